@@ -92,7 +92,6 @@ impl Chain<'_> {
             resolution: 0.02,
             probe: time,
             confirm: time * 3,
-            confirmations: 3,
             allowed: Allowed {
                 lost: 0,
                 dead_share: 0.0,
@@ -111,7 +110,9 @@ impl search::System for Chain<'_> {
             lossy: true,
             ..self.request(duration.as_secs_f64())
         };
-        Ok(engine::observation(&self.measured(&request)?, duration))
+        let path = Path::load(&self.path.to_string_lossy()).map_err(|error| error.to_string())?;
+        let record = self.measured(&request)?;
+        Ok(engine::observation(&path, &record, duration))
     }
 }
 

@@ -6,13 +6,18 @@ const STRIDE: usize = LANES * 8;
 /// The sum of some bytes.
 pub fn sum(bytes: &[u8]) -> u64 {
     let (strides, rest) = bytes.as_chunks::<STRIDE>();
-    let mut lanes = [0_u64; LANES];
+    // A lane alone is blind to 64 equal words, whatever they are. The total of all words is not.
+    let (mut lanes, mut totals) = ([0_u64; LANES], [0_u64; LANES]);
     for stride in strides {
-        for (lane, word) in lanes.iter_mut().zip(stride.as_chunks::<8>().0) {
-            *lane = lane.rotate_left(1) ^ u64::from_le_bytes(*word);
+        let words = stride.as_chunks::<8>().0;
+        for ((lane, total), word) in lanes.iter_mut().zip(&mut totals).zip(words) {
+            let word = u64::from_le_bytes(*word);
+            *lane = lane.rotate_left(1) ^ word;
+            *total = total.wrapping_add(word);
         }
     }
-    let folded = lanes.into_iter().fold(bytes.len() as u64, mixed);
+    let both = lanes.into_iter().chain(totals);
+    let folded = both.fold(bytes.len() as u64, mixed);
     rest.iter()
         .fold(folded, |sum, &byte| mixed(sum, u64::from(byte)))
 }
@@ -27,6 +32,8 @@ fn mixed(sum: u64, word: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -35,6 +42,14 @@ mod tests {
     fn lengths_count() {
         assert_ne!(sum(&[]), sum(&[0]));
         assert_ne!(sum(&[0; 64]), sum(&[0; 128]));
+    }
+
+    #[test]
+    fn blocks_of_one_byte_each_have_sums_of_their_own() {
+        for bytes in [64, 4096, 8192, 65536] {
+            let sums: BTreeSet<u64> = (0..=255).map(|byte| sum(&vec![byte; bytes])).collect();
+            assert_eq!(sums.len(), 256, "{bytes} bytes");
+        }
     }
 
     proptest! {
