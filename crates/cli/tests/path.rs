@@ -154,9 +154,9 @@ fn changes_are_tried_beside_the_path_as_it_is_and_those_that_cannot_be_are_named
     assert!(output.status.success(), "{}", stderr(&output));
     let line = |change: &str| text.lines().find(|line| line.contains(change));
     // One pair each: that decides nothing.
-    let block = line("--with block=8KiB: ").unwrap_or_else(|| panic!("{text}"));
+    let block = line("--set block=8KiB: ").unwrap_or_else(|| panic!("{text}"));
     assert!(block.contains("not decided by 1 pair"), "{text}");
-    let pages = line("--with pages=huge: ").unwrap_or_else(|| panic!("{text}"));
+    let pages = line("--set pages=huge: ").unwrap_or_else(|| panic!("{text}"));
     assert!(pages.contains("tried"), "{text}");
     let kept = std::fs::read_to_string(records).unwrap();
     let last: serde_json::Value = serde_json::from_str(kept.lines().last().unwrap()).unwrap();
@@ -179,9 +179,9 @@ fn a_field_of_the_file_gets_another_value_and_the_record_says_which() {
         &file,
         "--time",
         "5ms",
-        "--with",
+        "--set",
         "block=8KiB",
-        "--with",
+        "--set",
         "pages=base",
     ];
     let output = path(&[&run[..], &["--records", records]].concat());
@@ -193,7 +193,7 @@ fn a_field_of_the_file_gets_another_value_and_the_record_says_which() {
     );
     let shown = stdout(&daqmeter("show", &[records]));
     assert!(
-        shown.contains("small.toml --with block=8KiB --with pages=base"),
+        shown.contains("small.toml --set block=8KiB --set pages=base"),
         "{shown}"
     );
 }
@@ -242,11 +242,11 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             ),
             (&["run", "pattern", "--time", "0s"], "`seconds` is 0"),
             (
-                &["run", "pattern", "--with", "blocks=1"],
+                &["run", "pattern", "--set", "blocks=1"],
                 "with `blocks=1`: there is no such field",
             ),
             (
-                &["run", "pattern", "--with", "block=100"],
+                &["run", "pattern", "--set", "block=100"],
                 "pattern:4: block: is 100",
             ),
             (

@@ -252,7 +252,7 @@ fn a_path_is_predicted_with_intervals_as_a_table_a_sweep_and_json() {
         stdout(&output)
     };
     insta::assert_snapshot!("predict", predict(&["--set", "rate=300MB/s"]));
-    insta::assert_snapshot!("sweep", predict(&["--sweep", "stages.0.threads=1,2,4"]));
+    insta::assert_snapshot!("sweep", predict(&["--sweep", "stage.1.threads=1,2,4"]));
     let lines = predict(&["--sweep", "rate=100MB/s..900MB/s/9", "--json"]);
     assert_eq!(lines.lines().count(), 9);
     for line in lines.lines() {
@@ -308,13 +308,13 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
                 "outside of what was calibrated",
             ),
             (
-                &predict(&[&host, "--set", "stage.0.kind=tcp"]),
+                &predict(&[&host, "--set", "stage.1.kind=tcp"]),
                 "`tcp out` was not calibrated",
             ),
             (&predict(&[&host, "--set", "bufers=2"]), "bufers"),
             (
                 &predict(&[&host, "--set", "stage.4.threads=2"]),
-                "there is no `4` in the path",
+                "there is no stage 4; 1 to",
             ),
             (
                 &predict(&[&host, "--set", "buffers"]),

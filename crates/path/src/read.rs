@@ -69,7 +69,7 @@ impl Path {
     }
 
     /// The same with other values for some fields, `FIELD=VALUE` with `;` between them: `block=128KiB;stage.1.threads=2`. Fields are
-    /// `block`, `buffers`, `pages`, and what a source, a stage or a sink takes.
+    /// `block`, `buffers`, `rate`, `lossless`, `pages`, and what a source, a stage or a sink takes.
     ///
     /// # Errors
     /// As [`Path::load`], and when there is no such field.

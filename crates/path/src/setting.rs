@@ -23,6 +23,11 @@ fn one(file: &mut PathFile, setting: &str) -> Result<(), String> {
             let number = value.parse().map_err(|_| "a number is wanted")?;
             file.buffers = Some(beside(file, file.buffers.as_ref(), number));
         }
+        ["rate"] => file.rate = Some(beside(file, file.rate.as_ref(), value.to_owned())),
+        ["lossless"] => {
+            let is = value.parse().map_err(|_| "true or false is wanted")?;
+            file.lossless = Some(beside(file, file.lossless.as_ref(), is));
+        }
         ["pages"] => file.pages = Some(beside(file, file.pages.as_ref(), value.to_owned())),
         ["source", field] => set(&mut file.source, field, value),
         ["sink", field] => set(&mut file.sink, field, value),
@@ -41,7 +46,7 @@ fn one(file: &mut PathFile, setting: &str) -> Result<(), String> {
         }
         _ => {
             return Err(
-                "there is no such field; block, buffers, pages, source.FIELD, stage.1.FIELD or sink.FIELD is wanted"
+                "there is no such field; block, buffers, rate, lossless, pages, source.FIELD, stage.1.FIELD or sink.FIELD is wanted"
                     .to_owned(),
             );
         }
@@ -84,6 +89,8 @@ mod tests {
         assert_eq!((path.block_bytes, path.buffers), (128 << 10, 4));
         assert_eq!(path.stages[0].threads, 2);
         assert_eq!(path.pages, daqmeter_sys::memory::Pages::Base);
+        let paced = with("rate=2kHz;lossless=false").unwrap();
+        assert_eq!((paced.rate_hz, paced.lossless), (Some(2000.0), false));
         assert_eq!(path.stages[1].out_bytes, 128 << 10);
         // The same file and text: only what was changed differs.
         let as_it_is = with("").unwrap();
@@ -102,6 +109,8 @@ mod tests {
             ("stage.9.threads=2", "there is no stage 9; 1 to 2 is wanted"),
             ("stage.0.threads=2", "there is no stage 0"),
             ("buffers=many", "a number is wanted"),
+            ("lossless=perhaps", "true or false is wanted"),
+            ("rate=fast", "rate"),
             ("buffers=0", "felix-card:3: buffers: is 0"),
             ("pages=large", "felix-card:3: pages: is `large`"),
             (

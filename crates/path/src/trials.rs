@@ -79,7 +79,7 @@ impl Known<'_> {
         Some(Change {
             with,
             cpus: Vec::new(),
-            text: format!("--with {setting}"),
+            text: format!("--set {setting}"),
             predicted: None,
             threads_of: None,
             obstacle: None,
@@ -222,7 +222,7 @@ impl Known<'_> {
             Some(Change {
                 with: String::new(),
                 cpus: Vec::new(),
-                text: format!("--with {setting}"),
+                text: format!("--set {setting}"),
                 predicted: None,
                 threads_of: None,
                 obstacle: Some(
@@ -392,13 +392,13 @@ mod tests {
         assert_eq!(
             texts(&found),
             [
-                "--with stage.1.threads=2",
+                "--set stage.1.threads=2",
                 "--pin 0,3,2,1,0",
-                "--with block=128KiB",
-                "--with block=32KiB",
-                "--with pages=huge",
-                "--with stage.2.congestion=reno",
-                "--with stage.2.congestion=vegas",
+                "--set block=128KiB",
+                "--set block=32KiB",
+                "--set pages=huge",
+                "--set stage.2.congestion=reno",
+                "--set stage.2.congestion=vegas",
             ]
         );
         // Twice the threads: half of the decoder's time, then all four CPUs' 1.9 s of work in 4 s are next.

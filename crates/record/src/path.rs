@@ -51,7 +51,7 @@ pub struct PathRun {
 /// A change to a path, and what came of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trial {
-    /// The change, as options of `path run`: `--with block=128KiB`.
+    /// The change, as options of `path run`: `--set block=128KiB`.
     pub change: String,
     /// How many times as fast the path would be, from what its resources were used for; none where nothing predicts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

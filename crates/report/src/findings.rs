@@ -470,7 +470,7 @@ mod tests {
     fn a_change_that_was_tried_comes_before_one_that_is_predicted_and_is_no_advice_without_a_gain()
     {
         let mut run = run(4.0, [300, 990, 400]);
-        run.limit = found(LimitFound::Resource("convert".to_owned()));
+        run.limit = found(LimitFound::Limit(convert()));
         let trial = |change: &str, threads_of, decided| Trial {
             change: change.to_owned(),
             predicted: None,
@@ -484,15 +484,15 @@ mod tests {
             }),
         };
         run.trials = vec![
-            trial("--with block=2MiB", None, Decided::Faster),
-            trial("--with stage.1.threads=2", Some(1), Decided::Same),
+            trial("--set block=2MiB", None, Decided::Faster),
+            trial("--set stage.1.threads=2", Some(1), Decided::Same),
         ];
         let best = of(&run, "change");
         assert!(
-            best.starts_with("--with block=2MiB: 20 % faster (95 %: 10 to 30), tried"),
+            best.starts_with("--set block=2MiB: 20 % faster (95 %: 10 to 30), tried"),
             "{best}"
         );
-        assert_eq!(of(&run, "tried"), "no difference: --with stage.1.threads=2");
+        assert_eq!(of(&run, "tried"), "no difference: --set stage.1.threads=2");
         run.trials.remove(0);
         assert!(
             of(&run, "change").starts_with("less work in convert"),

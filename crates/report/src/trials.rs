@@ -104,7 +104,7 @@ mod tests {
 
     fn trial(decided: Decided, times: f64, interval: Option<(f64, f64)>) -> Trial {
         Trial {
-            change: "--with block=128KiB".to_owned(),
+            change: "--set block=128KiB".to_owned(),
             predicted: None,
             threads_of: None,
             found: Tried::InTurns(InTurns {
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn each_trial_says_what_was_changed_and_what_came_of_it() {
         let not = Trial {
-            change: "--with pages=huge".to_owned(),
+            change: "--set pages=huge".to_owned(),
             predicted: Some(1.5),
             threads_of: None,
             found: Tried::Not("needs root: no pool".to_owned()),

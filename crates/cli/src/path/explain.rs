@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     within: Option<Duration>,
     /// Another value for a field of the file: block=128KiB, stage.1.threads=2
     #[arg(long, value_name = "FIELD=VALUE")]
-    with: Vec<String>,
+    set: Vec<String>,
     #[command(flatten)]
     common: Common,
 }
@@ -111,7 +111,7 @@ impl System for Chain<'_> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let path = loaded(&arguments.path, &arguments.with)?;
+    let path = loaded(&arguments.path, &arguments.set)?;
     if path.is_live() {
         return Err(Failure::refused(format!(
             "{}: the parts of a card that is read out cannot be slowed one by one: try path run --max, or path explain felix-card",

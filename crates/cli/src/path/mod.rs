@@ -4,7 +4,7 @@ mod ceiling;
 mod explain;
 mod limits;
 mod max;
-mod run;
+pub(crate) mod run;
 mod show;
 mod trying;
 

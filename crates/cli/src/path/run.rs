@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     max: bool,
     /// Another value for a field of the file: block=128KiB, stage.1.threads=2
     #[arg(long, value_name = "FIELD=VALUE")]
-    with: Vec<String>,
+    set: Vec<String>,
     /// Page to write
     #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
     output: Option<PathBuf>,
@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let path = loaded(&arguments.path, &arguments.with)?;
+    let path = loaded(&arguments.path, &arguments.set)?;
     let mut request = request(&path, arguments.time, &arguments.common);
     request.unpaced = arguments.unpaced;
     request.lossy = arguments.lossy;
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 /// A path with other values for some of its fields.
-pub(super) fn loaded(path: &str, with: &[String]) -> Result<Path, Failure> {
+pub(crate) fn loaded(path: &str, with: &[String]) -> Result<Path, Failure> {
     Path::load_with(path, &with.join(";")).map_err(Failure::refused)
 }
 

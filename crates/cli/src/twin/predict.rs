@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_campaign::whatif::{sweep_values, with_field};
+use daqmeter_campaign::whatif::sweep_values;
 use daqmeter_harness::text_file_up_to;
-use daqmeter_path::Path;
 use daqmeter_record::sanitise;
 use daqmeter_record::shape::PathShape;
 use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
@@ -15,6 +14,7 @@ use daqmeter_report::table::{numbers_from, wrapped};
 use daqmeter_twin::{Predicted, Prediction, Profile, RowPrediction, predict};
 
 use crate::output::{Failure, emit};
+use crate::path::run::loaded;
 use crate::runner::{context, tool};
 
 /// Predict a path on a host that was calibrated: largest rate and what limits it, CPUs, queues, latency and loss. Nothing is measured.
@@ -22,7 +22,7 @@ use crate::runner::{context, tool};
 #[command(
     after_long_help = "Each number stands with an interval that holds the measured one with 90 %, for paths like those that the calibration held back,\n\
 while the host is as it was then. What was not calibrated is refused: devices, programs, kinds of work and sizes that the profile\n\
-does not have.\n\nExample:\n\n  $ daqmeter twin calibrate\n  $ daqmeter twin predict pattern --set stage.0.threads=2\n  $ daqmeter twin predict pattern --sweep rate=100MB/s..900MB/s/9"
+does not have.\n\nExample:\n\n  $ daqmeter twin calibrate\n  $ daqmeter twin predict pattern --set stage.1.threads=2\n  $ daqmeter twin predict pattern --sweep rate=100MB/s..900MB/s/9"
 )]
 pub(crate) struct Arguments {
     /// Path: one that ships, or a TOML file
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     /// Profile of the host [default: that of this host in host-profile.json]
     #[arg(long, value_name = "FILE.json")]
     host: Option<PathBuf>,
-    /// Set a field of the path's file: buffers=4, rate=500MB/s, stage.0.threads=2
+    /// Set a field of the path's file: buffers=4, rate=500MB/s, stage.1.threads=2
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<String>,
     /// Predict for each of these values: block=4KiB,64KiB or rate=100MB/s..900MB/s/9
@@ -115,52 +115,37 @@ fn host_notes(arguments: &Arguments, profile: &Profile) -> Result<Vec<String>, F
     Ok(notes)
 }
 
-/// A field and its value.
-fn pair<'a>(option: &str, text: &'a str) -> Result<(&'a str, &'a str), Failure> {
-    text.split_once('=').ok_or_else(|| {
-        Failure::refused(format!(
-            "{option} {text}: FIELD=VALUE is wanted, such as buffers=4"
-        ))
-    })
-}
-
 fn points(arguments: &Arguments) -> Result<Vec<Point>, Failure> {
-    let path = Path::load(&arguments.path).map_err(Failure::refused)?;
-    let mut text = path.text.clone();
-    for set in &arguments.set {
-        let (field, value) = pair("--set", set)?;
-        let set = with_field(&text, field, value);
-        text = set.map_err(|problem| Failure::refused(format!("--set {problem}")))?;
-    }
+    let (path, set) = (&arguments.path, &arguments.set);
     let Some(sweep) = &arguments.sweep else {
-        let changed = if arguments.set.is_empty() {
-            ""
-        } else {
-            " with --set"
-        };
         return Ok(vec![Point {
             value: None,
-            shape: shape(&text, &format!("{}{changed}", arguments.path))?,
+            shape: shape(path, set)?,
         }]);
     };
-    let (field, values) = pair("--sweep", sweep)?;
-    let wrong = |problem: String| Failure::refused(format!("--sweep {problem}"));
-    let values = sweep_values(values).map_err(wrong)?;
+    let (field, values) = sweep.split_once('=').ok_or_else(|| {
+        Failure::refused(format!(
+            "--sweep {sweep}: FIELD=VALUES is wanted, such as buffers=2,4,8"
+        ))
+    })?;
+    let values =
+        sweep_values(values).map_err(|problem| Failure::refused(format!("--sweep {problem}")))?;
     let point = |value: String| {
-        let text = with_field(&text, field, &value).map_err(wrong)?;
-        let name = format!("{} with {field}={value}", arguments.path);
+        let mut set = set.clone();
+        set.push(format!("{field}={value}"));
         Ok(Point {
-            shape: shape(&text, &name)?,
+            shape: shape(path, &set)?,
             value: Some(value),
         })
     };
     values.into_iter().map(point).collect()
 }
 
-fn shape(text: &str, name: &str) -> Result<PathShape, Failure> {
-    let path = Path::parse(text, name).map_err(Failure::refused)?;
-    let shape = path.shape();
-    shape.map_err(|why| Failure::refused(format!("{name} cannot be predicted: {why}")))
+fn shape(path: &str, set: &[String]) -> Result<PathShape, Failure> {
+    let loaded = loaded(path, set)?;
+    loaded
+        .shape()
+        .map_err(|why| Failure::refused(format!("{path} cannot be predicted: {why}")))
 }
 
 /// On all CPUs, in the order of the points.

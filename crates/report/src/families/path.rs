@@ -35,7 +35,7 @@ pub(crate) fn name(record: &RunRecord) -> Option<String> {
     Some(match record.workload.text("with") {
         Ok(with) => {
             let with: Vec<&str> = with.split(';').collect();
-            format!("{path} --with {}", with.join(" --with "))
+            format!("{path} --set {}", with.join(" --set "))
         }
         Err(_) => path.to_owned(),
     })
