@@ -21,7 +21,7 @@ use crate::debian::Kernel;
 use crate::files::{GuestFile, archive, mesh_folder, tail};
 
 /// RAM begins here on QEMU's `virt`; behind 256 MiB of it is the first mesh, at the N1SDP's own address.
-const RAM_MIB: u64 = 256;
+const RAM_MIB: u64 = 320;
 const MESH_BASE: u64 = 0x5000_0000;
 const MESH_BYTES: u64 = 0x400_0000;
 
