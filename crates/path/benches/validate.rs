@@ -110,9 +110,8 @@ impl search::System for Chain<'_> {
             lossy: true,
             ..self.request(duration.as_secs_f64())
         };
-        let path = Path::load(&self.path.to_string_lossy()).map_err(|error| error.to_string())?;
         let record = self.measured(&request)?;
-        Ok(engine::observation(&path, &record, duration))
+        Ok(engine::observation(&self.path, &record, duration))
     }
 }
 

@@ -21,7 +21,7 @@ use crate::debian::Kernel;
 use crate::files::{GuestFile, archive, mesh_folder, tail};
 
 /// RAM begins here on QEMU's `virt`; behind 256 MiB of it is the first mesh, at the N1SDP's own address.
-const RAM_MIB: u64 = 320;
+const RAM_MIB: u64 = 256;
 const MESH_BASE: u64 = 0x5000_0000;
 const MESH_BYTES: u64 = 0x400_0000;
 
@@ -248,9 +248,10 @@ impl Plan<'_> {
             .arg("-initrd")
             .arg(initrd);
         command.arg("-dtb").arg(self.tree()?);
-        // A root file system of half the memory, as the kernel makes it otherwise, does not hold the program beside its archive.
+        // A root file system of half the memory, as the kernel makes it otherwise, does not hold the program beside its archive; nor does
+        // the memory where a part is kept for devices (`cma`).
         command.arg("-append").arg(format!(
-            "console=ttyAMA0 quiet panic=-1 oops=panic rdinit=/init rootfstype=ramfs mem={RAM_MIB}M"
+            "console=ttyAMA0 quiet panic=-1 oops=panic rdinit=/init rootfstype=ramfs cma=0 mem={RAM_MIB}M"
         ));
         command.args(["-serial", "stdio", "-no-reboot", "-qtest-log", "none"]);
         command

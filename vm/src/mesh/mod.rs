@@ -37,11 +37,13 @@ pub(crate) fn missing() -> Option<String> {
 
 /// Builds the tool itself, static, for the guest's architecture; Rust's own linker, so that no cross compiler is needed.
 pub(crate) fn build() -> Result<()> {
-    // Emulated CPUs are slow anyway: quick to build counts. The guest keeps the program in its 256 MiB, packed and unpacked.
+    // Emulated CPUs are slow anyway: quick to build counts. The guest keeps the program in its 256 MiB, packed and unpacked. Assertions for
+    // developers are left out, as from the program that people run.
     line("cargo build --quiet -p daqmeter-cli --target")
         .arg(TARGET)
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld")
         .env("CARGO_PROFILE_DEV_DEBUG", "0")
+        .env("CARGO_PROFILE_DEV_DEBUG_ASSERTIONS", "false")
         .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
         .env("CARGO_PROFILE_DEV_STRIP", "symbols")
         .run()
