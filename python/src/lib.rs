@@ -15,7 +15,7 @@ use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::jsonl::Writer;
 use daqmeter_record::{Param, RunRecord, Tool, Workload, jsonl};
-use daqmeter_report::export::{Column, Frame, counters, samples, series, summary};
+use daqmeter_report::export::{Column, Frame, Names, counters, samples, series, summary};
 use daqmeter_wire::etherbone::{Flags, Message, Record};
 use daqmeter_wire::felix::block::HEADER_BYTES;
 use daqmeter_wire::felix::decoder::most_subchunks;
@@ -23,7 +23,7 @@ use daqmeter_wire::felix::{Format, Reassembler, Subchunk, subchunks};
 use numpy::{Element, PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 fn wrong(what: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(what.to_string())
@@ -62,12 +62,21 @@ fn frame_of(records: &[RunRecord], what: &str) -> PyResult<Frame> {
     }
 }
 
+/// One object for each name, however many rows have it.
+fn texts<'py>(python: Python<'py>, values: &Names) -> Vec<Option<Bound<'py, PyString>>> {
+    let distinct = values.distinct.iter();
+    let objects: Vec<Bound<'py, PyString>> =
+        distinct.map(|name| PyString::new(python, name)).collect();
+    let object = |place: &Option<u32>| Some(objects[(*place)? as usize].clone());
+    values.places.iter().map(object).collect()
+}
+
 /// Numbers and flags without holes, and moments, become numpy arrays; everything else lists.
 fn columns<'py>(python: Python<'py>, frame: Frame) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(python);
     for (name, column) in frame.columns {
         match column {
-            Column::Text(values) => out.set_item(name, values)?,
+            Column::Text(values) => out.set_item(name, texts(python, &values))?,
             Column::Float(values) => {
                 let values: Vec<f64> = values
                     .into_iter()
