@@ -347,7 +347,7 @@ impl Check {
         match is_sound {
             true => Ok(()),
             false => wrong(format!(
-                "checks: {}: a rate, latency or share is no number above 0",
+                "checks: {}: a rate, latency or share is not a number above 0",
                 self.line
             )),
         }
