@@ -19,7 +19,9 @@ use std::path::Path as FilePath;
 use std::time::Duration;
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
-use daqmeter_path::explain::{Answer, Load, Seen, System, explain};
+use daqmeter_path::explain::{
+    Answer, Explained, Interval, Load, Seen, Slope, System, Used, explain,
+};
 use daqmeter_path::{Path, PathEngine, PathRequest, engine};
 use daqmeter_readout::search::{self, Allowed, Observation, Plan, highest_rate};
 use daqmeter_record::RunRecord;
@@ -29,6 +31,10 @@ use daqmeter_sys::cpu_time::{HostTimes, Usage, of_host, of_process};
 
 /// Most rounds for an answer.
 const ROUNDS: usize = 12;
+/// Buffers between two threads where explain asks for no more.
+const BUFFERS: u64 = 64;
+/// Most that a path takes.
+const MAX_BUFFERS: u64 = 65_536;
 /// Pairs of runs with and without the limit.
 const PAIRS: usize = 8;
 
@@ -127,6 +133,7 @@ impl System for Chain<'_> {
                 request.slow_ns = ns;
             }
             Load::Without { element } => request.left_out = Some(element as u64),
+            Load::Buffers { times } => request.with = self.path.with_more_buffers(times),
             Load::Every { ns } => request.rate_hz = Some(1e9 / ns),
         }
         let run = self.measured(&request)?.path.ok_or("no run")?;
@@ -207,7 +214,7 @@ impl Case {
 
     /// The path's file, with so many nanoseconds in each stage that was put in; without, it is there but takes no time: one that waits
     /// for a nanosecond would still set a timer.
-    fn text(&self, ns: Option<f64>) -> String {
+    fn text(&self, ns: Option<f64>, buffers: u64) -> String {
         let cpus = match self.put {
             Put::OneCpu => format!("cpus = [{}]\n", daqmeter_sys::affinity::process_cpus()[0]),
             Put::Work | Put::Wait(_) | Put::Shared => String::new(),
@@ -225,7 +232,7 @@ impl Case {
             stages.insert(self.at, stage);
         }
         format!(
-            "title = \"a case\"\nblock = \"{}KiB\"\n[source]\nkind = \"memory\"\nspan = \"1MiB\"\n{cpus}{}[sink]\nkind = \"read\"\n{cpus}",
+            "title = \"a case\"\nblock = \"{}KiB\"\nbuffers = {buffers}\n[source]\nkind = \"memory\"\nspan = \"1MiB\"\n{cpus}{}[sink]\nkind = \"read\"\n{cpus}",
             self.block_kib,
             stages.concat()
         )
@@ -349,12 +356,16 @@ fn real_gain(with: &mut Chain<'_>, without: &mut Chain<'_>) -> Result<f64, Strin
     Ok(interval.ok_or("no pairs")?.0)
 }
 
+fn shown(off: Option<f64>) -> String {
+    off.map_or("none".to_owned(), |off| format!("{:+.1} %", off * 100.0))
+}
+
 fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
     let others = Others::begin();
-    let mut without = bench.chain("without.toml", &case.text(None));
+    let mut without = bench.chain("without.toml", &case.text(None, BUFFERS));
     let base_ns = without.run(Load::Free)?.block_ns;
     let put_ns = base_ns * case.times * case.threads() as f64;
-    let mut with = bench.chain("with.toml", &case.text(Some(put_ns)));
+    let mut with = bench.chain("with.toml", &case.text(Some(put_ns), BUFFERS));
     let parts = with.path.parts();
     let explained = explain(&mut with, &parts, |round| round < ROUNDS)?;
     let right = matches!(&explained.answer, Answer::Limit(what) if case.is_limit(what));
@@ -367,8 +378,17 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
     let tried = gain.and_then(|(gain, real)| Some((gain.tried?, real)));
     let predicted_ns = explained.predicted_ns.mean;
     let rate = explained.block_ns.mean / predicted_ns - 1.0;
-    let highest_hz = with.highest_hz(1e9 / explained.block_ns.mean)?;
-    let highest = highest_hz.map(|hz| 1e9 / predicted_ns / hz - 1.0);
+    let free_hz = 1e9 / explained.block_ns.mean;
+    let off = |hz: f64| 1e9 / predicted_ns / hz - 1.0;
+    let few = with.highest_hz(free_hz)?.map(off);
+    let buffers = explained.room.wanted(BUFFERS, 1.0).min(MAX_BUFFERS);
+    let highest = match buffers > BUFFERS {
+        true => bench
+            .chain("room.toml", &case.text(Some(put_ns), buffers))
+            .highest_hz(free_hz)?
+            .map(off),
+        false => few,
+    };
     let named = match &explained.answer {
         Answer::Limit(what) => what.text(),
         Answer::NoSingle => "no single one".to_owned(),
@@ -383,19 +403,25 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
     let others = others.cpus();
     let is_disturbed = others > QUIET;
     let line = format!(
-        "{:<8} {:>4} KiB {:<18} {:<18} {:>5} {gains:<20} {:+6.1} % {}{}",
+        "{:<8} {:>4} KiB {:<18} {:<18} {:>5} {gains:<20} {:+6.1} %  {} buffers {}  {buffers} buffers {}{}",
         format!("{:?}", case.put),
         case.block_kib,
         case.stages.join(" "),
         named,
         explained.runs,
         rate * 100.0,
-        highest.map_or("none".to_owned(), |off| format!("{:+.1} %", off * 100.0)),
+        BUFFERS,
+        shown(few),
+        shown(highest),
         match is_disturbed {
             true => format!("  disturbed: others used {others:.2} CPUs"),
             false => String::new(),
         }
     );
+    let line = match right {
+        true => line,
+        false => line + &evidence(&explained),
+    };
     let came = Came {
         right,
         wrong,
@@ -406,6 +432,23 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
         is_disturbed,
     };
     Ok((came, line))
+}
+
+/// What an answer was drawn from, where it was not right.
+fn evidence(explained: &Explained) -> String {
+    let interval = |of: Interval| format!("{:.2} ({:.2} to {:.2})", of.mean, of.low, of.high);
+    let slope = |slope: &Slope| format!("\n    slope {}: {}", slope.name, interval(slope.slope));
+    let used = |used: &Used| {
+        let ns = used.least_ns.mean / explained.block_ns.mean;
+        format!(
+            "\n    {}: used {}, with time to spare {ns:.2}",
+            used.what.text(),
+            interval(used.used)
+        )
+    };
+    let slopes: String = explained.slopes.iter().map(slope).collect();
+    let used: String = explained.resources.iter().map(used).collect();
+    slopes + &used
 }
 
 /// Median and 90th percentile of the sizes, in per cent.
@@ -471,7 +514,7 @@ fn main() {
                 println!("{line}");
                 all.push(came);
             }
-            Err(error) => println!("failed: {error}\n{}", case.text(None)),
+            Err(error) => println!("failed: {error}\n{}", case.text(None, BUFFERS)),
         }
     }
     println!(

@@ -13,6 +13,11 @@ use daqmeter_wire::felix::Format;
 
 use crate::explain::Part;
 
+/// Most blocks between two threads.
+pub(crate) const MAX_BUFFERS: usize = 65_536;
+/// Most bytes of a ring that nobody asked for.
+const MAX_RING_BYTES: usize = 1 << 30;
+
 /// A path.
 #[derive(Clone, Debug)]
 pub struct Path {
@@ -416,6 +421,21 @@ impl Path {
         self.elements().iter().map(|element| element.1).sum()
     }
 
+    /// The fields that differ from the file where there are so many times as many blocks between two threads, as
+    /// [`Path::load_with`] takes them: as far as a ring stays below 1 GiB.
+    pub fn with_more_buffers(&self, times: usize) -> String {
+        let most = (MAX_RING_BYTES / self.block_bytes.max(1)).clamp(self.buffers, MAX_BUFFERS);
+        let buffers = self
+            .buffers
+            .saturating_mul(times)
+            .min(most.max(self.buffers));
+        let before = match self.with.as_str() {
+            "" => String::new(),
+            with => format!("{with};"),
+        };
+        format!("{before}buffers={buffers}")
+    }
+
     /// Whether a part of it is not hardware.
     pub fn is_emulated(&self) -> bool {
         match &self.source.kind {
@@ -436,8 +456,8 @@ impl Path {
             return scenario.memory_bytes(Chain::parts(scenario));
         }
         let blocks = |element_bytes: usize, lanes: usize| {
-            daqmeter_sys::memory::buffer_bytes(element_bytes as u64)
-                .saturating_mul((self.buffers * lanes) as u64)
+            daqmeter_sys::memory::buffers_bytes(self.buffers as u64, element_bytes as u64)
+                .saturating_mul(lanes as u64)
         };
         let widest = self.stages.iter().map(|stage| stage.threads);
         let widest = widest.chain([self.source.threads]).max().unwrap_or(1);

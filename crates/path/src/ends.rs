@@ -78,8 +78,7 @@ impl Outlet {
     /// Makes the blocks, in the thread that fills them.
     pub(crate) fn prepare(&mut self, blocks: usize, bytes: usize) -> Result<(), Fault> {
         for ring in &mut self.rings {
-            for _ in 0..blocks {
-                let buffer = Buffer::new(bytes, self.pages)?;
+            for buffer in Buffer::several(blocks, bytes, self.pages)? {
                 if self.pages == Pages::HugeTlb && buffer.pages() != Pages::HugeTlb {
                     return Err(Fault::new(
                         "too few huge pages are reserved for the blocks: set vm.nr_hugepages, or leave out `pages`",

@@ -1,8 +1,8 @@
 //! What limits a path: the resource that is used up, proved by slowing each element in turn (Coz, SOSP 2015, turned round: an element
 //! that is slowed by a known time moves the whole by as much where it is the limit, and by nothing where it waits for others).
 //!
-//! Three kinds of runs, interleaved: free, as fast as the path goes; with known work added to each block of one element; and with
-//! blocks due at four fifths of the free rate. The free runs say how far each resource is used. The slowed runs say what the whole
+//! Four kinds of runs, interleaved: free, as fast as the path goes; with known work added to each block of one element; with eight
+//! times as many buffers; and with blocks due at four fifths of the free rate. The free runs say how far each resource is used. The slowed runs say what the whole
 //! follows: the *slope* of an element is the time per block that was added to the whole over that which was added to the element.
 //! `evidence.rs` draws the conclusion; rounds go on until there is one. The runs at a rate say what a block needs while there is time
 //! to spare, and from that the largest rate is predicted. Where the limit is a part whose work can be left out, it is left out: that is
@@ -43,6 +43,11 @@ pub enum Load {
         /// The element.
         element: usize,
     },
+    /// As fast as it goes with so many times as many blocks between two threads.
+    Buffers {
+        /// How many times as many.
+        times: usize,
+    },
     /// A block due every so many nanoseconds.
     Every {
         /// Nanoseconds from block to block of the whole path.
@@ -57,14 +62,21 @@ pub struct Seen {
     pub block_ns: f64,
     /// What blocks needed, always the same resources in the same order.
     pub resources: Vec<Resource>,
+    /// From the release of its threads to the end of the last one, in nanoseconds.
+    pub wall_ns: f64,
+    /// The longest time for which blocks that were due found no room, in nanoseconds.
+    pub no_room_ns: f64,
 }
 
 impl Seen {
     /// Of a run.
     pub fn of(run: &PathRun) -> Seen {
+        let no_room_ns = run.threads.iter().map(|thread| thread.no_room_ns).max();
         Seen {
             block_ns: run.wall_ns as f64 / run.blocks.max(1) as f64,
             resources: resources(run),
+            wall_ns: run.wall_ns as f64,
+            no_room_ns: no_room_ns.unwrap_or(0) as f64,
         }
     }
 }
@@ -74,6 +86,10 @@ pub const SHARE: f64 = 0.2;
 /// Share of the free rate at which a path has time to spare. At less of it neighbours disturb one another less than at the maximum, and
 /// blocks wake threads up that are awake then.
 pub const SPARE: f64 = 0.8;
+/// How many times as many buffers are tried.
+const MORE_BUFFERS: usize = 8;
+/// With more buffers a path is to be faster by this factor, its whole interval, before they are the limit.
+const WORTH_BUFFERS: f64 = 1.05;
 /// Fewest rounds after which there is an answer.
 pub const MIN_ROUNDS: usize = 4;
 /// Runs without the work of the limit.
@@ -94,10 +110,44 @@ pub struct Explained {
     pub block_ns: Interval,
     /// The same, predicted from the runs with time to spare.
     pub predicted_ns: Interval,
+    /// Whether there was room for what was due in the runs with time to spare.
+    pub room: Room,
+    /// By which factor the rate grows with eight times as many buffers.
+    pub more_buffers: Interval,
     /// By which factor the rate grows when the limit is removed; none without a limit.
     pub gain: Option<Gain>,
     /// Runs in all.
     pub runs: usize,
+}
+
+/// What the runs with time to spare show of the buffers. A source that cannot wait loses what finds no room.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Room {
+    /// Time from block to block of the whole path in the last of them, in nanoseconds.
+    pub every_ns: f64,
+    /// How long they took in all, in nanoseconds.
+    pub watched_ns: f64,
+    /// The longest time for which blocks that were due found no room, in nanoseconds.
+    pub no_room_ns: f64,
+}
+
+impl Room {
+    /// Blocks that would have held what was due of one of several streams, where so many are there: twice what was seen, for the next
+    /// wait may be longer, as a power of two. As many as there are where nothing waited.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "blocks of a wait, at most as many as fit into 64 bits"
+    )]
+    pub fn wanted(&self, buffers: u64, streams: f64) -> u64 {
+        match self.no_room_ns > 0.0 {
+            true => {
+                let due = (self.no_room_ns / self.every_ns / streams).ceil() as u64;
+                (2 * (buffers + due)).next_power_of_two()
+            }
+            false => buffers,
+        }
+    }
 }
 
 /// By which factor a rate grows.
@@ -118,6 +168,8 @@ struct Rounds<'a, S> {
     spare: Vec<Seen>,
     /// By element, then by round.
     slopes: Vec<Vec<f64>>,
+    /// Rate with more buffers over that with those of the path, by round.
+    more_buffers: Vec<f64>,
     runs: usize,
 }
 
@@ -125,6 +177,7 @@ struct Rounds<'a, S> {
 #[derive(Clone, Copy)]
 enum Task {
     Slow(usize),
+    Buffers,
     Spare,
 }
 
@@ -143,6 +196,7 @@ pub fn explain<S: System>(
         free: Vec::new(),
         spare: Vec::new(),
         slopes: vec![Vec::new(); parts.len()],
+        more_buffers: Vec::new(),
         runs: 0,
     };
     found.free()?;
@@ -156,9 +210,20 @@ pub fn explain<S: System>(
         }
     }
     let mut explained = found.explained();
-    if let Answer::Limit(what) = &explained.answer {
-        explained.gain = Some(found.gain(what)?);
-        explained.runs = found.runs;
+    match &explained.answer {
+        Answer::Limit(what) => {
+            explained.gain = Some(found.gain(what)?);
+            explained.runs = found.runs;
+        }
+        // Threads with too little between them wait for one another, and nothing is used up.
+        Answer::NoSingle | Answer::CannotTell if explained.more_buffers.low > WORTH_BUFFERS => {
+            explained.answer = Answer::Limit(What::Buffers);
+            explained.gain = Some(Gain {
+                predicted: explained.more_buffers,
+                tried: Some(explained.more_buffers),
+            });
+        }
+        Answer::NoSingle | Answer::CannotTell => {}
     }
     Ok(explained)
 }
@@ -179,10 +244,15 @@ impl<S: System> Rounds<'_, S> {
 
     fn round(&mut self, seed: u64) -> Result<(), S::Error> {
         let slow = (0..self.parts.len()).map(Task::Slow);
-        let all = slow.chain([Task::Spare]).collect();
+        let all = slow.chain([Task::Buffers, Task::Spare]).collect();
         for (_, task) in daqmeter_harness::ordered(all, seed) {
             match task {
                 Task::Slow(element) => self.slow(element)?,
+                Task::Buffers => {
+                    let times = MORE_BUFFERS;
+                    let ratio = self.beside(Load::Buffers { times })?;
+                    self.more_buffers.push(ratio);
+                }
                 Task::Spare => {
                     let ns = self.present_ns() / SPARE;
                     let seen = self.run(Load::Every { ns })?;
@@ -205,6 +275,14 @@ impl<S: System> Rounds<'_, S> {
         Ok(())
     }
 
+    /// The rate of a run over that of the free ones before and after it.
+    fn beside(&mut self, load: Load) -> Result<f64, S::Error> {
+        let before_ns = self.free[self.free.len() - 1].block_ns;
+        let other = self.run(load)?;
+        let beside_ns = (before_ns + self.free()?) / 2.0;
+        Ok(beside_ns / other.block_ns)
+    }
+
     fn present_ns(&self) -> f64 {
         let last = self.free.iter().rev().take(PRESENT);
         let last: Vec<f64> = last.map(|seen| seen.block_ns).collect();
@@ -225,10 +303,21 @@ impl<S: System> Rounds<'_, S> {
             answer,
             block_ns: each(&self.free, |seen| seen.block_ns),
             predicted_ns: self.predicted_ns(),
+            room: self.room(),
+            more_buffers: Interval::of(&self.more_buffers),
             gain: None,
             runs: self.runs,
             slopes,
             resources,
+        }
+    }
+
+    fn room(&self) -> Room {
+        let spare = self.spare.iter();
+        Room {
+            every_ns: self.present_ns() / SPARE,
+            watched_ns: spare.clone().map(|seen| seen.wall_ns).sum(),
+            no_room_ns: spare.map(|seen| seen.no_room_ns).fold(0.0, f64::max),
         }
     }
 
@@ -290,10 +379,7 @@ impl<S: System> Rounds<'_, S> {
         {
             let mut ratios = Vec::new();
             for _ in 0..TRIALS {
-                let before_ns = self.free[self.free.len() - 1].block_ns;
-                let without = self.run(Load::Without { element: *element })?;
-                let beside_ns = (before_ns + self.free()?) / 2.0;
-                ratios.push(beside_ns / without.block_ns);
+                ratios.push(self.beside(Load::Without { element: *element })?);
             }
             tried = Some(Interval::of(&ratios));
         }
@@ -313,7 +399,7 @@ fn gain(seen: &Seen, limit: &What) -> f64 {
         What::Threads { element, .. } | What::Between { element, .. } => {
             least_without_ns(&seen.resources, *element)
         }
-        What::Cpu(_) | What::AllCpus | What::Link { .. } | What::Memory => {
+        What::Cpu(_) | What::AllCpus | What::Link { .. } | What::Memory | What::Buffers => {
             let others = seen.resources.iter();
             let others = others.filter(|resource| resource.what != *limit);
             others.map(Resource::least_ns).fold(0.0, f64::max)
@@ -343,6 +429,10 @@ mod tests {
         idle: f64,
         noise: f64,
         drift: f64,
+        /// Time for which there is no room for what is due at a rate.
+        no_room_ns: f64,
+        /// Share of the time that threads wait for one another for want of buffers.
+        lockstep: f64,
         random: Random,
         runs: u32,
     }
@@ -357,6 +447,8 @@ mod tests {
                 idle: 0.0,
                 noise,
                 drift: 0.0,
+                no_room_ns: 0.0,
+                lockstep: 0.0,
                 random: Random::new(7),
                 runs: 0,
             }
@@ -415,18 +507,29 @@ mod tests {
             match load {
                 Load::Slowed { element, ns } => needs[element] += ns,
                 Load::Without { element } => needs[element] = 0.0,
-                Load::Free | Load::Every { .. } => {}
+                Load::Free | Load::Buffers { .. } | Load::Every { .. } => {}
             }
             let resources = self.resources(&needs);
             let (_, least_ns) = bottleneck(&resources).unwrap();
-            let full_ns = least_ns / (1.0 - self.idle);
+            let lockstep = match load {
+                Load::Buffers { .. } => 0.0,
+                _ => self.lockstep,
+            };
+            // Those that wait for one another take their times together.
+            let together_ns = lockstep * needs.iter().sum::<f64>();
+            let full_ns = (least_ns / (1.0 - self.idle)).max(together_ns);
             let block_ns = match load {
                 Load::Every { ns } => full_ns.max(ns),
-                Load::Free | Load::Slowed { .. } | Load::Without { .. } => full_ns,
+                _ => full_ns,
             };
             Ok(Seen {
                 block_ns,
                 resources,
+                wall_ns: 1e6,
+                no_room_ns: match load {
+                    Load::Every { .. } => self.no_room_ns,
+                    _ => 0.0,
+                },
             })
         }
     }
@@ -577,6 +680,41 @@ mod tests {
             }
         }
         assert!(wrong < 2 && right >= 180, "{right} right, {wrong} wrong");
+    }
+
+    #[test]
+    fn threads_that_wait_for_one_another_are_limited_by_their_buffers() {
+        let mut system = Simulated::new(&[1000.0, 1100.0, 1050.0], 0.005);
+        system.lockstep = 0.7;
+        let explained = system.explained(8);
+        assert_eq!(
+            explained.answer,
+            Answer::Limit(What::Buffers),
+            "{explained:?}"
+        );
+        let gain = explained.gain.unwrap().tried.unwrap();
+        assert!((gain.mean - 0.7 * 3150.0 / 1100.0).abs() < 0.05, "{gain:?}");
+        // One that is used up is the limit whatever more buffers would do.
+        let mut used_up = Simulated::new(&[1000.0, 1600.0, 900.0], 0.005);
+        used_up.lockstep = 0.4;
+        let explained = used_up.explained(8);
+        assert_eq!(explained.answer, Answer::Limit(threads_of(1)));
+        assert!((explained.more_buffers.mean - 1.0).abs() < 0.02);
+    }
+
+    #[test]
+    fn buffers_are_to_hold_twice_what_was_due_while_there_was_no_room() {
+        let enough = Simulated::new(&[1000.0, 1600.0, 900.0], 0.002).explained(8);
+        assert_eq!(enough.room.wanted(8, 1.0), 8);
+        assert_eq!(enough.room.watched_ns, MIN_ROUNDS as f64 * 1e6);
+        let mut system = Simulated::new(&[1000.0, 1600.0, 900.0], 0.0);
+        // At four fifths of the rate a block is due each 2 us: 100 in 200 us.
+        system.no_room_ns = 200_000.0;
+        let room = system.explained(8).room;
+        assert!((room.every_ns - 2000.0).abs() < 1e-6, "{room:?}");
+        assert_eq!(room.wanted(8, 1.0), 256);
+        // Of four streams each has a fourth of it.
+        assert_eq!(room.wanted(8, 4.0), 128);
     }
 
     #[test]

@@ -17,7 +17,9 @@ use self::kinds::{
     etherbone, felix, file_sink, live_stage, memory, program, replay, stand_in, tcp, to_usize,
     within,
 };
-use crate::definition::{Element, Path, SinkKind, SourceKind, StageKind, Unit, digest, parse_rate};
+use crate::definition::{
+    Element, MAX_BUFFERS, Path, SinkKind, SourceKind, StageKind, Unit, digest, parse_rate,
+};
 use crate::file::{PathFile, Place, Reading, Serves};
 use crate::setting::apply;
 
@@ -46,7 +48,7 @@ pub struct PathError(String);
 /// Bytes of a block: a page is the shortest that makes sense; the longest keeps all buffers below a few GiB.
 const BLOCK_BYTES: RangeInclusive<u64> = 64..=256 << 20;
 /// Blocks between two threads.
-const BUFFERS: RangeInclusive<u64> = 1..=256;
+const BUFFERS: RangeInclusive<u64> = 1..=MAX_BUFFERS as u64;
 /// Where the file does not say: enough that neither thread waits for the other's wake-up.
 const USUAL_BUFFERS: u64 = 8;
 /// Stages.

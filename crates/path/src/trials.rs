@@ -106,7 +106,8 @@ impl Known<'_> {
                     .map(|(at, stage)| (at + 1, stage.threads - 1))
                     .collect()
             }
-            Some(What::Between { .. } | What::Link { .. } | What::Memory) | None => Vec::new(),
+            Some(What::Between { .. } | What::Link { .. } | What::Memory | What::Buffers)
+            | None => Vec::new(),
         };
         let change = |(element, threads): (usize, usize)| {
             let change = self.set(&format!("stage.{element}.threads={threads}"))?;

@@ -42,6 +42,36 @@ pub(crate) struct FromSource {
     pub(crate) first_key: usize,
     pub(crate) issued: u64,
     pub(crate) lost: u64,
+    room: Room,
+}
+
+/// How long blocks that were due found no room.
+#[derive(Clone, Copy, Debug, Default)]
+struct Room {
+    /// When the first block that was lost since there was room was due.
+    lost_since_ns: Option<u64>,
+    longest_ns: u64,
+}
+
+impl Room {
+    /// A block that was due then has room now, after a wait or at once.
+    fn found(&mut self, due_ns: u64, has_waited: bool) {
+        self.lost_since_ns = None;
+        if has_waited {
+            self.add(due_ns);
+        }
+    }
+
+    /// A block that was due then is lost.
+    fn lost(&mut self, due_ns: u64) {
+        let since_ns = *self.lost_since_ns.get_or_insert(due_ns);
+        self.add(since_ns);
+    }
+
+    fn add(&mut self, since_ns: u64) {
+        let missing_ns = monotonic_ns().saturating_sub(since_ns);
+        self.longest_ns = self.longest_ns.max(missing_ns);
+    }
 }
 
 /// The sink's side.
@@ -179,6 +209,10 @@ impl Worker {
         let thread = account.end(self.thread.clone());
         match &self.role {
             Role::Card(_) | Role::Receiver(_) => waits_for_input(thread),
+            Role::Source(from) => PathThread {
+                no_room_ns: from.room.longest_ns,
+                ..thread
+            },
             _ => thread,
         }
     }
@@ -198,6 +232,7 @@ impl FromSource {
             first_key,
             issued: 0,
             lost: 0,
+            room: Room::default(),
         }
     }
 
@@ -222,10 +257,13 @@ impl FromSource {
             }
             // Whatever waits from now on, the block was due: that is in its latency, or it is lost.
             let due_ns = due_ns.unwrap_or_else(monotonic_ns);
-            let block = match outlet.try_empty() {
+            let tried = outlet.try_empty();
+            let has_waited = matches!(tried, Found::Nothing);
+            let block = match tried {
                 Found::Nothing if !shared.lossless && shared.rate_hz.is_some() => {
                     self.issued += 1;
                     self.lost += 1;
+                    self.room.lost(due_ns);
                     continue;
                 }
                 Found::Block(block) => Some(block),
@@ -233,6 +271,8 @@ impl FromSource {
                 Found::Nothing => outlet.empty(account),
             };
             let Some(mut block) = block else { break };
+            self.room
+                .found(due_ns, has_waited && shared.rate_hz.is_some());
             // A stream without a rate that waited too long for room has no block due any more.
             if self.issued > 0 && shared.rate_hz.is_none() && monotonic_ns() >= end_ns {
                 break;
@@ -470,5 +510,28 @@ impl Arrived {
         let late_ns = monotonic_ns().saturating_sub(label.due_ns);
         self.latency_ns.add(late_ns);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_time_without_room_counts_from_the_first_block_that_found_none() {
+        let ago = |ns: u64| monotonic_ns() - ns;
+        let mut room = Room::default();
+        room.found(ago(9_000_000_000), false);
+        assert_eq!(room.longest_ns, 0, "late, but there was room at once");
+        room.found(ago(1_000_000), true);
+        let waited_ns = room.longest_ns;
+        assert!(waited_ns >= 1_000_000);
+        room.lost(ago(3_000_000_000));
+        room.lost(ago(0));
+        assert!(room.longest_ns >= 3_000_000_000);
+        room.found(ago(0), false);
+        let longest_ns = room.longest_ns;
+        room.lost(ago(0));
+        assert_eq!(room.longest_ns, longest_ns, "there was room in between");
     }
 }

@@ -764,7 +764,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
         ),
         (
             text(MEMORY, &[], READ).replace("buffers = 2", "buffers = 0"),
-            "a.toml:3: buffers: is 0; 1 to 256 is wanted",
+            "a.toml:3: buffers: is 0; 1 to 65536 is wanted",
         ),
         (
             text(MEMORY, &[], READ).replace("buffers = 2", "rate = \"fast\""),

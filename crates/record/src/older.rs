@@ -112,6 +112,7 @@ mod tests {
                     found: LimitFound::Resource(name.to_owned()),
                     runs: 9,
                     gain: None,
+                    room: None,
                 }),
                 ..PathRun::default()
             };

@@ -175,6 +175,24 @@ pub struct PathLimit {
     /// By which factor the path was faster in runs without the work of the limit; none where it cannot be left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<PathGain>,
+    /// Whether there was room for what was due in runs with time to spare; none in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<PathRoom>,
+}
+
+/// Room for blocks that were due at a share of the largest rate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PathRoom {
+    /// Blocks that were due per second of each stream.
+    pub rate_hz: f64,
+    /// Time in which that was watched, in nanoseconds.
+    pub watched_ns: u64,
+    /// The longest time for which blocks that were due found no room.
+    pub no_room_ns: u64,
+    /// Blocks between two threads.
+    pub buffers: u64,
+    /// Blocks that would have held what was due then: twice what was seen, as a power of two.
+    pub wanted: u64,
 }
 
 /// A measured factor with its interval (95 %).
@@ -235,6 +253,8 @@ pub enum What {
     },
     /// Memory behind the last-level cache.
     Memory,
+    /// The number of blocks between two threads: with more of them the path is faster, and no resource is used up.
+    Buffers,
 }
 
 impl What {
@@ -250,6 +270,7 @@ impl What {
                 LinkBy::Profile => format!("{name}, by profile"),
             },
             What::Memory => "memory, by footprint".to_owned(),
+            What::Buffers => "too few buffers".to_owned(),
         }
     }
 
@@ -295,6 +316,9 @@ pub struct PathThread {
     /// CPU time of these waits, which a source without a rate does not need.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub due_cpu_ns: u64,
+    /// A source with a rate: the longest time for which blocks that were due found no room behind it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub no_room_ns: u64,
     /// Ready to work, but another thread had the CPU; none where the kernel does not count it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preempted_ns: Option<u64>,

@@ -134,6 +134,7 @@ fn row(run: &PathRun, resource: &Resource, most_used: Option<&What>) -> Row {
         What::Threads { name, .. } => ("thread", queue_behind(run, name)),
         What::Between { .. } | What::Link { .. } => ("link", None),
         What::Memory => ("memory", None),
+        What::Buffers => ("ring", None),
         What::Cpu(_) | What::AllCpus => ("CPU", None),
     };
     let capacity = match resource.capacity {

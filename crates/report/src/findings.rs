@@ -25,6 +25,7 @@ pub(crate) fn said(name: &str, run: &PathRun, is_emulated: bool) -> Vec<Said> {
         line("carries", Some(carries(run, is_emulated))),
         line("limit", found.limit(name)),
         line("used", found.used()),
+        line("room", found.room()),
         line("change", found.best().or_else(|| found.change())),
         line("tried", trials::others(run)),
         line("this host", this_host(run)),
@@ -109,6 +110,10 @@ impl Found<'_> {
             });
         };
         Some(match found {
+            LimitFound::Limit(what @ What::Buffers) => format!(
+                "{}: no resource is used up, and with eight times as many the path is faster ({runs} runs)",
+                what.text()
+            ),
             LimitFound::Limit(what @ What::Between { .. }) => format!(
                 "{}: both ends wait for it, and the path follows no part (each slowed in turn, {runs} runs)",
                 what.text()
@@ -141,6 +146,25 @@ impl Found<'_> {
         (!named.is_empty()).then(|| named.join(", "))
     }
 
+    /// Whether the buffers hold what a source that cannot wait brings.
+    fn room(&self) -> Option<String> {
+        let room = self.run.limit.as_ref()?.room?;
+        let (buffers, watched) = (room.buffers, show_ns(room.watched_ns as f64));
+        let bytes = self.run.payload_bytes as f64 / self.run.blocks.max(1) as f64;
+        Some(match room.no_room_ns {
+            0 => format!(
+                "{buffers} buffers had room for each block at once, at 80 % of this rate in {watched}"
+            ),
+            ns => format!(
+                "{buffers} buffers are too few for a source that cannot wait: at 80 % of this rate blocks waited up to {} for room, in {watched}; \
+                 {} buffers ({} MB) would have held them",
+                show_ns(ns as f64),
+                room.wanted,
+                significant(bytes * room.wanted as f64 / 1e6, 3)
+            ),
+        })
+    }
+
     /// The change that was tried and gains most.
     fn best(&self) -> Option<String> {
         trials::best(self.run).map(trials::line)
@@ -151,6 +175,13 @@ impl Found<'_> {
         let (limit, condition) = match self.run.limit.as_ref().map(|limit| &limit.found) {
             Some(LimitFound::NoSingleOne) => {
                 return Some("nothing that is known: no single part is the limit".to_owned());
+            }
+            Some(LimitFound::Limit(What::Buffers)) => {
+                let PathGain { mean, low, high } = self.run.limit.as_ref()?.gain?;
+                let [mean, low, high] = [mean, low, high].map(|times| significant(times, 3));
+                return Some(format!(
+                    "eight times as many buffers: {mean} times as fast ({low} to {high}, measured)"
+                ));
             }
             Some(LimitFound::Limit(what)) => {
                 let mut all = self.resources.iter();
@@ -214,6 +245,7 @@ impl Found<'_> {
                 (what, without(None))
             }
             What::Link { name, .. } => (format!("a faster link than {name}"), without(None)),
+            What::Buffers => ("more buffers".to_owned(), without(None)),
             What::Memory => {
                 let what = "smaller blocks or fewer buffers, so that they stay in the cache";
                 (what.to_owned(), without(None))
@@ -334,7 +366,7 @@ fn how_many<'a>(
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::path::{Decided, End, InTurns, PathThread, Trial, Tried};
+    use daqmeter_record::path::{Decided, End, InTurns, PathRoom, PathThread, Trial, Tried};
 
     use super::*;
 
@@ -375,7 +407,41 @@ mod tests {
             found,
             runs: 94,
             gain: None,
+            room: None,
         })
+    }
+
+    #[test]
+    fn buffers_that_are_too_few_for_a_source_that_cannot_wait_are_named_with_how_many_would_do() {
+        let mut run = run(4.0, [300, 990, 400]);
+        run.limit = found(LimitFound::CannotTell);
+        assert!(
+            said("crate", &run, true)
+                .iter()
+                .all(|said| said.about != "room")
+        );
+        let room = |no_room_ns, wanted| PathRoom {
+            rate_hz: 500.0,
+            watched_ns: 400_000_000,
+            no_room_ns,
+            buffers: 8,
+            wanted,
+        };
+        let mut with = |room| {
+            if let Some(limit) = &mut run.limit {
+                limit.room = Some(room);
+            }
+            of(&run, "room")
+        };
+        assert_eq!(
+            with(room(0, 8)),
+            "8 buffers had room for each block at once, at 80 % of this rate in 400 ms"
+        );
+        assert_eq!(
+            with(room(2_900_000, 64)),
+            "8 buffers are too few for a source that cannot wait: at 80 % of this rate blocks waited up to 2.9 ms for room, in 400 ms; \
+             64 buffers (64 MB) would have held them"
+        );
     }
 
     #[test]
@@ -455,6 +521,19 @@ mod tests {
         assert!(of(&run, "change").starts_with("give CPU 3 another thread"));
         run.limit = found(LimitFound::Limit(What::Memory));
         assert!(of(&run, "limit").contains("the path follows no part"));
+        run.limit = found(LimitFound::Limit(What::Buffers));
+        assert!(of(&run, "limit").starts_with("too few buffers: no resource is used up"));
+        if let Some(limit) = &mut run.limit {
+            limit.gain = Some(PathGain {
+                mean: 1.4,
+                low: 1.3,
+                high: 1.5,
+            });
+        }
+        assert_eq!(
+            of(&run, "change"),
+            "eight times as many buffers: 1.4 times as fast (1.3 to 1.5, measured)"
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! given its address, holds it exclusively meanwhile.
 
 use std::ptr::NonNull;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crate::{SysError, available, huge_pages};
 
@@ -33,6 +33,8 @@ impl Pages {
 
 /// Size of the default huge page; the mapping is rounded up to it.
 const HUGE_BYTES: usize = 2 << 20;
+/// Size of the smallest page; on hosts with larger ones more touches than needed.
+const PAGE_BYTES: usize = 4096;
 
 /// Bytes that a [`Buffer`] of so many bytes takes: whole huge pages, all of them touched.
 pub fn buffer_bytes(bytes: u64) -> u64 {
@@ -40,6 +42,13 @@ pub fn buffer_bytes(bytes: u64) -> u64 {
         .max(1)
         .checked_next_multiple_of(HUGE_BYTES as u64)
         .unwrap_or(u64::MAX)
+}
+
+/// The same of [`Buffer::several`].
+pub fn buffers_bytes(count: u64, bytes: u64) -> u64 {
+    let stride = bytes.max(1).checked_next_multiple_of(PAGE_BYTES as u64);
+    let all = stride.and_then(|stride| stride.checked_mul(count));
+    all.map_or(u64::MAX, buffer_bytes)
 }
 
 /// An anonymous private mapping.
@@ -130,8 +139,21 @@ unsafe impl Plain for f64 {}
 /// Zeroed memory on whole pages that are present: touching it in a timed step faults no more.
 #[derive(Debug)]
 pub struct Buffer {
-    mapping: Mapping,
+    /// Of its own part, which no other buffer overlaps.
+    start: NonNull<u8>,
     bytes: usize,
+    whole: Arc<Whole>,
+}
+
+// SAFETY: its part is plain memory that belongs to no thread; the buffers of a mapping do not overlap.
+unsafe impl Send for Buffer {}
+// SAFETY: it lends its part for writing only where it is borrowed exclusively itself.
+unsafe impl Sync for Buffer {}
+
+/// A mapping and the buffers in it.
+#[derive(Debug)]
+struct Whole {
+    mapping: Mapping,
     /// What was got; of transparent huge pages it is known once the kernel was asked.
     pages: OnceLock<Pages>,
     number: huge_pages::Number,
@@ -144,60 +166,99 @@ impl Buffer {
     /// # Errors
     /// When the memory cannot be mapped at all.
     pub fn new(bytes: usize, wanted: Pages) -> Result<Buffer, SysError> {
-        let too_large = || SysError {
-            call: format!("map {bytes} bytes"),
-            source: std::io::Error::from_raw_os_error(libc::ENOMEM),
+        let whole = Arc::new(Whole::new(bytes, wanted)?);
+        Ok(Buffer {
+            start: whole.mapping.start,
+            bytes,
+            whole,
+        })
+    }
+
+    /// So many buffers of so many bytes each, one behind the other in one mapping. A mapping for each would begin at the same place
+    /// of a huge page each time: the buffers would share a few sets of the caches, and take as much memory as huge pages do.
+    ///
+    /// # Errors
+    /// As [`Buffer::new`].
+    pub fn several(count: usize, bytes: usize, wanted: Pages) -> Result<Vec<Buffer>, SysError> {
+        let stride = bytes.max(1).checked_next_multiple_of(PAGE_BYTES);
+        let all = stride.and_then(|stride| stride.checked_mul(count));
+        let (Some(stride), Some(all)) = (stride, all) else {
+            return Err(too_large(bytes));
         };
+        let whole = Arc::new(Whole::new(all, wanted)?);
+        let part = |at: usize| Buffer {
+            // SAFETY: the mapping has a stride for each of them.
+            start: unsafe { whole.mapping.start.add(at * stride) },
+            bytes,
+            whole: whole.clone(),
+        };
+        Ok((0..count).map(part).collect())
+    }
+}
+
+fn too_large(bytes: usize) -> SysError {
+    SysError {
+        call: format!("map {bytes} bytes"),
+        source: std::io::Error::from_raw_os_error(libc::ENOMEM),
+    }
+}
+
+impl Whole {
+    fn new(bytes: usize, wanted: Pages) -> Result<Whole, SysError> {
         let rounded = bytes
             .max(1)
             .checked_next_multiple_of(HUGE_BYTES)
-            .ok_or_else(too_large)?;
+            .ok_or_else(|| too_large(bytes))?;
         if wanted == Pages::HugeTlb
             && let Ok(mapping) = Mapping::new(rounded, libc::MAP_HUGETLB)
         {
-            return Ok(Buffer::touched(mapping, bytes, Some(Pages::HugeTlb)));
+            return Ok(Whole::touched(mapping, Some(Pages::HugeTlb)));
         }
         // Over-reserving would be killed later, at first touch, without a word: refuse here.
         if let Some(available) = available::memory_bytes()
             && rounded as u64 > available
         {
-            return Err(too_large());
+            return Err(too_large(bytes));
         }
         if wanted == Pages::Base {
             let mapping = Mapping::new(rounded, 0)?;
-            return Ok(Buffer::touched(mapping, bytes, Some(Pages::Base)));
+            return Ok(Whole::touched(mapping, Some(Pages::Base)));
         }
         let mapping = Mapping::on_huge_boundary(rounded)?;
         // Where the advice is refused base pages are what is got, and what `pages` reads back.
         // SAFETY: advice on our own whole mapping; it changes no contents.
         unsafe { libc::madvise(mapping.start.as_ptr().cast(), rounded, libc::MADV_HUGEPAGE) };
-        Ok(Buffer::touched(mapping, bytes, None))
+        Ok(Whole::touched(mapping, None))
     }
 
-    fn touched(mapping: Mapping, bytes: usize, pages: Option<Pages>) -> Buffer {
-        for offset in (0..mapping.bytes).step_by(4096) {
+    fn touched(mapping: Mapping, pages: Option<Pages>) -> Whole {
+        for offset in (0..mapping.bytes).step_by(PAGE_BYTES) {
             // SAFETY: the offset lies within the mapping; a volatile write makes the page present.
             unsafe { mapping.start.as_ptr().add(offset).write_volatile(0) };
         }
-        Buffer {
+        Whole {
             mapping,
-            bytes,
             pages: pages.map_or_else(OnceLock::new, OnceLock::from),
             number: huge_pages::number(),
         }
     }
 
+    fn resident(&self) -> Option<huge_pages::Resident> {
+        huge_pages::resident_of(self.mapping.start.as_ptr().addr(), self.number)
+    }
+}
+
+impl Buffer {
     /// What kind of pages was got. Of transparent huge pages the kernel is asked, once for all buffers that are there: ask when
     /// all were made, and not in a timed step.
     pub fn pages(&self) -> Pages {
-        *self.pages.get_or_init(|| match self.resident() {
-            Some(resident) if resident.is_mostly_huge() => Pages::Transparent,
-            _ => Pages::Base,
-        })
-    }
-
-    fn resident(&self) -> Option<huge_pages::Resident> {
-        huge_pages::resident_of(self.mapping.start.as_ptr().addr(), self.number)
+        *self
+            .whole
+            .pages
+            .get_or_init(|| match self.whole.resident() {
+                Some(resident) if resident.is_mostly_huge() => Pages::Transparent,
+                _ => Pages::Base,
+            })
     }
 
     /// The first `len` elements.
@@ -207,7 +268,7 @@ impl Buffer {
     pub fn slice<T: Plain>(&self, len: usize) -> &[T] {
         self.check::<T>(len);
         // SAFETY: `check` saw that they fit; pages are aligned for every `Plain` type, and any bytes are valid.
-        unsafe { std::slice::from_raw_parts(self.mapping.start.as_ptr().cast(), len) }
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), len) }
     }
 
     /// The first `len` elements, to write.
@@ -217,7 +278,7 @@ impl Buffer {
     pub fn slice_mut<T: Plain>(&mut self, len: usize) -> &mut [T] {
         self.check::<T>(len);
         // SAFETY: as in `slice`; the borrow of the buffer is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.mapping.start.as_ptr().cast(), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), len) }
     }
 
     fn check<T: Plain>(&self, len: usize) {
@@ -234,7 +295,7 @@ impl Buffer {
 
     /// NUMA node of the first page, when the kernel tells.
     pub fn numa_node(&self) -> Option<u32> {
-        crate::affinity::node_of(self.mapping.start.as_ptr())
+        crate::affinity::node_of(self.start.as_ptr())
     }
 }
 
@@ -374,6 +435,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn several_buffers_lie_one_behind_the_other_and_outlive_one_another() {
+        let mut all = Buffer::several(5, 5000, Pages::Transparent).unwrap();
+        for (at, buffer) in all.iter_mut().enumerate() {
+            buffer
+                .slice_mut::<u8>(5000)
+                .fill(u8::try_from(at + 1).unwrap());
+        }
+        let last = all.pop().unwrap();
+        for (at, buffer) in all.iter().enumerate() {
+            let bytes = buffer.slice::<u8>(5000);
+            assert!(bytes.iter().all(|&byte| usize::from(byte) == at + 1));
+            // Buffers at the same place of each huge page would share a few sets of the caches.
+            let offset = buffer.start.as_ptr().addr() - all[0].start.as_ptr().addr();
+            assert_eq!(offset, at * 8192);
+        }
+        drop(all);
+        assert!(last.slice::<u8>(5000).iter().all(|&byte| byte == 5));
+        assert!(Buffer::several(2, usize::MAX, Pages::Base).is_err());
+        assert!(Buffer::several(usize::MAX, 5000, Pages::Base).is_err());
+        assert!(Buffer::several(0, 5000, Pages::Base).unwrap().is_empty());
+    }
+
     /// `madvise` says yes also where no huge page will come: it was reported as got (issue 14, A11).
     #[test]
     fn transparent_huge_pages_are_reported_only_where_the_kernel_gave_them() {
@@ -387,8 +471,8 @@ mod tests {
         disable(0);
         assert_eq!(without, Pages::Base);
         let buffer = Buffer::new(8 << 20, Pages::Transparent).unwrap();
-        assert_eq!(buffer.mapping.start.as_ptr().addr() % HUGE_BYTES, 0);
-        let got = buffer.resident().unwrap();
+        assert_eq!(buffer.start.as_ptr().addr() % HUGE_BYTES, 0);
+        let got = buffer.whole.resident().unwrap();
         assert!(got.bytes >= 8 << 20, "{got:?}");
         assert_eq!(buffer.pages() == Pages::Transparent, got.is_mostly_huge());
     }

@@ -28,7 +28,7 @@ use crate::runner::{Common, Runner};
 #[command(
     after_long_help = "Runs as fast as the path goes say how far each resource is used: threads, CPUs, links, memory, what lies between the ends of a socket.\n\
 Runs with 20 % of work added to one part say what the whole follows. Its slope is 1 for the limit and 0 for a part with time\n\
-to spare. The resource that explains both much better than all others is named; rounds go on until there is one or the budget\n\
+to spare. Runs with eight times as many buffers say whether parts wait for one another. The resource that explains all much better than others is named; rounds go on until there is one or the budget\n\
 ends. \"No single one\" and \"cannot tell\" are answers. Runs at 80 % of the rate say what a block needs, and from that the largest\n\
 rate is predicted. The gain is measured without the work of the limit where that can be left out. With --try, changes are\ntried in turns with the path as it is: threads of the limit, CPUs by topology, blocks of twice and half the size, stores around\nthe caches, huge pages, congestion control. Those that need root are named.\n\nExample:\n\n  $ daqmeter path explain digitizer-crate --budget 1m"
 )]
@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
 pub(super) struct Chain<'a> {
     pub(super) runner: &'a mut Runner,
     pub(super) request: PathRequest,
-    streams: f64,
+    pub(super) path: Path,
     /// Whether each run is a record in the file.
     is_kept: bool,
     pub(super) ceiling: Ceiling,
@@ -71,7 +71,7 @@ impl Chain<'_> {
         Chain {
             runner,
             request,
-            streams: path.streams() as f64,
+            path: path.clone(),
             is_kept,
             ceiling: Ceiling::default(),
         }
@@ -94,9 +94,13 @@ impl System for Chain<'_> {
                 left_out: Some(element as u64),
                 ..free
             },
+            Load::Buffers { times } => PathRequest {
+                with: self.path.with_more_buffers(times),
+                ..free
+            },
             Load::Every { ns } => PathRequest {
                 unpaced: false,
-                rate_hz: Some(1e9 / ns / self.streams),
+                rate_hz: Some(1e9 / ns / self.path.streams() as f64),
                 ..free
             },
         };
@@ -198,6 +202,11 @@ impl Shown<'_> {
                 sanitise::text(&what.text()),
                 self.gain(what)
             ),
+            Answer::Limit(what @ What::Buffers) => format!(
+                "limit: {}. No resource is used up, and threads wait for one another{}",
+                what.text(),
+                self.gain(what)
+            ),
             Answer::Limit(what) if what.follows_no_part() => format!(
                 "limit: {}. It is used up, and the path follows no part{}",
                 sanitise::text(&what.text()),
@@ -223,8 +232,12 @@ impl Shown<'_> {
             return String::new();
         };
         if let Some(tried) = gain.tried {
+            let how = match what {
+                What::Buffers => "with eight times as many buffers",
+                _ => "without its work",
+            };
             return format!(
-                ".\nMeasured without its work, the path is {} times as fast ({} to {})",
+                ".\nMeasured {how}, the path is {} times as fast ({} to {})",
                 significant(tried.mean, 3),
                 significant(tried.low, 3),
                 significant(tried.high, 3)
@@ -235,6 +248,7 @@ impl Shown<'_> {
             What::Cpu(_) | What::AllCpus => "With more CPUs",
             What::Link { .. } => "With a faster link",
             What::Memory => "If its blocks stayed in the cache",
+            What::Buffers => "With more buffers",
         };
         let factor = significant(gain.predicted.mean, 2);
         format!(

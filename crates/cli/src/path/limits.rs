@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::{Request, StepPlan};
-use daqmeter_path::explain::{Answer, Explained, Interval, MIN_ROUNDS, explain};
+use daqmeter_path::explain::{Answer, Explained, Interval, MIN_ROUNDS, Room, explain};
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::RunRecord;
-use daqmeter_record::path::{LimitFound, PathGain, PathLimit};
+use daqmeter_record::path::{LimitFound, PathGain, PathLimit, PathRoom};
 
 use super::explain::Chain;
 use super::max::probe_quietly;
@@ -42,7 +42,7 @@ pub(crate) fn prove(
     let second = Instant::now();
     probe_quietly(runner, &free)?;
     let beside = second.elapsed().saturating_sub(MIN_TIME);
-    let runs = 1 + MORE_ROUNDS * MIN_ROUNDS * (2 * parts.len() + 1);
+    let runs = 1 + MORE_ROUNDS * MIN_ROUNDS * (2 * parts.len() + 3);
     let left = within.saturating_sub(begin.elapsed());
     let each = (left / u32::try_from(runs).unwrap_or(u32::MAX)).saturating_sub(beside);
     if each < MIN_TIME {
@@ -65,6 +65,7 @@ pub(super) fn proved(
     let Chain {
         runner,
         request,
+        path,
         mut ceiling,
         ..
     } = chain;
@@ -72,13 +73,14 @@ pub(super) fn proved(
     let mut record = runner.measured("path", &request.workload(), &settings)?;
     if let Some(run) = &mut record.path {
         ceiling.put_into(run, runner);
-        run.limit = Some(limit(explained));
+        run.limit = Some(limit(explained, &path));
     }
     Ok(record)
 }
 
-fn limit(explained: &Explained) -> PathLimit {
+fn limit(explained: &Explained, path: &Path) -> PathLimit {
     PathLimit {
+        room: Some(room(&explained.room, path)),
         found: match &explained.answer {
             Answer::Limit(what) => LimitFound::Limit(what.clone()),
             Answer::NoSingle => LimitFound::NoSingleOne,
@@ -89,5 +91,21 @@ fn limit(explained: &Explained) -> PathLimit {
             .gain
             .and_then(|gain| gain.tried)
             .map(|Interval { mean, low, high }| PathGain { mean, low, high }),
+    }
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "times of runs, in nanoseconds"
+)]
+fn room(room: &Room, path: &Path) -> PathRoom {
+    let (buffers, streams) = (path.buffers as u64, path.streams() as f64);
+    PathRoom {
+        rate_hz: 1e9 / room.every_ns / streams,
+        watched_ns: room.watched_ns as u64,
+        no_room_ns: room.no_room_ns as u64,
+        buffers,
+        wanted: room.wanted(buffers, streams),
     }
 }
