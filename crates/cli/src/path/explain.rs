@@ -26,11 +26,15 @@ use crate::runner::{Common, Runner};
 /// Name the resource that limits a path, confirm it by slowing each part, and say what removing it gains.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Runs as fast as the path goes say how far each resource is used: threads, CPUs, links, memory, what lies between the ends of a socket.\n\
-Runs with 20 % of work added to one part say what the whole follows. Its slope is 1 for the limit and 0 for a part with time\n\
-to spare. Runs with eight times as many buffers say whether parts wait for one another. The resource that explains all much better than others is named; rounds go on until there is one or the budget\n\
-ends. \"No single one\" and \"cannot tell\" are answers. Runs at 80 % of the rate say what a block needs, and from that the largest\n\
-rate is predicted. The gain is measured without the work of the limit where that can be left out. With --try, changes are\ntried in turns with the path as it is: threads of the limit, CPUs by topology, blocks of twice and half the size, stores around\nthe caches, huge pages, congestion control. Those that need root are named.\n\nExample:\n\n  $ daqmeter path explain digitizer-crate --budget 1m"
+    after_long_help = "Runs as fast as the path goes say how far each resource is used: threads, CPUs, links, memory, what lies between the\n\
+ends of a socket. Runs with 20 % of work added to one part say what the whole follows: its slope is 1 for the limit and\n\
+0 for a part with time to spare. Runs with eight times as many buffers say whether parts wait for one another. The\n\
+resource that explains what was seen much better than all others is named; rounds go on until there is one or the budget\n\
+ends. \"No single one\" and \"cannot tell\" are answers. Runs at 80 % of the rate say what a block needs, from which the\n\
+largest rate is predicted, and whether blocks that were due had room. The gain is measured without the work of the limit\n\
+where that can be left out. With --try, changes are tried in turns with the path as it is: threads of the limit, CPUs by\n\
+topology, blocks of twice and half the size, stores around the caches, huge pages, congestion control. Those that need\n\
+root are named.\n\nExample:\n\n  $ daqmeter path explain digitizer-crate --budget 1m"
 )]
 pub(crate) struct Arguments {
     /// Path: one that ships, or a TOML file
