@@ -8,8 +8,8 @@ use daqmeter_digitizer::{ConvertEngine, DigitizerEngine};
 use daqmeter_etherbone::{EtherboneEngine, PingPongEngine};
 use daqmeter_harness::{CardFamily, Engine, NullEngine};
 use daqmeter_hostio::{BlockEngine, StreamEngine};
-use daqmeter_path::PathEngine;
-use daqmeter_readout::{DecodeEngine, ReadoutEngine};
+use daqmeter_path::{PathEngine, ReadoutEngine};
+use daqmeter_readout::DecodeEngine;
 use daqmeter_record::{RunRecord, Workload};
 
 /// Every engine, for a host with a last-level cache of that size.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_campaign::{Budget, Done, Options, Plan, Site};
+use daqmeter_path::Path;
 use daqmeter_record::units::plural;
 use daqmeter_record::{Host, RunRecord};
 use daqmeter_report::advice::advice;
@@ -144,6 +145,8 @@ fn limits(runner: &mut Runner, within: Duration) -> Result<f64, Failure> {
     }
     names.sort();
     names.dedup();
+    // The parts of a card that is read out live cannot be slowed one by one.
+    names.retain(|name| !Path::load(name).is_ok_and(|path| path.is_live()));
     for (at, name) in names.iter().enumerate() {
         let left = within.saturating_sub(begin.elapsed());
         if runner.stop.is_set() || left.is_zero() {

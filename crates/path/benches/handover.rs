@@ -21,10 +21,13 @@ use std::time::{Duration, Instant};
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
 use daqmeter_path::{Path, PathEngine, PathRequest, sum};
 use daqmeter_readout::Scenario;
-use daqmeter_readout::chain::{self, Placement};
 use daqmeter_readout::scenario::Hertz;
 use daqmeter_record::RunRecord;
 use daqmeter_stats::{quantile, sorted, trimmed_interval};
+
+#[path = "../../readout/tests/readout/by_hand.rs"]
+#[allow(dead_code, reason = "tests look at more of it")]
+mod by_hand;
 
 const BUFFERS: usize = 8;
 const SPAN: usize = 16 << 20;
@@ -113,8 +116,8 @@ impl PerChunk {
 fn chain_by_hand(hz: f64, time: Duration) -> PerChunk {
     let mut scenario = Scenario::load("gbt").unwrap();
     scenario.trigger.rate = Hertz(hz);
-    let (placement, stop) = (Placement::default(), AtomicBool::new(false));
-    let done = chain::run(&scenario, &placement, time, None, &stop).unwrap();
+    let (placement, stop) = (by_hand::Placement::default(), AtomicBool::new(false));
+    let done = by_hand::run(&scenario, &placement, time, None, &stop).unwrap();
     assert!(done.closes());
     let chunks: u64 = done.receivers.iter().map(|(one, _)| one.chunks()).sum();
     let cpus = done.readers[0].load.cpu + done.receivers[0].1.cpu;

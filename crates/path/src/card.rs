@@ -1,15 +1,18 @@
-//! The threads of a card that is read out live: they run a reader and a receiver of the read-out, as `readout run` does.
+//! The threads of a card that is read out live: they run a reader and a receiver of the read-out.
 //!
 //! A reader's thread also does the work of the emulated card and of the publisher. No block is copied for the path's sake, and
 //! nothing is done for each block or chunk.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, StopFlag};
+use daqmeter_readout::Card;
+use daqmeter_readout::card::State;
 use daqmeter_readout::chain::{Load, Reader, ReaderDone, Receiving};
 use daqmeter_readout::receive::Report;
 use daqmeter_record::path::PathThread;
+use daqmeter_sys::clock::monotonic_ns;
 
 use crate::account::Account;
 use crate::shared::Shared;
@@ -17,7 +20,9 @@ use crate::shared::Shared;
 /// The card's side of a path, in a reader's thread.
 pub(crate) struct FromCard {
     pub(crate) reader: Reader,
+    pub(crate) card: Arc<Mutex<Card>>,
     pub(crate) failed: Arc<AtomicBool>,
+    pub(crate) stop: StopFlag,
     /// What came of it.
     pub(crate) done: Option<ReaderDone>,
 }
@@ -30,12 +35,25 @@ pub(crate) struct IntoReceiver {
     pub(crate) done: Option<(Report, Load)>,
 }
 
+/// A card that has not started after this time does not start any more: another reader failed.
+const START_WITHIN_NS: u64 = 10_000_000_000;
+
 impl FromCard {
     /// Reads until the card has finished and all was acknowledged.
     pub(crate) fn run(&mut self, shared: &Shared, account: &mut Account) {
-        let failed = &self.failed;
-        let quit = || shared.is_over.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed);
-        let done = self.reader.read(None, &quit);
+        let late_ns = monotonic_ns().saturating_add(START_WITHIN_NS);
+        let (card, failed, stop) = (&self.card, &self.failed, &self.stop);
+        let is_idle = || {
+            let card = card.lock().unwrap_or_else(PoisonError::into_inner);
+            card.state() == State::Idle
+        };
+        let quit = || {
+            shared.is_over.load(Ordering::Relaxed)
+                || failed.load(Ordering::Relaxed)
+                || stop.is_set()
+                || monotonic_ns() > late_ns && is_idle()
+        };
+        let done = self.reader.read(&quit);
         account.blocks = done.stats.blocks;
         self.done = Some(done);
         if !self.reader.tohost.has_begun() {
@@ -47,9 +65,9 @@ impl FromCard {
 
 impl IntoReceiver {
     /// Connects, and receives until the publishers have ended.
-    pub(crate) fn run(&mut self, account: &mut Account) -> Result<(), Fault> {
+    pub(crate) fn run(&mut self, shared: &Shared, account: &mut Account) -> Result<(), Fault> {
         let failed = &self.failed;
-        let quit = || failed.load(Ordering::Relaxed);
+        let quit = || failed.load(Ordering::Relaxed) || shared.is_over.load(Ordering::Relaxed);
         let done = self.receiving.receive(failed, &quit)?;
         account.blocks = done.0.pages;
         self.done = Some(done);

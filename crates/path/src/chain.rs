@@ -8,18 +8,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use daqmeter_harness::{Fault, StopFlag};
-use daqmeter_readout::Scenario;
 use daqmeter_record::path::{End, PathThread};
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::memory::Pages;
 
 use crate::account::Account;
+use crate::card::{FromCard, IntoReceiver};
 use crate::cut::Cuts;
 use crate::definition::{Element, Path, SourceKind};
 use crate::element::Work;
 use crate::ended::{Done, Ended, Names, ended};
 use crate::ends::{Inlet, Outlet, link};
-use crate::live::{self, Live};
+use crate::known::Sums;
 use crate::shared::{How, Shared};
 use crate::sinks::sink;
 use crate::sources::{Named, sources};
@@ -44,9 +44,11 @@ pub(crate) struct Chain {
     cuts: Cuts,
     patience_ns: u64,
     threads: Vec<JoinHandle<()>>,
+    /// Those that do the work, in threads of their own and in lent ones.
+    workers: usize,
     done: Receiver<Done>,
-    /// The card that is read out, where that is the source.
-    live: Option<Live>,
+    /// Threads that are done stay until all are: the CPU time of a thread that has ended is nowhere to be read.
+    left: Arc<Gate>,
 }
 
 /// Holds the threads until all are ready.
@@ -58,8 +60,10 @@ struct Gate {
 }
 
 impl Gate {
+    /// The first word counts.
     fn open(&self, go: bool) {
-        *self.go.lock().unwrap_or_else(PoisonError::into_inner) = Some(go);
+        let mut said = self.go.lock().unwrap_or_else(PoisonError::into_inner);
+        said.get_or_insert(go);
         self.changed.notify_all();
     }
 
@@ -229,58 +233,93 @@ impl Chain {
     /// Opens everything, starts the threads, and waits until all are ready.
     pub(crate) fn start(path: &Path, how: &How, stop: &StopFlag) -> Result<Chain, Fault> {
         let cuts = Cuts::default();
-        let (mut names, mut live, mut sums) = (Names::default(), None, Arc::default());
+        let mut sources = sources(path)?;
+        let sums = how.known.sums(path, &mut sources)?;
+        let streams = sources.iter().map(|(name, _)| name.clone()).collect();
         let mut building = Building::new(path);
-        if let Some(scenario) = path.live() {
-            live = Some(build_live(&mut building, path, scenario, how)?);
-        } else {
-            let mut sources = sources(path)?;
-            sums = how.known.sums(path, &mut sources)?;
-            names.streams = sources.iter().map(|(name, _)| name.clone()).collect();
-            build(&mut building, path, how, sources, &sums.first, &cuts)?;
-        }
-        for (at, worker) in building.workers.iter_mut().enumerate() {
-            worker.thread.cpu = cpu(&how.cpus, at).or(worker.thread.cpu);
-        }
+        build(&mut building, path, how, sources, &sums.first, &cuts)?;
+        let names = Names {
+            streams,
+            ..Names::default()
+        };
+        let (mut chain, lives) = Chain::built(path, how, building, sums, names);
+        chain.cuts = cuts;
+        chain.spawn(lives, stop)?;
+        Ok(chain)
+    }
+
+    /// The same for a card that is read out, before any thread is there: no blocks go between its readers and receivers through the path's
+    /// rings. Whoever calls works as the readers, which come first, and starts the receivers ([`Chain::spawn`]).
+    pub(crate) fn live(
+        path: &Path,
+        how: &How,
+        readers: Vec<FromCard>,
+        receivers: Vec<IntoReceiver>,
+    ) -> (Chain, Vec<Life>) {
+        let stage = path
+            .stages
+            .first()
+            .expect("a card's first stage is `to-host`: checked");
+        let readers = readers.into_iter().map(|one| Role::Card(Box::new(one)));
+        let receivers = receivers.into_iter();
+        let receivers = receivers.map(|one| Role::Receiver(Box::new(one)));
+        let mut building = Building::new(path);
+        building.begin(1, &stage.name);
+        building.alone(&stage.name, readers.collect(), &stage.cpus);
+        building.begin(path.stages.len() + 1, &path.sink.name);
+        building.alone(&path.sink.name, receivers.collect(), &path.sink.cpus);
+        let (sums, names) = (Arc::default(), Names::default());
+        Chain::built(path, how, building, sums, names)
+    }
+
+    /// Everything but the threads.
+    fn built(
+        path: &Path,
+        how: &How,
+        building: Building,
+        sums: Arc<Sums>,
+        names: Names,
+    ) -> (Chain, Vec<Life>) {
         let (done_in, done) = channel();
-        let mut chain = Chain {
-            shared: Arc::new(Shared::new(how, sums)),
+        let shared = Arc::new(Shared::new(how, sums));
+        let life = |(at, mut worker): (usize, Worker)| {
+            worker.thread.cpu = cpu(&how.cpus, at).or(worker.thread.cpu);
+            Life {
+                at,
+                worker,
+                shared: shared.clone(),
+                done: done_in.clone(),
+            }
+        };
+        let lives: Vec<Life> = building.workers.into_iter().enumerate().map(life).collect();
+        let chain = Chain {
+            shared,
             names: Names {
                 queues: building.queues,
                 is_paced: how.rate_hz.is_some(),
                 ..names
             },
             gate: Arc::default(),
-            cuts,
+            cuts: Cuts::default(),
             patience_ns: patience_ns(path),
             threads: Vec::new(),
+            workers: lives.len(),
             done,
-            live,
+            left: Arc::default(),
         };
-        chain.spawn(building.workers, &done_in, stop)?;
-        Ok(chain)
+        (chain, lives)
     }
 
-    fn spawn(
-        &mut self,
-        workers: Vec<Worker>,
-        done: &Sender<Done>,
-        stop: &StopFlag,
-    ) -> Result<(), Fault> {
+    /// Gives these threads of their own, and waits until they are ready.
+    pub(crate) fn spawn(&mut self, lives: Vec<Life>, stop: &StopFlag) -> Result<(), Fault> {
         let (ready, readies) = channel();
-        for (at, worker) in workers.into_iter().enumerate() {
-            let (shared, gate, stop) = (self.shared.clone(), self.gate.clone(), stop.clone());
-            let (ready, done) = (ready.clone(), done.clone());
-            let life = Life {
-                at,
-                worker,
-                shared,
-                done,
-            };
-            let name = format!("path-{at}");
+        for life in lives {
+            let (gate, left) = (self.gate.clone(), self.left.clone());
+            let (ready, stop) = (ready.clone(), stop.clone());
+            let name = life.worker.thread.name.clone();
             let thread = std::thread::Builder::new().name(name);
             let thread = thread
-                .spawn(move || life.live(&ready, &gate, &stop))
+                .spawn(move || life.live(&ready, &gate, &left, &stop))
                 .map_err(|error| Fault::too_large(format!("no thread for the path: {error}")))?;
             self.threads.push(thread);
         }
@@ -295,14 +334,29 @@ impl Chain {
 
     /// Releases the threads and waits until all have ended.
     pub(crate) fn run(mut self, stop: &StopFlag) -> Ended {
-        let begin_ns = monotonic_ns();
-        self.shared.begin_ns.store(begin_ns, Ordering::Release);
+        self.release();
+        let (all, fault) = self.wait(stop);
+        ended(&self.names, all, fault)
+    }
+
+    /// Releases the threads.
+    pub(crate) fn release(&self) {
+        self.shared
+            .begin_ns
+            .store(monotonic_ns(), Ordering::Release);
         self.gate.open(true);
+    }
+
+    /// Waits until all have ended; what they left, in their order.
+    pub(crate) fn wait(&mut self, stop: &StopFlag) -> (Vec<Done>, Option<Fault>) {
+        // Threads that were not released by now end.
+        self.gate.open(false);
+        let begin_ns = self.shared.begin_ns.load(Ordering::Acquire);
         let mut cut_at_ns =
             begin_ns.saturating_add(self.shared.time_ns.saturating_add(self.patience_ns));
         let mut fault = None;
         let mut all: Vec<Done> = Vec::new();
-        while all.len() < self.threads.len() {
+        while all.len() < self.workers {
             match self.done.recv_timeout(Duration::from_millis(20)) {
                 Ok(done) => {
                     if let (None, Some(first)) = (&fault, &done.fault) {
@@ -322,18 +376,23 @@ impl Chain {
                 self.end_now();
             }
         }
-        let is_whole = all.len() == self.threads.len();
-        for thread in self.threads.drain(..) {
-            // What a panic said is in its fault already.
-            let _ = thread.join();
-        }
+        let is_whole = all.len() == self.workers;
+        self.join();
         if !is_whole && fault.is_none() {
             fault = Some(Fault::new("a thread of the path ended without a word"));
         }
         all.sort_by_key(|done| done.at);
-        match &self.live {
-            Some(live) => live.ended(all, fault),
-            None => ended(&self.names, all, fault),
+        (all, fault)
+    }
+
+    /// Threads that were never released did nothing; what a panic said is in a fault already.
+    fn join(&mut self) {
+        // The first word counts.
+        self.gate.open(false);
+        self.left.open(true);
+        for thread in self.threads.drain(..) {
+            // See above.
+            let _ = thread.join();
         }
     }
 
@@ -369,37 +428,9 @@ fn late(stop: &StopFlag, patience_ns: u64) -> Fault {
 }
 
 impl Drop for Chain {
-    /// Threads that were never released end here.
     fn drop(&mut self) {
-        self.gate.open(false);
-        for thread in self.threads.drain(..) {
-            // They did nothing.
-            let _ = thread.join();
-        }
+        self.join();
     }
-}
-
-/// Readers and receivers: no blocks go between them through the path's rings.
-fn build_live(
-    building: &mut Building,
-    path: &Path,
-    scenario: &Scenario,
-    how: &How,
-) -> Result<Live, Fault> {
-    let (live, readers, receivers) = live::open(path, scenario, how)?;
-    let stage = path
-        .stages
-        .first()
-        .expect("a card's first stage is `to-host`: checked");
-    let readers = readers.into_iter().map(|one| Role::Card(Box::new(one)));
-    building.begin(1, &stage.name);
-    building.alone(&stage.name, readers.collect(), &stage.cpus);
-    let receivers = receivers
-        .into_iter()
-        .map(|one| Role::Receiver(Box::new(one)));
-    building.begin(path.stages.len() + 1, &path.sink.name);
-    building.alone(&path.sink.name, receivers.collect(), &path.sink.cpus);
-    Ok(live)
 }
 
 fn build(
@@ -443,7 +474,7 @@ fn build(
 }
 
 /// One thread from its start to its end.
-struct Life {
+pub(crate) struct Life {
     at: usize,
     worker: Worker,
     shared: Arc<Shared>,
@@ -451,13 +482,28 @@ struct Life {
 }
 
 impl Life {
-    fn live(mut self, ready: &Sender<Result<(), Fault>>, gate: &Gate, stop: &StopFlag) {
-        let prepared = self.worker.prepare(stop);
+    fn live(
+        mut self,
+        ready: &Sender<Result<(), Fault>>,
+        gate: &Gate,
+        left: &Gate,
+        stop: &StopFlag,
+    ) {
         // Nobody waits any more when another was not ready.
-        let _ = ready.send(prepared);
-        if !gate.wait() {
-            return;
+        let _ = ready.send(self.prepare(stop));
+        if gate.wait() {
+            self.work();
+            left.wait();
         }
+    }
+
+    /// In the thread that is to do the work, before it is released.
+    pub(crate) fn prepare(&mut self, stop: &StopFlag) -> Result<(), Fault> {
+        self.worker.prepare(stop)
+    }
+
+    /// Works in this thread until there is nothing more to do.
+    pub(crate) fn work(mut self) {
         let mut account = Account::begin();
         let (worker, shared) = (&mut self.worker, &self.shared);
         let ran = catch_unwind(AssertUnwindSafe(|| worker.run(shared, &mut account)));

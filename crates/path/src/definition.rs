@@ -4,8 +4,8 @@ use daqmeter_digitizer::conversion::ConversionRequest;
 use daqmeter_digitizer::function::Function;
 use daqmeter_etherbone::Times;
 use daqmeter_kernels::copy::CopyKernel;
-use daqmeter_readout::Scenario;
 use daqmeter_readout::chain::Chain;
+use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::path::{Brings, Served};
 use daqmeter_record::units::{show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_sys::memory::Pages;
@@ -118,8 +118,12 @@ pub(crate) enum SourceKind {
     Etherbone { address: String, count: u64 },
     /// Blocks of an emulated card, made beforehand.
     Felix { scenario: String, span_bytes: usize },
-    /// An emulated card, which writes blocks into its rings as triggers come.
-    Card { scenario: Box<Scenario> },
+    /// An emulated card, which writes blocks into its rings as triggers come: its scenario, and what replaces parts of it. The blocks
+    /// of a recorded file are not read before it runs.
+    Card {
+        chosen: Box<Chosen>,
+        scenario: Box<Scenario>,
+    },
 }
 
 /// What becomes of blocks.
@@ -168,7 +172,7 @@ pub(crate) enum SinkKind {
 impl SourceKind {
     pub(crate) fn due_bytes(&self, block_bytes: usize) -> f64 {
         match self {
-            SourceKind::Card { scenario } => scenario.event_bytes(),
+            SourceKind::Card { scenario, .. } => scenario.event_bytes(),
             _ => block_bytes as f64,
         }
     }
@@ -195,7 +199,7 @@ impl SourceKind {
                 format!("etherbone {address}, {count} times a cycle")
             }
             SourceKind::Felix { scenario, .. } => format!("felix {scenario}"),
-            SourceKind::Card { scenario } => format!("card {}", scenario.name),
+            SourceKind::Card { scenario, .. } => format!("card {}", scenario.name),
         }
     }
 }
@@ -286,7 +290,7 @@ impl Path {
     /// The scenario of the card that is read out live, where that is the source.
     pub(crate) fn live(&self) -> Option<&Scenario> {
         match &self.source.kind {
-            SourceKind::Card { scenario } => Some(scenario),
+            SourceKind::Card { scenario, .. } => Some(scenario),
             _ => None,
         }
     }
@@ -452,8 +456,9 @@ impl Path {
 
     /// Bytes of all blocks and patterns.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        if let Some(scenario) = self.live() {
-            return scenario.memory_bytes(Chain::parts(scenario));
+        if let SourceKind::Card { chosen, scenario } = &self.source.kind {
+            let file = chosen.replayed_bytes();
+            return file.saturating_add(scenario.memory_bytes(Chain::parts(scenario)));
         }
         let blocks = |element_bytes: usize, lanes: usize| {
             daqmeter_sys::memory::buffers_bytes(self.buffers as u64, element_bytes as u64)

@@ -2,7 +2,7 @@
 
 use daqmeter_harness::Fault;
 use daqmeter_record::path::{Bucket, PathQueue, PathRun, PathThread};
-use daqmeter_record::{Counter, Ledger, TimeSeries};
+use daqmeter_record::{Counter, Ledger};
 use daqmeter_stats::LogHistogram;
 
 use crate::worker::{Arrived, Left};
@@ -31,9 +31,6 @@ pub(crate) struct Ended {
     pub(crate) run: PathRun,
     pub(crate) ledgers: Vec<Ledger>,
     pub(crate) counters: Vec<Counter>,
-    pub(crate) series: Vec<TimeSeries>,
-    /// Trouble that was no fault.
-    pub(crate) notes: Vec<String>,
 }
 
 /// Puts together what the threads left.
@@ -69,8 +66,6 @@ pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ende
         run: run(names, threads, queues, sink.as_ref()),
         ledgers,
         counters,
-        series: Vec::new(),
-        notes: Vec::new(),
         fault,
     }
 }

@@ -5,10 +5,12 @@ use std::time::Duration;
 use daqmeter_harness::{
     Fault, Problem, Request, Session, StageSpec, StopFlag, Tally, TypedEngine, is_default,
 };
-use daqmeter_readout::chain::observed;
-use daqmeter_readout::engine::lost_on_the_way;
+use daqmeter_readout::chain::{
+    counters_of_reader, joined, losses_by_elink, lost_or_stopped, observed,
+};
+use daqmeter_readout::receive::elink_of;
 use daqmeter_readout::search::Observation;
-use daqmeter_record::{Counter, RunRecord};
+use daqmeter_record::{Counter, Ledger, PathRun, RunRecord};
 use daqmeter_sys::host::{Files, parse_cpu_list};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,7 +19,9 @@ use crate::chain::Chain;
 use crate::definition::Path;
 use crate::ended::Ended;
 use crate::known::Known;
+use crate::lanes::{self, ReadOut, Says};
 use crate::links::links;
+use crate::live::Came;
 use crate::shared::How;
 use crate::traffic::traffic;
 
@@ -220,15 +224,23 @@ impl TypedEngine for PathEngine {
             left_out: left_out(request, &path)?,
             cpus: parse_cpu_list(&request.cpus),
             last_level_bytes: self.last_level_bytes,
+            migration_cost_ns: None,
             known: self.known.clone(),
         };
+        if path.is_live() {
+            let says = Says {
+                device: |read_out, _| read_out.path.name.clone(),
+                stage: stage(&path),
+                tally: tally_live,
+            };
+            return lanes::open(path, &how, says);
+        }
         Ok(vec![Box::new(PathSession {
             path,
             how,
             stop: StopFlag::default(),
             ready: None,
             ended: None,
-            is_tried: false,
         })])
     }
 }
@@ -259,33 +271,20 @@ struct PathSession {
     ready: Option<Chain>,
     /// What the last run left.
     ended: Option<Ended>,
-    is_tried: bool,
 }
 
-/// Blocks of each stream that are carried once before the clock runs.
-const TRIED_BLOCKS: u64 = 4;
-
 impl PathSession {
-    fn chain(&self, how: &How) -> Result<Chain, Fault> {
-        Chain::start(&self.path, how, &self.stop)
+    fn chain(&self) -> Result<Chain, Fault> {
+        Chain::start(&self.path, &self.how, &self.stop)
     }
+}
 
-    /// A few blocks through the whole path.
-    fn try_out(&mut self) -> Result<(), Fault> {
-        self.is_tried = true;
-        let how = How {
-            most_blocks: TRIED_BLOCKS,
-            rate_hz: None,
-            slowed: None,
-            left_out: None,
-            time_ns: self.how.time_ns.max(1_000_000_000),
-            ..self.how.clone()
-        };
-        let ended = self.chain(&how)?.run(&self.stop);
-        ended.fault.map_or(Ok(()), Err)?;
-        self.ready = Some(self.chain(&self.how)?);
-        Ok(())
-    }
+/// An operation is a whole run.
+fn stage(path: &Path) -> StageSpec {
+    let bytes = path.block_bytes as u64;
+    let mut stage = StageSpec::new("path", bytes, bytes);
+    stage.once = true;
+    stage
 }
 
 impl Session for PathSession {
@@ -294,13 +293,11 @@ impl Session for PathSession {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        let bytes = self.path.block_bytes as u64;
-        let mut stage = StageSpec::new("path", bytes, bytes);
-        stage.once = true;
-        vec![stage]
+        vec![stage(&self.path)]
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
+        self.ready = Some(self.chain()?);
         Ok(())
     }
 
@@ -311,7 +308,7 @@ impl Session for PathSession {
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
         for _ in 0..operations {
             let ready = self.ready.take();
-            let chain = ready.map_or_else(|| self.chain(&self.how), Ok)?;
+            let chain = ready.map_or_else(|| self.chain(), Ok)?;
             let ended = chain.run(&self.stop);
             let fault = ended.fault.clone();
             self.ended = Some(ended);
@@ -324,10 +321,8 @@ impl Session for PathSession {
         Ok(())
     }
 
+    /// Every block is compared as it comes to the sink: there is no run before the run.
     fn verify(&mut self) -> Result<(), Fault> {
-        if !self.is_tried {
-            return self.try_out();
-        }
         let Some(ended) = &self.ended else {
             return Ok(());
         };
@@ -342,14 +337,13 @@ impl Session for PathSession {
             return Tally::default();
         };
         let mut tally = Tally {
-            warnings: warnings(&self.path, &ended),
+            warnings: warnings(&self.path, &ended.run),
             carried_bytes: Some(ended.run.payload_bytes),
             ledgers: ended.ledgers,
             counters: ended.counters,
-            series: ended.series,
             ..Tally::default()
         };
-        let run = daqmeter_record::PathRun {
+        let run = PathRun {
             line: self.path.line(),
             served: self.path.served.clone(),
             links: links(&self.path, &Files::default()),
@@ -362,10 +356,53 @@ impl Session for PathSession {
     }
 }
 
+/// What the lane of a reader accounts for; the first one for all of them: a ledger for each E-link, from trigger to receiver.
+fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
+    let ReadOut { path, live, .. } = read_out;
+    let own = came.readers[at].as_ref();
+    let mut tally = Tally {
+        carried_bytes: own.map(|reader| reader.stats.bytes),
+        warnings: own.map_or_else(Vec::new, |reader| reader.notes.clone()),
+        counters: own.map_or_else(Vec::new, counters_of_reader),
+        ..Tally::default()
+    };
+    let each = own.map_or_else(Vec::new, |own| {
+        joined(std::slice::from_ref(own), &came.received)
+    });
+    tally.counters.extend(losses_by_elink(&each));
+    tally.ledgers = each.into_iter().map(|each| of_elink(each, came)).collect();
+    if at == 0 {
+        let run = PathRun {
+            line: path.line(),
+            served: path.served.clone(),
+            ..live.run(came)
+        };
+        tally.warnings.extend(live.notes_of_file());
+        tally.warnings.extend(warnings(path, &run));
+        tally.counters.extend(live.counters(came));
+        tally.series.extend(live.filling(came));
+        tally.path = Some(run);
+    }
+    tally
+}
+
+/// The ledger of an E-link. What a run that failed left on its way is booked as that.
+fn of_elink((tag, mut ledger): (u64, Ledger), came: &Came) -> Ledger {
+    let elink = elink_of(tag).map_or(format!("{tag:#x}"), |elink| {
+        format!("{:#05x}", elink.number())
+    });
+    ledger.unit = format!("triggers of E-link {elink}");
+    let left = u64::try_from(ledger.gap()).unwrap_or(0);
+    if came.fault.is_some() && left > 0 {
+        ledger.lose("in the path when it failed", left);
+    }
+    ledger
+}
+
 /// What must be known to believe the rate.
-fn warnings(path: &Path, ended: &Ended) -> Vec<String> {
-    let mut warnings = ended.notes.clone();
-    let (blocks, verified) = (ended.run.blocks, ended.run.verified_blocks);
+fn warnings(path: &Path, run: &PathRun) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let (blocks, verified) = (run.blocks, run.verified_blocks);
     if blocks > 0 && verified == 0 {
         warnings.push(
             "no block's bytes were compared: nobody knows beforehand what they are".to_owned(),
@@ -391,7 +428,7 @@ const DRAIN_NS: f64 = 3e6;
 /// could not begin them when they were due.
 pub fn observation(path: &Path, record: &RunRecord, time: Duration) -> Observation {
     if let Some(scenario) = path.live() {
-        let lost = record.ledgers.iter().map(lost_on_the_way).sum();
+        let lost = record.ledgers.iter().map(lost_or_stopped).sum();
         return observed(record, scenario.event_bytes(), lost);
     }
     let ledgers = record.ledgers.iter();
@@ -440,7 +477,8 @@ mod tests {
         let mut session = PathEngine::default().open(&request).unwrap().remove(0);
         let stop = StopFlag::default();
         session.heed(&stop);
-        session.verify().unwrap();
+        session.prepare().unwrap();
+        session.begin();
         stop.set();
         assert_eq!(session.step(0, 1).unwrap_err(), Fault::interrupted());
         let ledgers = session.tally().ledgers;

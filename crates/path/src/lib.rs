@@ -8,7 +8,8 @@
 //!        <- empty <-      <- empty <-      <- empty <-          back-pressure
 //! ```
 //!
-//! No stage is made anew here: each calls the function of the engine that measures it by itself. Begin with `definition.rs`, then
+//! No stage is made anew here: each calls the function of the engine that measures it by itself. A card that is read out live has lanes
+//! (`lanes.rs`); `readout run` is such a path (`readout.rs`). Begin with `definition.rs`, then
 //! `worker.rs`, where the threads are.
 
 mod account;
@@ -25,9 +26,11 @@ mod evidence;
 pub mod explain;
 mod file;
 mod known;
+mod lanes;
 mod links;
 mod live;
 mod read;
+mod readout;
 mod ring;
 mod setting;
 mod shape;
@@ -44,4 +47,5 @@ mod worker;
 pub use definition::Path;
 pub use engine::{PathEngine, PathRequest};
 pub use read::{PathError, SHIPPED};
+pub use readout::ReadoutEngine;
 pub use sum::sum;

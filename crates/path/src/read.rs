@@ -266,7 +266,7 @@ impl Reader<'_> {
             _ => None,
         };
         let live = match &kind {
-            SourceKind::Card { scenario } => Some(Live::of(scenario)),
+            SourceKind::Card { scenario, .. } => Some(Live::of(scenario)),
             _ => None,
         };
         let out_bytes = live.as_ref().map_or(block_bytes, |live| live.ring_bytes);
@@ -343,9 +343,18 @@ impl Reader<'_> {
         };
         let name = known(&reading, &SINKS)?;
         let place = reading.place()?;
-        if place.threads.is_some_and(|threads| threads != 1) {
-            return Err(reading.error("threads", "a sink has 1: leave the field out"));
+        let channels = flow.live.as_ref().map(|live| live.channels);
+        match (place.threads, channels) {
+            (Some(threads), Some(channels)) => {
+                within(threads as u64, 1..=channels as u64)
+                    .map_err(|problem| reading.error("threads", problem))?;
+            }
+            (Some(2..) | Some(0), None) => {
+                return Err(reading.error("threads", "a sink has 1: leave the field out"));
+            }
+            _ => {}
         }
+        let threads = place.threads.or(channels).unwrap_or(1);
         match (name == "receiver", &flow.live, flow.unit) {
             (true, Some(_), Unit::Sent) | (false, None, _) => {}
             (true, None, _) => return Err(reading.error("kind", OF_CARD)),
@@ -364,7 +373,6 @@ impl Reader<'_> {
                 }
             }
         };
-        let threads = flow.live.as_ref().map_or(1, |live| live.channels);
         // Source and sink may be called alike.
         let name = if flow.names.contains_key(name) {
             format!("{name} sink")

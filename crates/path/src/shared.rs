@@ -22,6 +22,8 @@ pub(crate) struct How {
     pub(crate) cpus: Vec<u32>,
     /// For the choice of stores.
     pub(crate) last_level_bytes: u64,
+    /// The scheduler's migration cost for the run, instead of what it is.
+    pub(crate) migration_cost_ns: Option<u64>,
     /// Sums of the paths that were run before.
     pub(crate) known: Known,
 }

@@ -10,6 +10,7 @@ use daqmeter_readout::receive::Report;
 use daqmeter_record::path::PathThread;
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_stats::LogHistogram;
+use daqmeter_sys::affinity;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 
@@ -128,11 +129,7 @@ pub(crate) struct Issued {
 impl Worker {
     /// In its thread, before the path is released.
     pub(crate) fn prepare(&mut self, stop: &StopFlag) -> Result<(), Fault> {
-        match self.thread.cpu {
-            Some(cpu) => drop(daqmeter_sys::affinity::pin_to(cpu)?),
-            // Threads inherit the mask of the one that made them.
-            None => daqmeter_sys::affinity::unpin(),
-        }
+        self.place()?;
         if let Some(outlet) = &mut self.outlet {
             outlet.prepare(self.makes.0, self.makes.1)?;
         }
@@ -147,9 +144,28 @@ impl Worker {
                 look.prepare();
                 Ok(())
             }
-            Role::Turn(_) | Role::Out(..) | Role::In(..) => Ok(()),
-            Role::Card(_) | Role::Receiver(_) => Ok(()),
+            Role::Card(from) => {
+                from.stop = stop.clone();
+                Ok(())
+            }
+            Role::Turn(_) | Role::Out(..) | Role::In(..) | Role::Receiver(_) => Ok(()),
         }
+    }
+
+    /// Goes to its CPU, where it has one.
+    fn place(&mut self) -> Result<(), Fault> {
+        match (self.thread.cpu, &self.role) {
+            (Some(cpu), _) => drop(affinity::pin_to(cpu)?),
+            // It works in a lane, which is where it is to be.
+            (None, Role::Card(_)) => {
+                if let [cpu] = affinity::allowed_cpus()?[..] {
+                    self.thread.cpu = Some(cpu);
+                }
+            }
+            // Threads inherit the mask of the one that made them.
+            (None, _) => affinity::unpin(),
+        }
+        Ok(())
     }
 
     /// Until there is nothing more to do.
@@ -174,7 +190,7 @@ impl Worker {
                 from.run(shared, account);
                 Ok(())
             }
-            (Role::Receiver(into), ..) => into.run(account),
+            (Role::Receiver(into), ..) => into.run(shared, account),
             _ => Err(Fault::new("a thread without its ends: a bug in daqmeter")),
         }
     }

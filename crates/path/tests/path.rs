@@ -240,6 +240,97 @@ fn a_card_is_read_out_live_and_each_e_link_s_ledger_closes_from_trigger_to_recei
     assert!(run.threads.iter().all(|thread| thread.elsewhere_ns == 0));
 }
 
+/// A card with fields beside its scenario.
+fn card(fields: &str) -> String {
+    live(&[TO_HOST, "kind = \"tcp\""], RECEIVER).replace(
+        "scenario = \"gbt\"",
+        &format!("scenario = \"gbt\"\n{fields}"),
+    )
+}
+
+#[test]
+fn several_channels_share_receivers_and_each_option_of_a_card_is_a_field() {
+    let text = card("channels = 2\npayload_bytes = 16\npoll_us = 50\nmode = \"zero-copy\"");
+    let record = ran(&format!("{text}threads = 1\n"));
+    assert_eq!(record.lanes.len(), 2);
+    assert_eq!(record.ledgers.len(), 48);
+    let run = record.path.unwrap();
+    let threads: Vec<_> = run.threads.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(threads, ["to-host.0", "to-host.1", "receiver"]);
+    let carried: u64 = record
+        .lanes
+        .iter()
+        .filter_map(|lane| lane.stages[0].carried_bytes)
+        .sum();
+    assert_eq!(carried, run.payload_bytes);
+    assert_eq!(run.events, 48 * BLOCKS);
+}
+
+#[test]
+fn a_recorded_file_is_read_out_as_a_path_and_nothing_is_said_of_its_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("blocks.dat");
+    let mut bytes = Vec::new();
+    let scenario = daqmeter_readout::Scenario::load("gbt").unwrap();
+    daqmeter_readout::recording::record(&scenario, 2000, |_, part| {
+        bytes.extend_from_slice(part);
+        Ok(())
+    })
+    .unwrap();
+    std::fs::write(&file, &bytes).unwrap();
+    let text = card(&format!("replay = \"{}\"", file.display()));
+    let record = record(folder.path(), &text, |request| request.blocks = None);
+    assert!(record.outcome.is_ok(), "{:?}", fault(&record));
+    let run = record.path.as_ref().unwrap();
+    assert_eq!(run.payload_bytes, bytes.len() as u64);
+    assert_eq!(run.verified_blocks, 0);
+    assert_eq!(record.counter("turns of the recorded file"), Some(1.0));
+}
+
+#[test]
+fn the_engine_readout_runs_a_path_and_keeps_its_own_account() {
+    use daqmeter_path::ReadoutEngine;
+    use daqmeter_readout::{Chosen, ReadoutRequest};
+    let request = ReadoutRequest {
+        chosen: Chosen {
+            scenario: "gbt".to_owned(),
+            rate_hz: Some(20e3),
+            channels: Some(2),
+            ..Chosen::default()
+        },
+        seconds: 0.02,
+        probe: true,
+        ..ReadoutRequest::default()
+    };
+    let settings = Settings::new(StepPlan::ByStage(1), "test");
+    let (engine, context) = (ReadoutEngine, Context::default());
+    let workload = request.workload();
+    let record = measure(&engine, &workload, &settings, &context, &[], &mut []).unwrap();
+    assert!(record.outcome.is_ok(), "{:?}", fault(&record));
+    assert_eq!(record.engine.name, "readout");
+    let [ledger] = &record.ledgers[..] else {
+        panic!("{:?}", record.ledgers);
+    };
+    assert_eq!(ledger.unit, "triggers x E-links");
+    assert_eq!(
+        ledger.issued as f64,
+        48.0 * record.counter("triggers").unwrap()
+    );
+    for counter in ["dead-time", "reader-cpu-ppm", "receiver-cpu", "ring peak"] {
+        assert!(record.counter(counter).is_some(), "{counter}");
+    }
+    let devices: Vec<&str> = record
+        .lanes
+        .iter()
+        .map(|lane| lane.device.as_str())
+        .collect();
+    assert_eq!(devices, ["gbt:0.0", "gbt:0.1"]);
+    let run = record.path.unwrap();
+    assert_eq!(run.events, ledger.delivered);
+    assert_eq!(run.threads.len(), 4);
+    assert!(run.threads.iter().all(|thread| thread.busy_ns > 0));
+}
+
 #[test]
 fn a_card_whose_ring_is_not_emptied_is_busy_and_its_triggers_are_booked() {
     let folder = tempfile::tempdir().unwrap();
@@ -374,7 +465,7 @@ fn a_device_that_vanishes_ends_the_path_in_a_line_and_what_came_is_kept() {
     let out = folder.path().join("out");
     let source = format!("kind = \"etherbone\"\naddress = \"tcp/127.0.0.1/{port}\"");
     let sink = format!("kind = \"file\"\npath = \"{}\"", out.display());
-    // It goes when more was written than the blocks that are tried before the run.
+    // It goes in the middle of the run.
     let written = out.clone();
     let vanishes = std::thread::spawn(move || {
         let enough = 20 * 4096;
@@ -429,7 +520,7 @@ fn blocks_that_do_not_fit_into_memory_are_refused_before_anything_is_allocated()
 
 #[test]
 fn a_stage_that_dies_in_the_middle_closes_the_ledger_and_says_so_in_a_line() {
-    // `head` ends by itself after the blocks that are tried before the run, and some more.
+    // `head` ends by itself in the middle of the run.
     let stage = "kind = \"program\"\ncommand = [\"head\", \"-c\", \"200000\"]";
     let endless = |request: &mut PathRequest| request.blocks = None;
     let folder = tempfile::tempdir().unwrap();
@@ -634,6 +725,19 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             live(&[TO_HOST, "kind = \"tcp\""], RECEIVER)
                 .replace("[source]", "buffers = 3\n[source]"),
             "buffers: a card that is read out has its scenario's ring and BUSY instead",
+        ),
+        (
+            card("rate_hz = 10"),
+            "a.toml:6: source: rate_hz: is the path's own field `rate`: say it there",
+        ),
+        (
+            card("transport = \"tcp\""),
+            "source: transport: is the stage behind `to-host`: say it there",
+        ),
+        (card("speed = 3"), "source: speed: unknown field `speed`"),
+        (
+            format!("{}threads = 2\n", card("")),
+            "sink: threads: is 2; 1 to 1 is wanted",
         ),
         (
             text("kind = \"memory\"\nspam = 1", &[], READ),

@@ -16,12 +16,17 @@ use std::time::Duration;
 
 use daqmeter_copy::MemoryEngine;
 use daqmeter_harness::{Engine, Session};
-use daqmeter_readout::chain::{self, Placement};
 use daqmeter_readout::check::{self, Options};
 use daqmeter_readout::scenario::{Completion, Hertz, Nanos, ReaderMode};
 use daqmeter_readout::{DecodeEngine, Scenario, recording};
 use daqmeter_record::Workload;
 use daqmeter_sys::{affinity, clock, cpu_time, wait};
+
+use by_hand::{Done, Placement};
+
+#[path = "../tests/readout/by_hand.rs"]
+#[allow(dead_code, reason = "tests look at more of it")]
+mod by_hand;
 
 fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
@@ -144,13 +149,13 @@ fn checker(scenario: &str, triggers: u64) {
     }
 }
 
-fn run(scenario: &Scenario, cpus: (u32, u32), time: Duration) -> chain::Done {
+fn run(scenario: &Scenario, cpus: (u32, u32), time: Duration) -> Done {
     let placement = Placement {
         reader_cpus: vec![cpus.0],
         receiver_cpus: vec![cpus.1],
         receivers: 1,
     };
-    chain::run(scenario, &placement, time, None, &AtomicBool::new(false)).unwrap()
+    by_hand::run(scenario, &placement, time, None, &AtomicBool::new(false)).unwrap()
 }
 
 fn rate(

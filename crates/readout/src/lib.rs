@@ -16,7 +16,6 @@ pub mod card;
 pub mod chain;
 pub mod check;
 pub mod decode;
-pub mod engine;
 pub mod fragment;
 pub mod live;
 mod memory;
@@ -38,7 +37,6 @@ pub mod triggers;
 
 pub use card::Card;
 pub use decode::DecodeEngine;
-pub use engine::ReadoutEngine;
 pub use receive::Receiver;
 pub use request::{Chosen, DecodeRequest, ReadoutRequest};
 pub use scenario::{Scenario, ScenarioError};

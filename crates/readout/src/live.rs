@@ -1,4 +1,4 @@
-//! The cards of chains that run in this process, for who watches them meanwhile: metrics of `readout run`.
+//! The cards that are read out in this process, for who watches them meanwhile: metrics of `readout run`.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -8,7 +8,7 @@ use crate::Card;
 static CARDS: Mutex<Vec<(String, Weak<Mutex<Card>>)>> = Mutex::new(Vec::new());
 
 /// A chain with this card begins.
-pub(crate) fn register(name: &str, card: &Arc<Mutex<Card>>) {
+pub fn register(name: &str, card: &Arc<Mutex<Card>>) {
     let mut cards = CARDS.lock().unwrap_or_else(PoisonError::into_inner);
     cards.retain(|(_, card)| card.strong_count() > 0);
     cards.push((name.to_owned(), Arc::downgrade(card)));

@@ -118,7 +118,10 @@ impl Chosen {
     }
 
     /// The same without the bytes of a recorded file.
-    pub(crate) fn outline(&self) -> Result<Scenario, ScenarioError> {
+    ///
+    /// # Errors
+    /// As [`Chosen::load`].
+    pub fn outline(&self) -> Result<Scenario, ScenarioError> {
         self.check_replay()?;
         let mut scenario = Scenario::load(&self.scenario)?;
         if let Some(rate_hz) = self.rate_hz {
@@ -163,7 +166,7 @@ impl Chosen {
     }
 
     /// Bytes of the recorded file, which is held in memory.
-    pub(crate) fn replayed_bytes(&self) -> u64 {
+    pub fn replayed_bytes(&self) -> u64 {
         let path = self.replay.as_deref();
         let about = path.and_then(|path| std::fs::metadata(path).ok());
         about.map_or(0, |about| about.len())

@@ -12,7 +12,7 @@ use daqmeter_record::{RunRecord, sanitise};
 use serde::Serialize;
 
 use crate::aligned::wrapped;
-use crate::families::path::{fastest, name};
+use crate::families::path::{busy, fastest, name};
 use crate::findings::{Said, said};
 use crate::rate;
 use crate::svg::escaped;
@@ -37,11 +37,15 @@ pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
         let run = PathRun {
             limit: proved.and_then(|run| run.limit.clone()),
             trials: proved.map_or_else(Vec::new, |run| run.trials.clone()),
+            // What memory carries is measured beside the runs that prove the limit.
+            memory: proved
+                .and_then(|run| run.memory.clone())
+                .or_else(|| run.memory.clone()),
             ..run.clone()
         };
         Chain {
             is_unsound,
-            said: said(&name, &run, record.engine.emulated),
+            said: said(&name, &run, record.engine.emulated, busy(record)),
             name,
             svg: svg(&run),
         }

@@ -1,7 +1,7 @@
 //! What is said of a whole path that was run: what it carries, what limits it and how that was found, how far each resource is used,
 //! what to change, and how much this host would carry. Begin with [`said`].
 
-use daqmeter_record::path::{Brings, LimitFound, PathGain, PathLimit, PathRun, Served};
+use daqmeter_record::path::{Brings, LimitFound, PathGain, PathLimit, PathMemory, PathRun, Served};
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
 use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
 use serde::Serialize;
@@ -17,12 +17,18 @@ pub(crate) struct Said {
 }
 
 /// Everything that a run says of its path, most important first.
-pub(crate) fn said(name: &str, run: &PathRun, is_emulated: bool) -> Vec<Said> {
+pub(crate) fn said(
+    name: &str,
+    run: &PathRun,
+    is_emulated: bool,
+    busy: Option<String>,
+) -> Vec<Said> {
     let found = Found::of(run);
     let line = |about, text: Option<String>| text.map(|text| Said { about, text });
     [
         line("path", Some(run.line.clone())),
         line("carries", Some(carries(run, is_emulated))),
+        line("BUSY", busy),
         line("limit", found.limit(name)),
         line("used", found.used()),
         line("room", found.room()),
@@ -98,9 +104,7 @@ impl Found<'_> {
         let most = format!("most used in this run: {}", self.percent(most));
         let Some(PathLimit { found, runs, .. }) = &self.run.limit else {
             return Some(match self.run.is_paced {
-                true => {
-                    format!("not looked for: blocks came at a rate, and the path kept up; {most}")
-                }
+                true => format!("not looked for: blocks came at a rate; {most}"),
                 false if is_used_up => {
                     format!("not proved; {most}. `daqmeter path explain {name}` proves it")
                 }
@@ -310,7 +314,8 @@ impl Found<'_> {
     }
 }
 
-/// What all CPUs that the process may use would carry by what a block needs of them, and how many of what the path serves.
+/// What all CPUs that the process may use would carry by what a block needs of them, and what memory and links allow, in what the path
+/// serves where it says so.
 fn this_host(run: &PathRun) -> Option<String> {
     let cpu_ns: u64 = run.threads.iter().map(|thread| thread.cpu_ns).sum();
     if run.cpus <= 0.0 || cpu_ns == 0 || run.payload_bytes == 0 {
@@ -320,53 +325,75 @@ fn this_host(run: &PathRun) -> Option<String> {
         1.0 => "1 CPU".to_owned(),
         cpus => format!("{} CPUs", significant(cpus, 3)),
     };
-    // CPU time of the run over that which there is in a second: the share of a second that it takes.
-    let all = |amount: f64| amount / cpu_ns as f64 * 1e9 * run.cpus;
-    let bytes_per_s = all(run.payload_bytes as f64);
-    let served = run
-        .served
-        .as_ref()
-        .and_then(|served| how_many(run, served, &all));
-    let beyond = "by CPU time alone, memory and links not counted";
-    Some(match served {
-        Some((name, now, all)) => {
-            let now = match run.is_paced {
-                true => String::new(),
-                false => format!("this path as it is {now}; "),
-            };
-            format!("{name}: {now}its {cpus} {all} ({beyond})")
-        }
-        None => format!(
-            "its {cpus} would carry {} MB/s of it ({beyond})",
-            show_mb_per_s(bytes_per_s)
-        ),
-    })
+    // CPU time of the run over that which there is in its time: how many times as much they would carry.
+    let by_cpus = run.cpus * run.wall_ns as f64 / cpu_ns as f64;
+    let served = run.served.as_ref();
+    let served = served.and_then(|served| Some((&served.name, how_many(run, served)?)));
+    let Some((name, now)) = served else {
+        let shown = |times: f64| {
+            let rate = show_mb_per_s(rate_bytes_per_s(run) * times);
+            format!("{rate} MB/s")
+        };
+        let (all, beside) = (shown(by_cpus), beside_cpus(run, shown));
+        return Some(format!(
+            "its {cpus} would carry {all} of it by CPU time; {beside}"
+        ));
+    };
+    let shown = |times: f64| match (now * times).floor() {
+        0.0 => "not one".to_owned(),
+        count => format!("{count:.0}"),
+    };
+    let as_it_is = match run.is_paced {
+        true => String::new(),
+        false => format!("this path as it is {}; ", shown(1.0)),
+    };
+    let (all, beside) = (shown(by_cpus), beside_cpus(run, shown));
+    Some(format!(
+        "{name}: {as_it_is}its {cpus} {all} by CPU time; {beside}"
+    ))
 }
 
-/// How many of what is served the run carried, and how many the CPUs would.
-fn how_many<'a>(
-    run: &PathRun,
-    served: &'a Served,
-    all: &dyn Fn(f64) -> f64,
-) -> Option<(&'a str, String, String)> {
+/// What memory and the links allow, in words for so many times as much as the run carried.
+fn beside_cpus(run: &PathRun, shown: impl Fn(f64) -> String) -> String {
+    let all = resources(run);
+    let allows = |resource: &Resource| {
+        let times = block_ns(run) / resource.least_ns();
+        format!("{} {}", resource.what.text(), shown(times))
+    };
+    let of = |is: fn(&What) -> bool| -> Vec<String> {
+        let some = all.iter().filter(|resource| is(&resource.what));
+        some.map(allows).collect()
+    };
+    let memory = of(|what| *what == What::Memory);
+    let memory = memory.into_iter().next().unwrap_or_else(|| {
+        let is_cached = |memory: &PathMemory| memory.bytes_per_block.iter().all(|at| *at == 0.0);
+        match run.memory.as_ref().is_some_and(is_cached) {
+            true => "its blocks stay in the cache".to_owned(),
+            false => "memory not measured".to_owned(),
+        }
+    });
+    let mut links = of(|what| matches!(what, What::Link { .. }));
+    if links.is_empty() {
+        links.push("no link known".to_owned());
+    }
+    format!("{memory}, {}", links.join(", "))
+}
+
+/// How many of what is served the run carried; none where it does not count what one brings.
+fn how_many(run: &PathRun, served: &Served) -> Option<f64> {
     let (amount, each) = match served.each {
         Brings::BytesPerS(rate) => (run.payload_bytes as f64, rate),
         Brings::EventsPerS(rate) => (run.events as f64, rate),
     };
-    if amount <= 0.0 || each <= 0.0 {
-        return None;
-    }
-    let whole = |count: f64| match count.floor() {
-        0.0 => "not one".to_owned(),
-        count => format!("{count:.0}"),
-    };
     let now = amount / run.wall_ns.max(1) as f64 * 1e9;
-    Some((&served.name, whole(now / each), whole(all(amount) / each)))
+    (amount > 0.0 && each > 0.0).then(|| now / each)
 }
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::path::{Decided, End, InTurns, PathRoom, PathThread, Trial, Tried};
+    use daqmeter_record::path::{
+        Decided, End, InTurns, LinkBy, PathLink, PathRoom, PathThread, Trial, Tried,
+    };
 
     use super::*;
 
@@ -397,7 +424,7 @@ mod tests {
     }
 
     fn of(run: &PathRun, about: &str) -> String {
-        let all = said("crate", run, false);
+        let all = said("crate", run, false, None);
         let found = all.into_iter().find(|said| said.about == about);
         found.map_or_else(String::new, |said| said.text)
     }
@@ -416,7 +443,7 @@ mod tests {
         let mut run = run(4.0, [300, 990, 400]);
         run.limit = found(LimitFound::CannotTell);
         assert!(
-            said("crate", &run, true)
+            said("crate", &run, true, None)
                 .iter()
                 .all(|said| said.about != "room")
         );
@@ -446,7 +473,7 @@ mod tests {
 
     #[test]
     fn a_path_is_said_in_at_most_ten_lines_and_most_important_first() {
-        let all = said("crate", &run(4.0, [300, 990, 400]), true);
+        let all = said("crate", &run(4.0, [300, 990, 400]), true, None);
         let about: Vec<&str> = all.iter().map(|said| said.about).collect();
         assert_eq!(
             about,
@@ -602,7 +629,7 @@ mod tests {
         let mut run = run(3.0, [300, 800, 400]);
         assert_eq!(
             of(&run, "this host"),
-            "its 3 CPUs would carry 2000 MB/s of it (by CPU time alone, memory and links not counted)"
+            "its 3 CPUs would carry 2000 MB/s of it by CPU time; memory not measured, no link known"
         );
         let serves = |each| {
             Some(Served {
@@ -613,8 +640,29 @@ mod tests {
         run.served = serves(Brings::BytesPerS(84e6));
         assert_eq!(
             of(&run, "this host"),
-            "boards: this path as it is 11; its 3 CPUs 23 (by CPU time alone, memory and links not counted)"
+            "boards: this path as it is 11; its 3 CPUs 23 by CPU time; memory not measured, no link known"
         );
+        // 2 GB of traffic for 1 GB at a ceiling of 10 GB/s, and a link of 3 GB/s.
+        run.memory = Some(PathMemory {
+            bytes_per_block: vec![0.0, 2e6, 0.0],
+            ceiling_bytes_per_s: Some(10e9),
+        });
+        run.links = vec![PathLink {
+            element: 0,
+            name: "uplink of a crate".to_owned(),
+            bytes_per_s: 3e9,
+            bytes_per_block: 1e6,
+            by: LinkBy::Profile,
+        }];
+        assert_eq!(
+            of(&run, "this host"),
+            "boards: this path as it is 11; its 3 CPUs 23 by CPU time; memory, by footprint 59, uplink of a crate, by profile 35"
+        );
+        run.memory = Some(PathMemory {
+            bytes_per_block: vec![0.0; 3],
+            ceiling_bytes_per_s: None,
+        });
+        assert!(of(&run, "this host").contains("its blocks stay in the cache"));
         // It counts no events.
         run.served = serves(Brings::EventsPerS(100e3));
         assert!(of(&run, "this host").starts_with("its 3 CPUs would carry"));

@@ -1,4 +1,4 @@
-//! `daqmeter readout run`: a whole chain in this process, as one record.
+//! `daqmeter readout run`: a path from a card to receivers with its own defaults, as one record.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,6 +8,7 @@ use daqmeter_harness::{Request, StepPlan};
 use daqmeter_readout::{ReadoutRequest, accounts, live};
 use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::felix::{chains_text, details_text};
+use daqmeter_report::paths;
 
 use super::emulate::show_progress;
 use super::options::{WrittenTriggers, completed};
@@ -62,7 +63,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let code = runner.conclude(arguments.output.as_deref(), |records| {
         let (chains, details) = (chains_text(records), details_text(records));
-        format!("{chains}{details} {verdict}\n")
+        let threads = paths::threads_text(records);
+        format!("{chains}{details}{threads} {verdict}\n")
     })?;
     if let Some(scenario) = &written {
         let triggers = issued(&runner.recorder.records);

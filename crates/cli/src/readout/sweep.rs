@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use daqmeter_harness::{Request, Settings, StepPlan, ordered};
 use daqmeter_readout::ReadoutRequest;
-use daqmeter_readout::engine::observation;
+use daqmeter_readout::chain::observation;
 use daqmeter_readout::request::{Chosen, Placement, Receivers};
 use daqmeter_readout::scenario::ReaderMode;
 use daqmeter_readout::search::{Allowed, Found, Observation, Plan, System, Verdict, highest_rate};

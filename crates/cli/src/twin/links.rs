@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_harness::{Request, Settings, StepPlan};
-use daqmeter_readout::engine::observation;
+use daqmeter_readout::chain::observation;
 use daqmeter_readout::request::{Chosen, Receivers};
 use daqmeter_readout::search::{Allowed, Verdict};
 use daqmeter_readout::{ReadoutRequest, Scenario};

@@ -234,7 +234,7 @@ fn a_run_and_a_search_end_with_their_records() {
                 .filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
                 .collect::<String>()
         };
-        until("no receiver", || names().contains("receiver-0"));
+        until("no receiver", || names().contains("receiver\n"));
         interrupted(child, "INT");
         let record: serde_json::Value =
             serde_json::from_str(&std::fs::read_to_string(&records).unwrap()).unwrap();

@@ -13,7 +13,7 @@ use daqmeter_hostio::{BlockRequest, SECTOR_BYTES};
 use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_readout::chain::Chain;
 use daqmeter_readout::scenario::check_congestion;
-use daqmeter_readout::{Scenario, transport};
+use daqmeter_readout::{Chosen, Scenario, transport};
 use daqmeter_record::units::{parse_bytes, parse_duration, parse_rate_hz};
 use serde::Deserialize;
 
@@ -149,7 +149,8 @@ struct FileSinkFields {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CardFields {
-    scenario: String,
+    #[serde(flatten)]
+    chosen: Chosen,
 }
 
 /// What the elements so far give to the next.
@@ -271,16 +272,24 @@ pub(super) fn card(
     place: &Place,
     block_bytes: usize,
 ) -> Result<Source, String> {
-    let CardFields { scenario } = reading.fields()?;
-    let scenario = Scenario::load(&scenario).map_err(|error| reading.error("scenario", error))?;
+    let CardFields { chosen } = reading.fields()?;
+    if chosen.rate_hz.is_some() {
+        return Err(reading.error("rate_hz", "is the path's own field `rate`: say it there"));
+    }
+    if chosen.transport.is_some() {
+        let problem = "is the stage behind `to-host`: say it there";
+        return Err(reading.error("transport", problem));
+    }
+    let scenario = chosen.outline();
+    let scenario = scenario.map_err(|error| reading.error("scenario", error))?;
     let card_bytes = scenario.card.block.0;
     if block_bytes != card_bytes {
         let problem = format!("its blocks have {card_bytes} bytes, and so must `block`");
         return Err(reading.error("scenario", problem));
     }
     without_thread(reading, place)?;
-    let scenario = Box::new(scenario);
-    Ok((SourceKind::Card { scenario }, Unit::Ring, 0))
+    let (chosen, scenario) = (Box::new(chosen), Box::new(scenario));
+    Ok((SourceKind::Card { chosen, scenario }, Unit::Ring, 0))
 }
 
 /// A card and its publisher work in the threads of their reader.

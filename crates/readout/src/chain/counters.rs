@@ -1,11 +1,14 @@
 //! What a record says of a chain: counters, the filling of its rings, and whether its accounts and bytes are right.
 
+use daqmeter_harness::Request;
 use daqmeter_record::{Counter, Ledger, RunRecord, TimeSeries};
 use daqmeter_stats::LogHistogram;
 
 use super::done::{Load, ReaderDone, joined};
-use crate::accounts::own_losses;
+use crate::accounts::{EXTERNAL, own_losses};
+use crate::card::{Played, channel_ids};
 use crate::receive::{Report, elink_of};
+use crate::request::ReadoutRequest;
 use crate::scenario::Scenario;
 use crate::search::Observation;
 
@@ -156,7 +159,7 @@ pub fn counters(
 }
 
 /// Name of the series of a ring's filling, which a search reads back.
-pub(crate) const FILLING: &str = "ring filling";
+const FILLING: &str = "ring filling";
 const FILLING_SAMPLES: usize = 32;
 
 /// Samples of the fullest ring's filling.
@@ -167,7 +170,7 @@ pub fn filling(readers: &[&ReaderDone]) -> Option<TimeSeries> {
 }
 
 /// Samples of a ring's filling, at equal distance.
-pub(crate) fn series(name: String, filling: &[(u64, u64)]) -> TimeSeries {
+fn series(name: String, filling: &[(u64, u64)]) -> TimeSeries {
     let samples = FILLING_SAMPLES.min(filling.len());
     let thinned = (0..samples).map(|sample| filling[sample * filling.len() / samples]);
     let (times_ns, values) = thinned.map(|(ns, bytes)| (ns, Some(bytes as f64))).unzip();
@@ -177,6 +180,52 @@ pub(crate) fn series(name: String, filling: &[(u64, u64)]) -> TimeSeries {
         times_ns,
         values,
     }
+}
+
+/// The series of one channel's ring.
+pub fn filling_of(scenario: &Scenario, channel: usize, reader: &ReaderDone) -> TimeSeries {
+    let id = channel_ids(scenario)[channel];
+    let name = format!("{FILLING}, device {}, channel {}", id.device, id.channel);
+    series(name, &reader.filling)
+}
+
+/// How often a recorded file was replayed.
+pub fn turns(played: Played) -> Counter {
+    Counter {
+        value: played.blocks as f64 / played.of.max(1) as f64,
+        ..Counter::count("turns of the recorded file", 0)
+    }
+}
+
+/// What is to be said of a recorded file, and how much of it was given.
+pub fn notes_of_file(scenario: &Scenario, played: Option<Played>) -> Vec<String> {
+    let Some((playback, played)) = scenario.recorded.as_ref().zip(played) else {
+        return Vec::new();
+    };
+    let mut notes = playback.file.notes();
+    if !playback.loops && played.blocks < played.of {
+        notes.push(format!(
+            "{}: the time was over after {} of {} blocks; a longer --time replays the rest",
+            playback.file.name, played.blocks, played.of
+        ));
+    }
+    notes
+}
+
+/// What a search makes of a record of the engine `readout`.
+pub fn observation(record: &RunRecord) -> Observation {
+    let request = ReadoutRequest::of(&record.workload).ok();
+    let scenario = request.and_then(|request| request.chosen.load().ok());
+    let event_bytes = scenario.map_or(0.0, |scenario| scenario.event_bytes());
+    let ledger = record.ledgers.first();
+    observed(record, event_bytes, ledger.map_or(0, lost_or_stopped))
+}
+
+/// Triggers x E-links that were lost on the way or that BUSY of the card stopped: neither those that the source did not give nor those
+/// that BUSY from outside stopped.
+pub fn lost_or_stopped(ledger: &Ledger) -> u64 {
+    let external = ledger.losses.get(EXTERNAL).copied().unwrap_or(0);
+    ledger.lost() - ledger.not_given() - external
 }
 
 /// What a search makes of a record with the counters of a chain, where so many bytes come per trigger and ring and so many

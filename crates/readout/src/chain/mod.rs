@@ -1,18 +1,14 @@
-//! A whole chain in this process: card, readers, receivers, and what came of every trigger.
+//! The parts of a chain in this process: card, readers, receivers, and what came of every trigger.
 //!
-//! [`Chain::open`] makes the parts. [`run()`] gives each a thread; the engine runs the readers in its lanes.
+//! [`Chain::open`] makes them. Who runs them gives each a thread; in the program that is a path.
 
 mod counters;
 mod done;
 mod parts;
 
-mod run;
-
-pub(crate) use self::counters::{FILLING, series};
 pub use self::counters::{
-    check_bytes, check_ledgers, counters, counters_of_reader, filling, latency, losses_by_elink,
-    observed,
+    check_bytes, check_ledgers, counters, counters_of_reader, filling, filling_of, latency,
+    losses_by_elink, lost_or_stopped, notes_of_file, observation, observed, turns,
 };
-pub use self::done::{Done, Load, ReaderDone, joined};
-pub use self::parts::{Chain, ChainError, Placement, Reader, Receiving, hello, pin, reader_of};
-pub use self::run::run;
+pub use self::done::{Load, ReaderDone, joined};
+pub use self::parts::{Chain, ChainError, Reader, Receiving, hello, pin, reader_of};

@@ -1,9 +1,10 @@
-//! The parts of a chain: each runs in a thread of its own, whoever starts it.
+//! The parts of a chain: each runs in a thread of its own, whoever starts it and wherever that runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use daqmeter_harness::Fault;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::{SysError, affinity, cpu_time};
 
@@ -16,17 +17,6 @@ use crate::receive::{Receiver, Report};
 use crate::scenario::{Parts, Publish, Scenario, ScenarioError};
 use crate::tohost::ToHost;
 use crate::transport::{self, Hello, TransportError};
-
-/// Where a chain's threads run, and how long.
-#[derive(Clone, Debug, Default)]
-pub struct Placement {
-    /// CPUs of the readers, in turn; free where it is empty.
-    pub reader_cpus: Vec<u32>,
-    /// CPUs of the receivers, in turn.
-    pub receiver_cpus: Vec<u32>,
-    /// Receivers; readers are dealt out to them in turn. As many as readers where it is 0.
-    pub receivers: usize,
-}
 
 /// Why a chain could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +38,21 @@ pub enum ChainError {
     System(String),
 }
 
+impl From<ScenarioError> for Fault {
+    fn from(error: ScenarioError) -> Self {
+        Fault::new(error.to_string())
+    }
+}
+
+impl From<ChainError> for Fault {
+    fn from(error: ChainError) -> Self {
+        match error {
+            ChainError::TooLarge(_) => Fault::too_large(error.to_string()),
+            _ => Fault::new(error.to_string()),
+        }
+    }
+}
+
 /// Pins the calling thread, and sees that it is.
 ///
 /// # Errors
@@ -65,23 +70,14 @@ pub fn pin(cpu: Option<u32>) -> Result<(), ChainError> {
     }
 }
 
-pub(super) fn turn_of(cpus: &[u32], at: usize) -> Option<u32> {
-    cpus.get(at % cpus.len().max(1)).copied()
-}
-
 /// The CPU time of a piece of work in this thread.
-fn loaded<T>(pinned: Option<u32>, work: impl FnOnce() -> T) -> (T, Load) {
+fn loaded<T>(work: impl FnOnce() -> T) -> (T, Load) {
     let (cpu, wall) = (cpu_time::of_thread(), monotonic_ns());
     let done = work();
     let (cpu_after, wall_after) = (cpu_time::of_thread(), monotonic_ns());
     let ns = (cpu_after.user_ns + cpu_after.system_ns).saturating_sub(cpu.user_ns + cpu.system_ns);
-    (
-        done,
-        Load {
-            cpu: ns as f64 / (wall_after - wall).max(1) as f64,
-            pinned,
-        },
-    )
+    let cpu = ns as f64 / (wall_after - wall).max(1) as f64;
+    (done, Load { cpu })
 }
 
 /// A card with its readers and receivers, before any of them runs.
@@ -94,8 +90,6 @@ pub struct Chain {
     pub readers: Vec<Reader>,
     /// As many as were asked for.
     pub receivers: Vec<Receiving>,
-    /// Facts of the transport for the record.
-    pub facts: Vec<(String, String)>,
 }
 
 impl Chain {
@@ -109,13 +103,13 @@ impl Chain {
         }
     }
 
-    /// Makes the parts. Triggers come for so long, or until there were so many.
+    /// Makes the parts. Readers are dealt out to so many receivers in turn; triggers come for so long, or until there were so many.
     ///
     /// # Errors
     /// When there is not enough memory, or an address cannot be had.
     pub fn open(
         scenario: &Scenario,
-        placement: &Placement,
+        receivers: usize,
         duration: Duration,
         triggers: Option<u64>,
     ) -> Result<Chain, ChainError> {
@@ -131,20 +125,17 @@ impl Chain {
         let scenario = card.scenario().clone();
         let card = Arc::new(Mutex::new(card));
         let mut readers = Vec::new();
-        let mut facts = Vec::new();
         for (at, consumer) in consumers.into_iter().enumerate() {
             let (port, pump) = inline(card.clone(), consumer)?;
             let (port, pump) = (Box::new(port), Box::new(pump));
-            let (reader, found) = reader_of(&scenario, port, pump, at, &scenario.publish)?;
-            facts = found;
+            let (reader, _) = reader_of(&scenario, port, pump, at, &scenario.publish)?;
             readers.push(reader);
         }
         Ok(Chain {
-            receivers: receivers(&scenario, placement, &readers),
+            receivers: dealt_out(&scenario, receivers, &readers),
             scenario,
             card,
             readers,
-            facts,
         })
     }
 }
@@ -173,10 +164,10 @@ impl Reader {
     }
 
     /// Runs it in this thread to its end, or until `quit` says so.
-    pub fn read(&mut self, cpu: Option<u32>, quit: &(impl Fn() -> bool + Sync)) -> ReaderDone {
+    pub fn read(&mut self, quit: &(impl Fn() -> bool + Sync)) -> ReaderDone {
         let stop = AtomicBool::new(false);
         let mut filling = Vec::with_capacity(1 << 14);
-        let (account, load) = loaded(cpu, || {
+        let (account, load) = loaded(|| {
             self.run(&stop, true, |reader| {
                 let (state, start_ns) = reader.card_clock();
                 if state == State::Running && filling.len() < filling.capacity() {
@@ -242,21 +233,16 @@ pub fn hello(scenario: &Scenario, at: usize) -> Hello {
     }
 }
 
-/// A receiver before it runs: the publishers of its readers, and its CPU.
+/// A receiver before it runs: the publishers of its readers.
 #[derive(Clone, Debug)]
 pub struct Receiving {
     transport: String,
     publishers: Vec<(Publish, Vec<u64>)>,
-    /// Where it runs; anywhere without it.
-    pub cpu: Option<u32>,
 }
 
 /// Readers are dealt out to receivers in turn.
-fn receivers(scenario: &Scenario, placement: &Placement, readers: &[Reader]) -> Vec<Receiving> {
-    let count = match placement.receivers {
-        0 => readers.len(),
-        asked => asked.min(readers.len()),
-    };
+fn dealt_out(scenario: &Scenario, receivers: usize, readers: &[Reader]) -> Vec<Receiving> {
+    let count = receivers.clamp(1, readers.len().max(1));
     let publisher = |reader: &Reader| {
         let publish = Publish {
             address: reader.tohost.address(),
@@ -272,7 +258,6 @@ fn receivers(scenario: &Scenario, placement: &Placement, readers: &[Reader]) -> 
             .step_by(count)
             .map(publisher)
             .collect(),
-        cpu: turn_of(&placement.receiver_cpus, at),
     };
     (0..count).map(receiving).collect()
 }
@@ -281,24 +266,18 @@ impl Receiving {
     /// Connects and runs in this thread to the end of its publishers.
     ///
     /// # Errors
-    /// When it cannot be pinned or connected; then the flag is set, too.
+    /// When it cannot be connected; then the flag is set, too.
     pub fn receive(
         &self,
         failed: &AtomicBool,
         quit: &(impl Fn() -> bool + Sync),
     ) -> Result<(Report, Load), ChainError> {
         let give_up = || quit() || failed.load(Ordering::Relaxed);
-        let connected = pin(self.cpu).and_then(|()| {
-            let transport = transport::named(&self.transport)?;
-            Ok(Receiver::connect_unless(
-                transport,
-                &self.publishers,
-                &give_up,
-            )?)
-        });
+        let connected = transport::named(&self.transport)
+            .and_then(|transport| Receiver::connect_unless(transport, &self.publishers, &give_up));
         let mut receiver = connected.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
         let stop = AtomicBool::new(false);
-        Ok(loaded(self.cpu, || {
+        Ok(loaded(|| {
             receiver.run(&stop, Duration::from_secs(2), |_| {
                 if quit() {
                     stop.store(true, Ordering::Relaxed);

@@ -12,7 +12,7 @@ use crate::card::words::State;
 use crate::port::Pump;
 use crate::scenario::Completion;
 
-/// Subscribers that owe acknowledgements are looked after so often.
+/// Subscribers that owe acknowledgements, and those that the card waits for, are looked after so often.
 const SERVICE_NS: u64 = 1_000_000;
 /// And those that do not, and new ones.
 const IDLE_SERVICE_NS: u64 = 20_000_000;
@@ -30,7 +30,7 @@ impl ToHost {
         pump.advance();
         self.port.look();
         if now_ns >= self.serviced_ns + IDLE_SERVICE_NS
-            || now_ns >= self.serviced_ns + SERVICE_NS && self.is_owed()
+            || now_ns >= self.serviced_ns + SERVICE_NS && (!self.begun || self.is_owed())
         {
             self.serviced_ns = now_ns;
             self.serve(now_ns);

@@ -5,15 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use daqmeter_readout::Scenario;
-use daqmeter_readout::chain::{self, Chain, Done, Placement};
+use daqmeter_readout::chain::Chain;
 use daqmeter_readout::receive::Receiver;
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport;
 
+use crate::by_hand::{self, Done, Placement};
+
 fn run(text: &str, triggers: u64) -> Done {
     let scenario = Scenario::parse(text, "test").unwrap();
     let stop = AtomicBool::new(false);
-    let done = chain::run(
+    let done = by_hand::run(
         &scenario,
         &Placement::default(),
         Duration::from_secs(60),
@@ -79,7 +81,7 @@ fn several_channels_go_to_one_receiver() {
         ..Placement::default()
     };
     let stop = AtomicBool::new(false);
-    let done = chain::run(
+    let done = by_hand::run(
         &scenario,
         &placement,
         Duration::from_secs(60),
@@ -165,8 +167,7 @@ struct Publisher {
 
 fn publisher(text: &str, triggers: u64) -> Publisher {
     let scenario = Scenario::parse(text, "test").unwrap();
-    let placement = Placement::default();
-    let chain = Chain::open(&scenario, &placement, Duration::MAX, Some(triggers)).unwrap();
+    let chain = Chain::open(&scenario, 1, Duration::MAX, Some(triggers)).unwrap();
     let (scenario, mut readers) = (chain.scenario, chain.readers);
     let mut reader = readers.remove(0);
     let publish = Publish {
@@ -288,7 +289,7 @@ fn ports_that_are_taken_and_publishers_that_are_none_are_said() {
     let text = format!("[publish]\naddress = \"{address}\"\n");
     let scenario = Scenario::parse(&text, "test").unwrap();
     let stop = AtomicBool::new(false);
-    let error = chain::run(
+    let error = by_hand::run(
         &scenario,
         &Placement::default(),
         Duration::from_millis(1),
@@ -321,7 +322,7 @@ fn ports_that_are_taken_and_publishers_that_are_none_are_said() {
         ..Placement::default()
     };
     let scenario = Scenario::parse("[card]\nring = \"2MiB\"\nlinks = 1\n", "test").unwrap();
-    let error = chain::run(&scenario, &placement, Duration::from_millis(1), None, &stop)
+    let error = by_hand::run(&scenario, &placement, Duration::from_millis(1), None, &stop)
         .unwrap_err()
         .to_string();
     assert!(error.contains("CPU 1000"), "{error}");

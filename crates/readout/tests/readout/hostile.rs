@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use daqmeter_readout::chain::{self, Chain, Placement, Reader};
+use daqmeter_readout::chain::{Chain, Reader};
 use daqmeter_readout::receive::Receiver;
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::{self, Hello, Subscription, TransportError};
 use daqmeter_readout::{Scenario, ToHost};
 use daqmeter_wire::felix::page::{FRAME_BYTES, Frame, FrameKind, PageWriter, Status};
+
+use crate::by_hand;
 
 /// Nothing here takes so long unless it hangs.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -28,8 +30,7 @@ fn turn_until(reader: &mut Reader, mut holds: impl FnMut(&mut ToHost) -> bool) {
 /// A reader that publishes and whose card is not started.
 fn publisher(text: &str) -> (Reader, Publish) {
     let scenario = Scenario::parse(text, "test").unwrap();
-    let placement = Placement::default();
-    let chain = Chain::open(&scenario, &placement, Duration::MAX, None).unwrap();
+    let chain = Chain::open(&scenario, 1, Duration::MAX, None).unwrap();
     let mut readers = chain.readers;
     let reader = readers.remove(0);
     let publish = Publish {
@@ -261,8 +262,8 @@ fn chunks_longer_than_all_pages_do_not_stop_the_reader() {
                 [reader]\npage = \"4KiB\"\npages = 2\n";
     let scenario = Scenario::parse(text, "test").unwrap();
     let stop = AtomicBool::new(false);
-    let placement = chain::Placement::default();
-    let done = chain::run(&scenario, &placement, DEADLINE, Some(100), &stop).unwrap();
+    let placement = by_hand::Placement::default();
+    let done = by_hand::run(&scenario, &placement, DEADLINE, Some(100), &stop).unwrap();
     assert!(
         done.closes() && done.issued() == 100 && done.lost() == 0,
         "{}",

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use daqmeter_readout::accounts::lost_on_the_way;
 use daqmeter_readout::card::State;
-use daqmeter_readout::chain::{self, Done, Placement};
 use daqmeter_readout::check::{Checker, Options, check};
 use daqmeter_readout::scenario::ReaderMode;
 use daqmeter_readout::{Card, Chosen, Scenario, recording};
+
+use crate::by_hand::{self, Done, Placement};
 
 /// What a card with one link writes.
 fn made(text: &str, triggers: u64) -> Vec<u8> {
@@ -35,7 +36,7 @@ fn chosen(file: &tempfile::NamedTempFile, bytes: &[u8]) -> Chosen {
 fn run(chosen: &Chosen, triggers: Option<u64>) -> Done {
     let minute = Duration::from_secs(60);
     let (scenario, stop) = (chosen.load().unwrap(), AtomicBool::new(false));
-    let done = chain::run(&scenario, &Placement::default(), minute, triggers, &stop).unwrap();
+    let done = by_hand::run(&scenario, &Placement::default(), minute, triggers, &stop).unwrap();
     for (tag, ledger) in &done.ledgers {
         assert!(ledger.closes(), "{tag:#x}: {ledger}");
     }

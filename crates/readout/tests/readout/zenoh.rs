@@ -4,10 +4,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use daqmeter_readout::Scenario;
-use daqmeter_readout::chain::{self, Placement};
 use daqmeter_readout::receive::Receiver;
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport;
+
+use crate::by_hand::{self, Placement};
 
 const SMALL: &str = "[trigger]\nrate = \"20kHz\"\n[card]\nlinks = 1\nring = \"32MiB\"\n[publish]\ntransport = \"zenoh\"\n";
 
@@ -17,7 +18,7 @@ fn nothing_is_lost_and_every_account_closes() {
         let scenario =
             Scenario::parse(&format!("{SMALL}[reader]\nmode = \"{mode}\"\n"), "test").unwrap();
         let stop = AtomicBool::new(false);
-        let done = chain::run(
+        let done = by_hand::run(
             &scenario,
             &Placement::default(),
             Duration::from_secs(60),

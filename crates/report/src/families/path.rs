@@ -80,6 +80,12 @@ pub fn text(records: &[RunRecord]) -> String {
     out
 }
 
+/// Where the time of each path's threads went, for records that are shown in another way.
+pub fn threads_text(records: &[RunRecord]) -> String {
+    let runs = records.iter().filter_map(|record| record.path.as_ref());
+    runs.map(threads).collect()
+}
+
 fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
     let emulated = if record.engine.emulated {
         " (a part is emulated)"
@@ -176,6 +182,24 @@ fn card(record: &RunRecord) -> String {
         bytes("ring"),
         dead_time(record)
     )
+}
+
+/// How long a card that was read out live was BUSY, and how full its ring was; none of other paths.
+pub(crate) fn busy(record: &RunRecord) -> Option<String> {
+    let value = |name: &str| record.counter(name).unwrap_or(0.0);
+    let percent = |name: &str| significant(value(name) * 100.0, 3);
+    is_live(record).then(|| {
+        format!(
+            "{} % of the time ({} % by DMA, {} % by FIFO), which stopped {} of {} triggers; its ring held {} of {} at most",
+            percent("dead-time"),
+            percent("dead-time BUSY-by-DMA"),
+            percent("dead-time BUSY-by-FIFO"),
+            value("lost-triggers"),
+            value("triggers"),
+            show_bytes(value("ring peak") as u64),
+            show_bytes(value("ring") as u64)
+        )
+    })
 }
 
 fn latency(record: &RunRecord, run: &PathRun) -> String {

@@ -1,0 +1,194 @@
+//! A card that is read out in a run: its readers work in the lanes, each in one, so that they run where the run wants them and are
+//! profiled as any lane is; its receivers have threads of the path. `path` and `readout` run cards in this way and differ in what they
+//! say of it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use daqmeter_harness::{Fault, Session, StageSpec, StopFlag, Tally};
+use daqmeter_sys::host::Files;
+use daqmeter_sys::scheduler::MigrationCost;
+
+use crate::chain::{Chain, Life};
+use crate::definition::Path;
+use crate::live::{self, Came, Live};
+use crate::shared::How;
+
+/// What an engine says of a card.
+pub(crate) struct Says {
+    /// What the lane of that reader works on.
+    pub(crate) device: fn(&ReadOut, usize) -> String,
+    /// The one stage of each lane.
+    pub(crate) stage: StageSpec,
+    /// What the lane of that reader accounts for.
+    pub(crate) tally: fn(&ReadOut, &Came, usize) -> Tally,
+}
+
+/// What the lanes of a run share.
+pub(crate) struct ReadOut {
+    pub(crate) path: Path,
+    pub(crate) live: Live,
+    pub(crate) lanes: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Until all have ended.
+    chain: Option<Chain>,
+    /// Until they have threads.
+    receivers: Vec<Life>,
+    /// From then on.
+    came: Came,
+    /// The scheduler's setting, where another was asked for: put back at the end.
+    migration_cost: Option<MigrationCost>,
+}
+
+impl ReadOut {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the receivers their threads.
+    fn start_receivers(&self, stop: &StopFlag) -> Result<(), Fault> {
+        let mut state = self.state();
+        let receivers = std::mem::take(&mut state.receivers);
+        let chain = state.chain.as_mut();
+        chain.map_or(Ok(()), |chain| chain.spawn(receivers, stop))
+    }
+
+    /// Waits until all have ended, once.
+    fn ended(&self, stop: &StopFlag) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        // Those that got no threads do not come.
+        state.receivers.clear();
+        if let Some(mut chain) = state.chain.take() {
+            let (all, fault) = chain.wait(stop);
+            state.came = Came::of(all, self.lanes, fault);
+        }
+        state
+    }
+}
+
+impl Drop for ReadOut {
+    /// Receivers that nobody waits for any more end.
+    fn drop(&mut self) {
+        self.live.fail();
+    }
+}
+
+struct Lane {
+    at: usize,
+    /// Until it has worked.
+    reader: Option<Life>,
+    read_out: Arc<ReadOut>,
+    says: Arc<Says>,
+    migration_cost_ns: Option<u64>,
+    has_worked: bool,
+    stop: StopFlag,
+}
+
+/// Opens the card of a path: a lane for each of its DMA channels.
+pub(crate) fn open(path: Path, how: &How, says: Says) -> Result<Vec<Box<dyn Session>>, Fault> {
+    let (live, readers, receivers) = live::open(&path, how)?;
+    let lanes = readers.len();
+    let (chain, mut readers) = Chain::live(&path, how, readers, receivers);
+    let state = State {
+        chain: Some(chain),
+        receivers: readers.split_off(lanes),
+        ..State::default()
+    };
+    let read_out = Arc::new(ReadOut {
+        path,
+        live,
+        lanes,
+        state: Mutex::new(state),
+    });
+    let says = Arc::new(says);
+    let lane = |(at, reader)| -> Box<dyn Session> {
+        Box::new(Lane {
+            at,
+            reader: Some(reader),
+            read_out: read_out.clone(),
+            says: says.clone(),
+            migration_cost_ns: how.migration_cost_ns,
+            has_worked: false,
+            stop: StopFlag::default(),
+        })
+    };
+    Ok(readers.into_iter().enumerate().map(lane).collect())
+}
+
+impl Lane {
+    /// What one lane does for all of them.
+    fn prepare_all(&self) -> Result<(), Fault> {
+        if self.at > 0 {
+            return Ok(());
+        }
+        if let Some(ns) = self.migration_cost_ns {
+            let set = MigrationCost::set(&Files::default(), ns);
+            let set = set.map_err(|error| Fault::new(error.to_string()))?;
+            self.read_out.state().migration_cost = Some(set);
+        }
+        self.read_out.start_receivers(&self.stop)
+    }
+}
+
+impl Session for Lane {
+    fn device(&self) -> String {
+        (self.says.device)(&self.read_out, self.at)
+    }
+
+    fn stages(&self) -> Vec<StageSpec> {
+        vec![self.says.stage.clone()]
+    }
+
+    fn heed(&mut self, stop: &StopFlag) {
+        self.stop = stop.clone();
+    }
+
+    fn prepare(&mut self) -> Result<(), Fault> {
+        let reader = self.reader.as_mut().map(|life| life.prepare(&self.stop));
+        let prepared = reader.unwrap_or(Ok(())).and_then(|()| self.prepare_all());
+        // Without this reader its receiver would wait for seconds.
+        prepared.inspect_err(|_| self.read_out.live.fail())
+    }
+
+    fn begin(&mut self) {
+        if let (0, Some(chain)) = (self.at, &self.read_out.state().chain) {
+            chain.release();
+        }
+    }
+
+    fn step(&mut self, _stage: usize, _operations: u64) -> Result<(), Fault> {
+        // A plan by time asks again: by then the card has ended, and there is nothing to do.
+        if let Some(reader) = self.reader.take() {
+            reader.work();
+            self.has_worked = true;
+        }
+        // What was read until then is accounted for in the record.
+        match self.stop.is_set() {
+            true => Err(Fault::interrupted()),
+            false => Ok(()),
+        }
+    }
+
+    fn verify(&mut self) -> Result<(), Fault> {
+        if !self.has_worked {
+            return Ok(());
+        }
+        let state = self.read_out.ended(&self.stop);
+        let came = &state.came;
+        came.fault.clone().map_or(Ok(()), Err)?;
+        let reader = came.readers[self.at].as_ref();
+        reader.map_or(Ok(()), |reader| self.read_out.live.check(came, reader))
+    }
+
+    fn tally(&mut self) -> Tally {
+        if self.reader.take().is_some() {
+            // It did not come to its work: receivers may wait for it.
+            self.read_out.live.fail();
+        }
+        let state = self.read_out.ended(&self.stop);
+        (self.says.tally)(&self.read_out, &state.came, self.at)
+    }
+}
