@@ -39,16 +39,18 @@ pub(crate) struct Ended {
 /// Puts together what the threads left.
 pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ended {
     let queues = queues(names, &all);
-    let mut threads = Vec::new();
-    let mut sources = Vec::new();
-    let mut sink = None;
+    let (mut threads, mut sources, mut sink) = (Vec::new(), Vec::new(), None);
+    let (mut ledgers, mut counters) = (Vec::new(), Vec::new());
+    let (mut lost, mut notes) = (Vec::new(), Vec::new());
     for done in all {
         threads.push(done.thread);
+        lost.extend(done.left.lost);
+        counters.extend(done.left.remarks.counters);
+        notes.extend(done.left.remarks.notes);
         sources.extend(done.left.issued);
         sink = sink.or(done.left.arrived);
     }
     let delivered = |stream: usize| sink.as_ref().map_or(0, |sink| sink.delivered[stream]);
-    let (mut ledgers, mut counters) = (Vec::new(), Vec::new());
     for source in sources {
         let name = &names.streams[source.stream];
         let mut ledger = Ledger {
@@ -57,6 +59,9 @@ pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ende
             ..Ledger::new(format!("blocks of {name}"))
         };
         ledger.lose("due when there was no room", source.lost);
+        for (why, blocks) in &lost {
+            ledger.lose(why, blocks.get(source.stream).copied().unwrap_or(0));
+        }
         if fault.is_some() {
             let left = u64::try_from(ledger.gap()).unwrap_or(0);
             ledger.lose("in the path when it failed", left);
@@ -70,7 +75,7 @@ pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ende
         ledgers,
         counters,
         series: Vec::new(),
-        notes: Vec::new(),
+        notes,
         fault,
     }
 }

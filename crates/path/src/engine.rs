@@ -18,6 +18,7 @@ use crate::definition::Path;
 use crate::ended::Ended;
 use crate::known::Known;
 use crate::links::links;
+use crate::network::Leaves;
 use crate::shared::How;
 use crate::traffic::traffic;
 
@@ -276,6 +277,8 @@ impl PathSession {
         let how = How {
             most_blocks: TRIED_BLOCKS,
             rate_hz: None,
+            // As fast as it goes UDP may lose some; that is no fault of the parts that are tried.
+            lossless: false,
             slowed: None,
             left_out: None,
             time_ns: self.how.time_ns.max(1_000_000_000),
@@ -365,6 +368,8 @@ impl Session for PathSession {
 /// What must be known to believe the rate.
 fn warnings(path: &Path, ended: &Ended) -> Vec<String> {
     let mut warnings = ended.notes.clone();
+    let leaves = Leaves::of(path, &Files::default());
+    warnings.extend(leaves.and_then(|leaves| leaves.unknown()));
     let (blocks, verified) = (ended.run.blocks, ended.run.verified_blocks);
     if blocks > 0 && verified == 0 {
         warnings.push(
