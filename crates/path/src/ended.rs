@@ -98,7 +98,7 @@ fn run(
             .max()
             .unwrap_or(0),
         payload_bytes: sink.map_or(0, |sink| sink.payload_bytes),
-        blocks: sink.map_or(0, |sink| sink.delivered.iter().sum()),
+        blocks: sink.map_or(0, |sink| sink.blocks),
         events: sink.map_or(0, |sink| sink.events),
         verified_blocks: sink.map_or(0, |sink| sink.verified),
         latency: sink.map_or_else(Vec::new, |sink| buckets(&sink.latency_ns)),

@@ -74,6 +74,8 @@ pub(crate) struct IntoSink {
 pub(crate) struct Arrived {
     /// Blocks of each stream.
     pub(crate) delivered: Vec<u64>,
+    /// All of them, also where nobody confirms them.
+    pub(crate) blocks: u64,
     pub(crate) payload_bytes: u64,
     pub(crate) events: u64,
     pub(crate) verified: u64,
@@ -574,12 +576,12 @@ impl IntoSink {
         let arrived = &mut self.arrived;
         arrived.verified += checked.verified;
         // All blocks of a path have the same payload.
-        let taken: u64 = arrived.delivered.iter().sum();
-        let each_bytes = arrived.payload_bytes / taken.max(1);
+        let each_bytes = arrived.payload_bytes / arrived.blocks.max(1);
         let streams = checked.lost.iter().enumerate();
         for (stream, &(blocks, events)) in streams.filter(|(_, (blocks, _))| *blocks > 0) {
             count(&mut self.lost, stream, blocks);
             arrived.delivered[stream] -= blocks;
+            arrived.blocks -= blocks;
             arrived.events -= events;
             arrived.payload_bytes -= blocks * each_bytes;
         }
@@ -610,6 +612,7 @@ impl Arrived {
             self.verified += 1;
         }
         self.delivered[stream] += 1;
+        self.blocks += 1;
         self.payload_bytes += label.payload_bytes;
         self.events += label.events;
         let late_ns = monotonic_ns().saturating_sub(label.due_ns);

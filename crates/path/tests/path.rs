@@ -429,7 +429,9 @@ fn a_receiver_that_dies_ends_the_path_in_a_line_and_what_it_did_not_confirm_is_n
     assert!(ledger.closes() && ledger.delivered == 0, "{ledger}");
     let unconfirmed = ledger.losses["sent, but the receiver did not say that they came"];
     assert!(unconfirmed >= 20, "{ledger}");
-    assert!(record.path.unwrap().payload_bytes > 0);
+    let run = record.path.unwrap();
+    assert_eq!(run.blocks, unconfirmed);
+    assert_eq!(run.payload_bytes, 4096 * unconfirmed);
 }
 
 #[test]
