@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use copy::Profile;
-use hosts::{namespaces, peers, readout};
+use hosts::{namespaces, paths, peers, readout};
 use shell::line;
 
 const USAGE: &str = "\
@@ -31,10 +31,11 @@ daqmeter-vm pmu-vm --record [NAME]  the same; writes the events that the driver 
 daqmeter-vm topology-vm [NAME]      a short survey on machines of several sockets, threads and NUMA nodes
 daqmeter-vm peers                   other makers' Etherbone against ours, in network namespaces
 daqmeter-vm readout                 the read-out chain between hosts, in network namespaces
+daqmeter-vm paths                   a path that ends on another host, in network namespaces
 
 copy-vm --dev     run programs as `cargo test` builds them: quick to build, slower in the machine
 
-For each of the five:
+For each of them:
 --prepare         only fetch and build what the machines need
 --boot [NAME]     only run what was prepared
 --missing         print why it cannot be run here, if it cannot";
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         .run(rest),
         ["peers", ref rest @ ..] => namespace(&peers::prepare, &peers::all, rest),
         ["readout", ref rest @ ..] => namespace(&|| Ok(()), &readout::all, rest),
+        ["paths", ref rest @ ..] => namespace(&|| Ok(()), &paths::all, rest),
         _ => None,
     };
     match done {

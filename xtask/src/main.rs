@@ -29,6 +29,7 @@ cargo xtask fuzz [SECONDS [NAME]]  each fuzz target, or those with that in their
 cargo xtask peers           other makers' Etherbone against ours, in network namespaces
 cargo xtask published-run   all channels of the published 50 s of read-out data; ci makes two of them
 cargo xtask readout         the read-out chain between hosts, in network namespaces
+cargo xtask paths           a path that ends on another host, in network namespaces
 cargo xtask copy-vm [--dev] [NAME]  the kernel modules under Debian's kernels in QEMU; machines with NAME in their name
 cargo xtask copy-vm --static     the patched kernel with static policies, built and booted
 cargo xtask copy-vm --pollution  the whole pollution study under a cache model
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
         ["fuzz", ref rest @ ..] if rest.len() <= 2 => fuzz(rest),
         ["published-run"] => build().and_then(|()| published::all_channels()),
         [
-            "copy-vm" | "pmu-vm" | "topology-vm" | "peers" | "readout",
+            "copy-vm" | "pmu-vm" | "topology-vm" | "peers" | "readout" | "paths",
             ..,
         ] => machines::run(&arguments),
         ["figures"] => machines::run(&["copy-vm", "--figures"]),

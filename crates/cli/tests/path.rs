@@ -12,7 +12,7 @@ fn path(arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn help_for_people() {
-    for verb in ["", "run", "explain", "show"] {
+    for verb in ["", "run", "explain", "show", "serve"] {
         let mut settings = insta::Settings::clone_current();
         let name = if verb.is_empty() { "path" } else { verb };
         settings.set_snapshot_suffix(name);
@@ -44,6 +44,44 @@ fn a_run_is_a_record_with_its_threads() {
     assert!(text.contains("1 of 1 ledgers close"), "{text}");
     let line = std::fs::read_to_string(file).unwrap();
     assert!(line.contains("\"preempted_ns\"") || line.contains("\"elsewhere_ns\""));
+}
+
+#[test]
+fn a_path_that_ends_at_a_receiver_is_accounted_for_at_both_ends() {
+    use std::io::{BufRead, BufReader};
+    for transport in ["tcp", "udp"] {
+        let mut receiver = std::process::Command::new(common::PROGRAM)
+            .args(["path", "serve", "127.0.0.1:0", "--senders", "2"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(receiver.stdout.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        let to = first.strip_prefix("listening on ").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("remote.toml");
+        let text = format!(
+            "title = \"x\"\nblock = \"4KiB\"\nrate = \"1kHz\"\n[source]\nkind = \"memory\"\n[sink]\nkind = \"{transport}\"\nto = \"{to}\"\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let output = path(&["run", file.to_str().unwrap(), "--time", "20ms"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let shown = stdout(&output);
+        assert!(shown.contains("1 of 1 ledgers close"), "{shown}");
+        let has_buffer = shown.contains("UDP: 4 MiB of socket buffer asked for");
+        assert_eq!(has_buffer, transport == "udp", "{shown}");
+        let reported: Vec<String> = lines.map(Result::unwrap).collect();
+        assert!(receiver.wait().unwrap().success());
+        // Four are tried beforehand; 20 are due.
+        let ends = [
+            "4 blocks, 16 KiB, the bytes of 4 compared",
+            "20 blocks, 80 KiB, the bytes of 20 compared",
+        ];
+        for (line, end) in reported.iter().zip(ends) {
+            assert!(line.ends_with(end), "{reported:?}");
+        }
+        assert_eq!(reported.len(), 2);
+    }
 }
 
 #[test]
@@ -241,6 +279,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
                 "`cpus` is 4000: there is no such CPU",
             ),
             (&["run", "pattern", "--time", "0s"], "`seconds` is 0"),
+            (&["serve", "here"], "here: "),
             (
                 &["run", "pattern", "--set", "blocks=1"],
                 "with `blocks=1`: there is no such field",

@@ -8,10 +8,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use daqmeter_harness::Fault;
-use socket2::SockRef;
 
 use crate::cut::Cuts;
-use crate::element::{Inward, Outward, Work};
+use crate::element::{Inward, Outward, Remarks, Work};
+use crate::tcp::{SendBy, TcpSender, set_congestion};
 
 /// A stream that can be ended from outside.
 trait Stream: Read + Write + Send {
@@ -53,14 +53,38 @@ impl<S: Stream> Outward for End<S> {
 }
 
 impl<S: Stream> Inward for End<S> {
-    fn read(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+    fn read(&mut self, into: &mut [u8]) -> Result<bool, Fault> {
         let done = self.stream.read_exact(into);
-        done.map_err(|error| failed(self.name, "receive", &error))
+        done.map_err(|error| failed(self.name, "receive", &error))?;
+        Ok(true)
+    }
+}
+
+impl Outward for TcpSender {
+    fn prepare(&mut self) -> Result<(), Fault> {
+        TcpSender::prepare(self).map_err(|error| failed("tcp", "prepare", &error))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        TcpSender::write(self, &[], bytes).map_err(|error| failed("tcp", "send", &error))
+    }
+
+    fn unfinished(&mut self, most: usize) -> Result<usize, Fault> {
+        let left = TcpSender::unfinished(self, most);
+        left.map_err(|error| failed("tcp", "wait for what was sent without a copy", &error))
+    }
+
+    fn end(&mut self) {
+        self.stream().shut(Shutdown::Write);
+    }
+
+    fn remarks(&self) -> Remarks {
+        TcpSender::remarks(self)
     }
 }
 
 /// TCP on loopback, by that congestion control or the host's own.
-pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<Work, Fault> {
+pub(crate) fn tcp(congestion: Option<&str>, by: SendBy, cuts: &Cuts) -> Result<Work, Fault> {
     let refused = |error: std::io::Error| failed("tcp", "loopback", &error);
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(refused)?;
     let out = TcpStream::connect(listener.local_addr().map_err(refused)?).map_err(refused)?;
@@ -69,13 +93,17 @@ pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<Work, Fault> 
         return Err(Fault::new("tcp: another program came first: run again"));
     }
     out.set_nodelay(true).map_err(refused)?;
-    if let Some(name) = congestion.filter(|name| *name != "default") {
-        let set = SockRef::from(&out).set_tcp_congestion(name.as_bytes());
-        set.map_err(|error| failed("tcp", &format!("congestion control {name}"), &error))?;
-    }
+    set_congestion(&out, congestion)?;
     let cut = out.try_clone().map_err(refused)?;
     cuts.add(move || cut.shut(Shutdown::Both));
-    Ok(ends("tcp", out, inward))
+    let inward = End {
+        name: "tcp",
+        stream: inward,
+    };
+    Ok(Work::Away(
+        Box::new(TcpSender::new(out, by)),
+        Box::new(inward),
+    ))
 }
 
 /// A pair of Unix sockets.
@@ -84,12 +112,13 @@ pub(crate) fn unix(cuts: &Cuts) -> Result<Work, Fault> {
     let (out, inward) = UnixStream::pair().map_err(refused)?;
     let cut = out.try_clone().map_err(refused)?;
     cuts.add(move || cut.shut(Shutdown::Both));
-    Ok(ends("unix", out, inward))
-}
-
-fn ends<S: Stream + 'static>(name: &'static str, out: S, inward: S) -> Work {
-    let end = |stream| Box::new(End { name, stream });
-    Work::Away(end(out), end(inward))
+    let end = |stream| {
+        Box::new(End {
+            name: "unix",
+            stream,
+        })
+    };
+    Ok(Work::Away(end(out), end(inward)))
 }
 
 /// A program, its pipes, and its end.
@@ -192,13 +221,14 @@ impl Outward for ToProgram {
 }
 
 impl Inward for FromProgram {
-    fn read(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+    fn read(&mut self, into: &mut [u8]) -> Result<bool, Fault> {
         self.pipe.read_exact(into).map_err(|error| {
             let status = self.running.status();
             Fault::new(format!(
                 "{}: read from it: {error}; {status}",
                 self.running.name
             ))
-        })
+        })?;
+        Ok(true)
     }
 }

@@ -25,7 +25,7 @@ use crate::sinks::sink;
 use crate::sources::{Named, sources};
 use crate::spin::{Change, Spin};
 use crate::stages::work;
-use crate::worker::{FromSource, IntoSink, Role, Worker};
+use crate::worker::{FromSource, IntoSink, Returning, Role, Worker};
 
 /// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a page.
 const LABELS: usize = 1024;
@@ -205,7 +205,7 @@ impl Building {
                     let out = (format!("{name} out"), Role::Out(out, Some(sender)));
                     self.row(vec![out], &stage.cpus, change);
                     self.end(&format!("{name} in"), End::In);
-                    let role = Role::In(inward, labels);
+                    let role = Role::In(Returning::new(inward, labels));
                     let cpu = cpu(&stage.cpus, 1);
                     self.push(format!("{name} in"), role, cpu, None, Change::default());
                     self.open = vec![self.workers.len() - 1];
@@ -465,7 +465,7 @@ fn build(
         building.stage(stage, works?, change(at + 1));
         bytes = stage.out_bytes;
     }
-    let into = IntoSink::new(sink(path)?, streams);
+    let into = IntoSink::new(sink(path, cuts)?, streams, path.may_miss());
     let change = change(path.stages.len() + 1);
     building.begin(path.stages.len() + 1, &path.sink.name);
     let sink = vec![(path.sink.name.clone(), Role::Sink(into))];

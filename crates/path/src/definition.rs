@@ -12,6 +12,9 @@ use daqmeter_sys::memory::Pages;
 use daqmeter_wire::felix::Format;
 
 use crate::explain::Part;
+use crate::remote::Over;
+use crate::tcp::SendBy;
+use crate::udp::UdpWay;
 
 /// Most blocks between two threads.
 pub(crate) const MAX_BUFFERS: usize = 65_536;
@@ -144,8 +147,13 @@ pub(crate) enum StageKind {
     /// Written to a program and read from it.
     Program { command: Vec<String>, same: bool },
     /// Sent over TCP on loopback and received, by that congestion control or the host's own.
-    Tcp { congestion: Option<String> },
-    /// The same over a pair of Unix sockets.
+    Tcp {
+        congestion: Option<String>,
+        send: SendBy,
+    },
+    /// Sent over UDP on loopback, and counted where it is lost.
+    Udp(UdpWay),
+    /// Sent over a pair of Unix sockets.
     Unix,
     /// A card's rings are read, and their chunks put into pages.
     ToHost,
@@ -167,6 +175,8 @@ pub(crate) enum SinkKind {
     },
     /// Subscribes to pages and checks each chunk.
     Receiver,
+    /// They are sent to a receiver on another host.
+    Remote { to: String, over: Over },
 }
 
 impl SourceKind {
@@ -214,10 +224,10 @@ impl StageKind {
             StageKind::Work { ns } => format!("work of {}", show_ns(*ns)),
             StageKind::Wait { ns } => format!("wait of {}", show_ns(*ns as f64)),
             StageKind::Program { command, .. } => format!("program {}", command.join(" ")),
-            StageKind::Tcp { congestion: None } => "tcp on loopback".to_owned(),
-            StageKind::Tcp {
-                congestion: Some(name),
-            } => format!("tcp on loopback, {name}"),
+            StageKind::Tcp { congestion, send } => {
+                format!("tcp on loopback{}", of_tcp(congestion.as_deref(), *send))
+            }
+            StageKind::Udp(way) => format!("udp on loopback{}", of_udp(*way)),
             StageKind::Unix => "unix socket".to_owned(),
             StageKind::ToHost => "to-host".to_owned(),
             StageKind::Publish(transport) => format!("published over {transport}"),
@@ -233,7 +243,7 @@ impl StageKind {
     pub(crate) fn has_two_ends(&self) -> bool {
         matches!(
             self,
-            StageKind::Program { .. } | StageKind::Tcp { .. } | StageKind::Unix
+            StageKind::Program { .. } | StageKind::Tcp { .. } | StageKind::Udp(_) | StageKind::Unix
         )
     }
 }
@@ -243,12 +253,31 @@ impl SinkKind {
         match self {
             SinkKind::Read => "read".to_owned(),
             SinkKind::Receiver => "receiver".to_owned(),
+            SinkKind::Remote { to, over } => match over {
+                Over::Tcp { congestion, send } => {
+                    format!("tcp to {to}{}", of_tcp(congestion.as_deref(), *send))
+                }
+                Over::Udp(way) => format!("udp to {to}{}", of_udp(*way)),
+            },
             SinkKind::File { path, direct, .. } => {
                 let how = if *direct { ", direct" } else { "" };
                 format!("file {path}{how}")
             }
         }
     }
+}
+
+/// What of a TCP connection is not as usual.
+fn of_tcp(congestion: Option<&str>, send: SendBy) -> String {
+    let congestion = congestion.map_or_else(String::new, |name| format!(", {name}"));
+    match send {
+        SendBy::Copy => congestion,
+        send => format!("{congestion}, sent by {}", send.name()),
+    }
+}
+
+fn of_udp(way: UdpWay) -> String {
+    format!(", datagrams of {} B", way.datagram_bytes)
 }
 
 impl Path {
@@ -298,6 +327,12 @@ impl Path {
     /// Whether its source is a card that is read out live: triggers come at a rate, and no part can be slowed.
     pub fn is_live(&self) -> bool {
         self.live().is_some()
+    }
+
+    /// Whether blocks may be lost between two elements.
+    pub(crate) fn may_miss(&self) -> bool {
+        let mut stages = self.stages.iter();
+        stages.any(|stage| matches!(stage.kind, StageKind::Udp(_)))
     }
 
     /// In one line, from source to sink.

@@ -100,16 +100,49 @@ pub(crate) trait Turn: Send {
     fn reference(&self, from: &[u8]) -> Vec<u8>;
 }
 
+/// What a connection says of itself after a run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Remarks {
+    pub(crate) counters: Vec<Counter>,
+    /// What must be known to believe the rate.
+    pub(crate) notes: Vec<String>,
+}
+
 /// The end into which bytes go.
 pub(crate) trait Outward: Send {
+    /// In the thread that writes, before the path is released.
+    fn prepare(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
     fn write(&mut self, bytes: &[u8]) -> Result<(), Fault>;
+
+    /// Waits until at most `most` of the blocks that were written are still read; returns how many are.
+    fn unfinished(&mut self, _most: usize) -> Result<usize, Fault> {
+        Ok(0)
+    }
+
     /// Says that nothing more comes.
     fn end(&mut self);
+
+    fn remarks(&self) -> Remarks {
+        Remarks::default()
+    }
 }
 
 /// The end from which they come back, in order.
 pub(crate) trait Inward: Send {
-    fn read(&mut self, into: &mut [u8]) -> Result<(), Fault>;
+    /// The bytes of the next block; false where they were lost on the way.
+    fn read(&mut self, into: &mut [u8]) -> Result<bool, Fault>;
+
+    /// Why it may lose blocks.
+    fn loses(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn remarks(&self) -> Remarks {
+        Remarks::default()
+    }
 }
 
 /// Labels of the blocks that are away.
@@ -119,11 +152,39 @@ pub(crate) type Labels = Receiver<Label>;
 pub(crate) trait Sink: Send {
     fn prepare(&mut self) -> Result<(), Fault>;
 
-    /// Takes one block; returns the sum of its bytes where it reads them.
-    fn take(&mut self, block: &Block) -> Result<Option<u64>, Fault>;
+    /// Takes one block, whose bytes must have the sum that is expected where one is; returns the sum where it reads them.
+    fn take(&mut self, block: &Block, expected: Option<u64>) -> Result<Option<u64>, Fault>;
 
-    /// What it can only compare after the run: blocks that were right, or the first that was not.
-    fn check(&mut self, _expected: &[u64]) -> Result<u64, Fault> {
+    /// As [`Outward::unfinished`].
+    fn unfinished(&mut self, _most: usize) -> Result<usize, Fault> {
         Ok(0)
     }
+
+    /// What it can only compare after the run, or say by then.
+    fn check(&mut self, _expected: &[u64]) -> Result<Checked, Fault> {
+        Ok(Checked::default())
+    }
+
+    /// Why blocks that it took are not delivered where its check fails.
+    fn unconfirmed(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Why it may lose blocks.
+    fn loses(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn remarks(&self) -> Remarks {
+        Remarks::default()
+    }
+}
+
+/// What a sink says after the run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Checked {
+    /// Blocks whose bytes were right.
+    pub(crate) verified: u64,
+    /// For each stream, blocks that it took and that were lost behind it, and their events.
+    pub(crate) lost: Vec<(u64, u64)>,
 }

@@ -31,21 +31,25 @@ pub(crate) struct Ended {
     pub(crate) run: PathRun,
     pub(crate) ledgers: Vec<Ledger>,
     pub(crate) counters: Vec<Counter>,
+    /// Trouble that was no fault.
+    pub(crate) notes: Vec<String>,
 }
 
 /// Puts together what the threads left.
 pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ended {
     let queues = queues(names, &all);
-    let mut threads = Vec::new();
-    let mut sources = Vec::new();
-    let mut sink = None;
+    let (mut threads, mut sources, mut sink) = (Vec::new(), Vec::new(), None);
+    let (mut ledgers, mut counters) = (Vec::new(), Vec::new());
+    let (mut lost, mut notes) = (Vec::new(), Vec::new());
     for done in all {
         threads.push(done.thread);
+        lost.extend(done.left.lost);
+        counters.extend(done.left.remarks.counters);
+        notes.extend(done.left.remarks.notes);
         sources.extend(done.left.issued);
         sink = sink.or(done.left.arrived);
     }
     let delivered = |stream: usize| sink.as_ref().map_or(0, |sink| sink.delivered[stream]);
-    let (mut ledgers, mut counters) = (Vec::new(), Vec::new());
     for source in sources {
         let name = &names.streams[source.stream];
         let mut ledger = Ledger {
@@ -54,6 +58,9 @@ pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ende
             ..Ledger::new(format!("blocks of {name}"))
         };
         ledger.lose("due when there was no room", source.lost);
+        for (why, blocks) in &lost {
+            ledger.lose(why, blocks.get(source.stream).copied().unwrap_or(0));
+        }
         if fault.is_some() {
             let left = u64::try_from(ledger.gap()).unwrap_or(0);
             ledger.lose("in the path when it failed", left);
@@ -66,6 +73,7 @@ pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ende
         run: run(names, threads, queues, sink.as_ref()),
         ledgers,
         counters,
+        notes,
         fault,
     }
 }
@@ -88,7 +96,7 @@ fn run(
             .max()
             .unwrap_or(0),
         payload_bytes: sink.map_or(0, |sink| sink.payload_bytes),
-        blocks: sink.map_or(0, |sink| sink.delivered.iter().sum()),
+        blocks: sink.map_or(0, |sink| sink.blocks),
         events: sink.map_or(0, |sink| sink.events),
         verified_blocks: sink.map_or(0, |sink| sink.verified),
         latency: sink.map_or_else(Vec::new, |sink| buckets(&sink.latency_ns)),

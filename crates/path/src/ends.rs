@@ -14,6 +14,8 @@ pub(crate) struct Inlet {
     /// How many blocks were in each ring when the next was wanted.
     pub(crate) seen: Vec<Vec<u64>>,
     next: usize,
+    /// Blocks of each ring.
+    buffers: usize,
 }
 
 impl Inlet {
@@ -23,7 +25,13 @@ impl Inlet {
             seen: vec![vec![0; buffers + 1]; rings.len()],
             rings,
             next: 0,
+            buffers,
         }
+    }
+
+    /// Blocks that may be kept while the next is waited for: one at least must go round.
+    pub(crate) fn most_held(&self) -> usize {
+        self.buffers - 1
     }
 
     /// The next block and the ring that it goes back to; none at the end.

@@ -22,6 +22,7 @@ use crate::known::Known;
 use crate::lanes::{self, ReadOut, Says};
 use crate::links::links;
 use crate::live::Came;
+use crate::network::Leaves;
 use crate::shared::How;
 use crate::traffic::traffic;
 
@@ -337,7 +338,7 @@ impl Session for PathSession {
             return Tally::default();
         };
         let mut tally = Tally {
-            warnings: warnings(&self.path, &ended.run),
+            warnings: warnings(&self.path, ended.notes, &ended.run),
             carried_bytes: Some(ended.run.payload_bytes),
             ledgers: ended.ledgers,
             counters: ended.counters,
@@ -378,7 +379,7 @@ fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
             ..live.run(came)
         };
         tally.warnings.extend(live.notes_of_file());
-        tally.warnings.extend(warnings(path, &run));
+        tally.warnings.extend(warnings(path, Vec::new(), &run));
         tally.counters.extend(live.counters(came));
         tally.series.extend(live.filling(came));
         tally.path = Some(run);
@@ -400,8 +401,10 @@ fn of_elink((tag, mut ledger): (u64, Ledger), came: &Came) -> Ledger {
 }
 
 /// What must be known to believe the rate.
-fn warnings(path: &Path, run: &PathRun) -> Vec<String> {
-    let mut warnings = Vec::new();
+fn warnings(path: &Path, notes: Vec<String>, run: &PathRun) -> Vec<String> {
+    let mut warnings = notes;
+    let leaves = Leaves::of(path, &Files::default());
+    warnings.extend(leaves.and_then(|leaves| leaves.unknown()));
     let (blocks, verified) = (run.blocks, run.verified_blocks);
     if blocks > 0 && verified == 0 {
         warnings.push(

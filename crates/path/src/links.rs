@@ -1,5 +1,5 @@
-//! Links that the bytes of a path cross, where somebody says what they carry: the PCIe link of a board or a disk by sysfs, the uplink of an
-//! emulated crate by its profile. What goes through the page cache crosses its link at another time, and is left out.
+//! Links that the bytes of a path cross, where somebody says what they carry: the PCIe link of a board or a disk and the network card
+//! towards a receiver by sysfs, the uplink of an emulated crate by its profile. What goes through the page cache crosses its link at another time, and is left out.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
@@ -9,6 +9,7 @@ use daqmeter_record::path::{LinkBy, PathLink};
 use daqmeter_sys::host::Files;
 
 use crate::definition::{Path, SinkKind, SourceKind};
+use crate::network::Leaves;
 
 /// Those of a path on a host with these files.
 pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
@@ -49,6 +50,7 @@ pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
         let folder = if folder.is_empty() { "." } else { folder };
         all.extend(pcie(files, folder, path.stages.len() + 1, bytes as f64));
     }
+    all.extend(Leaves::of(path, files).and_then(|leaves| leaves.link(path)));
     all
 }
 

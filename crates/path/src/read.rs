@@ -14,8 +14,8 @@ use daqmeter_sys::memory::Pages;
 
 use self::kinds::{
     Flow, Live, MAX_THREADS, NoFields, OF_CARD, card, convert, copy, cpus, decode, digitizer,
-    etherbone, felix, file_sink, live_stage, memory, program, replay, stand_in, tcp, to_usize,
-    within,
+    etherbone, felix, file_sink, live_stage, memory, program, remote, replay, stand_in, tcp,
+    to_usize, udp, within,
 };
 use crate::definition::{
     Element, MAX_BUFFERS, Path, SinkKind, SourceKind, StageKind, Unit, digest, parse_rate,
@@ -55,11 +55,11 @@ const USUAL_BUFFERS: u64 = 8;
 const MAX_STAGES: usize = 32;
 
 const SOURCES: [&str; 6] = ["memory", "file", "digitizer", "felix", "etherbone", "card"];
-const STAGES: [&str; 11] = [
-    "copy", "convert", "decode", "checksum", "program", "tcp", "unix", "work", "wait", "to-host",
-    "zenoh",
+const STAGES: [&str; 12] = [
+    "copy", "convert", "decode", "checksum", "program", "tcp", "udp", "unix", "work", "wait",
+    "to-host", "zenoh",
 ];
-const SINKS: [&str; 3] = ["read", "file", "receiver"];
+const SINKS: [&str; 5] = ["read", "file", "receiver", "tcp", "udp"];
 
 impl Path {
     /// Loads a path by the name of a shipped one, or from a file.
@@ -312,6 +312,7 @@ impl Reader<'_> {
             "program" => program(&reading, flow)?,
             "work" | "wait" => stand_in(&reading, name)?,
             "tcp" => tcp(&reading)?,
+            "udp" => udp(&reading)?,
             plain => {
                 reading.fields::<NoFields>()?;
                 match plain {
@@ -365,6 +366,7 @@ impl Reader<'_> {
         }
         let kind = match name {
             "file" => file_sink(&reading, flow)?,
+            "tcp" | "udp" => remote(&reading, name)?,
             plain => {
                 reading.fields::<NoFields>()?;
                 match plain {

@@ -5,6 +5,7 @@ use daqmeter_record::shape::{PathShape, ShapeRow};
 use daqmeter_record::units::show_bytes;
 
 use crate::definition::{Element, Path, SinkKind, SourceKind, StageKind};
+use crate::tcp::SendBy;
 
 /// Largest span of a source in memory that has the costs of the usual one: beyond it caches and pages differ.
 const MAX_SPAN_BYTES: usize = 64 << 20;
@@ -120,7 +121,13 @@ fn stage_work(kind: &StageKind) -> Result<String, String> {
         StageKind::Decode(_) => "decode".to_owned(),
         StageKind::Checksum => "checksum".to_owned(),
         StageKind::Work { .. } | StageKind::Wait { .. } => "work".to_owned(),
-        StageKind::Tcp { .. } => "tcp".to_owned(),
+        StageKind::Tcp {
+            send: SendBy::Copy, ..
+        } => "tcp".to_owned(),
+        StageKind::Tcp { send, .. } => {
+            return Err(format!("sending by {} is in no profile", send.name()));
+        }
+        StageKind::Udp(_) => return Err("what UDP loses is in no profile".to_owned()),
         StageKind::Unix => "unix".to_owned(),
         StageKind::ToHost | StageKind::Publish(_) => return Err(LIVE.to_owned()),
         StageKind::Program { .. } => {
@@ -133,6 +140,9 @@ fn sink_work(kind: &SinkKind) -> Result<String, String> {
     match kind {
         SinkKind::Read => Ok("read".to_owned()),
         SinkKind::Receiver => Err(LIVE.to_owned()),
+        SinkKind::Remote { to, .. } => Err(format!(
+            "what the network to {to} carries is in no profile: measure it with daqmeter path run"
+        )),
         SinkKind::File { direct: false, .. } => Ok("write".to_owned()),
         SinkKind::File { .. } => Err(
             "sink file: past the page cache its rate is that of a device, which no profile has"

@@ -1,4 +1,4 @@
-//! Sinks: a consumer that reads each byte once, and a file.
+//! Sinks: a consumer that reads each byte once, and a file. `remote.rs` has the receiver on another host.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -6,19 +6,24 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use daqmeter_harness::Fault;
 use daqmeter_sys::host::DIRECT;
 
+use crate::cut::Cuts;
 use crate::definition::{Path, SinkKind};
-use crate::element::{Block, Label, Sink};
+use crate::element::{Block, Checked, Label, Sink};
+use crate::remote::Remote;
 use crate::stages::of_card;
 use crate::sum::sum;
 
 /// The sink of a path.
-pub(crate) fn sink(path: &Path) -> Result<Box<dyn Sink>, Fault> {
+pub(crate) fn sink(path: &Path, cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
     let block_bytes = path
         .stages
         .last()
         .map_or(path.source.out_bytes, |stage| stage.out_bytes);
     Ok(match &path.sink.kind {
         SinkKind::Read => Box::new(ReadOnce),
+        SinkKind::Remote { to, over } => {
+            Box::new(Remote::new(to.clone(), over.clone(), cuts.clone()))
+        }
         SinkKind::Receiver => return Err(of_card()),
         SinkKind::File {
             path,
@@ -42,7 +47,7 @@ impl Sink for ReadOnce {
         Ok(())
     }
 
-    fn take(&mut self, block: &Block) -> Result<Option<u64>, Fault> {
+    fn take(&mut self, block: &Block, _expected: Option<u64>) -> Result<Option<u64>, Fault> {
         Ok(Some(sum(block.bytes())))
     }
 }
@@ -99,7 +104,7 @@ impl Sink for Written {
         Ok(())
     }
 
-    fn take(&mut self, block: &Block) -> Result<Option<u64>, Fault> {
+    fn take(&mut self, block: &Block, _expected: Option<u64>) -> Result<Option<u64>, Fault> {
         let at = (self.next * self.block_bytes) as u64;
         let written = self.file()?.write_all_at(block.bytes(), at);
         written.map_err(|error| self.failed("write", &error))?;
@@ -108,7 +113,7 @@ impl Sink for Written {
         Ok(None)
     }
 
-    fn check(&mut self, expected: &[u64]) -> Result<u64, Fault> {
+    fn check(&mut self, expected: &[u64]) -> Result<Checked, Fault> {
         let mut checked = 0;
         let mut bytes = vec![0; self.block_bytes];
         // Through the page cache, which direct writes leave coherent: open(2).
@@ -130,7 +135,10 @@ impl Sink for Written {
             }
             checked += 1;
         }
-        Ok(checked)
+        Ok(Checked {
+            verified: checked,
+            ..Checked::default()
+        })
     }
 }
 

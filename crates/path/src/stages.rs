@@ -18,6 +18,7 @@ use crate::definition::StageKind;
 use crate::element::{Look, Turn, Work};
 use crate::spin::Spin;
 use crate::sum::sum;
+use crate::udp;
 
 /// The work of one thread of a stage, for blocks of that many bytes before it.
 pub(crate) fn work(
@@ -42,7 +43,8 @@ pub(crate) fn work(
         StageKind::Work { ns } => Work::Look(Box::new(Spin::of_ns(*ns))),
         StageKind::Wait { ns } => Work::Look(Box::new(Wait(*ns))),
         StageKind::Program { command, .. } => away::program(command, cuts)?,
-        StageKind::Tcp { congestion } => away::tcp(congestion.as_deref(), cuts)?,
+        StageKind::Tcp { congestion, send } => away::tcp(congestion.as_deref(), *send, cuts)?,
+        StageKind::Udp(way) => udp::udp(*way, cuts)?,
         StageKind::Unix => away::unix(cuts)?,
         StageKind::ToHost | StageKind::Publish(_) => return Err(of_card()),
     })

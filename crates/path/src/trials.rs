@@ -14,7 +14,9 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::Path;
-use crate::definition::StageKind;
+use crate::definition::{SinkKind, StageKind};
+use crate::remote::Over;
+use crate::tcp::SendBy;
 
 /// A change that may make a path faster.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +54,7 @@ pub fn changes(
     all.extend(known.placement());
     all.extend(known.blocks());
     all.extend(known.copies());
+    all.extend(known.sends());
     all.extend(known.huge_pages());
     all.extend(known.congestion(files));
     all.sort_by(|a, b| {
@@ -171,6 +174,27 @@ impl Known<'_> {
         copies.filter_map(change).collect()
     }
 
+    /// Every other way to hand bytes to TCP that the kernel has.
+    fn sends(&self) -> Vec<Change> {
+        let stages = self.path.stages.iter().enumerate();
+        let stages = stages.filter_map(|(at, stage)| match stage.kind {
+            StageKind::Tcp { send, .. } => Some((format!("stage.{}", at + 1), send)),
+            _ => None,
+        });
+        let sink = match &self.path.sink.kind {
+            SinkKind::Remote {
+                over: Over::Tcp { send, .. },
+                ..
+            } => Some(("sink".to_owned(), *send)),
+            _ => None,
+        };
+        let change = |(element, own): (String, SendBy)| {
+            let others = SendBy::ALL.into_iter().filter(move |by| *by != own);
+            others.filter_map(move |by| self.set(&format!("{element}.send={}", by.name())))
+        };
+        stages.chain(sink).flat_map(change).collect()
+    }
+
     fn huge_pages(&self) -> Option<Change> {
         if self.path.pages == Pages::HugeTlb {
             return None;
@@ -202,6 +226,7 @@ impl Known<'_> {
         let own = match &stage.kind {
             StageKind::Tcp {
                 congestion: Some(name),
+                ..
             } => name.as_str(),
             _ => self.host.congestion_control.as_str(),
         };
@@ -390,33 +415,37 @@ mod tests {
         );
         let (_root, files) = files();
         let found = changes(&path, &run, None, &host(4), &files);
-        assert_eq!(
-            texts(&found),
-            [
-                "--set stage.1.threads=2",
-                "--pin 0,3,2,1,0",
-                "--set block=128KiB",
-                "--set block=32KiB",
-                "--set pages=huge",
-                "--set stage.2.congestion=reno",
-                "--set stage.2.congestion=vegas",
-            ]
-        );
+        let wanted = [
+            "--set stage.1.threads=2",
+            "--pin 0,3,2,1,0",
+            "--set block=128KiB",
+            "--set block=32KiB",
+            "--set stage.2.send=zerocopy",
+            "--set stage.2.send=io-uring",
+            "--set pages=huge",
+            "--set stage.2.congestion=reno",
+            "--set stage.2.congestion=vegas",
+        ];
+        // A sandbox may have no io_uring, and an old kernel no sends without a copy.
+        let is_here = |change: &&str| {
+            let by = SendBy::ALL
+                .into_iter()
+                .find(|by| change.ends_with(&format!("send={}", by.name())));
+            by.is_none_or(|by| by.check().is_ok())
+        };
+        let wanted: Vec<&str> = wanted.into_iter().filter(is_here).collect();
+        assert_eq!(texts(&found), wanted);
         // Twice the threads: half of the decoder's time, then all four CPUs' 1.9 s of work in 4 s are next.
         let predicted = found[0].predicted.unwrap();
         assert!((predicted - 2.0).abs() < 1e-9, "{predicted}");
-        let obstacles: Vec<bool> = found
-            .iter()
-            .map(|change| change.obstacle.is_some())
-            .collect();
-        assert_eq!(obstacles, [false, false, false, false, true, false, true]);
-        assert!(
-            found[4]
-                .obstacle
-                .as_ref()
-                .unwrap()
-                .starts_with("needs root: 0 B")
+        let obstacles = found.iter().filter(|change| change.obstacle.is_some());
+        let obstacles: Vec<&str> = obstacles.map(|change| change.text.as_str()).collect();
+        assert_eq!(
+            obstacles,
+            ["--set pages=huge", "--set stage.2.congestion=vegas"]
         );
+        let reason = found.iter().find_map(|change| change.obstacle.as_ref());
+        assert!(reason.unwrap().starts_with("needs root: 0 B"));
     }
 
     #[test]

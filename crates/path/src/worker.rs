@@ -1,6 +1,7 @@
 //! The threads of a path. Each takes, works and hands on until what is before it or behind it ends; what it cannot do is one fault,
 //! and its ends close, so that the others come to their end, too.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, TryRecvError, TrySendError};
 
@@ -16,7 +17,9 @@ use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 
 use crate::account::{Account, Side};
 use crate::card::{FromCard, IntoReceiver, waits_for_input};
-use crate::element::{Block, Inward, Label, Labels, Look, Outward, Sink, Source, Turn};
+use crate::element::{
+    Block, Checked, Inward, Label, Labels, Look, Outward, Remarks, Sink, Source, Turn,
+};
 use crate::ends::{Inlet, Outlet};
 use crate::ring::Found;
 use crate::shared::Shared;
@@ -28,7 +31,7 @@ pub(crate) enum Role {
     Look(Box<dyn Look>),
     Turn(Box<dyn Turn>),
     Out(Box<dyn Outward>, Option<SyncSender<Label>>),
-    In(Box<dyn Inward>, Labels),
+    In(Returning),
     Sink(IntoSink),
     Card(Box<FromCard>),
     Receiver(Box<IntoReceiver>),
@@ -75,10 +78,26 @@ impl Room {
     }
 }
 
+/// Where bytes come back.
+pub(crate) struct Returning {
+    pub(crate) inward: Box<dyn Inward>,
+    pub(crate) labels: Labels,
+    /// Blocks of each stream that were lost on the way.
+    lost: Vec<u64>,
+}
+
 /// The sink's side.
 pub(crate) struct IntoSink {
     pub(crate) sink: Box<dyn Sink>,
     pub(crate) arrived: Arrived,
+    /// For each stream, the block that may come next.
+    next: Vec<u64>,
+    /// Whether blocks may be missing, which others account for.
+    may_miss: bool,
+    /// Why those that it took are not delivered.
+    missing: Option<&'static str>,
+    /// Of each stream, blocks that it took and that are not delivered.
+    lost: Vec<u64>,
 }
 
 /// What came to the sink.
@@ -86,6 +105,8 @@ pub(crate) struct IntoSink {
 pub(crate) struct Arrived {
     /// Blocks of each stream.
     pub(crate) delivered: Vec<u64>,
+    /// All of them, also where nobody confirms them.
+    pub(crate) blocks: u64,
     pub(crate) payload_bytes: u64,
     pub(crate) events: u64,
     pub(crate) verified: u64,
@@ -111,6 +132,9 @@ pub(crate) struct Left {
     pub(crate) seen: Vec<Vec<u64>>,
     pub(crate) issued: Option<Issued>,
     pub(crate) arrived: Option<Arrived>,
+    /// Why blocks were lost on the way, and how many of each stream.
+    pub(crate) lost: Option<(&'static str, Vec<u64>)>,
+    pub(crate) remarks: Remarks,
     /// Of a card that is read out.
     pub(crate) read: Option<Box<ReaderDone>>,
     pub(crate) received: Option<Box<(Report, Load)>>,
@@ -148,7 +172,8 @@ impl Worker {
                 from.stop = stop.clone();
                 Ok(())
             }
-            Role::Turn(_) | Role::Out(..) | Role::In(..) | Role::Receiver(_) => Ok(()),
+            Role::Out(out, _) => out.prepare(),
+            Role::Turn(_) | Role::In(_) | Role::Receiver(_) => Ok(()),
         }
     }
 
@@ -182,9 +207,7 @@ impl Worker {
             (Role::Out(out, labels), Some(inlet), _) => {
                 run_out(out.as_mut(), labels, inlet, account, change)
             }
-            (Role::In(inward, labels), _, Some(outlet)) => {
-                run_in(inward.as_mut(), labels, outlet, account)
-            }
+            (Role::In(back), _, Some(outlet)) => back.run(outlet, shared, account),
             (Role::Sink(into), Some(inlet), _) => into.run(inlet, shared, account, change),
             (Role::Card(from), ..) => {
                 from.run(shared, account);
@@ -212,10 +235,19 @@ impl Worker {
                     counters: from.source.counters(),
                 });
             }
-            Role::Sink(into) => left.arrived = Some(into.arrived.clone()),
+            Role::Sink(into) => {
+                left.arrived = Some(into.arrived.clone());
+                left.lost = into.missing.map(|why| (why, into.lost.clone()));
+                left.remarks = into.sink.remarks();
+            }
+            Role::Out(out, _) => left.remarks = out.remarks(),
+            Role::In(back) => {
+                left.lost = back.inward.loses().map(|why| (why, back.lost.clone()));
+                left.remarks = back.inward.remarks();
+            }
             Role::Card(from) => left.read = from.done.take().map(Box::new),
             Role::Receiver(into) => left.received = into.done.take().map(Box::new),
-            Role::Look(_) | Role::Turn(_) | Role::Out(..) | Role::In(..) => {}
+            Role::Look(_) | Role::Turn(_) => {}
         }
         left
     }
@@ -418,6 +450,7 @@ fn run_out(
     change: Change,
 ) -> Result<(), Fault> {
     let labels = labels.take();
+    let mut held = VecDeque::new();
     while let (Some((at, block)), Some(labels)) = (inlet.next(account), &labels) {
         let label = block.label;
         let is_known = match labels.try_send(label) {
@@ -432,49 +465,103 @@ fn run_out(
         }
         out.write(block.bytes())?;
         change.added.work();
-        inlet.give_back(at, block);
+        held.push_back((at, block));
+        let most = inlet.most_held();
+        give_back(&mut held, out.unfinished(most)?, inlet);
         account.blocks += 1;
     }
+    give_back(&mut held, out.unfinished(0)?, inlet);
     out.end();
     Ok(())
 }
 
-fn run_in(
-    inward: &mut dyn Inward,
-    labels: &mut Labels,
-    outlet: &mut Outlet,
-    account: &mut Account,
-) -> Result<(), Fault> {
-    loop {
-        let label = match labels.try_recv() {
-            Ok(label) => label,
-            Err(TryRecvError::Disconnected) => break,
-            Err(TryRecvError::Empty) => match account.wait(Side::Input, || labels.recv()) {
-                Ok(label) => label,
-                Err(_) => break,
-            },
-        };
-        let Some(mut block) = outlet.empty(account) else {
-            break;
-        };
-        inward.read(block.buffer.slice_mut(label.bytes))?;
-        block.label = label;
-        account.blocks += 1;
-        if outlet.send(block).is_err() {
-            break;
+/// Gives those back, the oldest first, that are not read any more: all but so many.
+fn give_back(held: &mut VecDeque<(usize, Block)>, unfinished: usize, inlet: &mut Inlet) {
+    let done = held.len().saturating_sub(unfinished);
+    for (at, block) in held.drain(..done) {
+        inlet.give_back(at, block);
+    }
+}
+
+/// One more block of a stream.
+fn count(of: &mut Vec<u64>, stream: usize, blocks: u64) {
+    if of.len() <= stream {
+        of.resize(stream + 1, 0);
+    }
+    of[stream] += blocks;
+}
+
+impl Returning {
+    pub(crate) fn new(inward: Box<dyn Inward>, labels: Labels) -> Returning {
+        Returning {
+            inward,
+            labels,
+            lost: Vec::new(),
         }
     }
-    Ok(())
+
+    fn run(
+        &mut self,
+        outlet: &mut Outlet,
+        shared: &Shared,
+        account: &mut Account,
+    ) -> Result<(), Fault> {
+        // Room for a block that did not come is room for the next.
+        let mut room = None;
+        while let Some(label) = self.label(account) {
+            let Some(mut block) = room.take().or_else(|| outlet.empty(account)) else {
+                break;
+            };
+            if !self.inward.read(block.buffer.slice_mut(label.bytes))? {
+                self.is_lost(&label, shared)?;
+                room = Some(block);
+                continue;
+            }
+            block.label = label;
+            account.blocks += 1;
+            if outlet.send(block).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn label(&mut self, account: &mut Account) -> Option<Label> {
+        match self.labels.try_recv() {
+            Ok(label) => Some(label),
+            Err(TryRecvError::Disconnected) => None,
+            Err(TryRecvError::Empty) => account.wait(Side::Input, || self.labels.recv()).ok(),
+        }
+    }
+
+    fn is_lost(&mut self, label: &Label, shared: &Shared) -> Result<(), Fault> {
+        count(&mut self.lost, label.stream, 1);
+        match shared.lossless {
+            false => Ok(()),
+            true => Err(lost(1, self.inward.loses().unwrap_or("lost"))),
+        }
+    }
+}
+
+/// A loss on a path that must not lose anything.
+fn lost(blocks: u64, why: &str) -> Fault {
+    Fault::new(format!(
+        "blocks were {why}, {blocks} so far: give the path a lower rate, or write lossless = false where losses are to be counted"
+    ))
 }
 
 impl IntoSink {
-    pub(crate) fn new(sink: Box<dyn Sink>, streams: usize) -> IntoSink {
+    pub(crate) fn new(sink: Box<dyn Sink>, streams: usize, may_miss: bool) -> IntoSink {
         IntoSink {
+            missing: sink.loses(),
             sink,
             arrived: Arrived {
                 delivered: vec![0; streams],
                 ..Arrived::default()
             },
+            next: vec![0; streams],
+            may_miss,
+            lost: Vec::new(),
         }
     }
 
@@ -485,34 +572,94 @@ impl IntoSink {
         account: &mut Account,
         change: Change,
     ) -> Result<(), Fault> {
+        let ran = self
+            .take_all(inlet, shared, account, change)
+            .and_then(|()| self.sink.check(&shared.expected.all));
+        match (ran, self.sink.unconfirmed()) {
+            (Ok(checked), _) => self.close(&checked, shared),
+            (Err(fault), Some(why)) => {
+                // They were sent: their bytes and times stay.
+                self.missing = Some(why);
+                self.lost = std::mem::take(&mut self.arrived.delivered);
+                self.arrived.delivered = vec![0; self.lost.len()];
+                Err(fault)
+            }
+            (Err(fault), None) => Err(fault),
+        }
+    }
+
+    fn take_all(
+        &mut self,
+        inlet: &mut Inlet,
+        shared: &Shared,
+        account: &mut Account,
+        change: Change,
+    ) -> Result<(), Fault> {
+        let mut held = VecDeque::new();
         while let Some((at, block)) = inlet.next(account) {
+            let expected = block.label.key;
+            let expected = expected.and_then(|key| shared.expected.all.get(key).copied());
             let sum = match change.is_left_out {
                 true => None,
-                false => self.sink.take(&block)?,
+                false => self.sink.take(&block, expected)?,
             };
             change.added.work();
-            self.arrived.book(&block.label, sum, shared)?;
-            inlet.give_back(at, block);
+            self.is_next(&block.label)?;
+            self.arrived.book(&block.label, sum, expected)?;
+            held.push_back((at, block));
+            let most = inlet.most_held();
+            give_back(&mut held, self.sink.unfinished(most)?, inlet);
             account.blocks += 1;
         }
-        self.arrived.verified += self.sink.check(&shared.expected.all)?;
+        give_back(&mut held, self.sink.unfinished(0)?, inlet);
         Ok(())
+    }
+
+    fn is_next(&mut self, label: &Label) -> Result<(), Fault> {
+        let next = &mut self.next[label.stream];
+        let (stream, sequence) = (label.stream, label.sequence);
+        if sequence < *next || (sequence > *next && !self.may_miss) {
+            return Err(Fault::new(format!(
+                "stream {stream}: block {sequence} came where {next} was next"
+            )));
+        }
+        *next = sequence + 1;
+        Ok(())
+    }
+
+    /// Takes from what arrived what was lost behind the sink.
+    fn close(&mut self, checked: &Checked, shared: &Shared) -> Result<(), Fault> {
+        let arrived = &mut self.arrived;
+        arrived.verified += checked.verified;
+        // All blocks of a path have the same payload.
+        let each_bytes = arrived.payload_bytes / arrived.blocks.max(1);
+        let streams = checked.lost.iter().enumerate();
+        for (stream, &(blocks, events)) in streams.filter(|(_, (blocks, _))| *blocks > 0) {
+            count(&mut self.lost, stream, blocks);
+            arrived.delivered[stream] -= blocks;
+            arrived.blocks -= blocks;
+            arrived.events -= events;
+            arrived.payload_bytes -= blocks * each_bytes;
+        }
+        let all: u64 = self.lost.iter().sum();
+        match all > 0 && shared.lossless {
+            true => Err(lost(all, self.missing.unwrap_or("lost"))),
+            false => Ok(()),
+        }
     }
 }
 
 impl Arrived {
-    fn book(&mut self, label: &Label, sum: Option<u64>, shared: &Shared) -> Result<(), Fault> {
+    fn book(
+        &mut self,
+        label: &Label,
+        sum: Option<u64>,
+        expected: Option<u64>,
+    ) -> Result<(), Fault> {
         let Label {
             stream, sequence, ..
         } = *label;
-        if sequence != self.delivered[stream] {
-            return Err(Fault::new(format!(
-                "stream {stream}: block {sequence} came where {} was next",
-                self.delivered[stream]
-            )));
-        }
-        let expected = label.key.and_then(|key| shared.expected.all.get(key));
-        if let (Some(found), Some(&expected)) = (sum, expected) {
+        if let Some((found, expected)) = sum.zip(expected) {
             if found != expected {
                 return Err(Fault::new(format!(
                     "stream {stream}: block {sequence} has wrong bytes: their sum is {found:#x}, not {expected:#x}"
@@ -521,6 +668,7 @@ impl Arrived {
             self.verified += 1;
         }
         self.delivered[stream] += 1;
+        self.blocks += 1;
         self.payload_bytes += label.payload_bytes;
         self.events += label.events;
         let late_ns = monotonic_ns().saturating_sub(label.due_ns);
@@ -531,7 +679,81 @@ impl Arrived {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc::sync_channel;
+    use std::sync::{Arc, Mutex};
+
+    use daqmeter_sys::memory::{Buffer, Pages};
+
     use super::*;
+    use crate::ring::ring;
+
+    /// Reads blocks long after they were written: the oldest only when it must.
+    #[derive(Default)]
+    struct Late {
+        unfinished: usize,
+        /// Blocks that may be used again.
+        finished: Arc<AtomicUsize>,
+        asked: Arc<Mutex<Vec<usize>>>,
+    }
+
+    impl Outward for Late {
+        fn write(&mut self, _bytes: &[u8]) -> Result<(), Fault> {
+            self.unfinished += 1;
+            Ok(())
+        }
+
+        fn unfinished(&mut self, most: usize) -> Result<usize, Fault> {
+            let done = self.unfinished.saturating_sub(most);
+            self.unfinished -= done;
+            self.finished.fetch_add(done, Ordering::Relaxed);
+            self.asked.lock().unwrap().push(most);
+            Ok(self.unfinished)
+        }
+
+        fn end(&mut self) {}
+    }
+
+    #[test]
+    fn a_block_is_used_again_only_when_nobody_reads_it_any_more() {
+        const BUFFERS: usize = 3;
+        const BLOCKS: usize = 20;
+        let (mut producer, consumer) = ring(BUFFERS);
+        for _ in 0..BUFFERS {
+            let buffer = Buffer::new(64, Pages::Base).unwrap();
+            let label = Label {
+                bytes: 64,
+                ..Label::default()
+            };
+            producer.put_in(Block { buffer, label });
+        }
+        let mut late = Late::default();
+        let (finished, asked) = (late.finished.clone(), late.asked.clone());
+        let sends = std::thread::spawn(move || {
+            for sent in 0..BLOCKS {
+                let block = match producer.try_empty() {
+                    Found::Block(block) => block,
+                    _ => producer.wait_empty().unwrap(),
+                };
+                // All that were sent so far, less those that are in the ring or still read.
+                let again = (sent + 1).saturating_sub(BUFFERS);
+                assert!(finished.load(Ordering::Relaxed) >= again, "block {sent}");
+                producer.send(block).unwrap();
+            }
+        });
+        let (labels_in, labels) = sync_channel(BLOCKS);
+        let mut inlet = Inlet::new(vec![consumer], BUFFERS);
+        let (mut account, mut out) = (Account::begin(), Some(labels_in));
+        let change = Change::default();
+        run_out(&mut late, &mut out, &mut inlet, &mut account, change).unwrap();
+        sends.join().unwrap();
+        assert_eq!((account.blocks, late.unfinished), (BLOCKS as u64, 0));
+        assert_eq!(labels.iter().count(), BLOCKS);
+        // While there are more blocks one goes round, and at the end none is read.
+        let asked = asked.lock().unwrap();
+        assert!(asked[..BLOCKS].iter().all(|most| *most == BUFFERS - 1));
+        assert_eq!(asked[BLOCKS], 0);
+    }
 
     #[test]
     fn the_longest_time_without_room_counts_from_the_first_block_that_found_none() {

@@ -5,7 +5,7 @@
 //! - [`affinity`], [`clock`], [`cpu_time`]: where threads run, when, and how much of the CPU they took;
 //! - [`processes`], [`scheduler`]: what else runs, and a setting of the scheduler that is put back;
 //! - [`host`]: the facts of the machine, read below a root that tests replace;
-//! - [`net`], [`tty`]: datagrams in batches, readiness, raw terminals;
+//! - [`net`], [`zerocopy`], [`tty`]: datagrams in batches, readiness, sends without a copy, raw terminals;
 //! - [`wait`]: timerfd and eventfd, the interrupt lines of emulated boards; sleeping exactly;
 //! - [`ring`], [`fds`]: the ring of an endless DMA in shared memory, and descriptors passed between processes;
 //! - [`turns`]: a page in which processes take turns;
@@ -46,6 +46,7 @@ pub mod turns;
 pub mod uapi;
 pub mod uring;
 pub mod wait;
+pub mod zerocopy;
 
 use std::io;
 

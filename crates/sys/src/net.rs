@@ -35,7 +35,37 @@ pub fn enable_gro(socket: BorrowedFd<'_>) -> bool {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
 }
 
-fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
+/// The longest packet that the route of a connected socket takes in one piece, headers included; packets are not taken apart from then on.
+///
+/// # Errors
+/// Those of `setsockopt(2)` and `getsockopt(2)`; `ENOTCONN` where it is not connected.
+pub fn route_mtu(socket: BorrowedFd<'_>, is_ipv6: bool) -> io::Result<usize> {
+    let (level, discover, name) = match is_ipv6 {
+        true => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_MTU),
+        false => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_MTU),
+    };
+    set_option(socket, level, discover, libc::IP_PMTUDISC_DO)?;
+    let mut value: libc::c_int = 0;
+    let mut length = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("4");
+    // SAFETY: both pointers are to locals that outlive the call; the length is that of the value.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&raw mut value).cast(),
+            &raw mut length,
+        )
+    })?;
+    usize::try_from(value).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+pub(crate) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: i32,
+    name: i32,
+    value: libc::c_int,
+) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("4");
     // SAFETY: the pointer is to an int that outlives the call, the length is its own.
     let done = unsafe {
@@ -196,6 +226,23 @@ pub fn send(
 /// Those of `send(2)`; `WouldBlock` when the buffer is full.
 pub fn send_now(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: pointer and length are those of `bytes`.
+    check_size(unsafe {
+        libc::send(
+            socket.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            flags,
+        )
+    })
+}
+
+/// Sends on a stream what more follows at once: the kernel waits for it before it sends a short packet.
+///
+/// # Errors
+/// Those of `send(2)`.
+pub fn send_more(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_MORE | libc::MSG_NOSIGNAL;
     // SAFETY: pointer and length are those of `bytes`.
     check_size(unsafe {
         libc::send(
@@ -432,6 +479,17 @@ mod tests {
         assert_eq!(sizes, [100, 100, 50]);
         let nothing = receive(b.as_fd(), &mut buffer, false).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn the_route_to_this_host_takes_what_its_device_takes() {
+        let (a, b) = pair();
+        let files = crate::host::Files::default();
+        let device = files.text("sys/class/net/lo/mtu").unwrap();
+        let mtu = route_mtu(a.as_fd(), false).unwrap();
+        // The kernel takes no packet beyond what its length field holds.
+        assert_eq!(mtu, device.trim().parse::<usize>().unwrap().min(65_535));
+        assert!(route_mtu(b.as_fd(), false).is_err(), "b is not connected");
     }
 
     #[test]

@@ -119,6 +119,9 @@ pub(super) const STEPS: &[Step] = &[
     step("read-out between hosts", Alone, &[PROGRAM], || {
         machines::alone("readout")
     }),
+    step("paths between hosts", Alone, &[PROGRAM], || {
+        machines::alone("paths")
+    }),
     step(
         "the document's tables on emulated boards",
         Alone,

@@ -5,6 +5,7 @@ mod explain;
 mod limits;
 mod max;
 pub(crate) mod run;
+mod serve;
 mod show;
 mod trying;
 
@@ -44,6 +45,8 @@ enum Verb {
     Explain(explain::Arguments),
     /// Draw a path, or print its file
     Show(show::Arguments),
+    /// Receive the blocks of paths that end on this host
+    Serve(serve::Arguments),
     /// List the paths that ship
     List,
 }
@@ -53,6 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Explain(arguments) => explain::run(arguments),
         Verb::Show(arguments) => show::run(arguments),
+        Verb::Serve(arguments) => serve::run(arguments),
         Verb::List => show::list(),
     }
 }

@@ -19,6 +19,11 @@ use serde::Deserialize;
 
 use crate::definition::{Element, SinkKind, SourceKind, StageKind, Unit, function};
 use crate::file::{Place, Reading};
+use crate::remote::Over;
+use crate::tcp::SendBy;
+use crate::udp::{
+    DATAGRAM_BYTES, SOCKET_BUFFER_BYTES, USUAL_DATAGRAM_BYTES, USUAL_SOCKET_BUFFER_BYTES, UdpWay,
+};
 
 /// Time for each block of a stage that does not exist yet.
 const STAND_IN: RangeInclusive<Duration> = Duration::from_nanos(1)..=Duration::from_secs(1);
@@ -131,6 +136,32 @@ struct ProgramFields {
 #[serde(deny_unknown_fields)]
 struct TcpFields {
     congestion: Option<String>,
+    #[serde(default)]
+    send: SendBy,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UdpFields {
+    datagram: Option<String>,
+    socket_buffer: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TcpSinkFields {
+    to: String,
+    congestion: Option<String>,
+    #[serde(default)]
+    send: SendBy,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UdpSinkFields {
+    to: String,
+    datagram: Option<String>,
+    socket_buffer: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -483,11 +514,82 @@ pub(super) fn program(reading: &Reading<'_>, flow: &mut Flow) -> Result<StageKin
 }
 
 pub(super) fn tcp(reading: &Reading<'_>) -> Result<StageKind, String> {
-    let TcpFields { congestion } = reading.fields()?;
-    if let Some(name) = &congestion {
+    let fields: TcpFields = reading.fields()?;
+    of_tcp(reading, &fields)?;
+    let TcpFields { congestion, send } = fields;
+    Ok(StageKind::Tcp { congestion, send })
+}
+
+/// Refuses what this host's kernel does not have.
+fn of_tcp(reading: &Reading<'_>, fields: &TcpFields) -> Result<(), String> {
+    if let Some(name) = &fields.congestion {
         check_congestion(name).map_err(|problem| reading.error("congestion", problem))?;
     }
-    Ok(StageKind::Tcp { congestion })
+    let send = fields.send.check();
+    send.map_err(|problem| reading.error("send", problem))
+}
+
+pub(super) fn udp(reading: &Reading<'_>) -> Result<StageKind, String> {
+    let fields: UdpFields = reading.fields()?;
+    of_udp(reading, &fields).map(StageKind::Udp)
+}
+
+fn of_udp(reading: &Reading<'_>, fields: &UdpFields) -> Result<UdpWay, String> {
+    let bytes = |field: &str, given: &Option<String>, bounds, usual| {
+        let Some(text) = given else { return Ok(usual) };
+        parse_bytes(text)
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| within(bytes, bounds))
+            .map(to_usize)
+            .map_err(|problem| reading.error(field, problem))
+    };
+    let (datagram, buffer) = (&fields.datagram, &fields.socket_buffer);
+    Ok(UdpWay {
+        datagram_bytes: bytes("datagram", datagram, DATAGRAM_BYTES, USUAL_DATAGRAM_BYTES)?,
+        socket_buffer_bytes: bytes(
+            "socket_buffer",
+            buffer,
+            SOCKET_BUFFER_BYTES,
+            USUAL_SOCKET_BUFFER_BYTES,
+        )?,
+    })
+}
+
+/// A receiver on another host.
+pub(super) fn remote(reading: &Reading<'_>, name: &str) -> Result<SinkKind, String> {
+    let (to, over) = match name {
+        "tcp" => {
+            let TcpSinkFields {
+                to,
+                congestion,
+                send,
+            } = reading.fields()?;
+            let fields = TcpFields { congestion, send };
+            of_tcp(reading, &fields)?;
+            let TcpFields { congestion, send } = fields;
+            (to, Over::Tcp { congestion, send })
+        }
+        _ => {
+            let UdpSinkFields {
+                to,
+                datagram,
+                socket_buffer,
+            } = reading.fields()?;
+            let fields = UdpFields {
+                datagram,
+                socket_buffer,
+            };
+            (to, Over::Udp(of_udp(reading, &fields)?))
+        }
+    };
+    let parts = to.rsplit_once(':');
+    let is_address = parts.is_some_and(|(host, port)| {
+        !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
+    });
+    match is_address {
+        true => Ok(SinkKind::Remote { to, over }),
+        false => Err(reading.error("to", "a host and a port are wanted, such as \"daq7:5010\"")),
+    }
 }
 
 /// Refuses blocks that are something else. Bytes may be anything.

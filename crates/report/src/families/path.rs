@@ -66,6 +66,28 @@ fn footnote(record: &RunRecord) -> Option<String> {
     record.path.as_ref().map(|run| latency(record, run))
 }
 
+/// What sockets had and did, where the record counts it.
+fn network(record: &RunRecord) -> String {
+    let mut out = String::new();
+    let count = |name: &str| record.counter(name);
+    if let Some((asked, granted)) = count("udp-buffer-asked").zip(count("udp-buffer-granted")) {
+        let strays = count("udp-datagrams-without-a-block").unwrap_or(0.0);
+        let _ = writeln!(
+            out,
+            "UDP: {} of socket buffer asked for, {} granted; {strays} datagrams belonged to no block",
+            show_bytes(asked as u64),
+            show_bytes(granted as u64)
+        );
+    }
+    if let Some((sends, copied)) = count("zerocopy-sends").zip(count("zerocopy-copied")) {
+        let _ = writeln!(
+            out,
+            "{sends} sends without a copy, of which the kernel copied {copied} after all"
+        );
+    }
+    out
+}
+
 /// Every path in the records as text: its rate, its threads, its queues.
 pub fn text(records: &[RunRecord]) -> String {
     let mut out = String::new();
@@ -113,6 +135,7 @@ fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
         run.verified_blocks, run.blocks
     );
     out.push_str(&card(record));
+    out.push_str(&network(record));
     let ledgers = record.ledgers.iter();
     let whole = ledgers.clone().filter(|ledger| ledger.closes()).count();
     let _ = writeln!(out, "{whole} of {} ledgers close\n", ledgers.count());

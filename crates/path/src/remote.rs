@@ -1,0 +1,271 @@
+//! The sink that is a receiver on another host: see `receiver.rs` for what both say to each other.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+
+use daqmeter_harness::Fault;
+use daqmeter_record::Counter;
+
+use crate::cut::Cuts;
+use crate::element::{Block, Checked, Remarks, Sink};
+use crate::receiver::{BlockHead, Came, Hello, MAGIC, Transport, WELCOME_BYTES, numbers};
+use crate::tcp::{PATIENCE, SendBy, TcpSender, set_congestion};
+use crate::udp::{self, Datagrams, SocketBuffer, UdpWay};
+
+/// How blocks go to a receiver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    Tcp {
+        congestion: Option<String>,
+        send: SendBy,
+    },
+    Udp(UdpWay),
+}
+
+/// Why blocks are not delivered of which nothing is known.
+const UNCONFIRMED: &str = "sent, but the receiver did not say that they came";
+
+/// Sends its blocks to a receiver.
+pub(crate) struct Remote {
+    to: String,
+    over: Over,
+    cuts: Cuts,
+    connection: Option<Connection>,
+    sent: Came,
+}
+
+struct Connection {
+    sender: TcpSender,
+    udp: Option<ByUdp>,
+}
+
+struct ByUdp {
+    socket: UdpSocket,
+    datagrams: Datagrams,
+    buffer: SocketBuffer,
+    strays: u64,
+}
+
+impl Remote {
+    pub(crate) fn new(to: String, over: Over, cuts: Cuts) -> Remote {
+        Remote {
+            to,
+            over,
+            cuts,
+            connection: None,
+            sent: Came::default(),
+        }
+    }
+
+    fn failed(&self, what: &str, error: &std::io::Error) -> Fault {
+        let why = match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                format!("it did nothing for {} s", PATIENCE.as_secs())
+            }
+            _ => error.to_string(),
+        };
+        Fault::new(format!("receiver {}: {what}: {why}", self.to))
+    }
+
+    fn connect(&self) -> std::io::Result<TcpStream> {
+        let mut last = std::io::Error::new(ErrorKind::NotFound, "it has no address");
+        for address in self.to.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, PATIENCE) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    stream.set_write_timeout(Some(PATIENCE))?;
+                    stream.set_read_timeout(Some(PATIENCE))?;
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Says what is wanted; the receiver's UDP port and its socket's buffer.
+    fn greet(&self, mut stream: &TcpStream, hello: Hello) -> Result<(u16, u64), Fault> {
+        let mut welcome = [0; WELCOME_BYTES];
+        let answered = stream.write_all(&hello.emit());
+        let answered = answered.and_then(|()| stream.read_exact(&mut welcome));
+        let fields = answered.map(|()| numbers::<3>(&welcome));
+        match fields {
+            Ok(Some([magic, port, granted])) if magic == u64::from_le_bytes(*MAGIC) => {
+                let port = u16::try_from(port).unwrap_or(0);
+                Ok((port, granted))
+            }
+            Ok(_) | Err(_) => Err(Fault::new(format!(
+                "receiver {}: what answers there is no `daqmeter path serve` of this version",
+                self.to
+            ))),
+        }
+    }
+
+    fn open(&self) -> Result<Connection, Fault> {
+        let stream = self.connect().map_err(|error| {
+            let fault = self.failed("connect", &error);
+            Fault::new(format!(
+                "{fault}; start `daqmeter path serve ADDRESS:PORT` there"
+            ))
+        })?;
+        let cut = stream.try_clone();
+        let cut = cut.map_err(|error| self.failed("connect", &error))?;
+        // Whoever is gone already need not be cut off.
+        self.cuts.add(move || drop(cut.shutdown(Shutdown::Both)));
+        let (udp, send) = match &self.over {
+            Over::Tcp { congestion, send } => {
+                set_congestion(&stream, congestion.as_deref())?;
+                let hello = Hello {
+                    transport: Transport::Tcp,
+                    udp_port: 0,
+                    socket_buffer_bytes: 0,
+                };
+                self.greet(&stream, hello)?;
+                (None, *send)
+            }
+            Over::Udp(way) => (Some(self.open_udp(&stream, *way)?), SendBy::Copy),
+        };
+        let mut sender = TcpSender::new(stream, send);
+        let prepared = sender.prepare();
+        prepared.map_err(|error| self.failed("prepare", &error))?;
+        Ok(Connection { sender, udp })
+    }
+
+    fn open_udp(&self, stream: &TcpStream, way: UdpWay) -> Result<ByUdp, Fault> {
+        let failed = |error: std::io::Error| self.failed("udp", &error);
+        let here = stream.local_addr().map_err(failed)?.ip();
+        let there = stream.peer_addr().map_err(failed)?.ip();
+        let socket = UdpSocket::bind((here, 0)).map_err(failed)?;
+        let hello = Hello {
+            transport: Transport::Udp,
+            udp_port: socket.local_addr().map_err(failed)?.port(),
+            socket_buffer_bytes: way.socket_buffer_bytes as u64,
+        };
+        let (port, granted_bytes) = self.greet(stream, hello)?;
+        udp::connect(&socket, SocketAddr::new(there, port), way.datagram_bytes)?;
+        Ok(ByUdp {
+            socket,
+            datagrams: Datagrams::new(way.datagram_bytes),
+            buffer: SocketBuffer {
+                asked_bytes: hello.socket_buffer_bytes,
+                granted_bytes,
+            },
+            strays: 0,
+        })
+    }
+
+    fn connection(&mut self) -> Result<&mut Connection, Fault> {
+        let to = &self.to;
+        let missing = || Fault::new(format!("receiver {to}: it was not connected"));
+        self.connection.as_mut().ok_or_else(missing)
+    }
+
+    /// What the receiver says came.
+    fn ask(&mut self) -> Result<Came, Fault> {
+        let mut report = [0; Came::BYTES];
+        let connection = self.connection()?;
+        let mut stream = connection.sender.stream();
+        let asked = match &connection.udp {
+            Some(udp) => stream.write_all(&udp.datagrams.blocks().to_le_bytes()),
+            None => stream.write_all(&BlockHead::default().emit()),
+        };
+        let asked = asked.and_then(|()| stream.read_exact(&mut report));
+        asked.map_err(|error| self.failed("ask what came", &error))?;
+        Ok(Came::parse(&report))
+    }
+}
+
+impl Connection {
+    fn send(&mut self, head: &BlockHead, block: &[u8]) -> std::io::Result<()> {
+        match &mut self.udp {
+            Some(udp) => udp.datagrams.send(&udp.socket, [&head.emit(), block]),
+            None => self.sender.write(&head.emit(), block),
+        }
+    }
+}
+
+impl Sink for Remote {
+    fn prepare(&mut self) -> Result<(), Fault> {
+        self.connection = Some(self.open()?);
+        Ok(())
+    }
+
+    fn take(&mut self, block: &Block, expected: Option<u64>) -> Result<Option<u64>, Fault> {
+        let head = BlockHead {
+            bytes: block.label.bytes as u64,
+            stream: block.label.stream as u64,
+            events: block.label.events,
+            sum: expected,
+        };
+        let sent = self.connection()?.send(&head, block.bytes());
+        sent.map_err(|error| self.failed("send", &error))?;
+        self.sent.book(&head, expected);
+        Ok(None)
+    }
+
+    fn unfinished(&mut self, most: usize) -> Result<usize, Fault> {
+        let left = self.connection()?.sender.unfinished(most);
+        left.map_err(|error| self.failed("wait for what was sent without a copy", &error))
+    }
+
+    /// What the receiver says is compared with what was sent.
+    fn check(&mut self, _expected: &[u64]) -> Result<Checked, Fault> {
+        let came = self.ask()?;
+        if let Some(udp) = self.connection.as_mut().and_then(|all| all.udp.as_mut()) {
+            udp.strays = came.strays;
+        }
+        if came.wrong > 0 {
+            return Err(Fault::new(format!(
+                "receiver {}: {} blocks came with other bytes than were sent",
+                self.to, came.wrong
+            )));
+        }
+        let streams = self.sent.streams.iter().zip(&came.streams);
+        let lost: Option<Vec<(u64, u64)>> = streams
+            .map(|(sent, came)| {
+                let blocks = sent.blocks.checked_sub(came.blocks)?;
+                Some((blocks, sent.events.checked_sub(came.events)?))
+            })
+            .collect();
+        let lost = lost.filter(|lost| {
+            let is_all = lost.iter().all(|(blocks, _)| *blocks == 0);
+            let is_known = came.verified == self.sent.verified;
+            matches!(self.over, Over::Udp(_)) || (is_all && is_known)
+        });
+        let Some(lost) = lost else {
+            return Err(Fault::new(format!(
+                "receiver {}: {} blocks came, {} of them compared; {} and {} were sent",
+                self.to,
+                came.blocks(),
+                came.verified,
+                self.sent.blocks(),
+                self.sent.verified
+            )));
+        };
+        Ok(Checked {
+            verified: came.verified,
+            lost,
+        })
+    }
+
+    fn unconfirmed(&self) -> Option<&'static str> {
+        Some(UNCONFIRMED)
+    }
+
+    fn loses(&self) -> Option<&'static str> {
+        matches!(self.over, Over::Udp(_)).then_some(udp::LOST)
+    }
+
+    fn remarks(&self) -> Remarks {
+        let Some(connection) = &self.connection else {
+            return Remarks::default();
+        };
+        let Some(udp) = &connection.udp else {
+            return connection.sender.remarks();
+        };
+        let mut remarks = udp.buffer.remarks();
+        let strays = Counter::count("udp-datagrams-without-a-block", udp.strays);
+        remarks.counters.push(strays);
+        remarks
+    }
+}
