@@ -1,8 +1,4 @@
 //! Where the time of one thread goes. A wait is timed only when there is one: a thread that never waits reads no clock for it.
-//!
-//! A system call and a file in `/proc` say how long a thread was on a CPU and on the run queue. Reading both before and after each short
-//! wait took longer than handing over a block of 16 KiB: after the first waits only one in some is looked at so closely, and stands for
-//! the others.
 
 use daqmeter_record::path::PathThread;
 use daqmeter_sys::clock::monotonic_ns;
@@ -27,11 +23,6 @@ struct Moment {
     delay_ns: Option<u64>,
 }
 
-/// Waits that are all looked at closely.
-const FIRST: u64 = 64;
-/// From then on one in so many: no divisor of a usual number of buffers.
-const ONE_IN: u64 = 7;
-
 /// The account of one thread, kept by itself.
 #[derive(Debug)]
 pub(crate) struct Account {
@@ -43,7 +34,6 @@ pub(crate) struct Account {
     due_cpu_ns: u64,
     /// CPU time and run-queue delay within the waits.
     waiting: Moment,
-    waits: u64,
     pub(crate) blocks: u64,
 }
 
@@ -59,52 +49,27 @@ impl Account {
             due_ns: 0,
             due_cpu_ns: 0,
             waiting: Moment::default(),
-            waits: 0,
             blocks: 0,
         }
     }
 
     /// Waits, and books the time.
     pub(crate) fn wait<T>(&mut self, side: Side, work: impl FnOnce() -> T) -> T {
-        let stands_for = self.stands_for(side);
-        if stands_for == 0 {
-            let before_ns = monotonic_ns();
-            let done = work();
-            self.book(side, monotonic_ns().saturating_sub(before_ns));
-            return done;
-        }
         let before = moment(&self.times);
         let done = work();
         let passed = moment(&self.times).since(before);
-        self.book(side, passed.wall_ns);
-        if let Side::Due = side {
-            self.due_cpu_ns += passed.cpu_ns;
-        }
-        self.waiting.cpu_ns += passed.cpu_ns * stands_for;
-        let delay_ns = self.waiting.delay_ns.unwrap_or(0);
-        self.waiting.delay_ns = passed.delay_ns.map(|more| delay_ns + more * stands_for);
-        done
-    }
-
-    /// For how many waits the next one stands; none where it is not looked at closely. A sleep until a block is due is always.
-    fn stands_for(&mut self, side: Side) -> u64 {
-        if let Side::Due = side {
-            return 1;
-        }
-        self.waits += 1;
-        match self.waits {
-            ..=FIRST => 1,
-            later if (later - FIRST).is_multiple_of(ONE_IN) => ONE_IN,
-            _ => 0,
-        }
-    }
-
-    fn book(&mut self, side: Side, ns: u64) {
         match side {
-            Side::Input => self.input_ns += ns,
-            Side::Output => self.output_ns += ns,
-            Side::Due => self.due_ns += ns,
+            Side::Input => self.input_ns += passed.wall_ns,
+            Side::Output => self.output_ns += passed.wall_ns,
+            Side::Due => {
+                self.due_ns += passed.wall_ns;
+                self.due_cpu_ns += passed.cpu_ns;
+            }
         }
+        self.waiting.cpu_ns += passed.cpu_ns;
+        let delay_ns = self.waiting.delay_ns.unwrap_or(0);
+        self.waiting.delay_ns = passed.delay_ns.map(|more| delay_ns + more);
+        done
     }
 
     /// Closes the account.
@@ -202,26 +167,6 @@ mod tests {
         };
         let thread = shares(all, Moment::default(), PathThread::default());
         assert_eq!((thread.preempted_ns, thread.elsewhere_ns), (None, 500));
-    }
-
-    #[test]
-    fn waits_that_are_not_looked_at_closely_are_stood_for_by_others() {
-        const WAIT_NS: u64 = 20_000;
-        let waits = FIRST + 100 * ONE_IN;
-        let mut account = Account::begin();
-        for _ in 0..waits {
-            let until_ns = monotonic_ns() + WAIT_NS;
-            account.wait(Side::Input, || while monotonic_ns() < until_ns {});
-        }
-        let thread = account.end(PathThread::default());
-        assert!(thread.input_ns >= waits * WAIT_NS, "{thread:?}");
-        // These waits take CPU time, which is no work.
-        assert!(
-            thread.busy_ns < thread.cpu_ns / 4,
-            "{} of {}",
-            thread.busy_ns,
-            thread.cpu_ns
-        );
     }
 
     #[test]
