@@ -1,0 +1,196 @@
+//! Paths over sockets: receivers on other hosts, UDP and what it loses, ways to hand TCP its bytes. All on loopback.
+
+use daqmeter_path::{Path, PathRequest};
+
+use super::{BLOCKS, MEMORY, READ, fault, ran, record, text};
+
+/// A listener, and a sink that sends to it over that transport.
+fn listener(transport: &str) -> (std::net::TcpListener, String) {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let to = listener.local_addr().unwrap();
+    (listener, format!("kind = \"{transport}\"\nto = \"{to}\""))
+}
+
+/// Receives from so many senders, in a thread.
+fn receives(
+    listener: std::net::TcpListener,
+    senders: usize,
+) -> std::thread::JoinHandle<Vec<daqmeter_path::receiver::Came>> {
+    std::thread::spawn(move || {
+        let (stop, mut all) = (daqmeter_harness::StopFlag::default(), Vec::new());
+        let one = |_, came: Result<_, String>| {
+            all.push(came.unwrap());
+            if all.len() == senders {
+                stop.set();
+            }
+        };
+        daqmeter_path::receiver::serve(&listener, &stop, one).unwrap();
+        all
+    })
+}
+
+#[test]
+fn a_receiver_compares_every_known_byte_and_the_ledger_closes_over_both_sides() {
+    for transport in ["tcp", "udp"] {
+        let (listener, sink) = listener(transport);
+        let received = receives(listener, 4);
+        let source = "kind = \"digitizer\"\ndevices = [\"emu:l0..1\"]\nunpaced = true";
+        let stages = ["kind = \"convert\"\nfunction = 5"];
+        let record = ran(&text(source, &stages, &sink));
+        let run = record.path.unwrap();
+        assert_eq!(
+            (run.blocks, run.verified_blocks),
+            (2 * BLOCKS, 2 * BLOCKS),
+            "{transport}"
+        );
+        assert_eq!(run.payload_bytes, 2 * BLOCKS * 4096);
+        let delivered: Vec<u64> = record.ledgers.iter().map(|one| one.delivered).collect();
+        assert_eq!(delivered, [BLOCKS, BLOCKS]);
+        let changed = "kind = \"program\"\ncommand = [\"tr\", \"a-z\", \"A-Z\"]\nchanges = true";
+        let unknown = ran(&text(MEMORY, &[changed], &sink)).path.unwrap();
+        assert_eq!((unknown.blocks, unknown.verified_blocks), (BLOCKS, 0));
+        // Each run sends a few blocks beforehand, over a connection of its own.
+        let all = received.join().unwrap();
+        assert_eq!((all[1].blocks(), all[1].verified), (2 * BLOCKS, 2 * BLOCKS));
+        assert_eq!(all[3].blocks(), BLOCKS);
+    }
+}
+
+#[test]
+fn a_receiver_that_dies_ends_the_path_in_a_line_and_what_it_did_not_confirm_is_not_delivered() {
+    use std::io::Read;
+    let (listener, sink) = listener("tcp");
+    let dies = std::thread::spawn(move || {
+        // The blocks that are tried beforehand come; of the run some do.
+        let stop = daqmeter_harness::StopFlag::default();
+        daqmeter_path::receiver::serve(&listener, &stop.clone(), |_, _| stop.set()).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 32]).unwrap();
+        let welcome = [u64::from_le_bytes(*b"daqpath1"), 0, 0].map(u64::to_le_bytes);
+        std::io::Write::write_all(&mut stream, welcome.as_flattened()).unwrap();
+        stream.read_exact(&mut vec![0; 20 * 4096]).unwrap();
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let endless = |request: &mut PathRequest| request.blocks = None;
+    let record = record(folder.path(), &text(MEMORY, &[], &sink), endless);
+    dies.join().unwrap();
+    let fault = fault(&record);
+    assert!(
+        fault.contains("receiver 127.0.0.1:") && !fault.contains('\n'),
+        "{fault}"
+    );
+    let ledger = &record.ledgers[0];
+    assert!(ledger.closes() && ledger.delivered == 0, "{ledger}");
+    let unconfirmed = ledger.losses["sent, but the receiver did not say that they came"];
+    assert!(unconfirmed >= 20, "{ledger}");
+    let run = record.path.unwrap();
+    assert_eq!(run.blocks, unconfirmed);
+    assert_eq!(run.payload_bytes, 4096 * unconfirmed);
+}
+
+#[test]
+fn a_receiver_that_is_not_there_is_another_version_or_got_other_bytes_is_named() {
+    use std::io::{Read, Write};
+    let (listener, sink) = listener("tcp");
+    let lies = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 32]).unwrap();
+        let welcome = [u64::from_le_bytes(*b"daqpath1"), 0, 0].map(u64::to_le_bytes);
+        stream.write_all(welcome.as_flattened()).unwrap();
+        let blocks = 4 * (40 + 4096) + 40;
+        stream.read_exact(&mut vec![0; blocks]).unwrap();
+        let mut report = vec![0; 8 * 132];
+        report[16] = 3;
+        stream.write_all(&report).unwrap();
+        let (mut other, _) = listener.accept().unwrap();
+        other.write_all(b"HTTP/1.1 400 what?\r\n\r\n").unwrap();
+        let _ = other.read(&mut [0; 32]);
+    });
+    let folder = tempfile::tempdir().unwrap();
+    for wanted in [
+        "3 blocks came with other bytes than were sent",
+        "is no `daqmeter path serve` of this version",
+    ] {
+        let record = record(folder.path(), &text(MEMORY, &[], &sink), |_| {});
+        assert!(fault(&record).contains(wanted), "{}", fault(&record));
+    }
+    lies.join().unwrap();
+    let nobody = record(folder.path(), &text(MEMORY, &[], &sink), |_| {});
+    assert!(
+        fault(&nobody).contains("start `daqmeter path serve"),
+        "{}",
+        fault(&nobody)
+    );
+}
+
+#[test]
+fn what_udp_loses_is_a_loss_of_its_stream_or_fails_a_path_that_must_lose_nothing() {
+    // Blocks of 64 KiB in a socket that holds less than one, and a slow stage behind it.
+    let stages = [
+        "kind = \"udp\"\nsocket_buffer = \"4KiB\"",
+        "kind = \"wait\"\ntime = \"1ms\"",
+    ];
+    let lossy = text(MEMORY, &stages, READ)
+        .replace("4KiB\"\nbuffers", "64KiB\"\nbuffers")
+        .replace("[source]", "lossless = false\n[source]");
+    let record_of = |text: &str| record(tempfile::tempdir().unwrap().path(), text, |_| {});
+    let counted = record_of(&lossy);
+    assert!(counted.outcome.is_ok(), "{:?}", fault(&counted));
+    let ledger = &counted.ledgers[0];
+    let lost = ledger.losses["lost on the way over UDP"];
+    assert!(ledger.closes() && lost > 0, "{ledger}");
+    assert_eq!((ledger.issued, ledger.delivered + lost), (BLOCKS, BLOCKS));
+    let run = counted.path.as_ref().unwrap();
+    assert_eq!(
+        (run.blocks, run.verified_blocks),
+        (ledger.delivered, ledger.delivered)
+    );
+    assert_eq!(counted.counter("udp-buffer-asked"), Some(4096.0));
+    let lossless = lossy.replace("lossless = false", "lossless = true");
+    let failed = record_of(&lossless);
+    let fault = fault(&failed);
+    assert!(
+        fault.contains("lost on the way over UDP, 1 so far: give the path a lower rate"),
+        "{fault}"
+    );
+    assert!(failed.ledgers[0].closes(), "{}", failed.ledgers[0]);
+}
+
+#[test]
+fn sends_by_io_uring_carry_every_block_or_are_refused_before_the_run() {
+    let stage = "kind = \"tcp\"\nsend = \"io-uring\"";
+    let text = text(MEMORY, &[stage], READ);
+    // A sandbox may have no io_uring.
+    match Path::parse(&text, "a.toml") {
+        Ok(_) => {
+            let run = ran(&text).path.unwrap();
+            assert_eq!((run.blocks, run.verified_blocks), (BLOCKS, BLOCKS));
+        }
+        Err(error) => {
+            let error = error.to_string();
+            assert!(error.starts_with("a.toml:9: stage 1: send: this kernel does not send by"));
+            assert!(
+                error.ends_with("write \"copy\", or leave it out"),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_send_without_a_copy_that_the_kernel_copied_is_counted_and_noted() {
+    let stage = "kind = \"tcp\"\nsend = \"zerocopy\"";
+    let folder = tempfile::tempdir().unwrap();
+    let record = record(folder.path(), &text(MEMORY, &[stage], READ), |_| {});
+    // Where a socket of the host cannot, the path was refused before.
+    assert!(record.outcome.is_ok(), "{:?}", fault(&record));
+    let (sends, copied) = (
+        record.counter("zerocopy-sends").unwrap(),
+        record.counter("zerocopy-copied").unwrap(),
+    );
+    // Loopback copies all of them.
+    assert!(sends >= BLOCKS as f64 && copied == sends);
+    let note = "the kernel copied 100 % of what was to be sent without a copy";
+    assert!(record.warnings.iter().any(|one| one.starts_with(note)));
+}
