@@ -35,20 +35,43 @@ pub fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
 /// Writes each request as its engine writes it today, so that equal requests of older records, of plans and of the command line
 /// have equal keys. What no engine here can read stays as it is.
 pub fn write_requests_as_today(records: &mut [RunRecord]) {
-    let engines = engines(0);
-    let today = |workload: &Workload| {
-        let engine = engines.iter().find(|engine| engine.name() == workload.kind);
-        engine.and_then(|engine| engine.canonical(workload))
-    };
-    // Records that ask the same share what they ask: each is written anew once.
-    let mut known: HashMap<_, (Arc<Workload>, Option<Arc<Workload>>)> = HashMap::new();
-    for record in records {
-        let asked = &record.workload;
-        let (_, canonical) = known
-            .entry(Arc::as_ptr(asked))
-            .or_insert_with(|| (Arc::clone(asked), today(asked).map(Arc::new)));
-        if let Some(workload) = canonical {
-            record.workload = Arc::clone(workload);
+    RequestsAsToday::default().write(records);
+}
+
+/// [`write_requests_as_today`] for records that come part by part.
+pub struct RequestsAsToday {
+    engines: Vec<Box<dyn Engine>>,
+    /// Records that ask the same share what they ask: each is written anew once. What was asked is kept with it, so that its place
+    /// in memory stays its own.
+    known: HashMap<*const Workload, (Arc<Workload>, Option<Arc<Workload>>)>,
+}
+
+impl Default for RequestsAsToday {
+    fn default() -> RequestsAsToday {
+        RequestsAsToday {
+            engines: engines(0),
+            known: HashMap::new(),
+        }
+    }
+}
+
+impl RequestsAsToday {
+    /// Writes what these records asked as today.
+    pub fn write(&mut self, records: &mut [RunRecord]) {
+        let engines = &self.engines;
+        let today = |workload: &Workload| {
+            let engine = engines.iter().find(|engine| engine.name() == workload.kind);
+            engine.and_then(|engine| engine.canonical(workload))
+        };
+        for record in records {
+            let asked = &record.workload;
+            let (_, canonical) = self
+                .known
+                .entry(Arc::as_ptr(asked))
+                .or_insert_with(|| (Arc::clone(asked), today(asked).map(Arc::new)));
+            if let Some(workload) = canonical {
+                record.workload = Arc::clone(workload);
+            }
         }
     }
 }
@@ -124,7 +147,12 @@ mod tests {
         let unknown = Workload::new("of another time").with("size", 1_u64);
         let mut records = [record(older.clone()), record(unknown.clone())];
         assert_ne!(older.key(), today.workload().key());
+        // In parts as at once: records of several parts share what they asked.
+        let mut parts = records.clone();
+        let mut requests = RequestsAsToday::default();
+        parts.chunks_mut(1).for_each(|part| requests.write(part));
         write_requests_as_today(&mut records);
+        assert_eq!(parts, records);
         assert_eq!(*records[0].workload, today.workload());
         assert_eq!(*records[1].workload, unknown);
     }

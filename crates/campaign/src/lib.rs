@@ -20,7 +20,7 @@ pub mod whatif;
 
 pub use budget::{Budget, Spend};
 pub use drawn::{DrawnPath, drawn_path};
-pub use engines::{card_families, engines, write_requests_as_today};
+pub use engines::{RequestsAsToday, card_families, engines, write_requests_as_today};
 pub use plan::{Order, Plan, PlanError, json_schema};
 pub use point::PlannedPoint;
 pub use run::{Done, Options, Runner, Watch};

@@ -1,13 +1,27 @@
 //! Files of records, as they are named on the command line: themselves, or folders of them.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use daqmeter_record::RunRecord;
 
-use crate::output::{Failure, read_records, tell};
+use crate::output::{Failure, read_parts, tell};
 
 /// Records of files and folders.
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
+    let mut records = Vec::new();
+    read_all_parts(paths, |part| {
+        records.extend(part);
+        ControlFlow::Continue(())
+    })?;
+    Ok(records)
+}
+
+/// The same part by part, as they are read; how many records there were.
+pub(crate) fn read_all_parts(
+    paths: &[PathBuf],
+    mut take: impl FnMut(Vec<RunRecord>) -> ControlFlow<()>,
+) -> Result<usize, Failure> {
     let files = files_of(paths)?;
     if files.is_empty() {
         return Err(Failure::refused(format!(
@@ -15,7 +29,7 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
             shown(paths)
         )));
     }
-    let mut records = Vec::new();
+    let mut records = 0;
     for file in &files {
         // A file that was named must hold something; one of a folder may be of a run that has not measured anything yet.
         let may_be_empty = !paths.contains(file);
@@ -23,9 +37,9 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
             tell(&format!("daqmeter: {}: is empty, left out", file.display()));
             continue;
         }
-        records.extend(read_records(std::slice::from_ref(file))?);
+        records += read_parts(file, &mut take)?;
     }
-    if records.is_empty() {
+    if records == 0 {
         return Err(Failure::refused(format!(
             "{}: none of {} files holds a record that this daqmeter can read",
             shown(paths),

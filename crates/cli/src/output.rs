@@ -6,11 +6,12 @@
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use daqmeter_campaign::write_requests_as_today;
+use daqmeter_campaign::RequestsAsToday;
 use daqmeter_record::file::Replacement;
 use daqmeter_record::{RunRecord, jsonl, sanitise};
 
@@ -225,41 +226,71 @@ pub(crate) fn write_with<T, E: Display>(
 pub(crate) fn read_records(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
     let mut records = Vec::new();
     for path in paths {
-        let contents = read_file(path)?;
-        if contents.records.is_empty() {
-            return Err(Failure::refused(format!(
-                "{}: holds no record that this daqmeter can read",
-                path.display()
-            )));
-        }
-        records.extend(contents.records);
+        read_parts(path, |part| {
+            records.extend(part);
+            ControlFlow::Continue(())
+        })?;
     }
     Ok(records)
 }
 
+/// The same of one file, part by part as they are read; how many records there were.
+pub(crate) fn read_parts(
+    path: &Path,
+    take: impl FnMut(Vec<RunRecord>) -> ControlFlow<()>,
+) -> Result<usize, Failure> {
+    match read_file_parts(path, take)? {
+        0 => Err(Failure::refused(format!(
+            "{}: holds no record that this daqmeter can read",
+            path.display()
+        ))),
+        records => Ok(records),
+    }
+}
+
 /// Reads one file, which may hold nothing, and tells what could not be read.
-pub(crate) fn read_file(path: &Path) -> Result<jsonl::Contents, Failure> {
+pub(crate) fn read_file(path: &Path) -> Result<Vec<RunRecord>, Failure> {
+    let mut records = Vec::new();
+    read_file_parts(path, |part| {
+        records.extend(part);
+        ControlFlow::Continue(())
+    })?;
+    Ok(records)
+}
+
+fn read_file_parts(
+    path: &Path,
+    mut take: impl FnMut(Vec<RunRecord>) -> ControlFlow<()>,
+) -> Result<usize, Failure> {
     /// So many lines that cannot be read are told one by one.
     const MAX_LINES_REPORTED: usize = 10;
     let shown = path.display();
     let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));
-    let mut contents = if path.as_os_str() == "-" {
-        jsonl::read_printable(io::stdin().lock()).map_err(refused)?
+    let (mut records, mut errors) = (0, Vec::new());
+    let mut requests = RequestsAsToday::default();
+    let part = |mut part: jsonl::Contents| {
+        requests.write(&mut part.records);
+        records += part.records.len();
+        errors.append(&mut part.errors);
+        take(part.records)
+    };
+    if path.as_os_str() == "-" {
+        jsonl::read_printable_parts(io::stdin().lock(), part).map_err(refused)?;
     } else {
         let file = File::open(path).map_err(refused)?;
-        jsonl::read_printable(io::BufReader::with_capacity(1 << 20, file)).map_err(refused)?
-    };
-    write_requests_as_today(&mut contents.records);
-    for error in contents.errors.iter().take(MAX_LINES_REPORTED) {
+        jsonl::read_printable_parts(io::BufReader::with_capacity(1 << 20, file), part)
+            .map_err(refused)?;
+    }
+    for error in errors.iter().take(MAX_LINES_REPORTED) {
         tell(&format!("daqmeter: {shown}: {error}"));
     }
-    if contents.errors.len() > MAX_LINES_REPORTED {
+    if errors.len() > MAX_LINES_REPORTED {
         tell(&format!(
             "daqmeter: {shown}: {} more lines could not be read",
-            contents.errors.len() - MAX_LINES_REPORTED
+            errors.len() - MAX_LINES_REPORTED
         ));
     }
-    Ok(contents)
+    Ok(records)
 }
 
 #[cfg(test)]

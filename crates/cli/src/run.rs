@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 /// The records of an earlier run that this one goes on from.
 fn known(arguments: &Arguments) -> Result<Vec<RunRecord>, Failure> {
     match (&arguments.common.out, arguments.resume) {
-        (Some(out), true) if out.is_file() => Ok(read_file(out)?.records),
+        (Some(out), true) if out.is_file() => read_file(out),
         (None, true) => Err(Failure::refused(
             "--resume looks for measured points in a file: name it with --records",
         )),

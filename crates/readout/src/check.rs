@@ -4,12 +4,13 @@
 
 mod elink;
 mod resync;
+mod share;
 mod tables;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 
 use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
 use daqmeter_wire::felix::decoder::{Counts, most_subchunks};
@@ -19,6 +20,8 @@ use crate::fragment::Finding;
 use elink::{ElinkCheck, Place};
 pub(crate) use resync::places;
 use resync::{MAX_LOOK_AHEAD, Next, Recognised, next_start, recognise};
+use share::Share;
+pub use share::{MAX_THREADS, check, check_watched};
 use tables::fault;
 pub use tables::{Checked, Row};
 
@@ -53,10 +56,12 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Checker {
     options: Options,
+    share: Share,
     format: Option<Format>,
     elinks: BTreeMap<u16, ElinkCheck>,
     room: Vec<Subchunk>,
-    messages: Vec<String>,
+    /// Each with the byte that its block begins with.
+    messages: Vec<(u64, String)>,
     messages_left_out: u64,
     /// Of the block at hand: places in it, and what was found there.
     findings: Vec<(usize, Finding)>,
@@ -87,77 +92,27 @@ pub enum CheckError {
     Short(usize),
 }
 
-/// Read at a time: stays in the second-level cache between the copy and the check.
-const READ_BYTES: usize = 512 << 10;
-/// Buffers that are read ahead.
-const READ_AHEAD: usize = 4;
-
-/// Checks all that a reader gives, which reads ahead in a thread of its own.
-///
-/// # Errors
-/// When it cannot be read, or no block begins in its first MiB.
-pub fn check(from: impl Read + Send, options: &Options) -> Result<Checked, CheckError> {
-    check_watched(from, options, |_| {})
-}
-
-/// The same; `watch` is shown the checker after each part of about half a megabyte.
-///
-/// # Errors
-/// As [`check`].
-pub fn check_watched(
-    mut from: impl Read + Send,
-    options: &Options,
-    mut watch: impl FnMut(&Checker),
-) -> Result<Checked, CheckError> {
-    let mut checker = Checker::new(options.clone());
-    let (full_in, full) = std::sync::mpsc::sync_channel::<io::Result<(Vec<u8>, usize)>>(READ_AHEAD);
-    let (empty_in, empty) = std::sync::mpsc::channel();
-    for _ in 0..READ_AHEAD {
-        // The receiver is in this function: nobody has gone away.
-        let _ = empty_in.send(vec![0; READ_BYTES]);
-    }
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            while let Ok(mut buffer) = empty.recv() {
-                let got = fill(&mut from, &mut buffer);
-                let last = !matches!(got, Ok(got) if got > 0);
-                if full_in.send(got.map(|got| (buffer, got))).is_err() || last {
-                    break;
-                }
-            }
-        });
-        for part in full {
-            let (buffer, got) = part?;
-            checker.take(&buffer[..got])?;
-            watch(&checker);
-            // At the end nobody wants it back.
-            let _ = empty_in.send(buffer);
-        }
-        // The reading thread waits for buffers where the check ended early.
-        drop(empty_in);
-        checker.finish()
-    })
-}
-
-/// Reads until the buffer is full or the end is reached.
-fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut done = 0;
-    while done < buffer.len() {
-        match from.read(&mut buffer[done..]) {
-            Ok(0) => break,
-            Ok(got) => done += got,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(done)
+/// How far a check is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Blocks so far, those with bad starts among them.
+    pub blocks: u64,
+    /// Bytes so far, without what still waits for the rest of its block.
+    pub bytes: u64,
+    /// Faults so far.
+    pub faults: u64,
 }
 
 impl Checker {
     /// A checker before the first block.
     pub fn new(options: Options) -> Checker {
+        Checker::of_share(options, Share::Whole)
+    }
+
+    fn of_share(options: Options, share: Share) -> Checker {
         Checker {
             options,
+            share,
             format: None,
             elinks: BTreeMap::new(),
             room: Vec::new(),
@@ -194,19 +149,13 @@ impl Checker {
         Ok(())
     }
 
-    /// Blocks so far, those with bad starts among them.
-    pub fn blocks(&self) -> u64 {
-        self.blocks
-    }
-
-    /// Bytes so far, without what still waits for the rest of its block.
-    pub fn bytes(&self) -> u64 {
-        self.position
-    }
-
-    /// Faults so far.
-    pub fn faults(&self) -> u64 {
-        self.faults.values().sum()
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        Progress {
+            blocks: self.blocks,
+            bytes: self.position,
+            faults: self.faults.values().sum(),
+        }
     }
 
     fn block_bytes(&self) -> usize {
@@ -233,7 +182,9 @@ impl Checker {
                 return Ok(at);
             }
             if header.magic == format.magic {
-                if let Some(ahead) = left.get(2 * size..3 * size) {
+                if let Some(ahead) = left.get(2 * size..3 * size)
+                    && self.share.may_be_own(ahead)
+                {
                     daqmeter_kernels::prefetch(ahead);
                 }
                 self.block(format, header, &left[..size]);
@@ -255,8 +206,10 @@ impl Checker {
                     self.bad_start(head);
                 }
             } else {
-                self.fault(fault::NO_BLOCK, || format!("{skip} bytes skipped"));
-                self.skipped_bytes += skip as u64;
+                if self.share.has_what_is_no_block() {
+                    self.fault(fault::NO_BLOCK, || format!("{skip} bytes skipped"));
+                    self.skipped_bytes += skip as u64;
+                }
                 self.position += skip as u64;
             }
             at += skip;
@@ -264,9 +217,11 @@ impl Checker {
     }
 
     fn bad_start(&mut self, head: [u8; HEADER_BYTES]) {
-        self.fault(fault::BAD_START, || {
-            format!("{:#010x}", u32::from_le_bytes(head))
-        });
+        if self.share.has_what_is_no_block() {
+            self.fault(fault::BAD_START, || {
+                format!("{:#010x}", u32::from_le_bytes(head))
+            });
+        }
         let header = Header::parse(head);
         if let Some(elink) = self.elinks.get_mut(&header.elink.number()) {
             elink.bad_start(header);
@@ -302,8 +257,8 @@ impl Checker {
     fn message(&mut self, what: &'static str, more: impl FnOnce() -> String) {
         if self.messages.len() < self.options.max_messages {
             let (position, block) = (self.position, self.blocks);
-            self.messages
-                .push(format!("block {block} @ {position:#x}: {what}: {}", more()));
+            let message = format!("block {block} @ {position:#x}: {what}: {}", more());
+            self.messages.push((position, message));
         } else {
             self.messages_left_out += 1;
         }
@@ -311,9 +266,10 @@ impl Checker {
 
     fn block(&mut self, format: Format, header: Header, block: &[u8]) {
         let is_skipped = self.blocks < self.options.skip_blocks;
+        let number = header.elink.number();
         if !is_skipped
-            && (self.options.elinks.is_empty()
-                || self.options.elinks.contains(&header.elink.number()))
+            && (self.options.elinks.is_empty() || self.options.elinks.contains(&number))
+            && self.share.is_own(number)
         {
             self.checked_blocks += 1;
             self.checked_block(format, header, block);
@@ -433,19 +389,46 @@ impl Checker {
     ///
     /// # Errors
     /// When there was no block at all.
-    pub fn finish(mut self) -> Result<Checked, CheckError> {
+    pub fn finish(self) -> Result<Checked, CheckError> {
+        Checker::joined(vec![self])
+    }
+
+    /// The end of the bytes for checkers that shared them, in the order of their shares.
+    fn joined(mut shares: Vec<Checker>) -> Result<Checked, CheckError> {
+        for checker in &mut shares {
+            checker.end()?;
+        }
+        let mut all = shares.remove(0);
+        for share in shares {
+            all.elinks.extend(share.elinks);
+            all.checked_blocks += share.checked_blocks;
+            all.messages_left_out += share.messages_left_out;
+            all.messages.extend(share.messages);
+            for (what, count) in share.faults {
+                *all.faults.entry(what).or_default() += count;
+            }
+        }
+        Ok(all.checked())
+    }
+
+    /// What waits for the rest of its block waits in vain.
+    fn end(&mut self) -> Result<(), CheckError> {
         let rest = std::mem::take(&mut self.rest);
         let done = self.blocks_of(&rest, true)?;
         let left = rest.len() - done;
         if self.format.is_none() {
             return Err(CheckError::Short(left));
         }
-        if left > 0 {
+        if left > 0 && self.share.has_what_is_no_block() {
             self.fault(fault::CUT_OFF, || {
                 format!("the last {left} bytes are not a whole block")
             });
             self.skipped_bytes += left as u64;
         }
+        Ok(())
+    }
+
+    fn checked(mut self) -> Checked {
         let rows: Vec<Row> = self
             .elinks
             .iter()
@@ -461,16 +444,21 @@ impl Checker {
         ];
         self.faults
             .extend(counted.into_iter().filter(|(_, count)| *count > 0));
-        Ok(Checked {
+        // Those of one block are of one share, in their order.
+        self.messages.sort_by_key(|(position, _)| *position);
+        let kept = self.messages.len().min(self.options.max_messages);
+        let left_out = self.messages_left_out + (self.messages.len() - kept) as u64;
+        let messages = self.messages.into_iter().take(kept);
+        Checked {
             blocks: self.blocks,
             checked_blocks: self.checked_blocks,
-            block_bytes: self.block_bytes(),
+            block_bytes: self.format.map_or(0, |format| format.block_bytes),
             rows,
             faults: self.faults,
-            messages: self.messages,
-            messages_left_out: self.messages_left_out,
+            messages: messages.map(|(_, message)| message).collect(),
+            messages_left_out: left_out,
             skipped_bytes: self.skipped_bytes,
-        })
+        }
     }
 }
 

@@ -193,9 +193,11 @@ fn speed_change(record: &RunRecord) -> Option<f64> {
 
 /// What makes a record unsound; nothing where it is sound, or too short to tell.
 pub fn of(record: &RunRecord) -> Vec<Disturbance> {
-    let Some(accounts) = Accounts::of(record) else {
-        return Vec::new();
-    };
+    Accounts::of(record).map_or(Vec::new(), |accounts| judged(record, &accounts))
+}
+
+/// What makes a record with these accounts unsound.
+fn judged(record: &RunRecord, accounts: &Accounts) -> Vec<Disturbance> {
     let speed = speed_change(record).filter(|change| change.abs() > SPEED);
     let mut found = accounts.judged();
     found.extend(speed.map(Disturbance::Speed));
@@ -222,9 +224,9 @@ impl Conditions {
             let Some(accounts) = Accounts::of(record) else {
                 continue;
             };
-            sum.add(accounts);
             found.points += 1;
-            found.disturbed += usize::from(!of(record).is_empty());
+            found.disturbed += usize::from(!judged(record, &accounts).is_empty());
+            sum.add(accounts);
         }
         found.disturbances = sum.judged();
         found

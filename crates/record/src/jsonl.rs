@@ -1,15 +1,17 @@
 //! JSON lines: one record a line, each flushed as it is written. Reading keeps what can be kept and names the rest.
 
-use std::collections::{HashMap, VecDeque};
+mod known;
+
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, Read, Seek, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
 use crate::older::as_today;
-use crate::{Host, RunRecord, SCHEMA_VERSION, Workload, sanitise};
+use crate::{RunRecord, SCHEMA_VERSION, sanitise};
+use known::Known;
 
 /// Longest line that is read. A record of the largest run stays far below; a longer line is not one of ours.
 pub const MAX_LINE_BYTES: usize = 64 << 20;
@@ -168,11 +170,36 @@ pub fn printable(record: RunRecord) -> RunRecord {
     }
 }
 
+/// [`read_printable`] part by part, in the order of the file, for what does not need all records at once: a part is taken while the
+/// next ones are parsed. Breaking off ends the reading.
+///
+/// # Errors
+/// As [`read`]; the parts before were taken.
+pub fn read_printable_parts(
+    source: impl BufRead,
+    take: impl FnMut(Contents) -> ControlFlow<()>,
+) -> io::Result<()> {
+    read_parts(source, parse_printable, take)
+}
+
 /// How a line becomes a record.
 type Parse = fn(&[u8], usize, &Known) -> Result<RunRecord, LineError>;
 
-fn read_with(mut source: impl BufRead, parse: Parse) -> io::Result<Contents> {
+fn read_with(source: impl BufRead, parse: Parse) -> io::Result<Contents> {
     let mut contents = Contents::default();
+    read_parts(source, parse, |mut part| {
+        contents.errors.append(&mut part.errors);
+        contents.records.append(&mut part.records);
+        ControlFlow::Continue(())
+    })?;
+    Ok(contents)
+}
+
+fn read_parts(
+    mut source: impl BufRead,
+    parse: Parse,
+    mut take: impl FnMut(Contents) -> ControlFlow<()>,
+) -> io::Result<()> {
     let known = Known::default();
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
     let mut line = 0;
@@ -184,12 +211,16 @@ fn read_with(mut source: impl BufRead, parse: Parse) -> io::Result<Contents> {
         Ok(batches)
     };
     let mut batches = round(&mut source)?;
-    loop {
+    let mut before = Vec::new();
+    while !batches.is_empty() {
         let ended = batches.last().is_none_or(|batch| batch.last);
-        // The next round is read while this one is parsed.
-        let (parsed, next) = std::thread::scope(|scope| {
+        // The next round is read, and the one before taken, while this one is parsed.
+        let (parsed, next, taken) = std::thread::scope(|scope| {
             let running: Vec<_> = match &batches[..] {
-                [only] if ended => return (vec![only.parse(parse, &known)], Ok(Vec::new())),
+                [only] if ended => {
+                    let taken = before.drain(..).try_for_each(&mut take);
+                    return (vec![only.parse(parse, &known)], Ok(Vec::new()), taken);
+                }
                 all => all
                     .iter()
                     .map(|batch| scope.spawn(|| batch.parse(parse, &known)))
@@ -200,20 +231,26 @@ fn read_with(mut source: impl BufRead, parse: Parse) -> io::Result<Contents> {
             } else {
                 round(&mut source)
             };
+            let taken = before.drain(..).try_for_each(&mut take);
             let parsed = running
                 .into_iter()
                 .map(|thread| thread.join().expect("parsing does not panic"));
-            (parsed.collect::<Vec<Contents>>(), next)
+            (parsed.collect::<Vec<Contents>>(), next, taken)
         });
-        for mut part in parsed {
-            contents.errors.append(&mut part.errors);
-            contents.records.append(&mut part.records);
+        if taken.is_break() {
+            return Ok(());
         }
-        if ended {
-            return Ok(contents);
-        }
-        batches = next?;
+        before = parsed;
+        batches = match next {
+            Ok(next) => next,
+            Err(error) => {
+                let _ = before.drain(..).try_for_each(&mut take);
+                return Err(error);
+            }
+        };
     }
+    let _ = before.drain(..).try_for_each(&mut take);
+    Ok(())
 }
 
 /// Consecutive lines.
@@ -314,6 +351,18 @@ const PRESENT: &str = "{\"schema\":1,";
 /// # Errors
 /// When it is not a record or one of a newer schema.
 pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
+    as_written(bytes, line).map(finished)
+}
+
+/// A record that was read whole, as this version would have written it.
+fn finished(mut record: RunRecord) -> RunRecord {
+    as_today(&mut record);
+    trim(&mut record);
+    record
+}
+
+/// The record as its line has it.
+fn as_written(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
     #[derive(serde::Deserialize)]
     struct Version {
         schema: u64,
@@ -323,99 +372,32 @@ pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
         why: error.to_string(),
     };
     // Most lines are of this version and say so first: they need no second look.
-    if bytes.starts_with(PRESENT.as_bytes()) {
-        let mut record: RunRecord = serde_json::from_slice(bytes).map_err(malformed)?;
-        as_today(&mut record);
-        trim(&mut record);
-        return Ok(record);
+    if !bytes.starts_with(PRESENT.as_bytes()) {
+        // The version first: a newer record may well not parse, and "use the newer daqmeter" is the better answer then.
+        let version: Version = serde_json::from_slice(bytes).map_err(malformed)?;
+        if version.schema > u64::from(SCHEMA_VERSION) {
+            return Err(LineError::Newer {
+                line,
+                found: version.schema,
+            });
+        }
     }
-    // The version first: a newer record may well not parse, and "use the newer daqmeter" is the better answer then.
-    let version: Version = serde_json::from_slice(bytes).map_err(malformed)?;
-    if version.schema > u64::from(SCHEMA_VERSION) {
-        return Err(LineError::Newer {
-            line,
-            found: version.schema,
-        });
-    }
-    let mut record = serde_json::from_slice(bytes).map_err(malformed)?;
-    as_today(&mut record);
-    Ok(record)
+    serde_json::from_slice(bytes).map_err(malformed)
 }
 
 /// [`parse_line`] of one line of many: what the lines before said as well is shared with them.
 fn parse_sharing(bytes: &[u8], line: usize, known: &Known) -> Result<RunRecord, LineError> {
-    let mut record = match known.without_host(bytes) {
+    let parts = known.parts(bytes);
+    let record = match parts.rest() {
         // What is wrong is said of the line as it is.
-        Some((rest, host)) => parse_line(&rest, line)
-            .map(|record| RunRecord { host, ..record })
-            .or_else(|_| parse_line(bytes, line))?,
-        None => parse_line(bytes, line)?,
+        Some(rest) => as_written(&rest, line)
+            .map(|record| parts.put_into(record))
+            .or_else(|_| as_written(bytes, line))?,
+        None => as_written(bytes, line)?,
     };
-    known.share_workload(&mut record);
+    let mut record = finished(record);
+    known.share_workload(&mut record, &parts);
     Ok(record)
-}
-
-/// As many hosts are remembered while a file is read.
-const MAX_HOSTS: usize = 16;
-
-/// The end of a line from `,"host":` on, and the host in it.
-type HostEnd = (Box<[u8]>, Arc<Host>);
-
-/// What records of one file have in common, so that it is parsed and held once.
-#[derive(Default)]
-struct Known {
-    hosts: Mutex<VecDeque<HostEnd>>,
-    /// By their fingerprints; of two that have the same, the first.
-    workloads: Mutex<HashMap<u64, Arc<Workload>>>,
-}
-
-impl Known {
-    /// What a line says before its host, as a line by itself, and the host. None where the host is not the last that it says.
-    fn without_host(&self, line: &[u8]) -> Option<(Vec<u8>, Arc<Host>)> {
-        const KEY: &[u8] = b",\"host\":";
-        let known = lock(&self.hosts).iter().find_map(|(end, host)| {
-            let before = line.strip_suffix(&**end)?;
-            Some((before, Arc::clone(host)))
-        });
-        let (before, host) = match known {
-            Some(known) => known,
-            None => {
-                let (before, end) = line.split_at(memchr::memmem::rfind(line, KEY)?);
-                // A whole host and one bracket more, which ends the line: it is the record's own.
-                let object = end[KEY.len()..].trim_ascii_end().strip_suffix(b"}")?;
-                let host = serde_json::from_slice(object).ok()?;
-                (before, self.remember(end, host))
-            }
-        };
-        Some(([before, KEY, b"null}"].concat(), host))
-    }
-
-    /// The same host, shared with the lines before that wrote it in another way.
-    fn remember(&self, end: &[u8], host: Host) -> Arc<Host> {
-        let mut hosts = lock(&self.hosts);
-        let same = hosts.iter().find(|(_, known)| **known == host);
-        let host = same.map_or_else(|| Arc::new(host), |(_, known)| Arc::clone(known));
-        hosts.truncate(MAX_HOSTS - 1);
-        hosts.push_front((end.into(), Arc::clone(&host)));
-        host
-    }
-
-    /// Lets a record share the workload of records before it that were asked the same.
-    fn share_workload(&self, record: &mut RunRecord) {
-        let fingerprint = record.workload.fingerprint();
-        let mut workloads = lock(&self.workloads);
-        let known = workloads
-            .entry(fingerprint)
-            .or_insert_with(|| Arc::clone(&record.workload));
-        if *known == record.workload {
-            record.workload = Arc::clone(known);
-        }
-    }
-}
-
-/// What is known stays true whatever became of the thread that found it.
-fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
-    known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn parse_printable(bytes: &[u8], line: usize, known: &Known) -> Result<RunRecord, LineError> {
@@ -517,8 +499,10 @@ fn read_line(source: &mut impl BufRead, bytes: &mut Vec<u8>) -> io::Result<LineR
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::{EngineInfo, Lane, Outcome, Stage};
+    use crate::{EngineInfo, Host, Lane, Outcome, Stage, Workload};
     use proptest::prelude::*;
 
     fn record(samples: Vec<u64>) -> RunRecord {
@@ -668,6 +652,58 @@ mod tests {
         assert_eq!(after, before);
         let shares = |at: usize| Arc::ptr_eq(&after[0].workload, &after[at].workload);
         assert_eq!((shares(1), shares(2)), (false, true));
+    }
+
+    /// A line whose workload is known by its text is the record that it is by itself; what is wrong beside it is said of the line.
+    #[test]
+    fn a_line_is_the_same_record_whether_its_workload_is_known_or_not() {
+        let whole = String::from_utf8(to_line(&record(vec![1]))).unwrap();
+        let text = |workload: &Workload| serde_json::to_string(workload).unwrap();
+        let asked = text(&record(vec![]).workload);
+        let other = text(&Workload::new("null").with("ops", 4_u64));
+        let with = |from: &str, to: &str| whole.replacen(from, to, 1);
+        let lines = [
+            with("\"tool\":{", &format!("\"tool\":{{\"workload\":{asked},")),
+            with(&asked, &asked.replacen(',', ", ", 1)),
+            with(&asked, &other),
+            with("\"lanes\":[", "\"lanes\":7,\"x\":["),
+            with("\"outcome\"", &format!("\"workload\":{other},\"outcome\"")),
+            with(&asked, "null"),
+        ];
+        for line in lines {
+            let alone = parse_line(line.trim_end().as_bytes(), 2);
+            let contents = read([&*whole, &*line].concat().as_bytes()).unwrap();
+            let beside = contents.records.into_iter().nth(1);
+            let beside = beside.ok_or_else(|| contents.errors[0].clone());
+            assert_eq!(beside, alone, "{line}");
+        }
+    }
+
+    #[test]
+    fn parts_come_in_order_and_no_more_of_them_when_it_is_broken_off() {
+        let bytes: Vec<u8> = (0..300)
+            .flat_map(|at| to_line(&record(vec![at; 10_000])))
+            .collect();
+        let (mut parts, mut seen) = (0, Vec::new());
+        let samples = |part: Contents| {
+            let records = part.records.into_iter();
+            records.map(|record| record.lanes[0].stages[0].sample_ns[0])
+        };
+        read_printable_parts(&bytes[..], |part| {
+            parts += 1;
+            seen.extend(samples(part));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert_eq!(seen, (0..300).collect::<Vec<_>>());
+        assert!(parts > 1);
+        let mut first = 0;
+        read_printable_parts(&bytes[..], |part| {
+            first += samples(part).len();
+            ControlFlow::Break(())
+        })
+        .unwrap();
+        assert!(first > 0 && first < 300, "{first}");
     }
 
     /// What ends a line is taken for its host only where it is the record's own and whole.

@@ -29,6 +29,9 @@ pub(crate) struct Chain {
 
 /// Every path of the records, by its fastest run; what failed is left out.
 pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
+    if all.iter().all(|record| record.path.is_none()) {
+        return Vec::new();
+    }
     let is_unsound = Conditions::of(all).are_unsound();
     let usable = rate::usable(all);
     let newest = proved(&usable);

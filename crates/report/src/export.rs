@@ -4,8 +4,10 @@
 //! ([`series`]). Names of columns carry
 //! their unit last, as in the record; parameters of workloads are columns of their own, `param.<name>`.
 
+use std::sync::Arc;
+
 use daqmeter_record::units::plural;
-use daqmeter_record::{Lane, RunRecord, Stage};
+use daqmeter_record::{Lane, RunRecord, Stage, Workload};
 
 use crate::frame::{Cell, Rows};
 pub use crate::frame::{Column, Frame, Names};
@@ -166,35 +168,59 @@ fn outcome(rows: &mut Rows, row: &Row) {
 
 /// One row for each sample, in the order in which they were taken.
 pub fn samples(records: &[RunRecord]) -> Frame {
-    samples_in_parts(records, usize::MAX)
-        .next()
-        .unwrap_or_default()
+    let mut parts = SampleParts::new(usize::MAX);
+    for record in records {
+        parts.add(record);
+    }
+    parts.finish().unwrap_or_default()
 }
 
-/// The same in frames of so many rows at most, all with the same columns: samples are many.
-pub fn samples_in_parts(records: &[RunRecord], max_rows: usize) -> impl Iterator<Item = Frame> {
-    let mut stages = records.iter().flat_map(|record| {
-        let lanes = record.lanes.iter();
-        lanes.flat_map(move |lane| samples_of_lane(record, lane))
-    });
-    let mut stage: Option<Samples<'_>> = None;
-    std::iter::from_fn(move || {
-        let mut rows = Rows::default();
-        while rows.len() < max_rows {
-            match &mut stage {
-                Some(samples) if samples.left() > 0 => {
-                    samples.take(max_rows - rows.len(), &mut rows)
-                }
-                _ => {
-                    stage = stages.next();
-                    if stage.is_none() {
-                        break;
+/// The same in frames of so many rows at most, all with the same columns, from records as they come: samples are many.
+pub struct SampleParts {
+    max_rows: usize,
+    rows: Rows,
+    /// What the last record was asked, and its text: records that follow one another often share it.
+    asked: Option<(Arc<Workload>, String)>,
+}
+
+impl SampleParts {
+    /// No rows yet.
+    pub fn new(max_rows: usize) -> SampleParts {
+        SampleParts {
+            max_rows: max_rows.max(1),
+            rows: Rows::default(),
+            asked: None,
+        }
+    }
+
+    /// Adds the samples of a record; the frames that are full now.
+    pub fn add(&mut self, record: &RunRecord) -> Vec<Frame> {
+        let asked = self.asked.take();
+        let is_same = |(asked, _): &(Arc<Workload>, _)| Arc::ptr_eq(asked, &record.workload);
+        let asked = asked.filter(is_same).unwrap_or_else(|| {
+            let text = record.workload.to_string();
+            (Arc::clone(&record.workload), text)
+        });
+        let mut full = Vec::new();
+        for lane in &record.lanes {
+            for stage in &lane.stages {
+                let mut samples = Samples::of(record, lane, stage, &asked.1);
+                while samples.left() > 0 {
+                    samples.take(self.max_rows - self.rows.len(), &mut self.rows);
+                    if self.rows.len() == self.max_rows {
+                        full.push(std::mem::take(&mut self.rows).frame());
                     }
                 }
             }
         }
-        Some(rows.frame()).filter(|frame| !frame.is_empty())
-    })
+        self.asked = Some(asked);
+        full
+    }
+
+    /// What is left, where anything is.
+    pub fn finish(self) -> Option<Frame> {
+        Some(self.rows.frame()).filter(|frame| !frame.is_empty())
+    }
 }
 
 /// The samples of a stage that are not rows yet.
@@ -202,22 +228,25 @@ struct Samples<'a> {
     record: &'a RunRecord,
     lane: &'a Lane,
     stage: &'a Stage,
+    /// What the record was asked.
+    asked: &'a str,
     /// Of the samples so many are rows.
     taken: usize,
     starts_ns: Box<dyn Iterator<Item = u64> + 'a>,
 }
 
-fn samples_of_lane<'a>(record: &'a RunRecord, lane: &'a Lane) -> impl Iterator<Item = Samples<'a>> {
-    lane.stages.iter().map(move |stage| Samples {
-        record,
-        lane,
-        stage,
-        taken: 0,
-        starts_ns: Box::new(stage.sample_starts_ns()),
-    })
-}
+impl<'a> Samples<'a> {
+    fn of(record: &'a RunRecord, lane: &'a Lane, stage: &'a Stage, asked: &'a str) -> Samples<'a> {
+        Samples {
+            record,
+            lane,
+            stage,
+            asked,
+            taken: 0,
+            starts_ns: Box::new(stage.sample_starts_ns()),
+        }
+    }
 
-impl Samples<'_> {
     fn left(&self) -> usize {
         self.stage.sample_ns.len() - self.taken
     }
@@ -227,7 +256,7 @@ impl Samples<'_> {
         let first = self.taken;
         let count = self.left().min(max_rows);
         let (record, stage) = (self.record, self.stage);
-        begin(rows, count, record, &record.workload.to_string());
+        begin(rows, count, record, self.asked);
         rows.set("device", self.lane.device.as_str());
         rows.set("stage", stage.name.as_str());
         rows.set("label", &*crate::families::label(record, stage));
@@ -340,6 +369,33 @@ mod tests {
         );
     }
 
+    fn in_parts(records: &[RunRecord], max_rows: usize) -> Vec<Frame> {
+        let mut parts = SampleParts::new(max_rows);
+        let mut frames: Vec<Frame> = Vec::new();
+        for record in records {
+            frames.extend(parts.add(record));
+        }
+        frames.extend(parts.finish());
+        frames
+    }
+
+    #[test]
+    fn parts_of_any_size_hold_the_rows_of_the_whole() {
+        let mut other = example();
+        other.set_param("devices", "emu:l7");
+        let records = [example(), waived(), other, example()];
+        let whole = samples(&records).csv();
+        for max_rows in [1, 5, 12, 13, 35, 36, 37, usize::MAX] {
+            let frames = in_parts(&records, max_rows);
+            let rows: String = frames.iter().map(Frame::csv_rows).collect();
+            let heading = whole.split_inclusive('\n').next().unwrap();
+            assert_eq!([heading, &rows].concat(), whole, "{max_rows}");
+            let (last, full) = frames.split_last().unwrap();
+            assert!(full.iter().all(|frame| frame.len() == max_rows));
+            assert!(!last.is_empty() && last.len() <= max_rows);
+        }
+    }
+
     #[test]
     fn samples_follow_one_another_in_time() {
         let frame = samples(&[example()]);
@@ -358,8 +414,7 @@ mod tests {
             panic!("whole numbers")
         };
         assert_eq!(starts[1].unwrap(), starts[0].unwrap() + times[0].unwrap());
-        let records = [example()];
-        let parts: Vec<Frame> = samples_in_parts(&records, 5).collect();
+        let parts = in_parts(&[example()], 5);
         assert_eq!(parts.iter().map(Frame::len).collect::<Vec<_>>(), [5, 5, 2]);
         let text: String = parts.iter().map(Frame::csv_rows).collect();
         assert!(frame.csv().ends_with(&text) && text.lines().count() == 12);

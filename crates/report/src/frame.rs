@@ -365,12 +365,31 @@ impl Frame {
     pub fn csv_rows(&self) -> String {
         let mut columns: Vec<CsvColumn<'_>> = self.columns.iter().map(CsvColumn::of).collect();
         let mut out = String::new();
+        // Rows of one stage begin with the same names, which are long.
+        let names = columns
+            .iter()
+            .take_while(|column| column.is_names())
+            .count();
+        let mut begins = 0..0;
         for at in 0..self.len() {
-            for (place, column) in columns.iter_mut().enumerate() {
+            let from = out.len();
+            let is_same = |column: &CsvColumn<'_>| at > 0 && column.is_same(at - 1, at);
+            let first = match columns[..names].iter().all(is_same) {
+                true => names,
+                false => 0,
+            };
+            if first > 0 {
+                out.extend_from_within(begins);
+            }
+            begins = from..out.len();
+            for (place, column) in columns.iter_mut().enumerate().skip(first) {
                 if place > 0 {
                     out.push(',');
                 }
                 column.push(at, &mut out);
+                if place + 1 == names {
+                    begins.end = out.len();
+                }
             }
             out.push('\n');
         }
@@ -400,6 +419,24 @@ impl<'a> CsvColumn<'a> {
             Column::Int(values) => CsvColumn::Int(values),
             Column::Float(values) => CsvColumn::Float(values),
             Column::Flag(values) => CsvColumn::Flag(values),
+        }
+    }
+
+    /// Whether it holds names and moments, not numbers.
+    fn is_names(&self) -> bool {
+        matches!(
+            self,
+            CsvColumn::Text(..) | CsvColumn::Time(..) | CsvColumn::Flag(_)
+        )
+    }
+
+    /// Whether two rows have the same value. Numbers are not compared.
+    fn is_same(&self, a: usize, b: usize) -> bool {
+        match self {
+            CsvColumn::Text(_, places) => places[a] == places[b],
+            CsvColumn::Time(_, values) => values[a] == values[b],
+            CsvColumn::Flag(values) => values[a] == values[b],
+            CsvColumn::Int(_) | CsvColumn::Float(_) => false,
         }
     }
 

@@ -1,5 +1,7 @@
 //! One self-contained HTML page: no request leaves it, whatever opens it.
 
+use std::sync::Arc;
+
 use daqmeter_record::conditions::Conditions;
 use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
 use daqmeter_record::{Host, RunRecord, sanitise};
@@ -7,11 +9,12 @@ use minijinja::{AutoEscape, Environment, context, escape_formatter};
 use serde::Serialize;
 
 use crate::advice::advice;
-use crate::answers::answers;
+use crate::answers::{Answer, answers};
 use crate::cards::{HostView, hosts};
-use crate::chains::chains;
+use crate::chains::{Chain, chains};
 use crate::dates;
 use crate::families::{figures, pmu};
+use crate::family::Advice;
 use crate::faults::without_lanes;
 use crate::figures::{Figure, commands};
 use crate::history::Trend;
@@ -95,7 +98,12 @@ struct DataTable {
 /// # Errors
 /// When the template fails, which its test rules out.
 pub fn page(records: &[RunRecord]) -> Result<String, PageError> {
-    page_of(records, figures(records))
+    let (figures, texts) = std::thread::scope(|scope| {
+        let figures = scope.spawn(|| figures(records));
+        let texts = Texts::of(records);
+        (figures.join().expect("figures do not panic"), texts)
+    });
+    render(records, texts, figures, &[], &[])
 }
 
 /// The same with other figures than those that the records fill by themselves.
@@ -122,7 +130,7 @@ pub fn page_of_studies(
     figures: Vec<Figure>,
     studies: &[Shown],
 ) -> Result<String, PageError> {
-    render(records, figures, studies, &[])
+    render(records, Texts::of(records), figures, studies, &[])
 }
 
 /// The page of points over time: a picture of each, what was found first, and these figures; the host and its table from the
@@ -135,11 +143,46 @@ pub fn history_page(
     figures: Vec<Figure>,
     trends: &[Trend],
 ) -> Result<String, PageError> {
-    render(newest, figures, &[], &hosts(trends))
+    render(newest, Texts::of(newest), figures, &[], &hosts(trends))
+}
+
+/// What the page says of all records together.
+struct Texts<'a> {
+    commands: Vec<&'a str>,
+    unsound: Option<String>,
+    answers: Vec<Answer>,
+    chains: Vec<Chain>,
+    stages: Vec<Vec<String>>,
+    advice: Vec<Advice>,
+    notes: Vec<String>,
+    ledgers: Vec<String>,
+}
+
+impl<'a> Texts<'a> {
+    fn of(records: &'a [RunRecord]) -> Texts<'a> {
+        let conditions = Conditions::of(records);
+        let stages = stages::lines(records);
+        // Advice is for hosts, not for a table of one run.
+        let advice = match stages.is_empty() {
+            true => Vec::new(),
+            false => advice(records),
+        };
+        Texts {
+            commands: commands(records),
+            unsound: conditions.line().filter(|_| conditions.are_unsound()),
+            answers: answers(records),
+            chains: chains(records),
+            stages,
+            advice,
+            notes: notes(records),
+            ledgers: ledgers(records),
+        }
+    }
 }
 
 fn render(
     records: &[RunRecord],
+    texts: Texts<'_>,
     figures: Vec<Figure>,
     studies: &[Shown],
     history: &[HostView],
@@ -155,7 +198,7 @@ fn render(
     let charts: Vec<&Figure> = figures.iter().map(|table| &table.figure).collect();
     let (meshes, mesh_data) = mesh_views(records);
     let first = records.first();
-    let commands = commands(records);
+    let commands = &texts.commands;
     // A browser lays out some thousand rows at once; what is beyond is in the records, and in `daqmeter export`.
     let shown = &records[..records.len().min(MAX_ROWS)];
     let rows_left = records.len() - shown.len();
@@ -171,14 +214,13 @@ fn render(
         tool => first.map(|record| format!("{} {} ({}, {})", record.tool.name, record.tool.version, record.tool.git_revision, record.tool.profile)),
         commands => serde(&&commands[..commands.len().min(MAX_COMMANDS)]),
         commands_left => commands.len().saturating_sub(MAX_COMMANDS),
-        unsound => Conditions::of(records).line().filter(|_| Conditions::of(records).are_unsound()),
+        unsound => texts.unsound,
         emulated => records.iter().any(|record| record.engine.emulated),
-        answers => serde(&answers(records)),
-        chains => serde(&chains(records)),
-        stages => serde(&stages::lines(records)),
+        answers => serde(&texts.answers),
+        chains => serde(&texts.chains),
+        stages => serde(&texts.stages),
         stage_headings => stages::HEADINGS,
-        // Advice is for hosts, not for a table of one run.
-        advice => serde(&if stages::are_of_a_host(records) { advice(records) } else { Vec::new() }),
+        advice => serde(&texts.advice),
         rows_left => rows_left,
         studies => serde(&views),
         history => serde(&history),
@@ -188,8 +230,8 @@ fn render(
         mesh_data => serde(&mesh_data),
         rows => serde(&table_rows(shown)),
         facts => serde(&facts(records)),
-        notes => serde(&first_lines(notes(records), "notes")),
-        ledgers => first_lines(ledgers(records), "ledgers"),
+        notes => serde(&texts.notes),
+        ledgers => texts.ledgers,
         records => records.len(),
     })?)
 }
@@ -208,14 +250,13 @@ fn environment() -> Environment<'static> {
 }
 
 fn ledgers(records: &[RunRecord]) -> Vec<String> {
-    let of = |record: &RunRecord| {
-        let study = &record.study;
-        let lines = record.ledgers.iter();
-        lines
-            .map(|ledger| format!("{study}: {ledger}"))
-            .collect::<Vec<_>>()
-    };
-    records.iter().flat_map(of).collect()
+    let all = records.iter().flat_map(|record| {
+        let ledgers = record.ledgers.iter();
+        ledgers.map(|ledger| (&*record.study, ledger))
+    });
+    let count = all.clone().count();
+    let shown = all.map(|(study, ledger)| format!("{study}: {ledger}"));
+    first_lines(shown, count, "ledgers")
 }
 
 /// As many commands as the page names.
@@ -225,10 +266,10 @@ const MAX_ROWS: usize = 2000;
 /// As many lines as its lists show.
 const MAX_LINES: usize = 300;
 
-/// The first lines, and how many there are more.
-fn first_lines(mut lines: Vec<String>, what: &str) -> Vec<String> {
-    let left = lines.len().saturating_sub(MAX_LINES);
-    lines.truncate(MAX_LINES);
+/// The first of so many lines, and how many there are more.
+fn first_lines(lines: impl Iterator<Item = String>, count: usize, what: &str) -> Vec<String> {
+    let mut lines: Vec<String> = lines.take(MAX_LINES).collect();
+    let left = count - lines.len();
     if left > 0 {
         lines.push(format!("and {left} more {what}: they are in the records"));
     }
@@ -457,8 +498,9 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
         );
     }
     let mut hosts: Vec<String> = Vec::new();
-    for record in records {
-        let host = &record.host;
+    // Records of one run share their host.
+    let one_after_the_other = records.chunk_by(|a, b| Arc::ptr_eq(&a.host, &b.host));
+    for host in one_after_the_other.map(|records| &records[0].host) {
         let host = match host.is_known() {
             true => format!(
                 "{}, {} CPUs, kernel {}",
@@ -478,7 +520,8 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
     }
     notes.sort();
     notes.dedup();
-    notes
+    let count = notes.len();
+    first_lines(notes.into_iter(), count, "notes")
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Parameters of workloads: which of them differ between records, and how they are shown.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -45,6 +45,44 @@ pub(crate) fn differing<'a, K: Hash + Eq>(
             .collect()
     };
     records.iter().map(|record| of(record)).collect()
+}
+
+/// Records that have a key in common.
+pub(crate) struct Group<'a> {
+    /// All of them, in their order.
+    pub(crate) records: Vec<&'a RunRecord>,
+    /// Of each request that they share the first: far fewer.
+    pub(crate) asked: Vec<&'a RunRecord>,
+}
+
+/// Records by a key of what they were asked, in the order of keys. A key is made once for each request that records share.
+pub(crate) fn grouped<'a>(
+    records: impl Iterator<Item = &'a RunRecord>,
+    key: impl Fn(&Workload) -> String,
+) -> Vec<Group<'a>> {
+    let mut groups: Vec<Option<Group<'a>>> = Vec::new();
+    let mut by_key: BTreeMap<String, usize> = BTreeMap::new();
+    let mut known: HashMap<*const Workload, usize> = HashMap::new();
+    for record in records {
+        let mut is_new = false;
+        let at = *known
+            .entry(Arc::as_ptr(&record.workload))
+            .or_insert_with(|| {
+                is_new = true;
+                *by_key.entry(key(&record.workload)).or_insert(groups.len())
+            });
+        if at == groups.len() {
+            let (records, asked) = (Vec::new(), Vec::new());
+            groups.push(Some(Group { records, asked }));
+        }
+        let group = groups[at].as_mut().expect("none was taken out yet");
+        group.records.push(record);
+        if is_new {
+            group.asked.push(record);
+        }
+    }
+    let places = by_key.into_values();
+    places.filter_map(|at| groups[at].take()).collect()
 }
 
 /// Parameters in words, but for those of these names.
@@ -113,6 +151,25 @@ mod tests {
     fn units_are_shown_where_the_name_ends_with_one() {
         assert_eq!(shown("read_bytes", &Param::Int(4096)), "read 4 KiB");
         assert_eq!(shown("rate_hz", &Param::Float(1e6)), "rate 1000000 Hz");
+    }
+
+    #[test]
+    fn records_are_grouped_by_key_whether_they_share_their_request_or_not() {
+        let asked = |samples: u64, block: u64| {
+            let workload = Workload::new("convert").with("samples", samples);
+            RunRecord::new(Default::default(), workload.with("block_bytes", block))
+        };
+        let mut records = vec![asked(2, 0), asked(1, 0), asked(2, 5), asked(2, 0)];
+        records.push(records[0].clone());
+        let groups = grouped(records.iter(), |asked| asked.key_without(&["block_bytes"]));
+        let place = |record: &&RunRecord| records.iter().position(|own| std::ptr::eq(own, *record));
+        let places = |of: &[&RunRecord]| of.iter().filter_map(place).collect::<Vec<_>>();
+        let found: Vec<_> = groups
+            .iter()
+            .map(|group| (places(&group.records), places(&group.asked)))
+            .collect();
+        let expected = [(vec![1], vec![1]), (vec![0, 2, 3, 4], vec![0, 2, 3])];
+        assert_eq!(found, expected);
     }
 
     #[test]

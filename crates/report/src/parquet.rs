@@ -115,14 +115,14 @@ mod tests {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::RowAccessor;
 
-    use super::*;
     use crate::examples::{example, waived};
-    use crate::export::{samples_in_parts, summary};
+    use crate::export::{SampleParts, summary};
 
     #[test]
     fn parts_become_row_groups_of_one_file() {
-        let records = [example()];
-        let parts: Vec<Frame> = samples_in_parts(&records, 5).collect();
+        let mut rows = SampleParts::new(5);
+        let mut parts = rows.add(&example());
+        parts.extend(rows.finish());
         let mut bytes = Vec::new();
         let mut file = parts[0].begin_parquet(&mut bytes).unwrap();
         parts

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::Args;
 use daqmeter_readout::card::{ChannelId, channel_ids};
-use daqmeter_readout::check::{Checked, Checker, Options, check_watched};
+use daqmeter_readout::check::{Checked, Checker, MAX_THREADS, Options, Progress, check_watched};
 use daqmeter_readout::{Chosen, Scenario, recording};
 use daqmeter_record::sanitise;
 use daqmeter_sys::net::{Readiness, wait_ready};
@@ -206,6 +206,9 @@ pub(crate) struct CheckArguments {
     /// Size in KiB of blocks of 0xABCE, which do not say it
     #[arg(long, value_name = "KIB", default_value = "1")]
     block_kib: u8,
+    /// Threads that check: of a file each has its own E-links, of a scenario its own channels; as many as there are CPUs without it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MAX_THREADS as i64))]
+    threads: Option<u8>,
     /// A line of JSON per file or channel instead of tables
     #[arg(long)]
     json: bool,
@@ -251,15 +254,21 @@ fn chosen_channels(
 }
 
 /// Tells the page how far a check is.
-fn publish(page: Option<&Page>, name: &str, checker: &Checker) {
+fn publish(page: Option<&Page>, name: &str, progress: Progress) {
     if let Some(page) = page {
-        page.set("daqmeter_blocks_total", name, checker.blocks() as f64);
-        page.set("daqmeter_bytes_total", name, checker.bytes() as f64);
-        page.set("daqmeter_errors_total", name, checker.faults() as f64);
+        page.set("daqmeter_blocks_total", name, progress.blocks as f64);
+        page.set("daqmeter_bytes_total", name, progress.bytes as f64);
+        page.set("daqmeter_errors_total", name, progress.faults as f64);
     }
 }
 
 impl CheckArguments {
+    /// Those that were asked for, or one for each CPU that may be used.
+    fn threads(&self) -> usize {
+        let allowed = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.map_or_else(allowed, usize::from)
+    }
+
     fn options(&self) -> Options {
         Options {
             level: self.level,
@@ -445,9 +454,9 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
     for path in arguments.files.iter().take_while(|_| !is_asked()) {
         let shown = path.display().to_string();
         let refused = |error: &dyn std::fmt::Display| Failure::refused(format!("{shown}: {error}"));
-        let watch = |checker: &Checker| publish(page.as_ref(), &shown, checker);
+        let watch = |progress: Progress| publish(page.as_ref(), &shown, progress);
         let file = Stoppable::open(path, &stop).map_err(|error| refused(&error))?;
-        let checked = match check_watched(file, &arguments.options(), watch) {
+        let checked = match check_watched(file, &arguments.options(), arguments.threads(), watch) {
             // Nothing was read that could be checked.
             Err(_) if is_asked() => break,
             checked => checked.map_err(|error| refused(&error))?,
@@ -462,7 +471,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
     Ok(exit(good, is_asked()))
 }
 
-/// Channels one after the other, on as many threads as there are CPUs.
+/// Channels one after the other, on so many threads.
 fn check_card(
     scenario: &Scenario,
     arguments: &CheckArguments,
@@ -470,9 +479,7 @@ fn check_card(
     stop: &AtomicBool,
 ) -> Result<Vec<(ChannelId, Checked)>, Failure> {
     let channels = chosen_channels(scenario, &arguments.channels)?;
-    let threads = std::thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(channels.len());
+    let threads = arguments.threads().min(channels.len());
     let (work, done) = (Mutex::new(channels), Mutex::new(Vec::new()));
     let locked = |error: &str| Failure::refused(error.to_owned());
     std::thread::scope(|scope| {
@@ -493,7 +500,7 @@ fn check_card(
                             let taken = checker
                                 .take(part)
                                 .map_err(|error| io::Error::other(error.to_string()));
-                            publish(page, &name, &checker);
+                            publish(page, &name, checker.progress());
                             taken
                         },
                     );

@@ -460,6 +460,90 @@ fn both_ways_of_counting_differ_by_what_a_timeout_cut_off() {
     );
 }
 
+/// Damage as files have it: bytes changed, left out, and blocks exchanged.
+fn damaged(bytes: &mut Vec<u8>, damage: &[(u8, usize, u8)]) {
+    for &(kind, at, value) in damage {
+        let at = at % bytes.len();
+        match kind % 3 {
+            0 => bytes[at] ^= value,
+            1 => drop(bytes.drain(at..(at + usize::from(value)).min(bytes.len()))),
+            _ => {
+                let (one, other) = (at / 1024, usize::from(value) % (bytes.len() / 1024));
+                if one.max(other) < bytes.len() / 1024 && one != other {
+                    swapped(bytes, one.min(other), one.max(other));
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// The oracle of several threads is one.
+    #[test]
+    fn however_many_threads_check_the_result_is_the_same(
+        damage in proptest::collection::vec((any::<u8>(), any::<usize>(), 1_u8..), 0..12),
+        level in 0..=3_u8,
+        max_messages in 0..20_usize,
+        skip_blocks in 0..10_u64,
+    ) {
+        let mut bytes = file(300, "");
+        damaged(&mut bytes, &damage);
+        let options = Options { level, max_messages, skip_blocks, ..Options::default() };
+        let by = |threads: usize| {
+            let checked = check_watched(&bytes[..], &options, threads, |_| {});
+            checked.map_err(|error| error.to_string())
+        };
+        let one = by(1);
+        for threads in [2, 5] {
+            prop_assert_eq!(by(threads), one.clone());
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_read_ends_the_check_of_all_threads() {
+    struct Failing(Vec<u8>);
+    impl std::io::Read for Failing {
+        fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+            match self.0.is_empty() {
+                true => Err(io::Error::other("no more")),
+                false => {
+                    room[..self.0.len()].copy_from_slice(&self.0);
+                    Ok(std::mem::take(&mut self.0).len())
+                }
+            }
+        }
+    }
+    for threads in [1, 3] {
+        let failed = check_watched(Failing(file(10, "")), &Options::default(), threads, |_| {});
+        assert_eq!(failed.unwrap_err().to_string(), "cannot read: no more");
+        let foreign = check_watched(&[7; 2 << 20][..], &Options::default(), threads, |_| {});
+        assert!(matches!(foreign, Err(CheckError::Foreign(0x0707_0707))));
+    }
+}
+
+#[test]
+fn progress_has_the_faults_of_all_threads() {
+    let mut bytes = file(20_000, "");
+    for block in 20..28 {
+        bytes[block * 1024 + 2] ^= 0xff;
+    }
+    for threads in [1, 2] {
+        let mut last = None;
+        let checked = check_watched(&bytes[..], &Options::default(), threads, |progress| {
+            last = Some(progress);
+        });
+        let (last, checked) = (last.unwrap(), checked.unwrap());
+        assert_eq!(
+            (last.blocks, last.bytes),
+            (checked.blocks, bytes.len() as u64)
+        );
+        assert!(last.faults > 0 && last.faults <= checked.faults.values().sum());
+    }
+}
+
 proptest! {
     #[test]
     fn no_bytes_break_it(bytes in proptest::collection::vec(any::<u8>(), 0..5000), cut in 1..3000_usize) {

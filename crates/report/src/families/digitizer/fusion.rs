@@ -1,6 +1,6 @@
 //! Read-out and conversion, one after the other or fused block by block.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use daqmeter_record::units::{show_bytes, significant};
 use daqmeter_record::{RunRecord, Stage};
@@ -9,7 +9,7 @@ use daqmeter_stats::{Rate, mean_interval};
 use super::records::all;
 use crate::family::{Answer, Measured};
 use crate::figures::{Axis, Curve, Figure, Texts, lines};
-use crate::parameters::distinguished;
+use crate::parameters::{Group, distinguished, grouped};
 use crate::rate::{ratio, spoken_number};
 use crate::samples::{mean_ns, times_ns};
 
@@ -29,27 +29,27 @@ fn block_bytes(record: &RunRecord) -> u64 {
 
 /// Groups of records that differ in the block alone, with at least one that is fused.
 fn groups(records: &[RunRecord]) -> Vec<Vec<&RunRecord>> {
-    let mut groups: BTreeMap<String, Vec<&RunRecord>> = BTreeMap::new();
     // Most records are of no fusion, and keys are long.
     if !all(records).any(|record| block_bytes(record) > 0) {
         return Vec::new();
     }
-    for record in all(records) {
-        let key = record.workload.key_without(&["block_bytes"]);
-        groups.entry(key).or_default().push(record);
-    }
-    let is_comparison = |group: &Vec<&RunRecord>| {
-        group.iter().any(|record| block_bytes(record) > 0)
-            && group
-                .iter()
-                .any(|record| block_bytes(record) != block_bytes(group[0]))
+    let blocks = |group: &Group<'_>| -> Vec<u64> {
+        let asked = group.asked.iter();
+        asked.map(|record| block_bytes(record)).collect()
     };
-    groups.into_values().filter(is_comparison).collect()
+    let is_comparison = |group: &Group<'_>| {
+        let blocks = blocks(group);
+        blocks.iter().any(|block| *block > 0) && blocks.iter().any(|block| *block != blocks[0])
+    };
+    let groups = grouped(all(records), |asked| asked.key_without(&["block_bytes"]));
+    let compared = groups.into_iter().filter(is_comparison);
+    compared.map(|group| group.records).collect()
 }
 
 /// The records that are compared here.
-pub(super) fn records(records: &[RunRecord]) -> Vec<&RunRecord> {
-    groups(records).into_iter().flatten().collect()
+pub(super) fn records(records: &[RunRecord]) -> HashSet<*const RunRecord> {
+    let compared = groups(records).into_iter().flatten();
+    compared.map(std::ptr::from_ref).collect()
 }
 
 /// Bytes of one board over the time of all its stages. Their intervals add up: what disturbs one disturbs the others.

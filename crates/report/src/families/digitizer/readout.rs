@@ -33,7 +33,7 @@ impl<'a> Boards<'a> {
     /// The run with the most boards says most; one that waits for triggers says how often they came.
     fn most(records: &'a [RunRecord]) -> Option<Boards<'a>> {
         let fusions = fusion::records(records);
-        let is_fusion = |record: &RunRecord| fusions.iter().any(|&own| std::ptr::eq(own, record));
+        let is_fusion = |record: &RunRecord| fusions.contains(&std::ptr::from_ref(record));
         all(records)
             .filter(|record| !is_fusion(record))
             .filter_map(Boards::of)
