@@ -13,8 +13,8 @@ use daqmeter_record::path::{PathRun, PathThread};
 use daqmeter_record::shape::PathShape;
 use daqmeter_stats::simulated::Random;
 use daqmeter_twin::{
-    Check, CostPoint, MIN_CHECKS, MIN_RUNS, Pair, Profile, Sharing, Simulated, Threads, WorkCost,
-    model, run_threads, simulate,
+    Check, CostPoint, FarWake, MIN_CHECKS, MIN_RUNS, Pair, Profile, Sharing, Simulated, Threads,
+    ThreadsOutcome, WorkCost, model, run_threads, simulate,
 };
 
 use crate::drawn::{DrawnPath, drawn_path};
@@ -22,10 +22,19 @@ use crate::run::Runner;
 
 /// Sizes of blocks at which costs are measured.
 const BLOCK_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// Blocks from this size on are measured with their neighbours on other CPUs, too. Below it what comes on top for that goes with the
+/// size: there it would be lost in what waking the neighbours costs.
+const MIN_APART_BYTES: u64 = 64 << 10;
 /// Time of a run for a cost, and of one that is compared with a prediction.
 const COST_S: f64 = 0.025;
 /// See `COST_S`.
-pub const CHECK_S: f64 = 0.08;
+const CHECK_S: f64 = 0.08;
+/// Runs of a path at one load of which the median is compared: equal runs are far apart.
+pub const REPEATS: usize = 3;
+/// Rates of the paths that show what waking costs, by how long CPUs are idle between blocks.
+const PROBE_HZ: [f64; 3] = [20_000.0, 5_000.0, 1_000.0];
+/// Time of each of these runs.
+const PROBE_S: f64 = 0.06;
 /// Paths to which the costs of waking up are fitted; others than those that are checked.
 const FITTED_PATHS: usize = 16;
 /// Seeds of the paths that are fitted and of those that are checked.
@@ -36,11 +45,9 @@ const SHORT_SPAN: &str = "span = \"1MiB\"\n";
 const SLICE_NS: u64 = 3_000_000;
 /// Values that stand for the distribution of the time of a wake-up.
 const WAKE_VALUES: usize = 100;
-/// What is tried for the three numbers that are fitted: factor of the time of a wake-up, CPU time of a sleep, and how long a thread
-/// stays with its CPU.
-const FACTORS: [f64; 5] = [0.35, 0.5, 0.75, 1.0, 1.4];
-const SLEEPS_NS: [u64; 5] = [500, 1_500, 3_000, 5_000, 8_000];
-const STAYS_NS: [u64; 6] = [0, 50_000, 100_000, 200_000, 400_000, 1_000_000];
+/// What is tried for the two numbers that are fitted: factor of the time of a wake-up, and how long a thread stays with its CPU.
+const FACTORS: [f64; 6] = [0.2, 0.35, 0.5, 0.75, 1.0, 1.4];
+const STAYS_NS: [u64; 7] = [0, 50_000, 100_000, 200_000, 400_000, 1_000_000, 4_000_000];
 /// Blocks of a simulation while it is fitted.
 const FIT_BLOCKS: u64 = 800;
 
@@ -63,7 +70,8 @@ pub fn calibrate(
     );
     let mut paths = Paths::new(runner)?;
     step("costs of each kind of work");
-    profile.works = costs(&mut paths)?;
+    let cpus = profile.host.allowed_cpus.clone();
+    profile.works = costs(&mut paths, &cpus)?;
     step("sleeping and waking up");
     profile.sharing = sharing(&mut paths, &profile)?;
     step("paths that are held back");
@@ -107,7 +115,8 @@ impl<'a> Paths<'a> {
         })
     }
 
-    /// Runs a path for that time, as fast as it goes or at so many blocks per second and stream.
+    /// Runs a path for that time, as fast as it goes or at so many blocks per second and stream, its threads pinned to these CPUs in
+    /// turn, or as the path says where there are none.
     ///
     /// # Errors
     /// When it cannot be run, or a signal came.
@@ -116,6 +125,7 @@ impl<'a> Paths<'a> {
         text: &str,
         seconds: f64,
         rate_hz: Option<f64>,
+        pins: &[u32],
     ) -> Result<(PathShape, PathRun), String> {
         self.runs += 1;
         let file = self.folder.0.join("path.toml");
@@ -128,6 +138,11 @@ impl<'a> Paths<'a> {
         let request = PathRequest {
             rate_hz,
             unpaced: rate_hz.is_none(),
+            cpus: pins
+                .iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(","),
             ..PathRequest::new(&path, seconds)
         };
         let settings = self
@@ -145,7 +160,18 @@ impl<'a> Paths<'a> {
         let run = run.ok_or_else(|| format!("{}: no block came to the end", path.line()))?;
         let mut shape = path.shape()?;
         shape.rate_hz = rate_hz;
+        pin(&mut shape, pins);
         Ok((shape, run))
+    }
+}
+
+/// Pins the threads of a shape in turn, from source to sink, as a run does.
+fn pin(shape: &mut PathShape, pins: &[u32]) {
+    let mut turn = pins.iter().copied().cycle();
+    for row in &mut shape.rows {
+        if !pins.is_empty() {
+            row.cpus = turn.by_ref().take(row.threads).collect();
+        }
     }
 }
 
@@ -204,9 +230,16 @@ fn kinds(file: &str) -> Vec<(String, String, String)> {
 }
 
 /// CPU time of a block by kind of work and size.
-type Costs = BTreeMap<String, BTreeMap<u64, Vec<f64>>>;
+type Costs = BTreeMap<(String, u64), Vec<f64>>;
 
-fn costs(paths: &mut Paths<'_>) -> Result<Vec<WorkCost>, String> {
+/// A CPU for all threads, and two for neighbours in turn, where there are two: other ones in each round.
+fn placements(cpus: &[u32], round: u64) -> (Vec<u32>, Option<Vec<u32>>) {
+    let turn = usize::try_from(round).unwrap_or(0);
+    let cpu = |at: usize| cpus[(turn + at) % cpus.len().max(1)];
+    (vec![cpu(0)], (cpus.len() > 1).then(|| vec![cpu(0), cpu(1)]))
+}
+
+fn costs(paths: &mut Paths<'_>, cpus: &[u32]) -> Result<Vec<WorkCost>, String> {
     let file = paths
         .folder
         .0
@@ -215,20 +248,28 @@ fn costs(paths: &mut Paths<'_>) -> Result<Vec<WorkCost>, String> {
         .into_owned();
     let mut jobs = Vec::new();
     for kind in kinds(&file) {
-        jobs.extend(BLOCK_BYTES.map(|bytes| (kind.clone(), bytes)));
-    }
-    let mut found = Costs::new();
-    for round in 0..u64::from(MIN_RUNS) {
-        for (_, ((source, stage, sink), bytes)) in ordered(jobs.clone(), round + 1) {
-            let text = path_text(bytes, 8, &source, &stage, &sink);
-            let (shape, run) = paths.run(&text, COST_S, None)?;
-            book(&mut found, &shape, &run, source.contains(SHORT_SPAN));
+        for bytes in BLOCK_BYTES {
+            jobs.push((kind.clone(), bytes, false));
+            if bytes as u64 >= MIN_APART_BYTES {
+                jobs.push((kind.clone(), bytes, true));
+            }
         }
     }
-    Ok(found
-        .into_iter()
-        .filter_map(|(work, points)| cost(work, points))
-        .collect())
+    let (mut together, mut apart) = (Costs::new(), Costs::new());
+    for round in 0..u64::from(MIN_RUNS) {
+        let (one, two) = placements(cpus, round);
+        for (_, ((source, stage, sink), bytes, is_apart)) in ordered(jobs.clone(), round + 1) {
+            let (pins, found) = match (is_apart, &two) {
+                (false, _) => (&one, &mut together),
+                (true, Some(two)) => (two, &mut apart),
+                (true, None) => continue,
+            };
+            let text = path_text(bytes, 8, &source, &stage, &sink);
+            let (shape, run) = paths.run(&text, COST_S, None, pins)?;
+            book(found, &shape, &run, source.contains(SHORT_SPAN));
+        }
+    }
+    Ok(works(&together, &apart))
 }
 
 /// What the threads of a run worked for each block. A source that was made short has no costs of its own.
@@ -240,30 +281,56 @@ fn book(found: &mut Costs, shape: &PathShape, run: &PathRun, is_short: bool) {
         }
         let busy_ns: u64 = threads.iter().map(|thread| thread.busy_ns).sum();
         let each_ns = busy_ns as f64 / run.blocks as f64 - row.added_ns;
-        let sizes = found.entry(row.work.clone()).or_default();
-        sizes.entry(row.bytes).or_default().push(each_ns.max(0.0));
+        let all = found.entry((row.work.clone(), row.bytes)).or_default();
+        all.push(each_ns.max(0.0));
     }
 }
 
-/// The cost of a kind of work; sizes with fewer runs than a median needs are left out.
-fn cost(work: String, points: BTreeMap<u64, Vec<f64>>) -> Option<WorkCost> {
-    let point = |(block_bytes, all): (u64, Vec<f64>)| {
-        let sorted = daqmeter_stats::sorted(&all);
+/// The costs of each kind of work; sizes with fewer runs than a median needs are left out.
+fn works(together: &Costs, apart: &Costs) -> Vec<WorkCost> {
+    let mut works: Vec<WorkCost> = Vec::new();
+    for ((work, block_bytes), all) in together {
+        let sorted = daqmeter_stats::sorted(all);
         let runs = u32::try_from(all.len()).unwrap_or(u32::MAX);
-        (runs >= MIN_RUNS).then(|| CostPoint {
-            block_bytes,
-            cpu_ns: daqmeter_stats::quantile(&sorted, 0.5),
+        if runs < MIN_RUNS {
+            continue;
+        }
+        if works.last().is_none_or(|last| last.work != *work) {
+            works.push(WorkCost {
+                work: work.clone(),
+                how: "CPU time per block outside of waits, in paths that go as fast as they can: all threads on one CPU, and what comes on top on two in turn".to_owned(),
+                points: Vec::new(),
+            });
+        }
+        let cpu_ns = daqmeter_stats::quantile(&sorted, 0.5);
+        let points = &mut works.last_mut().expect("it was pushed").points;
+        points.push(CostPoint {
+            block_bytes: *block_bytes,
+            cpu_ns,
             low_ns: sorted[0],
             high_ns: sorted[sorted.len() - 1],
+            apart_ns: on_top(together, apart, work, *block_bytes),
             runs,
-        })
+        });
+    }
+    works
+}
+
+/// What comes on top where neighbours are on other CPUs. Of small blocks it goes with the size.
+fn on_top(together: &Costs, apart: &Costs, work: &str, block_bytes: u64) -> f64 {
+    let sizes = apart.keys().filter(|(known, _)| known == work);
+    let measured = sizes
+        .map(|(_, bytes)| *bytes)
+        .find(|bytes| *bytes >= block_bytes);
+    let Some(bytes) = measured else {
+        return 0.0;
     };
-    let points: Vec<CostPoint> = points.into_iter().filter_map(point).collect();
-    (!points.is_empty()).then(|| WorkCost {
-        how: "CPU time per block outside of waits, in paths that go as fast as they can".to_owned(),
-        work,
-        points,
-    })
+    let key = (work.to_owned(), bytes);
+    let (Some(one), Some(two)) = (together.get(&key), apart.get(&key)) else {
+        return 0.0;
+    };
+    let more = daqmeter_stats::median(two) - daqmeter_stats::median(one);
+    more.max(0.0) * block_bytes as f64 / bytes as f64
 }
 
 /// A run to which a model is fitted.
@@ -293,7 +360,6 @@ impl Fitted {
         let outcome = run_threads(
             &Threads {
                 wake_ns: sharing.wake_ns.clone().into(),
-                sleep_cpu_ns: sharing.sleep_cpu_ns,
                 stay_ns: sharing.stay_ns,
                 ..self.model.clone()
             },
@@ -310,29 +376,98 @@ impl Fitted {
 }
 
 fn sharing(paths: &mut Paths<'_>, profile: &Profile) -> Result<Sharing, String> {
+    let cpus = profile.host.allowed_cpus.clone();
+    let (one, two) = placements(&cpus, 0);
+    let far = two.unwrap_or_else(|| one.clone());
     let usual = Sharing {
-        wake_ns: vec![0],
         slice_ns: SLICE_NS,
-        ..Sharing::default()
+        wake_ns: vec![0],
+        ..waits(paths, profile, &one, &far)?
     };
     let profile = Profile {
         sharing: usual.clone(),
         ..profile.clone()
     };
     let idle = path_text(4096, 8, MEMORY, "", READ);
-    let (shape, run) = paths.run(&idle, 4.0 * CHECK_S, Some(1000.0))?;
+    let (shape, run) = paths.run(&idle, 4.0 * CHECK_S, Some(1000.0), &far)?;
     let wake_ns = wakes(&shape, &run, &profile)?;
     let mut fitted = Vec::new();
     for (text, rate_hz) in short_paths() {
-        let (shape, run) = paths.run(&text, COST_S * 2.0, rate_hz)?;
+        let (shape, run) = paths.run(&text, COST_S * 2.0, rate_hz, &[])?;
         fitted.push(Fitted::of(&shape, &run, &profile)?);
     }
     let mut random = Random::new(SEEDS.0);
     for _ in 0..FITTED_PATHS {
-        let (shape, run) = paths.run(&drawn_path(&mut random).text, CHECK_S, None)?;
+        let drawn = drawn_path(&mut random, &cpus);
+        let (shape, run) = paths.run(&drawn.text, CHECK_S, None, &[])?;
         fitted.push(Fitted::of(&shape, &run, &profile)?);
     }
     Ok(best(&fitted, &wake_ns, &usual))
+}
+
+/// What a path with a stage shows at a rate at which each block wakes all threads.
+struct Probed {
+    timer_ns: Vec<f64>,
+    sleep_ns: Vec<f64>,
+    wake_ns: Vec<f64>,
+}
+
+/// Probes at a rate: CPU time of the source's timer, of the waits of the others, and of the stage's work beyond its cost: it wakes one.
+fn probed(paths: &mut Paths<'_>, cost_ns: f64, hz: f64, pins: &[u32]) -> Result<Probed, String> {
+    let text = path_text(4096, 8, MEMORY, "[[stage]]\nkind = \"copy\"\n", READ);
+    let mut found = Probed {
+        timer_ns: Vec::new(),
+        sleep_ns: Vec::new(),
+        wake_ns: Vec::new(),
+    };
+    for _ in 0..MIN_RUNS {
+        let (_, run) = paths.run(&text, PROBE_S, Some(hz), pins)?;
+        let blocks = run.blocks as f64;
+        let [source, stage, sink] = &run.threads[..] else {
+            return Err("a path of three threads has others: a bug in daqmeter".to_owned());
+        };
+        let wait_ns = |thread: &PathThread| thread.cpu_ns.saturating_sub(thread.busy_ns) as f64;
+        found.timer_ns.push(source.due_cpu_ns as f64 / blocks);
+        found
+            .sleep_ns
+            .extend([stage, sink].map(|thread| wait_ns(thread) / blocks));
+        found
+            .wake_ns
+            .push((stage.busy_ns as f64 / blocks - cost_ns).max(0.0));
+    }
+    Ok(found)
+}
+
+/// What sleeping and waking costs, with all threads on one CPU and with neighbours on two.
+fn waits(
+    paths: &mut Paths<'_>,
+    profile: &Profile,
+    one: &[u32],
+    two: &[u32],
+) -> Result<Sharing, String> {
+    let work = format!("copy {}", CopyKernel::Memcpy.name());
+    let cost = profile
+        .cost(&work, 4096)
+        .map_err(|error| error.to_string())?;
+    let (mut timers, mut sleeps, mut near, mut far_wakes) = (vec![], vec![], vec![], vec![]);
+    for hz in PROBE_HZ {
+        let here = probed(paths, cost.cpu_ns, hz, one)?;
+        let there = probed(paths, cost.cpu_ns + cost.apart_ns, hz, two)?;
+        timers.extend([here.timer_ns, there.timer_ns].concat());
+        sleeps.extend([here.sleep_ns, there.sleep_ns].concat());
+        near.extend(here.wake_ns);
+        far_wakes.push(FarWake {
+            idle_ns: whole(1e9 / hz),
+            cpu_ns: whole(daqmeter_stats::median(&there.wake_ns)),
+        });
+    }
+    Ok(Sharing {
+        sleep_cpu_ns: whole(daqmeter_stats::median(&sleeps)),
+        timer_cpu_ns: whole(daqmeter_stats::median(&timers)),
+        near_wake_cpu_ns: whole(daqmeter_stats::median(&near)),
+        far_wakes,
+        ..Sharing::default()
+    })
 }
 
 /// Paths that wait often: few buffers, small blocks, and rates at which each block wakes all threads.
@@ -353,11 +488,16 @@ fn short_paths() -> Vec<(String, Option<f64>)> {
 /// How long a wake-up takes: what is left of the latency of a path that is nearly idle, which has two of them, by equal shares.
 fn wakes(shape: &PathShape, run: &PathRun, profile: &Profile) -> Result<Vec<u64>, String> {
     let model = model(shape, profile).map_err(|error| error.to_string())?;
-    let work_ns: f64 = model.rows.iter().map(|row| row.work_ns).sum();
+    let work_ns: f64 = model
+        .rows
+        .iter()
+        .map(|row| row.work_ns + row.apart_ns)
+        .sum();
+    let paid_ns = (model.timer_cpu_ns + model.sleep_cpu_ns) as f64;
     let value = |at: usize| {
         let share = (at as f64 + 0.5) / WAKE_VALUES as f64;
         let latency_ns = run.latency_ns(share).unwrap_or(0) as f64;
-        whole((latency_ns - work_ns).max(0.0) / 2.0)
+        whole((latency_ns - work_ns - paid_ns).max(0.0) / 2.0)
     };
     Ok((0..WAKE_VALUES).map(value).collect())
 }
@@ -365,30 +505,23 @@ fn wakes(shape: &PathShape, run: &PathRun, profile: &Profile) -> Result<Vec<u64>
 /// Of all that is tried the numbers with the smallest mean error.
 fn best(fitted: &[Fitted], wake_ns: &[u64], usual: &Sharing) -> Sharing {
     let mut best: Option<(f64, Sharing)> = None;
-    for factor in FACTORS {
-        let wake_ns: Vec<u64> = wake_ns
-            .iter()
-            .map(|ns| whole(*ns as f64 * factor))
-            .collect();
-        for (sleep_cpu_ns, stay_ns) in SLEEPS_NS
-            .iter()
-            .flat_map(|sleep| STAYS_NS.map(|stay| (*sleep, stay)))
-        {
-            let tried = Sharing {
-                how: "wake_ns: latency of a path at 1 kHz less its work, halved, times a factor; factor, sleep_cpu_ns and stay_ns: smallest mean error of rates and median latencies".to_owned(),
-                wake_ns: wake_ns.clone(),
-                sleep_cpu_ns,
-                stay_ns,
-                points: fitted.len(),
-                parameters: 3,
-                ..usual.clone()
-            };
-            let off: Vec<f64> = fitted.iter().map(|point| point.off(&tried)).collect();
-            let mean = off.iter().sum::<f64>() / off.len() as f64;
-            if best.as_ref().is_none_or(|(least, _)| mean < *least) {
-                let left = daqmeter_stats::median(&off);
-                best = Some((mean, Sharing { left, ..tried }));
-            }
+    for (factor, stay_ns) in FACTORS
+        .iter()
+        .flat_map(|factor| STAYS_NS.map(|stay_ns| (*factor, stay_ns)))
+    {
+        let tried = Sharing {
+            how: "sleep, timer and wake_cpu_ns: CPU time of paths at rates at which each block wakes all threads, on one CPU and on two; wake_ns: latency of a path at 1 kHz less its work, halved, times a factor; factor and stay_ns: smallest mean error of rates and median latencies".to_owned(),
+            wake_ns: wake_ns.iter().map(|ns| whole(*ns as f64 * factor)).collect(),
+            stay_ns,
+            points: fitted.len(),
+            parameters: 2,
+            ..usual.clone()
+        };
+        let off: Vec<f64> = fitted.iter().map(|point| point.off(&tried)).collect();
+        let mean = off.iter().sum::<f64>() / off.len() as f64;
+        if best.as_ref().is_none_or(|(smallest, _)| mean < *smallest) {
+            let left = daqmeter_stats::median(&off);
+            best = Some((mean, Sharing { left, ..tried }));
         }
     }
     best.map_or_else(|| usual.clone(), |(_, sharing)| sharing)
@@ -404,14 +537,41 @@ fn checks(
 ) -> Result<Vec<Check>, String> {
     let mut random = Random::new(SEEDS.1);
     let mut checks = Vec::new();
-    // Of both classes of paths enough, where the budget allows it; for an interval at all in any case.
+    // Of pinned and other paths enough, where the budget allows it; for an interval at all in any case.
     while checks.len() < 2 * MIN_CHECKS || (checks.len() < 2 * MAX_CHECKED && wants_more()) {
-        checks.extend(check(paths, profile, &drawn_path(&mut random))?);
+        let drawn = drawn_path(&mut random, &profile.host.allowed_cpus);
+        checks.extend(check(paths, profile, &drawn)?.map(|compared| compared.check));
     }
     Ok(checks)
 }
 
-/// A path as fast as it goes, and at its share of that.
+/// A path at one load: what was predicted, and what its runs gave.
+pub struct Compared {
+    /// The path at that load.
+    pub shape: PathShape,
+    /// Medians of the runs beside what was predicted.
+    pub check: Check,
+    /// Each run by itself.
+    runs: Vec<Check>,
+}
+
+impl Compared {
+    /// How far each run is from the median of the others.
+    pub fn apart(&self, value: impl Fn(&Check) -> f64, distance: fn(f64, f64) -> f64) -> Vec<f64> {
+        let of = |at: usize| {
+            let others = self
+                .runs
+                .iter()
+                .enumerate()
+                .filter(|(other, _)| *other != at);
+            let others: Vec<f64> = others.map(|(_, run)| value(run)).collect();
+            distance(value(&self.runs[at]), daqmeter_stats::median(&others))
+        };
+        (0..self.runs.len()).map(of).collect()
+    }
+}
+
+/// A path as fast as it goes, and at its share of that, several runs of each.
 ///
 /// # Errors
 /// When it cannot be run or predicted.
@@ -419,19 +579,59 @@ pub fn check(
     paths: &mut Paths<'_>,
     profile: &Profile,
     drawn: &DrawnPath,
-) -> Result<[Check; 2], String> {
-    let (shape, run) = paths.run(&drawn.text, CHECK_S, None)?;
-    let free = compared(&shape, &run, profile)?;
-    let streams = shape.rows[0].threads as f64;
-    let rate_hz = free.rate.measured / streams * drawn.load;
-    let (shape, run) = paths.run(&drawn.text, CHECK_S, Some(rate_hz))?;
-    Ok([free, compared(&shape, &run, profile)?])
+) -> Result<[Compared; 2], String> {
+    let free = compared(paths, profile, drawn, None)?;
+    let streams = free.shape.rows[0].threads as f64;
+    let rate_hz = free.check.rate.measured / streams * drawn.load;
+    let paced = compared(paths, profile, drawn, Some(rate_hz))?;
+    Ok([free, paced])
+}
+
+fn compared(
+    paths: &mut Paths<'_>,
+    profile: &Profile,
+    drawn: &DrawnPath,
+    rate_hz: Option<f64>,
+) -> Result<Compared, String> {
+    let (shape, first) = paths.run(&drawn.text, CHECK_S, rate_hz, &[])?;
+    let simulated = simulate(&shape, profile, 1).map_err(|error| error.to_string())?;
+    let Simulated { at_rate, .. } = simulated;
+    let mut runs = vec![beside(&shape, &first, &at_rate)];
+    for _ in 1..REPEATS {
+        let (shape, run) = paths.run(&drawn.text, CHECK_S, rate_hz, &[])?;
+        runs.push(beside(&shape, &run, &at_rate));
+    }
+    Ok(Compared {
+        check: middle(&runs),
+        shape,
+        runs,
+    })
+}
+
+/// The median of each figure over the runs.
+fn middle(runs: &[Check]) -> Check {
+    let median = |of: &dyn Fn(&Check) -> Pair| Pair {
+        predicted: of(&runs[0]).predicted,
+        measured: daqmeter_stats::median(
+            &runs.iter().map(|run| of(run).measured).collect::<Vec<_>>(),
+        ),
+    };
+    let each = |of: fn(&Check) -> &Vec<Pair>| {
+        let count = runs.iter().map(|run| of(run).len()).min().unwrap_or(0);
+        (0..count).map(|at| median(&|run| of(run)[at])).collect()
+    };
+    Check {
+        rate: median(&|run| run.rate),
+        p50_ns: median(&|run| run.p50_ns),
+        p99_ns: median(&|run| run.p99_ns),
+        cpu: each(|run| &run.cpu),
+        depth: each(|run| &run.depth),
+        ..runs[0].clone()
+    }
 }
 
 /// Prediction and measurement of a run.
-fn compared(shape: &PathShape, run: &PathRun, profile: &Profile) -> Result<Check, String> {
-    let Simulated { at_rate, .. } =
-        simulate(shape, profile, 1).map_err(|error| error.to_string())?;
+fn beside(shape: &PathShape, run: &PathRun, at_rate: &ThreadsOutcome) -> Check {
     let pair = |predicted: f64, measured: f64| Pair {
         predicted,
         measured,
@@ -466,10 +666,11 @@ fn compared(shape: &PathShape, run: &PathRun, profile: &Profile) -> Result<Check
             (!means.is_empty())
                 .then(|| pair(*predicted, means.iter().sum::<f64>() / means.len() as f64))
         });
-    Ok(Check {
+    Check {
         line: shape.line.clone(),
         threads: shape.threads(),
         block_bytes: shape.block_bytes,
+        is_pinned: shape.rows.iter().any(|row| !row.cpus.is_empty()),
         rate_hz: shape.rate_hz,
         rate: pair(
             at_rate.rate_hz(),
@@ -479,7 +680,7 @@ fn compared(shape: &PathShape, run: &PathRun, profile: &Profile) -> Result<Check
         p99_ns: latency(0.99),
         cpu: cpu.collect(),
         depth: depth.collect(),
-    })
+    }
 }
 
 #[allow(
@@ -489,4 +690,67 @@ fn compared(shape: &PathShape, run: &PathRun, profile: &Profile) -> Result<Check
 )]
 fn whole(ns: f64) -> u64 {
     ns.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_other_cpus_cost_is_measured_for_large_blocks_and_goes_with_the_size_of_small_ones() {
+        let costs = |all: &[(u64, f64)]| -> Costs {
+            let point = |(bytes, ns): &(u64, f64)| (("read".to_owned(), *bytes), vec![*ns; 3]);
+            all.iter().map(point).collect()
+        };
+        let together = costs(&[(4096, 600.0), (65_536, 4000.0), (1 << 20, 60_000.0)]);
+        let apart = costs(&[(65_536, 8000.0), (1 << 20, 50_000.0)]);
+        let works = works(&together, &apart);
+        let found: Vec<(f64, f64)> = works[0]
+            .points
+            .iter()
+            .map(|point| (point.cpu_ns, point.apart_ns))
+            .collect();
+        // Never negative: it was noise.
+        assert_eq!(found, [(600.0, 250.0), (4000.0, 4000.0), (60_000.0, 0.0)]);
+    }
+
+    #[test]
+    fn the_median_of_the_runs_counts_and_each_is_held_to_the_others() {
+        let check = |measured: f64| {
+            let pair = Pair {
+                predicted: 10.0,
+                measured,
+            };
+            Check {
+                rate: pair,
+                cpu: vec![pair],
+                ..Check::default()
+            }
+        };
+        let runs: Vec<Check> = [8.0, 30.0, 11.0].map(check).into();
+        let found = middle(&runs);
+        assert_eq!((found.rate.measured, found.cpu[0].measured), (11.0, 11.0));
+        let compared = Compared {
+            shape: PathShape::default(),
+            check: found,
+            runs,
+        };
+        let apart = compared.apart(|run| run.rate.measured, |one, other| (one - other).abs());
+        assert_eq!(apart, [12.5, 20.5, 8.0]);
+    }
+
+    #[test]
+    fn threads_are_pinned_in_turn_from_source_to_sink() {
+        let row = |threads| daqmeter_record::shape::ShapeRow {
+            threads,
+            ..Default::default()
+        };
+        let mut shape = PathShape {
+            rows: vec![row(1), row(2), row(1)],
+            ..PathShape::default()
+        };
+        pin(&mut shape, &[4, 7]);
+        let cpus: Vec<&[u32]> = shape.rows.iter().map(|row| &row.cpus[..]).collect();
+        assert_eq!(cpus, [&[4][..], &[7, 4], &[7]]);
+    }
 }

@@ -7,6 +7,8 @@ use daqmeter_stats::simulated::Random;
 pub struct DrawnPath {
     /// Its file.
     pub text: String,
+    /// Whether its threads are pinned.
+    pub is_pinned: bool,
     /// At which share of its largest rate it runs when it runs at a rate.
     pub load: f64,
 }
@@ -18,8 +20,8 @@ const BLOCK_BYTES: (f64, f64) = (4096.0, 262_144.0);
 /// Work of a stage that stands for another.
 const WORK_NS: (f64, f64) = (2e3, 2e5);
 
-/// Draws a path of 2 to 5 elements.
-pub fn drawn_path(random: &mut Random) -> DrawnPath {
+/// Draws a path of 2 to 5 elements. Each second one is pinned, every thread to any of these CPUs.
+pub fn drawn_path(random: &mut Random, cpus: &[u32]) -> DrawnPath {
     let block_bytes = (log_between(random, BLOCK_BYTES) / 64.0).round() * 64.0;
     let buffers = [2, 4, 8, 16][below(random, 4)];
     let source = match below(random, 3) {
@@ -45,10 +47,27 @@ pub fn drawn_path(random: &mut Random) -> DrawnPath {
     }
     text.push_str("[sink]\nkind = \"read\"\n");
     let (from, to) = LOADS;
+    let is_pinned = below(random, 2) == 0 && !cpus.is_empty();
+    if is_pinned {
+        text = pinned(&text, random, cpus);
+    }
     DrawnPath {
         text,
+        is_pinned,
         load: from + (to - from) * random.uniform(),
     }
+}
+
+/// The same path with CPUs for both threads that an element may have.
+fn pinned(text: &str, random: &mut Random, cpus: &[u32]) -> String {
+    let line = |line: &str| match line.starts_with("kind = ") {
+        true => {
+            let [one, other] = [(); 2].map(|()| cpus[below(random, cpus.len())]);
+            format!("{line}\ncpus = [{one}, {other}]\n")
+        }
+        false => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
 }
 
 fn stage(random: &mut Random, takes_samples: bool) -> String {
@@ -88,10 +107,12 @@ mod tests {
     fn every_path_that_is_drawn_can_be_read_and_has_a_shape() {
         let mut random = Random::new(7);
         for _ in 0..300 {
-            let drawn = drawn_path(&mut random);
+            let drawn = drawn_path(&mut random, &[0, 1]);
             let path = Path::parse(&drawn.text, "drawn.toml");
             let path = path.unwrap_or_else(|error| panic!("{error}\n{}", drawn.text));
             let shape = path.shape().unwrap();
+            let has_pins = shape.rows.iter().all(|row| !row.cpus.is_empty());
+            assert_eq!(has_pins, drawn.is_pinned, "{}", drawn.text);
             assert!(
                 shape
                     .rows

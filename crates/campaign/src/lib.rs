@@ -16,6 +16,7 @@ mod shipped;
 mod site;
 mod size;
 pub mod studies;
+pub mod validate;
 pub mod whatif;
 
 pub use budget::{Budget, Spend};

@@ -20,6 +20,7 @@ fn help_for_people() {
         "documents",
         "calibrate",
         "predict",
+        "validate",
         "farm",
         "links",
     ] {
@@ -117,6 +118,19 @@ fn documents_are_set_beside_formula_and_simulation() {
 }
 
 #[test]
+fn formulas_and_documents_are_validated_as_text_and_as_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let output = twin(&["validate", "--no-live", "--html", page.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stdout(&output));
+    insta::assert_snapshot!("validate", stdout(&output));
+    let page = std::fs::read_to_string(page).unwrap();
+    for wanted in ["token bucket", "1100 kHz: time until BUSY", "known miss"] {
+        assert!(page.contains(wanted), "{wanted}");
+    }
+}
+
+#[test]
 fn json_has_each_figure_with_its_interval() {
     let line = stdout(&twin(&["run", "bursts", "--replications", "3", "--json"]));
     let json: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -196,6 +210,7 @@ fn profile(folder: &std::path::Path, change: impl FnOnce(&mut Profile)) -> Strin
         cpu_ns: block_bytes as f64,
         low_ns: block_bytes as f64,
         high_ns: block_bytes as f64,
+        apart_ns: 0.0,
         runs: 3,
     };
     let work = |work: &str| WorkCost {
@@ -277,7 +292,7 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
     let text = std::fs::read_to_string(&host).unwrap();
     let version = file(
         "version.json",
-        &text.replace("\"version\": 1", "\"version\": 7"),
+        &text.replace("\"version\": 2", "\"version\": 7"),
     );
     let unit = file("unit.json", &text.replace("cpu_ns", "cpu"));
     let few = file("few.json", &text.replace("\"runs\": 3", "\"runs\": 1"));
@@ -291,7 +306,7 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
         &[
             (
                 &predict(&[&version])[..],
-                "has version 7; this program reads 1",
+                "has version 7; this program reads 2",
             ),
             (&predict(&[&unit]), "unknown field `cpu`"),
             (&predict(&[&few]), "1 runs; 3 are wanted"),
@@ -323,6 +338,14 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
             (
                 &predict(&[&host, "--sweep", "rate=1kHz..2MHz/3"]),
                 "one unit",
+            ),
+            (
+                &["validate", "--profile", &version],
+                "has version 7; this program reads 2",
+            ),
+            (
+                &["validate", "--no-live", "--profile", &host],
+                "cannot be used with",
             ),
             (
                 &["predict", "register-control", "--host", &host],

@@ -22,6 +22,7 @@ use crate::rate::{Doubt, shown_interval, warnings};
 use crate::rows::rows;
 use crate::stages;
 use crate::studies::Shown;
+use crate::validation::Part;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
 const STYLE: &str = include_str!("../assets/page.css");
@@ -103,7 +104,7 @@ pub fn page(records: &[RunRecord]) -> Result<String, PageError> {
         let texts = Texts::of(records);
         (figures.join().expect("figures do not panic"), texts)
     });
-    render(records, texts, figures, &[], &[])
+    render(records, texts, figures, &[], &[], None)
 }
 
 /// The same with other figures than those that the records fill by themselves.
@@ -130,7 +131,7 @@ pub fn page_of_studies(
     figures: Vec<Figure>,
     studies: &[Shown],
 ) -> Result<String, PageError> {
-    render(records, Texts::of(records), figures, studies, &[])
+    render(records, Texts::of(records), figures, studies, &[], None)
 }
 
 /// The page of points over time: a picture of each, what was found first, and these figures; the host and its table from the
@@ -143,7 +144,14 @@ pub fn history_page(
     figures: Vec<Figure>,
     trends: &[Trend],
 ) -> Result<String, PageError> {
-    render(newest, Texts::of(newest), figures, &[], &hosts(trends))
+    render(
+        newest,
+        Texts::of(newest),
+        figures,
+        &[],
+        &hosts(trends),
+        None,
+    )
 }
 
 /// What the page says of all records together.
@@ -180,12 +188,44 @@ impl<'a> Texts<'a> {
     }
 }
 
+/// A validation for the page.
+#[derive(Serialize)]
+struct ValidationView<'a> {
+    of: &'a str,
+    parts: Vec<PartView<'a>>,
+}
+
+#[derive(Serialize)]
+struct PartView<'a> {
+    part: &'a Part,
+    summary: String,
+}
+
+/// The page of a validation: what it is of (host, time, program), its parts, and figures.
+///
+/// # Errors
+/// As [`page`].
+pub fn validation_page(
+    of: &str,
+    parts: &[Part],
+    figures: Vec<Figure>,
+) -> Result<String, PageError> {
+    let parts = parts.iter().map(|part| PartView {
+        part,
+        summary: part.summary(),
+    });
+    let parts = parts.collect();
+    let view = ValidationView { of, parts };
+    render(&[], Texts::of(&[]), figures, &[], &[], Some(view))
+}
+
 fn render(
     records: &[RunRecord],
     texts: Texts<'_>,
     figures: Vec<Figure>,
     studies: &[Shown],
     history: &[HostView],
+    validation: Option<ValidationView<'_>>,
 ) -> Result<String, PageError> {
     let views: Vec<StudyView<'_>> = studies
         .iter()
@@ -224,6 +264,7 @@ fn render(
         rows_left => rows_left,
         studies => serde(&views),
         history => serde(&history),
+        validation => serde(&validation),
         figures => serde(&figures),
         charts => serde(&charts),
         meshes => serde(&meshes),
@@ -647,5 +688,22 @@ mod tests {
     #[test]
     fn no_records_still_make_a_page() {
         assert!(page(&[]).unwrap().contains("No records"));
+    }
+
+    #[test]
+    fn the_page_has_parts_verdicts_and_figures() {
+        let series = crate::figures::Series::new("measured", vec![Some(1.0), Some(2.0)]);
+        let figure =
+            crate::figures::by_rank("rates", "Rates", "By rate.", "blocks/s", vec![series]);
+        let page =
+            validation_page("a host", &[crate::validation::tests::part()], vec![figure]).unwrap();
+        for wanted in [
+            "Closed &lt;forms&gt;",
+            "known miss",
+            "a host",
+            "id=\"rates\"",
+        ] {
+            assert!(page.contains(wanted), "{wanted}");
+        }
     }
 }

@@ -9,6 +9,7 @@
 pub mod closed;
 mod draw;
 pub mod farm;
+mod forms;
 pub mod links;
 mod model;
 mod outcome;
@@ -22,6 +23,7 @@ mod threads;
 mod tree;
 
 pub use draw::Draw;
+pub use forms::{Form, forms};
 pub use model::{
     Arrivals, Busy, Full, MAX_AT_ONCE, MAX_SERVERS, MAX_STATIONS, MAX_TIME_PS, Model, ModelError,
     Poll, Rest, Room, SECOND_PS, Source, Station, Takes,
@@ -29,7 +31,8 @@ pub use model::{
 pub use outcome::{Outcome, SourceOutcome, StationOutcome};
 pub use predict::{Predicted, Prediction, RowPrediction, Simulated, model, predict, simulate};
 pub use profile::{
-    Check, CostPoint, MIN_CHECKS, MIN_RUNS, Pair, Profile, ProfileError, Sharing, WorkCost,
+    Check, Cost, CostPoint, FarWake, MIN_CHECKS, MIN_RUNS, Pair, Profile, ProfileError, Sharing,
+    WorkCost,
 };
 pub use replicate::{Estimate, estimate, replicate, run_all};
 pub use scenario::{SHIPPED, Scenario, ScenarioError};

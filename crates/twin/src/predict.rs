@@ -92,6 +92,13 @@ pub fn model(shape: &PathShape, profile: &Profile) -> Result<Threads, ProfileErr
         lossless: shape.lossless,
         wake_ns: sharing.wake_ns.clone().into(),
         sleep_cpu_ns: sharing.sleep_cpu_ns,
+        timer_cpu_ns: sharing.timer_cpu_ns,
+        near_wake_cpu_ns: sharing.near_wake_cpu_ns,
+        far_wakes: sharing
+            .far_wakes
+            .iter()
+            .map(|far| (far.idle_ns, far.cpu_ns))
+            .collect(),
         slice_ns: sharing.slice_ns,
         stay_ns: sharing.stay_ns,
         blocks: BLOCKS,
@@ -105,12 +112,13 @@ fn thread_row(row: &ShapeRow, profile: &Profile) -> Result<ThreadRow, ProfileErr
         "tcp out" => Some(TCP_BYTES / row.bytes.max(1)),
         _ => None,
     };
-    let cost_ns = profile.cost_ns(&row.work, row.bytes);
-    let cost_ns = cost_ns.map_err(|error| ProfileError(format!("{}: {error}", row.name)))?;
+    let cost = profile.cost(&row.work, row.bytes);
+    let cost = cost.map_err(|error| ProfileError(format!("{}: {error}", row.name)))?;
     Ok(ThreadRow {
         threads: row.threads,
         cpus: row.cpus.clone(),
-        work_ns: cost_ns + row.added_ns,
+        work_ns: cost.cpu_ns + row.added_ns,
+        apart_ns: cost.apart_ns,
         asleep_ns: row.asleep_ns,
         room,
     })
@@ -224,8 +232,8 @@ fn lost(offered_hz: Option<f64>, largest_hz: Predicted) -> Predicted {
 fn limit(shape: &PathShape, model: &Threads, free: &ThreadsOutcome) -> (String, f64) {
     let hz = free.rate_hz();
     let row = |(at, row): (usize, &ThreadRow)| {
-        let used = (row.work_ns + row.asleep_ns) * 1e-9 * hz / row.threads as f64;
-        (shape.rows[at].name.clone(), used)
+        let asleep = row.asleep_ns * 1e-9 * hz / row.threads as f64;
+        (shape.rows[at].name.clone(), free.cpu[at] + asleep)
     };
     let rows = model.rows.iter().enumerate().map(row);
     let total = |is_here: &dyn Fn(&ThreadRow) -> f64| -> f64 {
@@ -260,7 +268,7 @@ fn notes(shape: &PathShape, profile: &Profile, largest_hz: Predicted) -> Vec<Str
         ));
     }
     let pins = shape.rows.iter().any(|row| !row.cpus.is_empty());
-    if pins {
+    if pins && !profile.checks.iter().any(|check| check.is_pinned) {
         notes.push("threads are pinned: the paths that were checked were not, and the intervals are theirs".to_owned());
     }
     let offered = shape.total_hz().unwrap_or(0.0);
@@ -275,8 +283,8 @@ fn notes(shape: &PathShape, profile: &Profile, largest_hz: Predicted) -> Vec<Str
 /// Errors of the checks that are like a path.
 struct Errors<'a> {
     profile: &'a Profile,
-    /// Whether its threads have a CPU each.
-    is_alone: bool,
+    /// Whether its threads are pinned.
+    is_pinned: bool,
 }
 
 /// The middle and the outer tenth of errors.
@@ -334,17 +342,17 @@ impl<'a> Errors<'a> {
     fn of(shape: &PathShape, profile: &'a Profile) -> Errors<'a> {
         Errors {
             profile,
-            is_alone: is_alone(shape.threads(), profile),
+            is_pinned: shape.rows.iter().any(|row| !row.cpus.is_empty()),
         }
     }
 
-    /// Checks of the same load whose threads share CPUs as the path's do; all of the same load where these are too few.
+    /// Checks of the same load that are pinned as the path is, or not; all of the same load where these are too few.
     fn checks(&self, is_paced: bool) -> Vec<&'a Check> {
         let all = self.profile.checks.iter();
         let all: Vec<&Check> = all
             .filter(|check| check.rate_hz.is_some() == is_paced)
             .collect();
-        let like = |check: &&&Check| is_alone(check.threads, self.profile) == self.is_alone;
+        let like = |check: &&&Check| check.is_pinned == self.is_pinned;
         let alike: Vec<&Check> = all.iter().filter(like).copied().collect();
         if alike.len() < MIN_CHECKS { all } else { alike }
     }
@@ -366,10 +374,6 @@ impl<'a> Errors<'a> {
         let pairs = self.checks(is_paced).into_iter().flat_map(of);
         Spread::of(pairs.map(|pair| pair.measured - pair.predicted).collect())
     }
-}
-
-fn is_alone(threads: usize, profile: &Profile) -> bool {
-    threads as f64 <= profile.cpus
 }
 
 #[cfg(test)]

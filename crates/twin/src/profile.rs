@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What the file says it is.
 const FORMAT: &str = "daqmeter-host-profile";
 /// Version of the file; one of another is refused, because its numbers may mean something else.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Fewest runs of a cost: two have no middle one.
 pub const MIN_RUNS: u32 = 3;
 /// Fewest held-back runs for an interval: of 19 the smallest and the largest hold the next with 90 %.
@@ -45,7 +45,7 @@ pub struct Profile {
     pub checks: Vec<Check>,
 }
 
-/// What a block costs a thread by its size, the hand-over to the next thread included, both CPUs at work.
+/// What a block costs a thread by its size, the hand-over to the next thread included.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkCost {
@@ -57,7 +57,7 @@ pub struct WorkCost {
     pub points: Vec<CostPoint>,
 }
 
-/// CPU time of a block of that size.
+/// CPU time of a block of that size, its neighbours on the same CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostPoint {
@@ -69,11 +69,23 @@ pub struct CostPoint {
     pub low_ns: f64,
     /// See `low_ns`.
     pub high_ns: f64,
+    /// What comes on top where the neighbours are on other CPUs.
+    pub apart_ns: f64,
     /// Runs.
     pub runs: u32,
 }
 
-/// Fitted to short paths whose costs are known, by the rate and the latency that they had.
+/// CPU time of waking another thread for a CPU that was idle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FarWake {
+    /// For how long it was idle.
+    pub idle_ns: u64,
+    /// CPU time of the thread that wakes.
+    pub cpu_ns: u64,
+}
+
+/// What sleeping, waking up and sharing CPUs costs: measured with paths at a rate, and fitted to short paths by their rate and latency.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sharing {
@@ -83,6 +95,12 @@ pub struct Sharing {
     pub wake_ns: Vec<u64>,
     /// CPU time of falling asleep and waking up.
     pub sleep_cpu_ns: u64,
+    /// The same where a timer wakes the thread.
+    pub timer_cpu_ns: u64,
+    /// CPU time of waking another thread where no idle CPU is woken for it.
+    pub near_wake_cpu_ns: u64,
+    /// The same where one is, the shortest idle time first.
+    pub far_wakes: Vec<FarWake>,
     /// Time for which a thread that is ready stays with its CPU, though another is idle.
     pub stay_ns: u64,
     /// Time after which a thread leaves its CPU to another. Not fitted: three ticks of 1 ms, as Linux gives two CPUs.
@@ -95,7 +113,7 @@ pub struct Sharing {
     pub left: f64,
 }
 
-/// A path that was held back, predicted before its intervals were known, and measured.
+/// A path that was held back, predicted before its intervals were known, and measured: medians of several runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
@@ -105,6 +123,8 @@ pub struct Check {
     pub threads: usize,
     /// Bytes of its blocks.
     pub block_bytes: u64,
+    /// Whether its threads were pinned.
+    pub is_pinned: bool,
     /// Blocks that were due per second; none as fast as it goes.
     pub rate_hz: Option<f64>,
     /// Blocks per second.
@@ -206,6 +226,7 @@ impl Profile {
             self.works.len(),
             self.checks.len(),
             self.sharing.wake_ns.len(),
+            self.sharing.far_wakes.len(),
         ];
         if lists.into_iter().any(|n| n > MAX_ENTRIES) || self.host.allowed_cpus.len() > MAX_ENTRIES
         {
@@ -232,7 +253,7 @@ impl Profile {
     ///
     /// # Errors
     /// When the kind or the size was not calibrated.
-    pub fn cost_ns(&self, work: &str, block_bytes: u64) -> Result<f64, ProfileError> {
+    pub fn cost(&self, work: &str, block_bytes: u64) -> Result<Cost, ProfileError> {
         let Some(found) = self.works.iter().find(|found| found.work == work) else {
             let known: Vec<&str> = self.works.iter().map(|found| found.work.as_str()).collect();
             return wrong(format!(
@@ -244,7 +265,7 @@ impl Profile {
             .points
             .partition_point(|point| point.block_bytes < block_bytes);
         match found.points.get(at) {
-            Some(point) if point.block_bytes == block_bytes => Ok(point.cpu_ns),
+            Some(point) if point.block_bytes == block_bytes => Ok(point.cost()),
             Some(above) if at > 0 => Ok(between(found.points[at - 1], *above, block_bytes)),
             _ => wrong(format!(
                 "`{work}`: blocks of {block_bytes} bytes are outside of what was calibrated, {} to {} bytes",
@@ -264,10 +285,32 @@ impl Profile {
     }
 }
 
-fn between(below: CostPoint, above: CostPoint, block_bytes: u64) -> f64 {
+/// CPU time of a block.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// Its neighbours on the same CPU.
+    pub cpu_ns: f64,
+    /// What comes on top where they are on others.
+    pub apart_ns: f64,
+}
+
+impl CostPoint {
+    fn cost(&self) -> Cost {
+        Cost {
+            cpu_ns: self.cpu_ns,
+            apart_ns: self.apart_ns,
+        }
+    }
+}
+
+fn between(below: CostPoint, above: CostPoint, block_bytes: u64) -> Cost {
     let part =
         (block_bytes - below.block_bytes) as f64 / (above.block_bytes - below.block_bytes) as f64;
-    below.cpu_ns + part * (above.cpu_ns - below.cpu_ns)
+    let line = |from: f64, to: f64| from + part * (to - from);
+    Cost {
+        cpu_ns: line(below.cpu_ns, above.cpu_ns),
+        apart_ns: line(below.apart_ns, above.apart_ns),
+    }
 }
 
 fn is_time(ns: f64) -> bool {
@@ -293,7 +336,8 @@ impl WorkCost {
         for point in &self.points {
             let bytes = point.block_bytes;
             let is_ordered = point.low_ns <= point.cpu_ns && point.cpu_ns <= point.high_ns;
-            if !(is_ordered && is_time(point.low_ns) && is_time(point.high_ns)) {
+            let times = [point.low_ns, point.high_ns, point.apart_ns];
+            if !(is_ordered && times.into_iter().all(is_time)) {
                 return wrong(format!(
                     "works: {work}: {bytes} bytes: low_ns <= cpu_ns <= high_ns do not hold"
                 ));
@@ -317,8 +361,22 @@ impl Sharing {
                 self.parameters, self.points
             ));
         }
-        let times = [self.sleep_cpu_ns, self.stay_ns, self.slice_ns];
-        let all = times.iter().chain(&self.wake_ns);
+        let times = [
+            self.sleep_cpu_ns,
+            self.timer_cpu_ns,
+            self.near_wake_cpu_ns,
+            self.stay_ns,
+            self.slice_ns,
+        ];
+        let far = self
+            .far_wakes
+            .iter()
+            .flat_map(|far| [&far.idle_ns, &far.cpu_ns]);
+        let all = times.iter().chain(&self.wake_ns).chain(far);
+        let grow = self.far_wakes.is_sorted_by(|a, b| a.idle_ns < b.idle_ns);
+        if !grow {
+            return wrong("sharing: far_wakes: idle times do not grow");
+        }
         match self.wake_ns.is_empty()
             || self.slice_ns == 0
             || all.clone().any(|ns| *ns > 10_000_000_000)
@@ -369,6 +427,7 @@ pub(crate) mod tests {
             cpu_ns: block_bytes as f64,
             low_ns: block_bytes as f64,
             high_ns: block_bytes as f64,
+            apart_ns: 0.0,
             runs: 3,
         };
         let work = |work: &str| WorkCost {
@@ -421,9 +480,15 @@ pub(crate) mod tests {
     #[test]
     fn costs_lie_between_the_sizes_that_were_measured_and_nowhere_else() {
         let profile = profile();
-        assert_eq!(profile.cost_ns("read", 4096), Ok(4096.0));
-        assert_eq!(profile.cost_ns("read", 8192), Ok(8192.0));
-        let error = |work, bytes| profile.cost_ns(work, bytes).unwrap_err().0;
+        let cost = |cpu_ns: f64| {
+            Ok(Cost {
+                cpu_ns,
+                apart_ns: 0.0,
+            })
+        };
+        assert_eq!(profile.cost("read", 4096), cost(4096.0));
+        assert_eq!(profile.cost("read", 8192), cost(8192.0));
+        let error = |work, bytes| profile.cost(work, bytes).unwrap_err().0;
         assert!(error("read", 4095).contains("outside of what was calibrated, 4096 to 1048576"));
         assert!(error("read", 1 << 21).contains("outside"));
         assert!(error("decode", 4096).contains("was not calibrated"));
@@ -432,8 +497,8 @@ pub(crate) mod tests {
     #[test]
     fn what_is_no_sound_profile_is_refused_with_the_reason() {
         type Change = fn(&mut Profile);
-        let changes: [(Change, &str); 9] = [
-            (|p| p.version = 2, "version 2"),
+        let changes: [(Change, &str); 10] = [
+            (|p| p.version = 1, "version 1"),
             (|p| p.format = "x".to_owned(), "`format`"),
             (|p| p.cpus = 0.0, "cpus"),
             (|p| p.works[0].points.reverse(), "do not grow"),
@@ -442,6 +507,10 @@ pub(crate) mod tests {
             (
                 |p| p.sharing.points = 3,
                 "3 parameters were fitted to 3 points",
+            ),
+            (
+                |p| p.sharing.far_wakes = vec![FarWake::default(); 2],
+                "idle times do not grow",
             ),
             (|p| p.checks.truncate(20), "19 of each"),
             (|p| p.checks[0].rate.predicted = 0.0, "path 0"),

@@ -27,6 +27,13 @@ pub struct Threads {
     pub wake_ns: Arc<[u64]>,
     /// CPU time of falling asleep and waking up.
     pub sleep_cpu_ns: u64,
+    /// The same where a timer wakes the thread.
+    pub timer_cpu_ns: u64,
+    /// CPU time of waking another thread where no idle CPU has to be woken for it.
+    pub near_wake_cpu_ns: u64,
+    /// The same where another CPU was idle for so long: idle time and CPU time, shortest first. Between them it goes with the
+    /// logarithm of the idle time, outside of them it is that of the nearest.
+    pub far_wakes: Arc<[(u64, u64)]>,
     /// Time after which a thread leaves its CPU to another that is ready.
     pub slice_ns: u64,
     /// Time for which a thread that is ready stays with the CPU that it ran on last, though another is idle: schedulers keep threads
@@ -39,14 +46,16 @@ pub struct Threads {
 }
 
 /// Threads that do the same.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ThreadRow {
     /// How many.
     pub threads: usize,
     /// CPUs that they are pinned to in turn; empty leaves them free.
     pub cpus: Vec<u32>,
-    /// CPU time of a block.
+    /// CPU time of a block where its neighbours run on the same CPU.
     pub work_ns: f64,
+    /// CPU time on top where they run on others: bytes come from other caches.
+    pub apart_ns: f64,
     /// Time for which it sleeps with a block.
     pub asleep_ns: f64,
     /// Blocks that fit between it and the row behind it, where these are not the buffers of a ring.
@@ -73,9 +82,10 @@ pub struct ThreadsOutcome {
 /// A ring between two rows.
 #[derive(Debug, Default)]
 struct Ring {
-    /// When the blocks in it were due.
-    full: VecDeque<u64>,
-    room: u64,
+    /// When the blocks in it were due, and the CPU that they were sent from.
+    full: VecDeque<(u64, usize)>,
+    /// Blocks that are empty, by the CPU that gave them back; none before the first time.
+    empty: VecDeque<Option<usize>>,
     producer: usize,
     consumer: usize,
 }
@@ -124,11 +134,16 @@ struct Thread {
     /// CPU time until the end of its present work.
     left_ns: u64,
     slice_end_ns: u64,
+    /// Neighbours of the present block that were on other CPUs.
+    apart: u32,
     /// Blocks that it has begun.
     count: u64,
     due_ns: u64,
     used_ns: u64,
 }
+
+/// Most blocks of a ring that are told apart.
+const MAX_ROOM: u64 = 1 << 16;
 
 /// Blocks behind which a source without end is cut off, in events for each.
 const MAX_EVENTS_PER_BLOCK: u64 = 200;
@@ -158,6 +173,8 @@ struct Live<'a> {
     rings: Vec<Vec<Ring>>,
     /// Which thread has each CPU.
     cpus: Vec<Option<usize>>,
+    /// Since when each CPU is idle, where it is.
+    idle_ns: Vec<u64>,
     numbers: Vec<u32>,
     ready: VecDeque<usize>,
     now_ns: u64,
@@ -199,6 +216,7 @@ impl<'a> Live<'a> {
                     ready_ns: 0,
                     left_ns: 0,
                     slice_end_ns: 0,
+                    apart: 0,
                     count: 0,
                     due_ns: 0,
                     used_ns: 0,
@@ -220,6 +238,7 @@ impl<'a> Live<'a> {
             first,
             rings,
             cpus: vec![None; numbers.len()],
+            idle_ns: vec![0; numbers.len()],
             numbers,
             model,
             now_ns: 0,
@@ -259,16 +278,19 @@ impl<'a> Live<'a> {
         };
         self.now_ns = now_ns;
         match self.threads[at].place {
-            Place::Timer(_) => self.woken(at),
+            Place::Timer(_) => {
+                self.woken(at);
+            }
             Place::Waking(_) => self.runs(at),
             _ => self.worked(at),
         }
         true
     }
 
-    /// A thread that slept may run.
-    fn woken(&mut self, at: usize) {
-        match self.free_cpu(at) {
+    /// A thread that slept may run. The CPU that was idle and is to run it.
+    fn woken(&mut self, at: usize) -> Option<usize> {
+        let cpu = self.free_cpu(at);
+        match cpu {
             Some(cpu) => {
                 self.give(cpu, at);
                 let late_ns = self.wake.next(&mut 0, &mut self.stream);
@@ -276,6 +298,7 @@ impl<'a> Live<'a> {
             }
             None => self.queue(at),
         }
+        cpu
     }
 
     fn give(&mut self, cpu: usize, at: usize) {
@@ -381,9 +404,7 @@ impl<'a> Live<'a> {
             Step::Take => self.take(at),
             Step::Room => self.room(at),
             Step::Work => {
-                let row = self.threads[at].row;
-                self.threads[at].step = Step::Rest;
-                self.threads[at].left_ns = whole(self.model.rows[row].work_ns);
+                self.work(at);
                 true
             }
             Step::Rest => self.rest(at),
@@ -394,13 +415,28 @@ impl<'a> Live<'a> {
         }
     }
 
+    /// The work of a block, dearer by the share of its neighbours that are on other CPUs.
+    fn work(&mut self, at: usize) {
+        let thread = &mut self.threads[at];
+        let row = &self.model.rows[thread.row];
+        let is_end = thread.row == 0 || thread.row + 1 == self.model.rows.len();
+        let sides = if is_end { 1.0 } else { 2.0 };
+        let apart = f64::from(std::mem::take(&mut thread.apart)) / sides;
+        thread.left_ns = whole(row.work_ns + row.apart_ns * apart);
+        thread.step = Step::Rest;
+    }
+
     /// Leaves the CPU; falling asleep and waking up are paid for when it runs again.
     fn leave(&mut self, at: usize, place: Place) -> bool {
         let thread = &mut self.threads[at];
         thread.place = place;
-        thread.left_ns = self.model.sleep_cpu_ns;
+        thread.left_ns = match place {
+            Place::Timer(_) => self.model.timer_cpu_ns,
+            _ => self.model.sleep_cpu_ns,
+        };
         let cpu = thread.cpu.take().expect("it runs");
         self.cpus[cpu] = None;
+        self.idle_ns[cpu] = self.now_ns;
         self.fill(cpu);
         false
     }
@@ -426,12 +462,13 @@ impl<'a> Live<'a> {
     fn take(&mut self, at: usize) -> bool {
         let (row, ring) = (self.threads[at].row - 1, self.inlet(at));
         let depth = self.rings[row][ring].full.len() as u64;
-        let Some(due_ns) = self.rings[row][ring].full.pop_front() else {
+        let Some((due_ns, from)) = self.rings[row][ring].full.pop_front() else {
             return self.leave(at, Place::Asleep);
         };
         self.depth[row].0 += depth;
         self.depth[row].1 += 1;
         let thread = &mut self.threads[at];
+        thread.apart += u32::from(thread.cpu != Some(from));
         thread.due_ns = due_ns;
         thread.count += 1;
         thread.step = match row + 2 == self.model.rows.len() {
@@ -443,10 +480,10 @@ impl<'a> Live<'a> {
 
     fn room(&mut self, at: usize) -> bool {
         let (row, ring) = (self.threads[at].row, self.outlet(at));
-        let found = &mut self.rings[row][ring];
-        if found.room > 0 {
-            found.room -= 1;
-            self.threads[at].step = Step::Work;
+        if let Some(from) = self.rings[row][ring].empty.pop_front() {
+            let thread = &mut self.threads[at];
+            thread.apart += u32::from(from.is_some() && thread.cpu != from);
+            thread.step = Step::Work;
             return true;
         }
         let loses = row == 0 && self.model.every_ns.is_some() && !self.model.lossless;
@@ -470,14 +507,15 @@ impl<'a> Live<'a> {
     fn send(&mut self, at: usize) {
         let (row, due_ns) = (self.threads[at].row, self.threads[at].due_ns);
         self.threads[at].step = Step::Take;
+        let cpu = self.threads[at].cpu.expect("it runs");
         if row + 1 < self.model.rows.len() {
             let ring = self.outlet(at);
             let found = &mut self.rings[row][ring];
-            found.full.push_back(due_ns);
+            found.full.push_back((due_ns, cpu));
             let consumer = found.consumer;
             let wanted = self.inlet(consumer);
             if wanted == ring && self.threads[consumer].step == Step::Take {
-                self.wake(consumer);
+                self.wake(consumer, at);
             }
         } else {
             self.arrive(due_ns);
@@ -491,18 +529,38 @@ impl<'a> Live<'a> {
                 rings.len(),
                 self.model.rows[row].threads,
             );
-            rings[ring].room += 1;
+            rings[ring].empty.push_back(Some(cpu));
             let producer = rings[ring].producer;
             let wanted = self.outlet(producer);
             if wanted == ring && self.threads[producer].step == Step::Room {
-                self.wake(producer);
+                self.wake(producer, at);
             }
         }
     }
 
-    fn wake(&mut self, at: usize) {
-        if self.threads[at].place == Place::Asleep {
-            self.woken(at);
+    fn wake(&mut self, at: usize, by: usize) {
+        if self.threads[at].place != Place::Asleep {
+            return;
+        }
+        let cpu_ns = match self.woken(at) {
+            Some(cpu) => self.far_wake_cpu_ns(self.now_ns - self.idle_ns[cpu]),
+            None => self.model.near_wake_cpu_ns,
+        };
+        self.threads[by].left_ns += cpu_ns;
+    }
+
+    /// What it costs to wake a thread for a CPU that was idle for so long.
+    fn far_wake_cpu_ns(&self, idle_ns: u64) -> u64 {
+        let all = &self.model.far_wakes;
+        let at = all.partition_point(|(known_ns, _)| *known_ns < idle_ns);
+        match (at.checked_sub(1).map(|below| all[below]), all.get(at)) {
+            (Some((from_ns, from)), Some(&(to_ns, to))) => {
+                let ln = |ns: u64| libm::log(ns.max(1) as f64);
+                let share = (ln(idle_ns) - ln(from_ns)) / (ln(to_ns) - ln(from_ns));
+                whole(from as f64 + share * (to as f64 - from as f64))
+            }
+            (Some((_, cpu_ns)), None) | (None, Some(&(_, cpu_ns))) => cpu_ns,
+            (None, None) => self.model.near_wake_cpu_ns,
         }
     }
 
@@ -568,9 +626,11 @@ impl<'a> Live<'a> {
 
 fn rings_between(model: &Threads, pair: &[ThreadRow], first: &[usize]) -> Vec<Ring> {
     let (producers, consumers) = (pair[0].threads, pair[1].threads);
+    let room = pair[0].room.unwrap_or(model.buffers).clamp(1, MAX_ROOM);
+    let room = usize::try_from(room).expect("it is at most MAX_ROOM");
     let ring = |at: usize| Ring {
         full: VecDeque::new(),
-        room: pair[0].room.unwrap_or(model.buffers).max(1),
+        empty: vec![None; room].into(),
         producer: first[0] + at % producers,
         consumer: first[1] + at % consumers,
     };
@@ -603,8 +663,7 @@ mod tests {
             threads,
             cpus: Vec::new(),
             work_ns,
-            asleep_ns: 0.0,
-            room: None,
+            ..ThreadRow::default()
         }
     }
 
@@ -618,6 +677,9 @@ mod tests {
             lossless: true,
             wake_ns: Vec::new().into(),
             sleep_cpu_ns: 0,
+            timer_cpu_ns: 0,
+            near_wake_cpu_ns: 0,
+            far_wakes: Vec::new().into(),
             slice_ns: 3_000_000,
             stay_ns: 0,
             blocks: 2000,
@@ -687,6 +749,28 @@ mod tests {
     }
 
     #[test]
+    fn neighbours_on_other_cpus_make_work_dearer_and_wakes_cost_the_one_that_wakes() {
+        let mut rows = vec![row(1, 1000.0), row(1, 5000.0), row(1, 2000.0)];
+        rows[1].apart_ns = 3000.0;
+        let apart = chain(rows.clone(), 8);
+        near(block_ns(&apart), 8000.0);
+        near(block_ns(&chain(rows.clone(), 1)), 8000.0);
+        // One neighbour of two.
+        let mut half = chain(rows, 4);
+        (half.rows[0].cpus, half.rows[1].cpus, half.rows[2].cpus) = (vec![0], vec![0], vec![1]);
+        near(block_ns(&half), 7500.0);
+        let mut idle = chain(vec![row(1, 1000.0), row(1, 1000.0)], 2);
+        idle.every_ns = Some(100_000.0);
+        (idle.timer_cpu_ns, idle.sleep_cpu_ns) = (20_000, 5_000);
+        idle.far_wakes = Arc::new([(10_000, 3_000), (90_000, 9_000)]);
+        (idle.rows[0].cpus, idle.rows[1].cpus) = (vec![0], vec![1]);
+        let outcome = run_threads(&idle, 1);
+        // A timer, work, and a CPU woken that was idle for more than 90 us; a sleep and work.
+        near(outcome.cpu[0], 0.3);
+        near(outcome.cpu[1], 0.06);
+    }
+
+    #[test]
     fn what_cannot_run_gives_nothing() {
         let outcome = run_threads(&chain(Vec::new(), 1), 1);
         assert_eq!((outcome.blocks, outcome.latency_ns.count()), (0, 0));
@@ -703,7 +787,7 @@ mod tests {
             // Rows of two on either side of rows of one.
             let rows = works.iter().enumerate();
             let rows = rows.map(|(at, (threads, ns))| row(if at % 2 == 1 { *threads } else { 1 }, f64::from(*ns)));
-            Threads { buffers, stay_ns, sleep_cpu_ns, wake_ns: Arc::new([5000, 30_000]), ..chain(rows.collect(), cpus) }
+            Threads { buffers, stay_ns, sleep_cpu_ns, near_wake_cpu_ns: sleep_cpu_ns / 2, wake_ns: Arc::new([5000, 30_000]), ..chain(rows.collect(), cpus) }
         }
     }
 

@@ -194,6 +194,19 @@ fn rows_off_the_model(lines: &[Comparison], software_us: f64) -> Result<BTreeSet
     Ok(slow)
 }
 
+/// Paths that no fit has seen, within bands that a busy host keeps; formulas and documents again, on the page.
+pub(super) fn twin() -> Result<()> {
+    let out = scratch("twin.html")?;
+    daqmeter("twin validate --budget 40s --html")
+        .arg(&out)
+        .run()?;
+    let text = fs::read_to_string(&out)?;
+    for part in ["forms", "documents", "live", "live-rate"] {
+        ensure!(text.contains(&format!("id=\"{part}\"")), "{out}: no {part}");
+    }
+    Ok(())
+}
+
 /// Paced boards give the document's read-out tables, mean per table, within 3 %, and none exceeds the uplink.
 ///
 /// A busy host makes read-out slower only, so a table has several tries. One that is faster is wrong at once.

@@ -1,6 +1,6 @@
 //! The table of CI's steps: what each needs of the machine, and what it comes after.
 
-use shell::{line, ran, tried};
+use shell::{daqmeter, line, ran, tried};
 
 use super::schedule::Load::{Alone, Build, OneCpu};
 use super::step::{Step, step};
@@ -89,6 +89,12 @@ pub(super) const STEPS: &[Step] = &[
         miri::run,
     ),
     step(
+        "twin: formulas and documents within their bands",
+        OneCpu,
+        &[PROGRAM],
+        || ran(daqmeter("twin validate --no-live").run()),
+    ),
+    step(
         "what users install: package and wheel",
         OneCpu,
         &[PROGRAM, WHEEL],
@@ -148,6 +154,12 @@ pub(super) const STEPS: &[Step] = &[
         Alone,
         &[PROGRAM, COPY_MACHINES],
         || ran(tried(checks::copies)),
+    ),
+    step(
+        "twin: predictions beside what is measured",
+        Alone,
+        &[PROGRAM],
+        || ran(tried(checks::twin)),
     ),
     step(
         "counters: a mesh on a page",

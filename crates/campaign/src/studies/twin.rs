@@ -12,7 +12,14 @@ pub struct Prediction {
     pub simulated: Option<f64>,
     /// Where the figure, or one that follows from it, went into the model: then agreement says nothing.
     pub fitted: bool,
+    /// How far it may be off, as a share of the figure.
+    pub band: f64,
+    /// Why it lies outside of its band, where that is known.
+    pub misses: Option<&'static str>,
 }
+
+/// The band of a row that says no other: what a study's verdict calls reproduced.
+const BAND: f64 = 0.05;
 
 impl Prediction {
     /// A figure with what the simulation gives for it.
@@ -21,7 +28,27 @@ impl Prediction {
             figure,
             simulated: simulated.into().filter(|value| value.is_finite()),
             fitted: false,
+            band: BAND,
+            misses: None,
         }
+    }
+
+    /// The same with another band.
+    pub(super) fn within(self, band: f64) -> Prediction {
+        Prediction { band, ..self }
+    }
+
+    /// The same for a figure that the model is known to miss, and why.
+    pub(super) fn misses(self, why: &'static str) -> Prediction {
+        Prediction {
+            misses: Some(why),
+            ..self
+        }
+    }
+
+    /// Whether it lies within its band; none where there is nothing to compare.
+    pub fn is_within(&self) -> Option<bool> {
+        Some(self.difference()?.abs() <= self.band)
     }
 
     /// The same for a figure that the model was fitted to.

@@ -6,6 +6,7 @@ mod farm;
 mod links;
 mod predict;
 mod run;
+mod validate;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,7 @@ Example:
 
   $ daqmeter twin calibrate                     what predictions need of this host, in a minute
   $ daqmeter twin predict pattern               largest rate, limit, CPUs, latency of a path, with intervals
+  $ daqmeter twin validate --html page.html     how far predictions are off, against formulas, documents and this host
   $ daqmeter twin list
   $ daqmeter twin run felix-reader              rate, load and queue of each station, latency, losses
   $ daqmeter twin show felix-reader > my.toml   begin one of your own
@@ -46,6 +48,8 @@ enum Verb {
     Calibrate(calibrate::Arguments),
     /// Predict a path on a host that was calibrated
     Predict(predict::Arguments),
+    /// Hold the twin against formulas, documents and this host
+    Validate(validate::Arguments),
     /// Simulate a scenario
     Run(run::Arguments),
     /// Set published figures beside formula and simulation
@@ -76,6 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
         Verb::Calibrate(arguments) => calibrate::run(arguments),
         Verb::Predict(arguments) => predict::run(arguments),
+        Verb::Validate(arguments) => validate::run(arguments),
         Verb::Run(arguments) => run::run(arguments),
         Verb::Documents(arguments) => documents::run(arguments),
         Verb::Farm(arguments) => farm::run(arguments),

@@ -1,7 +1,7 @@
 //! `daqmeter twin predict`: a path on a host that was calibrated, also with other threads, blocks or rates than its file says.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -56,8 +56,9 @@ struct Point {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let profile = profile(arguments)?;
-    let notes = host_notes(arguments, &profile)?;
+    let usual = PathBuf::from(super::PROFILE);
+    let profile = read_profile(arguments.host.as_ref().unwrap_or(&usual))?;
+    let notes = host_notes(&profile, arguments.host.as_ref())?;
     let points = points(arguments)?;
     let predictions = predictions(&points, &profile, arguments.seed)?;
     let all = points.iter().zip(&predictions);
@@ -73,9 +74,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     emit(&text)
 }
 
-fn profile(arguments: &Arguments) -> Result<Profile, Failure> {
-    let usual = PathBuf::from(super::PROFILE);
-    let file = arguments.host.as_ref().unwrap_or(&usual);
+/// The profile in that file.
+pub(super) fn read_profile(file: &Path) -> Result<Profile, Failure> {
     let wrong =
         |problem: String| Failure::refused(format!("profile {}: {problem}", file.display()));
     let text = text_file_up_to(file, MAX_PROFILE_BYTES)
@@ -84,12 +84,15 @@ fn profile(arguments: &Arguments) -> Result<Profile, Failure> {
 }
 
 /// A profile of another host is used where it was named, and that is said.
-fn host_notes(arguments: &Arguments, profile: &Profile) -> Result<Vec<String>, Failure> {
+pub(super) fn host_notes(
+    profile: &Profile,
+    named: Option<&PathBuf>,
+) -> Result<Vec<String>, Failure> {
     let here = context().host;
     let there = &profile.host;
     let mut notes = Vec::new();
     let is_other = there.cpu_model != here.cpu_model || there.allowed_cpus != here.allowed_cpus;
-    if is_other && arguments.host.is_none() {
+    if is_other && named.is_none() {
         return Err(Failure::refused(format!(
             "profile {}: it is of another host ({}, {} CPUs): name it with --host if that is meant, or calibrate",
             super::PROFILE,

@@ -176,6 +176,28 @@ pub(crate) fn bars(
     }
 }
 
+/// Values of things that are numbered from 1 in the order that the caption says.
+pub fn by_rank(
+    id: &'static str,
+    title: &str,
+    caption: &str,
+    y: &str,
+    series: Vec<Series>,
+) -> Figure {
+    let count = series
+        .iter()
+        .map(|series| series.ys.len())
+        .max()
+        .unwrap_or(0);
+    Figure {
+        kind: Kind::Lines,
+        x: Axis::linear("number"),
+        y: Axis::log(y),
+        xs: (1..=count).map(|at| at as f64).collect(),
+        ..bars(id, title, caption, y, Vec::new(), series)
+    }
+}
+
 /// Curves over a common axis.
 pub(crate) fn lines(texts: Texts, x: Axis, y: Axis, curves: Vec<Curve>) -> Figure {
     let (xs, series) = join(curves);

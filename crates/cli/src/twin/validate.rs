@@ -1,0 +1,102 @@
+//! `daqmeter twin validate`: whether predictions hold, against formulas, documents and this host.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use daqmeter_campaign::Runner;
+use daqmeter_campaign::calibrate::calibrate;
+use daqmeter_campaign::validate::{Live, closed_forms, documents, live};
+use daqmeter_report::validation::{Part, Verdict, text};
+use daqmeter_report::validation_page;
+use daqmeter_twin::Profile;
+
+use super::predict::{host_notes, read_profile};
+use crate::arguments::{budget, written_file};
+use crate::interrupt;
+use crate::output::{Failure, emit, tell, write_file};
+use crate::runner::context;
+
+/// Hold the twin against formulas, documents and this host, each within its band; ends with 1 where a row lies outside.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Formulas and documents are the same on every host and take some seconds. Then paths that no fit has seen are run on this host and\ncompared with what its profile predicts, with how far equal runs are apart.\n\nExample:\n\n  $ daqmeter twin validate --html validation.html\n  $ daqmeter twin validate --profile host.json --budget 5m"
+)]
+pub(crate) struct Arguments {
+    /// Time for what is measured; without --profile one half of it calibrates. 20 paths are measured in any case
+    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "80s")]
+    budget: Duration,
+    /// Profile of this host [default: measured now]
+    #[arg(long, value_name = "FILE.json")]
+    profile: Option<PathBuf>,
+    /// Formulas and documents alone: nothing is measured
+    #[arg(long, conflicts_with = "profile")]
+    no_live: bool,
+    /// Write it as a page, too
+    #[arg(long, value_name = "FILE.html", value_parser = written_file, help_heading = "Output")]
+    html: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    // A profile that cannot be used is refused before anything is computed.
+    let profile = arguments.profile.as_deref().map(read_profile).transpose()?;
+    if let (Some(profile), Some(file)) = (&profile, &arguments.profile)
+        && let Some(note) = host_notes(profile, Some(file))?.first()
+    {
+        tell(note);
+    }
+    tell("formulas and documents ...");
+    let mut parts = vec![closed_forms(), documents()];
+    let mut figures = Vec::new();
+    if !arguments.no_live {
+        let found = measured(arguments, profile)?;
+        parts.push(found.part);
+        figures = found.figures;
+    }
+    if let Some(file) = &arguments.html {
+        let page = validation_page(&title(), &parts, figures).map_err(Failure::tool)?;
+        write_file(file, &page)?;
+        tell(&format!("daqmeter: wrote {}", file.display()));
+    }
+    emit(&text(&parts))?;
+    let is_outside = |part: &Part| part.count(Verdict::Outside) > 0;
+    Ok(match parts.iter().any(is_outside) {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// The host, the program and the time.
+fn title() -> String {
+    let context = context();
+    let tool = &context.tool;
+    format!(
+        "{} · {} · {} {} ({})",
+        context.host.cpu_model,
+        daqmeter_harness::facts::utc_now(),
+        tool.name,
+        tool.version,
+        tool.profile
+    )
+}
+
+/// What the profile predicts for this host, beside what it does.
+fn measured(arguments: &Arguments, profile: Option<Profile>) -> Result<Live, Failure> {
+    let runner = Runner::new(context());
+    let asked = runner.stop.clone();
+    interrupt::on_signal(move || asked.set());
+    let mut step = |step: &str| tell(&format!("{step} ..."));
+    let (budget, profile) = match profile {
+        Some(profile) => (arguments.budget, Ok(profile)),
+        None => {
+            let half = arguments.budget / 2;
+            (half, calibrate(&runner, half, &mut step))
+        }
+    };
+    let found = profile.and_then(|profile| live(&runner, &profile, budget, &mut step));
+    match runner.stop.is_set() {
+        true => Err(Failure::interrupted()),
+        false => found.map_err(Failure::tool),
+    }
+}
