@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
+mod cards;
 mod network;
 
 use std::path::Path as FilePath;
@@ -10,6 +11,8 @@ use daqmeter_harness::{Context, Engine, Request, Settings, StepPlan, measure};
 use daqmeter_path::{Path, PathEngine, PathRequest, SHIPPED};
 use daqmeter_record::RunRecord;
 use proptest::prelude::*;
+
+use cards::{RECEIVER, TO_HOST, card, live};
 
 /// Blocks of each stream: a number and not a time, so that nothing depends on how busy the host is.
 const BLOCKS: u64 = 30;
@@ -209,199 +212,6 @@ fn blocks_of_a_card_are_decoded_and_their_subchunks_counted() {
     let record = ran(&text(source, &["kind = \"decode\""], READ));
     let run = record.path.unwrap();
     assert!(run.events > run.blocks && run.verified_blocks == run.blocks);
-}
-
-/// A card that is read out live, with stages behind it.
-fn live(stages: &[&str], sink: &str) -> String {
-    text("kind = \"card\"\nscenario = \"gbt\"", stages, sink)
-        .replace("4KiB", "1KiB")
-        .replace("buffers = 2\n", "")
-}
-
-const TO_HOST: &str = "kind = \"to-host\"";
-const RECEIVER: &str = "kind = \"receiver\"";
-
-#[test]
-fn a_card_is_read_out_live_and_each_e_link_s_ledger_closes_from_trigger_to_receiver() {
-    let record = ran(&live(&[TO_HOST, "kind = \"tcp\""], RECEIVER));
-    assert!(record.engine.emulated);
-    // 24 E-links, each of which has a chunk for each trigger.
-    assert_eq!(record.ledgers.len(), 24);
-    for ledger in &record.ledgers {
-        assert!(ledger.unit.starts_with("triggers of E-link 0x"), "{ledger}");
-        assert_eq!((ledger.issued, ledger.delivered), (BLOCKS, BLOCKS));
-    }
-    let run = record.path.as_ref().unwrap();
-    assert_eq!(run.events, 24 * BLOCKS);
-    assert!(run.blocks > 0 && run.verified_blocks == run.blocks);
-    assert_eq!(run.payload_bytes, run.blocks * 1024);
-    assert!(run.latency_max_ns > 0);
-    assert_eq!(record.counter("triggers"), Some(BLOCKS as f64));
-    assert_eq!(record.counter("dead-time"), Some(0.0));
-    let threads: Vec<_> = run.threads.iter().map(|one| one.name.as_str()).collect();
-    assert_eq!(threads, ["to-host", "receiver"]);
-    // What sleeps between two looks waits for input, and works on nothing.
-    assert!(run.threads.iter().all(|thread| thread.elsewhere_ns == 0));
-}
-
-/// A card with fields beside its scenario.
-fn card(fields: &str) -> String {
-    live(&[TO_HOST, "kind = \"tcp\""], RECEIVER).replace(
-        "scenario = \"gbt\"",
-        &format!("scenario = \"gbt\"\n{fields}"),
-    )
-}
-
-#[test]
-fn several_channels_share_receivers_and_each_option_of_a_card_is_a_field() {
-    let text = card("channels = 2\npayload_bytes = 16\npoll_us = 50\nmode = \"zero-copy\"");
-    let record = ran(&format!("{text}threads = 1\n"));
-    assert_eq!(record.lanes.len(), 2);
-    assert_eq!(record.ledgers.len(), 48);
-    let run = record.path.unwrap();
-    let threads: Vec<_> = run.threads.iter().map(|one| one.name.as_str()).collect();
-    assert_eq!(threads, ["to-host.0", "to-host.1", "receiver"]);
-    let carried: u64 = record
-        .lanes
-        .iter()
-        .filter_map(|lane| lane.stages[0].carried_bytes)
-        .sum();
-    assert_eq!(carried, run.payload_bytes);
-    assert_eq!(run.events, 48 * BLOCKS);
-}
-
-#[test]
-fn a_recorded_file_is_read_out_as_a_path_and_nothing_is_said_of_its_bytes() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("blocks.dat");
-    let mut bytes = Vec::new();
-    let scenario = daqmeter_readout::Scenario::load("gbt").unwrap();
-    daqmeter_readout::recording::record(&scenario, 2000, |_, part| {
-        bytes.extend_from_slice(part);
-        Ok(())
-    })
-    .unwrap();
-    std::fs::write(&file, &bytes).unwrap();
-    let text = card(&format!("replay = \"{}\"", file.display()));
-    let record = record(folder.path(), &text, |request| request.blocks = None);
-    assert!(record.outcome.is_ok(), "{:?}", fault(&record));
-    let run = record.path.as_ref().unwrap();
-    assert_eq!(run.payload_bytes, bytes.len() as u64);
-    assert_eq!(run.verified_blocks, 0);
-    assert_eq!(record.counter("turns of the recorded file"), Some(1.0));
-}
-
-#[test]
-fn the_engine_readout_runs_a_path_and_keeps_its_own_account() {
-    use daqmeter_path::ReadoutEngine;
-    use daqmeter_readout::{Chosen, ReadoutRequest};
-    let request = ReadoutRequest {
-        chosen: Chosen {
-            scenario: "gbt".to_owned(),
-            rate_hz: Some(20e3),
-            channels: Some(2),
-            ..Chosen::default()
-        },
-        seconds: 0.02,
-        probe: true,
-        ..ReadoutRequest::default()
-    };
-    let settings = Settings::new(StepPlan::ByStage(1), "test");
-    let (engine, context) = (ReadoutEngine, Context::default());
-    let workload = request.workload();
-    let record = measure(&engine, &workload, &settings, &context, &[], &mut []).unwrap();
-    assert!(record.outcome.is_ok(), "{:?}", fault(&record));
-    assert_eq!(record.engine.name, "readout");
-    let [ledger] = &record.ledgers[..] else {
-        panic!("{:?}", record.ledgers);
-    };
-    assert_eq!(ledger.unit, "triggers x E-links");
-    assert_eq!(
-        ledger.issued as f64,
-        48.0 * record.counter("triggers").unwrap()
-    );
-    for counter in ["dead-time", "reader-cpu-ppm", "receiver-cpu", "ring peak"] {
-        assert!(record.counter(counter).is_some(), "{counter}");
-    }
-    let devices: Vec<&str> = record
-        .lanes
-        .iter()
-        .map(|lane| lane.device.as_str())
-        .collect();
-    assert_eq!(devices, ["gbt:0.0", "gbt:0.1"]);
-    let run = record.path.unwrap();
-    assert_eq!(run.events, ledger.delivered);
-    assert_eq!(run.threads.len(), 4);
-    assert!(run.threads.iter().all(|thread| thread.busy_ns > 0));
-}
-
-#[test]
-fn a_card_whose_ring_is_not_emptied_is_busy_and_its_triggers_are_booked() {
-    let folder = tempfile::tempdir().unwrap();
-    let scenario = folder.path().join("small.toml");
-    // A ring that holds what comes in 2 ms, looked at every 20 ms.
-    let small = "name = \"small\"\n[trigger]\nrate = \"200kHz\"\n[card]\nring = \"256KiB\"\n[reader]\npoll = \"20ms\"\n";
-    std::fs::write(&scenario, small).unwrap();
-    let path = live(&[TO_HOST, "kind = \"tcp\""], RECEIVER)
-        .replace("\"gbt\"", &format!("\"{}\"", scenario.display()));
-    let record = record(folder.path(), &path, |request| {
-        request.blocks = Some(50_000)
-    });
-    assert!(record.outcome.is_ok(), "{:?}", fault(&record));
-    assert!(record.counter("dead-time").is_some_and(|share| share > 0.0));
-    let vetoed = record.counter("lost-triggers").unwrap();
-    assert!(vetoed > 0.0);
-    for ledger in &record.ledgers {
-        assert!(
-            ledger.closes() && ledger.lost() as f64 == vetoed,
-            "{ledger}"
-        );
-    }
-}
-
-#[test]
-fn what_a_card_cannot_do_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("path.toml");
-    std::fs::write(&file, live(&[TO_HOST, "kind = \"tcp\""], RECEIVER)).unwrap();
-    let path = Path::load(file.to_str().unwrap()).unwrap();
-    let engine = PathEngine::default();
-    let asked = PathRequest::new(&path, 1.0);
-    let asked = || asked.clone();
-    let requests = [
-        (
-            "unpaced",
-            PathRequest {
-                unpaced: true,
-                ..asked()
-            },
-        ),
-        (
-            "lossy",
-            PathRequest {
-                lossy: true,
-                ..asked()
-            },
-        ),
-        (
-            "slow_element",
-            PathRequest {
-                slow_element: Some(1),
-                ..asked()
-            },
-        ),
-        (
-            "left_out",
-            PathRequest {
-                left_out: Some(0),
-                ..asked()
-            },
-        ),
-    ];
-    for (name, request) in requests {
-        let error = engine.open(&request.workload()).err().unwrap().0;
-        assert!(error.contains(name) && error.contains("`card`"), "{error}");
-    }
 }
 
 #[test]

@@ -116,9 +116,10 @@ pub(super) const STEPS: &[Step] = &[
         &[WHEEL, SURVEY],
         book::python,
     ),
+    // Waits most of its time, and has several tries.
     step(
         "other makers' Etherbone",
-        Alone,
+        OneCpu,
         &[PROGRAM, PEERS_BUILD],
         || machines::alone("peers"),
     ),
