@@ -5,12 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use daqmeter_record::RunRecord;
-use shell::need;
+use shell::{line, need};
 
-use crate::copy::boot::{Boot, Machine};
+use crate::copy::boot::{ARM, Boot, Machine};
+use crate::copy::{Profile, programs};
 use crate::debian::{self, Kernel, foreign_busybox};
 use crate::files::{GuestFile, folder, tail, timed};
 use crate::mesh;
@@ -24,9 +26,21 @@ struct Case {
     cores: u32,
     threads_of_a_core: u32,
     nodes: usize,
+    kind: Kind,
 }
 
-const CASES: [Case; 3] = [
+/// What is emulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Arm with equal cores.
+    Arm,
+    /// Arm with these cores slower than the others.
+    Hybrid(&'static [u32]),
+    /// A PC.
+    Pc,
+}
+
+const CASES: [Case; 5] = [
     Case {
         name: "1-cpu",
         cpus: "-m 1536 -smp 1",
@@ -34,6 +48,7 @@ const CASES: [Case; 3] = [
         cores: 1,
         threads_of_a_core: 1,
         nodes: 1,
+        kind: Kind::Arm,
     },
     Case {
         name: "2-nodes",
@@ -44,6 +59,7 @@ const CASES: [Case; 3] = [
         cores: 4,
         threads_of_a_core: 1,
         nodes: 2,
+        kind: Kind::Arm,
     },
     Case {
         name: "2-sockets-2-cores-2-threads",
@@ -52,8 +68,32 @@ const CASES: [Case; 3] = [
         cores: 4,
         threads_of_a_core: 2,
         nodes: 1,
+        kind: Kind::Arm,
+    },
+    Case {
+        name: "hybrid",
+        cpus: "-m 1536 -smp 4",
+        sockets: 1,
+        cores: 4,
+        threads_of_a_core: 1,
+        nodes: 1,
+        kind: Kind::Hybrid(&[0, 3]),
+    },
+    Case {
+        name: "pc",
+        cpus: "-smp 8,sockets=2,cores=2,threads=2 -m 1536 \
+               -object memory-backend-ram,id=near,size=768M -object memory-backend-ram,id=far,size=768M \
+               -numa node,nodeid=0,cpus=0-3,memdev=near -numa node,nodeid=1,cpus=4-7,memdev=far",
+        sockets: 2,
+        cores: 4,
+        threads_of_a_core: 2,
+        nodes: 2,
+        kind: Kind::Pc,
     },
 ];
+
+/// Capacity of a core that is slower, where that of the others is 1024.
+const SLOWER_CAPACITY: &str = "400";
 
 const SERIES: &str = "6.1";
 
@@ -92,6 +132,8 @@ pub(crate) fn prepare() -> Result<()> {
     }
     for (program, package) in [
         ("qemu-system-aarch64", "qemu-system-arm"),
+        ("qemu-system-x86_64", "qemu-system-x86"),
+        ("busybox", "busybox-static"),
         ("cpio", "cpio"),
         ("xz", "xz-utils"),
     ] {
@@ -102,35 +144,22 @@ pub(crate) fn prepare() -> Result<()> {
     timed("Debian's kernel and busybox for arm64", || {
         foreign_busybox("arm64").and_then(|_| Kernel::image_of(SERIES, "arm64"))
     })?;
-    timed("static aarch64 build of the tool", mesh::build)
+    timed("Debian's kernel for the PC", || {
+        Kernel::image_of(SERIES, "amd64")
+    })?;
+    timed("static aarch64 build of the tool", mesh::build)?;
+    timed("the tool for the PC", || programs::build(Profile::Dev))
 }
 
 /// The machines with `only` in their name, after [`prepare`].
 pub(crate) fn boot(only: &str) -> Result<()> {
-    let kernel = Kernel::image_of(SERIES, "arm64")?;
-    let busybox = foreign_busybox("arm64")?;
     let chosen: Vec<&Case> = CASES
         .iter()
         .filter(|case| case.name.contains(only))
         .collect();
     ensure!(!chosen.is_empty(), "no machine has `{only}` in its name");
     for case in &chosen {
-        timed(case.name, || {
-            let name = format!("topology-{}", case.name);
-            let boot = Boot {
-                name: &name,
-                machine: Machine::Arm {
-                    cpus: case.cpus,
-                    busybox: &busybox,
-                },
-                kernel: &kernel.image,
-                script: SCRIPT,
-                command_line: "",
-                limit_s: LIMIT_S,
-            };
-            let daqmeter = GuestFile::program("daqmeter", &mesh::daqmeter())?;
-            case.judge(&boot.run(vec![daqmeter])?)
-        })?;
+        timed(case.name, || case.run())?;
     }
     println!(
         "{} machines, each named and used by its topology",
@@ -140,6 +169,46 @@ pub(crate) fn boot(only: &str) -> Result<()> {
 }
 
 impl Case {
+    fn run(&self) -> Result<()> {
+        let name = format!("topology-{}", self.name);
+        let busybox = foreign_busybox("arm64")?;
+        let tree = match self.kind {
+            Kind::Hybrid(slower) => Some(tree(&name, self.cpus, self.cores, slower)?),
+            Kind::Arm | Kind::Pc => None,
+        };
+        let (machine, architecture, files) = match self.kind {
+            Kind::Pc => {
+                let machine = Machine::Threads { cpus: self.cpus };
+                (machine, "amd64", programs::files(Profile::Dev)?)
+            }
+            Kind::Arm | Kind::Hybrid(_) => {
+                let machine = Machine::Arm {
+                    cpus: self.cpus,
+                    busybox: &busybox,
+                    tree: tree.as_deref(),
+                };
+                let daqmeter = GuestFile::program("daqmeter", &mesh::daqmeter())?;
+                (machine, "arm64", vec![daqmeter])
+            }
+        };
+        let boot = Boot {
+            name: &name,
+            machine,
+            kernel: &Kernel::image_of(SERIES, architecture)?.image,
+            script: SCRIPT,
+            command_line: "",
+            limit_s: LIMIT_S,
+        };
+        self.judge(&boot.run(files)?)
+    }
+
+    fn slower(&self) -> &'static [u32] {
+        match self.kind {
+            Kind::Hybrid(slower) => slower,
+            Kind::Arm | Kind::Pc => &[],
+        }
+    }
+
     fn judge(&self, printed: &str) -> Result<()> {
         let line = |start: &str| printed.lines().find_map(|line| line.strip_prefix(start));
         for what in ["SURVEY ", "THREADS "] {
@@ -155,6 +224,12 @@ impl Case {
         ensure!(
             found == wanted,
             "sockets, cores, CPUs and NUMA nodes are called {found:?}, not {wanted:?}"
+        );
+        ensure!(
+            host.slower_cpus == self.slower(),
+            "slower CPUs are called {:?}, not {:?}",
+            host.slower_cpus,
+            self.slower()
         );
         let points = self.unshared(printed)?;
         println!(
@@ -184,9 +259,42 @@ impl Case {
                 cores.len() == cpus.len().min(self.cores as usize),
                 "record {point}: threads on CPUs {cpus:?} share a core"
             );
+            let fast = self.cores as usize - self.slower().len();
+            let is_on_slow = cpus.iter().any(|cpu| self.slower().contains(cpu));
+            ensure!(
+                !(is_on_slow && cpus.len() <= fast),
+                "record {point}: threads on CPUs {cpus:?}, and a faster one was free"
+            );
         }
         Ok(points.len())
     }
+}
+
+/// QEMU's device tree of such a machine, with the capacity of each CPU (`capacity-dmips-mhz`, the kernel's
+/// `Documentation/devicetree/bindings/cpu/cpu-capacity.txt`).
+fn tree(name: &str, cpus: &str, number: u32, slower: &[u32]) -> Result<PathBuf> {
+    need("fdtput", "device-tree-compiler")?;
+    let path = folder().join(format!("{name}.dtb"));
+    dump_tree(cpus, &path)?;
+    for cpu in 0..number {
+        let capacity = match slower.contains(&cpu) {
+            true => SLOWER_CAPACITY,
+            false => "1024",
+        };
+        line("fdtput -t i")
+            .arg(&path)
+            .arg(format!("/cpus/cpu@{cpu}"))
+            .arg("capacity-dmips-mhz")
+            .arg(capacity)
+            .run()?;
+    }
+    Ok(path)
+}
+
+fn dump_tree(cpus: &str, path: &Path) -> Result<()> {
+    let dump = format!("virt,dumpdtb={}", path.display());
+    line(&ARM.replace("virt", &dump)).words(cpus).output()?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -207,5 +315,20 @@ mod tests {
         let error = case.unshared(&pins(&[7, 6])).unwrap_err().to_string();
         assert!(error.contains("share a core"), "{error}");
         assert!(case.unshared("").is_err());
+    }
+
+    #[test]
+    fn threads_on_slow_cores_without_need_are_found() {
+        let case = &CASES[3];
+        let pins = |cpus: &[u32]| -> String {
+            let lines = cpus
+                .iter()
+                .map(|cpu| format!("PIN 1:\"requested_cpu\":{cpu}\n"));
+            lines.collect()
+        };
+        assert_eq!(case.unshared(&pins(&[2, 1])).unwrap(), 1);
+        assert_eq!(case.unshared(&pins(&[2, 1, 3])).unwrap(), 1);
+        let error = case.unshared(&pins(&[3, 1])).unwrap_err().to_string();
+        assert!(error.contains("a faster one was free"), "{error}");
     }
 }

@@ -14,9 +14,19 @@ pub(crate) enum Machine<'a> {
     Pc(Pc<'a>),
     /// AMD Versal, whose eight ADMA controllers QEMU emulates; with a shell for its architecture.
     Versal { busybox: &'a Path },
-    /// QEMU's own for Arm, with these options for its CPUs.
-    Arm { cpus: &'a str, busybox: &'a Path },
+    /// QEMU's own for Arm, with these options for its CPUs, and another device tree than its own.
+    Arm {
+        cpus: &'a str,
+        busybox: &'a Path,
+        tree: Option<&'a Path>,
+    },
+    /// A PC whose CPUs have threads, with these options for them.
+    Threads { cpus: &'a str },
 }
+
+/// The Arm machine without what differs from case to case.
+pub(crate) const ARM: &str =
+    "qemu-system-aarch64 -machine virt -cpu cortex-a72 -accel tcg,thread=multi";
 
 /// A PC, and how its CPUs are emulated.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +75,7 @@ impl Boot<'_> {
     /// Runs the machine with these files to its end; returns the console.
     pub(crate) fn run(&self, mut files: Vec<GuestFile>) -> Result<String> {
         let shell = match self.machine {
-            Machine::Pc(_) => Path::new("/bin/busybox"),
+            Machine::Pc(_) | Machine::Threads { .. } => Path::new("/bin/busybox"),
             Machine::Versal { busybox } | Machine::Arm { busybox, .. } => busybox,
         };
         files.push(GuestFile::script("init", INIT));
@@ -102,11 +112,19 @@ impl Boot<'_> {
                 command.args(machine.split(' '));
                 "ttyAMA0"
             }
-            Machine::Arm { cpus, .. } => {
-                let machine =
-                    "qemu-system-aarch64 -machine virt -cpu cortex-a72 -accel tcg,thread=multi";
-                command.args(machine.split(' ').chain(cpus.split_whitespace()));
+            Machine::Arm { cpus, tree, .. } => {
+                command.args(ARM.split(' ').chain(cpus.split_whitespace()));
+                if let Some(tree) = tree {
+                    command.arg("-dtb").arg(tree);
+                }
                 "ttyAMA0"
+            }
+            Machine::Threads { cpus } => {
+                // One host thread, as with `Run::InTurn`. qemu64 is AMD's without threads.
+                let machine =
+                    "qemu-system-x86_64 -machine q35 -cpu Nehalem -accel tcg,thread=single";
+                command.args(machine.split(' ').chain(cpus.split_whitespace()));
+                "ttyS0"
             }
         };
         command.args("-nographic -no-reboot -nic none -monitor none -serial".split(' '));

@@ -7,7 +7,7 @@ mod figures;
 mod modules;
 mod patched;
 mod pollution;
-mod programs;
+pub(crate) mod programs;
 
 use std::fs;
 use std::path::Path;

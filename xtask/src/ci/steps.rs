@@ -73,6 +73,12 @@ pub(super) const STEPS: &[Step] = &[
         &[MESH_GUESTS],
         || machines::boot("topology-vm", "2-sockets"),
     ),
+    step(
+        "topologies: a survey on fast and slow cores",
+        OneCpu,
+        &[MESH_GUESTS],
+        || machines::boot("topology-vm", "hybrid"),
+    ),
     step(COPY_MACHINES, OneCpu, &[GUESTS], || {
         machines::boot("copy-vm", "")
     }),
