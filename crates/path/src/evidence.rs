@@ -105,7 +105,7 @@ const SLOPE_OFF: f64 = 0.15;
 /// How far below all of its time a limit is used, as a standard deviation: CPUs that threads share idle while one wakes up.
 const USED_OFF: f64 = 0.1;
 /// No resource that is used less than this is a limit.
-const MIN_USED: f64 = 0.8;
+pub(crate) const MIN_USED: f64 = 0.8;
 /// A resource that no part moves is used up where its whole interval is above this.
 const USED_UP: f64 = 0.9;
 /// What one observation says against an explanation at most: one that was disturbed does not decide alone.

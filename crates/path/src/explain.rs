@@ -11,8 +11,8 @@
 use daqmeter_record::PathRun;
 use daqmeter_record::resources::{Resource, What, least_without_ns, resources};
 
-use crate::evidence::Evidence;
 pub use crate::evidence::{Answer, Interval, Part, Slope, Used};
+use crate::evidence::{Evidence, MIN_USED};
 
 /// A path that can be run.
 pub trait System {
@@ -120,6 +120,14 @@ pub struct Explained {
     pub runs: usize,
 }
 
+impl Explained {
+    /// Whether more buffers make the path faster while nothing is nearly used up.
+    fn needs_buffers(&self) -> bool {
+        let mut used = self.resources.iter();
+        self.more_buffers.low > WORTH_BUFFERS && used.all(|used| used.used.mean < MIN_USED)
+    }
+}
+
 /// What the runs with time to spare show of the buffers. A source that cannot wait loses what finds no room.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Room {
@@ -216,7 +224,7 @@ pub fn explain<S: System>(
             explained.runs = found.runs;
         }
         // Threads with too little between them wait for one another, and nothing is used up.
-        Answer::NoSingle | Answer::CannotTell if explained.more_buffers.low > WORTH_BUFFERS => {
+        Answer::NoSingle | Answer::CannotTell if explained.needs_buffers() => {
             explained.answer = Answer::Limit(What::Buffers);
             explained.gain = Some(Gain {
                 predicted: explained.more_buffers,
@@ -694,6 +702,10 @@ mod tests {
         );
         let gain = explained.gain.unwrap().tried.unwrap();
         assert!((gain.mean - 0.7 * 3150.0 / 1100.0).abs() < 0.05, "{gain:?}");
+        // With a resource that is nearly used up nobody can tell which of both it is.
+        let mut both = Simulated::new(&[1000.0, 1100.0, 1050.0], 0.005);
+        both.lockstep = 0.42;
+        assert_eq!(both.explained(8).answer, Answer::CannotTell);
         // One that is used up is the limit whatever more buffers would do.
         let mut used_up = Simulated::new(&[1000.0, 1600.0, 900.0], 0.005);
         used_up.lockstep = 0.4;
