@@ -225,16 +225,7 @@ pub fn send(
 /// # Errors
 /// Those of `send(2)`; `WouldBlock` when the buffer is full.
 pub fn send_now(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: pointer and length are those of `bytes`.
-    check_size(unsafe {
-        libc::send(
-            socket.as_raw_fd(),
-            bytes.as_ptr().cast(),
-            bytes.len(),
-            flags,
-        )
-    })
+    send_bytes(socket, bytes, libc::MSG_DONTWAIT)
 }
 
 /// Sends on a stream what more follows at once: the kernel waits for it before it sends a short packet.
@@ -242,7 +233,11 @@ pub fn send_now(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
 /// # Errors
 /// Those of `send(2)`.
 pub fn send_more(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    let flags = libc::MSG_MORE | libc::MSG_NOSIGNAL;
+    send_bytes(socket, bytes, libc::MSG_MORE)
+}
+
+fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], flags: libc::c_int) -> io::Result<usize> {
+    let flags = flags | libc::MSG_NOSIGNAL;
     // SAFETY: pointer and length are those of `bytes`.
     check_size(unsafe {
         libc::send(

@@ -27,7 +27,12 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let wrong = |error| Failure::refused(format!("{}: {error}", arguments.address));
-    let listener = TcpListener::bind(&arguments.address).map_err(wrong)?;
+    let listener = TcpListener::bind(&arguments.address).map_err(|error| {
+        Failure::refused(format!(
+            "{}: {error}; an address of this host and a free port are wanted, such as 10.0.0.7:5010",
+            arguments.address
+        ))
+    })?;
     let address = listener.local_addr().map_err(wrong)?;
     emit(&format!("listening on {address}\n"))?;
     let stop = StopFlag::default();

@@ -93,7 +93,7 @@ pub fn check(from: impl Read + Send, options: &Options) -> Result<Checked, Check
     check_watched(from, options, 1, |_| {})
 }
 
-/// The same by so many threads, [`MAX_THREADS`] at most, with the same result; one more reads ahead. `watch` is told how far it is
+/// The same by so many threads, [`MAX_THREADS`] at most, with the same result; one more reads ahead. `watch` gets how far it is
 /// after each part of about half a megabyte.
 ///
 /// # Errors
