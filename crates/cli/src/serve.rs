@@ -1,7 +1,9 @@
 //! `daqmeter serve`: live runs and past records in the browser.
 //!
 //! Only what was named on the command line is served, by number; a request never names a path. Listens on loopback unless told
-//! otherwise, and then only with a token.
+//! otherwise, and then only with a token. The page of a file that is being written follows it (`serve/live.rs`).
+
+mod live;
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -11,32 +13,31 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::Args;
 use daqmeter_campaign::write_requests_as_today;
 use daqmeter_record::jsonl;
 use daqmeter_record::units::{plural, show_bytes};
+use daqmeter_report::html::PageError;
 use daqmeter_report::page;
 use daqmeter_sys::host::open_regular;
 use subtle::ConstantTimeEq;
 
 use crate::files::{Links, listed};
-use crate::http::{self, Answer, Handler, Reply, Request};
+use crate::http::{self, Answer, Events, Handler, Reply, Request};
 use crate::metrics::Page;
 use crate::output::{Failure, INTERRUPTED, emit};
 use crate::runner::on_ctrl_c;
+use live::{Following, Live, is_live};
 
 /// Longest file that a page is made of: its samples are held in memory meanwhile.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// A file that grew within so long is called live.
-const LIVE: Duration = Duration::from_secs(15);
-
 /// Show records in the browser, and runs while they are measured.
 ///
 /// Serves an index of the files and a report page of each, made anew at every request. A page of a file that is being written
-/// reloads itself. Without --bind only this host can connect; with it a token is asked for. /metrics counts requests and files for
+/// follows it: its server sends the parts that changed. Without --bind only this host can connect; with it a token is asked for. /metrics counts requests and files for
 /// Prometheus.
 #[derive(Debug, Args)]
 #[command(
@@ -75,6 +76,8 @@ struct Site {
     loopback: bool,
     /// What `/metrics` says.
     metrics: Page,
+    /// Pages of files that are being written.
+    live: Live,
     /// The files that were listed so far. The place of a file here is its number, which stays its own when others come.
     known: Mutex<Vec<PathBuf>>,
 }
@@ -144,6 +147,7 @@ impl Site {
             token,
             loopback,
             metrics: Page::default(),
+            live: Live::default(),
             known: Mutex::default(),
         })
     }
@@ -204,17 +208,47 @@ impl Site {
                     .set("daqmeter_live_files", "serve", live as f64);
                 self.metrics.answer(request)
             }
-            path => {
-                let wanted = path
-                    .strip_prefix("/report/")
-                    .and_then(|number| number.parse::<usize>().ok());
-                match files.iter().find(|(number, _)| Some(*number) == wanted) {
-                    Some((_, file)) => report(file),
-                    None => Answer::text(404, "nothing here"),
-                }
-            }
+            path => match numbered(&files, path.strip_prefix("/report/")) {
+                Some(file) => self.report(file, &format!("{path}/events{carried}")),
+                None => Answer::text(404, "nothing here"),
+            },
         }
     }
+
+    /// The page of a file; that of one that is being written asks for events there.
+    fn report(&self, file: &Path, events: &str) -> Answer {
+        let made = match is_live(file) {
+            true => self
+                .live
+                .page(file, events)
+                .map(|page| Answer::html(page.html)),
+            false => read(file, MAX_FILE_BYTES).and_then(|contents| {
+                let page = page(&contents.records).map_err(Unread::Page)?;
+                Ok(Answer::html(page))
+            }),
+        };
+        made.unwrap_or_else(|unread| unread.answer(file))
+    }
+
+    /// What happens to the file whose events are asked for.
+    fn events(self: &Arc<Self>, request: &Request) -> Option<Box<dyn Events>> {
+        let path = request.path.strip_prefix("/report/");
+        let number = path?.strip_suffix("/events");
+        let files = self.files().ok()?;
+        let file = numbered(&files, number)?;
+        Some(Box::new(Following::new(
+            self.clone(),
+            file.clone(),
+            request.from().unwrap_or_default(),
+        )))
+    }
+}
+
+/// The file of that number.
+fn numbered<'a>(files: &'a [(usize, PathBuf)], number: Option<&str>) -> Option<&'a PathBuf> {
+    let wanted: usize = number?.parse().ok()?;
+    let (_, file) = files.iter().find(|(number, _)| *number == wanted)?;
+    Some(file)
 }
 
 impl Handler for Site {
@@ -222,6 +256,10 @@ impl Handler for Site {
         match self.admitted(&request) {
             Err(refused) => Reply::Now(refused),
             Ok(()) if request.path == "/healthz" => Reply::Now(Answer::text(200, "ok")),
+            Ok(()) if request.path.ends_with("/events") => match self.events(&request) {
+                Some(events) => Reply::Events(events),
+                None => Reply::Now(Answer::text(404, "nothing here")),
+            },
             Ok(()) => Reply::Later(Box::new(move || self.get(&request))),
         }
     }
@@ -233,12 +271,23 @@ impl Handler for Site {
 }
 
 impl Request {
-    /// The token that it carries.
-    fn token(&self) -> Option<&str> {
-        let asked = self
+    /// A value of its query.
+    fn value(&self, name: &str) -> Option<&str> {
+        let mut pairs = self
             .query
             .split('&')
-            .find_map(|pair| pair.strip_prefix("token="));
+            .filter_map(|pair| pair.split_once('='));
+        pairs.find_map(|(key, value)| (key == name).then_some(value))
+    }
+
+    /// The state of the page that it comes from: of the last event that arrived, or of the page as it was loaded.
+    fn from(&self) -> Option<&str> {
+        self.last_event.as_deref().or_else(|| self.value("from"))
+    }
+
+    /// The token that it carries.
+    fn token(&self) -> Option<&str> {
+        let asked = self.value("token");
         asked.or_else(|| self.authorization.as_deref()?.strip_prefix("Bearer "))
     }
 }
@@ -252,24 +301,35 @@ fn names_this_host(host: &str) -> bool {
     name == "localhost" || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-fn is_live(file: &Path) -> bool {
-    let changed = std::fs::metadata(file)
-        .and_then(|facts| facts.modified())
-        .ok();
-    changed
-        .and_then(|changed| SystemTime::now().duration_since(changed).ok())
-        .is_some_and(|age| age < LIVE)
-}
-
 /// Why a file has no page.
+#[derive(Debug)]
 enum Unread {
     Long(u64),
     Io(std::io::Error),
+    Page(PageError),
 }
 
 impl From<std::io::Error> for Unread {
     fn from(error: std::io::Error) -> Unread {
         Unread::Io(error)
+    }
+}
+
+impl Unread {
+    fn answer(&self, file: &Path) -> Answer {
+        match self {
+            Unread::Io(error) => Answer::text(404, &format!("{}: {error}", file.display())),
+            Unread::Page(error) => Answer::text(500, &error.to_string()),
+            Unread::Long(bytes) => Answer::text(
+                413,
+                &format!(
+                    "{0} has {1}; pages are served of files up to {2}. Make its page with: daqmeter report {0}",
+                    file.display(),
+                    show_bytes(*bytes),
+                    show_bytes(MAX_FILE_BYTES)
+                ),
+            ),
+        }
     }
 }
 
@@ -284,37 +344,6 @@ fn read(file: &Path, max_bytes: u64) -> Result<jsonl::Contents, Unread> {
     let mut contents = jsonl::read_printable(file)?;
     write_requests_as_today(&mut contents.records);
     Ok(contents)
-}
-
-fn report(file: &Path) -> Answer {
-    let contents = match read(file, MAX_FILE_BYTES) {
-        Ok(contents) => contents,
-        Err(Unread::Io(error)) => {
-            return Answer::text(404, &format!("{}: {error}", file.display()));
-        }
-        Err(Unread::Long(bytes)) => {
-            let (limit, is) = (show_bytes(MAX_FILE_BYTES), show_bytes(bytes));
-            return Answer::text(
-                413,
-                &format!(
-                    "{0} has {is}; pages are served of files up to {limit}. Make its page with: daqmeter report {0}",
-                    file.display()
-                ),
-            );
-        }
-    };
-    match page(&contents.records) {
-        Ok(page) if is_live(file) => {
-            // The page has no request of its own: the browser asks again for the whole of it.
-            Answer::html(page.replacen(
-                "<head>\n",
-                "<head>\n<meta http-equiv=\"refresh\" content=\"5\">\n",
-                1,
-            ))
-        }
-        Ok(page) => Answer::html(page),
-        Err(error) => Answer::text(500, &error.to_string()),
-    }
 }
 
 fn index(files: &[(usize, PathBuf)], carried: &str) -> String {
@@ -358,6 +387,7 @@ fn index(files: &[(usize, PathBuf)], carried: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::Next;
 
     fn site(token: Option<&str>) -> (tempfile::TempDir, Arc<Site>) {
         let folder = tempfile::tempdir().unwrap();
@@ -368,6 +398,7 @@ mod tests {
             token,
             loopback: true,
             metrics: Page::default(),
+            live: Live::default(),
             known: Mutex::default(),
         };
         (folder, Arc::new(site))
@@ -384,10 +415,12 @@ mod tests {
             host,
             authorization,
             accept: None,
+            last_event: None,
         });
         match reply {
             Reply::Now(answer) => answer,
             Reply::Later(work) => work(),
+            Reply::Events(_) => Answer::text(200, "events"),
         }
     }
 
@@ -459,6 +492,70 @@ mod tests {
             row.contains("a&lt;b&gt;.jsonl") && index.contains("<a href=\"/report/1\">"),
             "{index}"
         );
+    }
+
+    /// Looks until something happens.
+    fn event(events: &mut dyn Events) -> String {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        loop {
+            match events.next() {
+                Next::Event(text) | Next::Last(text) => return text,
+                Next::None if std::time::Instant::now() < until => std::thread::yield_now(),
+                Next::None => panic!("nothing happened"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_of_a_live_file_gets_only_the_parts_that_changed() {
+        let (folder, site) = site(None);
+        let path = folder.path().join("a<b>.jsonl");
+        let record = |study: &str| {
+            let mut record = daqmeter_record::RunRecord::default();
+            record.schema = daqmeter_record::SCHEMA_VERSION;
+            record.study = study.to_owned();
+            record.host = Arc::new(daqmeter_record::Host {
+                cpu_model: "a CPU".to_owned(),
+                ..Default::default()
+            });
+            record.warnings = vec![format!("something about {study}")];
+            jsonl::to_line(&record)
+        };
+        std::fs::write(&path, record("first")).unwrap();
+        let page = get(&site, "/report/0", None, None).body;
+        let (_, from) = page.split_once("events?from=").unwrap();
+        let from = &from[..16];
+        let mut events = Following::new(site.clone(), path.clone(), from);
+        assert!(matches!(events.next(), Next::None));
+
+        let both = [record("first"), record("second")].concat();
+        std::fs::write(&path, &both).unwrap();
+        let update = event(&mut events);
+        let data = update.lines().find_map(|line| line.strip_prefix("data: "));
+        let data: serde_json::Value = serde_json::from_str(data.unwrap()).unwrap();
+        let changed: Vec<&String> = data["changed"].as_object().unwrap().keys().collect();
+        assert!(changed.iter().any(|key| *key == "notes"), "{changed:?}");
+        assert!(!changed.iter().any(|key| *key == "host"), "{changed:?}");
+        assert!(data["order"].as_array().unwrap().len() > changed.len());
+
+        // A page of another state gets all parts.
+        let mut late = Following::new(site, path, from);
+        let whole = event(&mut late);
+        assert!(whole.contains("data-part=\\\"host\\\""), "{whole}");
+    }
+
+    #[test]
+    fn events_are_only_of_files_that_are_served_and_end_with_them() {
+        let (folder, site) = site(Some("0123456789abcdef"));
+        let code = |url: &str| get(&site, url, None, None).code;
+        assert_eq!(code("/report/0/events"), 401);
+        assert_eq!(code("/report/0/events?from=1&token=0123456789abcdef"), 200);
+        assert_eq!(code("/report/1/events?token=0123456789abcdef"), 404);
+        assert_eq!(code("/report/../events?token=0123456789abcdef"), 404);
+        let path = folder.path().join("a<b>.jsonl");
+        let mut events = Following::new(site, path.clone(), "");
+        std::fs::remove_file(path).unwrap();
+        assert!(event(&mut events).starts_with("event: end\n"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, Read, Seek, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -59,7 +60,7 @@ pub fn append_to(path: &Path) -> io::Result<File> {
     })?;
     if file.metadata()?.is_file() {
         // Some network file systems have no locks; two runs into one file are then the user's own affair.
-        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+        if is_locked(&file) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let mut last = [b'\n'];
@@ -71,6 +72,27 @@ pub fn append_to(path: &Path) -> io::Result<File> {
         }
     }
     Ok(file)
+}
+
+/// Whether somebody else writes the file; else it is ours from now on. Who only asks whether it is being written ([`is_being_written`])
+/// holds it for a moment.
+fn is_locked(file: &File) -> bool {
+    const TRIES: u32 = 10;
+    const PAUSE: Duration = Duration::from_millis(5);
+    let fails = |_| {
+        let fails = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+        if fails {
+            std::thread::sleep(PAUSE);
+        }
+        fails
+    };
+    (0..TRIES).all(fails)
+}
+
+/// Whether a file is open for a [`Writer`] now ([`append_to`]).
+pub fn is_being_written(path: &Path) -> bool {
+    let file = File::open(path);
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// The line of one record, with its line feed.

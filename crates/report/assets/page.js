@@ -1,4 +1,5 @@
-// Draws the figures that stand as JSON in #charts. No request, no storage; redraws on resize and change of theme.
+// Draws the figures, each from the JSON in its section. No request, no storage; redraws on resize and change of theme, and what is new
+// when the sections that changed were put in place (live.js).
 "use strict";
 (() => {
   // For the test in a browser: what went wrong is counted, as are requests that the policy stopped.
@@ -8,7 +9,13 @@
   addEventListener("unhandledrejection", fault);
   document.addEventListener("securitypolicyviolation", fault);
   document.body.dataset.faults = "0";
-  const figures = JSON.parse(document.getElementById("charts").textContent);
+  // What the section of an element is drawn from.
+  const data = new WeakMap();
+  const dataOf = (element) => {
+    const section = element.closest("section");
+    if (!data.has(section)) data.set(section, JSON.parse(section.querySelector("script[type='application/json']").textContent));
+    return data.get(section);
+  };
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const digits = (v) => v == null ? "–" : v === 0 ? "0" : String(Number(v.toPrecision(4)));
   const bytes = (v) => {
@@ -175,40 +182,52 @@
     });
   };
 
-  let charts = [];
-  const draw = () => {
-    charts.forEach((chart) => chart.destroy());
-    charts = [...document.querySelectorAll(".chart")].map((host) => {
-      const { data, options: opts } = options(figures[Number(host.dataset.figure)], host);
-      const chart = new uPlot(opts, data, host);
-      legendTakesFocus(chart);
-      return chart;
-    });
-    document.body.dataset.charts = String(charts.length);
+  const charts = new Map();
+  const hosts = () => [...document.querySelectorAll(".chart")];
+  const drawOne = (host) => {
+    const { data, options: opts } = options(dataOf(host), host);
+    const chart = new uPlot(opts, data, host);
+    legendTakesFocus(chart);
+    charts.set(host, chart);
   };
-  draw();
+  // What was taken off the page goes, what is new is drawn.
+  const draw = () => {
+    charts.forEach((chart, host) => {
+      if (host.isConnected) return;
+      chart.destroy();
+      charts.delete(host);
+    });
+    hosts().filter((host) => !charts.has(host)).forEach(drawOne);
+    document.body.dataset.charts = String(charts.size);
+  };
+  const drawAnew = () => {
+    charts.forEach((chart) => chart.destroy());
+    charts.clear();
+    draw();
+  };
 
   // What a place of the horizontal axis is called.
   const placeName = (figure, x) =>
     figure.categories[Math.round(x)] ?? inUnit(figure, x);
 
   // Arrow keys move the cursor from value to value; the legend shows them, and a reader of the screen is told.
-  document.querySelectorAll(".chart").forEach((host, nth) => host.addEventListener("keydown", (event) => {
+  document.addEventListener("keydown", (event) => {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const u = charts[nth];
+    const host = event.target;
     // The legend has keys of its own.
-    if (!by || !u || event.target !== host) return;
+    const u = charts.get(host);
+    if (!by || !u) return;
     const most = u.data[0].length - 1;
     const at = Math.max(0, Math.min(most, (u.cursor.idx ?? (by > 0 ? -1 : most + 1)) + by));
     u.setCursor({ left: u.valToPos(u.data[0][at], "x"), top: u.over.clientHeight / 2 });
-    const figure = figures[nth];
+    const figure = dataOf(host);
     const values = figure.series
       .map((s, i) => [s.label, u.series[i + 1].show ? u.data[i + 1][at] : null])
       .filter(([, v]) => v != null).map(([label, v]) => `${label}: ${digits(v)}`);
-    document.querySelector(`[data-told="${nth}"]`).textContent =
+    host.closest("section").querySelector(".told").textContent =
       `${placeName(figure, u.data[0][at])}: ${values.join(", ")} (${figure.y.label})`;
     event.preventDefault();
-  }));
+  });
 
   const table = (figure) => {
     const quoted = (text) => /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
@@ -307,12 +326,13 @@
     link.download = name;
     link.click();
   };
-  document.querySelectorAll("[data-save]").forEach((line) => line.addEventListener("click", (event) => {
+  document.addEventListener("click", (event) => {
     const as = event.target.dataset?.as;
-    const nth = Number(line.dataset.save);
-    const figure = figures[nth];
+    if (!as) return;
+    const host = event.target.closest("section").querySelector(".chart");
+    const figure = dataOf(host);
     if (as === "csv") save(figure.id + ".csv", "data:text/csv;charset=utf-8," + encodeURIComponent(table(figure)));
-    const isShown = (at) => charts[nth]?.series[at + 1]?.show ?? true;
+    const isShown = (at) => charts.get(host)?.series[at + 1]?.show ?? true;
     const drawing = as === "svg" || as === "png" ? "data:image/svg+xml;charset=utf-8," + encodeURIComponent(vector(figure, isShown)) : "";
     if (as === "svg") save(figure.id + ".svg", drawing);
     if (as !== "png") return;
@@ -326,22 +346,19 @@
       save(figure.id + ".png", canvas.toDataURL("image/png"));
     });
     picture.src = drawing;
-  }));
-  // For the test in a browser: every figure can be saved in every form.
-  document.body.dataset.saves = String(figures.filter((figure) => table(figure).length > 2 && vector(figure).endsWith("</svg>")).length);
+  });
   let pending;
-  addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(draw, 120); });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(drawAnew, 120); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAnew);
   // On paper figures are light, as wide as the sheet, and two to a page.
   for (const [when, paper] of [["beforeprint", true], ["afterprint", false]]) {
-    addEventListener(when, () => { root.classList.toggle("paper", paper); draw(); });
+    addEventListener(when, () => { root.classList.toggle("paper", paper); drawAnew(); });
   }
 
   // Meshes: colour and number of each counted node in the interval that the slider stands at.
-  JSON.parse(document.getElementById("meshes").textContent).forEach((mesh, nth) => {
-    const slider = document.querySelector(`[data-mesh="${nth}"]`);
-    if (!slider) return;
-    const section = document.getElementById(mesh.id);
+  const player = (slider) => {
+    const section = slider.closest("section");
+    const mesh = dataOf(section);
     const output = section.querySelector("output");
     const short = (v) => {
       const unit = v < 1e3 ? [1, ""] : v < 1e6 ? [1e3, "k"] : v < 1e9 ? [1e6, "M"] : [1e9, "G"];
@@ -359,18 +376,34 @@
       output.textContent = `until ${mesh.times_s[at].toFixed(1)} s`;
     };
     slider.addEventListener("input", show);
-    const button = section.querySelector("[data-play]");
+    const button = section.querySelector(".play");
     let timer = null;
     button.addEventListener("click", () => {
       if (timer) { clearInterval(timer); timer = null; button.textContent = "Play"; return; }
       button.textContent = "Stop";
       if (Number(slider.value) >= Number(slider.max)) slider.value = 0;
       timer = setInterval(() => {
+        if (!button.isConnected) clearInterval(timer);
         if (Number(slider.value) >= Number(slider.max)) { button.click(); return; }
         slider.value = Number(slider.value) + 1;
         show();
       }, 250);
     });
     show();
-  });
+  };
+
+  const players = new WeakSet();
+  const refresh = () => {
+    draw();
+    document.querySelectorAll(".player input").forEach((slider) => {
+      if (players.has(slider)) return;
+      players.add(slider);
+      player(slider);
+    });
+    // For the test in a browser: every figure can be saved in every form.
+    const figures = hosts().map(dataOf);
+    document.body.dataset.saves = String(figures.filter((figure) => table(figure).length > 2 && vector(figure).endsWith("</svg>")).length);
+  };
+  document.addEventListener("parts", refresh);
+  refresh();
 })();

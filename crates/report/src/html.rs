@@ -1,4 +1,5 @@
-//! One self-contained HTML page: no request leaves it, whatever opens it.
+//! One self-contained HTML page: no request leaves it, whatever opens it. What `serve` shows of a file that is being written asks its
+//! server for the parts that changed ([`live_page`]).
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use crate::family::Advice;
 use crate::faults::without_lanes;
 use crate::figures::{Figure, commands};
 use crate::history::Trend;
+use crate::parts::Parts;
 use crate::rate::{Doubt, shown_interval, warnings};
 use crate::rows::rows;
 use crate::stages;
@@ -25,8 +27,10 @@ use crate::studies::Shown;
 use crate::validation::Part;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
+const PARTS: &str = include_str!("../assets/parts.html");
 const STYLE: &str = include_str!("../assets/page.css");
 const SCRIPT: &str = include_str!("../assets/page.js");
+const LIVE_SCRIPT: &str = include_str!("../assets/live.js");
 const UPLOT_SCRIPT: &str = include_str!("../assets/uPlot.iife.min.js");
 const UPLOT_STYLE: &str = include_str!("../assets/uPlot.min.css");
 
@@ -76,12 +80,12 @@ struct MeshView {
     emulated: bool,
     svg: String,
     intervals: usize,
+    data: MeshData,
 }
 
 /// What its script needs.
 #[derive(Serialize)]
 struct MeshData {
-    id: String,
     times_s: Vec<f64>,
     rates: Vec<Vec<Option<f64>>>,
     most: f64,
@@ -104,7 +108,52 @@ pub fn page(records: &[RunRecord]) -> Result<String, PageError> {
         let texts = Texts::of(records);
         (figures.join().expect("figures do not panic"), texts)
     });
-    render(records, texts, figures, &[], &[], None)
+    render(records, texts, figures, &Beside::default())
+}
+
+/// A page that follows its file.
+#[derive(Clone, Debug)]
+pub struct LivePage {
+    /// The whole of it.
+    pub html: String,
+    /// Its parts.
+    pub parts: Parts,
+}
+
+/// The page of a file that is being written. It asks `events`, with a parameter `from` that names its state, for what changes:
+/// a stream of server-sent events (HTML standard, 9.2), `parts` with the keys of all parts in `order` and the new ones in `changed`, and
+/// `end`.
+///
+/// # Errors
+/// As [`page`].
+pub fn live_page(records: &[RunRecord], events: &str) -> Result<LivePage, PageError> {
+    let body = body(
+        records,
+        Texts::of(records),
+        figures(records),
+        &Beside::default(),
+    )?;
+    let parts = Parts::of(&body);
+    let mark = if events.contains('?') { '&' } else { '?' };
+    let live = Live {
+        events: format!("{events}{mark}from={}", parts.state),
+    };
+    let html = whole(&body, Some(&live))?;
+    Ok(LivePage { html, parts })
+}
+
+/// What a page needs to follow its file.
+#[derive(Serialize)]
+struct Live {
+    events: String,
+}
+
+/// What stands on a page beside records.
+#[derive(Default)]
+struct Beside<'a> {
+    studies: &'a [Shown],
+    history: &'a [HostView],
+    validation: Option<ValidationView<'a>>,
 }
 
 /// The same with other figures than those that the records fill by themselves.
@@ -131,7 +180,11 @@ pub fn page_of_studies(
     figures: Vec<Figure>,
     studies: &[Shown],
 ) -> Result<String, PageError> {
-    render(records, Texts::of(records), figures, studies, &[], None)
+    let beside = Beside {
+        studies,
+        ..Beside::default()
+    };
+    render(records, Texts::of(records), figures, &beside)
 }
 
 /// The page of points over time: a picture of each, what was found first, and these figures; the host and its table from the
@@ -144,14 +197,11 @@ pub fn history_page(
     figures: Vec<Figure>,
     trends: &[Trend],
 ) -> Result<String, PageError> {
-    render(
-        newest,
-        Texts::of(newest),
-        figures,
-        &[],
-        &hosts(trends),
-        None,
-    )
+    let beside = Beside {
+        history: &hosts(trends),
+        ..Beside::default()
+    };
+    render(newest, Texts::of(newest), figures, &beside)
 }
 
 /// What the page says of all records together.
@@ -215,19 +265,46 @@ pub fn validation_page(
         summary: part.summary(),
     });
     let parts = parts.collect();
-    let view = ValidationView { of, parts };
-    render(&[], Texts::of(&[]), figures, &[], &[], Some(view))
+    let beside = Beside {
+        validation: Some(ValidationView { of, parts }),
+        ..Beside::default()
+    };
+    render(&[], Texts::of(&[]), figures, &beside)
 }
 
 fn render(
     records: &[RunRecord],
     texts: Texts<'_>,
     figures: Vec<Figure>,
-    studies: &[Shown],
-    history: &[HostView],
-    validation: Option<ValidationView<'_>>,
+    beside: &Beside<'_>,
 ) -> Result<String, PageError> {
-    let views: Vec<StudyView<'_>> = studies
+    whole(&body(records, texts, figures, beside)?, None)
+}
+
+/// The page around its parts.
+fn whole(body: &str, live: Option<&Live>) -> Result<String, PageError> {
+    let mut environment = environment();
+    environment.add_template("page.html", TEMPLATE)?;
+    Ok(environment.get_template("page.html")?.render(context! {
+        style => STYLE,
+        script => SCRIPT,
+        live_script => LIVE_SCRIPT,
+        uplot_script => UPLOT_SCRIPT,
+        uplot_style => UPLOT_STYLE,
+        body => body,
+        live => serde(&live),
+    })?)
+}
+
+/// The parts of the page: its head line and sections.
+fn body(
+    records: &[RunRecord],
+    texts: Texts<'_>,
+    figures: Vec<Figure>,
+    beside: &Beside<'_>,
+) -> Result<String, PageError> {
+    let views: Vec<StudyView<'_>> = beside
+        .studies
         .iter()
         .map(|study| StudyView {
             study,
@@ -235,20 +312,15 @@ fn render(
         })
         .collect();
     let figures: Vec<DataTable> = figures.into_iter().map(data_table).collect();
-    let charts: Vec<&Figure> = figures.iter().map(|table| &table.figure).collect();
-    let (meshes, mesh_data) = mesh_views(records);
+    let meshes = mesh_views(records);
     let first = records.first();
     let commands = &texts.commands;
     // A browser lays out some thousand rows at once; what is beyond is in the records, and in `daqmeter export`.
     let shown = &records[..records.len().min(MAX_ROWS)];
     let rows_left = records.len() - shown.len();
     let mut environment = environment();
-    environment.add_template("page.html", TEMPLATE)?;
-    Ok(environment.get_template("page.html")?.render(context! {
-        style => STYLE,
-        script => SCRIPT,
-        uplot_script => UPLOT_SCRIPT,
-        uplot_style => UPLOT_STYLE,
+    environment.add_template("parts.html", PARTS)?;
+    Ok(environment.get_template("parts.html")?.render(context! {
         host => first.map(|record| record.host.cpu_model.clone()),
         time => first.map(|record| record.time_utc.clone()),
         tool => first.map(|record| format!("{} {} ({}, {})", record.tool.name, record.tool.version, record.tool.git_revision, record.tool.profile)),
@@ -263,12 +335,10 @@ fn render(
         advice => serde(&texts.advice),
         rows_left => rows_left,
         studies => serde(&views),
-        history => serde(&history),
-        validation => serde(&validation),
+        history => serde(&beside.history),
+        validation => serde(&beside.validation),
         figures => serde(&figures),
-        charts => serde(&charts),
         meshes => serde(&meshes),
-        mesh_data => serde(&mesh_data),
         rows => serde(&table_rows(shown)),
         facts => serde(&facts(records)),
         notes => serde(&texts.notes),
@@ -321,8 +391,8 @@ fn first_lines(lines: impl Iterator<Item = String>, count: usize, what: &str) ->
 const MAX_FRAMES: usize = 3600;
 
 /// Every mesh whose nodes were counted, and those of records that only draw one.
-fn mesh_views(records: &[RunRecord]) -> (Vec<MeshView>, Vec<MeshData>) {
-    let (mut views, mut data) = (Vec::new(), Vec::new());
+fn mesh_views(records: &[RunRecord]) -> Vec<MeshView> {
+    let mut views = Vec::new();
     for record in records {
         let Some(observed) = &record.observed else {
             continue;
@@ -333,25 +403,24 @@ fn mesh_views(records: &[RunRecord]) -> (Vec<MeshView>, Vec<MeshData>) {
             let frames = heat
                 .map(|heat| &heat.frames[heat.frames.len().saturating_sub(MAX_FRAMES)..])
                 .unwrap_or_default();
-            let id = format!("mesh-{}", views.len());
-            data.push(MeshData {
-                id: id.clone(),
+            let data = MeshData {
                 times_s: frames.iter().map(|(end_s, _)| *end_s).collect(),
                 rates: frames.iter().map(|(_, rates)| rates.clone()).collect(),
                 most: heat.map_or(0.0, pmu::Heat::most),
-            });
+            };
             views.push(MeshView {
-                id,
+                id: format!("mesh-{}", views.len()),
                 title: pmu::map::title(mesh),
                 event: heat.map(|heat| heat.event.clone()).unwrap_or_default(),
                 command: record.command.clone(),
                 emulated: record.engine.emulated,
                 svg: pmu::map::svg(mesh, heat),
                 intervals: frames.len(),
+                data,
             });
         }
     }
-    (views, data)
+    views
 }
 
 fn serde<T: Serialize>(value: &T) -> minijinja::Value {
@@ -663,6 +732,37 @@ mod tests {
             .replace(UPLOT_STYLE, "[uPlot style]")
             .replace(SCRIPT, "[script]");
         insta::assert_snapshot!(lean.replace(STYLE, "[style]"));
+    }
+
+    #[test]
+    fn every_section_is_a_part_with_a_name_of_its_own() {
+        let mut observed = example();
+        observed.observed = Some(crate::families::pmu::heat::tests::example());
+        let page = page(&[observed]).unwrap();
+        let keys: Vec<&str> = page
+            .match_indices("\n<section")
+            .map(|(at, _)| page[at..].split("data-part=\"").nth(1).unwrap())
+            .map(|rest| rest.split('"').next().unwrap())
+            .collect();
+        let mut distinct = keys.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert!(keys.len() > 6 && distinct.len() == keys.len(), "{keys:?}");
+    }
+
+    #[test]
+    fn only_a_live_page_asks_its_own_server() {
+        let live = live_page(&[example()], "/report/0/events?token=a").unwrap();
+        let events = format!(
+            "data-events=\"&#x2f;report&#x2f;0&#x2f;events?token=a&amp;from={}\"",
+            live.parts.state
+        );
+        for wanted in [&*events, "connect-src 'self'", "new EventSource("] {
+            assert!(live.html.contains(wanted), "{wanted}");
+            assert!(!page(&[example()]).unwrap().contains(wanted), "{wanted}");
+        }
+        let other = live_page(&[above_its_limit()], "/").unwrap();
+        assert_ne!(other.parts.state, live.parts.state);
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod occasions;
 mod parameters;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod parts;
 pub mod points;
 pub mod rate;
 pub mod rows;
@@ -47,6 +48,7 @@ pub use families::copy::{classic as copy_classic, imported as copy_imported};
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;
-pub use html::{history_page, page, page_of, validation_page};
+pub use html::{LivePage, history_page, live_page, page, page_of, validation_page};
+pub use parts::Parts;
 pub use rows::{Row, rows};
 pub use stages::stages_text;
