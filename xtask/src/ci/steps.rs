@@ -4,7 +4,7 @@ use shell::{daqmeter, line, ran, tried};
 
 use super::schedule::Load::{Alone, Build, OneCpu};
 use super::step::{Step, step};
-use super::{builds, checks};
+use super::{builds, checks, page};
 use crate::{book, fuzz, machines, miri, published, schema, tidy};
 
 /// The release build of the tool, which most steps run.
@@ -93,6 +93,12 @@ pub(super) const STEPS: &[Step] = &[
         Build,
         &[],
         miri::run,
+    ),
+    step(
+        "a page that follows its file, in a browser",
+        OneCpu,
+        &[PROGRAM],
+        || ran(page::live()),
     ),
     step(
         "twin: formulas and documents within their bands",
