@@ -303,7 +303,7 @@ impl Found<'_> {
             let mut threads = self.run.threads.iter();
             let part = threads.find_map(|thread| thread.part_of(*element))?;
             let percent = significant(ns / cpus.uses.values().sum::<f64>() * 100.0, 2);
-            Some(format!("; {part} takes most of the time, {percent} %"))
+            Some(format!("; {part} takes most of their time, {percent} %"))
         });
         named.unwrap_or_default()
     }
