@@ -10,7 +10,7 @@ use shell::{line, need, root, started};
 pub(crate) const CI_SECONDS: u64 = 6;
 
 /// The fuzz targets.
-const FUZZ_TARGETS: [&str; 18] = [
+const FUZZ_TARGETS: [&str; 19] = [
     "record_line",
     "units",
     "profile",
@@ -29,6 +29,7 @@ const FUZZ_TARGETS: [&str; 18] = [
     "plan_open",
     "twin_scenario",
     "twin_farm",
+    "path_receiver",
 ];
 
 /// The host's target triple: flags given with a triple do not reach build scripts.

@@ -145,7 +145,7 @@ fn limits(runner: &mut Runner, within: Duration) -> Result<f64, Failure> {
     }
     names.sort();
     names.dedup();
-    // The parts of a card that is read out live cannot be slowed one by one.
+    // Runs of a card that is read out live fill and empty its ring: they take longer than a survey has.
     names.retain(|name| !Path::load(name).is_ok_and(|path| path.is_live()));
     for (at, name) in names.iter().enumerate() {
         let left = within.saturating_sub(begin.elapsed());

@@ -93,17 +93,38 @@ fn a_card_that_is_read_out_live_says_what_became_of_its_triggers() {
     }
     are_refused(
         "path",
-        &[
-            (
-                &["explain", "felix-readout"][..],
-                "cannot be slowed one by one",
-            ),
-            (
-                &["run", "felix-readout", "--unpaced"],
-                "does not go with the source `card`",
-            ),
-        ],
+        &[(
+            &["run", "felix-readout", "--lossy", "--rate", "20kHz"][..],
+            "does not go with the source `card`",
+        )],
     );
+}
+
+#[test]
+fn a_card_that_is_read_out_live_is_explained_with_what_shares_the_reader_s_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let [scenario, file] = ["card.toml", "path.toml"].map(|name| folder.path().join(name));
+    // A ring that is soon full.
+    let card = "[trigger]\nrate = \"100kHz\"\n[card]\nmode = \"gbt\"\nlinks = 1\nring = \"2MiB\"\n";
+    std::fs::write(&scenario, card).unwrap();
+    let text = format!(
+        "title = \"a card\"\nblock = \"1KiB\"\n[source]\nkind = \"card\"\nscenario = \"{}\"\n[[stage]]\nkind = \"to-host\"\n[[stage]]\nkind = \"tcp\"\n[sink]\nkind = \"receiver\"\n",
+        scenario.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let output = path(&["explain", file, "--time", "10ms", "--budget", "1ms"]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for wanted in [
+        "limit: ",
+        "with the ring looked at eight times as often: ",
+        " of the time at work of to-host: card ",
+        "\n card ",
+        "\n receiver ",
+    ] {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
 }
 
 /// A path that is soon made ready, in a file of this folder.

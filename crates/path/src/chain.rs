@@ -442,10 +442,7 @@ fn build(
     cuts: &Cuts,
 ) -> Result<(), Fault> {
     let change = |element: usize| Change {
-        added: match how.slowed {
-            Some((at, ns)) if at == element => Spin::of_ns(ns),
-            _ => Spin::default(),
-        },
+        added: Spin::of_ns(how.added_ns(element)),
         is_left_out: how.left_out == Some(element),
     };
     building.begin(0, &path.source.name);

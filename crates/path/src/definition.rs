@@ -15,6 +15,7 @@ use crate::explain::Part;
 use crate::remote::Over;
 use crate::tcp::SendBy;
 use crate::udp::UdpWay;
+use crate::zenoh::{WhenFull, ZenohWay};
 
 /// Most blocks between two threads.
 pub(crate) const MAX_BUFFERS: usize = 65_536;
@@ -155,6 +156,8 @@ pub(crate) enum StageKind {
     Udp(UdpWay),
     /// Sent over a pair of Unix sockets.
     Unix,
+    /// Published over Zenoh and received by a subscriber of this host.
+    Zenoh(ZenohWay),
     /// A card's rings are read, and their chunks put into pages.
     ToHost,
     /// Pages are published over the transport of that name.
@@ -229,6 +232,7 @@ impl StageKind {
             }
             StageKind::Udp(way) => format!("udp on loopback{}", of_udp(*way)),
             StageKind::Unix => "unix socket".to_owned(),
+            StageKind::Zenoh(way) => way.text(),
             StageKind::ToHost => "to-host".to_owned(),
             StageKind::Publish(transport) => format!("published over {transport}"),
         }
@@ -243,7 +247,11 @@ impl StageKind {
     pub(crate) fn has_two_ends(&self) -> bool {
         matches!(
             self,
-            StageKind::Program { .. } | StageKind::Tcp { .. } | StageKind::Udp(_) | StageKind::Unix
+            StageKind::Program { .. }
+                | StageKind::Tcp { .. }
+                | StageKind::Udp(_)
+                | StageKind::Unix
+                | StageKind::Zenoh(_)
         )
     }
 }
@@ -324,7 +332,7 @@ impl Path {
         }
     }
 
-    /// Whether its source is a card that is read out live: triggers come at a rate, and no part can be slowed.
+    /// Whether its source is a card that is read out live: triggers come at a rate, and no part can be left out.
     pub fn is_live(&self) -> bool {
         self.live().is_some()
     }
@@ -332,7 +340,11 @@ impl Path {
     /// Whether blocks may be lost between two elements.
     pub(crate) fn may_miss(&self) -> bool {
         let mut stages = self.stages.iter();
-        stages.any(|stage| matches!(stage.kind, StageKind::Udp(_)))
+        stages.any(|stage| match stage.kind {
+            StageKind::Udp(_) => true,
+            StageKind::Zenoh(way) => way.when_full == WhenFull::Drop,
+            _ => false,
+        })
     }
 
     /// In one line, from source to sink.
@@ -433,16 +445,24 @@ impl Path {
         }
     }
 
-    /// The elements that can be slowed, from source to sink; none of a card that is read out live.
+    /// The elements that can be slowed, from source to sink. Those that work in another's threads have as many.
     pub fn parts(&self) -> Vec<Part> {
-        if self.is_live() {
-            return Vec::new();
-        }
         let part = |name: &String, threads, can_be_left_out| Part {
             name: name.clone(),
             threads,
             can_be_left_out,
         };
+        if self.is_live() {
+            let streams = self.streams();
+            let stages = self
+                .stages
+                .iter()
+                .map(|stage| part(&stage.name, streams, false));
+            return std::iter::once(part(&self.source.name, streams, false))
+                .chain(stages)
+                .chain([part(&self.sink.name, self.sink.threads, false)])
+                .collect();
+        }
         let stages = self.stages.iter();
         let source = matches!(
             self.source.kind,
@@ -461,18 +481,34 @@ impl Path {
     }
 
     /// The fields that differ from the file where there are so many times as many blocks between two threads, as
-    /// [`Path::load_with`] takes them: as far as a ring stays below 1 GiB.
+    /// [`Path::load_with`] takes them: as far as a ring stays below 1 GiB. A card that is read out has its ring; there the reader looks
+    /// so many times as often, which empties the ring as far.
     pub fn with_more_buffers(&self, times: usize) -> String {
+        if let Some(scenario) = self.live() {
+            let poll_us = scenario.reader.poll.0 as f64 / 1e3 / times as f64;
+            return self.and_with(&format!("source.poll_us={poll_us}"));
+        }
         let most = (MAX_RING_BYTES / self.block_bytes.max(1)).clamp(self.buffers, MAX_BUFFERS);
         let buffers = self
             .buffers
             .saturating_mul(times)
             .min(most.max(self.buffers));
-        let before = match self.with.as_str() {
-            "" => String::new(),
-            with => format!("{with};"),
-        };
-        format!("{before}buffers={buffers}")
+        self.and_with(&format!("buffers={buffers}"))
+    }
+
+    /// The fields that differ from the file, and one more.
+    pub(crate) fn and_with(&self, setting: &str) -> String {
+        match self.with.as_str() {
+            "" => setting.to_owned(),
+            with => format!("{with};{setting}"),
+        }
+    }
+
+    /// The rate at which a block of the whole path is due every so many nanoseconds, of each stream: triggers of a card that is read out,
+    /// which bring a part of a block, or several.
+    pub fn rate_every(&self, ns: f64) -> f64 {
+        let due = self.block_bytes as f64 / self.due_bytes();
+        1e9 / ns * due / self.streams() as f64
     }
 
     /// Whether a part of it is not hardware.

@@ -106,6 +106,17 @@ pub(crate) struct Remarks {
     pub(crate) counters: Vec<Counter>,
     /// What must be known to believe the rate.
     pub(crate) notes: Vec<String>,
+    /// Threads of a library that worked for it.
+    pub(crate) helpers: Vec<Helper>,
+}
+
+/// Threads that a library started, which do the same work in turn.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Helper {
+    /// What they do.
+    pub(crate) part: String,
+    /// CPU time of all of them in the run.
+    pub(crate) cpu_ns: u64,
 }
 
 /// The end into which bytes go.

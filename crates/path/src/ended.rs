@@ -5,6 +5,7 @@ use daqmeter_record::path::{Bucket, PathQueue, PathRun, PathThread};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_stats::LogHistogram;
 
+use crate::element::Helper;
 use crate::worker::{Arrived, Left};
 
 /// A thread that ended.
@@ -40,8 +41,10 @@ pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ende
     let queues = queues(names, &all);
     let (mut threads, mut sources, mut sink) = (Vec::new(), Vec::new(), None);
     let (mut ledgers, mut counters) = (Vec::new(), Vec::new());
-    let (mut lost, mut notes) = (Vec::new(), Vec::new());
+    let (mut lost, mut notes, mut helpers) = (Vec::new(), Vec::new(), Vec::new());
     for done in all {
+        let remarks = &done.left.remarks;
+        helpers.extend(remarks.helpers.iter().map(|one| helping(&done.thread, one)));
         threads.push(done.thread);
         lost.extend(done.left.lost);
         counters.extend(done.left.remarks.counters);
@@ -69,12 +72,29 @@ pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ende
         ledgers.extend(source.ledger);
         counters.extend(source.counters);
     }
+    // Behind those of the path, which CPUs are given to in their order.
+    threads.extend(helpers);
     Ended {
         run: run(names, threads, queues, sink.as_ref()),
         ledgers,
         counters,
         notes,
         fault,
+    }
+}
+
+/// Threads of a library as one row: on a CPU, or waiting for the thread that they help.
+fn helping(thread: &PathThread, helper: &Helper) -> PathThread {
+    PathThread {
+        name: helper.part.clone(),
+        part: helper.part.clone(),
+        element: thread.element,
+        blocks: thread.blocks,
+        wall_ns: thread.wall_ns,
+        busy_ns: helper.cpu_ns,
+        input_ns: thread.wall_ns.saturating_sub(helper.cpu_ns),
+        cpu_ns: helper.cpu_ns,
+        ..PathThread::default()
     }
 }
 

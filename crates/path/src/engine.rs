@@ -1,13 +1,12 @@
 //! Engine `path`: a whole path as one point. An operation is a run of the path for its time.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use daqmeter_harness::{
     Fault, Problem, Request, Session, StageSpec, StopFlag, Tally, TypedEngine, is_default,
 };
-use daqmeter_readout::chain::{
-    counters_of_reader, joined, losses_by_elink, lost_or_stopped, observed,
-};
+use daqmeter_readout::chain::{lost_or_stopped, observed};
 use daqmeter_readout::receive::elink_of;
 use daqmeter_readout::search::Observation;
 use daqmeter_record::{Counter, Ledger, PathRun, RunRecord};
@@ -64,7 +63,8 @@ pub struct PathRequest {
     /// Blocks that are due per second and stream, instead of what the file says
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_hz: Option<f64>,
-    /// True goes as fast as possible, whatever rate the file says
+    /// True goes as fast as possible, whatever rate the file says; of a card that is read out, BUSY stops the triggers for which its
+    /// rings have no room
     #[serde(default, skip_serializing_if = "is_default")]
     pub unpaced: bool,
     /// True loses blocks that are due when there is no room, whatever the file says
@@ -79,11 +79,16 @@ pub struct PathRequest {
     /// Work that is added to each of its blocks, in nanoseconds
     #[serde(default, skip_serializing_if = "is_default")]
     pub slow_ns: f64,
+    /// Elements that are slower than they are in any case, and work that is added to each of their blocks, in nanoseconds: 1=500,3=200
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub slower: String,
     /// Element whose work is left out: it hands on what its buffers hold from before
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<u64>,
 }
 
+/// Triggers of a card that is read out as fast as it goes: more than any reader carries, and BUSY stops the rest.
+const TOO_MANY_HZ: f64 = *daqmeter_digitizer::daq::TRIGGER_RATES_HZ.end();
 /// Longest run.
 const MAX_SECONDS: f64 = 24.0 * 3600.0;
 /// Most work that is added to a block.
@@ -104,20 +109,16 @@ impl PathRequest {
             cpus: String::new(),
             slow_element: None,
             slow_ns: 0.0,
+            slower: String::new(),
             left_out: None,
         }
     }
 
     /// What does not go with a card that is read out live.
     fn not_live(&self) -> Option<Problem> {
-        let asked = [
-            ("unpaced", self.unpaced),
-            ("lossy", self.lossy),
-            ("slow_element", self.slow_element.is_some()),
-            ("left_out", self.left_out.is_some()),
-        ];
+        let asked = [("lossy", self.lossy), ("left_out", self.left_out.is_some())];
         let (name, _) = asked.into_iter().find(|(_, is_asked)| *is_asked)?;
-        let text = "does not go with the source `card`: its triggers come at a rate, BUSY stops them, and no part can be slowed";
+        let text = "does not go with the source `card`: BUSY stops its triggers, and no part can be left out";
         Some(Problem::new(name, text))
     }
 
@@ -141,6 +142,7 @@ impl Request for PathRequest {
         Problem::unless_within("seconds", self.seconds, 1e-4..=MAX_SECONDS)?;
         Problem::unless_within("blocks", self.blocks.unwrap_or(1), 1..=u64::MAX)?;
         Problem::unless_within("slow_ns", self.slow_ns, 0.0..=MAX_SLOW_NS)?;
+        slower(&self.slower).map_err(|problem| Problem::new("slower", problem))?;
         let cpus = parse_cpu_list(&self.cpus);
         if cpus.is_empty() && !self.cpus.is_empty() {
             let problem = format!("is `{}`; a list of CPUs such as 0,1 is wanted", self.cpus);
@@ -196,20 +198,26 @@ impl TypedEngine for PathEngine {
             return Err(request.workload().error(problem.name, problem.text).into());
         }
         let elements = path.stages.len() as u64 + 2;
-        if request.slow_element.is_some_and(|at| at >= elements) {
-            let most = elements - 1;
-            let problem = Problem::new("slow_element", format!("is beyond the last, {most}"));
-            return Err(request.workload().error(problem.name, problem.text).into());
+        let slower =
+            slower(&request.slower).map(|slower| slower.last_key_value().map(|all| *all.0));
+        for (name, at) in [
+            ("slow_element", request.slow_element),
+            ("slower", slower.unwrap_or_default()),
+        ] {
+            if at.is_some_and(|at| at >= elements) {
+                let problem = format!("is beyond the last, {}", elements - 1);
+                return Err(request.workload().error(name, problem).into());
+            }
         }
         let rate_hz = request
             .rate_hz
             .or(path.rate_hz)
-            .filter(|_| !request.unpaced);
+            .filter(|_| !request.unpaced)
+            .or((request.unpaced && path.is_live()).then_some(TOO_MANY_HZ));
         if request.lossy && rate_hz.is_none() {
             let problem = "is true, but a path loses nothing without a rate: give it one";
             return Err(request.workload().error("lossy", problem).into());
         }
-        let slow_element = request.slow_element.and_then(|at| usize::try_from(at).ok());
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -221,7 +229,8 @@ impl TypedEngine for PathEngine {
             most_blocks: request.blocks.unwrap_or(u64::MAX),
             rate_hz,
             lossless: path.lossless && !request.lossy,
-            slowed: slow_element.map(|at| (at, request.slow_ns)),
+            slowed: slowed(request),
+            is_watched: request.unpaced || request.slow_element.is_some(),
             left_out: left_out(request, &path)?,
             cpus: parse_cpu_list(&request.cpus),
             last_level_bytes: self.last_level_bytes,
@@ -244,6 +253,32 @@ impl TypedEngine for PathEngine {
             ended: None,
         })])
     }
+}
+
+/// Elements and nanoseconds, such as 1=500,3=200.
+fn slower(text: &str) -> Result<BTreeMap<u64, f64>, String> {
+    let one = |part: &str| {
+        let (element, ns) = part.split_once('=')?;
+        let ns: f64 = ns.parse().ok()?;
+        (0.0..=MAX_SLOW_NS)
+            .contains(&ns)
+            .then_some((element.parse().ok()?, ns))
+    };
+    let parts = text.split(',').filter(|_| !text.is_empty());
+    let all: Option<BTreeMap<u64, f64>> = parts.map(one).collect();
+    all.ok_or_else(|| {
+        format!(
+            "is `{text}`; elements and nanoseconds up to {MAX_SLOW_NS} are wanted, such as 1=500,3=200"
+        )
+    })
+}
+
+/// Work that is added, by element.
+fn slowed(request: &PathRequest) -> Vec<(usize, f64)> {
+    let all = slower(&request.slower).unwrap_or_default().into_iter();
+    all.chain(request.slow_element.map(|at| (at, request.slow_ns)))
+        .filter_map(|(at, ns)| Some((usize::try_from(at).ok()?, ns)))
+        .collect()
 }
 
 /// The element whose work is left out, where that can be.
@@ -360,29 +395,11 @@ impl Session for PathSession {
 /// What the lane of a reader accounts for; the first one for all of them: a ledger for each E-link, from trigger to receiver.
 fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
     let ReadOut { path, live, .. } = read_out;
-    let own = came.readers[at].as_ref();
-    let mut tally = Tally {
-        carried_bytes: own.map(|reader| reader.stats.bytes),
-        warnings: own.map_or_else(Vec::new, |reader| reader.notes.clone()),
-        counters: own.map_or_else(Vec::new, counters_of_reader),
-        ..Tally::default()
-    };
-    let each = own.map_or_else(Vec::new, |own| {
-        joined(std::slice::from_ref(own), &came.received)
-    });
-    tally.counters.extend(losses_by_elink(&each));
+    let (mut tally, each) = live.tally(path, came, at);
     tally.ledgers = each.into_iter().map(|each| of_elink(each, came)).collect();
-    if at == 0 {
-        let run = PathRun {
-            line: path.line(),
-            served: path.served.clone(),
-            ..live.run(came)
-        };
-        tally.warnings.extend(live.notes_of_file());
-        tally.warnings.extend(warnings(path, Vec::new(), &run));
-        tally.counters.extend(live.counters(came));
-        tally.series.extend(live.filling(came));
-        tally.path = Some(run);
+    if let Some(run) = &mut tally.path {
+        run.served.clone_from(&path.served);
+        tally.warnings.extend(warnings(path, Vec::new(), run));
     }
     tally
 }
@@ -496,6 +513,36 @@ mod tests {
         };
         let error = PathEngine::default().open(&request).err().unwrap().0;
         assert!(error.contains("is another path now"), "{error}");
+    }
+
+    #[test]
+    fn elements_that_are_slower_are_read_and_what_is_slowed_beside_them_is_added() {
+        let request = PathRequest {
+            slower: "1=500,2=0.5".to_owned(),
+            slow_element: Some(1),
+            slow_ns: 20.0,
+            ..PathEngine::default().example()
+        };
+        assert_eq!(request.check(), Ok(()));
+        let all = slowed(&request);
+        assert_eq!(all, [(1, 500.0), (2, 0.5), (1, 20.0)]);
+        for (text, wanted) in [
+            ("1", "such as 1=500,3=200"),
+            ("1=-5", "such as 1=500,3=200"),
+            ("x=5", "such as 1=500,3=200"),
+        ] {
+            let problem = slower(text).unwrap_err();
+            assert!(problem.contains(wanted), "{problem}");
+        }
+        let beyond = PathRequest {
+            slower: "9=1".to_owned(),
+            ..PathEngine::default().example()
+        };
+        let error = PathEngine::default().open(&beyond).err().unwrap().0;
+        assert!(
+            error.contains("slower") && error.contains("beyond the last"),
+            "{error}"
+        );
     }
 
     #[test]

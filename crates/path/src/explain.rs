@@ -404,9 +404,12 @@ fn each(runs: &[Seen], of: impl Fn(&Seen) -> f64) -> Interval {
 /// How much faster the path would be without its limit, from what a block needs of everything else.
 fn gain(seen: &Seen, limit: &What) -> f64 {
     let next_ns = match limit {
-        What::Threads { element, .. } | What::Between { element, .. } => {
-            least_without_ns(&seen.resources, *element)
+        What::Threads { .. } => {
+            let own = seen.resources.iter().find(|one| one.what == *limit);
+            let elements = own.map(|one| one.uses.keys().copied().collect::<Vec<_>>());
+            least_without_ns(&seen.resources, &elements.unwrap_or_default())
         }
+        What::Between { element, .. } => least_without_ns(&seen.resources, &[*element]),
         What::Cpu(_) | What::AllCpus | What::Link { .. } | What::Memory | What::Buffers => {
             let others = seen.resources.iter();
             let others = others.filter(|resource| resource.what != *limit);

@@ -48,6 +48,7 @@ mod traffic;
 pub mod trials;
 mod udp;
 mod worker;
+mod zenoh;
 
 pub use definition::Path;
 pub use engine::{PathEngine, PathRequest};

@@ -5,21 +5,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use daqmeter_harness::{Fault, StopFlag};
+use daqmeter_harness::{Fault, StopFlag, Tally};
 use daqmeter_readout::card::Played;
 use daqmeter_readout::chain::{
-    Chain, Load, ReaderDone, check_bytes, check_ledgers, counters, filling, latency, notes_of_file,
-    turns,
+    Added, Chain, Experiment, Load, Part, ReaderDone, check_bytes, check_ledgers, counters,
+    counters_of_reader, filling, joined, latency, losses_by_elink, notes_of_file, turns,
 };
 use daqmeter_readout::receive::Report;
 use daqmeter_readout::{Card, Chosen, Scenario};
-use daqmeter_record::path::{PathRun, PathThread};
-use daqmeter_record::{Counter, TimeSeries};
+use daqmeter_record::path::{PathRun, PathThread, PathWithin};
+use daqmeter_record::{Counter, Ledger};
 
 use crate::card::{FromCard, IntoReceiver};
 use crate::definition::{Path, SourceKind, StageKind};
 use crate::ended::{Done, buckets};
 use crate::shared::How;
+use crate::spin::Spin;
+
+/// Blocks of a card whose work is calibrated together.
+const SPIN_BLOCKS: f64 = 1000.0;
 
 /// What is left of a card when its threads run.
 pub(crate) struct Live {
@@ -27,6 +31,9 @@ pub(crate) struct Live {
     card: Arc<Mutex<Card>>,
     failed: Arc<AtomicBool>,
 }
+
+/// Ledgers of E-links by their tags.
+pub(crate) type ByElink = Vec<(u64, Ledger)>;
 
 /// A card with its readers and receivers, before any of them runs.
 pub(crate) type Opened = (Live, Vec<FromCard>, Vec<IntoReceiver>);
@@ -62,7 +69,13 @@ pub(crate) fn open(path: &Path, how: &How) -> Result<Opened, Fault> {
     let scenario = chosen(path, how.rate_hz)?.load()?;
     let triggers = Some(how.most_blocks).filter(|&most| most < u64::MAX);
     let time = Duration::from_nanos(how.time_ns);
-    let chain = Chain::open(&scenario, path.sink.threads, time, triggers)?;
+    let chain = match how.is_watched {
+        true => {
+            let experiment = experiment(how);
+            Chain::open_watched(&scenario, path.sink.threads, time, triggers, &experiment)
+        }
+        false => Chain::open(&scenario, path.sink.threads, time, triggers),
+    }?;
     daqmeter_readout::live::register(&chain.scenario.name, &chain.card);
     let live = Live {
         scenario: chain.scenario,
@@ -85,6 +98,36 @@ pub(crate) fn open(path: &Path, how: &How) -> Result<Opened, Fault> {
     Ok((live, readers, receivers))
 }
 
+/// Work that is added to a part of the card's read-out, by the number of its element.
+fn experiment(how: &How) -> Experiment {
+    const PARTS: [Part; 4] = [Part::Card, Part::ToHost, Part::Publisher, Part::Receiver];
+    let added = |(element, part): (usize, Part)| {
+        let ns = how.added_ns(element);
+        // Blocks are small and come in groups: their work is counted in parts of one that is long enough to be measured.
+        let spin = Spin::of_ns(ns * SPIN_BLOCKS);
+        let added: Added = Arc::new(move |blocks| spin.work_times(blocks / SPIN_BLOCKS));
+        (ns > 0.0).then_some((part, added))
+    };
+    Experiment(PARTS.into_iter().enumerate().filter_map(added).collect())
+}
+
+/// What works in the thread of a reader beside it.
+fn within(path: &Path, reader: &ReaderDone) -> Vec<PathWithin> {
+    let Some((card_ns, publisher_ns)) = reader.within else {
+        return Vec::new();
+    };
+    let publisher = path.stages.get(1).map_or("", |stage| &stage.name);
+    let one = |element, name: &str, ns| PathWithin {
+        name: name.to_owned(),
+        element,
+        ns,
+    };
+    vec![
+        one(0, &path.source.name, card_ns),
+        one(2, publisher, publisher_ns),
+    ]
+}
+
 impl Came {
     /// Of so many readers, whose threads are the first ones.
     pub(crate) fn of(all: Vec<Done>, readers: usize, fault: Option<Fault>) -> Came {
@@ -105,7 +148,7 @@ impl Came {
     }
 
     /// Readers that came to their end.
-    pub(crate) fn whole(&self) -> Vec<&ReaderDone> {
+    fn whole(&self) -> Vec<&ReaderDone> {
         self.readers.iter().flatten().collect()
     }
 }
@@ -136,31 +179,52 @@ impl Live {
     }
 
     /// Those of the whole card.
-    pub(crate) fn counters(&self, came: &Came) -> Vec<Counter> {
+    fn counters(&self, came: &Came) -> Vec<Counter> {
         let peak_bytes = self.card().peak_bytes();
         let mut all = counters(&self.scenario, &came.whole(), &came.received, &peak_bytes);
         all.extend(self.played().map(turns));
         all
     }
 
-    /// Of the fullest ring.
-    pub(crate) fn filling(&self, came: &Came) -> Option<TimeSeries> {
-        filling(&came.whole())
-    }
-
     /// What is to be said of a recorded file.
-    pub(crate) fn notes_of_file(&self) -> Vec<String> {
+    fn notes_of_file(&self) -> Vec<String> {
         notes_of_file(&self.scenario, self.played())
     }
 
-    pub(crate) fn run(&self, came: &Came) -> PathRun {
+    /// What the lane of a reader accounts for, with the ledger of each of its E-links; the first one also for what all share.
+    pub(crate) fn tally(&self, path: &Path, came: &Came, at: usize) -> (Tally, ByElink) {
+        let mut tally = Tally::default();
+        let mut each = Vec::new();
+        if let Some(own) = &came.readers[at] {
+            each = joined(std::slice::from_ref(own), &came.received);
+            tally.carried_bytes = Some(own.stats.bytes);
+            tally.warnings.clone_from(&own.notes);
+            tally.counters = counters_of_reader(own);
+            tally.counters.extend(losses_by_elink(&each));
+        }
+        if at == 0 {
+            tally.warnings.extend(self.notes_of_file());
+            tally.series.extend(filling(&came.whole()));
+            tally.counters.extend(self.counters(came));
+            tally.path = Some(self.run(path, came));
+        }
+        (tally, each)
+    }
+
+    fn run(&self, path: &Path, came: &Came) -> PathRun {
         let readers = || came.readers.iter().flatten();
         let blocks = readers().map(|reader| reader.stats.blocks).sum();
         let latency_ns = latency(&came.received);
         // Receivers compare every chunk with what the emulator makes. A recorded file may hold anything.
         let is_known = self.played().is_none();
-        let threads = came.threads.clone();
+        let mut threads = came.threads.clone();
+        for (thread, reader) in threads.iter_mut().zip(&came.readers) {
+            thread.within = reader
+                .as_ref()
+                .map_or_else(Vec::new, |one| within(path, one));
+        }
         PathRun {
+            line: path.line(),
             wall_ns: threads
                 .iter()
                 .map(|thread| thread.wall_ns)

@@ -15,7 +15,7 @@ use daqmeter_sys::memory::Pages;
 use self::kinds::{
     Flow, Live, MAX_THREADS, NoFields, OF_CARD, card, convert, copy, cpus, decode, digitizer,
     etherbone, felix, file_sink, live_stage, memory, program, remote, replay, stand_in, tcp,
-    to_usize, udp, within,
+    to_usize, udp, within, zenoh,
 };
 use crate::definition::{
     Element, MAX_BUFFERS, Path, SinkKind, SourceKind, StageKind, Unit, digest, parse_rate,
@@ -56,8 +56,8 @@ const MAX_STAGES: usize = 32;
 
 const SOURCES: [&str; 6] = ["memory", "file", "digitizer", "felix", "etherbone", "card"];
 const STAGES: [&str; 12] = [
-    "copy", "convert", "decode", "checksum", "program", "tcp", "udp", "unix", "work", "wait",
-    "to-host", "zenoh",
+    "copy", "convert", "decode", "checksum", "program", "tcp", "udp", "unix", "zenoh", "work",
+    "wait", "to-host",
 ];
 const SINKS: [&str; 5] = ["read", "file", "receiver", "tcp", "udp"];
 
@@ -313,6 +313,7 @@ impl Reader<'_> {
             "work" | "wait" => stand_in(&reading, name)?,
             "tcp" => tcp(&reading)?,
             "udp" => udp(&reading)?,
+            "zenoh" => zenoh(&reading, flow)?,
             plain => {
                 reading.fields::<NoFields>()?;
                 match plain {

@@ -2,9 +2,9 @@
 
 use daqmeter_harness::{Availability, Fault, LimitSpec, Session, StageSpec, Tally, TypedEngine};
 use daqmeter_readout::card::channel_ids;
-use daqmeter_readout::chain::{Chain, counters_of_reader, filling_of, joined, losses_by_elink};
+use daqmeter_readout::chain::{Chain, filling_of};
 use daqmeter_readout::{Chosen, ReadoutRequest, Scenario};
-use daqmeter_record::{Ledger, PathRun, Workload};
+use daqmeter_record::{Ledger, Workload};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::scheduler::MigrationCost;
 use toml::{Table, Value};
@@ -134,7 +134,8 @@ fn how(request: &ReadoutRequest) -> How {
         most_blocks: u64::MAX,
         rate_hz: request.chosen.rate_hz,
         lossless: true,
-        slowed: None,
+        slowed: Vec::new(),
+        is_watched: false,
         left_out: None,
         cpus: Vec::new(),
         last_level_bytes: 0,
@@ -176,38 +177,28 @@ fn stage(request: &ReadoutRequest, scenario: &Scenario) -> StageSpec {
 
 /// What the lane of a reader accounts for; the first one also for what they share.
 fn tally(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
-    let ReadOut { live, lanes, .. } = read_out;
-    let mut tally = Tally::default();
-    tally
-        .warnings
-        .extend(came.fault.as_ref().map(|fault| fault.0.clone()));
+    let ReadOut {
+        path, live, lanes, ..
+    } = read_out;
+    let fault = came.fault.as_ref().map(|fault| fault.0.clone());
     let Some(own) = &came.readers[at] else {
-        return tally;
+        return Tally {
+            warnings: fault.into_iter().collect(),
+            ..Tally::default()
+        };
     };
-    tally.warnings.extend(own.notes.iter().cloned());
-    let each = joined(std::slice::from_ref(own), &came.received);
+    let (mut tally, each) = live.tally(path, came, at);
+    tally.warnings.splice(..0, fault);
     let mut all = Ledger::new("triggers x E-links");
-    for (_, ledger) in &each {
+    for (_, ledger) in each {
         all.add(&Ledger {
             unit: all.unit.clone(),
-            ..ledger.clone()
+            ..ledger
         });
     }
     tally.ledgers.push(all);
-    tally.counters = counters_of_reader(own);
-    tally.counters.extend(losses_by_elink(&each));
-    tally.carried_bytes = Some(own.stats.bytes);
     if *lanes > 1 {
         tally.series.push(filling_of(&live.scenario, at, own));
-    }
-    if at == 0 {
-        tally.warnings.extend(live.notes_of_file());
-        tally.series.extend(live.filling(came));
-        tally.counters.extend(live.counters(came));
-        tally.path = Some(PathRun {
-            line: read_out.path.line(),
-            ..live.run(came)
-        });
     }
     tally
 }

@@ -12,25 +12,25 @@
 //! All numbers are little-endian, of 8 bytes. Over UDP blocks go in datagrams (`udp.rs`) between the two ports, everything else over TCP.
 //! A receiver waits for as long as its sender lives, whose source may wait for triggers.
 
+pub mod blocks;
+pub mod protocol;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::StopFlag;
-use daqmeter_record::units::show_bytes;
 use daqmeter_sys::net::{Epoll, Readiness, wait_ready};
 use socket2::{SockRef, TcpKeepalive};
 
-use crate::sum::sum;
+use self::blocks::{Datagrams, of_stream};
+use self::protocol::{Hello, MAGIC, Transport, words};
 use crate::tcp::PATIENCE;
-use crate::udp::{Arriving, Assembly, SOCKET_BUFFER_BYTES, SocketBuffer, Step};
+use crate::udp::{Arriving, SOCKET_BUFFER_BYTES, SocketBuffer};
 
-pub(crate) const MAGIC: &[u8; 8] = b"daqpath1";
-/// Longest block that a path may have, here of a peer that may be anybody.
-const MAX_BLOCK_BYTES: usize = 256 << 20;
-/// Most threads of a source, each of which is a stream.
-const MAX_STREAMS: usize = 64;
+pub use self::protocol::Came;
+
 /// How often a quiet sender is asked whether it lives.
 const ALIVE: Duration = Duration::from_secs(10);
 /// How often a receiver that waits looks whether it shall stop.
@@ -42,218 +42,6 @@ const READ: Readiness = Readiness {
     read: true,
     write: false,
 };
-
-/// How blocks come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transport {
-    Tcp,
-    Udp,
-}
-
-/// What a sender asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hello {
-    pub(crate) transport: Transport,
-    pub(crate) udp_port: u16,
-    pub(crate) socket_buffer_bytes: u64,
-}
-
-impl Hello {
-    pub(crate) const BYTES: usize = 32;
-
-    pub(crate) fn emit(self) -> Vec<u8> {
-        let transport = match self.transport {
-            Transport::Tcp => 0,
-            Transport::Udp => 1,
-        };
-        let fields = [
-            u64::from_le_bytes(*MAGIC),
-            transport,
-            self.udp_port.into(),
-            self.socket_buffer_bytes,
-        ];
-        words(&fields)
-    }
-
-    fn parse(bytes: &[u8; Hello::BYTES]) -> Option<Hello> {
-        let [magic, transport, port, socket_buffer_bytes] = numbers(bytes)?;
-        let transport = match transport {
-            0 => Transport::Tcp,
-            1 => Transport::Udp,
-            _ => return None,
-        };
-        let is_ours = magic == u64::from_le_bytes(*MAGIC);
-        is_ours.then_some(Hello {
-            transport,
-            udp_port: u16::try_from(port).ok()?,
-            socket_buffer_bytes,
-        })
-    }
-}
-
-/// What a receiver grants: its UDP port, which is zero for TCP, and the socket's buffer.
-pub(crate) const WELCOME_BYTES: usize = 24;
-
-/// What is known of a block beside its bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct BlockHead {
-    /// Of the block; zero at the end.
-    pub(crate) bytes: u64,
-    pub(crate) stream: u64,
-    pub(crate) events: u64,
-    /// Its sum, where it is known beforehand.
-    pub(crate) sum: Option<u64>,
-}
-
-impl BlockHead {
-    pub(crate) const BYTES: usize = 40;
-
-    pub(crate) fn emit(self) -> [u8; BlockHead::BYTES] {
-        let mut out = [0; BlockHead::BYTES];
-        let sum = self.sum;
-        let fields = [
-            self.bytes,
-            self.stream,
-            self.events,
-            u64::from(sum.is_some()),
-            sum.unwrap_or(0),
-        ];
-        for (place, field) in out.as_chunks_mut::<8>().0.iter_mut().zip(fields) {
-            *place = field.to_le_bytes();
-        }
-        out
-    }
-
-    fn parse(bytes: &[u8]) -> Result<BlockHead, String> {
-        let fields = numbers(bytes).ok_or("a block without its head")?;
-        let [bytes, stream, events, is_known, sum] = fields;
-        if bytes > MAX_BLOCK_BYTES as u64 {
-            return Err(format!(
-                "a block of {bytes} bytes; {MAX_BLOCK_BYTES} is the most"
-            ));
-        }
-        if stream >= MAX_STREAMS as u64 {
-            return Err(format!("stream {stream}; there are {MAX_STREAMS} at most"));
-        }
-        Ok(BlockHead {
-            bytes,
-            stream,
-            events,
-            sum: (is_known == 1).then_some(sum),
-        })
-    }
-}
-
-/// What came of one stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OfStream {
-    pub(crate) blocks: u64,
-    pub(crate) events: u64,
-}
-
-/// What came of one sender.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Came {
-    /// Bytes of all blocks.
-    pub bytes: u64,
-    /// Blocks whose bytes were known beforehand and were these.
-    pub verified: u64,
-    /// Blocks whose bytes were known beforehand and were others.
-    pub wrong: u64,
-    /// Datagrams that belonged to no block: twice there, or out of order.
-    pub strays: u64,
-    pub(crate) streams: [OfStream; MAX_STREAMS],
-}
-
-impl Default for Came {
-    fn default() -> Came {
-        Came {
-            bytes: 0,
-            verified: 0,
-            wrong: 0,
-            strays: 0,
-            streams: [OfStream::default(); MAX_STREAMS],
-        }
-    }
-}
-
-impl Came {
-    pub(crate) const BYTES: usize = 8 * (4 + 2 * MAX_STREAMS);
-
-    /// Blocks of all streams.
-    pub fn blocks(&self) -> u64 {
-        self.streams.iter().map(|stream| stream.blocks).sum()
-    }
-
-    /// In words.
-    pub fn text(&self) -> String {
-        let wrong = match self.wrong {
-            0 => String::new(),
-            wrong => format!(", {wrong} with other bytes than were sent"),
-        };
-        format!(
-            "{} blocks, {}, the bytes of {} compared{wrong}",
-            self.blocks(),
-            show_bytes(self.bytes),
-            self.verified + self.wrong
-        )
-    }
-
-    pub(crate) fn book(&mut self, head: &BlockHead, found: Option<u64>) {
-        let stream = usize::try_from(head.stream).unwrap_or(usize::MAX);
-        if let Some(stream) = self.streams.get_mut(stream) {
-            stream.blocks += 1;
-            stream.events = stream.events.saturating_add(head.events);
-        }
-        self.bytes = self.bytes.saturating_add(head.bytes);
-        if let Some((wanted, found)) = head.sum.zip(found) {
-            self.verified += u64::from(wanted == found);
-            self.wrong += u64::from(wanted != found);
-        }
-    }
-
-    fn receive(&mut self, head: &BlockHead, block: &[u8]) {
-        self.book(head, head.sum.map(|_| sum(block)));
-    }
-
-    fn emit(&self) -> Vec<u8> {
-        let mut fields = vec![self.bytes, self.verified, self.wrong, self.strays];
-        fields.extend(self.streams.iter().flat_map(|one| [one.blocks, one.events]));
-        words(&fields)
-    }
-
-    pub(crate) fn parse(bytes: &[u8; Came::BYTES]) -> Came {
-        let mut fields = bytes
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .map(|field| u64::from_le_bytes(*field));
-        let mut next = || fields.next().unwrap_or(0);
-        Came {
-            bytes: next(),
-            verified: next(),
-            wrong: next(),
-            strays: next(),
-            streams: std::array::from_fn(|_| OfStream {
-                blocks: next(),
-                events: next(),
-            }),
-        }
-    }
-}
-
-fn words(fields: &[u64]) -> Vec<u8> {
-    fields
-        .iter()
-        .flat_map(|field| field.to_le_bytes())
-        .collect()
-}
-
-/// The first numbers of some bytes.
-pub(crate) fn numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
-    let fields = bytes.as_chunks::<8>().0.first_chunk::<N>()?;
-    Some(fields.map(u64::from_le_bytes))
-}
 
 /// Receives from one sender after the other until it shall stop, and says of each what came.
 ///
@@ -357,21 +145,8 @@ impl Sender<'_> {
     }
 
     fn over_tcp(&mut self) -> Result<Came, String> {
-        let (mut came, mut block) = (Came::default(), Vec::new());
-        loop {
-            let mut head = [0; BlockHead::BYTES];
-            self.read(&mut head, None)?;
-            let head = BlockHead::parse(&head)?;
-            if head.bytes == 0 {
-                return self.write(&came.emit()).map(|()| came);
-            }
-            let bytes = usize::try_from(head.bytes).map_err(|error| error.to_string())?;
-            if block.len() < bytes {
-                block.resize(bytes, 0);
-            }
-            self.read(&mut block[..bytes], None)?;
-            came.receive(&head, &block[..bytes]);
-        }
+        let came = of_stream(|into| self.read(into, None))?;
+        self.write(&came.emit()).map(|()| came)
     }
 
     fn over_udp(&mut self, peer: SocketAddr, hello: Hello) -> Result<Came, String> {
@@ -404,32 +179,23 @@ impl Sender<'_> {
             }
         };
         arrivals.rest(sent)?;
-        self.write(&arrivals.came.emit())?;
-        Ok(arrivals.came)
+        let came = arrivals.blocks.came();
+        self.write(&came.emit())?;
+        Ok(came.clone())
     }
 }
 
 /// Blocks that come over UDP.
 struct Arrivals {
     arriving: Arriving,
-    came: Came,
-    /// Of the block behind the one that is put together.
-    next: u64,
-    /// Of the block behind the last that is whole.
-    behind_whole: u64,
-    assembly: Assembly,
-    block: Vec<u8>,
+    blocks: Datagrams,
 }
 
 impl Arrivals {
     fn new(socket: UdpSocket) -> Arrivals {
         Arrivals {
             arriving: Arriving::new(socket),
-            came: Came::default(),
-            next: 0,
-            behind_whole: 0,
-            assembly: Assembly::new(0),
-            block: Vec::new(),
+            blocks: Datagrams::default(),
         }
     }
 
@@ -440,45 +206,16 @@ impl Arrivals {
             let Some((head, bytes)) = next.map_err(|error| format!("udp: {error}"))? else {
                 return Ok(());
             };
-            let of = head.of as usize;
-            if of > MAX_BLOCK_BYTES + BlockHead::BYTES {
-                return Err(format!(
-                    "a block of {of} bytes; {MAX_BLOCK_BYTES} is the most"
-                ));
-            }
-            // The first datagram of a block: those that are missing before it are of blocks that are lost.
-            if head.at == 0 && head.number >= self.next {
-                self.next = head.number.saturating_add(1);
-                self.assembly = Assembly::new(head.number);
-                self.block.resize(of, 0);
-            }
-            let step = self.assembly.add(head, bytes, &mut self.block);
+            self.blocks.take(head, bytes)?;
             self.arriving.take();
-            match step {
-                Step::Part => {}
-                Step::Whole => self.is_whole()?,
-                // Of a block whose beginning is missing.
-                Step::Later | Step::Stray => self.came.strays += 1,
-            }
         }
-    }
-
-    fn is_whole(&mut self) -> Result<(), String> {
-        self.behind_whole = self.next;
-        let head = BlockHead::parse(&self.block)?;
-        let block = &self.block[BlockHead::BYTES..];
-        if block.len() as u64 != head.bytes {
-            return Err("a block of another length than its head says".to_owned());
-        }
-        self.came.receive(&head, block);
-        Ok(())
     }
 
     /// What is still on the way when all was sent.
     fn rest(&mut self, sent: u64) -> Result<(), String> {
         loop {
             self.drain()?;
-            if self.behind_whole >= sent {
+            if self.blocks.has_last_of(sent) {
                 return Ok(());
             }
             let ready = wait_ready(self.arriving.socket.as_fd(), READ, Some(QUIET));
@@ -491,38 +228,9 @@ impl Arrivals {
 
 #[cfg(test)]
 mod tests {
+    use super::protocol::BlockHead;
     use super::*;
-
-    #[test]
-    fn what_came_is_the_same_at_both_ends() {
-        let mut came = Came::default();
-        let head = BlockHead {
-            bytes: 4096,
-            stream: 3,
-            events: 5,
-            sum: Some(7),
-        };
-        came.book(&head, Some(7));
-        came.book(&head, Some(8));
-        let unknown = BlockHead { sum: None, ..head };
-        came.book(&unknown, None);
-        let bytes = came.emit();
-        let back = Came::parse(bytes.first_chunk().unwrap());
-        assert_eq!(bytes.len(), Came::BYTES);
-        assert_eq!(back, came);
-        assert_eq!((came.blocks(), came.verified, came.wrong), (3, 1, 1));
-        assert_eq!((came.streams[3].events, came.bytes), (15, 3 * 4096));
-        for head in [head, unknown] {
-            assert_eq!(BlockHead::parse(&head.emit()), Ok(head));
-        }
-        let hello = Hello {
-            transport: Transport::Udp,
-            udp_port: 5010,
-            socket_buffer_bytes: 1 << 20,
-        };
-        let bytes = hello.emit();
-        assert_eq!(Hello::parse(bytes.first_chunk().unwrap()), Some(hello));
-    }
+    use crate::sum::sum;
 
     /// What a receiver says of a peer that sends these bytes and goes.
     fn reported(bytes: &[u8]) -> String {
@@ -595,7 +303,7 @@ mod tests {
             .unwrap();
         let mut arrivals = Arrivals::new(inward);
         arrivals.rest(3).unwrap();
-        let came = arrivals.came;
+        let came = arrivals.blocks.came();
         assert_eq!((came.blocks(), came.verified, came.wrong), (2, 1, 1));
         assert_eq!((came.streams[1].blocks, came.streams[1].events), (2, 4));
         assert_eq!((came.bytes, came.strays), (6000, 0));

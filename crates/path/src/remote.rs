@@ -8,7 +8,7 @@ use daqmeter_record::Counter;
 
 use crate::cut::Cuts;
 use crate::element::{Block, Checked, Remarks, Sink};
-use crate::receiver::{BlockHead, Came, Hello, MAGIC, Transport, WELCOME_BYTES, numbers};
+use crate::receiver::protocol::{BlockHead, Came, Hello, MAGIC, Transport, WELCOME_BYTES, numbers};
 use crate::tcp::{PATIENCE, SendBy, TcpSender, set_congestion};
 use crate::udp::{self, Datagrams, SocketBuffer, UdpWay};
 

@@ -129,6 +129,7 @@ fn stage_work(kind: &StageKind) -> Result<String, String> {
         }
         StageKind::Udp(_) => return Err("what UDP loses is in no profile".to_owned()),
         StageKind::Unix => "unix".to_owned(),
+        StageKind::Zenoh(_) => return Err("sending over Zenoh is in no profile".to_owned()),
         StageKind::ToHost | StageKind::Publish(_) => return Err(LIVE.to_owned()),
         StageKind::Program { .. } => {
             return Err("what a program costs is in no profile".to_owned());

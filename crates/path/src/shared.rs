@@ -14,8 +14,10 @@ pub(crate) struct How {
     pub(crate) most_blocks: u64,
     pub(crate) rate_hz: Option<f64>,
     pub(crate) lossless: bool,
-    /// An element, and the work that is added to each of its blocks, in nanoseconds.
-    pub(crate) slowed: Option<(usize, f64)>,
+    /// Elements, and the work that is added to each of their blocks, in nanoseconds.
+    pub(crate) slowed: Vec<(usize, f64)>,
+    /// Whether the parts of a card's read-out that share a thread are told apart.
+    pub(crate) is_watched: bool,
     /// An element whose work is left out.
     pub(crate) left_out: Option<usize>,
     /// CPUs for the threads in turn, instead of the path's own.
@@ -26,6 +28,14 @@ pub(crate) struct How {
     pub(crate) migration_cost_ns: Option<u64>,
     /// Sums of the paths that were run before.
     pub(crate) known: Known,
+}
+
+impl How {
+    /// Work that is added to each block of an element, in nanoseconds.
+    pub(crate) fn added_ns(&self, element: usize) -> f64 {
+        let own = self.slowed.iter().filter(|(at, _)| *at == element);
+        own.map(|(_, ns)| ns).sum()
+    }
 }
 
 /// What all threads of a run look at.

@@ -52,6 +52,16 @@ impl Spin {
     pub(crate) fn work(self) {
         steps(self.steps);
     }
+
+    /// Does so many times as much.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a number of steps"
+    )]
+    pub(crate) fn work_times(self, times: f64) {
+        steps((self.steps as f64 * times) as u64);
+    }
 }
 
 fn steps(count: u64) {

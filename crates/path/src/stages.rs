@@ -19,6 +19,7 @@ use crate::element::{Look, Turn, Work};
 use crate::spin::Spin;
 use crate::sum::sum;
 use crate::udp;
+use crate::zenoh::zenoh;
 
 /// The work of one thread of a stage, for blocks of that many bytes before it.
 pub(crate) fn work(
@@ -46,6 +47,7 @@ pub(crate) fn work(
         StageKind::Tcp { congestion, send } => away::tcp(congestion.as_deref(), *send, cuts)?,
         StageKind::Udp(way) => udp::udp(*way, cuts)?,
         StageKind::Unix => away::unix(cuts)?,
+        StageKind::Zenoh(way) => zenoh(*way, in_bytes, cuts)?,
         StageKind::ToHost | StageKind::Publish(_) => return Err(of_card()),
     })
 }

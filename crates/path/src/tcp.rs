@@ -160,6 +160,7 @@ impl TcpSender {
                 Counter::count("zerocopy-copied", copied),
             ],
             notes: (copied > 0).then_some(note).into_iter().collect(),
+            ..Remarks::default()
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use daqmeter_harness::placement;
 use daqmeter_kernels::copy::CopyKernel;
+use daqmeter_readout::scenario::{Completion, ReaderMode};
 use daqmeter_record::Host;
 use daqmeter_record::path::{Decided, InTurns, PathRun, Trial, Tried};
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
@@ -55,6 +56,7 @@ pub fn changes(
     all.extend(known.blocks());
     all.extend(known.copies());
     all.extend(known.sends());
+    all.extend(known.card());
     all.extend(known.huge_pages());
     all.extend(known.congestion(files));
     all.sort_by(|a, b| {
@@ -74,10 +76,7 @@ struct Known<'a> {
 impl Known<'_> {
     /// Another value for a field of the file; none where the path does not take it.
     fn set(&self, setting: &str) -> Option<Change> {
-        let with = match self.path.with.as_str() {
-            "" => setting.to_owned(),
-            before => format!("{before};{setting}"),
-        };
+        let with = self.path.and_with(setting);
         Path::parse_with(&self.path.text, &self.path.name, &with).ok()?;
         Some(Change {
             with,
@@ -129,7 +128,9 @@ impl Known<'_> {
 
     /// Threads on CPUs by what these share, where the path leaves them free.
     fn placement(&self) -> Option<Change> {
-        let threads = &self.run.threads;
+        // Those of libraries, which come behind them, go where they like.
+        let own = self.run.threads.len().min(self.path.thread_count());
+        let threads = &self.run.threads[..own];
         if threads.iter().any(|thread| thread.cpu.is_some()) || self.host.allowed_cpus.len() < 2 {
             return None;
         }
@@ -195,8 +196,32 @@ impl Known<'_> {
         stages.chain(sink).flat_map(change).collect()
     }
 
+    /// How a card that is read out is looked at, how its chunks are sent, and by how many threads they are received.
+    fn card(&self) -> Vec<Change> {
+        let Some(scenario) = self.path.live() else {
+            return Vec::new();
+        };
+        let poll_us = scenario.reader.poll.0 as f64 / 1e3;
+        let looks = scenario.reader.completion == Completion::Poll && poll_us > 0.0;
+        let polls = looks.then(|| [poll_us / 2.0, poll_us * 2.0].map(|us| format!("poll_us={us}")));
+        let mode = match scenario.reader.mode {
+            ReaderMode::Buffered => "mode=zero-copy",
+            ReaderMode::ZeroCopy => "mode=buffered",
+        };
+        let others = looks.then(|| "completion=interrupt".to_owned());
+        let of_card = polls.into_iter().flatten().chain(others);
+        let of_card = of_card.chain([mode.to_owned()]);
+        let receivers = self.path.sink.threads + 1;
+        of_card
+            .map(|setting| format!("source.{setting}"))
+            .chain([format!("sink.threads={receivers}")])
+            .filter_map(|setting| self.set(&setting))
+            .collect()
+    }
+
     fn huge_pages(&self) -> Option<Change> {
-        if self.path.pages == Pages::HugeTlb {
+        // A card that is read out has its ring instead of blocks.
+        if self.path.pages == Pages::HugeTlb || self.path.is_live() {
             return None;
         }
         let free: u64 = self
@@ -476,6 +501,22 @@ mod tests {
         if CopyKernel::from_name("avx2-nt").is_some() {
             assert!(all.iter().any(|text| text.ends_with("-nt")), "{all:?}");
         }
+    }
+
+    #[test]
+    fn a_card_is_looked_at_and_sent_in_other_ways_and_keeps_what_it_has_no_blocks_for() {
+        let path = Path::load("felix-readout").unwrap();
+        let run = run(2.0, &[(1, "to-host", 900), (3, "receiver", 500)]);
+        let (_root, files) = files();
+        let found = changes(&path, &run, None, &host(2), &files);
+        let wanted = [
+            "--pin 1,0",
+            "--set source.poll_us=50",
+            "--set source.poll_us=200",
+            "--set source.completion=interrupt",
+            "--set source.mode=zero-copy",
+        ];
+        assert_eq!(texts(&found), wanted);
     }
 
     #[test]

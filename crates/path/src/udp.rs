@@ -68,7 +68,7 @@ impl Head {
     }
 
     /// The head of a datagram and its bytes; none where it is too short.
-    fn parse(datagram: &[u8]) -> Option<(Head, &[u8])> {
+    pub(crate) fn parse(datagram: &[u8]) -> Option<(Head, &[u8])> {
         let (head, bytes) = datagram.split_first_chunk::<HEAD_BYTES>()?;
         let (number, rest) = head.split_first_chunk::<8>()?;
         let (at, of) = rest.split_first_chunk::<4>()?;
@@ -303,6 +303,7 @@ impl SocketBuffer {
                 bytes("udp-buffer-granted", granted),
             ],
             notes: (granted < asked).then_some(note).into_iter().collect(),
+            ..Remarks::default()
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod cards;
 mod network;
+mod zenoh;
 
 use std::path::Path as FilePath;
 

@@ -283,6 +283,29 @@ impl What {
     }
 }
 
+impl PathThread {
+    /// What the thread does for an element: its own part, or that of another which works in it.
+    pub fn part_of(&self, element: usize) -> Option<&str> {
+        if self.element == element {
+            return Some(&self.part);
+        }
+        let mut within = self.within.iter();
+        let other = within.find(|other| other.element == element)?;
+        Some(&other.name)
+    }
+}
+
+/// An element that works in the thread of another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PathWithin {
+    /// Its name.
+    pub name: String,
+    /// Its number; 0 is the source.
+    pub element: usize,
+    /// Time of its work, in which the thread may have waited for a CPU.
+    pub ns: u64,
+}
+
 /// Where the time of one thread went. The parts add up to the wall time, but for readings of the clocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PathThread {
@@ -297,6 +320,9 @@ pub struct PathThread {
     /// Which end of its element it is, where that has two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
+    /// Other elements that work in it, and how much of its time at work they took.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub within: Vec<PathWithin>,
     /// CPU that it was pinned to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,

@@ -34,9 +34,9 @@ impl Resource {
         self.least_ns() + self.preempted_ns / self.capacity
     }
 
-    /// Nanoseconds of [`Resource::least_ns`] if one element took nothing of it.
-    pub fn least_without_ns(&self, element: usize) -> f64 {
-        let rest = self.uses.iter().filter(|(at, _)| **at != element);
+    /// Nanoseconds of [`Resource::least_ns`] if these elements took nothing of it.
+    pub fn least_without_ns(&self, elements: &[usize]) -> f64 {
+        let rest = self.uses.iter().filter(|(at, _)| !elements.contains(at));
         rest.map(|(_, ns)| ns).sum::<f64>() / self.capacity
     }
 
@@ -44,8 +44,9 @@ impl Resource {
     /// this resource is the bottleneck; an element with several threads gets as many nanoseconds for each block of a thread.
     pub fn slope(&self, element: usize, threads: usize) -> f64 {
         match self.what {
-            What::Threads { element: own, .. } if own == element => 1.0,
-            What::Cpu(_) | What::AllCpus if self.uses.contains_key(&element) => {
+            What::Threads { .. } | What::Cpu(_) | What::AllCpus
+                if self.uses.contains_key(&element) =>
+            {
                 threads as f64 / self.capacity
             }
             _ => 0.0,
@@ -85,7 +86,10 @@ fn threads(row: &[PathThread], blocks: f64) -> Resource {
         None => thread.busy_ns + thread.elsewhere_ns,
         Some(_) => thread.busy_ns,
     };
-    let all_ns: u64 = row.iter().map(worked_ns).sum();
+    let mut uses: BTreeMap<usize, f64> = BTreeMap::new();
+    for thread in row {
+        add_uses(&mut uses, thread, worked_ns(thread), blocks);
+    }
     let preempted_ns: u64 = row.iter().filter_map(|thread| thread.preempted_ns).sum();
     Resource {
         what: What::Threads {
@@ -93,9 +97,24 @@ fn threads(row: &[PathThread], blocks: f64) -> Resource {
             name: first.part.clone(),
         },
         capacity: row.len() as f64,
-        uses: BTreeMap::from([(first.element, all_ns as f64 / blocks)]),
+        uses,
         preempted_ns: preempted_ns as f64 / blocks,
     }
+}
+
+/// Adds what a thread worked for one block, its own and that of the elements that work in it.
+fn add_uses(uses: &mut BTreeMap<usize, f64>, thread: &PathThread, worked_ns: u64, blocks: f64) {
+    let all_ns = worked_ns as f64 / blocks;
+    let within = thread.within.iter().map(|within| within.ns as f64 / blocks);
+    // They may have waited for a CPU: they cannot have worked longer than their thread.
+    let share = (all_ns / within.sum::<f64>().max(f64::MIN_POSITIVE)).min(1.0);
+    let mut own_ns = all_ns;
+    for within in &thread.within {
+        let ns = within.ns as f64 / blocks * share;
+        *uses.entry(within.element).or_default() += ns;
+        own_ns -= ns;
+    }
+    *uses.entry(thread.element).or_default() += own_ns.max(0.0);
 }
 
 /// Both ends of a stage wait in system calls only where what lies between them is slow.
@@ -120,10 +139,12 @@ fn shared(run: &PathRun) -> Vec<Resource> {
     let mut all: BTreeMap<usize, f64> = BTreeMap::new();
     for thread in &run.threads {
         // A source that waits for the time of its next block sets a timer for it, which no block needs.
-        let ns = thread.cpu_ns.saturating_sub(thread.due_cpu_ns) as f64 / run.blocks as f64;
-        let own = by_cpu.entry(thread.cpu).or_default();
-        *own.entry(thread.element).or_default() += ns;
-        *all.entry(thread.element).or_default() += ns;
+        let (ns, blocks) = (
+            thread.cpu_ns.saturating_sub(thread.due_cpu_ns),
+            run.blocks as f64,
+        );
+        add_uses(by_cpu.entry(thread.cpu).or_default(), thread, ns, blocks);
+        add_uses(&mut all, thread, ns, blocks);
     }
     let is_free = by_cpu.contains_key(&None) && run.cpus > 0.0;
     let pinned = by_cpu.into_iter().filter_map(|(cpu, uses)| {
@@ -183,11 +204,11 @@ pub fn bottleneck(resources: &[Resource]) -> Option<(&Resource, f64)> {
     each.max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// The time per block that would be left if an element took no time at all.
-pub fn least_without_ns(resources: &[Resource], element: usize) -> f64 {
+/// The time per block that would be left if these elements took no time at all.
+pub fn least_without_ns(resources: &[Resource], elements: &[usize]) -> f64 {
     let each = resources
         .iter()
-        .map(|resource| resource.least_without_ns(element));
+        .map(|resource| resource.least_without_ns(elements));
     each.fold(0.0, f64::max)
 }
 
@@ -242,12 +263,45 @@ mod tests {
         assert_eq!(least_of(&all, "all CPUs together"), 400.0);
         let (limit, ns) = bottleneck(&all).unwrap();
         assert_eq!((limit.what.text().as_str(), ns), ("convert", 600.0));
-        assert_eq!(least_without_ns(&all, 1), 500.0);
+        assert_eq!(least_without_ns(&all, &[1]), 500.0);
         // With one CPU they share that.
         let all = resources(&run(100, 1.0, threads));
         let (limit, ns) = bottleneck(&all).unwrap();
         assert_eq!((&limit.what, ns), (&What::AllCpus, 1600.0));
         assert_eq!((limit.slope(0, 1), limit.slope(1, 2)), (1.0, 2.0));
+    }
+
+    #[test]
+    fn elements_in_the_thread_of_another_share_its_time_and_move_it_alike() {
+        let within = |element, ns| crate::path::PathWithin {
+            element,
+            ns,
+            ..crate::path::PathWithin::default()
+        };
+        let reader = PathThread {
+            within: vec![within(0, 100), within(2, 500)],
+            ..thread(1, "to-host", None, 1000)
+        };
+        let run_of = |reader: &PathThread| {
+            let receiver = thread(3, "receiver", None, 700);
+            resources(&run(1, 2.0, vec![reader.clone(), receiver]))
+        };
+        let all = run_of(&reader);
+        assert_eq!(
+            all[0].uses,
+            BTreeMap::from([(0, 100.0), (1, 400.0), (2, 500.0)])
+        );
+        let slopes: Vec<f64> = (0..4).map(|element| all[0].slope(element, 1)).collect();
+        assert_eq!(slopes, [1.0, 1.0, 1.0, 0.0]);
+        assert_eq!(least_of(&all, "all CPUs together"), 850.0);
+        assert_eq!(least_without_ns(&all, &[0, 1, 2]), 700.0);
+        // A thread that waited for its CPU meanwhile: no more than it worked.
+        let preempted = PathThread {
+            within: vec![within(0, 1000), within(2, 1000)],
+            ..reader
+        };
+        let uses = &run_of(&preempted)[0].uses;
+        assert_eq!((uses[&0], uses[&1], uses[&2]), (500.0, 0.0, 500.0));
     }
 
     #[test]

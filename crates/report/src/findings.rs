@@ -225,6 +225,10 @@ impl Found<'_> {
             others.cloned().chain(changed).collect()
         };
         match &limit.what {
+            What::Threads { element, name } if self.shares_thread(*element) => {
+                let what = format!("less work in {name}{}", self.most_work(limit));
+                (what, without(None))
+            }
             What::Threads { element, name } if self.may_have_more(*element) => {
                 let more = Resource {
                     capacity: limit.capacity + 1.0,
@@ -249,12 +253,22 @@ impl Found<'_> {
                 (what, without(None))
             }
             What::Link { name, .. } => (format!("a faster link than {name}"), without(None)),
+            What::Buffers if self.run.threads.iter().any(|one| !one.within.is_empty()) => {
+                let what = "look at the card's ring more often, or make it larger";
+                (what.to_owned(), without(None))
+            }
             What::Buffers => ("more buffers".to_owned(), without(None)),
             What::Memory => {
                 let what = "smaller blocks or fewer buffers, so that they stay in the cache";
                 (what.to_owned(), without(None))
             }
         }
+    }
+
+    /// Whether others work in the threads of an element: each thread reads a channel of a card, and there are as many as channels.
+    fn shares_thread(&self, element: usize) -> bool {
+        let mut threads = self.run.threads.iter();
+        threads.any(|thread| thread.element == element && !thread.within.is_empty())
     }
 
     /// Whether the source waits for its device, and does not work on a CPU: a file in the page cache is work.
@@ -287,12 +301,9 @@ impl Found<'_> {
         let most = cpus.uses.iter().max_by(|a, b| a.1.total_cmp(b.1));
         let named = most.and_then(|(element, ns)| {
             let mut threads = self.run.threads.iter();
-            let thread = threads.find(|thread| thread.element == *element)?;
+            let part = threads.find_map(|thread| thread.part_of(*element))?;
             let percent = significant(ns / cpus.uses.values().sum::<f64>() * 100.0, 2);
-            Some(format!(
-                "; {} takes most of their time, {percent} %",
-                thread.part
-            ))
+            Some(format!("; {part} takes most of their time, {percent} %"))
         });
         named.unwrap_or_default()
     }

@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::host::Files;
+
 /// User and system time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -89,6 +91,18 @@ fn usage(who: libc::c_int) -> Usage {
         context_switches: (raw.ru_nvcsw + raw.ru_nivcsw) as u64,
         preemptions: raw.ru_nivcsw as u64,
     }
+}
+
+/// CPU time so far, in nanoseconds, of the threads of this process whose names begin so: those of a library, which do not say it
+/// themselves (Documentation/scheduler/sched-stats.rst: the first field of `schedstat` is time on a CPU).
+pub fn of_threads_named(files: &Files, start: &str) -> u64 {
+    let cpu_ns = |thread: String| {
+        let text = |file: &str| files.text(&format!("proc/self/task/{thread}/{file}"));
+        text("comm").filter(|name| name.starts_with(start))?;
+        text("schedstat")?.split_whitespace().next()?.parse().ok()
+    };
+    let threads = files.names("proc/self/task").into_iter();
+    threads.filter_map(cpu_ns).fold(0, u64::saturating_add)
 }
 
 /// The first line of `/proc/stat`, in nanoseconds (Documentation/filesystems/proc.rst, 1.7).
@@ -292,6 +306,25 @@ mod tests {
             std::hint::black_box(before);
         }
         assert!(times.delay_ns() >= times.delay_ns().map(|_| 0));
+    }
+
+    #[test]
+    fn threads_are_found_by_the_start_of_their_names() {
+        let root = tempfile::tempdir().unwrap();
+        for (thread, name, stat) in [
+            (7, "main", "100 1 1"),
+            (8, "rx-0", "20 1 1"),
+            (9, "rx-1", "3 1 1"),
+            (10, "rx-2", "x"),
+        ] {
+            let folder = root.path().join(format!("proc/self/task/{thread}"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("comm"), format!("{name}\n")).unwrap();
+            std::fs::write(folder.join("schedstat"), format!("{stat}\n")).unwrap();
+        }
+        let files = Files::below(root.path());
+        assert_eq!(of_threads_named(&files, "rx-"), 23);
+        assert_eq!(of_threads_named(&files, "tx-"), 0);
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub mod perf;
 pub mod process;
 pub mod processes;
 pub mod ring;
+pub mod routes;
 pub mod scheduler;
 pub mod sis8300;
 pub mod symbols;

@@ -10,25 +10,9 @@
 
 use std::time::Instant;
 
-use daqmeter_twin::{
-    Arrivals, Busy, Draw, Model, Poll, Rest, Room, SECOND_PS, Source, Station, Takes, run,
-};
+use daqmeter_twin::{Busy, Draw, Model, Poll, Rest, Room, SECOND_PS, Source, Station, Takes, run};
 
 const US_PS: u64 = SECOND_PS / 1_000_000;
-
-fn source(gap: Draw, bytes: u64, to: Vec<usize>, each: bool) -> Source {
-    Source {
-        name: "source".to_owned(),
-        arrivals: Arrivals::Open {
-            first_ps: None,
-            gap,
-            burst: 1,
-        },
-        bytes: Draw::Constant(bytes),
-        to,
-        each,
-    }
-}
 
 /// Stations one behind the other, at a load of 0.8.
 fn row(stations: usize, time_ps: u64) -> Model {
@@ -42,7 +26,7 @@ fn row(stations: usize, time_ps: u64) -> Model {
     };
     Model {
         stations: (0..stations).map(station).collect(),
-        sources: vec![source(Draw::Exponential(10 * US_PS), 1, vec![0], false)],
+        sources: vec![Source::open(Draw::Exponential(10 * US_PS), 1, vec![0])],
         time_ps,
         ..Model::default()
     }
@@ -71,12 +55,10 @@ fn server(time_ps: u64) -> Model {
     let network = |_| Station::new("network", Draw::Constant(10 * US_PS));
     Model {
         stations: (0..16).map(reader).chain((0..2).map(network)).collect(),
-        sources: vec![source(
-            Draw::Constant(100 * US_PS),
-            67_640,
-            (0..16).collect(),
-            true,
-        )],
+        sources: vec![Source {
+            each: true,
+            ..Source::open(Draw::Constant(100 * US_PS), 67_640, (0..16).collect())
+        }],
         time_ps,
         ..Model::default()
     }

@@ -150,7 +150,7 @@ impl Of {
                 stations: stations.clone(),
                 sources: vec![Source {
                     arrivals: Arrivals::Closed(items),
-                    ..source(Draw::Constant(1))
+                    ..Source::open(Draw::Constant(1), 100, vec![0])
                 }],
                 time_ps: SECOND_PS / 5,
                 warm_up_ps: SECOND_PS / 100,
@@ -196,24 +196,10 @@ fn exact(name: &str, formula: f64, unit: &'static str, mean: f64, edge: f64) -> 
     }
 }
 
-fn source(gap: Draw) -> Source {
-    Source {
-        name: "source".to_owned(),
-        arrivals: Arrivals::Open {
-            first_ps: None,
-            gap,
-            burst: 1,
-        },
-        bytes: Draw::Constant(100),
-        to: vec![0],
-        each: false,
-    }
-}
-
 fn queue(arrivals: Draw, station: Station, time_ps: u64) -> Model {
     Model {
         stations: vec![station],
-        sources: vec![source(arrivals)],
+        sources: vec![Source::open(arrivals, 100, vec![0])],
         time_ps,
         warm_up_ps: time_ps / 10,
         samples: 0,

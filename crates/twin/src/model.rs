@@ -165,6 +165,23 @@ pub struct Source {
     pub each: bool,
 }
 
+impl Source {
+    /// Items of so many bytes, one after each gap, to these stations in turn.
+    pub fn open(gap: Draw, bytes: u64, to: Vec<usize>) -> Source {
+        Source {
+            name: "source".to_owned(),
+            arrivals: Arrivals::Open {
+                first_ps: None,
+                gap,
+                burst: 1,
+            },
+            bytes: Draw::Constant(bytes),
+            to,
+            each: false,
+        }
+    }
+}
+
 /// When items come.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {

@@ -11,25 +11,11 @@ use proptest::prelude::*;
 const MS_PS: u64 = SECOND_PS / 1000;
 const US_PS: u64 = MS_PS / 1000;
 
-fn source(gap: Draw, to: usize) -> Source {
-    Source {
-        name: "source".to_owned(),
-        arrivals: Arrivals::Open {
-            first_ps: None,
-            gap,
-            burst: 1,
-        },
-        bytes: Draw::Constant(100),
-        to: vec![to],
-        each: false,
-    }
-}
-
 /// Items every 10 us on average at one station.
 fn queue(arrivals: Draw, station: Station, time_ps: u64) -> Model {
     Model {
         stations: vec![station],
-        sources: vec![source(arrivals, 0)],
+        sources: vec![Source::open(arrivals, 100, vec![0])],
         time_ps,
         warm_up_ps: time_ps / 10,
         samples: 0,
@@ -68,7 +54,10 @@ fn everything() -> Model {
     };
     Model {
         stations: (0..16).map(station).collect(),
-        sources: vec![source(POISSON, 0), source(Draw::Uniform(0, 9 * MS_PS), 4)],
+        sources: vec![
+            Source::open(POISSON, 100, vec![0]),
+            Source::open(Draw::Uniform(0, 9 * MS_PS), 100, vec![4]),
+        ],
         time_ps: 50 * MS_PS,
         warm_up_ps: 0,
         samples: 3,
@@ -279,7 +268,7 @@ proptest! {
         }).collect();
         let model = Model {
             stations,
-            sources: vec![source(Draw::Exponential(gap * US_PS), 0)],
+            sources: vec![Source::open(Draw::Exponential(gap * US_PS), 100, vec![0])],
             time_ps: 5 * MS_PS,
             warm_up_ps: 0,
             samples: 1,

@@ -33,7 +33,7 @@ pub(super) fn benches() -> Result<Done> {
 
 /// The tests over Zenoh.
 pub(super) fn zenoh(more: &str) -> Result<()> {
-    line("cargo test --quiet -p daqmeter-readout --features zenoh --test readout")
+    line("cargo test --quiet -p daqmeter-readout -p daqmeter-path --features zenoh --test readout --test path")
         .words(more)
         .run()
 }

@@ -16,7 +16,7 @@ const COPY_MACHINES: &str = "copies: the kernel modules under Debian's kernels i
 const PEERS_BUILD: &str = "other makers' Etherbone: programs";
 const WHEEL: &str = "Python: wheel";
 const SURVEY: &str = "survey, and its page in a browser";
-const ZENOH_BUILD: &str = "read-out over Zenoh: build";
+const ZENOH_BUILD: &str = "read-out and paths over Zenoh: build";
 const BENCHES: &str = "benchmarks build";
 const FUSE_BUILD: &str = "real-device path: build";
 const NEON_BUILD: &str = "kernels on AArch64: build";
@@ -159,9 +159,12 @@ pub(super) const STEPS: &[Step] = &[
         &[PROGRAM],
         || ran(tried(checks::read_out)),
     ),
-    step("read-out over Zenoh", Alone, &[ZENOH_BUILD], || {
-        ran(tried(|| builds::zenoh("zenoh")))
-    }),
+    step(
+        "read-out and paths over Zenoh",
+        Alone,
+        &[ZENOH_BUILD],
+        || ran(tried(|| builds::zenoh("zenoh"))),
+    ),
     step(
         "copies: the study's figures and claims",
         Alone,

@@ -104,7 +104,7 @@ impl System for Chain<'_> {
             },
             Load::Every { ns } => PathRequest {
                 unpaced: false,
-                rate_hz: Some(1e9 / ns / self.path.streams() as f64),
+                rate_hz: Some(self.path.rate_every(ns)),
                 ..free
             },
         };
@@ -120,12 +120,6 @@ impl System for Chain<'_> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let path = loaded(&arguments.path, &arguments.set)?;
-    if path.is_live() {
-        return Err(Failure::refused(format!(
-            "{}: the parts of a card that is read out cannot be slowed one by one: try path run --max, or path explain felix-card",
-            path.name
-        )));
-    }
     let request = PathRequest {
         unpaced: true,
         ..request(&path, arguments.time, &arguments.common)
@@ -154,6 +148,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let shown = Shown {
             explained: &explained,
             block_bytes: path.block_bytes as f64,
+            is_live: path.is_live(),
         };
         line + &shown.text() + &paths::text(records)
     })
@@ -163,6 +158,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 struct Shown<'a> {
     explained: &'a Explained,
     block_bytes: f64,
+    /// Whether it is a card that is read out.
+    is_live: bool,
 }
 
 impl Shown<'_> {
@@ -194,11 +191,19 @@ impl Shown<'_> {
         } = self.explained;
         let Interval { mean, low, high } = self.explained.more_buffers;
         let [mean, low, high] = [mean, low, high].map(|times| significant(times, 3));
+        let more = self.more_buffers();
         format!(
-            "largest rate: {}; predicted from runs at 80 % of it: {}\nwith eight times as many buffers: {mean} times as fast ({low} to {high})",
+            "largest rate: {}; predicted from runs at 80 % of it: {}\n{more}: {mean} times as fast ({low} to {high})",
             rate(*block_ns),
             rate(*predicted_ns)
         )
+    }
+
+    fn more_buffers(&self) -> &'static str {
+        match self.is_live {
+            true => "with the ring looked at eight times as often",
+            false => "with eight times as many buffers",
+        }
     }
 
     fn answer(&self) -> String {
@@ -206,6 +211,10 @@ impl Shown<'_> {
             Answer::Limit(what @ What::Between { .. }) => format!(
                 "limit: {}. Both ends wait for it, and the path follows no part{}",
                 sanitise::text(&what.text()),
+                self.gain(what)
+            ),
+            Answer::Limit(what @ What::Buffers) if self.is_live => format!(
+                "limit: the card's ring. No resource is used up, and the ring is full before it is looked at again{}",
                 self.gain(what)
             ),
             Answer::Limit(what @ What::Buffers) => format!(
@@ -239,7 +248,7 @@ impl Shown<'_> {
         };
         if let Some(tried) = gain.tried {
             let how = match what {
-                What::Buffers => "with eight times as many buffers",
+                What::Buffers => self.more_buffers(),
                 _ => "without its work",
             };
             return format!(

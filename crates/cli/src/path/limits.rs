@@ -80,7 +80,8 @@ pub(super) fn proved(
 
 fn limit(explained: &Explained, path: &Path) -> PathLimit {
     PathLimit {
-        room: Some(room(&explained.room, path)),
+        // A card has its ring, of whose filling its own account tells.
+        room: (!path.is_live()).then(|| room(&explained.room, path)),
         found: match &explained.answer {
             Answer::Limit(what) => LimitFound::Limit(what.clone()),
             Answer::NoSingle => LimitFound::NoSingleOne,

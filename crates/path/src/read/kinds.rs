@@ -24,6 +24,7 @@ use crate::tcp::SendBy;
 use crate::udp::{
     DATAGRAM_BYTES, SOCKET_BUFFER_BYTES, USUAL_DATAGRAM_BYTES, USUAL_SOCKET_BUFFER_BYTES, UdpWay,
 };
+use crate::zenoh::{WhenFull, ZenohWay, check};
 
 /// Time for each block of a stage that does not exist yet.
 const STAND_IN: RangeInclusive<Duration> = Duration::from_nanos(1)..=Duration::from_secs(1);
@@ -145,6 +146,15 @@ struct TcpFields {
 struct UdpFields {
     datagram: Option<String>,
     socket_buffer: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ZenohFields {
+    #[serde(default)]
+    congestion: WhenFull,
+    #[serde(default)]
+    shared_memory: bool,
 }
 
 #[derive(Deserialize)]
@@ -342,7 +352,7 @@ pub(super) fn live_stage(
 ) -> Result<Option<Element<StageKind>>, String> {
     let Some(live) = &flow.live else {
         return match name {
-            "to-host" | "zenoh" => Err(reading.error("kind", OF_CARD)),
+            "to-host" => Err(reading.error("kind", OF_CARD)),
             _ => Ok(None),
         };
     };
@@ -553,6 +563,22 @@ fn of_udp(reading: &Reading<'_>, fields: &UdpFields) -> Result<UdpWay, String> {
             USUAL_SOCKET_BUFFER_BYTES,
         )?,
     })
+}
+
+pub(super) fn zenoh(reading: &Reading<'_>, flow: &Flow) -> Result<StageKind, String> {
+    check().map_err(|problem| reading.error("kind", problem))?;
+    // Zenoh receives in two threads for all sessions of a program, and each waits where there is no room for its blocks.
+    if flow.names.contains_key("zenoh") {
+        return Err(reading.error("kind", "one stage of a path may go over Zenoh"));
+    }
+    let ZenohFields {
+        congestion,
+        shared_memory,
+    } = reading.fields()?;
+    Ok(StageKind::Zenoh(ZenohWay {
+        when_full: congestion,
+        shared_memory,
+    }))
 }
 
 /// A receiver on another host.

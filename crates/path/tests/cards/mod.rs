@@ -164,23 +164,9 @@ fn what_a_card_cannot_do_is_refused() {
     let asked = || asked.clone();
     let requests = [
         (
-            "unpaced",
-            PathRequest {
-                unpaced: true,
-                ..asked()
-            },
-        ),
-        (
             "lossy",
             PathRequest {
                 lossy: true,
-                ..asked()
-            },
-        ),
-        (
-            "slow_element",
-            PathRequest {
-                slow_element: Some(1),
                 ..asked()
             },
         ),
@@ -196,4 +182,53 @@ fn what_a_card_cannot_do_is_refused() {
         let error = engine.open(&request.workload()).err().unwrap().0;
         assert!(error.contains(name) && error.contains("`card`"), "{error}");
     }
+}
+
+#[test]
+fn as_fast_as_it_goes_work_is_added_to_each_part_and_those_of_one_thread_are_told_apart() {
+    const ADDED_NS: f64 = 1000.0;
+    let folder = tempfile::tempdir().unwrap();
+    let text = card("");
+    for slowed in [None, Some(0), Some(1), Some(2), Some(3)] {
+        let record = record(folder.path(), &text, |request| {
+            request.unpaced = true;
+            request.blocks = Some(20_000);
+            request.slow_element = slowed;
+            request.slow_ns = ADDED_NS;
+        });
+        assert!(record.outcome.is_ok(), "{:?}", fault(&record));
+        assert!(record.ledgers.iter().all(|ledger| ledger.closes()));
+        let run = record.path.as_ref().unwrap();
+        assert_eq!(run.verified_blocks, run.blocks);
+        let [reader, receiver] = &run.threads[..] else {
+            panic!("{:?}", run.threads);
+        };
+        let within: Vec<(usize, &str)> = reader
+            .within
+            .iter()
+            .map(|other| (other.element, other.name.as_str()))
+            .collect();
+        assert_eq!(within, [(0, "card"), (2, "tcp")]);
+        // A part of a block is rounded down, and the CPU may be faster than when it was calibrated.
+        let wanted_ns = (run.blocks as f64 * ADDED_NS * 0.4) as u64;
+        let took_ns = match slowed {
+            None => continue,
+            Some(0) => reader.within[0].ns,
+            Some(2) => reader.within[1].ns,
+            Some(3) => receiver.cpu_ns,
+            Some(_) => reader.cpu_ns,
+        };
+        assert!(took_ns >= wanted_ns, "{slowed:?}: {took_ns} of {wanted_ns}");
+    }
+}
+
+#[test]
+fn a_rate_for_blocks_is_one_of_triggers_and_more_room_in_the_ring_is_looking_more_often() {
+    let path = Path::load("felix-readout").unwrap();
+    // 1 KiB a microsecond, of which a trigger brings a part.
+    let hz = path.rate_every(1000.0);
+    assert!((hz * path.due_bytes() - 1.024e9).abs() < 1.0, "{hz}");
+    assert_eq!(path.with_more_buffers(8), "source.poll_us=12.5");
+    let names: Vec<String> = path.parts().into_iter().map(|part| part.name).collect();
+    assert_eq!(names, ["card", "to-host", "tcp", "receiver"]);
 }

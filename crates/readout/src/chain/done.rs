@@ -22,6 +22,8 @@ pub struct ReaderDone {
     pub account: FinalAccount,
     /// Its CPU.
     pub load: Load,
+    /// Time of the emulated card's work and of the publisher's in its thread; none where they were not watched.
+    pub within: Option<(u64, u64)>,
     /// Trouble.
     pub notes: Vec<String>,
     /// Bytes of its ring.

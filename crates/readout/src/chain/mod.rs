@@ -5,6 +5,7 @@
 mod counters;
 mod done;
 mod parts;
+mod watched;
 
 pub use self::counters::{
     check_bytes, check_ledgers, counters, counters_of_reader, filling, filling_of, latency,
@@ -12,3 +13,4 @@ pub use self::counters::{
 };
 pub use self::done::{Load, ReaderDone, joined};
 pub use self::parts::{Chain, ChainError, Reader, Receiving, hello, pin, reader_of};
+pub use self::watched::{Added, Experiment, Part};

@@ -1,6 +1,6 @@
 //! The parts of a chain: each runs in a thread of its own, whoever starts it and wherever that runs.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::{SysError, affinity, cpu_time};
 
 use super::done::{Load, ReaderDone};
+use super::watched::{self, Bytes, Experiment, Times, Watch};
 use crate::accounts::FinalAccount;
 use crate::card::words::State;
 use crate::card::{Card, channel_ids};
@@ -16,7 +17,7 @@ use crate::port::{Port, Pump, inline};
 use crate::receive::{Receiver, Report};
 use crate::scenario::{Parts, Publish, Scenario, ScenarioError};
 use crate::tohost::ToHost;
-use crate::transport::{self, Hello, TransportError};
+use crate::transport::{self, Hello, Outlet, TransportError};
 
 /// Why a chain could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -103,15 +104,39 @@ impl Chain {
         }
     }
 
-    /// Makes the parts. Readers are dealt out to so many receivers in turn; triggers come for so long, or until there were so many.
+    /// As [`Chain::open_watched`], with nothing added and nothing watched.
     ///
     /// # Errors
-    /// When there is not enough memory, or an address cannot be had.
+    /// As that.
     pub fn open(
         scenario: &Scenario,
         receivers: usize,
         duration: Duration,
         triggers: Option<u64>,
+    ) -> Result<Chain, ChainError> {
+        Chain::made(scenario, receivers, duration, triggers, None)
+    }
+
+    /// Makes the parts. Readers are dealt out to so many receivers in turn; triggers come for so long, or until there were so many.
+    ///
+    /// # Errors
+    /// When there is not enough memory, or an address cannot be had.
+    pub fn open_watched(
+        scenario: &Scenario,
+        receivers: usize,
+        duration: Duration,
+        triggers: Option<u64>,
+        experiment: &Experiment,
+    ) -> Result<Chain, ChainError> {
+        Chain::made(scenario, receivers, duration, triggers, Some(experiment))
+    }
+
+    fn made(
+        scenario: &Scenario,
+        receivers: usize,
+        duration: Duration,
+        triggers: Option<u64>,
+        experiment: Option<&Experiment>,
     ) -> Result<Chain, ChainError> {
         scenario
             .check_memory(Chain::parts(scenario))
@@ -124,15 +149,25 @@ impl Chain {
         }
         let scenario = card.scenario().clone();
         let card = Arc::new(Mutex::new(card));
+        let bytes = Bytes::new(scenario.card.block.0);
         let mut readers = Vec::new();
         for (at, consumer) in consumers.into_iter().enumerate() {
             let (port, pump) = inline(card.clone(), consumer)?;
-            let (port, pump) = (Box::new(port), Box::new(pump));
-            let (reader, _) = reader_of(&scenario, port, pump, at, &scenario.publish)?;
-            readers.push(reader);
+            let parts = ReaderParts {
+                port: Box::new(port),
+                pump: Box::new(pump),
+                outlet: outlet_of(&scenario, at, &scenario.publish)?,
+                times: None,
+            };
+            let parts = match experiment {
+                Some(experiment) => parts.watched(&Watch::new(experiment, &bytes)),
+                None => parts,
+            };
+            readers.push(parts.reader(&scenario, at, &scenario.publish)?);
         }
+        let experiment = experiment.map(|experiment| (experiment.clone(), bytes));
         Ok(Chain {
-            receivers: dealt_out(&scenario, receivers, &readers),
+            receivers: dealt_out(&scenario, receivers, &readers, experiment.as_ref()),
             scenario,
             card,
             readers,
@@ -145,6 +180,8 @@ pub struct Reader {
     /// The reader.
     pub tohost: ToHost,
     pump: Box<dyn Pump>,
+    /// Of what else works in its thread, where that is watched.
+    times: Option<Arc<Times>>,
 }
 
 impl Reader {
@@ -184,6 +221,10 @@ impl Reader {
             stats: self.tohost.stats(),
             account,
             load,
+            within: self.times.as_ref().map(|times| {
+                let ns = |of: &AtomicU64| of.load(Ordering::Relaxed);
+                (ns(&times.card_ns), ns(&times.publisher_ns))
+            }),
             notes: self.tohost.take_notes(),
             ring_bytes: self.tohost.ring_bytes(),
             dead: view.dead,
@@ -204,16 +245,61 @@ pub fn reader_of(
     at: usize,
     publish: &Publish,
 ) -> Result<(Reader, Vec<(String, String)>), ChainError> {
-    let id = channel_ids(scenario)[at];
-    let elinks = scenario.elinks(id.device, id.channel);
-    let format = scenario
-        .format()
-        .ok_or_else(|| ChainError::System("no format".to_owned()))?;
-    let hello = hello(scenario, at);
-    let outlet = transport::named(&publish.transport)?.publish(publish, &hello)?;
+    let outlet = outlet_of(scenario, at, publish)?;
     let facts = outlet.facts();
-    let tohost = ToHost::new(port, outlet, scenario.reader, publish, format, &elinks);
-    Ok((Reader { tohost, pump }, facts))
+    let parts = ReaderParts {
+        port,
+        pump,
+        outlet,
+        times: None,
+    };
+    Ok((parts.reader(scenario, at, publish)?, facts))
+}
+
+fn outlet_of(
+    scenario: &Scenario,
+    at: usize,
+    publish: &Publish,
+) -> Result<Box<dyn Outlet>, TransportError> {
+    transport::named(&publish.transport)?.publish(publish, &hello(scenario, at))
+}
+
+/// What a reader is made of.
+struct ReaderParts {
+    port: Box<dyn Port>,
+    pump: Box<dyn Pump>,
+    outlet: Box<dyn Outlet>,
+    times: Option<Arc<Times>>,
+}
+
+impl ReaderParts {
+    fn watched(self, watch: &Watch) -> ReaderParts {
+        ReaderParts {
+            port: watch.port(self.port),
+            pump: watch.pump(self.pump),
+            outlet: watch.outlet(self.outlet),
+            times: Some(watch.times.clone()),
+        }
+    }
+
+    fn reader(
+        self,
+        scenario: &Scenario,
+        at: usize,
+        publish: &Publish,
+    ) -> Result<Reader, ChainError> {
+        let id = channel_ids(scenario)[at];
+        let elinks = scenario.elinks(id.device, id.channel);
+        let format = scenario
+            .format()
+            .ok_or_else(|| ChainError::System("no format".to_owned()))?;
+        let (port, outlet) = (self.port, self.outlet);
+        Ok(Reader {
+            tohost: ToHost::new(port, outlet, scenario.reader, publish, format, &elinks),
+            pump: self.pump,
+            times: self.times,
+        })
+    }
 }
 
 /// What a channel's publisher offers.
@@ -234,14 +320,20 @@ pub fn hello(scenario: &Scenario, at: usize) -> Hello {
 }
 
 /// A receiver before it runs: the publishers of its readers.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Receiving {
     transport: String,
+    experiment: Option<(Experiment, Arc<Bytes>)>,
     publishers: Vec<(Publish, Vec<u64>)>,
 }
 
 /// Readers are dealt out to receivers in turn.
-fn dealt_out(scenario: &Scenario, receivers: usize, readers: &[Reader]) -> Vec<Receiving> {
+fn dealt_out(
+    scenario: &Scenario,
+    receivers: usize,
+    readers: &[Reader],
+    experiment: Option<&(Experiment, Arc<Bytes>)>,
+) -> Vec<Receiving> {
     let count = receivers.clamp(1, readers.len().max(1));
     let publisher = |reader: &Reader| {
         let publish = Publish {
@@ -252,6 +344,7 @@ fn dealt_out(scenario: &Scenario, receivers: usize, readers: &[Reader]) -> Vec<R
     };
     let receiving = |at| Receiving {
         transport: scenario.publish.transport.clone(),
+        experiment: experiment.cloned(),
         publishers: readers
             .iter()
             .skip(at)
@@ -274,6 +367,10 @@ impl Receiving {
     ) -> Result<(Report, Load), ChainError> {
         let give_up = || quit() || failed.load(Ordering::Relaxed);
         let connected = transport::named(&self.transport)
+            .map(|own| match &self.experiment {
+                Some((experiment, bytes)) => watched::transport(own, experiment, bytes),
+                None => own,
+            })
             .and_then(|transport| Receiver::connect_unless(transport, &self.publishers, &give_up));
         let mut receiver = connected.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
         let stop = AtomicBool::new(false);

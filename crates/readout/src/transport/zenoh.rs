@@ -38,14 +38,33 @@ fn other(what: &str, error: impl std::fmt::Display) -> TransportError {
     TransportError::Other(format!("zenoh: {what}: {first}"))
 }
 
-/// An address: `host:port`, a Zenoh endpoint (`tcp/host:port`), or `scout` to find peers and routers by multicast.
-fn session(address: &str, listens: bool) -> Result<Session, TransportError> {
+/// Whether two sessions of one host may hand large publications over in memory that both map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedMemory {
+    /// As Zenoh does it: from 3 KiB on, while its 16 MiB of them have space.
+    Used,
+    /// Everything goes over the network, as between two hosts.
+    NotUsed,
+}
+
+/// A session at an address: `host:port`, a Zenoh endpoint (`tcp/host:port`), or `scout` to find peers and routers by multicast.
+///
+/// # Errors
+/// When the address cannot be had, or nobody is there.
+pub fn session(
+    address: &str,
+    listens: bool,
+    memory: SharedMemory,
+) -> Result<Session, TransportError> {
     let mut config = Config::default();
     let mut set = |key: &str, value: String| {
         config
             .insert_json5(key, &value)
             .map_err(|error| other(&format!("cannot set {key}"), error))
     };
+    if memory == SharedMemory::NotUsed {
+        set("transport/shared_memory/enabled", "false".to_owned())?;
+    }
     if address == "scout" {
         set("listen/endpoints", "[\"tcp/0.0.0.0:0\"]".to_owned())?;
     } else {
@@ -70,6 +89,17 @@ fn session(address: &str, listens: bool) -> Result<Session, TransportError> {
         .map_err(|error| other(&format!("cannot open a session at {address}"), error))
 }
 
+/// Where a session that listens at an address over TCP is found; `scout` is as it is.
+pub fn locator(session: &Session, address: &str) -> String {
+    if address == "scout" {
+        return address.to_owned();
+    }
+    let locators = session.info().locators().wait();
+    let mut locators = locators.iter().map(ToString::to_string);
+    let over_tcp = locators.find(|at| at.starts_with("tcp/"));
+    over_tcp.unwrap_or_else(|| address.to_owned())
+}
+
 type Acknowledged = Arc<Mutex<BTreeMap<u64, u64>>>;
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -86,17 +116,8 @@ impl Transport for Zenoh {
         settings: &Publish,
         hello: &Hello,
     ) -> Result<Box<dyn Outlet>, TransportError> {
-        let session = session(&settings.address, true)?;
-        let address = if settings.address == "scout" {
-            "scout".to_owned()
-        } else {
-            let locators = session.info().locators().wait();
-            locators
-                .iter()
-                .map(ToString::to_string)
-                .find(|at| at.starts_with("tcp/"))
-                .unwrap_or(settings.address.clone())
-        };
+        let session = session(&settings.address, true, SharedMemory::Used)?;
+        let address = locator(&session, &settings.address);
         let mut lanes = Vec::new();
         for tag in &hello.tags {
             let publisher = session
@@ -155,7 +176,7 @@ impl Transport for Zenoh {
         _last_page_of: &dyn Fn(u64) -> u64,
         quit: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Inlet>, TransportError> {
-        let session = session(&settings.address, false)?;
+        let session = session(&settings.address, false, SharedMemory::Used)?;
         let hello = hellos(&session, quit)?;
         let wanted = if subscription.tags.is_empty() {
             hello.tags.clone()
@@ -191,6 +212,7 @@ impl Transport for Zenoh {
             pages: Pages(pages),
             acknowledge,
             had: BTreeMap::new(),
+            sample: None,
             body: Vec::new(),
             _subscribers: subscribers,
             session,
@@ -319,6 +341,9 @@ struct ZenohInlet {
     acknowledge: Publisher<'static>,
     /// Last page of each tag that is not acknowledged.
     had: BTreeMap<u64, u64>,
+    /// The last page, until the next is asked for.
+    sample: Option<Sample>,
+    /// Its bytes where they lie in several pieces, as they came over the network.
     body: Vec<u8>,
     _subscribers: Vec<Subscriber<()>>,
     session: Session,
@@ -337,16 +362,14 @@ impl Inlet for ZenohInlet {
     }
 
     fn receive(&mut self, wait: Duration) -> Result<Received<'_>, TransportError> {
+        // Memory that the publisher maps, too, is free again.
+        self.sample = None;
         let Some(sample) = self.pages.next(wait) else {
             return Ok(Received::Nothing);
         };
-        // The bytes of a sample may lie in several pieces.
-        self.body.clear();
-        sample
-            .payload()
-            .slices()
-            .for_each(|piece| self.body.extend_from_slice(piece));
-        let head = self.body.first_chunk::<FRAME_BYTES>();
+        let sample = self.sample.insert(sample);
+        let bytes = contiguous(sample.payload(), &mut self.body);
+        let head = bytes.first_chunk::<FRAME_BYTES>();
         let head =
             head.ok_or_else(|| TransportError::Other("zenoh: a page without a header".to_owned()))?;
         let frame = Frame::parse(head).map_err(|source| TransportError::Foreign {
@@ -359,7 +382,7 @@ impl Inlet for ZenohInlet {
         {
             self.had.insert(tag, frame.sequence);
         }
-        Ok(Received::Frame(frame, &self.body[FRAME_BYTES..]))
+        Ok(Received::Frame(frame, &bytes[FRAME_BYTES..]))
     }
 
     fn acknowledge(&mut self, _sequence: u64) -> Result<(), TransportError> {
@@ -372,6 +395,21 @@ impl Inlet for ZenohInlet {
             .put(ZBytes::from(bytes))
             .wait()
             .map_err(|error| other("cannot acknowledge", error))
+    }
+}
+
+/// The bytes of a payload: where they lie, or put together where they are several pieces.
+fn contiguous<'a>(payload: &'a ZBytes, body: &'a mut Vec<u8>) -> &'a [u8] {
+    let mut pieces = payload.slices();
+    match (pieces.next(), pieces.next()) {
+        (Some(only), None) => only,
+        _ => {
+            body.clear();
+            payload
+                .slices()
+                .for_each(|piece| body.extend_from_slice(piece));
+            body
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use daqmeter_record::path::{PathRun, PathThread};
+use daqmeter_record::path::{PathRun, PathThread, PathWithin};
 use daqmeter_record::resources::resources;
 use daqmeter_record::units::{show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_record::{RunRecord, Stage, sanitise};
@@ -262,11 +262,29 @@ fn threads(run: &PathRun) -> String {
         "CPU ns/B",
         "CPU/event",
     ];
-    numbers_from(
+    let table = numbers_from(
         1,
         &headings,
         run.threads.iter().map(|thread| cells(run, thread)),
-    )
+    );
+    let shared = run.threads.iter().filter_map(within);
+    shared.fold(table, |table, line| table + &line + "\n")
+}
+
+/// What else works in a thread, and its share of the time at work.
+fn within(thread: &PathThread) -> Option<String> {
+    let share = |other: &PathWithin| {
+        let percent = 100.0 * other.ns as f64 / thread.busy_ns.max(other.ns).max(1) as f64;
+        format!("{} {} %", other.name, significant(percent, 2))
+    };
+    let others: Vec<String> = thread.within.iter().map(share).collect();
+    (!others.is_empty()).then(|| {
+        format!(
+            " of the time at work of {}: {}",
+            thread.name,
+            others.join(", ")
+        )
+    })
 }
 
 fn cells(run: &PathRun, thread: &PathThread) -> Vec<String> {

@@ -1,0 +1,299 @@
+//! What sender and receiver of blocks say to one another, without the sockets.
+
+use daqmeter_record::units::show_bytes;
+
+use crate::sum::sum;
+
+pub(crate) const MAGIC: &[u8; 8] = b"daqpath1";
+/// Longest block that a path may have, here of a peer that may be anybody.
+pub const MAX_BLOCK_BYTES: usize = 256 << 20;
+/// Most threads of a source, each of which is a stream.
+pub const MAX_STREAMS: usize = 64;
+
+/// How blocks come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// A head and its block, one behind the other.
+    Tcp,
+    /// Both together, in datagrams.
+    Udp,
+}
+
+/// What a sender asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// How.
+    pub transport: Transport,
+    /// Where its datagrams come from; zero for TCP.
+    pub udp_port: u16,
+    /// Of the receiver's socket for datagrams; zero for TCP.
+    pub socket_buffer_bytes: u64,
+}
+
+impl Hello {
+    /// Of it.
+    pub const BYTES: usize = 32;
+
+    /// As it is sent.
+    pub fn emit(self) -> Vec<u8> {
+        let transport = match self.transport {
+            Transport::Tcp => 0,
+            Transport::Udp => 1,
+        };
+        let fields = [
+            u64::from_le_bytes(*MAGIC),
+            transport,
+            self.udp_port.into(),
+            self.socket_buffer_bytes,
+        ];
+        words(&fields)
+    }
+
+    /// None where it is no hello of this version.
+    pub fn parse(bytes: &[u8; Hello::BYTES]) -> Option<Hello> {
+        let [magic, transport, port, socket_buffer_bytes] = numbers(bytes)?;
+        let transport = match transport {
+            0 => Transport::Tcp,
+            1 => Transport::Udp,
+            _ => return None,
+        };
+        let is_ours = magic == u64::from_le_bytes(*MAGIC);
+        is_ours.then_some(Hello {
+            transport,
+            udp_port: u16::try_from(port).ok()?,
+            socket_buffer_bytes,
+        })
+    }
+}
+
+/// What a receiver grants: its UDP port, which is zero for TCP, and the socket's buffer.
+pub(crate) const WELCOME_BYTES: usize = 24;
+
+/// What is known of a block beside its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockHead {
+    /// Of the block; zero at the end.
+    pub bytes: u64,
+    /// Its stream.
+    pub stream: u64,
+    /// What it holds.
+    pub events: u64,
+    /// Its sum, where it is known beforehand.
+    pub sum: Option<u64>,
+}
+
+impl BlockHead {
+    /// Of it.
+    pub const BYTES: usize = 40;
+
+    /// As it is sent.
+    pub fn emit(self) -> [u8; BlockHead::BYTES] {
+        let mut out = [0; BlockHead::BYTES];
+        let sum = self.sum;
+        let fields = [
+            self.bytes,
+            self.stream,
+            self.events,
+            u64::from(sum.is_some()),
+            sum.unwrap_or(0),
+        ];
+        for (place, field) in out.as_chunks_mut::<8>().0.iter_mut().zip(fields) {
+            *place = field.to_le_bytes();
+        }
+        out
+    }
+
+    /// The head that these bytes begin with.
+    ///
+    /// # Errors
+    /// When there are too few, or a block or a stream is beyond what a path may have.
+    pub fn parse(bytes: &[u8]) -> Result<BlockHead, String> {
+        let fields = numbers(bytes).ok_or("a block without its head")?;
+        let [bytes, stream, events, is_known, sum] = fields;
+        if bytes > MAX_BLOCK_BYTES as u64 {
+            return Err(format!(
+                "a block of {bytes} bytes; {MAX_BLOCK_BYTES} is the most"
+            ));
+        }
+        if stream >= MAX_STREAMS as u64 {
+            return Err(format!("stream {stream}; there are {MAX_STREAMS} at most"));
+        }
+        Ok(BlockHead {
+            bytes,
+            stream,
+            events,
+            sum: (is_known == 1).then_some(sum),
+        })
+    }
+}
+
+/// What came of one stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OfStream {
+    pub(crate) blocks: u64,
+    pub(crate) events: u64,
+}
+
+/// What came of one sender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Came {
+    /// Bytes of all blocks.
+    pub bytes: u64,
+    /// Blocks whose bytes were known beforehand and were these.
+    pub verified: u64,
+    /// Blocks whose bytes were known beforehand and were others.
+    pub wrong: u64,
+    /// Datagrams that belonged to no block: twice there, or out of order.
+    pub strays: u64,
+    pub(crate) streams: [OfStream; MAX_STREAMS],
+}
+
+impl Default for Came {
+    fn default() -> Came {
+        Came {
+            bytes: 0,
+            verified: 0,
+            wrong: 0,
+            strays: 0,
+            streams: [OfStream::default(); MAX_STREAMS],
+        }
+    }
+}
+
+impl Came {
+    /// Of it.
+    pub const BYTES: usize = 8 * (4 + 2 * MAX_STREAMS);
+
+    /// Blocks of all streams.
+    pub fn blocks(&self) -> u64 {
+        self.streams.iter().map(|stream| stream.blocks).sum()
+    }
+
+    /// In words.
+    pub fn text(&self) -> String {
+        let wrong = match self.wrong {
+            0 => String::new(),
+            wrong => format!(", {wrong} with other bytes than were sent"),
+        };
+        format!(
+            "{} blocks, {}, the bytes of {} compared{wrong}",
+            self.blocks(),
+            show_bytes(self.bytes),
+            self.verified + self.wrong
+        )
+    }
+
+    pub(crate) fn book(&mut self, head: &BlockHead, found: Option<u64>) {
+        let stream = usize::try_from(head.stream).unwrap_or(usize::MAX);
+        if let Some(stream) = self.streams.get_mut(stream) {
+            stream.blocks += 1;
+            stream.events = stream.events.saturating_add(head.events);
+        }
+        self.bytes = self.bytes.saturating_add(head.bytes);
+        if let Some((wanted, found)) = head.sum.zip(found) {
+            self.verified += u64::from(wanted == found);
+            self.wrong += u64::from(wanted != found);
+        }
+    }
+
+    pub(crate) fn receive(&mut self, head: &BlockHead, block: &[u8]) {
+        self.book(head, head.sum.map(|_| sum(block)));
+    }
+
+    /// As it is sent.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut fields = vec![self.bytes, self.verified, self.wrong, self.strays];
+        fields.extend(self.streams.iter().flat_map(|one| [one.blocks, one.events]));
+        words(&fields)
+    }
+
+    /// What the other end says came.
+    pub fn parse(bytes: &[u8; Came::BYTES]) -> Came {
+        let mut fields = bytes
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|field| u64::from_le_bytes(*field));
+        let mut next = || fields.next().unwrap_or(0);
+        Came {
+            bytes: next(),
+            verified: next(),
+            wrong: next(),
+            strays: next(),
+            streams: std::array::from_fn(|_| OfStream {
+                blocks: next(),
+                events: next(),
+            }),
+        }
+    }
+}
+
+pub(crate) fn words(fields: &[u64]) -> Vec<u8> {
+    fields
+        .iter()
+        .flat_map(|field| field.to_le_bytes())
+        .collect()
+}
+
+/// The first numbers of some bytes.
+pub(crate) fn numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+    let fields = bytes.as_chunks::<8>().0.first_chunk::<N>()?;
+    Some(fields.map(u64::from_le_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_came_is_the_same_at_both_ends() {
+        let mut came = Came::default();
+        let head = BlockHead {
+            bytes: 4096,
+            stream: 3,
+            events: 5,
+            sum: Some(7),
+        };
+        came.book(&head, Some(7));
+        came.book(&head, Some(8));
+        let unknown = BlockHead { sum: None, ..head };
+        came.book(&unknown, None);
+        let bytes = came.emit();
+        let back = Came::parse(bytes.first_chunk().unwrap());
+        assert_eq!(bytes.len(), Came::BYTES);
+        assert_eq!(back, came);
+        assert_eq!((came.blocks(), came.verified, came.wrong), (3, 1, 1));
+        assert_eq!((came.streams[3].events, came.bytes), (15, 3 * 4096));
+        for head in [head, unknown] {
+            assert_eq!(BlockHead::parse(&head.emit()), Ok(head));
+        }
+        let hello = Hello {
+            transport: Transport::Udp,
+            udp_port: 5010,
+            socket_buffer_bytes: 1 << 20,
+        };
+        let bytes = hello.emit();
+        assert_eq!(Hello::parse(bytes.first_chunk().unwrap()), Some(hello));
+    }
+
+    proptest! {
+        #[test]
+        fn a_head_that_is_taken_is_within_bounds_and_sent_again_the_same(
+            bytes in proptest::collection::vec(any::<u8>(), 0..48), small: [u8; 3],
+        ) {
+            // Numbers as they come, and small ones.
+            let mut near = bytes.clone();
+            for (field, low) in near.chunks_mut(8).zip(small) {
+                field.fill(0);
+                field[0] = low;
+            }
+            for bytes in [bytes, near] {
+                let Ok(head) = BlockHead::parse(&bytes) else { continue };
+                prop_assert!(head.bytes <= MAX_BLOCK_BYTES as u64 && head.stream < MAX_STREAMS as u64);
+                prop_assert_eq!(BlockHead::parse(&head.emit()), Ok(head));
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! How blocks go over Zenoh.
+
+use serde::Deserialize;
+
+/// How a path's file says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ZenohWay {
+    pub(crate) when_full: WhenFull,
+    /// Whether blocks go through shared memory instead of TCP on loopback.
+    pub(crate) shared_memory: bool,
+}
+
+/// What Zenoh does with a block for which it has no room: its congestion control.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum WhenFull {
+    /// The publisher waits.
+    #[default]
+    Block,
+    /// It drops the block after a millisecond, and within 50 ms where the block is sent in several parts.
+    Drop,
+}
+
+impl ZenohWay {
+    /// What of it is not as usual.
+    pub(crate) fn text(self) -> String {
+        let when_full = match self.when_full {
+            WhenFull::Block => "",
+            WhenFull::Drop => ", drops when full",
+        };
+        let by = if self.shared_memory {
+            "through shared memory"
+        } else {
+            "on loopback"
+        };
+        format!("zenoh {by}{when_full}")
+    }
+}

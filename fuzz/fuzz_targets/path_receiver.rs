@@ -1,0 +1,62 @@
+//! What a receiver of blocks on another host is sent: no bytes break it, and what it books came.
+#![no_main]
+
+use daqmeter_path::receiver::blocks::{Datagrams, of_stream};
+use daqmeter_path::receiver::protocol::{BlockHead, Came, Hello};
+use libfuzzer_sys::fuzz_target;
+
+/// Where a datagram says how long its block is, and a bound that keeps runs quick: the receiver's own is 256 MiB.
+const OF_BYTES: std::ops::Range<usize> = 12..16;
+const MAX_OF_BYTES: u32 = 1 << 16;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Some(hello) = bytes.first_chunk().and_then(Hello::parse) {
+        let again = hello.emit();
+        assert_eq!(again.first_chunk().and_then(Hello::parse), Some(hello));
+    }
+    if let Ok(head) = BlockHead::parse(bytes) {
+        assert_eq!(BlockHead::parse(&head.emit()), Ok(head));
+    }
+    if let Some(report) = bytes.first_chunk() {
+        let came = Came::parse(report);
+        assert_eq!(came.emit(), report);
+    }
+    stream(bytes);
+    datagrams(bytes);
+});
+
+/// The bytes as a connection brings them.
+fn stream(bytes: &[u8]) {
+    let mut rest = bytes;
+    let came = of_stream(|into| {
+        let (taken, left) = rest.split_at_checked(into.len()).ok_or("it ended")?;
+        into.copy_from_slice(taken);
+        rest = left;
+        Ok(())
+    });
+    if let Ok(came) = came {
+        let heads = BlockHead::BYTES as u64 * (came.blocks() + 1);
+        assert_eq!(came.bytes + heads, (bytes.len() - rest.len()) as u64);
+        assert!(came.verified + came.wrong <= came.blocks());
+    }
+}
+
+/// The bytes as datagrams: a length of one byte, then a datagram.
+fn datagrams(mut bytes: &[u8]) {
+    let (mut blocks, mut received) = (Datagrams::default(), 0);
+    while let Some((length, rest)) = bytes.split_first() {
+        let (datagram, left) = rest.split_at(rest.len().min(usize::from(*length)));
+        bytes = left;
+        received += datagram.len() as u64;
+        let mut datagram = datagram.to_vec();
+        if let Some(of) = datagram.get_mut(OF_BYTES) {
+            let short = u32::from_le_bytes([of[0], of[1], of[2], of[3]]) % MAX_OF_BYTES;
+            of.copy_from_slice(&short.to_le_bytes());
+        }
+        if blocks.receive(&datagram).is_err() {
+            break;
+        }
+    }
+    let came = blocks.came();
+    assert!(came.bytes <= received && came.verified + came.wrong <= came.blocks());
+}
