@@ -165,6 +165,24 @@ impl FragmentCheck {
         count
     }
 
+    /// Takes so many fragments that follow the last one, which was this, and are as it is but for their counter, which goes on by one
+    /// each time. False, and none taken, where the last one was not as it should be.
+    pub(crate) fn is_repeated(&mut self, last: &[u8], count: usize) -> bool {
+        let Some(&event) = last.get(3).filter(|_| !self.is_ttc) else {
+            return false;
+        };
+        let next = (u32::from(event) + 1) % EVENTS;
+        let is_usual = self.pattern.len() == last.len()
+            && self.order.expected() == Some(next)
+            && same_but_counter(&self.pattern, last);
+        if is_usual && count > 0 {
+            let count = u32::try_from(count).expect("a block has fewer fragments");
+            self.order
+                .advance((u32::from(event) + count) % EVENTS, EVENTS);
+        }
+        is_usual
+    }
+
     /// Takes a fragment that was cut off: only its counter is looked at, if it has one.
     pub fn cut(&mut self, payload: &[u8]) -> Option<Finding> {
         match payload.get(3) {
