@@ -127,7 +127,7 @@ impl Run {
     }
 }
 
-/// The subchunks of a block in their order, where those of a run are told as one.
+/// The subchunks of a block in their order, where those of a run are given as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts<'room> {
     /// Before the run; all where there is none.
