@@ -423,6 +423,38 @@ mod tests {
         assert_eq!(fresh.usual(&block, begins(24).skip(1), 24), 29);
     }
 
+    /// What is compared all at once is what is found one by one, whatever is wrong and wherever, in trailers between fragments, too.
+    #[test]
+    fn fragments_that_repeat_are_checked_as_one_by_one() {
+        const COUNT: usize = 12;
+        for length in [4, 24, 30, 60] {
+            let stride = length + 4;
+            let similar = daqmeter_kernels::Similar::new(stride, 3, 1 << 10);
+            let one = |at: u8| [fragment(250_u8.wrapping_add(at), length), vec![9; 4]].concat();
+            let whole: Vec<u8> = (0..12).flat_map(one).collect();
+            for wrong in 0..=whole.len() {
+                let mut block = whole.clone();
+                if let Some(byte) = block.get_mut(wrong) {
+                    *byte ^= 0x21;
+                }
+                let payload = |at: usize| &block[at * stride..][..length];
+                let (mut each, mut at_once) = (FragmentCheck::new(None), FragmentCheck::new(None));
+                let found: Vec<Option<Finding>> =
+                    (0..COUNT).map(|at| each.check(payload(at))).collect();
+                let mut found_at_once = vec![at_once.check(payload(0))];
+                let all_alike = similar.holds(&block) && at_once.is_repeated(payload(0), COUNT - 1);
+                found_at_once.extend((1..COUNT).map(|at| match all_alike {
+                    true => None,
+                    false => at_once.check(payload(at)),
+                }));
+                assert_eq!(found_at_once, found, "byte {wrong} of {length}");
+                assert_eq!(at_once.faults, each.faults);
+                assert_eq!(at_once.order.expected(), each.order.expected());
+                assert_eq!(all_alike, wrong == whole.len(), "byte {wrong} of {length}");
+            }
+        }
+    }
+
     #[test]
     fn counters_go_on_over_their_wrap_and_gaps_are_counted() {
         let mut check = FragmentCheck::new(None);

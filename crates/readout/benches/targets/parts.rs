@@ -53,8 +53,8 @@ struct Cost {
     reader_ns: f64,
     receiver_ns: f64,
     chunks: f64,
-    pages: f64,
-    bytes: f64,
+    pages: usize,
+    bytes: usize,
 }
 
 /// A chain of threads: all readers on the first CPU, all receivers, as many, on the second.
@@ -87,8 +87,8 @@ fn chain(scenario: &Scenario, triggers: u64, cpus: (u32, u32)) -> Cost {
                 assert!(report.closes());
                 let mut total = total.lock().unwrap();
                 total.receiver_ns += ns;
-                total.pages += report.pages as f64;
-                total.bytes += report.bytes as f64;
+                total.pages += usize::try_from(report.pages).unwrap();
+                total.bytes += usize::try_from(report.bytes).unwrap();
             });
         }
     });
@@ -201,8 +201,8 @@ pub(crate) fn chain_and_parts(rate_hz: f64, cpus: (u32, u32)) {
     let ring_bytes = 64 << 20;
     let blocks = blocks_of_card(&scenario, ring_bytes).unwrap();
     let first = chain(&scenario, triggers, cpus);
-    let per_page = (first.bytes / first.pages) as usize;
-    let (pages, pool) = (first.pages as usize, scenario.reader.pages);
+    let per_page = first.bytes / first.pages;
+    let (pages, pool) = (first.pages, scenario.reader.pages);
     let page_memory = pages_of(format, &blocks, per_page.min(ring_bytes / 4), 4);
     let walked = walk(&page_memory);
     println!(

@@ -62,8 +62,9 @@ fn fingerprint(block: &[u8]) -> u64 {
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
     // Each word by a factor of its own, so that no product waits for another. The upper half has a part of every bit.
     let products = words.zip(FACTORS).map(|(bytes, factor)| {
-        let product = u128::from(word(bytes)) * u128::from(factor);
-        (product >> 64) as u64 ^ product as u64
+        let word = word(bytes);
+        let high = (u128::from(word) * u128::from(factor)) >> 64;
+        high as u64 ^ word.wrapping_mul(factor)
     });
     products.fold(0, |sum: u64, product| sum.rotate_left(11) ^ product) | 1
 }

@@ -558,12 +558,11 @@ mod tests {
                 for (at, one) in parts.before.iter().enumerate() {
                     by_run.part(one, at == 0);
                 }
-                if let Some(mut run) = parts.run {
-                    if !by_run.take_run(&run) {
-                        by_run.part(&run.first(), parts.before.is_empty());
-                        run = run.skip(1);
-                        prop_assert!(by_run.take_run(&run));
-                    }
+                if let Some(run) = parts.run
+                    && !by_run.take_run(&run)
+                {
+                    by_run.part(&run.first(), parts.before.is_empty());
+                    prop_assert!(by_run.take_run(&run.skip(1)));
                 }
                 for one in parts.behind {
                     by_run.part(one, false);
