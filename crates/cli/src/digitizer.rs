@@ -179,6 +179,10 @@ fn notes(request: &DigitizerRequest) -> Vec<String> {
             request.block_bytes > 0 && matches!(request.function, 0 | 100),
             "--block had no effect: there is no conversion to fuse with",
         ),
+        (
+            request.fuse && matches!(request.function, 0 | 100),
+            "--fuse had no effect: there is no conversion to fuse with",
+        ),
     ];
     let idle = idle
         .into_iter()

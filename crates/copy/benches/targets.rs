@@ -279,25 +279,74 @@ fn per_byte(paths: [(&Request, u64); 2]) -> [f64; 2] {
     samples.map(median)
 }
 
-fn kernel_copies() {
-    const MIB: usize = 1 << 20;
-    for direction in [Direction::To, Direction::From] {
-        let huge = Request::new(Path::TmpfsHuge, direction, MIB);
-        if CopyEngine.open(&huge).is_err() {
-            println!(
-                "user/kernel copy on huge pages: not measured, a tmpfs with huge=always needs root"
-            );
-            break;
+/// The kernel's copy in user space: `rep movsb`, of all bytes at once, and page by page.
+struct ByHand {
+    from: Buffer,
+    to: Buffer,
+    bytes: usize,
+}
+
+impl ByHand {
+    fn new(bytes: usize) -> ByHand {
+        let [from, to] = [(); 2].map(|()| Buffer::new(bytes, Pages::Transparent).unwrap());
+        ByHand { from, to, bytes }
+    }
+
+    fn copy(&mut self, piece: usize) {
+        let from = self.from.slice::<u8>(self.bytes).chunks(piece);
+        let to = self.to.slice_mut::<u8>(self.bytes).chunks_mut(piece);
+        for (from, to) in from.zip(to) {
+            CopyKernel::RepMovsb.copy(from, to);
         }
-        let [kernel, plain] =
-            per_byte([(&huge, 8), (&Request::new(Path::Memcpy, direction, MIB), 8)]);
-        println!(
-            "copy {} user, 1 MiB, huge pages: {:.1} us, memcpy {:.1} us; ratio {:.2} (target 1.12)",
-            direction,
-            kernel / 8e3,
-            plain / 8e3,
-            kernel / plain
-        );
+        std::hint::black_box(&mut self.to);
+    }
+}
+
+/// A read or write of huge pages against memcpy, and against the instruction that the kernel copies with.
+fn huge_copies(path: Path, direction: Direction) {
+    const MIB: usize = 1 << 20;
+    const COPIES: u64 = 8;
+    let request = Request::new(path, direction, MIB);
+    if CopyEngine.open(&request).is_err() {
+        println!("{path}, copy {direction} user: not measured here: see `daqmeter copy -h`");
+        return;
+    }
+    let mut kernel = session(&request);
+    let mut memcpy = session(&Request::new(Path::Memcpy, direction, MIB));
+    let mut by_hand = ByHand::new(MIB);
+    let mut rows = [(); 4].map(|()| Vec::new());
+    for _ in 0..201 {
+        rows[0].push(ns(|| kernel.step(0, COPIES).unwrap()));
+        rows[1].push(ns(|| memcpy.step(0, COPIES).unwrap()));
+        for (row, piece) in rows[2..].iter_mut().zip([MIB, 4096]) {
+            row.push(ns(|| (0..COPIES).for_each(|_| by_hand.copy(piece))));
+        }
+    }
+    let us = |row: &Vec<f64>| median(row.clone()) / COPIES as f64 / 1e3;
+    let over = |row: usize| {
+        let found = daqmeter_stats::quantile_ratio(&rows[0], &rows[row], 0.5).unwrap();
+        format!("{:.2} ({:.2} - {:.2})", found.ratio, found.low, found.high)
+    };
+    println!(
+        "{path}, copy {direction} user, 1 MiB, huge pages: {:.1} us; over memcpy ({:.1} us) {} (target 1.15)\n  \
+         over rep movsb of all ({:.1} us) {}, of 4 KiB at a time ({:.1} us) {}",
+        us(&rows[0]),
+        us(&rows[1]),
+        over(1),
+        us(&rows[2]),
+        over(2),
+        us(&rows[3]),
+        over(3),
+    );
+}
+
+fn kernel_copies() {
+    for (path, direction) in [
+        (Path::TmpfsHuge, Direction::To),
+        (Path::TmpfsHuge, Direction::From),
+        (Path::Hugetlb, Direction::To),
+    ] {
+        huge_copies(path, direction);
     }
     for (name, depth) in [
         (Path::IoUring, 16_u32),

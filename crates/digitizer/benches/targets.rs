@@ -13,9 +13,10 @@
 use std::hint::black_box;
 
 use daqmeter_digitizer::DigitizerEngine;
-use daqmeter_harness::{Engine, NullEngine, Session};
+use daqmeter_harness::{Engine, NullEngine, Session, ways};
 use daqmeter_kernels::Isa;
 use daqmeter_record::Workload;
+use daqmeter_stats::quantile_ratio;
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::{affinity, clock};
 
@@ -71,20 +72,22 @@ impl Memory {
     }
 }
 
-fn session(block_bytes: u64, function: u64, samples: u64) -> Box<dyn Session> {
-    let workload = Workload::new("digitizer")
+/// Read-out, and a conversion of it.
+fn workload(function: u64, samples: u64) -> Workload {
+    Workload::new("digitizer")
         .with("devices", "emu:l0")
         .with("samples", samples)
         .with("function", function)
-        .with("block_bytes", block_bytes)
-        .with("unpaced", true);
-    let mut sessions = DigitizerEngine {
+        .with("unpaced", true)
+}
+
+fn session(workload: &Workload) -> Box<dyn Session> {
+    let engine = DigitizerEngine {
         last_level_bytes: last_level_bytes(),
-    }
-    .open(&workload)
-    .unwrap();
-    let mut session = sessions.remove(0);
+    };
+    let mut session = engine.open(workload).unwrap().remove(0);
     session.prepare().unwrap();
+    ways::choose(&mut *session).unwrap();
     session.verify().unwrap();
     session
 }
@@ -93,34 +96,80 @@ fn last_level_bytes() -> u64 {
     daqmeter_harness::facts::host_facts(&Default::default(), vec![]).last_level_cache_bytes()
 }
 
-fn fusion(samples: u64, rounds: usize) {
+/// The block that a session chose.
+fn chosen(session: &mut dyn Session) -> f64 {
+    let counters = session.tally().counters;
+    let block = counters
+        .iter()
+        .find(|counter| counter.name == "block-bytes");
+    block.unwrap().value
+}
+
+/// Fused against one after the other. Of the time of both, t, fusing can save the copy, t_copy: the bound is t / (t - t_copy).
+fn fusion(function: u64, samples: u64, rounds: usize) {
+    let asked = workload(function, samples);
+    let mut fused = session(&asked.clone().with("fuse", true));
+    let mut plain = session(&asked);
+    let block = chosen(&mut *fused);
+    let [mut fused_s, mut both_s, mut copy_s] = [(); 3].map(|()| Vec::new());
+    for _ in 0..rounds {
+        fused_s.push(seconds(&mut || fused.step(0, 1).unwrap()));
+        let copy = seconds(&mut || plain.step(0, 1).unwrap());
+        both_s.push(copy + seconds(&mut || plain.step(1, 1).unwrap()));
+        copy_s.push(copy);
+    }
+    let least_s: Vec<f64> = both_s
+        .iter()
+        .zip(&copy_s)
+        .map(|(t, copy)| t - copy)
+        .collect();
+    let of_bound = quantile_ratio(&least_s, &fused_s, 0.5).unwrap();
+    let gain = quantile_ratio(&both_s, &fused_s, 0.5).unwrap();
+    let rate = |seconds: &[f64]| samples as f64 * 2e-6 / median(seconds.to_vec());
+    println!(
+        "function {function}, {:>4.0} MB raw, block {:>6.0} KiB: {:>6.0} against {:>6.0} MB/s: {:.2} ({:.2} - {:.2}) times, \
+         bound {:.2}; of the bound {:.2} ({:.2} - {:.2})",
+        samples as f64 * 2e-6,
+        block / 1024.0,
+        rate(&fused_s),
+        rate(&both_s),
+        gain.ratio,
+        gain.low,
+        gain.high,
+        median(both_s.clone()) / median(least_s.clone()),
+        of_bound.ratio,
+        of_bound.low,
+        of_bound.high,
+    );
+}
+
+/// Which block is best: each against one after the other.
+fn blocks(samples: u64, rounds: usize) {
     println!(
         "\nread-out + cast, {} MB raw: fused against one after the other",
         samples as f64 * 2e-6
     );
-    for block in [4 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10] {
-        let mut fused = session(block, 4, samples);
-        let mut plain = session(0, 4, samples);
+    let mut plain = session(&workload(4, samples));
+    for block in [4_u64 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10] {
+        let mut fused = session(&workload(4, samples).with("block_bytes", block));
         let (a, b) = pair(rounds, &mut || fused.step(0, 1).unwrap(), &mut || {
             plain.step(0, 1).unwrap();
             plain.step(1, 1).unwrap();
         });
-        line(
-            &format!("blocks of {} KiB", block >> 10),
+        let mb = samples as f64 * 2e-6;
+        println!(
+            "blocks of {:>3} KiB: {:.2}, {:.0} against {:.0} MB/s",
+            block >> 10,
             b / a,
-            1.6,
-            &format!(
-                "{:.0} against {:.0} MB/s",
-                samples as f64 * 2e-6 / a,
-                samples as f64 * 2e-6 / b
-            ),
+            mb / a,
+            mb / b
         );
     }
 }
 
 fn readout() {
     println!("\nemulated board, unpaced, against memcpy of the same 6 MB");
-    let mut board = session(0, 0, 3_000_000);
+    let mut board = session(&workload(0, 3_000_000));
     let bytes = 6_000_000;
     let mut memory = Memory::new(bytes);
     let (a, b) = pair(151, &mut || board.step(0, 1).unwrap(), &mut || {
@@ -159,6 +208,11 @@ fn main() {
     );
     tool();
     readout();
-    fusion(3_000_000, 151);
-    fusion(30_000_000, 15);
+    println!("\nread-out and conversion in blocks that are chosen when a session is opened");
+    for function in [4, 3, 5] {
+        fusion(function, 3_000_000, 151);
+        fusion(function, 30_000_000, 31);
+    }
+    blocks(3_000_000, 151);
+    blocks(30_000_000, 15);
 }

@@ -123,6 +123,33 @@ mod tests {
                 .with("dec_factor", factor);
             daqmeter_harness::conformance::run(&Fused(workload));
         }
+        daqmeter_harness::conformance::run(&Fused(workload().with("fuse", true)));
+    }
+
+    #[test]
+    fn a_block_of_each_size_that_is_tried_gives_the_same_bytes() {
+        let asked = workload()
+            .with("devices", "emu:l0")
+            .with("samples", 20_000_u64)
+            .with("function", 2_u64)
+            .with("dec_offset", 7_u64)
+            .with("dec_factor", 3_u64)
+            .with("fuse", true);
+        let mut session = Engine::open(&DigitizerEngine::default(), &asked)
+            .unwrap()
+            .remove(0);
+        session.prepare().unwrap();
+        // The whole read, and blocks of 4, 8, 16 and 32 KiB.
+        assert_eq!(session.ways(), 5);
+        let mut blocks = Vec::new();
+        for way in 0..session.ways() {
+            session.use_way(way);
+            session.verify().unwrap();
+            let counters = session.tally().counters;
+            let block = counters.iter().find(|one| one.name == "block-bytes");
+            blocks.push(block.unwrap().value);
+        }
+        assert_eq!(blocks, [40_000.0, 4032.0, 8160.0, 16_320.0, 32_736.0]);
     }
 
     #[test]
@@ -170,6 +197,17 @@ mod tests {
             let found = refusal(asked);
             assert!(found.contains(says), "{name}={value}: {found}");
         }
+    }
+
+    #[test]
+    fn a_block_is_asked_for_or_chosen_not_both() {
+        let chosen = workload().with("fuse", true);
+        let said = refusal(chosen.clone().with("block_bytes", 4096_u64));
+        assert!(
+            said.contains("`fuse`") && said.contains("block_bytes"),
+            "{said}"
+        );
+        assert!(refusal(chosen.with("access", 1_u64)).contains("read whole"));
     }
 
     /// It kept no sample and printed 746 MB/s (issue 14, A10).

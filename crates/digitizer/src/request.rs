@@ -20,6 +20,17 @@ use crate::function::Function;
 pub(crate) const SAMPLES_MULTIPLE: u64 = 16;
 /// Function 100 writes 64 bytes at a time, as the original does.
 const PATTERN_MULTIPLE: u64 = 32;
+/// Bytes of the blocks that are tried: from what a first-level cache holds beside its conversion to what a second-level one does.
+const TRIED_BLOCKS: [u64; 8] = [
+    4 << 10,
+    8 << 10,
+    16 << 10,
+    32 << 10,
+    64 << 10,
+    128 << 10,
+    256 << 10,
+    512 << 10,
+];
 /// What the largest card memory holds.
 const MAX_SAMPLES: u64 = 1 << 30;
 
@@ -60,6 +71,12 @@ pub struct DigitizerRequest {
         help_heading = "Conversion"
     )]
     pub block_bytes: u64,
+    /// The same in blocks of the size that is fastest here
+    ///
+    /// Sizes from 4 to 512 KiB and the whole read are tried before the run. The size that is used is in the record (block-bytes).
+    #[arg(long, conflicts_with = "block_bytes", help_heading = "Conversion")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub fuse: bool,
     /// Passes, one read per external trigger (instead of -N)
     #[arg(short = 'l', long = "loop", value_name = "N", value_parser = parse_count, default_value = "0", help_heading = "Trigger")]
     pub passes: u64,
@@ -216,9 +233,14 @@ impl DigitizerRequest {
             let text = format!("is {}; at least 64 is wanted", self.block_bytes);
             return Err(Problem::new("block_bytes", text));
         }
-        if self.maps() && self.block_bytes > 0 {
+        if self.fuse && self.block_bytes > 0 {
+            let text = "cannot be used with block_bytes: it chooses the block itself";
+            return Err(Problem::new("fuse", text));
+        }
+        if self.maps() && (self.fuse || self.block_bytes > 0) {
             let text = "cannot be used with access 1: a mapped buffer is read whole";
-            return Err(Problem::new("block_bytes", text));
+            let name = if self.fuse { "fuse" } else { "block_bytes" };
+            return Err(Problem::new(name, text));
         }
         if self.maps() && self.writes() {
             let text = "cannot be 1 with function 100: the mapped buffer is for reading only; use access 0";
@@ -290,9 +312,27 @@ impl DigitizerRequest {
         self.trigger_rate_hz.filter(|&rate| rate != 0.0)
     }
 
-    /// Samples of a fused block, none where nothing is fused: whole card blocks, and whole multiples of the decimation factor, so
-    /// that each converts on its own.
+    /// Samples of a fused block, none where nothing is fused. A block that is chosen by measurement is the whole read until then.
     pub(crate) fn block_samples(&self) -> Option<usize> {
+        match (self.fuse, self.block_bytes) {
+            (true, _) => Some(to_usize(self.samples_per_read())),
+            (false, 0) => None,
+            (false, bytes) => Some(self.samples_of_block(bytes)),
+        }
+    }
+
+    /// Blocks that are tried, in samples: the whole read, and smaller ones.
+    pub(crate) fn tried_blocks(&self) -> Vec<usize> {
+        let whole = to_usize(self.samples_per_read());
+        let smaller = TRIED_BLOCKS.map(|bytes| self.samples_of_block(bytes));
+        let mut tried: Vec<usize> = smaller.into_iter().filter(|block| *block < whole).collect();
+        tried.dedup();
+        tried.insert(0, whole);
+        tried
+    }
+
+    /// Whole card blocks, and whole multiples of the decimation factor, so that each converts on its own.
+    fn samples_of_block(&self, bytes: u64) -> usize {
         let decimates = self.conversion.dec_factor > 1 || self.conversion.dec_offset > 0;
         let groups = if decimates {
             self.conversion.dec_factor
@@ -300,8 +340,8 @@ impl DigitizerRequest {
             1
         };
         let unit = groups * SAMPLES_MULTIPLE;
-        let samples = (self.block_bytes / 2 / unit).max(1) * unit;
-        (self.block_bytes > 0).then(|| to_usize(samples.min(self.samples_per_read())))
+        let samples = (bytes / 2 / unit).max(1) * unit;
+        to_usize(samples.min(self.samples_per_read()))
     }
 
     /// Samples, conversion, what an emulated board holds of them, and a copy while they are compared.

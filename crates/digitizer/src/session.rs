@@ -54,6 +54,16 @@ impl Work {
     }
 }
 
+impl Work {
+    /// Raw bytes of a fused block.
+    fn fused_bytes(&self) -> Option<u64> {
+        match self {
+            Work::Fused(_, fusion) => Some(fusion.samples as u64 * 2),
+            Work::WaitTrigger | Work::Readout | Work::Convert(..) | Work::WritePattern => None,
+        }
+    }
+}
+
 /// The stages of a request.
 fn plan(request: &DigitizerRequest, last_level_bytes: u64) -> Result<Vec<Work>, Fault> {
     let samples = to_usize(request.samples_per_read());
@@ -118,6 +128,8 @@ pub(crate) struct BoardSession {
     bytes: Ledger,
     last_done: Option<usize>,
     last_block: Block,
+    /// Samples of the blocks to choose from; empty where none is chosen.
+    blocks: Vec<usize>,
 }
 
 /// Where the last fused block is: its samples in the raw buffer, and what became of them from an element on.
@@ -139,17 +151,23 @@ impl BoardSession {
             board.map(to_usize(request.raw_bytes()))?;
         }
         let wait = request.wait().unwrap_or(Wait::Interrupt);
+        let work = plan(request, last_level_bytes)?;
+        let is_fused = work.iter().any(|work| work.fused_bytes().is_some());
         Ok(BoardSession {
             board,
             daq: Daq::new(wait, request.trigger_rate()),
             request: request.clone(),
             samples: to_usize(request.samples_per_read()),
-            work: plan(request, last_level_bytes)?,
+            work,
             raw: None,
             out: None,
             bytes: Ledger::new("bytes"),
             last_done: None,
             last_block: Block::default(),
+            blocks: match request.fuse && is_fused {
+                true => request.tried_blocks(),
+                false => Vec::new(),
+            },
         })
     }
 
@@ -457,6 +475,18 @@ impl Session for BoardSession {
         Ok(())
     }
 
+    fn ways(&self) -> usize {
+        self.blocks.len().max(1)
+    }
+
+    fn use_way(&mut self, way: usize) {
+        for work in &mut self.work {
+            if let Work::Fused(_, fusion) = work {
+                fusion.samples = self.blocks[way];
+            }
+        }
+    }
+
     fn heed(&mut self, stop: &StopFlag) {
         self.board.heed(stop);
         self.daq.heed(stop);
@@ -517,6 +547,10 @@ impl Session for BoardSession {
             ];
         }
         tally.warnings.extend(self.unverified());
+        let chosen = self.work.iter().find_map(Work::fused_bytes);
+        if let Some(bytes) = chosen.filter(|_| self.request.fuse) {
+            tally.counters.push(Counter::count("block-bytes", bytes));
+        }
         let Some(raw) = &self.raw else { return tally };
         tally.numa_node = raw.numa_node();
         if raw.pages() == Pages::Base {

@@ -114,6 +114,15 @@ pub trait Session: Send {
     /// about 0.1 s keeps it, looks at it meanwhile, and cuts the operation short with [`Fault::interrupted`].
     fn heed(&mut self, _stop: &StopFlag) {}
 
+    /// Ways to do the same work that differ in nothing but speed: how many. Where there are several the harness tries them after
+    /// [`Session::prepare`], and the fastest is used.
+    fn ways(&self) -> usize {
+        1
+    }
+
+    /// Works in one of its ways from now on; the first is used until then.
+    fn use_way(&mut self, _way: usize) {}
+
     /// Does `operations` operations of one stage in its own loop. It reads no clock to measure itself and never prints.
     ///
     /// # Errors

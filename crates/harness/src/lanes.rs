@@ -17,6 +17,7 @@ use crate::progress::Phase;
 use crate::reference::speed_ns;
 use crate::sample::{Sampled, Sampling};
 use crate::settings::cpu_list;
+use crate::ways;
 use crate::{Context, Fault, Observer, Session, Settings};
 
 /// What one lane's thread brings back.
@@ -345,6 +346,9 @@ impl<'a> LaneRunner<'a> {
             .call("heed", |session| session.heed(&settings.stop))?;
         self.session
             .call("preparation", |session| session.prepare())
+            .flatten()?;
+        self.session
+            .call("choosing the fastest way", ways::choose)
             .flatten()?;
         let verified = self
             .session

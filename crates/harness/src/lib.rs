@@ -33,6 +33,7 @@ pub mod sweep;
 mod text_file;
 mod toml_text;
 mod watched;
+pub mod ways;
 
 pub use control::Control;
 pub use devices::CardFamily;

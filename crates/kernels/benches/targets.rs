@@ -1,8 +1,9 @@
-//! The conversion kernels against the limit of the same ratio, by instruction set: `cargo bench -p daqmeter-kernels [-- SET...]`.
+//! The conversion kernels against the limit of the same ratio, by instruction set: `cargo bench -p daqmeter-kernels [-- SET... PART...]`.
+//! Parts are `limits`, `stores` and `threads`, all of them where none is named.
 //!
-//! Each ratio comes from samples of both sides taken in turn, on one thread pinned to the last CPU allowed, so that a mood of
-//! the host meets both. The limit is the fastest stream of that set and those below it; the conversion stores as it does. Prints medians and the interval of their
-//! ratio; judges nothing and fails nothing, because shared machines are noisy.
+//! Each ratio comes from samples of both sides taken in turn, on one thread pinned to the last CPU allowed (and a second one on the first
+//! CPU in `threads`), so that a mood of the host meets both. The limit is the fastest stream of that set and those below it; the conversion
+//! stores as it does. Prints medians and the interval of their ratio; judges nothing and fails nothing, because shared machines are noisy.
 
 #![allow(
     clippy::print_stdout,
@@ -11,7 +12,8 @@
 )]
 
 use std::cell::RefCell;
-use std::hint::black_box;
+use std::hint::{black_box, spin_loop};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::stream::{LINE_BYTES, Ratio, stream};
@@ -89,24 +91,13 @@ impl Bench {
                 of_b.push(took_b);
             }
         }
-        let mb = memory.samples as f64 * 2e-6;
-        let ratio = quantile_ratio(&of_b, &of_a, 0.5).unwrap();
-        println!(
-            "  {what:<36} {:>6.0} of {:>6.0} MB/s  {:.2} ({:.2} - {:.2})  {detail}",
-            mb / median(&of_a),
-            mb / median(&of_b),
-            ratio.ratio,
-            ratio.low,
-            ratio.high
-        );
+        print(what, detail, memory.samples as f64 * 2e-6, [&of_a, &of_b]);
     }
 
     /// The fastest of the streams with this ratio: which width and store that is depends on the CPU.
     fn best_stream(&self, isa: Isa, ratio: Ratio) -> (Isa, Store) {
-        let sets = Isa::available().filter(|&set| set <= isa);
-        let variants = sets.flat_map(|isa| stores_of(isa).iter().map(move |&store| (isa, store)));
         let memory = &mut *self.memory.borrow_mut();
-        let timed = variants.map(|variant| {
+        let timed = streams(isa).map(|variant| {
             let one = || seconds(&mut || memory.stream(variant, ratio));
             let samples: Vec<f64> = std::iter::repeat_with(one)
                 .take(self.rounds / 10 + 3)
@@ -130,6 +121,25 @@ impl Bench {
             memory.stream(limit, ratio)
         });
     }
+}
+
+/// One line: the speed of one side, that of the other and how the two compare.
+fn print(what: &str, detail: &str, mb: f64, [of_a, of_b]: [&[f64]; 2]) {
+    let ratio = quantile_ratio(of_b, of_a, 0.5).unwrap();
+    println!(
+        "  {what:<36} {:>6.0} of {:>6.0} MB/s  {:.2} ({:.2} - {:.2})  {detail}",
+        mb / median(of_a),
+        mb / median(of_b),
+        ratio.ratio,
+        ratio.low,
+        ratio.high
+    );
+}
+
+/// The streams of a set and of those below it.
+fn streams(isa: Isa) -> impl Iterator<Item = (Isa, Store)> {
+    let sets = Isa::available().filter(move |&set| set <= isa);
+    sets.flat_map(|isa| stores_of(isa).iter().map(move |&store| (isa, store)))
 }
 
 fn stores_of(isa: Isa) -> &'static [Store] {
@@ -188,7 +198,23 @@ fn limits(isa: Isa, samples: usize, rounds: usize) {
 }
 
 fn stores(isa: Isa) {
-    let bench = Bench::new(120_000_000, 15);
+    let bench = Bench::new(120_000_000, 9);
+    println!(
+        "\n{}, 240 MB raw, non-temporal stores against the fastest stream of that ratio",
+        isa.name()
+    );
+    for (what, conversion) in conversions() {
+        let ratio = Ratio::of_bytes(2, conversion.out_bytes()).unwrap();
+        let limit = bench.best_stream(isa, ratio);
+        let around = converter(conversion, 1, isa, Store::NonTemporal);
+        let detail = format!("{} {}", limit.0.name(), limit.1.name());
+        bench.pair(
+            what,
+            &detail,
+            &|memory| memory.convert(&around),
+            &|memory| memory.stream(limit, ratio),
+        );
+    }
     println!(
         "\n{}, 240 MB raw, non-temporal against cached stores",
         isa.name()
@@ -201,19 +227,120 @@ fn stores(isa: Isa) {
     }
 }
 
+/// Both threads begin each piece of work together. They spin: to be woken takes longer than a piece.
+struct Start {
+    arrived: AtomicUsize,
+}
+
+impl Start {
+    /// Returns when both have come so often.
+    fn wait(&self, times: usize) {
+        self.arrived.fetch_add(1, Ordering::AcqRel);
+        while self.arrived.load(Ordering::Acquire) < 2 * times {
+            spin_loop();
+        }
+    }
+}
+
+type Work<'a> = &'a (dyn Fn(&mut Memory) + Sync);
+
+/// Seconds of each piece of work, done by two threads at once on memory of their own, in turn: until both are done.
+fn by_two(cpus: [u32; 2], samples: usize, rounds: usize, works: &[Work<'_>]) -> Vec<Vec<f64>> {
+    // In the cache a piece lasts some microseconds: enough of them that meeting does not count.
+    let repeats = (3_000_000 / samples).max(1);
+    let start = Start {
+        arrived: AtomicUsize::new(0),
+    };
+    let run = |cpu: u32| {
+        affinity::pin_to(cpu).unwrap();
+        let mut memory = Memory::new(samples);
+        let mut taken = vec![Vec::new(); works.len()];
+        let mut met = 0;
+        let mut meet = || {
+            met += 1;
+            start.wait(met);
+        };
+        for round in 0..rounds + rounds / 10 + 1 {
+            for (work, taken) in works.iter().zip(&mut taken) {
+                meet();
+                let took = seconds(&mut || {
+                    (0..repeats).for_each(|_| work(&mut memory));
+                    meet();
+                });
+                // The first tenth warms up.
+                if round > rounds / 10 {
+                    taken.push(took / repeats as f64);
+                }
+            }
+        }
+        taken
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| run(cpus[1]));
+        let own = scope.spawn(|| run(cpus[0])).join().unwrap();
+        other.join().unwrap();
+        own
+    })
+}
+
+fn by_two_against_the_limit(cpus: [u32; 2], isa: Isa, samples: usize, rounds: usize) {
+    println!(
+        "\n{}, two threads (CPUs {} and {}), {} KB raw each, against the limit of two threads",
+        isa.name(),
+        cpus[0],
+        cpus[1],
+        samples * 2 / 1000
+    );
+    let whole = conversions().map(|(what, conversion)| (what, conversion, 1));
+    let decimated = [("1 scaling, every 10th", scale(0.123, -45.6), 10)];
+    for (what, conversion, factor) in whole.into_iter().chain(decimated) {
+        let ratio = Ratio::of_bytes(2 * factor, conversion.out_bytes()).unwrap();
+        let limits: Vec<(Isa, Store)> = streams(isa).collect();
+        let stream = |limit: (Isa, Store)| move |memory: &mut Memory| memory.stream(limit, ratio);
+        let trials: Vec<_> = limits.iter().map(|limit| stream(*limit)).collect();
+        let works: Vec<Work<'_>> = trials.iter().map(|trial| trial as Work<'_>).collect();
+        let timed = by_two(cpus, samples, rounds / 10 + 3, &works);
+        let fastest =
+            (0..limits.len()).min_by(|a, b| median(&timed[*a]).total_cmp(&median(&timed[*b])));
+        let limit = limits[fastest.unwrap()];
+        let converter = converter(conversion, factor, isa, limit.1);
+        let convert = |memory: &mut Memory| memory.convert(&converter);
+        let timed = by_two(cpus, samples, rounds, &[&convert, &stream(limit)]);
+        let detail = format!("{} {}", limit.0.name(), limit.1.name());
+        print(what, &detail, samples as f64 * 4e-6, [&timed[0], &timed[1]]);
+    }
+}
+
 fn main() {
-    let cpu = affinity::allowed_cpus().unwrap().pop().unwrap();
-    affinity::pin_to(cpu).unwrap();
-    let named: Vec<Isa> = std::env::args()
-        .filter_map(|name| Isa::from_name(&name))
+    let allowed = affinity::allowed_cpus().unwrap();
+    let cpus = [*allowed.last().unwrap(), allowed[0]];
+    affinity::pin_to(cpus[0]).unwrap();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let sets: Vec<Isa> = words
+        .iter()
+        .filter_map(|name| Isa::from_name(name))
         .collect();
-    println!("one thread on CPU {cpu}; medians of samples taken in turn, 95 % of their ratio");
-    for isa in Isa::available().filter(|isa| named.is_empty() || named.contains(isa)) {
+    let parts: Vec<&str> = ["limits", "stores", "threads"]
+        .into_iter()
+        .filter(|part| words.iter().any(|word| word == part))
+        .collect();
+    let is_wanted = |part: &str| parts.is_empty() || parts.contains(&part);
+    println!(
+        "one thread on CPU {}; medians of samples taken in turn, 95 % of their ratio",
+        cpus[0]
+    );
+    for isa in Isa::available().filter(|isa| sets.is_empty() || sets.contains(isa)) {
         // Within the second-level cache, where arithmetic is the limit, and beyond it.
-        limits(isa, 50_000, 1001);
-        limits(isa, 3_000_000, 151);
-        if isa.has_non_temporal() {
+        if is_wanted("limits") {
+            limits(isa, 50_000, 1001);
+            limits(isa, 3_000_000, 151);
+        }
+        if is_wanted("stores") && isa.has_non_temporal() {
             stores(isa);
+        }
+        if is_wanted("threads") && cpus[0] != cpus[1] {
+            by_two_against_the_limit(cpus, isa, 50_000, 101);
+            by_two_against_the_limit(cpus, isa, 3_000_000, 101);
         }
     }
 }

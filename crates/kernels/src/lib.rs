@@ -3,6 +3,7 @@
 //! - [`convert`]: digitizer samples (u16) to floating point: cast, scale, Q-format, with decimation.
 //! - [`stream`]: the physical limit of such a kernel: the same bytes read and written, with no arithmetic.
 //! - [`copy`]: plain copies by every instruction that moves bytes, and flushing;
+//! - [`Similar`]: whether bytes repeat at a distance, but for counters;
 //! - [`prefetch`]: bytes that will be read soon, in an order that no hardware foresees.
 //!
 //! Kernels take slices and return nothing; they allocate nothing, read no clock and never print. Begin with
@@ -17,7 +18,9 @@ mod ahead;
 pub mod convert;
 pub mod copy;
 pub mod isa;
+mod similar;
 pub mod stream;
 
 pub use ahead::prefetch;
 pub use isa::{Isa, Store};
+pub use similar::Similar;

@@ -3,6 +3,7 @@
 //! Levels, as in fcheck: 0 block starts, 1 also sequence numbers, 2 also the structure of chunks, 3 also their payload.
 
 mod elink;
+mod elinks;
 mod resync;
 mod share;
 mod tables;
@@ -13,11 +14,13 @@ use std::collections::BTreeMap;
 use std::io;
 
 use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
-use daqmeter_wire::felix::decoder::{Counts, most_subchunks};
-use daqmeter_wire::felix::{BlockError, Format, Subchunk, subchunks};
+use daqmeter_wire::felix::decoder::{Counts, most_subchunks, parts};
+use daqmeter_wire::felix::{BlockError, Format, Subchunk};
 
 use crate::fragment::Finding;
-use elink::{ElinkCheck, Place};
+use crate::strides::Strides;
+use elink::{Looked, Place};
+use elinks::Elinks;
 pub(crate) use resync::places;
 use resync::{MAX_LOOK_AHEAD, Next, Recognised, next_start, recognise};
 use share::Share;
@@ -58,7 +61,8 @@ pub struct Checker {
     options: Options,
     share: Share,
     format: Option<Format>,
-    elinks: BTreeMap<u16, ElinkCheck>,
+    elinks: Elinks,
+    strides: Strides,
     room: Vec<Subchunk>,
     /// Each with the byte that its block begins with.
     messages: Vec<(u64, String)>,
@@ -114,7 +118,8 @@ impl Checker {
             options,
             share,
             format: None,
-            elinks: BTreeMap::new(),
+            elinks: Elinks::new(),
+            strides: Strides::default(),
             room: Vec::new(),
             messages: Vec::new(),
             messages_left_out: 0,
@@ -223,7 +228,7 @@ impl Checker {
             });
         }
         let header = Header::parse(head);
-        if let Some(elink) = self.elinks.get_mut(&header.elink.number()) {
+        if let Some(elink) = self.elinks.get_mut(header.elink) {
             elink.bad_start(header);
         }
         self.blocks += 1;
@@ -281,17 +286,13 @@ impl Checker {
         let number = header.elink.number();
         let Checker {
             elinks,
+            strides,
             room,
             findings,
             options,
             ..
         } = self;
-        let (level, elink) = (
-            options.level,
-            elinks
-                .entry(number)
-                .or_insert_with(|| ElinkCheck::new(header.elink)),
-        );
+        let (level, elink) = (options.level, elinks.of(header.elink));
         if level == 0 {
             elink.reassembler.counts.blocks += 1;
             return;
@@ -304,9 +305,15 @@ impl Checker {
             });
         }
         let before = elink.reassembler.counts;
-        let read = subchunks(format, block, room);
+        let mut looked = Looked {
+            block,
+            level,
+            strides,
+            findings,
+        };
+        let read = parts(format, block, room);
         let error = read
-            .map(|(header, found)| elink.chunks(header, found, block, level, findings))
+            .map(|(header, found)| elink.chunks(header, &found, &mut looked))
             .err();
         if error.is_some() {
             elink.unreadable();
@@ -429,11 +436,8 @@ impl Checker {
     }
 
     fn checked(mut self) -> Checked {
-        let rows: Vec<Row> = self
-            .elinks
-            .iter()
-            .map(|(number, elink)| elink.row(*number))
-            .collect();
+        let elinks = self.elinks.sorted().into_iter();
+        let rows: Vec<Row> = elinks.map(|(number, elink)| elink.row(number)).collect();
         let sum = |of: fn(&Row) -> u64| rows.iter().map(of).sum::<u64>();
         let counted = [
             (fault::MISSING, sum(|row| row.missing_events)),

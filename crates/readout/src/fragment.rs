@@ -165,6 +165,24 @@ impl FragmentCheck {
         count
     }
 
+    /// Takes so many fragments that follow the last one, which was this, and are as it is but for their counter, which goes on by one
+    /// each time. False, and none taken, where the last one was not as it should be.
+    pub(crate) fn is_repeated(&mut self, last: &[u8], count: usize) -> bool {
+        let Some(&event) = last.get(3).filter(|_| !self.is_ttc) else {
+            return false;
+        };
+        let next = (u32::from(event) + 1) % EVENTS;
+        let is_usual = self.pattern.len() == last.len()
+            && self.order.expected() == Some(next)
+            && same_but_counter(&self.pattern, last);
+        if is_usual && count > 0 {
+            let count = u32::try_from(count).expect("a block has fewer fragments");
+            self.order
+                .advance((u32::from(event) + count) % EVENTS, EVENTS);
+        }
+        is_usual
+    }
+
     /// Takes a fragment that was cut off: only its counter is looked at, if it has one.
     pub fn cut(&mut self, payload: &[u8]) -> Option<Finding> {
         match payload.get(3) {
@@ -403,6 +421,38 @@ mod tests {
         );
         fresh.check(&block[..24]);
         assert_eq!(fresh.usual(&block, begins(24).skip(1), 24), 29);
+    }
+
+    /// What is compared all at once is what is found one by one, whatever is wrong and wherever, in trailers between fragments, too.
+    #[test]
+    fn fragments_that_repeat_are_checked_as_one_by_one() {
+        const COUNT: usize = 12;
+        for length in [4, 24, 30, 60] {
+            let stride = length + 4;
+            let similar = daqmeter_kernels::Similar::new(stride, 3, 1 << 10);
+            let one = |at: u8| [fragment(250_u8.wrapping_add(at), length), vec![9; 4]].concat();
+            let whole: Vec<u8> = (0..12).flat_map(one).collect();
+            for wrong in 0..=whole.len() {
+                let mut block = whole.clone();
+                if let Some(byte) = block.get_mut(wrong) {
+                    *byte ^= 0x21;
+                }
+                let payload = |at: usize| &block[at * stride..][..length];
+                let (mut each, mut at_once) = (FragmentCheck::new(None), FragmentCheck::new(None));
+                let found: Vec<Option<Finding>> =
+                    (0..COUNT).map(|at| each.check(payload(at))).collect();
+                let mut found_at_once = vec![at_once.check(payload(0))];
+                let all_alike = similar.holds(&block) && at_once.is_repeated(payload(0), COUNT - 1);
+                found_at_once.extend((1..COUNT).map(|at| match all_alike {
+                    true => None,
+                    false => at_once.check(payload(at)),
+                }));
+                assert_eq!(found_at_once, found, "byte {wrong} of {length}");
+                assert_eq!(at_once.faults, each.faults);
+                assert_eq!(at_once.order.expected(), each.order.expected());
+                assert_eq!(all_alike, wrong == whole.len(), "byte {wrong} of {length}");
+            }
+        }
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub mod scenario;
 pub mod search;
 pub mod simulate;
 pub mod source;
+mod strides;
 pub mod tohost;
 pub mod transport;
 pub mod triggers;

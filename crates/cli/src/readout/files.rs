@@ -206,7 +206,8 @@ pub(crate) struct CheckArguments {
     /// Size in KiB of blocks of 0xABCE, which do not say it
     #[arg(long, value_name = "KIB", default_value = "1")]
     block_kib: u8,
-    /// Threads that check: of a file each has its own E-links, of a scenario its own channels; as many as there are CPUs without it
+    /// Threads that check: of a file each has its own E-links, of a scenario its own channels; as many as there are CPUs without it,
+    /// for a file one fewer, because another one reads
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MAX_THREADS as i64))]
     threads: Option<u8>,
     /// A line of JSON per file or channel instead of tables
@@ -263,10 +264,11 @@ fn publish(page: Option<&Page>, name: &str, progress: Progress) {
 }
 
 impl CheckArguments {
-    /// Those that were asked for, or one for each CPU that may be used.
-    fn threads(&self) -> usize {
+    /// Those that were asked for, or one for each CPU that may be used and that so many other threads leave free.
+    fn threads(&self, others: usize) -> usize {
         let allowed = || std::thread::available_parallelism().map_or(1, usize::from);
-        self.threads.map_or_else(allowed, usize::from)
+        let free = || allowed().saturating_sub(others).max(1);
+        self.threads.map_or_else(free, usize::from)
     }
 
     fn options(&self) -> Options {
@@ -456,7 +458,9 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
         let refused = |error: &dyn std::fmt::Display| Failure::refused(format!("{shown}: {error}"));
         let watch = |progress: Progress| publish(page.as_ref(), &shown, progress);
         let file = Stoppable::open(path, &stop).map_err(|error| refused(&error))?;
-        let checked = match check_watched(file, &arguments.options(), arguments.threads(), watch) {
+        // One more reads ahead.
+        let threads = arguments.threads(1);
+        let checked = match check_watched(file, &arguments.options(), threads, watch) {
             // Nothing was read that could be checked.
             Err(_) if is_asked() => break,
             checked => checked.map_err(|error| refused(&error))?,
@@ -479,7 +483,7 @@ fn check_card(
     stop: &AtomicBool,
 ) -> Result<Vec<(ChannelId, Checked)>, Failure> {
     let channels = chosen_channels(scenario, &arguments.channels)?;
-    let threads = arguments.threads().min(channels.len());
+    let threads = arguments.threads(0).min(channels.len());
     let (work, done) = (Mutex::new(channels), Mutex::new(Vec::new()));
     let locked = |error: &str| Failure::refused(error.to_owned());
     std::thread::scope(|scope| {

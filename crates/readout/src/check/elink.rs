@@ -1,12 +1,21 @@
 //! The blocks of one E-link: their order, their chunks, and what these hold.
 
 use daqmeter_wire::felix::block::Header;
-use daqmeter_wire::felix::decoder::Part;
+use daqmeter_wire::felix::decoder::{Part, Parts, Run};
 use daqmeter_wire::felix::order::{Order, Step, Way};
 use daqmeter_wire::felix::{Elink, Reassembler, Subchunk};
 
 use super::tables::Row;
 use crate::fragment::{Finding, FragmentCheck};
+use crate::strides::{MIN_ALIKE, Strides};
+
+/// A block that is looked at, how, and what is found: with the place in the block where the chunk begins.
+pub(super) struct Looked<'a> {
+    pub(super) block: &'a [u8],
+    pub(super) level: u8,
+    pub(super) strides: &'a mut Strides,
+    pub(super) findings: &'a mut Vec<(usize, Finding)>,
+}
 
 /// Numbers of blocks.
 const SEQUENCES: u32 = 32;
@@ -50,13 +59,25 @@ fn fingerprint(block: &[u8]) -> u64 {
         return 0;
     };
     let words = head.chunks_exact(8).chain(tail.chunks_exact(8));
-    // FNV's prime; any odd number that mixes will do.
-    let mix = |sum: u64, word: &[u8]| {
-        (sum.rotate_left(23) ^ u64::from_le_bytes(word.try_into().expect("eight bytes")))
-            .wrapping_mul(0x0100_0000_01B3)
-    };
-    words.fold(1, mix) | 1
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    // Each word by a factor of its own, so that no product waits for another. The upper half has a part of every bit.
+    let products = words.zip(FACTORS).map(|(bytes, factor)| {
+        let word = word(bytes);
+        let high = (u128::from(word) * u128::from(factor)) >> 64;
+        high as u64 ^ word.wrapping_mul(factor)
+    });
+    products.fold(0, |sum: u64, product| sum.rotate_left(11) ^ product) | 1
 }
+
+/// Odd numbers whose bits look random: the fractions of the square roots of 2, 3, 5, 7, 11 and 13 (FIPS 180-4, 5.3.5).
+const FACTORS: [u64; 6] = [
+    0x6a09_e667_f3bc_c909,
+    0xbb67_ae85_84ca_a73b,
+    0x3c6e_f372_fe94_f82b,
+    0xa54f_f53a_5f1d_36f1,
+    0x510e_527f_ade6_82d1,
+    0x9b05_688c_2b3e_6c1f,
+];
 
 /// How far a number is behind another.
 fn behind(next: u32, number: u32) -> u32 {
@@ -139,66 +160,92 @@ impl ElinkCheck {
         }
     }
 
-    /// The chunks of a block; what is found about them, with the place in the block where each ends.
-    pub(super) fn chunks(
-        &mut self,
-        header: Header,
-        found: &[Subchunk],
-        block: &[u8],
-        level: u8,
-        findings: &mut Vec<(usize, Finding)>,
-    ) {
+    /// The chunks of a block.
+    #[inline]
+    pub(super) fn chunks(&mut self, header: Header, found: &Parts<'_>, looked: &mut Looked<'_>) {
         self.reassembler.begin(header);
+        self.some(found.before, true, looked);
+        if let Some(run) = found.run {
+            self.run(run, found.before.is_empty(), looked);
+        }
+        self.some(found.behind, false, looked);
+    }
+
+    /// Subchunks of a block, whatever they are.
+    fn some(&mut self, found: &[Subchunk], begins_block: bool, looked: &mut Looked<'_>) {
         let mut at = 0;
         while let Some(subchunk) = found.get(at) {
-            // By far the most, in few steps.
-            if let Some((count, length)) = self.reassembler.run(&found[at..]) {
-                self.alike(&found[at..at + count], length, block, level, findings);
-                at += count;
-                continue;
-            }
-            if let Some(part) = self.reassembler.part(subchunk, at == 0) {
-                self.part(part, block, level, findings);
-            }
-            at += 1;
+            let begins_block = begins_block && at == 0;
+            at += match Run::at_the_beginning_of(&found[at..]) {
+                Some(run) => {
+                    self.run(run, begins_block, looked);
+                    run.count
+                }
+                None => {
+                    self.one(subchunk, begins_block, looked);
+                    1
+                }
+            };
+        }
+    }
+
+    fn one(&mut self, subchunk: &Subchunk, begins_block: bool, looked: &mut Looked<'_>) {
+        if let Some(part) = self.reassembler.part(subchunk, begins_block) {
+            self.part(part, looked.block, looked.level, looked.findings);
         }
     }
 
     /// Whole chunks of one length, with nothing wrong.
-    fn alike(
-        &mut self,
-        run: &[Subchunk],
-        length: usize,
-        block: &[u8],
-        level: u8,
-        findings: &mut Vec<(usize, Finding)>,
-    ) {
-        self.smallest = self.smallest.min(length);
-        self.largest = self.largest.max(length);
-        self.bytes += (run.len() * length) as u64;
-        if level < 3 {
+    fn run(&mut self, mut run: Run, begins_block: bool, looked: &mut Looked<'_>) {
+        if !self.reassembler.take_run(&run) {
+            // It breaks the chunk that is open.
+            self.one(&run.first(), begins_block, looked);
+            run = run.skip(1);
+            self.reassembler.take_run(&run);
+        }
+        if run.count == 0 {
             return;
         }
+        let length = run.length();
+        self.smallest = self.smallest.min(length);
+        self.largest = self.largest.max(length);
+        self.bytes += (run.count * length) as u64;
+        if looked.level >= 3 {
+            self.payloads(run, looked);
+        }
+    }
+
+    fn payloads(&mut self, run: Run, looked: &mut Looked<'_>) {
         let mut left = run;
-        while !left.is_empty() {
-            let begins = left.iter().map(Subchunk::begin);
-            let usual = match self.width {
-                Some(_) => self.fragments.usual(block, begins, length),
-                None => 0,
-            };
-            let Some((next, others)) = left[usual..].split_first() else {
-                return;
-            };
-            let begin = next.begin();
-            let payload = &block[begin..begin + length];
+        while left.count > 0 {
+            let begin = left.begin();
+            let payload = &looked.block[begin..begin + left.length()];
             if self.width.is_none() {
                 self.width = payload.get(7).copied();
             }
             if let Some(finding) = self.fragments.check(payload) {
-                findings.push((begin, finding));
+                looked.findings.push((begin, finding));
             }
-            left = others;
+            let usual = self.alike(left, looked);
+            left = left.skip(1 + usual);
         }
+    }
+
+    /// How many of a run behind its first one are as that one is, but for their counter, which goes on.
+    fn alike(&mut self, run: Run, looked: &mut Looked<'_>) -> usize {
+        let (block, length) = (looked.block, run.length());
+        let others = run.count - 1;
+        let all = run.begin()..run.begin() + run.count * run.stride;
+        if run.count >= MIN_ALIKE
+            && looked.strides.of(run.stride).holds(&block[all])
+            && self
+                .fragments
+                .is_repeated(&block[run.begin()..][..length], others)
+        {
+            return others;
+        }
+        let begins = (1..run.count).map(|at| run.begin() + at * run.stride);
+        self.fragments.usual(block, begins, length)
     }
 
     fn part(&mut self, part: Part, block: &[u8], level: u8, findings: &mut Vec<(usize, Finding)>) {

@@ -2,9 +2,10 @@
 
 use daqmeter_kernels::prefetch;
 use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
-use daqmeter_wire::felix::{Format, Subchunk, subchunks};
+use daqmeter_wire::felix::decoder::parts;
+use daqmeter_wire::felix::{BlockError, Format, Subchunk, subchunks};
 
-use super::blocks::{Context, copy_chunks, lend_block};
+use super::blocks::{Context, copy_chunks, copy_to_one, lend_block, only_one};
 use super::dest::Dest;
 use super::elink::ElinkState;
 use super::reader::{Stats, ToHost};
@@ -139,31 +140,76 @@ impl Decoder<'_> {
     #[inline]
     fn block(&mut self, elink: &mut ElinkState, block: &[u8], position: u64, context: &Context) {
         self.stats.blocks += 1;
-        let Ok((header, found)) = subchunks(self.format, block, self.room) else {
-            self.stats.bad_blocks += 1;
-            elink.reassembler.bad_block();
-            return;
+        let counts = &elink.reassembler.counts;
+        let (missing, ended) = (counts.blocks_missing, counts.ended());
+        let taken = match self.settings.mode {
+            ReaderMode::Buffered => self.copy(elink, block, context),
+            ReaderMode::ZeroCopy => self.lend(elink, block, position, context),
         };
-        if elink.is_repeated(header, block) {
-            self.stats.duplicates += 1;
-            return;
+        match taken {
+            Ok(Taken::Chunks) => {
+                self.stats.missing_blocks += elink.reassembler.counts.blocks_missing - missing;
+                self.stats.chunks += elink.offer(self.dests, context.at, ended);
+            }
+            Ok(Taken::Nothing) => self.stats.duplicates += 1,
+            Err(_) => {
+                self.stats.bad_blocks += 1;
+                elink.reassembler.bad_block();
+            }
         }
-        let before = elink.reassembler.counts;
-        match self.settings.mode {
-            ReaderMode::Buffered => copy_chunks(elink, self.dests, header, found, block, context),
-            ReaderMode::ZeroCopy => lend_block(
-                elink,
-                self.dests,
-                header,
-                found,
-                block,
-                position,
-                context,
-                self.settings,
-            ),
-        }
-        self.stats.missing_blocks +=
-            elink.reassembler.counts.blocks_missing - before.blocks_missing;
-        self.stats.chunks += elink.offer(self.dests, context.at, before.ended());
     }
+
+    #[inline]
+    fn copy(
+        &mut self,
+        elink: &mut ElinkState,
+        block: &[u8],
+        context: &Context,
+    ) -> Result<Taken, BlockError> {
+        if let Some(dest) = only_one(elink, self.dests, context.wanted) {
+            let (header, found) = parts(self.format, block, self.room)?;
+            if elink.is_repeated(header, block) {
+                return Ok(Taken::Nothing);
+            }
+            copy_to_one(elink, dest, header, &found, block, context);
+            return Ok(Taken::Chunks);
+        }
+        let (header, found) = subchunks(self.format, block, self.room)?;
+        if elink.is_repeated(header, block) {
+            return Ok(Taken::Nothing);
+        }
+        copy_chunks(elink, self.dests, header, found, block, context);
+        Ok(Taken::Chunks)
+    }
+
+    fn lend(
+        &mut self,
+        elink: &mut ElinkState,
+        block: &[u8],
+        position: u64,
+        context: &Context,
+    ) -> Result<Taken, BlockError> {
+        let (header, found) = subchunks(self.format, block, self.room)?;
+        if elink.is_repeated(header, block) {
+            return Ok(Taken::Nothing);
+        }
+        lend_block(
+            elink,
+            self.dests,
+            header,
+            found,
+            block,
+            position,
+            context,
+            self.settings,
+        );
+        Ok(Taken::Chunks)
+    }
+}
+
+/// What was taken from a block.
+enum Taken {
+    Chunks,
+    /// It is the one before it again.
+    Nothing,
 }

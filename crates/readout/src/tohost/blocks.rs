@@ -2,7 +2,7 @@
 
 use daqmeter_wire::felix::Subchunk;
 use daqmeter_wire::felix::block::Header;
-use daqmeter_wire::felix::decoder::Part;
+use daqmeter_wire::felix::decoder::{Part, Parts, Run};
 use daqmeter_wire::felix::page::Status;
 
 use super::dest::{ByStatus, Dest, status_index};
@@ -20,6 +20,20 @@ pub(super) struct Context {
     pub(super) longest: usize,
 }
 
+/// The only subscriber of an E-link, where it has room for what a block may need: the usual case.
+#[inline]
+pub(super) fn only_one<'a>(
+    elink: &ElinkState,
+    dests: &'a mut [Option<Dest>],
+    wanted: usize,
+) -> Option<&'a mut Dest> {
+    let [only] = elink.subscribers.as_slice() else {
+        return None;
+    };
+    let dest = dests[only.place].as_mut();
+    dest.filter(|dest| dest.pool.len() >= wanted)
+}
+
 /// Chunks of a block into the pages of their subscribers.
 pub(super) fn copy_chunks(
     elink: &mut ElinkState,
@@ -29,14 +43,6 @@ pub(super) fn copy_chunks(
     block: &[u8],
     context: &Context,
 ) {
-    // The usual case by itself: one subscriber, who has room.
-    if let [only] = elink.subscribers.as_slice()
-        && let Some(dest) = dests[only.place]
-            .as_mut()
-            .filter(|dest| dest.pool.len() >= context.wanted)
-    {
-        return copy_to_one(elink, dest, header, found, block, context);
-    }
     let ElinkState {
         spec,
         reassembler,
@@ -84,34 +90,95 @@ fn one(status: Status) -> ByStatus {
     chunks
 }
 
-/// The hot path: everything in one loop, and what is the same for most chunks counted once per block.
-fn copy_to_one(
+/// The hot path: chunks of a run are copied as one, and what is the same for most chunks is counted once per block.
+pub(super) fn copy_to_one(
     elink: &mut ElinkState,
     dest: &mut Dest,
     header: Header,
-    found: &[Subchunk],
+    found: &Parts<'_>,
     block: &[u8],
     context: &Context,
 ) {
-    let ElinkState {
-        spec,
-        reassembler,
-        partial,
-        check,
-        account,
-        ..
-    } = elink;
     dest.open(context.now_ns, context.birth_ns);
-    reassembler.begin(header);
-    let mut clean = 0;
-    for (index, subchunk) in found.iter().enumerate() {
-        let Some(part) = reassembler.part(subchunk, index == 0) else {
-            continue;
+    elink.reassembler.begin(header);
+    let mut copying = Copying {
+        elink,
+        dest,
+        block,
+        context,
+        clean: 0,
+    };
+    for (index, subchunk) in found.before.iter().enumerate() {
+        copying.subchunk(subchunk, index == 0);
+    }
+    if let Some(run) = found.run {
+        copying.run(run, found.before.is_empty());
+    }
+    for subchunk in found.behind {
+        copying.subchunk(subchunk, false);
+    }
+    copying.book();
+}
+
+/// A block whose chunks are copied to the only subscriber.
+struct Copying<'a> {
+    elink: &'a mut ElinkState,
+    dest: &'a mut Dest,
+    block: &'a [u8],
+    context: &'a Context,
+    /// Chunks with nothing wrong that are in the page at hand and not booked.
+    clean: u32,
+}
+
+impl Copying<'_> {
+    #[inline]
+    fn subchunk(&mut self, subchunk: &Subchunk, begins_block: bool) {
+        let Some(part) = self.elink.reassembler.part(subchunk, begins_block) else {
+            return;
         };
-        let Some(chunk) = whole(partial, part, block, context.longest) else {
-            continue;
-        };
-        if let Some(check) = check {
+        let longest = self.context.longest;
+        // Taken, because what is put together is lent from it.
+        let mut partial = std::mem::take(&mut self.elink.partial);
+        if let Some(chunk) = whole(&mut partial, part, self.block, longest) {
+            self.chunk(&chunk);
+        }
+        self.elink.partial = partial;
+    }
+
+    /// Whole chunks of one length with nothing wrong.
+    #[inline]
+    fn run(&mut self, mut run: Run, begins_block: bool) {
+        if !self.elink.reassembler.take_run(&run) {
+            // It breaks the chunk that is open.
+            self.subchunk(&run.first(), begins_block);
+            run = run.skip(1);
+            self.elink.reassembler.take_run(&run);
+        }
+        while run.count > 0 {
+            let (page, tag) = (&mut self.dest.page, self.elink.spec.tag);
+            let mut pushed = match self.elink.check {
+                None => page.writer.push_run(&mut page.bytes, tag, self.block, &run),
+                // Each is looked at.
+                Some(_) => 0,
+            };
+            self.clean += u32::try_from(pushed).expect("a block has fewer chunks");
+            if pushed == 0 {
+                // The first of its tag, or of a page, or one that is not laid out as in a page.
+                self.chunk(&Chunk {
+                    source: self.block,
+                    begin: run.begin(),
+                    length: run.length(),
+                    status: Status::default(),
+                });
+                pushed = 1;
+            }
+            run = run.skip(pushed);
+        }
+    }
+
+    #[inline]
+    fn chunk(&mut self, chunk: &Chunk<'_>) {
+        if let Some(check) = &mut self.elink.check {
             check.check(chunk.payload());
         }
         let Chunk {
@@ -119,26 +186,31 @@ fn copy_to_one(
             begin,
             length,
             status,
-        } = chunk;
-        let page = &mut dest.page;
+        } = *chunk;
+        let (page, tag) = (&mut self.dest.page, self.elink.spec.tag);
         if status.is_clean()
             && page
                 .writer
-                .push(&mut page.bytes, spec.tag, status, source, begin, length)
+                .push(&mut page.bytes, tag, status, source, begin, length)
         {
-            clean += 1;
-            continue;
+            self.clean += 1;
+            return;
         }
-        dest.page.booked.all[context.at][0] += clean;
-        clean = 0;
-        if push(dest, spec.tag, &chunk, context) {
-            dest.page.booked.add(context.at, one(status), false);
+        self.book();
+        let at = self.context.at;
+        if push(self.dest, tag, chunk, self.context) {
+            self.dest.page.booked.add(at, one(status), false);
         } else {
-            dest.accounts[context.at].outcomes.dropped += 1;
-            account.outcomes.dropped += 1;
+            self.dest.accounts[at].outcomes.dropped += 1;
+            self.elink.account.outcomes.dropped += 1;
         }
     }
-    dest.page.booked.all[context.at][0] += clean;
+
+    /// Books the chunks that are in the page at hand.
+    fn book(&mut self) {
+        let clean = std::mem::take(&mut self.clean);
+        self.dest.page.booked.all[self.context.at][0] += clean;
+    }
 }
 
 /// A chunk: bytes of a source that goes on behind them.

@@ -1,207 +1,7 @@
-//! Blocks into subchunks, and subchunks of an E-link into chunks. No length is trusted; a bad block costs itself and no more.
+//! Subchunks of an E-link into chunks. No length is trusted; a bad block costs itself and no more.
 
-use super::block::{BlockError, Flags, Format, HEADER_BYTES, Header, Kind, Trailer, TrailerWidth};
-
-/// Most subchunks that a block of the format can hold: all empty.
-pub const fn most_subchunks(format: Format) -> usize {
-    format.body_bytes() / format.trailer.bytes()
-}
-
-/// Where a subchunk lies in its block, and its trailer as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Subchunk {
-    word: u32,
-    begin: u16,
-    narrow: bool,
-}
-
-impl Subchunk {
-    /// The trailer.
-    #[inline]
-    pub fn trailer(&self) -> Trailer {
-        Trailer::of_word(
-            self.word,
-            if self.narrow {
-                TrailerWidth::W16
-            } else {
-                TrailerWidth::W32
-            },
-        )
-    }
-
-    /// A whole chunk and nothing wrong with it: by far the most.
-    #[inline]
-    fn is_plain(&self) -> bool {
-        is_plain(self.word, self.narrow)
-    }
-
-    /// Its length, where it is plain.
-    #[inline]
-    fn plain_length(&self) -> usize {
-        (self.word & if self.narrow { 0x3FF } else { 0xFFFF }) as usize
-    }
-
-    /// Where in the block its payload begins.
-    #[inline]
-    pub fn begin(&self) -> usize {
-        usize::from(self.begin)
-    }
-
-    /// The payload's place in the block; empty where there is none.
-    #[inline]
-    pub fn range(&self) -> core::ops::Range<usize> {
-        let trailer = self.trailer();
-        let begin = usize::from(self.begin);
-        begin
-            ..begin
-                + if trailer.carries_data() {
-                    usize::from(trailer.length)
-                } else {
-                    0
-                }
-    }
-}
-
-/// Finds the subchunks of a block, from its end backwards, and returns them in their order: the last ones of `room`.
-///
-/// # Errors
-/// When the bytes are not a block of the format, or a trailer cannot be: then nothing in the block can be relied on.
-#[inline]
-pub fn subchunks<'room>(
-    format: Format,
-    block: &[u8],
-    room: &'room mut [Subchunk],
-) -> Result<(Header, &'room [Subchunk]), BlockError> {
-    if block.len() != format.block_bytes {
-        return Err(BlockError::Size {
-            found: block.len(),
-            wanted: format.block_bytes,
-        });
-    }
-    let header = Header::parse([block[0], block[1], block[2], block[3]]);
-    if header.magic != format.magic {
-        return Err(BlockError::Magic(header.magic));
-    }
-    // One loop per width: this is the reader's hot loop.
-    let first = match format.trailer {
-        TrailerWidth::W32 => walk::<4>(block, room)?,
-        TrailerWidth::W16 => walk::<2>(block, room)?,
-    };
-    Ok((header, &room[first..]))
-}
-
-/// A run begins with the first chunks from a block's end, where a part of a chunk may come before it.
-const FIRST_FEW: usize = 3;
-
-/// Fills the room from its end; returns the place of the first subchunk.
-#[inline]
-fn walk<const TRAILER: usize>(block: &[u8], room: &mut [Subchunk]) -> Result<usize, BlockError> {
-    let (mut end, mut place) = (block.len(), room.len());
-    let mut before = 0;
-    for _ in 0..FIRST_FEW {
-        if end <= HEADER_BYTES {
-            return Ok(place);
-        }
-        let (word, stride) = step::<TRAILER>(block, room, &mut end, &mut place)?;
-        // Twice the same, so probably again: where that is foreseen, a trailer is loaded before the one behind it has arrived.
-        if word == core::mem::replace(&mut before, word) {
-            let last = stride.wrapping_add(HEADER_BYTES);
-            while end >= last && word_before::<TRAILER>(block, end) == word {
-                end = end.wrapping_sub(stride);
-                note::<TRAILER>(room, &mut place, word, end)?;
-            }
-            break;
-        }
-    }
-    // Blocks of few chunks are bound by the number of instructions: what looks for runs here, too, costs them a fifth.
-    while end > HEADER_BYTES {
-        step::<TRAILER>(block, room, &mut end, &mut place)?;
-    }
-    Ok(place)
-}
-
-/// Finds the next subchunk from the end; returns its trailer and its bytes, those of the trailer among them.
-#[inline(always)]
-fn step<const TRAILER: usize>(
-    block: &[u8],
-    room: &mut [Subchunk],
-    end: &mut usize,
-    place: &mut usize,
-) -> Result<(u32, usize), BlockError> {
-    let word = word_before::<TRAILER>(block, *end);
-    let stride = extent::<TRAILER>(word, *end)?.wrapping_add(TRAILER);
-    *end = end.wrapping_sub(stride);
-    note::<TRAILER>(room, place, word, *end)?;
-    Ok((word, stride))
-}
-
-/// Bytes that the subchunk whose trailer ends at `end` takes before its trailer.
-///
-/// Ends are whole trailers from the block's end on, which the extents keep: no difference is negative, and no sum leaves the block.
-/// Checking each of them for overflow costs a tenth of the loop; a wrong one would still be caught by the slices' bounds.
-#[inline(always)]
-fn extent<const TRAILER: usize>(word: u32, end: usize) -> Result<usize, BlockError> {
-    let width = if TRAILER == 4 {
-        TrailerWidth::W32
-    } else {
-        TrailerWidth::W16
-    };
-    let at = end.wrapping_sub(TRAILER);
-    let padded = |length: u16| usize::from(length).wrapping_add(TRAILER - 1) & !(TRAILER - 1);
-    // By far the most are whole chunks with nothing wrong.
-    let plain = is_plain(word, TRAILER == 2);
-    let trailer = Trailer::of_word(word, width);
-    let extent = match trailer.kind {
-        _ if plain => padded(trailer.length),
-        Kind::Null | Kind::OutOfBand => 0,
-        Kind::Undefined => return Err(BlockError::Undefined { at }),
-        // A timeout's bytes are skipped even where they are not data.
-        _ => padded(trailer.length),
-    };
-    if extent > at.saturating_sub(HEADER_BYTES) {
-        return Err(BlockError::Length {
-            at,
-            length: trailer.length,
-        });
-    }
-    Ok(extent)
-}
-
-/// Writes the next subchunk from the end into the room.
-#[inline(always)]
-fn note<const TRAILER: usize>(
-    room: &mut [Subchunk],
-    place: &mut usize,
-    word: u32,
-    begin: usize,
-) -> Result<(), BlockError> {
-    *place = place.checked_sub(1).ok_or(BlockError::Room)?;
-    room[*place] = Subchunk {
-        word,
-        begin: u16::try_from(begin).expect("a block has at most 16 KiB"),
-        narrow: TRAILER == 2,
-    };
-    Ok(())
-}
-
-/// The trailer that ends at `end`: one load, by single bytes it is four.
-#[inline]
-fn word_before<const TRAILER: usize>(block: &[u8], end: usize) -> u32 {
-    let bytes = &block[end.wrapping_sub(TRAILER)..end];
-    match TRAILER {
-        4 => u32::from_le_bytes(bytes.try_into().expect("four bytes")),
-        _ => u32::from(u16::from_le_bytes(bytes.try_into().expect("two bytes"))),
-    }
-}
-
-/// Whether a trailer is that of a whole chunk with nothing wrong.
-#[inline]
-fn is_plain(word: u32, narrow: bool) -> bool {
-    match narrow {
-        true => word >> 10 == 3 << 3,
-        false => word >> 25 == 3 << 4,
-    }
-}
+use super::block::{Flags, Header, Kind, Trailer};
+pub use super::subchunks::{Parts, Run, Subchunk, most_subchunks, parts, subchunks};
 
 /// What an E-link's blocks held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -321,25 +121,13 @@ impl Reassembler {
         self.next_sequence = Some((header.sequence + 1) & 0x1F);
     }
 
-    /// The whole chunks of one length, with nothing wrong, that the subchunks of a block begin with, and their length: takes them
-    /// all. None where there are no such, or a chunk is open.
+    /// Takes all chunks of a run. False, and nothing taken, where a chunk is open: the first of them is taken by itself then.
     #[inline]
-    pub fn run(&mut self, subchunks: &[Subchunk]) -> Option<(usize, usize)> {
-        let first = subchunks
-            .first()
-            .filter(|first| first.is_plain() && !self.open)?;
-        // Eight at a time: a loop that may end at each cannot be done in vectors.
-        let differs = |eight: &[Subchunk]| {
-            let each = eight.iter().map(|subchunk| subchunk.word ^ first.word);
-            each.fold(0, core::ops::BitOr::bitor)
-        };
-        let eights = subchunks.chunks_exact(8);
-        let begun = 8 * eights.take_while(|eight| differs(eight) == 0).count();
-        let rest = subchunks[begun..].iter();
-        let count = begun + rest.take_while(|next| next.word == first.word).count();
-        let length = first.plain_length();
-        self.plain(count as u64, length);
-        Some((count, length))
+    pub fn take_run(&mut self, run: &Run) -> bool {
+        if !self.open {
+            self.plain(run.count as u64, run.length());
+        }
+        !self.open
     }
 
     /// Takes so many whole chunks of a length.
@@ -363,7 +151,7 @@ impl Reassembler {
     #[inline]
     pub fn part(&mut self, subchunk: &Subchunk, first_of_block: bool) -> Option<Part> {
         if subchunk.is_plain() && !self.open {
-            let (begin, length) = (usize::from(subchunk.begin), subchunk.plain_length());
+            let (begin, length) = (subchunk.begin(), subchunk.plain_length());
             self.plain(1, length);
             return Some(Part {
                 begins: true,
@@ -441,6 +229,7 @@ impl Reassembler {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::block::{BlockError, Format, HEADER_BYTES, TrailerWidth};
     use super::*;
     use crate::felix::{Elink, Encoder};
 
@@ -677,23 +466,20 @@ mod tests {
 
     #[test]
     fn a_run_ends_with_the_first_subchunk_that_differs() {
-        let plain = |length: u32| Subchunk {
-            word: (3 << 29) | length,
-            begin: 4,
-            narrow: false,
-        };
-        for count in 1..40 {
-            for at in 1..=count {
-                let mut found = vec![plain(24); count];
-                if let Some(other) = found.get_mut(at) {
-                    *other = plain(25);
-                }
+        for count in 1..36 {
+            for other in [25, 100] {
+                let lengths: Vec<usize> = [24].repeat(count).into_iter().chain([other]).collect();
+                let block = &encode(KIB, &numbered(&lengths))[0];
+                let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
+                let (_, found) = subchunks(KIB, block, &mut room).unwrap();
+                let run = Run::at_the_beginning_of(found).unwrap();
+                assert_eq!((run.count, run.length()), (count, 24));
                 let mut reassembler = Reassembler::new();
-                assert_eq!(reassembler.run(&found), Some((at, 24)), "{at} of {count}");
-                assert_eq!(reassembler.counts.chunks, at as u64);
+                assert!(reassembler.take_run(&run));
+                assert_eq!(reassembler.counts.chunks, count as u64);
             }
         }
-        assert_eq!(Reassembler::new().run(&[]), None);
+        assert_eq!(Run::at_the_beginning_of(&[]), None);
     }
 
     /// The subchunks of a block from its end, one by one, with no thought of speed.
@@ -721,13 +507,24 @@ mod tests {
         Ok(found)
     }
 
+    /// What is found; by parts it must be the same.
     fn walked(format: Format, block: &[u8]) -> Result<Vec<(u32, usize)>, BlockError> {
         let mut room = vec![Subchunk::default(); most_subchunks(format)];
+        let by_parts = parts(format, block, &mut room).map(|(_, parts)| expanded(parts));
         let (_, found) = subchunks(format, block, &mut room)?;
-        Ok(found
-            .iter()
-            .map(|found| (found.word, found.begin()))
-            .collect())
+        assert_eq!(by_parts.as_deref(), Ok(found));
+        let seen = |found: &Subchunk| (found.word(), found.begin());
+        Ok(found.iter().map(seen).collect())
+    }
+
+    fn expanded(parts: Parts<'_>) -> Vec<Subchunk> {
+        let run = parts.run.iter();
+        let run = run.flat_map(|run| (0..run.count).map(|at| run.skip(at).first()));
+        let before = parts.before.iter().copied();
+        before
+            .chain(run)
+            .chain(parts.behind.iter().copied())
+            .collect()
     }
 
     proptest! {
@@ -757,18 +554,18 @@ mod tests {
                 let (header, found) = subchunks(KIB, &block, &mut room).unwrap();
                 by_part.block(header, found, |_| {});
                 by_run.begin(header);
-                let mut at = 0;
-                while at < found.len() {
-                    at += match by_run.run(&found[at..]) {
-                        Some((count, length)) => {
-                            prop_assert!(found[at..at + count].iter().all(|one| one.range().len() == length));
-                            count
-                        }
-                        None => {
-                            by_run.part(&found[at], at == 0);
-                            1
-                        }
-                    };
+                let (_, parts) = parts(KIB, &block, &mut room).unwrap();
+                for (at, one) in parts.before.iter().enumerate() {
+                    by_run.part(one, at == 0);
+                }
+                if let Some(run) = parts.run
+                    && !by_run.take_run(&run)
+                {
+                    by_run.part(&run.first(), parts.before.is_empty());
+                    prop_assert!(by_run.take_run(&run.skip(1)));
+                }
+                for one in parts.behind {
+                    by_run.part(one, false);
                 }
             }
             prop_assert_eq!(by_run, by_part);

@@ -13,7 +13,9 @@ pub mod encoder;
 pub mod order;
 pub mod page;
 pub mod payload;
+mod subchunks;
 
 pub use block::{BlockError, Elink, Flags, Format, Header, Kind, Trailer, TrailerWidth};
-pub use decoder::{Counts, Reassembler, Subchunk, subchunks};
+pub use decoder::{Counts, Reassembler};
 pub use encoder::Encoder;
+pub use subchunks::{Subchunk, subchunks};

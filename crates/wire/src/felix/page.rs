@@ -6,6 +6,8 @@
 //!
 //! A frame is a 32-byte header and a body; streams of frames need nothing else between two hosts.
 
+use super::subchunks::Run;
+
 /// Bytes of a frame's header.
 pub const FRAME_BYTES: usize = 32;
 /// Marks the beginning of a frame.
@@ -261,6 +263,34 @@ impl PageWriter {
         self.push_any(page, tag, status, &source[begin..begin + length])
     }
 
+    /// Appends chunks of a run that lie in its block as messages lie in a page, a word and a payload in turn: one copy of all, and the
+    /// words. Returns how many were appended: as many as fit, none where the tag must be written or chunks lie in another way.
+    ///
+    /// # Panics
+    /// When the run is not inside its source.
+    #[inline]
+    pub fn push_run(&mut self, page: &mut [u8], tag: u64, source: &[u8], run: &Run) -> usize {
+        const WORD: usize = 4;
+        let (begin, stride) = (run.begin(), run.length() + WORD);
+        if self.tag != Some(tag) || run.stride != stride {
+            return 0;
+        }
+        let room = &mut page[self.used..];
+        let count = run.count.min(room.len() / stride);
+        if count == 0 {
+            return 0;
+        }
+        let room = &mut room[..count * stride];
+        room[WORD..].copy_from_slice(&source[begin..][..count * stride - WORD]);
+        let header = u32::try_from(run.length()).expect("16 bits").to_le_bytes();
+        for message in room.chunks_exact_mut(stride) {
+            message[..WORD].copy_from_slice(&header);
+        }
+        self.used += count * stride;
+        self.count += u32::try_from(count).expect("a block has fewer chunks");
+        count
+    }
+
     fn push_any(&mut self, page: &mut [u8], tag: u64, status: Status, payload: &[u8]) -> bool {
         let tagged = self.tag != Some(tag);
         let overhead = 4 + usize::from(!status.is_clean()) + if tagged { 8 } else { 0 };
@@ -305,6 +335,7 @@ pub struct Messages<'a> {
     page: &'a [u8],
     at: usize,
     tag: Option<u64>,
+    last_length: usize,
 }
 
 impl<'a> Messages<'a> {
@@ -314,11 +345,31 @@ impl<'a> Messages<'a> {
             page,
             at: 0,
             tag: None,
+            last_length: 0,
         }
     }
 
+    /// Takes the messages that follow the last one, `most` of them at most, and are as long, with its tag and nothing wrong. Returns how
+    /// many, and the bytes from the last one's payload on, in which theirs begin every `length + 4` bytes.
+    #[inline]
+    pub fn take_alike(&mut self, most: usize) -> (usize, &'a [u8]) {
+        let length = self.last_length;
+        let stride = length + 4;
+        let is_alike = |message: &&[u8]| {
+            let header = message.first_chunk().map(|head| u32::from_le_bytes(*head));
+            message.len() == stride && header == u32::try_from(length).ok()
+        };
+        // Without a tag there was none yet.
+        let most = if self.tag.is_some() { most } else { 0 };
+        let messages = self.page[self.at..].chunks(stride).take(most);
+        let count = messages.take_while(is_alike).count();
+        let begin = self.at - length;
+        self.at += count * stride;
+        (count, &self.page[begin..self.at])
+    }
+
     fn fail(&mut self, error: PageError) -> Option<Result<Message<'a>, PageError>> {
-        self.at = self.page.len();
+        (self.at, self.last_length) = (self.page.len(), 0);
         Some(Err(error))
     }
 }
@@ -364,7 +415,7 @@ impl<'a> Iterator for Messages<'a> {
         let Some(payload) = self.page.get(at..at + length as usize) else {
             return self.fail(PageError::Message { at: begin, length });
         };
-        self.at = at + length as usize;
+        (self.at, self.last_length) = (at + payload.len(), payload.len());
         Some(Ok(Message {
             tag,
             status,
@@ -377,8 +428,9 @@ impl<'a> Iterator for Messages<'a> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::subchunks::{Subchunk, most_subchunks, subchunks};
     use super::*;
-    use crate::felix::Flags;
+    use crate::felix::{Elink, Encoder, Flags, Format};
 
     extern crate std;
     use std::vec;
@@ -512,7 +564,83 @@ mod tests {
         );
     }
 
+    /// A block of chunks of these lengths, a run among them, into pages of any size: by the run as one by one.
+    fn pages_by(lengths: &[usize], room: usize, by_run: bool) -> Vec<(u32, Vec<u8>)> {
+        let format = Format::phase2(1).unwrap();
+        let mut memory = vec![0; format.block_bytes];
+        let mut block = Vec::new();
+        let mut encoder = Encoder::new(format, Elink::new(7), &mut memory).unwrap();
+        for (at, length) in lengths.iter().enumerate() {
+            let chunk = vec![u8::try_from(at % 256).unwrap(); *length];
+            encoder.chunk(&chunk, Flags::default(), &mut |full: &[u8]| {
+                block.extend_from_slice(full);
+            });
+        }
+        encoder.timeout(&mut |full: &[u8]| block.extend_from_slice(full));
+        let block = &block[..format.block_bytes];
+        let mut found_room = vec![Subchunk::default(); most_subchunks(format)];
+        let (_, found) = subchunks(format, block, &mut found_room).unwrap();
+        let (mut pages, mut page) = (Vec::new(), vec![0; room]);
+        let mut writer = PageWriter::default();
+        let mut at = 0;
+        while at < found.len() {
+            let run = Run::at_the_beginning_of(&found[at..]).filter(|_| by_run);
+            let pushed = run.map_or(0, |run| writer.push_run(&mut page, 9, block, &run));
+            at += pushed;
+            if pushed > 0 {
+                continue;
+            }
+            let range = found[at].range();
+            if writer.push(
+                &mut page,
+                9,
+                Status::default(),
+                block,
+                range.start,
+                range.len(),
+            ) {
+                at += 1;
+            } else {
+                pages.push((writer.count(), page[..writer.used()].to_vec()));
+                writer = PageWriter::default();
+            }
+        }
+        pages.push((writer.count(), page[..writer.used()].to_vec()));
+        pages
+    }
+
     proptest! {
+        #[test]
+        fn a_run_makes_the_pages_of_its_chunks_one_by_one(
+            lengths in prop::collection::vec(prop_oneof![Just(24_usize), Just(26), 0..100_usize], 1..40), room in 1100..3000_usize,
+        ) {
+            prop_assert_eq!(pages_by(&lengths, room, true), pages_by(&lengths, room, false));
+        }
+
+        #[test]
+        fn messages_that_are_taken_as_alike_are_those_one_by_one(
+            messages in prop::collection::vec((0..2_u64, 0..2_u8, prop_oneof![Just(24_usize), 0..30_usize]), 1..60), most in 1..40_usize,
+        ) {
+            let owned: Vec<Owned> = messages.iter().map(|(tag, status, length)| (*tag, *status, vec![7; *length])).collect();
+            let (page, _) = write(&owned, 4096);
+            let wanted: Vec<Owned> = Messages::new(&page)
+                .map(|message| message.unwrap())
+                .map(|message| (message.tag, message.status.0, message.payload.to_vec()))
+                .collect();
+            let (mut found, mut left) = (Vec::new(), Messages::new(&page));
+            while let Some(message) = left.next() {
+                let message = message.unwrap();
+                found.push((message.tag, message.status.0, message.payload.to_vec()));
+                let length = message.payload.len();
+                let (count, bytes) = left.take_alike(most);
+                prop_assert!(count <= most && bytes.starts_with(message.payload));
+                for at in 1..=count {
+                    found.push((message.tag, 0, bytes[at * (length + 4)..][..length].to_vec()));
+                }
+            }
+            prop_assert_eq!(found, wanted);
+        }
+
         #[test]
         fn what_fits_is_read_back(
             messages in proptest::collection::vec((0..3_u64, 0..3_u8, proptest::collection::vec(any::<u8>(), 0..60)), 0..60),

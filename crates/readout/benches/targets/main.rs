@@ -1,8 +1,9 @@
-//! The speed targets: `cargo bench -p daqmeter-readout [-- SECONDS]`.
+//! The speed targets: `cargo bench -p daqmeter-readout [-- GROUP... SECONDS]`; groups are `decode`, `check`, `threads`, `parts`,
+//! `instances`, `idle`, `rates` and `files`, all of them where none is named.
 //!
 //! Both sides of each ratio are sampled in turn. Placement: the reader, and everything that has one thread, on the last CPU allowed; the
-//! receiver on the first one. Chains run for so many seconds [10]. Prints medians; judges nothing and fails nothing, because shared
-//! machines are noisy.
+//! receiver on the first one. Chains of `rates` run for so many seconds [10]. Prints medians; judges nothing and fails nothing, because
+//! shared machines are noisy.
 
 #![allow(
     clippy::print_stdout,
@@ -24,9 +25,12 @@ use daqmeter_sys::{affinity, clock, cpu_time, wait};
 
 use by_hand::{Done, Placement};
 
-#[path = "../tests/readout/by_hand.rs"]
+#[path = "../../tests/readout/by_hand.rs"]
 #[allow(dead_code, reason = "tests look at more of it")]
 mod by_hand;
+mod checking;
+mod parts;
+mod turns;
 
 fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
@@ -236,20 +240,7 @@ fn idle(cpus: (u32, u32)) {
     );
 }
 
-fn main() {
-    let time = std::env::args()
-        .find_map(|argument| argument.parse().ok())
-        .unwrap_or(10);
-    let time = Duration::from_secs(time);
-    let allowed = affinity::allowed_cpus().unwrap();
-    let cpus = (*allowed.last().unwrap(), allowed[0]);
-    affinity::pin_to(cpus.0).unwrap();
-    println!("reader on CPU {}, receiver on CPU {}", cpus.0, cpus.1);
-    decode("gbt", 256 << 10);
-    decode("gbt", 64 << 20);
-    decode("full", 64 << 20);
-    decode("full", 512 << 20);
-    idle(cpus);
+fn rates(cpus: (u32, u32), time: Duration) {
     // A look at the ring every millisecond: waking up costs 20 us on a virtual machine.
     let slow_poll = |scenario: &mut Scenario| scenario.reader.poll = Nanos(1_000_000);
     rate(
@@ -268,8 +259,55 @@ fn main() {
         let zenoh = |scenario: &mut Scenario| scenario.publish.transport = "zenoh".to_owned();
         rate("gbt", 1.2e6, zenoh, cpus, time, "1200 kHz, lost 0, BUSY 0");
     }
+}
+
+fn files(cpu: u32) {
     // Two threads: the one that reads ahead may be anywhere.
     affinity::unpin();
     checker("gbt", 3_000_000);
     checker("full", 2_000_000);
+    affinity::pin_to(cpu).unwrap();
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let time = words
+        .iter()
+        .find_map(|word| word.parse().ok())
+        .unwrap_or(10);
+    let time = Duration::from_secs(time);
+    let is_group = |word: &&String| !word.starts_with('-') && word.parse::<u64>().is_err();
+    let named: Vec<&String> = words.iter().filter(is_group).collect();
+    let is_wanted = |group: &str| named.is_empty() || named.iter().any(|name| *name == group);
+    let allowed = affinity::allowed_cpus().unwrap();
+    let cpus = (*allowed.last().unwrap(), allowed[0]);
+    affinity::pin_to(cpus.0).unwrap();
+    println!("reader on CPU {}, receiver on CPU {}", cpus.0, cpus.1);
+    let group = |name: &str, work: &mut dyn FnMut()| {
+        if is_wanted(name) {
+            println!("{name}");
+            work();
+        }
+    };
+    group("decode", &mut || {
+        decode("gbt", 256 << 10);
+        decode("gbt", 64 << 20);
+        decode("full", 64 << 20);
+        decode("full", 512 << 20);
+    });
+    group("check", &mut || checking::levels("gbt", 64 << 20, cpus.0));
+    group("threads", &mut || {
+        checking::threads("gbt", 64 << 20, cpus.0);
+    });
+    group("parts", &mut || {
+        parts::chain_and_parts(1.0e6, cpus);
+        parts::chain_and_parts(2.0e6, cpus);
+    });
+    group("instances", &mut || {
+        parts::instances(1.0e6, cpus);
+        parts::instances(2.0e6, cpus);
+    });
+    group("idle", &mut || idle(cpus));
+    group("rates", &mut || rates(cpus, time));
+    group("files", &mut || files(cpus.0));
 }

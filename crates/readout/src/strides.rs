@@ -1,0 +1,57 @@
+//! Fragments in a row that are compared with the one before all at once.
+
+use daqmeter_kernels::Similar;
+
+/// Fragments in a row from which on they are compared all at once: what that takes is prepared for each of their lengths.
+pub(crate) const MIN_ALIKE: usize = 8;
+/// Bytes of them that can be compared at once: the longest block.
+pub(crate) const MAX_ALIKE_BYTES: usize = 16 << 10;
+
+/// Comparisons for the lengths that came last.
+#[derive(Debug, Default)]
+pub(crate) struct Strides {
+    known: Vec<Similar>,
+    next: usize,
+}
+
+impl Strides {
+    /// Lengths that are known at a time.
+    const MOST: usize = 8;
+    /// Where in a fragment its counter is.
+    const COUNTER: usize = 3;
+
+    /// The comparison of fragments that begin every `stride` bytes.
+    #[inline]
+    pub(crate) fn of(&mut self, stride: usize) -> &Similar {
+        let known = self.known.iter().position(|one| one.stride() == stride);
+        let at = known.unwrap_or_else(|| self.learn(stride));
+        &self.known[at]
+    }
+
+    fn learn(&mut self, stride: usize) -> usize {
+        let similar = Similar::new(stride, Strides::COUNTER, MAX_ALIKE_BYTES);
+        if self.known.len() < Strides::MOST {
+            self.known.push(similar);
+            return self.known.len() - 1;
+        }
+        let at = self.next;
+        self.known[at] = similar;
+        self.next = (at + 1) % Strides::MOST;
+        at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lengths_that_came_last_are_known() {
+        let mut strides = Strides::default();
+        for stride in 28..28 + 3 * Strides::MOST {
+            assert_eq!(strides.of(stride).stride(), stride);
+            assert_eq!(strides.of(28.max(stride - 3)).stride(), 28.max(stride - 3));
+        }
+        assert_eq!(strides.known.len(), Strides::MOST);
+    }
+}

@@ -1,0 +1,362 @@
+//! The subchunks of a block, from its end backwards. No length is trusted.
+
+use super::block::{BlockError, Format, HEADER_BYTES, Header, Kind, Trailer, TrailerWidth};
+
+/// Most subchunks that a block of the format can hold: all empty.
+pub const fn most_subchunks(format: Format) -> usize {
+    format.body_bytes() / format.trailer.bytes()
+}
+
+/// Where a subchunk lies in its block, and its trailer as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Subchunk {
+    word: u32,
+    begin: u16,
+    narrow: bool,
+}
+
+impl Subchunk {
+    /// The trailer.
+    #[inline]
+    pub fn trailer(&self) -> Trailer {
+        Trailer::of_word(
+            self.word,
+            if self.narrow {
+                TrailerWidth::W16
+            } else {
+                TrailerWidth::W32
+            },
+        )
+    }
+
+    /// A whole chunk and nothing wrong with it: by far the most.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        is_plain(self.word, self.narrow)
+    }
+
+    /// Its length, where it is plain.
+    #[inline]
+    pub(super) fn plain_length(&self) -> usize {
+        (self.word & if self.narrow { 0x3FF } else { 0xFFFF }) as usize
+    }
+
+    /// The trailer as it is.
+    #[cfg(test)]
+    pub(super) fn word(&self) -> u32 {
+        self.word
+    }
+
+    /// Where in the block its payload begins.
+    #[inline]
+    pub fn begin(&self) -> usize {
+        usize::from(self.begin)
+    }
+
+    /// The payload's place in the block; empty where there is none.
+    #[inline]
+    pub fn range(&self) -> core::ops::Range<usize> {
+        let trailer = self.trailer();
+        let begin = usize::from(self.begin);
+        begin
+            ..begin
+                + if trailer.carries_data() {
+                    usize::from(trailer.length)
+                } else {
+                    0
+                }
+    }
+}
+
+/// Whole chunks of one length with nothing wrong, one after the other in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    first: Subchunk,
+    /// How many.
+    pub count: usize,
+    /// Bytes from one to the next.
+    pub stride: usize,
+}
+
+impl Run {
+    /// The run that these subchunks begin with. None where the first of them is no such chunk.
+    #[inline]
+    pub fn at_the_beginning_of(subchunks: &[Subchunk]) -> Option<Run> {
+        let first = *subchunks.first().filter(|first| first.is_plain())?;
+        let is_next = |next: &&Subchunk| next.word == first.word;
+        Some(Run {
+            first,
+            count: subchunks.iter().take_while(is_next).count(),
+            stride: subchunks
+                .get(1)
+                .map_or(0, |next| next.begin() - first.begin()),
+        })
+    }
+
+    /// Where in the block the payload of the first one begins.
+    #[inline]
+    pub fn begin(&self) -> usize {
+        self.first.begin()
+    }
+
+    /// Bytes of each payload.
+    #[inline]
+    pub fn length(&self) -> usize {
+        self.first.plain_length()
+    }
+
+    /// The first of them.
+    #[inline]
+    pub fn first(&self) -> Subchunk {
+        self.first
+    }
+
+    /// Without so many at its beginning, as many as it has at most.
+    #[inline]
+    #[must_use]
+    pub fn skip(self, skipped: usize) -> Run {
+        let begin = self.begin() + skipped * self.stride;
+        Run {
+            first: Subchunk {
+                begin: u16::try_from(begin).expect("a block has at most 16 KiB"),
+                ..self.first
+            },
+            count: self.count - skipped,
+            stride: self.stride,
+        }
+    }
+}
+
+/// The subchunks of a block in their order, where those of a run are given as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts<'room> {
+    /// Before the run; all where there is none.
+    pub before: &'room [Subchunk],
+    /// The run.
+    pub run: Option<Run>,
+    /// Behind it.
+    pub behind: &'room [Subchunk],
+}
+
+/// Finds the subchunks of a block, from its end backwards, and returns them in their order: the last ones of `room`.
+///
+/// # Errors
+/// When the bytes are not a block of the format, or a trailer cannot be: then nothing in the block can be relied on.
+#[inline]
+pub fn subchunks<'room>(
+    format: Format,
+    block: &[u8],
+    room: &'room mut [Subchunk],
+) -> Result<(Header, &'room [Subchunk]), BlockError> {
+    let header = header(format, block)?;
+    // One loop per width: this is the reader's hot loop.
+    let walked = match format.trailer {
+        TrailerWidth::W32 => walk::<4, true>(block, room)?,
+        TrailerWidth::W16 => walk::<2, true>(block, room)?,
+    };
+    Ok((header, &room[walked.first..]))
+}
+
+/// The same, but the chunks of a run are not written one by one: for whoever takes them as one.
+///
+/// # Errors
+/// As [`subchunks`].
+#[inline]
+pub fn parts<'room>(
+    format: Format,
+    block: &[u8],
+    room: &'room mut [Subchunk],
+) -> Result<(Header, Parts<'room>), BlockError> {
+    let header = header(format, block)?;
+    let walked = match format.trailer {
+        TrailerWidth::W32 => walk::<4, false>(block, room)?,
+        TrailerWidth::W16 => walk::<2, false>(block, room)?,
+    };
+    let (before, behind) = room[walked.first..].split_at(walked.behind - walked.first);
+    let parts = Parts {
+        before,
+        run: walked.run,
+        behind,
+    };
+    Ok((header, parts))
+}
+
+#[inline]
+fn header(format: Format, block: &[u8]) -> Result<Header, BlockError> {
+    if block.len() != format.block_bytes {
+        return Err(BlockError::Size {
+            found: block.len(),
+            wanted: format.block_bytes,
+        });
+    }
+    let header = Header::parse([block[0], block[1], block[2], block[3]]);
+    if header.magic != format.magic {
+        return Err(BlockError::Magic(header.magic));
+    }
+    Ok(header)
+}
+
+/// A run begins with the first chunks from a block's end, where a part of a chunk may come before it.
+const FIRST_FEW: usize = 3;
+
+/// Where in the room the first subchunk is, and the first behind the run.
+struct Walked {
+    first: usize,
+    behind: usize,
+    run: Option<Run>,
+}
+
+/// Fills the room from its end, with the chunks of a run where they are wanted.
+#[inline]
+fn walk<const TRAILER: usize, const WITH_RUN: bool>(
+    block: &[u8],
+    room: &mut [Subchunk],
+) -> Result<Walked, BlockError> {
+    let (mut end, mut place) = (block.len(), room.len());
+    let (mut before, mut run, mut behind) = (0, None, place);
+    for _ in 0..FIRST_FEW {
+        if end <= HEADER_BYTES {
+            break;
+        }
+        let (word, stride) = step::<TRAILER>(block, room, &mut end, &mut place)?;
+        // Twice the same, so probably again: counted first, where a trailer is loaded before the one behind it has arrived.
+        if word == core::mem::replace(&mut before, word) && is_plain(word, TRAILER == 2) {
+            let mut found = run_before::<TRAILER>(block, word, end, stride);
+            end = end.wrapping_sub(found.count.wrapping_mul(stride));
+            if WITH_RUN {
+                let behind = place;
+                place = place.checked_sub(found.count).ok_or(BlockError::Room)?;
+                note_run(&mut room[place..behind], &found);
+            } else {
+                // The two that were found one by one belong to it.
+                (place, found.count) = (place + 2, found.count + 2);
+            }
+            (run, behind) = (Some(found), place);
+            break;
+        }
+    }
+    // Blocks of few chunks are bound by the number of instructions: what looks for runs here, too, costs them a fifth.
+    while end > HEADER_BYTES {
+        step::<TRAILER>(block, room, &mut end, &mut place)?;
+    }
+    Ok(Walked {
+        first: place,
+        behind,
+        run,
+    })
+}
+
+/// The chunks before `end` that are whole and end with this trailer.
+#[inline(always)]
+fn run_before<const TRAILER: usize>(block: &[u8], word: u32, end: usize, stride: usize) -> Run {
+    let pieces = block[HEADER_BYTES..end].rchunks(stride);
+    let is_next =
+        |piece: &&[u8]| piece.len() == stride && word_before::<TRAILER>(piece, stride) == word;
+    let count = pieces.take_while(is_next).count();
+    let begin = end.wrapping_sub(count.wrapping_mul(stride));
+    Run {
+        first: Subchunk {
+            word,
+            begin: u16::try_from(begin).expect("a block has at most 16 KiB"),
+            narrow: TRAILER == 2,
+        },
+        count,
+        stride,
+    }
+}
+
+/// Writes the chunks of a run, in their order.
+#[inline(always)]
+fn note_run(room: &mut [Subchunk], run: &Run) {
+    // Below the block's 16 KiB, all of them.
+    #[allow(clippy::cast_possible_truncation, reason = "within a block")]
+    let stride = run.stride as u16;
+    let mut begin = run.first.begin;
+    for place in room {
+        *place = Subchunk { begin, ..run.first };
+        begin = begin.wrapping_add(stride);
+    }
+}
+
+/// Finds the next subchunk from the end; returns its trailer and its bytes, those of the trailer among them.
+#[inline(always)]
+fn step<const TRAILER: usize>(
+    block: &[u8],
+    room: &mut [Subchunk],
+    end: &mut usize,
+    place: &mut usize,
+) -> Result<(u32, usize), BlockError> {
+    let word = word_before::<TRAILER>(block, *end);
+    let stride = extent::<TRAILER>(word, *end)?.wrapping_add(TRAILER);
+    *end = end.wrapping_sub(stride);
+    note::<TRAILER>(room, place, word, *end)?;
+    Ok((word, stride))
+}
+
+/// Bytes that the subchunk whose trailer ends at `end` takes before its trailer.
+///
+/// Ends are whole trailers from the block's end on, which the extents keep: no difference is negative, and no sum leaves the block.
+/// Checking each of them for overflow costs a tenth of the loop; a wrong one would still be caught by the slices' bounds.
+#[inline(always)]
+fn extent<const TRAILER: usize>(word: u32, end: usize) -> Result<usize, BlockError> {
+    let width = if TRAILER == 4 {
+        TrailerWidth::W32
+    } else {
+        TrailerWidth::W16
+    };
+    let at = end.wrapping_sub(TRAILER);
+    let padded = |length: u16| usize::from(length).wrapping_add(TRAILER - 1) & !(TRAILER - 1);
+    // By far the most are whole chunks with nothing wrong.
+    let plain = is_plain(word, TRAILER == 2);
+    let trailer = Trailer::of_word(word, width);
+    let extent = match trailer.kind {
+        _ if plain => padded(trailer.length),
+        Kind::Null | Kind::OutOfBand => 0,
+        Kind::Undefined => return Err(BlockError::Undefined { at }),
+        // A timeout's bytes are skipped even where they are not data.
+        _ => padded(trailer.length),
+    };
+    if extent > at.saturating_sub(HEADER_BYTES) {
+        return Err(BlockError::Length {
+            at,
+            length: trailer.length,
+        });
+    }
+    Ok(extent)
+}
+
+/// Writes the next subchunk from the end into the room.
+#[inline(always)]
+fn note<const TRAILER: usize>(
+    room: &mut [Subchunk],
+    place: &mut usize,
+    word: u32,
+    begin: usize,
+) -> Result<(), BlockError> {
+    *place = place.checked_sub(1).ok_or(BlockError::Room)?;
+    room[*place] = Subchunk {
+        word,
+        begin: u16::try_from(begin).expect("a block has at most 16 KiB"),
+        narrow: TRAILER == 2,
+    };
+    Ok(())
+}
+
+/// The trailer that ends at `end`: one load, by single bytes it is four.
+#[inline]
+fn word_before<const TRAILER: usize>(block: &[u8], end: usize) -> u32 {
+    let bytes = &block[end.wrapping_sub(TRAILER)..end];
+    match TRAILER {
+        4 => u32::from_le_bytes(bytes.try_into().expect("four bytes")),
+        _ => u32::from(u16::from_le_bytes(bytes.try_into().expect("two bytes"))),
+    }
+}
+
+/// Whether a trailer is that of a whole chunk with nothing wrong.
+#[inline]
+fn is_plain(word: u32, narrow: bool) -> bool {
+    match narrow {
+        true => word >> 10 == 3 << 3,
+        false => word >> 25 == 3 << 4,
+    }
+}
