@@ -47,6 +47,7 @@ mod tcp;
 mod traffic;
 pub mod trials;
 mod udp;
+mod waits;
 mod worker;
 
 pub use definition::Path;
