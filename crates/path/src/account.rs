@@ -1,13 +1,8 @@
 //! Where the time of one thread goes. A wait is timed only when there is one: a thread that never waits reads no clock for it.
-//!
-//! Of each wait the length is measured. What else it costs (CPU time, time on the run queue) is measured of some waits drawn at
-//! random, because reading that takes more than a microsecond: see `waits.rs`.
 
 use daqmeter_record::path::PathThread;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::cpu_time::ThreadTimes;
-
-use crate::waits::{Cost, Waits};
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug)]
@@ -33,10 +28,12 @@ struct Moment {
 pub(crate) struct Account {
     times: ThreadTimes,
     begin: Moment,
-    /// CPU time of reading the CPU time, which is no part of a wait.
-    reading_ns: u64,
-    /// By side.
-    waits: [Waits; 3],
+    input_ns: u64,
+    output_ns: u64,
+    due_ns: u64,
+    due_cpu_ns: u64,
+    /// CPU time and run-queue delay within the waits.
+    waiting: Moment,
     pub(crate) blocks: u64,
 }
 
@@ -45,82 +42,51 @@ impl Account {
     pub(crate) fn begin() -> Account {
         let times = ThreadTimes::of_this_thread();
         Account {
-            reading_ns: reading_ns(&times),
             begin: moment(&times),
             times,
-            waits: Default::default(),
+            input_ns: 0,
+            output_ns: 0,
+            due_ns: 0,
+            due_cpu_ns: 0,
+            waiting: Moment::default(),
             blocks: 0,
         }
     }
 
     /// Waits, and books the time.
     pub(crate) fn wait<T>(&mut self, side: Side, work: impl FnOnce() -> T) -> T {
-        let waits = &mut self.waits[side as usize];
-        let before = waits.is_looked_at().then(|| before(&self.times));
-        let begin_ns = monotonic_ns();
+        let before = moment(&self.times);
         let done = work();
-        let now_ns = monotonic_ns();
-        let wall_ns = now_ns - begin_ns;
-        let cost = before.map(|before| after(&self.times).since(before, self.reading_ns));
-        waits.book(wall_ns, cost, now_ns - self.begin.wall_ns);
+        let passed = moment(&self.times).since(before);
+        match side {
+            Side::Input => self.input_ns += passed.wall_ns,
+            Side::Output => self.output_ns += passed.wall_ns,
+            Side::Due => {
+                self.due_ns += passed.wall_ns;
+                self.due_cpu_ns += passed.cpu_ns;
+            }
+        }
+        self.waiting.cpu_ns += passed.cpu_ns;
+        let delay_ns = self.waiting.delay_ns.unwrap_or(0);
+        self.waiting.delay_ns = passed.delay_ns.map(|more| delay_ns + more);
         done
     }
 
     /// Closes the account.
     pub(crate) fn end(&self, thread: PathThread) -> PathThread {
         let all = moment(&self.times).since(self.begin);
-        let [input, output, due] = &self.waits;
-        let costs = self.waits.each_ref().map(Waits::cost);
-        let waiting = Cost {
-            cpu_ns: costs.iter().map(|cost| cost.cpu_ns).sum(),
-            delay_ns: costs.iter().map(|cost| cost.delay_ns).sum(),
-        };
         shares(
             all,
-            waiting,
+            self.waiting,
             PathThread {
                 blocks: self.blocks,
-                input_ns: input.wall_ns(),
-                output_ns: output.wall_ns(),
-                due_ns: due.wall_ns(),
-                due_cpu_ns: costs[2].cpu_ns,
+                input_ns: self.input_ns,
+                output_ns: self.output_ns,
+                due_ns: self.due_ns,
+                due_cpu_ns: self.due_cpu_ns,
                 ..thread
             },
         )
-    }
-}
-
-/// Readings of the CPU time for what one of them takes.
-const READINGS: usize = 4;
-
-/// The fastest of some: nothing disturbed it.
-fn reading_ns(times: &ThreadTimes) -> u64 {
-    let readings: [u64; READINGS] = std::array::from_fn(|_| times.cpu_ns());
-    let taken = readings.windows(2).map(|pair| pair[1] - pair[0]);
-    taken.min().unwrap_or(0)
-}
-
-/// Costs up to now, the CPU time last: reading the others is no part of what follows.
-fn before(times: &ThreadTimes) -> Cost {
-    let delay_ns = times.delay_ns().unwrap_or(0);
-    let cpu_ns = times.cpu_ns();
-    Cost { cpu_ns, delay_ns }
-}
-
-/// The same, the CPU time first.
-fn after(times: &ThreadTimes) -> Cost {
-    let cpu_ns = times.cpu_ns();
-    let delay_ns = times.delay_ns().unwrap_or(0);
-    Cost { cpu_ns, delay_ns }
-}
-
-impl Cost {
-    fn since(self, before: Cost, reading_ns: u64) -> Cost {
-        let cpu_ns = self.cpu_ns.saturating_sub(before.cpu_ns);
-        Cost {
-            cpu_ns: cpu_ns.saturating_sub(reading_ns),
-            delay_ns: self.delay_ns.saturating_sub(before.delay_ns),
-        }
     }
 }
 
@@ -144,13 +110,14 @@ impl Moment {
 }
 
 /// Divides all the time of a thread whose waits are known: what was neither on a CPU, nor waiting, nor on a run queue, was elsewhere.
-fn shares(all: Moment, waiting: Cost, thread: PathThread) -> PathThread {
+fn shares(all: Moment, waiting: Moment, thread: PathThread) -> PathThread {
     let busy_ns = all.cpu_ns.saturating_sub(waiting.cpu_ns);
     let waits_ns = thread.input_ns + thread.output_ns + thread.due_ns;
     let rest_ns = all.wall_ns.saturating_sub(busy_ns + waits_ns);
+    let in_waits_ns = waiting.delay_ns.unwrap_or(0);
     let preempted_ns = all
         .delay_ns
-        .map(|delay_ns| delay_ns.saturating_sub(waiting.delay_ns).min(rest_ns));
+        .map(|delay_ns| delay_ns.saturating_sub(in_waits_ns).min(rest_ns));
     PathThread {
         wall_ns: all.wall_ns,
         busy_ns,
@@ -172,9 +139,10 @@ mod tests {
             cpu_ns: 500,
             delay_ns: Some(180),
         };
-        let waiting = Cost {
+        let waiting = Moment {
+            wall_ns: 0,
             cpu_ns: 40,
-            delay_ns: 60,
+            delay_ns: Some(60),
         };
         let waits = PathThread {
             input_ns: 150,
@@ -197,7 +165,7 @@ mod tests {
             cpu_ns: 500,
             delay_ns: None,
         };
-        let thread = shares(all, Cost::default(), PathThread::default());
+        let thread = shares(all, Moment::default(), PathThread::default());
         assert_eq!((thread.preempted_ns, thread.elsewhere_ns), (None, 500));
     }
 

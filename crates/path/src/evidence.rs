@@ -120,7 +120,7 @@ const MAX_STRETCH: f64 = 1.5;
 const USED_OFF: f64 = 0.1;
 /// No resource that is used less than this is a limit.
 pub(crate) const MIN_USED: f64 = 0.8;
-/// A resource that no part moves is used up where its whole interval is above this.
+/// A resource that no part moves, and a CPU, is used up where its whole interval is above this.
 const USED_UP: f64 = 0.9;
 /// What one observation says against an explanation at most: one that was disturbed does not decide alone.
 const MAX_AGAINST: f64 = 8.0;
@@ -220,17 +220,36 @@ impl Evidence<'_> {
     /// By which factor added work takes longer on a resource that limits: what keeps it from working all of its time, such as others
     /// on its CPU, grows with it.
     fn stretch(&self, limit: usize) -> f64 {
+        let used = self.used[limit].used;
+        let all = match self.used[limit].what {
+            What::Threads { .. } => self.occupied(limit).mean.min(1.0),
+            _ => 1.0,
+        };
+        (all / used.mean.max(f64::MIN_POSITIVE)).clamp(1.0, MAX_STRETCH)
+    }
+
+    /// Share of the time in which a resource takes no more. Threads that wait for a CPU that is used up itself are not the limit: the
+    /// CPU is.
+    fn occupied(&self, at: usize) -> Interval {
         let Used {
             what,
             used,
             occupied,
             ..
-        } = &self.used[limit];
-        let all = match what {
-            What::Threads { .. } => occupied.mean.min(1.0),
-            _ => 1.0,
-        };
-        (all / used.mean.max(f64::MIN_POSITIVE)).clamp(1.0, MAX_STRETCH)
+        } = &self.used[at];
+        match what {
+            What::Threads { element, .. } if !self.is_cpu_used_up(*element) => *occupied,
+            _ => *used,
+        }
+    }
+
+    /// Whether CPUs that an element works on are busy all of their time.
+    fn is_cpu_used_up(&self, element: usize) -> bool {
+        let mut all = self.resources.iter().zip(self.used);
+        all.any(|(resource, used)| {
+            let is_cpu = matches!(resource.what, What::Cpu(_) | What::AllCpus);
+            is_cpu && resource.uses.contains_key(&element) && used.used.low > USED_UP
+        })
     }
 
     /// What a part needs of its own threads, as a share of the time per block.
@@ -268,10 +287,7 @@ impl Evidence<'_> {
     }
 
     fn against_limit(&self, at: usize) -> f64 {
-        let used = match self.used[at].what {
-            What::Threads { .. } => self.used[at].occupied,
-            _ => self.used[at].used,
-        };
+        let used = self.occupied(at);
         let idle = 1.0 - used.mean.min(1.0);
         let used = against(idle / used.deviation().hypot(USED_OFF));
         used + self.slopes_against(&self.expected(at))
@@ -404,6 +420,19 @@ mod tests {
         ];
         assert_eq!(limit(&answer(&rows, 0.25)).unwrap(), What::AllCpus.text());
         assert_eq!(answer(&rows, 3.0), Answer::CannotTell);
+    }
+
+    #[test]
+    fn threads_that_wait_for_a_cpu_that_is_used_up_are_not_the_limit() {
+        // As much work as two CPUs do; some of the threads never wait for a block.
+        let rows = [
+            (0.1, 0.0, 0.4),
+            (0.62, 0.38, 0.75),
+            (0.58, 0.4, 0.7),
+            (0.6, 0.4, 0.65),
+            (0.1, 0.0, 0.4),
+        ];
+        assert_eq!(limit(&answer(&rows, 0.1)).unwrap(), What::AllCpus.text());
     }
 
     #[test]

@@ -47,7 +47,6 @@ mod tcp;
 mod traffic;
 pub mod trials;
 mod udp;
-mod waits;
 mod worker;
 
 pub use definition::Path;
