@@ -21,13 +21,18 @@ pub fn order(host: &Host) -> Vec<u32> {
     cpus
 }
 
-/// A CPU for each thread, from how long each is busy for a block of the whole: neighbours side by side where each has a core, else the
-/// busiest thread first, each on the CPU with the least work, that of the CPU's core counted.
+/// How many threads may each have a core of its own.
+pub fn cores(host: &Host) -> usize {
+    let cpus = host.allowed_cpus.iter();
+    cpus.filter(|&&cpu| rank(host, cpu) == 0).count()
+}
+
+/// A CPU for each thread, from how long each is busy for a block of the whole: neighbours side by side where each has a core, the
+/// busiest ones on fast cores; else the busiest thread first, each on the CPU with the least work, that of the CPU's core counted.
 pub fn spread(host: &Host, busy_ns: &[f64]) -> Vec<u32> {
     let order = order(host);
-    let cores = order.iter().filter(|&&cpu| rank(host, cpu) == 0).count();
-    if busy_ns.len() <= cores {
-        return order[..busy_ns.len()].to_vec();
+    if busy_ns.len() <= cores(host) {
+        return side_by_side(host, &order[..busy_ns.len()], busy_ns);
     }
     let mut threads: Vec<usize> = (0..busy_ns.len()).collect();
     threads.sort_by(|&a, &b| busy_ns[b].total_cmp(&busy_ns[a]));
@@ -51,6 +56,21 @@ pub fn spread(host: &Host, busy_ns: &[f64]) -> Vec<u32> {
         placed[thread] = order[at];
     }
     placed
+}
+
+/// A CPU for each of as many threads, in their order; where some of the CPUs are slower, the busiest threads get the others.
+fn side_by_side(host: &Host, cpus: &[u32], busy_ns: &[f64]) -> Vec<u32> {
+    let is_slow = |cpu: &&u32| host.slower_cpus.contains(cpu);
+    let (slow, fast): (Vec<&u32>, Vec<&u32>) = cpus.iter().partition(is_slow);
+    let mut busiest: Vec<usize> = (0..busy_ns.len()).collect();
+    busiest.sort_by(|&a, &b| busy_ns[b].total_cmp(&busy_ns[a]));
+    let on_fast = &busiest[..fast.len()];
+    let (mut fast, mut slow) = (fast.into_iter(), slow.into_iter());
+    let cpu = |thread: usize| match on_fast.contains(&thread) {
+        true => fast.next(),
+        false => slow.next(),
+    };
+    (0..busy_ns.len()).filter_map(cpu).copied().collect()
 }
 
 /// How many CPUs of the same core come before this one, the last one first.
@@ -180,6 +200,20 @@ mod tests {
         // The order in which CPUs are numbered does it.
         let last_first = [7, 6, 5, 4];
         assert!(shares_a_core_needlessly(&hosts[2], &last_first));
+    }
+
+    #[test]
+    fn the_busiest_threads_get_the_fast_cores() {
+        let hybrid = Host {
+            slower_cpus: vec![4, 5],
+            ..host(6, &[&[0, 1], &[2, 3]], &[&[0, 1, 2, 3, 4, 5]])
+        };
+        assert_eq!(cores(&hybrid), 4);
+        assert_eq!(spread(&hybrid, &[1.0, 9.0, 2.0, 8.0]), [5, 3, 4, 1]);
+        assert_eq!(spread(&hybrid, &[1.0, 9.0]), [3, 1]);
+        // As many as there are in all are fast: neighbours stay side by side.
+        let equal = host(3, &[], &[&[0, 1, 2]]);
+        assert_eq!(spread(&equal, &[1.0, 9.0, 2.0]), [2, 1, 0]);
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! Random paths of 3 to 6 elements get a limit that is known because it was put there: a stage of `work` or `wait`, with one or two
 //! threads, work in several stages on too few CPUs, all threads on one CPU. For each the table says which limit was put there, which was
 //! named, the predicted and the real gain of taking it out, and the largest rate that was predicted from runs below it, beside the rate of
-//! free runs and that which a search for the largest one without loss finds (as `path run --max`). Judges nothing: the sums at the end
-//! are for the record.
+//! free runs and that which a search for the largest one without loss finds (as `path run --max`). The real gain and the search are
+//! measured twice: how far both lie apart bounds how good a prediction can be. Judges nothing: the sums at the end are for the record.
 
 #![allow(
     clippy::print_stdout,
@@ -275,6 +275,10 @@ struct Came {
     rate: f64,
     /// Predicted rate over the largest without loss, less one; none where none was found.
     highest: Option<f64>,
+    /// The real gain measured once more over the first, less one: no prediction can be better than that.
+    gain_again: Option<f64>,
+    /// The same of a second search for the largest rate without loss.
+    highest_again: Option<f64>,
     /// Whether others used the CPUs, too.
     is_disturbed: bool,
 }
@@ -285,14 +289,16 @@ impl Came {
         let is = |so: bool| f64::from(u8::from(so));
         let or_nan = |value: Option<f64>| value.unwrap_or(f64::NAN);
         format!(
-            "{} {} {} {} {} {} {}",
+            "{} {} {} {} {} {} {} {} {}",
             is(self.right),
             is(self.wrong),
             is(self.is_disturbed),
             or_nan(self.gain),
             or_nan(self.tried),
             self.rate,
-            or_nan(self.highest)
+            or_nan(self.highest),
+            or_nan(self.gain_again),
+            or_nan(self.highest_again)
         )
     }
 
@@ -301,7 +307,18 @@ impl Came {
             .split(' ')
             .map_while(|text| text.parse().ok())
             .collect();
-        let [right, wrong, is_disturbed, gain, tried, rate, highest] = numbers[..] else {
+        let [
+            right,
+            wrong,
+            is_disturbed,
+            gain,
+            tried,
+            rate,
+            highest,
+            gain_again,
+            highest_again,
+        ] = numbers[..]
+        else {
             return None;
         };
         let known = |value: f64| Some(value).filter(|value| !value.is_nan());
@@ -312,6 +329,8 @@ impl Came {
             tried: known(tried),
             rate,
             highest: known(highest),
+            gain_again: known(gain_again),
+            highest_again: known(highest_again),
             is_disturbed: is_disturbed > 0.0,
         })
     }
@@ -380,15 +399,21 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
     let rate = explained.block_ns.mean / predicted_ns - 1.0;
     let free_hz = 1e9 / explained.block_ns.mean;
     let off = |hz: f64| 1e9 / predicted_ns / hz - 1.0;
-    let few = with.highest_hz(free_hz)?.map(off);
+    let few = with.highest_hz(free_hz)?;
     let buffers = explained.room.wanted(BUFFERS, 1.0).min(MAX_BUFFERS);
+    let mut enough = bench.chain("room.toml", &case.text(Some(put_ns), buffers));
     let highest = match buffers > BUFFERS {
-        true => bench
-            .chain("room.toml", &case.text(Some(put_ns), buffers))
-            .highest_hz(free_hz)?
-            .map(off),
+        true => enough.highest_hz(free_hz)?,
         false => few,
     };
+    let real_again = match real {
+        Some(_) => Some(real_gain(&mut with, &mut without)?),
+        None => None,
+    };
+    let highest_again = enough.highest_hz(free_hz)?;
+    let again = |(second, first): (f64, f64)| second / first - 1.0;
+    let gain_again = real_again.zip(real).map(again);
+    let highest_again = highest_again.zip(highest).map(again);
     let named = match &explained.answer {
         Answer::Limit(what) => what.text(),
         Answer::NoSingle => "no single one".to_owned(),
@@ -403,7 +428,7 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
     let others = others.cpus();
     let is_disturbed = others > QUIET;
     let line = format!(
-        "{:<8} {:>4} KiB {:<18} {:<18} {:>5} {gains:<20} {:+6.1} %  {} buffers {}  {buffers} buffers {}{}",
+        "{:<8} {:>4} KiB {:<18} {:<18} {:>5} {gains:<20} {:+6.1} %  {} buffers {}  {buffers} buffers {}; again {} {}{}",
         format!("{:?}", case.put),
         case.block_kib,
         case.stages.join(" "),
@@ -411,8 +436,10 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
         explained.runs,
         rate * 100.0,
         BUFFERS,
-        shown(few),
-        shown(highest),
+        shown(few.map(off)),
+        shown(highest.map(off)),
+        shown(gain_again),
+        shown(highest_again),
         match is_disturbed {
             true => format!("  disturbed: others used {others:.2} CPUs"),
             false => String::new(),
@@ -428,7 +455,9 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
         gain: gain.map(|(gain, real)| gain.predicted.mean / real - 1.0),
         tried: tried.map(|(tried, real)| tried.mean / real - 1.0),
         rate,
-        highest,
+        highest: highest.map(off),
+        gain_again,
+        highest_again,
         is_disturbed,
     };
     Ok((came, line))
@@ -441,9 +470,10 @@ fn evidence(explained: &Explained) -> String {
     let used = |used: &Used| {
         let ns = used.least_ns.mean / explained.block_ns.mean;
         format!(
-            "\n    {}: used {}, with time to spare {ns:.2}",
+            "\n    {}: used {}, or waiting for a CPU {}, with time to spare {ns:.2}",
             used.what.text(),
-            interval(used.used)
+            interval(used.used),
+            interval(used.occupied)
         )
     };
     let slopes: String = explained.slopes.iter().map(slope).collect();
@@ -542,19 +572,25 @@ fn summary(name: &str, all: &[Came]) -> String {
         .collect();
     let rates: Vec<f64> = all.iter().map(|came| came.rate).collect();
     let highest: Vec<f64> = all.iter().filter_map(|came| came.highest).collect();
+    let gains_again: Vec<f64> = all.iter().filter_map(|came| came.gain_again).collect();
+    let highest_again: Vec<f64> = all.iter().filter_map(|came| came.highest_again).collect();
     format!(
         "{} cases, {name}: {right} limits named, {wrong} wrong, {} cannot tell\n\
          gain, predicted from demands against real: {}\n\
          gain, with the work left out against real: {}\n\
          gain as reported: {}\n\
+         real gain, measured twice, one against the other: {}\n\
          largest rate, predicted against free runs: {}\n\
-         largest rate, predicted against a search without loss: {}",
+         largest rate, predicted against a search without loss: {}\n\
+         search without loss, done twice, one against the other: {}",
         all.len(),
         all.len() - right - wrong,
         errors(&gains),
         errors(&tried),
         errors(&reported),
+        errors(&gains_again),
         errors(&rates),
-        errors(&highest)
+        errors(&highest),
+        errors(&highest_again)
     )
 }

@@ -341,6 +341,7 @@ impl<S: System> Rounds<'_, S> {
         let used = |(at, resource): (usize, &Resource)| Used {
             what: resource.what.clone(),
             used: self.used_share(at),
+            occupied: self.occupied_share(at),
             least_ns: self.least_ns(at),
         };
         self.free[0]
@@ -355,6 +356,13 @@ impl<S: System> Rounds<'_, S> {
     fn used_share(&self, at: usize) -> Interval {
         each(&self.free, |seen| {
             seen.resources[at].least_ns() / seen.block_ns
+        })
+    }
+
+    /// The same, with the time in which its threads wait for a CPU.
+    fn occupied_share(&self, at: usize) -> Interval {
+        each(&self.free, |seen| {
+            seen.resources[at].least_beside_others_ns() / seen.block_ns
         })
     }
 

@@ -15,6 +15,7 @@
 mod account;
 mod away;
 mod card;
+pub mod ceilings;
 mod chain;
 mod cut;
 mod definition;

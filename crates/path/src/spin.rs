@@ -64,7 +64,7 @@ impl Spin {
     }
 }
 
-fn steps(count: u64) {
+pub(crate) fn steps(count: u64) {
     let mut x = 1_u64;
     for _ in 0..count {
         x = black_box(x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1));

@@ -4,6 +4,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use daqmeter_harness::Fault;
+use daqmeter_path::ceilings::{self, Ceilings, Kind};
 use daqmeter_path::explain::{
     Answer, Explained, Interval, Load, Seen, Slope, System, Used, explain,
 };
@@ -17,6 +19,7 @@ use daqmeter_report::table::numbers_from;
 use super::ceiling::Ceiling;
 use super::limits;
 use super::max::{probe, probe_quietly, run_of};
+use super::placed::Placed;
 use super::run::{checked, loaded, request};
 use super::trying;
 use crate::arguments::{budget, duration};
@@ -32,9 +35,13 @@ ends of a socket. Runs with 20 % of work added to one part say what the whole fo
 resource that explains what was seen much better than all others is named; rounds go on until there is one or the budget\n\
 ends. \"No single one\" and \"cannot tell\" are answers. Runs at 80 % of the rate say what a block needs, from which the\n\
 largest rate is predicted, and whether blocks that were due had room. The gain is measured without the work of the limit\n\
-where that can be left out. With --try, changes are tried in turns with the path as it is: threads of the limit, CPUs by\n\
-topology, blocks of twice and half the size, stores around the caches, huge pages, congestion control. Those that need\n\
-root are named.\n\nExample:\n\n  $ daqmeter path explain digitizer-crate --budget 1m"
+where that can be left out.\n\n\
+Each thread gets a core of its own where there are as many, the busiest ones fast cores, unless the file or --pin chooses.\n\
+What CPUs and memory carry is measured in turn with the runs: a core of each kind, the threads of a core, all CPUs,\n\
+memory of each node from each node.\n\n\
+With --try, changes are tried in turns with the path as it is, wherever the scheduler puts its threads: threads of the\n\
+limit, CPUs by topology, blocks of twice and half the size, stores around the caches, huge pages, congestion control.\n\
+Those that need root are named.\n\nExample:\n\n  $ daqmeter path explain digitizer-crate --budget 1m"
 )]
 pub(crate) struct Arguments {
     /// Path: one that ships, or a TOML file
@@ -56,6 +63,9 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
+/// Share of the time in which threads wait for a CPU that is worth a word.
+const WAITS: f64 = 0.1;
+
 pub(super) struct Chain<'a> {
     pub(super) runner: &'a mut Runner,
     pub(super) request: PathRequest,
@@ -63,6 +73,34 @@ pub(super) struct Chain<'a> {
     /// Whether each run is a record in the file.
     is_kept: bool,
     pub(super) ceiling: Ceiling,
+    /// What CPUs and memory carry by topology, where that is to be shown.
+    topology: Option<Topology>,
+}
+
+/// Ceilings by topology, and how many runs were held against them.
+struct Topology {
+    ceilings: Ceilings,
+    runs: u32,
+}
+
+/// Runs of the path for each measurement of the ceilings.
+const RUNS: u32 = 8;
+
+impl Topology {
+    /// A path is explained without them where there is no memory for them.
+    fn of(runner: &Runner) -> Result<Topology, Fault> {
+        let ceilings = Ceilings::new(&runner.context.host)?;
+        Ok(Topology { ceilings, runs: 0 })
+    }
+
+    /// Before a run of the path.
+    fn beside(&mut self) -> Result<(), Failure> {
+        if self.runs.is_multiple_of(RUNS) {
+            self.ceilings.measure()?;
+        }
+        self.runs += 1;
+        Ok(())
+    }
 }
 
 impl Chain<'_> {
@@ -78,6 +116,7 @@ impl Chain<'_> {
             path: path.clone(),
             is_kept,
             ceiling: Ceiling::default(),
+            topology: None,
         }
     }
 }
@@ -86,6 +125,9 @@ impl System for Chain<'_> {
     type Error = Failure;
 
     fn run(&mut self, load: Load) -> Result<Seen, Failure> {
+        if let Some(topology) = &mut self.topology {
+            topology.beside()?;
+        }
         let free = self.request.clone();
         let request = match load {
             Load::Free => free,
@@ -120,24 +162,34 @@ impl System for Chain<'_> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let path = loaded(&arguments.path, &arguments.set)?;
-    let request = PathRequest {
+    let mut request = PathRequest {
         unpaced: true,
         ..request(&path, arguments.time, &arguments.common)
     };
     checked(&request)?;
     let mut runner = Runner::new(&arguments.common, 0)?;
+    // Changes are tried where the scheduler places threads: one of them is a choice of CPUs, others change how many threads there are.
+    let free = request.clone();
+    let placed = Placed::choose(&runner, &mut request)?;
     let begin = Instant::now();
-    let mut chain = Chain::new(&mut runner, &path, request.clone(), true);
+    let (topology, not_measured) = match Topology::of(&runner) {
+        Ok(topology) => (Some(topology), None),
+        Err(fault) => (None, Some(fault)),
+    };
+    let mut chain = Chain::new(&mut runner, &path, request, true);
+    chain.topology = topology;
     let explained = explain(&mut chain, &path.parts(), |_| {
         begin.elapsed() < arguments.budget
     })?;
+    let topology = chain.topology.take();
     let mut record = limits::proved(chain, "path/explain", &explained)?;
     if let (Some(within), Some(run)) = (arguments.within, &mut record.path) {
         let limit = match &explained.answer {
             Answer::Limit(what) => Some(what),
             Answer::NoSingle | Answer::CannotTell => None,
         };
-        run.trials = trying::trials(&runner, &path, &request, run, limit, within)?;
+        let seen = probe_quietly(&runner, &free)?;
+        run.trials = trying::trials(&runner, &path, &free, run_of(&seen)?, limit, within)?;
     }
     runner.keep(record)?;
     runner.conclude(None, |records| {
@@ -147,6 +199,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         });
         let shown = Shown {
             explained: &explained,
+            placed: &placed,
+            topology: topology.as_ref(),
+            not_measured: not_measured.as_ref(),
             block_bytes: path.block_bytes as f64,
             is_live: path.is_live(),
         };
@@ -157,6 +212,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 /// What was found, as text.
 struct Shown<'a> {
     explained: &'a Explained,
+    placed: &'a Placed,
+    topology: Option<&'a Topology>,
+    /// Why there are no ceilings.
+    not_measured: Option<&'a Fault>,
     block_bytes: f64,
     /// Whether it is a card that is read out.
     is_live: bool,
@@ -166,11 +225,13 @@ impl Shown<'_> {
     fn text(&self) -> String {
         let Explained { runs, .. } = self.explained;
         format!(
-            "{}\n{}\n\n{}\n{}\n{runs} runs; intervals hold with 95 % confidence each\n",
+            "placement: {}\n{}\n{}\n\n{}\n{}\n{}\n{runs} runs; intervals hold with 95 % confidence each\n",
+            self.placed.text(),
             self.answer(),
             self.rates(),
             self.resources(),
-            self.slopes()
+            self.slopes(),
+            self.ceilings()
         )
     }
 
@@ -228,8 +289,9 @@ impl Shown<'_> {
                 self.gain(what)
             ),
             Answer::Limit(what) => format!(
-                "limit: {}. It is used up, and the path follows what uses it one for one{}",
+                "limit: {}. It {}, and the path follows what uses it one for one{}",
                 sanitise::text(&what.text()),
+                self.why_used_up(what),
                 self.gain(what)
             ),
             Answer::NoSingle => "limit: no single one. No part moves the path one for one, and no resource that was looked at is used up: \
@@ -239,6 +301,16 @@ impl Shown<'_> {
                 "limit: cannot tell. What was measured fits several resources, or none: a longer --budget, a longer --time, or a quiet host"
                     .to_owned()
             }
+        }
+    }
+
+    /// Threads that others keep from their CPUs are used up below 100 %.
+    fn why_used_up(&self, what: &What) -> &'static str {
+        let mut resources = self.explained.resources.iter();
+        let own = resources.find(|used| used.what == *what);
+        match own.is_some_and(|own| own.occupied.mean - own.used.mean > WAITS) {
+            true => "works or waits for a CPU all of its time",
+            false => "is used up",
         }
     }
 
@@ -279,6 +351,7 @@ impl Shown<'_> {
                 used.what.text(),
                 percent(used.used.mean),
                 format!("{} to {}", percent(used.used.low), percent(used.used.high)),
+                percent(used.occupied.mean),
                 show_ns(used.least_ns.mean),
                 self.rate(used.least_ns.mean.max(f64::MIN_POSITIVE)),
             ]
@@ -287,6 +360,7 @@ impl Shown<'_> {
             "resource",
             "used [%]",
             "interval",
+            "or waits for a CPU [%]",
             "per block",
             "allows MB/s",
         ];
@@ -307,5 +381,30 @@ impl Shown<'_> {
             &["part", "slope", "interval"],
             self.explained.slopes.iter().map(row),
         )
+    }
+
+    fn ceilings(&self) -> String {
+        if let Some(why) = self.not_measured {
+            return format!(
+                "ceilings of CPUs and memory: not measured: {}\n",
+                sanitise::text(&why.0)
+            );
+        }
+        let row = |(ceiling, found): (&ceilings::Ceiling, Interval)| {
+            let shown = |value: f64| match ceiling.kind {
+                Kind::Arithmetic => format!("{} cores", significant(value, 3)),
+                Kind::Memory { .. } => format!("{} MB/s", show_mb_per_s(value)),
+            };
+            let cpus: Vec<String> = ceiling.cpus.iter().map(u32::to_string).collect();
+            vec![
+                ceiling.name.clone(),
+                cpus.join(","),
+                shown(found.mean),
+                format!("{} to {}", shown(found.low), shown(found.high)),
+            ]
+        };
+        let headings = ["ceiling", "CPUs", "carries", "interval"];
+        let found = self.topology.iter().flat_map(|one| one.ceilings.found());
+        numbers_from(1, &headings, found.map(row))
     }
 }

@@ -4,6 +4,7 @@ mod ceiling;
 mod explain;
 mod limits;
 mod max;
+mod placed;
 pub(crate) mod run;
 mod serve;
 mod show;
