@@ -166,7 +166,7 @@ impl<'a> Paths<'a> {
 }
 
 /// Pins the threads of a shape in turn, from source to sink, as a run does.
-fn pin(shape: &mut PathShape, pins: &[u32]) {
+pub(crate) fn pin(shape: &mut PathShape, pins: &[u32]) {
     let mut turn = pins.iter().copied().cycle();
     for row in &mut shape.rows {
         if !pins.is_empty() {

@@ -32,6 +32,7 @@ mod parameters;
 #[cfg(feature = "parquet")]
 mod parquet;
 pub mod points;
+mod predicted;
 pub mod rate;
 pub mod rows;
 mod samples;
@@ -48,5 +49,6 @@ pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;
 pub use html::{history_page, page, page_of, validation_page};
+pub use predicted::text as predictions_text;
 pub use rows::{Row, rows};
 pub use stages::stages_text;

@@ -5,6 +5,7 @@
 //! profile: the middle of these errors corrects a prediction, and their outer tenth is its interval (split conformal prediction: Vovk,
 //! Gammerman and Shafer 2005; it holds for paths that are drawn as those were, while the host is as it was).
 
+use daqmeter_record::prediction::{PartPrediction, Predicted, Prediction};
 use daqmeter_record::shape::{PathShape, ShapeRow};
 
 use crate::profile::{Check, MIN_CHECKS, Pair, Profile, ProfileError};
@@ -16,62 +17,6 @@ const WARM_UP: u64 = 300;
 /// Bytes that a socket on loopback holds: the usual send buffer of a Unix socket, and about what TCP grows to.
 const UNIX_BYTES: u64 = 212_992;
 const TCP_BYTES: u64 = 2_000_000;
-
-/// A number and the interval that holds the measured one with 90 %.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Predicted {
-    /// The number.
-    pub value: f64,
-    /// Lower end.
-    pub low: f64,
-    /// Upper end.
-    pub high: f64,
-}
-
-impl Predicted {
-    /// Whether a measured value lies within.
-    pub fn holds(&self, measured: f64) -> bool {
-        self.low <= measured && measured <= self.high
-    }
-}
-
-/// A row of threads.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RowPrediction {
-    /// Its name.
-    pub name: String,
-    /// Its threads.
-    pub threads: usize,
-    /// CPU time of a block in nanoseconds: what the profile says.
-    pub cost_ns: f64,
-    /// CPUs of each thread.
-    pub cpu: Predicted,
-    /// Mean blocks before it when it wants the next; none of the source.
-    pub depth: Option<Predicted>,
-}
-
-/// What is predicted of a path.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Prediction {
-    /// Largest rate in blocks per second, all streams.
-    pub largest_hz: Predicted,
-    /// The resource that allows no more.
-    pub limit: String,
-    /// How far that resource is used at the largest rate.
-    pub limit_used: f64,
-    /// Blocks that are due per second, all streams; none as fast as it goes.
-    pub offered_hz: Option<f64>,
-    /// Share of these that is lost, or held back where the source waits.
-    pub lost: Predicted,
-    /// Latency in nanoseconds at that rate: the median.
-    pub p50_ns: Predicted,
-    /// The same: p99.
-    pub p99_ns: Predicted,
-    /// From source to sink, at that rate.
-    pub rows: Vec<RowPrediction>,
-    /// What lies outside of what was checked.
-    pub notes: Vec<String>,
-}
 
 /// The model of a path with the costs of a profile.
 ///
@@ -186,28 +131,31 @@ pub fn predict(
     };
     let (limit, limit_used) = limit(shape, &model, &free);
     Ok(Prediction {
+        line: shape.line.clone(),
+        block_bytes: shape.block_bytes,
+        profile_time_utc: profile.time_utc.clone(),
         limit,
         limit_used,
         offered_hz: shape.total_hz(),
         lost: lost(shape.total_hz(), largest_hz),
         p50_ns: latency(0.5, |check| check.p50_ns)?,
         p99_ns: latency(0.99, |check| check.p99_ns)?,
-        rows: rows(shape, &model, &at_rate, &errors)?,
+        parts: parts(shape, &model, &at_rate, &errors)?,
         notes: notes(shape, profile, largest_hz),
         largest_hz,
     })
 }
 
-fn rows(
+fn parts(
     shape: &PathShape,
     model: &Threads,
     at_rate: &ThreadsOutcome,
     errors: &Errors<'_>,
-) -> Result<Vec<RowPrediction>, ProfileError> {
+) -> Result<Vec<PartPrediction>, ProfileError> {
     let is_paced = shape.rate_hz.is_some();
     let cpu = errors.difference(is_paced, |check| &check.cpu)?;
     let depth = errors.difference(is_paced, |check| &check.depth)?;
-    let row = |(at, row): (usize, &ShapeRow)| RowPrediction {
+    let row = |(at, row): (usize, &ShapeRow)| PartPrediction {
         name: row.name.clone(),
         threads: row.threads,
         cost_ns: model.rows[at].work_ns,
