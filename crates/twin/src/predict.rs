@@ -46,6 +46,7 @@ pub fn model(shape: &PathShape, profile: &Profile) -> Result<Threads, ProfileErr
             .collect(),
         slice_ns: sharing.slice_ns,
         stay_ns: sharing.stay_ns,
+        far_sleep_cpu_ns: sharing.far_sleep_cpu_ns,
         blocks: BLOCKS,
         warm_up: WARM_UP,
     })
@@ -218,6 +219,9 @@ fn notes(shape: &PathShape, profile: &Profile, largest_hz: Predicted) -> Vec<Str
     let pins = shape.rows.iter().any(|row| !row.cpus.is_empty());
     if pins && !profile.checks.iter().any(|check| check.is_pinned) {
         notes.push("threads are pinned: the paths that were checked were not, and the intervals are theirs".to_owned());
+    }
+    if profile.host.allowed_cpus.len() > 1 && !profile.knows_neighbours() {
+        notes.push("the profile was measured on one CPU: what neighbours on other CPUs cost is not in it, and the intervals do not hold here".to_owned());
     }
     let offered = shape.total_hz().unwrap_or(0.0);
     if offered > largest_hz.low {
@@ -394,6 +398,21 @@ mod tests {
             "{notes:?}"
         );
         assert!(Spread::of(vec![0.0; MIN_CHECKS - 1]).is_err());
+    }
+
+    #[test]
+    fn a_profile_goes_to_other_cpus_and_one_that_knows_no_neighbours_says_that_on_several() {
+        let mut alone = profile();
+        alone.works.pop();
+        let notes = |profile: Profile| predict(&shape(), &profile, 1).unwrap().notes;
+        assert!(notes(profile()).is_empty() && notes(alone.clone().on(&[3])).is_empty());
+        assert!(notes(alone)[0].contains("on one CPU"));
+        let rate = |cpus: &[u32]| {
+            let found = predict(&shape(), &profile().on(cpus), 1).unwrap();
+            found.largest_hz.value
+        };
+        assert!((rate(&[0]) / rate(&[7]) - 1.0).abs() < 1e-9);
+        assert!(rate(&[4, 5]) > 1.8 * rate(&[0]));
     }
 
     /// The promise itself: of errors drawn as those of the checks were, intervals hold 90 %.

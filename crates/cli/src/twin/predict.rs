@@ -17,7 +17,7 @@ use daqmeter_report::page;
 use daqmeter_report::table::{numbers_from, wrapped};
 use daqmeter_twin::{Profile, predict};
 
-use crate::arguments::written_file;
+use crate::arguments::{CpuList, cpu_list, written_file};
 use crate::output::{Failure, Recorder, emit, refuse_same, tell, write_file};
 use crate::path::run::loaded;
 use crate::runner::{context, tool};
@@ -37,6 +37,9 @@ pub(crate) struct Arguments {
     /// Profile of the host [default: that of this host in host-profile.json]
     #[arg(long, value_name = "FILE.json")]
     host: Option<PathBuf>,
+    /// CPUs that the path may use, instead of those that the profile was measured on
+    #[arg(long, value_name = "CPUS", value_parser = cpu_list)]
+    cpus: Option<CpuList>,
     /// Set a field of the path's file: buffers=4, rate=500MB/s, stage.1.threads=2
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<String>,
@@ -80,6 +83,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let usual = PathBuf::from(super::PROFILE);
     let profile = read_profile(arguments.host.as_ref().unwrap_or(&usual))?;
     let notes = host_notes(&profile, arguments.host.as_ref())?;
+    let profile = match &arguments.cpus {
+        Some(cpus) => profile.on(&cpus.0),
+        None => profile,
+    };
     let points = points(arguments)?;
     let predictions = predictions(&points, &profile, arguments.seed)?;
     write_records(arguments, &points, &predictions, &profile)?;
