@@ -25,16 +25,20 @@ const BLOCK_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20
 /// Blocks from this size on are measured with their neighbours on other CPUs, too. Below it what comes on top for that goes with the
 /// size: there it would be lost in what waking the neighbours costs.
 const MIN_APART_BYTES: u64 = 64 << 10;
-/// Time of a run for a cost, and of one that is compared with a prediction.
+/// Time of a run for a cost.
 const COST_S: f64 = 0.025;
-/// See `COST_S`.
-const CHECK_S: f64 = 0.08;
+/// Time of a run that is compared with a prediction: equal runs of pinned threads differ by 4 % in their rates, those of 80 ms by 8 %.
+const CHECK_S: f64 = 0.25;
 /// Runs of a path at one load of which the median is compared: equal runs are far apart.
 pub const REPEATS: usize = 3;
 /// Rates of the paths that show what waking costs, by how long CPUs are idle between blocks.
 const PROBE_HZ: [f64; 3] = [20_000.0, 5_000.0, 1_000.0];
+/// Time of the run that shows how long wake-ups take.
+const IDLE_S: f64 = 0.32;
 /// Time of each of these runs.
 const PROBE_S: f64 = 0.06;
+/// Time of a run to which the costs of waking up are fitted.
+const FIT_S: f64 = 0.12;
 /// Paths to which the costs of waking up are fitted; others than those that are checked.
 const FITTED_PATHS: usize = 16;
 /// Seeds of the paths that are fitted and of those that are checked.
@@ -166,7 +170,7 @@ impl<'a> Paths<'a> {
 }
 
 /// Pins the threads of a shape in turn, from source to sink, as a run does.
-fn pin(shape: &mut PathShape, pins: &[u32]) {
+pub(crate) fn pin(shape: &mut PathShape, pins: &[u32]) {
     let mut turn = pins.iter().copied().cycle();
     for row in &mut shape.rows {
         if !pins.is_empty() {
@@ -389,7 +393,7 @@ fn sharing(paths: &mut Paths<'_>, profile: &Profile) -> Result<Sharing, String> 
         ..profile.clone()
     };
     let idle = path_text(4096, 8, MEMORY, "", READ);
-    let (shape, run) = paths.run(&idle, 4.0 * CHECK_S, Some(1000.0), &far)?;
+    let (shape, run) = paths.run(&idle, IDLE_S, Some(1000.0), &far)?;
     let wake_ns = wakes(&shape, &run, &profile)?;
     let mut fitted = Vec::new();
     for (text, rate_hz) in short_paths() {
@@ -399,7 +403,7 @@ fn sharing(paths: &mut Paths<'_>, profile: &Profile) -> Result<Sharing, String> 
     let mut random = Random::new(SEEDS.0);
     for _ in 0..FITTED_PATHS {
         let drawn = drawn_path(&mut random, &cpus);
-        let (shape, run) = paths.run(&drawn.text, CHECK_S, None, &[])?;
+        let (shape, run) = paths.run(&drawn.text, FIT_S, None, &[])?;
         fitted.push(Fitted::of(&shape, &run, &profile)?);
     }
     Ok(best(&fitted, &wake_ns, &usual))
@@ -438,7 +442,46 @@ fn probed(paths: &mut Paths<'_>, cost_ns: f64, hz: f64, pins: &[u32]) -> Result<
     Ok(found)
 }
 
-/// What sleeping and waking costs, with all threads on one CPU and with neighbours on two.
+/// What each block costs two threads that hand over one buffer as fast as they can: each waits for each block.
+struct HandOver {
+    /// CPU time of a wait.
+    sleep_ns: f64,
+    /// CPU time of waking the other thread.
+    wake_ns: f64,
+    /// For how long a thread is off its CPU.
+    off_ns: f64,
+}
+
+/// Hands blocks over, one at a time. The consumer's side counts: the source makes its bytes, which costs more than to read them.
+fn handed_over(paths: &mut Paths<'_>, profile: &Profile, pins: &[u32]) -> Result<HandOver, String> {
+    let is_apart = pins.len() > 1;
+    let cost = profile
+        .cost("read", 4096)
+        .map_err(|error| error.to_string())?;
+    let cost_ns = cost.cpu_ns + if is_apart { cost.apart_ns } else { 0.0 };
+    let text = path_text(4096, 1, MEMORY, "", READ);
+    let mut all = [Vec::new(), Vec::new(), Vec::new()];
+    for _ in 0..MIN_RUNS {
+        let (_, run) = paths.run(&text, PROBE_S, None, pins)?;
+        let sink = run
+            .threads
+            .last()
+            .ok_or("a path without threads: a bug in daqmeter")?;
+        let blocks = run.blocks as f64;
+        let waits_ns = sink.cpu_ns.saturating_sub(sink.busy_ns) as f64;
+        all[0].push(waits_ns / blocks);
+        all[1].push((sink.busy_ns as f64 / blocks - cost_ns).max(0.0));
+        all[2].push(run.wall_ns.saturating_sub(sink.cpu_ns) as f64 / blocks);
+    }
+    let [sleep_ns, wake_ns, off_ns] = all.map(|values| daqmeter_stats::median(&values));
+    Ok(HandOver {
+        sleep_ns,
+        wake_ns,
+        off_ns,
+    })
+}
+
+/// What sleeping and waking costs: on one CPU while it is used all the time, with neighbours on two at rates and as fast as they go.
 fn waits(
     paths: &mut Paths<'_>,
     profile: &Profile,
@@ -449,22 +492,30 @@ fn waits(
     let cost = profile
         .cost(&work, 4096)
         .map_err(|error| error.to_string())?;
-    let (mut timers, mut sleeps, mut near, mut far_wakes) = (vec![], vec![], vec![], vec![]);
+    let near = handed_over(paths, profile, one)?;
+    let far = handed_over(paths, profile, two)?;
+    let (mut timers, mut sleeps) = (Vec::new(), vec![far.sleep_ns]);
+    let mut far_wakes = vec![FarWake {
+        idle_ns: whole(far.off_ns),
+        cpu_ns: whole(far.wake_ns),
+    }];
     for hz in PROBE_HZ {
         let here = probed(paths, cost.cpu_ns, hz, one)?;
         let there = probed(paths, cost.cpu_ns + cost.apart_ns, hz, two)?;
         timers.extend([here.timer_ns, there.timer_ns].concat());
-        sleeps.extend([here.sleep_ns, there.sleep_ns].concat());
-        near.extend(here.wake_ns);
+        sleeps.extend(there.sleep_ns);
         far_wakes.push(FarWake {
             idle_ns: whole(1e9 / hz),
             cpu_ns: whole(daqmeter_stats::median(&there.wake_ns)),
         });
     }
+    far_wakes.sort_by_key(|far| far.idle_ns);
+    far_wakes.dedup_by_key(|far| far.idle_ns);
     Ok(Sharing {
-        sleep_cpu_ns: whole(daqmeter_stats::median(&sleeps)),
+        sleep_cpu_ns: whole(near.sleep_ns),
+        far_sleep_cpu_ns: whole(daqmeter_stats::median(&sleeps)),
         timer_cpu_ns: whole(daqmeter_stats::median(&timers)),
-        near_wake_cpu_ns: whole(daqmeter_stats::median(&near)),
+        near_wake_cpu_ns: whole(near.wake_ns),
         far_wakes,
         ..Sharing::default()
     })
@@ -493,7 +544,7 @@ fn wakes(shape: &PathShape, run: &PathRun, profile: &Profile) -> Result<Vec<u64>
         .iter()
         .map(|row| row.work_ns + row.apart_ns)
         .sum();
-    let paid_ns = (model.timer_cpu_ns + model.sleep_cpu_ns) as f64;
+    let paid_ns = (model.timer_cpu_ns + model.far_sleep_cpu_ns) as f64;
     let value = |at: usize| {
         let share = (at as f64 + 0.5) / WAKE_VALUES as f64;
         let latency_ns = run.latency_ns(share).unwrap_or(0) as f64;
@@ -510,7 +561,7 @@ fn best(fitted: &[Fitted], wake_ns: &[u64], usual: &Sharing) -> Sharing {
         .flat_map(|factor| STAYS_NS.map(|stay_ns| (*factor, stay_ns)))
     {
         let tried = Sharing {
-            how: "sleep, timer and wake_cpu_ns: CPU time of paths at rates at which each block wakes all threads, on one CPU and on two; wake_ns: latency of a path at 1 kHz less its work, halved, times a factor; factor and stay_ns: smallest mean error of rates and median latencies".to_owned(),
+            how: "sleep and near_wake_cpu_ns: a buffer handed over on one CPU as fast as it goes; far_sleep, timer and far_wakes: that on two CPUs, and paths at rates at which each block wakes all threads; wake_ns: latency of a path at 1 kHz less its work, halved, times a factor; factor and stay_ns: smallest mean error of rates and median latencies".to_owned(),
             wake_ns: wake_ns.iter().map(|ns| whole(*ns as f64 * factor)).collect(),
             stay_ns,
             points: fitted.len(),

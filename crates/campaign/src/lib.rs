@@ -10,6 +10,7 @@ mod drawn;
 mod engines;
 mod plan;
 mod point;
+pub mod predicted;
 mod resume;
 mod run;
 mod shipped;

@@ -5,13 +5,14 @@
 
 use std::time::{Duration, Instant};
 
+use daqmeter_record::prediction::{PartPrediction, Predicted, Prediction};
 use daqmeter_record::units::significant;
 use daqmeter_report::Figure;
 use daqmeter_report::figures::{Series, by_rank};
 use daqmeter_report::validation::{Line, Part, Verdict};
 use daqmeter_stats::simulated::Random;
 use daqmeter_stats::{quantile, sorted};
-use daqmeter_twin::{Check, Form, Pair, Predicted, Prediction, Profile, forms, predict};
+use daqmeter_twin::{Check, Form, Pair, Profile, forms, predict};
 
 use crate::calibrate::{Compared, Paths, check};
 use crate::drawn::{DrawnPath, drawn_path};
@@ -232,8 +233,8 @@ fn ratio(compared: &Compared, predicted: Predicted, of: fn(&Check) -> Pair) -> V
 
 fn cpus(held: &Held, at: usize) -> Vec<Value> {
     let (compared, predicted) = (&held.compared[at], &held.predicted[at]);
-    let rows = predicted.rows.iter().zip(&compared.check.cpu).enumerate();
-    let value = |(row, (predicted, pair)): (usize, (&daqmeter_twin::RowPrediction, &Pair))| Value {
+    let rows = predicted.parts.iter().zip(&compared.check.cpu).enumerate();
+    let value = |(row, (predicted, pair)): (usize, (&PartPrediction, &Pair))| Value {
         predicted: predicted.cpu,
         measured: pair.measured,
         apart: compared.apart(

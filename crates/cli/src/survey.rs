@@ -22,6 +22,7 @@ use crate::output::{Failure, tell, write_file};
 use crate::quiet::wait_for_quiet;
 use crate::run::refuse_refused;
 use crate::runner::{Common, Runner, on_ctrl_c};
+use crate::twin::profile_for_runs;
 
 /// Measure what this host can do, print a summary, write report.html and records.jsonl.
 #[derive(Debug, Args)]
@@ -89,6 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         .get_or_insert_with(|| PathBuf::from("records.jsonl"))
         .clone();
     common.refuse_same_file(Some(&arguments.output))?;
+    let profile = profile_for_runs(None)?;
     // The page is announced at the end: that it can be written is better known now.
     write_file(&arguments.output, "daqmeter survey is under way\n")?;
     let mut runner = Runner::new(&common, 0)?;
@@ -111,6 +113,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut done = runner.plan(plan.points, options)?;
     done.measuring_s += limits(&mut runner, for_limits)?;
     done.measuring_s += counters(&mut runner, budget)?;
+    if let Some(profile) = &profile {
+        runner.predict(profile)?;
+    }
     let code = runner.conclude(Some(&arguments.output), |records| {
         summary(records, began.elapsed(), &done, arguments.tables)
     })?;

@@ -86,6 +86,10 @@ fn a_farm_that_cannot_be_is_refused_in_one_line() {
             (&["farm", none.as_str()], "a count of 1"),
             (&["farm", "felix-phase-3"], "felix-phase-2"),
             (&["links", "full", "--max", "2"], "at least 3 are wanted"),
+            (
+                &["links", "full", "--max", "27"],
+                "1 to 8: give a smaller --max",
+            ),
         ],
     );
 }
@@ -210,7 +214,7 @@ fn profile(folder: &std::path::Path, change: impl FnOnce(&mut Profile)) -> Strin
         cpu_ns: block_bytes as f64,
         low_ns: block_bytes as f64,
         high_ns: block_bytes as f64,
-        apart_ns: 0.0,
+        apart_ns: 0.001,
         runs: 3,
     };
     let work = |work: &str| WorkCost {
@@ -281,6 +285,55 @@ fn a_path_is_predicted_with_intervals_as_a_table_a_sweep_and_json() {
 }
 
 #[test]
+fn a_prediction_is_recorded_and_shown_beside_runs_of_the_same_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = profile(folder.path(), |_| ());
+    let name = |file: &str| folder.path().join(file).to_str().unwrap().to_owned();
+    let (records, html) = (name("both.jsonl"), name("page.html"));
+    let output = twin(&[
+        "predict",
+        "pattern",
+        "--host",
+        &host,
+        "--records",
+        &records,
+        "--html",
+        &html,
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let page = std::fs::read_to_string(&html).unwrap();
+    assert!(page.contains("nothing was measured of it"), "{page}");
+    let run = [
+        "run",
+        "pattern",
+        "--time",
+        "20ms",
+        "--profile",
+        &host,
+        "--records",
+        &records,
+        "-o",
+        &html,
+    ];
+    let output = daqmeter("path", &run);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("largest rate [MB/s]"),
+        "{}",
+        stdout(&output)
+    );
+    let lines = std::fs::read_to_string(&records).unwrap();
+    assert_eq!(lines.lines().count(), 3);
+    assert_eq!(lines.matches("\"role\":\"prediction\"").count(), 2);
+    let output = daqmeter("report", &[&records, "-o", &html]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let page = std::fs::read_to_string(&html).unwrap();
+    // One path and load: the newest prediction of it.
+    assert_eq!(page.matches("svg class=\"path predicted\"").count(), 1);
+    assert!(page.contains("class=\"measured"), "{page}");
+}
+
+#[test]
 fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
@@ -292,7 +345,7 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
     let text = std::fs::read_to_string(&host).unwrap();
     let version = file(
         "version.json",
-        &text.replace("\"version\": 2", "\"version\": 7"),
+        &text.replace("\"version\": 3", "\"version\": 7"),
     );
     let unit = file("unit.json", &text.replace("cpu_ns", "cpu"));
     let few = file("few.json", &text.replace("\"runs\": 3", "\"runs\": 1"));
@@ -306,7 +359,7 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
         &[
             (
                 &predict(&[&version])[..],
-                "has version 7; this program reads 2",
+                "has version 7; this program reads 3",
             ),
             (&predict(&[&unit]), "unknown field `cpu`"),
             (&predict(&[&few]), "1 runs; 3 are wanted"),
@@ -341,7 +394,7 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
             ),
             (
                 &["validate", "--profile", &version],
-                "has version 7; this program reads 2",
+                "has version 7; this program reads 3",
             ),
             (
                 &["validate", "--no-live", "--profile", &host],

@@ -18,6 +18,7 @@ pub mod mesh;
 pub mod observed;
 mod older;
 pub mod path;
+pub mod prediction;
 pub mod resources;
 mod run;
 pub mod sanitise;
@@ -31,6 +32,7 @@ pub use ledger::Ledger;
 pub use mesh::Mesh;
 pub use observed::{Observations, TimeSeries};
 pub use path::PathRun;
+pub use prediction::Prediction;
 pub use run::{
     Clock, ControlSeries, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis,
     Memory, NoiseFloor, Order, Outcome, ProcessPart, ProcessUse, Role, RunRecord, Stage, Tool,

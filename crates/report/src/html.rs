@@ -20,6 +20,7 @@ use crate::faults::without_lanes;
 use crate::figures::{Figure, commands};
 use crate::history::Trend;
 use crate::parts::Parts;
+use crate::predicted::{self, predictions};
 use crate::rate::{Doubt, shown_interval, warnings};
 use crate::rows::rows;
 use crate::stages;
@@ -210,6 +211,7 @@ struct Texts<'a> {
     unsound: Option<String>,
     answers: Vec<Answer>,
     chains: Vec<Chain>,
+    predictions: Vec<predicted::Beside>,
     stages: Vec<Vec<String>>,
     advice: Vec<Advice>,
     notes: Vec<String>,
@@ -230,6 +232,7 @@ impl<'a> Texts<'a> {
             unsound: conditions.line().filter(|_| conditions.are_unsound()),
             answers: answers(records),
             chains: chains(records),
+            predictions: predictions(records),
             stages,
             advice,
             notes: notes(records),
@@ -330,6 +333,8 @@ fn body(
         emulated => records.iter().any(|record| record.engine.emulated),
         answers => serde(&texts.answers),
         chains => serde(&texts.chains),
+        predictions => serde(&texts.predictions),
+        about_predictions => predicted::ABOUT,
         stages => serde(&texts.stages),
         stage_headings => stages::HEADINGS,
         advice => serde(&texts.advice),

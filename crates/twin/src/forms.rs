@@ -282,6 +282,7 @@ fn threads_on_cpus() -> Vec<Form> {
         far_wakes: Vec::new().into(),
         slice_ns: 3_000_000,
         stay_ns: 0,
+        far_sleep_cpu_ns: 0,
         blocks: 5000,
         warm_up: 500,
     };

@@ -29,7 +29,7 @@ pub use model::{
     Poll, Rest, Room, SECOND_PS, Source, Station, Takes,
 };
 pub use outcome::{Outcome, SourceOutcome, StationOutcome};
-pub use predict::{Predicted, Prediction, RowPrediction, Simulated, model, predict, simulate};
+pub use predict::{Simulated, model, predict, simulate};
 pub use profile::{
     Check, Cost, CostPoint, FarWake, MIN_CHECKS, MIN_RUNS, Pair, Profile, ProfileError, Sharing,
     WorkCost,

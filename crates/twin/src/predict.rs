@@ -5,6 +5,7 @@
 //! profile: the middle of these errors corrects a prediction, and their outer tenth is its interval (split conformal prediction: Vovk,
 //! Gammerman and Shafer 2005; it holds for paths that are drawn as those were, while the host is as it was).
 
+use daqmeter_record::prediction::{PartPrediction, Predicted, Prediction};
 use daqmeter_record::shape::{PathShape, ShapeRow};
 
 use crate::profile::{Check, MIN_CHECKS, Pair, Profile, ProfileError};
@@ -16,62 +17,6 @@ const WARM_UP: u64 = 300;
 /// Bytes that a socket on loopback holds: the usual send buffer of a Unix socket, and about what TCP grows to.
 const UNIX_BYTES: u64 = 212_992;
 const TCP_BYTES: u64 = 2_000_000;
-
-/// A number and the interval that holds the measured one with 90 %.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Predicted {
-    /// The number.
-    pub value: f64,
-    /// Lower end.
-    pub low: f64,
-    /// Upper end.
-    pub high: f64,
-}
-
-impl Predicted {
-    /// Whether a measured value lies within.
-    pub fn holds(&self, measured: f64) -> bool {
-        self.low <= measured && measured <= self.high
-    }
-}
-
-/// A row of threads.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RowPrediction {
-    /// Its name.
-    pub name: String,
-    /// Its threads.
-    pub threads: usize,
-    /// CPU time of a block in nanoseconds: what the profile says.
-    pub cost_ns: f64,
-    /// CPUs of each thread.
-    pub cpu: Predicted,
-    /// Mean blocks before it when it wants the next; none of the source.
-    pub depth: Option<Predicted>,
-}
-
-/// What is predicted of a path.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Prediction {
-    /// Largest rate in blocks per second, all streams.
-    pub largest_hz: Predicted,
-    /// The resource that allows no more.
-    pub limit: String,
-    /// How far that resource is used at the largest rate.
-    pub limit_used: f64,
-    /// Blocks that are due per second, all streams; none as fast as it goes.
-    pub offered_hz: Option<f64>,
-    /// Share of these that is lost, or held back where the source waits.
-    pub lost: Predicted,
-    /// Latency in nanoseconds at that rate: the median.
-    pub p50_ns: Predicted,
-    /// The same: p99.
-    pub p99_ns: Predicted,
-    /// From source to sink, at that rate.
-    pub rows: Vec<RowPrediction>,
-    /// What lies outside of what was checked.
-    pub notes: Vec<String>,
-}
 
 /// The model of a path with the costs of a profile.
 ///
@@ -101,6 +46,7 @@ pub fn model(shape: &PathShape, profile: &Profile) -> Result<Threads, ProfileErr
             .collect(),
         slice_ns: sharing.slice_ns,
         stay_ns: sharing.stay_ns,
+        far_sleep_cpu_ns: sharing.far_sleep_cpu_ns,
         blocks: BLOCKS,
         warm_up: WARM_UP,
     })
@@ -186,28 +132,31 @@ pub fn predict(
     };
     let (limit, limit_used) = limit(shape, &model, &free);
     Ok(Prediction {
+        line: shape.line.clone(),
+        block_bytes: shape.block_bytes,
+        profile_time_utc: profile.time_utc.clone(),
         limit,
         limit_used,
         offered_hz: shape.total_hz(),
         lost: lost(shape.total_hz(), largest_hz),
         p50_ns: latency(0.5, |check| check.p50_ns)?,
         p99_ns: latency(0.99, |check| check.p99_ns)?,
-        rows: rows(shape, &model, &at_rate, &errors)?,
+        parts: parts(shape, &model, &at_rate, &errors)?,
         notes: notes(shape, profile, largest_hz),
         largest_hz,
     })
 }
 
-fn rows(
+fn parts(
     shape: &PathShape,
     model: &Threads,
     at_rate: &ThreadsOutcome,
     errors: &Errors<'_>,
-) -> Result<Vec<RowPrediction>, ProfileError> {
+) -> Result<Vec<PartPrediction>, ProfileError> {
     let is_paced = shape.rate_hz.is_some();
     let cpu = errors.difference(is_paced, |check| &check.cpu)?;
     let depth = errors.difference(is_paced, |check| &check.depth)?;
-    let row = |(at, row): (usize, &ShapeRow)| RowPrediction {
+    let row = |(at, row): (usize, &ShapeRow)| PartPrediction {
         name: row.name.clone(),
         threads: row.threads,
         cost_ns: model.rows[at].work_ns,
@@ -270,6 +219,9 @@ fn notes(shape: &PathShape, profile: &Profile, largest_hz: Predicted) -> Vec<Str
     let pins = shape.rows.iter().any(|row| !row.cpus.is_empty());
     if pins && !profile.checks.iter().any(|check| check.is_pinned) {
         notes.push("threads are pinned: the paths that were checked were not, and the intervals are theirs".to_owned());
+    }
+    if profile.host.allowed_cpus.len() > 1 && !profile.knows_neighbours() {
+        notes.push("the profile was measured on one CPU: what neighbours on other CPUs cost is not in it, and the intervals do not hold here".to_owned());
     }
     let offered = shape.total_hz().unwrap_or(0.0);
     if offered > largest_hz.low {
@@ -446,6 +398,21 @@ mod tests {
             "{notes:?}"
         );
         assert!(Spread::of(vec![0.0; MIN_CHECKS - 1]).is_err());
+    }
+
+    #[test]
+    fn a_profile_goes_to_other_cpus_and_one_that_knows_no_neighbours_says_that_on_several() {
+        let mut alone = profile();
+        alone.works.pop();
+        let notes = |profile: Profile| predict(&shape(), &profile, 1).unwrap().notes;
+        assert!(notes(profile()).is_empty() && notes(alone.clone().on(&[3])).is_empty());
+        assert!(notes(alone)[0].contains("on one CPU"));
+        let rate = |cpus: &[u32]| {
+            let found = predict(&shape(), &profile().on(cpus), 1).unwrap();
+            found.largest_hz.value
+        };
+        assert!((rate(&[0]) / rate(&[7]) - 1.0).abs() < 1e-9);
+        assert!(rate(&[4, 5]) > 1.8 * rate(&[0]));
     }
 
     /// The promise itself: of errors drawn as those of the checks were, intervals hold 90 %.

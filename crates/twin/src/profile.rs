@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What the file says it is.
 const FORMAT: &str = "daqmeter-host-profile";
 /// Version of the file; one of another is refused, because its numbers may mean something else.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Fewest runs of a cost: two have no middle one.
 pub const MIN_RUNS: u32 = 3;
 /// Fewest held-back runs for an interval: of 19 the smallest and the largest hold the next with 90 %.
@@ -93,8 +93,10 @@ pub struct Sharing {
     pub how: String,
     /// From the moment at which a thread is woken to that at which it runs on a free CPU: values that are equally likely.
     pub wake_ns: Vec<u64>,
-    /// CPU time of falling asleep and waking up.
+    /// CPU time of falling asleep and waking up, where other threads had the CPU meanwhile.
     pub sleep_cpu_ns: u64,
+    /// The same where the CPU was idle.
+    pub far_sleep_cpu_ns: u64,
     /// The same where a timer wakes the thread.
     pub timer_cpu_ns: u64,
     /// CPU time of waking another thread where no idle CPU is woken for it.
@@ -275,6 +277,21 @@ impl Profile {
         }
     }
 
+    /// The same profile for other CPUs of its host. What neighbours on other CPUs cost is known only where it was measured: on more
+    /// than one.
+    #[must_use]
+    pub fn on(mut self, cpus: &[u32]) -> Profile {
+        self.host.allowed_cpus = cpus.to_vec();
+        self.cpus = cpus.len() as f64;
+        self
+    }
+
+    /// Whether costs were measured with neighbours on other CPUs.
+    pub fn knows_neighbours(&self) -> bool {
+        let points = self.works.iter().flat_map(|work| &work.points);
+        points.into_iter().any(|point| point.apart_ns > 0.0)
+    }
+
     /// Most threads of a path that was checked.
     pub fn max_threads(&self) -> usize {
         self.checks
@@ -363,6 +380,7 @@ impl Sharing {
         }
         let times = [
             self.sleep_cpu_ns,
+            self.far_sleep_cpu_ns,
             self.timer_cpu_ns,
             self.near_wake_cpu_ns,
             self.stay_ns,
@@ -460,6 +478,15 @@ pub(crate) mod tests {
             2.0,
         );
         profile.works = ["memory", "copy memcpy", "read"].map(work).into();
+        // Something has costs of neighbours: it was measured on more than one CPU.
+        let apart = WorkCost {
+            points: vec![CostPoint {
+                apart_ns: 1.0,
+                ..point(4096)
+            }],
+            ..work("checksum")
+        };
+        profile.works.push(apart);
         profile.sharing = Sharing {
             wake_ns: vec![0],
             slice_ns: 3_000_000,
@@ -498,7 +525,7 @@ pub(crate) mod tests {
     fn what_is_no_sound_profile_is_refused_with_the_reason() {
         type Change = fn(&mut Profile);
         let changes: [(Change, &str); 10] = [
-            (|p| p.version = 1, "version 1"),
+            (|p| p.version = 2, "version 2"),
             (|p| p.format = "x".to_owned(), "`format`"),
             (|p| p.cpus = 0.0, "cpus"),
             (|p| p.works[0].points.reverse(), "do not grow"),

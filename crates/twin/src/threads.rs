@@ -25,8 +25,10 @@ pub struct Threads {
     pub lossless: bool,
     /// From the moment at which a thread is woken to that at which it runs, where a CPU is free.
     pub wake_ns: Arc<[u64]>,
-    /// CPU time of falling asleep and waking up.
+    /// CPU time of falling asleep and waking up, where other threads had the CPU meanwhile.
     pub sleep_cpu_ns: u64,
+    /// The same where the CPU was idle.
+    pub far_sleep_cpu_ns: u64,
     /// The same where a timer wakes the thread.
     pub timer_cpu_ns: u64,
     /// CPU time of waking another thread where no idle CPU has to be woken for it.
@@ -432,7 +434,8 @@ impl<'a> Live<'a> {
         thread.place = place;
         thread.left_ns = match place {
             Place::Timer(_) => self.model.timer_cpu_ns,
-            _ => self.model.sleep_cpu_ns,
+            // By where it wakes up.
+            _ => 0,
         };
         let cpu = thread.cpu.take().expect("it runs");
         self.cpus[cpu] = None;
@@ -542,11 +545,31 @@ impl<'a> Live<'a> {
         if self.threads[at].place != Place::Asleep {
             return;
         }
-        let cpu_ns = match self.woken(at) {
-            Some(cpu) => self.far_wake_cpu_ns(self.now_ns - self.idle_ns[cpu]),
-            None => self.model.near_wake_cpu_ns,
+        let (waking_ns, sleep_ns) = match self.woken(at) {
+            Some(cpu) => (
+                self.far_wake_cpu_ns(self.now_ns - self.idle_ns[cpu]),
+                self.model.far_sleep_cpu_ns,
+            ),
+            None => (self.model.near_wake_cpu_ns, self.model.sleep_cpu_ns),
         };
-        self.threads[by].left_ns += cpu_ns;
+        if !self.is_through_socket(by, at) {
+            self.threads[by].left_ns += waking_ns;
+        }
+        if !self.waits_at_work(at) {
+            self.threads[at].left_ns += sleep_ns;
+        }
+    }
+
+    /// Whether a socket lies between two threads: what waking costs is in the work of its ends.
+    fn is_through_socket(&self, one: usize, other: usize) -> bool {
+        let first = self.threads[one].row.min(self.threads[other].row);
+        self.model.rows[first].room.is_some()
+    }
+
+    /// Whether a thread sleeps for room in a socket: that is a part of its work.
+    fn waits_at_work(&self, at: usize) -> bool {
+        let thread = &self.threads[at];
+        thread.step == Step::Room && self.model.rows[thread.row].room.is_some()
     }
 
     /// What it costs to wake a thread for a CPU that was idle for so long.
@@ -682,6 +705,7 @@ mod tests {
             far_wakes: Vec::new().into(),
             slice_ns: 3_000_000,
             stay_ns: 0,
+            far_sleep_cpu_ns: 0,
             blocks: 2000,
             warm_up: 200,
         }
@@ -761,13 +785,30 @@ mod tests {
         near(block_ns(&half), 7500.0);
         let mut idle = chain(vec![row(1, 1000.0), row(1, 1000.0)], 2);
         idle.every_ns = Some(100_000.0);
-        (idle.timer_cpu_ns, idle.sleep_cpu_ns) = (20_000, 5_000);
+        (idle.timer_cpu_ns, idle.far_sleep_cpu_ns) = (20_000, 5_000);
         idle.far_wakes = Arc::new([(10_000, 3_000), (90_000, 9_000)]);
         (idle.rows[0].cpus, idle.rows[1].cpus) = (vec![0], vec![1]);
         let outcome = run_threads(&idle, 1);
         // A timer, work, and a CPU woken that was idle for more than 90 us; a sleep and work.
         near(outcome.cpu[0], 0.3);
         near(outcome.cpu[1], 0.06);
+    }
+
+    #[test]
+    fn a_sleep_costs_by_where_the_thread_wakes_up_and_nothing_on_top_at_a_socket() {
+        let block_ns_of = |cpus: u32, room: Option<u64>| {
+            let mut model = chain(vec![row(1, 1000.0), row(1, 1000.0)], cpus);
+            model.buffers = 1;
+            (model.sleep_cpu_ns, model.far_sleep_cpu_ns) = (300, 5000);
+            model.near_wake_cpu_ns = 100;
+            model.rows[0].room = room;
+            block_ns(&model)
+        };
+        // Both work, sleep and wake the other for each block.
+        near(block_ns_of(1, None), 2800.0);
+        // The consumer still pays for its wait; that of the source is in its work.
+        near(block_ns_of(1, Some(1)), 2300.0);
+        assert!(block_ns_of(2, None) > 10_000.0);
     }
 
     #[test]
@@ -787,7 +828,7 @@ mod tests {
             // Rows of two on either side of rows of one.
             let rows = works.iter().enumerate();
             let rows = rows.map(|(at, (threads, ns))| row(if at % 2 == 1 { *threads } else { 1 }, f64::from(*ns)));
-            Threads { buffers, stay_ns, sleep_cpu_ns, near_wake_cpu_ns: sleep_cpu_ns / 2, wake_ns: Arc::new([5000, 30_000]), ..chain(rows.collect(), cpus) }
+            Threads { buffers, stay_ns, sleep_cpu_ns, far_sleep_cpu_ns: 2 * sleep_cpu_ns, near_wake_cpu_ns: sleep_cpu_ns / 2, wake_ns: Arc::new([5000, 30_000]), ..chain(rows.collect(), cpus) }
         }
     }
 

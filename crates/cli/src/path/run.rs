@@ -7,12 +7,13 @@ use std::time::Duration;
 use clap::Args;
 use daqmeter_harness::{Request, StepPlan};
 use daqmeter_path::{Path, PathRequest};
-use daqmeter_report::paths;
+use daqmeter_report::{paths, predictions_text};
 
 use super::max;
 use crate::arguments::duration;
 use crate::output::Failure;
 use crate::runner::{Common, Runner};
+use crate::twin::profile_for_runs;
 
 /// Run a path from its source to its sink and say where the time of each thread went.
 #[derive(Debug, Args)]
@@ -41,6 +42,9 @@ pub(crate) struct Arguments {
     /// Another value for a field of the file: block=128KiB, stage.1.threads=2
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<String>,
+    /// Profile of this host, from which the run is predicted, too [default: host-profile.json where there is one]
+    #[arg(long, value_name = "FILE.json")]
+    profile: Option<PathBuf>,
     /// Page to write
     #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
     output: Option<PathBuf>,
@@ -59,6 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             Some(hz.map_err(|problem| Failure::refused(format!("--rate: {problem}")))?);
     }
     checked(&request)?;
+    let profile = profile_for_runs(arguments.profile.as_ref())?;
     let mut runner = Runner::new(&arguments.common, 1)?;
     let mut text = String::new();
     if arguments.max {
@@ -68,9 +73,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if !arguments.max || request.rate_hz.is_some() {
         runner.point("path", &request.workload(), &settings, None)?;
     }
+    if let Some(profile) = &profile {
+        runner.predict(profile)?;
+    }
     runner.conclude(arguments.output.as_deref(), |records| {
-        text + &paths::text(records)
+        text + &paths::text(records) + &after_a_line(predictions_text(records))
     })
+}
+
+/// Text that follows another, where there is any.
+fn after_a_line(text: String) -> String {
+    match text.is_empty() {
+        true => text,
+        false => format!("\n{text}"),
+    }
 }
 
 /// A path with other values for some of its fields.

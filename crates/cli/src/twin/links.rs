@@ -122,6 +122,22 @@ impl LinkHost for Here<'_> {
     }
 }
 
+/// Refuses before the first probe what the last would refuse: a card has so many readers.
+fn refuse_more_than_a_card_has(
+    request: &ReadoutRequest,
+    readers: u32,
+    max: u32,
+) -> Result<(), Failure> {
+    let mut largest = request.clone();
+    largest.chosen.channels = Some(u16::try_from(readers).unwrap_or(u16::MAX));
+    let checked = largest.chosen.load().map(|_| ());
+    checked.map_err(|error| {
+        Failure::refused(format!(
+            "--max {max}, with {readers} readers: {error}: give a smaller --max"
+        ))
+    })
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let scenario = arguments.chosen.load().map_err(Failure::refused)?;
     let each = u32::from(scenario.card.links);
@@ -142,6 +158,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     request
         .check()
         .map_err(|wrong| Failure::refused(format!("`{}` {}", wrong.name, wrong.text)))?;
+    refuse_more_than_a_card_has(&request, readers, arguments.max)?;
     arguments
         .common
         .refuse_same_file(arguments.pins.as_deref())?;

@@ -5,15 +5,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use daqmeter_campaign::predicted::{record_of, shape_of};
 use daqmeter_campaign::whatif::sweep_values;
 use daqmeter_harness::text_file_up_to;
-use daqmeter_record::sanitise;
+use daqmeter_path::PathRequest;
+use daqmeter_record::prediction::{CONFIDENCE, PartPrediction, Predicted, Prediction};
 use daqmeter_record::shape::PathShape;
 use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
+use daqmeter_record::{RunRecord, sanitise};
+use daqmeter_report::page;
 use daqmeter_report::table::{numbers_from, wrapped};
-use daqmeter_twin::{Predicted, Prediction, Profile, RowPrediction, predict};
+use daqmeter_twin::{Profile, predict};
 
-use crate::output::{Failure, emit};
+use crate::arguments::{CpuList, cpu_list, written_file};
+use crate::output::{Failure, Recorder, emit, refuse_same, tell, write_file};
 use crate::path::run::loaded;
 use crate::runner::{context, tool};
 
@@ -22,7 +27,8 @@ use crate::runner::{context, tool};
 #[command(
     after_long_help = "Each number stands with an interval that holds the measured one with 90 %, for paths like those that the calibration held back,\n\
 while the host is as it was then. What was not calibrated is refused: devices, programs, kinds of work and sizes that the profile\n\
-does not have.\n\nExample:\n\n  $ daqmeter twin calibrate\n  $ daqmeter twin predict pattern --set stage.1.threads=2\n  $ daqmeter twin predict pattern --sweep rate=100MB/s..900MB/s/9"
+does not have.\n\nExample:\n\n  $ daqmeter twin calibrate\n  $ daqmeter twin predict pattern --set stage.1.threads=2\n  $ daqmeter twin predict pattern --sweep rate=100MB/s..900MB/s/9\n\n\
+Beside what is measured later:\n\n  $ daqmeter twin predict pattern --records both.jsonl\n  $ daqmeter path run pattern --records both.jsonl\n  $ daqmeter report both.jsonl"
 )]
 pub(crate) struct Arguments {
     /// Path: one that ships, or a TOML file
@@ -31,6 +37,9 @@ pub(crate) struct Arguments {
     /// Profile of the host [default: that of this host in host-profile.json]
     #[arg(long, value_name = "FILE.json")]
     host: Option<PathBuf>,
+    /// CPUs that the path may use, instead of those that the profile was measured on
+    #[arg(long, value_name = "CPUS", value_parser = cpu_list)]
+    cpus: Option<CpuList>,
     /// Set a field of the path's file: buffers=4, rate=500MB/s, stage.1.threads=2
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<String>,
@@ -43,7 +52,16 @@ pub(crate) struct Arguments {
     /// Print a JSON line for each prediction instead of tables
     #[arg(long, help_heading = "Output")]
     json: bool,
+    /// Append a record of each prediction to this file (JSON lines): daqmeter report shows it beside runs of the same path
+    #[arg(long, value_name = "FILE.jsonl", value_parser = written_file, help_heading = "Output")]
+    records: Option<PathBuf>,
+    /// Write a page with the predictions, too
+    #[arg(long, value_name = "FILE.html", value_parser = written_file, help_heading = "Output")]
+    html: Option<PathBuf>,
 }
+
+/// Time of a run as asked in the record of a prediction, which it does not depend on: the usual one of `path run`.
+const RUN_S: f64 = 3.0;
 
 /// Longest profile: a thousand held-back runs are below a megabyte.
 const MAX_PROFILE_BYTES: u64 = 16 << 20;
@@ -52,15 +70,26 @@ const MAX_PROFILE_BYTES: u64 = 16 << 20;
 struct Point {
     /// The value of the sweep.
     value: Option<String>,
+    path: daqmeter_path::Path,
+    request: PathRequest,
     shape: PathShape,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    refuse_same(&[
+        ("--html", arguments.html.as_deref()),
+        ("--records", arguments.records.as_deref()),
+    ])?;
     let usual = PathBuf::from(super::PROFILE);
     let profile = read_profile(arguments.host.as_ref().unwrap_or(&usual))?;
     let notes = host_notes(&profile, arguments.host.as_ref())?;
+    let profile = match &arguments.cpus {
+        Some(cpus) => profile.on(&cpus.0),
+        None => profile,
+    };
     let points = points(arguments)?;
     let predictions = predictions(&points, &profile, arguments.seed)?;
+    write_records(arguments, &points, &predictions, &profile)?;
     let all = points.iter().zip(&predictions);
     if arguments.json {
         let lines: Vec<String> = all.map(|(point, found)| json(point, found)).collect();
@@ -72,6 +101,59 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     text.push_str(&foot(&profile, notes));
     emit(&text)
+}
+
+/// The records and the page that are asked for.
+fn write_records(
+    arguments: &Arguments,
+    points: &[Point],
+    predictions: &[Prediction],
+    profile: &Profile,
+) -> Result<(), Failure> {
+    if arguments.records.is_none() && arguments.html.is_none() {
+        return Ok(());
+    }
+    let context = context();
+    let all = points.iter().zip(predictions);
+    let records = all.map(|(point, found)| {
+        record_of(
+            &context,
+            &point.path,
+            &point.request,
+            profile,
+            found.clone(),
+        )
+    });
+    let records: Vec<RunRecord> = records.collect();
+    if let Some(file) = &arguments.html {
+        write_file(file, &page(&records).map_err(Failure::tool)?)?;
+        tell(&format!("daqmeter: wrote {}", file.display()));
+    }
+    let mut recorder = Recorder::new(arguments.records.as_deref(), false)?;
+    records
+        .into_iter()
+        .try_for_each(|record| recorder.take(record))
+}
+
+/// The profile from which runs are predicted: the one that is named, or that of this host where the folder has one; what is in the
+/// way of the latter is printed, and costs only the predictions.
+pub(crate) fn profile_for_runs(named: Option<&PathBuf>) -> Result<Option<Profile>, Failure> {
+    let usual = Path::new(super::PROFILE);
+    let found = match named {
+        None if !usual.exists() => return Ok(None),
+        None => read_profile(usual).and_then(|found| host_notes(&found, None).map(|_| found)),
+        Some(file) => return read_profile(file).map(Some),
+    };
+    match found {
+        Ok(profile) => Ok(Some(profile)),
+        Err(failure) => {
+            tell(&format!(
+                "daqmeter: nothing is predicted: {}",
+                failure.line()
+            ));
+            Ok(None)
+        }
+    }
 }
 
 /// The profile in that file.
@@ -121,10 +203,7 @@ pub(super) fn host_notes(
 fn points(arguments: &Arguments) -> Result<Vec<Point>, Failure> {
     let (path, set) = (&arguments.path, &arguments.set);
     let Some(sweep) = &arguments.sweep else {
-        return Ok(vec![Point {
-            value: None,
-            shape: shape(path, set)?,
-        }]);
+        return Ok(vec![point(path, set, None)?]);
     };
     let (field, values) = sweep.split_once('=').ok_or_else(|| {
         Failure::refused(format!(
@@ -133,22 +212,25 @@ fn points(arguments: &Arguments) -> Result<Vec<Point>, Failure> {
     })?;
     let values =
         sweep_values(values).map_err(|problem| Failure::refused(format!("--sweep {problem}")))?;
-    let point = |value: String| {
+    let with = |value: String| {
         let mut set = set.clone();
         set.push(format!("{field}={value}"));
-        Ok(Point {
-            shape: shape(path, &set)?,
-            value: Some(value),
-        })
+        point(path, &set, Some(value))
     };
-    values.into_iter().map(point).collect()
+    values.into_iter().map(with).collect()
 }
 
-fn shape(path: &str, set: &[String]) -> Result<PathShape, Failure> {
-    let loaded = loaded(path, set)?;
-    loaded
-        .shape()
-        .map_err(|why| Failure::refused(format!("{path} cannot be predicted: {why}")))
+fn point(name: &str, set: &[String], value: Option<String>) -> Result<Point, Failure> {
+    let path = loaded(name, set)?;
+    let request = PathRequest::new(&path, RUN_S);
+    let shape = shape_of(&path, &request)
+        .map_err(|why| Failure::refused(format!("{name} cannot be predicted: {why}")))?;
+    Ok(Point {
+        value,
+        path,
+        request,
+        shape,
+    })
 }
 
 /// On all CPUs, in the order of the points.
@@ -219,7 +301,7 @@ fn one(point: &Point, found: &Prediction) -> String {
         let what = if shape.lossless { "held back" } else { "lost" };
         let _ = writeln!(out, "{what}: {} %", with_ends(found.lost, percent));
     }
-    let row = |row: &RowPrediction| {
+    let row = |row: &PartPrediction| {
         vec![
             row.name.clone(),
             row.threads.to_string(),
@@ -240,7 +322,7 @@ fn one(point: &Point, found: &Prediction) -> String {
     let _ = write!(
         out,
         "\n{}",
-        numbers_from(1, &headings, found.rows.iter().map(row))
+        numbers_from(1, &headings, found.parts.iter().map(row))
     );
     for note in &found.notes {
         let _ = writeln!(out, "{}", wrapped(&format!(" {note}"), 3));
@@ -296,7 +378,7 @@ fn foot(profile: &Profile, notes: Vec<String>) -> String {
 
 fn json(point: &Point, found: &Prediction) -> String {
     let figure = |found: Predicted| serde_json::json!({ "value": found.value, "low": found.low, "high": found.high });
-    let row = |row: &RowPrediction| {
+    let row = |row: &PartPrediction| {
         serde_json::json!({
             "part": row.name,
             "threads": row.threads,
@@ -316,9 +398,9 @@ fn json(point: &Point, found: &Prediction) -> String {
         "lost_or_held_back": figure(found.lost),
         "latency_p50_ns": figure(found.p50_ns),
         "latency_p99_ns": figure(found.p99_ns),
-        "parts": found.rows.iter().map(row).collect::<Vec<_>>(),
+        "parts": found.parts.iter().map(row).collect::<Vec<_>>(),
         "notes": found.notes,
-        "confidence": 0.9,
+        "confidence": CONFIDENCE,
     });
     format!("{line}\n")
 }

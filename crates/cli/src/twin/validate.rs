@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     /// Time for what is measured; without --profile one half of it calibrates. 20 paths are measured in any case
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "80s")]
     budget: Duration,
-    /// Profile of this host [default: measured now]
+    /// Profile of this host, also one that was measured on other CPUs than those allowed now [default: measured now]
     #[arg(long, value_name = "FILE.json")]
     profile: Option<PathBuf>,
     /// Formulas and documents alone: nothing is measured
@@ -87,8 +87,9 @@ fn measured(arguments: &Arguments, profile: Option<Profile>) -> Result<Live, Fai
     let asked = runner.stop.clone();
     interrupt::on_signal(move || asked.set());
     let mut step = |step: &str| tell(&format!("{step} ..."));
+    let here = &runner.context.host.allowed_cpus;
     let (budget, profile) = match profile {
-        Some(profile) => (arguments.budget, Ok(profile)),
+        Some(profile) => (arguments.budget, Ok(profile.on(here))),
         None => {
             let half = arguments.budget / 2;
             (half, calibrate(&runner, half, &mut step))
