@@ -352,7 +352,7 @@ fn records_can_be_shown_and_reported_in_every_format() {
     assert!(
         std::fs::read_to_string(page)
             .unwrap()
-            .contains("data-figure")
+            .contains("class=\"chart\"")
     );
 }
 

@@ -607,7 +607,7 @@ fn a_browser_gets_the_index_and_a_report() {
     assert!(served.said.contains("serving 1 file at") && served.get("/").contains("a.jsonl"));
     let report = served.get("/report/0");
     assert!(
-        report.starts_with("HTTP/1.1 200") && report.contains("http-equiv=\"refresh\""),
+        report.starts_with("HTTP/1.1 200") && report.contains("data-events=\""),
         "a file that was just written is live"
     );
     assert!(served.get("/report/1").starts_with("HTTP/1.1 404"));
