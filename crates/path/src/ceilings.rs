@@ -39,7 +39,7 @@ pub struct Ceiling {
 /// What CPUs do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Arithmetic in registers: as many times what the first core does.
+    /// Arithmetic in registers: as many times what the first core does, which is a fast one.
     Arithmetic,
     /// Reads of memory of the node at this place in the host's list, in bytes per second.
     Memory {
@@ -182,10 +182,21 @@ impl Ceilings {
         Ok(())
     }
 
-    /// Each with what was measured.
+    /// Each with what was measured. The first core is left out: it is the unit of the others.
     pub fn found(&self) -> impl Iterator<Item = (&Ceiling, Interval)> {
-        let rows = self.rows.iter();
-        rows.map(|(row, values)| (row, Interval::of(values)))
+        let rows = self.rows.iter().skip(1);
+        rows.map(|(row, values)| (row, of_rates(values)))
+    }
+}
+
+/// The interval of rates, by their logarithms: no rate is below zero.
+fn of_rates(values: &[f64]) -> Interval {
+    let logarithms: Vec<f64> = values.iter().map(|value| value.ln()).collect();
+    let Interval { mean, low, high } = Interval::of(&logarithms);
+    Interval {
+        mean: mean.exp(),
+        low: low.exp(),
+        high: high.exp(),
     }
 }
 
@@ -311,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_is_positive_and_the_first_core_is_the_unit() {
+    fn what_is_measured_is_positive_and_the_first_core_is_left_out() {
         let cpu = affinity::allowed_cpus().unwrap()[0];
         let here = Host {
             allowed_cpus: vec![cpu],
@@ -320,8 +331,15 @@ mod tests {
         let mut found = Ceilings::new(&here).unwrap();
         found.measure().unwrap();
         found.measure().unwrap();
-        let values: Vec<f64> = found.found().map(|(_, value)| value.mean).collect();
-        assert_eq!(values[0], 1.0);
-        assert!(values.len() == 2 && values[1] > 1e6, "{values:?}");
+        let values: Vec<Interval> = found.found().map(|(_, value)| value).collect();
+        assert!(values.len() == 1 && values[0].mean > 1e6, "{values:?}");
+    }
+
+    #[test]
+    fn no_end_of_an_interval_of_rates_is_below_zero() {
+        let found = of_rates(&[1.0, 1e4]);
+        assert!(found.low > 0.0 && found.high > 1e4, "{found:?}");
+        assert!((found.mean - 100.0).abs() < 1e-9);
+        assert_eq!(of_rates(&[7.0]).low, 0.0);
     }
 }

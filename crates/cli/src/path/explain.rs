@@ -395,7 +395,9 @@ impl Shown<'_> {
                 Kind::Arithmetic => format!("{} cores", significant(value, 3)),
                 Kind::Memory { .. } => format!("{} MB/s", show_mb_per_s(value)),
             };
-            let cpus: Vec<String> = ceiling.cpus.iter().map(u32::to_string).collect();
+            let mut cpus = ceiling.cpus.clone();
+            cpus.sort_unstable();
+            let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
             vec![
                 ceiling.name.clone(),
                 cpus.join(","),
