@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use daqmeter_record::conditions::{self, Disturbance};
 use daqmeter_record::path::{PathRun, PathThread};
 use daqmeter_record::prediction::{PartPrediction, Predicted, Prediction};
 use daqmeter_record::units::{plural, show_mb_per_s, significant};
@@ -95,6 +96,7 @@ fn beside(record: &RunRecord, found: &Prediction, all: &[RunRecord]) -> Beside {
     };
     let mut notes = found.notes.clone();
     notes.extend(other_host(record, all));
+    notes.extend(not_compared(record, all));
     Beside {
         name: name_at(record, found),
         about: format!("{}; limit: {}; {outcome}", found.line, found.limit),
@@ -128,17 +130,36 @@ fn other_host(record: &RunRecord, all: &[RunRecord]) -> Option<String> {
     ))
 }
 
-/// Runs that ask the same as a record, but for the parameters of these names.
+/// What was measured beside something that disturbed it says nothing of a prediction.
+fn not_compared(record: &RunRecord, all: &[RunRecord]) -> Option<String> {
+    let disturbed = of_path(record, all, &[]).filter_map(|(run, _)| conditions::of(run).pop());
+    let disturbed: Vec<Disturbance> = disturbed.collect();
+    let last = disturbed.last()?;
+    let runs = plural(disturbed.len() as u64, "run");
+    Some(format!("{runs} not compared: {last}"))
+}
+
+/// Sound runs that ask the same as a record, but for the parameters of these names.
 fn runs<'a>(
     record: &RunRecord,
     all: &'a [RunRecord],
-    but: &[&str],
+    but: &'a [&str],
 ) -> Vec<(&'a RunRecord, &'a PathRun)> {
+    let runs = of_path(record, all, but);
+    runs.filter(|(run, _)| conditions::of(run).is_empty())
+        .collect()
+}
+
+/// All runs that ask the same.
+fn of_path<'a>(
+    record: &RunRecord,
+    all: &'a [RunRecord],
+    but: &'a [&str],
+) -> impl Iterator<Item = (&'a RunRecord, &'a PathRun)> + use<'a> {
     let key = record.workload.key_without(but);
     let runs = all.iter().filter(|run| run.role.is_point());
     let runs = runs.filter_map(|run| Some((run, run.path.as_ref()?)));
-    runs.filter(|(run, _)| run.workload.key_without(but) == key)
-        .collect()
+    runs.filter(move |(run, _)| run.workload.key_without(but) == key)
 }
 
 /// What says at which rate blocks are due.
@@ -512,6 +533,22 @@ mod tests {
         let runs: Vec<&str> = found[0].lines.iter().map(|line| &*line.runs).collect();
         assert_eq!(runs, ["1"; 7], "{found:?}");
         assert_eq!(found[0].lines[3].measured, "0");
+    }
+
+    #[test]
+    fn a_disturbed_run_is_not_compared_and_the_reason_is_shown() {
+        let example = crate::examples::disturbed();
+        let mut disturbed = measured(None, 10);
+        disturbed.lanes = example.lanes;
+        disturbed.host_cpu = example.host_cpu;
+        disturbed.process_cpu = example.process_cpu;
+        (disturbed.wall_ns, disturbed.host) = (example.wall_ns, example.host);
+        let found = text(&[predicted(None), disturbed]);
+        assert!(!found.contains("OUTSIDE"), "{found}");
+        assert!(
+            found.contains("1 run not compared: other programs took"),
+            "{found}"
+        );
     }
 
     #[test]
