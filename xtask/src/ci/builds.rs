@@ -1,5 +1,6 @@
 //! Steps of CI that compile.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
@@ -24,11 +25,35 @@ pub(super) fn format() -> Result<Done> {
 /// tool's own features, so that what both need is compiled once.
 /// Targets that are benchmarks only: `--benches` alone would build every library's tests once more.
 pub(super) fn benches() -> Result<Done> {
-    line("cargo build --workspace --bench * --quiet").run()?;
+    let names = bench_names()?;
+    let names = names.iter().flat_map(|name| ["--bench", name]);
+    line("cargo build --workspace --quiet").args(names).run()?;
     build_tests(
         PROMISES,
         line("cargo bench -p daqmeter-campaign -p daqmeter-cli --bench promises"),
     )
+}
+
+/// The names of all benchmarks that need no feature of their own.
+fn bench_names() -> Result<BTreeSet<String>> {
+    let text = line("cargo metadata --no-deps --format-version 1").output()?;
+    let metadata: serde_json::Value = serde_json::from_str(&text)?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages.flat_map(|package| package["targets"].as_array().into_iter().flatten());
+    let is_bench = |target: &&serde_json::Value| {
+        target["kind"][0] == "bench" && target["required-features"].is_null()
+    };
+    let names = targets
+        .filter(is_bench)
+        .filter_map(|target| target["name"].as_str());
+    let names: BTreeSet<String> = names.map(str::to_owned).collect();
+    ensure!(!names.is_empty(), "cargo metadata names no benchmark");
+    Ok(names)
+}
+
+/// The benchmark over Zenoh compiles, as its tests do.
+pub(super) fn zenoh_bench() -> Result<()> {
+    line("cargo build --quiet -p daqmeter-path --features zenoh --bench zenoh").run()
 }
 
 /// The tests over Zenoh.

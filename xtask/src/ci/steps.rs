@@ -34,7 +34,10 @@ pub(super) const STEPS: &[Step] = &[
         ran(line("cargo clippy --workspace --all-targets --quiet -- -D warnings").run())
     }),
     step("docs", Build, &[], builds::docs),
-    step(ZENOH_BUILD, Build, &[], || ran(builds::zenoh("--no-run"))),
+    step(ZENOH_BUILD, Build, &[], || {
+        builds::zenoh("--no-run")?;
+        ran(builds::zenoh_bench())
+    }),
     step(BENCHES, Build, &[PROGRAM], builds::benches),
     step(WHEEL, Build, &[PROGRAM], daqmeter_dist::wheel),
     step(PEERS_BUILD, Build, &[], || machines::prepare("peers")),
