@@ -69,12 +69,24 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Of a run.
+    /// Of a run. A CPU that one thread has to itself is no resource beside that thread: what is left of it nobody wants.
     pub fn of(run: &PathRun) -> Seen {
         let no_room_ns = run.threads.iter().map(|thread| thread.no_room_ns).max();
+        let is_shared = |resource: &Resource| match resource.what {
+            What::Cpu(cpu) => {
+                run.threads
+                    .iter()
+                    .filter(|one| one.cpu == Some(cpu))
+                    .count()
+                    > 1
+            }
+            _ => true,
+        };
+        let mut resources = resources(run);
+        resources.retain(is_shared);
         Seen {
             block_ns: run.wall_ns as f64 / run.blocks.max(1) as f64,
-            resources: resources(run),
+            resources,
             wall_ns: run.wall_ns as f64,
             no_room_ns: no_room_ns.unwrap_or(0) as f64,
         }
@@ -551,6 +563,31 @@ mod tests {
                 },
             })
         }
+    }
+
+    #[test]
+    fn a_cpu_is_a_resource_where_threads_share_it() {
+        let thread = |element, cpu| daqmeter_record::path::PathThread {
+            name: format!("part {element}"),
+            part: format!("part {element}"),
+            element,
+            cpu: Some(cpu),
+            cpu_ns: 500,
+            busy_ns: 500,
+            ..Default::default()
+        };
+        let cpus = |places: [u32; 2]| {
+            let run = PathRun {
+                wall_ns: 1000,
+                blocks: 1,
+                threads: vec![thread(0, places[0]), thread(1, places[1])],
+                ..PathRun::default()
+            };
+            let seen = Seen::of(&run).resources.into_iter();
+            seen.filter(|resource| matches!(resource.what, What::Cpu(_)))
+                .count()
+        };
+        assert_eq!((cpus([0, 1]), cpus([1, 1])), (0, 1));
     }
 
     #[test]
