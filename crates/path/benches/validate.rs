@@ -35,6 +35,8 @@ const ROUNDS: usize = 12;
 const BUFFERS: u64 = 64;
 /// Most that a path takes.
 const MAX_BUFFERS: u64 = 65_536;
+/// Runs that watch the buffers, as `path explain` makes.
+const WATCHES: usize = 16;
 /// Pairs of runs with and without the limit.
 const PAIRS: usize = 8;
 
@@ -138,6 +140,10 @@ impl System for Chain<'_> {
         }
         let run = self.measured(&request)?.path.ok_or("no run")?;
         Ok(Seen::of(&run))
+    }
+
+    fn watches(&self) -> usize {
+        WATCHES
     }
 }
 
@@ -398,7 +404,10 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
     let predicted_ns = explained.predicted_ns.mean;
     let rate = explained.block_ns.mean / predicted_ns - 1.0;
     let free_hz = 1e9 / explained.block_ns.mean;
-    let off = |hz: f64| 1e9 / predicted_ns / hz - 1.0;
+    let off = |hz: f64, buffers: u64| {
+        let share = explained.room.share_without_loss(BUFFERS, buffers, 1.0);
+        share * 1e9 / predicted_ns / hz - 1.0
+    };
     let few = with.highest_hz(free_hz)?;
     let buffers = explained.room.wanted(BUFFERS, 1.0).min(MAX_BUFFERS);
     let mut enough = bench.chain("room.toml", &case.text(Some(put_ns), buffers));
@@ -436,8 +445,8 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
         explained.runs,
         rate * 100.0,
         BUFFERS,
-        shown(few.map(off)),
-        shown(highest.map(off)),
+        shown(few.map(|hz| off(hz, BUFFERS))),
+        shown(highest.map(|hz| off(hz, buffers))),
         shown(gain_again),
         shown(highest_again),
         match is_disturbed {
@@ -455,7 +464,7 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
         gain: gain.map(|(gain, real)| gain.predicted.mean / real - 1.0),
         tried: tried.map(|(tried, real)| tried.mean / real - 1.0),
         rate,
-        highest: highest.map(off),
+        highest: highest.map(|hz| off(hz, buffers)),
         gain_again,
         highest_again,
         is_disturbed,

@@ -7,7 +7,7 @@
 //! its slope times its need over the time per block, is therefore its share of the limit: all of it for the threads that limit, and
 //! for CPUs that parts share as much for each as it takes of them. A part that needs little contributes little, whatever its slope.
 
-use daqmeter_record::resources::{Resource, What};
+use daqmeter_record::resources::{MAX_USED, Resource, What};
 use daqmeter_stats::trimmed_interval;
 
 /// The confidence of each interval.
@@ -84,6 +84,19 @@ pub struct Used {
     pub least_ns: Interval,
 }
 
+impl Used {
+    /// Whether threads that work or wait for a CPU at all times: they neither wait for the next block nor for room.
+    fn never_waits_for_blocks(&self) -> bool {
+        matches!(self.what, What::Threads { .. }) && self.occupied.low > ALL_TIMES
+    }
+
+    /// Whether it would have worked more than all of its time: what it carries for a block is estimated, and was estimated too high.
+    /// It is not taken for a limit.
+    pub fn is_refuted(&self) -> bool {
+        self.what.is_estimated() && self.used.low > MAX_USED
+    }
+}
+
 /// What limits a path.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
@@ -120,8 +133,14 @@ const MAX_STRETCH: f64 = 1.5;
 const USED_OFF: f64 = 0.1;
 /// No resource that is used less than this is a limit.
 pub(crate) const MIN_USED: f64 = 0.8;
-/// A resource that no part moves, and a CPU, is used up where its whole interval is above this.
-const USED_UP: f64 = 0.9;
+/// A resource is nearly used up where its whole interval is above this: nothing else that were removed would gain more than a sixth.
+const NEARLY_USED_UP: f64 = 0.85;
+/// Beside CPUs whose whole interval is above this a thread's wait for one does not make it the limit.
+const CPU_USED_UP: f64 = 0.9;
+/// Threads that are ready or at work for this share of the time wait for no block: what is left is within the noise of their clocks.
+const ALL_TIMES: f64 = 0.95;
+/// Of threads that work this share of the time, and wait for nothing but a CPU, more CPUs gain less than a sixth.
+const WORKS: f64 = 0.86;
 /// What one observation says against an explanation at most: one that was disturbed does not decide alone.
 const MAX_AGAINST: f64 = 8.0;
 /// By how much the log likelihood of the best explanation is larger than any other's: 150 to 1.
@@ -129,7 +148,9 @@ const SURE: f64 = 5.0;
 /// What a good explanation has against it on average of its observations: two standard deviations.
 const BAD: f64 = 2.0;
 /// A path that follows what is added by less than this share of what the limit demands did not confirm it.
-const CONFIRMED: f64 = 0.4;
+const CONFIRMED: f64 = 0.5;
+/// Nor did one of which the whole interval is not above this share: it may follow nothing.
+const FOLLOWS: f64 = 0.1;
 /// An element whose whole interval is below this does not move the path one for one.
 const NOT_ONE_FOR_ONE: f64 = 0.9;
 
@@ -168,7 +189,7 @@ impl Evidence<'_> {
                 || self.resources[..at]
                     .iter()
                     .all(|known| self.moves(known) != self.moves(resource));
-            if is_new && resource.least_ns() > 0.0 {
+            if is_new && resource.least_ns() > 0.0 && !self.would_gain_little(at) {
                 all.push((Some(at), self.against_limit(at)));
             }
         }
@@ -180,17 +201,28 @@ impl Evidence<'_> {
             return Answer::CannotTell;
         }
         match all[0].0 {
-            Some(at) if self.is_confirmed(at) => Answer::Limit(self.used[at].what.clone()),
+            Some(at) if self.may_be_used_up(at) && self.is_confirmed(at) => {
+                Answer::Limit(self.used[at].what.clone())
+            }
             None if self.is_below() => Answer::NoSingle,
             _ => Answer::CannotTell,
         }
     }
 
-    /// Whether a resource that no part moves works all of its time: the slopes are the same with it and with no limit at all, and how
-    /// far it is used decides.
+    /// Whether a resource works nearly all of its time, or threads work or wait for a CPU all of it: without any other limit the path
+    /// would be hardly faster. Where no part moves it, the slopes are the same with it and with no limit at all, and how far it is used
+    /// decides.
     fn is_one_used_up(&self) -> bool {
-        let mut used = self.used.iter();
-        used.any(|used| used.what.follows_no_part() && used.used.low > USED_UP)
+        let is = |used: &Used| used.used.low > NEARLY_USED_UP || used.never_waits_for_blocks();
+        self.used.iter().any(is)
+    }
+
+    /// Whether more CPUs would hardly make the path faster: threads that wait for nothing but a CPU work nearly all of the time
+    /// themselves, and the path is never faster than their work.
+    fn would_gain_little(&self, at: usize) -> bool {
+        let is_cpu = matches!(self.used[at].what, What::Cpu(_) | What::AllCpus);
+        let works = |used: &Used| used.never_waits_for_blocks() && used.used.mean > WORKS;
+        is_cpu && self.used.iter().any(works)
     }
 
     /// How much each part moves a resource.
@@ -248,7 +280,7 @@ impl Evidence<'_> {
         let mut all = self.resources.iter().zip(self.used);
         all.any(|(resource, used)| {
             let is_cpu = matches!(resource.what, What::Cpu(_) | What::AllCpus);
-            is_cpu && resource.uses.contains_key(&element) && used.used.low > USED_UP
+            is_cpu && resource.uses.contains_key(&element) && used.used.low > CPU_USED_UP
         })
     }
 
@@ -314,9 +346,16 @@ impl Evidence<'_> {
             squares += weight * of.expected * of.expected;
         }
         match squares > 0.0 {
-            true => products / squares - WIDTH / squares.sqrt() > CONFIRMED,
+            true => {
+                let share = products / squares;
+                share > CONFIRMED && share - WIDTH / squares.sqrt() > FOLLOWS
+            }
             false => self.is_below(),
         }
+    }
+
+    fn may_be_used_up(&self, at: usize) -> bool {
+        self.occupied(at).high >= MIN_USED
     }
 
     fn is_below(&self) -> bool {
@@ -420,6 +459,28 @@ mod tests {
         ];
         assert_eq!(limit(&answer(&rows, 0.25)).unwrap(), What::AllCpus.text());
         assert_eq!(answer(&rows, 3.0), Answer::CannotTell);
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_nothing_is_the_limit_beside_cpus_with_time_to_spare() {
+        // As a path of three on two CPUs showed: slopes known to one, but one thread never waits.
+        let rows = [(0.19, 0.02, 0.3), (0.93, 0.06, 1.3), (0.15, 0.0, 0.0)];
+        assert_eq!(limit(&answer(&rows, 0.75)).unwrap(), "part 1");
+        // One that waits for the next block now and then may have another limit.
+        let rows = [(0.19, 0.02, 0.3), (0.83, 0.06, 1.3), (0.15, 0.0, 0.0)];
+        assert_eq!(answer(&rows, 0.75), Answer::CannotTell);
+    }
+
+    #[test]
+    fn what_is_used_up_needs_no_slopes_against_no_limit_at_all() {
+        // As a path of five on two CPUs showed, with slopes known to a few tenths.
+        let rows = [
+            (0.04, 0.01, 0.35),
+            (0.6, 0.2, 0.36),
+            (0.6, 0.3, 0.25),
+            (0.6, 0.2, 0.45),
+        ];
+        assert_eq!(limit(&answer(&rows, 0.3)).unwrap(), What::AllCpus.text());
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! what removing it gains.
 
 use daqmeter_record::PathRun;
-use daqmeter_record::resources::{Resource, What, least_without_ns, resources};
+use daqmeter_record::resources::{Resource, What, all_resources, least_without_ns};
 
 pub use crate::evidence::{Answer, Interval, Part, Slope, Used};
 use crate::evidence::{Evidence, MIN_USED};
@@ -24,6 +24,12 @@ pub trait System {
     /// # Errors
     /// When it cannot be run.
     fn run(&mut self, load: Load) -> Result<Seen, Self::Error>;
+
+    /// How many more runs with time to spare are worth their time once the limit is found: the longest wait in a second is not that of
+    /// an hour.
+    fn watches(&self) -> usize {
+        0
+    }
 }
 
 /// How it is run.
@@ -66,6 +72,8 @@ pub struct Seen {
     pub wall_ns: f64,
     /// The longest time for which blocks that were due found no room, in nanoseconds.
     pub no_room_ns: f64,
+    /// How full the rings behind the source were at most, as a share of their blocks.
+    pub fullest: f64,
 }
 
 impl Seen {
@@ -82,15 +90,30 @@ impl Seen {
             }
             _ => true,
         };
-        let mut resources = resources(run);
+        let mut resources = all_resources(run);
         resources.retain(is_shared);
         Seen {
             block_ns: run.wall_ns as f64 / run.blocks.max(1) as f64,
             resources,
             wall_ns: run.wall_ns as f64,
             no_room_ns: no_room_ns.unwrap_or(0) as f64,
+            fullest: fullest(run),
         }
     }
+}
+
+/// Blocks that waited behind the source at most, as a share of the blocks of their ring.
+fn fullest(run: &PathRun) -> f64 {
+    let is_source = |name: &str| {
+        let mut threads = run.threads.iter();
+        threads.any(|thread| thread.element == 0 && thread.name == name)
+    };
+    let rings = run.queues.iter().filter(|queue| is_source(&queue.from));
+    let most = rings.filter_map(|queue| {
+        let most = queue.seen.iter().rposition(|&looks| looks > 0)?;
+        Some(most as f64 / (queue.seen.len() - 1).max(1) as f64)
+    });
+    most.fold(0.0, f64::max)
 }
 
 /// Share of the time per block that is added: smaller ones were lost in the noise of short runs.
@@ -136,7 +159,8 @@ impl Explained {
     /// Whether more buffers make the path faster while nothing is nearly used up.
     fn needs_buffers(&self) -> bool {
         let mut used = self.resources.iter();
-        self.more_buffers.low > WORTH_BUFFERS && used.all(|used| used.used.mean < MIN_USED)
+        let is_used_up = |used: &Used| !used.is_refuted() && used.used.mean >= MIN_USED;
+        self.more_buffers.low > WORTH_BUFFERS && !used.any(is_used_up)
     }
 }
 
@@ -149,9 +173,24 @@ pub struct Room {
     pub watched_ns: f64,
     /// The longest time for which blocks that were due found no room, in nanoseconds.
     pub no_room_ns: f64,
+    /// How full the rings behind the source were at most, as a share of their blocks.
+    pub fullest: f64,
 }
 
 impl Room {
+    /// Which share of the largest rate a source that cannot wait reaches without loss, where a ring of one of several streams holds so
+    /// many blocks now and then. What waits at most grows as 1 / (1 - rate) near the largest rate (a queue in heavy traffic: Kingman,
+    /// "On queues in heavy traffic", J. R. Stat. Soc. B 24(2), 1962); what comes while a thread is stopped grows with the rate.
+    pub fn share_without_loss(&self, now: u64, then: u64, streams: f64) -> f64 {
+        let due = self.no_room_ns / self.every_ns / streams;
+        let waiting = self.fullest * now as f64 + due;
+        let full = waiting / then.max(1) as f64;
+        match full > 1.0 {
+            true => SPARE / full,
+            false => 1.0 - (1.0 - SPARE) * full,
+        }
+    }
+
     /// Blocks that would have held what was due of one of several streams, where so many are there: twice what was seen, for the next
     /// wait may be longer, as a power of two. As many as there are where nothing waited.
     #[allow(
@@ -229,6 +268,9 @@ pub fn explain<S: System>(
             break;
         }
     }
+    for _ in 0..found.system.watches() {
+        found.spare()?;
+    }
     let mut explained = found.explained();
     match &explained.answer {
         Answer::Limit(what) => {
@@ -273,13 +315,17 @@ impl<S: System> Rounds<'_, S> {
                     let ratio = self.beside(Load::Buffers { times })?;
                     self.more_buffers.push(ratio);
                 }
-                Task::Spare => {
-                    let ns = self.present_ns() / SPARE;
-                    let seen = self.run(Load::Every { ns })?;
-                    self.spare.push(seen);
-                }
+                Task::Spare => self.spare()?,
             }
         }
+        Ok(())
+    }
+
+    /// One run with time to spare.
+    fn spare(&mut self) -> Result<(), S::Error> {
+        let ns = self.present_ns() / SPARE;
+        let seen = self.run(Load::Every { ns })?;
+        self.spare.push(seen);
         Ok(())
     }
 
@@ -311,18 +357,23 @@ impl<S: System> Rounds<'_, S> {
 
     fn explained(&self) -> Explained {
         let (slopes, resources) = (self.slopes(), self.used());
+        let possible = resources.iter().zip(&self.free[0].resources);
+        let possible = possible.filter(|(used, _)| !used.is_refuted());
+        let (used, all): (Vec<Used>, Vec<Resource>) = possible
+            .map(|(used, all)| (used.clone(), all.clone()))
+            .unzip();
         let evidence = Evidence {
             parts: self.parts,
             slopes: &slopes,
-            used: &resources,
-            resources: &self.free[0].resources,
+            used: &used,
+            resources: &all,
             share: SHARE,
         };
         let answer = evidence.answer();
         Explained {
             answer,
             block_ns: each(&self.free, |seen| seen.block_ns),
-            predicted_ns: self.predicted_ns(),
+            predicted_ns: self.predicted_ns(&used),
             room: self.room(),
             more_buffers: Interval::of(&self.more_buffers),
             gain: None,
@@ -337,7 +388,11 @@ impl<S: System> Rounds<'_, S> {
         Room {
             every_ns: self.present_ns() / SPARE,
             watched_ns: spare.clone().map(|seen| seen.wall_ns).sum(),
-            no_room_ns: spare.map(|seen| seen.no_room_ns).fold(0.0, f64::max),
+            no_room_ns: spare
+                .clone()
+                .map(|seen| seen.no_room_ns)
+                .fold(0.0, f64::max),
+            fullest: spare.map(|seen| seen.fullest).fold(0.0, f64::max),
         }
     }
 
@@ -387,15 +442,14 @@ impl<S: System> Rounds<'_, S> {
 
     /// By the resource that allows least. CPUs that threads share idle while a thread wakes up or moves to another: where they allow
     /// least, they are given as much idle time as they had at full speed.
-    fn predicted_ns(&self) -> Interval {
-        let all = (0..self.free[0].resources.len()).map(|at| (at, self.least_ns(at)));
-        let most = all.max_by(|a, b| a.1.mean.total_cmp(&b.1.mean));
-        let Some((at, least_ns)) = most else {
-            return Interval::of(&[]);
-        };
-        match self.free[0].resources[at].what {
-            What::AllCpus => least_ns.over_share(self.used_share(at)),
-            _ => least_ns,
+    fn predicted_ns(&self, possible: &[Used]) -> Interval {
+        let most = possible
+            .iter()
+            .max_by(|a, b| a.least_ns.mean.total_cmp(&b.least_ns.mean));
+        match most {
+            Some(most) if most.what == What::AllCpus => most.least_ns.over_share(most.used),
+            Some(most) => most.least_ns,
+            None => Interval::of(&[]),
         }
     }
 
@@ -411,7 +465,19 @@ impl<S: System> Rounds<'_, S> {
             }
             tried = Some(Interval::of(&ratios));
         }
-        let predicted = each(&self.free, |seen| gain(seen, limit));
+        let refuted: Vec<What> = self
+            .used()
+            .into_iter()
+            .filter(Used::is_refuted)
+            .map(|used| used.what)
+            .collect();
+        let predicted = each(&self.free, |seen| {
+            let mut possible = seen.clone();
+            possible
+                .resources
+                .retain(|one| !refuted.contains(&one.what));
+            gain(&possible, limit)
+        });
         Ok(Gain { predicted, tried })
     }
 }
@@ -462,6 +528,7 @@ mod tests {
         drift: f64,
         /// Time for which there is no room for what is due at a rate.
         no_room_ns: f64,
+        fullest: f64,
         /// Share of the time that threads wait for one another for want of buffers.
         lockstep: f64,
         random: Random,
@@ -479,6 +546,7 @@ mod tests {
                 noise,
                 drift: 0.0,
                 no_room_ns: 0.0,
+                fullest: 0.0,
                 lockstep: 0.0,
                 random: Random::new(7),
                 runs: 0,
@@ -561,6 +629,7 @@ mod tests {
                     Load::Every { .. } => self.no_room_ns,
                     _ => 0.0,
                 },
+                fullest: self.fullest,
             })
         }
     }
@@ -707,7 +776,7 @@ mod tests {
 
     #[test]
     fn noise_is_answered_with_more_rounds_and_a_clear_limit_with_few() {
-        let noisy = Simulated::new(&[1000.0, 1600.0, 1200.0], 0.1).explained(60);
+        let noisy = Simulated::new(&[1000.0, 1600.0, 1200.0], 0.3).explained(60);
         let clear = Simulated::new(&[1000.0, 1600.0, 900.0], 0.002).explained(40);
         for explained in [&noisy, &clear] {
             assert_eq!(
@@ -775,6 +844,45 @@ mod tests {
         assert_eq!(room.wanted(8, 1.0), 256);
         // Of four streams each has a fourth of it.
         assert_eq!(room.wanted(8, 4.0), 128);
+    }
+
+    #[test]
+    fn fuller_rings_leave_less_of_the_rate_to_a_source_that_cannot_wait() {
+        let share = |fullest: f64, no_room_ns: f64, then: u64| {
+            let mut system = Simulated::new(&[1000.0, 1600.0, 900.0], 0.0);
+            (system.fullest, system.no_room_ns) = (fullest, no_room_ns);
+            system.explained(8).room.share_without_loss(64, then, 1.0)
+        };
+        assert_eq!(share(0.0, 0.0, 64), 1.0);
+        // Half full at four fifths: four times as full at nineteen twentieths, which is more than there is.
+        assert!((share(0.5, 0.0, 64) - 0.9).abs() < 1e-9);
+        assert!((share(0.5, 0.0, 128) - 0.95).abs() < 1e-9);
+        assert!((share(1.0, 0.0, 64) - SPARE).abs() < 1e-9);
+        // Another 64 blocks were due while there was no room: half of the rate fills the ring just so.
+        assert!((share(1.0, 64.0 * 2000.0, 64) - SPARE / 2.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_fullest_ring_is_one_behind_the_source() {
+        let thread = |element, name: &str| daqmeter_record::path::PathThread {
+            name: name.to_owned(),
+            element,
+            ..Default::default()
+        };
+        let queue = |from: &str, seen: &[u64]| daqmeter_record::path::PathQueue {
+            from: from.to_owned(),
+            seen: seen.to_vec(),
+            ..Default::default()
+        };
+        let run = PathRun {
+            threads: vec![thread(0, "memory"), thread(1, "copy")],
+            queues: vec![
+                queue("memory", &[7, 2, 1, 0, 0]),
+                queue("copy", &[0, 0, 0, 0, 9]),
+            ],
+            ..PathRun::default()
+        };
+        assert_eq!(Seen::of(&run).fullest, 0.5);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::observed::TimeSeries;
 use crate::path::{LimitFound, PathLimit};
-use crate::resources::resources;
+use crate::resources::all_resources;
 use crate::{Counter, Role, RunRecord};
 
 /// The same record as this version would have written it.
@@ -23,7 +23,7 @@ fn limit(record: &mut RunRecord) {
     else {
         return;
     };
-    let all = resources(run).into_iter().map(|resource| resource.what);
+    let all = all_resources(run).into_iter().map(|resource| resource.what);
     let named = all.into_iter().find(|what| what.text() == *name);
     match (&mut run.limit, named) {
         (Some(limit), Some(what)) => limit.found = LimitFound::Limit(what),
@@ -111,6 +111,7 @@ mod tests {
                 limit: Some(PathLimit {
                     found: LimitFound::Resource(name.to_owned()),
                     runs: 9,
+                    used: None,
                     gain: None,
                     room: None,
                 }),

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::units::significant;
+
 /// One run of a path, from its source to its sink.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathRun {
@@ -172,6 +174,9 @@ pub struct PathLimit {
     pub found: LimitFound,
     /// How many runs were made for it.
     pub runs: u64,
+    /// How far the limit was used in the runs as fast as the path goes; none where nothing is named, of buffers, and in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<PathUsed>,
     /// By which factor the path was faster in runs without the work of the limit; none where it cannot be left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<PathGain>,
@@ -193,6 +198,30 @@ pub struct PathRoom {
     pub buffers: u64,
     /// Blocks that would have held what was due then: twice what was seen, as a power of two.
     pub wanted: u64,
+}
+
+/// How far a resource is used, as shares of its time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PathUsed {
+    /// It works.
+    pub works: PathGain,
+    /// Its threads are ready, but others have their CPUs.
+    pub waits_for_cpu: f64,
+}
+
+/// Share of the time in which threads wait for a CPU that is worth a word.
+const WORTH_A_WORD: f64 = 0.05;
+
+impl PathUsed {
+    /// As a clause: `works 78 % and waits for a CPU 20 % of the time`.
+    pub fn text(&self) -> String {
+        let percent = |share: f64| significant(share.min(1.0) * 100.0, 2);
+        let waits = match self.waits_for_cpu > WORTH_A_WORD {
+            true => format!(" and waits for a CPU {} %", percent(self.waits_for_cpu)),
+            false => String::new(),
+        };
+        format!("works {} %{waits} of the time", percent(self.works.mean))
+    }
 }
 
 /// A measured factor with its interval (95 %).
@@ -272,6 +301,11 @@ impl What {
             What::Memory => "memory, by footprint".to_owned(),
             What::Buffers => "too few buffers".to_owned(),
         }
+    }
+
+    /// Whether what it carries for a block is estimated from sizes, not counted.
+    pub fn is_estimated(&self) -> bool {
+        *self == What::Memory
     }
 
     /// Whether work that is added to a part takes nothing of it: it is found because the path follows no part.

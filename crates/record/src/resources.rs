@@ -54,10 +54,23 @@ impl Resource {
     }
 }
 
+/// A resource whose bytes are an estimate and that worked more than this share of the time was estimated too high: nothing works more
+/// than all of its time, and what it carries was measured to about a tenth.
+pub const MAX_USED: f64 = 1.1;
+
+/// The resources of a run that can be as it says: without memory where the run moved more than memory carries, so that part of what
+/// was counted stayed in the cache.
+pub fn resources(run: &PathRun) -> Vec<Resource> {
+    let block_ns = run.wall_ns as f64 / run.blocks.max(1) as f64;
+    let mut all = all_resources(run);
+    all.retain(|one| !one.what.is_estimated() || one.least_ns() <= MAX_USED * block_ns);
+    all
+}
+
 /// What a run says about its resources: the threads of each part, what lies between two ends, CPUs. Empty of a run that carried
 /// nothing, or whose threads name no part. Links where they are known, memory where its ceiling was measured and something goes past the
-/// cache.
-pub fn resources(run: &PathRun) -> Vec<Resource> {
+/// cache. Always the same ones in the same order for runs of a path.
+pub fn all_resources(run: &PathRun) -> Vec<Resource> {
     let blocks = run.blocks as f64;
     if run.blocks == 0 || run.threads.iter().any(|thread| thread.part.is_empty()) {
         return Vec::new();
@@ -385,10 +398,18 @@ mod tests {
         if let Some(memory) = &mut run.memory {
             memory.ceiling_bytes_per_s = Some(4e9);
         }
+        run.wall_ns = 30_000;
         let all = resources(&run);
         assert_eq!(least_of(&all, "memory, by footprint"), 3000.0);
         // More arithmetic takes no more of either.
         assert!(all[2..].iter().all(|resource| resource.slope(0, 1) == 0.0));
+        // In half of that time memory cannot have carried what was estimated; the link is what it is.
+        run.wall_ns = 15_000;
+        let whats = |all: Vec<Resource>| all.into_iter().map(|one| one.what).collect::<Vec<_>>();
+        let possible = whats(resources(&run));
+        assert!(!possible.contains(&What::Memory));
+        assert!(whats(all_resources(&run)).contains(&What::Memory));
+        assert_eq!(possible.len(), 3);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What is said of a whole path that was run: what it carries, what limits it and how that was found, how far each resource is used,
 //! what to change, and how much this host would carry. Begin with [`said`].
 
-use daqmeter_record::path::{Brings, LimitFound, PathGain, PathLimit, PathMemory, PathRun, Served};
+use daqmeter_record::path::{
+    Brings, LimitFound, PathGain, PathLimit, PathMemory, PathRun, PathUsed, Served,
+};
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
 use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
 use serde::Serialize;
@@ -63,6 +65,12 @@ fn carries(run: &PathRun, is_emulated: bool) -> String {
     )
 }
 
+/// How far a limit was used, as a clause; older records do not say.
+fn busy(used: Option<&PathUsed>) -> String {
+    let used = used.map(|used| format!("it {}", used.text()));
+    used.unwrap_or_else(|| "it is used up".to_owned())
+}
+
 /// A run and its resources.
 struct Found<'a> {
     run: &'a PathRun,
@@ -102,7 +110,10 @@ impl Found<'_> {
         let most = self.most_used()?;
         let is_used_up = self.share(most) >= USED_UP;
         let most = format!("most used in this run: {}", self.percent(most));
-        let Some(PathLimit { found, runs, .. }) = &self.run.limit else {
+        let Some(PathLimit {
+            found, runs, used, ..
+        }) = &self.run.limit
+        else {
             return Some(match self.run.is_paced {
                 true => format!("not looked for: blocks came at a rate; {most}"),
                 false if is_used_up => {
@@ -123,12 +134,14 @@ impl Found<'_> {
                 what.text()
             ),
             LimitFound::Limit(what) if what.follows_no_part() => format!(
-                "{}: it is used up, and the path follows no part (each slowed in turn, {runs} runs)",
-                what.text()
+                "{}: {}, and the path follows no part (each slowed in turn, {runs} runs)",
+                what.text(),
+                busy(used.as_ref())
             ),
             LimitFound::Limit(what) => format!(
-                "{}: it is used up, and the path follows what uses it one for one (each part slowed in turn, {runs} runs)",
-                what.text()
+                "{}: {}, and the path follows what uses it (each part slowed in turn, {runs} runs)",
+                what.text(),
+                busy(used.as_ref())
             ),
             LimitFound::NoSingleOne => format!(
                 "no single one: no part moves the path one for one (each slowed in turn, {runs} runs); {most}"
@@ -378,10 +391,14 @@ fn beside_cpus(run: &PathRun, shown: impl Fn(f64) -> String) -> String {
     let memory = of(|what| *what == What::Memory);
     let memory = memory.into_iter().next().unwrap_or_else(|| {
         let is_cached = |memory: &PathMemory| memory.bytes_per_block.iter().all(|at| *at == 0.0);
-        match run.memory.as_ref().is_some_and(is_cached) {
-            true => "its blocks stay in the cache".to_owned(),
-            false => "memory not measured".to_owned(),
-        }
+        let text = match &run.memory {
+            Some(memory) if is_cached(memory) => "its blocks stay in the cache",
+            Some(memory) if memory.ceiling_bytes_per_s.is_some() => {
+                "memory not known, part of its blocks stay in the cache"
+            }
+            _ => "memory not measured",
+        };
+        text.to_owned()
     });
     let mut links = of(|what| matches!(what, What::Link { .. }));
     if links.is_empty() {
@@ -444,6 +461,7 @@ mod tests {
         Some(PathLimit {
             found,
             runs: 94,
+            used: None,
             gain: None,
             room: None,
         })
@@ -511,6 +529,19 @@ mod tests {
             "{}",
             of(&run, "limit")
         );
+        let mut used = |mean, waits_for_cpu| {
+            if let Some(limit) = &mut run.limit {
+                let (low, high) = (mean - 0.01, mean + 0.01);
+                let works = PathGain { mean, low, high };
+                limit.used = Some(PathUsed {
+                    works,
+                    waits_for_cpu,
+                });
+            }
+            of(&run, "limit")
+        };
+        assert!(used(0.98, 0.01).starts_with("convert: it works 98 % of the time, and the path"));
+        assert!(used(0.78, 0.2).contains("works 78 % and waits for a CPU 20 % of the time, and"));
         assert!(of(&run, "change").starts_with("give convert another thread"));
         if let Some(limit) = &mut run.limit {
             limit.gain = Some(PathGain {
@@ -669,6 +700,13 @@ mod tests {
             of(&run, "this host"),
             "boards: this path as it is 11; its 3 CPUs 23 by CPU time; memory, by footprint 59, uplink of a crate, by profile 35"
         );
+        // More than memory carries: what was counted did not all go through it.
+        run.memory = Some(PathMemory {
+            bytes_per_block: vec![0.0, 20e6, 0.0],
+            ceiling_bytes_per_s: Some(10e9),
+        });
+        assert!(of(&run, "this host").contains("23 by CPU time; memory not known, part of"));
+        assert!(!of(&run, "used").contains("memory"));
         run.memory = Some(PathMemory {
             bytes_per_block: vec![0.0; 3],
             ceiling_bytes_per_s: None,

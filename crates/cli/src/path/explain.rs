@@ -63,8 +63,8 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-/// Share of the time in which threads wait for a CPU that is worth a word.
-const WAITS: f64 = 0.1;
+/// Runs that watch how full the buffers get, once the limit is found.
+const WATCHES: usize = 16;
 
 pub(super) struct Chain<'a> {
     pub(super) runner: &'a mut Runner,
@@ -158,6 +158,14 @@ impl System for Chain<'_> {
         self.ceiling.put_into(&mut run, self.runner);
         Ok(Seen::of(&run))
     }
+
+    /// Only where the runs are the answer, and not a part of a survey.
+    fn watches(&self) -> usize {
+        match self.is_kept && !self.path.is_live() {
+            true => WATCHES,
+            false => 0,
+        }
+    }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -203,6 +211,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             topology: topology.as_ref(),
             not_measured: not_measured.as_ref(),
             block_bytes: path.block_bytes as f64,
+            buffers: path.buffers as u64,
+            streams: path.streams() as f64,
             is_live: path.is_live(),
         };
         line + &shown.text() + &paths::text(records)
@@ -217,6 +227,10 @@ struct Shown<'a> {
     /// Why there are no ceilings.
     not_measured: Option<&'a Fault>,
     block_bytes: f64,
+    /// Blocks between two threads.
+    buffers: u64,
+    /// Streams that the blocks come in.
+    streams: f64,
     /// Whether it is a card that is read out.
     is_live: bool,
 }
@@ -254,9 +268,31 @@ impl Shown<'_> {
         let [mean, low, high] = [mean, low, high].map(|times| significant(times, 3));
         let more = self.more_buffers();
         format!(
-            "largest rate: {}; predicted from runs at 80 % of it: {}\n{more}: {mean} times as fast ({low} to {high})",
+            "largest rate: {}; predicted from runs at 80 % of it: {}\n{}{more}: {mean} times as fast ({low} to {high})",
             rate(*block_ns),
-            rate(*predicted_ns)
+            rate(*predicted_ns),
+            self.without_loss()
+        )
+    }
+
+    /// The largest rate of a source that cannot wait. A card loses nothing: it stops its triggers.
+    fn without_loss(&self) -> String {
+        if self.is_live {
+            return String::new();
+        }
+        let (buffers, room) = (self.buffers, self.explained.room);
+        let share = room.share_without_loss(buffers, buffers, self.streams);
+        let full = match room.no_room_ns > 0.0 {
+            true => format!("were too few for up to {}", show_ns(room.no_room_ns)),
+            false => format!(
+                "were at most {} % full",
+                significant(room.fullest * 100.0, 2)
+            ),
+        };
+        format!(
+            "without loss from a source that cannot wait: about {} MB/s, predicted: at 80 % its {buffers} buffers {full}, in {}\n",
+            self.rate(self.explained.predicted_ns.mean / share),
+            show_ns(room.watched_ns)
         )
     }
 
@@ -284,14 +320,15 @@ impl Shown<'_> {
                 self.gain(what)
             ),
             Answer::Limit(what) if what.follows_no_part() => format!(
-                "limit: {}. It is used up, and the path follows no part{}",
+                "limit: {}. It {}, and the path follows no part{}",
                 sanitise::text(&what.text()),
+                self.how_far_used(what),
                 self.gain(what)
             ),
             Answer::Limit(what) => format!(
-                "limit: {}. It {}, and the path follows what uses it one for one{}",
+                "limit: {}. It {}, and the path follows what uses it{}",
                 sanitise::text(&what.text()),
-                self.why_used_up(what),
+                self.how_far_used(what),
                 self.gain(what)
             ),
             Answer::NoSingle => "limit: no single one. No part moves the path one for one, and no resource that was looked at is used up: \
@@ -304,14 +341,9 @@ impl Shown<'_> {
         }
     }
 
-    /// Threads that others keep from their CPUs are used up below 100 %.
-    fn why_used_up(&self, what: &What) -> &'static str {
-        let mut resources = self.explained.resources.iter();
-        let own = resources.find(|used| used.what == *what);
-        match own.is_some_and(|own| own.occupied.mean - own.used.mean > WAITS) {
-            true => "works or waits for a CPU all of its time",
-            false => "is used up",
-        }
+    fn how_far_used(&self, what: &What) -> String {
+        let used = limits::used(self.explained, what);
+        used.map_or_else(String::new, |used| used.text())
     }
 
     fn gain(&self, what: &What) -> String {
@@ -364,7 +396,19 @@ impl Shown<'_> {
             "per block",
             "allows MB/s",
         ];
-        numbers_from(1, &headings, self.explained.resources.iter().map(row))
+        let table = numbers_from(1, &headings, self.explained.resources.iter().map(row));
+        let refuted = self
+            .explained
+            .resources
+            .iter()
+            .filter(|one| one.is_refuted());
+        let notes = refuted.map(|one| {
+            format!(
+                "{}: more than was measured to go through it, so that part of what is counted for it stayed in the cache; not taken for a limit\n",
+                one.what.text()
+            )
+        });
+        table + &notes.collect::<String>()
     }
 
     fn slopes(&self) -> String {

@@ -6,7 +6,8 @@ use daqmeter_harness::{Request, StepPlan};
 use daqmeter_path::explain::{Answer, Explained, Interval, MIN_ROUNDS, Room, explain};
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::RunRecord;
-use daqmeter_record::path::{LimitFound, PathGain, PathLimit, PathRoom};
+use daqmeter_record::path::{LimitFound, PathGain, PathLimit, PathRoom, PathUsed};
+use daqmeter_record::resources::What;
 
 use super::explain::Chain;
 use super::max::probe_quietly;
@@ -88,11 +89,25 @@ fn limit(explained: &Explained, path: &Path) -> PathLimit {
             Answer::CannotTell => LimitFound::CannotTell,
         },
         runs: explained.runs as u64,
-        gain: explained
-            .gain
-            .and_then(|gain| gain.tried)
-            .map(|Interval { mean, low, high }| PathGain { mean, low, high }),
+        used: match &explained.answer {
+            Answer::Limit(what) => used(explained, what),
+            Answer::NoSingle | Answer::CannotTell => None,
+        },
+        gain: explained.gain.and_then(|gain| gain.tried).map(kept),
     }
+}
+
+fn kept(Interval { mean, low, high }: Interval) -> PathGain {
+    PathGain { mean, low, high }
+}
+
+/// How far a resource was used; none of buffers.
+pub(super) fn used(explained: &Explained, what: &What) -> Option<PathUsed> {
+    let own = explained.resources.iter().find(|used| used.what == *what)?;
+    Some(PathUsed {
+        works: kept(own.used),
+        waits_for_cpu: own.occupied.mean - own.used.mean,
+    })
 }
 
 #[allow(
