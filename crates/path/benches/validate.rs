@@ -405,7 +405,7 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
     let rate = explained.block_ns.mean / predicted_ns - 1.0;
     let free_hz = 1e9 / explained.block_ns.mean;
     let off = |hz: f64, buffers: u64| {
-        let share = explained.room.share_without_loss(BUFFERS, buffers, 1.0);
+        let share = explained.room.share_without_loss(BUFFERS, buffers);
         share * 1e9 / predicted_ns / hz - 1.0
     };
     let few = with.highest_hz(free_hz)?;

@@ -9,6 +9,7 @@
 //! what removing it gains.
 
 use daqmeter_record::PathRun;
+use daqmeter_record::path::PathThread;
 use daqmeter_record::resources::{Resource, What, all_resources, least_without_ns};
 
 pub use crate::evidence::{Answer, Interval, Part, Slope, Used};
@@ -72,7 +73,8 @@ pub struct Seen {
     pub wall_ns: f64,
     /// The longest time for which blocks that were due found no room, in nanoseconds.
     pub no_room_ns: f64,
-    /// How full the rings behind the source were at most, as a share of their blocks.
+    /// How full the rings behind the source were at most, as a share of their blocks; more than 1 with blocks that were due and found
+    /// no room.
     pub fullest: f64,
 }
 
@@ -102,18 +104,32 @@ impl Seen {
     }
 }
 
-/// Blocks that waited behind the source at most, as a share of the blocks of their ring.
+/// The largest of values but for such a share of them, rounded down.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "at most as many as there are"
+)]
+fn all_but(share: f64, mut values: Vec<f64>) -> f64 {
+    values.sort_by(|a, b| b.total_cmp(a));
+    let left_out = (values.len() as f64 * share) as usize;
+    values.get(left_out).copied().unwrap_or(0.0)
+}
+
+/// Blocks that waited behind the source or were due at most, as a share of the blocks of their ring.
 fn fullest(run: &PathRun) -> f64 {
-    let is_source = |name: &str| {
-        let mut threads = run.threads.iter();
-        threads.any(|thread| thread.element == 0 && thread.name == name)
+    let sources: Vec<&PathThread> = run.threads.iter().filter(|one| one.element == 0).collect();
+    let blocks_of_each = run.blocks as f64 / sources.len().max(1) as f64;
+    let of_source = |source: &&PathThread| {
+        let due = source.no_room_ns as f64 / run.wall_ns.max(1) as f64 * blocks_of_each;
+        let rings = run.queues.iter().filter(|queue| queue.from == source.name);
+        let full = rings.filter_map(|queue| {
+            let most = queue.seen.iter().rposition(|&looks| looks > 0)?;
+            Some((most as f64 + due) / (queue.seen.len() - 1).max(1) as f64)
+        });
+        full.fold(0.0, f64::max)
     };
-    let rings = run.queues.iter().filter(|queue| is_source(&queue.from));
-    let most = rings.filter_map(|queue| {
-        let most = queue.seen.iter().rposition(|&looks| looks > 0)?;
-        Some(most as f64 / (queue.seen.len() - 1).max(1) as f64)
-    });
-    most.fold(0.0, f64::max)
+    sources.iter().map(of_source).fold(0.0, f64::max)
 }
 
 /// Share of the time per block that is added: smaller ones were lost in the noise of short runs.
@@ -173,18 +189,17 @@ pub struct Room {
     pub watched_ns: f64,
     /// The longest time for which blocks that were due found no room, in nanoseconds.
     pub no_room_ns: f64,
-    /// How full the rings behind the source were at most, as a share of their blocks.
+    /// How full the rings behind the source were in all runs but one in ten, as a share of their blocks: a rate counts as one without
+    /// loss though a run in so many loses a block.
     pub fullest: f64,
 }
 
 impl Room {
-    /// Which share of the largest rate a source that cannot wait reaches without loss, where a ring of one of several streams holds so
-    /// many blocks now and then. What waits at most grows as 1 / (1 - rate) near the largest rate (a queue in heavy traffic: Kingman,
-    /// "On queues in heavy traffic", J. R. Stat. Soc. B 24(2), 1962); what comes while a thread is stopped grows with the rate.
-    pub fn share_without_loss(&self, now: u64, then: u64, streams: f64) -> f64 {
-        let due = self.no_room_ns / self.every_ns / streams;
-        let waiting = self.fullest * now as f64 + due;
-        let full = waiting / then.max(1) as f64;
+    /// Which share of the largest rate a source that cannot wait reaches without loss, where a ring holds so many blocks now and then.
+    /// What waits at most grows as 1 / (1 - rate) near the largest rate (a queue in heavy traffic: Kingman, "On queues in heavy
+    /// traffic", J. R. Stat. Soc. B 24(2), 1962); what comes while a thread is stopped grows with the rate.
+    pub fn share_without_loss(&self, now: u64, then: u64) -> f64 {
+        let full = self.fullest * now as f64 / then.max(1) as f64;
         match full > 1.0 {
             true => SPARE / full,
             false => 1.0 - (1.0 - SPARE) * full,
@@ -392,7 +407,7 @@ impl<S: System> Rounds<'_, S> {
                 .clone()
                 .map(|seen| seen.no_room_ns)
                 .fold(0.0, f64::max),
-            fullest: spare.map(|seen| seen.fullest).fold(0.0, f64::max),
+            fullest: all_but(0.1, spare.map(|seen| seen.fullest).collect()),
         }
     }
 
@@ -848,18 +863,20 @@ mod tests {
 
     #[test]
     fn fuller_rings_leave_less_of_the_rate_to_a_source_that_cannot_wait() {
-        let share = |fullest: f64, no_room_ns: f64, then: u64| {
+        let share = |fullest: f64, then: u64| {
             let mut system = Simulated::new(&[1000.0, 1600.0, 900.0], 0.0);
-            (system.fullest, system.no_room_ns) = (fullest, no_room_ns);
-            system.explained(8).room.share_without_loss(64, then, 1.0)
+            system.fullest = fullest;
+            system.explained(8).room.share_without_loss(64, then)
         };
-        assert_eq!(share(0.0, 0.0, 64), 1.0);
-        // Half full at four fifths: four times as full at nineteen twentieths, which is more than there is.
-        assert!((share(0.5, 0.0, 64) - 0.9).abs() < 1e-9);
-        assert!((share(0.5, 0.0, 128) - 0.95).abs() < 1e-9);
-        assert!((share(1.0, 0.0, 64) - SPARE).abs() < 1e-9);
-        // Another 64 blocks were due while there was no room: half of the rate fills the ring just so.
-        assert!((share(1.0, 64.0 * 2000.0, 64) - SPARE / 2.0).abs() < 1e-6);
+        assert_eq!(share(0.0, 64), 1.0);
+        // Half full at four fifths: twice as full at nine tenths, which is all there is.
+        assert!((share(0.5, 64) - 0.9).abs() < 1e-9);
+        assert!((share(0.5, 128) - 0.95).abs() < 1e-9);
+        assert!((share(1.0, 64) - SPARE).abs() < 1e-9);
+        // As many blocks again were due while there was no room: half of the rate fills the ring just so.
+        assert!((share(2.0, 64) - SPARE / 2.0).abs() < 1e-6);
+        assert_eq!(all_but(0.1, (0..20).map(f64::from).collect()), 17.0);
+        assert_eq!(all_but(0.1, vec![3.0, 4.0]), 4.0);
     }
 
     #[test]
@@ -874,7 +891,9 @@ mod tests {
             seen: seen.to_vec(),
             ..Default::default()
         };
-        let run = PathRun {
+        let mut run = PathRun {
+            wall_ns: 1000,
+            blocks: 10,
             threads: vec![thread(0, "memory"), thread(1, "copy")],
             queues: vec![
                 queue("memory", &[7, 2, 1, 0, 0]),
@@ -883,6 +902,9 @@ mod tests {
             ..PathRun::default()
         };
         assert_eq!(Seen::of(&run).fullest, 0.5);
+        // Four blocks were due while there was no room.
+        run.threads[0].no_room_ns = 400;
+        assert_eq!(Seen::of(&run).fullest, 1.5);
     }
 
     #[test]

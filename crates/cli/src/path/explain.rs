@@ -212,7 +212,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             not_measured: not_measured.as_ref(),
             block_bytes: path.block_bytes as f64,
             buffers: path.buffers as u64,
-            streams: path.streams() as f64,
             is_live: path.is_live(),
         };
         line + &shown.text() + &paths::text(records)
@@ -229,8 +228,6 @@ struct Shown<'a> {
     block_bytes: f64,
     /// Blocks between two threads.
     buffers: u64,
-    /// Streams that the blocks come in.
-    streams: f64,
     /// Whether it is a card that is read out.
     is_live: bool,
 }
@@ -281,12 +278,12 @@ impl Shown<'_> {
             return String::new();
         }
         let (buffers, room) = (self.buffers, self.explained.room);
-        let share = room.share_without_loss(buffers, buffers, self.streams);
+        let share = room.share_without_loss(buffers, buffers);
         let full = match room.no_room_ns > 0.0 {
             true => format!("were too few for up to {}", show_ns(room.no_room_ns)),
             false => format!(
                 "were at most {} % full",
-                significant(room.fullest * 100.0, 2)
+                significant(room.fullest.min(1.0) * 100.0, 2)
             ),
         };
         format!(
