@@ -14,7 +14,7 @@ mod package;
 mod trial;
 mod wheel;
 
-pub use wheel::{venv, wheel};
+pub use wheel::{python_tools, venv, wheel};
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -34,7 +34,7 @@ const LIBRARIES: &str = "libc6, libgcc-s1";
 
 /// Writes the package with that program into the folder; its path.
 pub(super) fn make(program: &Path, folder: &Path) -> Result<PathBuf> {
-    need("dpkg-deb", "dpkg")?;
+    need("dpkg-deb")?;
     let stage = target().join("package-root");
     renew(&stage)?;
     put(&stage, "usr/bin/daqmeter", &fs::read(program)?)?;

@@ -29,8 +29,8 @@ pub(crate) fn only_wheel(folder: &Path) -> Result<PathBuf> {
 }
 
 /// The virtual environment with Python's tools.
-fn python_tools() -> Result<()> {
-    need("python3", "python3 python3-venv")?;
+pub fn python_tools() -> Result<()> {
+    need("python3")?;
     if line("python3 -c")
         .arg("import venv, ensurepip")
         .output()
@@ -40,7 +40,10 @@ fn python_tools() -> Result<()> {
     }
     if !venv("maturin").exists() {
         line("python3 -m venv target/ci/venv").run()?;
-        pip().words("-r python/tests/requirements.txt").run()?;
+        // Python itself compiles what is imported, which is little of all that.
+        pip()
+            .words("--no-compile -r python/tests/requirements.txt")
+            .run()?;
     }
     Ok(())
 }

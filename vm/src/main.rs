@@ -36,6 +36,7 @@ daqmeter-vm paths                   a path that ends on another host, in network
 copy-vm --dev     run programs as `cargo test` builds them: quick to build, slower in the machine
 
 For each of them:
+--fetch           only fetch what the machines need
 --prepare         only fetch and build what the machines need
 --boot [NAME]     only run what was prepared
 --missing         print why it cannot be run here, if it cannot";
@@ -43,6 +44,7 @@ For each of them:
 /// What every verb can do.
 struct Verb<'a> {
     missing: fn() -> Option<String>,
+    fetch: &'a dyn Fn(&str) -> Result<()>,
     prepare: &'a dyn Fn(&str) -> Result<()>,
     /// Runs the machines with that in their name, after `prepare`.
     boot: &'a dyn Fn(&str) -> Result<()>,
@@ -57,13 +59,14 @@ fn main() -> ExitCode {
         ["pmu-vm", ref rest @ ..] => counting(rest),
         ["topology-vm", ref rest @ ..] => Verb {
             missing: topology::missing,
+            fetch: &|_| topology::fetch(),
             prepare: &|_| topology::prepare(),
             boot: &topology::boot,
         }
         .run(rest),
-        ["peers", ref rest @ ..] => namespace(&peers::prepare, &peers::all, rest),
-        ["readout", ref rest @ ..] => namespace(&|| Ok(()), &readout::all, rest),
-        ["paths", ref rest @ ..] => namespace(&|| Ok(()), &paths::all, rest),
+        ["peers", ref rest @ ..] => namespace(peers::prepare, peers::all, rest),
+        ["readout", ref rest @ ..] => namespace(|| Ok(()), readout::all, rest),
+        ["paths", ref rest @ ..] => namespace(|| Ok(()), paths::all, rest),
         _ => None,
     };
     match done {
@@ -84,6 +87,7 @@ impl Verb<'_> {
         let whole = |only: &str| (self.prepare)(only).and_then(|()| (self.boot)(only));
         Some(match *arguments {
             [] => whole(""),
+            ["--fetch"] => (self.fetch)(""),
             ["--prepare"] => (self.prepare)(""),
             ["--boot"] => (self.boot)(""),
             ["--boot", only] => (self.boot)(only),
@@ -107,6 +111,7 @@ fn copying(profile: Profile, arguments: &[&str]) -> Option<Result<()>> {
             let boot = |only: &str| copy::boot(profile, only);
             Verb {
                 missing: copy::missing,
+                fetch: &copy::fetch,
                 prepare: &prepare,
                 boot: &boot,
             }
@@ -123,6 +128,7 @@ fn counting(arguments: &[&str]) -> Option<Result<()>> {
         ["--record", only] => Some(record(only)),
         _ => Verb {
             missing: mesh::missing,
+            fetch: &|_| mesh::fetch(),
             prepare: &|_| mesh::prepare(),
             boot: &boot,
         }
@@ -132,20 +138,16 @@ fn counting(arguments: &[&str]) -> Option<Result<()>> {
 
 /// Between network namespaces, on the release build of the tool.
 fn namespace(
-    prepare: &dyn Fn() -> Result<()>,
-    all: &dyn Fn() -> Result<()>,
+    fetch: fn() -> Result<()>,
+    all: fn() -> Result<()>,
     arguments: &[&str],
 ) -> Option<Result<()>> {
-    let prepare = |_: &str| {
-        line("cargo build --release --quiet")
-            .run()
-            .and_then(|()| prepare())
-    };
-    let boot = |_: &str| all();
+    let build = || line("cargo build --release --quiet").run();
     Verb {
         missing: namespaces::missing,
-        prepare: &prepare,
-        boot: &boot,
+        fetch: &|_| fetch(),
+        prepare: &|_| build().and_then(|()| fetch()),
+        boot: &|_| all(),
     }
     .run(arguments)
 }

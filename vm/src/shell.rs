@@ -177,10 +177,41 @@ pub fn there(program: &str) -> bool {
         .is_ok()
 }
 
+/// Programs that every run of CI starts, and the Debian packages that bring them.
+const TOOLS: &[(&str, &str)] = &[
+    (
+        "aarch64-linux-gnu-gcc",
+        "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+    ),
+    ("busybox", "busybox-static"),
+    ("chromium", "chromium"),
+    ("cpio", "cpio"),
+    ("fdtput", "device-tree-compiler"),
+    ("g++", "g++"),
+    ("gcc-12", "gcc-12"),
+    ("identify", "imagemagick"),
+    ("ip", "iproute2"),
+    ("make", "make"),
+    ("nft", "nftables"),
+    ("python3", "python3 python3-venv"),
+    ("qemu-aarch64-static", "qemu-user-static"),
+    ("qemu-system-aarch64", "qemu-system-arm"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("readelf", "binutils"),
+    ("sparse", "sparse"),
+    ("tc", "iproute2"),
+    ("xz", "xz-utils"),
+];
+
+/// Programs that only some hosts need. A package that is in neither list has its program's name.
+const RARE: &[(&str, &str)] = &[("dpkg-deb", "dpkg"), ("fusermount3", "fuse3")];
+
 /// Installs Debian packages, given as words.
 pub fn install(packages: &str) -> Result<()> {
     let apt = |words: &str| {
         line("apt-get")
+            // Another step may be installing.
+            .words("-o DPkg::Lock::Timeout=600")
             .words(words)
             .env("DEBIAN_FRONTEND", "noninteractive")
     };
@@ -194,13 +225,33 @@ pub fn install(packages: &str) -> Result<()> {
         .with_context(|| format!("install {packages} by hand"))
 }
 
-/// Installs Debian packages unless the program that they bring is there.
-pub fn need(program: &str, packages: &str) -> Result<()> {
+/// Installs the Debian packages of a program unless it is there.
+pub fn need(program: &str) -> Result<()> {
     if there(program) {
         return Ok(());
     }
+    let tool = TOOLS.iter().chain(RARE).find(|tool| tool.0 == program);
+    let packages = tool.map_or(program, |tool| tool.1);
     println!("installing {packages} for {program}");
     install(packages).with_context(|| format!("{program} is missing and cannot be installed"))
+}
+
+/// Installs what is missing of all programs that steps of CI start, at once: package lists are read, and dpkg's triggers run, for each
+/// installation.
+pub fn need_all() -> Result<Done> {
+    let missing: Vec<&str> = TOOLS
+        .iter()
+        .filter(|tool| !there(tool.0))
+        .map(|tool| tool.1)
+        .collect();
+    if missing.is_empty() {
+        return Ok(Done::Ran);
+    }
+    println!("installing {}", missing.join(" "));
+    Ok(match install(&missing.join(" ")) {
+        Ok(()) => Done::Ran,
+        Err(error) => Done::LeftOut(format!("{error:#}; each step installs what it needs")),
+    })
 }
 
 #[cfg(test)]

@@ -125,20 +125,20 @@ pub(crate) fn missing() -> Option<String> {
     mesh::missing()
 }
 
-/// Fetches a kernel and a shell, and builds the tool for the guest.
-pub(crate) fn prepare() -> Result<()> {
+/// Fetches kernels and a shell.
+pub(crate) fn fetch() -> Result<()> {
     if let Some(why) = missing() {
         bail!(why);
     }
-    for (program, package) in [
-        ("qemu-system-aarch64", "qemu-system-arm"),
-        ("qemu-system-x86_64", "qemu-system-x86"),
-        ("busybox", "busybox-static"),
-        ("cpio", "cpio"),
-        ("xz", "xz-utils"),
-    ] {
-        need(program, package)?;
-    }
+    [
+        "qemu-system-aarch64",
+        "qemu-system-x86_64",
+        "busybox",
+        "cpio",
+        "xz",
+    ]
+    .into_iter()
+    .try_for_each(need)?;
     fs::create_dir_all(folder())?;
     debian::update()?;
     timed("Debian's kernel and busybox for arm64", || {
@@ -146,7 +146,13 @@ pub(crate) fn prepare() -> Result<()> {
     })?;
     timed("Debian's kernel for the PC", || {
         Kernel::image_of(SERIES, "amd64")
-    })?;
+    })
+    .map(drop)
+}
+
+/// Fetches, and builds the tool for the guests.
+pub(crate) fn prepare() -> Result<()> {
+    fetch()?;
     timed("static aarch64 build of the tool", mesh::build)?;
     timed("the tool for the PC", || programs::build(Profile::Dev))
 }
@@ -273,7 +279,7 @@ impl Case {
 /// QEMU's device tree of such a machine, with the capacity of each CPU (`capacity-dmips-mhz`, the kernel's
 /// `Documentation/devicetree/bindings/cpu/cpu-capacity.txt`).
 fn tree(name: &str, cpus: &str, number: u32, slower: &[u32]) -> Result<PathBuf> {
-    need("fdtput", "device-tree-compiler")?;
+    need("fdtput")?;
     let path = folder().join(format!("{name}.dtb"));
     dump_tree(cpus, &path)?;
     for cpu in 0..number {

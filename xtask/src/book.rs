@@ -38,6 +38,8 @@ fn mdbook() -> Result<Line> {
     if !own.exists() {
         line("cargo install mdbook --locked --no-default-features --debug --quiet --version")
             .arg(MDBOOK)
+            // Nobody debugs it: compiled without what debuggers read.
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .arg("--root")
             .arg(tools)
             .run()?;
@@ -114,9 +116,12 @@ fn collect(folder: &Path, pages: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The wheel's tests, its types, the notebook, and the measurement of its rate.
-pub(crate) fn python() -> Result<Done> {
-    let python = |words: &str| started(&venv("python")).words(words).run();
+fn python(words: &str) -> Result<()> {
+    started(&venv("python")).words(words).run()
+}
+
+/// The wheel's tests, its types, and the notebook: nothing that judges a time.
+pub(crate) fn python_tests() -> Result<Done> {
     python("-m pytest -q -p no:cacheprovider python/tests")?;
     started(&venv("mypy"))
         .words("--strict --ignore-missing-imports --cache-dir /dev/null python/package/daqmeter")
@@ -125,5 +130,10 @@ pub(crate) fn python() -> Result<Done> {
         .words("nbconvert --to html --execute --log-level ERROR docs/notebook.ipynb --output")
         .arg(root().join("target/ci/notebook"))
         .run()?;
+    Ok(Done::Ran)
+}
+
+/// The wheel's rate beside that of the tool's own loop.
+pub(crate) fn python_rate() -> Result<Done> {
     ran(tried(|| python("python/tests/rate.py")))
 }

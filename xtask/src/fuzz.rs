@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-use shell::{line, need, root, started};
+use shell::{line, need, root, started, target};
 
 /// Seconds for each target in CI.
 pub(crate) const CI_SECONDS: u64 = 6;
@@ -41,19 +41,22 @@ fn triple() -> Result<String> {
 
 /// Builds all targets.
 pub(crate) fn build() -> Result<()> {
-    need("g++", "g++")?;
+    need("g++")?;
     let flags = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                  -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                  -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions";
-    line("cargo build --release --manifest-path fuzz/Cargo.toml --target-dir fuzz/target --target")
+    line("cargo build --release --manifest-path fuzz/Cargo.toml --target")
         .arg(triple()?)
+        // The folder of the other builds: macros and build scripts are compiled once.
+        .arg("--target-dir")
+        .arg(target())
         .env("RUSTFLAGS", flags)
         .run()
 }
 
 /// Runs each target, or those with `only` in their name, for so long.
 pub(crate) fn run_all(seconds: u64, only: Option<&str>) -> Result<()> {
-    let programs = root().join("fuzz/target").join(triple()?).join("release");
+    let programs = target().join(triple()?).join("release");
     for name in FUZZ_TARGETS
         .iter()
         .filter(|name| only.is_none_or(|only| name.contains(only)))

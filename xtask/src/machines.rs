@@ -15,6 +15,16 @@ fn build() -> Result<()> {
     line("cargo build --quiet --workspace --bin daqmeter-vm --bench promises").run()
 }
 
+/// A step of CI that only builds the program.
+pub(crate) fn program() -> Result<Done> {
+    ran(build())
+}
+
+/// A step of CI that lets the program fetch what its machines need, beside builds.
+pub(crate) fn fetch(verb: &str) -> Result<Done> {
+    unless_missing(verb, |program| program.arg("--fetch"))
+}
+
 /// A step of CI that builds the program and lets it fetch and build what its machines need.
 pub(crate) fn prepare(verb: &str) -> Result<Done> {
     build()?;

@@ -23,6 +23,9 @@ const LAYERS: &[&[&str]] = &[
 /// What is shown comes from records alone.
 const REPORT_IMPORTS: [&str; 2] = ["record", "stats"];
 
+/// Crates that never stand in a measured loop: the release profile optimises them as it does other people's.
+const UNHURRIED: [&str; 4] = ["campaign", "cli", "record", "report"];
+
 /// A longer file does more than one thing.
 const MAX_LINES: usize = 900;
 
@@ -30,7 +33,13 @@ const MAX_LINES: usize = 900;
 type Rule = fn(&Path, &str, &mut Vec<String>);
 
 pub(crate) fn run() -> Result<()> {
-    let faults = faults(&[manifest, unsafe_code, paths_of_one_machine, length])?;
+    let faults = faults(&[
+        manifest,
+        optimised,
+        unsafe_code,
+        paths_of_one_machine,
+        length,
+    ])?;
     if faults.is_empty() {
         println!("tidy: no faults");
         return Ok(());
@@ -97,6 +106,24 @@ fn imports(manifest: &str) -> impl Iterator<Item = &str> {
         .lines()
         .filter_map(|line| line.strip_prefix("daqmeter-"));
     ours.filter_map(|line| line.split(['.', ' ']).next())
+}
+
+/// The release profile names each crate of ours that stands in a measured loop: without its name it would be optimised little.
+fn optimised(path: &Path, text: &str, faults: &mut Vec<String>) {
+    if path != Path::new("Cargo.toml") {
+        return;
+    }
+    for name in LAYERS.iter().copied().flatten() {
+        let is_named = text.contains(&format!(
+            "[profile.release.package.daqmeter-{name}]\nopt-level = 3\n"
+        ));
+        if is_named == UNHURRIED.contains(name) {
+            faults.push(format!(
+                "Cargo.toml: crates/{name} must be either optimised by [profile.release.package.daqmeter-{name}] or in UNHURRIED \
+                 (xtask/src/tidy.rs)"
+            ));
+        }
+    }
 }
 
 fn unsafe_code(path: &Path, text: &str, faults: &mut Vec<String>) {
@@ -189,7 +216,7 @@ mod tests {
     fn layers_unsafe_code_and_paths_are_as_they_should_be() {
         let none: [String; 0] = [];
         assert_eq!(
-            faults(&[manifest, unsafe_code, paths_of_one_machine]).unwrap(),
+            faults(&[manifest, optimised, unsafe_code, paths_of_one_machine]).unwrap(),
             none
         );
     }
@@ -219,6 +246,22 @@ mod tests {
             check(manifest, "crates/stats/Cargo.toml", "[package]\n").len(),
             1
         );
+    }
+
+    #[test]
+    fn a_crate_that_the_release_profile_does_not_name_is_found() {
+        let named = |left_out: &str| -> String {
+            let names = LAYERS.iter().copied().flatten();
+            names
+                .filter(|name| !UNHURRIED.contains(name) && **name != left_out)
+                .map(|name| format!("[profile.release.package.daqmeter-{name}]\nopt-level = 3\n"))
+                .collect()
+        };
+        assert!(check(optimised, "Cargo.toml", &named("")).is_empty());
+        assert_eq!(check(optimised, "Cargo.toml", &named("sys")).len(), 1);
+        assert!(check(optimised, "fuzz/Cargo.toml", "").is_empty());
+        let too_much = named("") + "[profile.release.package.daqmeter-cli]\nopt-level = 3\n";
+        assert_eq!(check(optimised, "Cargo.toml", &too_much).len(), 1);
     }
 
     #[test]

@@ -107,55 +107,81 @@ pub(crate) fn missing() -> Option<String> {
 
 /// Installs what is missing of compilers and emulators.
 fn tools() -> Result<()> {
-    for (program, package) in [
-        ("qemu-system-x86_64", "qemu-system-x86"),
-        ("cpio", "cpio"),
-        ("make", "make"),
-        ("gcc-12", "gcc-12"),
-        ("xz", "xz-utils"),
-    ] {
-        need(program, package)?;
-    }
+    [
+        "qemu-system-x86_64",
+        "cpio",
+        "make",
+        "gcc-12",
+        "xz",
+        "sparse",
+    ]
+    .into_iter()
+    .try_for_each(need)?;
     if Path::new("/bin/busybox").exists() {
         Ok(())
     } else {
-        need("busybox", "busybox-static")
+        need("busybox")
     }
 }
 
-/// All that the machines with `only` in their name need: layout and style of the C sources checked, kernels fetched, modules and
-/// programs built.
-pub(crate) fn prepare(profile: Profile, only: &str) -> Result<()> {
+/// Fetches kernels, headers and sources for the machines with `only` in their name.
+pub(crate) fn fetch(only: &str) -> Result<()> {
     if let Some(why) = missing() {
         bail!(why);
     }
     tools()?;
     fs::create_dir_all(folder())?;
+    debian::update()?;
+    timed("files of Debian's linux-source", modules::source)?;
+    for series in series_of(only) {
+        timed(&format!("Debian's {series}: packages"), || {
+            Kernel::fetch(series, "amd64")
+        })?;
+    }
+    if needs_arm(only) {
+        timed("Debian's 6.1 for arm64: packages", || {
+            Kernel::fetch("6.1", "arm64").and_then(|_| foreign_busybox("arm64"))
+        })?;
+    }
+    Ok(())
+}
+
+/// The series that machines with `only` in their name boot. The cache model's machine boots the first.
+fn series_of(only: &str) -> impl Iterator<Item = &'static str> {
+    let chosen = BENCHES
+        .iter()
+        .filter(move |bench| bench.name.contains(only));
+    let chosen: Vec<&str> = chosen.map(|bench| bench.series).collect();
+    SERIES
+        .into_iter()
+        .filter(move |series| *series == SERIES[0] || chosen.contains(series))
+}
+
+fn needs_arm(only: &str) -> bool {
+    VERSAL.contains(only) && without_arm().is_none()
+}
+
+/// All that the machines with `only` in their name need: what is fetched, layout and style of the C sources checked, modules and
+/// programs built.
+pub(crate) fn prepare(profile: Profile, only: &str) -> Result<()> {
+    fetch(only)?;
+    let source = modules::source()?;
     timed("layout of the border, C against Rust", modules::layout)?;
     timed("the guest's programs", || programs::build(profile))?;
-    debian::update()?;
-    let source = timed("files of Debian's linux-source", modules::source)?;
     timed("checkpatch", || modules::style(&source))?;
-    let chosen = BENCHES.iter().filter(|bench| bench.name.contains(only));
-    let chosen: Vec<&str> = chosen.map(|bench| bench.series).collect();
-    // The cache model's machine runs the first series.
-    for series in SERIES
-        .into_iter()
-        .filter(|series| *series == SERIES[0] || chosen.contains(series))
-    {
-        let packages = format!("Debian's {series}: packages");
-        let kernel = timed(&packages, || Kernel::fetch(series, "amd64"))?;
+    for series in series_of(only) {
+        let kernel = Kernel::fetch(series, "amd64")?;
         timed(&format!("{series}: modules, with sparse"), || {
             modules::build(&kernel, &source)
         })?;
     }
     pollution::plugin()?;
-    if !VERSAL.contains(only) || without_arm().is_some() {
-        return Ok(());
+    if needs_arm(only) {
+        timed("6.1 arm64: modules, program", || {
+            prepare_versal(&source, profile)
+        })?;
     }
-    timed("6.1 arm64: kernel, modules, program", || {
-        prepare_versal(&source, profile)
-    })
+    Ok(())
 }
 
 /// Every machine after [`prepare`], or those with `only` in their name.
@@ -202,12 +228,8 @@ impl Bench {
 
 /// Why there can be no machine for AArch64, or none.
 fn without_arm() -> Option<String> {
-    let ready = need("qemu-system-aarch64", "qemu-system-arm").and_then(|()| {
-        need(
-            "aarch64-linux-gnu-gcc",
-            "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
-        )
-    });
+    let mut tools = ["qemu-system-aarch64", "aarch64-linux-gnu-gcc"].into_iter();
+    let ready = tools.try_for_each(need);
     if let Err(error) = ready {
         return Some(format!("{error:#}"));
     }
@@ -219,7 +241,6 @@ fn without_arm() -> Option<String> {
 
 fn prepare_versal(source: &modules::Source, profile: Profile) -> Result<()> {
     modules::build(&Kernel::fetch("6.1", "arm64")?, source)?;
-    foreign_busybox("arm64")?;
     programs::build_foreign_guest(profile)
 }
 

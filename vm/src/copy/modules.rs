@@ -100,7 +100,7 @@ fn files_in(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
 
 /// The kernel's own style checker over the C sources and the patch.
 pub(crate) fn style(source: &Source) -> Result<()> {
-    need("sparse", "sparse")?;
+    need("sparse")?;
     let checkpatch = || {
         line("perl")
             .arg(source.tree.join("scripts/checkpatch.pl"))

@@ -26,7 +26,7 @@ X86_TSC_DEADLINE_TIMER HPET_TIMER EARLY_PRINTK";
 pub(crate) fn static_policies(profile: Profile) -> Result<()> {
     tools()?;
     for program in ["flex", "bison", "bc"] {
-        need(program, program)?;
+        need(program)?;
     }
     if !Path::new("/usr/include/libelf.h").exists() {
         shell::install("libelf-dev")?;

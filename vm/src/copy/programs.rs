@@ -36,13 +36,14 @@ impl Profile {
     }
 }
 
+/// The guest's test program, with the tool beside it: its libraries then have the features that they have in the tool, and are
+/// compiled once.
+const GUEST: &str = "-p daqmeter-cli -p daqmeter-sys --example kmod_guest";
+
 /// Builds the tool and the guest's test program.
 pub(crate) fn build(profile: Profile) -> Result<()> {
     profile.build().words("-p daqmeter-cli").run()?;
-    profile
-        .build()
-        .words("-p daqmeter-sys --example kmod_guest")
-        .run()
+    profile.build().words(GUEST).run()
 }
 
 /// Both programs with the libraries that they are linked with.
@@ -87,10 +88,10 @@ pub(crate) const ARM_TARGET: &str = "aarch64-unknown-linux-gnu";
 
 /// Builds the guest's test program for the Versal.
 pub(crate) fn build_foreign_guest(profile: Profile) -> Result<()> {
-    // Optimising the whole program would take twice the time and change nothing here.
     profile
         .build()
-        .words("--config profile.release.lto=false -p daqmeter-sys --example kmod_guest --target")
+        .words(GUEST)
+        .arg("--target")
         .arg(ARM_TARGET)
         .env(
             "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS",

@@ -147,7 +147,7 @@ pub(crate) fn until<T>(
 
 /// Why this cannot be run here, if it cannot.
 pub(crate) fn missing() -> Option<String> {
-    if need("ip", "iproute2").is_err() {
+    if need("ip").is_err() {
         return Some("needs iproute2".to_owned());
     }
     if line("ip netns add dqm-probe").output().is_err() {

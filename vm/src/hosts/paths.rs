@@ -97,7 +97,7 @@ fn all_there(outcome: &Outcome) -> Result<()> {
 
 /// All cases.
 pub(crate) fn all() -> Result<()> {
-    need("nft", "nftables")?;
+    need("nft")?;
     std::fs::create_dir_all(place(""))?;
     for case in CASES {
         tried(|| one(case).with_context(|| case.name))?;

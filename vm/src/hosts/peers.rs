@@ -29,7 +29,7 @@ fn install() -> Result<(String, String)> {
     let litex = root().join("target/ci/litex");
     let python = litex.join("bin/python");
     if !litex.join("bin/litex_server").is_file() {
-        need("python3", "python3 python3-venv")?;
+        need("python3")?;
         let venv = || line("python3 -m venv").arg(&litex).run();
         venv().or_else(|_| shell::install("python3-venv").and_then(|()| venv()))?;
         started(&python)
@@ -45,6 +45,7 @@ fn install() -> Result<(String, String)> {
             .arg("--root")
             .arg(&tools)
             .words("--target-dir target/ci/tools-build")
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .run()?;
     }
     Ok((

@@ -387,8 +387,8 @@ const CASES: &[Case] = &[
 
 /// All cases.
 pub(crate) fn all() -> Result<()> {
-    need("nft", "nftables")?;
-    need("tc", "iproute2")?;
+    need("nft")?;
+    need("tc")?;
     std::fs::create_dir_all(place(""))?;
     for case in CASES {
         tried(|| one(case))?;

@@ -46,6 +46,8 @@ pub(crate) fn build() -> Result<()> {
         .env("CARGO_PROFILE_DEV_DEBUG_ASSERTIONS", "false")
         .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
         .env("CARGO_PROFILE_DEV_STRIP", "symbols")
+        // Macros and build scripts as the tests have them, which are compiled already.
+        .env("CARGO_PROFILE_DEV_BUILD_OVERRIDE_DEBUG_ASSERTIONS", "true")
         .run()
 }
 
@@ -54,20 +56,14 @@ pub(crate) fn daqmeter() -> PathBuf {
     shell::target().join(TARGET).join("debug/daqmeter")
 }
 
-/// Fetches kernels and perf, and builds the tool for the guest.
-pub(crate) fn prepare() -> Result<()> {
+/// Fetches kernels and perf.
+pub(crate) fn fetch() -> Result<()> {
     if let Some(why) = missing() {
         bail!(why);
     }
-    for (program, package) in [
-        ("qemu-system-aarch64", "qemu-system-arm"),
-        ("fdtput", "device-tree-compiler"),
-        ("readelf", "binutils"),
-        ("cpio", "cpio"),
-        ("xz", "xz-utils"),
-    ] {
-        need(program, package)?;
-    }
+    ["qemu-system-aarch64", "fdtput", "readelf", "cpio", "xz"]
+        .into_iter()
+        .try_for_each(need)?;
     fs::create_dir_all(mesh_folder())?;
     debian::update()?;
     for series in SERIES {
@@ -77,7 +73,13 @@ pub(crate) fn prepare() -> Result<()> {
     }
     timed("Debian's busybox and perf for arm64", || {
         foreign_busybox("arm64").and_then(|_| perf::fetch())
-    })?;
+    })
+    .map(drop)
+}
+
+/// Fetches, and builds the tool for the guest.
+pub(crate) fn prepare() -> Result<()> {
+    fetch()?;
     timed("static aarch64 build of the tool", build)
 }
 

@@ -105,11 +105,8 @@ pub(super) fn neon() -> Result<Done> {
             "this host is AArch64: cargo test ran them already".to_owned(),
         ));
     }
-    need(
-        "aarch64-linux-gnu-gcc",
-        "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
-    )?;
-    need("qemu-aarch64-static", "qemu-user-static")?;
+    need("aarch64-linux-gnu-gcc")?;
+    need("qemu-aarch64-static")?;
     let target = "aarch64-unknown-linux-gnu";
     if !there("rustup") || line("rustup target add").arg(target).run().is_err() {
         return Ok(Done::LeftOut(format!(

@@ -13,6 +13,10 @@ use shell::{Done, daqmeter, line, need, ran, started, target, tried};
 use super::builds::{FUSE_TESTS, NEON_TESTS, PROMISES, built_tests};
 use super::page::page;
 use super::step::scratch;
+use crate::book::python_tests;
+
+/// Records of a survey that lie in the checkout.
+pub(super) const PUBLISHED: &str = "bench/record/genoa-vm-2cpu/2026-11-21.jsonl";
 
 pub(super) fn fuse() -> Result<Done> {
     if !Path::new("/dev/fuse").exists() {
@@ -21,7 +25,7 @@ pub(super) fn fuse() -> Result<Done> {
         ));
     }
     if line("id -u").output()?.trim() != "0" {
-        need("fusermount3", "fuse3")?;
+        need("fusermount3")?;
     }
     for program in built_tests(FUSE_TESTS)? {
         started(program.as_ref())
@@ -75,20 +79,31 @@ pub(super) fn survey() -> Result<()> {
         .arg("-o")
         .arg(&html)
         .run()?;
-    // The Python tests read what was exported.
-    for name in ["export.parquet", "export.csv"] {
-        daqmeter("export")
-            .arg(&out)
-            .arg("-o")
-            .arg(scratch(name)?)
-            .run()?;
-    }
+    exported(&out)?;
     let records = records(&out)?;
     none_failed(&records, |record| {
         matches!(record.outcome, daqmeter_record::Outcome::Failed(_))
     })?;
     ensure!(records.len() > 50, "{} points only", records.len());
     page(html.as_ref())
+}
+
+/// Records as tables for other programs.
+fn exported(records: &str) -> Result<()> {
+    for name in ["export.parquet", "export.csv"] {
+        daqmeter("export")
+            .arg(records)
+            .arg("-o")
+            .arg(scratch(name)?)
+            .run()?;
+    }
+    Ok(())
+}
+
+/// The tests of the wheel, which read what was exported, too.
+pub(super) fn python() -> Result<Done> {
+    exported(PUBLISHED)?;
+    python_tests()
 }
 
 /// Emulated bridges take the time of their model, and the page has the study's four figures.

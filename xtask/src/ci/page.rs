@@ -10,9 +10,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use shell::{Line, line, need, program, root};
 
-/// Chromium without a network.
-fn chromium() -> Line {
-    let profile = root().join("target/ci/chromium");
+use super::checks::PUBLISHED;
+
+/// Chromium without a network. Those that run side by side have profiles of their own.
+fn chromium(profile: &str) -> Line {
+    let profile = root().join("target/ci/chromium").join(profile);
     line("chromium --headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run")
         .words("--disable-background-networking --disable-component-update --disable-sync")
         .words("--hide-scrollbars --virtual-time-budget=5000 --window-size=1100,5600")
@@ -22,8 +24,8 @@ fn chromium() -> Line {
 
 /// Opens a page, in both themes, and asks it how many charts it drew.
 pub(crate) fn page(path: &Path) -> Result<()> {
-    need("chromium", "chromium")?;
-    need("identify", "imagemagick")?;
+    need("chromium")?;
+    need("identify")?;
     let page = path
         .canonicalize()
         .with_context(|| path.display().to_string())?;
@@ -31,27 +33,27 @@ pub(crate) fn page(path: &Path) -> Result<()> {
         .matches("class=\"chart\"")
         .count();
     let url = format!("file://{}", page.display());
-    drawn(&url, figures)?;
-    picture(
-        &url,
-        "light",
-        "--blink-settings=preferredColorScheme=1",
-        0.8..1.0,
-    )?;
-    picture(
-        &url,
-        "dark",
-        "--blink-settings=preferredColorScheme=0",
-        0.0..0.3,
-    )?;
-    picture(&url, "phone", "--window-size=390,7600", 0.8..1.0)?;
+    let scheme = |number| format!("--blink-settings=preferredColorScheme={number}");
+    // A browser by itself waits much while it starts.
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| {
+            picture(&url, "light", &scheme(1), 0.8..1.0)?;
+            picture(&url, "dark", &scheme(0), 0.0..0.3)
+        });
+        let first = drawn(&url, figures)
+            .and_then(|()| picture(&url, "phone", "--window-size=390,7600", 0.8..1.0));
+        others
+            .join()
+            .expect("looking at a page does not panic")
+            .and(first)
+    })?;
     println!("{figures} charts drawn; pictures in target/ci");
     Ok(())
 }
 
 /// Every figure has its chart, nothing went wrong, everything can be saved.
 fn drawn(url: &str, figures: usize) -> Result<()> {
-    let dom = chromium().arg("--dump-dom").arg(url).output()?;
+    let dom = chromium("charts").arg("--dump-dom").arg(url).output()?;
     ensure!(figures > 0, "no figure on the page");
     let canvases = dom.matches("<canvas").count();
     ensure!(
@@ -81,7 +83,11 @@ fn drawn(url: &str, figures: usize) -> Result<()> {
 fn picture(url: &str, theme: &str, option: &str, brightness: Range<f64>) -> Result<()> {
     let picture = root().join(format!("target/ci/page-{theme}.png"));
     let screenshot = format!("--screenshot={}", picture.display());
-    chromium().arg(option).arg(screenshot).arg(url).output()?;
+    chromium(theme)
+        .arg(option)
+        .arg(screenshot)
+        .arg(url)
+        .output()?;
     let (bytes, picture) = (fs::metadata(&picture)?.len(), picture.display().to_string());
     ensure!(
         bytes > 50_000,
@@ -110,8 +116,8 @@ const MORE: usize = 30;
 
 /// The page of a file that grows: the browser has its new records without loading it again, and stops when the file does.
 pub(crate) fn live() -> Result<()> {
-    need("chromium", "chromium")?;
-    let records = fs::read_to_string(root().join("bench/record/genoa-vm-2cpu/2026-11-21.jsonl"))?;
+    need("chromium")?;
+    let records = fs::read_to_string(root().join(PUBLISHED))?;
     let lines: Vec<&str> = records.split_inclusive('\n').collect();
     let folder = root().join("target/ci/live");
     fs::create_dir_all(&folder)?;
@@ -122,7 +128,7 @@ pub(crate) fn live() -> Result<()> {
     let dom = std::thread::scope(|scope| {
         let writer = scope.spawn(|| grow(&path, &lines[BEFORE..BEFORE + MORE]));
         // Time stands still in the browser while it waits for events: it looks at the page when they have ended.
-        let dom = chromium().arg("--dump-dom").arg(&url).output();
+        let dom = chromium("live").arg("--dump-dom").arg(&url).output();
         writer.join().expect("appending does not panic")?;
         dom
     });

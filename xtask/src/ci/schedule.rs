@@ -1,7 +1,7 @@
 //! Which step may start now. Pure: steps and what runs in, a choice out.
 //!
 //! Builds use all CPUs and share cargo's locks, so one runs at a time; emulators and other programs of one thread run beside it.
-//! What measures time runs alone, after everything else.
+//! What waits for a network or a clock most of its time takes no CPU from them. What measures time runs alone, after everything else.
 
 /// What a step does to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub(crate) enum Load {
     Build,
     /// Uses about one CPU.
     OneCpu,
+    /// Waits most of its time, for a network or a clock: beside builds and steps of one CPU.
+    Waits,
     /// Measures time, or uses all CPUs by itself: nothing runs beside it.
     Alone,
 }
@@ -30,6 +32,9 @@ pub(crate) enum State {
     Running,
     Ended,
 }
+
+/// Steps that wait and run side by side, at most: they use some CPU time, too.
+const WAITING: usize = 2;
 
 /// The first step that may start on a host with so many CPUs. Steps named in `after` that are not part of this run count as ended.
 pub(crate) fn next(steps: &[Order], states: &[State], cpus: usize) -> Option<usize> {
@@ -57,14 +62,17 @@ pub(crate) fn next(steps: &[Order], states: &[State], cpus: usize) -> Option<usi
     let fits = |load: Load| match load {
         Load::Build => builds == 0 && singles < cpus.max(2),
         Load::OneCpu => builds + singles < cpus.max(2),
-        Load::Alone => !unfinished(Load::Build) && !unfinished(Load::OneCpu),
+        Load::Waits => running(Load::Waits) < WAITING,
+        Load::Alone => ![Load::Build, Load::OneCpu, Load::Waits]
+            .map(unfinished)
+            .contains(&true),
     };
-    // A build that waits opens the way for others: it goes first.
+    // What is fetched, and a build that waits, open the way for others: they go first.
     let of =
         |load: Load| (0..steps.len()).find(|&at| steps[at].load == load && ready(at) && fits(load));
-    of(Load::Build)
-        .or_else(|| of(Load::OneCpu))
-        .or_else(|| of(Load::Alone))
+    [Load::Waits, Load::Build, Load::OneCpu, Load::Alone]
+        .into_iter()
+        .find_map(of)
 }
 
 #[cfg(test)]
@@ -102,18 +110,41 @@ mod tests {
             load: Load::OneCpu,
             after: &["not part of this run"],
         },
+        Order {
+            name: "packages",
+            load: Load::Waits,
+            after: &[],
+        },
+        Order {
+            name: "kernels",
+            load: Load::Waits,
+            after: &["packages"],
+        },
+        Order {
+            name: "server",
+            load: Load::Waits,
+            after: &["program"],
+        },
+        Order {
+            name: "page",
+            load: Load::Waits,
+            after: &["program"],
+        },
     ];
+    const LOADS: [Load; 4] = [Load::Alone, Load::Build, Load::OneCpu, Load::Waits];
 
     /// Runs all steps, each for its number of ticks; returns what ran together.
-    fn play(ticks: [u32; 6]) -> Vec<Vec<&'static str>> {
-        let mut states = [State::Waiting; 6];
+    fn play(ticks: [u32; STEPS.len()]) -> Vec<Vec<&'static str>> {
+        let mut states = [State::Waiting; STEPS.len()];
         let mut left = ticks;
         let mut seen = Vec::new();
         while states.iter().any(|state| *state != State::Ended) {
             while let Some(at) = next(STEPS, &states, 2) {
                 states[at] = State::Running;
             }
-            let running: Vec<usize> = (0..6).filter(|&at| states[at] == State::Running).collect();
+            let running: Vec<usize> = (0..STEPS.len())
+                .filter(|&at| states[at] == State::Running)
+                .collect();
             assert!(
                 !running.is_empty(),
                 "nothing runs, and not all is done: {states:?}"
@@ -131,26 +162,32 @@ mod tests {
 
     #[test]
     fn builds_go_one_at_a_time_beside_one_emulator_and_measurements_are_alone_at_the_end() {
-        let seen = play([1, 2, 2, 2, 1, 1]);
-        assert_eq!(seen[0], ["program", "checker"]);
+        let seen = play([1, 2, 2, 2, 1, 1, 1, 9, 2, 2]);
+        assert_eq!(seen[0], ["program", "checker", "packages"]);
         assert_eq!(seen.last().unwrap(), &["measure"]);
         for together in &seen {
-            assert!(together.len() <= 2, "{together:?}");
-            assert!(
-                !together.contains(&"measure") || together.len() == 1,
-                "{together:?}"
-            );
-            assert!(
-                !(together.contains(&"program") && together.contains(&"docs")),
-                "{together:?}"
-            );
+            let count = |load: Load| {
+                let of = STEPS.iter().filter(|step| step.load == load);
+                of.filter(|step| together.contains(&step.name)).count()
+            };
+            let [alone, builds, singles, waiting] = LOADS.map(count);
+            assert!(alone == 0 || together.len() == 1, "{together:?}");
+            assert!(builds <= 1 && builds + singles <= 2, "{together:?}");
+            assert!(waiting <= WAITING, "{together:?}");
         }
     }
 
     #[test]
+    fn what_waits_takes_no_place_from_builds_and_emulators() {
+        let seen = play([1, 2, 2, 9, 1, 1, 1, 9, 2, 2]);
+        let both = ["docs", "machine", "kernels", "server"];
+        assert!(seen.iter().any(|together| together[..] == both), "{seen:?}");
+    }
+
+    #[test]
     fn a_host_with_one_cpu_still_runs_everything() {
-        let mut states = [State::Waiting; 6];
-        for _ in 0..6 {
+        let mut states = [State::Waiting; STEPS.len()];
+        for _ in STEPS {
             let at = next(STEPS, &states, 1).expect("a step may start");
             states[at] = State::Ended;
         }

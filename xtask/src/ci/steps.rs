@@ -1,21 +1,25 @@
 //! The table of CI's steps: what each needs of the machine, and what it comes after.
 
-use shell::{daqmeter, line, ran, tried};
+use shell::{daqmeter, line, need_all, ran, tried};
 
-use super::schedule::Load::{Alone, Build, OneCpu};
+use super::schedule::Load::{Alone, Build, OneCpu, Waits};
 use super::step::{Step, step};
 use super::{builds, checks, page};
 use crate::{book, fuzz, machines, miri, published, schema, tidy};
 
 /// The release build of the tool, which most steps run.
 const PROGRAM: &str = "program";
+const PACKAGES: &str = "Debian packages";
+const MACHINES: &str = "machines: program";
+const MESH_FETCH: &str = "mesh guests: kernels";
+const FETCH: &str = "guests: kernels";
+const PYTHON: &str = "Python: tools";
 const FUZZ_BUILD: &str = "fuzz targets build";
-const GUESTS: &str = "guests: kernels, modules, programs";
-const MESH_GUESTS: &str = "mesh guests: kernels, programs";
+const GUESTS: &str = "guests: modules, programs";
+const MESH_GUESTS: &str = "mesh guests: programs";
 const COPY_MACHINES: &str = "copies: the kernel modules under Debian's kernels in QEMU";
 const PEERS_BUILD: &str = "other makers' Etherbone: programs";
 const WHEEL: &str = "Python: wheel";
-const SURVEY: &str = "survey, and its page in a browser";
 const ZENOH_BUILD: &str = "read-out and paths over Zenoh: build";
 const BENCHES: &str = "benchmarks build";
 const FUSE_BUILD: &str = "real-device path: build";
@@ -23,11 +27,25 @@ const NEON_BUILD: &str = "kernels on AArch64: build";
 
 /// All steps. Builds are in the order in which they are made: first those that long steps wait for.
 pub(super) const STEPS: &[Step] = &[
+    step(PACKAGES, Waits, &[], need_all),
+    step(PYTHON, Waits, &[PACKAGES], || {
+        ran(daqmeter_dist::python_tools())
+    }),
+    // Both keep Debian's lists in the same place.
+    step(MESH_FETCH, Waits, &[PACKAGES, MACHINES], || {
+        machines::fetch("pmu-vm")
+    }),
+    step(FETCH, Waits, &[MESH_FETCH], || machines::fetch("copy-vm")),
+    step(MACHINES, Build, &[], machines::program),
     step(PROGRAM, Build, &[], || {
         ran(line("cargo build --release --quiet").run())
     }),
-    step(MESH_GUESTS, Build, &[], || machines::prepare("pmu-vm")),
-    step(GUESTS, Build, &[PROGRAM], || machines::prepare("copy-vm")),
+    step(MESH_GUESTS, Build, &[MESH_FETCH], || {
+        machines::prepare("pmu-vm")
+    }),
+    step(GUESTS, Build, &[PROGRAM, FETCH], || {
+        machines::prepare("copy-vm")
+    }),
     step(FUZZ_BUILD, Build, &[], || ran(fuzz::build())),
     step(FUSE_BUILD, Build, &[], builds::fuse),
     step("clippy", Build, &[], || {
@@ -39,10 +57,10 @@ pub(super) const STEPS: &[Step] = &[
         ran(builds::zenoh_bench())
     }),
     step(BENCHES, Build, &[PROGRAM], builds::benches),
-    step(WHEEL, Build, &[PROGRAM], daqmeter_dist::wheel),
+    step(WHEEL, Build, &[PROGRAM, PYTHON], daqmeter_dist::wheel),
     step(PEERS_BUILD, Build, &[], || machines::prepare("peers")),
     step("documentation site and its links", Build, &[], book::book),
-    step(NEON_BUILD, Build, &[], builds::neon),
+    step(NEON_BUILD, Build, &[PACKAGES], builds::neon),
     step("format", OneCpu, &[], builds::format),
     step("tidy", OneCpu, &[], || ran(tidy::run())),
     step("schema", OneCpu, &[], || ran(schema::check())),
@@ -97,10 +115,11 @@ pub(super) const STEPS: &[Step] = &[
         &[],
         miri::run,
     ),
+    // The browser waits for lines that come twice a second.
     step(
         "a page that follows its file, in a browser",
-        OneCpu,
-        &[PROGRAM],
+        Waits,
+        &[PROGRAM, PACKAGES],
         || ran(page::live()),
     ),
     step(
@@ -116,6 +135,12 @@ pub(super) const STEPS: &[Step] = &[
         daqmeter_dist::what_users_install,
     ),
     step(
+        "Python: tests, types, notebook",
+        OneCpu,
+        &[PROGRAM, WHEEL],
+        checks::python,
+    ),
+    step(
         "comparisons: their promises, simulated",
         OneCpu,
         &[BENCHES],
@@ -124,17 +149,17 @@ pub(super) const STEPS: &[Step] = &[
     step("fuzz", OneCpu, &[FUZZ_BUILD], || {
         ran(fuzz::run_all(fuzz::CI_SECONDS, None))
     }),
-    step(SURVEY, Alone, &[PROGRAM], || ran(tried(checks::survey))),
     step(
-        "Python: tests, notebook, rate",
+        "survey, and its page in a browser",
         Alone,
-        &[WHEEL, SURVEY],
-        book::python,
+        &[PROGRAM],
+        || ran(tried(checks::survey)),
     ),
-    // Waits most of its time, and has several tries.
+    step("Python: rate", Alone, &[WHEEL], book::python_rate),
+    // Has several tries.
     step(
         "other makers' Etherbone",
-        OneCpu,
+        Waits,
         &[PROGRAM, PEERS_BUILD],
         || machines::alone("peers"),
     ),
