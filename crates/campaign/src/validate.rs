@@ -16,13 +16,12 @@ use daqmeter_twin::{Check, Form, Pair, Profile, forms, predict};
 
 use crate::calibrate::{Compared, Paths, check};
 use crate::drawn::{DrawnPath, drawn_path};
-use crate::run::Runner;
 use crate::studies::{self, studies};
 
 /// Seeds of a closed form.
 const SEEDS: usize = 12;
 /// Seed of the paths that are held back: no calibration uses it.
-const SEED: u64 = 77;
+pub const SEED: u64 = 77;
 
 /// Simulations beside formulas that are exact.
 pub fn closed_forms() -> Part {
@@ -110,29 +109,35 @@ pub struct Live {
     pub part: Part,
     /// Predicted beside measured.
     pub figures: Vec<Figure>,
+    /// Each path with its largest rate and the CPU time of its threads, the worst prediction first.
+    pub paths: String,
 }
 
 /// Fewest paths for a verdict.
 const MIN_PATHS: usize = 20;
 
 /// Measures paths drawn by a seed that no calibration uses, until the budget is over, and compares them with what the profile says.
+/// Of runs that come from a file it takes all.
 ///
 /// # Errors
 /// When a path cannot be run or predicted, or a signal came.
 pub fn live(
-    runner: &Runner,
+    paths: &mut Paths<'_>,
     profile: &Profile,
+    seed: u64,
     budget: Duration,
     step: &mut dyn FnMut(&str),
 ) -> Result<Live, String> {
     let began = Instant::now();
-    let mut paths = Paths::new(runner)?;
-    let mut random = Random::new(SEED);
+    let mut random = Random::new(seed);
     let mut held = Vec::new();
     step("paths that no fit has seen");
-    while held.len() < MIN_PATHS || began.elapsed() < budget {
+    while held.len() < MIN_PATHS || paths.is_file() || began.elapsed() < budget {
         let drawn = drawn_path(&mut random, &profile.host.allowed_cpus);
-        let compared = check(&mut paths, profile, &drawn)?;
+        if !paths.has(&drawn.text) {
+            break;
+        }
+        let compared = check(paths, profile, &drawn)?;
         let predicted = |compared: &Compared| {
             predict(&compared.shape, profile, 1).map_err(|error| error.to_string())
         };
@@ -142,10 +147,58 @@ pub fn live(
             drawn,
         });
     }
+    if held.is_empty() {
+        return Err(format!("there are no runs of paths of seed {seed}"));
+    }
     Ok(Live {
-        part: live_part(&held, profile),
+        part: live_part(&held, profile, &disturbed(paths)),
         figures: figures(&held),
+        paths: each_path(&held),
     })
+}
+
+/// A paragraph for each path: the rates that were predicted, with what was not corrected by checks, and measured; then the same of the
+/// CPU time of each thread, as fast as it goes.
+fn each_path(held: &[Held]) -> String {
+    let off = |held: &Held| {
+        let measured = held.compared[0].check.rate.measured;
+        (measured / held.predicted[0].largest_hz.value).ln().abs()
+    };
+    let mut sorted: Vec<&Held> = held.iter().collect();
+    sorted.sort_by(|one, other| off(other).total_cmp(&off(one)));
+    let mut out = String::new();
+    for held in sorted {
+        let (check, predicted) = (&held.compared[0].check, &held.predicted[0]);
+        let rate = predicted.largest_hz;
+        out.push_str(&format!(
+            "{}, {} buffers, {}\n  blocks/s: predicted {} ({} to {}, {} uncorrected), measured {}; limit: {}\n",
+            check.line,
+            held.compared[0].shape.buffers,
+            if held.drawn.is_pinned { "pinned" } else { "not pinned" },
+            significant(rate.value, 3),
+            significant(rate.low, 3),
+            significant(rate.high, 3),
+            significant(check.rate.predicted, 3),
+            significant(check.rate.measured, 3),
+            predicted.limit,
+        ));
+        for ((part, pair), row) in predicted
+            .parts
+            .iter()
+            .zip(&check.cpu)
+            .zip(&held.compared[0].shape.rows)
+        {
+            out.push_str(&format!(
+                "  {}{:?}: CPU predicted {} ({} uncorrected), measured {}\n",
+                part.name,
+                row.cpus,
+                significant(part.cpu.value, 3),
+                significant(pair.predicted, 3),
+                significant(pair.measured, 3)
+            ));
+        }
+    }
+    out
 }
 
 /// One value of a path: predicted with its interval, measured, and how far each run was from the median of the others.
@@ -267,7 +320,15 @@ fn groups(held: &[Held]) -> Vec<(&'static str, Vec<&Held>)> {
     all.into_iter().filter(|(_, own)| !own.is_empty()).collect()
 }
 
-fn live_part(held: &[Held], profile: &Profile) -> Part {
+/// Runs that count though others took their CPU time; nothing where there are none.
+fn disturbed(paths: &Paths<'_>) -> String {
+    match &paths.disturbed {
+        (runs, Some(why)) => format!(" {runs} runs were disturbed each time: {why}."),
+        (_, None) => String::new(),
+    }
+}
+
+fn live_part(held: &[Held], profile: &Profile, disturbed: &str) -> Part {
     let groups = groups(held);
     let rows = QUANTITIES.iter().flat_map(|quantity| {
         let line = |(name, own): &(&str, Vec<&Held>)| live_line(quantity, name, own);
@@ -277,7 +338,7 @@ fn live_part(held: &[Held], profile: &Profile) -> Part {
         id: "live",
         title: "Paths on this host that no fit has seen".to_owned(),
         about: format!(
-            "{} paths drawn at random, each {} times as fast as it goes and at a share of that; medians of these runs beside what the profile of {} predicts. `equal runs` is how far one run is from the median of the others: no prediction of a single run can be better. All paths together are judged: the error in the median within its band, and {} % of the values within their intervals of 90 %.",
+            "{} paths drawn at random, each {} times as fast as it goes and at a share of that; medians of these runs beside what the profile of {} predicts. `equal runs` is how far one run is from the median of the others: no prediction of a single run can be better. All paths together are judged: the error in the median within its band, and {} % of the values within their intervals of 90 %.{disturbed}",
             held.len(),
             crate::calibrate::REPEATS,
             profile.time_utc,

@@ -16,13 +16,14 @@ use daqmeter_record::{Host, RunRecord};
 use daqmeter_report::advice::advice;
 use daqmeter_report::table::wrapped;
 use daqmeter_report::{answers_text, paths, stages_text, table};
+use daqmeter_twin::Profile;
 
 use crate::arguments::{budget, written_file};
-use crate::output::{Failure, tell, write_file};
+use crate::output::{Failure, refuse_same, tell, write_file};
 use crate::quiet::wait_for_quiet;
 use crate::run::refuse_refused;
 use crate::runner::{Common, Runner, on_ctrl_c};
-use crate::twin::profile_for_runs;
+use crate::twin::{calibrate_to, profile_for_runs};
 
 /// Measure what this host can do, print a summary, write report.html and records.jsonl.
 #[derive(Debug, Args)]
@@ -36,6 +37,9 @@ pub(crate) struct Arguments {
     /// Page to write
     #[arg(short, long, value_name = "FILE", value_parser = written_file, default_value = "report.html")]
     output: PathBuf,
+    /// Calibrate, too, and write the profile of this host there, as twin calibrate does: a minute on top of the budget
+    #[arg(long, value_name = "FILE.json", value_parser = written_file)]
+    calibrate: Option<PathBuf>,
     /// Seed of the random order
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
@@ -89,7 +93,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         .out
         .get_or_insert_with(|| PathBuf::from("records.jsonl"))
         .clone();
-    common.refuse_same_file(Some(&arguments.output))?;
+    refuse_same(&[
+        ("--output", Some(&arguments.output)),
+        ("--records", Some(&out)),
+        ("--calibrate", arguments.calibrate.as_deref()),
+    ])?;
     let profile = profile_for_runs(None)?;
     // The page is announced at the end: that it can be written is better known now.
     write_file(&arguments.output, "daqmeter survey is under way\n")?;
@@ -113,8 +121,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut done = runner.plan(plan.points, options)?;
     done.measuring_s += limits(&mut runner, for_limits)?;
     done.measuring_s += counters(&mut runner, budget)?;
-    if let Some(profile) = &profile {
-        runner.predict(profile)?;
+    if let Some(profile) = calibrated(&runner, arguments).or(profile) {
+        runner.predict(&profile)?;
     }
     let code = runner.conclude(Some(&arguments.output), |records| {
         summary(records, began.elapsed(), &done, arguments.tables)
@@ -127,6 +135,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     refuse_refused(&done)?;
     Ok(code)
+}
+
+/// A profile that is measured behind the survey, where one is wanted. What was measured before is worth having without it.
+fn calibrated(runner: &Runner, arguments: &Arguments) -> Option<Profile> {
+    let file = arguments.calibrate.as_ref()?;
+    if runner.stop.is_set() {
+        return None;
+    }
+    match calibrate_to(runner, file) {
+        Ok(profile) => {
+            tell(&format!("wrote {}", file.display()));
+            Some(profile)
+        }
+        Err(failure) => {
+            tell(&format!("daqmeter: no profile: {}", failure.line()));
+            None
+        }
+    }
 }
 
 /// What the budget did not allow.

@@ -407,3 +407,16 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
         ],
     );
 }
+
+#[test]
+fn a_file_that_holds_no_runs_is_refused_before_anything_is_computed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("runs.jsonl");
+    std::fs::write(&file, "{}\n").unwrap();
+    let name = file.to_str().unwrap();
+    let output = twin(&["validate", "--runs", name]);
+    let found = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{found}");
+    assert!(found.contains("is no file of runs"), "{found}");
+    assert!(!found.contains("formulas"), "{found}");
+}

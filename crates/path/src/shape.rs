@@ -61,9 +61,17 @@ fn with_times(row: ShapeRow, kind: &StageKind) -> ShapeRow {
         StageKind::Wait { ns } => (0.0, *ns as f64),
         _ => (0.0, 0.0),
     };
+    let in_place = matches!(
+        kind,
+        StageKind::Checksum
+            | StageKind::Decode(_)
+            | StageKind::Work { .. }
+            | StageKind::Wait { .. }
+    );
     ShapeRow {
         added_ns,
         asleep_ns,
+        in_place,
         ..row
     }
 }
@@ -180,6 +188,8 @@ mod tests {
             ("read", 1, 131_072),
         ];
         assert_eq!(rows, wanted);
+        let in_place: Vec<bool> = shape.rows.iter().map(|row| row.in_place).collect();
+        assert_eq!(in_place, [false, false, false, false, true, false]);
         assert_eq!(shape.rows[4].added_ns, 5000.0);
         assert_eq!((shape.threads(), shape.total_hz()), (7, Some(100.0)));
     }

@@ -38,6 +38,8 @@ pub struct ShapeRow {
     pub added_ns: f64,
     /// Nanoseconds for which it sleeps with each block.
     pub asleep_ns: f64,
+    /// Whether it works in the block that it took, and wants room only to hand it on.
+    pub in_place: bool,
 }
 
 impl PathShape {

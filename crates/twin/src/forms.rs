@@ -283,6 +283,7 @@ fn threads_on_cpus() -> Vec<Form> {
         slice_ns: 3_000_000,
         stay_ns: 0,
         far_sleep_cpu_ns: 0,
+        keeps_cpu: false,
         blocks: 5000,
         warm_up: 500,
     };

@@ -47,6 +47,7 @@ pub fn model(shape: &PathShape, profile: &Profile) -> Result<Threads, ProfileErr
         slice_ns: sharing.slice_ns,
         stay_ns: sharing.stay_ns,
         far_sleep_cpu_ns: sharing.far_sleep_cpu_ns,
+        keeps_cpu: sharing.keeps_cpu,
         blocks: BLOCKS,
         warm_up: WARM_UP,
     })
@@ -67,6 +68,7 @@ fn thread_row(row: &ShapeRow, profile: &Profile) -> Result<ThreadRow, ProfileErr
         apart_ns: cost.apart_ns,
         asleep_ns: row.asleep_ns,
         room,
+        in_place: row.in_place,
     })
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What the file says it is.
 const FORMAT: &str = "daqmeter-host-profile";
 /// Version of the file; one of another is refused, because its numbers may mean something else.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Fewest runs of a cost: two have no middle one.
 pub const MIN_RUNS: u32 = 3;
 /// Fewest held-back runs for an interval: of 19 the smallest and the largest hold the next with 90 %.
@@ -45,7 +45,7 @@ pub struct Profile {
     pub checks: Vec<Check>,
 }
 
-/// What a block costs a thread by its size, the hand-over to the next thread included.
+/// What a block costs a thread by its size, the hand-over to the next thread included, without waking it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkCost {
@@ -105,6 +105,8 @@ pub struct Sharing {
     pub far_wakes: Vec<FarWake>,
     /// Time for which a thread that is ready stays with its CPU, though another is idle.
     pub stay_ns: u64,
+    /// Whether a thread that is woken stays with its CPU though another is idle.
+    pub keeps_cpu: bool,
     /// Time after which a thread leaves its CPU to another. Not fitted: three ticks of 1 ms, as Linux gives two CPUs.
     pub slice_ns: u64,
     /// Runs that it was fitted to.

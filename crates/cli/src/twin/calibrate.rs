@@ -1,12 +1,12 @@
 //! `daqmeter twin calibrate`: a profile of this host, from which paths are predicted.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use daqmeter_campaign::Runner;
-use daqmeter_campaign::calibrate::calibrate;
+use daqmeter_campaign::calibrate::{Paths, calibrate};
 use daqmeter_record::file::replace;
 use daqmeter_record::units::significant;
 use daqmeter_twin::Profile;
@@ -15,6 +15,9 @@ use crate::arguments::budget;
 use crate::interrupt;
 use crate::output::{Failure, emit, tell};
 use crate::runner::context;
+
+/// Time that a calibration has where nobody says otherwise.
+const USUAL_BUDGET: &str = "55s";
 
 /// Measure what predictions need on this host, by running short paths, and write it to a file. Takes about a minute.
 #[derive(Debug, Args)]
@@ -28,7 +31,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "FILE.json", default_value = super::PROFILE)]
     output: PathBuf,
     /// Time for all runs; the costs and 38 held-back runs are measured in any case
-    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "55s")]
+    #[arg(long, value_name = "TIME", value_parser = budget, default_value = USUAL_BUDGET)]
     budget: Duration,
 }
 
@@ -36,17 +39,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let runner = Runner::new(context());
     let asked = runner.stop.clone();
     interrupt::on_signal(move || asked.set());
-    let profile = calibrate(&runner, arguments.budget, &mut |step| {
-        tell(&format!("{step} ..."))
-    });
+    let profile = calibrate_within(&runner, arguments.budget, &arguments.output)?;
+    let file = arguments.output.display();
+    emit(&format!("{}{file}\n", summary(&profile)))
+}
+
+/// Measures a profile in the usual time and writes it to that file.
+pub(crate) fn calibrate_to(runner: &Runner, file: &Path) -> Result<Profile, Failure> {
+    let usual = budget(USUAL_BUDGET).map_err(Failure::refused)?;
+    calibrate_within(runner, usual, file)
+}
+
+fn calibrate_within(runner: &Runner, budget: Duration, file: &Path) -> Result<Profile, Failure> {
+    let mut paths = Paths::new(runner, None).map_err(Failure::tool)?;
+    let profile = calibrate(&mut paths, budget, &mut |step| tell(&format!("{step} ...")));
     if runner.stop.is_set() {
         return Err(Failure::interrupted());
     }
     let profile = profile.map_err(Failure::tool)?;
-    let file = &arguments.output;
     replace(file, profile.text().as_bytes())
-        .map_err(|error| Failure::refused(format!("--output {}: {error}", file.display())))?;
-    emit(&format!("{}{}\n", summary(&profile), file.display()))
+        .map_err(|error| Failure::refused(format!("write {}: {error}", file.display())))?;
+    Ok(profile)
 }
 
 /// What was measured, and how far off the held-back paths were before they correct anything.

@@ -17,6 +17,7 @@ use daqmeter_twin::{SHIPPED, Scenario};
 
 use crate::output::{Failure, emit};
 
+pub(crate) use calibrate::calibrate_to;
 pub(crate) use predict::profile_for_runs;
 
 /// Predict a path on a calibrated host, or how data flows through stations and queues, by simulation; `calibrate` and `links` measure.

@@ -1,13 +1,13 @@
 //! `daqmeter twin validate`: whether predictions hold, against formulas, documents and this host.
 
-use std::path::PathBuf;
+use std::path::{Path as FilePath, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use daqmeter_campaign::Runner;
-use daqmeter_campaign::calibrate::calibrate;
-use daqmeter_campaign::validate::{Live, closed_forms, documents, live};
+use daqmeter_campaign::calibrate::{Paths, calibrate};
+use daqmeter_campaign::validate::{Live, SEED, closed_forms, documents, live};
 use daqmeter_report::validation::{Part, Verdict, text};
 use daqmeter_report::validation_page;
 use daqmeter_twin::Profile;
@@ -15,7 +15,7 @@ use daqmeter_twin::Profile;
 use super::predict::{host_notes, read_profile};
 use crate::arguments::{budget, written_file};
 use crate::interrupt;
-use crate::output::{Failure, emit, tell, write_file};
+use crate::output::{Failure, emit, refuse_same, tell, write_file};
 use crate::runner::context;
 
 /// Hold the twin against formulas, documents and this host, each within its band; ends with 1 where a row lies outside.
@@ -33,6 +33,18 @@ pub(crate) struct Arguments {
     /// Formulas and documents alone: nothing is measured
     #[arg(long, conflicts_with = "profile")]
     no_live: bool,
+    /// Seed of the paths
+    #[arg(long, value_name = "N", default_value_t = SEED, conflicts_with = "no_live")]
+    seed: u64,
+    /// Save what each run gave: --runs holds another model to the same runs
+    #[arg(long, value_name = "FILE.jsonl", value_parser = written_file, conflicts_with = "no_live")]
+    save_runs: Option<PathBuf>,
+    /// Take all runs from that file, those of the calibration as well: nothing is measured
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["no_live", "profile", "budget", "save_runs"])]
+    runs: Option<PathBuf>,
+    /// Print each path, too, the worst prediction first
+    #[arg(long, help_heading = "Output", conflicts_with = "no_live")]
+    paths: bool,
     /// Write it as a page, too
     #[arg(long, value_name = "FILE.html", value_parser = written_file, help_heading = "Output")]
     html: Option<PathBuf>,
@@ -46,18 +58,29 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     {
         tell(note);
     }
+    refuse_same(&[
+        ("--html", arguments.html.as_deref()),
+        ("--save-runs", arguments.save_runs.as_deref()),
+        ("--runs", arguments.runs.as_deref()),
+    ])?;
+    let saved = arguments.runs.as_deref().map(saved_runs).transpose()?;
     tell("formulas and documents ...");
     let mut parts = vec![closed_forms(), documents()];
     let mut figures = Vec::new();
+    let mut paths = String::new();
     if !arguments.no_live {
-        let found = measured(arguments, profile)?;
+        let found = measured(arguments, profile, saved)?;
         parts.push(found.part);
         figures = found.figures;
+        paths = found.paths;
     }
     if let Some(file) = &arguments.html {
         let page = validation_page(&title(), &parts, figures).map_err(Failure::tool)?;
         write_file(file, &page)?;
         tell(&format!("daqmeter: wrote {}", file.display()));
+    }
+    if arguments.paths {
+        emit(&paths)?;
     }
     emit(&text(&parts))?;
     let is_outside = |part: &Part| part.count(Verdict::Outside) > 0;
@@ -82,22 +105,39 @@ fn title() -> String {
 }
 
 /// What the profile predicts for this host, beside what it does.
-fn measured(arguments: &Arguments, profile: Option<Profile>) -> Result<Live, Failure> {
+fn measured(
+    arguments: &Arguments,
+    profile: Option<Profile>,
+    saved: Option<Paths<'static>>,
+) -> Result<Live, Failure> {
     let runner = Runner::new(context());
     let asked = runner.stop.clone();
     interrupt::on_signal(move || asked.set());
     let mut step = |step: &str| tell(&format!("{step} ..."));
     let here = &runner.context.host.allowed_cpus;
+    let mut paths = match saved {
+        Some(saved) => saved,
+        None => Paths::new(&runner, arguments.save_runs.as_deref()).map_err(Failure::tool)?,
+    };
     let (budget, profile) = match profile {
         Some(profile) => (arguments.budget, Ok(profile.on(here))),
         None => {
             let half = arguments.budget / 2;
-            (half, calibrate(&runner, half, &mut step))
+            (half, calibrate(&mut paths, half, &mut step))
         }
     };
-    let found = profile.and_then(|profile| live(&runner, &profile, budget, &mut step));
+    let seed = arguments.seed;
+    let found = profile.and_then(|profile| live(&mut paths, &profile, seed, budget, &mut step));
     match runner.stop.is_set() {
         true => Err(Failure::interrupted()),
         false => found.map_err(Failure::tool),
     }
+}
+
+/// Runs that were saved.
+fn saved_runs(file: &FilePath) -> Result<Paths<'static>, Failure> {
+    let name = file.display();
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::refused(format!("--runs {name}: {error}")))?;
+    Paths::of_file(&text).map_err(|error| Failure::refused(format!("--runs {name}: {error}")))
 }
