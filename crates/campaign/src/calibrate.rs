@@ -165,7 +165,7 @@ impl<'a> Paths<'a> {
         let mut shape = path.shape()?;
         shape.rate_hz = rate_hz;
         pin(&mut shape, pins);
-        Ok((shape, run))
+        Ok((shape, *run))
     }
 }
 
