@@ -142,19 +142,19 @@ fn line(record: &RunRecord) -> String {
 
 fn context() -> Context {
     let tool = Tool {
-        name: "daqmeter-python".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        git_revision: "unknown".to_owned(),
+        name: "daqmeter-python".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        git_revision: "unknown".into(),
         profile: if cfg!(debug_assertions) {
             "debug"
         } else {
             "release"
         }
-        .to_owned(),
+        .into(),
     };
     Context::gather(
         tool,
-        "python".to_owned(),
+        "python".into(),
         Isa::available().map(|isa| isa.name().to_owned()).collect(),
     )
     .with_cards(&daqmeter_campaign::card_families())

@@ -137,7 +137,7 @@ mod tests {
     fn equal_requests_of_older_records_and_of_today_are_one_point() {
         let record = |workload| {
             let info = EngineInfo {
-                name: "convert".to_owned(),
+                name: "convert".into(),
                 ..EngineInfo::default()
             };
             RunRecord::new(info, workload)

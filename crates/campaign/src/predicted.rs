@@ -43,18 +43,18 @@ pub fn record_of(
     prediction: Prediction,
 ) -> RunRecord {
     let engine = EngineInfo {
-        name: PathRequest::KIND.to_owned(),
-        target: path.line(),
+        name: PathRequest::KIND.into(),
+        target: path.line().into(),
         emulated: path.is_emulated(),
     };
     let mut record = RunRecord::new(engine, request.workload());
     record.tool = context.tool.clone();
     record.time_utc = utc_now();
-    record.run_id.clone_from(&context.run_id);
-    record.study = STUDY.to_owned();
+    record.run_id = (&context.run_id).into();
+    record.study = STUDY.into();
     record.role = Role::Prediction;
-    record.command.clone_from(&context.command);
-    record.prediction = Some(prediction);
+    record.command = (&context.command).into();
+    record.prediction = Some(Box::new(prediction));
     record.clock = context.clock.clone();
     record.host = Arc::new(profile.host.clone());
     record
@@ -72,7 +72,7 @@ pub fn predictions_of(
     let runs: Vec<&RunRecord> = runs.collect();
     let one = |record: &&RunRecord| {
         let found = predicted_of(context, record, profile);
-        found.map_err(|why| (record.engine.target.clone(), why))
+        found.map_err(|why| (record.engine.target.to_string(), why))
     };
     runs.iter().map(one).collect()
 }

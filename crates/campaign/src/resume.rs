@@ -59,7 +59,7 @@ mod tests {
 
     fn record(point: &PlannedPoint, tool: &Tool) -> RunRecord {
         let engine = daqmeter_record::EngineInfo {
-            name: point.engine.clone(),
+            name: point.engine.as_str().into(),
             ..Default::default()
         };
         let mut record = RunRecord::new(engine, point.workload.clone());

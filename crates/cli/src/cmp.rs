@@ -143,15 +143,18 @@ fn selected(
     let records = read_records(std::slice::from_ref(&file))?;
     let matches = |record: &RunRecord| {
         let fields = [
-            &record.run_id,
-            &record.tool.git_revision,
-            &record.time_utc,
-            &record.host.cpu_model,
+            &*record.run_id,
+            &*record.tool.git_revision,
+            &*record.time_utc,
+            &*record.host.cpu_model,
         ];
         wanted.is_none_or(|wanted| fields.iter().any(|field| field.contains(wanted)))
             && study.is_none_or(|study| record.study.contains(study))
     };
-    let mut runs: Vec<String> = records.iter().map(|record| record.run_id.clone()).collect();
+    let mut runs: Vec<String> = records
+        .iter()
+        .map(|record| record.run_id.to_string())
+        .collect();
     let (left, others): (Vec<RunRecord>, Vec<RunRecord>) = records.into_iter().partition(matches);
     history.extend(others);
     if left.is_empty() {

@@ -275,7 +275,7 @@ fn read_file_parts(
         take(part.records)
     };
     if path.as_os_str() == "-" {
-        jsonl::read_printable_parts(io::stdin().lock(), part).map_err(refused)?;
+        jsonl::read_printable_parts(io::BufReader::new(io::stdin()), part).map_err(refused)?;
     } else {
         let file = File::open(path).map_err(refused)?;
         jsonl::read_printable_parts(io::BufReader::with_capacity(1 << 20, file), part)

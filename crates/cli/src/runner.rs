@@ -74,10 +74,10 @@ const PROFILE: &str = match (cfg!(debug_assertions), cfg!(target_env = "musl")) 
 /// What the records say of this program.
 pub(crate) fn tool() -> Tool {
     Tool {
-        name: "daqmeter".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        git_revision: env!("DAQMETER_GIT_REVISION").to_owned(),
-        profile: PROFILE.to_owned(),
+        name: "daqmeter".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        git_revision: env!("DAQMETER_GIT_REVISION").into(),
+        profile: PROFILE.into(),
     }
 }
 
@@ -100,7 +100,7 @@ fn command_line() -> String {
     let arguments = std::env::args_os()
         .skip(1)
         .map(|argument| quoted(argument.to_string_lossy().into_owned()));
-    std::iter::once("daqmeter".to_owned())
+    std::iter::once("daqmeter".into())
         .chain(arguments)
         .collect::<Vec<_>>()
         .join(" ")

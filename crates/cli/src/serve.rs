@@ -513,7 +513,7 @@ mod tests {
         let record = |study: &str| {
             let mut record = daqmeter_record::RunRecord::default();
             record.schema = daqmeter_record::SCHEMA_VERSION;
-            record.study = study.to_owned();
+            record.study = study.into();
             record.host = Arc::new(daqmeter_record::Host {
                 cpu_model: "a CPU".to_owned(),
                 ..Default::default()

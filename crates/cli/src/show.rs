@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut records = read_records(&arguments.files)?;
     if let Some(wanted) = &arguments.study {
         let all = std::mem::take(&mut records);
-        let mut studies: Vec<String> = all.iter().map(|record| record.study.clone()).collect();
+        let mut studies: Vec<String> = all.iter().map(|record| record.study.to_string()).collect();
         records = all
             .into_iter()
             .filter(|record| record.study.contains(wanted))

@@ -245,7 +245,7 @@ fn profile(folder: &std::path::Path, change: impl FnOnce(&mut Profile)) -> Strin
         host,
         2.0,
     );
-    profile.tool.profile = "test".to_owned();
+    profile.tool.profile = "test".into();
     profile.works = ["memory", "copy memcpy", "read"].map(work).into();
     profile.sharing = Sharing {
         wake_ns: vec![10_000],

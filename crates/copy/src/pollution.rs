@@ -285,7 +285,7 @@ impl Session for PollutionSession {
         let mut counters = vec![
             Counter::count("victim-runs", self.runs),
             Counter {
-                unit: "B".to_owned(),
+                unit: "B".into(),
                 ..Counter::count("neighbour-bytes", self.copied() - self.bytes_before)
             },
         ];

@@ -42,7 +42,7 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
             }
         }
         record.series.extend(done.series);
-        record.path = record.path.take().or(done.path);
+        record.path = record.path.take().or(done.path.map(Box::new));
         for warning in done.warnings {
             if !record.warnings.contains(&warning) {
                 record.warnings.push(warning);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use daqmeter_record::{CpuTime, HostCpu, RunRecord};
+use daqmeter_record::{CpuTime, Few, HostCpu, RunRecord};
 use daqmeter_sys::cpu_time;
 
 use crate::processes::Processes;
@@ -37,15 +37,19 @@ impl Conditions {
         };
         record.host_cpu = host_cpu(cpu_time::of_host("/".as_ref()).since(self.host));
         let now = cpu_time::by_cpu("/".as_ref());
-        let of_each =
-            |of: fn(&cpu_time::OneCpu) -> u64| since(&each(&self.by_cpu, of), each(&now, of));
+        let of_each = |of: fn(&cpu_time::OneCpu) -> u64| {
+            let used_ns = since(&each(&self.by_cpu, of), each(&now, of));
+            used_ns.into_iter().collect::<Few<u32, u64>>()
+        };
         record.host_cpu.steal_by_cpu_ns = of_each(|cpu| cpu.steal_ns);
         record.host_cpu.busy_by_cpu_ns = of_each(|cpu| cpu.busy_ns);
         let threads = cpu_time::of_own_threads();
-        record.host_cpu.threads_ns = since(&self.threads, threads.clone());
+        let used_ns = since(&self.threads, threads.clone());
+        let named = used_ns.iter().map(|(name, ns)| (name.into(), *ns));
+        record.host_cpu.threads_ns = named.collect();
         if let Some(processes) = &self.processes {
             let used = |(name, ns): (&String, &u64)| (name.clone(), (*ns, threads[name]));
-            let threads = record.host_cpu.threads_ns.iter().map(used).collect();
+            let threads = used_ns.iter().map(used).collect();
             record.host_cpu.processes = processes.used(&threads);
         }
     }

@@ -178,7 +178,7 @@ impl Controlled {
         let mut ready = Controlled {
             work,
             series: ControlSeries {
-                name: control.name().to_owned(),
+                name: control.name().into(),
                 footprint_bytes: footprint,
                 ops_per_sample: 1,
                 sample_ns: Vec::with_capacity(MAX_SAMPLES),

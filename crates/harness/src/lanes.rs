@@ -195,7 +195,8 @@ fn observe(
     })
     .into_iter()
     .flatten()
-    .next();
+    .next()
+    .map(Box::new);
     record.warnings.extend(
         each(observers, faults, |observer| observer.trouble())
             .into_iter()
@@ -278,7 +279,7 @@ impl<'a> LaneRunner<'a> {
             index,
             session,
             lane: Lane {
-                device,
+                device: device.into(),
                 requested_cpu,
                 ..Lane::default()
             },

@@ -1,6 +1,6 @@
 //! Observers stand around the timed region and count.
 
-use daqmeter_record::{Counter, Observations};
+use daqmeter_record::{Counter, Name, Observations};
 use daqmeter_sys::cpu_time;
 use daqmeter_sys::perf::{CounterSource, EVENTS, Kernel, OpenCounter};
 
@@ -90,9 +90,9 @@ impl<S: CounterSource> Observer for PerfObserver<S> {
             };
             let (value, share) = passed.scaled()?;
             Some(Counter {
-                name: name.to_owned(),
+                name: name.into(),
                 value,
-                unit: String::new(),
+                unit: Name::default(),
                 share,
             })
         };

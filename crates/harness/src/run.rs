@@ -7,7 +7,7 @@
 //!
 //! What the lanes do is in `lanes.rs`, the timed steps in `sample.rs`; what becomes of them in `conclude.rs`.
 
-use daqmeter_record::{EngineInfo, Outcome, RunRecord, Workload};
+use daqmeter_record::{EngineInfo, Name, Outcome, RunRecord, Workload};
 use daqmeter_sys::available;
 
 use crate::conclude::conclude;
@@ -109,12 +109,12 @@ fn blank(
     context: &Context,
 ) -> RunRecord {
     let info = EngineInfo {
-        name: engine.name().to_owned(),
-        target: engine.target(workload),
+        name: engine.name().into(),
+        target: engine.target(workload).into(),
         emulated: engine.is_emulated(workload),
     };
     let mut record = context.blank_record(info, workload.clone());
-    record.study.clone_from(&settings.study);
+    record.study = Name::from(&settings.study);
     record.role = settings.role;
     record
 }

@@ -89,11 +89,11 @@ impl Sampling<'_> {
         };
         let room = usize::try_from(samples.min(MAX_SAMPLES)).expect("at most MAX_SAMPLES");
         let stage = Stage {
-            name: spec.name.clone(),
+            name: spec.name.as_str().into(),
             ops_per_sample,
             bytes_per_op: spec.bytes_per_op,
             traffic_bytes_per_op: spec.traffic_bytes_per_op,
-            limit: spec.limit.as_ref().map(|limit| limit.name().to_owned()),
+            limit: spec.limit.as_ref().map(|limit| limit.name().into()),
             sample_ns: Vec::with_capacity(room),
             sample_start_ns: Vec::with_capacity(if spec.is_separate() { room } else { 0 }),
             ..Stage::default()

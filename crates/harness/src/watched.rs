@@ -19,7 +19,7 @@ impl Context {
     /// Begins to watch.
     pub fn watch(&self, study: &str, engine: EngineInfo, workload: Workload) -> Watched {
         let mut record = self.blank_record(engine, workload);
-        study.clone_into(&mut record.study);
+        record.study = study.into();
         let conditions = Conditions::before(false);
         record.origin_ns = clock::monotonic_ns();
         Watched { record, conditions }
@@ -48,7 +48,7 @@ impl Watched {
         record.counters = found.counters;
         record.ledgers = found.ledgers;
         record.warnings.extend(found.warnings);
-        record.observed = observed;
+        record.observed = observed.map(Box::new);
         conclude_watched(&mut record, faults);
         record
     }
@@ -62,7 +62,7 @@ mod tests {
 
     fn watch() -> Watched {
         let engine = EngineInfo {
-            name: "trace".to_owned(),
+            name: "trace".into(),
             ..EngineInfo::default()
         };
         Context::default().watch("copy/trace", engine, Workload::new("trace"))

@@ -134,7 +134,7 @@ fn chain_as_path(hz: f64, time: Duration) -> PerChunk {
     let counter = |name| record.counter(name).unwrap();
     let card_ns = counter("triggers") / counter("trigger-rate") * 1e9;
     let cpus = counter("reader-cpu-ppm") * 1e-6 + counter("receiver-cpu");
-    PerChunk::of(card_ns, record.path.as_ref().unwrap().events, cpus)
+    PerChunk::of(card_ns, record.path.as_deref().unwrap().events, cpus)
 }
 
 /// Both sides in turns, the first of each pair by turns, too.

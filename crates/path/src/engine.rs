@@ -409,7 +409,7 @@ fn of_elink((tag, mut ledger): (u64, Ledger), came: &Came) -> Ledger {
     let elink = elink_of(tag).map_or(format!("{tag:#x}"), |elink| {
         format!("{:#05x}", elink.number())
     });
-    ledger.unit = format!("triggers of E-link {elink}");
+    ledger.unit = format!("triggers of E-link {elink}").into();
     let left = u64::try_from(ledger.gap()).unwrap_or(0);
     if came.fault.is_some() && left > 0 {
         ledger.lose("in the path when it failed", left);
@@ -453,7 +453,7 @@ pub fn observation(path: &Path, record: &RunRecord, time: Duration) -> Observati
     }
     let ledgers = record.ledgers.iter();
     let asked_ns = time.as_nanos() as f64;
-    let wall_ns = record.path.as_ref().map_or(0, |run| run.wall_ns) as f64;
+    let wall_ns = record.path.as_deref().map_or(0, |run| run.wall_ns) as f64;
     let behind_ns = wall_ns - asked_ns;
     let is_behind = behind_ns > DRAIN_NS.max(BEHIND * asked_ns);
     Observation {
@@ -476,10 +476,10 @@ mod tests {
     fn a_source_that_is_behind_is_no_stable_rate() {
         let observed = |wall_ns| {
             let mut record = RunRecord::default();
-            record.path = Some(daqmeter_record::PathRun {
+            record.path = Some(Box::new(daqmeter_record::PathRun {
                 wall_ns,
                 ..Default::default()
-            });
+            }));
             let path = Path::load("pattern").unwrap();
             observation(&path, &record, Duration::from_secs(1)).dead_share
         };

@@ -288,7 +288,7 @@ impl SocketBuffer {
 
     pub(crate) fn remarks(self) -> Remarks {
         let bytes = |name: &str, value| Counter {
-            unit: "B".to_owned(),
+            unit: "B".into(),
             ..Counter::count(name, value)
         };
         let (asked, granted) = (self.asked_bytes, self.granted_bytes);

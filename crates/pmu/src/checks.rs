@@ -405,8 +405,8 @@ pub fn checked(
     stop: &AtomicBool,
 ) -> Result<(Vec<Check>, RunRecord), LoadError> {
     let info = EngineInfo {
-        name: "pmu".to_owned(),
-        target: "verify".to_owned(),
+        name: "pmu".into(),
+        target: "verify".into(),
         emulated: false,
     };
     let pmus: Vec<&str> = host.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
@@ -431,9 +431,9 @@ fn counters(check: &Check) -> Vec<Counter> {
     };
     let name = format!("{}: {}", check.load, check.counter);
     let bytes = |name: String, value: f64| Counter {
-        name,
+        name: name.into(),
         value,
-        unit: "B".to_owned(),
+        unit: "B".into(),
         share: 1.0,
     };
     vec![

@@ -150,9 +150,9 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
         let counter = |event: &daqmeter_record::observed::ObservedEvent| {
             let (value, share) = event.total_scaled()?;
             Some(Counter {
-                name: event.name.clone(),
+                name: event.name.as_str().into(),
                 value,
-                unit: event.unit.clone(),
+                unit: event.unit.as_str().into(),
                 share,
             })
         };

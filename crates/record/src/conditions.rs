@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::{Lane, RunRecord};
+use crate::{Few, Lane, RunRecord};
 
 /// Other programs' share of the CPUs on which the lanes ran, beyond which a result is unsound: what they take there, the lanes lack.
 pub(crate) const FOREIGN_ON_USED: f64 = 0.05;
@@ -132,7 +132,7 @@ impl Accounts {
             .collect();
         let cpu = &record.host_cpu;
         let own_ns = record.process_cpu.total_ns() as f64;
-        let on_used = |times: &std::collections::BTreeMap<u32, u64>| -> f64 {
+        let on_used = |times: &Few<u32, u64>| -> f64 {
             used.iter()
                 .filter_map(|cpu| times.get(cpu))
                 .map(|&ns| ns as f64)

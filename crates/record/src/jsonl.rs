@@ -1,5 +1,6 @@
 //! JSON lines: one record a line, each flushed as it is written. Reading keeps what can be kept and names the rest.
 
+mod batches;
 mod known;
 
 use std::fs::{File, OpenOptions, TryLockError};
@@ -12,6 +13,7 @@ use serde_json::Value;
 
 use crate::older::as_today;
 use crate::{RunRecord, SCHEMA_VERSION, sanitise};
+use batches::{Parse, read_parts};
 use known::Known;
 
 /// Longest line that is read. A record of the largest run stays far below; a longer line is not one of ours.
@@ -160,17 +162,14 @@ pub struct Contents {
     pub errors: Vec<LineError>,
 }
 
-/// Lines are parsed in batches of about this many bytes, so that other threads have something to do and memory stays small.
-const BATCH_BYTES: usize = 1 << 20;
-
 /// Reads all records. Lines that are not records are named in [`Contents::errors`]; they never hide the others.
 ///
 /// Long files are parsed by as many threads as there are CPUs, up to eight; the order is that of the file. Consecutive records of
-/// one host share it, and records that ask the same share their workload.
+/// one host share it, records that ask the same share their workload, and records that one thread parses share names.
 ///
 /// # Errors
 /// Only those of the source itself.
-pub fn read(source: impl BufRead) -> io::Result<Contents> {
+pub fn read(source: impl BufRead + Send) -> io::Result<Contents> {
     read_with(source, parse_sharing)
 }
 
@@ -178,7 +177,7 @@ pub fn read(source: impl BufRead) -> io::Result<Contents> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_printable(source: impl BufRead) -> io::Result<Contents> {
+pub fn read_printable(source: impl BufRead + Send) -> io::Result<Contents> {
     read_with(source, parse_printable)
 }
 
@@ -198,16 +197,13 @@ pub fn printable(record: RunRecord) -> RunRecord {
 /// # Errors
 /// As [`read`]; the parts before were taken.
 pub fn read_printable_parts(
-    source: impl BufRead,
+    source: impl BufRead + Send,
     take: impl FnMut(Contents) -> ControlFlow<()>,
 ) -> io::Result<()> {
     read_parts(source, parse_printable, take)
 }
 
-/// How a line becomes a record.
-type Parse = fn(&[u8], usize, &Known) -> Result<RunRecord, LineError>;
-
-fn read_with(source: impl BufRead, parse: Parse) -> io::Result<Contents> {
+fn read_with(source: impl BufRead + Send, parse: Parse) -> io::Result<Contents> {
     let mut contents = Contents::default();
     read_parts(source, parse, |mut part| {
         contents.errors.append(&mut part.errors);
@@ -215,131 +211,6 @@ fn read_with(source: impl BufRead, parse: Parse) -> io::Result<Contents> {
         ControlFlow::Continue(())
     })?;
     Ok(contents)
-}
-
-fn read_parts(
-    mut source: impl BufRead,
-    parse: Parse,
-    mut take: impl FnMut(Contents) -> ControlFlow<()>,
-) -> io::Result<()> {
-    let known = Known::default();
-    let workers = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
-    let mut line = 0;
-    let mut round = |source: &mut _| -> io::Result<Vec<Batch>> {
-        let mut batches: Vec<Batch> = Vec::new();
-        while batches.len() < workers && batches.last().is_none_or(|batch| !batch.last) {
-            batches.push(Batch::take(source, &mut line)?);
-        }
-        Ok(batches)
-    };
-    let mut batches = round(&mut source)?;
-    let mut before = Vec::new();
-    while !batches.is_empty() {
-        let ended = batches.last().is_none_or(|batch| batch.last);
-        // The next round is read, and the one before taken, while this one is parsed.
-        let (parsed, next, taken) = std::thread::scope(|scope| {
-            let running: Vec<_> = match &batches[..] {
-                [only] if ended => {
-                    let taken = before.drain(..).try_for_each(&mut take);
-                    return (vec![only.parse(parse, &known)], Ok(Vec::new()), taken);
-                }
-                all => all
-                    .iter()
-                    .map(|batch| scope.spawn(|| batch.parse(parse, &known)))
-                    .collect(),
-            };
-            let next = if ended {
-                Ok(Vec::new())
-            } else {
-                round(&mut source)
-            };
-            let taken = before.drain(..).try_for_each(&mut take);
-            let parsed = running
-                .into_iter()
-                .map(|thread| thread.join().expect("parsing does not panic"));
-            (parsed.collect::<Vec<Contents>>(), next, taken)
-        });
-        if taken.is_break() {
-            return Ok(());
-        }
-        before = parsed;
-        batches = match next {
-            Ok(next) => next,
-            Err(error) => {
-                let _ = before.drain(..).try_for_each(&mut take);
-                return Err(error);
-            }
-        };
-    }
-    let _ = before.drain(..).try_for_each(&mut take);
-    Ok(())
-}
-
-/// Consecutive lines.
-#[derive(Default)]
-struct Batch {
-    bytes: Vec<u8>,
-    /// Number in the file and place in `bytes` of each line, and whether it ended with a line feed.
-    lines: Vec<(usize, std::ops::Range<usize>, bool)>,
-    too_long: Vec<usize>,
-    last: bool,
-}
-
-impl Batch {
-    fn take(source: &mut impl BufRead, line: &mut usize) -> io::Result<Batch> {
-        let mut batch = Batch::default();
-        while batch.bytes.len() < BATCH_BYTES {
-            let from = batch.bytes.len();
-            *line += 1;
-            match read_line(source, &mut batch.bytes)? {
-                LineRead::End => {
-                    batch.last = true;
-                    break;
-                }
-                LineRead::TooLong => batch.too_long.push(*line),
-                LineRead::Line { ended } => {
-                    batch.lines.push((*line, from..batch.bytes.len(), ended))
-                }
-            }
-        }
-        Ok(batch)
-    }
-
-    fn parse(&self, parse: Parse, known: &Known) -> Contents {
-        let errors = self
-            .too_long
-            .iter()
-            .map(|&line| LineError::TooLong { line })
-            .collect();
-        let mut contents = Contents {
-            records: Vec::with_capacity(self.lines.len()),
-            errors,
-        };
-        for (line, range, ended) in &self.lines {
-            let bytes = without_mark(&self.bytes[range.clone()], *line);
-            if bytes.iter().all(u8::is_ascii_whitespace) {
-                continue;
-            }
-            match parse(bytes, *line, known) {
-                Ok(record) => contents.records.push(record),
-                Err(LineError::Malformed { .. }) if !ended => {
-                    contents.errors.push(LineError::Truncated { line: *line })
-                }
-                Err(error) => contents.errors.push(error),
-            }
-        }
-        contents.errors.sort_by_key(LineError::line);
-        contents
-    }
-}
-
-/// A line without the byte-order mark that some editors put before the first.
-fn without_mark(bytes: &[u8], line: usize) -> &[u8] {
-    const MARK: &[u8] = "\u{feff}".as_bytes();
-    match line {
-        1 => bytes.strip_prefix(MARK).unwrap_or(bytes),
-        _ => bytes,
-    }
 }
 
 /// Gives back what growing vectors took too much: of a hundred thousand records that was 634 MB before and 485 MB after.
@@ -359,7 +230,13 @@ fn trim(record: &mut RunRecord) {
     }
     record.lanes.shrink_to_fit();
     record.limits.shrink_to_fit();
+    for ledger in &mut record.ledgers {
+        ledger.losses.shrink_to_fit();
+    }
     record.ledgers.shrink_to_fit();
+    record.host_cpu.steal_by_cpu_ns.shrink_to_fit();
+    record.host_cpu.busy_by_cpu_ns.shrink_to_fit();
+    record.host_cpu.threads_ns.shrink_to_fit();
     record.counters.shrink_to_fit();
     record.series.shrink_to_fit();
     record.warnings.shrink_to_fit();
@@ -478,47 +355,6 @@ fn has_hostile_text(line: &[u8]) -> bool {
     })
 }
 
-enum LineRead {
-    End,
-    TooLong,
-    Line { ended: bool },
-}
-
-/// Appends the next line to the bytes, without its line feed. A line that is too long leaves nothing there.
-fn read_line(source: &mut impl BufRead, bytes: &mut Vec<u8>) -> io::Result<LineRead> {
-    let from = bytes.len();
-    let mut too_long = false;
-    loop {
-        let chunk = source.fill_buf()?;
-        if chunk.is_empty() {
-            return Ok(match (too_long, bytes.len() == from) {
-                (true, _) => LineRead::TooLong,
-                (false, true) => LineRead::End,
-                (false, false) => LineRead::Line { ended: false },
-            });
-        }
-        let (taken, ended) = match memchr::memchr(b'\n', chunk) {
-            Some(at) => (at + 1, true),
-            None => (chunk.len(), false),
-        };
-        if !too_long {
-            bytes.extend_from_slice(&chunk[..taken]);
-        }
-        source.consume(taken);
-        if bytes.len() - from > MAX_LINE_BYTES {
-            too_long = true;
-            bytes.truncate(from);
-        }
-        if ended {
-            return Ok(if too_long {
-                LineRead::TooLong
-            } else {
-                LineRead::Line { ended: true }
-            });
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -583,7 +419,7 @@ mod tests {
             "\u{2028}",
         ] {
             let mut before = plain.clone();
-            before.study = format!("a{hostile}b");
+            before.study = format!("a{hostile}b").into();
             let workload = Workload::clone(&before.workload);
             before.workload = Arc::new(workload.with(&before.study, hostile));
             let line = to_line(&before);
@@ -599,7 +435,7 @@ mod tests {
             assert_eq!(shown.lanes, plain.lanes, "numbers stay");
         }
         let mut benign = plain;
-        benign.command = r#"run "a" \\n µs – x"#.to_owned();
+        benign.command = r#"run "a" \\n µs – x"#.into();
         assert!(!has_hostile_text(&to_line(&benign)));
         assert_eq!(printable(benign.clone()), benign);
     }
@@ -638,7 +474,7 @@ mod tests {
             bytes.extend(to_line(&one));
             bytes.extend_from_slice(if at % 100 == 7 { b"nonsense\n" } else { b"\n" });
         }
-        assert!(bytes.len() > BATCH_BYTES, "more than one batch");
+        assert!(bytes.len() > batches::BATCH_BYTES, "more than one batch");
         let contents = read(&bytes[..]).unwrap();
         let first: Vec<u64> = contents
             .records

@@ -1,9 +1,9 @@
 //! The ledger of losses: what was issued must be found again, delivered or lost for a named reason.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::{Few, Name};
 
 /// What the source of a read-out chain did not give, or not whole: losses by name that are none of the chain.
 pub const NOT_GIVEN: [&str; 4] = [
@@ -17,18 +17,18 @@ pub const NOT_GIVEN: [&str; 4] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ledger {
     /// What is counted: `triggers`, `bytes`, `blocks`.
-    pub unit: String,
+    pub unit: Name,
     /// Counted at the source.
     pub issued: u64,
     /// Counted at the consumer.
     pub delivered: u64,
     /// Counted where they were lost, by reason; a reason with zero stays, so that a reader sees that it was watched.
-    pub losses: BTreeMap<String, u64>,
+    pub losses: Few<Name, u64>,
 }
 
 impl Ledger {
     /// An empty account.
-    pub fn new(unit: impl Into<String>) -> Self {
+    pub fn new(unit: impl Into<Name>) -> Self {
         Ledger {
             unit: unit.into(),
             ..Ledger::default()
@@ -37,7 +37,7 @@ impl Ledger {
 
     /// Books `count` losses for a reason.
     pub fn lose(&mut self, reason: &str, count: u64) {
-        *self.losses.entry(reason.to_owned()).or_default() += count;
+        *self.losses.get_or_insert(reason.into(), 0) += count;
     }
 
     /// Everything lost, over all reasons.

@@ -118,7 +118,7 @@ mod tests {
                 ..PathRun::default()
             };
             let mut record = RunRecord {
-                path: Some(run),
+                path: Some(Box::new(run)),
                 ..RunRecord::default()
             };
             as_today(&mut record);

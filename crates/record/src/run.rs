@@ -1,13 +1,14 @@
 //! The record itself, in the order in which a reader wants it: who measured, what, where, with which result.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::observed::TimeSeries;
-use crate::{Host, Ledger, Observations, Param, PathRun, Prediction, SCHEMA_VERSION, Workload};
+use crate::{
+    Few, Host, Ledger, Name, Observations, Param, PathRun, Prediction, SCHEMA_VERSION, Workload,
+};
 
 /// One measured point: one engine, one workload, one go. See the crate documentation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -20,14 +21,14 @@ pub struct RunRecord {
     /// UTC time at which the point began, RFC 3339 with milliseconds.
     pub time_utc: String,
     /// Groups the points of one invocation: its start time and process number.
-    pub run_id: String,
+    pub run_id: Name,
     /// The study and figure that the point belongs to, e.g. `survey/conversion`; reports group by it.
-    pub study: String,
+    pub study: Name,
     /// What the point is for, where its parameters do not show it.
     #[serde(default, skip_serializing_if = "Role::is_point")]
     pub role: Role,
     /// The command line that reproduces the point.
-    pub command: String,
+    pub command: Name,
     /// Who did the work.
     pub engine: EngineInfo,
     /// What was asked. Records that ask the same may share it.
@@ -57,13 +58,13 @@ pub struct RunRecord {
     pub series: Vec<TimeSeries>,
     /// What the threads of a path did, for records of paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<PathRun>,
+    pub path: Option<Box<PathRun>>,
     /// What is predicted of a path, for records of predictions: nothing was run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prediction: Option<Prediction>,
+    pub prediction: Option<Box<Prediction>>,
     /// Counters of the machine over time, where they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed: Option<Observations>,
+    pub observed: Option<Box<Observations>>,
     /// CPU time of this process over the timed region, all its threads.
     #[serde(default)]
     pub process_cpu: CpuTime,
@@ -152,22 +153,22 @@ impl Role {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tool {
     /// `daqmeter`.
-    pub name: String,
+    pub name: Name,
     /// Semantic version.
-    pub version: String,
+    pub version: Name,
     /// Abbreviated commit, with `+` when the tree had uncommitted changes; `unknown` outside a checkout.
-    pub git_revision: String,
+    pub git_revision: Name,
     /// `release`, `release, musl` of the static binary, or `debug`: numbers of a debug build are not worth comparing.
-    pub profile: String,
+    pub profile: Name,
 }
 
 /// The engine that did the work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EngineInfo {
     /// Name as `daqmeter list` prints it.
-    pub name: String,
+    pub name: Name,
     /// What it works on: devices, instruction set, transport.
-    pub target: String,
+    pub target: Name,
     /// True when any device in the path is emulated: such a rate says nothing about real hardware.
     pub emulated: bool,
 }
@@ -215,7 +216,7 @@ impl Outcome {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Lane {
     /// The device or buffer that this lane worked on.
-    pub device: String,
+    pub device: Name,
     /// CPU that was asked for; none when the thread was left free.
     pub requested_cpu: Option<u32>,
     /// CPUs that the kernel allowed the thread while it was timed, read back after pinning.
@@ -238,7 +239,7 @@ pub struct Lane {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stage {
     /// Name as the classic table prints it, e.g. `func_readout`.
-    pub name: String,
+    pub name: Name,
     /// Operations in each sample.
     pub ops_per_sample: u64,
     /// Bytes that one operation is counted as. For digitizers: raw bytes, 2 per sample, as in the source document.
@@ -250,7 +251,7 @@ pub struct Stage {
     /// Bytes that one operation reads from and writes to memory, without write-allocate traffic.
     pub traffic_bytes_per_op: u64,
     /// Name of the limit, among the record's limits, that this stage is held against.
-    pub limit: Option<String>,
+    pub limit: Option<Name>,
     /// Start of the first operation, relative to the release of all lanes.
     pub start_ns: u64,
     /// End of the last operation, relative to the release of all lanes.
@@ -273,7 +274,7 @@ pub struct Stage {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ControlSeries {
     /// What it does: `copy`, `call`, `round-trip`.
-    pub name: String,
+    pub name: Name,
     /// Bytes that it works on in turn, from the first to the last; 0 where it moves none.
     pub footprint_bytes: u64,
     /// Operations in each of its samples.
@@ -351,7 +352,7 @@ impl Stage {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Limit {
     /// Name that stages refer to.
-    pub name: String,
+    pub name: Name,
     /// The rate, in the bytes that the stage counts, per second.
     #[serde(deserialize_with = "number")]
     pub rate_bytes_per_s: f64,
@@ -365,7 +366,7 @@ pub struct Limit {
     #[serde(default)]
     pub basis: LimitBasis,
     /// How it was measured, for the reader.
-    pub how: String,
+    pub how: Name,
 }
 
 /// By which definition a limit is a rate.
@@ -383,7 +384,7 @@ pub enum LimitBasis {
 
 impl Limit {
     /// A limit that is known without measuring.
-    pub fn given(name: impl Into<String>, rate_bytes_per_s: f64, how: impl Into<String>) -> Limit {
+    pub fn given(name: impl Into<Name>, rate_bytes_per_s: f64, how: impl Into<Name>) -> Limit {
         let basis = LimitBasis::Given;
         Limit {
             name: name.into(),
@@ -408,13 +409,13 @@ impl Limit {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Counter {
     /// Name, e.g. `page-faults`, `register-reads`.
-    pub name: String,
+    pub name: Name,
     /// Value over the timed region.
     #[serde(deserialize_with = "number")]
     pub value: f64,
     /// Unit of the value; empty for plain counts.
     #[serde(default)]
-    pub unit: String,
+    pub unit: Name,
     /// Share of the time in which the counter was really counting; below 1 the value is scaled.
     #[serde(default = "whole", deserialize_with = "number")]
     pub share: f64,
@@ -444,11 +445,11 @@ fn whole() -> f64 {
 
 impl Counter {
     /// A plain count.
-    pub fn count(name: impl Into<String>, value: u64) -> Self {
+    pub fn count(name: impl Into<Name>, value: u64) -> Self {
         Counter {
             name: name.into(),
             value: value as f64,
-            unit: String::new(),
+            unit: Name::default(),
             share: 1.0,
         }
     }
@@ -484,18 +485,18 @@ pub struct HostCpu {
     /// Taken by the hypervisor.
     pub steal_ns: u64,
     /// Of that, what was taken from each CPU by its number; CPUs that lost nothing are left out. Empty in older records.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub steal_by_cpu_ns: BTreeMap<u32, u64>,
+    #[serde(default, skip_serializing_if = "Few::is_empty")]
+    pub steal_by_cpu_ns: Few<u32, u64>,
     /// User, nice and system time of each CPU by its number, of all programs; idle CPUs are left out. Empty in older records.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub busy_by_cpu_ns: BTreeMap<u32, u64>,
+    #[serde(default, skip_serializing_if = "Few::is_empty")]
+    pub busy_by_cpu_ns: Few<u32, u64>,
     /// Waiting for block I/O.
     pub iowait_ns: u64,
     /// Idle.
     pub idle_ns: u64,
     /// CPU time of each of our threads over the timed region, by thread name and number.
     #[serde(default)]
-    pub threads_ns: BTreeMap<String, u64>,
+    pub threads_ns: Few<Name, u64>,
     /// Our threads and whatever else used the CPUs over the timed region, the busiest first, where the engine asks for it: chains.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessUse>,
@@ -569,7 +570,7 @@ pub struct Memory {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Clock {
     /// Clock and kernel clock source, e.g. `CLOCK_MONOTONIC (tsc)`.
-    pub source: String,
+    pub source: Name,
     /// Smallest step seen between two different readings.
     pub resolution_ns: f64,
     /// Median cost of one reading.

@@ -9,7 +9,11 @@ use crate::rate;
 /// Advice, best founded first.
 pub fn advice(records: &[RunRecord]) -> Vec<Advice> {
     // What failed or is above its limit is not evidence.
-    let usable = &*rate::usable(records);
+    advice_of(&rate::usable(records), records)
+}
+
+/// The same where it is known which of them are usable.
+pub(crate) fn advice_of(usable: &[RunRecord], records: &[RunRecord]) -> Vec<Advice> {
     let of_families = FAMILIES.iter().flat_map(|family| family.advice);
     let mut all: Vec<Advice> = of_families
         .filter_map(|advice| advice(usable))

@@ -12,7 +12,11 @@ use crate::{chains, rate, stages};
 
 /// Every answer that the records support. What failed, and what is above its limit, supports none.
 pub fn answers(all: &[RunRecord]) -> Vec<Answer> {
-    let usable = &*rate::usable(all);
+    answers_of(&rate::usable(all), all)
+}
+
+/// The same where it is known which of them are usable.
+pub(crate) fn answers_of(usable: &[RunRecord], all: &[RunRecord]) -> Vec<Answer> {
     let measured = Measured { usable, all };
     let of_families = FAMILIES.iter().flat_map(|family| family.answers);
     let conditions = Conditions::of(all);

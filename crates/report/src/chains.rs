@@ -59,7 +59,7 @@ pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
 /// The newest run of each path that says what limits it.
 fn proved(records: &[RunRecord]) -> BTreeMap<String, &PathRun> {
     let runs = records.iter().filter_map(|record| {
-        let run = record.path.as_ref().filter(|run| run.limit.is_some())?;
+        let run = record.path.as_deref().filter(|run| run.limit.is_some())?;
         Some((name(record)?, run))
     });
     runs.collect()

@@ -39,7 +39,7 @@ impl Family {
         answers: &[],
         segments: &[],
         advice: &[],
-        label: |_, stage| stage.name.clone(),
+        label: |_, stage| stage.name.to_string(),
         in_label: &[],
         footnote: |_| None,
     };

@@ -186,8 +186,8 @@ fn invocations(records: &[RunRecord]) -> Vec<Run> {
     }
     let run = |record: &&RunRecord| Run {
         time_utc: record.time_utc.clone(),
-        run_id: record.run_id.clone(),
-        revision: record.tool.git_revision.clone(),
+        run_id: record.run_id.to_string(),
+        revision: record.tool.git_revision.to_string(),
         time_ns: f64::NAN,
     };
     let mut runs: Vec<Run> = first.values().map(run).collect();
@@ -505,7 +505,7 @@ mod tests {
         let run = |at: u64| {
             let mut record = example();
             record.time_utc = format!("2026-11-{:02}T03:00:00.000Z", at + 1);
-            record.run_id = format!("run-{at}");
+            record.run_id = format!("run-{at}").into();
             record.tool.git_revision = if at < 6 { "aaaa" } else { "bbbb" }.into();
             for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
                 let slower = if at >= 6 && stage.name == "func_readout" {
@@ -547,7 +547,7 @@ mod tests {
         let run = |(at, scatter): (usize, &f64)| {
             let mut record = example();
             record.time_utc = format!("2026-11-{:02}T{:02}:00:00.000Z", at / 24 + 1, at % 24);
-            record.run_id = format!("run-{at}");
+            record.run_id = format!("run-{at}").into();
             let factor = scatter.sqrt() * slower(at);
             for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
                 let times = stage.sample_ns.iter_mut();

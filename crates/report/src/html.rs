@@ -9,8 +9,8 @@ use daqmeter_record::{Host, RunRecord, sanitise};
 use minijinja::{AutoEscape, Environment, context, escape_formatter};
 use serde::Serialize;
 
-use crate::advice::advice;
-use crate::answers::{Answer, answers};
+use crate::advice::advice_of;
+use crate::answers::{Answer, answers_of};
 use crate::cards::{HostView, hosts};
 use crate::chains::{Chain, chains};
 use crate::dates;
@@ -21,7 +21,7 @@ use crate::figures::{Figure, commands};
 use crate::history::Trend;
 use crate::parts::Parts;
 use crate::predicted::{self, predictions};
-use crate::rate::{Doubt, shown_interval, warnings};
+use crate::rate::{self, Doubt, shown_interval, warnings};
 use crate::rows::rows;
 use crate::stages;
 use crate::studies::Shown;
@@ -221,16 +221,18 @@ struct Texts<'a> {
 impl<'a> Texts<'a> {
     fn of(records: &'a [RunRecord]) -> Texts<'a> {
         let conditions = Conditions::of(records);
-        let stages = stages::lines(records);
+        // Where some are not usable the others are copies: made once, as records may be many.
+        let usable = &*rate::usable(records);
+        let stages = stages::lines(usable);
         // Advice is for hosts, not for a table of one run.
         let advice = match stages.is_empty() {
             true => Vec::new(),
-            false => advice(records),
+            false => advice_of(usable, records),
         };
         Texts {
             commands: commands(records),
             unsound: conditions.line().filter(|_| conditions.are_unsound()),
-            answers: answers(records),
+            answers: answers_of(usable, records),
             chains: chains(records),
             predictions: predictions(records),
             stages,
@@ -417,7 +419,7 @@ fn mesh_views(records: &[RunRecord]) -> Vec<MeshView> {
                 id: format!("mesh-{}", views.len()),
                 title: pmu::map::title(mesh),
                 event: heat.map(|heat| heat.event.clone()).unwrap_or_default(),
-                command: record.command.clone(),
+                command: record.command.to_string(),
                 emulated: record.engine.emulated,
                 svg: pmu::map::svg(mesh, heat),
                 intervals: frames.len(),
@@ -665,7 +667,7 @@ mod tests {
         observed.events[0].pmu = "arm_cmn_0".into();
         observed.meshes[0].nodes[0].kind = "<script>alert(1)</script>".into();
         observed.meshes[0].crosspoints[0].ports[0] = "<script>alert(1)</script>".into();
-        record.observed = Some(observed);
+        record.observed = Some(Box::new(observed));
         let page = page(&[record]).unwrap();
         assert_eq!(page.matches("class=\"mesh\"").count(), 1);
         assert!(page.contains("id=\"mesh-0\"") && !page.contains("<script>alert(1)"));
@@ -742,7 +744,7 @@ mod tests {
     #[test]
     fn every_section_is_a_part_with_a_name_of_its_own() {
         let mut observed = example();
-        observed.observed = Some(crate::families::pmu::heat::tests::example());
+        observed.observed = Some(Box::new(crate::families::pmu::heat::tests::example()));
         let page = page(&[observed]).unwrap();
         let keys: Vec<&str> = page
             .match_indices("\n<section")
@@ -775,7 +777,7 @@ mod tests {
         let runs = |at: u64| {
             let mut record = example();
             record.time_utc = format!("2026-11-{:02}T03:00:00.000Z", at + 1);
-            record.run_id = format!("run-{at}");
+            record.run_id = format!("run-{at}").into();
             record
         };
         let records: Vec<RunRecord> = (0..12).map(runs).collect();

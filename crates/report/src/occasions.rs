@@ -111,7 +111,7 @@ mod tests {
     fn with_series(name: &str) -> RunRecord {
         let mut record = example();
         record.lanes[0].stages[1].control = Some(ControlSeries {
-            name: name.to_owned(),
+            name: name.into(),
             ops_per_sample: 2,
             sample_ns: vec![20, 0, 60, 40],
             after_samples: vec![0, 1, 2, 3],

@@ -1,14 +1,16 @@
 //! Tables as Parquet files, which DuckDB, pandas and Polars read as they are.
 
+mod names;
+
 use std::io::Write;
 use std::sync::Arc;
 
-use parquet::basic::{Compression, ConvertedType, Repetition, Type as Physical};
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
+use parquet::basic::{Compression, ConvertedType, Encoding, Repetition, Type as Physical};
+use parquet::data_type::{BoolType, DataType, DoubleType, Int64Type};
 pub use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
-use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::types::Type;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::types::{ColumnPath, Type};
 
 use crate::frame::{Column, Frame};
 
@@ -55,9 +57,17 @@ impl Frame {
                 .with_fields(fields)
                 .build()?,
         );
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::SNAPPY)
-            .build();
+        let mut properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
+        for (name, column) in &self.columns {
+            if matches!(column, Column::Int(_) | Column::Time(_)) {
+                // Times of samples are all different: a dictionary of them is work for nothing. What rows have in common takes no bits.
+                let path = ColumnPath::from(name.as_str());
+                properties = properties
+                    .set_column_dictionary_enabled(path.clone(), false)
+                    .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+            }
+        }
+        let properties = properties.build();
         SerializedFileWriter::new(sink, schema, Arc::new(properties))
     }
 
@@ -69,45 +79,37 @@ impl Frame {
         &self,
         file: &mut SerializedFileWriter<W>,
     ) -> Result<(), ParquetError> {
+        let schema = file.schema_descr().clone();
         let mut group = file.next_row_group()?;
-        for (_, column) in &self.columns {
-            let mut sink = group
-                .next_column()?
-                .ok_or_else(|| ParquetError::General("a column too many".to_owned()))?;
+        for ((_, column), descr) in self.columns.iter().zip(schema.columns()) {
             match column {
-                Column::Text(names) => {
-                    let stored = names.distinct.iter().map(|name| name.as_str().into());
-                    let stored: Vec<ByteArray> = stored.collect();
-                    let of = |place: &u32| stored[*place as usize].clone();
-                    write_column::<ByteArrayType, _>(sink.typed(), &names.places, of)?;
-                }
-                Column::Flag(values) => {
-                    write_column::<BoolType, _>(sink.typed(), values, |value| *value)?
-                }
+                Column::Text(names) => names::append(&mut group, Arc::clone(descr), names)?,
+                Column::Flag(values) => write_column::<BoolType, W>(&mut group, values)?,
                 Column::Int(values) | Column::Time(values) => {
-                    write_column::<Int64Type, _>(sink.typed(), values, |value| *value)?
+                    write_column::<Int64Type, W>(&mut group, values)?
                 }
-                Column::Float(values) => {
-                    write_column::<DoubleType, _>(sink.typed(), values, |value| *value)?
-                }
+                Column::Float(values) => write_column::<DoubleType, W>(&mut group, values)?,
             }
-            sink.close()?;
         }
         group.close().map(drop)
     }
 }
 
-fn write_column<T: DataType, V>(
-    sink: &mut parquet::column::writer::ColumnWriterImpl<'_, T>,
-    values: &[Option<V>],
-    as_stored: impl Fn(&V) -> T::T,
+/// Appends the values as the next column of a row group.
+fn write_column<T: DataType, W: Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    values: &[Option<T::T>],
 ) -> Result<(), ParquetError> {
+    let mut sink = group
+        .next_column()?
+        .ok_or_else(|| ParquetError::General("a column too many".to_owned()))?;
     let levels: Vec<i16> = values
         .iter()
         .map(|value| i16::from(value.is_some()))
         .collect();
-    let there: Vec<T::T> = values.iter().flatten().map(as_stored).collect();
-    sink.write_batch(&there, Some(&levels), None).map(drop)
+    let there: Vec<T::T> = values.iter().flatten().cloned().collect();
+    sink.typed::<T>().write_batch(&there, Some(&levels), None)?;
+    sink.close()
 }
 
 #[cfg(test)]

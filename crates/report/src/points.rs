@@ -57,14 +57,14 @@ pub fn points_of(record: &RunRecord) -> impl Iterator<Item = (Point, &Stage)> {
         .enumerate()
         .flat_map(|(lane, found)| found.stages.iter().map(move |stage| (lane, stage)));
     stages.map(move |(lane, stage)| {
-        let (study, engine) = (record.study.clone(), record.engine.name.clone());
+        let (study, engine) = (record.study.to_string(), record.engine.name.to_string());
         (
             Point {
                 study,
                 engine,
                 workload: workload.clone(),
                 lane,
-                stage: stage.name.clone(),
+                stage: stage.name.to_string(),
             },
             stage,
         )

@@ -69,7 +69,7 @@ pub(crate) fn predictions(records: &[RunRecord]) -> Vec<Beside> {
     let newest: BTreeMap<String, (&RunRecord, &Prediction)> = usable
         .iter()
         .filter_map(|record| {
-            let found = record.prediction.as_ref()?;
+            let found = record.prediction.as_deref()?;
             Some((record.workload.key(), (record, found)))
         })
         .collect();
@@ -158,7 +158,7 @@ fn of_path<'a>(
 ) -> impl Iterator<Item = (&'a RunRecord, &'a PathRun)> + use<'a> {
     let key = record.workload.key_without(but);
     let runs = all.iter().filter(|run| run.role.is_point());
-    let runs = runs.filter_map(|run| Some((run, run.path.as_ref()?)));
+    let runs = runs.filter_map(|run| Some((run, run.path.as_deref()?)));
     runs.filter(move |(run, _)| run.workload.key_without(but) == key)
 }
 
@@ -445,7 +445,7 @@ mod tests {
 
     fn record(rate_hz: Option<f64>) -> RunRecord {
         let engine = EngineInfo {
-            name: "path".to_owned(),
+            name: "path".into(),
             ..EngineInfo::default()
         };
         let mut record = RunRecord::new(engine, Workload::default());
@@ -478,7 +478,7 @@ mod tests {
         };
         let mut record = record(rate_hz);
         record.role = Role::Prediction;
-        record.prediction = Some(prediction);
+        record.prediction = Some(Box::new(prediction));
         record
     }
 
@@ -504,7 +504,7 @@ mod tests {
             ..PathRun::default()
         };
         let mut record = record(rate_hz);
-        record.path = Some(run);
+        record.path = Some(Box::new(run));
         record
     }
 

@@ -76,8 +76,8 @@ impl Row {
     /// A row without numbers, of what was not measured.
     fn empty(record: &RunRecord, device: &str, outcome: Outcome) -> Row {
         Row {
-            study: record.study.clone(),
-            engine: record.engine.name.clone(),
+            study: record.study.to_string(),
+            engine: record.engine.name.to_string(),
             device: device.to_owned(),
             emulated: record.engine.emulated,
             outcome,
@@ -172,7 +172,7 @@ fn rows_of_lane(record: &RunRecord, lane: &Lane) -> Vec<Row> {
     }
     let row = |stage| Row {
         outcome: outcome.clone(),
-        device: lane.device.clone(),
+        device: lane.device.to_string(),
         disturbed: disturbed(record),
         ..row_of(record, stage, outcome)
     };
@@ -195,7 +195,7 @@ fn row_of(record: &RunRecord, stage: &Stage, outcome: &Outcome) -> Row {
         .map(|held| held.share)
         .filter(|_| outcome.is_ok());
     Row {
-        stage: stage.name.clone(),
+        stage: stage.name.to_string(),
         label: families::label(record, stage),
         n: summary.n,
         ops_per_sample: stage.ops_per_sample,

@@ -200,7 +200,7 @@ fn trouble_lines(records: &[RunRecord]) -> Vec<String> {
         .zip(points(records))
         .flat_map(|(record, point)| {
             let of = if point.is_empty() {
-                record.study.clone()
+                record.study.to_string()
             } else {
                 format!("{}, {point}", record.study)
             };

@@ -161,9 +161,9 @@ fn attach(record: &mut RunRecord, runs: &[Segment]) {
     let scale = runs.len() as f64 / counted.len().max(1) as f64;
     let mut push = |name: &str, of: fn(&Segment) -> f64| {
         record.counters.push(Counter {
-            name: name.to_owned(),
+            name: name.into(),
             value: counted.iter().map(of).sum::<f64>() * scale,
-            unit: String::new(),
+            unit: "".into(),
             share: 1.0,
         });
     };

@@ -162,7 +162,7 @@ fn occasion(context: &Context, number: u64, is_slower: bool) -> Vec<RunRecord> {
     let mut kept = Kept(Vec::new());
     let Ok(_) = runner.run(plan.points, Options::default(), &mut kept);
     for record in &mut kept.0 {
-        record.run_id = format!("occasion {number:06}");
+        record.run_id = format!("occasion {number:06}").into();
         record.time_utc.clone_from(&record.run_id);
     }
     kept.0

@@ -237,11 +237,11 @@ mod tests {
 
     fn flagged(workload: Workload, cpu: Option<u32>) -> Flagged {
         let engine = EngineInfo {
-            name: workload.kind.clone(),
+            name: workload.kind.as_str().into(),
             ..EngineInfo::default()
         };
         let mut record = RunRecord::new(engine, workload);
-        record.study = "a \"quoted\" \\ study".to_owned();
+        record.study = "a \"quoted\" \\ study".into();
         let stage = Stage {
             sample_ns: vec![1_500_000; 3],
             ..Stage::default()

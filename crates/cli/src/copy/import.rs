@@ -164,14 +164,14 @@ fn elsewhere(blank: RunRecord, source: &Path, file: &Path, verb: &str) -> RunRec
     let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new(".")).display();
     let mut record = blank;
-    record.study = format!("copy/{verb}");
+    record.study = format!("copy/{verb}").into();
     record.time_utc.clear();
     record.host = Arc::new(Host {
         cpu_model: format!("unknown (files of {folder})"),
         ..Host::default()
     });
     record.clock = Clock {
-        source: UNKNOWN.to_owned(),
+        source: UNKNOWN.into(),
         ..Clock::default()
     };
     record.noise = NoiseFloor::default();
@@ -201,8 +201,8 @@ impl Chosen {
             None => request.workload().with("path", UNKNOWN),
         };
         let engine = EngineInfo {
-            name: "copy".to_owned(),
-            target: file.display().to_string(),
+            name: "copy".into(),
+            target: file.display().to_string().into(),
             emulated: way == Some(Way::EngineThread),
         };
         Ok((engine, workload))

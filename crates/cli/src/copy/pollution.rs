@@ -165,8 +165,8 @@ fn told(arguments: &Arguments, file: &File) -> Result<Told, Failure> {
         ..arguments.request.clone()
     };
     let engine = EngineInfo {
-        name: "pollution".to_owned(),
-        target: shown.to_string(),
+        name: "pollution".into(),
+        target: shown.to_string().into(),
         emulated: false,
     };
     Ok((engine, request.workload().with("path", UNKNOWN)))

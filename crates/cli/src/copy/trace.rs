@@ -150,8 +150,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
     };
     let info = EngineInfo {
-        name: engine.to_owned(),
-        target: TRACE_DEVICE.to_owned(),
+        name: engine.into(),
+        target: TRACE_DEVICE.into(),
         emulated: false,
     };
     let workload = Workload::new("trace").with("seconds", arguments.time.as_secs_f64());

@@ -201,7 +201,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     runner.keep(record)?;
     runner.conclude(None, |records| {
-        let last = records.iter().rev().find_map(|record| record.path.as_ref());
+        let last = records
+            .iter()
+            .rev()
+            .find_map(|record| record.path.as_deref());
         let line = last.map_or_else(String::new, |run| {
             format!("{}\n", sanitise::text(&run.line))
         });

@@ -49,7 +49,7 @@ fn done(record: RunRecord) -> Result<RunRecord, Failure> {
 
 /// The run of a record.
 pub(super) fn run_of(record: &RunRecord) -> Result<&PathRun, Failure> {
-    let run = record.path.as_ref().filter(|run| run.blocks > 0);
+    let run = record.path.as_deref().filter(|run| run.blocks > 0);
     run.ok_or_else(|| Failure::tool("no block came to the sink: give it more --time"))
 }
 

@@ -205,8 +205,8 @@ fn info(chosen: &Chosen, setting: &Setting) -> EngineInfo {
     pmus.sort_unstable();
     pmus.dedup();
     EngineInfo {
-        name: "pmu".to_owned(),
-        target: pmus.join(", "),
+        name: "pmu".into(),
+        target: pmus.join(", ").into(),
         emulated: setting.is_emulated,
     }
 }
@@ -223,7 +223,7 @@ fn finish(
     quiet: bool,
     recorder: &mut Recorder,
 ) -> Result<ExitCode, Failure> {
-    if let Some(warning) = record.observed.as_ref().and_then(turns_warning) {
+    if let Some(warning) = record.observed.as_deref().and_then(turns_warning) {
         tell(&format!("daqmeter: warning: {warning}"));
         record.warnings.push(warning);
     }
@@ -231,7 +231,9 @@ fn finish(
     recorder.take(record)?;
     // Ctrl-C is how a count without an end ends.
     recorder.finish(written.output.as_deref(), false, |records| {
-        let observed = records.iter().filter_map(|record| record.observed.as_ref());
+        let observed = records
+            .iter()
+            .filter_map(|record| record.observed.as_deref());
         let summary = |observed| {
             let text = tables::summary(observed, written.bytes.into(), total_error_of);
             format!("\n{text}")
@@ -535,13 +537,13 @@ fn convert(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
     show_intervals(&observed, &arguments.written)?;
     let info = EngineInfo {
-        name: "pmu".to_owned(),
-        target: "perf stat".to_owned(),
+        name: "pmu".into(),
+        target: "perf stat".into(),
         emulated: false,
     };
     let mut record = context().blank_record(info, Workload::new("pmu").with("what", "perf stat"));
-    record.study = "pmu/perf".to_owned();
-    record.observed = Some(observed);
+    record.study = "pmu/perf".into();
+    record.observed = Some(Box::new(observed));
     finish(record, arguments, false, &mut recorder)
 }
 

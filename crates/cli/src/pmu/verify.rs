@@ -161,7 +161,7 @@ pub(crate) fn survey(time: Duration, context: &Context, stop: &AtomicBool) -> Op
         files: &setting.files,
     };
     let (_, mut record) = checked(&request, &host, context, stop).ok()?;
-    record.study = "survey/counters".to_owned();
+    record.study = "survey/counters".into();
     // Others' traffic may be on a disk: a counter that differs is reported, and fails no survey.
     if let Outcome::Failed(reason) = std::mem::take(&mut record.outcome) {
         record

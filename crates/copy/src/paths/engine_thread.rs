@@ -144,7 +144,7 @@ impl Mover for EngineMover {
         // The gate is the engine's, not the lane's: counted once, by the first of them.
         if self.context == Context::Priority && self.lane == 0 {
             let ns = |name: &str, value: u64| Counter {
-                unit: "ns".to_owned(),
+                unit: "ns".into(),
                 ..Counter::count(name, value)
             };
             counters.push(ns("gate-high", high - before.0));

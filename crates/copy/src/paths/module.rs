@@ -286,7 +286,7 @@ impl Mover for ModuleMover {
 
     fn counters(&mut self) -> Vec<Counter> {
         let ns = |name: &str, value: u64| Counter {
-            unit: "ns".to_owned(),
+            unit: "ns".into(),
             ..Counter::count(name, value)
         };
         let mut counters = vec![Counter::count("segments", self.spent.segments)];

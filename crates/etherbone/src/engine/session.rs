@@ -97,7 +97,7 @@ impl Seen {
 fn time(name: &str, ns: f64) -> Counter {
     Counter {
         value: ns,
-        unit: "ns".to_owned(),
+        unit: "ns".into(),
         ..Counter::count(name, 0)
     }
 }

@@ -25,7 +25,7 @@ fn a_card_is_read_out_live_and_each_e_link_s_ledger_closes_from_trigger_to_recei
         assert!(ledger.unit.starts_with("triggers of E-link 0x"), "{ledger}");
         assert_eq!((ledger.issued, ledger.delivered), (BLOCKS, BLOCKS));
     }
-    let run = record.path.as_ref().unwrap();
+    let run = record.path.as_deref().unwrap();
     assert_eq!(run.events, 24 * BLOCKS);
     assert!(run.blocks > 0 && run.verified_blocks == run.blocks);
     assert_eq!(run.payload_bytes, run.blocks * 1024);
@@ -79,7 +79,7 @@ fn a_recorded_file_is_read_out_as_a_path_and_nothing_is_said_of_its_bytes() {
     let text = card(&format!("replay = \"{}\"", file.display()));
     let record = record(folder.path(), &text, |request| request.blocks = None);
     assert!(record.outcome.is_ok(), "{:?}", fault(&record));
-    let run = record.path.as_ref().unwrap();
+    let run = record.path.as_deref().unwrap();
     assert_eq!(run.payload_bytes, bytes.len() as u64);
     assert_eq!(run.verified_blocks, 0);
     assert_eq!(record.counter("turns of the recorded file"), Some(1.0));
@@ -198,7 +198,7 @@ fn as_fast_as_it_goes_work_is_added_to_each_part_and_those_of_one_thread_are_tol
         });
         assert!(record.outcome.is_ok(), "{:?}", fault(&record));
         assert!(record.ledgers.iter().all(|ledger| ledger.closes()));
-        let run = record.path.as_ref().unwrap();
+        let run = record.path.as_deref().unwrap();
         assert_eq!(run.verified_blocks, run.blocks);
         let [reader, receiver] = &run.threads[..] else {
             panic!("{:?}", run.threads);

@@ -94,7 +94,7 @@ pub fn counters(
         return Vec::new();
     };
     let measured = |name: &str, value: f64, unit: &str| Counter {
-        unit: unit.to_owned(),
+        unit: unit.into(),
         ..Counter {
             value,
             ..Counter::count(name, 0)
@@ -176,7 +176,7 @@ fn series(name: String, filling: &[(u64, u64)]) -> TimeSeries {
     let (times_ns, values) = thinned.map(|(ns, bytes)| (ns, Some(bytes as f64))).unzip();
     TimeSeries {
         name,
-        unit: "B".to_owned(),
+        unit: "B".into(),
         times_ns,
         values,
     }

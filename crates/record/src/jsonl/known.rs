@@ -138,8 +138,8 @@ impl Known {
     }
 }
 
-/// What is known stays true whatever became of the thread that found it.
-fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
+/// What is known stays true whatever became of the thread that found it, and lines that were taken stay taken.
+pub(super) fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -50,7 +50,7 @@ fn by_size(
     let sized = |record: &&RunRecord| record.workload.int(parameter).is_ok();
     let drawn: Vec<&RunRecord> = of_engine(records, engine).filter(sized).collect();
     let name = |record: &&RunRecord| {
-        first_stage(record).map_or_else(String::new, |stage| stage.name.clone())
+        first_stage(record).map_or_else(String::new, |stage| stage.name.to_string())
     };
     let names: Vec<String> = drawn.iter().map(name).collect();
     let labels = distinguished(&drawn, &names, &[parameter]);

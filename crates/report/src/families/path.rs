@@ -63,7 +63,7 @@ pub(crate) fn block_ns(run: &PathRun) -> f64 {
 }
 
 fn footnote(record: &RunRecord) -> Option<String> {
-    record.path.as_ref().map(|run| latency(record, run))
+    record.path.as_deref().map(|run| latency(record, run))
 }
 
 /// What sockets had and did, where the record counts it.
@@ -104,7 +104,7 @@ pub fn text(records: &[RunRecord]) -> String {
 
 /// Where the time of each path's threads went, for records that are shown in another way.
 pub fn threads_text(records: &[RunRecord]) -> String {
-    let runs = records.iter().filter_map(|record| record.path.as_ref());
+    let runs = records.iter().filter_map(|record| record.path.as_deref());
     runs.map(threads).collect()
 }
 
@@ -352,13 +352,13 @@ mod tests {
             ..PathThread::default()
         };
         let mut record = crate::examples::example();
-        record.engine.name = ENGINE.to_owned();
+        record.engine.name = ENGINE.into();
         record.engine.emulated = false;
         record.workload = daqmeter_record::Workload::new(ENGINE)
             .with("path", "pattern")
             .into();
         record.ledgers.clear();
-        record.path = Some(PathRun {
+        record.path = Some(Box::new(PathRun {
             line: "64 KiB -> memory -> copy memcpy -> read".to_owned(),
             wall_ns: 1_000_000_000,
             payload_bytes: 65_536_000,
@@ -383,7 +383,7 @@ mod tests {
             is_paced: false,
             cpus: 2.0,
             ..PathRun::default()
-        });
+        }));
         record
     }
 

@@ -203,7 +203,7 @@ mod tests {
 
     fn record(id: &str, mb_per_s: &[u64]) -> RunRecord {
         let mut record = RunRecord::default();
-        record.study = format!("reproduce/digitizer/{id}");
+        record.study = format!("reproduce/digitizer/{id}").into();
         record.engine.emulated = true;
         let lane = |speed: &u64| {
             let (bytes_per_op, end_ns) = (speed * 1_000_000, 1_000_000_000);

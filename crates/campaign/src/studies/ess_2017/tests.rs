@@ -90,7 +90,7 @@ fn the_plan_asks_for_every_cpu_row_what_the_document_did() {
 fn a_record_lands_in_its_row_with_the_documents_definition_of_speed() {
     let published = Document::default();
     let mut record = RunRecord::default();
-    record.study = "reproduce/digitizer/l1-60mb".to_owned();
+    record.study = "reproduce/digitizer/l1-60mb".into();
     let stage = Stage {
         bytes_per_op: 60_000_000,
         ops_per_sample: 1,

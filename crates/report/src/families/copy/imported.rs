@@ -279,7 +279,7 @@ fn record_of(template: &RunRecord, (first, last): (u64, u64)) -> RunRecord {
 fn stage_of(name: &str, spans: &[Span], origin_ns: u64) -> Stage {
     let (first, last) = bounds(spans.iter());
     Stage {
-        name: name.to_owned(),
+        name: name.into(),
         ops_per_sample: 1,
         start_ns: first - origin_ns,
         end_ns: last - origin_ns,
@@ -356,7 +356,7 @@ fn latency(
         stage.bytes_per_op = bytes.saturating_mul(operation.passes());
         stage.traffic_bytes_per_op = stage.bytes_per_op.saturating_mul(2);
         record.lanes = vec![Lane {
-            device: format!("{} B", bytes),
+            device: format!("{} B", bytes).into(),
             seen_cpus: copies.cpus.into_iter().collect(),
             stages: vec![stage],
             ..Lane::default()
@@ -526,7 +526,7 @@ fn point_of(operation: Operation, channels: &[Channel], template: &RunRecord) ->
         };
         stage.traffic_bytes_per_op = stage.bytes_per_op.saturating_mul(2);
         Lane {
-            device: format!("channel {}", channel.number),
+            device: format!("channel {}", channel.number).into(),
             stages: vec![stage],
             ..Lane::default()
         }
@@ -607,7 +607,7 @@ fn program_of(test: String, runs: &Runs, template: &RunRecord) -> RunRecord {
         ]);
     }
     record.lanes = vec![Lane {
-        device: test.clone(),
+        device: test.as_str().into(),
         stages: vec![stage],
         ..Lane::default()
     }];

@@ -311,7 +311,7 @@ pub(crate) mod tests {
         };
         let mut record = RunRecord::new(engine, workload);
         record.origin_ns = 1_000_000;
-        record.command = "daqmeter copy latency".to_owned();
+        record.command = "daqmeter copy latency".into();
         record.limits = vec![Limit::given("memcpy", 1e9, "test")];
         let stage = Stage {
             name: "copy".into(),

@@ -84,8 +84,8 @@ fn table(record: &RunRecord) -> String {
                 .map(|stage| {
                     let reads = stage.ops_per_sample * stage.sample_ns.len() as u64;
                     ClassicRow {
-                        stage: stage.name.clone(),
-                        device: lane.device.clone(),
+                        stage: stage.name.to_string(),
+                        device: lane.device.to_string(),
                         bytes: stage.bytes_per_op,
                         start_ns: stage.start_ns,
                         end_ns: stage.end_ns,
@@ -139,8 +139,8 @@ fn passes(lane: &daqmeter_record::Lane) -> Vec<ClassicRow> {
             };
             if stage.name != WAIT_STAGE {
                 rows.push(ClassicRow {
-                    stage: stage.name.clone(),
-                    device: lane.device.clone(),
+                    stage: stage.name.to_string(),
+                    device: lane.device.to_string(),
                     bytes: stage.bytes_per_op,
                     start_ns: now,
                     end_ns: now + ns,

@@ -257,31 +257,31 @@ pub(crate) mod tests {
             .with("count", count)
             .with("cycles", 10_u64);
         let engine = EngineInfo {
-            name: "etherbone".to_owned(),
-            target: "loop/udp".to_owned(),
+            name: "etherbone".into(),
+            target: "loop/udp".into(),
             emulated: true,
         };
         let mut record = RunRecord::new(engine, workload);
-        record.study = "eb/perf".to_owned();
-        record.command = "daqmeter eb perf".to_owned();
+        record.study = "eb/perf".into();
+        record.command = "daqmeter eb perf".into();
         record.limits = vec![Limit::given("raw", 8.0 * count as f64 / 8e-6, "")];
         let stage = Stage {
-            name: method.to_owned(),
+            name: method.into(),
             bytes_per_op: 8 * count,
             ops_per_sample: 1,
             sample_ns: vec![10_000; 10],
-            limit: Some("raw".to_owned()),
+            limit: Some("raw".into()),
             ..Stage::default()
         };
         record.lanes = vec![Lane {
-            device: "loop/udp".to_owned(),
+            device: "loop/udp".into(),
             stages: vec![stage],
             ..Lane::default()
         }];
         let counter = |name: &str, value: f64| Counter {
-            name: name.to_owned(),
+            name: name.into(),
             value,
-            unit: "ns".to_owned(),
+            unit: "ns".into(),
             share: 1.0,
         };
         record.counters = vec![

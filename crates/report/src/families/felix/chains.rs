@@ -278,12 +278,12 @@ pub(crate) mod tests {
             .with("rate_hz", rate_hz)
             .with("poll_us", poll_us);
         let engine = EngineInfo {
-            name: "readout".to_owned(),
-            target: "gbt over tcp".to_owned(),
+            name: "readout".into(),
+            target: "gbt over tcp".into(),
             emulated: true,
         };
         let mut record = RunRecord::new(engine, workload);
-        record.study = "readout/sweep".to_owned();
+        record.study = "readout/sweep".into();
         let lost = (dead * rate_hz * 24.0).round() as u64;
         let issued = (rate_hz * 24.0) as u64;
         let mut ledger = Ledger {

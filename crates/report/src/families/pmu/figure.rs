@@ -8,7 +8,7 @@ use crate::figures::{Axis, Curve, Figure, Texts, lines};
 fn longest(records: &[RunRecord]) -> Option<(&RunRecord, &Observations)> {
     let observed = records
         .iter()
-        .filter_map(|record| Some((record, record.observed.as_ref()?)));
+        .filter_map(|record| Some((record, record.observed.as_deref()?)));
     observed
         .filter(|(_, observed)| observed.end_ns.len() > 1)
         .max_by_key(|(_, observed)| observed.end_ns.len())
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn metrics_are_drawn_over_time_with_gaps_where_nothing_counted() {
         let mut record = record();
-        record.observed = Some(example());
+        record.observed = Some(Box::new(example()));
         let figure = figure(&[record]).unwrap();
         assert_eq!((figure.xs.as_slice(), figure.series.len()), (&[1.0][..], 1));
         assert!(figure.caption.contains("assumes that memory traffic"));

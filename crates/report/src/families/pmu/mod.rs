@@ -16,7 +16,7 @@ pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
     figures: &[figure::figure],
     answers: &[verified, memory_traffic],
-    footnote: |record| record.observed.as_ref().map(tables::footnote),
+    footnote: |record| record.observed.as_deref().map(tables::footnote),
     ..Family::EMPTY
 };
 
@@ -71,7 +71,7 @@ fn memory_traffic(measured: &Measured<'_>) -> Option<Answer> {
     let observed = measured
         .usable
         .iter()
-        .filter_map(|record| Some((record, record.observed.as_ref()?)));
+        .filter_map(|record| Some((record, record.observed.as_deref()?)));
     let rates = observed.filter_map(|(record, observed)| {
         let metric = observed
             .metrics

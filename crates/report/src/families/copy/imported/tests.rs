@@ -9,7 +9,7 @@ use super::*;
 
 fn template(engine: &str) -> RunRecord {
     let info = EngineInfo {
-        name: engine.to_owned(),
+        name: engine.into(),
         ..EngineInfo::default()
     };
     let workload = Workload::new(engine)
