@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 
 fn template(engine: &str) -> RunRecord {
     let info = EngineInfo {
-        name: engine.to_owned(),
+        name: engine.into(),
         ..EngineInfo::default()
     };
     let workload = Workload::new(engine).with("context", "cpu");

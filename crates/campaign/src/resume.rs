@@ -63,7 +63,7 @@ mod tests {
             ..Default::default()
         };
         let mut record = RunRecord::new(engine, point.workload.clone());
-        record.study.clone_from(&point.study);
+        record.study = point.study.as_str().into();
         record.tool = tool.clone();
         record
     }

@@ -134,7 +134,8 @@ impl System for Chain {
         if !record.ledgers.iter().all(|ledger| ledger.closes()) {
             return Err("a ledger does not close".to_owned());
         }
-        Ok(Seen::of(&record.path.ok_or("no run")?))
+        let run = record.path.ok_or("no run")?;
+        Ok(Seen::of(&run))
     }
 }
 

@@ -12,7 +12,7 @@ use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A text that does not change and may be shared. It is written as a text, and compares as one.
-#[derive(Clone, Default, PartialOrd, Ord, Hash)]
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<str>);
 
 impl Name {
@@ -59,14 +59,6 @@ impl fmt::Debug for Name {
         fmt::Debug::fmt(&*self.0, f)
     }
 }
-
-impl PartialEq for Name {
-    fn eq(&self, other: &Name) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
-    }
-}
-
-impl Eq for Name {}
 
 macro_rules! compares_as_text {
     ($($text:ty),*) => {$(
@@ -238,6 +230,10 @@ fn name_of(text: &str) -> Name {
 
 /// The set of a text: words of it multiplied by an odd number without pattern (2^64 over the golden ratio), as Fibonacci hashing does
 /// (Knuth, volume 3, 6.4). That texts of one set can be made up costs sharing, no time.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "as few bits as number the sets"
+)]
 fn set_of(text: &str) -> usize {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut words = text.as_bytes().chunks_exact(8);
@@ -265,7 +261,9 @@ mod tests {
         let name = Name::from("read \"out\"");
         assert_eq!(serde_json::to_string(&name).unwrap(), r#""read \"out\"""#);
         assert_eq!(read("read \"out\""), name);
-        assert!(name == "read \"out\"" && "read \"out\"" == name && name != *"read");
+        assert_eq!(name, "read \"out\"");
+        assert_eq!("read \"out\"", name);
+        assert_ne!(name, *"read");
         assert!(serde_json::from_str::<Name>("7").is_err());
         assert_eq!(
             (&*Name::default(), format!("{name:>11}")),

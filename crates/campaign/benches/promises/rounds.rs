@@ -163,7 +163,7 @@ fn occasion(context: &Context, number: u64, is_slower: bool) -> Vec<RunRecord> {
     let Ok(_) = runner.run(plan.points, Options::default(), &mut kept);
     for record in &mut kept.0 {
         record.run_id = format!("occasion {number:06}").into();
-        record.time_utc.clone_from(&record.run_id);
+        record.time_utc = record.run_id.to_string();
     }
     kept.0
 }

@@ -243,7 +243,7 @@ fn measure(runner: &Runner, folder: &FilePath, asked: &mut SavedRun) -> Result<(
         let record = record_of(runner, &request, &path)?;
         let disturbances = conditions::of(&record);
         let run = record.path.filter(|run| run.blocks > 0);
-        asked.run = run.ok_or_else(|| format!("{}: no block came to the end", path.line()))?;
+        asked.run = *run.ok_or_else(|| format!("{}: no block came to the end", path.line()))?;
         // CPU time that others took. The speed of the CPUs is a part of what is measured.
         let taken = disturbances.iter();
         let mut taken = taken.filter(|found| !matches!(found, Disturbance::Speed(_)));

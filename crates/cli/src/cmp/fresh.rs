@@ -273,8 +273,8 @@ mod tests {
         assert_eq!(plan.points.len(), 3);
         let read = &plan.points[0];
         assert_eq!(
-            (&read.workload, &read.study, &read.pin),
-            (&workload, &point.record.study, &vec![0])
+            (&read.workload, read.study.as_str(), &read.pin),
+            (&workload, point.record.study.as_str(), &vec![0])
         );
         let free = sweep(&flagged(Workload::new("null"), None), 1, 1);
         assert!(!free.contains("pin"), "{free}");

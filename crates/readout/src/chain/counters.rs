@@ -300,7 +300,7 @@ mod tests {
         let told = |ledgers: &[(u64, Ledger)]| -> Vec<(String, f64)> {
             let counters = losses_by_elink(ledgers).into_iter();
             counters
-                .map(|counter| (counter.name, counter.value))
+                .map(|counter| (counter.name.to_string(), counter.value))
                 .collect()
         };
         assert_eq!(

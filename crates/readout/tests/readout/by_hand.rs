@@ -81,7 +81,7 @@ impl Done {
         for (_, ledger) in &self.ledgers {
             all.add(ledger);
         }
-        all.unit = "triggers x E-links".to_owned();
+        all.unit = "triggers x E-links".into();
         all
     }
 }
