@@ -345,7 +345,7 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
     let text = std::fs::read_to_string(&host).unwrap();
     let version = file(
         "version.json",
-        &text.replace("\"version\": 3", "\"version\": 7"),
+        &text.replace("\"version\": 4", "\"version\": 7"),
     );
     let unit = file("unit.json", &text.replace("cpu_ns", "cpu"));
     let few = file("few.json", &text.replace("\"runs\": 3", "\"runs\": 1"));
@@ -359,7 +359,7 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
         &[
             (
                 &predict(&[&version])[..],
-                "has version 7; this program reads 3",
+                "has version 7; this program reads 4",
             ),
             (&predict(&[&unit]), "unknown field `cpu`"),
             (&predict(&[&few]), "1 runs; 3 are wanted"),
@@ -394,7 +394,7 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
             ),
             (
                 &["validate", "--profile", &version],
-                "has version 7; this program reads 3",
+                "has version 7; this program reads 4",
             ),
             (
                 &["validate", "--no-live", "--profile", &host],

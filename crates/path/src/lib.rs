@@ -36,6 +36,7 @@ mod readout;
 pub mod receiver;
 mod remote;
 mod ring;
+mod room;
 mod setting;
 mod shape;
 mod shared;
