@@ -66,7 +66,10 @@ pub fn predictions_of(
     records: &[RunRecord],
     profile: &Profile,
 ) -> Vec<Result<RunRecord, (String, String)>> {
+    // A card that is read out has a run of a path, too, but asks in other words.
+    let is_path = |record: &&RunRecord| record.engine.name.as_str() == PathRequest::KIND;
     let runs = records.iter().filter(|record| record.role.is_point());
+    let runs = runs.filter(is_path);
     let mut seen = BTreeSet::new();
     let runs = runs.filter(|record| record.path.is_some() && seen.insert(record.workload.key()));
     let runs: Vec<&RunRecord> = runs.collect();
