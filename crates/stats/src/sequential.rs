@@ -163,7 +163,7 @@ fn log_bet(heads: usize, n: usize) -> f64 {
     log_beta(heads + 1.0, n - heads + 1.0) + n * std::f64::consts::LN_2
 }
 
-fn log_beta(a: f64, b: f64) -> f64 {
+pub(crate) fn log_beta(a: f64, b: f64) -> f64 {
     use statrs::function::gamma::ln_gamma;
     ln_gamma(a) + ln_gamma(b) - ln_gamma(a + b)
 }
