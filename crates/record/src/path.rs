@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::Few;
 use crate::units::significant;
 
 /// One run of a path, from its source to its sink.
@@ -33,6 +34,10 @@ pub struct PathRun {
     /// CPUs that the process could use, in parts where it had a quota; zero in older records.
     #[serde(default)]
     pub cpus: f64,
+    /// CPU time that the hypervisor gave to others meanwhile, in nanoseconds, by CPU that the process could use; the kernel counts it in
+    /// ticks of 10 ms. Empty where none was taken, where a quota and not the CPUs limits the process, and in older records.
+    #[serde(default, skip_serializing_if = "Few::is_empty")]
+    pub stolen_ns: Few<u32, u64>,
     /// What the path serves, and what one of them brings, as its file says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served: Option<Served>,

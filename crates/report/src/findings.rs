@@ -160,7 +160,12 @@ impl Found<'_> {
             .take(MOST_USED)
             .map(|resource| self.percent(resource))
             .collect();
-        (!named.is_empty()).then(|| named.join(", "))
+        // The limit's own share is of the runs that looked for it.
+        let of = match self.run.limit {
+            Some(_) => "in this run ",
+            None => "",
+        };
+        (!named.is_empty()).then(|| format!("{of}{}", named.join(", ")))
     }
 
     /// Whether the buffers hold what a source that cannot wait brings.

@@ -45,6 +45,9 @@ pub enum Verdict {
     Known,
     /// Within, but it went into the model: that it agrees says nothing.
     Fit,
+    /// Outside of its band, and no fault was shown: what it is compared with changed meanwhile.
+    #[serde(rename = "cannot tell")]
+    CannotTell,
     /// Shown and not judged.
     Shown,
 }
@@ -64,6 +67,7 @@ impl Verdict {
             Verdict::Outside => "OUTSIDE",
             Verdict::Known => "known miss",
             Verdict::Fit => "fit",
+            Verdict::CannotTell => "cannot tell",
             Verdict::Shown => "",
         }
     }
@@ -86,6 +90,7 @@ impl Part {
             (Verdict::Outside, "outside"),
             (Verdict::Known, "known to be outside"),
             (Verdict::Fit, "fitted"),
+            (Verdict::CannotTell, "that cannot be told"),
             (Verdict::Shown, "not judged"),
         ] {
             match self.count(verdict) {

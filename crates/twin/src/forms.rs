@@ -265,27 +265,9 @@ fn threads_on_cpus() -> Vec<Form> {
         work_ns,
         ..ThreadRow::default()
     };
-    let model = |threads: [usize; 3], cpus: u32| Threads {
-        rows: [1000.0, 5000.0, 2000.0]
-            .into_iter()
-            .zip(threads)
-            .map(row)
-            .collect(),
-        cpus: (0..cpus).collect(),
-        buffers: 4,
-        every_ns: None,
-        lossless: true,
-        wake_ns: Vec::new().into(),
-        sleep_cpu_ns: 0,
-        timer_cpu_ns: 0,
-        near_wake_cpu_ns: 0,
-        far_wakes: Vec::new().into(),
-        slice_ns: 3_000_000,
-        stay_ns: 0,
-        far_sleep_cpu_ns: 0,
-        keeps_cpu: false,
-        blocks: 5000,
-        warm_up: 500,
+    let model = |threads: [usize; 3], cpus: u32| {
+        let rows = [1000.0, 5000.0, 2000.0].into_iter().zip(threads).map(row);
+        Threads::without_costs(rows.collect(), cpus, 5000)
     };
     let mut pinned = model([1, 1, 1], 4);
     pinned.rows[0].cpus = vec![2];

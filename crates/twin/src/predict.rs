@@ -36,7 +36,7 @@ pub fn model(shape: &PathShape, profile: &Profile) -> Result<Threads, ProfileErr
         every_ns: shape.total_hz().map(|hz| 1e9 / hz),
         lossless: shape.lossless,
         wake_ns: sharing.wake_ns.clone().into(),
-        sleep_cpu_ns: sharing.sleep_cpu_ns,
+        sleep_cpu_ns: sharing.sleep_at(shape.buffers),
         timer_cpu_ns: sharing.timer_cpu_ns,
         near_wake_cpu_ns: sharing.near_wake_cpu_ns,
         far_wakes: sharing
@@ -270,24 +270,18 @@ impl Spread {
     }
 
     /// Of n errors the one at rank 0.05 (n + 1), and the one at rank 0.95 (n + 1), hold the next with 90 %.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "ranks of a short list"
-    )]
     fn of(mut errors: Vec<f64>) -> Result<Spread, ProfileError> {
-        if errors.len() < MIN_CHECKS {
+        let Some(rank) = daqmeter_stats::outer_rank(errors.len()) else {
             return Err(ProfileError(format!(
                 "{} checks; {MIN_CHECKS} are wanted for an interval of 90 %: calibrate with a longer --budget",
                 errors.len()
             )));
-        }
+        };
         errors.sort_by(f64::total_cmp);
-        let low = ((errors.len() + 1) as f64 * 0.05 + 1e-9).floor() as usize;
         Ok(Spread {
             middle: daqmeter_stats::quantile(&errors, 0.5),
-            low: errors[low.max(1) - 1],
-            high: errors[errors.len() - low.max(1)],
+            low: errors[rank - 1],
+            high: errors[errors.len() - rank],
         })
     }
 }
@@ -300,15 +294,8 @@ impl<'a> Errors<'a> {
         }
     }
 
-    /// Checks of the same load that are pinned as the path is, or not; all of the same load where these are too few.
     fn checks(&self, is_paced: bool) -> Vec<&'a Check> {
-        let all = self.profile.checks.iter();
-        let all: Vec<&Check> = all
-            .filter(|check| check.rate_hz.is_some() == is_paced)
-            .collect();
-        let like = |check: &&&Check| check.is_pinned == self.is_pinned;
-        let alike: Vec<&Check> = all.iter().filter(like).copied().collect();
-        if alike.len() < MIN_CHECKS { all } else { alike }
+        self.profile.checks_like(is_paced, self.is_pinned)
     }
 
     fn ratio(&self, is_paced: bool, of: impl Fn(&Check) -> Pair) -> Result<Spread, ProfileError> {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What the file says it is.
 const FORMAT: &str = "daqmeter-host-profile";
 /// Version of the file; one of another is refused, because its numbers may mean something else.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// Fewest runs of a cost: two have no middle one.
 pub const MIN_RUNS: u32 = 3;
 /// Fewest held-back runs for an interval: of 19 the smallest and the largest hold the next with 90 %.
@@ -95,6 +95,8 @@ pub struct Sharing {
     pub wake_ns: Vec<u64>,
     /// CPU time of falling asleep and waking up, where other threads had the CPU meanwhile.
     pub sleep_cpu_ns: u64,
+    /// The same where there are eight buffers, and not one: the threads are ready for longer in turn.
+    pub several_sleep_cpu_ns: u64,
     /// The same where the CPU was idle.
     pub far_sleep_cpu_ns: u64,
     /// The same where a timer wakes the thread.
@@ -163,6 +165,22 @@ fn wrong<T>(problem: impl Into<String>) -> Result<T, ProfileError> {
 }
 
 const AGAIN: &str = "measure one with daqmeter twin calibrate";
+
+impl Sharing {
+    /// CPU time of a wait where other threads had the CPU meanwhile, by the buffers of a ring: between one and eight it goes with their
+    /// logarithm; beyond it is as with eight.
+    pub fn sleep_at(&self, buffers: u64) -> u64 {
+        let share = (buffers.clamp(1, 8) as f64).log2() / 3.0;
+        let (one, several) = (self.sleep_cpu_ns as f64, self.several_sleep_cpu_ns as f64);
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "between two times that are given in whole nanoseconds"
+        )]
+        let sleep_ns = (one + share * (several - one)).round() as u64;
+        sleep_ns
+    }
+}
 
 impl Profile {
     /// An empty one of this version.
@@ -294,6 +312,20 @@ impl Profile {
         points.into_iter().any(|point| point.apart_ns > 0.0)
     }
 
+    /// Checks of the same load that are pinned as a path is, or not; all of the same load where these are too few for an interval.
+    pub fn checks_like(&self, is_paced: bool, is_pinned: bool) -> Vec<&Check> {
+        let all = self.checks.iter();
+        let all: Vec<&Check> = all
+            .filter(|check| check.rate_hz.is_some() == is_paced)
+            .collect();
+        let alike: Vec<&Check> = all
+            .iter()
+            .filter(|check| check.is_pinned == is_pinned)
+            .copied()
+            .collect();
+        if alike.len() < MIN_CHECKS { all } else { alike }
+    }
+
     /// Most threads of a path that was checked.
     pub fn max_threads(&self) -> usize {
         self.checks
@@ -382,6 +414,7 @@ impl Sharing {
         }
         let times = [
             self.sleep_cpu_ns,
+            self.several_sleep_cpu_ns,
             self.far_sleep_cpu_ns,
             self.timer_cpu_ns,
             self.near_wake_cpu_ns,
@@ -498,6 +531,17 @@ pub(crate) mod tests {
         };
         profile.checks = (0..2 * 39).map(check).collect();
         profile
+    }
+
+    #[test]
+    fn a_wait_goes_with_the_logarithm_of_the_buffers_up_to_eight() {
+        let sharing = Sharing {
+            sleep_cpu_ns: 3000,
+            several_sleep_cpu_ns: 9000,
+            ..Sharing::default()
+        };
+        let found = [0, 1, 2, 4, 8, 16].map(|buffers| sharing.sleep_at(buffers));
+        assert_eq!(found, [3000, 3000, 5000, 7000, 9000, 9000]);
     }
 
     #[test]

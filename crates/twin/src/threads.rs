@@ -52,6 +52,30 @@ pub struct Threads {
     pub warm_up: u64,
 }
 
+impl Threads {
+    /// Threads on so many CPUs that sleep and wake up at no cost, as formulas have them: 4 buffers in each ring, nothing is lost.
+    pub(crate) fn without_costs(rows: Vec<ThreadRow>, cpus: u32, blocks: u64) -> Threads {
+        Threads {
+            rows,
+            cpus: (0..cpus).collect(),
+            buffers: 4,
+            every_ns: None,
+            lossless: true,
+            wake_ns: Vec::new().into(),
+            sleep_cpu_ns: 0,
+            timer_cpu_ns: 0,
+            near_wake_cpu_ns: 0,
+            far_wakes: Vec::new().into(),
+            slice_ns: 3_000_000,
+            stay_ns: 0,
+            far_sleep_cpu_ns: 0,
+            keeps_cpu: false,
+            blocks,
+            warm_up: blocks / 10,
+        }
+    }
+}
+
 /// Threads that do the same.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadRow {

@@ -36,6 +36,64 @@ pub(super) fn checks(
     Ok(checks)
 }
 
+/// Runs the paths that a calibration checked again, in turn, as fast as they go: whether the host is as it was then. What is measured is held
+/// to what was measured, so that no fault of a prediction shows in it.
+pub struct Again<'a> {
+    profile: &'a Profile,
+    random: Random,
+    at: usize,
+}
+
+impl<'a> Again<'a> {
+    /// Begins with the first path; the profile is one of the CPUs that are allowed now.
+    pub fn new(profile: &'a Profile) -> Again<'a> {
+        Again {
+            profile,
+            random: Random::new(SEED),
+            at: 0,
+        }
+    }
+
+    /// How much faster the next path is now than it was then, as a logarithm; nothing where its runs are not in the file, or where the
+    /// profile checked other paths.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn next(&mut self, paths: &mut Paths<'_>) -> Result<Option<f64>, String> {
+        let mut frees = self.profile.checks.iter().step_by(2);
+        let then = match frees.clone().nth(self.at) {
+            Some(then) => then,
+            None => {
+                *self = Again::new(self.profile);
+                let Some(first) = frees.next() else {
+                    return Ok(None);
+                };
+                first
+            }
+        };
+        self.at += 1;
+        let drawn = drawn_path(&mut self.random, &self.profile.host.allowed_cpus);
+        if !paths.has(&drawn.text) {
+            return Ok(None);
+        }
+        let mut rates = Vec::new();
+        for _ in 0..REPEATS {
+            let (shape, run) = paths.run(&drawn.text, CHECK_S, None, &[])?;
+            if shape.line != then.line || shape.block_bytes != then.block_bytes {
+                return Ok(None);
+            }
+            rates.push(blocks_per_s(&run));
+        }
+        Ok(Some(
+            (daqmeter_stats::median(&rates) / then.rate.measured).ln(),
+        ))
+    }
+}
+
+fn blocks_per_s(run: &PathRun) -> f64 {
+    run.blocks as f64 / (run.wall_ns as f64 * 1e-9)
+}
+
 /// A path at one load: what was predicted, and what its runs gave.
 pub struct Compared {
     /// The path at that load.
@@ -163,15 +221,20 @@ fn beside(shape: &PathShape, run: &PathRun, at_rate: &ThreadsOutcome) -> Check {
         block_bytes: shape.block_bytes,
         is_pinned: shape.rows.iter().any(|row| !row.cpus.is_empty()),
         rate_hz: shape.rate_hz,
-        rate: pair(
-            at_rate.rate_hz(),
-            run.blocks as f64 / (run.wall_ns as f64 * 1e-9),
-        ),
+        rate: pair(at_rate.rate_hz(), blocks_per_s(run)),
         p50_ns: latency(0.5),
         p99_ns: latency(0.99),
         cpu: cpu.collect(),
         depth: depth.collect(),
     }
+}
+
+/// The path that a calibration checks at that place, on CPUs 0 and 1.
+#[cfg(test)]
+pub(super) fn checked_path(at: usize) -> String {
+    let mut random = Random::new(SEED);
+    let mut drawn = (0..).map(|_| drawn_path(&mut random, &[0, 1]).text);
+    drawn.nth(at).expect("there is no end")
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ const BLOCK_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20
 /// Blocks from this size on are measured with their neighbours on other CPUs, too. Below it what comes on top for that goes with the
 /// size: there it would be lost in what waking the neighbours costs.
 const MIN_APART_BYTES: u64 = 64 << 10;
+/// Buffers of a path whose threads wait rarely.
+pub(super) const SEVERAL: usize = 8;
 /// Time of a run for a cost.
 pub(super) const COST_S: f64 = 0.025;
 /// Bytes that a source in memory has where its own cost is not looked at: made quickly.
@@ -82,6 +84,8 @@ pub(super) fn placements(cpus: &[u32], round: u64) -> (Vec<u32>, Option<Vec<u32>
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HandOvers {
     pub(super) near: HandOver,
+    /// On one CPU with eight buffers, which go round between two waits.
+    pub(super) several: HandOver,
     pub(super) far: HandOver,
 }
 
@@ -116,11 +120,11 @@ pub(super) fn costs(
         let (one, two) = placements(cpus, round);
         for (_, ((source, stage, sink), bytes, is_apart)) in ordered(jobs.clone(), round + 1) {
             let (pins, found, hand) = match (is_apart, &two) {
-                (false, _) => (&one, &mut together, &hands.near),
+                (false, _) => (&one, &mut together, &hands.several),
                 (true, Some(two)) => (two, &mut apart, &hands.far),
                 (true, None) => continue,
             };
-            let text = path_text(bytes, 8, &source, &stage, &sink);
+            let text = path_text(bytes, SEVERAL, &source, &stage, &sink);
             let (shape, run) = paths.run(&text, COST_S, None, pins)?;
             book(found, &shape, &run, hand, source.contains(SHORT_SPAN));
         }

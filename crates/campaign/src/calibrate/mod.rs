@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use daqmeter_harness::facts::utc_now;
 use daqmeter_twin::Profile;
 
-pub use checks::{Compared, REPEATS, check};
+pub use checks::{Again, Compared, REPEATS, check};
 pub use paths::Paths;
 pub(crate) use paths::pin;
 

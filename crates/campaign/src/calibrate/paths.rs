@@ -293,6 +293,9 @@ pub(crate) fn threads_by_row<'a>(
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_twin::{Check, Pair, Profile};
+
+    use super::super::checks::{Again, checked_path};
     use super::*;
 
     #[test]
@@ -325,18 +328,66 @@ mod tests {
     }
 
     fn line(rate_hz: Option<f64>, blocks: u64) -> String {
+        line_of(TEXT, rate_hz, blocks)
+    }
+
+    fn line_of(text: &str, rate_hz: Option<f64>, blocks: u64) -> String {
         let run = SavedRun {
-            text: TEXT.to_owned(),
+            text: text.to_owned(),
             seconds: 0.25,
             rate_hz,
             pins: Vec::new(),
             disturbed: (blocks == 2).then(|| "other programs".to_owned()),
             run: PathRun {
                 blocks,
+                wall_ns: 1_000_000_000,
                 ..PathRun::default()
             },
         };
         serde_json::to_string(&run).unwrap()
+    }
+
+    #[test]
+    fn paths_of_a_calibration_that_are_run_again_say_how_much_faster_they_are_now() {
+        let (first, other) = (checked_path(0), checked_path(1));
+        let check = |text: &str, line: Option<&str>| {
+            let shape = Path::parse(text, "path.toml").unwrap().shape().unwrap();
+            Check {
+                line: line.map_or(shape.line, str::to_owned),
+                block_bytes: shape.block_bytes,
+                rate: Pair {
+                    predicted: 1.0,
+                    measured: 50.0,
+                },
+                ..Check::default()
+            }
+        };
+        let paced = Check::default();
+        let mut profile = Profile {
+            checks: vec![
+                check(&first, None),
+                paced.clone(),
+                check(&other, None),
+                paced,
+            ],
+            ..Profile::default()
+        };
+        profile.host.allowed_cpus = vec![0, 1];
+        let run = |text: &str, blocks| line_of(text, None, blocks);
+        let mut lines = vec![first_line(VERSION)];
+        lines.extend([90, 100, 700].map(|blocks| run(&first, blocks)));
+        lines.extend([25, 1, 30].map(|blocks| run(&other, blocks)));
+        let file = lines.join("\n");
+        let mut paths = Paths::of_file(&file).unwrap();
+        let mut again = Again::new(&profile);
+        // Medians of three: 100 and 25 blocks a second, 50 then. After the last one the first comes again, which the file does not have.
+        let found = [(); 3].map(|()| again.next(&mut paths).unwrap());
+        let wanted = [Some(2_f64.ln()), Some(0.5_f64.ln()), None];
+        assert_eq!(found, wanted);
+        // A profile that checked other paths says nothing.
+        profile.checks[0] = check(&first, Some("another path"));
+        let mut paths = Paths::of_file(&file).unwrap();
+        assert_eq!(Again::new(&profile).next(&mut paths), Ok(None));
     }
 
     #[test]

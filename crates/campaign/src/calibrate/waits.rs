@@ -6,7 +6,7 @@ use daqmeter_record::shape::PathShape;
 use daqmeter_stats::simulated::Random;
 use daqmeter_twin::{FarWake, MIN_RUNS, Profile, Sharing, Threads, model, run_threads};
 
-use super::costs::{COST_S, HandOver, HandOvers, MEMORY, READ, path_text, placements};
+use super::costs::{COST_S, HandOver, HandOvers, MEMORY, READ, SEVERAL, path_text, placements};
 use super::paths::Paths;
 use super::whole;
 use crate::drawn::drawn_path;
@@ -158,12 +158,14 @@ pub(super) fn hand_overs(paths: &mut Paths<'_>, cpus: &[u32]) -> Result<HandOver
     };
     Ok(HandOvers {
         near: near.with_wake(wake_ns),
+        several: Handed {
+            sleep_ns: several.sleep_ns * SEVERAL as f64,
+            ..several
+        }
+        .with_wake(wake_ns),
         far: far.with_wake((far.busy_ns - work_ns).max(0.0)),
     })
 }
-
-/// Buffers of a path whose threads wait rarely.
-const SEVERAL: usize = 8;
 
 /// What a block costs the consumer of a path of two threads.
 #[derive(Clone, Copy, Debug)]
@@ -211,7 +213,7 @@ fn handed_over(paths: &mut Paths<'_>, buffers: usize, pins: &[u32]) -> Result<Ha
 fn waits(
     paths: &mut Paths<'_>,
     profile: &Profile,
-    HandOvers { near, far }: &HandOvers,
+    HandOvers { near, several, far }: &HandOvers,
     one: &[u32],
     two: &[u32],
 ) -> Result<Sharing, String> {
@@ -238,6 +240,7 @@ fn waits(
     far_wakes.dedup_by_key(|far| far.idle_ns);
     Ok(Sharing {
         sleep_cpu_ns: whole(near.sleep_ns),
+        several_sleep_cpu_ns: whole(several.sleep_ns),
         far_sleep_cpu_ns: whole(daqmeter_stats::median(&sleeps)),
         timer_cpu_ns: whole(daqmeter_stats::median(&timers)),
         near_wake_cpu_ns: whole(near.wake_ns),
@@ -278,7 +281,7 @@ fn wakes(shape: &PathShape, run: &PathRun, profile: &Profile) -> Result<Vec<u64>
     Ok((0..WAKE_VALUES).map(value).collect())
 }
 
-const HOW: &str = "sleep and near_wake_cpu_ns: a buffer handed over on one CPU as fast as it goes; far_sleep, timer and far_wakes: that on two CPUs, and paths at rates at which each block wakes all threads; wake_ns: latency of a path at 1 kHz less its work, halved, times a factor; factor, stay_ns and keeps_cpu: smallest mean error of rates and median latencies";
+const HOW: &str = "sleep and near_wake_cpu_ns: a buffer handed over on one CPU as fast as it goes; several_sleep: the same with eight buffers; far_sleep, timer and far_wakes: that on two CPUs, and paths at rates at which each block wakes all threads; wake_ns: latency of a path at 1 kHz less its work, halved, times a factor; factor, stay_ns and keeps_cpu: smallest mean error of rates and median latencies";
 
 /// Of all that is tried the numbers with the smallest mean error.
 fn best(fitted: &[Fitted], wake_ns: &[u64], usual: &Sharing) -> Sharing {

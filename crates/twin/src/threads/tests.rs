@@ -11,26 +11,8 @@ fn row(threads: usize, work_ns: f64) -> ThreadRow {
     }
 }
 
-/// Without any cost of sleeping.
 fn chain(rows: Vec<ThreadRow>, cpus: u32) -> Threads {
-    Threads {
-        rows,
-        cpus: (0..cpus).collect(),
-        buffers: 4,
-        every_ns: None,
-        lossless: true,
-        wake_ns: Vec::new().into(),
-        sleep_cpu_ns: 0,
-        timer_cpu_ns: 0,
-        near_wake_cpu_ns: 0,
-        far_wakes: Vec::new().into(),
-        slice_ns: 3_000_000,
-        stay_ns: 0,
-        far_sleep_cpu_ns: 0,
-        keeps_cpu: false,
-        blocks: 2000,
-        warm_up: 200,
-    }
+    Threads::without_costs(rows, cpus, 2000)
 }
 
 fn block_ns(model: &Threads) -> f64 {
