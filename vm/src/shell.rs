@@ -99,6 +99,12 @@ impl Line {
         Ok(())
     }
 
+    /// Runs the command; its output goes through. The code that it ended with; none where a signal ended it.
+    pub fn code(mut self) -> Result<Option<i32>> {
+        let status = self.0.status().with_context(|| self.cannot_start())?;
+        Ok(status.code())
+    }
+
     /// Runs the command and returns what it printed.
     pub fn output(mut self) -> Result<String> {
         let Output {

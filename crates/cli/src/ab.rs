@@ -15,7 +15,7 @@ use daqmeter_harness::StopFlag;
 use daqmeter_record::jsonl;
 
 use crate::interrupt;
-use crate::output::{FAILED, Failure, emit, tell};
+use crate::output::{CANNOT_TELL, FAILED, Failure, emit, tell};
 use crate::runner::{context, progress_bar};
 
 pub(crate) use arguments::Arguments;
@@ -23,8 +23,6 @@ use pairs::{Pair, pairs};
 pub(crate) use pairs::{SIDE, binary};
 use shown::{Compared, Outcome, text};
 
-/// Exit code when the budget did not decide.
-const UNDECIDED: u8 = 3;
 /// The hidden verb.
 pub(crate) fn side() -> Result<ExitCode, Failure> {
     let page = std::io::stdin().as_fd().try_clone_to_owned();
@@ -184,7 +182,7 @@ fn exit_code(compared: &[Compared]) -> ExitCode {
     if any(Outcome::Different) {
         ExitCode::from(FAILED)
     } else if any(Outcome::Undecided) || !any(Outcome::Same) {
-        ExitCode::from(UNDECIDED)
+        ExitCode::from(CANNOT_TELL)
     } else {
         ExitCode::SUCCESS
     }

@@ -14,12 +14,9 @@ use daqmeter_stats::Asked;
 use crate::arguments::per_cent;
 use crate::files::read_all;
 use crate::interrupt;
-use crate::output::{FAILED, Failure, emit, read_records, tell};
+use crate::output::{CANNOT_TELL, FAILED, Failure, emit, read_records, tell};
 use confirm::{Confirm, confirm};
 use fresh::Records;
-
-/// Exit code when the records do not say whether anything differs.
-const CANNOT_TELL: u8 = 3;
 
 /// Compare two sets of records, point by point.
 ///

@@ -24,6 +24,8 @@ pub(crate) fn tool_name() -> Option<String> {
 
 /// Exit code when something measured failed.
 pub(crate) const FAILED: u8 = 1;
+/// Exit code when what was measured does not say.
+pub(crate) const CANNOT_TELL: u8 = 3;
 /// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
 

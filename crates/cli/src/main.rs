@@ -55,7 +55,7 @@ Begin with `daqmeter survey`: in about a minute it measures what this host can d
 summary and writes report.html and records.jsonl.
 
 Exit codes: 0 done; 1 measured, but bytes, a ledger or a device failed; 2 could not run (the line
-on stderr says why); 130 interrupted (what was measured is kept).";
+on stderr says why); 3 measured, but it cannot be told; 130 interrupted (what was measured is kept).";
 
 #[derive(Debug, Subcommand)]
 enum Verb {

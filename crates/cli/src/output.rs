@@ -16,7 +16,7 @@ use daqmeter_record::file::Replacement;
 use daqmeter_record::{RunRecord, jsonl, sanitise};
 
 pub(crate) use crate::failure::{
-    FAILED, Failure, INTERRUPTED, program_name, tell, tell_lines, tool_name,
+    CANNOT_TELL, FAILED, Failure, INTERRUPTED, program_name, tell, tell_lines, tool_name,
 };
 use crate::interrupt;
 

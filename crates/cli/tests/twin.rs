@@ -330,7 +330,9 @@ fn a_prediction_is_recorded_and_shown_beside_runs_of_the_same_path() {
     let page = std::fs::read_to_string(&html).unwrap();
     // One path and load: the newest prediction of it.
     assert_eq!(page.matches("svg class=\"path predicted\"").count(), 1);
-    assert!(page.contains("class=\"measured"), "{page}");
+    // A host that is disturbed just then gives a run that is not compared, and the page says so.
+    let is_shown = page.contains("class=\"measured") || page.contains("1 run not compared: ");
+    assert!(is_shown, "{page}");
 }
 
 #[test]
@@ -345,7 +347,7 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
     let text = std::fs::read_to_string(&host).unwrap();
     let version = file(
         "version.json",
-        &text.replace("\"version\": 4", "\"version\": 7"),
+        &text.replace("\"version\": 5", "\"version\": 7"),
     );
     let unit = file("unit.json", &text.replace("cpu_ns", "cpu"));
     let few = file("few.json", &text.replace("\"runs\": 3", "\"runs\": 1"));
@@ -359,7 +361,7 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
         &[
             (
                 &predict(&[&version])[..],
-                "has version 7; this program reads 4",
+                "has version 7; this program reads 5",
             ),
             (&predict(&[&unit]), "unknown field `cpu`"),
             (&predict(&[&few]), "1 runs; 3 are wanted"),
@@ -394,7 +396,7 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
             ),
             (
                 &["validate", "--profile", &version],
-                "has version 7; this program reads 4",
+                "has version 7; this program reads 5",
             ),
             (
                 &["validate", "--no-live", "--profile", &host],

@@ -340,6 +340,34 @@ fn huge_copies(path: Path, direction: Direction) {
     );
 }
 
+/// What the kernel takes beyond memcpy for each 4 KiB more: a copy of whole huge pages would take nothing.
+fn each_page(path: Path, direction: Direction) {
+    const BYTES: [usize; 2] = [64 << 10, 1 << 20];
+    const COPIES: u64 = 8;
+    if CopyEngine
+        .open(&Request::new(path, direction, BYTES[1]))
+        .is_err()
+    {
+        return;
+    }
+    let of = |path: Path| BYTES.map(|bytes| session(&Request::new(path, direction, bytes)));
+    let mut sides = [of(path), of(Path::Memcpy)];
+    let mut each_ns = Vec::new();
+    for _ in 0..201 {
+        let [[small, large], [small_memcpy, large_memcpy]] = sides.each_mut().map(|sizes| {
+            sizes
+                .each_mut()
+                .map(|session| ns(|| session.step(0, COPIES).unwrap()) / COPIES as f64)
+        });
+        let pages = ((BYTES[1] - BYTES[0]) / 4096) as f64;
+        each_ns.push(((large - large_memcpy) - (small - small_memcpy)) / pages);
+    }
+    println!(
+        "  {path}, copy {direction} user, 64 KiB to 1 MiB: {:.0} ns beyond memcpy for each 4 KiB",
+        median(each_ns)
+    );
+}
+
 fn kernel_copies() {
     for (path, direction) in [
         (Path::TmpfsHuge, Direction::To),
@@ -347,6 +375,7 @@ fn kernel_copies() {
         (Path::Hugetlb, Direction::To),
     ] {
         huge_copies(path, direction);
+        each_page(path, direction);
     }
     for (name, depth) in [
         (Path::IoUring, 16_u32),

@@ -8,12 +8,19 @@ use daqmeter_record::Host;
 /// cores before slow ones, the cores of one NUMA node before those of the next. Otherwise the last CPU comes first: CPU 0 takes most
 /// interrupts.
 pub fn order(host: &Host) -> Vec<u32> {
+    order_near(host, None)
+}
+
+/// The same, the cores of that NUMA node first: data that a device on it writes is read on the other side of a socket's link elsewhere.
+pub fn order_near(host: &Host, near: Option<u32>) -> Vec<u32> {
+    let near = host.numa.iter().find(|node| Some(node.node) == near);
     let mut cpus = host.allowed_cpus.clone();
     cpus.sort_by_cached_key(|&cpu| {
         let is_slow = host.slower_cpus.contains(&cpu);
         (
             rank(host, cpu),
             is_slow,
+            near.is_some_and(|near| !near.cpus.contains(&cpu)),
             Reverse(node(host, cpu)),
             Reverse(cpu),
         )
@@ -28,9 +35,10 @@ pub fn cores(host: &Host) -> usize {
 }
 
 /// A CPU for each thread, from how long each is busy for a block of the whole: neighbours side by side where each has a core, the
-/// busiest ones on fast cores; else the busiest thread first, each on the CPU with the least work, that of the CPU's core counted.
-pub fn spread(host: &Host, busy_ns: &[f64]) -> Vec<u32> {
-    let order = order(host);
+/// busiest ones on fast cores; else the busiest thread first, each on the CPU with the least work, that of the CPU's core counted. The
+/// cores of the node of the device that the data comes from, where there is one, are taken first.
+pub fn spread(host: &Host, near: Option<u32>, busy_ns: &[f64]) -> Vec<u32> {
+    let order = order_near(host, near);
     if busy_ns.len() <= cores(host) {
         return side_by_side(host, &order[..busy_ns.len()], busy_ns);
     }
@@ -150,6 +158,21 @@ mod tests {
         assert_eq!(order(&Host::default()), [0_u32; 0]);
     }
 
+    #[test]
+    fn threads_are_put_on_the_node_of_the_device_while_it_has_cores() {
+        let two_nodes = host(
+            8,
+            &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]],
+            &[&[0, 2, 4, 6], &[1, 3, 5, 7]],
+        );
+        assert_eq!(order_near(&two_nodes, Some(0)), [6, 4, 7, 5, 2, 0, 3, 1]);
+        assert_eq!(order_near(&two_nodes, Some(1)), order(&two_nodes));
+        // A node that the kernel does not show changes nothing.
+        assert_eq!(order_near(&two_nodes, Some(9)), order(&two_nodes));
+        assert_eq!(spread(&two_nodes, Some(0), &[1.0, 2.0]), [6, 4]);
+        assert_eq!(spread(&two_nodes, None, &[1.0, 2.0]), [7, 5]);
+    }
+
     /// Whether two threads share a core while another has none.
     fn shares_a_core_needlessly(host: &Host, cpus: &[u32]) -> bool {
         let mut used: Vec<u32> = cpus.iter().map(|&cpu| core(host, cpu)).collect();
@@ -189,7 +212,7 @@ mod tests {
                 assert!(!shares_a_core_needlessly(host, first), "{first:?}");
                 let busy_ns = [0.0, 2.0, 4.0, 1.0, 3.0, 0.0, 2.0, 4.0, 1.0, 3.0, 0.0];
                 let busy_ns = &busy_ns[..threads];
-                let cpus = spread(host, busy_ns);
+                let cpus = spread(host, None, busy_ns);
                 assert_eq!(cpus.len(), threads);
                 assert!(
                     !shares_a_core_needlessly(host, &cpus),
@@ -209,19 +232,19 @@ mod tests {
             ..host(6, &[&[0, 1], &[2, 3]], &[&[0, 1, 2, 3, 4, 5]])
         };
         assert_eq!(cores(&hybrid), 4);
-        assert_eq!(spread(&hybrid, &[1.0, 9.0, 2.0, 8.0]), [5, 3, 4, 1]);
-        assert_eq!(spread(&hybrid, &[1.0, 9.0]), [3, 1]);
+        assert_eq!(spread(&hybrid, None, &[1.0, 9.0, 2.0, 8.0]), [5, 3, 4, 1]);
+        assert_eq!(spread(&hybrid, None, &[1.0, 9.0]), [3, 1]);
         // As many as there are in all are fast: neighbours stay side by side.
         let equal = host(3, &[], &[&[0, 1, 2]]);
-        assert_eq!(spread(&equal, &[1.0, 9.0, 2.0]), [2, 1, 0]);
+        assert_eq!(spread(&equal, None, &[1.0, 9.0, 2.0]), [2, 1, 0]);
     }
 
     #[test]
     fn more_threads_than_cores_are_spread_by_how_busy_they_are() {
         let two = host(2, &[], &[&[0, 1]]);
-        assert_eq!(spread(&two, &[10.0, 100.0, 60.0, 20.0]), [0, 1, 0, 0]);
+        assert_eq!(spread(&two, None, &[10.0, 100.0, 60.0, 20.0]), [0, 1, 0, 0]);
         let one_core = host(2, &[&[0, 1]], &[&[0, 1]]);
-        assert_eq!(spread(&one_core, &[10.0, 100.0, 60.0]), [0, 1, 0]);
-        assert_eq!(spread(&Host::default(), &[1.0]), [0_u32; 0]);
+        assert_eq!(spread(&one_core, None, &[10.0, 100.0, 60.0]), [0, 1, 0]);
+        assert_eq!(spread(&Host::default(), None, &[1.0]), [0_u32; 0]);
     }
 }

@@ -16,11 +16,11 @@
 
 use std::io::Write;
 use std::path::Path as FilePath;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
 use daqmeter_path::explain::{
-    Answer, Explained, Interval, Load, Seen, Slope, System, Used, explain,
+    Answer, Explained, Interval, Load, Seen, Slope, System, Used, WATCHES, explain,
 };
 use daqmeter_path::{Path, PathEngine, PathRequest, engine};
 use daqmeter_readout::search::{self, Allowed, Observation, Plan, highest_rate};
@@ -29,14 +29,12 @@ use daqmeter_record::resources::What;
 use daqmeter_stats::simulated::Random;
 use daqmeter_sys::cpu_time::{HostTimes, Usage, of_host, of_process};
 
-/// Most rounds for an answer.
-const ROUNDS: usize = 12;
+/// Time for an answer, as `path explain` has where nobody says otherwise.
+const BUDGET: Duration = Duration::from_secs(30);
 /// Buffers between two threads where explain asks for no more.
 const BUFFERS: u64 = 64;
 /// Most that a path takes.
 const MAX_BUFFERS: u64 = 65_536;
-/// Runs that watch the buffers, as `path explain` makes.
-const WATCHES: usize = 16;
 /// Pairs of runs with and without the limit.
 const PAIRS: usize = 8;
 
@@ -392,7 +390,8 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
     let put_ns = base_ns * case.times * case.threads() as f64;
     let mut with = bench.chain("with.toml", &case.text(Some(put_ns), BUFFERS));
     let parts = with.path.parts();
-    let explained = explain(&mut with, &parts, |round| round < ROUNDS)?;
+    let began = Instant::now();
+    let explained = explain(&mut with, &parts, |_| began.elapsed() < BUDGET)?;
     let right = matches!(&explained.answer, Answer::Limit(what) if case.is_limit(what));
     let wrong = explained.answer != Answer::CannotTell && !right;
     let real = match case.put {
@@ -557,7 +556,8 @@ fn main() {
         }
     }
     println!(
-        "\nseed {seed}, {seconds} s a run, at most {ROUNDS} rounds, {} CPUs, threads not pinned but for OneCpu",
+        "\nseed {seed}, {seconds} s a run, {} s for an answer at most, {} CPUs, threads not pinned but for OneCpu",
+        BUDGET.as_secs(),
         daqmeter_sys::available::cpus()
     );
     let all = joined(arguments.get(4), all);

@@ -25,6 +25,7 @@ use crate::sinks::sink;
 use crate::sources::{Named, sources};
 use crate::spin::{Change, Spin};
 use crate::stages::work;
+use crate::stolen::Stolen;
 use crate::worker::{FromSource, IntoSink, Returning, Role, Worker};
 
 /// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a page.
@@ -49,6 +50,8 @@ pub(crate) struct Chain {
     done: Receiver<Done>,
     /// Threads that are done stay until all are: the CPU time of a thread that has ended is nowhere to be read.
     left: Arc<Gate>,
+    /// Since the threads were released.
+    pub(crate) stolen: Stolen,
 }
 
 /// Holds the threads until all are ready.
@@ -306,6 +309,7 @@ impl Chain {
             workers: lives.len(),
             done,
             left: Arc::default(),
+            stolen: Stolen::default(),
         };
         (chain, lives)
     }
@@ -336,11 +340,14 @@ impl Chain {
     pub(crate) fn run(mut self, stop: &StopFlag) -> Ended {
         self.release();
         let (all, fault) = self.wait(stop);
-        ended(&self.names, all, fault)
+        let mut ended = ended(&self.names, all, fault);
+        ended.run.stolen_ns = self.stolen.since();
+        ended
     }
 
     /// Releases the threads.
     pub(crate) fn release(&self) {
+        self.stolen.begin();
         self.shared
             .begin_ns
             .store(monotonic_ns(), Ordering::Release);

@@ -133,7 +133,7 @@ const MAX_STRETCH: f64 = 1.5;
 const USED_OFF: f64 = 0.1;
 /// No resource that is used less than this is a limit.
 pub(crate) const MIN_USED: f64 = 0.8;
-/// A resource is nearly used up where its whole interval is above this: nothing else that were removed would gain more than a sixth.
+/// A resource is nearly used up where its whole interval is above this: without any other limit the path would gain less than a fifth.
 const NEARLY_USED_UP: f64 = 0.85;
 /// Beside CPUs whose whole interval is above this a thread's wait for one does not make it the limit.
 const CPU_USED_UP: f64 = 0.9;

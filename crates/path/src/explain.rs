@@ -118,6 +118,8 @@ const WORTH_BUFFERS: f64 = 1.05;
 pub const MIN_ROUNDS: usize = 4;
 /// Runs without the work of the limit.
 const TRIALS: usize = 8;
+/// Runs that watch how full the buffers get once the limit is found, where there is time for them: 1.6 s with runs of 100 ms.
+pub const WATCHES: usize = 16;
 /// Free runs the median of which is the present rate.
 const PRESENT: usize = 5;
 

@@ -44,6 +44,7 @@ mod sinks;
 mod sources;
 mod spin;
 mod stages;
+mod stolen;
 mod sum;
 mod tcp;
 mod traffic;
@@ -54,6 +55,7 @@ mod zenoh;
 
 pub use definition::Path;
 pub use engine::{PathEngine, PathRequest};
+pub use links::device_node;
 pub use read::{PathError, SHIPPED};
 pub use readout::ReadoutEngine;
 pub use sum::sum;

@@ -44,14 +44,57 @@ pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
     {
         let last = path.stages.last();
         let bytes = last.map_or(path.source.out_bytes, |stage| stage.out_bytes);
-        // The file is not there before the run; its folder is.
-        let folder = std::path::Path::new(file).parent();
-        let folder = folder.and_then(std::path::Path::to_str).unwrap_or_default();
-        let folder = if folder.is_empty() { "." } else { folder };
-        all.extend(pcie(files, folder, path.stages.len() + 1, bytes as f64));
+        all.extend(pcie(
+            files,
+            folder_of(file),
+            path.stages.len() + 1,
+            bytes as f64,
+        ));
     }
     all.extend(Leaves::of(path, files).and_then(|leaves| leaves.link(path)));
     all
+}
+
+/// The NUMA node of the device that a path's data comes from, or else of the disk or network card that it goes to, where the kernel says
+/// (`numa_node`, -1 where it does not know: Documentation/ABI/testing/sysfs-bus-pci).
+pub fn device_node(path: &Path, files: &Files) -> Option<u32> {
+    let sources: Vec<&str> = match &path.source.kind {
+        SourceKind::Digitizer { devices, .. } => devices.iter().map(String::as_str).collect(),
+        SourceKind::File {
+            path,
+            cached: false,
+        } => vec![path],
+        _ => Vec::new(),
+    };
+    let sink = match &path.sink.kind {
+        SinkKind::File {
+            path: file,
+            direct: true,
+            ..
+        } => Some(folder_of(file)),
+        _ => None,
+    };
+    let nodes = sources.into_iter().chain(sink);
+    let mut devices = nodes.filter_map(device);
+    let near = devices.find_map(|device| node_below(files, &device));
+    near.or_else(|| {
+        let leaves = Leaves::of(path, files)?;
+        node_below(files, &leaves.device())
+    })
+}
+
+fn node_below(files: &Files, device: &str) -> Option<u32> {
+    // Behind the controller's folder lies that of its PCI device where a bus of its own is between (virtio).
+    let ways = WAYS.iter().chain(&["device/..", "../device/.."]);
+    let mut nodes = ways.filter_map(|way| files.text(&format!("{device}/{way}/numa_node")));
+    nodes.find_map(|text| text.parse().ok())
+}
+
+/// The file is not there before the run; its folder is.
+fn folder_of(file: &str) -> &str {
+    let folder = std::path::Path::new(file).parent();
+    let folder = folder.and_then(std::path::Path::to_str).unwrap_or_default();
+    if folder.is_empty() { "." } else { folder }
 }
 
 fn uplink(profile: &str, bytes_per_block: f64) -> Option<PathLink> {
@@ -67,14 +110,7 @@ fn uplink(profile: &str, bytes_per_block: f64) -> Option<PathLink> {
 
 /// The link of the device that a node is, or that a file is on.
 fn pcie(files: &Files, node: &str, element: usize, bytes_per_block: f64) -> Option<PathLink> {
-    let data = std::fs::metadata(node).ok()?;
-    let (kind, number) = match data.file_type() {
-        kind if kind.is_char_device() => ("char", data.rdev()),
-        kind if kind.is_block_device() => ("block", data.rdev()),
-        _ => ("block", data.dev()),
-    };
-    let (major, minor) = device_numbers(number);
-    let link = below(files, &format!("sys/dev/{kind}/{major}:{minor}"))?;
+    let link = below(files, &device(node)?)?;
     Some(PathLink {
         element,
         name: format!("PCIe of {node}"),
@@ -84,10 +120,23 @@ fn pcie(files: &Files, node: &str, element: usize, bytes_per_block: f64) -> Opti
     })
 }
 
+/// The folder in sysfs of the device that a node is, or that a file is on.
+fn device(node: &str) -> Option<String> {
+    let data = std::fs::metadata(node).ok()?;
+    let (kind, number) = match data.file_type() {
+        kind if kind.is_char_device() => ("char", data.rdev()),
+        kind if kind.is_block_device() => ("block", data.rdev()),
+        _ => ("block", data.dev()),
+    };
+    let (major, minor) = device_numbers(number);
+    Some(format!("sys/dev/{kind}/{major}:{minor}"))
+}
+
 /// A board's device, a disk's controller, and a partition's: a partition lies below its disk, which lies below its controller.
+const WAYS: [&str; 4] = ["device", "device/device", "../device", "../device/device"];
+
 fn below(files: &Files, device: &str) -> Option<Link> {
-    let ways = ["device", "device/device", "../device", "../device/device"];
-    ways.iter()
+    WAYS.iter()
         .find_map(|way| Link::below(files, &format!("{device}/{way}")))
 }
 
@@ -106,6 +155,51 @@ mod tests {
         let link = below(&files, "sys/dev/block/259:0").unwrap();
         assert_eq!(link.bytes_per_s().round(), 7_876_923_077.0);
         assert_eq!(below(&files, "sys/dev/block/8:0"), None);
+    }
+
+    #[test]
+    fn a_device_is_on_the_node_that_its_controller_names_where_that_is_known() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |folder: &str, text: &str| {
+            let folder = root.path().join(folder);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("numa_node"), text).unwrap();
+        };
+        write("sys/dev/char/250:0/device", "1\n");
+        write("sys/dev/block/259:0/device/device", "0\n");
+        write("sys/dev/block/8:0/device", "-1\n");
+        let files = Files::below(root.path());
+        let node = |device: &str| node_below(&files, device);
+        assert_eq!(node("sys/dev/char/250:0"), Some(1));
+        assert_eq!(node("sys/dev/block/259:0"), Some(0));
+        assert_eq!(node("sys/dev/block/8:0"), None);
+        assert_eq!(node("sys/dev/block/9:0"), None);
+    }
+
+    #[test]
+    fn a_path_is_near_the_card_by_which_its_blocks_leave() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let file = root.path().join(path);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        write(
+            "proc/net/route",
+            "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\n\
+             eth1\t00020A0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\n",
+        );
+        write("sys/class/net/eth1/device/numa_node", "1\n");
+        let files = Files::below(root.path());
+        let path = |sink: &str| {
+            let text = format!(
+                "title = \"a test\"\nblock = \"1MiB\"\n[source]\nkind = \"memory\"\n[sink]\n{sink}\n"
+            );
+            Path::parse(&text, "test").unwrap()
+        };
+        let away = path("kind = \"tcp\"\nto = \"10.10.2.7:5010\"");
+        assert_eq!(device_node(&away, &files), Some(1));
+        assert_eq!(device_node(&path("kind = \"read\""), &files), None);
     }
 
     #[test]

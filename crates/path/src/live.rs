@@ -14,7 +14,7 @@ use daqmeter_readout::chain::{
 use daqmeter_readout::receive::Report;
 use daqmeter_readout::{Card, Chosen, Scenario};
 use daqmeter_record::path::{PathRun, PathThread, PathWithin};
-use daqmeter_record::{Counter, Ledger};
+use daqmeter_record::{Counter, Few, Ledger};
 
 use crate::card::{FromCard, IntoReceiver};
 use crate::definition::{Path, SourceKind, StageKind};
@@ -46,6 +46,8 @@ pub(crate) struct Came {
     pub(crate) readers: Vec<Option<ReaderDone>>,
     pub(crate) received: Vec<(Report, Load)>,
     pub(crate) fault: Option<Fault>,
+    /// CPU time that the hypervisor took meanwhile, by CPU.
+    pub(crate) stolen_ns: Few<u32, u64>,
 }
 
 /// What is asked of the card: the path's transport and rate are its own.
@@ -238,6 +240,7 @@ impl Live {
             latency_max_ns: latency_ns.max(),
             is_paced: !self.scenario.is_flat_out(),
             cpus: daqmeter_sys::available::cpus(),
+            stolen_ns: came.stolen_ns.clone(),
             threads,
             ..PathRun::default()
         }

@@ -36,6 +36,11 @@ impl Leaves {
         })
     }
 
+    /// The folder of the device in sysfs.
+    pub(crate) fn device(&self) -> String {
+        format!("sys/class/net/{}", self.device)
+    }
+
     /// The device as a link of the path, where its speed is known.
     pub(crate) fn link(&self, path: &Path) -> Option<PathLink> {
         let last = path.stages.last();

@@ -16,6 +16,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::Path;
 use crate::definition::{SinkKind, StageKind};
+use crate::links::device_node;
 use crate::remote::Over;
 use crate::tcp::SendBy;
 
@@ -52,7 +53,7 @@ pub fn changes(
 ) -> Vec<Change> {
     let known = Known { path, run, host };
     let mut all = known.threads(limit);
-    all.extend(known.placement());
+    all.extend(known.placement(files));
     all.extend(known.blocks());
     all.extend(known.copies());
     all.extend(known.sends());
@@ -127,7 +128,7 @@ impl Known<'_> {
     }
 
     /// Threads on CPUs by what these share, where the path leaves them free.
-    fn placement(&self) -> Option<Change> {
+    fn placement(&self, files: &Files) -> Option<Change> {
         // Those of libraries, which come behind them, go where they like.
         let own = self.run.threads.len().min(self.path.thread_count());
         let threads = &self.run.threads[..own];
@@ -135,7 +136,8 @@ impl Known<'_> {
             return None;
         }
         let busy_ns: Vec<f64> = threads.iter().map(|thread| thread.busy_ns as f64).collect();
-        let cpus = placement::spread(self.host, &busy_ns);
+        let near = device_node(self.path, files);
+        let cpus = placement::spread(self.host, near, &busy_ns);
         let named: Vec<String> = cpus.iter().map(u32::to_string).collect();
         Some(Change {
             with: self.path.with.clone(),

@@ -137,10 +137,11 @@ fn a_run_says_what_its_resources_are() {
             of("checksum", 1.0),
             of("read", 1.0),
             of("unix, between its ends", 1.0),
-            of("all CPUs together", run.cpus)
+            of("all CPUs together", all[7].1)
         ]
     );
-    assert!(run.cpus > 0.0);
+    // Less what a hypervisor took meanwhile.
+    assert!(all[7].1 > 0.0 && all[7].1 <= run.cpus, "{all:?}");
 }
 
 #[test]

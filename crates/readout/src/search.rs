@@ -182,6 +182,10 @@ struct Search<'a, S: System> {
     system: &'a mut S,
     plan: Plan,
     probes: Vec<Probe>,
+    /// Rates that were to be confirmed so far.
+    tried: u32,
+    /// How many of them were not, and a lower one was tried.
+    lowered: u32,
 }
 
 impl<S: System> Search<'_, S> {
@@ -216,7 +220,8 @@ impl<S: System> Search<'_, S> {
     }
 }
 
-/// Finds the highest stable rate: by doubling, by halving the interval, and by confirming.
+/// Finds the highest stable rate: by doubling, by halving the interval, and by confirming. The rate above it is then looked at once
+/// more, so that what failed while the host was disturbed does not decide.
 ///
 /// # Errors
 /// When the system cannot be run.
@@ -225,14 +230,18 @@ pub fn highest_rate<S: System>(system: &mut S, plan: &Plan) -> Result<Found, S::
         system,
         plan: *plan,
         probes: Vec::new(),
+        tried: 0,
+        lowered: 0,
     };
     let (good, bad) = search.bracket()?;
-    let Some(good) = good else {
-        return Ok(search.found(None, bad, 0));
-    };
-    let (good, bad) = search.narrow(good, bad)?;
-    search.confirmed(good, bad)
+    match good {
+        Some(good) => search.settled(good, bad),
+        None => Ok(search.found(None, bad)),
+    }
 }
+
+/// How often the search goes on from a rate that failed first and was stable later.
+const RAISES: u32 = 2;
 
 impl<S: System> Search<'_, S> {
     /// No rate below this is looked at.
@@ -251,15 +260,22 @@ impl<S: System> Search<'_, S> {
                 return Ok((None, bad));
             }
         }
-        while bad.is_none() && good < self.plan.to_hz {
-            let next = (good * 2.0).min(self.plan.to_hz);
-            if self.is_stable(next)? {
-                good = next;
-            } else {
-                bad = Some(next);
-            }
+        match bad {
+            Some(_) => Ok((Some(good), bad)),
+            None => self.up(good).map(|(good, bad)| (Some(good), bad)),
         }
-        Ok((Some(good), bad))
+    }
+
+    /// Up to a rate that does not work, or to the end of the search.
+    fn up(&mut self, mut good: f64) -> Result<(f64, Option<f64>), S::Error> {
+        while good < self.plan.to_hz {
+            let next = (good * 2.0).min(self.plan.to_hz);
+            if !self.is_stable(next)? {
+                return Ok((good, Some(next)));
+            }
+            good = next;
+        }
+        Ok((good, None))
     }
 
     /// Halves the interval between what works and what does not, down to the resolution.
@@ -278,24 +294,55 @@ impl<S: System> Search<'_, S> {
         Ok((good, Some(limit)))
     }
 
-    /// Confirms a rate, or the next one below that can be.
-    fn confirmed(mut self, mut good: f64, mut bad: Option<f64>) -> Result<Found, S::Error> {
-        let mut lowered = 0;
-        while good >= self.floor_hz() {
-            if self.is_confirmed(good, lowered)? {
-                return Ok(self.found(Some(good), bad, lowered));
+    /// Narrows, confirms, and looks once more at the rate above. Where that is stable now, a moment of the host stood for the limit, and the
+    /// search goes on from there.
+    fn settled(mut self, good: f64, bad: Option<f64>) -> Result<Found, S::Error> {
+        let (mut from, mut top) = (good, bad);
+        let (mut best, mut unstable) = (None, bad);
+        for raised in 0..=RAISES {
+            let (good, limit) = self.narrow(from, top)?;
+            let above = best.unwrap_or(0.0);
+            let (confirmed, failed) = self.confirmed(good, limit, above)?;
+            unstable = failed;
+            best = confirmed.or(best);
+            let Some(limit) = limit.filter(|_| confirmed.is_some() && raised < RAISES) else {
+                break;
+            };
+            if self.once(limit, self.plan.confirm, false)? != Verdict::Stable {
+                break;
+            }
+            (from, top) = match top == Some(limit) {
+                true => self.up(limit)?,
+                false => (limit, top),
+            };
+        }
+        Ok(self.found(best, unstable))
+    }
+
+    /// Confirms a rate, or the next one below that can be, above one that has been; and the lowest one above it that failed.
+    fn confirmed(
+        &mut self,
+        mut good: f64,
+        mut bad: Option<f64>,
+        above: f64,
+    ) -> Result<(Option<f64>, Option<f64>), S::Error> {
+        while good > above.max(self.floor_hz()) {
+            if self.is_confirmed(good)? {
+                return Ok((Some(good), bad));
             }
             bad = Some(good);
             good *= 1.0 - 2.0 * self.plan.resolution;
-            lowered += 1;
+            self.lowered += 1;
         }
-        Ok(self.found(None, bad, lowered))
+        Ok((None, bad))
     }
 
     /// A confirmation that fails once may be the host's fault; twice it is not.
-    fn is_confirmed(&mut self, rate_hz: f64, lowered: u32) -> Result<bool, S::Error> {
+    fn is_confirmed(&mut self, rate_hz: f64) -> Result<bool, S::Error> {
         let (mut done, mut failed) = (0, 0);
-        while done < confirmations(failed, lowered) {
+        let tried = self.tried;
+        self.tried += 1;
+        while done < confirmations(failed, tried) {
             done += 1;
             failed += u32::from(self.once(rate_hz, self.plan.confirm, true)? != Verdict::Stable);
             if failed > 1 {
@@ -305,7 +352,7 @@ impl<S: System> Search<'_, S> {
         Ok(true)
     }
 
-    fn found(self, rate_hz: Option<f64>, unstable_hz: Option<f64>, lowered: u32) -> Found {
+    fn found(self, rate_hz: Option<f64>, unstable_hz: Option<f64>) -> Found {
         let at_rate = |probe: &&Probe| probe.confirms && Some(probe.rate_hz) == rate_hz;
         let confirmations = self.probes.iter().filter(at_rate);
         let failed = confirmations
@@ -318,7 +365,7 @@ impl<S: System> Search<'_, S> {
             confirmed_s: confirmations.clone().count() as f64 * confirm_s,
             failed: failed.count(),
             rarer_than_s: confirm_s,
-            lowered,
+            lowered: self.lowered,
             probes: self.probes,
         }
     }
@@ -329,11 +376,11 @@ const MAX_ERROR: f64 = 0.05;
 /// Part of it for rates that are confirmed without a fault, of the whole: the rest is for those with one.
 const WITHOUT_FAULT: f64 = 0.8;
 
-/// Confirmations that a rate needs with so many that failed, 0 or 1.
+/// Confirmations that a rate needs with so many that failed, 0 or 1, where so many other rates were to be confirmed before.
 ///
 /// Where faults come independently of each other, once in the time of a confirmation, one of these passes with q = 1/e. A rate
 /// passes with none failed of n, or with one failed of m, which was among the first n: together q^n + n (1 - q) q^(m - 1) of the
-/// cases. A search that had to lower the rate has had several chances: the first rate may use a half of [`MAX_ERROR`], each
+/// cases. A search that tries several rates has had several chances: the first rate may use a half of [`MAX_ERROR`], each
 /// later one a half of that before, all together never more than the whole. (A rate below the one that was confirmed wrongly
 /// does not matter, and faults are no rarer at the rates above it.)
 #[allow(
@@ -341,9 +388,9 @@ const WITHOUT_FAULT: f64 = 0.8;
     clippy::cast_sign_loss,
     reason = "some thousand at most"
 )]
-fn confirmations(failed: u32, lowered: u32) -> u32 {
+fn confirmations(failed: u32, tried: u32) -> u32 {
     // In logarithms: after a thousand steps the share itself would be no number any more.
-    let share_ln = MAX_ERROR.ln() - f64::from(lowered + 1) * std::f64::consts::LN_2;
+    let share_ln = MAX_ERROR.ln() - f64::from(tried + 1) * std::f64::consts::LN_2;
     let none = (-(share_ln + WITHOUT_FAULT.ln())).ceil();
     if failed == 0 {
         return none as u32;
@@ -515,6 +562,46 @@ mod tests {
         assert_eq!((confirmations(0, 0), confirmations(1, 0)), (4, 7));
         let all: f64 = (0..1400).map(passes).sum();
         assert!((0.02..=0.05).contains(&all), "{all}");
+    }
+
+    /// A knee, and a host that stops everything during some of the observations.
+    struct Disturbed {
+        knee_hz: f64,
+        observed: u32,
+        during: std::ops::Range<u32>,
+    }
+
+    impl System for Disturbed {
+        type Error = std::convert::Infallible;
+
+        fn observe(&mut self, rate_hz: f64, _: Duration) -> Result<Observation, Self::Error> {
+            let is_disturbed = self.during.contains(&self.observed);
+            self.observed += 1;
+            Ok(Observation {
+                lost: u64::from(is_disturbed || rate_hz > self.knee_hz),
+                ..Observation::default()
+            })
+        }
+    }
+
+    #[test]
+    fn what_fails_while_the_host_is_disturbed_does_not_decide() {
+        let knee_hz = 1e6;
+        for (from, to) in [(0, 9), (3, 9), (5, 20), (8, 30), (12, 30), (0, 0)] {
+            let mut system = Disturbed {
+                knee_hz,
+                observed: 0,
+                during: from..to,
+            };
+            let found = highest_rate(&mut system, &Plan::default()).unwrap();
+            let rate_hz = found.rate_hz.unwrap();
+            assert!(
+                (0.99..=1.0).contains(&(rate_hz / knee_hz)),
+                "{from} to {to}: {rate_hz}, {:?}",
+                found.probes
+            );
+            assert!(found.unstable_hz.unwrap() > rate_hz);
+        }
     }
 
     #[test]

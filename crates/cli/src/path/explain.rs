@@ -7,7 +7,7 @@ use clap::Args;
 use daqmeter_harness::Fault;
 use daqmeter_path::ceilings::{self, Ceilings, Kind};
 use daqmeter_path::explain::{
-    Answer, Explained, Interval, Load, Seen, Slope, System, Used, explain,
+    Answer, Explained, Interval, Load, Seen, Slope, System, Used, WATCHES, explain,
 };
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::resources::What;
@@ -62,9 +62,6 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     common: Common,
 }
-
-/// Runs that watch how full the buffers get, once the limit is found.
-const WATCHES: usize = 16;
 
 pub(super) struct Chain<'a> {
     pub(super) runner: &'a mut Runner,
@@ -178,7 +175,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut runner = Runner::new(&arguments.common, 0)?;
     // Changes are tried where the scheduler places threads: one of them is a choice of CPUs, others change how many threads there are.
     let free = request.clone();
-    let placed = Placed::choose(&runner, &mut request)?;
+    let placed = Placed::choose(&runner, &path, &mut request)?;
     let begin = Instant::now();
     let (topology, not_measured) = match Topology::of(&runner) {
         Ok(topology) => (Some(topology), None),

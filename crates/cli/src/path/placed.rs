@@ -1,9 +1,10 @@
 //! Which CPUs the threads of a path get while it is explained.
 
 use daqmeter_harness::placement;
-use daqmeter_path::PathRequest;
+use daqmeter_path::{Path, PathRequest, device_node};
 use daqmeter_record::path::PathThread;
 use daqmeter_record::{Host, sanitise};
+use daqmeter_sys::host::Files;
 
 use super::max::{probe_quietly, run_of};
 use crate::output::Failure;
@@ -15,24 +16,33 @@ pub(super) enum Placed {
     /// As the path's file or `--pin` says.
     AsGiven,
     /// Each on a core of its own: its name and CPU.
-    OwnCores(Vec<(String, u32)>),
+    OwnCores {
+        threads: Vec<(String, u32)>,
+        /// The NUMA node of the device, whose cores were taken first.
+        near: Option<u32>,
+    },
     /// More threads than cores: where the scheduler puts them.
     Free { threads: usize, cores: usize },
 }
 
 impl Placed {
     /// By what the CPUs share, where nobody chose and each thread can have a core; the request is then for those CPUs.
-    pub(super) fn choose(runner: &Runner, request: &mut PathRequest) -> Result<Placed, Failure> {
+    pub(super) fn choose(
+        runner: &Runner,
+        path: &Path,
+        request: &mut PathRequest,
+    ) -> Result<Placed, Failure> {
         let record = probe_quietly(runner, request)?;
-        let placed = Placed::of(&runner.context.host, &run_of(&record)?.threads);
-        if let Placed::OwnCores(threads) = &placed {
+        let near = device_node(path, &Files::default());
+        let placed = Placed::of(&runner.context.host, near, &run_of(&record)?.threads);
+        if let Placed::OwnCores { threads, .. } = &placed {
             let cpus: Vec<String> = threads.iter().map(|(_, cpu)| cpu.to_string()).collect();
             request.cpus = cpus.join(",");
         }
         Ok(placed)
     }
 
-    fn of(host: &Host, threads: &[PathThread]) -> Placed {
+    fn of(host: &Host, near: Option<u32>, threads: &[PathThread]) -> Placed {
         let cores = placement::cores(host);
         if threads.iter().any(|thread| thread.cpu.is_some()) {
             return Placed::AsGiven;
@@ -42,19 +52,27 @@ impl Placed {
             return Placed::Free { threads, cores };
         }
         let busy_ns: Vec<f64> = threads.iter().map(|thread| thread.busy_ns as f64).collect();
-        let cpus = placement::spread(host, &busy_ns);
+        let cpus = placement::spread(host, near, &busy_ns);
         let names = threads.iter().map(|thread| thread.name.clone());
-        Placed::OwnCores(names.zip(cpus).collect())
+        Placed::OwnCores {
+            threads: names.zip(cpus).collect(),
+            // Where there is one node, being near it says nothing.
+            near: near.filter(|_| host.numa.len() > 1),
+        }
     }
 
     /// For the answer.
     pub(super) fn text(&self) -> String {
         match self {
             Placed::AsGiven => "as the file or --pin says".to_owned(),
-            Placed::OwnCores(threads) => {
+            Placed::OwnCores { threads, near } => {
                 let one = |(name, cpu): &(String, u32)| format!("{name} on CPU {cpu}");
                 let all: Vec<String> = threads.iter().map(one).collect();
-                sanitise::text(&format!("a core for each thread: {}", all.join(", "))).into_owned()
+                let near =
+                    near.map(|node| format!(", first those of node {node}, where the device is"));
+                let near = near.unwrap_or_default();
+                let text = format!("a core for each thread{near}: {}", all.join(", "));
+                sanitise::text(&text).into_owned()
             }
             Placed::Free { threads, cores } => format!(
                 "{threads} threads, but {cores} {}: left to the scheduler",
@@ -88,7 +106,7 @@ mod tests {
 
     #[test]
     fn each_thread_gets_a_core_and_the_busiest_a_fast_one() {
-        let placed = Placed::of(&host(&[], &[0, 3]), &threads(&[5, 90, 80]));
+        let placed = Placed::of(&host(&[], &[0, 3]), None, &threads(&[5, 90, 80]));
         assert_eq!(
             placed.text(),
             "a core for each thread: part 0 on CPU 3, part 1 on CPU 2, part 2 on CPU 1"
@@ -98,14 +116,14 @@ mod tests {
     #[test]
     fn where_threads_would_share_a_core_the_scheduler_places_them() {
         let two_cores = host(&[[0, 1], [2, 3]], &[]);
-        let placed = Placed::of(&two_cores, &threads(&[5, 90, 80]));
+        let placed = Placed::of(&two_cores, None, &threads(&[5, 90, 80]));
         assert_eq!(
             placed.text(),
             "3 threads, but 2 cores: left to the scheduler"
         );
         assert!(matches!(
-            Placed::of(&two_cores, &threads(&[5, 90])),
-            Placed::OwnCores(_)
+            Placed::of(&two_cores, None, &threads(&[5, 90])),
+            Placed::OwnCores { .. }
         ));
     }
 
@@ -113,6 +131,6 @@ mod tests {
     fn cpus_that_somebody_chose_are_kept() {
         let mut chosen = threads(&[5, 90]);
         chosen[1].cpu = Some(0);
-        assert_eq!(Placed::of(&host(&[], &[]), &chosen), Placed::AsGiven);
+        assert_eq!(Placed::of(&host(&[], &[]), None, &chosen), Placed::AsGiven);
     }
 }

@@ -15,10 +15,10 @@ use daqmeter_twin::Profile;
 use super::predict::{host_notes, read_profile};
 use crate::arguments::{budget, written_file};
 use crate::interrupt;
-use crate::output::{Failure, emit, refuse_same, tell, write_file};
+use crate::output::{CANNOT_TELL, FAILED, Failure, emit, refuse_same, tell, write_file};
 use crate::runner::context;
 
-/// Hold the twin against formulas, documents and this host, each within its band; ends with 1 where a row lies outside.
+/// Hold the twin against formulas, documents and this host, each within its band; ends with 1 where a row lies outside, with 3 where the host changed too much to tell.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Formulas and documents are the same on every host and take some seconds. Then paths that no fit has seen are run on this host and\ncompared with what its profile predicts, with how far equal runs are apart.\n\nExample:\n\n  $ daqmeter twin validate --html validation.html\n  $ daqmeter twin validate --profile host.json --budget 5m"
@@ -83,10 +83,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         emit(&paths)?;
     }
     emit(&text(&parts))?;
-    let is_outside = |part: &Part| part.count(Verdict::Outside) > 0;
-    Ok(match parts.iter().any(is_outside) {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
+    let has = |verdict| parts.iter().any(|part: &Part| part.count(verdict) > 0);
+    Ok(match (has(Verdict::Outside), has(Verdict::CannotTell)) {
+        (true, _) => ExitCode::from(FAILED),
+        (false, true) => ExitCode::from(CANNOT_TELL),
+        (false, false) => ExitCode::SUCCESS,
     })
 }
 
@@ -114,13 +115,12 @@ fn measured(
     let asked = runner.stop.clone();
     interrupt::on_signal(move || asked.set());
     let mut step = |step: &str| tell(&format!("{step} ..."));
-    let here = &runner.context.host.allowed_cpus;
     let mut paths = match saved {
         Some(saved) => saved,
         None => Paths::new(&runner, arguments.save_runs.as_deref()).map_err(Failure::tool)?,
     };
     let (budget, profile) = match profile {
-        Some(profile) => (arguments.budget, Ok(profile.on(here))),
+        Some(profile) => (arguments.budget, Ok(profile)),
         None => {
             let half = arguments.budget / 2;
             (half, calibrate(&mut paths, half, &mut step))

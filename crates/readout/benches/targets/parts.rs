@@ -279,14 +279,24 @@ pub(crate) fn chain_and_parts(rate_hz: f64, cpus: (u32, u32)) {
     }
 }
 
-/// Chunks at the same rate by one channel, or by sixteen: readers share one CPU, receivers another.
+/// Chunks at the same rate by one channel, or by sixteen: readers share one CPU, receivers another. Sixteen that look at their rings every
+/// 16 ms instead of every one are woken as often for a chunk as the one: they show what waking up has to do with it. The emulated
+/// cards are measured by themselves.
 pub(crate) fn instances(rate_hz: f64, cpus: (u32, u32)) {
     let triggers = 400_000;
     let one = scenario(rate_hz, 1);
     let mut many = scenario(rate_hz / 16.0, 16);
     // As much memory as the one.
     many.card.ring.0 = one.card.ring.0 / 16;
-    let receivers = [(); 2].map(|()| std::cell::Cell::new(0.0));
+    let mut rarely = many.clone();
+    rarely.reader.poll = Nanos(16 * many.reader.poll.0);
+    // A card of each channel's own, as a reader has it in its thread.
+    let mut alone = scenario(rate_hz / 16.0, 1);
+    alone.card.ring = many.card.ring;
+    let mut alone_rarely = alone.clone();
+    alone_rarely.reader.poll = rarely.reader.poll;
+    let chunks = chain(&one, triggers, cpus).chunks;
+    let receivers = [(); 3].map(|()| std::cell::Cell::new(0.0));
     let side = |name: &str, scenario: &Scenario, triggers: u64, at: usize| {
         let (scenario, cell) = (scenario.clone(), &receivers[at]);
         Side::measured(name, move || {
@@ -302,13 +312,33 @@ pub(crate) fn instances(rate_hz: f64, cpus: (u32, u32)) {
             Side::measured("its receiver", || receivers[0].get()),
             side("16 readers", &many, triggers / 16, 1),
             Side::measured("their 16 receivers", || receivers[1].get()),
+            side("16 readers, 16 ms", &rarely, triggers / 16, 2),
+            Side::measured("their 16 receivers", || receivers[2].get()),
+            Side::measured("one card", || card_alone(&one, triggers) / chunks),
+            Side::measured("16 cards", || {
+                16.0 * card_alone(&alone, triggers / 16) / chunks
+            }),
+            Side::measured("16 cards, 16 ms", || {
+                16.0 * card_alone(&alone_rarely, triggers / 16) / chunks
+            }),
         ],
     );
     println!(
         "  {:.0} kHz of 24 chunks in all, {TURNS} turns",
         rate_hz / 1e3
     );
-    for (row, against) in [(0, 0), (2, 0), (1, 1), (3, 1)] {
+    let shown = [
+        (0, 0),
+        (2, 0),
+        (4, 0),
+        (1, 1),
+        (3, 1),
+        (5, 1),
+        (6, 6),
+        (7, 6),
+        (8, 6),
+    ];
+    for (row, against) in shown {
         print(&rows[row], &rows[against]);
     }
 }

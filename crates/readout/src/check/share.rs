@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
 
+use daqmeter_sys::available;
 use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
 
 use super::{CheckError, Checked, Checker, Options, Progress};
@@ -85,7 +87,7 @@ impl Share {
     }
 }
 
-/// Checks all that a reader gives, by one thread; another one reads ahead.
+/// Checks all that a reader gives, by one thread.
 ///
 /// # Errors
 /// When it cannot be read, or no block begins in its first MiB.
@@ -93,8 +95,8 @@ pub fn check(from: impl Read + Send, options: &Options) -> Result<Checked, Check
     check_watched(from, options, 1, |_| {})
 }
 
-/// The same by so many threads, [`MAX_THREADS`] at most, with the same result; one more reads ahead. `watch` gets how far it is
-/// after each part of about half a megabyte.
+/// The same by so many threads, [`MAX_THREADS`] at most, with the same result. Beside several threads one more reads ahead; one thread
+/// reads itself where that is faster. `watch` gets how far it is after each part of about half a megabyte.
 ///
 /// # Errors
 /// As [`check`].
@@ -104,11 +106,159 @@ pub fn check_watched(
     threads: usize,
     mut watch: impl FnMut(Progress),
 ) -> Result<Checked, CheckError> {
-    let threads = threads.clamp(1, MAX_THREADS);
+    match threads.clamp(1, MAX_THREADS) {
+        1 => {
+            let checker = Checker::of_share(options.clone(), Share::Whole);
+            let may_read_ahead = available::cpus() > 1.0;
+            alone(from, checker, may_read_ahead.then_some(WINDOW), &mut watch)
+        }
+        threads => by_several(from, options, threads, watch),
+    }
+}
+
+/// Parts of a window in which one way of reading is timed: some milliseconds, beside which starting a thread counts little.
+const WINDOW: usize = 16;
+/// Windows of each way that are timed.
+const TRIALS: usize = 3;
+
+/// Who reads while one thread checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    /// That thread: what it has just read is in its CPU's cache.
+    Itself,
+    /// Another one, on another CPU: both work at the same time, and the bytes go from cache to cache.
+    Ahead,
+}
+
+/// Tries both ways in turn, and stays with the faster one: which that is depends on the host, and on what is read.
+struct Choice {
+    /// Parts of a trial; none where there is nothing to choose.
+    window: Option<usize>,
+    windows: usize,
+    itself: Vec<Duration>,
+    ahead: Vec<Duration>,
+}
+
+impl Choice {
+    /// The next window: who reads, and how many parts.
+    fn next(&self) -> (Reads, usize) {
+        let Some(window) = self.window else {
+            return (Reads::Itself, usize::MAX);
+        };
+        match self.windows {
+            // The first one warms up.
+            0 => (Reads::Itself, window),
+            at if at > 2 * TRIALS => (self.faster(), usize::MAX),
+            at if at % 2 == 1 => (Reads::Ahead, window),
+            _ => (Reads::Itself, window),
+        }
+    }
+
+    fn took(&mut self, reads: Reads, time: Duration) {
+        if self.windows > 0 {
+            match reads {
+                Reads::Itself => self.itself.push(time),
+                Reads::Ahead => self.ahead.push(time),
+            }
+        }
+        self.windows += 1;
+    }
+
+    fn faster(&self) -> Reads {
+        let median_s = |times: &[Duration]| {
+            let times: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
+            daqmeter_stats::median(&times)
+        };
+        match median_s(&self.ahead) < median_s(&self.itself) {
+            true => Reads::Ahead,
+            false => Reads::Itself,
+        }
+    }
+}
+
+/// Checks by one thread; with a window, whoever reads faster reads.
+fn alone(
+    mut from: impl Read + Send,
+    mut checker: Checker,
+    window: Option<usize>,
+    watch: &mut impl FnMut(Progress),
+) -> Result<Checked, CheckError> {
+    let mut choice = Choice {
+        window,
+        windows: 0,
+        itself: Vec::new(),
+        ahead: Vec::new(),
+    };
+    let mut buffers = Buffers::new();
+    loop {
+        let (reads, parts) = choice.next();
+        let began = Instant::now();
+        let mut take = |bytes: &[u8]| {
+            checker.take(bytes)?;
+            watch(checker.progress());
+            Ok(())
+        };
+        let is_over = match reads {
+            Reads::Itself => itself(&mut from, &buffers, parts, &mut take)?,
+            Reads::Ahead => ahead(&mut from, &mut buffers, parts, &mut take)?,
+        };
+        if is_over {
+            return checker.finish();
+        }
+        choice.took(reads, began.elapsed());
+    }
+}
+
+/// Reads so many parts and has each taken; whether the end was reached.
+fn itself(
+    from: &mut impl Read,
+    buffers: &Buffers,
+    parts: usize,
+    take: &mut impl FnMut(&[u8]) -> Result<(), CheckError>,
+) -> Result<bool, CheckError> {
+    let mut buffer = buffers.one();
+    let mut read = || -> Result<bool, CheckError> {
+        for _ in 0..parts {
+            let filled = fill(from, &mut buffer)?;
+            if filled == 0 {
+                return Ok(true);
+            }
+            take(&buffer[..filled])?;
+        }
+        Ok(false)
+    };
+    let is_over = read();
+    buffers.give_back(buffer);
+    is_over
+}
+
+/// The same, read by another thread meanwhile.
+fn ahead(
+    from: &mut (impl Read + Send),
+    buffers: &mut Buffers,
+    parts: usize,
+    take: &mut impl FnMut(&[u8]) -> Result<(), CheckError>,
+) -> Result<bool, CheckError> {
+    std::thread::scope(|scope| {
+        let (out, came) = sync_channel(READ_AHEAD);
+        let reading = scope.spawn(move || read_ahead(from, buffers, &[out], parts));
+        for part in came {
+            take(&part.bytes[..part.filled])?;
+        }
+        Ok(joined(reading)?)
+    })
+}
+
+fn by_several(
+    from: impl Read + Send,
+    options: &Options,
+    threads: usize,
+    mut watch: impl FnMut(Progress),
+) -> Result<Checked, CheckError> {
     let faults: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
     std::thread::scope(|scope| {
         let (outs, ins): (Vec<_>, Vec<_>) = (0..threads).map(|_| sync_channel(READ_AHEAD)).unzip();
-        let reading = scope.spawn(move || read_ahead(from, &outs));
+        let reading = scope.spawn(move || read_ahead(from, &mut Buffers::new(), &outs, usize::MAX));
         let mut shares = ins.into_iter().enumerate().map(|(own, parts)| {
             let checker = Checker::of_share(options.clone(), Share::part(own, threads));
             (checker, parts)
@@ -157,28 +307,58 @@ impl Drop for Part {
     }
 }
 
-/// Reads until the end, or until nobody takes it any more.
-fn read_ahead(mut from: impl Read, outs: &[SyncSender<Arc<Part>>]) -> io::Result<()> {
-    let (back, empty) = channel();
-    for _ in 0..READ_AHEAD {
-        // The receiver is in this function: nobody has gone away.
-        let _ = back.send(vec![0; READ_BYTES]);
+/// Buffers that go round between who reads and who checks.
+struct Buffers {
+    back: Sender<Vec<u8>>,
+    empty: Receiver<Vec<u8>>,
+}
+
+impl Buffers {
+    fn new() -> Buffers {
+        let (back, empty) = channel();
+        let buffers = Buffers { back, empty };
+        for _ in 0..READ_AHEAD {
+            buffers.give_back(vec![0; READ_BYTES]);
+        }
+        buffers
     }
-    while let Ok(mut bytes) = empty.recv() {
+
+    /// An empty one, as soon as there is one.
+    fn one(&self) -> Vec<u8> {
+        self.empty
+            .recv()
+            .expect("its other end is in the same struct")
+    }
+
+    fn give_back(&self, buffer: Vec<u8>) {
+        // The receiver is in the same struct: it has not gone away.
+        let _ = self.back.send(buffer);
+    }
+}
+
+/// Reads so many parts, until the end, or until nobody takes them any more; whether the end was reached.
+fn read_ahead(
+    mut from: impl Read,
+    buffers: &mut Buffers,
+    outs: &[SyncSender<Arc<Part>>],
+    parts: usize,
+) -> io::Result<bool> {
+    for _ in 0..parts {
+        let mut bytes = buffers.one();
         let filled = fill(&mut from, &mut bytes)?;
         if filled == 0 {
-            break;
+            return Ok(true);
         }
         let part = Arc::new(Part {
             bytes,
             filled,
-            back: back.clone(),
+            back: buffers.back.clone(),
         });
         if outs.iter().any(|out| out.send(Arc::clone(&part)).is_err()) {
             break;
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Reads until the buffer is full or the end is reached.
@@ -206,4 +386,88 @@ fn take_all(
         watch(&checker);
     }
     Ok(checker)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::thread::ThreadId;
+
+    use super::*;
+    use crate::Scenario;
+
+    /// Bytes, and the threads that read them.
+    struct Seen<'a> {
+        bytes: &'a [u8],
+        by: &'a mut BTreeSet<String>,
+    }
+
+    impl Read for Seen<'_> {
+        fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+            let id: ThreadId = std::thread::current().id();
+            self.by.insert(format!("{id:?}"));
+            self.bytes.read(room)
+        }
+    }
+
+    fn recorded() -> Vec<u8> {
+        let scenario = Scenario::parse("[card]\nlinks = 24\nring = \"4MiB\"\n", "").unwrap();
+        let mut bytes = Vec::new();
+        crate::recording::record(&scenario, 10_000, |_, part| {
+            bytes.extend_from_slice(part);
+            Ok(())
+        })
+        .unwrap();
+        bytes
+    }
+
+    #[test]
+    fn whoever_reads_the_result_is_the_same_and_both_ways_are_tried() {
+        let bytes = recorded();
+        assert!(bytes.len() > 9 * READ_BYTES, "{}", bytes.len());
+        let result = |window: Option<usize>| {
+            let mut by = BTreeSet::new();
+            let from = Seen {
+                bytes: &bytes,
+                by: &mut by,
+            };
+            let checker = Checker::new(Options::default());
+            let mut seen = Vec::new();
+            let checked = alone(from, checker, window, &mut |progress: Progress| {
+                seen.push(progress.bytes);
+            });
+            (checked.unwrap(), seen, by.len())
+        };
+        let (wanted, parts, readers) = result(None);
+        assert_eq!(readers, 1);
+        let (checked, seen, readers) = result(Some(1));
+        assert!(checked == wanted && seen == parts);
+        // A thread of its own for each trial of reading ahead.
+        assert!(readers > TRIALS, "{readers}");
+    }
+
+    #[test]
+    fn the_faster_way_is_taken_after_the_trials_and_the_first_window_does_not_count() {
+        let mut choice = Choice {
+            window: Some(4),
+            windows: 0,
+            itself: Vec::new(),
+            ahead: Vec::new(),
+        };
+        // Itself: 9 ms while it warms up, then 3; ahead: 4, and 1 once.
+        let mut ahead_ms = [4, 1, 4].into_iter();
+        let mut itself_ms = [9, 3, 3, 3].into_iter();
+        for _ in 0..=2 * TRIALS {
+            let (reads, parts) = choice.next();
+            assert_eq!(parts, 4);
+            let ms = match reads {
+                Reads::Itself => itself_ms.next(),
+                Reads::Ahead => ahead_ms.next(),
+            };
+            choice.took(reads, Duration::from_millis(ms.unwrap()));
+        }
+        assert_eq!(choice.next(), (Reads::Itself, usize::MAX));
+        choice.itself.fill(Duration::from_millis(5));
+        assert_eq!(choice.next(), (Reads::Ahead, usize::MAX));
+    }
 }

@@ -176,10 +176,14 @@ pub(crate) fn trace_full() -> Verdict {
 
 /// Prints the time of one of many calls of uname.
 pub(crate) fn uname_cost() {
+    println!("{}", uname_ns());
+}
+
+fn uname_ns() -> f64 {
     const EACH: u32 = 2000;
     let begin = Instant::now();
     (0..EACH).for_each(|_| daqmeter_sys::copies::system_name());
-    println!("{}", begin.elapsed().as_nanos() as f64 / f64::from(EACH));
+    begin.elapsed().as_nanos() as f64 / f64::from(EACH)
 }
 
 /// Waits until the kernel has turned the probes into jumps, which it does a moment after they are set. Some cannot be: then for two
@@ -197,7 +201,8 @@ fn jumps_are_made() {
 }
 
 /// What a record costs, in instructions: under icount a nanosecond is a fixed number of them (shift 3: 8 ns each), so the time of
-/// a call with the probes less the time without is a count.
+/// a call with the probes less the time without is a count. The calls of the process that reads the tracer are not recorded: they show
+/// what it costs to come to the tracer's own code at each probe, and to go back.
 pub(crate) fn trace_cost() -> Verdict {
     let in_child = || -> f64 {
         let own = std::env::current_exe().unwrap();
@@ -212,12 +217,24 @@ pub(crate) fn trace_cost() -> Verdict {
     tracer.start().map_err(|error| error.to_string())?;
     jumps_are_made();
     let with = in_child();
+    let entered = (uname_ns() - without) / 8.0;
+    let list = std::fs::read_to_string("/sys/kernel/debug/kprobes/list").unwrap_or_default();
+    let probes: Vec<String> = list
+        .lines()
+        .map(|line| {
+            line.split_whitespace()
+                .skip(2)
+                .collect::<Vec<_>>()
+                .join(" ")
+        })
+        .collect();
     let instructions = (with - without) / 8.0;
     let times = format!("{without:.0} ns without, {with:.0} ns with, 8 ns each");
     if instructions < 50.0 {
         return Err(format!("{instructions} instructions cannot be: {times}"));
     }
     Ok(format!(
-        "{instructions:.0} instructions a record of uname ({times})"
+        "{instructions:.0} instructions a record of uname, {entered:.0} a call that is not recorded ({times}; probes: {})",
+        probes.join(", ")
     ))
 }
