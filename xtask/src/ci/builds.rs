@@ -11,9 +11,9 @@ pub(super) const FUSE_TESTS: &str = "fuse.programs";
 pub(super) const NEON_TESTS: &str = "neon.programs";
 pub(super) const PROMISES: &str = "promises.programs";
 
-/// The workspace and the two packages outside of it.
+/// The workspace and the package outside of it.
 pub(super) fn format() -> Result<Done> {
-    for package in ["Cargo.toml", "fuzz/Cargo.toml", "python/Cargo.toml"] {
+    for package in ["Cargo.toml", "fuzz/Cargo.toml"] {
         line("cargo fmt --all --check --manifest-path")
             .arg(root().join(package))
             .run()?;

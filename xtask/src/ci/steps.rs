@@ -129,6 +129,12 @@ pub(super) const STEPS: &[Step] = &[
         || ran(daqmeter("twin validate --no-live").run()),
     ),
     step(
+        "twin: a model held to saved runs",
+        OneCpu,
+        &[PROGRAM],
+        || ran(checks::twin_replayed()),
+    ),
+    step(
         "what users install: package and wheel",
         OneCpu,
         &[PROGRAM, WHEEL],
@@ -203,7 +209,7 @@ pub(super) const STEPS: &[Step] = &[
         "twin: predictions beside what is measured",
         Alone,
         &[PROGRAM],
-        || ran(tried(checks::twin)),
+        checks::twin,
     ),
     step(
         "counters: a mesh on a page",
