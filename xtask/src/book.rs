@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use daqmeter_dist::venv;
-use shell::{Done, Line, line, ran, root, started, target, there, tried};
+use shell::{Done, Line, line, root, started, target, there};
 
 /// mdBook of this version; it is built once, unoptimised, into `target/tools` where it is not installed.
 const MDBOOK: &str = "0.5.4";
@@ -131,9 +131,4 @@ pub(crate) fn python_tests() -> Result<Done> {
         .arg(root().join("target/ci/notebook"))
         .run()?;
     Ok(Done::Ran)
-}
-
-/// The wheel's rate beside that of the tool's own loop.
-pub(crate) fn python_rate() -> Result<Done> {
-    ran(tried(|| python("python/tests/rate.py")))
 }

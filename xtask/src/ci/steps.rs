@@ -161,7 +161,7 @@ pub(super) const STEPS: &[Step] = &[
         &[PROGRAM],
         || ran(tried(checks::survey)),
     ),
-    step("Python: rate", Alone, &[WHEEL], book::python_rate),
+    step("Python: rate", Alone, &[WHEEL], checks::python_rate),
     // Has several tries.
     step(
         "other makers' Etherbone",
