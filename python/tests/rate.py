@@ -20,8 +20,8 @@ SAMPLES = 3_000_000
 ROUNDS = 15
 CALLS = 60
 HUGE_PAGE = 2 << 20
-MOST_OF_A_CALL = 0.1
-LEAST_RATE = 0.9
+MAX_CALL_SHARE = 0.1
+MIN_RATE = 0.9
 
 
 def aligned(count: int, kind: type[np.generic]) -> np.ndarray:
@@ -65,7 +65,7 @@ def main() -> int:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     codes = np.random.default_rng(1).integers(0, 65536, SAMPLES, dtype=np.uint16)
     convert = daqmeter.Scale(0.123, -45.6)
-    of_a_call, like_engine, own = [], [], []
+    call_shares, rates, numpy_rates = [], [], []
     before = engine_ns()
     for _ in range(ROUNDS):
         samples, out = aligned(SAMPLES, np.uint16), aligned(SAMPLES, np.float32)
@@ -75,19 +75,19 @@ def main() -> int:
         nothing = a_call_ns(convert, samples[:1], out[:1])
         after = engine_ns()
         engine = (before + after) / 2
-        like_engine.append(engine / by_python)
-        own.append(engine / by_numpy)
-        of_a_call.append(nothing / engine)
+        rates.append(engine / by_python)
+        numpy_rates.append(engine / by_numpy)
+        call_shares.append(nothing / engine)
         before = after
-    call, rate, numpys = (median_within(ratios) for ratios in (of_a_call, like_engine, own))
+    call, rate, numpys = (median_within(ratios) for ratios in (call_shares, rates, numpy_rates))
     print(f"conversion of {SAMPLES} samples through Python, pinned, {ROUNDS} rounds in turn with the engine, median (96.5 %):")
-    print(f"  a call of one sample over the engine's time    {call[0]:.4f} ({call[1]:.4f} to {call[2]:.4f}), at most {MOST_OF_A_CALL}")
-    print(f"  rate over the engine's, memory as the engine's {rate[0]:.3f} ({rate[1]:.3f} to {rate[2]:.3f}), at least {LEAST_RATE}")
+    print(f"  a call of one sample over the engine's time    {call[0]:.4f} ({call[1]:.4f} to {call[2]:.4f}), at most {MAX_CALL_SHARE}")
+    print(f"  rate over the engine's, memory as the engine's {rate[0]:.3f} ({rate[1]:.3f} to {rate[2]:.3f}), at least {MIN_RATE}")
     print(f"  rate over the engine's, arrays of numpy's own  {numpys[0]:.3f} ({numpys[1]:.3f} to {numpys[2]:.3f}), not judged")
-    if call[0] > MOST_OF_A_CALL or rate[2] < LEAST_RATE:
+    if call[0] > MAX_CALL_SHARE or rate[2] < MIN_RATE:
         print("missed")
         return 1
-    if rate[0] < LEAST_RATE:
+    if rate[0] < MIN_RATE:
         print("cannot tell: the rounds are too far apart")
         return 3
     print("kept")
