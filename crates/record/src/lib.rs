@@ -9,6 +9,7 @@
 //! when what passed beside a measurement makes it unsound ([`conditions`]).
 //! Begin with [`RunRecord`].
 
+pub mod border;
 pub mod conditions;
 mod few;
 pub mod file;
