@@ -3,6 +3,8 @@
 //! Counts, times and sizes from outside are added and multiplied. A number that no run can have reached is refused here, by the
 //! name of its field, so that no sum behind this border overflows.
 
+use std::borrow::Borrow;
+
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -15,6 +17,12 @@ pub fn from_peer<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     refuse_large(&value, &mut String::new())?;
     serde_json::from_value(value).map_err(|error| error.to_string())
+}
+
+/// Sum of whole numbers of a record; one that 64 bits cannot hold is the largest that they can.
+pub fn sum(values: impl IntoIterator<Item = impl Borrow<u64>>) -> u64 {
+    let add = |sum: u64, value: _| sum.saturating_add(*Borrow::<u64>::borrow(&value));
+    values.into_iter().fold(0, add)
 }
 
 /// Refuses the first whole number beyond [`MAX_WHOLE`], by the path of its field.

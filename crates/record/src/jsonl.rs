@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::older::as_today;
-use crate::{RunRecord, SCHEMA_VERSION, sanitise};
+use crate::{RunRecord, SCHEMA_VERSION, border, sanitise};
 use batches::{Parse, read_parts};
 use known::Known;
 
@@ -281,7 +281,53 @@ fn as_written(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
             });
         }
     }
-    serde_json::from_slice(bytes).map_err(malformed)
+    let record = serde_json::from_slice(bytes).map_err(malformed)?;
+    if has_long_number(bytes) {
+        let mut value: Value = serde_json::from_slice(bytes).map_err(malformed)?;
+        for free in FREE {
+            if let Some(value) = value.pointer_mut(free) {
+                *value = Value::Null;
+            }
+        }
+        border::refuse_large(&value, &mut String::new())
+            .map_err(|why| LineError::Malformed { line, why })?;
+    }
+    Ok(record)
+}
+
+/// Fields with whole numbers of any size: what was asked, the seed of an order, and CPU time, which a large host adds up over all of its
+/// CPUs. Sums of these saturate.
+const FREE: [&str; 4] = ["/workload", "/order/seed", "/host_cpu", "/process_cpu"];
+
+/// Whether a line has a whole number that may be beyond [`border::MAX_WHOLE`], which has 16 digits. Says yes of some lines without one.
+fn has_long_number(line: &[u8]) -> bool {
+    const DIGITS: usize = 16;
+    let mut from = 0;
+    // Every number that is long enough has a digit at one of these places.
+    while let Some(digit) = line.get(from + DIGITS - 1) {
+        if !digit.is_ascii_digit() {
+            from += DIGITS;
+            continue;
+        }
+        let begin = from + DIGITS - 1;
+        let is_digit = |at: &usize| line[*at].is_ascii_digit();
+        let first = (0..begin)
+            .rev()
+            .take_while(is_digit)
+            .last()
+            .unwrap_or(begin);
+        let end = (begin..line.len())
+            .take_while(is_digit)
+            .last()
+            .unwrap_or(begin)
+            + 1;
+        let is_fraction = first > 0 && line[first - 1] == b'.';
+        if end - first >= DIGITS && !is_fraction {
+            return true;
+        }
+        from = end;
+    }
+    false
 }
 
 /// [`parse_line`] of one line of many: what the lines before said as well is shared with them.
@@ -406,7 +452,7 @@ mod tests {
 
     #[test]
     fn records_are_read_for_people_without_what_acts_on_a_terminal() {
-        let plain = record(vec![1, 2, u64::MAX]);
+        let plain = record(vec![1, 2, border::MAX_WHOLE]);
         for hostile in [
             "\u{1b}[2J",
             "\n",
@@ -444,6 +490,43 @@ mod tests {
     fn the_lines_of_this_version_begin_as_the_quick_way_expects() {
         assert!(to_line(&record(vec![])).starts_with(PRESENT.as_bytes()));
         assert!(PRESENT.contains(&SCHEMA_VERSION.to_string()));
+    }
+
+    #[test]
+    fn a_number_that_no_run_reaches_is_refused_by_name_and_a_seed_is_not() {
+        for (text, is_long) in [
+            ("9007199254740992", true),
+            ("a:-9007199254740992,", true),
+            ("[123456789012345,1]", false),
+            ("0.9007199254740992", false),
+            ("1,0.12345678901234567,12345678901234567", true),
+            ("", false),
+        ] {
+            for shift in 0..20 {
+                let line = " ".repeat(shift) + text;
+                assert_eq!(has_long_number(line.as_bytes()), is_long, "{line}");
+            }
+        }
+        let with = |change: fn(&mut RunRecord)| {
+            let mut record = record(vec![1]);
+            change(&mut record);
+            read(&to_line(&record)[..]).unwrap()
+        };
+        let seed = with(|record| {
+            let seed = u64::MAX;
+            record.order = Some(crate::Order {
+                seed,
+                position: 0,
+                of: 1,
+            });
+            record.workload = Arc::new(Workload::new("null").with("address", seed));
+            record.host_cpu.idle_ns = seed;
+        });
+        assert_eq!((seed.records.len(), seed.errors.len()), (1, 0));
+        let lost = with(|record| record.lanes[0].stages[0].sample_ns.push(1 << 53));
+        let said = lost.errors[0].to_string();
+        let field = "lanes[0].stages[0].sample_ns[1] is 9007199254740992;";
+        assert!(said.contains(field), "{said}");
     }
 
     #[test]

@@ -37,25 +37,28 @@ impl Ledger {
 
     /// Books `count` losses for a reason.
     pub fn lose(&mut self, reason: &str, count: u64) {
-        *self.losses.get_or_insert(reason.into(), 0) += count;
+        let lost = self.losses.get_or_insert(reason.into(), 0);
+        *lost = lost.saturating_add(count);
     }
 
     /// Everything lost, over all reasons.
     pub fn lost(&self) -> u64 {
-        self.losses.values().sum()
+        self.losses
+            .values()
+            .fold(0, |sum, &lost| sum.saturating_add(lost))
     }
 
     /// Of which so many are what the source did not give: [`NOT_GIVEN`].
     pub fn not_given(&self) -> u64 {
         let known = NOT_GIVEN.iter().filter_map(|name| self.losses.get(*name));
-        known.sum()
+        known.fold(0, |sum, &lost| sum.saturating_add(lost))
     }
 
     /// Adds another account of the same unit, e.g. of another lane.
     pub fn add(&mut self, other: &Ledger) {
         debug_assert_eq!(self.unit, other.unit);
-        self.issued += other.issued;
-        self.delivered += other.delivered;
+        self.issued = self.issued.saturating_add(other.issued);
+        self.delivered = self.delivered.saturating_add(other.delivered);
         for (reason, &count) in &other.losses {
             self.lose(reason, count);
         }

@@ -1,5 +1,6 @@
 //! What the threads of a path did: where their time went, how full the queues between them were, how late blocks came.
 
+use crate::border::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -422,7 +423,7 @@ pub struct PathQueue {
 impl PathQueue {
     /// Mean number of blocks that were in it when the next was wanted; none where none was wanted.
     pub fn mean(&self) -> Option<f64> {
-        let looks: u64 = self.seen.iter().sum();
+        let looks = sum(&self.seen);
         let blocks = self.seen.iter().enumerate();
         let blocks: f64 = blocks.map(|(depth, &n)| depth as f64 * n as f64).sum();
         (looks > 0).then(|| blocks / looks as f64)
@@ -451,7 +452,7 @@ impl Tried {
 impl PathRun {
     /// The latency below which that share of the blocks stays, to the width of a bucket; none without blocks.
     pub fn latency_ns(&self, share: f64) -> Option<u64> {
-        let all: u64 = self.latency.iter().map(|bucket| bucket.count).sum();
+        let all = sum(self.latency.iter().map(|bucket| bucket.count));
         let mut seen = 0;
         let found = self.latency.iter().find(|bucket| {
             seen += bucket.count;

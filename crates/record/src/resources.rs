@@ -5,6 +5,7 @@
 //! its capacity this is the time per block below which the path cannot come. The resource with the largest such time is the
 //! bottleneck. Its *utilisation* in a run is that time over the time per block of the run.
 
+use crate::border::sum;
 use std::collections::BTreeMap;
 
 pub use crate::path::What;
@@ -96,14 +97,14 @@ pub fn all_resources(run: &PathRun) -> Vec<Resource> {
 fn threads(row: &[PathThread], blocks: f64) -> Resource {
     let first = &row[0];
     let worked_ns = |thread: &PathThread| match thread.end {
-        None => thread.busy_ns + thread.elsewhere_ns,
+        None => thread.busy_ns.saturating_add(thread.elsewhere_ns),
         Some(_) => thread.busy_ns,
     };
     let mut uses: BTreeMap<usize, f64> = BTreeMap::new();
     for thread in row {
         add_uses(&mut uses, thread, worked_ns(thread), blocks);
     }
-    let preempted_ns: u64 = row.iter().filter_map(|thread| thread.preempted_ns).sum();
+    let preempted_ns = sum(row.iter().filter_map(|thread| thread.preempted_ns));
     Resource {
         what: What::Threads {
             element: first.element,

@@ -467,7 +467,7 @@ pub struct CpuTime {
 impl CpuTime {
     /// User and system together.
     pub fn total_ns(self) -> u64 {
-        self.user_ns + self.system_ns
+        self.user_ns.saturating_add(self.system_ns)
     }
 }
 
@@ -560,7 +560,7 @@ pub struct Hotspot {
 /// Memory of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Memory {
-    /// Highest resident set so far (VmHWM).
+    /// Highest resident set so far (VmHWM); 0 if it could not be read.
     pub peak_rss_bytes: u64,
     /// Of which the raw samples of this point.
     pub sample_bytes: u64,

@@ -1,6 +1,7 @@
 //! Whole paths that were run, by what is said of them and as pictures: parts from source to sink, how far each is used, the rate that it allows, and how full the
 //! queues between them were.
 
+use daqmeter_record::border::sum;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -169,14 +170,10 @@ fn queue_behind(run: &PathRun, part: &str) -> Option<String> {
     };
     let queues: Vec<&PathQueue> = run.queues.iter().filter(of_part).collect();
     let room = queues.first()?.seen.len().saturating_sub(1);
-    let looks: u64 = queues.iter().flat_map(|queue| &queue.seen).sum();
+    let looks = sum(queues.iter().flat_map(|queue| &queue.seen));
     let share = |count: u64| significant(count as f64 / looks.max(1) as f64 * 100.0, 2);
-    let at = |of: fn(&[u64]) -> Option<&u64>| {
-        queues
-            .iter()
-            .filter_map(|queue| of(&queue.seen))
-            .sum::<u64>()
-    };
+    let at =
+        |of: fn(&[u64]) -> Option<&u64>| sum(queues.iter().filter_map(|queue| of(&queue.seen)));
     Some(format!(
         "queue of {}: empty {} %, full {} %",
         plural(room as u64, "block"),

@@ -1,6 +1,7 @@
 //! What is said of a whole path that was run: what it carries, what limits it and how that was found, how far each resource is used,
 //! what to change, and how much this host would carry. Begin with [`said`].
 
+use daqmeter_record::border::sum;
 use daqmeter_record::path::{
     Brings, LimitFound, PathGain, PathLimit, PathMemory, PathRun, PathUsed, Served,
 };
@@ -346,7 +347,7 @@ impl Found<'_> {
 /// What all CPUs that the process may use would carry by what a block needs of them, and what memory and links allow, in what the path
 /// serves where it says so.
 fn this_host(run: &PathRun) -> Option<String> {
-    let cpu_ns: u64 = run.threads.iter().map(|thread| thread.cpu_ns).sum();
+    let cpu_ns = sum(run.threads.iter().map(|thread| thread.cpu_ns));
     if run.cpus <= 0.0 || cpu_ns == 0 || run.payload_bytes == 0 {
         return None;
     }

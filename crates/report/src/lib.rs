@@ -15,6 +15,8 @@ pub mod answers;
 mod cards;
 mod chains;
 pub mod cmp;
+#[cfg(test)]
+mod damaged;
 mod dates;
 #[cfg(test)]
 mod examples;

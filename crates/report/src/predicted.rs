@@ -1,5 +1,6 @@
 //! Predictions of paths beside what was measured of the same path: each figure with its interval, and whether what was measured lies in it.
 
+use daqmeter_record::border::sum;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -225,7 +226,7 @@ fn cpu(part: &PartPrediction, runs: &[&PathRun]) -> Figure {
     let of = |run: &&PathRun| {
         let own = run.threads.iter().filter(|thread| thread.part == part.name);
         let own: Vec<&PathThread> = own.collect();
-        let cpu_ns: u64 = own.iter().map(|thread| thread.cpu_ns).sum();
+        let cpu_ns = sum(own.iter().map(|thread| thread.cpu_ns));
         let all_ns = run.wall_ns.max(1) as f64 * own.len() as f64;
         (!own.is_empty()).then(|| cpu_ns as f64 / all_ns * 100.0)
     };

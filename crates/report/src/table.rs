@@ -1,5 +1,6 @@
 //! Rows as text: aligned for people, Markdown for tickets.
 
+use daqmeter_record::border::sum;
 use std::collections::HashSet;
 use std::fmt::Write;
 
@@ -243,7 +244,10 @@ fn process(record: &RunRecord) -> Option<String> {
     Some(format!(
         "{cpu} over {}; peak memory {}, of which samples {}",
         show_ns(record.wall_ns as f64),
-        show_bytes(record.memory.peak_rss_bytes),
+        match record.memory.peak_rss_bytes {
+            0 => "unknown".to_owned(),
+            bytes => show_bytes(bytes),
+        },
         show_bytes(record.memory.sample_bytes)
     ))
 }
@@ -260,7 +264,7 @@ fn host_cpu(record: &RunRecord) -> Option<String> {
         ("iowait", cpu.iowait_ns),
         ("idle", cpu.idle_ns),
     ];
-    let total: u64 = kinds.iter().map(|(_, ns)| ns).sum();
+    let total = sum(kinds.iter().map(|(_, ns)| ns));
     if total == 0 {
         return None;
     }

@@ -111,7 +111,9 @@ fn point(record: &RunRecord, stage: &Stage, name: String) -> Point {
     let rate = rate::of(stage).map(|rate| rate.times(1e-6));
     let int = |name: &str, absent: u64| record.workload.int(name).unwrap_or(absent);
     Point {
-        order: int("function", 0).saturating_mul(1000) + int("dec_factor", 1).min(999),
+        order: int("function", 0)
+            .saturating_mul(1000)
+            .saturating_add(int("dec_factor", 1).min(999)),
         name,
         mb_per_s: rate.map(|rate| rate.per_s),
         band: rate.and_then(|rate| rate.interval),

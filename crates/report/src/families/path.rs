@@ -1,5 +1,6 @@
 //! Paths: the sustained rate, where the time of each thread went, how full the queues were, how late blocks came.
 
+use daqmeter_record::border::sum;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -236,7 +237,7 @@ fn latency(record: &RunRecord, run: &PathRun) -> String {
         false => "from the time at which the source began a block",
     };
     // Percentiles need values behind them.
-    let n: u64 = run.latency.iter().map(|bucket| bucket.count).sum();
+    let n = sum(run.latency.iter().map(|bucket| bucket.count));
     let p99 = match daqmeter_stats::supports(usize::try_from(n).unwrap_or(usize::MAX), 0.99) {
         true => format!(", p99 {}", ns(0.99)),
         false => String::new(),
@@ -312,7 +313,7 @@ fn cells(run: &PathRun, thread: &PathThread) -> Vec<String> {
 fn queues(run: &PathRun) -> String {
     let headings = ["queue", "room", "mean", "empty [%]", "full [%]"];
     let rows = run.queues.iter().map(|queue| {
-        let looks: u64 = queue.seen.iter().sum();
+        let looks = sum(&queue.seen);
         let share = |count: Option<&u64>| match (count, looks) {
             (Some(&count), 1..) => significant(count as f64 / looks as f64 * 100.0, 3),
             _ => "-".to_owned(),
@@ -331,12 +332,12 @@ fn queues(run: &PathRun) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use daqmeter_record::path::{Bucket, PathQueue};
 
     use super::*;
 
-    fn record() -> RunRecord {
+    pub(crate) fn record() -> RunRecord {
         let thread = |element, name: &str, busy_ns, input_ns, output_ns| PathThread {
             name: name.to_owned(),
             part: name.to_owned(),

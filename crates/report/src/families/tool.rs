@@ -1,6 +1,7 @@
 //! The tool itself: what its loop costs, and how far numbers of this host can be trusted.
 
 use daqmeter_record::RunRecord;
+use daqmeter_record::border::sum;
 use daqmeter_record::units::significant;
 
 use crate::family::{Advice, Answer, Family, Measured, Work};
@@ -58,9 +59,10 @@ fn trust(measured: &Measured<'_>) -> Option<Answer> {
 
 /// Time that the hypervisor gave to others.
 fn stolen(records: &[RunRecord]) -> Option<Advice> {
-    let sum = |of: fn(&RunRecord) -> u64| records.iter().map(of).sum::<u64>() as f64;
-    let steal = sum(|record| record.host_cpu.steal_ns);
-    let busy = steal + sum(|record| record.host_cpu.user_ns + record.host_cpu.system_ns);
+    let all = |of: fn(&RunRecord) -> u64| sum(records.iter().map(of)) as f64;
+    let steal = all(|record| record.host_cpu.steal_ns);
+    let busy =
+        steal + all(|record| record.host_cpu.user_ns) + all(|record| record.host_cpu.system_ns);
     (steal > 0.01 * busy).then(|| {
         let evidence = format!(
             "{:.1} % of the busy time was stolen by the hypervisor",

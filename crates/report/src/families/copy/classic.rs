@@ -4,6 +4,7 @@
 //! `..._synth.dat` with bytes, fastest, slowest, mean, variance, median. Bandwidth (3.4.1): `measures_{from,to,from_to}.dat`.
 //! Pollution (3.5.1): `measure_X.dat`, `synthesis_<x>.dat`. Fields are separated by tabs; clocks are CLOCK_MONOTONIC.
 
+use daqmeter_record::border::sum;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -139,14 +140,14 @@ pub fn bandwidth(records: &[RunRecord]) -> Files {
             .collect();
         for (lane, stage) in copied(record).enumerate() {
             let (before, after) = (
-                record.origin_ns + stage.start_ns,
-                record.origin_ns + stage.end_ns,
+                record.origin_ns.saturating_add(stage.start_ns),
+                record.origin_ns.saturating_add(stage.end_ns),
             );
             let block_bytes = int(record, "block_bytes").max(1);
             let copies = stage.sample_ns.len() as u64
                 * stage.ops_per_sample
                 * (stage.bytes_per_op / block_bytes);
-            let spent_ns: u64 = stage.sample_ns.iter().sum();
+            let spent_ns = sum(&stage.sample_ns);
             let _ = write!(
                 file,
                 "{lane}\t{block_bytes}\t{copies}\t{before}\t{after}\t{spent_ns}\t{:.6}",

@@ -82,7 +82,9 @@ fn table(record: &RunRecord) -> String {
                 .iter()
                 .filter(|stage| stage.name != WAIT_STAGE && !stage.sample_ns.is_empty())
                 .map(|stage| {
-                    let reads = stage.ops_per_sample * stage.sample_ns.len() as u64;
+                    let reads = stage
+                        .ops_per_sample
+                        .saturating_mul(stage.sample_ns.len() as u64);
                     ClassicRow {
                         stage: stage.name.to_string(),
                         device: lane.device.to_string(),

@@ -1,5 +1,6 @@
 //! What a chain's numbers stand beside: the processes that ran, the load and the mitigations of the host, each channel's ring.
 
+use daqmeter_record::border::sum;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -26,7 +27,12 @@ fn load(record: &RunRecord) -> String {
     let host = &record.host_cpu;
     let wall_ns = record.wall_ns.max(1) as f64;
     let cpus = |ns: u64| ns as f64 / wall_ns;
-    let busy = cpus(host.user_ns + host.system_ns + host.irq_ns + host.softirq_ns);
+    let busy = cpus(sum([
+        host.user_ns,
+        host.system_ns,
+        host.irq_ns,
+        host.softirq_ns,
+    ]));
     let own = cpus(record.process_cpu.total_ns());
     format!(
         " host: {} of {} CPUs busy, {} of them by this program; stolen {} %; {}\n",
