@@ -73,15 +73,16 @@ fn until_quiet(
     Waited::Busy(share)
 }
 
-/// Share of all CPUs that other programs and the hypervisor take, over one look.
+/// Share of all CPUs that other programs and the hypervisor take, over one look; 0 where the kernel does not tell it, since waiting
+/// would tell no more.
 fn foreign_share() -> f64 {
     let before = (cpu_time::of_host("/".as_ref()), cpu_time::of_process());
     std::thread::sleep(LOOK);
-    let host = cpu_time::of_host("/".as_ref()).since(before.0);
+    let host = before.0.zip(cpu_time::of_host("/".as_ref()));
     let (own, own_before) = (cpu_time::of_process(), before.1);
     let own_ns =
         (own.user_ns + own.system_ns).saturating_sub(own_before.user_ns + own_before.system_ns);
-    share(host, own_ns)
+    host.map_or(0.0, |(before, now)| share(now.since(before), own_ns))
 }
 
 fn share(host: cpu_time::HostTimes, own_ns: u64) -> f64 {

@@ -107,7 +107,7 @@ fn work(stop: &AtomicBool, rounds: &AtomicU64) {
     let Ok(mut buffer) = Buffer::new(2 * ROUND_BYTES, Pages::Base) else {
         return;
     };
-    let mut number = cpu_time::peak_rss_bytes() | 1;
+    let mut number = cpu_time::peak_rss_bytes().unwrap_or(0) | 1;
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..ROUND_STEPS {
             // Marsaglia's xorshift: a dependent chain that the compiler cannot shorten.

@@ -58,7 +58,7 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
         .map(|stage| stage.sample_ns.len())
         .sum();
     record.memory = Memory {
-        peak_rss_bytes: cpu_time::peak_rss_bytes(),
+        peak_rss_bytes: cpu_time::peak_rss_bytes().unwrap_or(0),
         sample_bytes: samples as u64 * 8,
     };
     record
@@ -74,7 +74,7 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
 
 /// The same for what has no lanes: memory, warnings, verdict.
 pub(crate) fn conclude_watched(record: &mut RunRecord, faults: Vec<String>) {
-    record.memory.peak_rss_bytes = cpu_time::peak_rss_bytes();
+    record.memory.peak_rss_bytes = cpu_time::peak_rss_bytes().unwrap_or(0);
     record.warnings.extend(build_warning(record));
     record.outcome = judge(record, faults);
 }

@@ -9,7 +9,8 @@ use crate::processes::Processes;
 
 /// The accounts of host and process before a measurement.
 pub(crate) struct Conditions {
-    host: cpu_time::HostTimes,
+    /// Absent where the kernel does not tell it.
+    host: Option<cpu_time::HostTimes>,
     by_cpu: BTreeMap<u32, cpu_time::OneCpu>,
     process: cpu_time::Usage,
     threads: BTreeMap<String, u64>,
@@ -35,7 +36,10 @@ impl Conditions {
             user_ns: process.user_ns.saturating_sub(self.process.user_ns),
             system_ns: process.system_ns.saturating_sub(self.process.system_ns),
         };
-        record.host_cpu = host_cpu(cpu_time::of_host("/".as_ref()).since(self.host));
+        let host = self.host.zip(cpu_time::of_host("/".as_ref()));
+        record.host_cpu = host.map_or(HostCpu::default(), |(before, now)| {
+            host_cpu(now.since(before))
+        });
         let now = cpu_time::by_cpu("/".as_ref());
         let of_each = |of: fn(&cpu_time::OneCpu) -> u64| {
             let used_ns = since(&each(&self.by_cpu, of), each(&now, of));
@@ -80,8 +84,12 @@ fn each(
         .collect()
 }
 
-/// What was added to each of the times, where anything was.
+/// What was added to each of the times, where anything was. Nothing if the times before could not be read: what passed since the
+/// host was started is not what passed since then.
 fn since<K: Ord>(before: &BTreeMap<K, u64>, now: BTreeMap<K, u64>) -> BTreeMap<K, u64> {
+    if before.is_empty() {
+        return BTreeMap::new();
+    }
     let added = |(key, now): (K, u64)| {
         let ns = now.saturating_sub(before.get(&key).copied().unwrap_or(0));
         (key, ns)
@@ -90,4 +98,20 @@ fn since<K: Ord>(before: &BTreeMap<K, u64>, now: BTreeMap<K, u64>) -> BTreeMap<K
         .map(added)
         .filter(|(_, ns)| *ns > 0)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_before_adds_nothing_and_what_begins_later_counts() {
+        let times = |times: &[(u32, u64)]| times.iter().copied().collect::<BTreeMap<_, _>>();
+        let now = || times(&[(0, 900), (1, 7), (2, 5)]);
+        assert_eq!(since(&times(&[]), now()), times(&[]));
+        assert_eq!(
+            since(&times(&[(0, 890), (2, 5)]), now()),
+            times(&[(0, 10), (1, 7)])
+        );
+    }
 }

@@ -32,7 +32,11 @@ impl Processes {
     /// What each used since then, the busiest first. `threads` are ours, by name and number: what each used since then, and since it
     /// was started.
     pub(crate) fn used(&self, threads: &BTreeMap<String, (u64, u64)>) -> Vec<ProcessUse> {
-        let now = all(&self.files);
+        let now = match self.before.is_empty() {
+            // What each used since it was started is not what it used since then.
+            true => BTreeMap::new(),
+            false => all(&self.files),
+        };
         let name = now.get(&self.own).map(|own| own.name.clone());
         let row = |(pid, process): (&u32, &Process)| {
             let row = ProcessUse {

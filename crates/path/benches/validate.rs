@@ -351,13 +351,14 @@ impl Others {
     fn begin() -> Others {
         Others {
             begin: std::time::Instant::now(),
-            host: of_host(FilePath::new("/")),
+            host: of_host(FilePath::new("/")).expect("a host has /proc/stat"),
             own: of_process(),
         }
     }
 
     fn cpus(&self) -> f64 {
-        let host = of_host(FilePath::new("/")).since(self.host);
+        let host = of_host(FilePath::new("/")).expect("a host has /proc/stat");
+        let host = host.since(self.host);
         let own = of_process();
         let own_ns = own.user_ns + own.system_ns - self.own.user_ns - self.own.system_ns;
         let all_ns = host.user_ns + host.system_ns + host.steal_ns;

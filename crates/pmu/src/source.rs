@@ -65,7 +65,10 @@ impl Opener for Kernel {
         if let [Event { sources, .. }] = group
             && let [Source::System(counter)] = sources.as_slice()
         {
-            let first = counter.value().unwrap_or(0);
+            // Without a first value the count would be that since the host was started.
+            let first = counter
+                .value()
+                .ok_or_else(|| self.explain(group, 0, ENOENT, "cannot be read"))?;
             return Ok(Box::new(Alone {
                 counter: counter.clone(),
                 first,

@@ -140,10 +140,10 @@ impl HostTimes {
     }
 }
 
-/// CPU times of the whole host below `root` (`/` outside tests). Zero where there is no `/proc/stat`.
-pub fn of_host(root: &Path) -> HostTimes {
-    let text = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
-    parse_host(&text, ticks_per_second()).unwrap_or_default()
+/// CPU times of the whole host below `root` (`/` outside tests); none if they cannot be read.
+pub fn of_host(root: &Path) -> Option<HostTimes> {
+    let text = fs::read_to_string(root.join("proc/stat")).ok()?;
+    parse_host(&text, ticks_per_second())
 }
 
 /// One CPU's part of the host's times, in nanoseconds.
@@ -155,7 +155,7 @@ pub struct OneCpu {
     pub steal_ns: u64,
 }
 
-/// Times of each CPU so far, below `root` (`/` outside tests).
+/// Times of each CPU so far, below `root` (`/` outside tests); empty if they cannot be read.
 pub fn by_cpu(root: &Path) -> BTreeMap<u32, OneCpu> {
     let text = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
     parse_by_cpu(&text, ticks_per_second())
@@ -240,9 +240,9 @@ pub fn of_own_threads() -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Highest resident set of this process so far, in bytes (VmHWM).
-pub fn peak_rss_bytes() -> u64 {
-    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+/// Highest resident set of this process so far, in bytes (VmHWM); none if it cannot be read.
+pub fn peak_rss_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
     let kib = text.lines().find_map(|line| {
         line.strip_prefix("VmHWM:")?
             .split_whitespace()
@@ -250,7 +250,7 @@ pub fn peak_rss_bytes() -> u64 {
             .parse::<u64>()
             .ok()
     });
-    kib.unwrap_or(0) * 1024
+    kib.map(|kib| kib.saturating_mul(1024))
 }
 
 #[cfg(test)]
@@ -342,6 +342,6 @@ mod tests {
         }
         assert!(of_process().user_ns + of_process().system_ns > 0);
         assert!(of_own_threads().values().any(|&ns| ns > 0));
-        assert!(peak_rss_bytes() > 0);
+        assert!(peak_rss_bytes().unwrap() > 0);
     }
 }
