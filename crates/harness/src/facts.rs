@@ -172,6 +172,7 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
         .field("proc/meminfo", "MemTotal")
         .and_then(|v| v.split(' ').next()?.parse::<u64>().ok());
     Host {
+        name: files.text("proc/sys/kernel/hostname").unwrap_or_default(),
         cpu_model: cpu_model(files),
         architecture: std::env::consts::ARCH.to_owned(),
         isa,

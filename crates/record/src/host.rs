@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 /// What a reader must know of the machine to compare two records. A fact that the kernel does not tell is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Host {
+    /// Node name of the kernel, or what the user calls the host (`--label`); empty in older records.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
     /// CPU model as the kernel names it; on AArch64 implementer, part and revision of the Main ID Register.
     pub cpu_model: String,
     /// Target architecture, e.g. `x86_64`.
@@ -65,6 +68,15 @@ impl Host {
     /// Whether its facts were read. Of a host whose results came as another program's files only a name is known.
     pub fn is_known(&self) -> bool {
         self.logical_cpus > 0
+    }
+
+    /// Name, or the CPUs where it has none: for figures that show several hosts.
+    pub fn label(&self) -> String {
+        match (self.name.as_str(), self.is_known()) {
+            ("", true) => format!("{}, {} CPUs", self.cpu_model, self.logical_cpus),
+            ("", false) => self.cpu_model.clone(),
+            (name, _) => name.to_owned(),
+        }
     }
 
     /// Size in bytes of the largest last-level cache; zero when unknown.

@@ -8,15 +8,22 @@ use crate::aligned::wrapped;
 use crate::families::FAMILIES;
 pub use crate::family::Answer;
 use crate::family::Measured;
-use crate::{chains, rate, stages};
+use crate::{chains, rate, several, stages};
 
-/// Every answer that the records support. What failed, and what is above its limit, supports none.
+/// Every answer that the records of each host support. What failed, and what is above its limit, supports none.
 pub fn answers(all: &[RunRecord]) -> Vec<Answer> {
-    answers_of(&rate::usable(all), all)
+    several::each(all, |host, all| {
+        let mut answers = answers_of(&rate::usable(all), all);
+        if let Some(host) = host {
+            let named = |answer: &mut Answer| answer.answer.insert_str(0, &format!("{host}: "));
+            answers.iter_mut().for_each(named);
+        }
+        answers
+    })
 }
 
-/// The same where it is known which of them are usable.
-pub(crate) fn answers_of(usable: &[RunRecord], all: &[RunRecord]) -> Vec<Answer> {
+/// Answers of one host.
+fn answers_of(usable: &[RunRecord], all: &[RunRecord]) -> Vec<Answer> {
     let measured = Measured { usable, all };
     let of_families = FAMILIES.iter().flat_map(|family| family.answers);
     let conditions = Conditions::of(all);

@@ -40,7 +40,14 @@ fn host(record: &RunRecord) -> Cell {
     }
     let cpus = plural(u64::from(host.logical_cpus), "CPU");
     let kernel = host.kernel.split(' ').next().unwrap_or_default();
-    Cell::from(&*format!("{}, {cpus}, kernel {kernel}", host.cpu_model))
+    let name = match host.name.as_str() {
+        "" => String::new(),
+        name => format!("{name}: "),
+    };
+    Cell::from(&*format!(
+        "{name}{}, {cpus}, kernel {kernel}",
+        host.cpu_model
+    ))
 }
 
 /// One row for each stage of each lane; a record without lanes (waived, failed) is a row with its reason.

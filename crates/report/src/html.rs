@@ -10,7 +10,7 @@ use minijinja::{AutoEscape, Environment, context, escape_formatter};
 use serde::Serialize;
 
 use crate::advice::advice_of;
-use crate::answers::{Answer, answers_of};
+use crate::answers::{Answer, answers};
 use crate::cards::{HostView, hosts};
 use crate::chains::{Chain, chains};
 use crate::dates;
@@ -23,6 +23,7 @@ use crate::parts::Parts;
 use crate::predicted::{self, predictions};
 use crate::rate::{self, Doubt, shown_interval, warnings};
 use crate::rows::rows;
+use crate::several;
 use crate::stages;
 use crate::studies::Shown;
 use crate::validation::Part;
@@ -232,7 +233,7 @@ impl<'a> Texts<'a> {
         Texts {
             commands: commands(records),
             unsound: conditions.line().filter(|_| conditions.are_unsound()),
-            answers: answers_of(usable, records),
+            answers: answers(records),
             chains: chains(records),
             predictions: predictions(records),
             stages,
@@ -326,7 +327,7 @@ fn body(
     let mut environment = environment();
     environment.add_template("parts.html", PARTS)?;
     Ok(environment.get_template("parts.html")?.render(context! {
-        host => first.map(|record| record.host.cpu_model.clone()),
+        host => title(records),
         time => first.map(|record| record.time_utc.clone()),
         tool => first.map(|record| format!("{} {} ({}, {})", record.tool.name, record.tool.version, record.tool.git_revision, record.tool.profile)),
         commands => serde(&&commands[..commands.len().min(MAX_COMMANDS)]),
@@ -352,6 +353,30 @@ fn body(
         ledgers => texts.ledgers,
         records => records.len(),
     })?)
+}
+
+/// Whose records are on the page: the CPU of one host, the names of several.
+fn title(records: &[RunRecord]) -> Option<String> {
+    /// More would fill the screen.
+    const MAX_NAMES: usize = 4;
+    let hosts = several::hosts(records);
+    match hosts.as_slice() {
+        [] => None,
+        [_] => {
+            let host = &records.first()?.host;
+            let name = match host.name.as_str() {
+                "" => String::new(),
+                name => format!("{name}: "),
+            };
+            Some(name + &host.cpu_model)
+        }
+        many if many.len() > MAX_NAMES => Some(format!(
+            "{} and {} other hosts",
+            many[..MAX_NAMES].join(", "),
+            many.len() - MAX_NAMES
+        )),
+        [most @ .., last] => Some(format!("{} and {last}", most.join(", "))),
+    }
 }
 
 /// Text on the page is escaped as HTML, and what would turn its direction is shown.

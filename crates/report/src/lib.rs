@@ -39,6 +39,7 @@ mod predicted;
 pub mod rate;
 pub mod rows;
 mod samples;
+mod several;
 mod stages;
 pub mod studies;
 mod svg;

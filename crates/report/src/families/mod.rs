@@ -13,11 +13,14 @@ pub mod path;
 pub mod pmu;
 pub(crate) mod tool;
 
+use std::collections::BTreeSet;
+
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Level;
 
 use crate::family::{Family, Work};
 use crate::figures::Figure;
+use crate::several;
 
 /// All families, in the order of the page.
 pub(crate) const FAMILIES: &[Family] = &[
@@ -41,11 +44,20 @@ pub(crate) fn of_engine(engine: &str) -> Option<(&'static Family, Work)> {
     })
 }
 
-/// Every figure that the records can fill. Records that failed are not drawn.
+/// Every figure that the records can fill, of each host. Records that failed are not drawn.
 pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
-    let records = &*crate::rate::done(records);
-    let makers = FAMILIES.iter().flat_map(|family| family.figures);
-    makers.filter_map(|figure| figure(records)).collect()
+    let mut taken = BTreeSet::new();
+    several::each(&crate::rate::done(records), |host, records| {
+        let makers = FAMILIES.iter().flat_map(|family| family.figures);
+        let mut figures: Vec<Figure> = makers.filter_map(|figure| figure(records)).collect();
+        for figure in &mut figures {
+            if let Some(host) = host {
+                figure.title.push_str(&format!(": {host}"));
+                figure.id = several::anchor(figure.id, &mut taken);
+            }
+        }
+        figures
+    })
 }
 
 /// What is compared between runs of a stage: what data takes on its way (all its time: the mean), or what an operation takes (the
