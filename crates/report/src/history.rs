@@ -10,7 +10,7 @@ use daqmeter_stats::{Change, Level, Occasion, explained, median, row, sorted};
 use serde::Serialize;
 
 use crate::aligned::numbers_from;
-use crate::cmp::Confirmation;
+use crate::cmp::{Again, Confirmation, Gate};
 use crate::dates::seconds;
 use crate::families::level_name;
 use crate::figures::{Axis, Curve, Figure, Texts, lines};
@@ -116,6 +116,46 @@ impl Trend {
     /// Whether a record is of the trend's host.
     pub fn is_of(&self, record: &RunRecord) -> bool {
         host_of(record) == self.host
+    }
+
+    /// Time of its level of today over that of its fastest level before, by its steps.
+    fn slowdown(&self) -> f64 {
+        let since = self.steps.iter().rev().scan(1.0, |since, step| {
+            *since *= step.ratio;
+            Some(*since)
+        });
+        since.fold(1.0, f64::max)
+    }
+
+    /// Time of its newest run over the median of those before.
+    fn newest(&self) -> f64 {
+        let times: Vec<f64> = self.runs.iter().map(|run| run.time_ns).collect();
+        times
+            .split_last()
+            .map_or(1.0, |(newest, before)| newest / median(before))
+    }
+
+    /// Whether measuring it again said that nothing became slower.
+    fn is_refuted(&self) -> bool {
+        let again = self.confirmation.as_ref().map(|again| again.verdict);
+        matches!(again, Some(Again::Same | Again::Faster))
+    }
+}
+
+/// What a gate at that fraction says: failed where a step made a point slower by as much and none made up for it; no power where the
+/// newest run of a point is slower by as much, and is neither a sure step nor refuted.
+pub fn gate(trends: &[Trend], by: f64) -> Gate {
+    let in_doubt = || trends.iter().filter(|trend| !trend.is_refuted());
+    let is_slower = |trend: &Trend| trend.slowdown() >= 1.0 + by;
+    if in_doubt().any(is_slower) {
+        return Gate::Failed;
+    }
+    match in_doubt()
+        .filter(|trend| trend.newest() >= 1.0 + by)
+        .count()
+    {
+        0 => Gate::Passed,
+        points => Gate::NoPower(points),
     }
 }
 
@@ -581,6 +621,27 @@ mod tests {
         let is_drift = |trend: &Trend| trend.drifts && trend.steps.is_empty();
         assert!(drift.iter().all(is_drift), "{}", text(&drift));
         assert!(text(&drift).contains("drift"));
+    }
+
+    #[test]
+    fn a_gate_fails_at_a_step_that_nothing_made_up_for_and_cannot_tell_of_a_single_run() {
+        let of = |time: fn(usize) -> f64| gate(&trends(&forty_runs(time), 0.02), 0.05);
+        assert_eq!(of(|_| 1.0), Gate::Passed);
+        assert_eq!(of(|at| if at < 20 { 1.0 } else { 1.2 }), Gate::Failed);
+        assert_eq!(of(|at| if at < 20 { 1.2 } else { 1.0 }), Gate::Passed);
+        let mended = |at| if (13..26).contains(&at) { 1.2 } else { 1.0 };
+        assert_eq!(of(mended), Gate::Passed);
+        // What became faster long ago does not pay for what becomes slower now.
+        let later = |at| [1.0, 0.5, 0.6][at / 14];
+        assert_eq!(of(later), Gate::Failed);
+        assert_eq!(of(|at| if at < 39 { 1.0 } else { 1.2 }), Gate::NoPower(4));
+        assert_eq!(
+            gate(
+                &trends(&forty_runs(|at| if at < 20 { 1.0 } else { 1.2 }), 0.02),
+                0.5
+            ),
+            Gate::Passed
+        );
     }
 
     /// Repetitions are of one invocation, wherever they stand in the files.
