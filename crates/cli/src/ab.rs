@@ -5,16 +5,15 @@ mod pairs;
 mod shown;
 
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use daqmeter_campaign::ab::{PATIENCE, Question, Restored, ask, serve};
 use daqmeter_harness::StopFlag;
-use daqmeter_record::jsonl;
 
 use crate::interrupt;
+use crate::lines::Lines;
+use crate::named::Appended;
 use crate::output::{CANNOT_TELL, FAILED, Failure, emit, tell};
 use crate::runner::{context, progress_bar};
 
@@ -38,7 +37,7 @@ pub(crate) fn side() -> Result<ExitCode, Failure> {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     check(arguments)?;
     let pairs = pairs(arguments)?;
-    let mut record = Record::open(arguments.record.as_deref())?;
+    let mut record = Record::open(arguments.record.as_ref())?;
     let restored = pairs
         .iter()
         .find_map(|pair| pair.switch.as_ref())
@@ -60,6 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         emit(&text(&compared, arguments.ignore, arguments.error))?;
     }
     refuse_refused(&compared)?;
+    record.finish()?;
     Ok(interrupt::exit_code(exit_code(&compared)))
 }
 
@@ -138,27 +138,31 @@ fn one(arguments: &Arguments, pair: &Pair, of: usize, stop: &StopFlag) -> Compar
 }
 
 /// Where lines are kept.
-struct Record(Option<(PathBuf, File)>);
+struct Record {
+    file: Option<Lines>,
+    written: Vec<u8>,
+}
 
 impl Record {
-    fn open(path: Option<&Path>) -> Result<Record, Failure> {
-        let wrong = |path: &Path, error| {
-            Failure::refused(format!("cannot write {}: {error}", path.display()))
-        };
-        let open = |path: &Path| {
-            let file = jsonl::append_to(path).map_err(|error| wrong(path, error))?;
-            Ok::<_, Failure>((path.to_owned(), file))
-        };
-        Ok(Record(path.map(open).transpose()?))
+    fn open(path: Option<&Appended>) -> Result<Record, Failure> {
+        Ok(Record {
+            file: path.map(Lines::open).transpose()?,
+            written: Vec::new(),
+        })
     }
 
     fn keep(&mut self, line: &str) -> Result<(), Failure> {
-        let Some((path, file)) = &mut self.0 else {
-            return Ok(());
-        };
-        let written = file.write_all(line.as_bytes()).and_then(|()| file.flush());
-        written
-            .map_err(|error| Failure::refused(format!("cannot write {}: {error}", path.display())))
+        if let Some(file) = &mut self.file {
+            file.write(line.as_bytes(), || self.written.clone())?;
+            self.written.extend(line.as_bytes());
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), Failure> {
+        let written = &self.written;
+        let file = self.file.as_mut();
+        file.map_or(Ok(()), |file| file.finish(|| written.clone()))
     }
 }
 

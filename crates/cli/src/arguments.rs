@@ -1,6 +1,5 @@
 //! Values with units, as clap reads them.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use daqmeter_record::units;
@@ -44,18 +43,6 @@ pub(crate) fn per_cent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A file that is written. Standard output is for what people read, and for records with --json.
-pub(crate) fn written_file(text: &str) -> Result<PathBuf, String> {
-    match text {
-        "" => Err("a file is wanted".to_owned()),
-        "-" => Err(
-            "standard output is taken: name a file (records go to standard output with --json, a page with daqmeter report -o -)"
-                .to_owned(),
-        ),
-        name => Ok(PathBuf::from(name)),
-    }
-}
-
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     units::parse_rate_hz(text).map_err(|error| error.to_string())
 }
@@ -76,13 +63,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_is_some_time_and_a_file_is_not_standard_output() {
+    fn a_budget_is_some_time() {
         assert_eq!(budget("1m30"), Ok(Duration::from_secs(90)));
         assert_eq!(budget("60"), Ok(Duration::from_secs(60)));
         assert!(budget("0s").unwrap_err().contains("20s"));
-        assert_eq!(written_file("./-"), Ok(PathBuf::from("./-")));
-        assert!(written_file("-").unwrap_err().contains("--json"));
-        assert!(written_file("").is_err());
     }
 
     #[test]

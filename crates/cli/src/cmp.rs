@@ -14,7 +14,7 @@ use daqmeter_stats::Asked;
 use crate::arguments::per_cent;
 use crate::files::read_all;
 use crate::interrupt;
-use crate::output::{CANNOT_TELL, FAILED, Failure, emit, read_records, tell};
+use crate::output::{CANNOT_TELL, FAILED, Failure, emit, tell};
 use confirm::{Confirm, confirm};
 use fresh::Records;
 
@@ -29,11 +29,11 @@ use fresh::Records;
     after_long_help = "Example:\n\n  $ for i in 1 2 3 4 5 6 7 8 9 10; do\n  >   ./old run quick --pin 1 --records before.jsonl; ./new run quick --pin 1 --records after.jsonl; done\n  $ daqmeter cmp before.jsonl after.jsonl --fail-on 5%\n  $ daqmeter cmp before.jsonl after.jsonl --history bench/record    one run each, and what is known of the host\n  $ daqmeter cmp before.jsonl after.jsonl --confirm --old ./old --new ./new    what differs is measured again, both in turns\n  $ daqmeter cmp all.jsonl@1a2b3c4 all.jsonl@5d6e7f8      two revisions in one file; the others are history\n\nExit codes: 0 every point is the same; 1 something differs, or a point that was verified in A failed in B; 2 could not compare;\n3 cannot tell. With --fail-on: 0 no point is slower by that much; 1 one is; 3 it could have been missed."
 )]
 pub(crate) struct Arguments {
-    /// Records to compare with; FILE@TEXT takes those whose run, revision, time or CPU has TEXT in it
-    #[arg(value_name = "A.jsonl")]
+    /// Records to compare with, a file or a folder; A@TEXT takes those whose run, revision, time or CPU has TEXT in it
+    #[arg(value_name = "A")]
     a: PathBuf,
     /// Records to judge
-    #[arg(value_name = "B.jsonl")]
+    #[arg(value_name = "B")]
     b: PathBuf,
     /// Other runs of this host, files or folders: they tell how much runs differ
     #[arg(long, value_name = "PATH")]
@@ -137,7 +137,7 @@ fn selected(
         Some((file, wanted)) if !path.exists() => (PathBuf::from(file), Some(wanted)),
         _ => (path.to_owned(), None),
     };
-    let records = read_records(std::slice::from_ref(&file))?;
+    let records = read_all(std::slice::from_ref(&file))?;
     let matches = |record: &RunRecord| {
         let fields = [
             &*record.run_id,

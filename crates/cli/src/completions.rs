@@ -1,4 +1,4 @@
-//! `daqmeter completions` and `daqmeter man`: what a shell and a reader of manuals need, made from the command line's own declaration.
+//! `daqmeter completions`, `daqmeter man` and `daqmeter help`: what a shell and a reader of manuals need, made from the command line's own declaration.
 //!
 //! Names that ship with the program (plans, scenarios, studies, what `list` lists) are not values of an option but words that may also
 //! be files: here each is said once, for all shells.
@@ -138,17 +138,26 @@ fn fish(places: &[Words]) -> String {
 }
 
 /// Prints the manual page of the command, or of the verb at the end of these.
-pub(crate) fn man(verbs: &[String], mut command: Command) -> Result<ExitCode, Failure> {
+pub(crate) fn man(verbs: &[String], command: Command) -> Result<ExitCode, Failure> {
+    emit(&page(named(verbs, command)?)?)
+}
+
+/// Prints the help of the command, or of the verb at the end of these, as --help does.
+pub(crate) fn help(verbs: &[String], command: Command) -> Result<ExitCode, Failure> {
+    emit(&named(verbs, command)?.render_long_help().to_string())
+}
+
+/// The verb at the end of these.
+fn named(verbs: &[String], mut command: Command) -> Result<Command, Failure> {
     // Gives every verb its whole name: `daqmeter readout run`.
     command.build();
     let verbs: Vec<&str> = verbs.iter().map(String::as_str).collect();
-    let found = at(&command, &verbs).ok_or_else(|| {
+    at(&command, &verbs).cloned().ok_or_else(|| {
         Failure::refused(format!(
             "there is no verb `{}`; see daqmeter -h",
             verbs.join(" ")
         ))
-    })?;
-    emit(&page(found.clone())?)
+    })
 }
 
 fn page(command: Command) -> Result<String, Failure> {

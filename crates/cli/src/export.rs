@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -11,6 +11,7 @@ use daqmeter_record::units::plural;
 use daqmeter_report::export::{Frame, ParquetError, SampleParts, counters, series, summary};
 
 use crate::files::{read_all, read_all_parts, shown};
+use crate::named::Replaced;
 use crate::output::{Failure, emit, tell, write_with};
 
 /// Write records as a table that DuckDB, pandas, Polars and spreadsheets read.
@@ -30,7 +31,7 @@ pub(crate) struct Arguments {
     what: Rows,
     /// Where to, by its ending: .parquet or .csv; - and without it: CSV to standard output
     #[arg(short, long, value_name = "FILE", value_parser = table_file)]
-    output: Option<PathBuf>,
+    output: Option<Replaced>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -46,8 +47,8 @@ enum Rows {
 }
 
 /// A file whose ending names a format that is written here.
-fn table_file(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
+fn table_file(text: &str) -> Result<Replaced, String> {
+    let path = Replaced::or_stdout(text)?;
     let ending = path.extension().and_then(|ending| ending.to_str());
     match ending {
         _ if text == "-" => Ok(path),
@@ -63,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     // Samples are many: they are laid out while records are read, and written in a thread of their own.
     let (frames, written) = sync_channel(MAX_WAITING);
     std::thread::scope(|scope| {
-        let writing = scope.spawn(move || write(arguments.output.as_deref(), written));
+        let writing = scope.spawn(move || write(arguments.output.as_ref(), written));
         let read = lay_out(arguments, frames);
         let written = writing.join().expect("writing does not panic");
         // What was wrong with the records is why nothing was written.
@@ -71,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let Some(wrote) = written? else {
             return Err(without_rows(arguments, records));
         };
-        if let Some(path) = file(arguments.output.as_deref()) {
+        if let Some(path) = file(arguments.output.as_ref()) {
             tell(&format!(
                 "daqmeter: wrote {} ({}, {})",
                 path.display(),
@@ -93,12 +94,12 @@ fn without_rows(arguments: &Arguments, records: usize) -> Failure {
 }
 
 /// The file that a table goes to; none for standard output.
-fn file(output: Option<&Path>) -> Option<&Path> {
+fn file(output: Option<&Replaced>) -> Option<&Replaced> {
     output.filter(|path| path.as_os_str() != "-")
 }
 
-fn is_parquet(output: Option<&Path>) -> bool {
-    let extension = file(output).and_then(Path::extension);
+fn is_parquet(output: Option<&Replaced>) -> bool {
+    let extension = file(output).and_then(|path| path.extension());
     extension.is_some_and(|extension| extension == "parquet")
 }
 
@@ -122,7 +123,7 @@ enum Part {
 fn lay_out(arguments: &Arguments, parts: SyncSender<Part>) -> Result<usize, Failure> {
     let mut sender = Sender {
         parts,
-        is_parquet: is_parquet(arguments.output.as_deref()),
+        is_parquet: is_parquet(arguments.output.as_ref()),
         is_first: true,
     };
     let records = match arguments.what {
@@ -198,7 +199,7 @@ struct Wrote {
 const CUT_OFF: &str = "the records could not be read to their end";
 
 /// Writes what comes; none where nothing came.
-fn write(output: Option<&Path>, parts: Receiver<Part>) -> Result<Option<Wrote>, Failure> {
+fn write(output: Option<&Replaced>, parts: Receiver<Part>) -> Result<Option<Wrote>, Failure> {
     let mut parts = parts.into_iter();
     let Some(first) = parts.next().filter(|part| !matches!(part, Part::End)) else {
         return Ok(None);

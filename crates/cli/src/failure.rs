@@ -29,6 +29,9 @@ pub(crate) const CANNOT_TELL: u8 = 3;
 /// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
 
+/// Exit code where nobody reads what is printed any more, as shells have it: 128 + SIGPIPE.
+const UNREAD: u8 = 141;
+
 /// Why the verb ends without success: one line.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -61,6 +64,14 @@ impl Failure {
         }
     }
 
+    /// Standard output was closed by who read it (`| head`): nothing is said, as other filters do.
+    pub(crate) fn unread() -> Failure {
+        Failure {
+            line: String::new(),
+            code: UNREAD,
+        }
+    }
+
     /// The line.
     pub(crate) fn line(&self) -> &str {
         &self.line
@@ -68,13 +79,15 @@ impl Failure {
 
     /// Prints the line and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
-        // When even stderr is closed there is nobody left to tell.
-        let _ = writeln!(
-            io::stderr(),
-            "{}: {}",
-            program_name(),
-            sanitise::text(&self.line)
-        );
+        if !self.line.is_empty() {
+            // When even stderr is closed there is nobody left to tell.
+            let _ = writeln!(
+                io::stderr(),
+                "{}: {}",
+                program_name(),
+                sanitise::text(&self.line)
+            );
+        }
         ExitCode::from(self.code)
     }
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 use daqmeter_record::RunRecord;
-use daqmeter_report::history::{Trend, figures, text, trends};
+use daqmeter_record::units::plural;
+use daqmeter_report::cmp::Gate;
+use daqmeter_report::history::{Trend, figures, gate, text, trends};
 use daqmeter_report::history_page;
 use daqmeter_report::points::points_of;
 
@@ -15,7 +17,8 @@ use crate::again::{Flagged, in_turns, refuse_other_hosts, stop_on_signal};
 use crate::arguments::{budget, per_cent};
 use crate::files::{read_all, shown};
 use crate::interrupt;
-use crate::output::{Failure, emit, tell, write_file};
+use crate::named::Replaced;
+use crate::output::{CANNOT_TELL, FAILED, Failure, emit, tell, write_file};
 
 /// Show how points changed from run to run, and where they took a step.
 ///
@@ -24,7 +27,7 @@ use crate::output::{Failure, emit, tell, write_file};
 /// count; hosts are kept apart. Steps are sought over all runs of a point; a single wild run is none.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter run quick --records bench/record/lab7/2026-11-21.jsonl\n  $ daqmeter history bench/record/lab7\n  $ daqmeter history bench/record -o history.html\n  $ daqmeter history bench/record/lab7 --confirm --binary-before ./old --binary-after ./new"
+    after_long_help = "Example:\n\n  $ daqmeter run quick --records bench/record/lab7/2026-11-21.jsonl\n  $ daqmeter history bench/record/lab7\n  $ daqmeter history bench/record -o history.html\n  $ daqmeter history bench/record/lab7 --confirm --binary-before ./old --binary-after ./new\n  $ daqmeter history bench/record/lab7 --fail-on 10%        for a nightly run\n\nExit codes: 0 done; 2 could not run. With --fail-on: 0 no point is slower by that much than its fastest level before; 1 one is;\n3 the newest run of one is, and it is not known yet whether it stays so."
 )]
 pub(crate) struct Arguments {
     /// Records (JSON lines), or folders of them
@@ -36,6 +39,9 @@ pub(crate) struct Arguments {
     /// Steps that are of no interest
     #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "2%")]
     ignore: f64,
+    /// Exit with 1 if a step made a point slower by this, with 3 if its newest run may be such a step
+    #[arg(long, value_name = "PERCENT", value_parser = per_cent)]
+    fail_on: Option<f64>,
     /// Measure points with a step again, here and now: the binaries of before and after it in turns
     #[arg(long, requires = "binary_before")]
     confirm: bool,
@@ -50,7 +56,7 @@ pub(crate) struct Arguments {
     budget: Duration,
     /// Write a page with every point over time
     #[arg(short, long, value_name = "FILE.html")]
-    output: Option<PathBuf>,
+    output: Option<Replaced>,
     /// Print the trends as JSON
     #[arg(long)]
     json: bool,
@@ -94,9 +100,29 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             .map(serde_json::to_string)
             .collect::<Result<Vec<_>, _>>()
             .map_err(Failure::refused)?;
-        return emit(&(lines.join("\n") + "\n")).map(interrupt::exit_code);
+        emit(&(lines.join("\n") + "\n"))?;
+    } else {
+        emit(&text(&found))?;
     }
-    emit(&text(&found)).map(interrupt::exit_code)
+    let code = arguments.fail_on.map(|by| gated(&found, by));
+    Ok(interrupt::exit_code(code.unwrap_or(ExitCode::SUCCESS)))
+}
+
+/// The exit code of a gate; where it had no power, a line says so.
+fn gated(found: &[Trend], by: f64) -> ExitCode {
+    match gate(found, by) {
+        Gate::Passed => ExitCode::SUCCESS,
+        Gate::Failed => ExitCode::from(FAILED),
+        Gate::NoPower(points) => {
+            tell(&format!(
+                "daqmeter: --fail-on cannot tell: the newest run of {} is slower by {} % or more, and too few runs say whether it is a \
+                 step. Record again",
+                plural(points as u64, "point"),
+                by * 100.0
+            ));
+            ExitCode::from(CANNOT_TELL)
+        }
+    }
 }
 
 /// Measures the points that have a step again.

@@ -16,8 +16,10 @@ mod files;
 mod history;
 mod http;
 mod interrupt;
+mod lines;
 mod list;
 mod metrics;
+mod named;
 mod output;
 mod path;
 mod pmu;
@@ -35,7 +37,7 @@ mod twin;
 use std::borrow::Cow;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use daqmeter_record::sanitise;
 
 use crate::output::Failure;
@@ -55,7 +57,8 @@ Begin with `daqmeter survey`: in about a minute it measures what this host can d
 summary and writes report.html and records.jsonl.
 
 Exit codes: 0 done; 1 measured, but bytes, a ledger or a device failed; 2 could not run (the line
-on stderr says why); 3 measured, but it cannot be told; 130 interrupted (what was measured is kept).";
+on stderr says why); 3 measured, but it cannot be told; 130 interrupted (what was measured is kept);
+141 standard output was closed before all was printed (`| head`); records in a file are kept.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
@@ -106,6 +109,12 @@ enum Verb {
         /// Shell to complete for
         shell: clap_complete::Shell,
     },
+    /// Print the help of the command or of a verb: help readout run
+    Help {
+        /// Verb, and the verb below it
+        #[arg(value_name = "VERB")]
+        verbs: Vec<String>,
+    },
     /// Print the manual page of the command or of a verb: man readout run
     Man {
         /// Verb, and the verb below it
@@ -122,8 +131,16 @@ fn main() -> ExitCode {
         && arguments
             .get(2)
             .is_none_or(|tool| tool != "perf" && tool != "reproduce");
-    let verb = match Cli::try_parse_from(&arguments) {
-        Ok(cli) => cli.verb,
+    let command = Cli::command();
+    let parsed = command.clone().try_get_matches_from(&arguments);
+    let verb = match parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?.verb, matches)))
+    {
+        Ok((verb, matches)) => named::check(&command, &matches)
+            .map(|()| verb)
+            .map_err(|failure| match is_tool {
+                true => Failure::tool(failure.line()),
+                false => failure,
+            }),
         Err(error) => {
             show_usage(&error, &arguments);
             // The C tools have one exit code for everything but success, and it is theirs for help too.
@@ -140,7 +157,7 @@ fn main() -> ExitCode {
     output::window_columns()
         .into_iter()
         .for_each(daqmeter_report::table::set_window);
-    let done = interrupt::take_over().and_then(|()| run_verb(verb));
+    let done = interrupt::take_over().and_then(|()| run_verb(verb?));
     interrupt::exit_code(done.unwrap_or_else(Failure::report))
 }
 
@@ -209,6 +226,7 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::List(arguments) => list::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Completions { shell } => completions::completions(shell, Cli::command()),
+        Verb::Help { verbs } => completions::help(&verbs, Cli::command()),
         Verb::Man { verbs } => completions::man(&verbs, Cli::command()),
     }
 }

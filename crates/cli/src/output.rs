@@ -4,11 +4,11 @@
 //! [`read_records`] or [`Recorder`] has them, their text made printable.
 
 use std::fmt::Display;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use daqmeter_campaign::RequestsAsToday;
@@ -19,9 +19,11 @@ pub(crate) use crate::failure::{
     CANNOT_TELL, FAILED, Failure, INTERRUPTED, program_name, tell, tell_lines, tool_name,
 };
 use crate::interrupt;
+use crate::lines::Lines;
+use crate::named::{Appended, Replaced, refuse_records};
 
 /// Prints text to stdout, with escapes for whatever would act on a terminal; in JSON they keep its meaning. A closed pipe (`| head`)
-/// ends the program quietly, as every filter does.
+/// ends the verb quietly, with the exit code that a filter has then.
 pub(crate) fn emit(text: &str) -> Result<ExitCode, Failure> {
     emit_as_it_is(&sanitise::lines(text))
 }
@@ -34,13 +36,7 @@ pub(crate) fn emit_as_it_is(text: &str) -> Result<ExitCode, Failure> {
         .and_then(|()| stdout.flush())
     {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            std::process::exit(if interrupt::is_asked() {
-                i32::from(INTERRUPTED)
-            } else {
-                0
-            })
-        }
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::unread()),
         Err(error) => Err(Failure::refused(format!("cannot write to stdout: {error}"))),
     }
 }
@@ -56,39 +52,6 @@ pub(crate) fn window_columns() -> Option<usize> {
     columns.map(|columns| columns.max(40))
 }
 
-/// Refuses a file that is named twice: what is written last would be all that is left of both.
-pub(crate) fn refuse_same(files: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
-    let named: Vec<(&str, &Path, PathBuf)> = files
-        .iter()
-        .filter_map(|(option, path)| path.map(|path| (*option, path, place_of(path))))
-        .collect();
-    for (at, (option, _, place)) in named.iter().enumerate() {
-        let before = named[..at].iter().find(|(_, _, other)| other == place);
-        if let Some((other, path, _)) = before {
-            return Err(Failure::refused(format!(
-                "{other} and {option} name the same file, {}: name two",
-                path.display()
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// A file by its folder without links, whether it is there or not.
-fn place_of(path: &Path) -> PathBuf {
-    if let Ok(whole) = path.canonicalize() {
-        return whole;
-    }
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    match (folder.canonicalize(), path.file_name()) {
-        (Ok(folder), Some(name)) => folder.join(name),
-        _ => path.to_owned(),
-    }
-}
-
 /// True when stderr is a terminal, where progress may be drawn.
 pub(crate) fn progress_wanted() -> bool {
     io::stderr().is_terminal()
@@ -97,7 +60,7 @@ pub(crate) fn progress_wanted() -> bool {
 /// Takes records as they are measured: to a file, and to stdout for programs.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    file: Option<(PathBuf, jsonl::Writer<File>)>,
+    file: Option<Lines>,
     json: bool,
     /// Nothing is printed but what went wrong.
     pub(crate) quiet: bool,
@@ -107,13 +70,9 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Appends to the file, if there is one, and prints lines if `json`.
-    ///
-    /// A file that another run is writing is refused: lines of two runs in one another's midst are of use to nobody.
-    pub(crate) fn new(out: Option<&Path>, json: bool) -> Result<Recorder, Failure> {
-        let file = out
-            .map(|path| Ok::<_, Failure>((path.to_owned(), jsonl::Writer::new(lines_of(path)?))));
+    pub(crate) fn new(out: Option<&Appended>, json: bool) -> Result<Recorder, Failure> {
         Ok(Recorder {
-            file: file.transpose()?,
+            file: out.map(Lines::open).transpose()?,
             json,
             quiet: false,
             records: Vec::new(),
@@ -122,40 +81,28 @@ impl Recorder {
 
     /// Empties the file first: what is in it then is of this run alone.
     pub(crate) fn afresh(&mut self) -> Result<(), Failure> {
-        let Some((path, _)) = &self.file else {
-            return Ok(());
-        };
-        let emptied = OpenOptions::new()
-            .write(true)
-            .open(path)
-            .and_then(|file| file.set_len(0));
-        emptied
-            .map_err(|error| Failure::refused(format!("cannot write {}: {error}", path.display())))
+        self.file.as_mut().map_or(Ok(()), Lines::clear)
     }
 
-    /// Takes one record; it is on the disk when this returns.
+    /// Takes one record; it is in the file when this returns, also where nobody reads what is printed.
     pub(crate) fn take(&mut self, record: RunRecord) -> Result<(), Failure> {
-        if self.json {
-            emit(&String::from_utf8_lossy(&jsonl::to_line(&record)))?;
-        }
-        if let Some((path, writer)) = &mut self.file {
-            let before = self.records.len();
-            writer.write(&record).map_err(|error| {
-                let path = path.display();
-                Failure::refused(format!(
-                    "cannot write {path}: {error}; the {before} records before are complete"
-                ))
-            })?;
-        }
+        let line = jsonl::to_line(&record);
         self.records.push(jsonl::printable(record));
+        if let Some(file) = &mut self.file {
+            let before = &self.records[..self.records.len() - 1];
+            file.write(&line, || lines_of(before))?;
+        }
+        if self.json {
+            emit(&String::from_utf8_lossy(&line))?;
+        }
         Ok(())
     }
 
     /// What every verb that measures ends with: its text for people, unless records were printed; the page, if one is wanted; the
     /// exit code.
     pub(crate) fn finish(
-        &self,
-        page: Option<&Path>,
+        &mut self,
+        page: Option<&Replaced>,
         interrupted: bool,
         text: impl FnOnce(&[RunRecord]) -> String,
     ) -> Result<ExitCode, Failure> {
@@ -171,7 +118,15 @@ impl Recorder {
                 tell(&format!("wrote {}", path.display()));
             }
         }
+        self.check_file()?;
         Ok(self.exit_code(interrupted))
+    }
+
+    /// Fails if another program took the file of records away.
+    pub(crate) fn check_file(&mut self) -> Result<(), Failure> {
+        let records = &self.records;
+        let file = self.file.as_mut();
+        file.map_or(Ok(()), |file| file.finish(|| lines_of(records)))
     }
 
     /// Exit code for what was measured.
@@ -188,31 +143,24 @@ impl Recorder {
     }
 }
 
-/// A file to append to, which no other run is writing.
-fn lines_of(path: &Path) -> Result<File, Failure> {
-    jsonl::append_to(path).map_err(|error| {
-        let path = path.display();
-        Failure::refused(match error.kind() {
-            io::ErrorKind::WouldBlock => {
-                format!("{path} is being written by another run: name another file with --records")
-            }
-            _ => format!("cannot write {path}: {error}"),
-        })
-    })
+/// Records as lines.
+fn lines_of(records: &[RunRecord]) -> Vec<u8> {
+    records.iter().flat_map(jsonl::to_line).collect()
 }
 
-/// Writes a file whole, or leaves what is there ([`Replacement`]).
-pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
+/// Writes a file whole, or leaves what is there ([`Replacement`]). Records are never replaced.
+pub(crate) fn write_file(path: &Replaced, text: &str) -> Result<(), Failure> {
     write_with(path, |sink| sink.write_all(text.as_bytes()))
 }
 
 /// The same for what is made piece by piece.
 pub(crate) fn write_with<T, E: Display>(
-    path: &Path,
+    path: &Replaced,
     write: impl FnOnce(&mut Replacement) -> Result<T, E>,
 ) -> Result<T, Failure> {
     let refused =
         |error: &dyn Display| Failure::refused(format!("cannot write {}: {error}", path.display()));
+    refuse_records(path)?;
     let mut sink = Replacement::begin(path).map_err(|error| refused(&error))?;
     let beside = sink.unfinished().map(Path::to_owned);
     interrupt::writing(beside, || {
@@ -222,19 +170,7 @@ pub(crate) fn write_with<T, E: Display>(
     })
 }
 
-/// Reads records from files, or stdin for `-`, and tells what could not be read.
-pub(crate) fn read_records(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
-    let mut records = Vec::new();
-    for path in paths {
-        read_parts(path, |part| {
-            records.extend(part);
-            ControlFlow::Continue(())
-        })?;
-    }
-    Ok(records)
-}
-
-/// The same of one file, part by part as they are read; how many records there were.
+/// Reads records from a file, or stdin for `-`, part by part, and tells what could not be read; how many records there were.
 pub(crate) fn read_parts(
     path: &Path,
     take: impl FnMut(Vec<RunRecord>) -> ControlFlow<()>,
@@ -291,26 +227,4 @@ fn read_file_parts(
         ));
     }
     Ok(records)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_is_known_by_every_name_that_it_has() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("same");
-        let other = folder.path().join(".").join("same");
-        let refused = |a: &Path, b: &Path| {
-            refuse_same(&[("-o", Some(a)), ("--x", None), ("--records", Some(b))]).is_err()
-        };
-        assert!(refused(&file, &other), "not there yet");
-        assert!(!refused(&file, &folder.path().join("another")));
-        std::fs::write(&file, "").unwrap();
-        let link = folder.path().join("link");
-        std::os::unix::fs::symlink(&file, &link).unwrap();
-        assert!(refused(&file, &link));
-        assert!(refused(Path::new("same"), Path::new("./same")));
-    }
 }

@@ -8,7 +8,9 @@ use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, jsonl};
 use daqmeter_report::{export, page, table};
 
-use crate::output::{Failure, emit, read_records, tell, write_file};
+use crate::files::read_all;
+use crate::named::Replaced;
+use crate::output::{Failure, emit, tell, write_file};
 
 /// Make a page or a table from recorded runs.
 #[derive(Debug, Args)]
@@ -16,15 +18,15 @@ use crate::output::{Failure, emit, read_records, tell, write_file};
     after_long_help = "Example:\n\n  $ daqmeter report records.jsonl -o report.html\n  $ daqmeter report records.jsonl --format md >> ticket.md"
 )]
 pub(crate) struct Arguments {
-    /// Records (JSON lines); - is standard input
-    #[arg(required = true, value_name = "FILE.jsonl")]
+    /// Records (JSON lines), or folders of them; - is standard input
+    #[arg(required = true, value_name = "PATH")]
     files: Vec<PathBuf>,
     /// What to make
     #[arg(long, value_enum, default_value = "html")]
     format: Format,
     /// Where to; html goes to report.html by default, the others to standard output
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]
+    output: Option<Replaced>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -40,12 +42,12 @@ enum Format {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let records = read_records(&arguments.files)?;
+    let records = read_all(&arguments.files)?;
     let text = render(arguments.format, &records)?;
     let count = records.len();
     // The process ends soon: giving back a hundred thousand records piece by piece would take longer than drawing them.
     std::mem::forget(records);
-    let by_default = (arguments.format == Format::Html).then(|| PathBuf::from("report.html"));
+    let by_default = (arguments.format == Format::Html).then(|| Replaced::at("report.html"));
     match arguments.output.clone().or(by_default) {
         Some(path) if path.as_os_str() != "-" => {
             write_file(&path, &text)?;

@@ -1,6 +1,6 @@
 //! `daqmeter reproduce`: the published studies, row by row. `daqmeter eb reproduce` and its like repeat one of them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -16,6 +16,7 @@ use daqmeter_report::table::{self, stamp};
 
 use crate::arguments::{CpuList, count, cpu_list};
 use crate::files::read_all;
+use crate::named::Replaced;
 use crate::output::{FAILED, Failure, emit, tell, write_file};
 use crate::runner::{Common, Runner};
 
@@ -55,8 +56,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = count)]
     reps: Option<u64>,
     /// Page to write; studies.html where several studies are repeated
-    #[arg(short, long, value_name = "FILE.html", value_parser = crate::arguments::written_file, help_heading = "Output")]
-    output: Option<PathBuf>,
+    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    output: Option<Replaced>,
     /// CPUs of the receivers, in turn, in the study `readout`
     #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
     receiver_pin: Option<CpuList>,
@@ -112,11 +113,11 @@ fn repeat(studies: &Studies, options: &Options) -> Result<ExitCode, Failure> {
         json: false,
         ..options.common.clone()
     };
-    common.refuse_same_file(options.output.as_deref())?;
     let mut runner = Runner::new(&common, 0)?;
     measure(studies, options, &mut runner)?;
     runner.finish();
     let code = show(studies, &runner.recorder.records, options)?;
+    runner.recorder.check_file()?;
     Ok(if runner.stop.is_set() {
         runner.recorder.exit_code(true)
     } else {
@@ -191,10 +192,10 @@ fn show(studies: &Studies, records: &[RunRecord], options: &Options) -> Result<E
         .map(|study| judged(study.as_ref(), records))
         .collect();
     let page = match shown.len() {
-        1 => options.output.as_deref(),
-        _ => Some(options.output.as_deref().unwrap_or(Path::new(PAGE))),
+        1 => options.output.clone(),
+        _ => options.output.clone().or(Some(Replaced::at(PAGE))),
     };
-    if let Some(path) = page {
+    if let Some(path) = &page {
         let page = page_of_studies(records, figures(records), &shown).map_err(Failure::refused)?;
         write_file(path, &page)?;
         tell(&format!("daqmeter: wrote {}", path.display()));

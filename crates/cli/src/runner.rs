@@ -1,7 +1,6 @@
 //! What every measuring verb shares: the context, Ctrl-C, progress, and running points one after the other.
 
 use std::ops::{Deref, DerefMut};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,18 +15,24 @@ use daqmeter_record::{Order, RunRecord, Tool, Workload, sanitise};
 use daqmeter_twin::Profile;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::arguments::{CpuList, cpu_list, written_file};
+use crate::arguments::{CpuList, cpu_list};
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, Recorder, progress_wanted, refuse_same, tell};
+use crate::named::{Appended, Replaced};
+use crate::output::{Failure, Recorder, progress_wanted, tell};
 use crate::pmu::chosen::Observed;
 
 /// Options of every verb that measures.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Common {
     /// Append every record to this file (JSON lines), as it is measured
-    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", value_parser = written_file, help_heading = "Output")]
-    pub(crate) out: Option<PathBuf>,
+    #[arg(
+        long = "records",
+        alias = "out",
+        value_name = "FILE.jsonl",
+        help_heading = "Output"
+    )]
+    pub(crate) out: Option<Appended>,
     /// Print records (JSON lines) instead of tables
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
@@ -37,6 +42,14 @@ pub(crate) struct Common {
     /// CPUs to pin threads to, in turn: 0,1 or 0-3
     #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
     pub(crate) pin: Option<CpuList>,
+    /// Name of this host in the records [default: its node name]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        hide_short_help = true,
+        help_heading = "Output"
+    )]
+    pub(crate) label: Option<String>,
     #[command(flatten)]
     pub(crate) metrics: Metrics,
     /// Count a group or events meanwhile, each 100 ms: block, net@10ms
@@ -45,14 +58,14 @@ pub(crate) struct Common {
 }
 
 impl Common {
+    /// What is known of this host, under the name that the user gives it.
+    pub(crate) fn context(&self) -> Context {
+        context_as(self.label.as_ref())
+    }
+
     /// CPUs for the threads; none leaves them free.
     pub(crate) fn pins(&self) -> Vec<u32> {
         self.pin.clone().map_or(Vec::new(), |list| list.0)
-    }
-
-    /// Refuses a page that would be written over the records.
-    pub(crate) fn refuse_same_file(&self, page: Option<&Path>) -> Result<(), Failure> {
-        refuse_same(&[("--output", page), ("--records", self.out.as_deref())])
     }
 }
 
@@ -85,6 +98,15 @@ pub(crate) fn tool() -> Tool {
 pub(crate) fn context() -> Context {
     let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
     Context::gather(tool(), command_line(), isa).with_cards(&card_families())
+}
+
+/// The same of a host that the user names.
+pub(crate) fn context_as(label: Option<&String>) -> Context {
+    let mut context = context();
+    if let Some(label) = label {
+        Arc::make_mut(&mut context.host).name.clone_from(label);
+    }
+    context
 }
 
 /// The command line as typed, with quotes where a shell needs them, so that it can be pasted.
@@ -132,10 +154,10 @@ impl Runner {
     pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
         let observed = common.observe.as_deref().map(Observed::understand);
         let observed = observed.transpose()?;
-        let mut recorder = Recorder::new(common.out.as_deref(), common.json)?;
+        let mut recorder = Recorder::new(common.out.as_ref(), common.json)?;
         recorder.quiet = common.quiet;
         let metrics = common.metrics.served()?;
-        let mut campaign = campaign::Runner::new(context());
+        let mut campaign = campaign::Runner::new(common.context());
         if let Some(observed) = observed {
             campaign.observe(move || observed.observer());
         }
@@ -244,8 +266,8 @@ impl Runner {
 
     /// What every verb ends with: see [`Recorder::finish`].
     pub(crate) fn conclude(
-        &self,
-        page: Option<&Path>,
+        &mut self,
+        page: Option<&Replaced>,
         text: impl FnOnce(&[RunRecord]) -> String,
     ) -> Result<ExitCode, Failure> {
         self.finish();

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 use daqmeter_report::{answers_text, table};
 
-use crate::output::{Failure, emit, read_records};
+use crate::files::read_all;
+use crate::output::{Failure, emit};
 
 /// Print the answers and tables of recorded runs.
 #[derive(Debug, Args)]
@@ -14,8 +15,8 @@ use crate::output::{Failure, emit, read_records};
     after_long_help = "Example:\n\n  $ daqmeter survey --records today.jsonl\n  $ daqmeter show today.jsonl --study conversion"
 )]
 pub(crate) struct Arguments {
-    /// Records (JSON lines); - is standard input
-    #[arg(required = true, value_name = "FILE.jsonl")]
+    /// Records (JSON lines), or folders of them; - is standard input
+    #[arg(required = true, value_name = "PATH")]
     files: Vec<PathBuf>,
     /// Only studies whose name contains this
     #[arg(long, value_name = "TEXT")]
@@ -23,7 +24,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut records = read_records(&arguments.files)?;
+    let mut records = read_all(&arguments.files)?;
     if let Some(wanted) = &arguments.study {
         let all = std::mem::take(&mut records);
         let mut studies: Vec<String> = all.iter().map(|record| record.study.to_string()).collect();

@@ -2,7 +2,6 @@
 //! `survey-short` when there is little time; here it gets its budget, its page and its answers.
 
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,8 +17,9 @@ use daqmeter_report::table::wrapped;
 use daqmeter_report::{answers_text, paths, stages_text, table};
 use daqmeter_twin::Profile;
 
-use crate::arguments::{budget, written_file};
-use crate::output::{Failure, refuse_same, tell, write_file};
+use crate::arguments::budget;
+use crate::named::{Appended, Replaced, refuse_same_files};
+use crate::output::{Failure, tell, write_file};
 use crate::quiet::wait_for_quiet;
 use crate::run::refuse_refused;
 use crate::runner::{Common, Runner, on_ctrl_c};
@@ -35,11 +35,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "60s")]
     budget: Duration,
     /// Page to write
-    #[arg(short, long, value_name = "FILE", value_parser = written_file, default_value = "report.html")]
-    output: PathBuf,
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    output: Replaced,
     /// Calibrate, too, and write the profile of this host there, as twin calibrate does: a minute on top of the budget
-    #[arg(long, value_name = "FILE.json", value_parser = written_file)]
-    calibrate: Option<PathBuf>,
+    #[arg(long, value_name = "FILE.json")]
+    calibrate: Option<Replaced>,
     /// Seed of the random order
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
@@ -91,9 +91,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut common = arguments.common.clone();
     let out = common
         .out
-        .get_or_insert_with(|| PathBuf::from("records.jsonl"))
+        .get_or_insert_with(|| Appended::at("records.jsonl"))
         .clone();
-    refuse_same(&[
+    refuse_same_files(&[
         ("--output", Some(&arguments.output)),
         ("--records", Some(&out)),
         ("--calibrate", arguments.calibrate.as_deref()),

@@ -20,40 +20,196 @@ fn within(folder: &tempfile::TempDir, arguments: &str) -> Output {
         .unwrap()
 }
 
+/// Records that the repository has.
+const RECORDS: &str = include_str!("../../record/testdata/v1/digitizer.jsonl");
+
+/// Every verb that writes files, with its outputs named as each other, as its input by any name, or as what they must not become.
 #[test]
-fn one_file_named_twice_is_refused_and_left_as_it_was() {
+fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
     let folder = tempfile::tempdir().unwrap();
-    let same = folder.path().join("same");
-    std::fs::write(&same, "records of last year\n").unwrap();
-    for verb in [
-        "survey --budget 1s",
-        "reproduce pmu",
-        "eb perf loop/udp",
-        "readout run gbt --time 10ms",
-        "readout sweep gbt",
-        "copy latency --sizes 64",
-        "copy bandwidth --sizes 64",
-        "copy pollution",
-    ] {
-        for files in [
-            "-o same --records same",
-            "-o ./same --records same",
-            "--output same --out same",
-        ] {
-            let out = within(&folder, &format!("{verb} {files}"));
-            let said = stderr(&out);
-            assert_eq!(out.status.code(), Some(2), "{verb} {files}: {said}");
-            assert!(
-                said.contains("name the same file"),
-                "{verb} {files}: {said}"
-            );
-            assert_eq!(said.lines().count(), 1, "{verb} {files}: {said}");
-        }
+    let place = |name: &str| folder.path().join(name);
+    let texts = [
+        ("r.jsonl", RECORDS),
+        ("page.html", "<!doctype html>"),
+        ("p.toml", PLAN),
+        ("data", "of last year"),
+    ];
+    for (name, text) in texts {
+        std::fs::write(place(name), text).unwrap();
     }
-    assert_eq!(
-        std::fs::read_to_string(&same).unwrap(),
-        "records of last year\n"
+    std::os::unix::fs::symlink("r.jsonl", place("link")).unwrap();
+    std::os::unix::fs::symlink("not-yet", place("early")).unwrap();
+    std::fs::hard_link(place("r.jsonl"), place("hard.csv")).unwrap();
+    let same = "name the same file";
+    let (records, none) = ("holds records", "does not hold records");
+    for (line, says) in [
+        ("survey --budget 1s -o a --records a", same),
+        ("survey --budget 1s -o ./a --out a", same),
+        ("survey --budget 1s -o early --records not-yet", same),
+        ("survey --budget 1s -o records.jsonl", same),
+        ("survey --budget 1s --calibrate a -o a", same),
+        ("survey --budget 1s -o r.jsonl", records),
+        ("run p.toml --records p.toml", same),
+        ("run quick --records page.html", none),
+        ("digitizer emu:l0 --records data", none),
+        ("reproduce pmu -o a --records a", same),
+        ("reproduce --from r.jsonl -o r.jsonl", same),
+        ("reproduce --from link -o hard.csv", same),
+        ("digitizer reproduce --from r.jsonl -o link", same),
+        ("eb perf loop/udp -o a --records a", same),
+        ("path run digitizer-crate -o a --records a", same),
+        ("path run digitizer-crate -o r.jsonl", records),
+        ("path run p.toml -o p.toml", same),
+        ("path run digitizer-crate -o data", "is no page"),
+        (
+            "path run digitizer-crate --set source.file=data -o data",
+            same,
+        ),
+        ("readout run gbt --time 10ms -o a --records a", same),
+        ("readout run gbt --replay data -o data", same),
+        ("readout run gbt --replay data --records data", same),
+        ("readout run gbt --trigger-file data -o ./data", same),
+        ("readout run gbt --write-triggers a -o a", same),
+        ("readout run gbt --write-triggers r.jsonl", records),
+        ("readout record p.toml -o p.toml", same),
+        ("readout record gbt -o r.jsonl", records),
+        ("readout sweep gbt -o a --records a", same),
+        ("copy latency --sizes 64 -o a --records a", same),
+        ("copy bandwidth --sizes 64 -o a --records a", same),
+        ("copy pollution -o a --records a", same),
+        ("copy latency --from data -o data", same),
+        ("copy figures r.jsonl -o r.jsonl", same),
+        ("copy trace --records data", none),
+        ("pmu stat --records a -o a", same),
+        ("pmu stat --from data -o data", same),
+        ("pmu verify --records page.html", none),
+        ("pmu map --map data --svg data", same),
+        ("report r.jsonl -o r.jsonl", same),
+        ("report r.jsonl --format csv -o link", same),
+        ("report r.jsonl --format json -o hard.csv", same),
+        ("report - -o r.jsonl", records),
+        ("export r.jsonl -o hard.csv", same),
+        ("export . -o hard.csv", records),
+        ("history r.jsonl -o r.jsonl", same),
+        ("history . -o link", records),
+        ("ab x y --point null --switch data --record data", same),
+        ("ab null null --record page.html", none),
+        ("twin predict p.toml --html a --records a", same),
+        ("twin calibrate -o r.jsonl", records),
+    ] {
+        let out = within(&folder, line);
+        let said = stderr(&out);
+        assert_eq!(out.status.code(), Some(2), "{line}: {said}");
+        assert!(said.contains(says), "{line}: {said}");
+        assert_eq!(said.lines().count(), 1, "{line}: {said}");
+    }
+    for (name, text) in texts {
+        let left = std::fs::read_to_string(place(name)).unwrap();
+        assert_eq!(left, text, "{name}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 7);
+    for line in [
+        "report r.jsonl --format csv -o /dev/null",
+        "report r.jsonl --format csv -o /dev/stdout",
+        "report r.jsonl -o -",
+        "report r.jsonl -o page.html",
+        "run p.toml --records /dev/null",
+    ] {
+        let out = within(&folder, line);
+        assert_eq!(out.status.code(), Some(0), "{line}: {}", stderr(&out));
+    }
+}
+
+/// What is taken away while it is written is made again, and the run says so at its end.
+#[test]
+fn records_that_are_removed_while_they_are_written_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan =
+        "title = 't'\ntime = '5ms'\n[[sweep]]\nstudy = 'a'\nengine = 'null'\nrepetitions = 100\n";
+    std::fs::write(folder.path().join("p.toml"), plan).unwrap();
+    let file = folder.path().join("r.jsonl");
+    let child = Command::new(PROGRAM)
+        .args(["run", "p.toml", "--json", "--records", "r.jsonl"])
+        .current_dir(folder.path())
+        // It waits for who reads when the pipe is full: long before it ends.
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while std::fs::remove_file(&file).is_err() {
+        std::thread::yield_now();
+    }
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(2), "{}", stderr(&out));
+    assert!(
+        stderr(&out).contains("removed or replaced"),
+        "{}",
+        stderr(&out)
     );
+    assert_eq!(std::fs::read_to_string(file).unwrap().lines().count(), 100);
+}
+
+/// A reader that goes (`| head -1`) ends the run as it ends other programs; what was measured is in the file.
+#[test]
+fn a_closed_pipe_is_no_success_and_costs_no_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan =
+        "title = 't'\ntime = '5ms'\n[[sweep]]\nstudy = 'a'\nengine = 'null'\nrepetitions = 100\n";
+    std::fs::write(folder.path().join("p.toml"), plan).unwrap();
+    let mut child = Command::new(PROGRAM)
+        .args(["run", "p.toml", "--json", "--records", "r.jsonl"])
+        .args(["--label", "lab7"])
+        .current_dir(folder.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = String::new();
+    let mut reader = BufReader::with_capacity(16, child.stdout.take().unwrap());
+    reader.read_line(&mut first).unwrap();
+    drop(reader);
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(141), "{}", stderr(&out));
+    assert_eq!(stderr(&out), "");
+    let kept = std::fs::read_to_string(folder.path().join("r.jsonl")).unwrap();
+    assert!(kept.starts_with(&first) && kept.lines().count() > 1);
+    let record: serde_json::Value = serde_json::from_str(&first).unwrap();
+    assert_eq!(record["host"]["name"], "lab7");
+    let mut child = Command::new(PROGRAM)
+        .args(["readout", "record", "gbt", "--triggers", "1M", "-o", "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert_eq!((out.status.code(), stderr(&out).as_str()), (Some(141), ""));
+}
+
+#[test]
+fn help_is_a_verb_and_folders_are_read_by_every_verb_of_records() {
+    for verbs in ["", "readout run", "cmp"] {
+        let folder = tempfile::tempdir().unwrap();
+        let as_verb = within(&folder, format!("help {verbs}").trim());
+        let as_option = within(&folder, format!("{verbs} --help").trim());
+        assert_eq!(stdout(&as_verb).trim(), stdout(&as_option).trim());
+        assert!(stdout(&as_verb).contains("Usage: daqmeter"));
+    }
+    are_refused("help", &[(&["nothing"], "there is no verb `nothing`")]);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("day")).unwrap();
+    std::fs::write(folder.path().join("day/r.jsonl"), RECORDS).unwrap();
+    let shown = |line: &str| {
+        let out = within(&folder, line);
+        (out.status.code(), stdout(&out))
+    };
+    assert_eq!(shown("show day"), shown("show day/r.jsonl"));
+    let file = "report day/r.jsonl --format csv";
+    assert_eq!(shown("report day --format csv"), shown(file));
+    let (code, text) = shown("cmp day/r.jsonl day/r.jsonl --all");
+    assert!(text.contains("records of"), "{text}");
+    let of_folder = text.replace("day/r.jsonl", "day");
+    assert_eq!(shown("cmp day day --all"), (code, of_folder));
 }
 
 #[test]

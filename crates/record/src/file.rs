@@ -101,7 +101,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Whether the path names an open descriptor of this process: what it leads to belongs to whoever opened it.
-fn is_descriptor(path: &Path) -> bool {
+pub fn is_descriptor(path: &Path) -> bool {
     path.starts_with("/dev/fd")
         || path.starts_with("/proc")
         || ["/dev/stdout", "/dev/stderr"]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::arguments::{duration, per_cent};
+use crate::named::Appended;
 
 /// Measure two sides in turns and say whether they differ.
 ///
@@ -51,7 +52,7 @@ pub(crate) struct Arguments {
     pub(super) seed: u64,
     /// Append all that was found to this file (JSON lines, one for each point), as it is found
     #[arg(long, value_name = "FILE.jsonl")]
-    pub(super) record: Option<PathBuf>,
+    pub(super) record: Option<Appended>,
     /// Print the same lines instead of a table
     #[arg(long)]
     pub(super) json: bool,

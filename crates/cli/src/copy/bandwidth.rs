@@ -46,9 +46,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let told = |file: &Path| chosen.told(file);
         return import.run(told, copy_classic::bandwidth, bandwidth_text);
     }
-    arguments
-        .common
-        .refuse_same_file(arguments.written.output.as_deref())?;
     let mut runner = Runner::new(&arguments.common, 0)?;
     let cpus = runner.context.host.allowed_cpus.clone();
     let study = Study {
@@ -69,5 +66,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     study.run(&mut runner)?;
     let records = &runner.recorder.records;
     let files = copy_classic::bandwidth(records);
-    finish(&runner, &arguments.written, bandwidth_text, &files)
+    finish(&mut runner, &arguments.written, bandwidth_text, &files)
 }

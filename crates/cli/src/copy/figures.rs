@@ -8,7 +8,9 @@ use daqmeter_report::figures::copy_study::study;
 use daqmeter_report::page_of;
 use daqmeter_report::table::plain;
 
-use crate::output::{Failure, emit, read_records, tell, write_file};
+use crate::files::read_all;
+use crate::named::Replaced;
+use crate::output::{Failure, emit, tell, write_file};
 
 /// Draw the study's 50 figures from records; say which command fills those that are missing.
 #[derive(Debug, Args)]
@@ -27,11 +29,11 @@ pub(super) struct Arguments {
         value_name = "FILE.html",
         default_value = "copy-figures.html"
     )]
-    output: PathBuf,
+    output: Replaced,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let records = read_records(&arguments.files)?;
+    let records = read_all(&arguments.files)?;
     let drawn = study(&records);
     let rows = drawn.iter().map(|drawn| {
         let state = if drawn.figure.is_some() {

@@ -56,8 +56,7 @@ impl Import<'_> {
         classic: impl Fn(&[RunRecord]) -> Files,
         text: fn(&[RunRecord]) -> String,
     ) -> Result<ExitCode, Failure> {
-        let page = self.written.output.as_deref();
-        self.common.refuse_same_file(page)?;
+        let page = self.written.output.as_ref();
         let context = context();
         let mut records = Vec::new();
         for source in self.from {
@@ -67,7 +66,7 @@ impl Import<'_> {
                 records.extend(read(&file, &elsewhere(blank, source, &file, self.verb))?);
             }
         }
-        let mut recorder = Recorder::new(self.common.out.as_deref(), self.common.json)?;
+        let mut recorder = Recorder::new(self.common.out.as_ref(), self.common.json)?;
         recorder.quiet = self.common.quiet;
         for record in records {
             recorder.take(record)?;

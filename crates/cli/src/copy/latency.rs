@@ -56,12 +56,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             .map(|list| list.0.clone())
             .unwrap_or_default(),
     };
-    arguments
-        .common
-        .refuse_same_file(arguments.written.output.as_deref())?;
     let mut runner = Runner::new(&arguments.common, 0)?;
     study.run(&mut runner)?;
     let records = &runner.recorder.records;
     let files = copy_classic::latency(records);
-    finish(&runner, &arguments.written, latency_text, &files)
+    finish(&mut runner, &arguments.written, latency_text, &files)
 }

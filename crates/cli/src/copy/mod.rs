@@ -22,6 +22,7 @@ use daqmeter_record::{RunRecord, Workload};
 use daqmeter_report::copy_classic::Files;
 
 use crate::arguments::{bytes, count};
+use crate::named::Replaced;
 use crate::output::{Failure, tell, write_file};
 use crate::reproduce;
 use crate::runner::Runner;
@@ -123,8 +124,8 @@ pub(super) struct Written {
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out_dir: Option<PathBuf>,
     /// Page to write
-    #[arg(short, long, value_name = "FILE.html", value_parser = crate::arguments::written_file, help_heading = "Output")]
-    output: Option<PathBuf>,
+    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    output: Option<Replaced>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -321,7 +322,7 @@ fn write_classic(written: &Written, files: &Files) -> Result<(), Failure> {
         return Ok(());
     };
     for (name, text) in files {
-        let path = dir.join(name);
+        let path = Replaced::at(dir.join(name));
         if let Some(parent) = path.parent() {
             let made = std::fs::create_dir_all(parent);
             made.map_err(|error| Failure::refused(format!("make {}: {error}", parent.display())))?;
@@ -338,13 +339,13 @@ fn write_classic(written: &Written, files: &Files) -> Result<(), Failure> {
 
 /// What every study ends with: the original's files, its table, the page, the exit code.
 fn finish(
-    runner: &Runner,
+    runner: &mut Runner,
     written: &Written,
     text: fn(&[RunRecord]) -> String,
     files: &Files,
 ) -> Result<ExitCode, Failure> {
     write_classic(written, files)?;
-    runner.conclude(written.output.as_deref(), text)
+    runner.conclude(written.output.as_ref(), text)
 }
 
 #[cfg(test)]

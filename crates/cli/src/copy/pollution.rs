@@ -184,9 +184,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return import.run(|file| told(arguments, file), classic, pollution_text);
     }
     usable(arguments.request.path)?;
-    arguments
-        .common
-        .refuse_same_file(arguments.written.output.as_deref())?;
     let mut runner = Runner::new(&arguments.common, 0)?;
     let (program, neighbour) = placement(arguments, &runner.context.host.allowed_cpus)?;
     let points = points(arguments, neighbour);
@@ -202,5 +199,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     runner.finish();
     let records = &runner.recorder.records;
     let files = copy_classic::pollution(records, &arguments.name);
-    finish(&runner, &arguments.written, pollution_text, &files)
+    finish(&mut runner, &arguments.written, pollution_text, &files)
 }

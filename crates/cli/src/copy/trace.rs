@@ -19,8 +19,9 @@ use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice};
 use super::{Format, Written, write_classic};
 use crate::arguments::duration;
 use crate::metrics::{Metrics, Page};
+use crate::named::Appended;
 use crate::output::{Failure, Recorder, emit, emit_as_it_is, tell};
-use crate::runner::{context, on_ctrl_c};
+use crate::runner::{context_as, on_ctrl_c};
 
 /// Count the kernel's copies by operation, size, caller and process over a time.
 ///
@@ -49,8 +50,21 @@ pub(super) struct Arguments {
     #[command(flatten)]
     written: Written,
     /// Append the record to this file (JSON lines)
-    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", value_parser = crate::arguments::written_file, help_heading = "Output")]
-    out: Option<PathBuf>,
+    #[arg(
+        long = "records",
+        alias = "out",
+        value_name = "FILE.jsonl",
+        help_heading = "Output"
+    )]
+    out: Option<Appended>,
+    /// Name of this host in the records [default: its node name]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        hide_short_help = true,
+        help_heading = "Output"
+    )]
+    label: Option<String>,
     /// Print the record (a JSON line) instead of tables
     #[arg(long, help_heading = "Output")]
     json: bool,
@@ -128,7 +142,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
-    let mut recorder = Recorder::new(arguments.out.as_deref(), arguments.json)?;
+    let mut recorder = Recorder::new(arguments.out.as_ref(), arguments.json)?;
     let tracing = Tracing {
         arguments,
         stop: &stop,
@@ -155,14 +169,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         emulated: false,
     };
     let workload = Workload::new("trace").with("seconds", arguments.time.as_secs_f64());
-    let watched = context().watch("copy/trace", info, workload);
+    let watched = context_as(arguments.label.as_ref()).watch("copy/trace", info, workload);
     let traced = match device {
         Some(device) => tracing.by_module(device)?,
         None => tracing.by_proc()?,
     };
     recorder.take(watched.end(traced.found, None, Vec::new()))?;
     write_classic(&arguments.written, &traced.files)?;
-    let page = arguments.written.output.as_deref();
+    let page = arguments.written.output.as_ref();
     recorder.finish(page, stop.load(Ordering::Relaxed), |_| traced.text)
 }
 

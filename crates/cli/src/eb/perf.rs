@@ -1,6 +1,5 @@
 //! `daqmeter eb perf`: what reading registers costs, by method and by the number of timestamps per cycle.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::PossibleValue;
@@ -11,6 +10,7 @@ use daqmeter_record::{RunRecord, Workload};
 use daqmeter_report::etherbone::{cycles_text, round_trips_text};
 use daqmeter_report::table;
 
+use crate::named::Replaced;
 use crate::output::{Failure, tell};
 use crate::runner::{Common, Runner};
 
@@ -30,8 +30,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     request: EtherboneRequest,
     /// Page to write, with the study's four figures
-    #[arg(short, long, value_name = "FILE.html", value_parser = crate::arguments::written_file, help_heading = "Output")]
-    output: Option<PathBuf>,
+    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    output: Option<Replaced>,
     #[command(flatten)]
     common: Common,
 }
@@ -125,9 +125,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         tell("daqmeter: --server-pin had no effect: only the server of loop/ is in this process");
     }
     let points = workloads(arguments);
-    arguments
-        .common
-        .refuse_same_file(arguments.output.as_deref())?;
     let mut runner = Runner::new(&arguments.common, points.len())?;
     let pin = arguments.common.pins();
     for (order, workload) in ordered(points, 1) {
@@ -138,7 +135,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         );
         runner.point("etherbone", &workload, &settings, Some(order))?;
     }
-    runner.conclude(arguments.output.as_deref(), text)
+    runner.conclude(arguments.output.as_ref(), text)
 }
 
 /// The table, and once what is the same for all points.

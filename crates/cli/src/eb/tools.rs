@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::{Order, Wire, address, endian_name, listing, number, place, span};
 use crate::arguments::duration;
+use crate::named::Replaced;
 use crate::output::{Failure, emit};
 
 /// Read a register.
@@ -293,7 +294,8 @@ pub(crate) struct GetArguments {
     #[arg(value_name = "ADDRESS/LENGTH", value_parser = span)]
     span: (u64, u64),
     /// File; - is stdout
-    file: PathBuf,
+    #[arg(value_parser = Replaced::or_stdout)]
+    file: Replaced,
     #[command(flatten)]
     transfer: TransferOptions,
     #[command(flatten)]

@@ -11,6 +11,7 @@ use daqmeter_report::{paths, predictions_text};
 
 use super::max;
 use crate::arguments::duration;
+use crate::named::Replaced;
 use crate::output::Failure;
 use crate::runner::{Common, Runner};
 use crate::twin::profile_for_runs;
@@ -47,7 +48,7 @@ pub(crate) struct Arguments {
     profile: Option<PathBuf>,
     /// Page to write
     #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
-    output: Option<PathBuf>,
+    output: Option<Replaced>,
     #[command(flatten)]
     common: Common,
 }
@@ -76,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(profile) = &profile {
         runner.predict(profile)?;
     }
-    runner.conclude(arguments.output.as_deref(), |records| {
+    runner.conclude(arguments.output.as_ref(), |records| {
         text + &paths::text(records) + &after_a_line(predictions_text(records))
     })
 }

@@ -1,6 +1,5 @@
 //! `daqmeter pmu map`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -8,6 +7,7 @@ use daqmeter_pmu::mesh::topology;
 use daqmeter_report::pmu::map;
 
 use super::chosen::Place;
+use crate::named::Replaced;
 use crate::output::{Failure, emit, tell, write_file};
 
 /// Draw the mesh: crosspoints, ports, NodeIDs, controllers.
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     format: Format,
     /// Picture to write
     #[arg(long, value_name = "FILE.svg", help_heading = "Output")]
-    svg: Option<PathBuf>,
+    svg: Option<Replaced>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

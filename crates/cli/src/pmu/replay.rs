@@ -12,7 +12,8 @@ use daqmeter_report::pmu::{frames, map, tables};
 
 use super::chosen::ByteUnit;
 use super::live::Live;
-use crate::output::{Failure, emit, read_records};
+use crate::files::read_all;
+use crate::output::{Failure, emit};
 
 /// Show what was recorded by pmu record, pmu stat --records or any verb with --observe.
 ///
@@ -40,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             "--speed: a factor above 0 is wanted, e.g. --speed 10",
         ));
     }
-    let records = read_records(&arguments.records)?;
+    let records = read_all(&arguments.records)?;
     let mut shown = 0;
     for record in &records {
         let Some(observed) = &record.observed else {

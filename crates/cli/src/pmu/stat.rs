@@ -22,8 +22,9 @@ use super::chosen::{ByteUnit, Chosen, Setting, Wanted};
 use super::live::Live;
 use crate::arguments::duration;
 use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, Recorder, emit, refuse_same, tell};
-use crate::runner::{context, on_ctrl_c};
+use crate::named::{Appended, Replaced};
+use crate::output::{Failure, Recorder, emit, tell};
+use crate::runner::{context_as, on_ctrl_c};
 
 /// Count in intervals: scaled values with their share and error, rates, a heat map of a mesh.
 ///
@@ -91,14 +92,27 @@ struct Written {
     #[arg(long, value_enum, default_value = "mb", help_heading = "Output")]
     bytes: ByteUnit,
     /// Append the record to this file (JSON lines)
-    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", value_parser = crate::arguments::written_file, help_heading = "Output")]
-    out: Option<PathBuf>,
+    #[arg(
+        long = "records",
+        alias = "out",
+        value_name = "FILE.jsonl",
+        help_heading = "Output"
+    )]
+    out: Option<Appended>,
+    /// Name of this host in the records [default: its node name]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        hide_short_help = true,
+        help_heading = "Output"
+    )]
+    label: Option<String>,
     /// Print the record (a JSON line) instead of tables
     #[arg(long, help_heading = "Output")]
     json: bool,
     /// Page to write
-    #[arg(short, long, value_name = "FILE.html", value_parser = crate::arguments::written_file, help_heading = "Output")]
-    output: Option<PathBuf>,
+    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    output: Option<Replaced>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -114,13 +128,6 @@ enum Format {
 }
 
 impl Written {
-    fn refuse_same_file(&self) -> Result<(), Failure> {
-        refuse_same(&[
-            ("--output", self.output.as_deref()),
-            ("--records", self.out.as_deref()),
-        ])
-    }
-
     fn perf_format(&self) -> Option<PerfFormat> {
         match self.format {
             Format::Table => None,
@@ -138,8 +145,7 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
     }
     let setting = arguments.wanted.place.setting()?;
     let chosen = arguments.wanted.choose(&setting)?;
-    arguments.written.refuse_same_file()?;
-    let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
+    let mut recorder = Recorder::new(arguments.written.out.as_ref(), arguments.written.json)?;
     let count = opened(&chosen, &setting)?;
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
@@ -151,7 +157,7 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
         shown,
         metrics,
     };
-    let watched = context().watch(
+    let watched = context_as(arguments.written.label.as_ref()).watch(
         "pmu/stat",
         info(&chosen, &setting),
         workload(arguments, &chosen),
@@ -230,7 +236,7 @@ fn finish(
     let written = &arguments.written;
     recorder.take(record)?;
     // Ctrl-C is how a count without an end ends.
-    recorder.finish(written.output.as_deref(), false, |records| {
+    recorder.finish(written.output.as_ref(), false, |records| {
         let observed = records
             .iter()
             .filter_map(|record| record.observed.as_deref());
@@ -533,15 +539,15 @@ fn convert(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
     }
     warn_of_ignored_nodes(&observed);
-    arguments.written.refuse_same_file()?;
-    let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
+    let mut recorder = Recorder::new(arguments.written.out.as_ref(), arguments.written.json)?;
     show_intervals(&observed, &arguments.written)?;
     let info = EngineInfo {
         name: "pmu".into(),
         target: "perf stat".into(),
         emulated: false,
     };
-    let mut record = context().blank_record(info, Workload::new("pmu").with("what", "perf stat"));
+    let mut record = context_as(arguments.written.label.as_ref())
+        .blank_record(info, Workload::new("pmu").with("what", "perf stat"));
     record.study = "pmu/perf".into();
     record.observed = Some(Box::new(observed));
     finish(record, arguments, false, &mut recorder)

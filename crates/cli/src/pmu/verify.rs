@@ -18,8 +18,9 @@ use daqmeter_report::table::numbers_from;
 
 use super::chosen::Place;
 use crate::arguments::duration;
+use crate::named::Appended;
 use crate::output::{Failure, Recorder};
-use crate::runner::{context, on_ctrl_c};
+use crate::runner::{context_as, on_ctrl_c};
 
 /// Count while a known load runs, and compare bytes: PASS or FAIL, with the ratio.
 ///
@@ -60,8 +61,21 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "20ms")]
     settle: Duration,
     /// Append the record to this file (JSON lines)
-    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", value_parser = crate::arguments::written_file, help_heading = "Output")]
-    out: Option<PathBuf>,
+    #[arg(
+        long = "records",
+        alias = "out",
+        value_name = "FILE.jsonl",
+        help_heading = "Output"
+    )]
+    out: Option<Appended>,
+    /// Name of this host in the records [default: its node name]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        hide_short_help = true,
+        help_heading = "Output"
+    )]
+    label: Option<String>,
     /// Print the record instead of a table
     #[arg(long, help_heading = "Output")]
     json: bool,
@@ -98,10 +112,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         pmus: &setting.pmus,
         files: &setting.files,
     };
-    let mut recorder = Recorder::new(arguments.out.as_deref(), arguments.json)?;
+    let mut recorder = Recorder::new(arguments.out.as_ref(), arguments.json)?;
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
-    let (checks, record) = checked(&request, &host, &context(), &stop).map_err(Failure::refused)?;
+    let (checks, record) = checked(
+        &request,
+        &host,
+        &context_as(arguments.label.as_ref()),
+        &stop,
+    )
+    .map_err(Failure::refused)?;
     recorder.take(record)?;
     recorder.finish(None, false, |_| text(&checks))
 }

@@ -22,6 +22,7 @@ use super::options::{WrittenTriggers, elink, exit, load};
 use super::verdict::{Found, Measure, OfCheck, Verdict};
 use crate::arguments::count;
 use crate::metrics::{Metrics, Page};
+use crate::named::Replaced;
 use crate::output::{Failure, emit, tell};
 use crate::runner::on_ctrl_c;
 
@@ -31,8 +32,8 @@ pub(crate) struct RecordArguments {
     #[command(flatten)]
     chosen: Chosen,
     /// File to write, - for standard output; of several channels each has its own file, with device and channel in the name
-    #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]
+    output: Replaced,
     /// Only these channels of the card, as device.channel; all without it
     #[arg(long, value_name = "DEV.CH,..", value_delimiter = ',', value_parser = channel)]
     channels: Vec<ChannelId>,
@@ -71,7 +72,7 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
     }
     for id in &ids {
         let path = match ids.len() {
-            1 => arguments.output.clone(),
+            1 => arguments.output.to_path_buf(),
             _ => name_of_channel(&arguments.output, id),
         };
         let shown = path.display().to_string();
@@ -129,7 +130,7 @@ fn name_of_channel(output: &Path, id: &ChannelId) -> PathBuf {
     output.with_file_name(format!("{stem}-{}-{}{ending}", id.device, id.channel))
 }
 
-/// Writes the blocks of one channel; false when it was interrupted. Nobody reading any more ends it as an interrupt does.
+/// Writes the blocks of one channel; false when it was interrupted.
 fn record_channel<W: Write>(
     scenario: &Scenario,
     id: ChannelId,
@@ -152,14 +153,14 @@ fn record_channel<W: Write>(
     });
     let is_whole = match made {
         Err(recording::RecordError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            false
+            return Err(Failure::unread());
         }
         made => made.map_err(|error| {
             Failure::refused(format!("{shown}: {error}; what is there is incomplete"))
         })?,
     };
     sink.flush().or_else(|error| match error.kind() {
-        io::ErrorKind::BrokenPipe => Ok(()),
+        io::ErrorKind::BrokenPipe => Err(Failure::unread()),
         _ => Err(refused(error)),
     })?;
     let how = match is_whole {

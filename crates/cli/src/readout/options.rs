@@ -15,6 +15,7 @@ use daqmeter_sys::ring::Consumer;
 
 use crate::arguments::{count, duration};
 use crate::metrics::Metrics;
+use crate::named::Replaced;
 use crate::output::{Failure, tell};
 
 /// The exit code of a verb that did its work: good, or not, or as far as a signal let it.
@@ -101,8 +102,8 @@ pub(super) fn elink(text: &str) -> Result<u16, String> {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WrittenTriggers {
     /// File for the times and numbers of the triggers, which --trigger-file reads
-    #[arg(long, value_name = "FILE", value_parser = crate::arguments::written_file, help_heading = "Output")]
-    write_triggers: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    write_triggers: Option<Replaced>,
 }
 
 impl WrittenTriggers {
@@ -127,7 +128,7 @@ impl WrittenTriggers {
             return Ok(());
         };
         let shown = path.display();
-        let file = File::create(path)
+        let file = File::create(&**path)
             .map_err(|error| Failure::refused(format!("cannot write {shown}: {error}")))?;
         let (written, bytes) = recording::write_triggers(scenario, triggers, BufWriter::new(file))
             .map_err(|error| Failure::refused(format!("{shown}: {error}")))?;

@@ -1,6 +1,5 @@
 //! `daqmeter readout run`: a path from a card to receivers with its own defaults, as one record.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -13,6 +12,7 @@ use daqmeter_report::paths;
 use super::emulate::show_progress;
 use super::options::{WrittenTriggers, completed};
 use super::verdict::{Found, Measure, OfRun};
+use crate::named::Replaced;
 use crate::output::{FAILED, Failure, tell};
 use crate::runner::{Common, Runner};
 
@@ -22,8 +22,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     request: ReadoutRequest,
     /// Page to write
-    #[arg(short, long, value_name = "FILE.html", value_parser = crate::arguments::written_file, help_heading = "Output")]
-    output: Option<PathBuf>,
+    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    output: Option<Replaced>,
     #[command(flatten)]
     triggers: WrittenTriggers,
     #[command(flatten)]
@@ -37,9 +37,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         chosen: completed(&arguments.request.chosen)?,
         ..arguments.request.clone()
     };
-    arguments
-        .common
-        .refuse_same_file(arguments.output.as_deref())?;
     let written = arguments.triggers.wanted(&request.chosen)?;
     let mut runner = Runner::new(&arguments.common, 1)?;
     if let Some(page) = runner.metrics() {
@@ -61,7 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         // Stdout is for records.
         tell(&verdict.to_string());
     }
-    let code = runner.conclude(arguments.output.as_deref(), |records| {
+    let code = runner.conclude(arguments.output.as_ref(), |records| {
         let (chains, details) = (chains_text(records), details_text(records));
         let threads = paths::threads_text(records);
         format!("{chains}{details}{threads} {verdict}\n")

@@ -1,6 +1,5 @@
 //! `daqmeter readout sweep`: the maximum rate, and what reading costs below and beyond it.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use daqmeter_report::felix::chains_text;
 
 use super::options::completed;
 use crate::arguments::{bytes, count, duration, rate};
+use crate::named::Replaced;
 use crate::output::Failure;
 use crate::runner::{Common, Runner};
 
@@ -64,8 +64,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     receivers: Receivers,
     /// Page to write
-    #[arg(short, long, value_name = "FILE.html", value_parser = crate::arguments::written_file, help_heading = "Output")]
-    output: Option<PathBuf>,
+    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    output: Option<Replaced>,
     #[command(flatten)]
     common: Common,
 }
@@ -216,18 +216,15 @@ fn preferred(rate_hz: f64) -> f64 {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let bases = arguments.bases()?;
-    arguments
-        .common
-        .refuse_same_file(arguments.output.as_deref())?;
     let mut runner = Runner::new(&arguments.common, 0)?;
     let mut results = Vec::new();
     for base in bases {
         let failure = search(arguments, &mut runner, base, &mut results).err();
         if failure.is_some() {
-            return finish(arguments, &runner, &results, failure);
+            return finish(arguments, &mut runner, &results, failure);
         }
     }
-    finish(arguments, &runner, &results, None)
+    finish(arguments, &mut runner, &results, None)
 }
 
 /// Finds one chain's maximum, then measures the curves around it.
@@ -290,11 +287,11 @@ fn curves(arguments: &Arguments, base: &ReadoutRequest, highest_hz: f64) -> Vec<
 
 fn finish(
     arguments: &Arguments,
-    runner: &Runner,
+    runner: &mut Runner,
     results: &[(Workload, Found)],
     failure: Option<Failure>,
 ) -> Result<ExitCode, Failure> {
-    let page = arguments.output.as_deref();
+    let page = arguments.output.as_ref();
     let code = runner.conclude(page, |records| text(results, records))?;
     failure.map_or(Ok(code), Err)
 }

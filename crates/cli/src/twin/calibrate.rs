@@ -1,6 +1,6 @@
 //! `daqmeter twin calibrate`: a profile of this host, from which paths are predicted.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use daqmeter_twin::Profile;
 
 use crate::arguments::budget;
 use crate::interrupt;
+use crate::named::Replaced;
 use crate::output::{Failure, emit, tell};
 use crate::runner::context;
 
@@ -29,7 +30,7 @@ the host does what it usually does.\n\nExample:\n\n  $ daqmeter twin calibrate -
 pub(crate) struct Arguments {
     /// File to write
     #[arg(short, long, value_name = "FILE.json", default_value = super::PROFILE)]
-    output: PathBuf,
+    output: Replaced,
     /// Time for all runs; the costs and 38 held-back runs are measured in any case
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = USUAL_BUDGET)]
     budget: Duration,

@@ -1,7 +1,6 @@
 //! `daqmeter twin links`: the largest number of links that this host reads out, by a prediction and the few probes that confirm it.
 
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -18,6 +17,7 @@ use daqmeter_sys::{affinity, available};
 use daqmeter_twin::links::{LinkHost, LinkProbe, MostLinks, Placed, Use, most_links, place};
 
 use crate::arguments::duration;
+use crate::named::Replaced;
 use crate::output::Failure;
 use crate::runner::{Common, Runner};
 
@@ -36,8 +36,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2s")]
     probe: Duration,
     /// Write which thread goes to which CPU to this file
-    #[arg(long, value_name = "FILE.toml", value_parser = crate::arguments::written_file, help_heading = "Output")]
-    pins: Option<PathBuf>,
+    #[arg(long, value_name = "FILE.toml", help_heading = "Output")]
+    pins: Option<Replaced>,
     #[command(flatten)]
     receivers: Receivers,
     #[command(flatten)]
@@ -159,9 +159,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         .check()
         .map_err(|wrong| Failure::refused(format!("`{}` {}", wrong.name, wrong.text)))?;
     refuse_more_than_a_card_has(&request, readers, arguments.max)?;
-    arguments
-        .common
-        .refuse_same_file(arguments.pins.as_deref())?;
     let began = Instant::now();
     let mut runner = Runner::new(&arguments.common, 0)?;
     let mut here = Here {

@@ -17,8 +17,9 @@ use daqmeter_report::page;
 use daqmeter_report::table::{numbers_from, wrapped};
 use daqmeter_twin::{Profile, predict};
 
-use crate::arguments::{CpuList, cpu_list, written_file};
-use crate::output::{Failure, Recorder, emit, refuse_same, tell, write_file};
+use crate::arguments::{CpuList, cpu_list};
+use crate::named::{Appended, Replaced};
+use crate::output::{Failure, Recorder, emit, tell, write_file};
 use crate::path::run::loaded;
 use crate::runner::{context, tool};
 
@@ -53,11 +54,11 @@ pub(crate) struct Arguments {
     #[arg(long, help_heading = "Output")]
     json: bool,
     /// Append a record of each prediction to this file (JSON lines): daqmeter report shows it beside runs of the same path
-    #[arg(long, value_name = "FILE.jsonl", value_parser = written_file, help_heading = "Output")]
-    records: Option<PathBuf>,
+    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
+    records: Option<Appended>,
     /// Write a page with the predictions, too
-    #[arg(long, value_name = "FILE.html", value_parser = written_file, help_heading = "Output")]
-    html: Option<PathBuf>,
+    #[arg(long, value_name = "FILE.html", help_heading = "Output")]
+    html: Option<Replaced>,
 }
 
 /// Time of a run as asked in the record of a prediction, which it does not depend on: the usual one of `path run`.
@@ -76,10 +77,6 @@ struct Point {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    refuse_same(&[
-        ("--html", arguments.html.as_deref()),
-        ("--records", arguments.records.as_deref()),
-    ])?;
     let usual = PathBuf::from(super::PROFILE);
     let profile = read_profile(arguments.host.as_ref().unwrap_or(&usual))?;
     let notes = host_notes(&profile, arguments.host.as_ref())?;
@@ -129,7 +126,7 @@ fn write_records(
         write_file(file, &page(&records).map_err(Failure::tool)?)?;
         tell(&format!("daqmeter: wrote {}", file.display()));
     }
-    let mut recorder = Recorder::new(arguments.records.as_deref(), false)?;
+    let mut recorder = Recorder::new(arguments.records.as_ref(), false)?;
     records
         .into_iter()
         .try_for_each(|record| recorder.take(record))

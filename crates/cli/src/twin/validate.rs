@@ -13,9 +13,10 @@ use daqmeter_report::validation_page;
 use daqmeter_twin::Profile;
 
 use super::predict::{host_notes, read_profile};
-use crate::arguments::{budget, written_file};
+use crate::arguments::budget;
 use crate::interrupt;
-use crate::output::{CANNOT_TELL, FAILED, Failure, emit, refuse_same, tell, write_file};
+use crate::named::Replaced;
+use crate::output::{CANNOT_TELL, FAILED, Failure, emit, tell, write_file};
 use crate::runner::context;
 
 /// Hold the twin against formulas, documents and this host, each within its band; ends with 1 where a row lies outside, with 3 where the host changed too much to tell.
@@ -37,8 +38,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = SEED, conflicts_with = "no_live")]
     seed: u64,
     /// Save what each run gave: --runs holds another model to the same runs
-    #[arg(long, value_name = "FILE.jsonl", value_parser = written_file, conflicts_with = "no_live")]
-    save_runs: Option<PathBuf>,
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with = "no_live")]
+    save_runs: Option<Replaced>,
     /// Take all runs from that file, those of the calibration as well: nothing is measured
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["no_live", "profile", "budget", "save_runs"])]
     runs: Option<PathBuf>,
@@ -46,8 +47,8 @@ pub(crate) struct Arguments {
     #[arg(long, help_heading = "Output", conflicts_with = "no_live")]
     paths: bool,
     /// Write it as a page, too
-    #[arg(long, value_name = "FILE.html", value_parser = written_file, help_heading = "Output")]
-    html: Option<PathBuf>,
+    #[arg(long, value_name = "FILE.html", help_heading = "Output")]
+    html: Option<Replaced>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -58,11 +59,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     {
         tell(note);
     }
-    refuse_same(&[
-        ("--html", arguments.html.as_deref()),
-        ("--save-runs", arguments.save_runs.as_deref()),
-        ("--runs", arguments.runs.as_deref()),
-    ])?;
     let saved = arguments.runs.as_deref().map(saved_runs).transpose()?;
     tell("formulas and documents ...");
     let mut parts = vec![closed_forms(), documents()];

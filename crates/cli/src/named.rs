@@ -1,0 +1,379 @@
+//! Files that the command line names for writing. Their types say what becomes of the file that is there: a [`Replaced`] file is
+//! written whole, an [`Appended`] one grows by lines. Writers take these types only, and [`check`] finds them in the options of every
+//! verb, so that no verb can write over a file that it reads, over its other output, or over records.
+
+use std::any::TypeId;
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::ops::Deref;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::{Arg, ArgMatches, Command};
+use daqmeter_record::file::is_descriptor;
+
+use crate::failure::Failure;
+
+/// A file that is replaced whole: a page, a table, a profile. It never takes the place of records.
+#[derive(Clone, Debug)]
+pub(crate) struct Replaced(PathBuf);
+
+/// A file that lines are appended to: records.
+#[derive(Clone, Debug)]
+pub(crate) struct Appended(PathBuf);
+
+impl Replaced {
+    /// A file that has this name by default.
+    pub(crate) fn at(path: impl Into<PathBuf>) -> Replaced {
+        Replaced(path.into())
+    }
+
+    /// Reads an option whose value may be `-`, standard output.
+    pub(crate) fn or_stdout(text: &str) -> Result<Replaced, String> {
+        match text {
+            "-" => Ok(Replaced::at("-")),
+            name => name.parse(),
+        }
+    }
+}
+
+impl Appended {
+    /// A file that has this name by default.
+    pub(crate) fn at(path: impl Into<PathBuf>) -> Appended {
+        Appended(path.into())
+    }
+}
+
+impl Deref for Replaced {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Deref for Appended {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl FromStr for Replaced {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Replaced, String> {
+        written_file(text).map(Replaced)
+    }
+}
+
+impl FromStr for Appended {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Appended, String> {
+        written_file(text).map(Appended)
+    }
+}
+
+/// A file that is written. Standard output is for what people read, and for records with --json.
+fn written_file(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "" => Err("a file is wanted".to_owned()),
+        "-" => Err(
+            "standard output is taken: name a file (records go to standard output with --json, a page with daqmeter report -o -)"
+                .to_owned(),
+        ),
+        name => Ok(PathBuf::from(name)),
+    }
+}
+
+/// What a verb does with a value of its command line, if that is the name of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// Reads it, or it names no file.
+    Read,
+    Replaced,
+    /// As a page.
+    Page,
+    Appended,
+}
+
+impl Use {
+    fn of(option: &Arg) -> Use {
+        let value = option.get_value_parser().type_id();
+        let names = option.get_value_names().unwrap_or_default();
+        let is_page = names.iter().any(|name| name.ends_with(".html"));
+        if value == TypeId::of::<Replaced>() && is_page {
+            Use::Page
+        } else if value == TypeId::of::<Replaced>() {
+            Use::Replaced
+        } else if value == TypeId::of::<Appended>() {
+            Use::Appended
+        } else {
+            Use::Read
+        }
+    }
+}
+
+/// A value of the command line.
+struct Named {
+    option: String,
+    path: PathBuf,
+    place: Option<Place>,
+    use_: Use,
+}
+
+/// Refuses a command line that would write over a file that it names twice, over records, or into what holds none.
+pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
+    let mut named = Vec::new();
+    let (mut command, mut matches) = (command, matches);
+    loop {
+        for option in command.get_arguments() {
+            collect(option, matches, &mut named);
+        }
+        let Some((verb, below)) = matches.subcommand() else {
+            break;
+        };
+        let Some(verb) = command.find_subcommand(verb) else {
+            break;
+        };
+        (command, matches) = (verb, below);
+    }
+    refuse_same(&named)?;
+    for file in &named {
+        match file.use_ {
+            Use::Read => {}
+            Use::Replaced => refuse_records(&file.path)?,
+            Use::Page => refuse_records(&file.path).and_then(|()| refuse_no_page(&file.path))?,
+            Use::Appended => refuse_other_text(&file.path)?,
+        }
+    }
+    Ok(())
+}
+
+fn collect(option: &Arg, matches: &ArgMatches, named: &mut Vec<Named>) {
+    // A command to run has options of its own; free text names no file.
+    let is_text = option
+        .get_value_names()
+        .is_some_and(|names| names.iter().any(|name| name == "TEXT"));
+    if !option.get_action().takes_values() || option.is_last_set() || is_text {
+        return;
+    }
+    let Ok(Some(values)) = matches.try_get_raw(option.get_id().as_str()) else {
+        return;
+    };
+    let name = match (option.get_long(), option.get_value_names()) {
+        (Some(long), _) => format!("--{long}"),
+        (None, Some([name, ..])) => name.to_string(),
+        (None, _) => option.get_id().to_string(),
+    };
+    let use_ = Use::of(option);
+    for value in values {
+        let path = Path::new(value);
+        let mut paths = vec![path];
+        // `--set source.file=data.bin`.
+        let assigned = value.to_str().and_then(|text| text.split_once('='));
+        if let (Use::Read, Some((_, assigned))) = (use_, assigned) {
+            paths.push(Path::new(assigned));
+        }
+        named.extend(paths.into_iter().map(|path| Named {
+            option: name.clone(),
+            path: path.to_owned(),
+            place: Place::of(path),
+            use_,
+        }));
+    }
+}
+
+/// Where a regular file is, by every name that it has.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    /// Device and inode of one that exists: links are the same file.
+    Inode(u64, u64),
+    /// Name of one that does not, in its folder without links.
+    Name(PathBuf),
+}
+
+impl Place {
+    /// The place of a file; nothing for standard output, devices, pipes and folders.
+    fn of(path: &Path) -> Option<Place> {
+        if path.as_os_str() == "-" || path.as_os_str().is_empty() || is_descriptor(path) {
+            return None;
+        }
+        match path.metadata() {
+            Ok(known) => known
+                .is_file()
+                .then(|| Place::Inode(known.dev(), known.ino())),
+            Err(_) => Some(Place::Name(name_of(path.to_owned()))),
+        }
+    }
+}
+
+/// The name under which a file will be created: links that lead nowhere yet are followed.
+fn name_of(mut path: PathBuf) -> PathBuf {
+    /// As many links as the kernel follows (path_resolution(7)).
+    const MAX_LINKS: usize = 40;
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = path.read_link() else {
+            break;
+        };
+        path = path.parent().unwrap_or(Path::new("")).join(target);
+    }
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    match (
+        folder.unwrap_or(Path::new(".")).canonicalize(),
+        path.file_name(),
+    ) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => path,
+    }
+}
+
+/// Refuses a written file that is named twice: what is written last would be all that is left.
+fn refuse_same(named: &[Named]) -> Result<(), Failure> {
+    for (at, file) in named.iter().enumerate() {
+        let is_written = |other: &&Named| file.use_ != Use::Read || other.use_ != Use::Read;
+        let mut before = named[..at].iter().filter(is_written);
+        let same = before.find(|other| file.place.is_some() && other.place == file.place);
+        if let Some(other) = same {
+            return Err(Failure::refused(format!(
+                "{} and {} name the same file, {}: name two",
+                other.option,
+                file.option,
+                other.path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses two files of one verb that are the same, where one has a name by default.
+pub(crate) fn refuse_same_files(files: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
+    let named = files.iter().filter_map(|(option, path)| {
+        path.map(|path| Named {
+            option: (*option).to_owned(),
+            path: path.to_owned(),
+            place: Place::of(path),
+            use_: Use::Replaced,
+        })
+    });
+    refuse_same(&named.collect::<Vec<_>>())
+}
+
+/// The first field of a record.
+const SCHEMA: &[u8] = b"\"schema\"";
+
+/// Refuses to replace a file of records, the first of which may be damaged.
+pub(crate) fn refuse_records(path: &Path) -> Result<(), Failure> {
+    // Lines of runs, and those of `ab`.
+    let is_record = |line: &[u8]| {
+        let mut words = line.windows(SCHEMA.len());
+        line.starts_with(b"{\"ab\"") || (line.starts_with(b"{") && words.any(|word| word == SCHEMA))
+    };
+    if beginning(path).split(|byte| *byte == b'\n').any(is_record) {
+        return Err(Failure::refused(format!(
+            "{} holds records, which would be lost: name another file, or remove it first",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses to put a page where a file of another kind is: data that a path or a plan reads, for example.
+fn refuse_no_page(path: &Path) -> Result<(), Failure> {
+    let begin = beginning(path);
+    let is_page = begin.starts_with(b"<") || begin.starts_with(b"daqmeter survey is under way");
+    match begin.is_empty() || is_page {
+        true => Ok(()),
+        false => Err(Failure::refused(format!(
+            "{} is no page and would be lost: name another file, or remove it first",
+            path.display()
+        ))),
+    }
+}
+
+/// Refuses to append records to a page, a plan or data.
+fn refuse_other_text(path: &Path) -> Result<(), Failure> {
+    match beginning(path).trim_ascii_start() {
+        [] | [b'{', ..] => Ok(()),
+        _ => Err(Failure::refused(format!(
+            "{} does not hold records: name another file for them",
+            path.display()
+        ))),
+    }
+}
+
+/// The first bytes of a regular file; nothing of others.
+fn beginning(path: &Path) -> Vec<u8> {
+    /// The field `schema` is the first of a record.
+    const LOOKED_AT: u64 = 4096;
+    let mut bytes = Vec::new();
+    let is_file =
+        !is_descriptor(path) && path.metadata().is_ok_and(|known: Metadata| known.is_file());
+    if let (true, Ok(file)) = (is_file, File::open(path)) {
+        // What cannot be read is refused by who writes it.
+        let _ = file.take(LOOKED_AT).read_to_end(&mut bytes);
+    }
+    // A byte order mark, which editors write.
+    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+    text.to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_known_by_every_name_that_it_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        let refused =
+            |a: &Path, b: &Path| refuse_same_files(&[("-o", Some(a)), ("-r", Some(b))]).is_err();
+        let link = |target: &str, name: &str| {
+            std::os::unix::fs::symlink(place(target), place(name)).unwrap();
+        };
+        link("same", "early");
+        assert!(refused(&place("same"), &place("./same")), "not there yet");
+        assert!(refused(&place("same"), &place("early")), "not there yet");
+        assert!(!refused(&place("same"), &place("another")));
+        std::fs::write(place("same"), "").unwrap();
+        std::fs::hard_link(place("same"), place("hard")).unwrap();
+        assert!(refused(&place("same"), &place("early")));
+        assert!(refused(&place("early"), &place("hard")));
+        assert!(refused(Path::new("same"), Path::new("./same")));
+        for free in ["/dev/null", "/dev/stdout", "-"] {
+            assert!(!refused(Path::new(free), Path::new(free)), "{free}");
+        }
+    }
+
+    #[test]
+    fn records_are_known_with_a_mark_before_them_and_behind_a_damaged_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        for (text, is_kept, may_grow) in [
+            ("{\"schema\":1}\n", true, true),
+            ("\u{feff}{ \"schema\": 1}\n", true, true),
+            ("cut off\n{\"schema\":1}\n", true, false),
+            ("{\"ab\":1}\n", true, true),
+            ("{\n  \"format\": \"a profile\"\n}", false, true),
+            ("<!doctype html>", false, false),
+            ("", false, true),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(refuse_records(&path).is_err(), is_kept, "{text}");
+            assert_eq!(refuse_other_text(&path).is_ok(), may_grow, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_written_file_is_not_standard_output() {
+        assert_eq!(&*"./-".parse::<Replaced>().unwrap(), Path::new("./-"));
+        assert!("-".parse::<Appended>().unwrap_err().contains("--json"));
+        assert!("".parse::<Replaced>().is_err());
+        assert!(Replaced::or_stdout("-").is_ok() && Replaced::or_stdout("").is_err());
+    }
+}
