@@ -34,7 +34,7 @@ pub use block::Block;
 pub use protocol::Request;
 pub use question::{PATIENCE, Question, Side};
 pub use side::serve;
-pub use switch::{Restored, Switch};
+pub use switch::{Restored, Setting, Switch};
 
 use answer::Tracked;
 use block::Pair;

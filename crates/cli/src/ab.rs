@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
-use daqmeter_campaign::ab::{PATIENCE, Question, Restored, ask, serve};
+use daqmeter_campaign::ab::{PATIENCE, Question, Restored, Setting, ask, serve};
 use daqmeter_harness::StopFlag;
 
 use crate::interrupt;
@@ -43,7 +43,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         .find_map(|pair| pair.switch.as_ref())
         .map(Restored::of);
     let restored = restored.transpose().map_err(Failure::refused)?;
-    let stop = stop_on_signal(restored.as_ref());
+    let said = restored.iter().flat_map(|restored| &restored.said);
+    said.for_each(|line| tell(&format!("daqmeter: {line}")));
+    let stop = stop_on_signal(restored.as_ref().map(Restored::setting));
     let compared = compare(arguments, &pairs, &stop, &mut record)?;
     if let Some(restored) = restored {
         restored.restore().map_err(Failure::refused)?;
@@ -78,12 +80,12 @@ fn check(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// The first signal ends it, and puts a switch back.
-fn stop_on_signal(restored: Option<&Restored>) -> StopFlag {
+fn stop_on_signal(setting: Option<Setting>) -> StopFlag {
     let stop = StopFlag::default();
-    let (asked, restored) = (stop.clone(), restored.cloned());
+    let asked = stop.clone();
     interrupt::on_signal(move || {
         asked.set();
-        if let Some(Err(why)) = restored.as_ref().map(Restored::restore) {
+        if let Some(Err(why)) = setting.as_ref().map(Setting::restore) {
             tell(&format!("daqmeter: {why}"));
         }
     });

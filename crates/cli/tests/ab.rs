@@ -115,13 +115,19 @@ fn two_binaries_measure_the_points_of_a_plan_and_every_point_is_accounted_for() 
 fn a_switch_is_put_back() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("setting");
-    std::fs::write(&file, "before").unwrap();
+    std::fs::write(&file, " before\n\n").unwrap();
     let path = file.to_str().unwrap();
     let output = ab(&[
         "x", "y", "--switch", path, "--point", "null", "--budget", "1ms",
     ]);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), "before");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), " before\n\n");
+    assert!(
+        stderr(&output).contains("setting.before-ab holds its value"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
 #[test]
@@ -153,6 +159,10 @@ fn bad_input_gives_one_clear_line_and_2() {
         (
             &["a", "b", "--switch", "/nowhere/x", "--point", "null"],
             "cannot read /nowhere/x",
+        ),
+        (
+            &["a", "b", "--switch", "/dev/zero", "--point", "null"],
+            "/dev/zero: it is not a regular file",
         ),
         (&["a", "b", "--switch", "/nowhere/x"], "--point"),
         (

@@ -1,5 +1,11 @@
 //! A setting of the host that has one value for A and another for B, and is put back.
+//!
+//! What the setting was is kept in a note until it is put back, so that a run that was killed costs nothing: the next one puts it
+//! back first, or the user does with `cat NOTE > FILE`.
 
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use daqmeter_sys::host::bracketed;
@@ -17,8 +23,8 @@ impl Switch {
     /// Puts the setting to the value of a side, and looks whether it took it.
     pub(super) fn set(&self, side: usize) -> Result<(), String> {
         let value = &self.values[side];
-        write(&self.path, value)?;
-        let found = read(&self.path)?;
+        write(&self.path, value.as_bytes())?;
+        let found = chosen(&read(&self.path)?);
         if found == *value {
             return Ok(());
         }
@@ -29,30 +35,128 @@ impl Switch {
     }
 }
 
-/// Puts a setting back to what it was, when it is dropped.
+/// A setting as it was.
 #[derive(Clone, Debug)]
-pub struct Restored {
+pub struct Setting {
     path: PathBuf,
-    value: String,
+    /// All that the file held.
+    text: Vec<u8>,
+    /// What puts it back: all of it; of the kernel's lists the value in brackets, since the kernel takes no list.
+    value: Vec<u8>,
 }
 
-impl Restored {
-    /// Remembers what the setting is, and makes sure that it can be put back.
-    ///
-    /// # Errors
-    /// When it cannot be read or written.
-    pub fn of(switch: &Switch) -> Result<Restored, String> {
-        let (path, value) = (switch.path.clone(), read(&switch.path)?);
-        write(&path, &value)?;
-        Ok(Restored { path, value })
+impl Setting {
+    /// Puts a file back to this text, and finds out what it takes for that.
+    fn put_back(path: &Path, text: Vec<u8>) -> Result<Setting, String> {
+        let whole = Setting {
+            path: path.to_owned(),
+            value: text.clone(),
+            text,
+        };
+        let Err(why) = whole.restore() else {
+            return Ok(whole);
+        };
+        let value = chosen(&whole.text).into_bytes();
+        let listed = Setting { value, ..whole };
+        match listed.value != listed.text && listed.restore().is_ok() {
+            true => Ok(listed),
+            false => Err(why),
+        }
     }
 
     /// Puts it back now.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When it cannot be written, or does not hold it then.
     pub fn restore(&self) -> Result<(), String> {
-        write(&self.path, &self.value)
+        write(&self.path, &self.value)?;
+        let found = read(&self.path)?;
+        let is_back = match self.value == self.text {
+            true => found == self.text,
+            false => chosen(&found) == chosen(&self.text),
+        };
+        match is_back {
+            true => Ok(()),
+            false => Err(format!(
+                "{} holds `{}` after `{}` was put back",
+                self.path.display(),
+                String::from_utf8_lossy(&found).trim_end(),
+                String::from_utf8_lossy(&self.value).trim_end()
+            )),
+        }
+    }
+}
+
+/// Puts a setting back to what it was, when it is dropped.
+#[derive(Debug)]
+pub struct Restored {
+    setting: Setting,
+    note: Note,
+    /// What the user must know.
+    pub said: Vec<String>,
+}
+
+impl Restored {
+    /// Remembers what the setting is, also in a note beside it or in the user's state folder, and makes sure that it can be put
+    /// back. What an earlier run left in such a note is put back first.
+    ///
+    /// # Errors
+    /// When it cannot be read, written or remembered, or another run has it.
+    pub fn of(switch: &Switch) -> Result<Restored, String> {
+        Restored::noted_in(switch, state_folder().as_deref())
+    }
+
+    fn noted_in(switch: &Switch, state: Option<&Path>) -> Result<Restored, String> {
+        let path = &switch.path;
+        let text = read(path)?;
+        let mut said = Vec::new();
+        let (note, text) = match Note::found(path, state)? {
+            Some((note, before)) => {
+                said.push(format!(
+                    "an earlier run was killed: {} is put back to what {} holds",
+                    path.display(),
+                    note.path.display()
+                ));
+                (note, before)
+            }
+            None => (Note::made(path, state, &text)?, text),
+        };
+        let setting = match Setting::put_back(path, text) {
+            Ok(setting) => setting,
+            Err(why) if said.is_empty() => {
+                note.remove();
+                return Err(why);
+            }
+            Err(why) => return Err(format!("{}, but {why}", said.concat())),
+        };
+        said.push(format!(
+            "{} is put back at the end; until then {} holds its value",
+            setting.path.display(),
+            note.path.display()
+        ));
+        Ok(Restored {
+            setting,
+            note,
+            said,
+        })
+    }
+
+    /// The setting, for who puts it back earlier.
+    pub fn setting(&self) -> Setting {
+        self.setting.clone()
+    }
+
+    /// Puts it back now, and removes the note.
+    ///
+    /// # Errors
+    /// When it cannot be put back; the note stays.
+    pub fn restore(&self) -> Result<(), String> {
+        let note = self.note.path.display();
+        self.setting
+            .restore()
+            .map_err(|why| format!("{why}; {note} holds what it was"))?;
+        self.note.remove();
+        Ok(())
     }
 }
 
@@ -63,22 +167,154 @@ impl Drop for Restored {
     }
 }
 
-/// The value at hand: of a list of values the one in brackets (`always [madvise] never`).
-fn read(path: &Path) -> Result<String, String> {
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    let chosen = bracketed(&text).map(str::to_owned);
-    Ok(chosen.unwrap_or_else(|| text.trim().to_owned()))
+/// A file with what a setting was. The run that made it has it locked.
+#[derive(Debug)]
+struct Note {
+    path: PathBuf,
+    /// Holds the lock.
+    file: File,
 }
 
-fn write(path: &Path, value: &str) -> Result<(), String> {
+impl Note {
+    /// Names of the note of a setting: beside it, else in the user's state folder.
+    fn places(setting: &Path, state: Option<&Path>) -> Vec<PathBuf> {
+        let with = |mut name: std::ffi::OsString| {
+            name.push(".before-ab");
+            PathBuf::from(name)
+        };
+        let whole = setting.canonicalize().unwrap_or(setting.to_owned());
+        let flat = whole.to_string_lossy().replace('/', "-");
+        let in_state = state.map(|state| state.join(with(flat.trim_start_matches('-').into())));
+        std::iter::once(with(whole.into_os_string()))
+            .chain(in_state)
+            .collect()
+    }
+
+    /// The note that a killed run left, with its value.
+    fn found(setting: &Path, state: Option<&Path>) -> Result<Option<(Note, Vec<u8>)>, String> {
+        for path in Note::places(setting, state) {
+            let Ok(known) = path.symlink_metadata() else {
+                continue;
+            };
+            let shown = path.display();
+            let own = fs::metadata("/proc/self").map(|own| own.uid());
+            if !known.is_file() || own.is_ok_and(|own| own != known.uid()) {
+                return Err(format!(
+                    "{shown} is not a note of a run of yours: look at it, and remove it"
+                ));
+            }
+            let wrong = |error| format!("cannot open {shown}: {error}");
+            let file = OpenOptions::new().read(true).write(true).open(&path);
+            let note = Note {
+                file: file.map_err(wrong)?,
+                path: path.clone(),
+            };
+            note.lock(setting)?;
+            let value = read(&note.path)?;
+            return Ok(Some((note, value)));
+        }
+        Ok(None)
+    }
+
+    /// Makes one where that can be done.
+    fn made(setting: &Path, state: Option<&Path>, value: &[u8]) -> Result<Note, String> {
+        let mut why = Vec::new();
+        for path in Note::places(setting, state) {
+            // The folder of the setting is there; only the user's may not be.
+            let folder = path.parent().filter(|folder| Some(*folder) == state);
+            let _ = folder.map(fs::create_dir_all);
+            match Note::made_at(&path, value) {
+                Ok(note) => return Ok(note),
+                Err(error) => why.push(format!("{}: {error}", path.display())),
+            }
+        }
+        Err(format!(
+            "cannot keep what {} was, so that it could be put back after a kill ({}): set XDG_STATE_HOME to a folder",
+            setting.display(),
+            why.join("; ")
+        ))
+    }
+
+    /// Makes it under another name: it has its name once it is whole and locked.
+    fn made_at(path: &Path, value: &[u8]) -> io::Result<Note> {
+        let mut begun = path.as_os_str().to_owned();
+        begun.push(format!(".{}", std::process::id()));
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).open(&begun)?;
+        let whole = file.write_all(value).and_then(|()| file.sync_all());
+        // Some network file systems have no locks.
+        let _ = file.try_lock();
+        let named = whole.and_then(|()| fs::hard_link(&begun, path));
+        let _ = fs::remove_file(&begun);
+        let path = path.to_owned();
+        named.map(|()| Note { path, file })
+    }
+
+    fn lock(&self, setting: &Path) -> Result<(), String> {
+        match self.file.try_lock() {
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+            Err(TryLockError::WouldBlock) => Err(format!(
+                "another run switches {}: wait for its end",
+                setting.display()
+            )),
+        }
+    }
+
+    fn remove(&self) {
+        // What is left is put back once more by the next run.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The user's folder for what programs remember (XDG Base Directory Specification 0.8).
+fn state_folder() -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        let folder = PathBuf::from(std::env::var_os(name)?);
+        folder.is_absolute().then_some(folder)
+    };
+    let home = || Some(absolute("HOME")?.join(".local/state"));
+    Some(absolute("XDG_STATE_HOME").or_else(home)?.join("daqmeter"))
+}
+
+/// Longest setting: the kernel's are a page at most.
+const MAX_SETTING_BYTES: u64 = 64 << 10;
+
+/// All that the file holds.
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let shown = path.display();
+    let wrong = |error: io::Error| format!("cannot read {shown}: {error}");
+    let known = fs::metadata(path).map_err(wrong)?;
+    if !known.is_file() {
+        return Err(format!("cannot read {shown}: it is not a regular file"));
+    }
+    let (file, mut text) = (File::open(path).map_err(wrong)?, Vec::new());
+    file.take(MAX_SETTING_BYTES + 1)
+        .read_to_end(&mut text)
+        .map_err(wrong)?;
+    if text.len() as u64 > MAX_SETTING_BYTES {
+        return Err(format!(
+            "{shown} is longer than {MAX_SETTING_BYTES} bytes: a setting is a short text"
+        ));
+    }
+    Ok(text)
+}
+
+/// The value at hand: of a list of values the one in brackets (`always [madvise] never`).
+fn chosen(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let chosen = bracketed(&text).map(str::to_owned);
+    chosen.unwrap_or_else(|| text.trim().to_owned())
+}
+
+fn write(path: &Path, value: &[u8]) -> Result<(), String> {
     // Not created, where there is none.
-    let file = std::fs::OpenOptions::new()
-        .write(true)
-        .truncate(true)
-        .open(path);
-    file.and_then(|mut file| std::io::Write::write_all(&mut file, value.as_bytes()))
-        .map_err(|error| format!("cannot write `{value}` to {}: {error}", path.display()))
+    let file = OpenOptions::new().write(true).truncate(true).open(path);
+    file.and_then(|mut file| file.write_all(value))
+        .map_err(|error| {
+            let value = String::from_utf8_lossy(value);
+            let value = value.trim_end();
+            format!("cannot write `{value}` to {}: {error}", path.display())
+        })
 }
 
 #[cfg(test)]
@@ -92,39 +328,91 @@ mod tests {
         }
     }
 
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name();
+        let mut names: Vec<String> = entries
+            .map(|entry| name(entry).into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
     #[test]
-    fn a_setting_is_changed_and_put_back() {
+    fn a_setting_is_changed_and_put_back_byte_for_byte() {
+        for before in ["bbr\n", " bbr\n\n", "a [b] c", "", "\u{0}\n"] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("congestion");
+            fs::write(&path, before).unwrap();
+            let switch = switch(&path);
+            let restored = Restored::noted_in(&switch, None).unwrap();
+            for side in [1, 0] {
+                switch.set(side).unwrap();
+                assert_eq!(fs::read_to_string(&path).unwrap(), switch.values[side]);
+            }
+            let note = folder.path().join("congestion.before-ab");
+            assert_eq!(fs::read_to_string(note).unwrap(), before);
+            drop(restored);
+            assert_eq!(fs::read_to_string(&path).unwrap(), before);
+            assert_eq!(names(folder.path()), ["congestion"]);
+        }
+    }
+
+    /// After kill -9 nothing is dropped.
+    #[test]
+    fn what_a_killed_run_left_is_put_back_by_the_next_one_and_a_live_run_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("congestion");
-        std::fs::write(&path, "bbr\n").unwrap();
+        fs::write(&path, " bbr\n").unwrap();
         let switch = switch(&path);
-        let restored = Restored::of(&switch).unwrap();
-        for side in [1, 0] {
-            switch.set(side).unwrap();
-            assert_eq!(std::fs::read_to_string(&path).unwrap(), switch.values[side]);
-        }
-        drop(restored);
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "bbr");
+        let live = Restored::noted_in(&switch, None).unwrap();
+        let other = Restored::noted_in(&switch, None).unwrap_err();
+        assert!(other.starts_with("another run switches"), "{other}");
+        switch.set(1).unwrap();
+        drop(live);
+        fs::write(&path, "reno").unwrap();
+        fs::write(folder.path().join("congestion.before-ab"), " bbr\n").unwrap();
+        let next = Restored::noted_in(&switch, None).unwrap();
+        assert!(next.said[0].starts_with("an earlier run was killed"));
+        assert_eq!(fs::read(&path).unwrap(), b" bbr\n");
+        switch.set(1).unwrap();
+        drop(next);
+        assert_eq!(fs::read(&path).unwrap(), b" bbr\n");
+        assert_eq!(names(folder.path()), ["congestion"]);
+    }
+
+    #[test]
+    fn where_no_file_can_be_made_beside_it_the_note_is_in_the_state_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state/daqmeter");
+        let setting = Path::new("/proc/sys/kernel/none");
+        let note = Note::made(setting, Some(&state), b"1\n").unwrap();
+        assert_eq!(names(&state), ["proc-sys-kernel-none.before-ab"]);
+        let busy = Note::found(setting, Some(&state)).unwrap_err();
+        assert!(busy.starts_with("another run"), "{busy}");
+        drop(note);
+        let (_, value) = Note::found(setting, Some(&state)).unwrap().unwrap();
+        assert_eq!(value, b"1\n");
+        let refused = Note::made(setting, None, b"1").unwrap_err();
+        assert!(refused.contains("XDG_STATE_HOME"), "{refused}");
     }
 
     #[test]
     fn of_a_list_the_chosen_value_counts() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("enabled");
-        std::fs::write(&path, "always [madvise] never\n").unwrap();
-        assert_eq!(read(&path).unwrap(), "madvise");
-        assert_eq!(Restored::of(&switch(&path)).unwrap().value, "madvise");
+        assert_eq!(chosen(b"always [madvise] never\n"), "madvise");
+        assert_eq!(chosen(b" bbr\n"), "bbr");
     }
 
     #[test]
-    fn a_setting_that_is_not_there_is_refused_and_not_made() {
+    fn what_is_no_setting_is_refused_and_nothing_is_made() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("none");
-        assert!(
-            Restored::of(&switch(&path))
-                .unwrap_err()
-                .starts_with("cannot read")
-        );
-        assert!(write(&path, "x").is_err() && !path.exists());
+        let refused = |path: &Path| Restored::noted_in(&switch(path), None).unwrap_err();
+        assert!(refused(&path).starts_with("cannot read"));
+        assert!(write(&path, b"x").is_err() && !path.exists());
+        assert!(refused(Path::new("/dev/zero")).contains("not a regular file"));
+        fs::write(&path, vec![b' '; 65_537]).unwrap();
+        assert!(refused(&path).contains("longer than 65536 bytes"));
+        assert_eq!(names(folder.path()), ["none"]);
     }
 }
