@@ -17,6 +17,7 @@ use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
 use daqmeter_wire::felix::decoder::{Counts, most_subchunks, parts};
 use daqmeter_wire::felix::{BlockError, Format, Subchunk};
 
+use crate::falls::judge;
 use crate::fragment::Finding;
 use crate::strides::Strides;
 use elink::{Looked, Place};
@@ -297,6 +298,7 @@ impl Checker {
             elink.reassembler.counts.blocks += 1;
             return;
         }
+        elink.falls.at(self.position);
         let was_open = elink.reassembler.is_open();
         let place = elink.place(header, block);
         if place == Place::Again {
@@ -436,11 +438,17 @@ impl Checker {
     }
 
     fn checked(mut self) -> Checked {
-        let elinks = self.elinks.sorted().into_iter();
-        let rows: Vec<Row> = elinks.map(|(number, elink)| elink.row(number)).collect();
+        let elinks = self.elinks.sorted();
+        let falls: Vec<_> = elinks.iter().map(|(_, elink)| &elink.falls).collect();
+        let judged = judge(&falls, self.options.elinks.is_empty());
+        let elinks = elinks.into_iter().zip(judged);
+        let rows: Vec<Row> = elinks
+            .map(|((number, elink), falls)| elink.row(number, falls))
+            .collect();
         let sum = |of: fn(&Row) -> u64| rows.iter().map(of).sum::<u64>();
         let counted = [
             (fault::MISSING, sum(|row| row.missing_events)),
+            (fault::FELL, sum(|row| row.falls)),
             (fault::DUPLICATE, sum(|row| row.duplicate_events)),
             (fault::LATE, sum(|row| row.late_events)),
             (fault::PAYLOAD, sum(|row| row.wrong_payloads)),
@@ -476,6 +484,10 @@ fn said(finding: Finding) -> (&'static str, String) {
         Finding::Reset(missing) => (
             fault::RESET,
             format!(": {missing} events are missing since"),
+        ),
+        Finding::Fell(missing) => (
+            fault::FELL,
+            format!(": a reset, or {missing} events missing before it"),
         ),
         Finding::Payload => (fault::PAYLOAD, String::new()),
         Finding::WrongElink(index) => (

@@ -4,6 +4,8 @@ use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::order::{Order, Step, Way};
 use daqmeter_wire::felix::payload::{EMULATOR_HEADER_BYTES, EmulatorHeader, Ttc};
 
+use crate::falls::Judged;
+
 /// What is wrong with fragments of one E-link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Faults {
@@ -13,8 +15,12 @@ pub struct Faults {
     pub duplicates: u64,
     /// Events that came after later ones.
     pub out_of_order: u64,
-    /// Times that the counter began anew: no fault.
+    /// Resets of the counter: no fault.
     pub resets: u64,
+    /// Falls of the counter to 0 that may be resets or losses.
+    pub falls: u64,
+    /// Events missing if all of those are losses.
+    pub falls_missing: u64,
     /// Counters that do not follow the one before, for whichever of these reasons.
     pub jumps: u64,
     /// Fragments whose bytes are wrong.
@@ -30,9 +36,22 @@ impl Faults {
         self.duplicates += other.duplicates;
         self.out_of_order += other.out_of_order;
         self.resets += other.resets;
+        self.falls += other.falls;
+        self.falls_missing += other.falls_missing;
         self.jumps += other.jumps;
         self.payload += other.payload;
         self.wrong_elink += other.wrong_elink;
+    }
+
+    /// Adds what became of the falls of the counter.
+    pub(crate) fn judged(self, falls: Judged) -> Faults {
+        Faults {
+            missing: self.missing + falls.missing,
+            resets: self.resets + falls.resets,
+            falls: falls.undecided,
+            falls_missing: falls.undecided_events,
+            ..self
+        }
     }
 }
 
@@ -45,8 +64,10 @@ pub enum Finding {
     Duplicate,
     /// Comes after a later one.
     OutOfOrder,
-    /// The counter began anew; so many are missing since.
+    /// The trigger system reset the counter; so many are missing since.
     Reset(u32),
+    /// The counter fell to 0: a reset, or so many are missing before it.
+    Fell(u32),
     /// Its bytes are wrong.
     Payload,
     /// It names an E-link of this index.
@@ -59,6 +80,8 @@ pub struct FragmentCheck {
     is_ttc: bool,
     /// The index that the emulator writes into its fragments; any, where the E-link is not known.
     index: Option<u8>,
+    /// The width of the E-link by its first fragment that says a width that there is.
+    width: Option<u8>,
     order: Order,
     /// What is known of the way to the next fragment, and to those after it.
     way: Way,
@@ -77,6 +100,7 @@ impl FragmentCheck {
         FragmentCheck {
             is_ttc: elink == Some(Elink::TTC),
             index: elink.map(Elink::index),
+            width: None,
             order: Order::default(),
             way: Way::Unknown,
             usual_way: Way::Unknown,
@@ -93,6 +117,11 @@ impl FragmentCheck {
             usual_way: Way::Whole,
             ..FragmentCheck::new(Some(elink))
         }
+    }
+
+    /// The width of the E-link, as its fragments say it.
+    pub(crate) fn width(&self) -> Option<u8> {
+        self.width
     }
 
     /// Fragments were lost before the next one: its counter is ahead, however far.
@@ -195,7 +224,7 @@ impl FragmentCheck {
         if self.is_ttc {
             return self.check_ttc(payload);
         }
-        if !is_emulated(payload) {
+        if !is_emulated(payload) || !self.has_width(payload) {
             self.faults.payload += 1;
             return Some(Finding::Payload);
         }
@@ -208,6 +237,14 @@ impl FragmentCheck {
         }
         payload.clone_into(&mut self.pattern);
         self.follow(u32::from(event), EVENTS)
+    }
+
+    /// Whether a fragment names a width that there is, and that of those before it; short ones name none.
+    fn has_width(&mut self, payload: &[u8]) -> bool {
+        let Some(&found) = payload.get(WIDTH_AT) else {
+            return true;
+        };
+        WIDTHS.contains(&found) && *self.width.get_or_insert(found) == found
     }
 
     fn check_ttc(&mut self, payload: &[u8]) -> Option<Finding> {
@@ -241,6 +278,7 @@ impl FragmentCheck {
 
     fn follow(&mut self, number: u32, modulus: u32) -> Option<Finding> {
         let way = std::mem::replace(&mut self.way, self.usual_way);
+        let to_wrap = self.order.next().map_or(0, |next| modulus - next);
         let faults = &mut self.faults;
         let (count, finding) = match self.order.step(number, modulus, way) {
             Step::Next => return None,
@@ -255,7 +293,10 @@ impl FragmentCheck {
                 (&mut faults.out_of_order, Finding::OutOfOrder)
             }
             Step::Again => (&mut faults.duplicates, Finding::Duplicate),
-            Step::Restarted => (&mut faults.resets, Finding::Reset(0)),
+            Step::Restarted => {
+                faults.jumps += 1;
+                return Some(Finding::Fell(to_wrap));
+            }
         };
         *count += 1;
         faults.jumps += 1;
@@ -275,6 +316,10 @@ impl FragmentCheck {
         wrong.then_some(Finding::Payload)
     }
 }
+
+/// The byte of the emulator's header that holds the width of the E-link, and the widths that there are, in bits.
+const WIDTH_AT: usize = 7;
+const WIDTHS: [u8; 4] = [2, 4, 8, 16];
 
 /// The emulator's counter of events has 8 bits.
 const EVENTS: u32 = 1 << 8;
@@ -321,20 +366,15 @@ fn both_ends(bytes: &[u8]) -> Option<[u128; 2]> {
     Some([u128::from_le_bytes(*begin), u128::from_le_bytes(*end)])
 }
 
-/// The emulator's header and pattern; chunks of 64 KiB and more say their length modulo 2^16, short ones have a part of the header.
+/// The emulator's marks, length and pattern, as far as a chunk goes; one of 64 KiB and more says its length modulo 2^16.
 fn is_emulated(payload: &[u8]) -> bool {
-    let Some(head) = payload.first_chunk::<EMULATOR_HEADER_BYTES>() else {
-        return payload[0] == 0xAA;
-    };
-    let length = usize::from(u16::from_be_bytes([head[1], head[2]]));
-    let pattern = payload[EMULATOR_HEADER_BYTES..]
-        .iter()
-        .zip((0..=255_u8).cycle());
-    head[0] == 0xAA
-        && head[5] == 0xBB
-        && head[6] == 0xAA
-        && length == payload.len() & 0xFFFF
-        && pattern.into_iter().all(|(found, wanted)| *found == wanted)
+    let [.., high, low] = payload.len().to_be_bytes();
+    let head = [(0, 0xAA), (1, high), (2, low), (5, 0xBB), (6, 0xAA)];
+    let is_there =
+        |(at, wanted): &(usize, u8)| payload.get(*at).is_none_or(|found| found == wanted);
+    let pattern = payload.iter().skip(EMULATOR_HEADER_BYTES);
+    let pattern = pattern.zip((0..=255_u8).cycle());
+    head.iter().all(is_there) && pattern.into_iter().all(|(found, wanted)| *found == wanted)
 }
 
 #[cfg(test)]
@@ -497,7 +537,17 @@ mod tests {
             [1, 0, 1, 0],
             "the third never comes"
         );
-        assert_eq!(faults(&[198, 199, 0, 1]), [0, 0, 0, 1]);
+        assert_eq!(faults(&[198, 199, 0, 1]), [0; 4]);
+        let mut check = FragmentCheck::of_blocks(Elink::new(8));
+        let found = events(&mut check, [198, 199, 0, 1]);
+        assert_eq!(found[2], Some(Finding::Fell(56)));
+        let mut check = FragmentCheck::of_blocks(Elink::new(8));
+        let found = events(&mut check, [253, 254, 0]);
+        assert_eq!(
+            found[2],
+            Some(Finding::Fell(1)),
+            "255 is lost, or it is a reset"
+        );
     }
 
     #[test]
@@ -526,10 +576,37 @@ mod tests {
             check.check(&fragment(1, length));
             assert_eq!(check.faults, Faults::default(), "{length}");
             let mut wrong = fragment(2, length);
-            // The last byte of a header is a width, and may be any: only the mark can be wrong.
-            wrong[if length <= 8 { 0 } else { length - 1 }] ^= 1;
+            wrong[if length < 8 { 0 } else { length - 1 }] ^= 1;
             check.check(&wrong);
             assert_eq!(check.faults.payload, 1, "{length}");
+        }
+    }
+
+    #[test]
+    fn every_bit_that_flips_is_found_in_the_first_fragment_and_in_later_ones() {
+        let elink = Elink::new(8);
+        let makes: [fn(Elink) -> FragmentCheck; 2] = [FragmentCheck::of_blocks, |elink| {
+            FragmentCheck::new(Some(elink))
+        }];
+        for make in makes {
+            for (length, flipped) in [(24, 0), (24, 1), (24, 2), (6, 0), (6, 2)] {
+                for bit in 0..8 * length {
+                    let mut check = make(elink);
+                    for event in 0..4_u8 {
+                        let mut bytes = fragment(40 + event, length);
+                        if event == flipped {
+                            bytes[bit / 8] ^= 1 << (bit % 8);
+                        }
+                        check.check(&bytes);
+                    }
+                    let found = check.faults;
+                    assert_ne!(
+                        found,
+                        Faults::default(),
+                        "bit {bit} of {flipped}, {length} B"
+                    );
+                }
+            }
         }
     }
 

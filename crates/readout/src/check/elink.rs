@@ -6,6 +6,7 @@ use daqmeter_wire::felix::order::{Order, Step, Way};
 use daqmeter_wire::felix::{Elink, Reassembler, Subchunk};
 
 use super::tables::Row;
+use crate::falls::{Falls, Judged, Span};
 use crate::fragment::{Finding, FragmentCheck};
 use crate::strides::{MIN_ALIKE, Strides};
 
@@ -31,12 +32,14 @@ pub(super) struct ElinkCheck {
     duplicate_blocks: u64,
     late_blocks: u64,
     fragments: FragmentCheck,
+    pub(super) falls: Falls,
+    /// Where the chunk at hand began.
+    began: Span,
     partial: Vec<u8>,
     open_bytes: usize,
     smallest: usize,
     largest: usize,
     bytes: u64,
-    width: Option<u8>,
 }
 
 /// Where a block stands among those of its E-link.
@@ -94,12 +97,13 @@ impl ElinkCheck {
             duplicate_blocks: 0,
             late_blocks: 0,
             fragments: FragmentCheck::of_blocks(elink),
+            falls: Falls::default(),
+            began: Span::default(),
             partial: Vec::new(),
             open_bytes: 0,
             smallest: usize::MAX,
             largest: 0,
             bytes: 0,
-            width: None,
         }
     }
 
@@ -220,10 +224,8 @@ impl ElinkCheck {
         while left.count > 0 {
             let begin = left.begin();
             let payload = &looked.block[begin..begin + left.length()];
-            if self.width.is_none() {
-                self.width = payload.get(7).copied();
-            }
             if let Some(finding) = self.fragments.check(payload) {
+                self.fall(finding, self.falls.span());
                 looked.findings.push((begin, finding));
             }
             let usual = self.alike(left, looked);
@@ -263,10 +265,8 @@ impl ElinkCheck {
         }
         let payload = &block[part.begin..part.begin + part.length];
         let is_whole = part.begins && part.ends;
-        if is_whole && self.width.is_none() {
-            self.width = payload.get(7).copied();
-        }
         if part.begins {
+            self.began = self.falls.span();
             self.partial.clear();
         }
         // A chunk of several blocks is checked when its last part is there.
@@ -281,13 +281,23 @@ impl ElinkCheck {
                 self.fragments.check(chunk)
             }
         {
+            self.fall(finding, self.began);
             findings.push((part.begin, finding));
         }
     }
 
-    pub(super) fn row(&self, elink: u16) -> Row {
+    /// Keeps a fall of the counter: at the end the other E-links tell what it was.
+    fn fall(&mut self, finding: Finding, span: Span) {
+        match finding {
+            Finding::Fell(missing) => self.falls.fell(span, missing),
+            Finding::Reset(_) => self.falls.reset(span),
+            _ => {}
+        }
+    }
+
+    pub(super) fn row(&self, elink: u16, falls: Judged) -> Row {
         let counts = &self.reassembler.counts;
-        let faults = &self.fragments.faults;
+        let faults = self.fragments.faults.judged(falls);
         let is_ttc = elink == Elink::TTC.number();
         Row {
             elink,
@@ -302,7 +312,11 @@ impl ElinkCheck {
                 0
             },
             largest: self.largest as u64,
-            width: if is_ttc { 0 } else { self.width.unwrap_or(0) },
+            width: if is_ttc {
+                0
+            } else {
+                self.fragments.width().unwrap_or(0)
+            },
             flags: [
                 counts.truncated,
                 counts.errors,
@@ -316,6 +330,8 @@ impl ElinkCheck {
             duplicate_events: faults.duplicates,
             late_events: faults.out_of_order,
             resets: faults.resets,
+            falls: faults.falls,
+            falls_missing: faults.falls_missing,
             wrong_payloads: faults.payload,
             wrong_elinks: faults.wrong_elink,
         }

@@ -22,16 +22,19 @@ pub(super) mod fault {
     pub(in crate::check) const LATE: &str = "event out of order";
     pub(in crate::check) const PAYLOAD: &str = "wrong payload";
     pub(in crate::check) const ELINK: &str = "wrong E-link";
-    /// Not a fault: the trigger system may do so.
+    /// A reset or a loss.
+    pub(in crate::check) const FELL: &str = "counter fell to 0";
+    /// Not a fault: the trigger system announces it.
     pub(in crate::check) const RESET: &str = "counter reset";
 }
 
-/// Those that say that data is missing, or came in another order.
-const LOSS_AND_ORDER: [&str; 6] = [
+/// Those that say that data is missing, may be missing, or came in another order.
+const LOSS_AND_ORDER: [&str; 7] = [
     fault::SEQUENCE,
     fault::DUPLICATE_BLOCK,
     fault::LATE_BLOCK,
     fault::MISSING,
+    fault::FELL,
     fault::DUPLICATE,
     fault::LATE,
 ];
@@ -71,8 +74,12 @@ pub struct Row {
     pub duplicate_events: u64,
     /// Events that came after later ones.
     pub late_events: u64,
-    /// Times that the counter of events began anew, as the trigger system may have it: no fault.
+    /// Resets of the counter of events, by the trigger system or of all E-links together: no fault.
     pub resets: u64,
+    /// Falls of the counter to 0 that may be resets or losses.
+    pub falls: u64,
+    /// Events missing if all of those are losses.
+    pub falls_missing: u64,
     /// Chunks with wrong bytes.
     pub wrong_payloads: u64,
     /// Chunks that name another E-link than their block.
@@ -189,6 +196,13 @@ impl Checked {
         let resets = self.sum(|row| row.resets);
         if resets > 0 {
             let _ = writeln!(out, " event counters began anew {resets} times");
+        }
+        let [falls, missing] = [self.sum(|row| row.falls), self.sum(|row| row.falls_missing)];
+        if falls > 0 {
+            let _ = writeln!(
+                out,
+                " event counters fell to 0 {falls} times more: resets, or {missing} events missing; the other E-links do not tell"
+            );
         }
         out
     }

@@ -66,10 +66,12 @@ impl Order {
 
     /// Takes the next number, below the modulus, which is a power of two.
     pub fn step(&mut self, number: u32, modulus: u32, way: Way) -> Step {
+        let after = |from: u32| number.wrapping_sub(from) % modulus;
         let Some(next) = self.next.replace((number + 1) % modulus) else {
             return Step::Next;
         };
-        let after = |from: u32| number.wrapping_sub(from) % modulus;
+        // What lies before the furthest number has come, or is missing already.
+        let furthest = self.ahead.unwrap_or(next);
         if self.ahead == Some(number) {
             self.ahead = None;
             return Step::Next;
@@ -85,7 +87,7 @@ impl Order {
         let is_ahead = match way {
             Way::Gap => true,
             Way::New => !late,
-            Way::Unknown | Way::Whole => after(next) < modulus / 2,
+            Way::Unknown | Way::Whole => after(furthest) < modulus / 2,
         };
         let begins_anew = match way {
             Way::Whole => number == 0,
@@ -100,8 +102,8 @@ impl Order {
             return Step::Restarted;
         }
         if is_ahead {
-            (self.hole, self.ahead) = ((next, after(next)), None);
-            return Step::Missing(after(next));
+            (self.hole, self.ahead) = ((furthest, after(furthest)), None);
+            return Step::Missing(after(furthest));
         }
         self.ahead.get_or_insert(next);
         if self.ahead == self.next {
@@ -167,8 +169,17 @@ mod tests {
                 &[Next, Next, Again, Again, Again, Next, Next],
             ),
             (&[31, 1, 0, 2], &[Next, Missing(1), Late, Next]),
-            // From behind, a loss leads ahead again.
-            (&[5, 6, 4, 9, 10], &[Next, Next, Again, Missing(4), Next]),
+            // From behind, a loss leads ahead again: only what never came is missing.
+            (&[5, 6, 5, 9, 10], &[Next, Next, Again, Missing(2), Next]),
+            (
+                &[3, 6, 4, 5, 8, 9],
+                &[Next, Missing(2), Late, Late, Missing(1), Next],
+            ),
+            // Forward to what came before a step back.
+            (
+                &[3, 4, 5, 6, 7, 4, 6, 8],
+                &[Next, Next, Next, Next, Next, Again, Again, Next],
+            ),
         ] {
             assert_eq!(steps(numbers, 32, Way::Unknown), expected, "{numbers:?}");
         }
