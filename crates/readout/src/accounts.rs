@@ -4,7 +4,7 @@
 //! they agree.
 
 use daqmeter_record::Ledger;
-use daqmeter_record::ledger::NOT_GIVEN;
+use daqmeter_record::ledger::{NOT_GIVEN, NOT_LOST, STOPPED};
 use serde::{Deserialize, Serialize};
 
 use crate::busy::DeadTime;
@@ -26,6 +26,9 @@ pub struct CardElink {
     pub truncated: u64,
     /// Whole chunks that were made unreadable by injected faults.
     pub fault_lost: u64,
+    /// Chunks that injected faults marked as cut off, or with an error or CRC flag.
+    #[serde(default)]
+    pub fault_flagged: u64,
     /// Chunks handed to the ring, those cut off included, those made unreadable not.
     pub chunks: u64,
 }
@@ -218,13 +221,24 @@ impl FinalAccount {
         Some(ledger(&self.card, at, &seen))
     }
 
-    /// What was lost to those who had subscribed, or to everybody, in triggers x E-links: see [`lost_on_the_way`].
+    /// Events that were to come, in triggers x E-links: those issued, and those offered to each further subscriber.
+    pub fn due(&self) -> u64 {
+        let issued: u64 = self.ledgers().iter().map(|(_, ledger)| ledger.issued).sum();
+        let further = |tag: u64| {
+            let of_tag = self.subscriptions.iter().filter(|one| one.tag == tag);
+            let offered = of_tag.map(|one| one.offered);
+            offered.clone().sum::<u64>() - offered.max().unwrap_or(0)
+        };
+        issued + self.elinks().map(|(at, _)| further(at.tag)).sum::<u64>()
+    }
+
+    /// What was lost to those who had subscribed, or to everybody, in triggers x E-links: see [`Ledger::lost_on_the_way`].
     pub fn lost_on_the_way(&self) -> u64 {
         // What the reader lost is counted for each subscriber, not for the first alone.
         let at_reader = |name: &str| name == LOSSES[8] || name == LOSSES[9];
         let before = |ledger: &Ledger| {
             let losses = ledger.losses.iter().filter(|(name, _)| at_reader(name));
-            lost_on_the_way(ledger) - losses.map(|(_, count)| count).sum::<u64>()
+            ledger.lost_on_the_way() - losses.map(|(_, count)| count).sum::<u64>()
         };
         let at_card: u64 = self
             .ledgers()
@@ -250,21 +264,21 @@ impl FinalAccount {
 
 /// Names of the losses, in the order of the path.
 pub(crate) const LOSSES: [&str; 11] = [
-    "stopped by BUSY-by-DMA",
-    "stopped by BUSY-by-FIFO",
+    STOPPED[0],
+    STOPPED[1],
     "held back by XOFF too long",
     "emulator deficit",
     "FIFO truncation",
-    "injected faults",
-    "flagged error or CRC",
-    "not subscribed",
+    NOT_LOST[0],
+    FLAGGED,
+    NOT_SUBSCRIBED,
     "dropped by reader",
     "network",
     EXTERNAL,
 ];
 
 /// Triggers that BUSY from outside stopped: none of the chain.
-pub(crate) const EXTERNAL: &str = "stopped by external BUSY";
+pub(crate) const EXTERNAL: &str = STOPPED[2];
 
 /// The same where the blocks are those of a recorded file: what it lacks or has wrong is not a loss of the chain.
 const LOSSES_OF_RECORDED: [&str; 11] = {
@@ -277,13 +291,12 @@ const LOSSES_OF_RECORDED: [&str; 11] = {
     names
 };
 
-/// Losses that a scenario asks for, that BUSY makes in the place of others, or that arrive with a flag, beside what the source does not
-/// give: not lost on the way.
-const NOT_LOST: [&str; 5] = [LOSSES[0], LOSSES[1], LOSSES[5], FLAGGED, EXTERNAL];
-/// Chunks that arrived with a flag.
-pub const FLAGGED: &str = LOSSES[6];
+/// Chunks that arrived with an error or CRC flag.
+pub const FLAGGED: &str = NOT_LOST[1];
+/// Those to which injected faults gave it, or that had it in the recorded file.
+const FLAGGED_AT_SOURCE: &str = NOT_LOST[2];
 /// Chunks for which there was no subscriber.
-pub const NOT_SUBSCRIBED: &str = LOSSES[7];
+pub const NOT_SUBSCRIBED: &str = "not subscribed";
 
 /// What one E-link lost that the others did not: everything but what BUSY stopped, by kind.
 pub(crate) fn own_losses(ledger: &Ledger) -> impl Iterator<Item = (&str, u64)> {
@@ -294,14 +307,11 @@ pub(crate) fn own_losses(ledger: &Ledger) -> impl Iterator<Item = (&str, u64)> {
         .filter(move |(kind, count)| *count > 0 && !of_all(kind))
 }
 
-/// What was lost on the way: everything but what BUSY stopped, the emulator's deficit, injected faults, and what arrived with a flag.
-pub fn lost_on_the_way(ledger: &Ledger) -> u64 {
-    ledger.lost()
-        - ledger.not_given()
-        - NOT_LOST
-            .iter()
-            .filter_map(|name| ledger.losses.get(*name))
-            .sum::<u64>()
+/// What a receiver should have had whole and had not, injected faults among it: not what BUSY stopped, what the source did not give,
+/// what came before it subscribed, and what arrived with an error or CRC flag.
+pub(crate) fn not_received(ledger: &Ledger) -> u64 {
+    let of = |name: &str| ledger.losses.get(name).copied().unwrap_or(0);
+    ledger.lost_on_the_way() + of(NOT_LOST[0]) - of(NOT_SUBSCRIBED)
 }
 
 /// The ledger of one E-link in triggers: what the card counted against what the reader counted.
@@ -314,19 +324,23 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
         delivered: reader.delivered,
         ..Ledger::new("triggers")
     };
-    // Who recorded the file cut them off.
-    let (names, cut_here, cut_before) = match card.recorded {
-        true => (LOSSES_OF_RECORDED, 0, reader.delivered_truncated),
-        false => (LOSSES, reader.delivered_truncated, 0),
+    let [cut, flagged] = [reader.delivered_truncated, reader.delivered_flagged];
+    // Who recorded the file cut them off, or a fault that the scenario asks for: those that the FIFO did not.
+    let (names, cut_before, flagged_before) = match card.recorded {
+        true => (LOSSES_OF_RECORDED, cut, flagged),
+        false => {
+            let by_fault = cut.saturating_sub(at.truncated).min(at.fault_flagged);
+            (LOSSES, by_fault, flagged.min(at.fault_flagged - by_fault))
+        }
     };
     let counts = [
         card.vetoed_dma,
         card.vetoed_fifo,
         at.sender_lost,
         at.deficit,
-        at.fifo_lost + cut_here,
+        at.fifo_lost + (cut - cut_before),
         at.fault_lost + cut_before,
-        reader.delivered_flagged,
+        flagged - flagged_before,
         reader.unsubscribed,
         reader.dropped,
         reader.network_lost,
@@ -334,6 +348,9 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
     ];
     for (name, count) in names.into_iter().zip(counts) {
         ledger.lose(name, count);
+    }
+    if flagged_before > 0 {
+        ledger.lose(FLAGGED_AT_SOURCE, flagged_before);
     }
     ledger
 }
@@ -386,6 +403,8 @@ mod tests {
             (own.closes(), own.losses["not subscribed"], own.delivered),
             (true, 40, 50)
         );
+        // Each of several subscribers may lose all that it was offered, and no more.
+        assert_eq!((account.due(), account.lost_on_the_way()), (160, 10));
         account.subscriptions[1].outcomes.delivered -= 1;
         assert!(!account.closes());
         let open: Vec<i128> = account
@@ -436,6 +455,17 @@ mod tests {
             (closed.losses["FIFO truncation"], closed.losses["network"]),
             (3, 7)
         );
+        // Two of them were marked by faults: one cut off that the FIFO did not cut, and one with a flag.
+        let marked = CardElink {
+            fault_flagged: 2,
+            truncated: 0,
+            ..at
+        };
+        let closed = ledger(&card, &marked, &reader);
+        assert!(closed.closes(), "{closed}");
+        let of = |name: &str| closed.losses[name];
+        assert_eq!((of("FIFO truncation"), of("injected faults")), (2, 4));
+        assert_eq!((of(FLAGGED), of(FLAGGED_AT_SOURCE)), (1, 1));
         let mut one_missing = reader;
         one_missing.outcomes.delivered = 58;
         assert_eq!(ledger(&card, &at, &one_missing).gap(), 1);

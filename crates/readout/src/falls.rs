@@ -3,6 +3,8 @@
 //! The counter alone cannot tell the two apart. A reset reaches all E-links of a device at one moment: where all of them fall together,
 //! it is one. Where the others count on, it is a loss. What neither shows stays undecided.
 
+use crate::fragment::Finding;
+
 /// Falls of one E-link that are kept to be judged. Those beyond stay undecided. The emulator's counter wraps after 256 events.
 const MAX_FALLS: usize = 256;
 /// A loss of more than half the turn of a trigger counter (24 bits) is not believed.
@@ -65,23 +67,14 @@ impl Falls {
         self.span
     }
 
-    /// The counter fell to 0.
-    pub(crate) fn fell(&mut self, span: Span, missing: u32) {
-        self.push(Fall {
-            span,
-            missing: Some(missing),
-        });
-    }
-
-    /// The trigger system announced a reset.
-    pub(crate) fn reset(&mut self, span: Span) {
-        self.push(Fall {
-            span,
-            missing: None,
-        });
-    }
-
-    fn push(&mut self, fall: Fall) {
+    /// Keeps what was found in an event, if it is a fall or a reset.
+    pub(crate) fn keep(&mut self, finding: Finding, span: Span) {
+        let missing = match finding {
+            Finding::Fell(missing) => Some(missing),
+            Finding::Reset(_) => None,
+            _ => return,
+        };
+        let fall = Fall { span, missing };
         if self.all.len() < MAX_FALLS {
             self.all.push(fall);
         } else if let Some(missing) = fall.missing {
@@ -149,7 +142,7 @@ mod tests {
         for place in places {
             falls.at(*place);
             if let Some((_, missing)) = fall.filter(|(at, _)| at == place) {
-                falls.fell(falls.span(), missing);
+                falls.keep(Finding::Fell(missing), falls.span());
             }
         }
         falls
@@ -196,7 +189,7 @@ mod tests {
         assert_eq!(judged(&[ttc, steady()], true)[0], [0, 0, 1, (1 << 24) - 50]);
         // What the trigger system announced is counted already, and the others fell with it.
         let mut announced = falls(&[1, 4], None);
-        announced.reset(announced.span());
+        announced.keep(Finding::Reset(0), announced.span());
         announced.at(7);
         assert_eq!(judged(&[announced, other()], true), [[0; 4], reset]);
     }
@@ -206,7 +199,7 @@ mod tests {
         let mut many = Falls::default();
         for place in 0..1000 {
             many.at(place);
-            many.fell(many.span(), 2);
+            many.keep(Finding::Fell(2), many.span());
         }
         assert_eq!(many.all.len(), MAX_FALLS);
         assert_eq!(judged(&[many], true), [[0, 0, 1000, 2000]]);

@@ -20,8 +20,9 @@ use daqmeter_wire::felix::page::{FRAME_BYTES, Frame, FrameKind, Messages, Status
 use daqmeter_wire::felix::payload::Fid;
 use daqmeter_wire::felix::{Elink, Format, Reassembler, Subchunk, subchunks};
 
-use crate::accounts::FinalAccount;
-use crate::fragment::{self, FragmentCheck};
+use crate::accounts::{FinalAccount, not_received};
+use crate::falls::{Falls, Judged, Span, judge};
+use crate::fragment::{Faults, FragmentCheck};
 use crate::scenario::{MAX_PAYLOAD_BYTES, Publish};
 use crate::strides::{MAX_ALIKE_BYTES, MIN_ALIKE, Strides};
 use crate::transport::{Inlet, Received, Subscription, Transport, TransportError};
@@ -57,6 +58,8 @@ type Attempt = (Publish, Result<Box<dyn Inlet>, TransportError>);
 struct Source {
     settings: Publish,
     tags: Vec<u64>,
+    /// They are all that it offers.
+    has_all: bool,
     inlet: Option<Box<dyn Inlet>>,
     /// An attempt is under way in a thread of its own: the other publishers are not kept waiting.
     attempt: Option<mpsc::Receiver<Attempt>>,
@@ -72,15 +75,27 @@ struct Source {
 struct Stream {
     tag: u64,
     check: FragmentCheck,
+    falls: Falls,
+    /// Where the chunk at hand began, in pages of blocks.
+    began: Span,
     chunks: u64,
     bytes: u64,
     truncated: u64,
     flagged: u64,
-    /// Chunks with nothing wrong that came in earlier lives of its publisher.
-    before: u64,
+    /// What came in earlier lives of its publisher.
+    before: Before,
     /// For pages of blocks.
     reassembler: Reassembler,
     partial: Vec<u8>,
+}
+
+/// What came of one E-link in earlier lives of its publisher, which its account does not know.
+#[derive(Clone, Copy, Debug, Default)]
+struct Before {
+    /// Chunks with nothing wrong.
+    clean: u64,
+    truncated: u64,
+    faults: Faults,
 }
 
 /// What came of one E-link, for reports.
@@ -96,8 +111,8 @@ pub struct StreamReport {
     pub truncated: u64,
     /// With an error or CRC flag.
     pub flagged: u64,
-    /// What was wrong with them.
-    pub faults: fragment::Faults,
+    /// What was wrong with them. What is missing is that of the publisher's account, if there is one that closes: the counters wrap.
+    pub faults: Faults,
 }
 
 /// What a receiver saw.
@@ -133,8 +148,8 @@ impl Report {
     }
 
     /// Everything that was wrong with fragments.
-    pub fn faults(&self) -> fragment::Faults {
-        let mut all = fragment::Faults::default();
+    pub fn faults(&self) -> Faults {
+        let mut all = Faults::default();
         for stream in &self.streams {
             all.add(&stream.faults);
         }
@@ -209,6 +224,7 @@ impl Receiver {
             let mut source = Source {
                 settings: settings.clone(),
                 tags: tags.clone(),
+                has_all: false,
                 inlet: None,
                 attempt: None,
                 stream: 0,
@@ -240,15 +256,38 @@ impl Receiver {
 
     /// What came so far.
     pub fn report(&self) -> Report {
-        let streams = self.streams.all.iter().map(|stream| StreamReport {
-            tag: stream.tag,
-            chunks: stream.chunks,
-            bytes: stream.bytes,
-            truncated: stream.truncated,
-            flagged: stream.flagged,
-            faults: stream.check.faults,
+        let ledgers = &self.report.ledgers;
+        let ledger = |tag: u64| ledgers.iter().rev().find(|(of, _)| *of == tag);
+        let each = self.streams.all.iter().zip(self.judged_falls());
+        let streams = each.map(|(stream, falls)| {
+            let ledger = ledger(stream.tag).map(|(_, ledger)| ledger);
+            StreamReport {
+                tag: stream.tag,
+                chunks: stream.chunks,
+                bytes: stream.bytes,
+                truncated: stream.truncated,
+                flagged: stream.flagged,
+                faults: stream.faults(falls, ledger),
+            }
         });
         let mut streams: Vec<StreamReport> = streams.collect();
+        // Of others nothing came at all.
+        let silent = ledgers.iter().filter_map(|(tag, ledger)| {
+            let missing = not_received(ledger);
+            let is_silent = missing > 0 && !self.streams.places.contains_key(tag);
+            is_silent.then(|| StreamReport {
+                tag: *tag,
+                chunks: 0,
+                bytes: 0,
+                truncated: 0,
+                flagged: 0,
+                faults: Faults {
+                    missing,
+                    ..Faults::default()
+                },
+            })
+        });
+        streams.extend(silent);
         streams.sort_by_key(|stream| stream.tag);
         let span_ns = self.last_ns.saturating_sub(self.first_ns);
         Report {
@@ -256,6 +295,21 @@ impl Receiver {
             span_ns,
             ..self.report.clone()
         }
+    }
+
+    /// What the falls of counters were, each judged by the E-links of the same publisher.
+    fn judged_falls(&self) -> Vec<Judged> {
+        let Streams { all, places, .. } = &self.streams;
+        let mut judged = vec![Judged::default(); all.len()];
+        for source in &self.sources {
+            let tags = source.tags.iter();
+            let own: Vec<usize> = tags.filter_map(|tag| places.get(tag).copied()).collect();
+            let falls: Vec<&Falls> = own.iter().map(|at| &all[*at].falls).collect();
+            for (at, falls) in own.iter().zip(judge(&falls, source.has_all)) {
+                judged[*at] = falls;
+            }
+        }
+        judged
     }
 
     /// Receives until every publisher has ended, or it is told to stop, or a lost one stays away for so long.
@@ -414,6 +468,7 @@ impl Receiver {
     /// True when the page was good.
     fn take_page(&mut self, at: usize, kind: FrameKind, body: &[u8]) -> bool {
         let (source, streams) = (&self.sources[at], &mut self.streams);
+        streams.page = self.report.pages;
         match kind {
             FrameKind::Messages => messages(body, streams, &mut self.strides),
             FrameKind::Blocks => blocks(
@@ -556,6 +611,8 @@ impl Source {
         if self.tags.is_empty() {
             self.tags.clone_from(&hello.tags);
         }
+        let tags: HashSet<u64> = self.tags.iter().copied().collect();
+        self.has_all = hello.tags.iter().all(|tag| tags.contains(tag));
         for tag in &self.tags {
             streams.offered.insert(*tag);
             if let Some(at) = streams.places.get(tag) {
@@ -572,20 +629,24 @@ struct Streams {
     all: Vec<Stream>,
     places: HashMap<u64, usize>,
     offered: HashSet<u64>,
+    /// The number of the page at hand.
+    page: u64,
 }
 
 impl Streams {
-    /// None for a tag that nobody offered.
+    /// The stream of a tag in the page at hand. `None` for a tag that nobody offered.
     fn of(&mut self, tag: u64) -> Option<&mut Stream> {
         let at = self.place_of(tag)?;
         Some(&mut self.all[at])
     }
 
     fn place_of(&mut self, tag: u64) -> Option<usize> {
-        match self.places.get(&tag) {
-            Some(at) => Some(*at),
-            None => self.begin(tag),
-        }
+        let at = match self.places.get(&tag) {
+            Some(at) => *at,
+            None => self.begin(tag)?,
+        };
+        self.all[at].falls.at(self.page);
+        Some(at)
     }
 
     fn begin(&mut self, tag: u64) -> Option<usize> {
@@ -595,11 +656,13 @@ impl Streams {
         self.all.push(Stream {
             tag,
             check: FragmentCheck::new(elink_of(tag)),
+            falls: Falls::default(),
+            began: Span::default(),
             chunks: 0,
             bytes: 0,
             truncated: 0,
             flagged: 0,
-            before: 0,
+            before: Before::default(),
             reassembler: Reassembler::new(),
             partial: Vec::new(),
         });
@@ -620,7 +683,7 @@ fn own_ledgers(
         let Some(mut ledger) = account.ledger_for(receiver, *tag) else {
             continue;
         };
-        let had = |at: &usize| streams.all[*at].clean() - streams.all[*at].before;
+        let had = |at: &usize| streams.all[*at].clean() - streams.all[*at].before.clean;
         ledger.delivered = streams.places.get(tag).map_or(0, had);
         ledgers.push((*tag, ledger));
     }
@@ -633,11 +696,52 @@ impl Stream {
         self.chunks - self.truncated - self.flagged
     }
 
+    /// What was wrong. An account that closes says what did not come, and that nothing came twice; without a loss a counter that fell
+    /// was reset by the source.
+    fn faults(&self, falls: Judged, ledger: Option<&Ledger>) -> Faults {
+        let counted = self.check.faults.judged(falls);
+        let Some(ledger) = ledger.filter(|ledger| ledger.closes()) else {
+            return counted;
+        };
+        let before = self.before;
+        let lost = not_received(ledger);
+        let missing = lost.saturating_sub(self.truncated - before.truncated);
+        let known = Faults {
+            missing: before.faults.missing + missing,
+            ..counted
+        };
+        if before.clean > 0 {
+            // Of falls in an earlier life it says nothing.
+            return known;
+        }
+        let known = Faults {
+            falls: 0,
+            falls_missing: 0,
+            ..known
+        };
+        match lost {
+            0 => Faults {
+                resets: counted.resets + counted.falls,
+                ..known
+            },
+            _ => Faults {
+                duplicates: 0,
+                out_of_order: 0,
+                resets: 0,
+                ..known
+            },
+        }
+    }
+
     /// Its publisher is there again: what was sent meanwhile is missing. A new life of it counts from its own beginning.
     fn reconnected(&mut self, is_new: bool) {
         self.reassembler = Reassembler::new();
         if is_new {
-            self.before = self.clean();
+            self.before = Before {
+                clean: self.clean(),
+                truncated: self.truncated,
+                faults: self.check.faults,
+            };
             self.check.restart();
         } else {
             self.check.gap();
@@ -661,31 +765,40 @@ impl Stream {
             let begins = (at..=count).map(|nth| nth * stride);
             at += self.check.usual(bytes, begins, length);
             if at <= count {
-                self.check.check(&bytes[at * stride..][..length]);
+                self.check(&bytes[at * stride..][..length], self.falls.span());
                 at += 1;
             }
         }
     }
 
     #[inline]
-    fn take(&mut self, payload: &[u8], status: Status) {
+    fn take(&mut self, payload: &[u8], status: Status, span: Span) {
         self.chunks += 1;
         self.bytes += payload.len() as u64;
         if status.is_clean() {
-            self.check.check(payload);
+            self.check(payload, span);
         } else {
-            self.take_flagged(payload, status);
+            self.take_flagged(payload, status, span);
         }
     }
 
-    fn take_flagged(&mut self, payload: &[u8], status: Status) {
+    #[inline]
+    fn check(&mut self, payload: &[u8], span: Span) {
+        if let Some(finding) = self.check.check(payload) {
+            self.falls.keep(finding, span);
+        }
+    }
+
+    fn take_flagged(&mut self, payload: &[u8], status: Status, span: Span) {
         if status.0 & Status::CARD_TRUNCATED != 0 {
             self.truncated += 1;
             // Its bytes are what was left of it: only the counter is looked at.
-            self.check.cut(payload);
+            if let Some(finding) = self.check.cut(payload) {
+                self.falls.keep(finding, span);
+            }
         } else {
             self.flagged += 1;
-            self.check.check(payload);
+            self.check(payload, span);
         }
     }
 }
@@ -705,7 +818,7 @@ fn messages(body: &[u8], streams: &mut Streams, strides: &mut Strides) -> bool {
             continue;
         };
         let stream = &mut streams.all[place];
-        stream.take(message.payload, message.status);
+        stream.take(message.payload, message.status, stream.falls.span());
         if message.status.is_clean() {
             let length = message.payload.len();
             let most = (MAX_ALIKE_BYTES / (length + MESSAGE_WORD)).saturating_sub(1);
@@ -742,8 +855,11 @@ fn blocks(
                 reassembler.block(header, found, |part| {
                     let bytes = &block[part.begin..part.begin + part.length];
                     let status = Status::of_flags(part.flags);
+                    if part.begins {
+                        stream.began = stream.falls.span();
+                    }
                     if part.begins && part.ends {
-                        return stream.take(bytes, status);
+                        return stream.take(bytes, status, stream.began);
                     }
                     if part.begins {
                         partial.clear();
@@ -755,7 +871,7 @@ fn blocks(
                     }
                     partial.extend_from_slice(bytes);
                     if part.ends {
-                        stream.take(&partial, status);
+                        stream.take(&partial, status, stream.began);
                     }
                 });
                 (stream.reassembler, stream.partial) = (reassembler, partial);

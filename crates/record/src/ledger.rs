@@ -13,6 +13,20 @@ pub const NOT_GIVEN: [&str; 4] = [
     "truncated in the recorded file",
 ];
 
+/// Triggers of a read-out chain that BUSY stopped at the source: they count as dead time, not as lost.
+pub const STOPPED: [&str; 3] = [
+    "stopped by BUSY-by-DMA",
+    "stopped by BUSY-by-FIFO",
+    "stopped by external BUSY",
+];
+
+/// What a scenario asks for, and what arrived with a flag: not lost on the way.
+pub const NOT_LOST: [&str; 3] = [
+    "injected faults",
+    "flagged error or CRC",
+    "flagged at the source",
+];
+
 /// Account of one kind of thing that moves along a path. It closes when `issued = delivered + sum(losses)`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ledger {
@@ -50,7 +64,23 @@ impl Ledger {
 
     /// Of which so many are what the source did not give: [`NOT_GIVEN`].
     pub fn not_given(&self) -> u64 {
-        let known = NOT_GIVEN.iter().filter_map(|name| self.losses.get(*name));
+        self.sum(&NOT_GIVEN)
+    }
+
+    /// Of which so many BUSY stopped: [`STOPPED`].
+    pub fn stopped(&self) -> u64 {
+        self.sum(&STOPPED)
+    }
+
+    /// Of which so many were lost on the way: without [`NOT_GIVEN`], [`STOPPED`] and [`NOT_LOST`].
+    pub fn lost_on_the_way(&self) -> u64 {
+        [self.not_given(), self.stopped(), self.sum(&NOT_LOST)]
+            .into_iter()
+            .fold(self.lost(), u64::saturating_sub)
+    }
+
+    fn sum(&self, names: &[&str]) -> u64 {
+        let known = names.iter().filter_map(|name| self.losses.get(*name));
         known.fold(0, |sum, &lost| sum.saturating_add(lost))
     }
 

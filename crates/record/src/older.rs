@@ -11,6 +11,16 @@ pub(crate) fn as_today(record: &mut RunRecord) {
         chain(record);
     }
     limit(record);
+    stopped(record);
+}
+
+/// Triggers that BUSY stopped were called lost.
+fn stopped(record: &mut RunRecord) {
+    for counter in &mut record.counters {
+        if counter.name == "lost-triggers" {
+            counter.name = "stopped-triggers".into();
+        }
+    }
 }
 
 /// What limits a path was kept by the name that it has in answers. Of a name that its run does not have nothing is known.

@@ -12,7 +12,8 @@ use daqmeter_readout::{Chosen, chain, remote};
 use daqmeter_record::units::{show_ns, significant};
 
 use super::ledgers::cpu_seconds;
-use super::options::{Length, Network, exit, load};
+use super::options::{Length, Network, load};
+use super::verdict::Judgement;
 use crate::metrics::Page;
 use crate::output::{Failure, emit, tell};
 use crate::runner::on_ctrl_c;
@@ -66,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         significant(dead.ns as f64 / card.now_ns().max(1) as f64 * 100.0, 3),
     );
     emit(&line)?;
-    Ok(exit(true, stop.load(Ordering::Relaxed)))
+    Ok(Judgement::Passed.exit(stop.load(Ordering::Relaxed)))
 }
 
 pub(super) fn show_progress(card: &Card, name: &str, page: &Page) {

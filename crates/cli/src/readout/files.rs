@@ -18,8 +18,8 @@ use daqmeter_readout::{Chosen, Scenario, recording};
 use daqmeter_record::sanitise;
 use daqmeter_sys::net::{Readiness, wait_ready};
 
-use super::options::{WrittenTriggers, elink, exit, load};
-use super::verdict::{Found, Measure, OfCheck, Verdict};
+use super::options::{WrittenTriggers, elink, load};
+use super::verdict::{Found, Judgement, Measure, OfCheck, Verdict, fell_to_0};
 use crate::arguments::count;
 use crate::metrics::{Metrics, Page};
 use crate::named::Replaced;
@@ -99,7 +99,7 @@ impl RecordArguments {
         if !is_stopped {
             self.written.write(scenario, self.triggers)?;
         }
-        Ok(exit(true, is_stopped))
+        Ok(Judgement::Passed.exit(is_stopped))
     }
 }
 
@@ -255,6 +255,11 @@ fn chosen_channels(
         .collect())
 }
 
+fn elinks_text(elinks: &[u16]) -> String {
+    let each = elinks.iter().map(|elink| format!("{elink:#05x}"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
 /// Tells the page how far a check is.
 fn publish(page: Option<&Page>, name: &str, progress: Progress) {
     if let Some(page) = page {
@@ -313,11 +318,6 @@ impl CheckArguments {
         emit(&out).map(drop)
     }
 
-    fn elinks_text(&self) -> String {
-        let each = self.elinks.iter().map(|elink| format!("{elink:#05x}"));
-        each.collect::<Vec<_>>().join(", ")
-    }
-
     /// Why nothing was checked, if so.
     fn nothing_checked(&self, checked: &Checked) -> Option<String> {
         let blocks = checked.blocks;
@@ -329,16 +329,29 @@ impl CheckArguments {
             )),
             (0, [_, ..]) => Some(format!(
                 "nothing was checked: none of {blocks} blocks is of E-link {}",
-                self.elinks_text()
+                elinks_text(&self.elinks)
             )),
             (0, []) => Some(format!("nothing was checked: no good block among {blocks}")),
         }
     }
 
-    fn verdict(&self, checked: &Checked, may_be_empty: bool) -> Verdict {
+    /// E-links that were asked for and of which there is no block.
+    fn absent(&self, checked: &[&Checked]) -> Vec<u16> {
+        let is_there = |elink: u16| {
+            let mut rows = checked.iter().flat_map(|checked| &checked.rows);
+            rows.any(|row| row.elink == elink)
+        };
+        let asked = self.elinks.iter().copied();
+        asked.filter(|elink| !is_there(*elink)).collect()
+    }
+
+    fn verdict(&self, checked: &Checked, may_be_empty: bool, absent: &[u16]) -> Verdict {
         let mut found = Found::default();
         if let Some(why) = self.nothing_checked(checked).filter(|_| !may_be_empty) {
             found.fails(why);
+        } else if !absent.is_empty() {
+            let absent = elinks_text(absent);
+            found.fails(format!("no block was checked of E-link {absent}"));
         }
         checked
             .damages()
@@ -352,14 +365,20 @@ impl CheckArguments {
                 checked.checked_blocks,
             )
         };
-        found.value(Measure::Loss, missing, of + missing);
+        let cut = checked.sum(|row| row.cut_events);
+        found.value(Measure::Loss, missing + cut, of + missing);
+        let [falls, perhaps] = [
+            checked.sum(|row| row.falls),
+            checked.sum(|row| row.falls_missing),
+        ];
+        fell_to_0(&mut found, falls, perhaps);
         let order = checked.sum(|row| {
             row.duplicate_blocks + row.late_blocks + row.duplicate_events + row.late_events
         });
         found.value(Measure::Order, order, of);
         found.value(
             Measure::Flags,
-            checked.sum(|row| row.flags[..3].iter().sum()),
+            checked.sum(|row| row.flagged_events),
             chunks,
         );
         found.value(Measure::Resets, checked.sum(|row| row.resets), chunks);
@@ -431,7 +450,7 @@ impl Read for Stoppable<'_> {
 }
 
 pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
-    let mut good = true;
+    let mut judgement = Judgement::Passed;
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
     let is_asked = || stop.load(Ordering::Relaxed);
@@ -440,16 +459,16 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
         let scenario = Scenario::load(name).map_err(Failure::refused)?;
         let channels = check_card(&scenario, arguments, page.as_ref(), &stop)?;
         // An E-link need not be in every channel.
-        let any = channels
-            .iter()
-            .any(|(_, checked)| checked.checked_blocks > 0);
-        for (id, checked) in channels {
-            let verdict = arguments.verdict(&checked, any);
-            good &= verdict.is_passed();
+        let all: Vec<&Checked> = channels.iter().map(|(_, checked)| checked).collect();
+        let absent = arguments.absent(&all);
+        let any = all.iter().any(|checked| checked.checked_blocks > 0);
+        for (id, checked) in &channels {
+            let verdict = arguments.verdict(checked, any, &absent);
+            judgement = judgement.max(verdict.judgement());
             arguments.show(
                 &format!("{name}:{}.{}", id.device, id.channel),
                 &format!("{}-{}", id.device, id.channel),
-                &checked,
+                checked,
                 &verdict,
             )?;
         }
@@ -466,14 +485,14 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
             Err(_) if is_asked() => break,
             checked => checked.map_err(|error| refused(&error))?,
         };
-        let verdict = arguments.verdict(&checked, false);
-        good &= verdict.is_passed();
+        let verdict = arguments.verdict(&checked, false, &arguments.absent(&[&checked]));
+        judgement = judgement.max(verdict.judgement());
         arguments.show(&shown, "0-0", &checked, &verdict)?;
     }
     if is_asked() {
         tell("daqmeter: interrupted; the tables are of what was checked until then");
     }
-    Ok(exit(good, is_asked()))
+    Ok(judgement.exit(is_asked()))
 }
 
 /// Channels one after the other, on so many threads.

@@ -18,7 +18,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
 use ratatui::{DefaultTerminal, Frame};
 
-use super::options::exit;
+use super::verdict::Judgement;
 use crate::arguments::duration;
 use crate::metrics::scrape;
 use crate::output::{Failure, emit};
@@ -262,7 +262,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let done = view(arguments, &mut watch, &mut scrapers, &stop, &mut terminal);
     ratatui::restore();
     let interrupted = done.map_err(|error| Failure::refused(format!("terminal: {error}")))?;
-    Ok(exit(true, interrupted))
+    Ok(Judgement::Passed.exit(interrupted))
 }
 
 fn lines(
@@ -278,7 +278,7 @@ fn lines(
             std::thread::sleep(until.saturating_duration_since(Instant::now()).min(SLICE));
         }
         if stop.load(Ordering::Relaxed) {
-            return Ok(exit(true, true));
+            return Ok(Judgement::Passed.exit(true));
         }
         watch.look(scrapers, stop);
         for shown in watch.shown() {
@@ -289,7 +289,7 @@ fn lines(
         }
         looks += 1;
         if looks == arguments.looks || watch.silent.len() == arguments.instances.len() {
-            return Ok(exit(true, stop.load(Ordering::Relaxed)));
+            return Ok(Judgement::Passed.exit(stop.load(Ordering::Relaxed)));
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -17,15 +16,6 @@ use crate::arguments::{count, duration};
 use crate::metrics::Metrics;
 use crate::named::Replaced;
 use crate::output::{Failure, tell};
-
-/// The exit code of a verb that did its work: good, or not, or as far as a signal let it.
-pub(super) fn exit(good: bool, interrupted: bool) -> ExitCode {
-    match (interrupted, good) {
-        (true, _) => ExitCode::from(130),
-        (false, true) => ExitCode::SUCCESS,
-        (false, false) => ExitCode::from(1),
-    }
-}
 
 /// The scenario with what replaces parts of it, over a transport that was built in.
 pub(super) fn load(chosen: &Chosen) -> Result<Scenario, Failure> {

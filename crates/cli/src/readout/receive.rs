@@ -11,13 +11,12 @@ use clap::Args;
 use daqmeter_readout::receive::{LookUp, Receiver, Report, StreamReport};
 use daqmeter_readout::scenario::{Publish, check_congestion};
 use daqmeter_readout::transport::bus;
-use daqmeter_readout::{accounts, chain, transport};
-use daqmeter_record::Ledger;
+use daqmeter_readout::{chain, transport};
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 
 use super::ledgers::{cpu_seconds, ledger_text, not_closed};
-use super::options::{Network, elink, exit};
-use super::verdict::{Found, Measure, OfReceive, Verdict};
+use super::options::{Network, elink};
+use super::verdict::{Found, Judgement, Measure, OfReceive, Verdict, fell_to_0};
 use super::waiting::Waiting;
 use crate::arguments::duration;
 use crate::metrics::Page;
@@ -78,22 +77,12 @@ impl Arguments {
             .iter()
             .map(|stream| stream.truncated)
             .sum::<u64>();
-        // What went before this receiver came is not its loss. What its counters and the accounts say are the same events.
-        let lost = |ledger: &Ledger| {
-            accounts::lost_on_the_way(ledger)
-                - ledger
-                    .losses
-                    .get(accounts::NOT_SUBSCRIBED)
-                    .copied()
-                    .unwrap_or(0)
-        };
-        let booked = report
-            .ledgers
-            .iter()
-            .map(|(_, ledger)| lost(ledger))
-            .sum::<u64>();
-        let loss = booked.max(faults.missing + cut);
-        found.value(Measure::Loss, loss, report.chunks() + loss - cut);
+        found.value(
+            Measure::Loss,
+            faults.missing + cut,
+            report.chunks() + faults.missing,
+        );
+        fell_to_0(&mut found, faults.falls, faults.falls_missing);
         found.value(
             Measure::Order,
             faults.duplicates + faults.out_of_order,
@@ -105,7 +94,7 @@ impl Arguments {
             .iter()
             .map(|stream| stream.flagged)
             .sum::<u64>();
-        found.value(Measure::Flags, cut + flagged, report.chunks());
+        found.value(Measure::Flags, flagged, report.chunks());
         found.value(Measure::Resets, faults.resets, report.chunks());
         found.verdict(&self.limits.fail_on)
     }
@@ -199,7 +188,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         .map_err(|what| Failure::refused(format!("--congestion: {what}")))?;
     let Some(mut receiver) = arguments.connect_meanwhile(&stop)? else {
         tell("daqmeter: interrupted before a publisher was reached");
-        return Ok(exit(true, true));
+        return Ok(Judgement::Passed.exit(true));
     };
     receiver.dawdle = arguments.slow;
     receiver.look_up = arguments.look_up();
@@ -213,7 +202,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         true => emit(&json_line(&name, &report, &verdict))?,
         false => emit(&report_text(&name, &report, &verdict))?,
     };
-    Ok(exit(verdict.is_passed(), stop.load(Ordering::Relaxed)))
+    Ok(verdict.judgement().exit(stop.load(Ordering::Relaxed)))
 }
 
 /// Receives to the end of the publishers, until it is to stop, or until no data came for too long.
@@ -330,11 +319,12 @@ fn faults_text(report: &Report) -> String {
     let faults = report.faults();
     let sum = |of: fn(&StreamReport) -> u64| report.streams.iter().map(of).sum::<u64>();
     format!(
-        " events missing {}, twice {}, late {}, counters reset {}, wrong payloads {}, of another E-link {}, cut off {}, flagged {}, bad pages {}, connections lost {}\n",
+        " events missing {}, twice {}, late {}, counters reset {}, fallen to 0 {}, wrong payloads {}, of another E-link {}, cut off {}, flagged {}, bad pages {}, connections lost {}\n",
         faults.missing,
         faults.duplicates,
         faults.out_of_order,
         faults.resets,
+        faults.falls,
         faults.payload,
         faults.wrong_elink,
         sum(|stream| stream.truncated),

@@ -5,15 +5,15 @@ use std::process::ExitCode;
 use clap::Args;
 use daqmeter_harness::{Request, StepPlan};
 use daqmeter_readout::{ReadoutRequest, accounts, live};
-use daqmeter_record::{Outcome, RunRecord};
+use daqmeter_record::{Ledger, Outcome, RunRecord};
 use daqmeter_report::felix::{chains_text, details_text};
 use daqmeter_report::paths;
 
 use super::emulate::show_progress;
 use super::options::{WrittenTriggers, completed};
-use super::verdict::{Found, Measure, OfRun};
+use super::verdict::{Found, Judgement, Measure, OfRun};
 use crate::named::Replaced;
-use crate::output::{FAILED, Failure, tell};
+use crate::output::{Failure, tell};
 use crate::runner::{Common, Runner};
 
 /// Run emulated card, readers and receivers in this process.
@@ -67,10 +67,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let triggers = issued(&runner.recorder.records);
         arguments.triggers.write(scenario, triggers)?;
     }
-    if !verdict.is_passed() && !runner.stop.is_set() {
-        return Ok(ExitCode::from(FAILED));
+    match verdict.judgement() {
+        Judgement::Passed => Ok(code),
+        _ if runner.stop.is_set() => Ok(code),
+        judgement => Ok(judgement.exit(false)),
     }
-    Ok(code)
 }
 
 /// Triggers of the run.
@@ -100,9 +101,12 @@ fn found(records: &[RunRecord]) -> Found {
         "accounts that do not close",
     );
     let issued = ledgers().map(|ledger| ledger.issued).sum();
+    if issued > 0 && ledgers().all(|ledger| ledger.delivered == 0) {
+        found.fails("no event was delivered");
+    }
     found.value(
         Measure::Loss,
-        ledgers().map(accounts::lost_on_the_way).sum(),
+        ledgers().map(Ledger::lost_on_the_way).sum(),
         issued,
     );
     let flagged = ledgers().filter_map(|ledger| ledger.losses.get(accounts::FLAGGED));

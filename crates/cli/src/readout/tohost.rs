@@ -21,8 +21,8 @@ use daqmeter_readout::{Chosen, Scenario, accounts, chain, remote};
 use daqmeter_record::units::{show_ns, significant};
 
 use super::ledgers::{cpu_seconds, elink_name, ledger_text, not_closed};
-use super::options::{Length, Network, exit, load};
-use super::verdict::{Found, Measure, OfTohost, Verdict};
+use super::options::{Length, Network, load};
+use super::verdict::{Found, Judgement, Measure, OfTohost, Verdict};
 use super::waiting::Waiting;
 use crate::arguments::CpuList;
 use crate::arguments::{cpu_list, duration};
@@ -86,8 +86,20 @@ impl Arguments {
         } else {
             0
         };
-        let issued = ledgers.iter().map(|(_, ledger)| ledger.issued).sum();
-        found.value(Measure::Loss, account.lost_on_the_way() - unheard, issued);
+        let [issued, delivered] =
+            ledgers
+                .iter()
+                .fold([0, 0], |[issued, delivered], (_, ledger)| {
+                    [issued + ledger.issued, delivered + ledger.delivered]
+                });
+        if issued > unheard && delivered == 0 {
+            found.fails("no event was delivered");
+        }
+        found.value(
+            Measure::Loss,
+            account.lost_on_the_way() - unheard,
+            account.due(),
+        );
         found.value(Measure::Flags, sum(accounts::FLAGGED), issued);
         found.value(Measure::Dead, view.dead[2].ns, view.now_ns);
         found.verdict(&self.limits.fail_on)
@@ -140,21 +152,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         None => own_channels(&mut scenario, arguments.length).map(Some)?,
     };
     let Some(channels) = channels else {
-        return Ok(exit(true, true));
+        return Ok(Judgement::Passed.exit(true));
     };
     let ready: Result<Vec<Ready>, Failure> = channels
         .into_iter()
         .enumerate()
         .map(|(nth, channel)| Ready::new(&scenario, channel, nth, &arguments.network))
         .collect();
-    let mut good = true;
+    let mut judgement = Judgement::Passed;
     for done in arguments.read(ready?, &page, &stop) {
         let done = done?;
         let verdict = arguments.verdict(&done.account, &done.view);
-        good &= !done.card_is_lost && verdict.is_passed();
+        judgement = judgement.max(match done.card_is_lost {
+            true => Judgement::Failed,
+            false => verdict.judgement(),
+        });
         show_account(&done, &verdict, arguments.network.json)?;
     }
-    Ok(exit(good, stop.load(Ordering::Relaxed)))
+    Ok(judgement.exit(stop.load(Ordering::Relaxed)))
 }
 
 impl Arguments {

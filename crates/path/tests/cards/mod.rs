@@ -143,7 +143,7 @@ fn a_card_whose_ring_is_not_emptied_is_busy_and_its_triggers_are_booked() {
     });
     assert!(record.outcome.is_ok(), "{:?}", fault(&record));
     assert!(record.counter("dead-time").is_some_and(|share| share > 0.0));
-    let vetoed = record.counter("lost-triggers").unwrap();
+    let vetoed = record.counter("stopped-triggers").unwrap();
     assert!(vetoed > 0.0);
     for ledger in &record.ledgers {
         assert!(

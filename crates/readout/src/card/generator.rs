@@ -129,6 +129,8 @@ impl Emulator {
         let truncated = length < self.payload.len();
         self.account.truncated += u64::from(truncated);
         self.account.chunks += 1;
+        let is_marked = flags.truncated || flags.error || flags.crc;
+        self.account.fault_flagged += u64::from(is_marked && !truncated);
         let flags = Flags {
             truncated: truncated || flags.truncated,
             ..flags

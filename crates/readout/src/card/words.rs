@@ -21,7 +21,7 @@ const GO: usize = 25;
 const ARMED: usize = 26;
 const VETOED_EXTERNAL: usize = 27;
 const FIRST_ELINK: usize = 64;
-const WORDS_PER_ELINK: usize = 8;
+const WORDS_PER_ELINK: usize = 9;
 /// The flag that blocks come from a recorded file.
 pub(crate) const RECORDED_BIT: u32 = 5;
 /// Most E-links of a channel for which there is room.
@@ -112,6 +112,7 @@ pub(crate) fn publish(ring: &impl Words, view: &CardView) {
             elink.truncated,
             elink.fault_lost,
             elink.chunks,
+            elink.fault_flagged,
         ];
         for (field, value) in values.into_iter().enumerate() {
             ring.set(FIRST_ELINK + WORDS_PER_ELINK * at + field, value);
@@ -136,6 +137,7 @@ pub(crate) fn view(ring: &impl Words) -> CardView {
             truncated: field(5),
             fault_lost: field(6),
             chunks: field(7),
+            fault_flagged: field(8),
         }
     };
     let dead = |at: usize| {

@@ -110,7 +110,7 @@ pub fn counters(
     let mut counters = vec![
         measured("triggers", issued as f64, ""),
         measured("trigger-rate", issued as f64 / card_ns * 1e9, "Hz"),
-        measured("lost-triggers", any.vetoed as f64, ""),
+        measured("stopped-triggers", any.vetoed as f64, ""),
         measured("dead-time", any.ns as f64 / card_ns, "of the time"),
         measured(
             "dead-time BUSY-by-DMA",

@@ -40,6 +40,8 @@ pub(super) struct ElinkCheck {
     smallest: usize,
     largest: usize,
     bytes: u64,
+    cut_events: u64,
+    flagged_events: u64,
 }
 
 /// Where a block stands among those of its E-link.
@@ -104,6 +106,8 @@ impl ElinkCheck {
             smallest: usize::MAX,
             largest: 0,
             bytes: 0,
+            cut_events: 0,
+            flagged_events: 0,
         }
     }
 
@@ -225,7 +229,7 @@ impl ElinkCheck {
             let begin = left.begin();
             let payload = &looked.block[begin..begin + left.length()];
             if let Some(finding) = self.fragments.check(payload) {
-                self.fall(finding, self.falls.span());
+                self.falls.keep(finding, self.falls.span());
                 looked.findings.push((begin, finding));
             }
             let usual = self.alike(left, looked);
@@ -257,6 +261,9 @@ impl ElinkCheck {
         self.open_bytes += part.length;
         self.bytes += part.length as u64;
         if part.ends {
+            let flags = part.flags;
+            self.cut_events += u64::from(flags.truncated);
+            self.flagged_events += u64::from(!flags.truncated && (flags.error || flags.crc));
             self.smallest = self.smallest.min(self.open_bytes);
             self.largest = self.largest.max(self.open_bytes);
         }
@@ -281,17 +288,8 @@ impl ElinkCheck {
                 self.fragments.check(chunk)
             }
         {
-            self.fall(finding, self.began);
+            self.falls.keep(finding, self.began);
             findings.push((part.begin, finding));
-        }
-    }
-
-    /// Keeps a fall of the counter: at the end the other E-links tell what it was.
-    fn fall(&mut self, finding: Finding, span: Span) {
-        match finding {
-            Finding::Fell(missing) => self.falls.fell(span, missing),
-            Finding::Reset(_) => self.falls.reset(span),
-            _ => {}
         }
     }
 
@@ -323,6 +321,8 @@ impl ElinkCheck {
                 counts.crc_errors,
                 counts.busy,
             ],
+            cut_events: self.cut_events,
+            flagged_events: self.flagged_events,
             missing_blocks: self.missing_blocks,
             duplicate_blocks: self.duplicate_blocks,
             late_blocks: self.late_blocks,

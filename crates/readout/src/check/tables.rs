@@ -62,6 +62,10 @@ pub struct Row {
     pub width: u8,
     /// Flags: truncated, error, CRC, busy.
     pub flags: [u64; 4],
+    /// Events that were cut off.
+    pub cut_events: u64,
+    /// Other events with an error or CRC flag.
+    pub flagged_events: u64,
     /// Blocks missing by their numbers: at least so many.
     pub missing_blocks: u64,
     /// Blocks that came twice.

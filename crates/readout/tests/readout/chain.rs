@@ -103,9 +103,9 @@ fn each_injected_fault_is_booked_where_it_belongs() {
         ("corrupted-trailer", 9, "injected faults"),
         ("corrupted-magic", 9, "injected faults"),
         ("swapped-blocks", 11, "injected faults"),
-        ("truncated", 100, "FIFO truncation"),
-        ("error", 100, "flagged error or CRC"),
-        ("crc", 100, "flagged error or CRC"),
+        ("truncated", 100, "injected faults"),
+        ("error", 100, "flagged at the source"),
+        ("crc", 100, "flagged at the source"),
     ] {
         for card in [
             "links = 1\n",
@@ -128,6 +128,7 @@ fn each_injected_fault_is_booked_where_it_belongs() {
                     "{kind} {mode}: {}",
                     done.ledger()
                 );
+                assert_eq!(done.ledger().lost_on_the_way(), 0, "{kind} {mode}");
             }
         }
     }

@@ -3,7 +3,6 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use daqmeter_readout::accounts::lost_on_the_way;
 use daqmeter_readout::card::State;
 use daqmeter_readout::check::{Checker, Options, check};
 use daqmeter_readout::scenario::ReaderMode;
@@ -41,7 +40,7 @@ fn run(chosen: &Chosen, triggers: Option<u64>) -> Done {
         assert!(ledger.closes(), "{tag:#x}: {ledger}");
     }
     assert!(done.closes());
-    assert_eq!(lost_on_the_way(&done.ledger()), 0, "{}", done.ledger());
+    assert_eq!(done.ledger().lost_on_the_way(), 0, "{}", done.ledger());
     done
 }
 

@@ -218,7 +218,7 @@ pub(crate) fn busy(record: &RunRecord) -> Option<String> {
             percent("dead-time"),
             percent("dead-time BUSY-by-DMA"),
             percent("dead-time BUSY-by-FIFO"),
-            value("lost-triggers"),
+            value("stopped-triggers"),
             value("triggers"),
             show_bytes(value("ring peak") as u64),
             show_bytes(value("ring") as u64)

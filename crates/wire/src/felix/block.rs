@@ -216,6 +216,18 @@ pub struct Flags {
     pub busy: bool,
 }
 
+impl Flags {
+    /// The flags that either has.
+    pub(crate) fn with(self, other: Flags) -> Flags {
+        Flags {
+            truncated: self.truncated | other.truncated,
+            error: self.error | other.error,
+            crc: self.crc | other.crc,
+            busy: self.busy | other.busy,
+        }
+    }
+}
+
 /// The end of a subchunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {

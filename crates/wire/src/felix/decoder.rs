@@ -50,7 +50,7 @@ pub struct Part {
     pub begin: usize,
     /// Bytes of payload.
     pub length: usize,
-    /// What went wrong with it.
+    /// What went wrong with the chunk so far: of its last part, with any of its parts.
     pub flags: Flags,
 }
 
@@ -62,6 +62,8 @@ pub struct Reassembler {
     open: bool,
     /// The beginning may be missing: at the start, and after a gap.
     after_gap: bool,
+    /// What went wrong with the chunk at hand.
+    flags: Flags,
     /// What was found so far.
     pub counts: Counts,
 }
@@ -169,13 +171,17 @@ impl Reassembler {
         self.counts.subchunks[trailer.kind as usize] += 1;
         let (begins, ends) = self.role(trailer, first_of_block)?;
         self.book(trailer);
+        self.flags = match begins {
+            true => trailer.flags,
+            false => self.flags.with(trailer.flags),
+        };
         let range = subchunk.range();
         Some(Part {
             begins,
             ends,
             begin: range.start,
             length: range.len(),
-            flags: trailer.flags,
+            flags: self.flags,
         })
     }
 
@@ -280,6 +286,33 @@ mod tests {
             }
         }
         (chunks, reassembler.counts)
+    }
+
+    #[test]
+    fn a_flag_on_any_part_is_one_of_the_chunk() {
+        let mut reassembler = Reassembler::new();
+        let mut memory = vec![0; KIB.block_bytes];
+        let mut blocks = Vec::new();
+        let mut encoder = Encoder::new(KIB, Elink::new(0x5C), &mut memory).unwrap();
+        for length in [1500, 10] {
+            encoder.chunk(&vec![7; length], Flags::default(), &mut |block: &[u8]| {
+                blocks.push(block.to_vec());
+            });
+        }
+        encoder.timeout(&mut |block: &[u8]| blocks.push(block.to_vec()));
+        // The error flag of the first part, in the last byte of its block.
+        *blocks[0].last_mut().unwrap() |= 1 << 3;
+        let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
+        let mut ended = Vec::new();
+        for block in &blocks {
+            let (header, found) = subchunks(KIB, block, &mut room).unwrap();
+            reassembler.block(header, found, |part| {
+                if part.ends {
+                    ended.push(part.flags.error);
+                }
+            });
+        }
+        assert_eq!(ended, [true, false]);
     }
 
     fn numbered(lengths: &[usize]) -> Vec<Vec<u8>> {

@@ -75,7 +75,7 @@ fn mistakes_are_named_with_line_and_field() {
     let many: Vec<u8> = (0..40).collect();
     check(
         &format!("[card]\nlinks = 24\nelinks = {many:?}\n"),
-        "960 E-links in a channel; at most 888",
+        "960 E-links in a channel; at most 789",
     );
     assert!(
         Scenario::load("nothing-like-it")

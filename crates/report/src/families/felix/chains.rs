@@ -39,7 +39,9 @@ pub(crate) struct ChainRow {
     pub is_probe: bool,
     /// Share of the time with BUSY.
     pub dead_share: f64,
-    /// Triggers x E-links that were issued and not delivered, for whatever reason but the emulators' deficit.
+    /// Triggers x E-links that BUSY stopped.
+    pub stopped: u64,
+    /// Triggers x E-links that were lost on the way.
     pub lost: u64,
     /// Highest filling of a ring in bytes.
     pub ring_peak_bytes: f64,
@@ -135,7 +137,8 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
         seconds,
         is_probe: record.role == Role::Probe,
         dead_share: value("dead-time"),
-        lost: ledger.lost() - ledger.not_given(),
+        stopped: ledger.stopped(),
+        lost: ledger.lost_on_the_way(),
         ring_peak_bytes: value("ring peak"),
         ring_found_bytes: value("ring found"),
         ring_bytes: value("ring"),
@@ -152,11 +155,12 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
     })
 }
 
-const HEADINGS: [&str; 15] = [
+const HEADINGS: [&str; 16] = [
     "chain",
     "poll us",
     "kHz",
     "dead %",
+    "stopped",
     "lost",
     "in ring",
     "ring peak",
@@ -193,6 +197,7 @@ fn cells(row: ChainRow) -> Vec<String> {
         poll.unwrap_or("interrupt".to_owned()),
         significant(row.rate_hz / 1e3, 4),
         percent(row.dead_share),
+        row.stopped.to_string(),
         row.lost.to_string(),
         show_bytes(row.ring_found_bytes as u64),
         show_bytes(row.ring_peak_bytes as u64),
@@ -216,7 +221,7 @@ pub(crate) fn dead_time(record: &RunRecord) -> String {
         significant(value("dead-time BUSY-by-FIFO") * 100.0, 3),
         value("BUSY intervals"),
         show_ns(value("longest BUSY")),
-        value("lost-triggers"),
+        value("stopped-triggers"),
     )
 }
 

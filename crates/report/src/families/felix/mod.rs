@@ -35,7 +35,7 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
     rows.retain(|row| !row.is_probe);
     let clean = rows
         .iter()
-        .filter(|row| row.lost == 0 && row.dead_share == 0.0 && row.closes);
+        .filter(|row| row.lost == 0 && row.stopped == 0 && row.dead_share == 0.0 && row.closes);
     let best = clean.max_by(|a, b| a.mchunks_per_s.total_cmp(&b.mchunks_per_s))?;
     let cost = cost(best, decode_ns(measured.usable, &best.scenario));
     // No loss in n triggers: below 3 in n at 95 % confidence (the rule of three).
