@@ -110,7 +110,16 @@ impl Context {
 
 /// The present UTC time, RFC 3339 with milliseconds.
 pub fn utc_now() -> String {
-    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
+    utc(SystemTime::now())
+}
+
+/// A time as RFC 3339 has it, with milliseconds. Those before 1970 and after 9999 become the first and
+/// the last that can be written: a board without a battery may have such a clock.
+fn utc(time: SystemTime) -> String {
+    const LAST_S: u64 = 253_402_300_799;
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    let since = since.unwrap_or_default().min(Duration::from_secs(LAST_S));
+    humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + since).to_string()
 }
 
 /// What the step loop itself costs per operation: the median of 31 samples of the null engine, about a millisecond in all.
@@ -626,6 +635,27 @@ mod tests {
         assert_eq!(host.huge_pages[0].free, 60);
         assert_eq!(host.cgroup_cpu_quota.as_deref(), Some("1.50"));
         assert!(host.hypervisor.is_some());
+    }
+
+    #[test]
+    fn a_clock_of_any_year_gives_a_time_that_can_be_read() {
+        let epoch = SystemTime::UNIX_EPOCH;
+        for (time, text) in [
+            (
+                epoch - Duration::from_secs(86_400),
+                "1970-01-01T00:00:00.000Z",
+            ),
+            (
+                epoch + Duration::from_millis(1500),
+                "1970-01-01T00:00:01.500Z",
+            ),
+            (
+                epoch + Duration::from_secs(1 << 40),
+                "9999-12-31T23:59:59.000Z",
+            ),
+        ] {
+            assert_eq!(utc(time), text);
+        }
     }
 
     #[test]
