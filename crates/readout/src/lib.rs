@@ -21,6 +21,7 @@ pub mod fragment;
 pub mod live;
 mod memory;
 mod pattern;
+mod peer;
 pub mod port;
 pub mod receive;
 mod recorded;

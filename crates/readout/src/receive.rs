@@ -12,6 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use daqmeter_record::Ledger;
+use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::wait::sleep_until;
@@ -22,7 +23,8 @@ use daqmeter_wire::felix::{Elink, Format, Reassembler, Subchunk, subchunks};
 
 use crate::accounts::{FinalAccount, not_received};
 use crate::falls::{Falls, Judged, Span, judge};
-use crate::fragment::{Faults, FragmentCheck};
+use crate::fragment::{self, Faults, FragmentCheck};
+use crate::peer::from_peer;
 use crate::scenario::{MAX_PAYLOAD_BYTES, Publish};
 use crate::strides::{MAX_ALIKE_BYTES, MIN_ALIKE, Strides};
 use crate::transport::{Inlet, Received, Subscription, Transport, TransportError};
@@ -454,15 +456,25 @@ impl Receiver {
     /// The publisher has ended, and says what became of everything.
     fn take_account(&mut self, at: usize, body: &[u8]) {
         let source = &mut self.sources[at];
-        match serde_json::from_slice::<FinalAccount>(body) {
-            Ok(account) => {
-                let ledgers = own_ledgers(&account, self.id, &source.tags, &self.streams);
+        source.ended = true;
+        let read = from_peer::<FinalAccount>(body).and_then(|account| {
+            let ledgers = own_ledgers(&account, self.id, &source.tags, &self.streams);
+            refuse_large_sum(self.report.ledgers.iter().chain(&ledgers))?;
+            Ok((account, ledgers))
+        });
+        match read {
+            Ok((account, ledgers)) => {
                 self.report.ledgers.extend(ledgers);
                 self.report.accounts.push(account);
             }
-            Err(_) => self.report.bad_pages += 1,
+            Err(why) => {
+                self.report.bad_pages += 1;
+                self.notes.push(format!(
+                    "{}: its account is refused: {why}; what came from it is kept",
+                    source.settings.address
+                ));
+            }
         }
-        source.ended = true;
     }
 
     /// True when the page was good.
@@ -688,6 +700,19 @@ fn own_ledgers(
         ledgers.push((*tag, ledger));
     }
     ledgers
+}
+
+/// Refuses ledgers whose numbers no run reaches together: all sums of them have 64 bits.
+fn refuse_large_sum<'a>(ledgers: impl Iterator<Item = &'a (u64, Ledger)>) -> Result<(), String> {
+    const MAX_SUM: u64 = MAX_WHOLE << 10;
+    let counts = ledgers.flat_map(|(_, ledger)| [ledger.issued, ledger.delivered, ledger.lost()]);
+    let sum = counts.map(u128::from).sum::<u128>();
+    match sum <= u128::from(MAX_SUM) {
+        true => Ok(()),
+        false => Err(format!(
+            "the numbers of its E-links add up to {sum}; the largest sum taken is {MAX_SUM}"
+        )),
+    }
 }
 
 impl Stream {

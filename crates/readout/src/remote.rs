@@ -17,6 +17,7 @@ use daqmeter_sys::{fds, ring};
 use serde::{Deserialize, Serialize};
 
 use crate::card::{Card, State, channel_ids};
+use crate::peer::from_peer;
 use crate::port::SharedPort;
 use crate::scenario::Scenario;
 
@@ -294,7 +295,7 @@ impl Server {
     }
 
     fn answer(&mut self, stream: UnixStream, line: &[u8]) -> io::Result<()> {
-        let request = match serde_json::from_slice::<Request>(line) {
+        let request = match from_peer::<Request>(line) {
             Ok(request) => request,
             Err(error) => return refuse(&stream, format!("not a request: {error}")),
         };
@@ -397,8 +398,8 @@ pub fn connect(
         .map_err(absent)?;
     let mut room = [0; 4096];
     let (got, mut passed) = fds::receive(&stream, &mut room).map_err(absent)?;
-    let answer: Answer = serde_json::from_slice(&room[..got])
-        .map_err(|_| other("what answers there is no card".to_owned()))?;
+    let answer: Answer =
+        from_peer(&room[..got]).map_err(|_| other("what answers there is no card".to_owned()))?;
     if let Some(error) = answer.error {
         return Err(other(error));
     }

@@ -12,6 +12,7 @@ use daqmeter_record::file::replace;
 use serde::{Deserialize, Serialize};
 
 use super::TransportError;
+use crate::peer::from_peer;
 use crate::scenario::read_text;
 
 /// Longest file of a publisher: every E-link of a device with 20 digits is below 45 KB.
@@ -71,9 +72,9 @@ pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, Entry)>, TransportError
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => return Err(other(format!("{}: {error}", file.display()))),
         };
-        let entry = serde_json::from_str(&text).map_err(|error| {
+        let entry = from_peer(text.as_bytes()).map_err(|why| {
             other(format!(
-                "{}: not an entry of a bus directory: {error}",
+                "{}: not an entry of a bus directory: {why}",
                 file.display()
             ))
         })?;

@@ -16,6 +16,7 @@ use std::os::fd::AsFd;
 use super::{
     Hello, Inlet, Outlet, OutletEvent, Received, Sent, Subscription, Transport, TransportError,
 };
+use crate::peer::from_peer;
 use crate::scenario::Publish;
 
 /// The transport.
@@ -343,8 +344,8 @@ impl Connection {
             };
             match frame.kind {
                 FrameKind::Subscribe if !self.subscribed => {
-                    let subscription = serde_json::from_slice(body)
-                        .map_err(|error| format!("its subscription is none: {error}"))?;
+                    let subscription = from_peer(body)
+                        .map_err(|why| format!("its subscription is refused: {why}"))?;
                     self.subscribed = true;
                     events.push(OutletEvent::Subscribed { dest, subscription });
                 }
@@ -388,7 +389,7 @@ fn hello(body: &[u8]) -> Result<Hello, String> {
         ));
     }
     let hello: Hello =
-        serde_json::from_slice(body).map_err(|error| format!(": its greeting is none: {error}"))?;
+        from_peer(body).map_err(|why| format!(": its greeting is refused: {why}"))?;
     if hello.tags.len() > MAX_TAGS {
         return Err(format!(
             ": offers {} E-links; a device has at most {MAX_TAGS}",

@@ -22,6 +22,7 @@ use zenoh::{Config, Session, Wait};
 use super::{
     Hello, Inlet, Outlet, OutletEvent, Received, Sent, Subscription, Transport, TransportError,
 };
+use crate::peer::from_peer;
 use crate::scenario::Publish;
 
 /// The transport.
@@ -232,7 +233,7 @@ fn hellos(session: &Session, quit: &dyn Fn() -> bool) -> Result<Hello, Transport
             .map_err(|error| other("cannot ask for publishers", error))?;
         while let Ok(reply) = replies.recv() {
             let Ok(sample) = reply.result() else { continue };
-            if let Ok(hello) = serde_json::from_slice::<Hello>(&sample.payload().to_bytes()) {
+            if let Ok(hello) = from_peer::<Hello>(&sample.payload().to_bytes()) {
                 return Ok(hello);
             }
         }

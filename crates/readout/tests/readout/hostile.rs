@@ -6,12 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use daqmeter_readout::accounts::{
+    CardElink, FinalAccount, ReaderElink, SubscriptionAccount, lost_on_the_way,
+};
 use daqmeter_readout::chain::{Chain, Reader};
-use daqmeter_readout::receive::Receiver;
+use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::{self, Hello, Subscription, TransportError};
 use daqmeter_readout::{Scenario, ToHost};
+use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_wire::felix::page::{FRAME_BYTES, Frame, FrameKind, PageWriter, Status};
+use serde_json::Value;
 
 use crate::by_hand;
 
@@ -136,6 +141,16 @@ fn a_subscriber_that_says_too_much_is_dropped() {
 
 /// A publisher of one tag by hand, which sends these pages after the subscription.
 fn fake_publisher(tag: u64, pages: Vec<Vec<u8>>) -> (Publish, std::thread::JoinHandle<()>) {
+    let account = serde_json::to_vec(&FinalAccount::default()).unwrap();
+    fake_publisher_of(vec![tag], pages, account)
+}
+
+/// The same of several tags, with the account that it sends last.
+fn fake_publisher_of(
+    tags: Vec<u64>,
+    pages: Vec<Vec<u8>>,
+    account: Vec<u8>,
+) -> (Publish, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let publish = Publish {
         address: listener.local_addr().unwrap().to_string(),
@@ -145,7 +160,7 @@ fn fake_publisher(tag: u64, pages: Vec<Vec<u8>>) -> (Publish, std::thread::JoinH
         let (mut stream, _) = listener.accept().unwrap();
         let hello = Hello {
             stream: 7,
-            tags: vec![tag],
+            tags,
             magic: 0xC0CE,
             block_bytes: 1024,
             ..Hello::default()
@@ -160,12 +175,8 @@ fn fake_publisher(tag: u64, pages: Vec<Vec<u8>>) -> (Publish, std::thread::JoinH
         for page in pages {
             stream.write_all(&page).unwrap();
         }
-        let account = daqmeter_readout::accounts::FinalAccount::default();
         stream
-            .write_all(&control(
-                FrameKind::Account,
-                &serde_json::to_vec(&account).unwrap(),
-            ))
+            .write_all(&control(FrameKind::Account, &account))
             .unwrap();
         until_closed(stream);
     });
@@ -194,6 +205,134 @@ fn tags_that_were_not_offered_are_not_kept() {
     let tags: Vec<u64> = report.streams.iter().map(|stream| stream.tag).collect();
     assert_eq!((tags, report.chunks(), report.bad_pages), (vec![5], 1, 1));
     thread.join().unwrap();
+}
+
+/// A page with one chunk of a tag.
+fn page_of(tag: u64) -> Vec<u8> {
+    let mut page = vec![0; 1 << 10];
+    let mut writer = PageWriter::default();
+    assert!(writer.push(&mut page, tag, Status::default(), &[0; 64], 0, 24));
+    page.truncate(writer.used());
+    let frame = Frame {
+        count: writer.count(),
+        sequence: 1,
+        ..Frame::control(FrameKind::Messages, page.len().try_into().unwrap())
+    };
+    [&frame.emit()[..], &page].concat()
+}
+
+/// What a receiver of a chunk and this account reports, and what it says of it.
+fn received_with(tags: &[u64], account: Vec<u8>) -> (Report, String) {
+    let (publish, thread) = fake_publisher_of(tags.to_vec(), vec![page_of(tags[0])], account);
+    let mut receiver =
+        Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])]).unwrap();
+    let mut notes = Vec::new();
+    let report = receiver.run(&AtomicBool::new(false), DEADLINE, |receiver| {
+        notes.extend(receiver.take_notes());
+    });
+    drop(receiver);
+    thread.join().unwrap();
+    (report, notes.join("\n"))
+}
+
+/// An account with every field that one may have, for these tags.
+fn account_of(tags: &[u64]) -> FinalAccount {
+    let mut account = FinalAccount::default();
+    for tag in tags {
+        account.card.elinks.push(CardElink {
+            tag: *tag,
+            ..CardElink::default()
+        });
+        account.readers.push(ReaderElink::default());
+        account.subscriptions.push(SubscriptionAccount {
+            tag: *tag,
+            ..SubscriptionAccount::default()
+        });
+    }
+    account
+}
+
+/// Paths of all numbers below a value, as `Value::pointer` takes them.
+fn numbers_below(value: &Value, path: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Number(_) => found.push(path.to_owned()),
+        Value::Object(fields) => fields
+            .iter()
+            .for_each(|(name, field)| numbers_below(field, &format!("{path}/{name}"), found)),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .for_each(|(at, item)| numbers_below(item, &format!("{path}/{at}"), found)),
+        _ => {}
+    }
+}
+
+/// 14 of the numbers of an account overflowed a sum, and all that had come was lost.
+#[test]
+fn no_number_of_an_account_costs_what_was_received() {
+    let whole = serde_json::to_value(account_of(&[5])).unwrap();
+    let mut paths = Vec::new();
+    numbers_below(&whole, "", &mut paths);
+    assert!(paths.len() > 20, "{paths:?}");
+    for path in &paths {
+        let name = path.rsplit('/').next().unwrap();
+        for number in [
+            Value::from(u64::MAX),
+            Value::from(i64::MAX),
+            Value::from(i64::MIN),
+        ] {
+            let mut account = whole.clone();
+            *account.pointer_mut(path).unwrap() = number.clone();
+            let (report, notes) = received_with(&[5], serde_json::to_vec(&account).unwrap());
+            assert_eq!(report.chunks(), 1, "{path}: {number}");
+            let is_name = name == "tag" || name == "receiver";
+            let is_taken = is_name && number != Value::from(i64::MIN);
+            assert_eq!(
+                (report.bad_pages, report.accounts.len()),
+                if is_taken { (0, 1) } else { (1, 0) },
+                "{path}: {number}"
+            );
+            assert_eq!(
+                notes.contains("its account is refused"),
+                !is_taken,
+                "{notes}"
+            );
+            // Serde names no field of a number that does not fit its type.
+            if number == Value::from(i64::MAX) && !is_taken && name != "elink" {
+                assert!(notes.contains(&format!("{name} is {number};")), "{notes}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_numbers_of_an_account_may_be_added_up() {
+    let tags: Vec<u64> = (0..2048).collect();
+    let mut whole = serde_json::to_value(account_of(&tags)).unwrap();
+    let mut paths = Vec::new();
+    numbers_below(&whole, "", &mut paths);
+    for path in paths.iter().filter(|path| {
+        let name = path.rsplit('/').next().unwrap();
+        !["tag", "receiver", "elink"].contains(&name)
+    }) {
+        *whole.pointer_mut(path).unwrap() = MAX_WHOLE.into();
+    }
+    let (report, notes) = received_with(&tags, serde_json::to_vec(&whole).unwrap());
+    assert_eq!((report.chunks(), report.ledgers.len()), (1, 0));
+    assert!(notes.contains("add up to"), "{notes}");
+    // One E-link with the largest numbers is taken, and all that is said of it can be added up.
+    let mut one = serde_json::to_value(account_of(&[5])).unwrap();
+    for path in paths.iter().filter(|path| !path.contains("/1")) {
+        if let (Some(to), Some(from)) = (one.pointer_mut(path), whole.pointer(path)) {
+            *to = from.clone();
+        }
+    }
+    for path in ["/card/elinks/0/tag", "/subscriptions/0/tag"] {
+        *one.pointer_mut(path).unwrap() = 5.into();
+    }
+    let (report, notes) = received_with(&[5], serde_json::to_vec(&one).unwrap());
+    assert_eq!((report.ledgers.len(), notes.as_str()), (1, ""));
+    assert!(!report.closes() && lost_on_the_way(&report.ledgers[0].1) > MAX_WHOLE);
 }
 
 /// Issue 14: whoever gave a byte now and then held a receiver up for ever.
