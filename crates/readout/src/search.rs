@@ -1,8 +1,9 @@
 //! The highest rate at which nothing is lost, and how sure that is.
 //!
-//! A point is stable when no more was lost and no more time was dead than is allowed, and when its ring does not fill: a ring that
-//! would reach the BUSY mark within a minute at the slope at which it filled is not stable, though nothing is lost yet. Near the knee
-//! points are repeated and the majority counts, because the host disturbs them; the result is confirmed by longer runs.
+//! A point is stable when no more was lost and no more time was dead than is allowed, and when its backlog does not grow: one that
+//! would reach the BUSY mark within a minute at the slope at which it grew is not stable, though nothing is lost yet. The backlog is
+//! all that no subscriber has acknowledged: a limit in the network fills pages and sockets long before the ring. Near the knee
+//! points are repeated and the majority counts, because the host disturbs them; one long run confirms the result.
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ pub struct Observation {
     pub lost: u64,
     /// Share of the time that was dead.
     pub dead_share: f64,
-    /// Bytes in the fullest ring over time, in seconds.
-    pub filling: Vec<(f64, f64)>,
+    /// Bytes that no subscriber has acknowledged over time, in seconds: in ring, pages and network.
+    pub backlog: Vec<(f64, f64)>,
     /// Bytes at which BUSY comes.
     pub busy_at_bytes: f64,
     /// Bytes that come per second and ring.
@@ -41,11 +42,11 @@ pub enum Verdict {
     Lost,
     /// More time was dead than is allowed.
     Dead,
-    /// The ring fills.
-    Filling,
+    /// The backlog grows.
+    Growing,
 }
 
-/// A ring that would reach its mark within this time is not stable.
+/// A backlog that would reach the ring's mark within this time is not stable.
 const HORIZON_S: f64 = 60.0;
 /// Nor is one that keeps more than this share of what comes.
 const LEFT_BEHIND: f64 = 0.01;
@@ -57,8 +58,8 @@ impl Observation {
             Verdict::Dead
         } else if self.lost > allowed.lost && allowed.dead_share == 0.0 {
             Verdict::Lost
-        } else if self.fills() {
-            Verdict::Filling
+        } else if self.grows() {
+            Verdict::Growing
         } else {
             Verdict::Stable
         }
@@ -66,15 +67,15 @@ impl Observation {
 
     /// Median of the second quarter against that of the last, and the slope between: medians, because a host that stops for a moment
     /// fills a ring, too, and it empties again.
-    fn fills(&self) -> bool {
-        let n = self.filling.len();
+    fn grows(&self) -> bool {
+        let n = self.backlog.len();
         if n < 8 {
             return false;
         }
         let median = |part: &[(f64, f64)], of: fn(&(f64, f64)) -> f64| {
             quantile(&sorted(&part.iter().map(of).collect::<Vec<_>>()), 0.5)
         };
-        let (early, late) = (&self.filling[n / 4..n / 2], &self.filling[3 * n / 4..]);
+        let (early, late) = (&self.backlog[n / 4..n / 2], &self.backlog[3 * n / 4..]);
         let (from, to) = (median(early, |at| at.1), median(late, |at| at.1));
         let slope = (to - from) / (median(late, |at| at.0) - median(early, |at| at.0)).max(1e-9);
         // Less than a millisecond of input is what a poll finds.
@@ -107,7 +108,7 @@ pub struct Plan {
     pub resolution: f64,
     /// Time of a probe.
     pub probe: Duration,
-    /// Time of a confirmation.
+    /// Time in which faults are rarer than one where a rate is confirmed: see [`confirmations`].
     pub confirm: Duration,
     /// What is allowed.
     pub allowed: Allowed,
@@ -136,7 +137,7 @@ pub struct Probe {
     pub rate_hz: f64,
     /// What it was.
     pub verdict: Verdict,
-    /// It was to confirm the result.
+    /// Its run was to confirm the result.
     pub confirms: bool,
 }
 
@@ -149,11 +150,11 @@ pub struct Found {
     pub unstable_hz: Option<f64>,
     /// All probes in their order.
     pub probes: Vec<Probe>,
-    /// Time of all confirmations at that rate in seconds, those that failed included.
+    /// Time of the one run that confirmed it, in seconds.
     pub confirmed_s: f64,
-    /// Confirmations at that rate that failed.
+    /// Runs at that rate that had a fault, before it.
     pub failed: usize,
-    /// Faults are rarer than one in this time, in seconds, with 95 % confidence: the time of one confirmation.
+    /// Faults are rarer than one in this time, in seconds, with 95 % confidence: [`Plan::confirm`].
     pub rarer_than_s: f64,
     /// Times that a confirmation failed and the rate was lowered.
     pub lowered: u32,
@@ -164,14 +165,13 @@ impl Found {
     /// number of faults alone: a search that confirms again until it succeeds would always succeed.
     pub fn confidence(&self) -> String {
         let seen = match self.failed {
-            0 => "without a fault".to_owned(),
-            1 => "with 1 fault".to_owned(),
-            n => format!("with {n} faults"),
+            0 => "",
+            _ => ", after a run with one",
         };
         match self.rate_hz {
             None => "no rate was stable".to_owned(),
             Some(_) => format!(
-                "confirmed for {:.1} s {seen}: with 95 % confidence faults are rarer than one in {:.1} s",
+                "confirmed by {:.1} s without a fault{seen}: with 95 % confidence faults are rarer than one in {:.1} s",
                 self.confirmed_s, self.rarer_than_s
             ),
         }
@@ -186,6 +186,8 @@ struct Search<'a, S: System> {
     tried: u32,
     /// How many of them were not, and a lower one was tried.
     lowered: u32,
+    /// Seconds of the run that confirmed the last rate that was.
+    confirmed_s: f64,
 }
 
 impl<S: System> Search<'_, S> {
@@ -212,7 +214,7 @@ impl<S: System> Search<'_, S> {
     fn is_stable(&mut self, rate_hz: f64) -> Result<bool, S::Error> {
         let duration = match self.once(rate_hz, self.plan.probe, false)? {
             Verdict::Stable => return Ok(true),
-            Verdict::Filling => self.plan.confirm,
+            Verdict::Growing => self.plan.confirm,
             Verdict::Lost | Verdict::Dead => self.plan.probe,
         };
         let second = self.once(rate_hz, duration, false)? == Verdict::Stable;
@@ -232,6 +234,7 @@ pub fn highest_rate<S: System>(system: &mut S, plan: &Plan) -> Result<Found, S::
         probes: Vec::new(),
         tried: 0,
         lowered: 0,
+        confirmed_s: 0.0,
     };
     let (good, bad) = search.bracket()?;
     match good {
@@ -337,52 +340,48 @@ impl<S: System> Search<'_, S> {
         Ok((None, bad))
     }
 
-    /// A confirmation that fails once may be the host's fault; twice it is not.
+    /// One run without a fault confirms. A first one that fails may be the host's fault; a second is not.
     fn is_confirmed(&mut self, rate_hz: f64) -> Result<bool, S::Error> {
-        let (mut done, mut failed) = (0, 0);
         let tried = self.tried;
         self.tried += 1;
-        while done < confirmations(failed, tried) {
-            done += 1;
-            failed += u32::from(self.once(rate_hz, self.plan.confirm, true)? != Verdict::Stable);
-            if failed > 1 {
-                return Ok(false);
+        for failed in 0..2 {
+            let duration = self.plan.confirm * confirmations(failed, tried);
+            if self.once(rate_hz, duration, true)? == Verdict::Stable {
+                self.confirmed_s = duration.as_secs_f64();
+                return Ok(true);
             }
         }
-        Ok(true)
+        Ok(false)
     }
 
     fn found(self, rate_hz: Option<f64>, unstable_hz: Option<f64>) -> Found {
-        let at_rate = |probe: &&Probe| probe.confirms && Some(probe.rate_hz) == rate_hz;
-        let confirmations = self.probes.iter().filter(at_rate);
-        let failed = confirmations
-            .clone()
-            .filter(|probe| probe.verdict != Verdict::Stable);
-        let confirm_s = self.plan.confirm.as_secs_f64();
+        let failed = |probe: &&Probe| {
+            probe.confirms && Some(probe.rate_hz) == rate_hz && probe.verdict != Verdict::Stable
+        };
         Found {
             rate_hz,
             unstable_hz,
-            confirmed_s: confirmations.clone().count() as f64 * confirm_s,
-            failed: failed.count(),
-            rarer_than_s: confirm_s,
+            confirmed_s: self.confirmed_s,
+            failed: self.probes.iter().filter(failed).count(),
+            rarer_than_s: self.plan.confirm.as_secs_f64(),
             lowered: self.lowered,
             probes: self.probes,
         }
     }
 }
 
-/// Probability with which a search may confirm a rate at which faults come once in the time of a confirmation or more often.
+/// Probability with which a search may confirm a rate at which faults come once in [`Plan::confirm`] or more often.
 const MAX_ERROR: f64 = 0.05;
-/// Part of it for rates that are confirmed without a fault, of the whole: the rest is for those with one.
-const WITHOUT_FAULT: f64 = 0.8;
+/// Part of it for rates that the first run confirms, of the whole: the rest is for the second.
+const IN_FIRST: f64 = 0.8;
 
-/// Confirmations that a rate needs with so many that failed, 0 or 1, where so many other rates were to be confirmed before.
+/// Times of [`Plan::confirm`] that a run must last to confirm a rate, after 0 or 1 runs that failed, where this many other rates were
+/// to be confirmed before.
 ///
-/// Where faults come independently of each other, once in the time of a confirmation, one of these passes with q = 1/e. A rate
-/// passes with none failed of n, or with one failed of m, which was among the first n: together q^n + n (1 - q) q^(m - 1) of the
-/// cases. A search that tries several rates has had several chances: the first rate may use a half of [`MAX_ERROR`], each
-/// later one a half of that before, all together never more than the whole. (A rate below the one that was confirmed wrongly
-/// does not matter, and faults are no rarer at the rates above it.)
+/// Where faults come independently of each other, once in that time, a run of n times of it passes with q = e^-n. A rate passes by
+/// its first run, of n, or by its second, of m: together at most e^-n + e^-m of the cases. A search that tries several rates has had
+/// several chances: the first rate may use a half of [`MAX_ERROR`], each later one a half of that before, all together never more
+/// than the whole. (A rate below the one that was confirmed wrongly does not matter, and faults are no rarer at the rates above it.)
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -391,13 +390,13 @@ const WITHOUT_FAULT: f64 = 0.8;
 fn confirmations(failed: u32, tried: u32) -> u32 {
     // In logarithms: after a thousand steps the share itself would be no number any more.
     let share_ln = MAX_ERROR.ln() - f64::from(tried + 1) * std::f64::consts::LN_2;
-    let none = (-(share_ln + WITHOUT_FAULT.ln())).ceil();
+    let first = (-(share_ln + IN_FIRST.ln())).ceil();
     if failed == 0 {
-        return none as u32;
+        return first as u32;
     }
-    let fails = 1.0 - (-1.0_f64).exp();
-    let left_ln = share_ln + (1.0 - (-none - share_ln).exp()).ln();
-    (1.0 + ((none * fails).ln() - left_ln).ceil()) as u32
+    // What the first run leaves of the share, as it is rounded up.
+    let left_ln = share_ln + (1.0 - (-first - share_ln).exp()).ln();
+    (-left_ln).ceil() as u32
 }
 
 #[cfg(test)]
@@ -408,9 +407,9 @@ mod tests {
     use super::*;
     use crate::simulate::Simulated;
 
-    fn observation(filling: Vec<(f64, f64)>) -> Observation {
+    fn observation(backlog: Vec<(f64, f64)>) -> Observation {
         Observation {
-            filling,
+            backlog,
             busy_at_bytes: 800e6,
             input_bytes_per_s: 1e9,
             ..Observation::default()
@@ -418,12 +417,12 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_still_fills_is_not_stable_and_one_that_jumps_is() {
+    fn a_backlog_that_grows_is_not_stable_and_one_that_jumps_is() {
         let fills: Vec<(f64, f64)> = (0..100)
             .map(|at| (f64::from(at) * 0.01, f64::from(at) * 0.3e6))
             .collect();
         let allowed = Plan::default().allowed;
-        assert_eq!(observation(fills).verdict(allowed), Verdict::Filling);
+        assert_eq!(observation(fills).verdict(allowed), Verdict::Growing);
         let jumps: Vec<(f64, f64)> = (0..100)
             .map(|at| {
                 (
@@ -485,7 +484,7 @@ mod tests {
         }
     }
 
-    /// Loses something in each confirmation whose number is listed.
+    /// Loses something in each confirming run whose number is listed.
     struct Faulty {
         confirmed: u32,
         at: &'static [u32],
@@ -496,7 +495,7 @@ mod tests {
 
         fn observe(&mut self, _: f64, duration: Duration) -> Result<Observation, Self::Error> {
             let mut seen = Observation::default();
-            if duration == Plan::default().confirm {
+            if duration > Plan::default().confirm {
                 self.confirmed += 1;
                 seen.lost = u64::from(self.at.contains(&self.confirmed));
             }
@@ -505,19 +504,26 @@ mod tests {
     }
 
     #[test]
-    fn a_confirmation_that_failed_costs_more_of_them_and_a_second_one_the_rate() {
+    fn a_run_that_failed_costs_a_longer_one_and_a_second_one_the_rate() {
         let found = |at| {
             let mut system = Faulty { confirmed: 0, at };
             highest_rate(&mut system, &Plan::default()).unwrap()
         };
         let without = found(&[]);
         assert_eq!((without.failed, without.lowered), (0, 0));
-        assert!(without.confidence().contains("for 8.0 s without a fault"));
-        let with_one = found(&[3]);
+        assert!(
+            without
+                .confidence()
+                .contains("by 8.0 s without a fault: with")
+        );
+        let with_one = found(&[1]);
         assert_eq!((with_one.failed, with_one.lowered), (1, 0));
         let text = with_one.confidence();
-        assert!(text.contains("14.0 s with 1 fault") && text.contains("one in 2.0 s"));
-        let with_two = found(&[1, 6]);
+        assert!(
+            text.contains("12.0 s without a fault, after a run with one")
+                && text.contains("one in 2.0 s")
+        );
+        let with_two = found(&[1, 2]);
         assert_eq!((with_two.failed, with_two.lowered), (0, 1));
         assert!(with_two.rate_hz < without.rate_hz);
     }
@@ -530,7 +536,8 @@ mod tests {
 
         fn observe(&mut self, _: f64, duration: Duration) -> Result<Observation, Self::Error> {
             let uniform = (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-            let is_faulty = duration == Plan::default().confirm && uniform > (-1.0_f64).exp();
+            let times = duration.div_duration_f64(Plan::default().confirm);
+            let is_faulty = times > 1.0 && uniform > (-times).exp();
             Ok(Observation {
                 lost: u64::from(is_faulty),
                 ..Observation::default()
@@ -553,13 +560,12 @@ mod tests {
 
     #[test]
     fn what_confirmations_promise_adds_up() {
-        let q = (-1.0_f64).exp();
         let passes = |lowered| {
-            let n = f64::from(confirmations(0, lowered));
-            let m = f64::from(confirmations(1, lowered));
-            q.powf(n) + n * (1.0 - q) * q.powf(m - 1.0)
+            let [first, second] =
+                [0, 1].map(|failed| (-f64::from(confirmations(failed, lowered))).exp());
+            first + (1.0 - first) * second
         };
-        assert_eq!((confirmations(0, 0), confirmations(1, 0)), (4, 7));
+        assert_eq!((confirmations(0, 0), confirmations(1, 0)), (4, 6));
         let all: f64 = (0..1400).map(passes).sum();
         assert!((0.02..=0.05).contains(&all), "{all}");
     }

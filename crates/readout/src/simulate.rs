@@ -177,7 +177,7 @@ impl System for Simulated {
         Ok(Observation {
             lost: to_bytes(lost) as u64,
             dead_share: done.dead_share,
-            filling: done.samples[0].iter().enumerate().map(at).collect(),
+            backlog: done.samples[0].iter().enumerate().map(at).collect(),
             busy_at_bytes: busy_at,
             input_bytes_per_s: input,
         })

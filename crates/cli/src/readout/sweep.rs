@@ -11,8 +11,8 @@ use daqmeter_readout::request::{Chosen, Placement, Receivers};
 use daqmeter_readout::scenario::ReaderMode;
 use daqmeter_readout::search::{Allowed, Found, Observation, Plan, System, Verdict, highest_rate};
 use daqmeter_record::units::significant;
-use daqmeter_record::{Outcome, Role, RunRecord, Workload};
-use daqmeter_report::felix::chains_text;
+use daqmeter_record::{Counter, Outcome, Role, RunRecord, Workload};
+use daqmeter_report::felix::{MAXIMUM_RATE, UNSTABLE_RATE, chains_text};
 
 use super::options::completed;
 use crate::arguments::{bytes, count, duration, rate};
@@ -23,7 +23,7 @@ use crate::runner::{Common, Runner};
 /// Find the maximum rate without loss, then measure CPU, ring and dead time around it.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "The search doubles the rate until something is lost, time is dead, or the ring fills; halves the interval to\n--resolution; and confirms the result by longer runs. Lists sweep further: the search runs for each\npayload, mode and number of channels.\n\nExample:\n\n  $ daqmeter readout sweep gbt --pin 1 --receiver-pin 0 --payloads 16,24,32 -o sweep.html"
+    after_long_help = "The search doubles the rate until something is lost, time is dead, or the backlog grows in ring, pages or\nnetwork; halves the interval to --resolution; and confirms the result by one longer run. Lists sweep further: the search runs for each\npayload, mode and number of channels.\n\nExample:\n\n  $ daqmeter readout sweep gbt --pin 1 --receiver-pin 0 --payloads 16,24,32 -o sweep.html"
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     /// Share to which the result is narrowed down
     #[arg(long, value_name = "SHARE", default_value = "0.01")]
     resolution: f64,
-    /// Time of a probe; confirmations take four times as long
+    /// Time of a probe; the run that confirms takes 16 times as long or more
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "400ms")]
     probe: Duration,
     /// Only the search, no curves
@@ -244,8 +244,13 @@ fn search(
         base: base.clone(),
         pin: pin.clone(),
     };
+    let before = chain.runner.recorder.records.len();
     let found = highest_rate(&mut chain, &arguments.plan())?;
     let highest_hz = found.rate_hz;
+    let last = last_of(&runner.recorder.records[before..], highest_hz);
+    if let Some(record) = last.map(|last| with_maximum(last, &found)) {
+        runner.keep(record)?;
+    }
     results.push((base.workload(), found));
     let (Some(highest_hz), false) = (highest_hz, arguments.no_curves) else {
         return Ok(());
@@ -255,6 +260,31 @@ fn search(
         runner.point("readout", &request.workload(), &settings, Some(order))?;
     }
     Ok(())
+}
+
+/// The run that confirmed the maximum; the last probe, where no rate was stable.
+fn last_of(records: &[RunRecord], highest_hz: Option<f64>) -> Option<&RunRecord> {
+    let asked_hz = |record: &RunRecord| record.workload.float("rate_hz").ok();
+    let mut last_first = records.iter().rev();
+    last_first.find(|record| highest_hz.is_none() || asked_hz(record) == highest_hz)
+}
+
+/// The record that says what a search found: of the run that confirmed it.
+fn with_maximum(last: &RunRecord, found: &Found) -> RunRecord {
+    let mut record = last.clone();
+    record.study = "readout/maximum".into();
+    if found.rate_hz.is_some() {
+        record.role = Role::Point;
+    }
+    let counted = |name: &str, value: f64, unit: &str| Counter {
+        value,
+        unit: unit.into(),
+        ..Counter::count(name, 0)
+    };
+    let maximum = found.rate_hz.map(|hz| counted(MAXIMUM_RATE, hz, "Hz"));
+    let above = found.unstable_hz.map(|hz| counted(UNSTABLE_RATE, hz, "Hz"));
+    record.counters.extend(maximum.into_iter().chain(above));
+    record
 }
 
 /// The rates of the curves for a measured maximum.
@@ -329,7 +359,7 @@ fn result_text(workload: &Workload, found: &Found) -> String {
     );
     if found.lowered > 0 {
         out.push_str(&format!(
-            "  lowered {} times because a confirmation failed twice\n",
+            "  lowered {} times because two runs that were to confirm failed\n",
             found.lowered
         ));
     }
@@ -357,7 +387,7 @@ fn why_unstable(found: &Found, hz: f64) -> &'static str {
         Verdict::Stable => "",
         Verdict::Lost => "triggers were lost",
         Verdict::Dead => "dead time",
-        Verdict::Filling => "the ring fills",
+        Verdict::Growing => "the backlog grows",
     }
 }
 

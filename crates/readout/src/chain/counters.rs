@@ -158,18 +158,27 @@ pub fn counters(
     counters
 }
 
-/// Name of the series of a ring's filling, which a search reads back.
+/// Name of the series of a ring's filling.
 const FILLING: &str = "ring filling";
+/// Name of the series of what no subscriber has acknowledged, which a search reads back.
+const BACKLOG: &str = "backlog";
 const FILLING_SAMPLES: usize = 32;
 
-/// Samples of the fullest ring's filling.
-pub fn filling(readers: &[&ReaderDone]) -> Option<TimeSeries> {
-    let last = |reader: &&&ReaderDone| reader.filling.last().map_or(0, |at| at.1);
-    let fullest = &readers.iter().max_by_key(last)?.filling;
-    Some(series(FILLING.to_owned(), fullest))
+/// Samples of the fullest ring's filling, and of the largest backlog.
+pub fn filling(readers: &[&ReaderDone]) -> Vec<TimeSeries> {
+    let largest = |name: &str, of: fn(&ReaderDone) -> &Vec<(u64, u64)>| {
+        let last = |reader: &&&ReaderDone| of(reader).last().map_or(0, |at| at.1);
+        let reader = readers.iter().max_by_key(last)?;
+        Some(series(name.to_owned(), of(reader)))
+    };
+    let filling = largest(FILLING, |reader| &reader.filling);
+    filling
+        .into_iter()
+        .chain(largest(BACKLOG, |reader| &reader.backlog))
+        .collect()
 }
 
-/// Samples of a ring's filling, at equal distance.
+/// Samples of bytes over time, at equal distance.
 fn series(name: String, filling: &[(u64, u64)]) -> TimeSeries {
     let samples = FILLING_SAMPLES.min(filling.len());
     let thinned = (0..samples).map(|sample| filling[sample * filling.len() / samples]);
@@ -235,8 +244,8 @@ pub fn observed(record: &RunRecord, event_bytes: f64, lost: u64) -> Observation 
     Observation {
         lost,
         dead_share: value("dead-time"),
-        filling: record
-            .series(FILLING)
+        backlog: record
+            .series(BACKLOG)
             .map_or_else(Vec::new, |series| series.points_s().collect()),
         busy_at_bytes: value("BUSY mark"),
         input_bytes_per_s: event_bytes * value("trigger-rate"),

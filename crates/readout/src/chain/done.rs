@@ -34,6 +34,8 @@ pub struct ReaderDone {
     pub card_ns: u64,
     /// Bytes in the ring, every 10 ms or so while triggers came: the card's time, the bytes.
     pub filling: Vec<(u64, u64)>,
+    /// Bytes of the ring that no subscriber has acknowledged, at the same times.
+    pub backlog: Vec<(u64, u64)>,
 }
 
 /// The card's and the readers' counts with what the receivers had.

@@ -204,12 +204,14 @@ impl Reader {
     pub fn read(&mut self, quit: &(impl Fn() -> bool + Sync)) -> ReaderDone {
         let stop = AtomicBool::new(false);
         let mut filling = Vec::with_capacity(1 << 14);
+        let mut backlog = Vec::with_capacity(1 << 14);
         let (account, load) = loaded(|| {
             self.run(&stop, true, |reader| {
                 let (state, start_ns) = reader.card_clock();
                 if state == State::Running && filling.len() < filling.capacity() {
                     let now_ns = monotonic_ns().saturating_sub(start_ns);
                     filling.push((now_ns, reader.filled_bytes() as u64));
+                    backlog.push((now_ns, reader.backlog_bytes()));
                 }
                 if quit() {
                     stop.store(true, Ordering::Relaxed);
@@ -230,6 +232,7 @@ impl Reader {
             dead: view.dead,
             card_ns: view.now_ns,
             filling,
+            backlog,
         }
     }
 }

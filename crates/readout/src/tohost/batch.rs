@@ -74,10 +74,11 @@ impl ToHost {
                 now_ns,
                 // Another process may say anything.
                 birth_ns: start_ns.saturating_add(consumer.birth(skip + done)),
+                position: self.read + done as u64,
                 wanted,
                 longest: sizes.page_bytes,
             };
-            decoder.block(elink, block, self.read + done as u64, &context);
+            decoder.block(elink, block, &context);
             done += block_bytes;
         }
         (done, false)
@@ -138,13 +139,13 @@ impl Decoder<'_> {
 
     /// A block into the pages of its E-link's subscribers.
     #[inline]
-    fn block(&mut self, elink: &mut ElinkState, block: &[u8], position: u64, context: &Context) {
+    fn block(&mut self, elink: &mut ElinkState, block: &[u8], context: &Context) {
         self.stats.blocks += 1;
         let counts = &elink.reassembler.counts;
         let (missing, ended) = (counts.blocks_missing, counts.ended());
         let taken = match self.settings.mode {
             ReaderMode::Buffered => self.copy(elink, block, context),
-            ReaderMode::ZeroCopy => self.lend(elink, block, position, context),
+            ReaderMode::ZeroCopy => self.lend(elink, block, context),
         };
         match taken {
             Ok(Taken::Chunks) => {
@@ -186,7 +187,6 @@ impl Decoder<'_> {
         &mut self,
         elink: &mut ElinkState,
         block: &[u8],
-        position: u64,
         context: &Context,
     ) -> Result<Taken, BlockError> {
         let (header, found) = subchunks(self.format, block, self.room)?;
@@ -199,7 +199,6 @@ impl Decoder<'_> {
             header,
             found,
             block,
-            position,
             context,
             self.settings,
         );

@@ -14,6 +14,8 @@ pub(super) struct Context {
     pub(super) at: usize,
     pub(super) now_ns: u64,
     pub(super) birth_ns: u64,
+    /// Bytes of the ring before the block.
+    pub(super) position: u64,
     /// Pages that a block may need.
     pub(super) wanted: usize,
     /// Longest chunk that any page takes: of a longer one no more is kept.
@@ -99,7 +101,7 @@ pub(super) fn copy_to_one(
     block: &[u8],
     context: &Context,
 ) {
-    dest.open(context.now_ns, context.birth_ns);
+    dest.open(context);
     elink.reassembler.begin(header);
     let mut copying = Copying {
         elink,
@@ -277,7 +279,7 @@ fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) -> bool
         length,
         status,
     } = *chunk;
-    dest.open(context.now_ns, context.birth_ns);
+    dest.open(context);
     if dest
         .page
         .writer
@@ -288,7 +290,7 @@ fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) -> bool
     if !dest.roll() {
         return false;
     }
-    dest.open(context.now_ns, context.birth_ns);
+    dest.open(context);
     dest.page
         .writer
         .push(&mut dest.page.bytes, tag, status, source, begin, length)
@@ -339,17 +341,12 @@ fn held(
 }
 
 /// A block as it is into the pages of its E-link's subscribers.
-#[allow(
-    clippy::too_many_arguments,
-    reason = "as for copied chunks, and the block's position"
-)]
 pub(super) fn lend_block(
     elink: &mut ElinkState,
     dests: &mut [Option<Dest>],
     header: Header,
     found: &[Subchunk],
     block: &[u8],
-    position: u64,
     context: &Context,
     settings: &Settings,
 ) {
@@ -373,7 +370,7 @@ pub(super) fn lend_block(
         let at = context.at;
         let mut dropped = 0;
         if takes {
-            lend(dest, position, block.len(), context, settings.page.0);
+            lend(dest, block.len(), context, settings.page.0);
             dest.page.booked.add(at, held.whole, is_copy);
         } else {
             dropped += count(held.whole);
@@ -413,11 +410,12 @@ impl Subscriber {
 }
 
 /// A block of the ring into a page of spans.
-fn lend(dest: &mut Dest, position: u64, length: usize, context: &Context, page_bytes: usize) {
+fn lend(dest: &mut Dest, length: usize, context: &Context, page_bytes: usize) {
+    let position = context.position;
     if dest.page.span_bytes + length > page_bytes {
         dest.roll();
     }
-    dest.open(context.now_ns, context.birth_ns);
+    dest.open(context);
     let page = &mut dest.page;
     match page.spans.last_mut() {
         Some((from, before)) if *from + *before as u64 == position => *before += length,

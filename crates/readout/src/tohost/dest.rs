@@ -6,6 +6,7 @@ use std::io::IoSlice;
 use daqmeter_sys::ring::Consumer;
 use daqmeter_wire::felix::page::{Frame, FrameKind, PageWriter, Status};
 
+use super::blocks::Context;
 use crate::accounts::SubscriptionAccount;
 use crate::transport::{Outlet, Sent};
 
@@ -89,6 +90,8 @@ pub(super) struct Page {
     pub(super) blocks: u32,
     pub(super) birth_ns: u64,
     pub(super) opened_ns: u64,
+    /// Bytes of the ring before the block that it begins with.
+    pub(super) position: u64,
     pub(super) sequence: u64,
     pub(super) booked: Booked,
 }
@@ -103,6 +106,7 @@ impl Page {
             blocks: 0,
             birth_ns: 0,
             opened_ns: 0,
+            position: 0,
             sequence: 0,
             booked: Booked::new(elinks),
         }
@@ -140,6 +144,8 @@ impl Page {
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) sequence: u64,
+    /// As of its page.
+    pub(super) position: u64,
     pub(super) booked: Booked,
 }
 
@@ -180,10 +186,11 @@ impl Dest {
         true
     }
 
-    pub(super) fn open(&mut self, now_ns: u64, birth_ns: u64) {
+    pub(super) fn open(&mut self, context: &Context) {
         if self.page.is_empty() {
-            self.page.opened_ns = now_ns;
-            self.page.birth_ns = birth_ns;
+            self.page.opened_ns = context.now_ns;
+            self.page.birth_ns = context.birth_ns;
+            self.page.position = context.position;
         }
     }
 
@@ -236,12 +243,23 @@ impl Dest {
             let booked = std::mem::replace(&mut page.booked, spare);
             self.pending.push_back(Pending {
                 sequence: page.sequence,
+                position: page.position,
                 booked,
             });
             page.clear();
             self.pool.push(page);
         }
         went
+    }
+
+    /// Bytes of the ring before the first that it has not acknowledged.
+    pub(super) fn acknowledged(&self) -> Option<u64> {
+        let open = (!self.page.is_empty()).then_some(self.page.position);
+        let queued = || self.queue.front().map(|page| page.position).or(open);
+        self.pending
+            .front()
+            .map(|page| page.position)
+            .or_else(queued)
     }
 
     /// The earliest byte of the ring that it still needs.

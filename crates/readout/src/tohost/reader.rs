@@ -167,6 +167,15 @@ impl ToHost {
         self.port.consumer().filled()
     }
 
+    /// Bytes of the ring that came since the first that a subscriber has not acknowledged: they wait in
+    /// the ring, in pages and in the network.
+    pub(crate) fn backlog_bytes(&self) -> u64 {
+        let dests = self.dests.iter().flatten();
+        let oldest = dests.filter_map(Dest::acknowledged).min();
+        let came = self.released + self.filled_bytes() as u64;
+        came.saturating_sub(oldest.unwrap_or(self.read))
+    }
+
     /// Bytes of the ring.
     pub fn ring_bytes(&self) -> usize {
         self.port.consumer().ring_bytes()

@@ -33,6 +33,8 @@ pub(crate) struct ChainRow {
     pub poll_us: Option<f64>,
     /// Triggers per second as issued.
     pub rate_hz: f64,
+    /// Maximum rate, for the run by which a search confirmed it.
+    pub maximum_hz: Option<f64>,
     /// Time for which they came.
     pub seconds: f64,
     /// A probe of a search for the maximum rate.
@@ -134,6 +136,7 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
         triggers: value("triggers"),
         poll_us: record.workload.float("poll_us").ok().filter(|_| !interrupt),
         rate_hz,
+        maximum_hz: record.counter(super::MAXIMUM_RATE),
         seconds,
         is_probe: record.role == Role::Probe,
         dead_share: value("dead-time"),

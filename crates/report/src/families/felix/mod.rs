@@ -28,14 +28,24 @@ pub(super) const FAMILY: Family = Family {
 };
 
 const DECODE: &str = "decode";
+/// Counter of the highest rate at which a search saw no fault, in Hz.
+pub const MAXIMUM_RATE: &str = "maximum rate";
+/// Counter of the lowest rate above it at which the search saw one, in Hz.
+pub const UNSTABLE_RATE: &str = "not stable at";
 
 /// From chains that lost nothing: how fast, and what a chunk costs.
 fn answer(measured: &Measured<'_>) -> Option<Answer> {
     let mut rows = chain_rows(measured.usable);
     rows.retain(|row| !row.is_probe);
-    let clean = rows
-        .iter()
-        .filter(|row| row.lost == 0 && row.stopped == 0 && row.dead_share == 0.0 && row.closes);
+    // A point of a curve is short: where a search confirmed a rate, that is the answer.
+    let is_searched = rows.iter().any(|row| row.maximum_hz.is_some());
+    let clean = rows.iter().filter(|row| {
+        row.lost == 0
+            && row.stopped == 0
+            && row.dead_share == 0.0
+            && row.closes
+            && row.maximum_hz.is_some() == is_searched
+    });
     let best = clean.max_by(|a, b| a.mchunks_per_s.total_cmp(&b.mchunks_per_s))?;
     let cost = cost(best, decode_ns(measured.usable, &best.scenario));
     // No loss in n triggers: below 3 in n at 95 % confidence (the rule of three).
@@ -43,10 +53,15 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
     Some(Answer {
         question: "What trigger rate can this host read out?",
         answer: format!(
-            "{} was carried at {} kHz for {} s without a loss (at 95 % confidence fewer than {} of the triggers are lost; {} M chunks/s){cost}",
+            "{} was carried at {} kHz for {} s without a loss{} (at 95 % confidence fewer than {} of the triggers are lost; {} M chunks/s){cost}",
             best.chain,
             significant(best.rate_hz / 1e3, 4),
             significant(best.seconds, 2),
+            if is_searched {
+                ", the maximum that the search confirmed"
+            } else {
+                ""
+            },
             significant(lost_at_most, 2),
             significant(best.mchunks_per_s, 3),
         ),
