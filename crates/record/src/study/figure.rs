@@ -6,8 +6,8 @@ use std::fmt;
 use serde::Deserialize;
 
 use super::verdict::{Basis, Verdict};
-use crate::RunRecord;
 use crate::units::significant;
+use crate::{RunRecord, conditions};
 
 /// A closed range; a single number is a range without width, and a bound is open on one side.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -257,6 +257,8 @@ impl fmt::Display for Modelled {
 pub struct Measured {
     value: f64,
     basis: Basis,
+    /// True if the host was not quiet during a record that it is from: then it decides nothing.
+    is_disturbed: bool,
 }
 
 impl Measured {
@@ -270,8 +272,9 @@ impl Measured {
         records: impl IntoIterator<Item = &'a RunRecord>,
         value: f64,
     ) -> Option<Measured> {
-        let mut basis = None;
+        let (mut basis, mut is_disturbed) = (None, false);
         for record in records {
+            is_disturbed |= !conditions::of(record).is_empty();
             let of_this = if record.engine.emulated {
                 Basis::Emulated
             } else {
@@ -281,9 +284,11 @@ impl Measured {
                 .filter(|_| record.outcome.is_ok());
             basis?;
         }
-        basis
-            .filter(|_| value.is_finite())
-            .map(|basis| Measured { value, basis })
+        basis.filter(|_| value.is_finite()).map(|basis| Measured {
+            value,
+            basis,
+            is_disturbed,
+        })
     }
 
     /// A value of this host's own processor, though an emulated device delivered the data, such as the rate of a conversion.
@@ -310,6 +315,11 @@ impl Measured {
     /// Whether an emulated device took part.
     pub fn basis(self) -> Basis {
         self.basis
+    }
+
+    /// True if the host was not quiet while it was measured.
+    pub fn is_disturbed(self) -> bool {
+        self.is_disturbed
     }
 }
 
@@ -345,6 +355,8 @@ pub struct Comparison {
     pub measured: Option<Measured>,
     /// What the measurement can say of the published figure.
     pub scope: Scope,
+    /// True if model and emulated device follow a profile that was fitted to this very figure.
+    pub is_fitted: bool,
     /// Unit of all of them.
     pub unit: &'static str,
 }
@@ -365,6 +377,7 @@ impl Comparison {
             model: None,
             measured: None,
             scope: Scope::Repeats,
+            is_fitted: false,
             unit,
         }
     }
@@ -398,6 +411,14 @@ impl Comparison {
         }
     }
 
+    /// Of a figure that the profile was fitted to: its own fit is no reproduction.
+    pub fn of_a_fit(self) -> Comparison {
+        Comparison {
+            is_fitted: true,
+            ..self
+        }
+    }
+
     /// What is judged: the measurement where it can repeat the figure, else the model.
     fn judged(&self) -> Option<(f64, Basis)> {
         let measured = self.measured.filter(|_| self.scope == Scope::Repeats);
@@ -407,10 +428,17 @@ impl Comparison {
 
     /// What the line says of the published figure.
     pub fn verdict(&self) -> Verdict {
+        let is_disturbed = self.scope == Scope::Repeats
+            && self.measured.is_some_and(|measured| measured.is_disturbed);
         match (&self.published, self.judged(), self.measured) {
             (None, ..) => Verdict::unpublished(),
+            (Some(_), Some(_), _) if is_disturbed => Verdict::cannot_tell(),
             (Some(published), Some((value, basis)), _) => {
-                Verdict::of_figure(published.difference(value), basis)
+                let verdict = Verdict::of_figure(published.difference(value), basis);
+                match self.is_fitted {
+                    true => verdict.of_a_fit(),
+                    false => verdict,
+                }
             }
             (Some(_), None, Some(measured)) => Verdict::this_host(measured.basis),
             (Some(_), None, None) => Verdict::not_measured(),

@@ -118,6 +118,11 @@ impl Statement {
         };
         let values = <[f64; N]>::try_from(values).expect("as many values as were given");
         let (holds, evidence) = judge(values);
+        if measured.iter().flatten().any(|one| one.is_disturbed()) {
+            return self.cannot_tell(&format!(
+                "measured while the host was disturbed, repeat on a quiet host: {evidence}"
+            ));
+        }
         let grade = match holds {
             Holds::Yes => Grade::Confirmed,
             Holds::InPart => Grade::InPart,

@@ -178,3 +178,56 @@ fn a_statement_is_judged_by_measurements_or_not_at_all() {
     );
     assert!(serde_json::from_str::<Statement>(r#"{ "text": "it doubles", "place": "" }"#).is_err());
 }
+
+/// A record of a second during which other programs took all of a CPU.
+fn disturbed_record() -> RunRecord {
+    let mut record = record(true);
+    record.wall_ns = 1_000_000_000;
+    record.host_cpu.user_ns = 1_000_000_000;
+    record.lanes.push(crate::Lane {
+        stages: vec![crate::Stage {
+            sample_ns: vec![1],
+            ..Default::default()
+        }],
+        ..Default::default()
+    });
+    record
+}
+
+/// A point beside a compiler refuted a statement whose true ratio was 1.00.
+#[test]
+fn what_was_measured_on_a_disturbed_host_decides_nothing() {
+    let published = r#"{ "value": 100, "place": "p" }"#;
+    let disturbed = Measured::of(&disturbed_record(), 50.0);
+    assert!(disturbed.unwrap().is_disturbed());
+    let verdict = |measured| line(published, None, measured).verdict().to_string();
+    assert_eq!(verdict(disturbed), "cannot tell");
+    assert_eq!(
+        verdict(Measured::of(&record(true), 50.0)),
+        "differs (emulated)"
+    );
+    let statement: Statement =
+        serde_json::from_str(r#"{ "text": "independent", "place": "p" }"#).unwrap();
+    let finding = statement.judged([disturbed], |[ratio]| {
+        (false.into(), format!("ratio {ratio}"))
+    });
+    assert_eq!(finding.verdict.to_string(), "cannot tell");
+    assert!(
+        finding.evidence.contains("quiet host: ratio 50"),
+        "{finding:?}"
+    );
+}
+
+#[test]
+fn a_row_that_a_profile_was_fitted_to_is_no_reproduction() {
+    let published = r#"{ "value": 100, "place": "p" }"#;
+    let emulated = Measured::of(&record(true), 100.0);
+    let fitted = |model, measured| line(published, model, measured).of_a_fit().verdict();
+    assert_eq!(fitted(Some(100.0), None).to_string(), "fitted (model)");
+    assert_eq!(fitted(None, emulated).to_string(), "fitted (emulated)");
+    assert_eq!(fitted(None, emulated).grade(), None);
+    assert_eq!(fitted(Some(50.0), None).to_string(), "differs (model)");
+    // A real board owes nothing to the profile.
+    let real = Measured::of(&record(false), 100.0);
+    assert_eq!(fitted(Some(1.0), real).to_string(), "reproduced");
+}

@@ -69,6 +69,7 @@ pub struct Verdict(Kind);
 enum Kind {
     Judged(Grade, Basis),
     ThisHost(Basis),
+    Fitted(Basis),
     NotMeasured,
     CannotTell,
     Unpublished,
@@ -90,6 +91,17 @@ impl Verdict {
 
     pub(super) fn this_host(basis: Basis) -> Verdict {
         Verdict(Kind::ThisHost(basis))
+    }
+
+    /// Verdict on a figure that model and emulated device were fitted to: a match says nothing, a
+    /// miss does.
+    pub(super) fn of_a_fit(self) -> Verdict {
+        match self.0 {
+            Kind::Judged(Grade::Reproduced | Grade::Near, basis) if basis != Basis::Measured => {
+                Verdict(Kind::Fitted(basis))
+            }
+            _ => self,
+        }
     }
 
     pub(super) fn not_measured() -> Verdict {
@@ -115,18 +127,20 @@ impl Verdict {
     /// What the comparison rests on.
     pub fn basis(self) -> Option<Basis> {
         match self.0 {
-            Kind::Judged(_, basis) | Kind::ThisHost(basis) => Some(basis),
+            Kind::Judged(_, basis) | Kind::ThisHost(basis) | Kind::Fitted(basis) => Some(basis),
             _ => None,
         }
     }
 }
 
-/// `reproduced`, `near (emulated)`, `differs (model)`, `this host`, `not measured`, `cannot tell`, `nothing published`.
+/// `reproduced`, `near (emulated)`, `differs (model)`, `fitted (model)`, `this host`, `not
+/// measured`, `cannot tell`, `nothing published`.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Kind::Judged(grade, _) => grade.name(),
             Kind::ThisHost(_) => "this host",
+            Kind::Fitted(_) => "fitted",
             Kind::NotMeasured => "not measured",
             Kind::CannotTell => "cannot tell",
             Kind::Unpublished => "nothing published",

@@ -44,7 +44,8 @@ fn rows(table: &Table, profile: &Profile, here: &Here<'_>) -> Vec<Comparison> {
         each().flat_map(|(at, row)| times(table, row, measured.get(at), model.get(at).copied()));
     lines.extend(times);
     match table.kind {
-        Kind::Readout => lines,
+        // The profile was fitted to all rows of read-out.
+        Kind::Readout => lines.into_iter().map(Comparison::of_a_fit).collect(),
         Kind::Conversion => lines.into_iter().map(Comparison::of_this_host).collect(),
     }
 }
@@ -90,6 +91,7 @@ fn cpu_model(row: &CpuRow, profile: &Profile) -> Comparison {
     cpu_line("CPU at 14 Hz", row)
         .model(model::cpu_percent(row, profile))
         .of_this_host()
+        .of_a_fit()
 }
 
 /// The same figure beside what it costs here, with emulated boards, whose waiting and copying is not the document's: the verdict

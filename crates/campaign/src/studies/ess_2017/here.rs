@@ -1,7 +1,7 @@
 //! What was measured on this host, point by point.
 
-use daqmeter_record::RunRecord;
 use daqmeter_record::study::{Measured, Statement};
+use daqmeter_record::{RunRecord, conditions};
 
 use super::super::named;
 use super::{Document, Kind, Table};
@@ -21,13 +21,18 @@ impl Here<'_> {
         self.published.table.iter().find(|table| table.id == id)
     }
 
-    /// The record of a point; of several, the one with the median wall time. What failed or was waived is not a record of it.
+    /// The record of a point; of several, the one with the median wall time among those of a quiet
+    /// host, if there are any. What failed or was waived is not a record of it.
     pub(super) fn record(&self, point: &str) -> Option<&RunRecord> {
         let study = format!("reproduce/digitizer/{point}");
         let is_of = |record: &&RunRecord| {
             record.study == study && record.outcome.is_ok() && !record.lanes.is_empty()
         };
         let mut found: Vec<&RunRecord> = self.records.iter().filter(is_of).collect();
+        let is_quiet = |record: &&RunRecord| conditions::of(record).is_empty();
+        if found.iter().any(is_quiet) {
+            found.retain(is_quiet);
+        }
         found.sort_by_key(|record| record.wall_ns);
         found.get(found.len() / 2).copied()
     }
