@@ -100,6 +100,11 @@ pub trait Session: Send {
     /// What the lane works on, for the record.
     fn device(&self) -> String;
 
+    /// True if this lane's device is emulated; `None` if [`Engine::is_emulated`] holds for all.
+    fn is_emulated(&self) -> Option<bool> {
+        None
+    }
+
     /// The stages, in the order in which they run. Constant over the session's life.
     fn stages(&self) -> Vec<StageSpec>;
 

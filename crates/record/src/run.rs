@@ -93,6 +93,13 @@ pub struct RunRecord {
     pub host: Arc<Host>,
 }
 
+impl Lane {
+    /// True if the device of this lane of a record is emulated.
+    pub fn is_emulated(&self, record: &RunRecord) -> bool {
+        self.emulated.unwrap_or(record.engine.emulated)
+    }
+}
+
 impl RunRecord {
     /// An empty record of the present schema; the harness fills it.
     pub fn new(engine: EngineInfo, workload: impl Into<Arc<Workload>>) -> Self {
@@ -217,6 +224,9 @@ impl Outcome {
 pub struct Lane {
     /// The device or buffer that this lane worked on.
     pub device: Name,
+    /// True if its device is emulated; absent if the engine's flag holds for all lanes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulated: Option<bool>,
     /// CPU that was asked for; none when the thread was left free.
     pub requested_cpu: Option<u32>,
     /// CPUs that the kernel allowed the thread while it was timed, read back after pinning.
@@ -395,10 +405,10 @@ impl Limit {
         }
     }
 
-    /// What is said of a stage whose rate is above this limit by more than the intervals allow.
+    /// Warning for a stage whose rate is above this limit by more than can be.
     pub fn exceeded(&self, stage: &str) -> String {
         format!(
-            "{stage} is above its limit `{}` by more than their intervals allow: one of the two was measured wrongly. \
+            "{stage} is above its limit `{}`: one of the two was measured wrongly. \
              It is used for no answer; repeat on a quiet host",
             self.name
         )

@@ -7,17 +7,29 @@
 use std::sync::Arc;
 
 use daqmeter_record::units::plural;
-use daqmeter_record::{Lane, RunRecord, Stage, Workload};
+use daqmeter_record::{Lane, Outcome, RunRecord, Stage, Workload};
 
 use crate::frame::{Cell, Rows};
 pub use crate::frame::{Column, Frame, Names};
 #[cfg(feature = "parquet")]
 pub use crate::parquet::ParquetError;
 use crate::rate::Doubt;
-use crate::rows::{Row, absent_rows, rows, rows_of};
+use crate::rows::{Row, absent_rows, outcome_of, rows, rows_of};
 
 /// Begins so many rows of one record: what tells the records apart, and whether they are to be believed.
 fn begin(rows: &mut Rows, count: usize, record: &RunRecord, workload: &str) {
+    let ended = (&record.outcome, record.engine.emulated);
+    begin_of(rows, count, record, workload, ended);
+}
+
+/// Begins rows of one lane, which has its own outcome and emulated flag.
+fn begin_of(
+    rows: &mut Rows,
+    count: usize,
+    record: &RunRecord,
+    workload: &str,
+    (outcome, emulated): (&Outcome, bool),
+) {
     rows.begin_many(count);
     rows.set("run_id", record.run_id.as_str());
     rows.set_time("time_utc", &record.time_utc);
@@ -25,11 +37,11 @@ fn begin(rows: &mut Rows, count: usize, record: &RunRecord, workload: &str) {
     rows.set("engine", record.engine.name.as_str());
     rows.set("target", record.engine.target.as_str());
     rows.set("workload", workload);
-    let (outcome, reason) = crate::rate::undone(&record.outcome).unwrap_or(("ok", ""));
+    let (outcome, reason) = crate::rate::undone(outcome).unwrap_or(("ok", ""));
     rows.set("outcome", outcome);
     rows.set("reason", reason);
     rows.set("host", host(record));
-    rows.set("emulated", record.engine.emulated);
+    rows.set("emulated", emulated);
 }
 
 /// The machine in one text, by which records of several are told apart.
@@ -57,7 +69,9 @@ pub fn summary(records: &[RunRecord]) -> Frame {
         let stages = rows_of(record);
         let workload = record.workload.to_string();
         for at in 0..stages.len().max(1) {
-            begin(&mut rows, 1, record, &workload);
+            let ended = stages.get(at).map(|row| (&row.outcome, row.emulated));
+            let ended = ended.unwrap_or((&record.outcome, record.engine.emulated));
+            begin_of(&mut rows, 1, record, &workload, ended);
             rows.set("cpu_model", record.host.cpu_model.as_str());
             rows.set("logical_cpus", u64::from(record.host.logical_cpus));
             rows.set("kernel", record.host.kernel.as_str());
@@ -263,7 +277,8 @@ impl<'a> Samples<'a> {
         let first = self.taken;
         let count = self.left().min(max_rows);
         let (record, stage) = (self.record, self.stage);
-        begin(rows, count, record, self.asked);
+        let ended = (outcome_of(record, self.lane), self.lane.is_emulated(record));
+        begin_of(rows, count, record, self.asked, ended);
         rows.set("device", self.lane.device.as_str());
         rows.set("stage", stage.name.as_str());
         rows.set("label", &*crate::families::label(record, stage));

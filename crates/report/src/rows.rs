@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use daqmeter_record::{Lane, Outcome, RunRecord, Stage, conditions};
+use daqmeter_record::{Lane, Ledger, Outcome, RunRecord, Stage, conditions};
 use serde::Serialize;
 
 use crate::families;
@@ -27,7 +27,7 @@ pub struct Row {
     pub label: String,
     /// What tells its workload from the others of its study and engine: the parameters that differ. Empty where none does.
     pub point: String,
-    /// True when a device of the record is emulated.
+    /// True when the device of the lane is emulated.
     pub emulated: bool,
     /// Number of samples.
     pub n: usize,
@@ -63,7 +63,7 @@ pub struct Row {
     pub disturbed: String,
     /// CPU time of the thread over the time of the stage.
     pub cpu_fraction: f64,
-    /// How the lane ended, or the record where the lane is well.
+    /// Outcome of the lane, or of the record if no lane caused it.
     pub outcome: Outcome,
 }
 
@@ -161,17 +161,29 @@ pub(crate) fn rows_of(record: &RunRecord) -> Vec<Row> {
         .collect()
 }
 
+/// Outcome of a lane for tables. A record that failed by some lanes leaves the others ok; one whose
+/// ledger does not close fails all.
+pub(crate) fn outcome_of<'a>(record: &'a RunRecord, lane: &'a Lane) -> &'a Outcome {
+    let is_by_lanes = record.lanes.iter().any(|lane| !lane.outcome.is_ok())
+        && record.ledgers.iter().all(Ledger::closes);
+    match lane.outcome.is_ok() && !is_by_lanes {
+        true => &record.outcome,
+        false => &lane.outcome,
+    }
+}
+
 fn rows_of_lane(record: &RunRecord, lane: &Lane) -> Vec<Row> {
-    let outcome = if lane.outcome.is_ok() {
-        &record.outcome
-    } else {
-        &lane.outcome
-    };
+    let outcome = outcome_of(record, lane);
+    let emulated = lane.is_emulated(record);
     if lane.stages.is_empty() && !outcome.is_ok() {
-        return vec![Row::empty(record, &lane.device, outcome.clone())];
+        return vec![Row {
+            emulated,
+            ..Row::empty(record, &lane.device, outcome.clone())
+        }];
     }
     let row = |stage| Row {
         outcome: outcome.clone(),
+        emulated,
         device: lane.device.to_string(),
         disturbed: disturbed(record),
         ..row_of(record, stage, outcome)
@@ -286,6 +298,9 @@ mod tests {
         assert!(found.iter().all(|row| row.fraction.is_none() && row.n == 3));
         let found = rows_of(&by_lane);
         assert_eq!(found.len(), 3, "a lane that never began is a row, too");
+        // The healthy board was FAILED, too, when its neighbour was gone.
+        assert!(found[..2].iter().all(|row| row.undone().is_none()));
+        assert!(found[0].fraction.is_some());
         assert_eq!(
             (found[2].n, found[2].undone()),
             (0, Some(("failed", "board gone")))
@@ -298,6 +313,18 @@ mod tests {
             (absent.len(), absent[0].undone()),
             (1, Some(("waived", "no card")))
         );
+    }
+
+    #[test]
+    fn a_real_board_beside_an_emulated_one_is_not_emulated() {
+        let mut record = example();
+        record.engine.emulated = true;
+        record.lanes[1].emulated = Some(false);
+        let emulated: Vec<bool> = rows_of(&record).iter().map(|row| row.emulated).collect();
+        assert_eq!(emulated, [true, true, false, false]);
+        let csv = crate::export::samples(&[record]).csv();
+        let count = |value: &str| csv.lines().filter(|line| line.contains(value)).count();
+        assert_eq!((count(",true,"), count(",false,")), (6, 6), "{csv}");
     }
 
     #[test]

@@ -27,9 +27,11 @@ fn float(record: &RunRecord, name: &str, default: f64) -> f64 {
 }
 
 fn parameters(record: &RunRecord) -> String {
-    let samples = int(record, "samples", 0).next_multiple_of(16);
-    let size = |bytes: u64| format!("{bytes} b ({:.1} MB)", bytes as f64 / 1e6);
     let loops = int(record, "passes", 0);
+    // Triggered reads hold ten channels of whole pairs of blocks.
+    let multiple = if loops > 0 { 320 } else { 16 };
+    let samples = int(record, "samples", 0).next_multiple_of(multiple);
+    let size = |bytes: u64| format!("{bytes} b ({:.1} MB)", bytes as f64 / 1e6);
     let mut out = String::from("Parameters:\n");
     let mut line = |name: &str, value: String| {
         let _ = writeln!(out, " {name:<16}{value}");

@@ -93,13 +93,21 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
 pub(super) fn answer(measured: &Measured<'_>) -> Option<Answer> {
     let boards = Boards::most(measured.usable)?;
     let mb = |rate: f64| significant(rate / 1e6, 4);
-    let is_emulated = boards.record.engine.emulated;
-    let emulated = if is_emulated { "emulated " } else { "" };
+    let record = boards.record;
+    let lanes = record.lanes.iter();
+    let emulated = lanes.filter(|lane| lane.is_emulated(record)).count();
     let total = rate::spoken(boards.together()?);
+    let named = match (boards.lanes.len(), emulated) {
+        (1, 0) => "one board".to_owned(),
+        (1, _) => "one emulated board".to_owned(),
+        (count, 0) => format!("{count} boards"),
+        (count, emulated) if emulated >= count => format!("{count} emulated boards"),
+        (count, emulated) => format!("{count} boards, {emulated} of them emulated,"),
+    };
     let answer = match boards.lanes.len() {
-        1 => format!("one {emulated}board moves {total}"),
-        count => format!(
-            "{count} {emulated}boards move {total} together; alone they would move {} MB/s in all",
+        1 => format!("{named} moves {total}"),
+        _ => format!(
+            "{named} move {total} together; alone they would move {} MB/s in all",
             mb(boards.alone().iter().flatten().sum())
         ),
     };
