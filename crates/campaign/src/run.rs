@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use daqmeter_copy::{HEAVY, HeavyLoad};
 use daqmeter_harness::{
-    Context, Engine, Limits, Observer, Progress, Refusal, Settings, StepPlan, StopFlag, measure,
-    observe,
+    Context, Engine, Limits, Observer, Progress, Refusal, Settings, StepPlan, StopFlag, Unfinished,
+    measure, observe,
 };
 use daqmeter_record::{RunRecord, Workload};
 
@@ -88,6 +88,8 @@ pub struct Runner {
     pub limits: Limits,
     /// Who is told how far a point is that takes long.
     pub progress: Progress,
+    /// Gets what a long point has measured, before it ends.
+    pub unfinished: Unfinished,
     engines: Vec<Box<dyn Engine>>,
     observer: Option<NewObserver>,
 }
@@ -106,6 +108,7 @@ impl Runner {
             stop: StopFlag::default(),
             limits: Limits::default(),
             progress: Progress::default(),
+            unfinished: Unfinished::default(),
             engines,
             observer: None,
         }
@@ -128,6 +131,7 @@ impl Runner {
             stop: self.stop.clone(),
             limits: self.limits.clone(),
             progress: self.progress.clone(),
+            unfinished: self.unfinished.clone(),
             ..Settings::new(steps, study)
         }
     }

@@ -18,6 +18,8 @@ pub(crate) struct Lines {
     file: File,
     /// Its length after the last line.
     bytes: u64,
+    /// Offset of the line of a point that goes on; the next line takes its place.
+    unfinished_at: Option<u64>,
     /// What another program did to it.
     trouble: Option<String>,
 }
@@ -39,6 +41,7 @@ impl Lines {
             path: path.to_path_buf(),
             file,
             bytes,
+            unfinished_at: None,
             trouble: None,
         })
     }
@@ -56,10 +59,36 @@ impl Lines {
         line: &[u8],
         before: impl FnOnce() -> Vec<u8>,
     ) -> Result<(), Failure> {
-        self.follow(before).map_err(|error| self.refused(error))?;
+        self.take_back()
+            .and_then(|()| self.follow(before))
+            .map_err(|error| self.refused(error))?;
         let written = self.file.write_all(line).and_then(|()| self.file.flush());
         written.map_err(|error| self.refused(error))?;
         self.bytes += line.len() as u64;
+        Ok(())
+    }
+
+    /// Writes what a point has measured so far: all that is left of it if the program is killed. A pipe gets whole points only.
+    pub(crate) fn write_unfinished(&mut self, line: &[u8]) -> io::Result<()> {
+        if !self.file.metadata()?.is_file() {
+            return Ok(());
+        }
+        self.take_back()?;
+        let at = self.file.metadata()?.len();
+        self.file.write_all(line)?;
+        self.unfinished_at = Some(at);
+        self.bytes = at + line.len() as u64;
+        Ok(())
+    }
+
+    /// Removes the line of a point that goes on, unless another program changed the file since.
+    fn take_back(&mut self) -> io::Result<()> {
+        if let Some(at) = self.unfinished_at.take()
+            && self.file.metadata()?.len() == self.bytes
+        {
+            self.file.set_len(at)?;
+            self.bytes = at;
+        }
         Ok(())
     }
 

@@ -122,6 +122,10 @@ const HELP: &[(&str, &str)] = &[
         "Points measured so far, by outcome",
     ),
     (
+        "daqmeter_stage_operations",
+        "Operations of a stage at its last point, so far where that goes on",
+    ),
+    (
         "daqmeter_median_seconds",
         "Median time of one operation of a stage, at its last point",
     ),
@@ -223,22 +227,34 @@ impl Page {
         self.add("daqmeter_points_total", outcome, 1.0);
         // What failed is not a value: a dashboard cannot show its reason beside it.
         let rows = daqmeter_report::rows(std::slice::from_ref(record));
-        for row in rows.into_iter().filter(|row| row.undone().is_none()) {
-            let labels: Labels = vec![
-                ("study", row.study),
-                ("device", row.device),
-                ("stage", row.stage),
-            ];
-            self.put(
-                "daqmeter_median_seconds",
-                labels.clone(),
-                row.median_ns * 1e-9,
-            );
-            let rate = row.rate_bytes_per_s;
-            self.put("daqmeter_rate_bytes_per_second", labels.clone(), rate);
-            if let Some(fraction) = row.fraction.filter(|_| row.doubt.is_none()) {
-                self.put("daqmeter_limit_fraction", labels, fraction);
-            }
+        let done = rows.into_iter().filter(|row| row.undone().is_none());
+        done.for_each(|row| self.row(row));
+    }
+
+    /// Takes the rates so far of a point that goes on.
+    pub(crate) fn so_far(&self, record: &daqmeter_record::RunRecord) {
+        let rows = daqmeter_report::rows(std::slice::from_ref(record));
+        let measured = rows.into_iter().filter(|row| row.n > 0);
+        measured.for_each(|row| self.row(row));
+    }
+
+    fn row(&self, row: daqmeter_report::Row) {
+        let operations = row.n as f64 * row.ops_per_sample as f64;
+        let labels: Labels = vec![
+            ("study", row.study),
+            ("device", row.device),
+            ("stage", row.stage),
+        ];
+        let rate = row.rate_bytes_per_s;
+        self.put("daqmeter_stage_operations", labels.clone(), operations);
+        self.put(
+            "daqmeter_median_seconds",
+            labels.clone(),
+            row.median_ns * 1e-9,
+        );
+        self.put("daqmeter_rate_bytes_per_second", labels.clone(), rate);
+        if let Some(fraction) = row.fraction.filter(|_| row.doubt.is_none()) {
+            self.put("daqmeter_limit_fraction", labels, fraction);
         }
     }
 

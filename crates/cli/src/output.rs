@@ -10,10 +10,11 @@ use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use daqmeter_campaign::RequestsAsToday;
 use daqmeter_record::file::Replacement;
-use daqmeter_record::{RunRecord, jsonl, sanitise};
+use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
 
 pub(crate) use crate::failure::{
     CANNOT_TELL, FAILED, Failure, INTERRUPTED, program_name, tell, tell_lines, tool_name,
@@ -57,10 +58,64 @@ pub(crate) fn progress_wanted() -> bool {
     io::stderr().is_terminal()
 }
 
+/// The file of records, which only this run writes.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    path: PathBuf,
+    writer: jsonl::Writer<File>,
+    /// Another handle of the open file, to take a line back.
+    file: File,
+    /// Offset of the record of a point that goes on; the next line takes its place.
+    unfinished_at: Option<u64>,
+}
+
+impl Lines {
+    fn new(path: &Path) -> Result<Lines, Failure> {
+        let writer = lines_of(path)?;
+        let file = writer.try_clone().map_err(|error| {
+            Failure::refused(format!("cannot write {}: {error}", path.display()))
+        })?;
+        Ok(Lines {
+            path: path.to_owned(),
+            writer: jsonl::Writer::new(writer),
+            file,
+            unfinished_at: None,
+        })
+    }
+
+    /// Writes the record of a point that has ended.
+    fn write(&mut self, record: &RunRecord) -> io::Result<()> {
+        self.take_back()?;
+        self.writer.write(record)
+    }
+
+    /// Writes what a point has measured so far: all that is left of it if the program is killed. A
+    /// pipe gets whole points only.
+    fn write_unfinished(&mut self, record: &RunRecord) -> io::Result<()> {
+        if !self.file.metadata()?.is_file() {
+            return Ok(());
+        }
+        self.take_back()?;
+        self.unfinished_at = Some(self.file.metadata()?.len());
+        self.writer.write(record)
+    }
+
+    fn take_back(&mut self) -> io::Result<()> {
+        match self.unfinished_at {
+            None => Ok(()),
+            Some(at) => {
+                self.file.set_len(at)?;
+                self.unfinished_at = None;
+                Ok(())
+            }
+        }
+    }
+}
+
 /// Takes records as they are measured: to a file, and to stdout for programs.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    file: Option<Lines>,
+    file: Option<Arc<Mutex<Lines>>>,
     json: bool,
     /// Nothing is printed but what went wrong.
     pub(crate) quiet: bool,
@@ -71,26 +126,38 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// Appends to the file, if there is one, and prints lines if `json`.
     pub(crate) fn new(out: Option<&Appended>, json: bool) -> Result<Recorder, Failure> {
+        let file = out.map(|path| Ok::<_, Failure>(Arc::new(Mutex::new(Lines::open(path)?))));
         Ok(Recorder {
-            file: out.map(Lines::open).transpose()?,
+            file: file.transpose()?,
             json,
             quiet: false,
             records: Vec::new(),
         })
     }
 
+    /// Writer of points that go on, if there is a file.
+    pub(crate) fn unfinished(&self) -> Option<impl Fn(&RunRecord) + Send + Sync + 'static> {
+        let file = self.file.clone()?;
+        Some(move |record: &RunRecord| {
+            // The record of the ended point says what is wrong with the file.
+            let _ = locked(&file).write_unfinished(&jsonl::to_line(record));
+        })
+    }
+
     /// Empties the file first: what is in it then is of this run alone.
     pub(crate) fn afresh(&mut self) -> Result<(), Failure> {
-        self.file.as_mut().map_or(Ok(()), Lines::clear)
+        self.file
+            .as_ref()
+            .map_or(Ok(()), |file| locked(file).clear())
     }
 
     /// Takes one record; it is in the file when this returns, also where nobody reads what is printed.
     pub(crate) fn take(&mut self, record: RunRecord) -> Result<(), Failure> {
         let line = jsonl::to_line(&record);
         self.records.push(jsonl::printable(record));
-        if let Some(file) = &mut self.file {
+        if let Some(file) = &self.file {
             let before = &self.records[..self.records.len() - 1];
-            file.write(&line, || lines_of(before))?;
+            locked(file).write(&line, || lines_of(before))?;
         }
         if self.json {
             emit(&String::from_utf8_lossy(&line))?;
@@ -111,6 +178,9 @@ impl Recorder {
             // Above: the last line of some verbs is their verdict.
             emit(&(stamp + &text(&self.records)))?;
         }
+        if self.quiet {
+            self.records.iter().for_each(tell_failure);
+        }
         if let Some(path) = page {
             let page = daqmeter_report::page(&self.records).map_err(Failure::refused)?;
             write_file(path, &page)?;
@@ -125,8 +195,8 @@ impl Recorder {
     /// Fails if another program took the file of records away.
     pub(crate) fn check_file(&mut self) -> Result<(), Failure> {
         let records = &self.records;
-        let file = self.file.as_mut();
-        file.map_or(Ok(()), |file| file.finish(|| lines_of(records)))
+        let file = self.file.as_ref();
+        file.map_or(Ok(()), |file| locked(file).finish(|| lines_of(records)))
     }
 
     /// Exit code for what was measured.
@@ -134,7 +204,7 @@ impl Recorder {
         let failed = self
             .records
             .iter()
-            .any(|record| matches!(record.outcome, daqmeter_record::Outcome::Failed(_)));
+            .any(|record| matches!(record.outcome, Outcome::Failed(_)));
         match (interrupted, failed) {
             (true, _) => ExitCode::from(INTERRUPTED),
             (false, true) => ExitCode::from(FAILED),
@@ -146,6 +216,21 @@ impl Recorder {
 /// Records as lines.
 fn lines_of(records: &[RunRecord]) -> Vec<u8> {
     records.iter().flat_map(jsonl::to_line).collect()
+}
+
+fn locked(file: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
+    file.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells on stderr how a point went wrong.
+fn tell_failure(record: &RunRecord) {
+    if let Outcome::Failed(reason) = &record.outcome {
+        let study = sanitise::text(&record.study);
+        tell(&format!(
+            "daqmeter: {study}: FAILED: {}",
+            sanitise::text(reason)
+        ));
+    }
 }
 
 /// Writes a file whole, or leaves what is there ([`Replacement`]). Records are never replaced.
@@ -227,4 +312,41 @@ fn read_file_parts(
         ));
     }
     Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All of a run of hours was lost when it was killed.
+    #[test]
+    fn a_point_that_goes_on_is_in_the_file_until_its_whole_record_takes_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("records.jsonl");
+        let of = |study: &str| {
+            let mut record = RunRecord::default();
+            record.study = study.into();
+            record
+        };
+        let kept = || {
+            let file = io::BufReader::new(File::open(&path).unwrap());
+            let contents = jsonl::read(file).unwrap();
+            assert_eq!(contents.errors.len(), 0);
+            let studies = contents
+                .records
+                .iter()
+                .map(|record| record.study.to_string());
+            studies.collect::<Vec<_>>().join(" ")
+        };
+        let mut recorder = Recorder::new(Some(&Appended::at(&path)), false).unwrap();
+        let unfinished = recorder.unfinished().unwrap();
+        recorder.take(of("one")).unwrap();
+        unfinished(&of("two:1"));
+        assert_eq!(kept(), "one two:1");
+        unfinished(&of("two:2"));
+        assert_eq!(kept(), "one two:2");
+        recorder.take(of("two")).unwrap();
+        recorder.take(of("three")).unwrap();
+        assert_eq!(kept(), "one two three");
+    }
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use daqmeter_campaign::predicted::predictions_of;
 use daqmeter_campaign::{self as campaign, Done, Options, PlannedPoint, Watch, card_families};
 use daqmeter_harness::progress::{Look, Phase};
-use daqmeter_harness::{Context, Progress, Refusal, Settings};
+use daqmeter_harness::{Context, Progress, Refusal, Settings, Unfinished};
 use daqmeter_kernels::Isa;
 use daqmeter_record::{Order, RunRecord, Tool, Workload, sanitise};
 use daqmeter_twin::Profile;
@@ -165,6 +165,8 @@ impl Runner {
         interrupt::on_signal(move || asked.set());
         let progress = progress_bar(points, !common.json && !common.quiet);
         campaign.progress = within_points(&progress);
+        campaign.unfinished = unfinished(&recorder, metrics.as_ref());
+        expect(&progress, metrics.as_ref(), points);
         Ok(Runner {
             campaign,
             recorder,
@@ -300,6 +302,22 @@ fn within_points(progress: &ProgressBar) -> Progress {
     }
     let line = progress.clone();
     Progress::new(move |look| line.set_message(look_text(look)))
+}
+
+/// Keeps what a long point has measured in the file of records, and shows it on the page.
+fn unfinished(recorder: &Recorder, metrics: Option<&Page>) -> Unfinished {
+    let (keep, page) = (recorder.unfinished(), metrics.cloned());
+    if keep.is_none() && page.is_none() {
+        return Unfinished::default();
+    }
+    Unfinished::new(move |record| {
+        if let Some(keep) = &keep {
+            keep(record);
+        }
+        if let Some(page) = &page {
+            page.so_far(record);
+        }
+    })
 }
 
 /// What a point is at, in a few words.

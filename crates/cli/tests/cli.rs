@@ -249,7 +249,7 @@ fn a_trigger_loop_accounts_for_every_trigger_by_polling_and_by_interrupt() {
 
 #[test]
 fn a_board_that_disappears_fails_its_row_and_the_run_with_exit_1() {
-    let output = daqmeter(&[
+    let arguments = [
         "digitizer",
         "emu:l0:gone-after=4",
         "emu:l1",
@@ -258,13 +258,23 @@ fn a_board_that_disappears_fails_its_row_and_the_run_with_exit_1() {
         "-N",
         "9",
         "--unpaced",
-    ]);
+    ];
+    let quiet = daqmeter(&[&arguments[..], &["-q"]].concat());
+    assert_eq!(quiet.status.code(), Some(1));
+    assert!(stdout(&quiet).is_empty());
+    let said = stderr(&quiet);
+    assert!(
+        said.contains("digitizer: FAILED: emu:l0:gone-after=4: emu:l0"),
+        "{said}"
+    );
+    let output = daqmeter(&arguments);
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
     assert!(text.contains("FAILED emu:l0:gone-after=4"), "{text}");
     assert!(
-        text.lines()
-            .any(|line| line.contains("emu:l1") && line.contains(" 9 ")),
+        text.lines().any(|line| line.contains("emu:l1")
+            && line.contains(" 9 ")
+            && !line.contains("FAILED")),
         "the other board did all its reads: {text}"
     );
 }

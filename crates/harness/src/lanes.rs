@@ -17,6 +17,7 @@ use crate::progress::Phase;
 use crate::reference::speed_ns;
 use crate::sample::{Sampled, Sampling};
 use crate::settings::cpu_list;
+use crate::unfinished::{Handover, Questions};
 use crate::ways;
 use crate::{Context, Fault, Observer, Session, Settings};
 
@@ -79,6 +80,8 @@ struct Shared {
     ready: AtomicUsize,
     /// Lanes that have given their accounts.
     ended: AtomicUsize,
+    /// Place at which lanes hand over their stages so far.
+    handover: Option<Handover>,
 }
 
 /// The thread that waits for the lanes, and tells how far they are.
@@ -90,6 +93,24 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
+    /// Waits for the timed steps, and hands on what is measured meanwhile.
+    fn wait_timed(&self, record: &RunRecord, lanes: &[Lane], origin_ns: u64) {
+        let handover = self.shared.handover.as_ref();
+        let questions = handover.map(|handover| Questions::new(handover, record, lanes, origin_ns));
+        let progress = &self.settings.progress;
+        let due_in = || {
+            let question = questions.as_ref().map(Questions::due_in);
+            progress.due_in().into_iter().chain(question).min()
+        };
+        let look = || {
+            progress.look(Phase::Timed, self.lanes);
+            if let Some(questions) = &questions {
+                questions.look();
+            }
+        };
+        self.party.wait_looking(due_in, look);
+    }
+
     /// Waits for all lanes, which are at that.
     fn wait(&self, phase: impl Fn(&Shared) -> Phase) {
         let progress = &self.settings.progress;
@@ -115,7 +136,11 @@ pub(crate) fn run_lanes(
     observers: &mut [Box<dyn Observer>],
     record: &mut RunRecord,
 ) -> Ran {
-    let (meeting, shared) = (Meeting::default(), Shared::default());
+    let meeting = Meeting::default();
+    let shared = Shared {
+        handover: running.settings.unfinished.handover(sessions.len()),
+        ..Shared::default()
+    };
     let mut faults = Vec::new();
     each(observers, &mut faults, |observer| observer.arm());
     thread::scope(|scope| {
@@ -150,7 +175,8 @@ pub(crate) fn run_lanes(
         own.wait(|shared| Phase::Preparing(count(&shared.ready)));
         own.party.wait();
         let conditions = Conditions::before(running.processes);
-        observe(&own, &conditions, observers, record, &mut faults);
+        let lanes: Vec<Lane> = threads.iter().map(|(lane, _)| lane.clone()).collect();
+        observe(&own, &lanes, &conditions, observers, record, &mut faults);
         // The lanes do not come to this meeting: they leave.
         own.wait(|shared| Phase::Ending(count(&shared.ended)));
         let lanes =
@@ -174,6 +200,7 @@ pub(crate) fn run_lanes(
 /// From the release of the lanes until all are done: what passes meanwhile, by the observers and the accounts of the host.
 fn observe(
     own: &Waiting<'_>,
+    lanes: &[Lane],
     conditions: &Conditions,
     observers: &mut [Box<dyn Observer>],
     record: &mut RunRecord,
@@ -183,7 +210,7 @@ fn observe(
     let origin_ns = clock::monotonic_ns();
     own.shared.origin_ns.store(origin_ns, Ordering::Release);
     own.party.wait();
-    own.wait(|_| Phase::Timed);
+    own.wait_timed(record, lanes, origin_ns);
     record.wall_ns = clock::monotonic_ns() - origin_ns;
     record.origin_ns = origin_ns;
     record.counters = each(observers, faults, |observer| observer.stop())
@@ -275,11 +302,15 @@ impl<'a> LaneRunner<'a> {
         let device = session
             .call("device", |session| session.device())
             .unwrap_or_else(|_| format!("lane {index}"));
+        let emulated = session
+            .call("is_emulated", |session| session.is_emulated())
+            .unwrap_or_default();
         LaneRunner {
             index,
             session,
             lane: Lane {
                 device: device.into(),
+                emulated,
                 requested_cpu,
                 ..Lane::default()
             },
@@ -304,10 +335,7 @@ impl<'a> LaneRunner<'a> {
             ))),
             false => ready,
         };
-        let timed = ready.and_then(|stages| {
-            let origin_ns = shared.origin_ns.load(Ordering::Acquire);
-            self.timed(stages, origin_ns, sampler.as_ref())
-        });
+        let timed = ready.and_then(|stages| self.timed(stages, shared, sampler.as_ref()));
         let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unwrap_or_default();
         party.wait();
         party.wait();
@@ -362,6 +390,7 @@ impl<'a> LaneRunner<'a> {
                 settings,
                 context,
                 controls,
+                handover: None,
             }
             .plan()
         };
@@ -372,9 +401,12 @@ impl<'a> LaneRunner<'a> {
     fn timed(
         &mut self,
         mut stages: Stages,
-        origin_ns: u64,
+        shared: &Shared,
         sampler: Option<&Sampler>,
     ) -> Result<(), Fault> {
+        let origin_ns = shared.origin_ns.load(Ordering::Acquire);
+        let handover = shared.handover.as_ref();
+        let handover = handover.map(|handover| (handover, self.index));
         self.session.call("begin", |session| session.begin())?;
         if let Some(sampler) = sampler {
             sampler.start();
@@ -392,6 +424,7 @@ impl<'a> LaneRunner<'a> {
                 settings,
                 context,
                 controls,
+                handover,
             }
             .take(&mut stages, origin_ns, seen)
         };

@@ -32,6 +32,7 @@ pub mod slices;
 pub mod sweep;
 mod text_file;
 mod toml_text;
+mod unfinished;
 mod watched;
 pub mod ways;
 
@@ -56,4 +57,5 @@ pub use slices::{Disturbed, Slice, Slices};
 pub use sweep::{Sweep, ordered};
 pub use text_file::{text_file, text_file_up_to, text_input};
 pub use toml_text::{TomlText, nearest_of};
+pub use unfinished::Unfinished;
 pub use watched::Watched;

@@ -8,6 +8,7 @@ use daqmeter_stats::{Rate, sustained};
 
 use crate::refusal::Refusal;
 use crate::settings::{Settings, StepPlan, cpu_list};
+use crate::unfinished::Unfinished;
 use crate::{Engine, LimitSpec, Session};
 
 /// Measures one point of a limit's engine, without limits and observers of its own.
@@ -74,6 +75,7 @@ fn found(
             profile_hz: None,
             controls: false,
             progress: settings.progress.of_limit(&name),
+            unfinished: Unfinished::default(),
             ..settings.clone()
         };
         Ok(best_rate(&alone(*engine, &workload, &settings)?))

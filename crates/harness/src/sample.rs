@@ -11,6 +11,7 @@ use daqmeter_sys::{affinity, clock, cpu_time};
 
 use crate::control::Controlled;
 use crate::settings::{Settings, StepPlan};
+use crate::unfinished::Handover;
 use crate::{Context, Fault, Session, StageSpec};
 
 /// Most samples that a stage keeps; beyond it each sample covers several operations, so that memory does not grow with the
@@ -30,6 +31,8 @@ pub(crate) struct Sampling<'a> {
     pub(crate) context: &'a Context,
     /// Number of lanes that take controls at the same time; none takes no controls.
     pub(crate) controls: Option<usize>,
+    /// Place at which this lane, by its number, hands over its stages so far.
+    pub(crate) handover: Option<(&'a Handover, usize)>,
 }
 
 /// A stage while it is sampled.
@@ -37,6 +40,10 @@ pub(crate) struct Sampled {
     spec: StageSpec,
     stage: Stage,
     control: Option<Controlled>,
+    /// Operations that the last sample lacks, where passes share samples.
+    lacks: u64,
+    /// The question that was answered last ([`Handover`]).
+    answered: u64,
 }
 
 impl Sampled {
@@ -54,7 +61,7 @@ impl Sampled {
 
     /// The stage with its controls, whose CPU time is not its own.
     pub(crate) fn stage(self) -> Stage {
-        let mut stage = self.stage;
+        let mut stage = whole(self.stage, self.lacks);
         if let Some((series, cpu)) = self.control.map(Controlled::series) {
             stage.cpu.user_ns = stage.cpu.user_ns.saturating_sub(cpu.user_ns);
             stage.cpu.system_ns = stage.cpu.system_ns.saturating_sub(cpu.system_ns);
@@ -62,6 +69,17 @@ impl Sampled {
         }
         stage
     }
+}
+
+/// The stage with whole samples, where the last one lacks operations: a part is not comparable with
+/// the others. Where there is no other, it covers what was done.
+fn whole(mut stage: Stage, lacks: u64) -> Stage {
+    match (lacks, stage.sample_ns.len()) {
+        (0, _) => {}
+        (lacks, 1) => stage.ops_per_sample -= lacks,
+        _ => drop(stage.sample_ns.pop()),
+    }
+    stage
 }
 
 impl Sampling<'_> {
@@ -103,6 +121,8 @@ impl Sampling<'_> {
             control: control.and_then(|(control, lanes)| Controlled::new(control, lanes)),
             spec,
             stage,
+            lacks: 0,
+            answered: 0,
         })
     }
 
@@ -157,6 +177,7 @@ impl Sampling<'_> {
                             seen.extend(affinity::current_cpu());
                             let merge = pass % sampled.stage.ops_per_sample != 0;
                             self.one_pass(at, sampled, merge, origin_ns)?;
+                            self.answer(at, sampled);
                         }
                     }
                     self.check_stop(pass + 1, passes)?;
@@ -173,6 +194,7 @@ impl Sampling<'_> {
                     seen.extend(affinity::current_cpu());
                     self.stage_samples(at, sampled, (samples, u64::MAX), origin_ns)?;
                     seen.extend(affinity::current_cpu());
+                    self.hand_over(at, sampled);
                     self.check_stop(sampled.stage.sample_ns.len() as u64, samples)
                 })
             }
@@ -185,6 +207,24 @@ impl Sampling<'_> {
                     self.check_stop(sampled.stage.sample_ns.len() as u64, MAX_SAMPLES)
                 })
             }
+        }
+    }
+
+    /// Answers an open question; says whether there was one.
+    fn answer(&self, at: usize, sampled: &mut Sampled) -> bool {
+        let question = self
+            .handover
+            .and_then(|(handover, _)| handover.open_question(sampled.answered));
+        if let Some(question) = question {
+            sampled.answered = question;
+            self.hand_over(at, sampled);
+        }
+        question.is_some()
+    }
+
+    fn hand_over(&self, at: usize, sampled: &Sampled) {
+        if let Some((handover, lane)) = self.handover {
+            handover.put(lane, at, whole(sampled.stage.clone(), sampled.lacks));
         }
     }
 
@@ -219,26 +259,24 @@ impl Sampling<'_> {
             && (last - begin < budget_ns || taken < 5)
             && !self.settings.stop.is_set()
         {
-            let done = match self.sample(at, ops_per_sample, &mut stride) {
-                Ok(done) => done,
-                Err(fault) => {
-                    result = Err(fault);
-                    break;
-                }
-            };
-            let now = clock::monotonic_ns();
+            let (done, now, ended) = self.sample(at, ops_per_sample, &mut stride);
             if done < ops_per_sample {
-                // It is to stop. A part of a sample is not comparable with whole ones, but better than nothing.
-                if taken == 0 {
+                // It is to stop, or it failed. A part of a sample is not comparable with whole
+                // ones, but better than nothing.
+                if taken == 0 && done > 0 {
                     sampled.stage.ops_per_sample = done;
                     sampled.stage.sample_ns.push(now - last);
                     end = now;
                 }
+                result = ended;
                 break;
             }
             sampled.stage.sample_ns.push(now - last);
             end = now;
             last = sampled.control(now);
+            if self.answer(at, sampled) {
+                last = clock::monotonic_ns();
+            }
             taken += 1;
         }
         sampled.stage.end_ns = end.saturating_sub(origin_ns);
@@ -247,22 +285,30 @@ impl Sampling<'_> {
     }
 
     /// The operations of one sample, in as many calls as it takes to look at the stop flag often enough. Says how many were
-    /// done: fewer than all when it is to stop.
-    fn sample(&mut self, at: usize, operations: u64, stride: &mut Stride) -> Result<u64, Fault> {
+    /// done and when the last of them ended: fewer than all when it is to stop, or after a fault.
+    fn sample(
+        &mut self,
+        at: usize,
+        operations: u64,
+        stride: &mut Stride,
+    ) -> (u64, u64, Result<(), Fault>) {
         if operations <= stride.operations {
-            self.session.step(at, operations)?;
-            return Ok(operations);
+            let ended = self.session.step(at, operations);
+            let done = if ended.is_ok() { operations } else { 0 };
+            return (done, clock::monotonic_ns(), ended);
         }
         let (mut done, mut before) = (0, clock::monotonic_ns());
         while done < operations && (done == 0 || !self.settings.stop.is_set()) {
             let now = stride.operations.min(operations - done);
-            self.session.step(at, now)?;
+            if let Err(fault) = self.session.step(at, now) {
+                return (done, before, Err(fault));
+            }
             done += now;
             let after = clock::monotonic_ns();
             stride.took(after - before);
             before = after;
         }
-        Ok(done)
+        (done, before, Ok(()))
     }
 
     /// The same where each sample is one operation: made ready before, or timed by the device.
@@ -287,6 +333,7 @@ impl Sampling<'_> {
                 break;
             }
             last = sampled.control(clock::monotonic_ns());
+            self.answer(at, sampled);
             taken += 1;
         }
         book_cpu(&mut sampled.stage, cpu_before);
@@ -345,8 +392,14 @@ impl Sampling<'_> {
         book_cpu(stage, cpu_before);
         result?;
         match stage.sample_ns.last_mut() {
-            Some(last) if merge => *last += end - begin,
-            _ => stage.sample_ns.push(end - begin),
+            Some(last) if merge => {
+                *last += end - begin;
+                sampled.lacks -= 1;
+            }
+            _ => {
+                stage.sample_ns.push(end - begin);
+                sampled.lacks = stage.ops_per_sample - 1;
+            }
         }
         Ok(())
     }
@@ -469,6 +522,7 @@ mod tests {
             settings: &settings,
             context: &context,
             controls: None,
+            handover: None,
         };
         let mut stages = sampling.plan().unwrap();
         let taken = sampling.take(&mut stages, 0, &mut Vec::new());
@@ -485,6 +539,82 @@ mod tests {
         assert!(done.is_multiple_of(5), "whole batches");
     }
 
+    /// Of 100 passes that share a sample of 1000 the rate was ten times too high.
+    #[test]
+    fn passes_that_were_not_done_are_in_no_sample() {
+        let (_, done, stage) = stopped(StepPlan::ByPass(MAX_SAMPLES * 1000), 100);
+        assert_eq!((done, stage.ops_per_sample), (100, 100));
+        assert_eq!(stage.sample_ns.len(), 1);
+        let (_, done, stage) = stopped(StepPlan::ByPass(MAX_SAMPLES * 30), 100);
+        assert_eq!((done, stage.ops_per_sample), (100, 30));
+        assert_eq!(stage.sample_ns.len(), 3);
+    }
+
+    /// Is interrupted in the middle of an operation after a thousand of them.
+    struct Breaks(u64);
+
+    impl Session for Breaks {
+        fn device(&self) -> String {
+            "test".to_owned()
+        }
+        fn stages(&self) -> Vec<StageSpec> {
+            vec![StageSpec::new("work", 1, 1)]
+        }
+        fn prepare(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn step(&mut self, _: usize, operations: u64) -> Result<(), Fault> {
+            if self.0 > 1000 {
+                return Err(Fault::interrupted());
+            }
+            self.0 += operations;
+            Ok(())
+        }
+        fn verify(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn tally(&mut self) -> Tally {
+            Tally::default()
+        }
+    }
+
+    fn broken(plan: StepPlan, handover: Option<&Handover>) -> (Result<(), Fault>, u64, Stage) {
+        let settings = Settings::new(plan, "test");
+        let mut session = Breaks(0);
+        let mut sampling = Sampling {
+            session: &mut session,
+            settings: &settings,
+            context: &Context::default(),
+            controls: None,
+            handover: handover.map(|handover| (handover, 0)),
+        };
+        let mut stages = sampling.plan().unwrap();
+        let taken = sampling.take(&mut stages, 0, &mut Vec::new());
+        (taken, session.0, stages.remove(0).stage())
+    }
+
+    /// Of 453 reads of 10^9 nothing was left.
+    #[test]
+    fn what_was_done_before_an_operation_that_was_cut_short_is_kept() {
+        let (taken, done, stage) = broken(StepPlan::ByStage(1 << 40), None);
+        assert_eq!(taken, Err(Fault::interrupted()));
+        assert_eq!((stage.ops_per_sample, stage.sample_ns.len()), (done, 1));
+    }
+
+    #[test]
+    fn a_lane_hands_over_what_it_has_measured_when_it_is_asked() {
+        for (plan, samples) in [(StepPlan::ByStage(7), 7), (StepPlan::ByPass(2000), 1)] {
+            let handover = crate::Unfinished::new(|_| ()).handover(1).unwrap();
+            handover.ask();
+            let (_, _, stage) = broken(plan, Some(&handover));
+            let lanes = [daqmeter_record::Lane::default()];
+            let record = handover.record(&Default::default(), &lanes, 0).unwrap();
+            let given = &record.lanes[0].stages[0];
+            assert_eq!(given.name, stage.name);
+            assert_eq!(given.sample_ns, stage.sample_ns[..samples]);
+        }
+    }
+
     #[test]
     fn a_control_is_sampled_before_the_first_sample_and_only_where_it_is_wanted() {
         for (controls, wanted) in [(None, false), (Some(1), true)] {
@@ -498,6 +628,7 @@ mod tests {
                 settings: &settings,
                 context: &Context::default(),
                 controls,
+                handover: None,
             };
             let mut stages = sampling.plan().unwrap();
             sampling.take(&mut stages, 0, &mut Vec::new()).unwrap();

@@ -10,6 +10,7 @@ use daqmeter_stats::Rate;
 
 use crate::progress::Progress;
 use crate::refusal::Refusal;
+use crate::unfinished::Unfinished;
 
 /// A limit as it was measured, or why its measurement failed.
 type Measured = Result<Rate, String>;
@@ -46,6 +47,8 @@ pub struct Settings {
     pub controls: bool,
     /// Gets reports of how far a long point is.
     pub progress: Progress,
+    /// Gets what a long point has measured, before it ends.
+    pub unfinished: Unfinished,
     /// Whether a workload that needs what this host lacks is waived; else it is refused, as one who asked for it by name expects.
     pub waive: bool,
 }
@@ -117,6 +120,7 @@ impl Settings {
             limits: Limits::default(),
             controls: true,
             progress: Progress::default(),
+            unfinished: Unfinished::default(),
             waive: false,
         }
     }

@@ -1,0 +1,218 @@
+//! Unfinished records: the samples of a long point so far, kept before the point ends.
+//!
+//! The thread that waits for the lanes asks; a lane hands its samples over between two of them, in
+//! the time of neither. A point that ends within [`FIRST`] is not asked.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use daqmeter_record::{Lane, Outcome, RunRecord, Stage};
+use daqmeter_sys::clock;
+
+/// Time from the release of the lanes to the first question.
+const FIRST: Duration = Duration::from_secs(2);
+/// Time from an unfinished record to the next question.
+const EVERY: Duration = Duration::from_secs(5);
+/// Time from a question until its answers are taken.
+const ANSWERS: Duration = Duration::from_millis(200);
+/// An unfinished record costs at most one part in this of the time, as the next one waits longer
+/// where it took long.
+const COST: u32 = 200;
+/// Outcome of an unfinished record and its lanes.
+const UNFINISHED: &str = "unfinished: written while the run went on; what came later is missing";
+
+type Take = dyn Fn(&RunRecord) + Send + Sync;
+
+/// Receiver of unfinished records; there is none by default.
+#[derive(Clone, Default)]
+pub struct Unfinished(Option<Arc<Take>>);
+
+impl fmt::Debug for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Unfinished")
+            .field(&self.0.is_some())
+            .finish()
+    }
+}
+
+impl Unfinished {
+    /// Calls this with each unfinished record, in the thread that measures.
+    pub fn new(take: impl Fn(&RunRecord) + Send + Sync + 'static) -> Unfinished {
+        Unfinished(Some(Arc::new(take)))
+    }
+
+    /// Place for the lanes' stages, if there is a receiver.
+    pub(crate) fn handover(&self, lanes: usize) -> Option<Handover> {
+        let take = self.0.clone()?;
+        Some(Handover {
+            take,
+            asked: AtomicU64::new(0),
+            lanes: (0..lanes).map(|_| Mutex::default()).collect(),
+        })
+    }
+}
+
+/// Stages that lanes have handed over.
+pub(crate) struct Handover {
+    take: Arc<Take>,
+    /// Number of the last question.
+    asked: AtomicU64,
+    lanes: Vec<Mutex<Vec<Stage>>>,
+}
+
+impl Handover {
+    /// Number of the last question, where the lane has not answered it.
+    pub(crate) fn open_question(&self, answered: u64) -> Option<u64> {
+        let asked = self.asked.load(Ordering::Relaxed);
+        (asked != answered).then_some(asked)
+    }
+
+    /// Keeps a stage of a lane as it is now.
+    pub(crate) fn put(&self, lane: usize, at: usize, stage: Stage) {
+        let mut stages = self.lanes[lane]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let len = stages.len().max(at + 1);
+        stages.resize_with(len, Stage::default);
+        stages[at] = stage;
+    }
+
+    pub(crate) fn ask(&self) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The record as far as it goes; none before the first sample.
+    pub(crate) fn record(
+        &self,
+        blank: &RunRecord,
+        lanes: &[Lane],
+        origin_ns: u64,
+    ) -> Option<RunRecord> {
+        let unfinished = Outcome::Failed(UNFINISHED.to_owned());
+        let stages = |lane: &Mutex<Vec<Stage>>| {
+            let stages = lane.lock().unwrap_or_else(PoisonError::into_inner);
+            stages.clone()
+        };
+        let lanes: Vec<Lane> = lanes
+            .iter()
+            .zip(&self.lanes)
+            .map(|(lane, given)| Lane {
+                stages: stages(given),
+                outcome: unfinished.clone(),
+                ..lane.clone()
+            })
+            .collect();
+        let mut all = lanes.iter().flat_map(|lane| &lane.stages);
+        if all.all(|stage| stage.sample_ns.is_empty()) {
+            return None;
+        }
+        let mut record = blank.clone();
+        record.wall_ns = clock::monotonic_ns().saturating_sub(origin_ns);
+        (record.origin_ns, record.outcome, record.lanes) = (origin_ns, unfinished, lanes);
+        Some(record)
+    }
+}
+
+/// Times at which the lanes are asked and their answers are taken.
+pub(crate) struct Questions<'a> {
+    handover: &'a Handover,
+    blank: &'a RunRecord,
+    lanes: &'a [Lane],
+    origin_ns: u64,
+    next: Cell<Instant>,
+    is_asked: Cell<bool>,
+}
+
+impl<'a> Questions<'a> {
+    pub(crate) fn new(
+        handover: &'a Handover,
+        blank: &'a RunRecord,
+        lanes: &'a [Lane],
+        origin_ns: u64,
+    ) -> Questions<'a> {
+        Questions {
+            handover,
+            blank,
+            lanes,
+            origin_ns,
+            next: Cell::new(Instant::now() + FIRST),
+            is_asked: Cell::new(false),
+        }
+    }
+
+    /// Time until something is due.
+    pub(crate) fn due_in(&self) -> Duration {
+        self.next.get().saturating_duration_since(Instant::now())
+    }
+
+    /// Asks, or takes the answers, if it is time.
+    pub(crate) fn look(&self) {
+        if self.due_in() > Duration::ZERO {
+            return;
+        }
+        let began = Instant::now();
+        if self.is_asked.replace(!self.is_asked.get()) {
+            self.take();
+            let took = began.elapsed();
+            self.next.set(Instant::now() + EVERY.max(took * COST));
+        } else {
+            self.handover.ask();
+            self.next.set(began + ANSWERS);
+        }
+    }
+
+    fn take(&self) {
+        let record = self.handover.record(self.blank, self.lanes, self.origin_ns);
+        if let Some(record) = record {
+            (self.handover.take)(&record);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lanes_hand_over_becomes_a_record_that_says_that_it_is_unfinished() {
+        let (send, receive) = std::sync::mpsc::channel();
+        let unfinished = Unfinished::new(move |record| send.send(record.clone()).unwrap());
+        let handover = unfinished.handover(2).unwrap();
+        let lanes = ["a", "b"].map(|device| Lane {
+            device: device.into(),
+            ..Lane::default()
+        });
+        let blank = RunRecord::default();
+        let questions = Questions::new(&handover, &blank, &lanes, 0);
+        let look_now = || {
+            questions.next.set(Instant::now());
+            questions.look();
+        };
+        assert_eq!(handover.open_question(0), None);
+        look_now();
+        assert_eq!(handover.open_question(0), Some(1));
+        assert_eq!(handover.open_question(1), None);
+        look_now();
+        assert!(receive.try_recv().is_err(), "no sample, no record");
+        let stage = Stage {
+            sample_ns: vec![7, 8],
+            ..Stage::default()
+        };
+        handover.put(1, 1, stage);
+        look_now();
+        look_now();
+        let record = receive.try_recv().unwrap();
+        assert_eq!(record.lanes[1].stages[1].sample_ns, [7, 8]);
+        assert!(record.lanes[0].stages.is_empty());
+        assert!(record.outcome.reason().unwrap().starts_with("unfinished"));
+        assert!(questions.due_in() > EVERY / 2);
+    }
+
+    #[test]
+    fn lanes_are_not_asked_without_a_receiver() {
+        assert!(Unfinished::default().handover(3).is_none());
+    }
+}
