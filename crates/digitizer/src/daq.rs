@@ -21,11 +21,14 @@ pub enum Wait {
     Interrupt,
 }
 
-/// A wait for an interrupt ends at times to look at the status register: the ESS driver forgets a DAQ-done that comes between
-/// arm and wait, and a look turns a lost second into a late moment, which is counted. The wait is longer than a period, so that
-/// nothing is looked at while all goes well; this is its length while no period is known, and its shortest and longest.
-const FIRST_SLICE: Duration = Duration::from_millis(50);
+/// Longest wait for an interrupt before a look at the status register, while no period was given.
+/// The ESS driver forgets a DAQ-done that comes between arm and wait, and some firmware raises
+/// none: the look finds what no interrupt told.
+const FIRST_SLICE: Duration = Duration::from_millis(10);
+/// Longest wait where a period was given: a signal must be seen.
 const MAX_SLICE: Duration = Duration::from_secs(1);
+/// Wait after a lost interrupt, until one comes again. The driver counts whole milliseconds.
+const SLICE_AFTER_LOSS: Duration = Duration::from_millis(1);
 
 /// Longest sleep between looks at the status register, so that a signal is seen.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
@@ -63,17 +66,65 @@ pub struct DaqCounts {
     pub read_out: u64,
 }
 
+/// Triggers that a board cannot tell, found by the time between the ends of its acquisitions.
+#[derive(Clone, Copy, Debug)]
+struct Inference {
+    period: Duration,
+    /// Time of the last acquisition end that is known well enough to count periods from it.
+    anchor_ns: Option<u64>,
+    /// Acquisitions that ended since then.
+    since: u64,
+    /// True once a number of periods was counted.
+    has_counted: bool,
+    missed: u64,
+}
+
+impl Inference {
+    fn new(period: Duration) -> Inference {
+        Inference {
+            period,
+            anchor_ns: None,
+            since: 0,
+            has_counted: false,
+            missed: 0,
+        }
+    }
+
+    /// An acquisition ended at `now_ns`, or up to `unsure_ns` before it. An end that is known to a
+    /// quarter of a period only counts with the next one that is known better.
+    fn ended(&mut self, now_ns: u64, unsure_ns: u64) {
+        self.since += 1;
+        let period_ns = self.period.as_nanos() as f64;
+        if unsure_ns as f64 > period_ns / 4.0 {
+            return;
+        }
+        if let Some(anchor_ns) = self.anchor_ns {
+            let periods = now_ns.saturating_sub(anchor_ns) as f64 / period_ns;
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "periods within an uptime"
+            )]
+            let periods = periods.round() as u64;
+            self.missed += periods.saturating_sub(self.since);
+            self.has_counted = true;
+        }
+        (self.anchor_ns, self.since) = (Some(now_ns), 0);
+    }
+}
+
 /// Drives one board through acquisitions.
 #[derive(Debug)]
 pub struct Daq {
     wait: Wait,
     timeout: Duration,
-    /// For boards that cannot tell their triggers: the period, and when the last acquisition ended.
-    expected_period: Option<Duration>,
-    last_done_ns: Option<u64>,
-    /// Time between the last two acquisitions, where the period was not given.
-    seen_period: Option<Duration>,
-    inferred_missed: u64,
+    /// Period of the triggers, where it was given.
+    period: Option<Duration>,
+    inference: Option<Inference>,
+    /// Time at which the present acquisition was last seen not done.
+    not_done_ns: u64,
+    /// True if no interrupt came at the end of the last acquisition.
+    has_lost: bool,
     /// Looked at while a trigger is waited for, which may take long.
     stop: StopFlag,
     /// What happened since the account began.
@@ -92,10 +143,10 @@ impl Daq {
         Daq {
             wait,
             timeout,
-            expected_period: period,
-            last_done_ns: None,
-            seen_period: None,
-            inferred_missed: 0,
+            period,
+            inference: period.map(Inference::new),
+            not_done_ns: 0,
+            has_lost: false,
             stop: StopFlag::default(),
             counts: DaqCounts::default(),
         }
@@ -106,11 +157,17 @@ impl Daq {
         self.stop = stop.clone();
     }
 
-    /// The longest single wait for an interrupt: half a period more than one.
+    /// The longest single wait for an interrupt: half a period more than one, so that nothing is
+    /// looked at while all goes well. It never follows from the ends that were seen, which come
+    /// late where interrupts are lost.
     fn slice(&self) -> Duration {
-        let period = self.expected_period.or(self.seen_period);
-        let slice = period.map_or(FIRST_SLICE, |period| period.saturating_add(period / 2));
-        slice.clamp(FIRST_SLICE, MAX_SLICE).min(self.timeout)
+        if self.has_lost {
+            return SLICE_AFTER_LOSS;
+        }
+        let slice = self
+            .period
+            .map_or(FIRST_SLICE, |period| period.saturating_add(period / 2));
+        slice.clamp(SLICE_AFTER_LOSS, MAX_SLICE).min(self.timeout)
     }
 
     /// Arms and waits until the acquisition is done.
@@ -120,19 +177,34 @@ impl Daq {
     pub fn acquire(&mut self, board: &mut dyn Board) -> Result<(), Fault> {
         board.arm()?;
         let timeout_ns = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
-        let deadline_ns = clock::monotonic_ns().saturating_add(timeout_ns);
+        self.not_done_ns = clock::monotonic_ns();
+        let deadline_ns = self.not_done_ns.saturating_add(timeout_ns);
         match self.wait {
             Wait::Poll { interval } => self.poll(board, interval, deadline_ns)?,
             Wait::Interrupt => self.interrupt(board, deadline_ns)?,
         }
         self.counts.acquisitions += 1;
-        self.infer_missed();
+        let now_ns = clock::monotonic_ns();
+        let is_told = self.wait == Wait::Interrupt && !self.has_lost;
+        let unsure_ns = if is_told {
+            0
+        } else {
+            now_ns - self.not_done_ns
+        };
+        if let Some(inference) = &mut self.inference {
+            inference.ended(now_ns, unsure_ns);
+        }
         Ok(())
     }
 
     fn is_done(&mut self, board: &mut dyn Board) -> Result<bool, Fault> {
         self.counts.register_reads += 1;
-        board.is_done()
+        let now_ns = clock::monotonic_ns();
+        let is_done = board.is_done()?;
+        if !is_done {
+            self.not_done_ns = now_ns;
+        }
+        Ok(is_done)
     }
 
     fn poll(
@@ -156,10 +228,12 @@ impl Daq {
                 self.counts.interrupts += 1;
                 // One read settles that it was this acquisition's interrupt and not an old one's.
                 if self.is_done(board)? {
+                    self.has_lost = false;
                     return Ok(());
                 }
             } else if self.is_done(board)? {
                 self.counts.lost_interrupts += 1;
+                self.has_lost = true;
                 return Ok(());
             }
             self.check_deadline(board, deadline_ns)?;
@@ -182,31 +256,11 @@ impl Daq {
         )))
     }
 
-    /// A board that cannot tell its triggers still shows them by the time between acquisitions.
-    fn infer_missed(&mut self) {
-        let now = clock::monotonic_ns();
-        self.seen_period = self
-            .last_done_ns
-            .map(|last| Duration::from_nanos(now.saturating_sub(last)));
-        if let (Some(period), Some(last)) = (self.expected_period, self.last_done_ns) {
-            let periods = (now - last) as f64 / period.as_nanos() as f64;
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "a small positive number"
-            )]
-            let periods = periods.round().max(1.0) as u64;
-            self.inferred_missed += periods - 1;
-        }
-        self.last_done_ns = Some(now);
-    }
-
     /// Starts all accounts at zero.
     pub fn begin_account(&mut self, board: &mut dyn Board) {
         board.begin_account();
         self.counts = DaqCounts::default();
-        self.inferred_missed = 0;
-        self.last_done_ns = None;
+        self.inference = self.period.map(Inference::new);
     }
 
     /// The account of triggers: issued at the source = read out + each kind of loss.
@@ -228,13 +282,19 @@ impl Daq {
                 ledger
             }
             None => {
-                let issued = self.counts.acquisitions + self.inferred_missed;
-                let mut ledger = Ledger {
-                    issued,
-                    delivered,
-                    ..Ledger::new("triggers (inferred)")
+                let inferred = self.inferred_missed();
+                let unit = match inferred {
+                    Some(_) => "triggers (inferred)",
+                    None => "acquisitions",
                 };
-                ledger.lose("missed: inferred from the intervals", self.inferred_missed);
+                let mut ledger = Ledger {
+                    issued: self.counts.acquisitions + inferred.unwrap_or(0),
+                    delivered,
+                    ..Ledger::new(unit)
+                };
+                if let Some(missed) = inferred {
+                    ledger.lose("missed: inferred from the intervals", missed);
+                }
                 ledger.lose(
                     "taken, not read out",
                     self.counts.acquisitions.saturating_sub(delivered),
@@ -242,6 +302,49 @@ impl Daq {
                 ledger
             }
         }
+    }
+
+    /// Triggers that were missed by the intervals, if the intervals show it.
+    fn inferred_missed(&self) -> Option<u64> {
+        let inference = self.inference.filter(|inference| inference.has_counted)?;
+        Some(inference.missed)
+    }
+
+    /// Warnings about lost interrupts and about triggers that nothing counted.
+    pub fn warnings(&self, board: &mut dyn Board) -> Vec<String> {
+        let DaqCounts {
+            lost_interrupts: lost,
+            acquisitions,
+            ..
+        } = self.counts;
+        let device = board.identity().device.clone();
+        let mut warnings = Vec::new();
+        if lost > 0 && lost == acquisitions {
+            warnings.push(format!(
+                "{device}: no DAQ interrupt comes; poll instead: leave out -i"
+            ));
+        } else if lost > 0 {
+            warnings.push(format!(
+                "{device}: {lost} of {acquisitions} DAQ interrupts were lost; their data were found late. Polling loses none: \
+                 leave out -i"
+            ));
+        }
+        if acquisitions < 2 || board.trigger_account().is_some() {
+            return warnings;
+        }
+        match (self.inferred_missed(), self.inference) {
+            (None, None) => warnings.push(format!(
+                "{device}: missed triggers are unknown: give the trigger rate with --rate"
+            )),
+            (None, Some(_)) => warnings.push(format!(
+                "{device}: missed triggers are unknown: the ends of acquisitions are not known to a quarter of a period"
+            )),
+            (Some(_), Some(Inference { since: 1.., .. })) => warnings.push(format!(
+                "{device}: missed triggers before the last acquisition are unknown: its interrupt was lost"
+            )),
+            (Some(_), _) => {}
+        }
+        warnings
     }
 }
 
@@ -300,6 +403,8 @@ mod tests {
         period: Duration,
         left: Duration,
         forgets: bool,
+        /// Time that was waited since it was set.
+        passed: Duration,
         looks: u64,
         waits: u64,
     }
@@ -314,6 +419,7 @@ mod tests {
                 period,
                 left: Duration::ZERO,
                 forgets: false,
+                passed: Duration::ZERO,
                 looks: 0,
                 waits: 0,
             }
@@ -335,6 +441,7 @@ mod tests {
         fn wait(&mut self, timeout: Duration) -> Result<bool, Fault> {
             self.waits += 1;
             let comes = timeout >= self.left && !self.forgets;
+            self.passed += if comes { self.left } else { timeout };
             self.left = self.left.saturating_sub(timeout);
             Ok(comes)
         }
@@ -374,28 +481,81 @@ mod tests {
             ),
             (1, 1, 0)
         );
+        // From now on the status is looked at each millisecond, until an interrupt comes.
+        daq.acquire(&mut board).unwrap();
+        assert_eq!((board.waits, daq.counts.lost_interrupts), (1 + 71, 2));
+        board.forgets = false;
+        daq.acquire(&mut board).unwrap();
+        let waits = board.waits;
+        daq.acquire(&mut board).unwrap();
+        assert_eq!((board.waits, daq.counts.interrupts), (waits + 1, 2));
+    }
+
+    /// The wait grew by half with each lost interrupt, to a second: 15 of 113 triggers were taken.
+    #[test]
+    fn a_wait_does_not_grow_from_ends_that_it_found_late() {
+        let mut board = Timed {
+            forgets: true,
+            ..Timed::new(71)
+        };
+        let mut daq = Daq::new(Wait::Interrupt, None);
+        let mut late = Duration::ZERO;
+        for _ in 0..100 {
+            board.passed = Duration::ZERO;
+            daq.acquire(&mut board).unwrap();
+            late = late.max(board.passed - board.period);
+        }
+        assert!(late <= FIRST_SLICE, "{late:?}");
+        assert_eq!(daq.counts.lost_interrupts, 100);
+        let ledger = daq.ledger(&mut board);
+        assert!(
+            ledger.unit == "acquisitions" && !ledger.to_string().contains("missed"),
+            "{ledger}"
+        );
+        let said = daq.warnings(&mut board).join(" ");
+        assert!(said.contains("no DAQ interrupt comes"), "{said}");
+        assert!(said.contains("missed triggers are unknown: give"), "{said}");
     }
 
     #[test]
-    fn waits_follow_the_period_that_was_given_or_seen() {
-        let slice = |rate_hz: Option<f64>| Daq::new(Wait::Interrupt, rate_hz).slice().as_millis();
+    fn waits_follow_the_period_that_was_given() {
+        let slice = |rate_hz: Option<f64>| Daq::new(Wait::Interrupt, rate_hz).slice().as_micros();
         assert_eq!(
-            [slice(None), slice(Some(14.0)), slice(Some(1000.0))],
-            [50, 107, 50]
+            [
+                slice(None),
+                slice(Some(10.0)),
+                slice(Some(100.0)),
+                slice(Some(1e6))
+            ],
+            [10_000, 150_000, 15_000, 1000]
         );
         assert_eq!(
             [slice(Some(0.1)), slice(Some(1e-20))],
-            [1000, 1000],
+            [1_000_000, 1_000_000],
             "it stays possible to stop"
         );
-        let mut daq = Daq::new(Wait::Interrupt, None);
-        daq.last_done_ns = Some(clock::monotonic_ns() - 200_000_000);
-        daq.infer_missed();
-        assert!(
-            (300..=1000).contains(&daq.slice().as_millis()),
-            "{:?}",
-            daq.slice()
-        );
+    }
+
+    /// Missed triggers by ends in milliseconds, each with how long before it may have been; the
+    /// period is 100 ms.
+    fn missed(ends: &[(u64, u64)]) -> Option<u64> {
+        let mut inference = Inference::new(Duration::from_millis(100));
+        for &(at_ms, unsure_ms) in ends {
+            inference.ended(at_ms * 1_000_000, unsure_ms * 1_000_000);
+        }
+        inference.has_counted.then_some(inference.missed)
+    }
+
+    /// Each lost interrupt was booked as a missed trigger: its end was found one and a half periods
+    /// later.
+    #[test]
+    fn an_end_that_was_found_late_is_no_missed_trigger() {
+        assert_eq!(missed(&[(100, 0), (250, 150), (300, 0), (400, 0)]), Some(0));
+        assert_eq!(missed(&[(150, 150), (201, 1), (301, 1), (401, 1)]), Some(0));
+        assert_eq!(missed(&[(100, 0), (200, 0), (500, 0)]), Some(2));
+        assert_eq!(missed(&[(100, 0), (350, 150), (500, 0)]), Some(2));
+        assert_eq!(missed(&[(100, 0), (200, 150), (300, 150)]), None);
+        assert_eq!(missed(&[(100, 0)]), None);
     }
 
     #[test]

@@ -1,4 +1,5 @@
 //! Samples or converted numbers as a file: NumPy's format where the name ends in `.npy`, else the numbers alone, little-endian.
+//! Channels follow one another: in `.npy` each is a row.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -39,9 +40,14 @@ impl Column<'_> {
 }
 
 /// Version 1.0 of the format (numpy.lib.format): magic, version, length of the header, and the header, padded to 64 bytes in all.
-fn npy_header(descr: &str, len: usize) -> Vec<u8> {
+fn npy_header(descr: &str, len: usize, rows: usize) -> Vec<u8> {
     const FIXED_BYTES: usize = 10;
-    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({len},), }}");
+    let shape = match rows {
+        1 => format!("{len},"),
+        rows => format!("{rows}, {}", len / rows),
+    };
+    let mut header =
+        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}");
     let end = (FIXED_BYTES + header.len() + 1).next_multiple_of(64) - FIXED_BYTES;
     header = format!("{header:<width$}\n", width = end - 1);
     let length = u16::try_from(header.len()).expect("some 118 bytes");
@@ -51,14 +57,15 @@ fn npy_header(descr: &str, len: usize) -> Vec<u8> {
     all
 }
 
-/// Replaces the file.
-pub(crate) fn write(path: &str, column: &Column<'_>) -> Result<(), Fault> {
+/// Replaces the file. The numbers are those of `rows` channels of equal length, one after the
+/// other.
+pub(crate) fn write(path: &str, column: &Column<'_>, rows: usize) -> Result<(), Fault> {
     let is_npy = Path::new(path).extension().is_some_and(|end| end == "npy");
     let (descr, len) = column.shape();
     let written = || {
         let mut out = Replacement::begin(Path::new(path))?;
         if is_npy {
-            out.write_all(&npy_header(descr, len))?;
+            out.write_all(&npy_header(descr, len, rows))?;
         }
         column.write_to(&mut out)?;
         out.commit()
@@ -72,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_numpy_file_has_its_shape_in_a_header_of_whole_64_bytes() {
-        let header = npy_header("<f4", 3_000_000);
+        let header = npy_header("<f4", 3_000_000, 1);
         assert!(header.len().is_multiple_of(64) && header.ends_with(b"\n"));
         let text = String::from_utf8_lossy(&header[10..]);
         assert_eq!(
@@ -80,5 +87,7 @@ mod tests {
             "{'descr': '<f4', 'fortran_order': False, 'shape': (3000000,), }"
         );
         assert_eq!(usize::from(header[8]) + 10, header.len());
+        let channels = npy_header("<u2", 300_160, 10);
+        assert!(String::from_utf8_lossy(&channels).contains("'shape': (10, 30016), "));
     }
 }

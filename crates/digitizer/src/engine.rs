@@ -353,6 +353,39 @@ mod tests {
         );
     }
 
+    /// Channel 10 of 300,000 samples was cut by 144, and the channels' length of 30,016 was stated
+    /// nowhere.
+    #[test]
+    fn a_triggered_read_holds_all_channels_whole_and_its_dump_has_a_row_for_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ten.npy");
+        let asked = workload()
+            .with("samples", 3_000_u64)
+            .with("function", 0_u64)
+            .with("completion", "poll")
+            .with("dump", path.to_str().unwrap());
+        let mut session = session("emu:l0", asked);
+        session.verify().unwrap();
+        (0..2).for_each(|stage| session.step(stage, 1).unwrap());
+        session.verify().unwrap();
+        let dumped = std::fs::read(&path).unwrap();
+        let (header, samples) = dumped.split_at(128);
+        assert!(String::from_utf8_lossy(header).contains("'shape': (10, 320), "));
+        assert_eq!(samples.len(), 2 * 3200);
+        // Each channel begins with the number of the acquisition; this was the second.
+        let channels = samples.as_chunks::<640>().0;
+        assert!(channels.iter().all(|channel| channel[..2] == [2, 0]));
+        let said = session.tally().warnings.join(" ");
+        assert!(said.contains("-S 3000 was rounded up to 3200"), "{said}");
+        assert!(said.contains("10 channels of 320 samples"), "{said}");
+    }
+
+    #[test]
+    fn a_lane_says_itself_whether_its_board_is_emulated() {
+        let session = session("emu:l0", workload());
+        assert_eq!(session.is_emulated(), Some(true));
+    }
+
     #[test]
     fn every_option_of_the_original_reaches_the_stages() {
         let names = |workload: Workload| -> Vec<String> {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::conversion::{ConversionRequest, defaults};
 use crate::daq::{Wait, check_trigger_rate};
+use crate::devices::sis8300::regs;
 use crate::devices::{self, board::EMULATED_PREFIX};
 use crate::function::Function;
 
@@ -20,6 +21,9 @@ use crate::function::Function;
 pub(crate) const SAMPLES_MULTIPLE: u64 = 16;
 /// Function 100 writes 64 bytes at a time, as the original does.
 const PATTERN_MULTIPLE: u64 = 32;
+/// A triggered acquisition is read whole: ten channels of whole pairs of blocks, so that none is
+/// cut.
+const TRIGGERED_MULTIPLE: u64 = regs::CHANNELS as u64 * 2 * regs::BLOCK_SAMPLES;
 /// Bytes of the blocks that are tried: from what a first-level cache holds beside its conversion to what a second-level one does.
 const TRIED_BLOCKS: [u64; 8] = [
     4 << 10,
@@ -45,7 +49,7 @@ pub struct DigitizerRequest {
     #[serde(with = "crate::names")]
     #[schemars(with = "String")]
     pub devices: Vec<String>,
-    /// Samples to read from each board (rounded up to 16)
+    /// Samples to read per board (rounded up to 16, with -l 320)
     #[arg(short = 'S', long, value_name = "N", value_parser = parse_count, default_value = "0x100000")]
     pub samples: u64,
     /// Reads
@@ -168,6 +172,10 @@ fn parse_us(text: &str) -> Result<f64, UnitError> {
     parse_duration(text).map(|time| time.as_secs_f64() * 1e6)
 }
 
+fn is_emulated(device: &str) -> bool {
+    device.starts_with(EMULATED_PREFIX)
+}
+
 impl Request for DigitizerRequest {
     const KIND: &'static str = "digitizer";
 
@@ -189,13 +197,14 @@ impl Request for DigitizerRequest {
 }
 
 impl DigitizerRequest {
-    /// The request of a command line, where `-i` and `--rate` only count with `-l`. Emulated boards are triggered at 14 Hz, as the
-    /// document's were, unless another rate is asked for.
+    /// The request of a command line, where `-i` and `--rate` only count with `-l`. Emulated boards
+    /// are triggered at 14 Hz, as the document's were, unless another rate is asked for. Beside a
+    /// real board, whose rate that need not be, they keep the rate of their profile.
     #[must_use]
     pub fn as_typed(mut self) -> DigitizerRequest {
         if self.passes == 0 {
             self.completion = Completion::None;
-        } else if self.is_emulated() {
+        } else if self.devices.iter().all(|name| is_emulated(name)) {
             self.trigger_rate_hz = self.trigger_rate_hz.or(Some(14.0));
         }
         self
@@ -203,9 +212,7 @@ impl DigitizerRequest {
 
     /// Whether any of the boards is emulated.
     pub fn is_emulated(&self) -> bool {
-        self.devices
-            .iter()
-            .any(|name| name.starts_with(EMULATED_PREFIX))
+        self.devices.iter().any(|name| is_emulated(name))
     }
 
     fn check_devices(&self) -> Result<(), Problem> {
@@ -281,12 +288,17 @@ impl DigitizerRequest {
         Function::stages(self.function).unwrap_or_default()
     }
 
+    /// Channels that follow one another in a read.
+    pub(crate) fn channels(&self) -> usize {
+        self.wait().map_or(1, |_| regs::CHANNELS as usize)
+    }
+
     /// Samples, rounded up as the original does.
     pub(crate) fn samples_per_read(&self) -> u64 {
-        let multiple = if self.writes() {
-            PATTERN_MULTIPLE
-        } else {
-            SAMPLES_MULTIPLE
+        let multiple = match (self.wait(), self.writes()) {
+            (Some(_), _) => TRIGGERED_MULTIPLE,
+            (None, true) => PATTERN_MULTIPLE,
+            (None, false) => SAMPLES_MULTIPLE,
         };
         self.samples.next_multiple_of(multiple)
     }
@@ -384,7 +396,6 @@ mod tests {
         assert_eq!(request.conversion.scale_offset, -1e-5);
         assert_eq!(request.conversion.scale_factor, -7e-5);
         assert_eq!(request.completion, Completion::Interrupt);
-        assert_eq!(request.trigger_rate_hz, Some(14.0));
         assert_eq!(
             (request.poll_interval_us, request.block_bytes),
             (1000.0, 65_536)
@@ -392,6 +403,9 @@ mod tests {
         let workload = request.workload();
         assert_eq!(workload.text("isa"), Ok("portable"));
         assert_eq!(DigitizerRequest::of(&workload).unwrap(), request);
+        // The rate of a real board is not known from the emulated one beside it.
+        assert_eq!(request.trigger_rate_hz, None);
+        assert_eq!(typed("emu:l0 -l 3").trigger_rate_hz, Some(14.0));
         assert_eq!(typed("emu:l0 -l 3").completion, Completion::Poll);
         assert_eq!(typed("emu:l0").completion, Completion::None);
     }

@@ -321,6 +321,18 @@ impl BoardSession {
         ))
     }
 
+    /// The length of a channel, where it is not what was asked for.
+    fn rounded(&self) -> Option<String> {
+        let (asked, read) = (self.request.samples, self.samples as u64);
+        let channels = self.request.channels() as u64;
+        (channels > 1 && asked != read).then(|| {
+            format!(
+                "-S {asked} was rounded up to {read}: {channels} channels of {} samples, one after the other",
+                read / channels
+            )
+        })
+    }
+
     /// The samples that the board holds now. A fused read leaves the last block only.
     fn read_again(&mut self) -> Result<Vec<u16>, Fault> {
         let mut bytes = vec![0; self.samples * 2];
@@ -365,12 +377,22 @@ impl BoardSession {
         let Some(path) = self.request.dump.clone() else {
             return Ok(());
         };
+        let channels = self.request.channels();
         let Some(converter) = self.work[stage].converter() else {
-            return dump::write(&path, &Column::Raw(self.raw_samples()));
+            return dump::write(&path, &Column::Raw(self.raw_samples()), channels);
         };
-        let kept = converter.decimation().kept(self.samples);
+        let decimation = converter.decimation();
+        let kept = decimation.kept(self.samples);
+        // Decimation may go on over the end of a channel: then a number belongs to no single one.
+        let is_by_channel =
+            decimation.offset == 0 && (self.samples / channels).is_multiple_of(decimation.factor);
+        let rows = if is_by_channel { channels } else { 1 };
         let out = self.out.as_mut().expect("prepared");
-        dump::write(&path, &Column::Converted(elements(converter, out, 0, kept)))
+        dump::write(
+            &path,
+            &Column::Converted(elements(converter, out, 0, kept)),
+            rows,
+        )
     }
 
     fn stage(&self, work: &Work) -> StageSpec {
@@ -450,6 +472,10 @@ impl BoardSession {
 impl Session for BoardSession {
     fn device(&self) -> String {
         self.board.identity().device.clone()
+    }
+
+    fn is_emulated(&self) -> Option<bool> {
+        Some(self.board.identity().emulated)
     }
 
     fn stages(&self) -> Vec<StageSpec> {
@@ -540,6 +566,7 @@ impl Session for BoardSession {
         if self.request.wait().is_some() {
             let counts = self.daq.counts;
             tally.ledgers.push(self.daq.ledger(&mut *self.board));
+            tally.warnings.extend(self.daq.warnings(&mut *self.board));
             tally.counters = vec![
                 Counter::count("register-reads", counts.register_reads),
                 Counter::count("interrupts", counts.interrupts),
@@ -547,6 +574,7 @@ impl Session for BoardSession {
             ];
         }
         tally.warnings.extend(self.unverified());
+        tally.warnings.extend(self.rounded());
         let chosen = self.work.iter().find_map(Work::fused_bytes);
         if let Some(bytes) = chosen.filter(|_| self.request.fuse) {
             tally.counters.push(Counter::count("block-bytes", bytes));

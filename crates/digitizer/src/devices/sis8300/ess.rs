@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::sis8300::{self, DmaBuffer};
 
@@ -21,6 +21,7 @@ pub struct EssBoard {
     file: File,
     dma: Option<DmaBuffer>,
     link: Option<Link>,
+    stop: StopFlag,
 }
 
 /// The driver's `status` after WAIT_IRQ.
@@ -54,6 +55,7 @@ impl EssBoard {
             file,
             dma: None,
             link,
+            stop: StopFlag::default(),
         })
     }
 
@@ -113,7 +115,8 @@ impl Board for EssBoard {
     }
 
     fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
-        registers::write(self, card_offset, from)
+        let stop = self.stop.clone();
+        registers::write(self, card_offset, from, &stop)
     }
 
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
@@ -171,6 +174,10 @@ impl Board for EssBoard {
             ))),
             Err(error) => Err(self.gone(error)),
         }
+    }
+
+    fn heed(&mut self, stop: &StopFlag) {
+        self.stop = stop.clone();
     }
 
     fn known_limit(&self) -> Option<(f64, String)> {

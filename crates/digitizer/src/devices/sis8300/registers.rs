@@ -1,6 +1,6 @@
 //! A board's verbs on its registers, the same for the real ones and the emulated.
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, StopFlag};
 
 use super::regs;
 
@@ -25,14 +25,17 @@ pub trait Registers {
     fn dma_write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault>;
 }
 
+/// Samples of one channel, where `samples` are taken over all ten: even numbers of blocks only
+/// (KU), at least two.
+pub(super) fn channel_samples(samples: u64) -> u64 {
+    let of_each = samples.div_ceil(u64::from(regs::CHANNELS));
+    of_each.max(1).next_multiple_of(2 * regs::BLOCK_SAMPLES)
+}
+
 /// All ten channels, packed one behind the other, `samples` in all, started by MLVDS line 0. The sampling clock is left
 /// as it is: its chip is not in the documented register list.
 pub(super) fn configure(board: &mut impl Registers, samples: u64) -> Result<(), Fault> {
-    // Even numbers of blocks only (KU), at least two.
-    let channel_blocks = samples
-        .div_ceil(u64::from(regs::CHANNELS))
-        .div_ceil(regs::BLOCK_SAMPLES);
-    let channel_blocks = channel_blocks.next_multiple_of(2).max(2);
+    let channel_blocks = channel_samples(samples) / regs::BLOCK_SAMPLES;
     let to_register = |blocks: u64| {
         u32::try_from(blocks).map_err(|_| {
             Fault::new(format!(
@@ -63,23 +66,33 @@ pub(super) fn is_done(board: &mut impl Registers) -> Result<bool, Fault> {
     Ok(status & (regs::STATUS_SAMPLING | regs::STATUS_ARMED) == 0)
 }
 
-/// Writes card memory in as many DMA writes as it takes. Whatever becomes of them, the memory is protected again.
+/// Writes card memory in as many DMA writes as it takes. Whatever becomes of them, a signal
+/// included, the memory is protected again.
 pub(super) fn write(
     board: &mut impl Registers,
     card_offset: u64,
     from: &[u8],
+    stop: &StopFlag,
 ) -> Result<usize, Fault> {
     board.write_register(regs::MEMORY_WRITE_ENABLE, 1)?;
-    let written = dma_writes(board, card_offset, from);
+    let written = dma_writes(board, card_offset, from, stop);
     let protected = board.write_register(regs::MEMORY_WRITE_ENABLE, 0);
     let taken = written?;
     protected?;
     Ok(taken)
 }
 
-fn dma_writes(board: &mut impl Registers, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
+fn dma_writes(
+    board: &mut impl Registers,
+    card_offset: u64,
+    from: &[u8],
+    stop: &StopFlag,
+) -> Result<usize, Fault> {
     let mut taken = 0;
     for part in from.chunks(regs::WRITE_BYTES) {
+        if stop.is_set() {
+            return Err(Fault::interrupted());
+        }
         let bytes = board.dma_write(card_offset + taken as u64, part)?;
         taken += bytes;
         if bytes < part.len() {
@@ -87,4 +100,53 @@ fn dma_writes(board: &mut impl Registers, card_offset: u64, from: &[u8]) -> Resu
         }
     }
     Ok(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A board that sets the flag at its second DMA write and keeps what is written to register
+    /// 0x230.
+    #[derive(Default)]
+    struct Stopping {
+        stop: StopFlag,
+        writes: u64,
+        enable: Vec<u32>,
+    }
+
+    impl Registers for Stopping {
+        fn read_register(&mut self, _: u32) -> Result<u32, Fault> {
+            unreachable!("nothing is read here")
+        }
+        fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
+            assert_eq!(offset, regs::MEMORY_WRITE_ENABLE);
+            self.enable.push(value);
+            Ok(())
+        }
+        fn dma_write(&mut self, _: u64, from: &[u8]) -> Result<usize, Fault> {
+            self.writes += 1;
+            if self.writes == 2 {
+                self.stop.set();
+            }
+            Ok(from.len())
+        }
+    }
+
+    /// A write that took longer than the grace after Ctrl-C was ended with the memory unprotected.
+    #[test]
+    fn a_write_ends_soon_after_a_signal_and_the_memory_is_protected_again() {
+        let mut board = Stopping::default();
+        let stop = board.stop.clone();
+        let ended = write(&mut board, 0, &[1; 64_000], &stop);
+        assert_eq!(ended, Err(Fault::interrupted()));
+        assert_eq!((board.writes, &board.enable[..]), (2, &[1, 0][..]));
+    }
+
+    #[test]
+    fn a_channel_has_whole_pairs_of_blocks() {
+        for (samples, of_channel) in [(1, 32), (320, 32), (321, 64), (300_000, 30_016)] {
+            assert_eq!(channel_samples(samples), of_channel, "{samples}");
+        }
+    }
 }

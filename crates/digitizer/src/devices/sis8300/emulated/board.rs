@@ -20,15 +20,18 @@ const DMA_BUFFER_BYTES: usize = 4 << 20;
 const SMALL_TRANSFER_BYTES: usize = 4096;
 /// Registers of the file, 0x000 to 0x3FF.
 const REGISTERS: usize = 0x400;
+const CHANNELS: usize = regs::CHANNELS as usize;
 /// Samples at the start of each channel that carry the number of the acquisition.
 const STAMP_SAMPLES: u64 = 4;
 
-/// Faults that a user or a test asks for: `gone-after=5` (reads), `short-read-at=3`, `write-error-at=2`.
+/// Faults that a user or a test asks for: `gone-after=5` (reads), `short-read-at=3`,
+/// `write-error-at=2`, `no-interrupt-after=0` (acquisitions).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     gone_after: Option<u64>,
     short_read_at: Option<u64>,
     write_error_at: Option<u64>,
+    no_interrupt_after: Option<u64>,
 }
 
 impl Faults {
@@ -46,10 +49,11 @@ impl Faults {
                 Some(("gone-after", reads)) => faults.gone_after = Some(reads),
                 Some(("short-read-at", read)) => faults.short_read_at = Some(read),
                 Some(("write-error-at", write)) => faults.write_error_at = Some(write),
+                Some(("no-interrupt-after", count)) => faults.no_interrupt_after = Some(count),
                 _ => {
                     return Err(format!(
-                        "fault `{part}` is unknown; there are gone-after=READS, short-read-at=READ and \
-                         write-error-at=WRITE"
+                        "fault `{part}` is unknown; there are gone-after=READS, short-read-at=READ, \
+                         write-error-at=WRITE and no-interrupt-after=ACQUISITIONS"
                     ));
                 }
             }
@@ -71,6 +75,9 @@ pub struct EmulatedBoard {
     /// Number on the uplink, when paced.
     slot: Option<usize>,
     registers: Box<[u32; REGISTERS]>,
+    /// Memory blocks at which the channels start, as they were written. The registers show their
+    /// ends after an acquisition.
+    channel_blocks: [u32; CHANNELS],
     memory: DeviceMemory,
     /// Card memory below this byte holds samples; beyond it nothing was ever written.
     filled_bytes: u64,
@@ -89,8 +96,30 @@ pub struct EmulatedBoard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     acquisition: u64,
+    layout: Layout,
+}
+
+/// Places of the samples of an acquisition in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
     channel_samples: u64,
-    channels: u64,
+    /// Memory block at which each channel starts; none of a channel that is disabled.
+    first_blocks: [Option<u32>; CHANNELS],
+}
+
+impl Layout {
+    /// Channels that are sampled, by number and first sample.
+    fn channels(self) -> impl Iterator<Item = (usize, u64)> {
+        let first = |block: u32| u64::from(block) * regs::BLOCK_SAMPLES;
+        let channels = self.first_blocks.into_iter().enumerate();
+        channels.filter_map(move |(at, block)| Some((at, first(block?))))
+    }
+
+    /// Samples of memory up to the end of the last channel.
+    fn end(self) -> u64 {
+        let firsts = self.channels().map(|(_, first)| first);
+        firsts.max().map_or(0, |first| first + self.channel_samples)
+    }
 }
 
 impl Stamp {
@@ -100,12 +129,15 @@ impl Stamp {
         reason = "16 bits of the number per sample"
     )]
     fn sample(self, index: u64) -> Option<u16> {
-        if self.channel_samples < STAMP_SAMPLES {
+        if self.layout.channel_samples < STAMP_SAMPLES {
             return None;
         }
-        let (channel, within) = (index / self.channel_samples, index % self.channel_samples);
-        let covered = channel < self.channels && within < STAMP_SAMPLES;
-        covered.then(|| (self.acquisition >> (16 * within)) as u16)
+        let mut withins = self
+            .layout
+            .channels()
+            .filter_map(|(_, first)| index.checked_sub(first));
+        let within = withins.find(|within| *within < STAMP_SAMPLES)?;
+        Some((self.acquisition >> (16 * within)) as u16)
     }
 }
 
@@ -148,6 +180,7 @@ impl EmulatedBoard {
             crate_,
             slot: number,
             registers,
+            channel_blocks: [0; CHANNELS],
             memory,
             filled_bytes: 0,
             stamped: None,
@@ -175,9 +208,18 @@ impl EmulatedBoard {
         }
     }
 
-    fn enabled_channels(&self) -> u64 {
-        let disabled = self.register(regs::SAMPLE_CONTROL) & ((1 << regs::CHANNELS) - 1);
-        u64::from(regs::CHANNELS) - u64::from(disabled.count_ones())
+    fn layout(&self) -> Layout {
+        let disabled = self.register(regs::SAMPLE_CONTROL);
+        let mut first_blocks = self.channel_blocks.map(Some);
+        for (channel, first) in first_blocks.iter_mut().enumerate() {
+            if disabled >> channel & 1 != 0 {
+                *first = None;
+            }
+        }
+        Layout {
+            channel_samples: self.channel_samples(),
+            first_blocks,
+        }
     }
 
     fn channel_samples(&self) -> u64 {
@@ -231,36 +273,28 @@ impl EmulatedBoard {
 
     /// What the acquisition leaves behind: data, its number, and the channels' end addresses.
     fn finish_acquisition(&mut self) {
+        let layout = self.layout();
         let stamp = Stamp {
             acquisition: self.trigger.acquisitions,
-            channel_samples: self.channel_samples(),
-            channels: self.enabled_channels(),
+            layout,
         };
-        let bytes = stamp.channel_samples * stamp.channels * 2;
+        let bytes = layout.end() * 2;
         if self.stamped == Some(stamp) || stamp.acquisition == 0 || bytes > self.memory_bytes {
             return;
         }
-        if self
-            .stamped
-            .is_some_and(|old| old.channel_samples != stamp.channel_samples)
-        {
+        if self.stamped.is_some_and(|old| old.layout != layout) {
             self.filled_bytes = 0;
         }
         self.fill(bytes);
-        for channel in 0..stamp.channels {
-            let first = channel * stamp.channel_samples;
-            for within in 0..STAMP_SAMPLES.min(stamp.channel_samples) {
+        for (channel, first) in layout.channels() {
+            for within in 0..STAMP_SAMPLES.min(layout.channel_samples) {
                 let sample = stamp.sample(first + within).unwrap_or(0);
                 self.memory
                     .write(to_usize((first + within) * 2), &sample.to_le_bytes());
             }
-            let end_block = (first + stamp.channel_samples) / regs::BLOCK_SAMPLES;
-            if let Some(register) = self
-                .registers
-                .get_mut(to_usize(u64::from(regs::CHANNEL_ADDRESS) + channel))
-            {
-                *register = u32::try_from(end_block).unwrap_or(0);
-            }
+            let end_block = (first + layout.channel_samples) / regs::BLOCK_SAMPLES;
+            self.registers[regs::CHANNEL_ADDRESS as usize + channel] =
+                u32::try_from(end_block).unwrap_or(0);
         }
         self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_DAQ_DONE;
         self.stamped = Some(stamp);
@@ -433,6 +467,10 @@ impl Registers for EmulatedBoard {
                 self.registers[offset as usize] = (enabled | (value & 0xFFFF)) & !(value >> 16);
             }
             _ => {
+                let channel = offset.wrapping_sub(regs::CHANNEL_ADDRESS) as usize;
+                if let Some(first) = self.channel_blocks.get_mut(channel) {
+                    *first = value;
+                }
                 if let Some(register) = self.registers.get_mut(offset as usize) {
                     *register = value;
                 }
@@ -495,7 +533,8 @@ impl Board for EmulatedBoard {
     }
 
     fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
-        registers::write(self, card_offset, from)
+        let stop = self.stop.clone();
+        registers::write(self, card_offset, from, &stop)
     }
 
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
@@ -538,6 +577,11 @@ impl Board for EmulatedBoard {
 
     fn wait(&mut self, timeout: Duration) -> Result<bool, Fault> {
         self.check_there()?;
+        let after = self.faults.no_interrupt_after;
+        if after.is_some_and(|after| self.trigger.asked_for() > after) {
+            std::thread::sleep(timeout);
+            return Ok(false);
+        }
         Ok(self.irq.wait(timeout)?)
     }
 

@@ -41,6 +41,12 @@ fn the_register_file_identifies_the_board_and_protects_what_is_read_only() {
 fn an_acquisition_leaves_data_its_number_end_addresses_and_an_interrupt() {
     let mut board = board("l0");
     board.write_register(regs::SAMPLE_LENGTH, 1).unwrap(); // 32 samples per channel
+    for channel in 0..regs::CHANNELS {
+        let first_block = 2 * channel;
+        board
+            .write_register(regs::CHANNEL_ADDRESS + channel, first_block)
+            .unwrap();
+    }
     for acquisition in 1..=3_u16 {
         board
             .write_register(regs::ACQUISITION, regs::ACQUISITION_START)
@@ -67,6 +73,40 @@ fn an_acquisition_leaves_data_its_number_end_addresses_and_an_interrupt() {
         board.read_register(regs::IRQ_STATUS).unwrap() & regs::IRQ_DAQ_DONE,
         0
     );
+}
+
+/// Channels were packed whatever registers 0x120 to 0x129 said.
+#[test]
+fn channels_lie_where_their_address_registers_say_and_disabled_ones_nowhere() {
+    let mut board = board("l0");
+    board.write_register(regs::SAMPLE_LENGTH, 1).unwrap();
+    // Channel 1 at block 100, channel 2 at block 40; the others are disabled.
+    board.write_register(regs::CHANNEL_ADDRESS, 100).unwrap();
+    board.write_register(regs::CHANNEL_ADDRESS + 1, 40).unwrap();
+    board.write_register(regs::CHANNEL_ADDRESS + 2, 7).unwrap();
+    board.write_register(regs::SAMPLE_CONTROL, 0x3FC).unwrap();
+    for acquisition in 1..=2 {
+        board
+            .write_register(regs::ACQUISITION, regs::ACQUISITION_START)
+            .unwrap();
+        board.read_register(regs::ACQUISITION).unwrap();
+        let mut sample = |block: u64| {
+            let mut bytes = [0; 16];
+            board.read(block * 32, &mut bytes).unwrap();
+            u16::from_le_bytes([bytes[0], bytes[1]])
+        };
+        assert_eq!((sample(100), sample(40)), (acquisition, acquisition));
+        assert_eq!(
+            (sample(7), sample(0)),
+            (pattern_sample(7 * 16), pattern_sample(0))
+        );
+        let mut end = |channel| {
+            board
+                .read_register(regs::CHANNEL_ADDRESS + channel)
+                .unwrap()
+        };
+        assert_eq!((end(0), end(1), end(2)), (102, 42, 7));
+    }
 }
 
 #[test]
@@ -179,6 +219,14 @@ fn asked_for_faults_happen() {
     let mut short = board("l0:short-read-at=2");
     assert_eq!(short.read(0, &mut [0; 16]).unwrap(), 16);
     assert_eq!(short.read(0, &mut [0; 16]).unwrap(), 8);
+    let mut silent = board("l0:no-interrupt-after=1");
+    for comes in [true, false] {
+        silent
+            .write_register(regs::ACQUISITION, regs::ACQUISITION_START)
+            .unwrap();
+        assert_eq!(silent.wait(Duration::from_millis(1)).unwrap(), comes);
+        assert_eq!(silent.read_register(regs::ACQUISITION).unwrap() & 3, 0);
+    }
     assert!(
         Faults::parse("explode=1")
             .unwrap_err()

@@ -39,12 +39,14 @@ impl Trigger {
         }
     }
 
-    /// Changes the rate: the source starts anew at `now_ns`.
+    /// Changes the rate from `now_ns` on. Triggers still count from the epoch, so that boards of
+    /// one crate share them whenever each is set.
     pub(super) fn set_rate(&mut self, rate_hz: f64, now_ns: u64) {
         *self = Trigger {
             acquisitions: self.acquisitions,
-            ..Trigger::new(now_ns, rate_hz)
+            ..Trigger::new(self.epoch_ns, rate_hz)
         };
+        self.begin_account(now_ns);
     }
 
     #[allow(
@@ -132,6 +134,11 @@ impl Trigger {
         now_ns + acquisition_ns
     }
 
+    /// Acquisitions begun, and the one that is armed.
+    pub(super) fn asked_for(&self) -> u64 {
+        self.acquisitions + u64::from(self.armed)
+    }
+
     pub(super) fn reset(&mut self, now_ns: u64) {
         self.advance(now_ns);
         self.armed = false;
@@ -208,6 +215,17 @@ mod tests {
             "sampling until 35 ms, next trigger at 40 ms"
         );
         assert_eq!(trigger.account(45 * MS), account(4, 2, 0, 2));
+    }
+
+    /// The first triggers of two boards came up to 38 ms apart.
+    #[test]
+    fn boards_of_one_crate_share_the_trigger_whenever_its_rate_is_set() {
+        let (mut one, mut other) = (source(), source());
+        one.set_rate(50.0, 3 * MS);
+        other.set_rate(50.0, 47 * MS);
+        assert_eq!(one.arm(50 * MS, 0), 60 * MS);
+        assert_eq!(other.arm(50 * MS, 0), 60 * MS);
+        assert_eq!(other.account(50 * MS), account(0, 0, 0, 0));
     }
 
     #[test]
