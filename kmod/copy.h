@@ -97,14 +97,14 @@ struct dqm_channel {
 struct dqm_engine {
 	struct dqm_channel *channels;
 	unsigned int count;
-	struct daqmeter_policy policy;
+	struct daqmeter_policy policy;	/* its number goes on after NONE, too */
 	unsigned int turn;	/* shared: where the search for a channel begins */
 	atomic64_t quarantined;
 };
 
 void dqm_engine_prepare(void);
-int dqm_engine_start(struct dqm_engine *engine, const struct daqmeter_policy *policy,
-		     const char *provider);
+int dqm_engine_set(struct dqm_engine *engine, const struct daqmeter_policy *policy,
+		   const char *provider);
 void dqm_engine_stop(struct dqm_engine *engine);
 struct dqm_channel *dqm_engine_choose(struct dqm_engine *engine, u32 wanted);
 struct device *dqm_channel_device(const struct dqm_channel *channel);

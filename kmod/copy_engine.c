@@ -19,6 +19,8 @@
 #define GATED_PIECE 4096u
 #define GATED_BATCH 4
 #define DEFAULT_TIMEOUT_MS 10000
+/* Generations, so that one fits a pointer of 32 bits beside the channel's index. */
+#define GENERATIONS BIT(24)
 
 /*
  * Static, not per policy: a completion that comes when its channel has been
@@ -45,7 +47,7 @@ static void completed(void *param, const struct dmaengine_result *result)
 	bool idle = false;
 
 	spin_lock_irqsave(&channel->batch_lock, flags);
-	if (channel->generation != (u32)(tagged >> 8) || !channel->pending) {
+	if (channel->generation != tagged >> 8 || !channel->pending) {
 		atomic64_inc(&channel->late);
 	} else {
 		channel->failed |= result && result->result != DMA_TRANS_NOERROR;
@@ -62,6 +64,15 @@ static bool matches(struct dma_chan *chan, void *provider)
 
 	return !name || !*name || strstr(dma_chan_name(chan), name) ||
 		strstr(dev_driver_string(chan->device->dev), name);
+}
+
+static void count_from_zero(struct dqm_channel *channel)
+{
+	channel->copies = 0;
+	channel->bytes = 0;
+	channel->failures = 0;
+	channel->timeouts = 0;
+	atomic64_set(&channel->late, 0);
 }
 
 static void take(struct dqm_channel *channel, unsigned int index, struct dma_chan *chan)
@@ -81,11 +92,6 @@ static void take(struct dqm_channel *channel, unsigned int index, struct dma_cha
 	channel->software = !strcmp(dev_driver_string(device->dev), "softdma");
 	channel->stuck = false;
 	channel->pending = 0;
-	channel->copies = 0;
-	channel->bytes = 0;
-	channel->failures = 0;
-	channel->timeouts = 0;
-	atomic64_set(&channel->late, 0);
 	atomic_set(&channel->queued, 0);
 }
 
@@ -101,19 +107,13 @@ void dqm_engine_prepare(void)
 	}
 }
 
-int dqm_engine_start(struct dqm_engine *engine, const struct daqmeter_policy *policy,
-		     const char *provider)
+/* Takes the channels that are free, beside those that it has. */
+static void take_free(struct dqm_engine *engine, const char *provider)
 {
 	dma_cap_mask_t mask;
 
 	dma_cap_zero(mask);
 	dma_cap_set(DMA_MEMCPY, mask);
-	engine->channels = channels;
-	engine->policy = *policy;
-	engine->count = 0;
-	engine->turn = 0;
-	if (policy->policy == DAQMETER_POLICY_NONE)
-		return 0;
 	while (engine->count < DAQMETER_MAX_CHANNELS) {
 		struct dma_chan *chan = dma_request_channel(mask, matches, (void *)provider);
 
@@ -122,17 +122,6 @@ int dqm_engine_start(struct dqm_engine *engine, const struct daqmeter_policy *po
 		take(&channels[engine->count], engine->count, chan);
 		engine->count++;
 	}
-	if (!engine->count) {
-		engine->policy.policy = DAQMETER_POLICY_NONE;
-		return -ENODEV;
-	}
-	if (policy->policy == DAQMETER_POLICY_PRIORITY &&
-	    (!policy->high_channels || policy->high_channels >> (engine->count - 1) > 1)) {
-		dqm_engine_stop(engine);
-		return -EINVAL;
-	}
-	dqm_gate_start(engine);
-	return 0;
 }
 
 static void release_quarantine(struct dqm_engine *engine, struct dqm_channel *channel,
@@ -149,13 +138,12 @@ static void release_quarantine(struct dqm_engine *engine, struct dqm_channel *ch
 	channel->stuck = false;
 }
 
-void dqm_engine_stop(struct dqm_engine *engine)
+/* Gives channels back to their drivers, from this one on. */
+static void give_back(struct dqm_engine *engine, unsigned int from)
 {
 	unsigned int at;
 
-	if (engine->policy.policy == DAQMETER_POLICY_PRIORITY)
-		dqm_gate_stop(engine);
-	for (at = 0; at < engine->count; at++) {
+	for (at = from; at < engine->count; at++) {
 		struct dqm_channel *channel = &engine->channels[at];
 		struct device *dev = get_device(dqm_channel_device(channel));
 		struct dma_chan *chan = channel->chan;
@@ -167,8 +155,58 @@ void dqm_engine_stop(struct dqm_engine *engine)
 		channel->chan = NULL;
 		put_device(dev);
 	}
-	engine->count = 0;
+	engine->count = from;
+}
+
+/* Whether the channels at hand can do what the policy asks for. */
+static int possible(const struct dqm_engine *engine, const struct daqmeter_policy *policy)
+{
+	if (!engine->count)
+		return -ENODEV;
+	if (policy->policy == DAQMETER_POLICY_PRIORITY &&
+	    (!policy->high_channels || policy->high_channels >> (engine->count - 1) > 1))
+		return -EINVAL;
+	return 0;
+}
+
+/*
+ * The channels that the old policy held go on to the new one; when that is not
+ * possible, the old one stays in force as it was.
+ */
+int dqm_engine_set(struct dqm_engine *engine, const struct daqmeter_policy *policy,
+		   const char *provider)
+{
+	unsigned int at, held = engine->count;
+	u64 number = engine->policy.number + 1;
+	int error;
+
+	if (policy->policy == DAQMETER_POLICY_NONE) {
+		dqm_engine_stop(engine);
+		return 0;
+	}
+	engine->channels = channels;
+	take_free(engine, provider);
+	error = possible(engine, policy);
+	if (error) {
+		give_back(engine, held);
+		return error;
+	}
+	dqm_gate_stop(engine);
+	engine->policy = *policy;
+	engine->policy.number = number;
+	engine->turn = 0;
+	for (at = 0; at < engine->count; at++)
+		count_from_zero(&channels[at]);
+	dqm_gate_start(engine);
+	return 0;
+}
+
+void dqm_engine_stop(struct dqm_engine *engine)
+{
+	dqm_gate_stop(engine);
+	give_back(engine, 0);
 	engine->policy.policy = DAQMETER_POLICY_NONE;
+	engine->policy.number++;
 }
 
 /* Exclusive: channel k for CPU k. Shared: the one with the shortest queue. */
@@ -197,7 +235,7 @@ static void new_batch(struct dqm_channel *channel)
 	unsigned long flags;
 
 	spin_lock_irqsave(&channel->batch_lock, flags);
-	channel->generation++;
+	channel->generation = (channel->generation + 1) % GENERATIONS;
 	channel->pending = 0;
 	channel->failed = false;
 	spin_unlock_irqrestore(&channel->batch_lock, flags);

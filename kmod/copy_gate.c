@@ -5,8 +5,8 @@
  *
  * Gating is done here, in the client, because today's memory-copy drivers do
  * not pause; where one does (dma_get_slave_caps), its low channels are paused
- * as well. What the gate really did is accounted, since a timer on a busy
- * machine keeps no promise.
+ * as well, a moment later. What the gate really did is accounted, since a timer
+ * on a busy machine keeps no promise.
  */
 #include <linux/hrtimer.h>
 #include <linux/irq_work.h>
@@ -14,6 +14,7 @@
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
 #include <linux/seqlock.h>
+#include <linux/workqueue.h>
 
 #include "compat.h"
 #include "copy.h"
@@ -25,6 +26,11 @@ static struct {
 	 * be woken under PREEMPT_RT; irq_work is run where that is allowed.
 	 */
 	struct irq_work wake;
+	/*
+	 * Drivers pause under locks that they do not take in hard interrupts
+	 * (spin_lock_bh), so that channels are paused by a thread.
+	 */
+	struct work_struct pause;
 	wait_queue_head_t opened;
 	struct dqm_engine *engine;
 	bool high_only;
@@ -35,8 +41,13 @@ static struct {
 	seqcount_t sequence;	/* of the accounts; the timer is the one writer */
 } gate;
 
-/* Pausing is done by the irq_work, too: drivers may take sleeping locks on RT. */
 static void wake(struct irq_work *work)
+{
+	if (!READ_ONCE(gate.high_only))
+		wake_up_all(&gate.opened);
+}
+
+static void pause(struct work_struct *work)
 {
 	struct dqm_engine *engine = gate.engine;
 	unsigned int at;
@@ -51,8 +62,6 @@ static void wake(struct irq_work *work)
 		else
 			dmaengine_resume(channel->chan);
 	}
-	if (!READ_ONCE(gate.high_only))
-		wake_up_all(&gate.opened);
 }
 
 static enum hrtimer_restart toggle(struct hrtimer *timer)
@@ -72,6 +81,7 @@ static enum hrtimer_restart toggle(struct hrtimer *timer)
 	write_seqcount_end(&gate.sequence);
 	WRITE_ONCE(gate.high_only, !gate.high_only);
 	irq_work_queue(&gate.wake);
+	queue_work(system_highpri_wq, &gate.pause);
 	hrtimer_forward_now(timer, ns_to_ktime(gate.high_only ? policy->quantum_ns :
 					       policy->window_ns - policy->quantum_ns));
 	return HRTIMER_RESTART;
@@ -85,6 +95,7 @@ void dqm_gate_start(struct dqm_engine *engine)
 	seqcount_init(&gate.sequence);
 	init_waitqueue_head(&gate.opened);
 	init_irq_work(&gate.wake, wake);
+	INIT_WORK(&gate.pause, pause);
 	gate.engine = engine;
 	gate.high_only = true;
 	gate.changed = ktime_get();
@@ -98,7 +109,9 @@ void dqm_gate_stop(struct dqm_engine *engine)
 		return;
 	hrtimer_cancel(&gate.timer);
 	irq_work_sync(&gate.wake);
+	cancel_work_sync(&gate.pause);
 	WRITE_ONCE(gate.high_only, false);
+	pause(&gate.pause);
 	wake(&gate.wake);
 	gate.engine = NULL;
 }

@@ -34,11 +34,11 @@ MODULE_PARM_DESC(provider, "take only channels whose name or driver contains thi
 
 static struct dqm_region region;
 static struct dqm_engine engine;
-/* Read: a copy is under way. Written: the policy is changed; never waits. */
+/* Read: a DMA copy is under way. Written: the policy is changed; never waits. */
 static DECLARE_RWSEM(policy_lock);
+/* The open file whose policy is in force, or NULL; under policy_lock. */
+static struct file *owner;
 static atomic_t in_flight;
-/* Open files. */
-static atomic_t users;
 
 static void engine_name(char *into, const char *name)
 {
@@ -110,7 +110,8 @@ static bool window_is_possible(const struct daqmeter_policy *policy)
 	       policy->window_ns - policy->quantum_ns >= MIN_PHASE_NS;
 }
 
-static long set_policy(const void __user *argument)
+/* Only the owner's program changes a policy: another's would be measured under a wrong name. */
+static long set_policy(struct file *file, struct daqmeter_policy __user *argument)
 {
 	struct daqmeter_policy policy;
 	long error;
@@ -123,10 +124,15 @@ static long set_policy(const void __user *argument)
 		return -EINVAL;
 	if (!down_write_trylock(&policy_lock))
 		return -EBUSY;
-	dqm_engine_stop(&engine);
-	error = dqm_engine_start(&engine, &policy, provider);
+	error = owner && owner != file ? -EBUSY : dqm_engine_set(&engine, &policy, provider);
+	if (!error) {
+		WRITE_ONCE(owner, policy.policy == DAQMETER_POLICY_NONE ? NULL : file);
+		policy.number = engine.policy.number;
+	}
 	up_write(&policy_lock);
-	return error;
+	if (error)
+		return error;
+	return put_user(policy.number, &argument->number) ? -EFAULT : 0;
 }
 
 /* Hardened usercopy refuses what spans two allocations, also when they are neighbours. */
@@ -312,6 +318,19 @@ static int copy_by_dma(struct daqmeter_copy *request)
 	return error;
 }
 
+/* The channels are the owner's. */
+static int copy_as_owner(const struct file *file, struct daqmeter_copy *request)
+{
+	int error = down_read_killable(&policy_lock);
+
+	if (error)
+		return error;
+	request->policy_number = engine.policy.number;
+	error = owner && owner != file ? -EBUSY : copy_by_dma(request);
+	up_read(&policy_lock);
+	return error;
+}
+
 static int check(const struct daqmeter_copy *request)
 {
 	u64 region_bytes = (u64)region.count << PAGE_SHIFT;
@@ -330,7 +349,7 @@ static int check(const struct daqmeter_copy *request)
 	return 0;
 }
 
-static long do_copy(void __user *argument)
+static long do_copy(const struct file *file, void __user *argument)
 {
 	struct daqmeter_copy request;
 	int error;
@@ -348,13 +367,11 @@ static long do_copy(void __user *argument)
 	request.map_ns = 0;
 	request.unmap_ns = 0;
 	request.unpin_ns = 0;
-	error = down_read_killable(&policy_lock);
-	if (error)
-		return error;
+	request.policy_number = 0;
 	atomic_inc(&in_flight);
-	error = request.by == DAQMETER_BY_CPU ? copy_by_cpu(&request) : copy_by_dma(&request);
+	error = request.by == DAQMETER_BY_CPU ? copy_by_cpu(&request) :
+						copy_as_owner(file, &request);
 	atomic_dec(&in_flight);
-	up_read(&policy_lock);
 	if (error)
 		return error;
 	return copy_to_user(argument, &request, sizeof(request)) ? -EFAULT : 0;
@@ -368,35 +385,29 @@ static long copy_ioctl(struct file *file, unsigned int command, unsigned long ar
 	case DAQMETER_IOC_CHANNEL:
 		return give_channel((void __user *)argument);
 	case DAQMETER_IOC_POLICY:
-		return set_policy((void __user *)argument);
+		return set_policy(file, (void __user *)argument);
 	case DAQMETER_IOC_COPY:
-		return do_copy((void __user *)argument);
+		return do_copy(file, (void __user *)argument);
 	default:
 		return -ENOTTY;
 	}
 }
 
-static int copy_open(struct inode *inode, struct file *file)
-{
-	atomic_inc(&users);
-	return 0;
-}
-
-/* With the last program the policy goes: no timer ticks and no channel is held for nobody. */
+/* With its file the policy goes: no timer ticks and no channel is held for nobody. */
 static int copy_release(struct inode *inode, struct file *file)
 {
-	if (atomic_dec_and_test(&users)) {
-		down_write(&policy_lock);
-		if (!atomic_read(&users))
-			dqm_engine_stop(&engine);
-		up_write(&policy_lock);
-	}
+	/* It is not read and written at once: a file becomes owner while it is open. */
+	if (READ_ONCE(owner) != file)
+		return 0;
+	down_write(&policy_lock);
+	dqm_engine_stop(&engine);
+	WRITE_ONCE(owner, NULL);
+	up_write(&policy_lock);
 	return 0;
 }
 
 static const struct file_operations copy_operations = {
 	.owner = THIS_MODULE,
-	.open = copy_open,
 	.release = copy_release,
 	.unlocked_ioctl = copy_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,

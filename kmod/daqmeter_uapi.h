@@ -13,7 +13,7 @@
 #include <linux/types.h>
 
 /* Raised whenever a structure or the meaning of a field changes. */
-#define DAQMETER_ABI 1
+#define DAQMETER_ABI 2
 
 #define DAQMETER_NAME_BYTES 32
 #define DAQMETER_MAX_CHANNELS 64
@@ -38,7 +38,12 @@ enum daqmeter_completion {
 	DAQMETER_INTERRUPT = 1,
 };
 
-/* Who gets which channel. NONE holds no channel. */
+/*
+ * Who gets which channel. NONE holds no channel.
+ *
+ * A policy belongs to the open file that set it, until that file sets NONE or
+ * is closed. Meanwhile other files get EBUSY for a policy and for DMA copies.
+ */
 enum daqmeter_policy_kind {
 	DAQMETER_POLICY_NONE = 0,
 	DAQMETER_POLICY_EXCLUSIVE = 1,
@@ -97,6 +102,7 @@ struct daqmeter_policy {
 	__u64 high_channels;
 	__u64 quantum_ns;
 	__u64 window_ns;
+	__u64 number;		/* out: another one for each policy that was set */
 };
 
 struct daqmeter_copy {
@@ -124,12 +130,13 @@ struct daqmeter_copy {
 	__u64 map_ns;
 	__u64 unmap_ns;
 	__u64 unpin_ns;
+	__u64 policy_number;	/* of a DMA copy: daqmeter_policy.number in force */
 };
 
 #define DAQMETER_IOC_MAGIC 0xDA
 #define DAQMETER_IOC_INFO _IOWR(DAQMETER_IOC_MAGIC, 0x60, struct daqmeter_info)
 #define DAQMETER_IOC_CHANNEL _IOWR(DAQMETER_IOC_MAGIC, 0x61, struct daqmeter_channel)
-#define DAQMETER_IOC_POLICY _IOW(DAQMETER_IOC_MAGIC, 0x62, struct daqmeter_policy)
+#define DAQMETER_IOC_POLICY _IOWR(DAQMETER_IOC_MAGIC, 0x62, struct daqmeter_policy)
 #define DAQMETER_IOC_COPY _IOWR(DAQMETER_IOC_MAGIC, 0x63, struct daqmeter_copy)
 
 /* The tracer. */
@@ -166,7 +173,11 @@ struct daqmeter_trace_info {
 	__u32 reserved;
 	__u64 recorded[DAQMETER_OPERATIONS];
 	__u64 dropped[DAQMETER_OPERATIONS];
-	__u64 missed;		/* calls that found no free probe instance */
+	/*
+	 * Upper limit of calls that the probes did not see: no free instance,
+	 * or another probe was at work on the CPU.
+	 */
+	__u64 missed;
 };
 
 #define DAQMETER_IOC_TRACE_INFO _IOWR(DAQMETER_IOC_MAGIC, 0x68, struct daqmeter_trace_info)

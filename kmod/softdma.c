@@ -398,6 +398,8 @@ static int soft_probe(struct platform_device *platform)
 	memset(device, 0, sizeof(*device));
 	INIT_LIST_HEAD(&device->channels);
 	dma_cap_set(DMA_MEMCPY, device->cap_mask);
+	/* Never for the kernel's own copies (async_tx): faults are meant for tests. */
+	dma_cap_set(DMA_PRIVATE, device->cap_mask);
 	if (unordered)
 		dma_cap_set(DMA_COMPLETION_NO_ORDER, device->cap_mask);
 	/* dma_async_device_register reads dev->driver, so this must be probe(). */
@@ -433,7 +435,8 @@ static DQM_REMOVE(soft_remove, struct platform_device *platform)
 }
 
 static struct platform_driver soft_driver = {
-	.driver = { .name = "softdma" },
+	/* Unbound by hand, it would take its channels from under a client that holds them. */
+	.driver = { .name = "softdma", .suppress_bind_attrs = true },
 	.probe = soft_probe,
 	.remove = soft_remove,
 };

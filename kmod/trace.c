@@ -12,6 +12,7 @@
  *
  * Rings are per CPU and operation, stop when full, and count what they drop.
  */
+#include <linux/cpuhotplug.h>
 #include <linux/kallsyms.h>
 #include <linux/kprobes.h>
 #include <linux/ktime.h>
@@ -233,21 +234,22 @@ static void free_rings(void)
 	}
 }
 
-static int make_rings(void)
+/*
+ * Before a CPU comes online: many are possible that never do. The rings of one
+ * that goes offline are kept with their records.
+ */
+static int make_rings(unsigned int cpu)
 {
 	size_t bytes = array_size(ring_records, sizeof(struct daqmeter_trace_record));
-	unsigned int cpu, at;
+	unsigned int at;
 
-	for_each_possible_cpu(cpu) {
-		for (at = 0; at < DAQMETER_OPERATIONS; at++) {
-			struct ring *ring = &per_cpu(rings, cpu)[at];
+	for (at = 0; at < DAQMETER_OPERATIONS; at++) {
+		struct ring *ring = &per_cpu(rings, cpu)[at];
 
+		if (!ring->records)
 			ring->records = vzalloc_node(bytes, cpu_to_node(cpu));
-			if (!ring->records) {
-				free_rings();
-				return -ENOMEM;
-			}
-		}
+		if (!ring->records)
+			return -ENOMEM;
 	}
 	return 0;
 }
@@ -291,7 +293,7 @@ static void count_missed(void)
 
 	missed = 0;
 	for (at = 0; at < ARRAY_SIZE(probes); at++)
-		missed += probes[at].at.nmissed;
+		missed += probes[at].at.nmissed + probes[at].at.kp.nmissed;
 }
 
 /* Unregistering waits until no handler runs any more. */
@@ -450,27 +452,38 @@ static struct miscdevice trace_device = {
 	.mode = 0600,
 };
 
+static int hotplug_state;
+
 static int __init tracer_init(void)
 {
 	int error;
 
 	if (ring_records < 16 || ring_records > 1U << 22)
 		return -EINVAL;
-	error = make_rings();
-	if (error)
-		return error;
+	hotplug_state = cpuhp_setup_state(CPUHP_BP_PREPARE_DYN, "daqmeter:trace", make_rings,
+					  NULL);
+	if (hotplug_state < 0) {
+		error = hotplug_state;
+		goto free;
+	}
 	error = misc_register(&trace_device);
 	if (error)
-		free_rings();
-	else
-		pr_info("daqmeter_trace: %u CPUs, %u records a ring, ABI %d\n",
-			num_online_cpus(), ring_records, DAQMETER_ABI);
+		goto remove_state;
+	pr_info("daqmeter_trace: %u CPUs, %u records a ring, ABI %d\n",
+		num_online_cpus(), ring_records, DAQMETER_ABI);
+	return 0;
+
+remove_state:
+	cpuhp_remove_state_nocalls(hotplug_state);
+free:
+	free_rings();
 	return error;
 }
 
 static void __exit tracer_exit(void)
 {
 	misc_deregister(&trace_device);
+	cpuhp_remove_state_nocalls(hotplug_state);
 	free_rings();
 }
 

@@ -13,6 +13,7 @@ use daqmeter_sys::perf::{CounterSource, EVENTS, Kernel, OpenCounter};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::engine::CopyEngine;
 use crate::neighbour::{Neighbour, Running};
 use crate::request::{Context, Direction, MAX_BLOCK_BYTES, Path, Request};
 use crate::victims::{TESTS, Victim};
@@ -91,7 +92,13 @@ impl PollutionRequest {
         }
     }
 
+    /// Whether the neighbour's copies are those of an engine in software.
     fn is_emulated(&self) -> bool {
+        self.neighbour == Neighbour::Dma && CopyEngine.is_emulated(&self.copies())
+    }
+
+    /// Whether an engine is a thread of this program.
+    fn has_engine_thread(&self) -> bool {
         self.neighbour == Neighbour::Dma && self.path == Path::EngineThread
     }
 }
@@ -207,7 +214,7 @@ impl PollutionSession {
     /// An emulated engine is a thread more.
     fn crowded(&self) -> Option<String> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        (self.request.is_emulated() && cpus < 3).then(|| {
+        (self.request.has_engine_thread() && cpus < 3).then(|| {
             format!(
                 "an emulated engine needs a CPU of its own beside the program's and the neighbour's; here are {cpus}"
             )

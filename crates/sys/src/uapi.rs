@@ -11,7 +11,7 @@ use crate::SysError;
 use crate::memory::Buffer;
 
 /// The version that both sides must have.
-pub const ABI: u32 = 1;
+pub const ABI: u32 = 2;
 /// The copy service.
 pub const COPY_DEVICE: &str = "/dev/daqmeter-copy";
 /// The tracer.
@@ -113,6 +113,8 @@ mirrored! {
         quantum_ns: u64,
         /// The window.
         window_ns: u64,
+        /// Out: another number for each policy that was set.
+        number: u64,
     }
     /// One copy.
     Copy = "daqmeter_copy" {
@@ -154,6 +156,8 @@ mirrored! {
         unmap_ns: u64,
         /// Out: unpinning.
         unpin_ns: u64,
+        /// Out: [`Policy::number`] in force; 0 for the CPU.
+        policy_number: u64,
     }
     /// One traced call.
     TraceRecord = "daqmeter_trace_record" {
@@ -198,7 +202,7 @@ mirrored! {
         recorded: [u64; 4],
         /// Events that found a full ring, by operation.
         dropped: [u64; 4],
-        /// Calls that found no free probe instance.
+        /// Upper limit of calls that the probes did not see: no free instance, or another probe at work.
         missed: u64,
     }
 }
@@ -213,10 +217,9 @@ const fn request(direction: u32, number: u32, bytes: usize) -> u32 {
 }
 
 const READ_WRITE: u32 = 3;
-const WRITE: u32 = 1;
 const INFO: u32 = request(READ_WRITE, 0x60, size_of::<Info>());
 const CHANNEL: u32 = request(READ_WRITE, 0x61, size_of::<Channel>());
-const POLICY: u32 = request(WRITE, 0x62, size_of::<Policy>());
+const POLICY: u32 = request(READ_WRITE, 0x62, size_of::<Policy>());
 const COPY: u32 = request(READ_WRITE, 0x63, size_of::<Copy>());
 const TRACE_INFO: u32 = request(READ_WRITE, 0x68, size_of::<TraceInfo>());
 const TRACE_START: u32 = request(0, 0x69, 0);
@@ -328,18 +331,21 @@ impl CopyDevice {
         Ok(channel)
     }
 
-    /// Changes the policy.
+    /// Changes the policy, which is this open file's from then on; returns its number.
     ///
     /// # Errors
-    /// EBUSY while copies are under way, ENODEV without a memory-to-memory channel, EINVAL for times or channels that cannot be.
-    pub fn set_policy(&self, mut policy: Policy) -> Result<(), SysError> {
-        ioctl(&self.0, POLICY, &raw mut policy, "set the channel policy")
+    /// EBUSY while copies are under way or another file has a policy, ENODEV without a memory-to-memory channel, EINVAL for
+    /// times or channels that cannot be. The policy before stays in force then.
+    pub fn set_policy(&self, mut policy: Policy) -> Result<u64, SysError> {
+        ioctl(&self.0, POLICY, &raw mut policy, "set the channel policy")?;
+        Ok(policy.number)
     }
 
     /// Does one copy at `offset` of the buffer; fills the outputs of the request.
     ///
     /// # Errors
-    /// ETIMEDOUT, EIO and what else an engine does wrong; EFAULT, ERANGE for ranges that cannot be.
+    /// ETIMEDOUT, EIO and what else an engine does wrong; EFAULT, ERANGE for ranges that cannot be; EBUSY for a DMA copy while
+    /// another file has a policy.
     ///
     /// # Panics
     /// When the range leaves the buffer.
@@ -504,7 +510,7 @@ mod tests {
         }
         assert_eq!(ends.len(), 6);
         assert_eq!(size_of::<TraceRecord>(), 72);
-        assert_eq!(size_of::<Copy>(), 112);
+        assert_eq!(size_of::<Copy>(), 120);
     }
 
     #[test]

@@ -222,6 +222,9 @@ impl Bench {
         };
         let mut files = programs::files(profile)?;
         files.extend(modules::files(&modules::built(&kernel)?)?);
+        // The kernel's own client of public channels.
+        let client = kernel.module("async_tx")?;
+        files.extend(client.map(|bytes| GuestFile::data("async_tx.ko", bytes)));
         boot::judge(&boot.run(files)?, self.cases)
     }
 }

@@ -193,7 +193,8 @@ pub(crate) fn build(kernel: &Kernel, source: &Source) -> Result<()> {
     if native {
         // The same modules with faults that must be noticed: of another version, and without the test that a helper was called by an
         // outer function.
-        let abi = ("#define DAQMETER_ABI 1", "#define DAQMETER_ABI 2");
+        let [own, other] = [0, 1].map(|more| format!("#define DAQMETER_ABI {}", uapi::ABI + more));
+        let abi = (own.as_str(), other.as_str());
         let outer = "(address >= outer[0].start && address < outer[0].end) ||";
         for (name, (right, wrong)) in [("other-abi", abi), ("twice", (outer, ""))] {
             build_copy(kernel, &ours, name, "", |text| text.replace(right, wrong))?;

@@ -16,7 +16,7 @@ mod zero;
 use daqmeter_harness::{Availability, Fault};
 use daqmeter_kernels::copy::CopyKernel;
 
-use crate::request::{Context, Direction, Path, Request};
+use crate::request::{Context, Path, Request};
 
 pub use device::{EngineFound, engines_found};
 pub(crate) use module::{provider, waiver as module_waiver};
@@ -72,13 +72,9 @@ impl Path {
 
     /// The module's channels where it has any, or the emulated engine.
     pub fn of_engine() -> Path {
-        let request = Request {
-            context: Context::Shared,
-            ..Request::new(Path::Module, Direction::To, 64)
-        };
-        match Path::Module.open(&request) {
-            Ok(_) => Path::Module,
-            Err(_) => Path::EngineThread,
+        match module::has_channels() {
+            true => Path::Module,
+            false => Path::EngineThread,
         }
     }
 

@@ -2,7 +2,7 @@
 //! the clock around the copy alone; pinning and mapping are counters of their own.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use daqmeter_harness::{Availability, DeviceTime, Fault};
 use daqmeter_record::Counter;
@@ -14,44 +14,93 @@ use daqmeter_sys::uapi::{
 use super::mover::Mover;
 use crate::request::{Completion, Context, Direction, Request};
 
-/// The device with a policy in force; the channels go back to the kernel with it.
+/// The device with a policy in force, which is this open file's: the channels go back to the kernel with it.
 struct Service {
     device: CopyDevice,
-    context: Context,
+    policy: Policy,
+    /// Of the policy; 0 without channels.
+    number: u64,
 }
 
+/// The service in use, for sessions of one process that measure under one policy in turn.
+static IN_USE: Mutex<Weak<Service>> = Mutex::new(Weak::new());
+
 impl Service {
-    fn start(request: &Request) -> Result<Service, Fault> {
-        let device = CopyDevice::open(Path::new(COPY_DEVICE)).map_err(|error| explained(&error))?;
-        let policy = Policy {
-            policy: policy_number(request.context),
-            high_channels: request.high_channels,
-            quantum_ns: request.quantum_ns,
-            window_ns: request.window_ns,
-            ..Policy::default()
-        };
-        if request.context != Context::Cpu {
-            device
-                .set_policy(policy)
-                .map_err(|error| explained(&error))?;
+    /// The service of a request: that which is in use, if its policy is the same.
+    fn start(request: &Request) -> Result<Arc<Service>, Fault> {
+        let policy = policy_of(request);
+        let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(service) = in_use.upgrade().filter(|service| service.policy == policy) {
+            return Ok(service);
         }
-        Ok(Service {
+        let device = CopyDevice::open(Path::new(COPY_DEVICE)).map_err(|error| explained(&error))?;
+        let number = match request.context {
+            Context::Cpu => 0,
+            _ => device
+                .set_policy(policy)
+                .map_err(|error| explained(&error))?,
+        };
+        let service = Arc::new(Service {
             device,
-            context: request.context,
-        })
+            policy,
+            number,
+        });
+        if request.context != Context::Cpu {
+            *in_use = Arc::downgrade(&service);
+        }
+        Ok(service)
     }
 
     fn info(&self) -> Result<Info, Fault> {
         Ok(self.device.info()?)
     }
+
+    fn gate(&self) -> Option<Gate> {
+        let info = self.info().ok()?;
+        Some(Gate {
+            high_ns: info.gate_high_ns,
+            low_ns: info.gate_low_ns,
+            windows: info.gate_windows,
+        })
+    }
 }
 
-impl Drop for Service {
-    fn drop(&mut self) {
-        if self.context != Context::Cpu {
-            // Another program may be copying; then it is that one's policy.
-            let _ = self.device.set_policy(Policy::default());
-        }
+fn policy_of(request: &Request) -> Policy {
+    let policy = Policy {
+        policy: policy_number(request.context),
+        ..Policy::default()
+    };
+    if request.context != Context::Priority {
+        return policy;
+    }
+    Policy {
+        high_channels: request.high_channels,
+        quantum_ns: request.quantum_ns,
+        window_ns: request.window_ns,
+        ..policy
+    }
+}
+
+/// What the gate of the priority policy did since the policy was set.
+#[derive(Clone, Copy)]
+struct Gate {
+    high_ns: u64,
+    low_ns: u64,
+    windows: u64,
+}
+
+impl Gate {
+    /// What it did since then; none where it began again meanwhile.
+    fn counters_since(self, before: Gate) -> Option<[Counter; 3]> {
+        let ns = |name: &str, value: u64| Counter {
+            unit: "ns".into(),
+            ..Counter::count(name, value)
+        };
+        Some([
+            ns("gate-high", self.high_ns.checked_sub(before.high_ns)?),
+            ns("gate-low", self.low_ns.checked_sub(before.low_ns)?),
+            Counter::count("gate-windows", self.windows.checked_sub(before.windows)?),
+        ])
     }
 }
 
@@ -60,9 +109,9 @@ fn explained(error: &daqmeter_sys::SysError) -> Fault {
     let remedy = match error.errno() {
         Some(2) => "; load the module (see kmod/README.md), or choose another --path",
         Some(13 | 1) => "; the device is root's: run as root",
-        Some(16) => "; another program is copying: wait until it is done",
+        Some(16) => "; another program holds the DMA channels: wait until it is done",
         Some(19) => {
-            "; no driver offers a DMA_MEMCPY channel: load ioatdma, idxd or kmod/softdma.ko"
+            "; no driver offers a DMA_MEMCPY channel that the kernel does not use: load ioatdma, idxd or kmod/softdma.ko"
         }
         Some(22) => {
             "; the window must hold the quantum and 5 us more, at most 1 s, and high channels must exist"
@@ -105,6 +154,16 @@ pub(crate) fn provider(request: &Request) -> Option<(String, u32, bool)> {
     ))
 }
 
+/// Whether there are DMA channels, in use by another program or not.
+pub(super) fn has_channels() -> bool {
+    let shared = Policy {
+        policy: policy_number(Context::Shared),
+        ..Policy::default()
+    };
+    let set = CopyDevice::open(Path::new(COPY_DEVICE)).and_then(|device| device.set_policy(shared));
+    set.map_or_else(|error| error.errno() == Some(16), |_| true)
+}
+
 struct ModuleMover {
     lane: usize,
     service: Arc<Service>,
@@ -113,7 +172,7 @@ struct ModuleMover {
     bytes: usize,
     last: DeviceTime,
     spent: Spent,
-    gate: (u64, u64, u64),
+    gate: Option<Gate>,
 }
 
 #[derive(Default)]
@@ -126,7 +185,7 @@ struct Spent {
 }
 
 pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    let service = Arc::new(Service::start(request)?);
+    let service = Service::start(request)?;
     let info = service.info()?;
     let stride = request.block_bytes.next_multiple_of(4096) as u64;
     if stride * request.lanes as u64 > info.region_bytes {
@@ -159,7 +218,7 @@ pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
             bytes: request.block_bytes,
             last: DeviceTime::default(),
             spent: Spent::default(),
-            gate: (0, 0, 0),
+            gate: None,
         })
     };
     Ok((0..request.lanes).map(lane).collect())
@@ -235,6 +294,7 @@ impl Mover for ModuleMover {
             .copy(&mut self.copy, user, 0)
             .map_err(|error| explained(&error))?;
         let copy = &self.copy;
+        same_policy(self.service.number, copy)?;
         self.last = DeviceTime {
             before_ns: copy.before_ns,
             after_ns: copy.after_ns,
@@ -281,7 +341,7 @@ impl Mover for ModuleMover {
 
     fn begin(&mut self) {
         self.spent = Spent::default();
-        self.gate = self.service.info().map_or((0, 0, 0), |info| gate_of(&info));
+        self.gate = self.service.gate();
     }
 
     fn counters(&mut self) -> Vec<Counter> {
@@ -296,12 +356,12 @@ impl Mover for ModuleMover {
             counters.push(ns("unmap", self.spent.unmap_ns));
             counters.push(ns("unpin", self.spent.unpin_ns));
         }
-        let info = self.service.info().unwrap_or_default();
-        if self.service.context == Context::Priority && self.lane == 0 {
-            let (high, low, windows) = gate_of(&info);
-            counters.push(ns("gate-high", high - self.gate.0));
-            counters.push(ns("gate-low", low - self.gate.1));
-            counters.push(Counter::count("gate-windows", windows - self.gate.2));
+        let is_gated = self.service.policy.policy == policy_number(Context::Priority);
+        if is_gated
+            && self.lane == 0
+            && let (Some(before), Some(now)) = (self.gate, self.service.gate())
+        {
+            counters.extend(now.counters_since(before).into_iter().flatten());
         }
         counters
     }
@@ -311,6 +371,57 @@ impl Mover for ModuleMover {
     }
 }
 
-fn gate_of(info: &Info) -> (u64, u64, u64) {
-    (info.gate_high_ns, info.gate_low_ns, info.gate_windows)
+/// Refuses a copy by another policy than that of the record.
+fn same_policy(number: u64, copy: &Copy) -> Result<(), Fault> {
+    if copy.by == 0 || copy.policy_number == number {
+        return Ok(());
+    }
+    Err(Fault::new(format!(
+        "the channel policy changed during the run: copy under policy {}, measured is policy {number}; measure again",
+        copy.policy_number
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_under_another_policy_is_refused() {
+        let copy = |by, policy_number| Copy {
+            by,
+            policy_number,
+            ..Copy::default()
+        };
+        assert!(same_policy(7, &copy(1, 7)).is_ok());
+        assert!(
+            same_policy(7, &copy(0, 0)).is_ok(),
+            "the CPU has no channels"
+        );
+        let fault = same_policy(7, &copy(1, 9)).unwrap_err().0;
+        assert!(fault.contains("policy 9, measured is policy 7"), "{fault}");
+    }
+
+    #[test]
+    fn a_gate_that_began_again_has_no_counters_and_panics_nowhere() {
+        let gate = |high_ns, low_ns, windows| Gate {
+            high_ns,
+            low_ns,
+            windows,
+        };
+        let counters = gate(60, 90, 3).counters_since(gate(20, 30, 1)).unwrap();
+        assert_eq!(counters.map(|counter| counter.value), [40.0, 60.0, 2.0]);
+        assert!(gate(5, 90, 3).counters_since(gate(20, 30, 1)).is_none());
+    }
+
+    #[test]
+    fn a_policy_has_a_window_only_where_it_means_something() {
+        let mut request = Request::new(crate::Path::Module, Direction::To, 64);
+        request.context = Context::Shared;
+        let shared = policy_of(&request);
+        request.quantum_ns = 5000;
+        assert_eq!(policy_of(&request), shared);
+        request.context = Context::Priority;
+        assert_eq!(policy_of(&request).quantum_ns, 5000);
+    }
 }

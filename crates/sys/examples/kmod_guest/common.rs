@@ -92,7 +92,7 @@ pub(crate) fn vmstat(name: &str) -> u64 {
 }
 
 /// The error of a call that must fail.
-pub(crate) fn errno(done: Result<(), SysError>) -> Option<i32> {
+pub(crate) fn errno<T>(done: Result<T, SysError>) -> Option<i32> {
     done.err().and_then(|error| error.errno())
 }
 

@@ -3,14 +3,13 @@
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uapi::{COPY_DEVICE, Copy, CopyDevice};
 
-use crate::common::{Verdict, device, dma, errno, expect, nothing_pinned, set, vmstat};
+use crate::common::{Verdict, device, dma, errno, expect, nothing_pinned, set, set_policy, vmstat};
 
 fn again(part: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -18,14 +17,21 @@ fn again(part: &str) -> Command {
     command
 }
 
-/// A program of another user that inherited the device; the script has set the limit of locked memory to 64 KiB.
-pub(crate) fn locked_memory() -> Verdict {
-    let device = device(1);
+/// The device with a policy, and its open file once more, for a program to inherit.
+fn lent() -> (fs::File, CopyDevice) {
     let file = fs::File::options()
         .read(true)
         .write(true)
         .open(COPY_DEVICE)
         .unwrap();
+    let device = CopyDevice::inherited(file.try_clone().unwrap()).unwrap();
+    set_policy(&device, 1, 30_000);
+    (file, device)
+}
+
+/// A program of another user that inherited the device; the script has set the limit of locked memory to 64 KiB.
+pub(crate) fn locked_memory() -> Verdict {
+    let (file, device) = lent();
     let output = again("inherited")
         .uid(65_534)
         .gid(65_534)
@@ -45,10 +51,15 @@ pub(crate) fn locked_memory() -> Verdict {
     Ok("what is beyond the limit is refused, and nothing stays accounted".to_owned())
 }
 
+/// The device that is the standard input.
+fn of_stdin() -> CopyDevice {
+    let device = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    CopyDevice::inherited(device.into()).unwrap()
+}
+
 /// Copies with the device that is the standard input.
 pub(crate) fn inherited() {
-    let device = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    let device = CopyDevice::inherited(device.into()).unwrap();
+    let device = of_stdin();
     let mut buffer = Buffer::new(1 << 20, Pages::Base).unwrap();
     let mut copy = |by, pages: u64| {
         let mut request = Copy {
@@ -64,9 +75,9 @@ pub(crate) fn inherited() {
 
 /// A program that waits for a descriptor that never comes ends when it is killed.
 pub(crate) fn killed() -> Verdict {
-    let device = device(1);
+    let (file, device) = lent();
     set("starving", 1);
-    let mut child = again("starved").stdin(Stdio::null()).spawn().unwrap();
+    let mut child = again("starved").stdin(file).spawn().unwrap();
     let ended = begun(&device).and_then(|()| {
         child.kill().unwrap();
         ends_within(&mut child, Duration::from_secs(20))
@@ -106,7 +117,7 @@ fn ends_within(child: &mut Child, limit: Duration) -> Result<Duration, String> {
 
 /// Copies with a limit of two minutes.
 pub(crate) fn starved() {
-    let device = CopyDevice::open(Path::new(COPY_DEVICE)).unwrap();
+    let device = of_stdin();
     let mut buffer = Buffer::new(4096, Pages::Base).unwrap();
     let mut request = Copy {
         timeout_ms: 120_000,

@@ -11,6 +11,7 @@ mod common;
 mod copies;
 mod faults;
 mod limits;
+mod owned;
 mod priority;
 mod trace;
 
@@ -37,6 +38,8 @@ const CASES: &[Case] = &[
     ("late", faults::late),
     ("stuck", faults::stuck),
     ("busy", faults::busy),
+    ("owned", owned::owned),
+    ("private", owned::private),
     ("killed", limits::killed),
     ("locked-memory", limits::locked_memory),
     ("kept", limits::kept),
@@ -44,6 +47,7 @@ const CASES: &[Case] = &[
     ("trace", trace::trace),
     ("trace-full", trace::trace_full),
     ("trace-cost", trace::trace_cost),
+    ("trace-memory", trace::trace_memory),
     ("clean", clean),
 ];
 

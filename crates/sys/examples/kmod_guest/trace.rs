@@ -1,6 +1,7 @@
 //! The tracer against calls that are known.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
@@ -237,4 +238,21 @@ pub(crate) fn trace_cost() -> Verdict {
         "{instructions:.0} instructions a record of uname, {entered:.0} a call that is not recorded ({times}; probes: {})",
         probes.join(", ")
     ))
+}
+
+/// The tracer, just loaded, has rings for the CPUs that are online: four of 16,384 records for each.
+pub(crate) fn trace_memory() -> Verdict {
+    const RINGS_BYTES: u64 = 4 * 16_384 * size_of::<TraceRecord>() as u64;
+    let text = fs::read_to_string("/proc/vmallocinfo").unwrap();
+    let rings = text.lines().filter(|line| line.contains("make_rings"));
+    let bytes = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
+    let found: u64 = rings.filter_map(bytes).sum();
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap();
+    let cpus = cpus
+        .lines()
+        .filter(|line| line.starts_with("processor"))
+        .count() as u64;
+    // Each ring has a page behind it that is not mapped.
+    expect("bytes of rings", found, cpus * (RINGS_BYTES + 4 * 4096))?;
+    Ok(format!("{found} bytes for {cpus} CPUs online"))
 }
