@@ -1,7 +1,8 @@
 //! The engine `copy`: one point of latency or bandwidth, by any path and policy.
 
 use daqmeter_harness::{
-    Availability, Control, DeviceTime, Fault, LimitSpec, Session, StageSpec, Tally, TypedEngine,
+    Availability, Control, DeviceTime, Fault, LimitSpec, Session, StageSpec, StopFlag, Tally,
+    TypedEngine,
 };
 use daqmeter_record::Ledger;
 use daqmeter_sys::copies::null_call;
@@ -33,6 +34,7 @@ struct CopySession {
     done: u64,
     /// Filled by verification, compared with what comes out at the other end.
     pattern: u8,
+    stop: StopFlag,
 }
 
 impl TypedEngine for CopyEngine {
@@ -88,6 +90,7 @@ impl TypedEngine for CopyEngine {
                 issued: 0,
                 done: 0,
                 pattern: 1,
+                stop: StopFlag::default(),
             })
         };
         let movers = request.path.open(request)?;
@@ -102,19 +105,44 @@ impl CopySession {
 
     /// One direction, checked byte by byte: a pattern at one end, something else at the other, a copy, the pattern at both.
     fn check(&mut self, direction: Direction) -> Result<(), Fault> {
-        let bytes = self.operation_bytes();
-        self.pattern = self.pattern.wrapping_mul(5).wrapping_add(3);
-        let pattern = self.pattern(bytes);
+        let pattern = self.next_pattern();
+        self.go_on()?;
         let found = self.copied(direction, &pattern)?;
-        let mut places = found.iter().zip(&pattern);
+        self.compare(direction, &found, &pattern)
+    }
+
+    fn compare(&self, direction: Direction, found: &[u8], pattern: &[u8]) -> Result<(), Fault> {
+        let mut places = found.iter().zip(pattern);
         match places.position(|(found, wanted)| found != wanted) {
             None => Ok(()),
             Some(at) => Err(Fault::new(format!(
-                "{}: byte {at} of {bytes} is {:#04x}, expected {:#04x}",
+                "{}: byte {at} of {} is {:#04x}, expected {:#04x}",
                 self.stage_name(direction),
+                found.len(),
                 found[at],
                 pattern[at]
             ))),
+        }
+    }
+
+    /// Blocks may be large: a signal is heeded between the steps of a check.
+    fn go_on(&self) -> Result<(), Fault> {
+        match self.stop.is_set() {
+            true => Err(Fault::interrupted()),
+            false => Ok(()),
+        }
+    }
+
+    fn next_pattern(&mut self) -> Vec<u8> {
+        self.pattern = self.pattern.wrapping_mul(5).wrapping_add(3);
+        self.pattern(self.operation_bytes())
+    }
+
+    /// Fills the end at which nothing must be left. Never zero: zeros must have been written.
+    fn poison(&self) -> u8 {
+        match !self.pattern {
+            0 => 0xA5,
+            poison => poison,
         }
     }
 
@@ -137,12 +165,7 @@ impl CopySession {
 
     /// What one copy of the pattern leaves at the other end.
     fn copied(&mut self, direction: Direction, pattern: &[u8]) -> Result<Vec<u8>, Fault> {
-        // Never zero: zeros must have been written.
-        let poison = match !self.pattern {
-            0 => 0xA5,
-            poison => poison,
-        };
-        let mut found = vec![poison; pattern.len()];
+        let mut found = vec![self.poison(); pattern.len()];
         let is_to = direction == Direction::To;
         if is_to {
             self.mover.put_user(&found)?;
@@ -151,8 +174,10 @@ impl CopySession {
             self.mover.put_kernel(&found)?;
             self.mover.put_user(pattern)?;
         }
+        self.go_on()?;
         self.mover.before_copy(direction)?;
         self.mover.copy(direction)?;
+        self.go_on()?;
         if is_to {
             self.mover.get_user(&mut found)?;
         } else {
@@ -200,6 +225,7 @@ impl Session for CopySession {
         let copy = StageSpec {
             limit: Some(self.limit()),
             before_sample,
+            checked: true,
             device_timed: self.mover.device_time().is_some(),
             ..StageSpec::new(self.stage_name(self.request.direction), bytes, traffic).beside_copy()
         };
@@ -251,6 +277,37 @@ impl Session for CopySession {
 
     fn device_time(&self) -> DeviceTime {
         self.mover.device_time().unwrap_or_default()
+    }
+
+    fn heed(&mut self, stop: &StopFlag) {
+        self.stop = stop.clone();
+    }
+
+    fn check_sample(&mut self, stage: usize) -> Result<(), Fault> {
+        if stage == 1 {
+            return Ok(());
+        }
+        let pattern = self.pattern(self.operation_bytes());
+        let mut found = vec![0; pattern.len()];
+        for direction in self.request.direction.parts() {
+            match direction {
+                Direction::To => self.mover.get_user(&mut found)?,
+                _ => self.mover.get_kernel(&mut found)?,
+            }
+            self.compare(*direction, &found, &pattern)?;
+        }
+        drop(pattern);
+        // Another source: a copy that moves nothing from now on leaves what was there.
+        if self.mover.is_clearing() {
+            found.fill(self.poison());
+            return self.mover.put_user(&found);
+        }
+        drop(found);
+        let pattern = self.next_pattern();
+        match self.request.direction {
+            Direction::To => self.mover.put_kernel(&pattern),
+            _ => self.mover.put_user(&pattern),
+        }
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
@@ -412,6 +469,154 @@ mod tests {
         }
     }
 
+    /// Copies between two buffers; one of so many copies is wrong, or not made.
+    struct Sometimes {
+        user: Vec<u8>,
+        kernel: Vec<u8>,
+        copies: usize,
+        every: usize,
+        flips: bool,
+    }
+
+    impl Mover for Sometimes {
+        fn device(&self) -> String {
+            "sometimes".to_owned()
+        }
+        fn prepare(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
+            self.copies += 1;
+            let is_due = self.copies.is_multiple_of(self.every);
+            let (from, to) = match direction {
+                Direction::To => (&self.kernel, &mut self.user),
+                _ => (&self.user, &mut self.kernel),
+            };
+            if !is_due || self.flips {
+                to.copy_from_slice(from);
+            }
+            if is_due && self.flips {
+                to[2] ^= 0x10;
+            }
+            Ok(())
+        }
+        fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+            self.user.copy_from_slice(bytes);
+            Ok(())
+        }
+        fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+            into.copy_from_slice(&self.user);
+            Ok(())
+        }
+        fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+            self.kernel.copy_from_slice(bytes);
+            Ok(())
+        }
+        fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+            into.copy_from_slice(&self.kernel);
+            Ok(())
+        }
+        fn flush(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+    }
+
+    /// One lane whose copies are wrong now and then.
+    struct SometimesWrong {
+        every: usize,
+        flips: bool,
+    }
+
+    impl TypedEngine for SometimesWrong {
+        type Request = Request;
+        fn description(&self) -> &'static str {
+            "a test"
+        }
+        fn target(&self, _request: &Request) -> String {
+            "a test".to_owned()
+        }
+        fn example(&self) -> Request {
+            Request::new(Path::Memcpy, Direction::To, 64)
+        }
+        fn open(&self, request: &Request) -> Result<Vec<Box<dyn Session>>, Fault> {
+            let mover = Sometimes {
+                user: vec![0; request.block_bytes],
+                kernel: vec![0; request.block_bytes],
+                copies: 0,
+                every: self.every,
+                flips: self.flips,
+            };
+            Ok(vec![Box::new(CopySession {
+                request: request.clone(),
+                mover: Box::new(mover),
+                issued: 0,
+                done: 0,
+                pattern: 1,
+                stop: StopFlag::default(),
+            })])
+        }
+    }
+
+    #[test]
+    fn a_bit_that_is_flipped_between_the_first_and_the_last_copy_fails_the_point() {
+        let settings = Settings::new(StepPlan::ByStage(300), "test");
+        let outcome = |direction, every, flips| {
+            let workload = Request::new(Path::Memcpy, direction, 64).workload();
+            let engine = SometimesWrong { every, flips };
+            let record = measure(
+                &engine,
+                &workload,
+                &settings,
+                &Facts::default(),
+                &[],
+                &mut [],
+            );
+            record.unwrap().outcome
+        };
+        for direction in [Direction::From, Direction::To, Direction::Both] {
+            // Neither the copies before the run (1 or 2) nor those after it (301 to 604) are wrong.
+            let never = outcome(direction, 10_000, true);
+            assert!(never.is_ok(), "{direction}: {never:?}");
+            for every in [5, 7] {
+                let wrong = outcome(direction, every, true);
+                let reason = wrong.reason().unwrap();
+                assert!(
+                    reason.contains("byte 2 of 64"),
+                    "{direction} {every}: {reason}"
+                );
+            }
+        }
+        // Every third copy moves nothing: what is there is of the copy before, and other bytes are expected.
+        let reason = outcome(Direction::To, 3, false);
+        assert!(
+            reason.reason().unwrap().contains("byte 0 of 64"),
+            "{reason:?}"
+        );
+    }
+
+    #[test]
+    fn what_is_checked_between_samples_is_in_no_time_and_no_account() {
+        let settings = Settings::new(StepPlan::ByStage(20), "test");
+        let engine = SometimesWrong {
+            every: 10_000,
+            flips: true,
+        };
+        let workload = Request::new(Path::Memcpy, Direction::To, 64).workload();
+        let facts = Facts::default();
+        let record = measure(&engine, &workload, &settings, &facts, &[], &mut []).unwrap();
+        let stage = &record.lanes[0].stages[0];
+        assert_eq!(record.ledgers[0].delivered, 20);
+        assert_eq!(
+            (stage.sample_ns.len(), stage.sample_start_ns.len()),
+            (20, 20)
+        );
+        let ends = stage.sample_starts_ns().zip(&stage.sample_ns);
+        let ends: Vec<u64> = ends.map(|(start, ns)| start + ns).collect();
+        let starts = stage.sample_starts_ns().skip(1);
+        let gaps: Vec<u64> = starts.zip(ends).map(|(start, end)| start - end).collect();
+        assert!(gaps.iter().any(|ns| *ns > 0), "no check took any time");
+    }
+
     #[test]
     fn a_byte_that_was_not_cleared_is_found_by_every_check() {
         let mut session = CopySession {
@@ -420,6 +625,7 @@ mod tests {
             issued: 0,
             done: 0,
             pattern: 1,
+            stop: StopFlag::default(),
         };
         for check in 0..256 {
             let fault = session.verify().unwrap_err().0;

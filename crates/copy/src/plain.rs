@@ -2,8 +2,8 @@
 //! against it.
 
 use daqmeter_harness::{
-    Fault, Problem, Request, Session, StageSpec, Tally, TypedEngine, check_lanes, is_default,
-    is_one, one,
+    Fault, Problem, Request, Session, StageSpec, StopFlag, Tally, TypedEngine, check_lanes,
+    is_default, is_one, one,
 };
 use daqmeter_kernels::copy::{CopyKernel, FillKernel};
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
@@ -88,6 +88,7 @@ impl TypedEngine for PlainEngine {
                 bytes: request.block_bytes,
                 works: works(request.fill),
                 buffers: None,
+                stop: StopFlag::default(),
             })
         };
         Ok((0..request.lanes).map(session).collect())
@@ -144,6 +145,7 @@ struct PlainSession {
     bytes: usize,
     works: Vec<Work>,
     buffers: Option<(Buffer, Buffer)>,
+    stop: StopFlag,
 }
 
 impl PlainSession {
@@ -174,6 +176,10 @@ impl Session for PlainSession {
         self.works.iter().map(stage).collect()
     }
 
+    fn heed(&mut self, stop: &StopFlag) {
+        self.stop = stop.clone();
+    }
+
     fn prepare(&mut self) -> Result<(), Fault> {
         let buffer = || Buffer::new(self.bytes, Pages::Transparent);
         self.buffers = Some((buffer()?, buffer()?));
@@ -196,6 +202,9 @@ impl Session for PlainSession {
 
     fn verify(&mut self) -> Result<(), Fault> {
         for stage in 0..self.works.len() {
+            if self.stop.is_set() {
+                return Err(Fault::interrupted());
+            }
             self.sides().1.fill(0xA5);
             self.step(stage, 1)?;
             let work = self.works[stage];

@@ -147,6 +147,15 @@ pub trait Session: Send {
         DeviceTime::default()
     }
 
+    /// Compares what the last operation of a stage left ([`StageSpec::checked`]), between two samples and outside the clock, and
+    /// changes the source for the operations that follow. An operation that is wrong only sometimes is found by this alone.
+    ///
+    /// # Errors
+    /// As [`Session::verify`]; the lane then fails.
+    fn check_sample(&mut self, _stage: usize) -> Result<(), Fault> {
+        Ok(())
+    }
+
     /// Checks the bytes: before timing it does each stage's work once and compares, after timing it compares what the last
     /// step left. A wrong byte is a failure, whatever the speed.
     ///
@@ -185,6 +194,8 @@ pub struct StageSpec {
     /// The device itself says when each operation began and ended ([`Session::device_time`]): the clock of a kernel module, with
     /// what surrounds the work left out. Each operation is a sample of its own.
     pub device_timed: bool,
+    /// [`Session::check_sample`] comes after some of the samples.
+    pub checked: bool,
 }
 
 /// When a device began and ended an operation, in nanoseconds of `CLOCK_MONOTONIC`.
@@ -200,6 +211,11 @@ impl StageSpec {
     /// Whether each operation is a sample of its own.
     pub(crate) fn is_separate(&self) -> bool {
         self.before_sample || self.device_timed
+    }
+
+    /// Whether samples do not follow one another at once, so that the start of each is kept.
+    pub(crate) fn has_gaps(&self) -> bool {
+        self.is_separate() || self.checked
     }
 
     /// The same with a copy of like footprint as its control.
@@ -222,6 +238,7 @@ impl StageSpec {
             batch: 1,
             before_sample: false,
             device_timed: false,
+            checked: false,
         }
     }
 }

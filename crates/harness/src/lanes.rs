@@ -376,14 +376,21 @@ impl<'a> LaneRunner<'a> {
         self.session
             .call("preparation", |session| session.prepare())
             .flatten()?;
+        let go_on = || match settings.stop.is_set() {
+            true => Err(Fault::interrupted()),
+            false => Ok(()),
+        };
+        go_on()?;
         self.session
             .call("choosing the fastest way", ways::choose)
             .flatten()?;
+        go_on()?;
         let verified = self
             .session
             .call("verification", |session| session.verify())
             .flatten();
         verified.map_err(|fault| fault.context("verification before the run"))?;
+        go_on()?;
         let plan = |session: &mut dyn Session| {
             Sampling {
                 session,

@@ -113,7 +113,7 @@ impl Sampling<'_> {
             traffic_bytes_per_op: spec.traffic_bytes_per_op,
             limit: spec.limit.as_ref().map(|limit| limit.name().into()),
             sample_ns: Vec::with_capacity(room),
-            sample_start_ns: Vec::with_capacity(if spec.is_separate() { room } else { 0 }),
+            sample_start_ns: Vec::with_capacity(if spec.has_gaps() { room } else { 0 }),
             ..Stage::default()
         };
         let control = spec.control.zip(self.controls);
@@ -247,13 +247,14 @@ impl Sampling<'_> {
             }
             _ => Stride::of(sampled.spec.batch.min(ops_per_sample)),
         };
-        let cpu_before = cpu_time::of_thread();
+        let mut cpu_before = cpu_time::of_thread();
         let begin = sampled.control(clock::monotonic_ns());
         if sampled.stage.sample_ns.is_empty() {
             sampled.stage.start_ns = begin.saturating_sub(origin_ns);
         }
         let (mut last, mut end) = (begin, begin);
         let mut taken = 0;
+        let mut checks = Checks::of(&sampled.spec);
         let mut result = Ok(());
         while taken < most
             && (last - begin < budget_ns || taken < 5)
@@ -266,18 +267,36 @@ impl Sampling<'_> {
                 if taken == 0 && done > 0 {
                     sampled.stage.ops_per_sample = done;
                     sampled.stage.sample_ns.push(now - last);
+                    if sampled.spec.has_gaps() {
+                        let start_ns = last.saturating_sub(origin_ns);
+                        sampled.stage.sample_start_ns.push(start_ns);
+                    }
                     end = now;
                 }
                 result = ended;
                 break;
             }
             sampled.stage.sample_ns.push(now - last);
+            if sampled.spec.has_gaps() {
+                let start_ns = last.saturating_sub(origin_ns);
+                sampled.stage.sample_start_ns.push(start_ns);
+            }
             end = now;
             last = sampled.control(now);
             if self.answer(at, sampled) {
                 last = clock::monotonic_ns();
             }
             taken += 1;
+            if checks.is_due(taken) {
+                // The comparison is no work of the stage.
+                book_cpu(&mut sampled.stage, cpu_before);
+                result = self.session.check_sample(at);
+                cpu_before = cpu_time::of_thread();
+                if result.is_err() {
+                    break;
+                }
+                last = clock::monotonic_ns();
+            }
         }
         sampled.stage.end_ns = end.saturating_sub(origin_ns);
         book_cpu(&mut sampled.stage, cpu_before);
@@ -319,10 +338,11 @@ impl Sampling<'_> {
         (most, budget_ns): (u64, u64),
         origin_ns: u64,
     ) -> Result<(), Fault> {
-        let cpu_before = cpu_time::of_thread();
+        let mut cpu_before = cpu_time::of_thread();
         let begin = sampled.control(clock::monotonic_ns());
         let mut last = begin;
         let mut taken = 0;
+        let mut checks = Checks::of(&sampled.spec);
         let mut result = Ok(());
         while taken < most
             && (last - begin < budget_ns || taken < 5)
@@ -335,6 +355,14 @@ impl Sampling<'_> {
             last = sampled.control(clock::monotonic_ns());
             self.answer(at, sampled);
             taken += 1;
+            if checks.is_due(taken) {
+                book_cpu(&mut sampled.stage, cpu_before);
+                result = self.session.check_sample(at);
+                cpu_before = cpu_time::of_thread();
+                if result.is_err() {
+                    break;
+                }
+            }
         }
         book_cpu(&mut sampled.stage, cpu_before);
         result
@@ -412,6 +440,28 @@ impl Sampling<'_> {
     }
 }
 
+/// After which samples bytes are compared: 1, 2, 4, 7, 11, 17, 26 and so on, each about half as many again. There is no period,
+/// so that a fault with a period is met: 12 of 300 samples are checked, 26 of 65,536.
+struct Checks {
+    next: u64,
+}
+
+impl Checks {
+    fn of(spec: &StageSpec) -> Checks {
+        Checks {
+            next: if spec.checked { 1 } else { u64::MAX },
+        }
+    }
+
+    fn is_due(&mut self, taken: u64) -> bool {
+        if taken < self.next {
+            return false;
+        }
+        self.next = taken + taken / 2 + 1;
+        true
+    }
+}
+
 /// How many operations go with one call of [`Session::step`]: whole batches, as many as last about half of [`LOOK_EVERY_NS`].
 struct Stride {
     operations: u64,
@@ -463,6 +513,32 @@ fn as_ns(time: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::{StopFlag, Tally};
+
+    #[test]
+    fn checks_have_no_period_and_few_samples() {
+        let mut spec = StageSpec::new("work", 1, 1);
+        let due = |spec: &StageSpec, samples| {
+            let mut checks = Checks::of(spec);
+            let due = (1..=samples).filter(|taken| checks.is_due(*taken));
+            due.collect::<Vec<u64>>()
+        };
+        assert!(due(&spec, 300).is_empty());
+        spec.checked = true;
+        assert_eq!(
+            due(&spec, 300),
+            [1, 2, 4, 7, 11, 17, 26, 40, 61, 92, 139, 209]
+        );
+        assert_eq!(due(&spec, MAX_SAMPLES).len(), 26);
+        for period in 2..=6 {
+            for shift in 0..period {
+                assert!(
+                    due(&spec, MAX_SAMPLES)
+                        .iter()
+                        .any(|at| at % period == shift)
+                );
+            }
+        }
+    }
 
     /// Sets the stop flag, which it was given, after so many operations; fails when it is asked for many more at once.
     #[derive(Default)]
