@@ -8,7 +8,8 @@ use daqmeter_harness::{
     Availability, Fault, Problem, Session, StageSpec, Tally, TypedEngine, did_you_mean, is_default,
 };
 use daqmeter_kernels::copy::mark;
-use daqmeter_record::{Counter, Ledger};
+use daqmeter_record::{Counter, Ledger, TimeSeries};
+use daqmeter_sys::clock;
 use daqmeter_sys::perf::{CounterSource, EVENTS, Kernel, OpenCounter};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -113,6 +114,8 @@ struct PollutionSession {
     running: Option<Running>,
     counters: Option<VictimCounters>,
     runs: u64,
+    /// Whether a run was made whose counts have not been taken.
+    is_uncounted: bool,
     bytes_before: u64,
 }
 
@@ -120,8 +123,16 @@ struct PollutionSession {
 struct VictimCounters {
     open: [Box<dyn OpenCounter>; 2],
     at: [u64; 2],
-    sum: [u64; 2],
+    began_ns: u64,
+    /// Of each run: when it was counted, its references and misses.
+    runs: Vec<(u64, [u64; 2])>,
 }
+
+/// Runs of one point: as many samples as a stage keeps.
+const MAX_RUNS: usize = 1 << 16;
+
+/// What is counted of each run: counters of the sums and series of the single runs have these names.
+const COUNTED: [&str; 2] = ["victim-cache-references", "victim-cache-misses"];
 
 impl VictimCounters {
     fn open() -> Option<VictimCounters> {
@@ -133,7 +144,8 @@ impl VictimCounters {
         Some(VictimCounters {
             open: [open("cache-references")?, open("cache-misses")?],
             at: [0; 2],
-            sum: [0; 2],
+            began_ns: 0,
+            runs: Vec::with_capacity(MAX_RUNS),
         })
     }
 
@@ -142,13 +154,37 @@ impl VictimCounters {
         [references.read().value, misses.read().value]
     }
 
-    /// Adds what was counted since the last look.
-    fn add_up(&mut self) {
+    /// Forgets the runs before.
+    fn begin(&mut self) {
+        self.runs.clear();
+        self.began_ns = clock::monotonic_ns();
+    }
+
+    fn begin_run(&mut self) {
+        self.at = self.now();
+    }
+
+    fn end_run(&mut self) {
         let now = self.now();
-        for (sum, (now, at)) in self.sum.iter_mut().zip(now.into_iter().zip(self.at)) {
-            *sum += now - at;
-        }
-        self.at = now;
+        let counted = [0, 1].map(|which| now[which] - self.at[which]);
+        let ns = clock::monotonic_ns() - self.began_ns;
+        self.runs.push((ns, counted));
+    }
+
+    fn sums(&self) -> [Counter; 2] {
+        let sum = |which: usize| self.runs.iter().map(|(_, run)| run[which]).sum();
+        [0, 1].map(|which| Counter::count(COUNTED[which], sum(which)))
+    }
+
+    fn series(&self) -> Vec<TimeSeries> {
+        let value = |count: u64| Some(count as f64);
+        let of = |which: usize| TimeSeries {
+            name: COUNTED[which].to_owned(),
+            unit: "count".to_owned(),
+            times_ns: self.runs.iter().map(|(ns, _)| *ns).collect(),
+            values: self.runs.iter().map(|(_, run)| value(run[which])).collect(),
+        };
+        vec![of(0), of(1)]
     }
 }
 
@@ -197,6 +233,7 @@ impl TypedEngine for PollutionEngine {
             running: None,
             counters: None,
             runs: 0,
+            is_uncounted: false,
             bytes_before: 0,
         })])
     }
@@ -209,6 +246,15 @@ impl PollutionSession {
 
     fn copied(&self) -> u64 {
         self.running.as_ref().map_or(0, Running::copied)
+    }
+
+    /// Takes the counts of the run before, if there was one.
+    fn end_run(&mut self) {
+        if std::mem::take(&mut self.is_uncounted)
+            && let Some(counters) = &mut self.counters
+        {
+            counters.end_run();
+        }
     }
 
     /// An emulated engine is a thread more.
@@ -256,23 +302,23 @@ impl Session for PollutionSession {
             mark(false);
             self.runs += 1;
         }
+        self.is_uncounted = true;
         Ok(())
     }
 
-    /// Between runs: a neighbour that failed is noticed, and what was counted is added up.
+    /// Between runs: a neighbour that failed is noticed, and what was counted is kept for the run before.
     fn before_sample(&mut self, _stage: usize) -> Result<(), Fault> {
+        self.end_run();
         self.running.as_ref().map_or(Ok(()), Running::check)?;
         if let Some(counters) = &mut self.counters {
-            counters.add_up();
+            counters.begin_run();
         }
         Ok(())
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        // What was counted until now is of the runs; verification is not.
-        if let Some(counters) = &mut self.counters {
-            counters.add_up();
-        }
+        // What was counted until now is of the last run; verification is not.
+        self.end_run();
         let victim = self.victim();
         victim.run();
         let checked = victim.check();
@@ -282,13 +328,14 @@ impl Session for PollutionSession {
     fn begin(&mut self) {
         self.runs = 0;
         self.bytes_before = self.copied();
+        self.is_uncounted = false;
         if let Some(counters) = &mut self.counters {
-            counters.at = counters.now();
-            counters.sum = [0; 2];
+            counters.begin();
         }
     }
 
     fn tally(&mut self) -> Tally {
+        self.end_run();
         let mut counters = vec![
             Counter::count("victim-runs", self.runs),
             Counter {
@@ -296,9 +343,10 @@ impl Session for PollutionSession {
                 ..Counter::count("neighbour-bytes", self.copied() - self.bytes_before)
             },
         ];
+        let mut series = Vec::new();
         if let Some(counted) = &self.counters {
-            counters.push(Counter::count("victim-cache-references", counted.sum[0]));
-            counters.push(Counter::count("victim-cache-misses", counted.sum[1]));
+            counters.extend(counted.sums());
+            series = counted.series();
         }
         let ledger = Ledger {
             issued: self.runs,
@@ -308,6 +356,7 @@ impl Session for PollutionSession {
         Tally {
             ledgers: vec![ledger],
             counters,
+            series,
             warnings: self.crowded().into_iter().collect(),
             ..Tally::default()
         }
@@ -364,6 +413,39 @@ mod tests {
                 assert_eq!(copied(), 0.0, "{neighbour}");
             }
         }
+    }
+
+    /// A counter of which each look finds more.
+    struct Growing(u64, u64);
+
+    impl OpenCounter for Growing {
+        fn read(&mut self) -> daqmeter_sys::perf::Reading {
+            self.0 += self.1;
+            self.1 += 1;
+            daqmeter_sys::perf::Reading {
+                value: self.0,
+                ..Default::default()
+            }
+        }
+    }
+
+    #[test]
+    fn each_run_has_its_own_references_and_misses() {
+        let mut counters = VictimCounters {
+            open: [Box::new(Growing(0, 10)), Box::new(Growing(0, 1))],
+            at: [0; 2],
+            began_ns: 0,
+            runs: Vec::new(),
+        };
+        counters.begin();
+        for _ in 0..2 {
+            counters.begin_run();
+            counters.end_run();
+        }
+        let values = counters.series().into_iter().map(|series| series.values);
+        let values: Vec<_> = values.collect();
+        assert_eq!(values, [[Some(11.0), Some(13.0)], [Some(2.0), Some(4.0)]]);
+        assert_eq!(counters.sums().map(|counter| counter.value), [24.0, 6.0]);
     }
 
     #[test]

@@ -441,7 +441,7 @@ impl Study {
         let record = records
             .iter()
             .rev()
-            .find(|record| record.engine.name == "trace")?;
+            .find(|record| record.engine.name == "trace" && record.wall_ns > 0)?;
         let seconds = record.wall_ns as f64 / 1e9;
         let mut curves = Vec::new();
         for operation in operations {
@@ -465,9 +465,8 @@ impl Study {
         } else {
             String::new()
         };
-        let caption = format!(
-            "Calls on this host in 100 s{scaled}, by bytes asked; system load as it was. One trace."
-        );
+        let caption =
+            format!("Calls in 100 s{scaled}, by bytes asked; system load as it was. One trace.");
         let figure = self.curves(curves, "calls in 100 s", caption, false)?;
         Some(Figure {
             kind: Kind::Points,
@@ -486,7 +485,7 @@ impl Study {
         // Times of an emulator are not results, and misses of a cache and of a model are not one series.
         let value = |row: &PollutionRow| {
             if misses {
-                row.miss_percent()
+                row.miss_percent
             } else {
                 Some(row.mean_ns / 1e3)
             }
@@ -559,8 +558,10 @@ fn series(row: &CopyRow) -> String {
     format!("{name} ({})", row.path)
 }
 
-fn repetitions(rows: &[&CopyRow]) -> usize {
-    rows.iter().map(|row| row.n).max().unwrap_or(0)
+/// Copies of each size: a sample may be of several.
+fn repetitions(rows: &[&CopyRow]) -> u64 {
+    let copies = |row: &&CopyRow| (row.n as u64).saturating_mul(row.ops_per_sample);
+    rows.iter().map(copies).max().unwrap_or(0)
 }
 
 fn emulation(rows: &[&CopyRow]) -> &'static str {
@@ -618,6 +619,14 @@ mod tests {
         let figure = study(&records).remove(0).figure.unwrap();
         assert_eq!(figure.series[0].ys, [Some(150.0)]);
         assert!(figure.caption.contains("EMULATED") && figure.caption.contains("load: light"));
+        let mut several = example("cpu", "to", 64, &[300]);
+        several.lanes[0].stages[0].ops_per_sample = 300;
+        let figure = study(&[several]).remove(1).figure.unwrap();
+        assert!(
+            figure.caption.contains("Mean of 300 copies"),
+            "{}",
+            figure.caption
+        );
         let lane = records[1].lanes[0].clone();
         records[1].lanes.push(lane);
         records[1].set_param("context", "priority");
@@ -638,6 +647,7 @@ mod tests {
             max_ns: 6000.0,
             references: misses.map(|_| 100.0),
             misses,
+            miss_percent: misses,
             simulated: misses.is_some(),
             copied_bytes_per_s: None,
         };

@@ -317,7 +317,7 @@ fn polluted(document: &Document, here: &Here) -> Finding {
             .programs
             .iter()
             .filter(|row| row.neighbour == neighbour);
-        let misses: Vec<f64> = of.filter_map(PollutionRow::miss_percent).collect();
+        let misses: Vec<f64> = of.filter_map(|row| row.miss_percent).collect();
         here.pollution(misses.iter().sum::<f64>() / misses.len() as f64)
     };
     let all = ["ideal", "cpu", "dma"].map(missed);

@@ -2,15 +2,16 @@
 //!
 //! Latency (section 3.3.1): `micro-benchmark_{from,to,from_nc,to_nc}_<x>.dat` with CPU, bytes, clock before, after, elapsed; and
 //! `..._synth.dat` with bytes, fastest, slowest, mean, variance, median. Bandwidth (3.4.1): `measures_{from,to,from_to}.dat`.
-//! Pollution (3.5.1): `measure_X.dat`, `synthesis_<x>.dat`. Fields are separated by tabs; clocks are CLOCK_MONOTONIC.
+//! Pollution (3.5.1): `measure_X.dat`, `synthesis_<x>.dat`. Fields are separated by tabs; clocks are CLOCK_MONOTONIC. What is not
+//! known of a single line is `n/a`: a mean of other lines, or another line's CPU, would be no raw data.
 
-use daqmeter_record::border::sum;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use daqmeter_record::{RunRecord, Stage};
+use daqmeter_record::border::sum;
+use daqmeter_record::{Lane, RunRecord, Stage};
 
-use super::pollution::pollution_rows;
+use super::pollution::{counted, pollution_rows};
 use super::rows::{copied, copy_rows};
 use crate::rate;
 
@@ -78,6 +79,22 @@ fn starts(record: &RunRecord, stage: &Stage) -> Vec<u64> {
         .collect()
 }
 
+/// Series of the CPU of each sample, where the samples of one lane are of several.
+pub(super) const CPUS: &str = "cpu";
+
+/// The CPU of each sample: `n/a` where the lane was seen on several.
+fn cpus(record: &RunRecord, lane: &Lane, stage: &Stage) -> Vec<String> {
+    let series = record.series.iter().find(|series| series.name == CPUS);
+    match (series, &lane.seen_cpus[..]) {
+        (Some(series), _) if series.values.len() == stage.sample_ns.len() => {
+            let shown = |cpu: &Option<f64>| cpu.map_or(NOT_KNOWN.to_owned(), |cpu| cpu.to_string());
+            series.values.iter().map(shown).collect()
+        }
+        (_, [cpu]) => vec![cpu.to_string(); stage.sample_ns.len()],
+        _ => vec![NOT_KNOWN.to_owned(); stage.sample_ns.len()],
+    }
+}
+
 /// Files of the latency benchmark.
 pub fn latency(records: &[RunRecord]) -> Files {
     let copies = of_engine(records, "copy");
@@ -95,8 +112,8 @@ pub fn latency(records: &[RunRecord]) -> Files {
             .entry(format!("{folder}micro-benchmark_{operation}_{x}.dat"))
             .or_default();
         for (lane, stage) in record.lanes.iter().zip(copied(record)) {
-            let cpu = lane.seen_cpus.first().copied().unwrap_or(0);
-            for (start, ns) in starts(record, stage).into_iter().zip(&stage.sample_ns) {
+            let times = starts(record, stage).into_iter().zip(&stage.sample_ns);
+            for ((start, ns), cpu) in times.zip(cpus(record, lane, stage)) {
                 let _ = writeln!(
                     raw,
                     "{cpu}\t{}\t{start}\t{}\t{ns}",
@@ -119,6 +136,27 @@ pub fn latency(records: &[RunRecord]) -> Files {
     files
 }
 
+/// First field of each lane's line: its channel, where it has one of its own, or the CPU that copied. Where they are not known, or
+/// two lanes have the same, the lanes are counted.
+fn channels(record: &RunRecord) -> Vec<u32> {
+    let is_by_cpu = record.workload.text("context") == Ok("cpu");
+    let own = |lane: &Lane| {
+        let channel = lane
+            .device
+            .rsplit_once("channel ")
+            .and_then(|(_, of)| of.parse().ok());
+        channel.or(match &lane.seen_cpus[..] {
+            [cpu] if is_by_cpu => Some(*cpu),
+            _ => None,
+        })
+    };
+    let found: Option<Vec<u32>> = record.lanes.iter().map(own).collect();
+    let is_unique = |found: &Vec<u32>| found.iter().collect::<BTreeSet<_>>().len() == found.len();
+    found
+        .filter(is_unique)
+        .unwrap_or_else(|| (0..).take(record.lanes.len()).collect())
+}
+
 /// Files of the bandwidth benchmark: channel, bytes of a copy, copies, clock before and after, time spent in the copies, rate.
 ///
 /// Each rate can be computed from its line: bytes x copies / time, in MB of 2^20 bytes. In `from_to` a copy is one way, so that
@@ -138,6 +176,7 @@ pub fn bandwidth(records: &[RunRecord]) -> Files {
         let rates: Vec<f64> = copied(record)
             .map(|stage| stage.rate_bytes_per_s() / 1_048_576.0)
             .collect();
+        let channels = channels(record);
         for (lane, stage) in copied(record).enumerate() {
             let (before, after) = (
                 record.origin_ns.saturating_add(stage.start_ns),
@@ -150,8 +189,8 @@ pub fn bandwidth(records: &[RunRecord]) -> Files {
             let spent_ns = sum(&stage.sample_ns);
             let _ = write!(
                 file,
-                "{lane}\t{block_bytes}\t{copies}\t{before}\t{after}\t{spent_ns}\t{:.6}",
-                rates[lane]
+                "{}\t{block_bytes}\t{copies}\t{before}\t{after}\t{spent_ns}\t{:.6}",
+                channels[lane], rates[lane]
             );
             if lane + 1 == rates.len() {
                 let _ = write!(file, "\ttotal_band= {:.6}", rates.iter().sum::<f64>());
@@ -162,11 +201,11 @@ pub fn bandwidth(records: &[RunRecord]) -> Files {
     files
 }
 
-/// Stands where the host counts no references and misses: a zero would be a result.
-const NOT_COUNTED: &str = "n/a";
+/// Stands for what is not known: a zero would be a result.
+pub(super) const NOT_KNOWN: &str = "n/a";
 
 /// Files of the pollution benchmark, with a result name. References, misses and their percentage are `n/a` where
-/// nothing counts them; so is the percentage of no references at all.
+/// nothing counts them, and in the lines of single runs where only sums were counted; so is the percentage of no references.
 pub fn pollution(records: &[RunRecord], name: &str) -> Files {
     let mut files = Files::new();
     for record in of_engine(records, "pollution") {
@@ -174,20 +213,24 @@ pub fn pollution(records: &[RunRecord], name: &str) -> Files {
             continue;
         };
         let shown = |value: Option<f64>, digits: usize| {
-            value.map_or(NOT_COUNTED.to_owned(), |value| format!("{value:.digits$}"))
+            value.map_or(NOT_KNOWN.to_owned(), |value| format!("{value:.digits$}"))
         };
-        let (references, misses, percent) = (
-            shown(row.references, 0),
-            shown(row.misses, 0),
-            shown(row.miss_percent(), 6),
-        );
+        let runs = counted(record);
+        let percent = shown(row.miss_percent, 6);
         let mean_references = shown(row.references, 4);
         let folder = format!("{}_{}/", row.neighbour, row.copies.replace(' ', "_"));
         let raw = files
             .entry(format!("{folder}measure_{name}.dat"))
             .or_default();
         for stage in copied(record) {
-            for (start, ns) in starts(record, stage).into_iter().zip(&stage.sample_ns) {
+            let times = starts(record, stage).into_iter().zip(&stage.sample_ns);
+            for (at, (start, ns)) in times.enumerate() {
+                let run = runs.get(at).copied().flatten();
+                let (references, misses, percent) = (
+                    shown(run.map(|run| run.references), 0),
+                    shown(run.map(|run| run.misses), 0),
+                    shown(run.and_then(|run| run.miss_percent()), 6),
+                );
                 let _ = writeln!(
                     raw,
                     "{}\t{start}\t{}\t{ns}\t{references}\t{misses}\t{percent}",
@@ -328,9 +371,90 @@ mod tests {
         assert!(
             files["cpu_from_224/measure_x.dat"]
                 .lines()
-                .all(|line| line.ends_with("\t200\t2\t1.000000"))
+                .all(|line| line.ends_with("\tn/a\tn/a\tn/a")),
+            "the sums of all runs are of no single one"
         );
         assert!(files["cpu_from_224/synthesis_x.dat"].ends_with("\t200.0000\t1.000000\n"));
+    }
+
+    /// Section 3.5.1: the percentage of a synthesis is the mean of those of the runs, whatever their references are.
+    #[test]
+    fn a_share_of_misses_is_the_mean_of_the_runs_shares() {
+        let mut record = example("cpu", "from", 224, &[5000, 6000]);
+        record.engine.name = "pollution".into();
+        record.set_param("test", "qsort_small");
+        record.set_param("neighbour", "cpu");
+        let of = |name: &str, values: [f64; 2]| daqmeter_record::TimeSeries {
+            name: name.to_owned(),
+            times_ns: vec![1, 2],
+            values: values.map(Some).to_vec(),
+            ..Default::default()
+        };
+        record.series = vec![
+            of("victim-cache-references", [100.0, 900.0]),
+            of("victim-cache-misses", [1.0, 450.0]),
+        ];
+        let sums = [
+            ("victim-runs", 2),
+            ("victim-cache-references", 1000),
+            ("victim-cache-misses", 451),
+        ];
+        record.counters = sums
+            .map(|(name, value)| daqmeter_record::Counter::count(name, value))
+            .into();
+        let files = pollution(&[record], "x");
+        let raw: Vec<&str> = files["cpu_from_224/measure_x.dat"].lines().collect();
+        assert!(raw[0].ends_with("\t100\t1\t1.000000"), "{raw:?}");
+        assert!(raw[1].ends_with("\t900\t450\t50.000000"), "{raw:?}");
+        let synthesis = &files["cpu_from_224/synthesis_x.dat"];
+        assert!(
+            synthesis.ends_with("\t500.0000\t25.500000\n"),
+            "{synthesis}"
+        );
+    }
+
+    #[test]
+    fn a_line_names_its_channel_or_the_cpu_that_copied() {
+        let first = |record: RunRecord| -> Vec<String> {
+            let files = bandwidth(&[record]);
+            let lines = files["measures_to.dat"].lines();
+            lines
+                .map(|line| line.split('\t').next().unwrap().to_owned())
+                .collect()
+        };
+        let of = |context: &str, devices: [&str; 2], cpus: [&[u32]; 2]| {
+            let mut record = example(context, "to", 64, &[9]);
+            let lane = record.lanes[0].clone();
+            record.lanes = vec![lane.clone(), lane];
+            for (lane, (device, cpus)) in record.lanes.iter_mut().zip(devices.into_iter().zip(cpus))
+            {
+                (lane.device, lane.seen_cpus) = (device.into(), cpus.to_vec());
+            }
+            first(record)
+        };
+        let one = [&[5][..], &[7]];
+        let channels = ["module, softdma channel 2", "module, softdma channel 0"];
+        assert_eq!(of("exclusive", channels, one), ["2", "0"]);
+        assert_eq!(of("cpu", ["module, CPU"; 2], one), ["5", "7"]);
+        // A lane without a channel of its own, or that moved from CPU to CPU, is counted.
+        assert_eq!(
+            of("shared", ["module, softdma shared channels"; 2], one),
+            ["0", "1"]
+        );
+        assert_eq!(of("cpu", ["pread"; 2], [&[5, 6], &[7]]), ["0", "1"]);
+        assert_eq!(
+            of("exclusive", ["emulated engine, channel 0"; 2], one),
+            ["0", "1"]
+        );
+    }
+
+    #[test]
+    fn a_lane_that_moved_has_no_cpu_in_its_lines() {
+        let mut record = example("cpu", "to", 64, &[108, 110]);
+        record.lanes[0].seen_cpus = vec![3, 4];
+        let files = latency(std::slice::from_ref(&record));
+        let raw = files["micro-benchmark_to_1.dat"].lines();
+        assert_eq!(raw.filter(|line| line.starts_with("n/a\t64\t")).count(), 2);
     }
 
     #[test]

@@ -9,7 +9,11 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, UNIX_EPOCH};
 
-use daqmeter_record::{Counter, Lane, RunRecord, Stage};
+use daqmeter_record::border::MAX_WHOLE;
+use daqmeter_record::{Counter, Lane, RunRecord, Stage, TimeSeries};
+
+use super::classic::{CPUS, NOT_KNOWN};
+use super::pollution::{Counted, MISSES, REFERENCES};
 
 /// Points of one file: sizes, groups of channels, programs. The study has 26 sizes.
 const MAX_POINTS: usize = 10_000;
@@ -289,6 +293,16 @@ fn stage_of(name: &str, spans: &[Span], origin_ns: u64) -> Stage {
     }
 }
 
+/// One value for each sample of a stage.
+fn series_of(name: &str, stage: &Stage, values: Vec<Option<f64>>) -> TimeSeries {
+    TimeSeries {
+        name: name.to_owned(),
+        times_ns: stage.sample_start_ns.clone(),
+        values,
+        ..TimeSeries::default()
+    }
+}
+
 impl Operation {
     /// The engine's name of its stage.
     fn stage(self) -> &'static str {
@@ -330,7 +344,8 @@ fn entry<'a, K: Ord, V: Default>(
 /// Copies of one size.
 #[derive(Default)]
 struct Copies {
-    cpus: BTreeSet<u32>,
+    /// Of each copy, where the file says it.
+    cpus: Vec<Option<u32>>,
     spans: Vec<Span>,
 }
 
@@ -342,11 +357,14 @@ fn latency(
     let mut sizes: BTreeMap<u64, Copies> = BTreeMap::new();
     for line in lines(text) {
         line.has(&["CPU", "bytes", "ns before", "ns after", "ns"])?;
-        let cpu = line.number(0, "the number of a CPU")?;
+        let cpu = match line.field(0) {
+            NOT_KNOWN => None,
+            _ => Some(line.number(0, "the number of a CPU")?),
+        };
         let bytes = line.count(1, "a number of bytes")?;
         let span = line.span(2)?;
         let copies = entry(&mut sizes, bytes, &line)?;
-        copies.cpus.insert(cpu);
+        copies.cpus.push(cpu);
         copies.spans.push(span);
     }
     let record = |(bytes, copies): (u64, Copies)| {
@@ -355,9 +373,15 @@ fn latency(
         let mut stage = stage_of(operation.stage(), &copies.spans, record.origin_ns);
         stage.bytes_per_op = bytes.saturating_mul(operation.passes());
         stage.traffic_bytes_per_op = stage.bytes_per_op.saturating_mul(2);
+        let seen: BTreeSet<u32> = copies.cpus.iter().copied().flatten().collect();
+        if seen.len() > 1 || copies.cpus.contains(&None) {
+            let cpu = |cpu: &Option<u32>| cpu.map(f64::from);
+            let values = copies.cpus.iter().map(cpu).collect();
+            record.series = vec![series_of(CPUS, &stage, values)];
+        }
         record.lanes = vec![Lane {
             device: format!("{} B", bytes).into(),
-            seen_cpus: copies.cpus.into_iter().collect(),
+            seen_cpus: seen.into_iter().collect(),
             stages: vec![stage],
             ..Lane::default()
         }];
@@ -539,9 +563,7 @@ fn point_of(operation: Operation, channels: &[Channel], template: &RunRecord) ->
 #[derive(Default)]
 struct Runs {
     spans: Vec<Span>,
-    references: u64,
-    misses: u64,
-    uncounted: bool,
+    counted: Vec<Option<Counted>>,
 }
 
 fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, Problem> {
@@ -564,13 +586,7 @@ fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, Problem
         let counted = counted(&line)?;
         let runs = entry(&mut tests, test.to_owned(), &line)?;
         runs.spans.push(span);
-        match counted {
-            None => runs.uncounted = true,
-            Some((references, misses)) => {
-                runs.references = runs.references.saturating_add(references);
-                runs.misses = runs.misses.saturating_add(misses);
-            }
-        }
+        runs.counted.push(counted);
     }
     Ok(tests
         .into_iter()
@@ -579,32 +595,52 @@ fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, Problem
 }
 
 /// References and misses of a run; none where the host counted none.
-fn counted(line: &Line<'_>) -> Result<Option<(u64, u64)>, Problem> {
-    const NOT_COUNTED: &str = "n/a";
-    if line.field(4) == NOT_COUNTED && line.field(5) == NOT_COUNTED {
-        if line.field(6) == NOT_COUNTED {
+fn counted(line: &Line<'_>) -> Result<Option<Counted>, Problem> {
+    if line.field(4) == NOT_KNOWN && line.field(5) == NOT_KNOWN {
+        if line.field(6) == NOT_KNOWN {
             return Ok(None);
         }
         return Err(line.wrong(6, "a share of misses that were not counted"));
     }
-    let references = line.number(4, "a number of cache references, or n/a")?;
-    let misses = line.number(5, "a number of cache misses, or n/a")?;
+    let references: u64 = line.number(4, "a number of cache references, or n/a")?;
+    let misses: u64 = line.number(5, "a number of cache misses, or n/a")?;
+    for (at, count) in [(4, references), (5, misses)] {
+        if count > MAX_WHOLE {
+            let what = format!("{count}; the largest number taken is {MAX_WHOLE}");
+            return Err(line.wrong(at, what));
+        }
+    }
     // No references have no share.
-    if line.field(6) != NOT_COUNTED {
+    if line.field(6) != NOT_KNOWN {
         line.value(6, "a share in percent, or n/a")?;
     }
-    Ok(Some((references, misses)))
+    Ok(Some(Counted {
+        references: references as f64,
+        misses: misses as f64,
+    }))
 }
 
 fn program_of(test: String, runs: &Runs, template: &RunRecord) -> RunRecord {
     let mut record = record_of(template, bounds(runs.spans.iter()));
     let stage = stage_of(&test, &runs.spans, record.origin_ns);
     record.counters = vec![Counter::count("victim-runs", runs.spans.len() as u64)];
-    if !runs.uncounted {
-        record.counters.extend([
-            Counter::count("victim-cache-references", runs.references),
-            Counter::count("victim-cache-misses", runs.misses),
-        ]);
+    let values = |of: fn(Counted) -> f64| -> Vec<Option<f64>> {
+        runs.counted.iter().map(|run| run.map(of)).collect()
+    };
+    for (name, values) in [
+        (REFERENCES, values(|run| run.references)),
+        (MISSES, values(|run| run.misses)),
+    ] {
+        // A sum over all runs only where all were counted.
+        if let Some(sum) = values.iter().copied().sum::<Option<f64>>() {
+            record.counters.push(Counter {
+                value: sum,
+                ..Counter::count(name, 0)
+            });
+        }
+        if values.iter().any(Option::is_some) {
+            record.series.push(series_of(name, &stage, values));
+        }
     }
     record.lanes = vec![Lane {
         device: test.as_str().into(),

@@ -38,20 +38,56 @@ pub struct PollutionRow {
     pub references: Option<f64>,
     /// Misses of one run.
     pub misses: Option<f64>,
+    /// Misses in percent of references, as the study has it: the mean over the runs of each one's percentage. Where only the
+    /// sums of all runs were counted, the percentage of these.
+    pub miss_percent: Option<f64>,
     /// True where a model counted, not a cache.
     pub simulated: bool,
     /// Bytes that the neighbour copied in each second, where they were counted.
     pub copied_bytes_per_s: Option<f64>,
 }
 
-impl PollutionRow {
-    /// Misses in percent of references.
-    pub fn miss_percent(&self) -> Option<f64> {
-        self.references
-            .zip(self.misses)
-            .filter(|(references, _)| *references > 0.0)
-            .map(|(r, m)| m / r * 100.0)
+/// References and misses of one run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Counted {
+    pub(super) references: f64,
+    pub(super) misses: f64,
+}
+
+/// The series of the single runs, and the counters of their sums.
+pub(super) const REFERENCES: &str = "victim-cache-references";
+pub(super) const MISSES: &str = "victim-cache-misses";
+
+impl Counted {
+    /// Misses in percent of references; none of no references.
+    pub(super) fn miss_percent(self) -> Option<f64> {
+        (self.references > 0.0).then(|| self.misses / self.references * 100.0)
     }
+}
+
+/// What was counted of each run of a record; nothing where runs were not counted one by one.
+pub(super) fn counted(record: &RunRecord) -> Vec<Option<Counted>> {
+    let series = |name: &str| record.series.iter().find(|series| series.name == name);
+    let (Some(references), Some(misses)) = (series(REFERENCES), series(MISSES)) else {
+        return Vec::new();
+    };
+    let run = |(references, misses): (&Option<f64>, &Option<f64>)| {
+        Some(Counted {
+            references: (*references)?,
+            misses: (*misses)?,
+        })
+    };
+    references
+        .values
+        .iter()
+        .zip(&misses.values)
+        .map(run)
+        .collect()
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values: Vec<f64> = values.collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 /// All pollution points that were done and verified.
@@ -69,6 +105,17 @@ fn pollution_row(record: &RunRecord) -> Option<PollutionRow> {
     let sorted = stats::sorted(&samples);
     let runs = record.counter("victim-runs").filter(|runs| *runs > 0.0);
     let per_run = |name: &str| Some(record.counter(name)? / runs?);
+    let (references, misses) = (per_run(REFERENCES), per_run(MISSES));
+    let of_runs = mean(
+        counted(record)
+            .into_iter()
+            .flatten()
+            .filter_map(Counted::miss_percent),
+    );
+    let of_sums = || {
+        let (references, misses) = references.zip(misses)?;
+        Counted { references, misses }.miss_percent()
+    };
     let text = |name: &str| record.workload.text(name).unwrap_or("").to_owned();
     let bytes = record.workload.int("block_bytes").unwrap_or(0);
     let copied = record.counter("neighbour-bytes");
@@ -81,8 +128,9 @@ fn pollution_row(record: &RunRecord) -> Option<PollutionRow> {
         median_ns: stats::quantile(&sorted, 0.5),
         p10_ns: stats::supported_quantile(&sorted, 0.1),
         max_ns: *sorted.last()?,
-        references: per_run("victim-cache-references"),
-        misses: per_run("victim-cache-misses"),
+        references,
+        misses,
+        miss_percent: of_runs.or_else(of_sums),
         simulated: record.workload.flag("simulated"),
         copied_bytes_per_s: copied.map(|bytes| bytes / (record.wall_ns.max(1) as f64) * 1e9),
     })
@@ -137,7 +185,7 @@ fn cells(row: &PollutionRow, alone: Option<&PollutionRow>) -> Vec<String> {
         number(p10),
         number(median),
         number(row.references),
-        number(row.miss_percent()),
+        number(row.miss_percent),
         row.copied_bytes_per_s
             .map_or("-".to_owned(), |rate| significant(rate / 1e6, 3)),
     ]

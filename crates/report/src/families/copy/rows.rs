@@ -31,11 +31,11 @@ pub struct CopyRow {
     pub emulated: bool,
     /// Bytes of one block.
     pub block_bytes: u64,
-    /// Bytes of one operation: a call may move several blocks, both ways moves two.
+    /// Bytes of one copy: both ways moves two blocks.
     pub bytes_per_op: u64,
     /// Samples of each lane.
     pub n: usize,
-    /// Operations in each sample: above 1 a sample is the mean of so many.
+    /// Copies in each sample: above 1 a sample is the mean of all of them.
     pub ops_per_sample: u64,
     /// Fastest.
     pub min_ns: f64,
@@ -151,8 +151,17 @@ pub(super) fn samples(record: &RunRecord) -> Vec<f64> {
 }
 
 fn row(record: &RunRecord) -> Option<CopyRow> {
-    let samples = samples(record);
     let first = copied(record).next()?;
+    let block_bytes = record.workload.int("block_bytes").ok()?;
+    let text = |name: &str| record.workload.text(name).unwrap_or("").to_owned();
+    // One call may move several blocks (depth); a copy is of one block, both ways if it goes both ways.
+    let both_ways = if text("direction") == "both" { 2 } else { 1 };
+    let copy_bytes = block_bytes.saturating_mul(both_ways).max(1);
+    let copies_per_op = (first.bytes_per_op / copy_bytes).max(1);
+    let samples = samples(record)
+        .into_iter()
+        .map(|ns| ns / copies_per_op as f64);
+    let samples: Vec<f64> = samples.collect();
     if samples.is_empty() {
         return None;
     }
@@ -160,7 +169,8 @@ fn row(record: &RunRecord) -> Option<CopyRow> {
     let ops_per_sample = copied(record)
         .map(|stage| stage.ops_per_sample)
         .max()
-        .unwrap_or(1);
+        .unwrap_or(1)
+        .saturating_mul(copies_per_op);
     let has_p99 = ops_per_sample <= 1 && stats::supports(samples.len(), 0.99);
     let undone = (!rate::is_done(record))
         .then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
@@ -171,7 +181,6 @@ fn row(record: &RunRecord) -> Option<CopyRow> {
     let begin = copied(record).map(|stage| stage.start_ns).min()?;
     let end = copied(record).map(|stage| stage.end_ns).max()?;
     let bytes: f64 = copied(record).map(Stage::bytes).sum();
-    let text = |name: &str| record.workload.text(name).unwrap_or("").to_owned();
     Some(CopyRow {
         path: text("path"),
         context: text("context"),
@@ -179,8 +188,8 @@ fn row(record: &RunRecord) -> Option<CopyRow> {
         cold: record.workload.flag("cold"),
         load: record.workload.text("load").unwrap_or("light").to_owned(),
         emulated: record.engine.emulated,
-        block_bytes: record.workload.int("block_bytes").ok()?,
-        bytes_per_op: first.bytes_per_op,
+        block_bytes,
+        bytes_per_op: first.bytes_per_op / copies_per_op,
         n: first.sample_ns.len(),
         ops_per_sample,
         min_ns,
@@ -341,6 +350,21 @@ pub(crate) mod tests {
         );
         assert!((row.variance - 20.0 / 3.0).abs() < 1e-9);
         assert_eq!(row.who(), "cpu (pread)");
+    }
+
+    #[test]
+    fn a_call_of_several_blocks_is_several_copies() {
+        let mut record = example("cpu", "both", 64, &[8000, 8400]);
+        record.lanes[0].stages[0].bytes_per_op = 4 * 2 * 64;
+        let row = &copy_rows(&[record])[0];
+        assert_eq!(
+            (row.min_ns, row.max_ns, row.mean_ns),
+            (2000.0, 2100.0, 2050.0)
+        );
+        assert_eq!((row.ops_per_sample, row.bytes_per_op), (4, 128));
+        assert_eq!(row.p99_ns, None, "means of four");
+        let rate = 2.0 * 512.0 / 16_400.0 * 1e9;
+        assert!((row.total_bytes_per_s() / rate - 1.0).abs() < 1e-9);
     }
 
     #[test]

@@ -104,7 +104,7 @@ fn the_documents_sample_of_a_program_has_its_misses() {
         (row.mean_ns, row.references),
         (4_238_957.0, Some(157_283.0))
     );
-    assert!((row.miss_percent().unwrap() - 0.624_352).abs() < 1e-6);
+    assert!((row.miss_percent.unwrap() - 0.624_352).abs() < 1e-6);
     assert_eq!((&*row.test, &*row.copies), ("qsort_small", "from 224"));
     assert_eq!(row.copied_bytes_per_s, None, "the file does not say");
     let written = classic::pollution(&records, "run7");
@@ -112,6 +112,39 @@ fn the_documents_sample_of_a_program_has_its_misses() {
     let none = "qsort_small\t5\t9\t4\tn/a\tn/a\tn/a\n";
     let records = read("measure_x.dat", none).unwrap();
     assert_eq!(pollution_rows(&records)[0].references, None);
+}
+
+#[test]
+fn each_copy_keeps_the_cpu_that_timed_it() {
+    let text = "3\t64\t10\t20\t10\n1\t64\t30\t35\t5\nn/a\t64\t50\t55\t5\n";
+    let records = read("micro-benchmark_to_1.dat", text).unwrap();
+    assert_eq!(records[0].lanes[0].seen_cpus, [1, 3]);
+    assert_eq!(classic::latency(&records)["micro-benchmark_to_1.dat"], text);
+}
+
+#[test]
+fn each_run_keeps_its_own_references_and_misses() {
+    let text = "\
+a\t10\t20\t10\t100\t1\t1.000000
+a\t30\t35\t5\t900\t450\t50.000000
+b\t40\t45\t5\t10\t1\t10.000000
+b\t50\t55\t5\tn/a\tn/a\tn/a
+";
+    let records = read("measure_x.dat", text).unwrap();
+    assert_eq!(pollution_rows(&records)[0].miss_percent, Some(25.5));
+    let sums: Vec<Option<f64>> = records
+        .iter()
+        .map(|it| it.counter("victim-cache-misses"))
+        .collect();
+    assert_eq!(
+        sums,
+        [Some(451.0), None],
+        "only where all runs were counted"
+    );
+    assert_eq!(
+        classic::pollution(&records, "x")["cpu_from_224/measure_x.dat"],
+        text
+    );
 }
 
 #[test]
