@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_record::units::{show_bytes, significant};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::uapi::{TraceInfo, TraceRecord, text};
@@ -173,19 +174,24 @@ impl Trace {
     }
 
     /// Counters for a record: calls by operation and size (`copy_to_user:16`).
-    pub fn counters(&self, info: &TraceInfo) -> Vec<Counter> {
+    pub fn calls_by_size(&self) -> Vec<Counter> {
         let name = |operation: u16, bytes: u64| {
             format!("{}:{bytes}", OPERATIONS[usize::from(operation).min(3)])
         };
-        let sizes = self
-            .sizes
+        self.sizes
             .iter()
-            .map(|((operation, bytes), sum)| Counter::count(name(*operation, *bytes), sum.calls));
+            .map(|((operation, bytes), sum)| Counter::count(name(*operation, *bytes), sum.calls))
+            .collect()
+    }
+
+    /// The same with what the tracer did not see.
+    pub fn counters(&self, info: &TraceInfo) -> Vec<Counter> {
         let dropped = OPERATIONS
             .iter()
             .zip(info.dropped)
             .map(|(name, count)| Counter::count(format!("dropped {name}"), count));
-        sizes
+        self.calls_by_size()
+            .into_iter()
             .chain(dropped)
             .chain([Counter::count("missed", info.missed)])
             .collect()
@@ -227,22 +233,51 @@ pub fn operation_of(file: &Path) -> Option<u16> {
     u16::try_from(at).ok()
 }
 
+/// One of the study's files, read.
+#[derive(Debug, Default)]
+pub struct ClassicTrace {
+    /// One for each line.
+    pub records: Vec<TraceRecord>,
+    /// Lines whose address has more than 16 digits, as the study's own sample has: its last 16 were taken.
+    pub long_addresses: usize,
+}
+
 /// The records of one of the study's files, line by line; what is wrong is said with the number of the line.
 ///
 /// # Errors
-/// When a line does not have the nine fields.
-pub fn of_classic(operation: u16, text: &str) -> Result<Vec<TraceRecord>, String> {
+/// When a line does not have the nine fields, or a number is beyond [`MAX_WHOLE`].
+pub fn of_classic(operation: u16, text: &str) -> Result<ClassicTrace, String> {
+    let mut long_addresses = 0;
     let lines = text.lines().enumerate();
     let lines = lines.filter(|(_, line)| !line.trim().is_empty());
     let record = |(at, line): (usize, &str)| {
-        record_of(operation, line).ok_or_else(|| {
+        let record = record_of(operation, line).ok_or_else(|| {
             format!(
                 "line {}: not the nine fields of a trace (CPU, counter, bytes, CPU, ns before, ns after, ns, caller, CPU or DMA)",
                 at + 1
             )
-        })
+        })?;
+        let numbers = [
+            record.counter,
+            record.bytes,
+            record.before_ns,
+            record.after_ns,
+        ];
+        if let Some(large) = numbers.into_iter().find(|number| *number > MAX_WHOLE) {
+            return Err(format!(
+                "line {}: {large}; the largest number taken is {MAX_WHOLE}",
+                at + 1
+            ));
+        }
+        let digits = line.split_whitespace().nth(7).map_or(0, str::len);
+        long_addresses += usize::from(digits > "0x".len() + 16);
+        Ok(record)
     };
-    lines.map(record).collect()
+    let records = lines.map(record).collect::<Result<_, String>>()?;
+    Ok(ClassicTrace {
+        records,
+        long_addresses,
+    })
 }
 
 /// The inverse of [`classic_line`]. The study's own sample has an address of 17 digits: its last 16 count.
@@ -288,7 +323,7 @@ fn ranked(rows: &mut [(String, u16, Sum)], top: usize) -> Vec<Vec<String>> {
 /// What was seen against what was not.
 #[derive(Debug)]
 pub struct Accounts {
-    /// Calls: read, dropped by full rings, missed for want of a probe instance.
+    /// Calls: read, dropped by full rings, missed by the probes at most.
     pub ledger: Ledger,
     /// What the reader must know.
     pub warnings: Vec<String>,
@@ -305,7 +340,7 @@ impl Accounts {
             ..Ledger::new("copies")
         };
         ledger.lose("ring full", dropped);
-        ledger.lose("no probe instance", info.missed);
+        ledger.lose("missed by the probes", info.missed);
         let mut warnings = Vec::new();
         if dropped > 0 {
             warnings.push(format!(
@@ -539,11 +574,17 @@ mod tests {
     #[test]
     fn the_studys_files_are_read_back() {
         let sample = "0 1102 8 0 613326537662 613326537755 93 0xfffffffff8144c129 CPU\n\n";
-        let read = of_classic(0, sample).unwrap();
+        let ClassicTrace {
+            records: read,
+            long_addresses,
+        } = of_classic(0, sample).unwrap();
         assert_eq!(read[0].caller, 0xffff_ffff_8144_c129);
         assert_eq!((read.len(), read[0].bytes, read[0].by), (1, 8, 0));
+        assert_eq!(long_addresses, 1, "17 digits");
         let written = classic_line(&record(1, 4096, b""));
-        assert_eq!(classic_line(&of_classic(1, &written).unwrap()[0]), written);
+        let again = of_classic(1, &written).unwrap();
+        assert_eq!(classic_line(&again.records[0]), written);
+        assert_eq!(again.long_addresses, 0);
         assert_eq!(operation_of(Path::new("x/__mem_trace_to.dat")), Some(3));
         assert_eq!(operation_of(Path::new("x/other.dat")), None);
         for wrong in [
@@ -551,6 +592,7 @@ mod tests {
             "0 0 8 0 1 2 1 0xf GPU",
             "0 0 8 0 1 2 1 f CPU",
             "0 0 8 0 1 2 1 0xé CPU",
+            "0 0 9007199254740992 0 1 2 1 0xf CPU",
         ] {
             let error = of_classic(0, &format!("{sample}{wrong}")).unwrap_err();
             assert!(error.starts_with("line 3: "), "{error}");

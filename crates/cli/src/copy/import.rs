@@ -1,4 +1,4 @@
-//! `--from` of latency, bandwidth and pollution: the study's files as records that were measured elsewhere.
+//! `--from` of latency, bandwidth, pollution and trace: the study's files as records that were measured elsewhere.
 
 use std::fs::File;
 use std::io::Read;
@@ -155,7 +155,7 @@ fn text_of(file: &Path) -> std::io::Result<String> {
 
 /// A record of this invocation with nothing of this host in it. Files that were named together are of one host, others may be of
 /// another.
-fn elsewhere(blank: RunRecord, source: &Path, file: &Path, verb: &str) -> RunRecord {
+pub(super) fn elsewhere(blank: RunRecord, source: &Path, file: &Path, verb: &str) -> RunRecord {
     let folder = match source.is_dir() {
         true => Some(source),
         false => source.parent(),

@@ -16,6 +16,7 @@ use daqmeter_record::{Counter, EngineInfo, Workload};
 use daqmeter_report::table::numbers_from;
 use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice};
 
+use super::import::elsewhere;
 use super::{Format, Written, write_classic};
 use crate::arguments::duration;
 use crate::metrics::{Metrics, Page};
@@ -39,7 +40,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = delay, default_value = "100ms")]
     delay: Duration,
     /// Read the study's files instead (mem_trace_from.dat and its like), or the folders that hold them
-    #[arg(long, value_name = "FILE|DIR", num_args = 1.., conflicts_with_all = ["live", "out", "json"])]
+    #[arg(long, value_name = "FILE|DIR", num_args = 1.., conflicts_with_all = ["live", "time", "delay", "metrics"])]
     from: Vec<PathBuf>,
     /// Lines of each table
     #[arg(long, value_name = "N", default_value = "12")]
@@ -72,27 +73,54 @@ pub(super) struct Arguments {
     metrics: Metrics,
 }
 
-/// Tables of traces that were written as the study's files.
+/// Traces that were written as the study's files: what follows a trace, and a record that was measured elsewhere.
 fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut trace = Trace::new(false);
+    let written = &arguments.written;
+    let mut trace = Trace::new(written.format == Format::Classic);
     let (mut first_ns, mut last_ns) = (u64::MAX, 0);
-    for path in classic_files(&arguments.from)? {
+    let mut warnings = Vec::new();
+    let files = classic_files(&arguments.from)?;
+    for path in &files {
         let shown = path.display();
         let refused = |why: &dyn std::fmt::Display| Failure::refused(format!("{shown}: {why}"));
-        let operation = operation_of(&path).ok_or_else(|| {
+        let operation = operation_of(path).ok_or_else(|| {
             refused(&"the name says which operation it is of: mem_trace_from.dat, mem_trace_to.dat, __mem_trace_from.dat or __mem_trace_to.dat")
         })?;
-        let text = std::fs::read_to_string(&path).map_err(|error| refused(&error))?;
-        let records = of_classic(operation, &text).map_err(|why| refused(&why))?;
-        for record in &records {
+        let text = std::fs::read_to_string(path).map_err(|error| refused(&error))?;
+        let read = of_classic(operation, &text).map_err(|why| refused(&why))?;
+        for record in &read.records {
             first_ns = first_ns.min(record.before_ns);
             last_ns = last_ns.max(record.after_ns);
         }
-        trace.add(&records);
+        trace.add(&read.records);
+        if read.long_addresses > 0 {
+            warnings.push(format!(
+                "{shown}: addresses of more than 16 digits: {}; their last 16 are used",
+                read.long_addresses
+            ));
+        }
     }
-    let time = Duration::from_nanos(last_ns.saturating_sub(first_ns));
+    let (source, first_file) = (&arguments.from[0], &files[0]);
+    let wall_ns = last_ns.saturating_sub(first_ns);
+    let time = Duration::from_nanos(wall_ns);
+    let info = EngineInfo {
+        name: "trace".into(),
+        target: first_file.display().to_string().into(),
+        emulated: false,
+    };
+    let workload = Workload::new("trace").with("seconds", time.as_secs_f64());
+    let blank = context_as(arguments.label.as_ref()).blank_record(info, workload);
+    let mut record = elsewhere(blank, source, first_file, "trace");
+    (record.origin_ns, record.wall_ns) = (first_ns.min(last_ns), wall_ns);
+    record.counters = trace.calls_by_size();
+    record.warnings.extend(warnings.iter().cloned());
     // The addresses are of the kernel that was traced, not of this one.
-    emit(&tables(&trace, &Names::default(), arguments.top, time))
+    let mut text = tables(&trace, &Names::default(), arguments.top, time);
+    text.push_str(&lines(&warnings));
+    let mut recorder = Recorder::new(arguments.out.as_ref(), arguments.json)?;
+    recorder.take(record)?;
+    write_classic(written, &trace.classic())?;
+    recorder.finish(written.output.as_ref(), false, |_| text)
 }
 
 /// Files as they were named, of folders those of the study that are there.
