@@ -2,7 +2,8 @@
 //!
 //! The first signal asks. A verb that measures or serves has said what is to be done then ([`on_signal`]): it stops, keeps and
 //! reports what it has. One that only reads and prints has nothing to keep and is ended at once. Whoever has been asked and does
-//! not end in time is ended. The second signal ends the program at once. After a signal the exit code is 130.
+//! not end in time is ended, after what it finished before was kept ([`keep_at_end`]). The second signal ends the program at once.
+//! After a signal the exit code is 130.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,6 +17,8 @@ use crate::failure::{Failure, INTERRUPTED, program_name, tell};
 const GRACE: Duration = Duration::from_millis(1900);
 /// On a busy host even tables and a page may take longer. While the main thread is at work on them, it has this time.
 const GRACE_AT_WORK: Duration = Duration::from_secs(8);
+/// Tables and files of what was finished may take this long.
+const GRACE_TO_KEEP: Duration = Duration::from_secs(4);
 /// How often the main thread is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -26,12 +29,21 @@ struct State {
     asks: Vec<Box<dyn Fn() + Send>>,
     /// A file that is being written beside the one that it is to replace.
     unfinished: Option<PathBuf>,
+    keep: Keep,
+}
+
+/// What keeps the finished part of a verb that does not end in time.
+enum Keep {
+    Nothing,
+    Ready(Box<dyn FnOnce() + Send>),
+    Begun,
 }
 
 static STATE: Mutex<State> = Mutex::new(State {
     is_asked: false,
     asks: Vec::new(),
     unfinished: None,
+    keep: Keep::Nothing,
 });
 
 fn state() -> MutexGuard<'static, State> {
@@ -52,6 +64,45 @@ pub(crate) fn on_signal(ask: impl Fn() + Send + 'static) {
         ask();
     }
     state.asks.push(Box::new(ask));
+}
+
+/// Does this in another thread, if the verb does not end in time after a signal and has not begun its own end.
+pub(crate) fn keep_at_end(keep: impl FnOnce() + Send + 'static) {
+    state().keep = Keep::Ready(Box::new(keep));
+}
+
+/// The verb begins its own end. If what it finished is being kept already, the program is about to end, and this waits for it.
+pub(crate) fn ends_by_itself() {
+    let mut state = state();
+    if !matches!(state.keep, Keep::Begun) {
+        state.keep = Keep::Nothing;
+        return;
+    }
+    drop(state);
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Keeps what the verb finished, for as long as that may take.
+fn keep_what_is_finished() {
+    let mut state = state();
+    let Keep::Ready(keep) = std::mem::replace(&mut state.keep, Keep::Nothing) else {
+        return;
+    };
+    state.keep = Keep::Begun;
+    drop(state);
+    let (done, wait) = channel();
+    let work = move || {
+        keep();
+        // Nobody waits any more when it took too long.
+        let _ = done.send(());
+    };
+    // Where there is no thread for it, the channel is closed at once.
+    let _ = std::thread::Builder::new()
+        .name("keep".to_owned())
+        .spawn(work);
+    let _ = wait.recv_timeout(GRACE_TO_KEEP);
 }
 
 /// Whether there was a signal.
@@ -110,8 +161,9 @@ fn end_after_grace() {
         }
         before = now;
     }
+    keep_what_is_finished();
     say(
-        "interrupted; what was in progress did not end in time and is lost, records written before it are complete",
+        "interrupted; what was in progress did not end in time and is lost, what was finished before it is complete",
     );
     end(&mut state());
 }

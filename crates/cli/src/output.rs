@@ -144,6 +144,16 @@ impl Recorder {
         })
     }
 
+    /// Holds records that were printed and written before.
+    pub(crate) fn of(records: Vec<RunRecord>, json: bool, quiet: bool) -> Recorder {
+        Recorder {
+            file: None,
+            json,
+            quiet,
+            records,
+        }
+    }
+
     /// Empties the file first: what is in it then is of this run alone.
     pub(crate) fn afresh(&mut self) -> Result<(), Failure> {
         self.file

@@ -36,6 +36,18 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
                 &["latency", "--sizes", "64", "--depth", "0"],
                 "`depth` is 0; 1 to 1024 is wanted",
             ),
+            (
+                &[
+                    "latency",
+                    "--depth",
+                    "4",
+                    "--format",
+                    "classic",
+                    "--out-dir",
+                    &none,
+                ],
+                "a line of the classic files is one copy",
+            ),
             (&["latency", "--high", "99"], "channel from 0 to 63"),
             (&["latency", "--sizes", "many"], "many"),
             (
@@ -112,6 +124,8 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
 fn latency_leaves_the_studys_files() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display().to_string();
+    // A thread that is pinned has one CPU, which each line then names.
+    let cpu = daqmeter_sys::affinity::allowed_cpus().unwrap()[0].to_string();
     let sizes = [
         "--sizes",
         "1,64,4KiB",
@@ -121,6 +135,8 @@ fn latency_leaves_the_studys_files() {
         "cpu",
         "--operations",
         "from,to",
+        "--pin",
+        &cpu,
     ];
     let output = copy(
         &[
@@ -540,4 +556,52 @@ fn help_for_people() {
         settings.bind(|| insta::assert_snapshot!("help", text));
     }
     insta::assert_snapshot!("help", stdout(&copy(&["-h"])));
+}
+
+#[test]
+fn a_trace_from_files_is_a_record_with_the_files_and_the_figures_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let line = "0\t1102\t8\t0\t613326537662\t613326537755\t93\t0xffffffff8144c129\tCPU\n";
+    let long = "0\t1103\t8\t0\t613326539662\t613326539755\t93\t0xfffffffff8144c129\tCPU\n";
+    let (file, again) = (place("mem_trace_from.dat"), place("again"));
+    std::fs::write(&file, format!("{line}{long}")).unwrap();
+    let (records, page) = (place("trace.jsonl"), place("trace.html"));
+    let options = [
+        "--format",
+        "classic",
+        "--out-dir",
+        &again,
+        "--records",
+        &records,
+        "-o",
+        &page,
+    ];
+    let output = copy(&[&["trace", "--from", &file], &options[..]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(
+        text.contains("addresses of more than 16 digits: 1; their last 16 are used"),
+        "{text}"
+    );
+    let written = contents(again.as_ref());
+    let short = long.replace("0xfffffffff", "0xffffffff");
+    assert_eq!(written["mem_trace_from.dat"], format!("{line}{short}"));
+    assert!(
+        std::fs::read_to_string(&page)
+            .unwrap()
+            .contains("measured elsewhere")
+    );
+    let figures = copy(&["figures", &records, "-o", &place("figures.html")]);
+    assert!(figures.status.success(), "{}", stderr(&figures));
+    let drawn = stdout(&figures);
+    let drawn: Vec<&str> = drawn
+        .lines()
+        .filter(|line| line.trim_end().ends_with("drawn"))
+        .collect();
+    assert_eq!(drawn.len(), 2, "{drawn:?}");
+    assert!(
+        drawn[0].starts_with("2.21 ") && drawn[1].starts_with("2.25 "),
+        "{drawn:?}"
+    );
 }

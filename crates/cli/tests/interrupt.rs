@@ -307,6 +307,40 @@ fn an_interrupted_survey_still_writes_its_page() {
     );
 }
 
+/// A program that does not end in time, because its reader does not read, keeps the points that it finished.
+#[test]
+fn classic_files_of_finished_points_are_kept_when_the_last_one_does_not_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let sizes: Vec<String> = (1..=60).map(|size| size.to_string()).collect();
+    let arguments = "copy latency --contexts cpu --path pread --operations to --reps 300 --json \
+        --format classic --out-dir classic --sizes";
+    let mut child = Command::new(PROGRAM)
+        .args(arguments.split_whitespace().chain([&*sizes.join(",")]))
+        .current_dir(folder.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let waits = format!("/proc/{}/wchan", child.id());
+    let deadline = Instant::now() + PATIENCE;
+    while !std::fs::read_to_string(&waits).is_ok_and(|waits| waits.contains("pipe_write")) {
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "ended before the pipe was full"
+        );
+        assert!(Instant::now() < deadline, "the pipe is never full");
+        std::thread::yield_now();
+    }
+    let signal = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(signal.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let synthesis = folder.path().join("classic/micro-benchmark_to_1_synth.dat");
+    let lines = std::fs::read_to_string(synthesis).unwrap().lines().count();
+    assert!((1..60).contains(&lines), "{lines} sizes");
+}
+
 #[test]
 fn a_second_signal_is_no_crash() {
     let mut running = Running::start("pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ -I 50ms");

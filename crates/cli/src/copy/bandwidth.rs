@@ -9,7 +9,7 @@ use daqmeter_report::copy::bandwidth_text;
 use daqmeter_report::copy_classic;
 
 use super::import::{Import, NOT_OF_FILES};
-use super::{Chosen, Study, Written, finish};
+use super::{Chosen, Ending, Study, Written};
 use crate::arguments::count;
 use crate::output::Failure;
 use crate::runner::{Common, Runner};
@@ -17,7 +17,7 @@ use crate::runner::{Common, Runner};
 /// Rate of all CPUs or all channels at once: per channel and in total, the priority policy included.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "MB are of 2^20 bytes, as in the study; the total is the sum of the channels' rates, and beside it stands what\nall bytes over the time of all give. In the classic files (--format classic) a line holds channel, bytes of a copy,\ncopies (both ways at once are two), clock before, clock after, time spent in the copies, rate = bytes x copies / time.\n\nExample:\n\n  $ daqmeter copy bandwidth --contexts cpu,priority --sizes 64KiB,1MiB"
+    after_long_help = "MB are of 2^20 bytes, as in the study; the total is the sum of the channels' rates, and beside it stands what\nall bytes over the time of all give. In the classic files (--format classic) a line holds channel or CPU, bytes of a copy,\ncopies (both ways at once are two), clock before, clock after, time spent in the copies, rate = bytes x copies / time.\n\nExample:\n\n  $ daqmeter copy bandwidth --contexts cpu,priority --sizes 64KiB,1MiB"
 )]
 pub(super) struct Arguments {
     /// Read the study's files instead (measures_from.dat and its like), or the folders that hold them
@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let told = |file: &Path| chosen.told(file);
         return import.run(told, copy_classic::bandwidth, bandwidth_text);
     }
-    let mut runner = Runner::new(&arguments.common, 0)?;
+    let runner = Runner::new(&arguments.common, 0)?;
     let cpus = runner.context.host.allowed_cpus.clone();
     let study = Study {
         chosen,
@@ -63,8 +63,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             .as_ref()
             .map_or(cpus, |list| list.0.clone()),
     };
-    study.run(&mut runner)?;
-    let records = &runner.recorder.records;
-    let files = copy_classic::bandwidth(records);
-    finish(&mut runner, &arguments.written, bandwidth_text, &files)
+    let ending = Ending {
+        common: &arguments.common,
+        written: &arguments.written,
+        text: bandwidth_text,
+        files: copy_classic::bandwidth,
+    };
+    study.run(runner, &ending)
 }

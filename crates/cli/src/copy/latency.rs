@@ -9,14 +9,14 @@ use daqmeter_report::copy::latency_text;
 use daqmeter_report::copy_classic;
 
 use super::import::{Import, NOT_OF_FILES};
-use super::{Chosen, Study, Written, finish};
+use super::{Chosen, Ending, Format, Study, Written};
 use crate::output::Failure;
 use crate::runner::{Common, Runner};
 
 /// Time of one copy by size: from, to, and both with caches emptied, by CPU and by an engine's channels.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Pinning and mapping of an engine's copy are outside its clock and reported separately. With several contexts the\nclassic files lie in a folder for each.\n\nExample:\n\n  $ daqmeter copy latency --sizes 1,64,4KiB --contexts cpu --format classic --out-dir results"
+    after_long_help = "Pinning and mapping of an engine's copy are outside its clock and reported separately. With several contexts the\nclassic files lie in a folder for each. Their CPU is n/a where the thread moved: name one by --pin.\n\nExample:\n\n  $ daqmeter copy latency --sizes 1,64,4KiB --contexts cpu --format classic --out-dir results"
 )]
 pub(super) struct Arguments {
     /// Read the study's files instead (micro-benchmark_from_1.dat and its like), or the folders that hold them
@@ -56,9 +56,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             .map(|list| list.0.clone())
             .unwrap_or_default(),
     };
-    let mut runner = Runner::new(&arguments.common, 0)?;
-    study.run(&mut runner)?;
-    let records = &runner.recorder.records;
-    let files = copy_classic::latency(records);
-    finish(&mut runner, &arguments.written, latency_text, &files)
+    if arguments.written.format == Format::Classic && chosen.request.depth > 1 {
+        return Err(Failure::refused(
+            "--depth: a line of the classic files is one copy, and a call of several blocks is timed as a whole: leave out --depth or --format classic",
+        ));
+    }
+    let runner = Runner::new(&arguments.common, 0)?;
+    let ending = Ending {
+        common: &arguments.common,
+        written: &arguments.written,
+        text: latency_text,
+        files: copy_classic::latency,
+    };
+    study.run(runner, &ending)
 }

@@ -10,6 +10,7 @@ mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -22,10 +23,11 @@ use daqmeter_record::{RunRecord, Workload};
 use daqmeter_report::copy_classic::Files;
 
 use crate::arguments::{bytes, count};
+use crate::interrupt;
 use crate::named::Replaced;
-use crate::output::{Failure, tell, write_file};
+use crate::output::{Failure, Recorder, tell, write_file};
 use crate::reproduce;
-use crate::runner::Runner;
+use crate::runner::{Common, Runner};
 
 /// Copy between user and kernel memory by CPU or DMA: latency, bandwidth, pollution, trace.
 #[derive(Debug, Args)]
@@ -258,8 +260,13 @@ struct Study<'a> {
 pub(crate) const LIMIT_TIME: Duration = Duration::from_millis(4);
 
 impl Study<'_> {
-    /// Measures all points in random order, each beside its limit.
-    fn run(&self, runner: &mut Runner) -> Result<(), Failure> {
+    /// Measures all points in random order, each beside its limit; then table, page and files.
+    fn run<F: ToFiles>(&self, mut runner: Runner, ending: &Ending<F>) -> Result<ExitCode, Failure> {
+        let measured = self.measure(&mut runner, &ending.kept());
+        ending.end(&mut runner, measured)
+    }
+
+    fn measure(&self, runner: &mut Runner, kept: &Kept) -> Result<(), Failure> {
         runner.limits = Limits::shared(LIMIT_TIME);
         let points = self.points();
         check(&points)?;
@@ -267,8 +274,8 @@ impl Study<'_> {
         let settings = runner.settings(StepPlan::ByStage(self.chosen.reps), self.name, &self.pin);
         for (order, workload) in ordered(points, self.chosen.seed) {
             runner.point("copy", &workload, &settings, Some(order))?;
+            kept.add(&runner.recorder.records);
         }
-        runner.finish();
         Ok(())
     }
 
@@ -337,15 +344,62 @@ fn write_classic(written: &Written, files: &Files) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The original's files of records.
+trait ToFiles: Fn(&[RunRecord]) -> Files + Clone + Send + 'static {}
+
+impl<F: Fn(&[RunRecord]) -> Files + Clone + Send + 'static> ToFiles for F {}
+
 /// What every study ends with: the original's files, its table, the page, the exit code.
-fn finish(
-    runner: &mut Runner,
-    written: &Written,
+struct Ending<'a, F> {
+    common: &'a Common,
+    written: &'a Written,
     text: fn(&[RunRecord]) -> String,
-    files: &Files,
-) -> Result<ExitCode, Failure> {
-    write_classic(written, files)?;
-    runner.conclude(written.output.as_ref(), text)
+    files: F,
+}
+
+/// Copies of the finished points, for the thread that ends the program when the point at hand does not end.
+struct Kept(Arc<Mutex<Vec<RunRecord>>>);
+
+impl Kept {
+    fn add(&self, all: &[RunRecord]) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = all.get(kept.len()..).unwrap_or_default();
+        kept.extend_from_slice(new);
+    }
+}
+
+impl<F: ToFiles> Ending<'_, F> {
+    /// From now on finished points that are added have their end, whatever a signal finds in progress.
+    fn kept(&self) -> Kept {
+        let (text, files, written) = (self.text, self.files.clone(), self.written.clone());
+        let (json, quiet) = (self.common.json, self.common.quiet);
+        let records = Arc::new(Mutex::new(Vec::new()));
+        let finished = records.clone();
+        interrupt::keep_at_end(move || {
+            let mut finished = finished.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut recorder = Recorder::of(std::mem::take(&mut *finished), json, quiet);
+            let done = write_classic(&written, &files(&recorder.records))
+                .and_then(|()| recorder.finish(written.output.as_ref(), true, text));
+            if let Err(failure) = done {
+                failure.report();
+            }
+        });
+        Kept(records)
+    }
+
+    /// The end of all points, or of those before one that could not be measured.
+    fn end(&self, runner: &mut Runner, measured: Result<(), Failure>) -> Result<ExitCode, Failure> {
+        interrupt::ends_by_itself();
+        runner.finish();
+        let records = &runner.recorder.records;
+        if records.is_empty() {
+            measured?;
+            return runner.conclude(self.written.output.as_ref(), self.text);
+        }
+        write_classic(self.written, &(self.files)(records))?;
+        let code = runner.conclude(self.written.output.as_ref(), self.text)?;
+        measured.map(|()| code)
+    }
 }
 
 #[cfg(test)]

@@ -7,12 +7,12 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use daqmeter_copy::{Direction, Neighbour, Path, PollutionRequest, STUDY_COPIES, TESTS};
 use daqmeter_harness::{Request as _, StepPlan, ordered};
-use daqmeter_record::{EngineInfo, Workload};
+use daqmeter_record::{EngineInfo, RunRecord, Workload};
 use daqmeter_report::copy::pollution_text;
 use daqmeter_report::copy_classic;
 
 use super::import::{Import, Told, UNKNOWN, folder};
-use super::{Written, direction, finish, repetitions, usable};
+use super::{Ending, Written, direction, repetitions, usable};
 use crate::arguments::bytes;
 use crate::output::Failure;
 use crate::runner::{Common, Runner};
@@ -193,11 +193,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         "copy/pollution",
         &[program],
     );
-    for (order, workload) in ordered(points, arguments.seed) {
-        runner.point("pollution", &workload, &settings, Some(order))?;
-    }
-    runner.finish();
-    let records = &runner.recorder.records;
-    let files = copy_classic::pollution(records, &arguments.name);
-    finish(&mut runner, &arguments.written, pollution_text, &files)
+    let name = arguments.name.clone();
+    let ending = Ending {
+        common: &arguments.common,
+        written: &arguments.written,
+        text: pollution_text,
+        files: move |records: &[RunRecord]| copy_classic::pollution(records, &name),
+    };
+    let kept = ending.kept();
+    let measured = ordered(points, arguments.seed)
+        .into_iter()
+        .try_for_each(|(order, workload)| {
+            runner.point("pollution", &workload, &settings, Some(order))?;
+            kept.add(&runner.recorder.records);
+            Ok(())
+        });
+    ending.end(&mut runner, measured)
 }
