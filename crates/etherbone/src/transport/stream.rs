@@ -156,11 +156,42 @@ impl Dev {
         let file = open.map_err(EbError::io(format!("cannot open {path}")))?;
         tty::make_raw(file.as_fd())?;
         tty::set_nonblocking(file.as_fd())?;
+        discard(&file, &path)?;
         Ok(Dev {
             file,
             backlog: Backlog::default(),
         })
     }
+}
+
+/// A device that is silent for so long has sent what it owed to the client before; as in the C
+/// library (`eb_posix_stream_connect` waits 10 ms).
+const QUIET: Duration = Duration::from_millis(10);
+
+/// Most bytes that are discarded: more than a window of requests can be answered with.
+const MAX_STALE_BYTES: usize = 1 << 20;
+
+/// Drops answers to a client that did not wait for them: they would be taken for answers to this.
+fn discard(mut file: &File, path: &str) -> Result<(), EbError> {
+    let wanted = net::Readiness {
+        read: true,
+        write: false,
+    };
+    let mut buffer = [0; 4096];
+    let mut stale_bytes = 0;
+    while stale_bytes < MAX_STALE_BYTES {
+        let ready = net::wait_ready(file.as_fd(), wanted, Some(QUIET));
+        if !ready.map_err(EbError::io("cannot wait"))?.read {
+            return Ok(());
+        }
+        match arrived(file.read(&mut buffer))? {
+            Some(arrived) => stale_bytes += arrived.bytes,
+            None => return Ok(()),
+        }
+    }
+    Err(EbError::Unsupported(format!(
+        "{path} sends without being asked: it is no Etherbone device"
+    )))
 }
 
 impl Transport for Dev {
@@ -197,6 +228,27 @@ impl Transport for Dev {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn opened(pty: &tty::Pty) -> Dev {
+        Dev::open(pty.path.trim_start_matches("/dev/")).unwrap()
+    }
+
+    #[test]
+    fn answers_to_the_client_before_are_discarded() {
+        let pty = tty::open_pty().unwrap();
+        (&pty.master).write_all(&[0x5a; 1000]).unwrap();
+        let mut dev = opened(&pty);
+        (&pty.master).write_all(b"fresh").unwrap();
+        let mut buffer = [0; 4096];
+        let arrived = dev.receive(&mut buffer, Duration::from_secs(5)).unwrap();
+        assert_eq!(&buffer[..arrived.unwrap().bytes], b"fresh");
+    }
+
+    #[test]
+    fn a_device_that_never_stops_is_refused() {
+        let refused = Dev::open("zero").err().unwrap().to_string();
+        assert!(refused.contains("/dev/zero sends without"), "{refused}");
+    }
 
     #[test]
     fn what_a_full_stream_does_not_take_waits_in_order() {
