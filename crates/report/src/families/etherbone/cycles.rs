@@ -28,12 +28,12 @@ pub(crate) struct CycleRow {
     pub cycles: u64,
     /// Cycles of a series.
     pub series: u64,
-    /// Time per cycle by the host's clock: the median.
+    /// Time per cycle by the host's clock: the mean, as all figures of a row but the percentile.
     pub cycle_us: f64,
-    /// Time per timestamp, or per cycle of the TLU, or per word, by the host's clock.
+    /// Time per timestamp, or per cycle of the TLU, or per word, by the host's clock: the mean.
     pub item_us: f64,
     /// 95 % interval of that time.
-    pub item_interval_us: (f64, f64),
+    pub item_interval_us: Option<(f64, f64)>,
     /// Per timestamp, from a single timestamp before the series to the last of the series: one whole way there and back.
     pub realistic_us: Option<f64>,
     /// Per timestamp, from the first to the last of the series: the stack only between cycles.
@@ -89,13 +89,15 @@ fn row(record: &RunRecord) -> Option<CycleRow> {
     let count = record.workload.int("count").unwrap_or(1);
     let items = if payload == "tlu" { 1 } else { count } as f64;
     let cycles = stage.sample_ns.len() as u64 * stage.ops_per_sample;
-    let cycle_us = summary.median / 1e3;
+    let rate = rate::of(stage)?;
+    let cycle_bytes = stage.bytes_per_op.max(1) as f64;
+    let us_at = |bytes_per_s: f64| cycle_bytes / bytes_per_s * 1e6;
+    let cycle_us = us_at(rate.per_s);
     let window = |name: &str| Some(record.counter(name)? / 1e3 / (cycles as f64 * items));
     let limit = rate::limit_of(record, stage);
     let limit_us =
         limit.map(|limit| stage.bytes_per_op as f64 / limit.rate_bytes_per_s * 1e6 / items);
     let item_us = cycle_us / items;
-    let bytes_per_s = rate::of(stage).unwrap_or_default().per_s;
     let undone = (!rate::is_done(record))
         .then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
     let share = rate::held(record, stage)
@@ -110,15 +112,14 @@ fn row(record: &RunRecord) -> Option<CycleRow> {
         series: record.workload.int("cycles").unwrap_or(1),
         cycle_us,
         item_us,
-        item_interval_us: (
-            summary.median_ci.0 / 1e3 / items,
-            summary.median_ci.1 / 1e3 / items,
-        ),
+        item_interval_us: rate
+            .interval
+            .map(|(low, high)| (us_at(high) / items, us_at(low) / items)),
         realistic_us: window("eca-window-realistic"),
         underestimated_us: window("eca-window-underestimated"),
         gap_ns: record.counter("eca-in-cycle-gap"),
-        rate_khz: bytes_per_s / stage.bytes_per_op.max(1) as f64 * items / 1e3,
-        mbit_per_s: bytes_per_s * 8.0 / 1e6,
+        rate_khz: 1e3 / item_us,
+        mbit_per_s: rate.per_s * 8.0 / 1e6,
         p99_us: summary
             .p99
             .filter(|_| stage.ops_per_sample == 1)
@@ -310,9 +311,9 @@ pub(crate) mod tests {
         slow.lanes[0].stages[0].sample_ns = vec![10_000, 10_000, 280_000];
         let row = &cycle_rows(&[slow.clone()])[0];
         assert_eq!(
-            (row.item_us, row.rate_khz),
-            (10.0, 10.0),
-            "the median is a latency, the rate is of all time"
+            (row.cycle_us, row.item_us, row.rate_khz, row.mbit_per_s),
+            (100.0, 100.0, 10.0, 0.64),
+            "all of one statistic: all cycles over all time"
         );
         assert!((row.fraction.unwrap() - 0.08).abs() < 1e-12);
         slow.outcome = daqmeter_record::Outcome::Failed("an answer is missing".into());

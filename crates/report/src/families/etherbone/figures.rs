@@ -67,7 +67,7 @@ pub(super) fn time(records: &[RunRecord]) -> Option<Figure> {
     let texts = Texts {
         id: "eb-time",
         title: "Etherbone: time to read 8 bytes",
-        caption: "Median time per 64-bit timestamp by the host's clock. Blocking cycles pay one round trip for all their timestamps, convenience \
+        caption: "Mean time per 64-bit timestamp by the host's clock. Blocking cycles pay one round trip for all their timestamps, convenience \
                   functions two for each; pipelined cycles overlap. Dashed: the same bytes without Etherbone, one message at a time, or \
                   what the emulated bus or line allows.",
     };

@@ -40,7 +40,7 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
         .map(|us| format!(" (a raw ping-pong {})", significant(us, 3)))
         .unwrap_or_default();
     let time = |row: &CycleRow| {
-        let interval = interval_or_none(Some(row.item_interval_us), 3);
+        let interval = interval_or_none(row.item_interval_us, 3);
         format!("{} us ({interval})", significant(row.item_us, 3))
     };
     Some(Answer {
