@@ -125,31 +125,24 @@ enum Verb {
 
 fn main() -> ExitCode {
     let arguments = arguments();
-    let is_tool = arguments
-        .get(1)
-        .is_some_and(|verb| verb == "eb" || verb == "etherbone")
-        && arguments
-            .get(2)
-            .is_none_or(|tool| tool != "perf" && tool != "reproduce");
     let command = Cli::command();
     let parsed = command.clone().try_get_matches_from(&arguments);
     let verb = match parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?.verb, matches)))
     {
         Ok((verb, matches)) => named::check(&command, &matches)
             .map(|()| verb)
-            .map_err(|failure| match is_tool {
-                true => Failure::tool(failure.line()),
-                false => failure,
+            .map_err(|failure| match output::tool_name() {
+                Some(_) => Failure::tool(failure.line()),
+                None => failure,
             }),
         Err(error) => {
             show_usage(&error, &arguments);
             // The C tools have one exit code for everything but success, and it is theirs for help too.
-            let helped = !error.use_stderr();
             let is_version = error.kind() == clap::error::ErrorKind::DisplayVersion;
-            let code = match (helped, is_tool) {
-                (true, _) => u8::from(output::tool_name().is_some() && !is_version),
-                (false, true) => 1,
-                (false, false) => 2,
+            let code = match (output::tool_name(), error.use_stderr()) {
+                (Some(_), _) => u8::from(!is_version),
+                (None, true) => 2,
+                (None, false) => 0,
             };
             return ExitCode::from(code);
         }

@@ -162,12 +162,12 @@ fn accesses_that_are_split_or_widened_are_told_or_refused() {
             && stderr(&told).contains("warning: the access is done through words of 32 bits")
     );
     let refused = eb(&["read", "-f", &slave, "0x100/1"]);
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(2));
     assert!(stderr(&refused).contains("-f forbids it"));
 }
 
 #[test]
-fn what_is_wrong_is_one_line_and_exit_1() {
+fn what_is_wrong_is_one_line_and_exit_2_and_what_the_bus_refuses_is_exit_1() {
     let snoop = Snoop::start(&["--bus", "timing-receiver"]);
     let slave = snoop.at("udp");
     let unused = std::net::TcpListener::bind("127.0.0.1:0")
@@ -238,11 +238,18 @@ fn what_is_wrong_is_one_line_and_exit_1() {
             vec!["snoop", "0", "--bus", "/nonexistent.toml"],
             "cannot read /nonexistent.toml",
         ),
+        (
+            vec!["snoop", "0", "--bus", "/dev/zero"],
+            "cannot read /dev/zero: longer than 1048576 bytes",
+        ),
         (vec!["snoop", "99999", "0-1"], "99999"),
     ] {
         let output = eb(&arguments);
         let error = stderr(&output);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
+        let results = ["the bus reports", "no device", "there are 1"];
+        let is_result = results.iter().any(|result| says.starts_with(result));
+        let code = if is_result { 1 } else { 2 };
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
         assert!(error.contains(says), "{arguments:?}: {error}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
@@ -267,7 +274,7 @@ fn measuring_refuses_with_exit_2_as_other_verbs_do() {
         (vec!["perf", "--link", "warp"], "no bridge `warp`"),
         (
             vec!["perf", "udp/127.0.0.1/9", "--payload", "tlu"],
-            "for loop/ and emu/ only",
+            "`pop_channel` is missing",
         ),
         (
             vec!["perf", "udp/127.0.0.1/9", "--payload", "memory"],
@@ -275,6 +282,12 @@ fn measuring_refuses_with_exit_2_as_other_verbs_do() {
         ),
         (vec!["perf", "--pin", "900"], "CPU 900 does not exist"),
         (vec!["perf", "-n", "0"], "0"),
+        (vec!["perf", "--timeout", "0s"], "`timeout_ms` is 0"),
+        (vec!["perf", "tcp/127.0.0.1/1"], "cannot connect"),
+        (
+            vec!["perf", "dev/no-such-device"],
+            "cannot open /dev/no-such-device",
+        ),
     ] {
         let output = eb(&arguments);
         assert_eq!(
@@ -302,6 +315,50 @@ fn the_bus_is_listed_as_eb_ls_lists_it() {
     let json: serde_json::Value =
         serde_json::from_str(&done(&["ls", "--json", "emu/perfect"])).unwrap();
     assert_eq!(json[4]["name"], "ECA_UNIT:CONTROL");
+}
+
+/// The way to a slave whose bridge at 0x100000 leads to a table that is not there.
+fn broken_bridge(snoop: &Snoop) -> String {
+    let ours = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to_slave = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    to_slave.connect(("127.0.0.1", snoop.port)).unwrap();
+    let port = ours.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        // The first and the last address, which follow that of the table.
+        let range = [0x0010_0000_u64, 0x001f_ffff]
+            .map(u64::to_be_bytes)
+            .concat();
+        let mut buffer = [0; 2048];
+        while let Ok((bytes, client)) = ours.recv_from(&mut buffer) {
+            to_slave.send(&buffer[..bytes]).unwrap();
+            let bytes = to_slave.recv(&mut buffer).unwrap();
+            let found = buffer[..bytes].windows(16).position(|part| part == range);
+            if let Some(at) = found {
+                buffer[at - 8..at].copy_from_slice(&0xdead_0000_u64.to_be_bytes());
+            }
+            ours.send_to(&buffer[..bytes], client).unwrap();
+        }
+    });
+    format!("udp/127.0.0.1/{port}")
+}
+
+#[test]
+fn a_broken_bridge_does_not_hide_what_is_beside_it() {
+    let snoop = Snoop::start(&["--bus", "timing-receiver"]);
+    let slave = broken_bridge(&snoop);
+    let why = "behind bridge 4 was not read whole: ";
+    let listed = eb(&["ls", &slave]);
+    let (rows, said) = (stdout(&listed), stderr(&listed));
+    assert!(
+        rows.contains("WB4-BlockRAM") && rows.contains("WB4-Bridge-Timing"),
+        "{rows}"
+    );
+    assert!(said.contains(why), "{said}");
+    assert_eq!(listed.status.code(), Some(1));
+    let found = eb(&["find", &slave, "0x651", "0x66cfeb52"]);
+    assert_eq!(stdout(&found), "0x10000\n");
+    assert!(stderr(&found).contains(why), "{}", stderr(&found));
+    assert!(found.status.success());
 }
 
 #[test]
@@ -368,6 +425,8 @@ fn called_by_the_name_of_a_c_tool_it_is_that_tool() {
         Some(0)
     );
     assert_eq!(called("eb-warp", &[]).status.code(), Some(1));
+    let unreachable = called("eb-ls", &["tcp/127.0.0.1/1"]);
+    assert_eq!(unreachable.status.code(), Some(1));
 }
 
 #[test]
@@ -470,11 +529,10 @@ fn a_measurement_negotiates_widths_as_the_tools_do() {
         eb(&[&arguments, more].concat())
     };
     let refused = perf(&[]);
+    assert_eq!(refused.status.code(), Some(2));
     assert!(
-        stdout(&refused).contains("no width in common")
-            || stderr(&refused).contains("no width in common"),
-        "{} {}",
-        stdout(&refused),
+        stderr(&refused).contains("no width in common"),
+        "{}",
         stderr(&refused)
     );
     let without = perf(&["-d", "64"]);

@@ -7,7 +7,7 @@ use crate::scan;
 use crate::{Client, EbError};
 
 /// Most bytes of one transfer.
-const MAX_BYTES: u64 = 1 << 28;
+pub const MAX_BYTES: u64 = 1 << 28;
 
 /// What is known of the device at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

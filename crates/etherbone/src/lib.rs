@@ -26,7 +26,7 @@ pub mod tunnel;
 
 pub use address::{Address, Family, Host};
 pub use client::{Client, Dialect, Done, Options, Outcome, Pipeline};
-pub use engine::{EtherboneEngine, EtherboneRequest, Method, Payload, TIME_BYTES, Times};
+pub use engine::{EtherboneEngine, EtherboneRequest, Method, Payload, TIME_BYTES, Times, reach};
 pub use error::EbError;
 pub use pingpong::{PingPongEngine, PingPongRequest, Protocol};
 pub use server::{Server, ServerOptions};

@@ -46,45 +46,54 @@ impl Found {
     }
 }
 
-/// Reads all tables, or only the first one. Records come in the order of their tables, those behind a bridge after it; heads are
-/// left out.
-///
-/// # Errors
-/// When the tables cannot be read, loop, or are not tables.
-pub fn scan(client: &mut Client, recurse: bool) -> Result<Vec<Found>, EbError> {
-    let mut found = tables(client, recurse)?;
-    found.retain(|found| !found.is_head);
-    Ok(found)
+/// Records of all tables, and what could not be read of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scan {
+    /// Records in the order of their tables, those behind a bridge after it.
+    pub found: Vec<Found>,
+    /// A line for each table that could not be read whole, with its bridge and the reason.
+    pub unread: Vec<String>,
 }
 
-/// The same with the head of each table before its records.
+impl Scan {
+    /// Devices with a vendor and a device id.
+    pub fn devices(&self, id: (u64, u32)) -> Vec<&Found> {
+        self.found.iter().filter(|found| found.is(id)).collect()
+    }
+}
+
+/// Reads all tables, or only the first one. A bridge whose table cannot be read does not end the
+/// scan: what is elsewhere is found.
 ///
 /// # Errors
-/// As of [`scan`].
-pub fn tables(client: &mut Client, recurse: bool) -> Result<Vec<Found>, EbError> {
+/// When nothing of the first table can be read.
+pub fn scan(client: &mut Client, recurse: bool) -> Result<Scan, EbError> {
     let root = root_address(client)?;
-    tables_at(client, root, recurse)
-}
-
-fn tables_at(client: &mut Client, root: u64, recurse: bool) -> Result<Vec<Found>, EbError> {
-    let (mut found, mut seen) = (Vec::new(), Vec::new());
-    let place = Place {
-        table: root,
-        base: 0,
-        last: u64::MAX,
-    };
-    table(client, place, &[], recurse, &mut seen, &mut found)?;
-    Ok(found)
+    scan_at(client, root, recurse)
 }
 
 /// Reads the tables from a given one on.
 ///
 /// # Errors
 /// As of [`scan`].
-pub fn scan_at(client: &mut Client, root: u64) -> Result<Vec<Found>, EbError> {
-    let mut found = tables_at(client, root, true)?;
-    found.retain(|found| !found.is_head);
-    Ok(found)
+pub fn scan_at(client: &mut Client, root: u64, recurse: bool) -> Result<Scan, EbError> {
+    let mut walk = Walk {
+        client,
+        recurse,
+        seen: Vec::new(),
+        stopped: false,
+        scan: Scan::default(),
+    };
+    let place = Place {
+        table: root,
+        base: 0,
+    };
+    match walk.table(place, &[]) {
+        Err(error) if walk.scan.found.is_empty() => return Err(error),
+        Err(error) => walk.note("the first table", error),
+        Ok(()) => {}
+    }
+    Ok(walk.scan)
 }
 
 /// The device that covers an address, as eb-read looks for it: the scan follows only the bridge that leads there.
@@ -95,11 +104,11 @@ pub fn device_at(client: &mut Client, address: u64) -> Result<Option<(sdb::Devic
     let mut place = Place {
         table: root_address(client)?,
         base: 0,
-        last: u64::MAX,
     };
     for _ in 0..DEEPEST {
         let mut next = None;
-        for record in records(client, place.table)? {
+        for index in 0..record_count(client, place.table)? {
+            let record = read_record(client, place.table, index)?;
             let covers = |first: u64, last: u64| {
                 let absolute = place.base.wrapping_add(first)..=place.base.wrapping_add(last);
                 absolute.contains(&address)
@@ -115,7 +124,6 @@ pub fn device_at(client: &mut Client, address: u64) -> Result<Option<(sdb::Devic
                     next = Some(Place {
                         table: place.base.wrapping_add(child),
                         base: place.base.wrapping_add(component.first),
-                        last: place.base.wrapping_add(component.last),
                     });
                 }
                 _ => {}
@@ -127,22 +135,10 @@ pub fn device_at(client: &mut Client, address: u64) -> Result<Option<(sdb::Devic
     Err(too_deep())
 }
 
-/// The devices with an id.
-///
-/// # Errors
-/// As of [`scan`].
-pub fn find(client: &mut Client, id: (u64, u32)) -> Result<Vec<Found>, EbError> {
-    Ok(scan(client, true)?
-        .into_iter()
-        .filter(|found| found.is(id))
-        .collect())
-}
-
 #[derive(Clone, Copy)]
 struct Place {
     table: u64,
     base: u64,
-    last: u64,
 }
 
 fn too_deep() -> EbError {
@@ -195,8 +191,8 @@ fn read_bytes(client: &mut Client, address: u64, bytes: usize) -> Result<Vec<u8>
         .collect())
 }
 
-/// All records of a table, its head first.
-fn records(client: &mut Client, table: u64) -> Result<Vec<Record>, EbError> {
+/// Records of a table, its head among them.
+fn record_count(client: &mut Client, table: u64) -> Result<u64, EbError> {
     let head = read_bytes(client, table, 32)?;
     let count = sdb::record_count(&head)
         .map_err(|error| EbError::Unsupported(format!("no SDB table at {table:#x}: {error}")))?;
@@ -206,75 +202,91 @@ fn records(client: &mut Client, table: u64) -> Result<Vec<Record>, EbError> {
             "the SDB table at {table:#x} claims {count} records; 1 to {most} are believed"
         )));
     }
-    (0..u64::from(count))
-        .map(|index| {
-            let bytes = read_bytes(
-                client,
-                table.wrapping_add(index * sdb::RECORD_BYTES as u64),
-                sdb::RECORD_BYTES,
-            )?;
-            let record: [u8; sdb::RECORD_BYTES] =
-                bytes.try_into().expect("as many bytes as were asked for");
-            // A second head inside a table, or one without its magic, is shown as what it is not.
-            Ok(Record::parse(&record).unwrap_or(Record::Unknown(record[sdb::RECORD_BYTES - 1])))
-        })
-        .collect()
+    Ok(count.into())
 }
 
-fn table(
-    client: &mut Client,
-    place: Place,
-    path: &[usize],
+fn read_record(client: &mut Client, table: u64, index: u64) -> Result<Record, EbError> {
+    let at = table.wrapping_add(index * sdb::RECORD_BYTES as u64);
+    let bytes = read_bytes(client, at, sdb::RECORD_BYTES)?;
+    let record: [u8; sdb::RECORD_BYTES] =
+        bytes.try_into().expect("as many bytes as were asked for");
+    // A second head inside a table, or one without its magic, is shown as what it is not.
+    Ok(Record::parse(&record).unwrap_or(Record::Unknown(record[sdb::RECORD_BYTES - 1])))
+}
+
+/// A scan at work.
+struct Walk<'a> {
+    client: &'a mut Client,
     recurse: bool,
-    seen: &mut Vec<u64>,
-    found: &mut Vec<Found>,
-) -> Result<(), EbError> {
-    if path.len() > DEEPEST || found.len() > MAX_FOUND {
-        return Err(too_deep());
+    /// Tables that lead to the one at hand.
+    seen: Vec<u64>,
+    /// Nothing more can be read.
+    stopped: bool,
+    scan: Scan,
+}
+
+impl Walk<'_> {
+    fn table(&mut self, place: Place, path: &[usize]) -> Result<(), EbError> {
+        if path.len() > DEEPEST {
+            return Err(too_deep());
+        }
+        if self.seen.contains(&place.table) {
+            return Err(EbError::Unsupported(format!(
+                "the SDB table at {:#x} contains itself",
+                place.table
+            )));
+        }
+        let count = record_count(self.client, place.table)?;
+        self.seen.push(place.table);
+        let read = (0..count).try_for_each(|index| self.record(place, path, index));
+        self.seen.pop();
+        read
     }
-    if seen.contains(&place.table) {
-        return Err(EbError::Unsupported(format!(
-            "the SDB table at {:#x} contains itself",
-            place.table
-        )));
-    }
-    seen.push(place.table);
-    for (index, record) in records(client, place.table)?.into_iter().enumerate() {
+
+    fn record(&mut self, place: Place, path: &[usize], index: u64) -> Result<(), EbError> {
+        if self.stopped {
+            return Ok(());
+        }
+        if self.scan.found.len() >= MAX_FOUND {
+            self.stopped = true;
+            return Err(EbError::Unsupported(format!(
+                "the tables of this bus have more than {MAX_FOUND} records"
+            )));
+        }
+        let record = read_record(self.client, place.table, index)?;
         // The head describes the bus, not something on it; eb-ls counts from the record after it.
         let is_head = index == 0;
         let mut path = path.to_vec();
-        path.extend((!is_head).then_some(index));
+        path.extend((!is_head).then_some(usize::try_from(index).expect("at most MAX_RECORDS")));
         let moves = !matches!(record, Record::MsiMaster { .. });
-        let absolute = |address: u64| {
-            if moves {
-                place.base.wrapping_add(address)
-            } else {
-                address
-            }
-        };
-        let (first, last) = match record.component() {
-            Some(component) => (
-                Some(absolute(component.first)),
-                Some(absolute(component.last)),
-            ),
-            None => (None, None),
-        };
-        found.push(Found {
+        let base = if moves { place.base } else { 0 };
+        let component = record.component();
+        let at = self.scan.found.len();
+        self.scan.found.push(Found {
             path: path.clone(),
             record,
-            first,
-            last,
+            first: component.map(|component| base.wrapping_add(component.first)),
+            last: component.map(|component| base.wrapping_add(component.last)),
             is_head,
         });
-        if let (Record::Bridge { child, component }, true) = (record, recurse) {
+        if let (Record::Bridge { child, component }, true) = (record, self.recurse) {
             let inner = Place {
                 table: place.base.wrapping_add(child),
                 base: place.base.wrapping_add(component.first),
-                last: place.base.wrapping_add(component.last).min(place.last),
             };
-            table(client, inner, &path, recurse, seen, found)?;
+            if let Err(error) = self.table(inner, &path) {
+                let path = self.scan.found[at].path_text();
+                self.note(&format!("the table behind bridge {path}"), error);
+            }
         }
+        Ok(())
     }
-    seen.pop();
-    Ok(())
+
+    /// Keeps why a table was not read whole. What is wrong with one table says nothing of the
+    /// others; a slave that is silent or gone ends the scan.
+    fn note(&mut self, what: &str, error: EbError) {
+        self.stopped |= !matches!(error, EbError::Bus { .. } | EbError::Unsupported(_));
+        let line = format!("{what} was not read whole: {error}");
+        self.scan.unread.push(line);
+    }
 }

@@ -21,20 +21,10 @@ impl Unroller {
         let time_ns = match self.last_ns {
             Some(last_ns) if raw_ns < last_ns && last_ns - raw_ns > ROLLOVER_NS / 2 => {
                 self.rollovers += 1;
-                raw_ns + ROLLOVER_NS
+                raw_ns.saturating_add(ROLLOVER_NS)
             }
             _ => raw_ns,
         };
-        self.last_ns = Some(time_ns);
-        time_ns
-    }
-
-    /// The time from high, low and the high word once more, for the first timestamp, which has none before it.
-    pub fn first_ns(&mut self, high: u64, low: u64, high_again: u64) -> u64 {
-        // The low word is from after a rollover exactly when it is small although the high word changed around it.
-        let rolled = high_again != high && low < ROLLOVER_NS / 2;
-        self.rollovers += u64::from(rolled);
-        let time_ns = (if rolled { high_again } else { high }) << 32 | low;
         self.last_ns = Some(time_ns);
         time_ns
     }
@@ -55,22 +45,12 @@ mod tests {
         assert_eq!(unroller.rollovers, 1);
     }
 
-    #[test]
-    fn the_first_time_is_mended_by_reading_the_high_word_again() {
-        assert_eq!(Unroller::default().first_ns(5, 0x10, 6), 0x6_0000_0010);
-        assert_eq!(
-            Unroller::default().first_ns(5, 0xFFFF_FFF0, 6),
-            0x5_FFFF_FFF0
-        );
-        assert_eq!(Unroller::default().first_ns(5, 0x10, 5), 0x5_0000_0010);
-    }
-
     proptest! {
         #[test]
         fn times_read_in_two_words_come_out_right(start_ns in 0..u64::MAX / 2, steps in prop::collection::vec((1..1_000_000_u64, 1..10_000_u64), 1..200)) {
             let mut unroller = Unroller::default();
             let mut now_ns = start_ns;
-            unroller.first_ns(now_ns >> 32, now_ns & 0xFFFF_FFFF, now_ns >> 32);
+            unroller.time_ns(now_ns >> 32, now_ns & 0xFFFF_FFFF);
             for (gap_ns, access_ns) in steps {
                 now_ns += gap_ns;
                 let high = now_ns >> 32;

@@ -166,6 +166,10 @@ pub trait Session: Send {
     /// Called once when the timed region begins: accounts start from zero here.
     fn begin(&mut self) {}
 
+    /// Called when the harness did something else between two samples, with how long that lasted.
+    /// The clock of a device went on meanwhile.
+    fn paused(&mut self, _pause_ns: u64) {}
+
     /// The accounts since [`Session::begin`].
     fn tally(&mut self) -> Tally;
 }

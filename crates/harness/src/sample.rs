@@ -48,12 +48,14 @@ pub(crate) struct Sampled {
 
 impl Sampled {
     /// Takes a control if one is due. Says when it was done, or what time it was.
-    fn control(&mut self, now_ns: u64) -> u64 {
+    fn control(&mut self, session: &mut dyn Session, now_ns: u64) -> u64 {
         let taken = self.stage.sample_ns.len();
         match &mut self.control {
             Some(control) if control.is_due(now_ns) => {
                 control.take(taken);
-                clock::monotonic_ns()
+                let end_ns = clock::monotonic_ns();
+                session.paused(end_ns.saturating_sub(now_ns));
+                end_ns
             }
             _ => now_ns,
         }
@@ -248,7 +250,7 @@ impl Sampling<'_> {
             _ => Stride::of(sampled.spec.batch.min(ops_per_sample)),
         };
         let mut cpu_before = cpu_time::of_thread();
-        let begin = sampled.control(clock::monotonic_ns());
+        let begin = sampled.control(self.session, clock::monotonic_ns());
         if sampled.stage.sample_ns.is_empty() {
             sampled.stage.start_ns = begin.saturating_sub(origin_ns);
         }
@@ -282,7 +284,7 @@ impl Sampling<'_> {
                 sampled.stage.sample_start_ns.push(start_ns);
             }
             end = now;
-            last = sampled.control(now);
+            last = sampled.control(self.session, now);
             if self.answer(at, sampled) {
                 last = clock::monotonic_ns();
             }
@@ -339,7 +341,7 @@ impl Sampling<'_> {
         origin_ns: u64,
     ) -> Result<(), Fault> {
         let mut cpu_before = cpu_time::of_thread();
-        let begin = sampled.control(clock::monotonic_ns());
+        let begin = sampled.control(self.session, clock::monotonic_ns());
         let mut last = begin;
         let mut taken = 0;
         let mut checks = Checks::of(&sampled.spec);
@@ -352,7 +354,7 @@ impl Sampling<'_> {
             if result.is_err() {
                 break;
             }
-            last = sampled.control(clock::monotonic_ns());
+            last = sampled.control(self.session, clock::monotonic_ns());
             self.answer(at, sampled);
             taken += 1;
             if checks.is_due(taken) {
@@ -409,7 +411,7 @@ impl Sampling<'_> {
             return self.separate_samples(at, sampled, (1, u64::MAX), origin_ns);
         }
         let cpu_before = cpu_time::of_thread();
-        let begin = sampled.control(clock::monotonic_ns());
+        let begin = sampled.control(self.session, clock::monotonic_ns());
         let stage = &mut sampled.stage;
         let result = self.session.step(at, 1);
         let end = clock::monotonic_ns();
@@ -545,6 +547,7 @@ mod tests {
     struct Stops {
         at: u64,
         done: u64,
+        paused_ns: u64,
         stop: StopFlag,
     }
 
@@ -580,6 +583,9 @@ mod tests {
         }
         fn verify(&mut self) -> Result<(), Fault> {
             Ok(())
+        }
+        fn paused(&mut self, pause_ns: u64) {
+            self.paused_ns += pause_ns;
         }
         fn tally(&mut self) -> Tally {
             Tally::default()
@@ -714,6 +720,9 @@ mod tests {
                 .as_ref()
                 .map(|control| control.after_samples[0]);
             assert_eq!(first, wanted.then_some(0));
+            let in_controls = stage.control.iter().flat_map(|control| &control.sample_ns);
+            assert!(session.paused_ns >= in_controls.sum());
+            assert_eq!(session.paused_ns > 0, wanted, "the session was told");
             // Its time is before the first sample.
             let within = stage.end_ns - stage.start_ns;
             assert!(stage.sample_ns.iter().sum::<u64>() <= within);

@@ -7,6 +7,7 @@ mod perf;
 mod serve;
 mod tools;
 
+use std::fmt::Display;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use daqmeter_etherbone::{Address, Client, Dialect, Options};
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 
 use crate::arguments::duration;
-use crate::output::Failure;
+use crate::output::{Failure, tool_name};
 use crate::reproduce;
 
 /// Access Wishbone registers over Etherbone, serve them, and measure both.
@@ -41,7 +42,8 @@ Example:
   $ daqmeter eb perf udp/localhost
 
 Linked as eb-ls, eb-read, eb-write, eb-find, eb-get, eb-put, eb-discover, eb-snoop or eb-tunnel, the
-program is that tool. Options, output and exit codes (0 done, 1 any error) are those of the C tools.";
+program is that tool. Options and output are those of the C tools. Exit codes: 0 done, 1 the bus
+refused or nothing was found, 2 could not run; called by the name of a C tool, 1 for any error.";
 
 #[derive(Debug, Subcommand)]
 enum Tool {
@@ -129,7 +131,7 @@ impl Wire {
     }
 
     fn open_with(&self, address: &Address, options: &Options) -> Result<Client, Failure> {
-        let client = Client::open(address, options).map_err(Failure::tool)?;
+        let client = Client::open(address, options).map_err(refused)?;
         let layout = client.layout();
         let (a, d) = (layout.address.bits(), layout.data.bits());
         self.say(&format!(
@@ -214,6 +216,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Tool::Tunnel(arguments) => serve::tunnel(arguments),
         Tool::Perf(arguments) => perf::run(arguments),
         Tool::Reproduce(options) => reproduce::one("etherbone", options),
+    }
+}
+
+/// What could not be run: exit 2, or 1 as of the C tool whose name the program was called by.
+fn refused(line: impl Display) -> Failure {
+    match tool_name() {
+        Some(_) => Failure::tool(line),
+        None => Failure::refused(line),
     }
 }
 

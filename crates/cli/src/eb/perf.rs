@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
-use daqmeter_etherbone::{EtherboneRequest, Method, Payload};
+use daqmeter_etherbone::{EtherboneRequest, Method, Payload, reach};
 use daqmeter_harness::{Request, StepPlan, ordered};
 use daqmeter_record::{RunRecord, Workload};
 use daqmeter_report::etherbone::{cycles_text, round_trips_text};
@@ -41,7 +41,8 @@ Example, both ends on CPU 1:
 
   $ daqmeter eb perf loop/udp -m 1,8 --pin 1
 
-us/item is the time per 64-bit timestamp by this host's clock. `realistic` and `underest.` are the
+us/item is the mean time per 64-bit timestamp by this host's clock; kHz and Mbit/s are of the same
+mean. `realistic` and `underest.` are the
 windows of the study of 2018, by the slave's own clock: from a single timestamp before the series to
 the last of the series, which holds the way there and back once; and from the first of the series to
 the last. `gap` is the time between two timestamps of one cycle. The limit of loop/ is the same
@@ -125,15 +126,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         tell("daqmeter: --server-pin had no effect: only the server of loop/ is in this process");
     }
     let points = workloads(arguments);
+    let reached = || reach(&arguments.request).map_err(|fault| fault.0);
+    reached().map_err(Failure::refused)?;
     let mut runner = Runner::new(&arguments.common, points.len())?;
     let pin = arguments.common.pins();
     for (order, workload) in ordered(points, 1) {
+        let left = order.of - order.position - 1;
         let settings = runner.settings(
             StepPlan::ByStage(arguments.request.cycles * arguments.series),
             "eb/perf",
             &pin,
         );
         runner.point("etherbone", &workload, &settings, Some(order))?;
+        let is_done = |record: &RunRecord| record.outcome.is_ok();
+        if runner.recorder.records.last().is_some_and(is_done) || runner.stop.is_set() {
+            continue;
+        }
+        if let Err(why) = reached() {
+            tell(&format!("daqmeter: {left} points were not measured: {why}"));
+            break;
+        }
     }
     runner.conclude(arguments.output.as_ref(), text)
 }

@@ -11,9 +11,10 @@ use daqmeter_etherbone::server::Event;
 use daqmeter_etherbone::transport::Bridge;
 use daqmeter_etherbone::tunnel::TunnelServer;
 use daqmeter_etherbone::{Server, ServerOptions, Slave};
+use daqmeter_harness::text_input;
 use daqmeter_wire::etherbone::{Endian, Widths};
 
-use super::{Order, address, number, widths};
+use super::{Order, address, number, refused, widths};
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, emit, program_name, tell};
@@ -97,12 +98,12 @@ fn what(arguments: &SnoopArguments) -> Result<(Description, Option<Address>), Fa
         (Some(_), []) => (None, None),
         (Some(_), [stream]) => (None, Some(stream)),
         (Some(_), _) => {
-            return Err(Failure::tool(
+            return Err(refused(
                 "--bus is served instead of memory: leave FIRST-LAST out",
             ));
         }
         (None, []) => {
-            return Err(Failure::tool(
+            return Err(refused(
                 "nothing to serve: give FIRST-LAST, e.g. 0x0-0xffff, or --bus",
             ));
         }
@@ -112,11 +113,11 @@ fn what(arguments: &SnoopArguments) -> Result<(Description, Option<Address>), Fa
     let stream = stream
         .map(|text| address(text))
         .transpose()
-        .map_err(Failure::tool)?;
+        .map_err(refused)?;
     let description = match memory {
         Some(memory) => {
-            let (first, last) = range(memory).map_err(Failure::tool)?;
-            check_whole_words(memory, (first, last), arguments.device).map_err(Failure::tool)?;
+            let (first, last) = range(memory).map_err(refused)?;
+            check_whole_words(memory, (first, last), arguments.device).map_err(refused)?;
             let endian = if arguments.order.little {
                 Endian::Little
             } else {
@@ -134,12 +135,12 @@ fn described(bus: &str) -> Result<Description, Failure> {
     match bus {
         "timing-receiver" => Ok(Description::timing_receiver()),
         file => {
-            let text = std::fs::read_to_string(file).map_err(|error| {
-                Failure::tool(format!(
+            let text = text_input(file.as_ref()).map_err(|error| {
+                refused(format!(
                     "cannot read {file}: {error} (or: --bus timing-receiver)"
                 ))
             })?;
-            Description::parse(&text).map_err(|error| Failure::tool(format!("{file}: {error}")))
+            Description::parse(&text).map_err(|error| refused(format!("{file}: {error}")))
         }
     }
 }
@@ -163,7 +164,7 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
             pty.unwrap_or_default()
         ));
     }
-    server.run().map_err(Failure::tool)?;
+    server.run().map_err(refused)?;
     if !arguments.quiet {
         let counts = server.counts();
         tell(&format!(
@@ -182,9 +183,9 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
 /// The slave behind its sockets.
 fn bind(arguments: &SnoopArguments) -> Result<Server, Failure> {
     let (description, passive) = what(arguments)?;
-    let mut bus = description.build().map_err(Failure::tool)?;
+    let mut bus = description.build().map_err(refused)?;
     if let Some(bridge) = &arguments.bridge {
-        bus.set_timing(Bridge::named(bridge).map_err(Failure::tool)?.timing);
+        bus.set_timing(Bridge::named(bridge).map_err(refused)?.timing);
     }
     let slave = Slave {
         address: arguments.address,
@@ -205,7 +206,7 @@ fn bind(arguments: &SnoopArguments) -> Result<Server, Failure> {
         passive,
         ..ServerOptions::default()
     };
-    Server::bind(slave, options).map_err(Failure::tool)
+    Server::bind(slave, options).map_err(refused)
 }
 
 /// Accesses go to stdout, and end the server when that is closed; faults of clients go to stderr.
@@ -262,13 +263,13 @@ pub(crate) struct TunnelArguments {
 }
 
 pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
-    let server = TunnelServer::bind(arguments.port).map_err(Failure::tool)?;
+    let server = TunnelServer::bind(arguments.port).map_err(refused)?;
     if let Some(page) = arguments.metrics.served()? {
         show_traffic(&server, &page);
     }
     let quiet = arguments.quiet;
     if !quiet {
-        let port = server.port().map_err(Failure::tool)?;
+        let port = server.port().map_err(refused)?;
         tell(&format!(
             "{}: tunnel on TCP port {port}; Ctrl-C ends it",
             program_name()
@@ -282,7 +283,7 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
     };
     let stop = server.stop();
     interrupt::on_signal(move || stop.store(true, Ordering::Relaxed));
-    server.run(report).map_err(Failure::tool)?;
+    server.run(report).map_err(refused)?;
     if !quiet {
         let (traffic, of) = (server.traffic(), |count: &AtomicU64| {
             count.load(Ordering::Relaxed)

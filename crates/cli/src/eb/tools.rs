@@ -1,11 +1,13 @@
 //! The tools that ask: ls, find, read, write, get, put, discover.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_etherbone::access::{self, Reach, Transfer, Way};
+use daqmeter_etherbone::access::{self, MAX_BYTES, Reach, Transfer, Way};
 use daqmeter_etherbone::address::Address;
 use daqmeter_etherbone::scan;
 use daqmeter_etherbone::{Client, discover as finding};
@@ -14,7 +16,7 @@ use daqmeter_wire::etherbone::cycle::{Check, Space};
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 use serde_json::{Value, json};
 
-use super::{Order, Wire, address, endian_name, listing, number, place, span};
+use super::{Order, Wire, address, endian_name, listing, number, place, refused, span};
 use crate::arguments::duration;
 use crate::named::Replaced;
 use crate::output::{Failure, emit};
@@ -99,7 +101,7 @@ impl AccessOptions {
                 endian,
             });
         }
-        let reach = Reach::of(client, at).map_err(Failure::tool)?;
+        let reach = Reach::of(client, at).map_err(refused)?;
         Ok(self.order.over(reach, wire))
     }
 
@@ -114,13 +116,13 @@ impl AccessOptions {
         if self.config {
             return Ok(());
         }
-        let what = match access::way(client, reach, size).map_err(Failure::tool)? {
+        let what = match access::way(client, reach, size).map_err(refused)? {
             Way::Direct => return Ok(()),
             Way::Fragmented(part) => format!("split into accesses of {} bits", part.bits()),
             Way::Widened(whole) => format!("done through words of {} bits", whole.bits()),
         };
         if self.exact {
-            return Err(Failure::tool(format!(
+            return Err(refused(format!(
                 "an access of {} bits would have to be {what} (-f forbids it)",
                 size.bits()
             )));
@@ -144,7 +146,7 @@ pub(crate) fn read(arguments: &ReadArguments) -> Result<ExitCode, Failure> {
         options.space(),
         options.check(),
     )
-    .map_err(Failure::tool)?;
+    .map_err(refused)?;
     if failed {
         return Err(Failure::tool(format!(
             "wishbone segfault reading {at:#x}/{}: the bus reports an error",
@@ -164,7 +166,7 @@ pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
     let (at, size) = arguments.place;
     let (options, value) = (&arguments.access, arguments.value);
     if value & !size.mask() != 0 {
-        return Err(Failure::tool(format!(
+        return Err(refused(format!(
             "value {value:#x} does not fit {} bytes",
             size.bytes()
         )));
@@ -181,7 +183,7 @@ pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
         options.check(),
         value,
     );
-    if failed.map_err(Failure::tool)? {
+    if failed.map_err(refused)? {
         return Err(Failure::tool(format!(
             "wishbone segfault writing {at:#x}/{}: the bus reports an error",
             size.bytes()
@@ -212,21 +214,21 @@ pub(crate) struct LsArguments {
 
 pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
     let mut client = arguments.wire.open(&arguments.slave)?;
-    let tables = scan::tables(&mut client, !arguments.flat).map_err(Failure::tool)?;
-    if arguments.wire.verbose && !arguments.wire.json {
-        return emit(&listing::details(&tables, client.layout().address));
+    let scan = scan::scan(&mut client, !arguments.flat).map_err(refused)?;
+    let found = scan.found.iter().filter(|found| !found.is_head);
+    let out = match (arguments.wire.json, arguments.wire.verbose) {
+        (true, _) => format!("{}\n", found.map(listing::as_json).collect::<Value>()),
+        (false, true) => listing::details(&scan.found, client.layout().address),
+        (false, false) => {
+            let head = "BusPath        VendorID         Product   BaseAddress(Hex)  Description\n";
+            head.to_owned() + &found.map(listing::row).collect::<String>()
+        }
+    };
+    let done = emit(&out)?;
+    match scan.unread.is_empty() {
+        true => Ok(done),
+        false => Err(Failure::tool(scan.unread.join("; "))),
     }
-    let found = tables.iter().filter(|found| !found.is_head);
-    if arguments.wire.json {
-        return emit(&format!(
-            "{}\n",
-            found.map(listing::as_json).collect::<Value>()
-        ));
-    }
-    let mut out =
-        "BusPath        VendorID         Product   BaseAddress(Hex)  Description\n".to_owned();
-    out.extend(found.map(listing::row));
-    emit(&out)
 }
 
 /// Find devices by vendor and device id.
@@ -253,14 +255,18 @@ pub(crate) struct FindArguments {
 
 pub(crate) fn find(arguments: &FindArguments) -> Result<ExitCode, Failure> {
     let device = u32::try_from(arguments.device).map_err(|_| {
-        Failure::tool(format!(
+        refused(format!(
             "device id {:#x} has more than 32 bits",
             arguments.device
         ))
     })?;
     let mut client = arguments.wire.open(&arguments.slave)?;
-    let found = scan::find(&mut client, (arguments.vendor, device)).map_err(Failure::tool)?;
+    let scan = scan::scan(&mut client, true).map_err(refused)?;
+    let found = scan.devices((arguments.vendor, device));
     let addresses: Vec<u64> = found.iter().filter_map(|found| found.first).collect();
+    for line in &scan.unread {
+        arguments.wire.warn(line);
+    }
     let chosen: Vec<u64> = match arguments.index {
         None => addresses.clone(),
         Some(index) => addresses.get(index).copied().into_iter().collect(),
@@ -354,7 +360,7 @@ impl TransferOptions {
         if self.plain || wire.litex {
             return Ok((client, by_hand));
         }
-        let (reach, last) = Reach::with_last(&mut client, span.0).map_err(Failure::tool)?;
+        let (reach, last) = Reach::with_last(&mut client, span.0).map_err(refused)?;
         let end = span.0.saturating_add(span.1.saturating_sub(1));
         if end > last {
             wire.warn(&format!(
@@ -411,32 +417,29 @@ pub(crate) fn get(arguments: &GetArguments) -> Result<ExitCode, Failure> {
     arguments
         .transfer
         .announce(&arguments.wire, &client, reach, "Reading", arguments.span);
-    let (data, transfer) = access::get(&mut client, reach, at, length).map_err(Failure::tool)?;
+    let (data, transfer) = access::get(&mut client, reach, at, length).map_err(refused)?;
     arguments.transfer.judge(&transfer, "reading")?;
     if arguments.file.as_os_str() == "-" {
         use std::io::Write as _;
         std::io::stdout()
             .write_all(&data)
-            .map_err(|error| Failure::tool(format!("cannot write to stdout: {error}")))?;
+            .map_err(|error| refused(format!("cannot write to stdout: {error}")))?;
         arguments.wire.say(&done_text(data.len(), &transfer));
         return Ok(ExitCode::SUCCESS);
     }
     let shown = arguments.file.display();
     replace(&arguments.file, &data)
-        .map_err(|error| Failure::tool(format!("cannot write {shown}: {error}")))?;
+        .map_err(|error| refused(format!("cannot write {shown}: {error}")))?;
     conclude(&arguments.wire, at, data.len(), &transfer)
 }
 
 pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
     let shown = arguments.file.display();
-    let data = if arguments.file.as_os_str() == "-" {
-        use std::io::Read as _;
-        let mut data = Vec::new();
-        std::io::stdin().read_to_end(&mut data).map(|_| data)
-    } else {
-        std::fs::read(&arguments.file)
+    let data = match arguments.file.as_os_str() == "-" {
+        true => bounded(io::stdin(), MAX_BYTES),
+        false => File::open(&arguments.file).and_then(|file| bounded(file, MAX_BYTES)),
     };
-    let data = data.map_err(|error| Failure::tool(format!("cannot read {shown}: {error}")))?;
+    let data = data.map_err(|error| refused(format!("cannot read {shown}: {error}")))?;
     let span = (arguments.at, data.len() as u64);
     let (mut client, reach) = arguments
         .transfer
@@ -444,9 +447,20 @@ pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
     arguments
         .transfer
         .announce(&arguments.wire, &client, reach, "Writing", span);
-    let transfer = access::put(&mut client, reach, arguments.at, &data).map_err(Failure::tool)?;
+    let transfer = access::put(&mut client, reach, arguments.at, &data).map_err(refused)?;
     arguments.transfer.judge(&transfer, "writing")?;
     conclude(&arguments.wire, arguments.at, data.len(), &transfer)
+}
+
+/// An input of at most that many bytes: one without an end must not fill the memory.
+fn bounded(input: impl Read, max_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut data = Vec::new();
+    input.take(max_bytes + 1).read_to_end(&mut data)?;
+    if data.len() as u64 > max_bytes {
+        let longer = format!("longer than {max_bytes} bytes: divide it");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, longer));
+    }
+    Ok(data)
 }
 
 fn done_text(bytes: usize, transfer: &Transfer) -> String {
@@ -481,12 +495,12 @@ pub(crate) struct DiscoverArguments {
 
 pub(crate) fn discover(arguments: &DiscoverArguments) -> Result<ExitCode, Failure> {
     let Address::Udp(family, host) = &arguments.broadcast else {
-        return Err(Failure::tool(format!(
+        return Err(refused(format!(
             "{} is not a UDP address; probes go by udp/<broadcast>",
             arguments.broadcast
         )));
     };
-    let found = finding::discover(host, *family, arguments.quiet).map_err(Failure::tool)?;
+    let found = finding::discover(host, *family, arguments.quiet).map_err(refused)?;
     if arguments.json {
         let list: Vec<Value> = found
             .iter()
@@ -503,4 +517,16 @@ pub(crate) fn discover(arguments: &DiscoverArguments) -> Result<ExitCode, Failur
         )
     };
     emit(&found.iter().map(row).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_without_an_end_is_refused() {
+        assert_eq!(bounded(io::repeat(7).take(3), 3).unwrap(), [7; 3]);
+        let refused = bounded(io::repeat(7), 3).unwrap_err().to_string();
+        assert_eq!(refused, "longer than 3 bytes: divide it");
+    }
 }

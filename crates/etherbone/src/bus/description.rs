@@ -20,7 +20,8 @@ use daqmeter_wire::etherbone::sdb::{self, Component, Product, Record, Synthesis,
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 use serde::Deserialize;
 
-use super::devices::{Eca, Register, Registers, Tlu};
+use super::devices::{Eca, Register, Registers};
+use super::tlu::Tlu;
 use super::{Bus, Occupant, Region, Timing};
 
 /// Most memory that one description may ask for.

@@ -57,7 +57,7 @@ pub(crate) fn store(
 }
 
 /// 32-bit registers are read and written whole.
-fn whole(size: Width) -> Result<(), BusError> {
+pub(super) fn whole(size: Width) -> Result<(), BusError> {
     if size == Width::W32 {
         Ok(())
     } else {
@@ -65,7 +65,7 @@ fn whole(size: Width) -> Result<(), BusError> {
     }
 }
 
-fn low32(value: u64) -> u64 {
+pub(super) fn low32(value: u64) -> u64 {
     value & 0xFFFF_FFFF
 }
 
@@ -97,57 +97,6 @@ impl Device for Eca {
         _tai_ns: u64,
     ) -> Result<(), BusError> {
         whole(size)
-    }
-}
-
-/// A timestamp latch. The register map of GSI's unit is not in the sources of this emulation; this one has what the study's
-/// cycle needs: 0x00 (read) a bit for each channel with a stamp, 0x04 (write) latch a channel now, 0x08 and 0x0C (read) high
-/// and low word of the oldest stamp, 0x10 (write) drop it.
-#[derive(Debug, Default)]
-pub(crate) struct Tlu {
-    latched: std::collections::VecDeque<u64>,
-}
-
-/// Offset of the ready bits.
-pub(crate) const TLU_READY: u64 = 0x00;
-/// Offset that latches the time when written.
-pub(crate) const TLU_LATCH: u64 = 0x04;
-/// Offset of the high word of the oldest stamp.
-pub(crate) const TLU_HI: u64 = 0x08;
-/// Offset of the low word of the oldest stamp.
-pub(crate) const TLU_LO: u64 = 0x0C;
-/// Offset that drops the oldest stamp when written.
-pub(crate) const TLU_POP: u64 = 0x10;
-
-/// Stamps that the latch holds.
-const TLU_DEPTH: usize = 256;
-
-impl Device for Tlu {
-    fn read(&mut self, offset: u64, size: Width, _tai_ns: u64) -> Result<u64, BusError> {
-        whole(size)?;
-        let oldest = self.latched.front().copied().unwrap_or(0);
-        Ok(match offset {
-            TLU_READY => u64::from(!self.latched.is_empty()),
-            TLU_HI => oldest >> 32,
-            TLU_LO => low32(oldest),
-            _ => 0,
-        })
-    }
-
-    fn write(
-        &mut self,
-        offset: u64,
-        size: Width,
-        _value: u64,
-        tai_ns: u64,
-    ) -> Result<(), BusError> {
-        whole(size)?;
-        match offset {
-            TLU_LATCH if self.latched.len() < TLU_DEPTH => self.latched.push_back(tai_ns),
-            TLU_POP => drop(self.latched.pop_front()),
-            _ => {}
-        }
-        Ok(())
     }
 }
 
@@ -241,25 +190,6 @@ mod tests {
             (Ok(0x1234_5678), Ok(0x9abc_def0))
         );
         assert_eq!(Eca.read(ECA_TIME_HI, Width::W8, 0), Err(BusError::Refused));
-    }
-
-    #[test]
-    fn the_latch_keeps_stamps_in_order() {
-        let mut tlu = Tlu::default();
-        for tai_ns in [7, 9] {
-            tlu.write(TLU_LATCH, Width::W32, 1, tai_ns).unwrap();
-        }
-        let mut oldest = || {
-            let read = (
-                tlu.read(TLU_READY, Width::W32, 0),
-                tlu.read(TLU_LO, Width::W32, 0),
-            );
-            tlu.write(TLU_POP, Width::W32, 1, 0).unwrap();
-            read
-        };
-        assert_eq!(oldest(), (Ok(1), Ok(7)));
-        assert_eq!(oldest(), (Ok(1), Ok(9)));
-        assert_eq!(oldest(), (Ok(0), Ok(0)));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub mod description;
 pub mod devices;
+pub(crate) mod tlu;
 
 use daqmeter_wire::etherbone::cycle::Space;
 use daqmeter_wire::etherbone::{Endian, ErrorRegister, Lanes, Layout, Widths, config};

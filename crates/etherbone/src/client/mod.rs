@@ -146,6 +146,12 @@ impl Client {
         self.flights.counts
     }
 
+    /// Whether every cycle so far was answered, and nothing more is to come.
+    pub(crate) fn is_settled(&self) -> bool {
+        let counts = self.counts();
+        counts.issued == counts.completed && self.partial.is_empty()
+    }
+
     /// Reads one word of the bus.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The engine: reads over Etherbone in the ways of the study of 2018, one lane, one client.
 
+mod kept;
 mod plan;
 mod request;
 mod session;
@@ -7,12 +8,28 @@ mod session;
 mod tests;
 mod times;
 
-use daqmeter_harness::{Fault, Session, TypedEngine};
+use daqmeter_harness::{Fault, Request, Session, TypedEngine};
 
 pub use self::request::{EtherboneRequest, Method, Payload};
 pub use self::times::{TIME_BYTES, Times};
 use plan::Plan;
 use session::EtherboneSession;
+
+/// Opens a conversation with a slave that is not of this process, to see that it answers.
+///
+/// # Errors
+/// When the request is wrong, or the conversation cannot be opened.
+pub fn reach(request: &EtherboneRequest) -> Result<(), Fault> {
+    request
+        .check()
+        .map_err(|problem| request.workload().error(problem.name, problem.text))?;
+    let plan = Plan::of(request)?;
+    if !plan.is_ours() {
+        let (client, _) = plan.open()?;
+        plan.close(client);
+    }
+    Ok(())
+}
 
 /// Cycles over Etherbone.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,7 +62,9 @@ impl TypedEngine for EtherboneEngine {
             count: 2,
             cycles: 3,
             base: None,
+            pop_channel: None,
             link: None,
+            timeout_ms: None,
             address_widths: None,
             data_widths: None,
             peer_cpu: None,

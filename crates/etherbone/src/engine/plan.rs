@@ -1,14 +1,17 @@
 //! A request made ready: where the slave is, the operations of a cycle, and what their rate is held against.
 
+use std::time::Duration;
+
 use daqmeter_harness::{Fault, LimitSpec, Problem, Request};
 use daqmeter_record::Limit;
 use daqmeter_wire::etherbone::cycle::{Check, Op, encode};
 use daqmeter_wire::etherbone::sdb::ids;
 use daqmeter_wire::etherbone::{DATAGRAM_BYTES, Layout, Width, Widths};
 
+use super::kept;
 use super::request::{EtherboneRequest, Method, Payload, Target};
-use crate::bus::devices::{ECA_TIME_HI, ECA_TIME_LO, TLU_HI, TLU_LATCH, TLU_LO, TLU_READY};
-use crate::bus::{Description, Timing};
+use crate::bus::devices::{ECA_TIME_HI, ECA_TIME_LO};
+use crate::bus::{Description, Timing, tlu};
 use crate::pingpong::{PingPongRequest, Protocol, limit};
 use crate::server::Running;
 use crate::transport::{self, Bridge, Faulty};
@@ -58,11 +61,12 @@ impl Plan {
                 .flat_map(|_| [read(ECA_TIME_HI), read(ECA_TIME_LO)])
                 .collect(),
             Payload::Tlu => {
+                // As GSI's eb_tlu_demo: the oldest stamp is read and dropped, if there is one.
                 vec![
-                    Op::write(base + TLU_LATCH, 1, Width::W32),
-                    read(TLU_READY),
-                    read(TLU_HI),
-                    read(TLU_LO),
+                    read(tlu::READY),
+                    read(tlu::STAMP_HI),
+                    read(tlu::STAMP_LO),
+                    Op::write(base + tlu::POP, 0xF, Width::W32),
                 ]
             }
             // Up to the 64 KiB of the emulated memory, then from its beginning again.
@@ -133,14 +137,55 @@ impl Plan {
         })
     }
 
+    /// Deadline of a cycle. What a link loses shows after it: a tenth of a second is beyond any.
+    pub(super) fn timeout(&self) -> Duration {
+        let default = match self.link {
+            Some(_) => Duration::from_millis(100),
+            None => Options::default().timeout,
+        };
+        let given = self.request.timeout_ms.map(Duration::from_millis);
+        given.unwrap_or(default)
+    }
+
+    /// Refuses to go on after that many deadlines without an answer. A link may lose what it likes;
+    /// on a network three in a row are not by chance.
+    pub(super) fn check_silence(&self, waits: u64) -> Result<(), Fault> {
+        let most = if self.link.is_some() { 100 } else { 3 };
+        if waits < most {
+            return Ok(());
+        }
+        Err(Fault::new(format!(
+            "{} is silent: no answer for {waits} times {:?} (--timeout)",
+            self.request.address,
+            self.timeout()
+        )))
+    }
+
+    /// Ends a conversation, or keeps it for the next point.
+    pub(super) fn close(&self, client: Client) {
+        if matches!(self.target, Target::At(Address::Dev(_))) {
+            kept::put(&self.request, client);
+        }
+    }
+
     pub(super) fn open(&self) -> Result<(Client, Option<Running>), Fault> {
+        let timeout = self.timeout();
+        let default = Options::default();
         let options = Options {
             address: Widths::only(Width::W32),
             data: Widths::only(Width::W32),
-            ..Options::default()
+            timeout,
+            probe_timeout: default.probe_timeout.min(timeout),
+            ..default
         };
         match &self.target {
-            Target::At(address) => Ok((self.negotiate(address, options)?, None)),
+            Target::At(address) => {
+                let client = match kept::take(&self.request) {
+                    Some(client) => client,
+                    None => self.negotiate(address, options)?,
+                };
+                Ok((client, None))
+            }
             Target::Loop(protocol) => {
                 let mut bus = Description::timing_receiver()
                     .build()
@@ -182,32 +227,32 @@ impl Plan {
         };
         let way = transport::open(address, options.dialect, options.probe_timeout)?;
         let way = Faulty::new(way, link.request, link.reply, 1)?;
-        // What is lost shows after the deadline: a tenth of a second is beyond any of the links.
         let options = Options {
-            timeout: std::time::Duration::from_millis(100),
             probes: 30,
             ..options.clone()
         };
         Client::over(Box::new(way), &options, &address.to_string())
     }
 
-    /// Where the payload's device is.
-    pub(super) fn device_base(&self, client: &mut Client) -> Result<u64, Fault> {
+    /// Where the payload's device is, and what of the bus could not be read.
+    pub(super) fn device_base(&self, client: &mut Client) -> Result<(u64, Vec<String>), Fault> {
         let (id, name) = match self.request.payload {
             Payload::Timestamps => (ids::ECA, "ECA (0x651:0xb2afc251)"),
             Payload::Tlu => (ids::TLU, "TLU (0x651:0x10051981)"),
-            Payload::Memory => return Ok(self.request.base()),
+            Payload::Memory => return Ok((self.request.base(), Vec::new())),
         };
-        let found = scan::find(client, id)?;
-        match (found.first().and_then(|found| found.first), found.len()) {
-            (Some(first), 1) => Ok(first),
-            (_, 0) => Err(Fault::new(format!(
-                "{} has no {name}",
-                self.request.address
-            ))),
-            (_, many) => Err(Fault::new(format!(
-                "{} has {many} devices {name}; exactly one is wanted",
-                self.request.address
+        let scan = scan::scan(client, true)?;
+        let unread = || match &scan.unread[..] {
+            [] => String::new(),
+            lines => format!("; {}", lines.join("; ")),
+        };
+        let slave = &self.request.address;
+        match &scan.devices(id)[..] {
+            [one] => Ok((one.first.unwrap_or(0), scan.unread)),
+            [] => Err(Fault::new(format!("{slave} has no {name}{}", unread()))),
+            many => Err(Fault::new(format!(
+                "{slave} has {} devices {name}; exactly one is wanted",
+                many.len()
             ))),
         }
     }

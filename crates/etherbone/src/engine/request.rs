@@ -5,6 +5,7 @@ use daqmeter_harness::{Problem, Request};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use daqmeter_record::units::parse_duration;
 use daqmeter_wire::etherbone::{Width, Widths};
 
 use crate::address::{Address, parse_number, parse_widths};
@@ -19,6 +20,12 @@ const MAX_CYCLES: u64 = 1 << 20;
 /// Where a payload may begin: addresses have 32 bits, and 64 KiB are read.
 const MAX_BASE: u64 = (1 << 32) - (1 << 16);
 
+/// Channels of a timestamp latch: its core counts them in 5 bits.
+const MAX_CHANNEL: u64 = 31;
+
+/// Longest deadline of a cycle: ten minutes.
+const MAX_TIMEOUT_MS: u64 = 600_000;
+
 /// Where the emulated receiver has its memory.
 const EMULATED_MEMORY: u64 = 0x10000;
 
@@ -32,7 +39,8 @@ fn default_cycles() -> u64 {
 
 /// Cycles over Etherbone. One operation is one cycle's worth of the payload, whatever the method.
 ///
-/// On slaves that are not ours nothing is ever written: `tlu` is refused, `memory` needs a `base` and is read.
+/// On slaves that are not ours nothing is written but what `tlu` needs, and that only for the channel
+/// that `pop_channel` gives away; `memory` needs a `base` and is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
 #[serde(deny_unknown_fields)]
 pub struct EtherboneRequest {
@@ -57,6 +65,10 @@ pub struct EtherboneRequest {
     #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,
+    /// Channel of the timestamp latch whose stamps --payload tlu reads and drops
+    #[arg(long, value_name = "N")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pop_channel: Option<u64>,
     /// Put the link of this bridge, or of a TOML file, in between: delay, rate, loss
     #[arg(long, value_name = "NAME|FILE")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,6 +81,10 @@ pub struct EtherboneRequest {
     #[arg(short = 'd', long, value_name = "WIDTHS")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_widths: Option<String>,
+    /// Deadline of a cycle [default: 5s; 100ms over --link]
+    #[arg(long = "timeout", value_name = "TIME", value_parser = whole_ms)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
     /// CPU of the server of loop/ [default: where the client is]
     #[arg(long = "server-pin", value_name = "CPU", help_heading = "Placement")]
     #[serde(default, alias = "server_cpu", skip_serializing_if = "Option::is_none")]
@@ -107,10 +123,15 @@ impl Method {
 pub enum Payload {
     /// 64-bit times of the ECA
     Timestamps,
-    /// 3 reads and 1 write of the timestamp latch; loop/ and emu/ only
+    /// 3 reads and 1 write of the timestamp latch, which drops a stamp
     Tlu,
     /// Words of memory
     Memory,
+}
+
+fn whole_ms(text: &str) -> Result<u64, String> {
+    let time = parse_duration(text).map_err(|error| error.to_string())?;
+    u64::try_from(time.as_millis()).map_err(|_| format!("`{text}` is too long"))
 }
 
 /// Where the slave is.
@@ -169,6 +190,11 @@ impl EtherboneRequest {
         self.base.unwrap_or(EMULATED_MEMORY)
     }
 
+    /// Channel of the timestamp latch.
+    pub(super) fn channel(&self) -> u64 {
+        self.pop_channel.unwrap_or(0)
+    }
+
     /// Bytes that one operation is counted as: timestamps of 8, words of 4.
     pub(super) fn counted_bytes(&self) -> u64 {
         match self.payload {
@@ -194,10 +220,16 @@ impl Request for EtherboneRequest {
         let is_ours = self.target()?.is_ours();
         self.widths()?;
         match self.payload {
-            Payload::Tlu if !is_ours => {
+            Payload::Tlu if !is_ours && self.pop_channel.is_none() => {
                 return Err(Problem::new(
-                    "payload",
-                    "tlu writes registers as the emulated receiver has them; it is for loop/ and emu/ only",
+                    "pop_channel",
+                    "is missing: the cycle drops stamps; say of which channel of the latch that may be done",
+                ));
+            }
+            Payload::Timestamps | Payload::Memory if self.pop_channel.is_some() => {
+                return Err(Problem::new(
+                    "pop_channel",
+                    "is for the payload tlu: leave it out",
                 ));
             }
             Payload::Memory if !is_ours && self.base.is_none() => {
@@ -209,6 +241,9 @@ impl Request for EtherboneRequest {
             _ => {}
         }
         Problem::unless_within("base", self.base(), 0..=MAX_BASE)?;
+        Problem::unless_within("pop_channel", self.channel(), 0..=MAX_CHANNEL)?;
+        let timeout_ms = self.timeout_ms.unwrap_or(MAX_TIMEOUT_MS);
+        Problem::unless_within("timeout_ms", timeout_ms, 1..=MAX_TIMEOUT_MS)?;
         Problem::unless_within("count", self.count, 1..=MAX_COUNT)?;
         Problem::unless_within("cycles", self.cycles, 1..=MAX_CYCLES)?;
         Problem::unless_cpus_exist("peer_cpu", self.peer_cpu.as_slice())

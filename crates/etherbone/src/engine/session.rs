@@ -1,13 +1,18 @@
 //! One lane: one client, which reads by the method of the request.
 
+use std::cell::Cell;
+use std::time::Duration;
+
 use daqmeter_harness::{Control, Fault, LimitSpec, Session, StageSpec, Tally};
 use daqmeter_record::{Counter, Ledger};
+use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::Width;
 use daqmeter_wire::etherbone::cycle::{Check, Op};
 
 use super::plan::Plan;
 use super::request::{Method, Payload};
 use crate::bus::devices::{ECA_TIME_HI, ECA_TIME_LO};
+use crate::bus::tlu;
 use crate::server::Running;
 use crate::timestamps::Unroller;
 use crate::{Client, Done, EbError};
@@ -17,6 +22,8 @@ pub(super) struct EtherboneSession {
     limit: Option<LimitSpec>,
     way: Option<Way>,
     seen: Seen,
+    /// What of the bus could not be read.
+    unread: Vec<String>,
     /// The words of the cycle at hand: room that is kept.
     words: Vec<u64>,
 }
@@ -35,6 +42,11 @@ struct Seen {
     issued: u64,
     delivered: u64,
     timed_out: u64,
+    /// Deadlines that passed one after the other since the last answer, and when the last one did.
+    waits: u64,
+    waited_ns: u64,
+    /// Cycles whose answer could not come any more: the way was broken.
+    abandoned: u64,
     failed_on_bus: u64,
     unroller: Unroller,
     /// A single timestamp before the series.
@@ -42,6 +54,11 @@ struct Seen {
     /// First and last timestamp of the series.
     first_ns: Option<u64>,
     last_ns: u64,
+    /// Time for which the harness did something else: before the first timestamp, between the first
+    /// and the last, and since then.
+    paused_before_ns: u64,
+    paused_within_ns: u64,
+    paused_since_ns: u64,
     /// Between the first and the last timestamp of each cycle, added up, and the number of gaps in them.
     gaps_ns: u64,
     gaps: u64,
@@ -56,6 +73,11 @@ impl Seen {
         };
         let first_ns = self.unroller.time_ns(high, low);
         let last_ns = pairs.fold(first_ns, |_, (high, low)| self.unroller.time_ns(high, low));
+        let paused_ns = std::mem::take(&mut self.paused_since_ns);
+        match self.first_ns {
+            None => self.paused_before_ns = paused_ns,
+            Some(_) => self.paused_within_ns += paused_ns,
+        }
         self.first_ns.get_or_insert(first_ns);
         self.last_ns = last_ns;
         self.gaps_ns += last_ns.saturating_sub(first_ns);
@@ -67,10 +89,15 @@ impl Seen {
         let (Some(start_ns), Some(first_ns)) = (self.start_ns, self.first_ns) else {
             return Vec::new();
         };
-        let since = |ns: u64| self.last_ns.saturating_sub(ns) as f64;
+        // Nothing is on its way in a pause, so it is the same time by the slave's clock.
+        let since = |ns: u64, paused_ns: u64| self.last_ns.saturating_sub(ns + paused_ns) as f64;
+        let (before_ns, within_ns) = (self.paused_before_ns, self.paused_within_ns);
         let mut counters = vec![
-            time("eca-window-realistic", since(start_ns)),
-            time("eca-window-underestimated", since(first_ns)),
+            time(
+                "eca-window-realistic",
+                since(start_ns, before_ns + within_ns),
+            ),
+            time("eca-window-underestimated", since(first_ns, within_ns)),
         ];
         if self.gaps > 0 {
             let gap_ns = self.gaps_ns as f64 / self.gaps as f64;
@@ -81,17 +108,40 @@ impl Seen {
         counters
     }
 
-    fn done(&mut self, done: &Done<'_>, payload: Payload) {
+    fn done(&mut self, done: &Done<'_>, ops: &[Op], payload: Payload, timeout: Duration) {
         if done.result.is_err() {
-            self.timed_out += 1;
+            self.timed_out(timeout);
             return;
         }
-        self.delivered += 1;
-        self.failed_on_bus += u64::from(!done.is_clean());
+        let failed =
+            !done.is_clean() && ops.iter().enumerate().any(must_work(|at| done.failed(at)));
+        self.answered(failed);
         if payload == Payload::Timestamps {
             self.timestamps(done.words);
         }
     }
+
+    fn answered(&mut self, failed_on_bus: bool) {
+        self.delivered += 1;
+        self.waits = 0;
+        self.failed_on_bus += u64::from(failed_on_bus);
+    }
+
+    /// Cycles that were sent together have one deadline, and are one wait.
+    fn timed_out(&mut self, timeout: Duration) {
+        self.timed_out += 1;
+        let now_ns = monotonic_ns();
+        if u128::from(now_ns.saturating_sub(self.waited_ns)) >= timeout.as_nanos() / 2 {
+            self.waits += 1;
+            self.waited_ns = now_ns;
+        }
+    }
+}
+
+/// Whether an operation failed that must not. The only write of a cycle drops a stamp of the latch,
+/// which refuses that where it has none.
+fn must_work(failed: impl Fn(usize) -> bool) -> impl Fn((usize, &Op)) -> bool {
+    move |(at, op)| !op.write && failed(at)
 }
 
 fn time(name: &str, ns: f64) -> Counter {
@@ -103,12 +153,30 @@ fn time(name: &str, ns: f64) -> Counter {
 }
 
 impl Way {
-    /// One timestamp, read so that its first rollover is seen.
+    /// One timestamp. Another is read before it in the same cycle, by which its rollover is seen:
+    /// nothing comes after its own two words, as in the study.
     fn single_timestamp(&mut self, unroller: &mut Unroller) -> Result<u64, EbError> {
-        let reads = [ECA_TIME_HI, ECA_TIME_LO, ECA_TIME_HI]
+        let reads = [ECA_TIME_HI, ECA_TIME_LO, ECA_TIME_HI, ECA_TIME_LO]
             .map(|offset| Op::read(self.base + offset, Width::W32));
         let outcome = self.client.cycle(&reads, Check::Status)?;
-        Ok(unroller.first_ns(outcome.values[0], outcome.values[1], outcome.values[2]))
+        unroller.time_ns(outcome.values[0], outcome.values[1]);
+        Ok(unroller.time_ns(outcome.values[2], outcome.values[3]))
+    }
+
+    /// Selects the channel of the latch.
+    fn select(&mut self, channel: u64) -> Result<(), Fault> {
+        let ops = [
+            Op::write(self.base + tlu::SELECT, channel, Width::W32),
+            Op::read(self.base + tlu::CHANNEL_COUNT, Width::W32),
+        ];
+        let outcome = self.client.cycle(&ops, Check::Status)?;
+        if outcome.failed.is_empty() {
+            return Ok(());
+        }
+        let channels = outcome.values[1];
+        Err(Fault::new(format!(
+            "the timestamp latch refuses channel {channel}: it has {channels}, from 0 (--pop-channel)"
+        )))
     }
 
     /// Each operation a round trip; the words that were read.
@@ -116,7 +184,7 @@ impl Way {
         words.clear();
         for op in &self.ops {
             let outcome = self.client.cycle(std::slice::from_ref(op), Check::Status)?;
-            if !outcome.failed.is_empty() {
+            if !op.write && !outcome.failed.is_empty() {
                 return Err(EbError::Bus {
                     failed: 1,
                     of: 1,
@@ -138,6 +206,7 @@ impl EtherboneSession {
             plan,
             way: None,
             seen: Seen::default(),
+            unread: Vec::new(),
             words: Vec::new(),
         }
     }
@@ -149,22 +218,26 @@ impl EtherboneSession {
         for _ in 0..operations {
             self.seen.issued += 1;
             let result = if method == Method::Convenience {
-                way.convenience(words)
+                way.convenience(words).map(|()| false)
             } else {
                 way.client.cycle(&way.ops, Check::Status).map(|outcome| {
-                    self.seen.failed_on_bus += u64::from(!outcome.failed.is_empty());
                     // Only the timestamps' words are looked at, and those are all the values of the cycle.
                     words.clear();
                     words.extend_from_slice(&outcome.values);
+                    outcome.failed.iter().any(|&at| !way.ops[at].write)
                 })
             };
             match result {
-                Ok(()) => self.seen.delivered += 1,
+                Ok(failed) => self.seen.answered(failed),
                 Err(EbError::Timeout(_)) => {
-                    self.seen.timed_out += 1;
+                    self.seen.timed_out(self.plan.timeout());
+                    self.plan.check_silence(self.seen.waits)?;
                     continue;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    self.seen.abandoned += 1;
+                    return Err(error.into());
+                }
             }
             if payload == Payload::Timestamps {
                 self.seen.timestamps(words);
@@ -176,16 +249,27 @@ impl EtherboneSession {
     fn pipelined(&mut self, operations: u64) -> Result<(), Fault> {
         let payload = self.plan.request.payload;
         let way = self.way.as_mut().expect("prepared before the first step");
-        let seen = &mut self.seen;
+        let (seen, plan) = (&mut self.seen, &self.plan);
         let mut left = operations;
         while left > 0 {
-            let series = left.min(self.plan.request.cycles);
-            seen.issued += series;
-            let mut pipeline = way.client.pipeline(|done| seen.done(&done, payload));
-            for token in 0..series {
-                pipeline.submit(&way.ops, Check::Status, token)?;
-            }
-            pipeline.finish()?;
+            let series = left.min(plan.request.cycles);
+            let before = way.client.counts();
+            let waits = Cell::new(seen.waits);
+            let mut pipeline = way.client.pipeline(|done| {
+                seen.done(&done, &way.ops, payload, plan.timeout());
+                waits.set(seen.waits);
+            });
+            let ended = (0..series)
+                .try_for_each(|token| {
+                    pipeline.submit(&way.ops, Check::Status, token)?;
+                    plan.check_silence(waits.get())
+                })
+                .and_then(|()| Ok(pipeline.finish()?));
+            let after = way.client.counts();
+            seen.issued += after.issued - before.issued;
+            seen.abandoned += after.abandoned - before.abandoned;
+            ended?;
+            plan.check_silence(seen.waits)?;
             left -= series;
         }
         Ok(())
@@ -210,14 +294,18 @@ impl Session for EtherboneSession {
 
     fn prepare(&mut self) -> Result<(), Fault> {
         let (mut client, server) = self.plan.open()?;
-        let base = self.plan.device_base(&mut client)?;
-        self.way = Some(Way {
+        let (base, unread) = self.plan.device_base(&mut client)?;
+        self.unread = unread;
+        let way = self.way.insert(Way {
             client,
             ops: self.plan.ops(base),
             base,
             _server: server,
         });
-        Ok(())
+        match self.plan.request.payload {
+            Payload::Tlu => way.select(self.plan.request.channel()),
+            Payload::Timestamps | Payload::Memory => Ok(()),
+        }
     }
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
@@ -239,6 +327,7 @@ impl Session for EtherboneSession {
         match self.plan.request.payload {
             Payload::Timestamps => verify_time(way),
             Payload::Memory if self.plan.is_ours() => verify_memory(way),
+            Payload::Tlu if self.plan.is_ours() => verify_latch(way, self.plan.request.channel()),
             Payload::Tlu | Payload::Memory => verify_access(way),
         }
     }
@@ -251,6 +340,10 @@ impl Session for EtherboneSession {
         }
     }
 
+    fn paused(&mut self, pause_ns: u64) {
+        self.seen.paused_since_ns += pause_ns;
+    }
+
     fn tally(&mut self) -> Tally {
         let seen = std::mem::take(&mut self.seen);
         let mut ledger = Ledger {
@@ -259,6 +352,7 @@ impl Session for EtherboneSession {
             ..Ledger::new("cycles")
         };
         ledger.lose("timeout", seen.timed_out);
+        ledger.lose("abandoned", seen.abandoned);
         let mut counters = seen.windows();
         if let Some(way) = &self.way {
             let counts = way.client.counts();
@@ -268,7 +362,17 @@ impl Session for EtherboneSession {
         Tally {
             ledgers: vec![ledger],
             counters,
+            warnings: std::mem::take(&mut self.unread),
             ..Tally::default()
+        }
+    }
+}
+
+/// The next point may go on with the conversation.
+impl Drop for EtherboneSession {
+    fn drop(&mut self) {
+        if let Some(way) = self.way.take() {
+            self.plan.close(way.client);
         }
     }
 }
@@ -293,13 +397,34 @@ fn verify_time(way: &mut Way) -> Result<(), Fault> {
 /// Every operation of a cycle must be answered by a device.
 fn verify_access(way: &mut Way) -> Result<(), Fault> {
     let outcome = way.client.cycle(&way.ops, Check::Status)?;
-    match outcome.failed.first() {
+    match outcome.failed.iter().find(|&&at| !way.ops[at].write) {
         None => Ok(()),
         Some(&index) => Err(Fault::new(format!(
             "the bus reports an error at {:#x}: no memory or device answers there",
             way.ops[index].address
         ))),
     }
+}
+
+/// A test pulse must come out of the latch as a stamp of its time.
+fn verify_latch(way: &mut Way, channel: u64) -> Result<(), Fault> {
+    let base = way.base;
+    let write = |offset: u64, value| Op::write(base + offset, value, Width::W32);
+    let now = [tlu::TIME_HI, tlu::TIME_LO].map(|offset| Op::read(base + offset, Width::W32));
+    let pulse = [write(tlu::ACTIVE_SET, 1 << channel), write(tlu::TEST, 0xFF)];
+    let cycles = |words: &[u64]| words[0] << 32 | words[1];
+    let before = cycles(&way.client.cycle(&now, Check::Status)?.values);
+    way.client.cycle(&pulse, Check::Status)?;
+    let outcome = way.client.cycle(&way.ops, Check::Status)?;
+    let (ready, stamp) = (outcome.values[0], cycles(&outcome.values[1..3]));
+    let refused = outcome.failed.len();
+    let after = cycles(&way.client.cycle(&now, Check::Status)?.values);
+    if ready >> channel & 1 == 1 && refused == 0 && (before..=after).contains(&stamp) {
+        return Ok(());
+    }
+    Err(Fault::new(format!(
+        "a pulse between the cycles {before} and {after} gave the stamp {stamp} (ready {ready:#x}, {refused} operations refused)"
+    )))
 }
 
 /// Writes a pattern over what the cycles read, and reads it back by such a cycle.
@@ -324,4 +449,32 @@ fn verify_memory(way: &mut Way) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Controls of 20 us were in windows of 25 us.
+    #[test]
+    fn windows_leave_out_what_the_harness_did_between_the_samples() {
+        let words = |time_ns: u64| [time_ns >> 32, time_ns & 0xFFFF_FFFF];
+        let mut seen = Seen {
+            start_ns: Some(1_000),
+            ..Seen::default()
+        };
+        for (paused_ns, time_ns) in [(20_000, 25_000), (0, 26_000), (300, 29_300)] {
+            seen.paused_since_ns += paused_ns;
+            seen.timestamps(&words(time_ns));
+        }
+        // After the last timestamp: no window reaches so far.
+        seen.paused_since_ns += 50_000;
+        let window = |name: &str| {
+            let counters = seen.windows();
+            let found = counters.iter().find(|counter| counter.name == name);
+            found.map(|counter| counter.value)
+        };
+        assert_eq!(window("eca-window-realistic"), Some(8_000.0));
+        assert_eq!(window("eca-window-underestimated"), Some(4_000.0));
+    }
 }

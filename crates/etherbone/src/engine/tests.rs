@@ -6,7 +6,13 @@ use daqmeter_record::Param;
 use daqmeter_wire::etherbone::Layout;
 use daqmeter_wire::etherbone::cycle::{Check, encode};
 
+use std::io::Read;
+use std::net::{Shutdown, TcpListener, TcpStream};
+
 use super::*;
+use crate::bus::Description;
+use crate::server::Running;
+use crate::{Server, ServerOptions, Slave};
 
 fn example() -> EtherboneRequest {
     EtherboneEngine.example()
@@ -152,6 +158,8 @@ fn wrong_requests_are_named() {
         ("count", Param::Int(0), "`count` is 0; 1 to 100000"),
         ("cycles", Param::Int(0), "`cycles` is 0; 1 to 1048576"),
         ("base", Param::Int(1 << 32), "`base` is 4294967296; 0 to"),
+        ("pop_channel", Param::Int(32), "`pop_channel` is for"),
+        ("timeout_ms", Param::Int(0), "`timeout_ms` is 0; 1 to"),
         ("peer_cpu", Param::Int(99_999), "no such CPU"),
         ("server_cpu", Param::Int(99_999), "no such CPU"),
     ] {
@@ -175,14 +183,132 @@ fn a_cycle_must_fit_a_datagram_but_not_on_streams() {
 }
 
 #[test]
-fn slaves_that_are_not_ours_are_only_read_where_somebody_says_so() {
-    let elsewhere = |payload: &str| {
-        let params = [
-            ("address", "udp/127.0.0.1/9".into()),
-            ("payload", payload.into()),
-        ];
-        opened(&params).unwrap_err().0
+fn slaves_that_are_not_ours_are_only_written_to_where_somebody_says_so() {
+    let elsewhere = |params: &[(&str, Param)]| {
+        let address = ("address", "udp/127.0.0.1/9".into());
+        opened(&[&[address], params].concat())
     };
-    assert!(elsewhere("tlu").contains("for loop/ and emu/ only"));
-    assert!(elsewhere("memory").contains("`base` is missing"));
+    let refused = |params: &[(&str, Param)]| elsewhere(params).unwrap_err().0;
+    let tlu = ("payload", Param::from("tlu"));
+    let channel = ("pop_channel", Param::Int(3));
+    assert!(refused(std::slice::from_ref(&tlu)).contains("`pop_channel` is missing"));
+    assert!(elsewhere(&[tlu, channel.clone()]).is_ok());
+    assert!(refused(&[channel]).contains("`pop_channel` is for the payload tlu"));
+    assert!(refused(&[("payload", "memory".into())]).contains("`base` is missing"));
+}
+
+/// A slave behind a connection that breaks after that many bytes of answers, or goes silent there.
+fn ends_after(bytes: usize, breaks: bool) -> (String, Running) {
+    let bus = Description::timing_receiver().build().unwrap();
+    let server = Server::bind(Slave::new(bus), ServerOptions::loopback()).unwrap();
+    let server = server.spawn(None).unwrap();
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp/{}", proxy.local_addr().unwrap()).replace(':', "/");
+    let port = server.port;
+    std::thread::spawn(move || {
+        while let Ok((client, _)) = proxy.accept() {
+            let slave = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            std::thread::spawn(move || forward(&client, &slave, bytes, breaks));
+        }
+    });
+    (address, server)
+}
+
+fn forward(mut client: &TcpStream, mut slave: &TcpStream, bytes: usize, breaks: bool) {
+    std::thread::scope(|threads| {
+        threads.spawn(|| std::io::copy(&mut &*client, &mut &*slave));
+        // Either end may have left before.
+        let _ = std::io::copy(
+            &mut Read::by_ref(&mut slave).take(bytes as u64),
+            &mut client,
+        );
+        if breaks {
+            let _ = client.shutdown(Shutdown::Both);
+        } else {
+            let _ = std::io::copy(&mut slave, &mut std::io::sink());
+        }
+    });
+}
+
+fn ended(address: &str, method: Method, timeout_ms: Option<u64>) -> RunRecord {
+    let request = EtherboneRequest {
+        address: address.to_owned(),
+        method,
+        cycles: 500,
+        timeout_ms,
+        ..example()
+    };
+    measure(
+        &EtherboneEngine,
+        &request.workload(),
+        &Settings::new(StepPlan::ByStage(5_000), "test"),
+        &Context::default(),
+        &[],
+        &mut [],
+    )
+    .unwrap()
+}
+
+/// Answers to 64 KiB of requests are more than the scan of the bus has, and less than those of all cycles.
+const ENOUGH: usize = 64 << 10;
+
+#[test]
+fn the_ledger_closes_when_the_slave_dies() {
+    let (address, _server) = ends_after(ENOUGH, true);
+    for method in Method::ALL {
+        let record = ended(&address, method, None);
+        let reason = record.outcome.reason().unwrap();
+        assert!(reason.contains("closed by the other side"), "{reason}");
+        let ledger = &record.ledgers[0];
+        assert!(ledger.closes(), "{method:?}: {ledger}");
+        assert!(ledger.losses["abandoned"] > 0, "{method:?}: {ledger}");
+    }
+}
+
+#[test]
+fn a_slave_that_falls_silent_ends_the_point_after_a_few_deadlines() {
+    let (address, _server) = ends_after(ENOUGH, false);
+    for method in Method::ALL {
+        let record = ended(&address, method, Some(200));
+        let reason = record.outcome.reason().unwrap();
+        assert!(
+            reason.contains("is silent: no answer for 3 times 200ms (--timeout)"),
+            "{reason}"
+        );
+        let ledger = &record.ledgers[0];
+        assert!(ledger.closes(), "{method:?}: {ledger}");
+        assert!(ledger.losses["timeout"] > 0, "{method:?}: {ledger}");
+    }
+}
+
+#[test]
+fn points_share_the_conversation_with_a_character_device() {
+    let bus = Description::timing_receiver().build().unwrap();
+    let options = ServerOptions {
+        pty: true,
+        ..ServerOptions::loopback()
+    };
+    let server = Server::bind(Slave::new(bus), options).unwrap();
+    let path = server.pty_path().unwrap().trim_start_matches("/dev/");
+    let request = EtherboneRequest {
+        address: format!("dev/{path}"),
+        address_widths: Some("32".to_owned()),
+        data_widths: Some("32".to_owned()),
+        ..example()
+    };
+    let server = server.spawn(None).unwrap();
+    reach(&request).unwrap();
+    for method in Method::ALL {
+        let request = EtherboneRequest {
+            method,
+            ..request.clone()
+        };
+        run(&request, StepPlan::ByStage(6));
+    }
+    let other = EtherboneRequest {
+        timeout_ms: Some(60_000),
+        ..request
+    };
+    run(&other, StepPlan::ByStage(6));
+    assert_eq!(server.stop().unwrap().probes, 2);
 }

@@ -31,7 +31,9 @@ impl Times {
             count,
             cycles: 1,
             base: None,
+            pop_channel: None,
             link: None,
+            timeout_ms: None,
             address_widths: None,
             data_widths: None,
             peer_cpu: None,
@@ -48,7 +50,7 @@ impl Times {
             .map_err(|problem| request.workload().error(problem.name, problem.text))?;
         let plan = Plan::of(request)?;
         let (mut client, server) = plan.open()?;
-        let base = plan.device_base(&mut client)?;
+        let (base, _) = plan.device_base(&mut client)?;
         Ok(Times {
             client,
             ops: plan.ops(base),

@@ -353,21 +353,27 @@ fn the_self_describing_bus_is_read_through_every_bridge() {
         format!("tcp/127.0.0.1/{}", server.port),
     ] {
         let mut client = open(&address);
-        let found = scan::scan(&mut client, true).unwrap();
-        let eca = found.iter().find(|found| found.is(ids::ECA)).unwrap();
+        let whole = scan::scan(&mut client, true).unwrap();
+        let eca = whole.devices(ids::ECA)[0];
         assert_eq!((eca.first, eca.path.len()), (Some(0x0010_1000), 2));
-        assert!(found.iter().any(|found| found.path.len() == 3));
-        assert_eq!(scan::find(&mut client, ids::TLU).unwrap().len(), 1);
+        assert!(whole.found.iter().any(|found| found.path.len() == 3));
+        assert_eq!(whole.devices(ids::TLU).len(), 1);
+        assert!(whole.unread.is_empty(), "{:?}", whole.unread);
         let (device, first) = scan::device_at(&mut client, 0x0019_0004).unwrap().unwrap();
         assert_eq!((device.endian(), first), (Endian::Little, 0x0019_0000));
         assert_eq!(scan::device_at(&mut client, 0x7000_0000).unwrap(), None);
         let flat = scan::scan(&mut client, false).unwrap();
-        assert!(flat.len() < found.len());
+        assert!(flat.found.len() < whole.found.len());
     }
 }
 
-/// A bus whose memory holds a table made by hand.
-fn lying(table: &[u8]) -> String {
+/// The scan of a bus whose memory holds a table made by hand.
+fn scan_of(table: &[u8]) -> Result<scan::Scan, EbError> {
+    scan_from(0x10000, table)
+}
+
+/// The same with the memory from 0x10000 on, of which the table at an address is read.
+fn scan_from(root: u64, memory: &[u8]) -> Result<scan::Scan, EbError> {
     let description = Description::memory(0x10000, 0x1ffff, Widths::ALL, Endian::Big);
     let mut client = Client::over(
         Box::new(Emulated::new(
@@ -382,7 +388,7 @@ fn lying(table: &[u8]) -> String {
     )
     .unwrap();
     // The table of the software bus cannot be written; a bridge is followed into memory instead.
-    let writes: Vec<Op> = table
+    let writes: Vec<Op> = memory
         .chunks(4)
         .enumerate()
         .map(|(word, bytes)| {
@@ -395,48 +401,75 @@ fn lying(table: &[u8]) -> String {
     for part in writes.chunks(64) {
         client.cycle(part, Check::Status).unwrap();
     }
-    scan::scan_at(&mut client, 0x10000).unwrap_err().to_string()
+    scan::scan_at(&mut client, root, true)
 }
 
 #[test]
-fn tables_that_lie_or_loop_are_refused() {
-    use daqmeter_wire::etherbone::sdb::{Component, Product, Record, Text};
-    let product = Product {
-        vendor: 1,
-        device: 2,
-        version: 3,
-        date: 4,
-        name: Text::new("liar"),
-    };
-    let component = Component {
-        first: 0,
-        last: u64::MAX,
-        product,
+fn tables_that_lie_or_loop_are_refused_and_what_is_beside_them_is_found() {
+    use daqmeter_wire::etherbone::sdb::{Component, Device, Product, Record, Text};
+    let component = |first, last| Component {
+        first,
+        last,
+        product: Product {
+            vendor: 1,
+            device: 2,
+            version: 3,
+            date: 4,
+            name: Text::new("liar"),
+        },
     };
     let head = |records| {
         Record::Interconnect {
             records,
             version: 1,
             bus_type: 0,
-            component,
+            component: component(0, u64::MAX),
         }
         .emit()
     };
-    assert!(lying(&[0; 64]).contains("no SDB table at 0x10000"));
-    assert!(lying(&head(0)).contains("claims 0 records"));
-    assert!(lying(&head(60_000)).contains("claims 60000 records"));
-    let bridge = Record::Bridge {
-        child: 0x10000,
-        component,
+    let device = |first| {
+        Record::Device(Device {
+            abi_class: 0,
+            abi_major: 1,
+            abi_minor: 0,
+            bus_specific: 4,
+            component: component(first, first + 0xff),
+        })
+        .emit()
+    };
+    let bridge = |child| {
+        Record::Bridge {
+            child,
+            component: component(0, u64::MAX),
+        }
+        .emit()
+    };
+    let refused = |table: &[u8]| scan_of(table).unwrap_err().to_string();
+    assert!(refused(&[0; 64]).contains("no SDB table at 0x10000"));
+    assert!(refused(&head(0)).contains("claims 0 records"));
+    assert!(refused(&head(60_000)).contains("claims 60000 records"));
+    for (child, why) in [
+        (0x10000, "contains itself"),
+        (0xDEAD_0000, "failed on the bus"),
+        (0x10100, "no SDB table at 0x10100"),
+    ] {
+        let table = [head(4), device(0x100), bridge(child), device(0x200)].concat();
+        let scan = scan_of(&table).unwrap();
+        let found: Vec<_> = scan.devices((1, 2)).iter().map(|it| it.first).collect();
+        assert_eq!(found, [Some(0x100), Some(0), Some(0x200)], "{why}");
+        let [line] = &scan.unread[..] else {
+            panic!("{:?}", scan.unread);
+        };
+        assert!(
+            line.starts_with("the table behind bridge 2 was not read whole: ")
+                && line.contains(why),
+            "{line}"
+        );
     }
-    .emit();
-    assert!(lying(&[head(2), bridge].concat()).contains("contains itself"));
-    let outside = Record::Bridge {
-        child: 0xDEAD_0000,
-        component,
-    }
-    .emit();
-    assert!(lying(&[head(2), outside].concat()).contains("failed on the bus"));
+    // The records of the memory end before those of the table.
+    let cut = [vec![0; 0xff80], [head(4), device(0x100)].concat()].concat();
+    let scan = scan_from(0x1ff80, &cut).unwrap();
+    assert_eq!((scan.devices((1, 2)).len(), scan.unread.len()), (1, 1));
 }
 
 #[test]

@@ -18,7 +18,7 @@ impl Model {
     fn bytes(&self, reads: u64, writes: u64) -> (f64, f64) {
         let write = |_| Op::write(0, 0, Layout::L32.data);
         let read = |_| Op::read(0, Layout::L32.data);
-        let ops: Vec<Op> = (0..writes).map(write).chain((0..reads).map(read)).collect();
+        let ops: Vec<Op> = (0..reads).map(read).chain((0..writes).map(write)).collect();
         let mut buffer = vec![0; 64 + 32 * ops.len()];
         let encoded =
             encode(&ops, Layout::L32, 0x8000, Check::Status, &mut buffer).unwrap_or_default();
