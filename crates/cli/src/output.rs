@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use daqmeter_campaign::RequestsAsToday;
 use daqmeter_record::file::Replacement;
+use daqmeter_record::observed::join_last;
 use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
 
 pub(crate) use crate::failure::{
@@ -164,11 +165,13 @@ impl Recorder {
     /// Takes one record; it is in the file when this returns, also where nobody reads what is printed.
     pub(crate) fn take(&mut self, record: RunRecord) -> Result<(), Failure> {
         let line = jsonl::to_line(&record);
+        let records = &self.records;
+        let written = self.file.as_ref().map_or(Ok(()), |file| {
+            locked(file).write(&line, || lines_of(records))
+        });
         self.records.push(jsonl::printable(record));
-        if let Some(file) = &self.file {
-            let before = &self.records[..self.records.len() - 1];
-            locked(file).write(&line, || lines_of(before))?;
-        }
+        join_last(&mut self.records);
+        written?;
         if self.json {
             emit(&String::from_utf8_lossy(&line))?;
         }
@@ -299,11 +302,19 @@ fn read_file_parts(
     let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));
     let (mut records, mut errors) = (0, Vec::new());
     let mut requests = RequestsAsToday::default();
+    // The last record waits: the next part of the file may go on with it.
+    let mut last = None;
     let part = |mut part: jsonl::Contents| {
         requests.write(&mut part.records);
-        records += part.records.len();
         errors.append(&mut part.errors);
-        take(part.records)
+        let mut joined: Vec<RunRecord> = last.take().into_iter().collect();
+        for record in part.records {
+            joined.push(record);
+            join_last(&mut joined);
+        }
+        last = joined.pop();
+        records += joined.len();
+        take(joined)
     };
     if path.as_os_str() == "-" {
         jsonl::read_printable_parts(io::BufReader::new(io::stdin()), part).map_err(refused)?;
@@ -311,6 +322,10 @@ fn read_file_parts(
         let file = File::open(path).map_err(refused)?;
         jsonl::read_printable_parts(io::BufReader::with_capacity(1 << 20, file), part)
             .map_err(refused)?;
+    }
+    if let Some(last) = last {
+        records += 1;
+        let _ = take(vec![last]);
     }
     for error in errors.iter().take(MAX_LINES_REPORTED) {
         tell(&format!("daqmeter: {shown}: {error}"));

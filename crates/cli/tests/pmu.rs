@@ -58,7 +58,11 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
                 &["stat", "-I", "0s", "-e", "page-faults"],
                 "an interval has a length",
             ),
+            (&["stat", "-e", "page-faults", "--count", "0"], "--count"),
+            (&["stat", "-e", "page-faults", "--time", "0s"], "no time"),
             (&["stat", "--from", &perf], "line 1"),
+            (&["stat", "--from", "/dev/zero"], "a line longer than 65536"),
+            (&["map", "--map", "/dev/zero"], "longer than 67108864 bytes"),
             (&["stat", "--from", "/nowhere"], "No such file"),
             (&["stat", "--emulated", "n2"], "there are n1sdp, cmn650"),
             (
@@ -352,6 +356,8 @@ fn groups_compute_their_rates_from_perfs_output() {
     let text = stdout(&output);
     assert!(text.contains("in: from devices to memory: 2711."), "{text}");
     assert!(stderr(&output).contains("its first interval is taken to be 1.000 s long"));
+    let missing = "cannot be computed: there is no arm_cmn/rnid_s0_rdata_beats/";
+    assert!(stderr(&output).contains(missing), "{}", stderr(&output));
     are_refused(
         "pmu",
         &[(
@@ -380,6 +386,129 @@ fn perf_stats_own_options_are_taken_as_typed() {
         "pmu",
         &[(&["stat", "-r", "3", "-e", "vmstat.pgfault"], "COMMAND")],
     );
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_command() {
+    for (script, code) in [("exit 7", 7), ("kill -9 $$", 137), ("true", 0)] {
+        let output = pmu(&["stat", "-e", "vmstat.pgfault", "--", "sh", "-c", script]);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{script}: {}",
+            stderr(&output)
+        );
+        assert!(stdout(&output).contains("vmstat.pgfault"));
+    }
+}
+
+/// Calls until it is true; a test that waits for another process does not wait for ever.
+fn wait_until(mut is_done: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !is_done() {
+        assert!(began.elapsed().as_secs() < 30, "it does not come");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_count_that_is_killed_keeps_what_was_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("o.jsonl");
+    let arguments = [
+        "pmu",
+        "record",
+        "-e",
+        "vmstat.pgfault",
+        "-I",
+        "50ms",
+        "--records",
+    ];
+    let mut child = std::process::Command::new(common::PROGRAM)
+        .args(arguments)
+        .arg(&out)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let text = || std::fs::read_to_string(&out).unwrap_or_default();
+    wait_until(|| text().lines().count() >= 2);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let shown = said(&["replay", &out.display().to_string()]);
+    // Both parts are one count, whose first interval is there once.
+    assert_eq!(shown.matches(" intervals, ").count(), 1, "{shown}");
+    let intervals = shown.matches("time [s]").count();
+    assert!(
+        intervals >= 30 && shown.contains(&format!("{intervals} intervals, ")),
+        "{shown}"
+    );
+}
+
+#[test]
+fn rows_from_a_pipe_are_shown_and_kept_while_they_come() {
+    use std::io::{BufRead, BufReader, Write};
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("o.jsonl");
+    let mut child = std::process::Command::new(common::PROGRAM)
+        .args(["pmu", "stat", "--from", "-", "--records"])
+        .arg(&out)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let (send, shown) = std::sync::mpsc::channel();
+    let reading = std::thread::spawn(move || {
+        while let Some(Ok(line)) = lines.next() {
+            let _ = send.send(line);
+        }
+    });
+    let next_row = |count: &str| {
+        loop {
+            let patience = std::time::Duration::from_secs(30);
+            let line = shown
+                .recv_timeout(patience)
+                .expect("rows come while perf runs");
+            if line.contains(count) {
+                return line;
+            }
+        }
+    };
+    stdin
+        .write_all(b"1.000000000;4879;;page-faults;2002000000;100.00;;\n")
+        .unwrap();
+    assert!(next_row("4,879").contains("1.000"));
+    stdin
+        .write_all(b"2.000000000;5000;;page-faults;2002000000;100.00;;\n")
+        .unwrap();
+    next_row("5,000");
+    // The writer goes on: Ctrl-C ends the reader, with all that came.
+    let status = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(status.unwrap().success());
+    let total = next_row("9,879");
+    assert!(total.trim_end().ends_with("4940"), "9,879 in 2 s: {total}");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    reading.join().unwrap();
+    drop(stdin);
+    let replayed = said(&["replay", "--totals", &out.display().to_string()]);
+    assert!(replayed.contains("2 intervals, 2.000 s"), "{replayed}");
+}
+
+#[test]
+fn what_came_before_a_wrong_line_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).display().to_string();
+    let (perf, out) = (place("perf.csv"), place("o.jsonl"));
+    std::fs::write(&perf, "1.000000000;79;;page-faults;1;100.00;;\nsegfault\n").unwrap();
+    let output = pmu(&["stat", "--from", &perf, "--records", &out]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("line 2"), "{}", stderr(&output));
+    assert!(said(&["replay", &out]).contains("1 intervals, 1.000 s"));
 }
 
 #[test]

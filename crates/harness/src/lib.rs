@@ -55,7 +55,7 @@ pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use slices::{Disturbed, Slice, Slices};
 pub use sweep::{Sweep, ordered};
-pub use text_file::{text_file, text_file_up_to, text_input};
+pub use text_file::{next_line, text_file, text_file_up_to, text_input, text_input_up_to};
 pub use toml_text::{TomlText, nearest_of};
 pub use unfinished::Unfinished;
 pub use watched::Watched;

@@ -1,6 +1,6 @@
 //! Files that a plan or an option names.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 use std::path::Path;
 
 /// Longest text: plans, profiles and bridges are a few kilobytes.
@@ -36,6 +36,35 @@ pub fn text_input(path: &Path) -> io::Result<String> {
     text_of(path, MAX_BYTES)
 }
 
+/// [`text_input`] for longer texts, of at most so many bytes.
+///
+/// # Errors
+/// As [`text_input`].
+pub fn text_input_up_to(path: &Path, max_bytes: u64) -> io::Result<String> {
+    text_of(path, max_bytes)
+}
+
+/// Longest line of [`next_line`]: rows of tables have a few hundred bytes.
+const MAX_LINE_BYTES: u64 = 1 << 16;
+
+/// Reads a line of a stream into `line`, without its end; false at the end of the stream.
+///
+/// # Errors
+/// Those of reading, and a line longer than 64 KiB.
+pub fn next_line(source: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    let read = source.take(MAX_LINE_BYTES + 1).read_until(b'\n', line)?;
+    if read as u64 > MAX_LINE_BYTES {
+        return Err(invalid(format!(
+            "a line longer than {MAX_LINE_BYTES} bytes"
+        )));
+    }
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    }
+    Ok(read > 0)
+}
+
 fn text_of(path: &Path, max_bytes: u64) -> io::Result<String> {
     let mut text = String::new();
     let read = std::fs::File::open(path)?
@@ -55,6 +84,19 @@ fn invalid(problem: impl Into<String>) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_has_a_bound() {
+        let mut line = Vec::new();
+        let mut source = "a\n\nb".as_bytes();
+        for expected in ["a", "", "b"] {
+            assert!(next_line(&mut source, &mut line).unwrap());
+            assert_eq!(line, expected.as_bytes());
+        }
+        assert!(!next_line(&mut source, &mut line).unwrap());
+        let error = next_line(&mut io::BufReader::new(io::repeat(0)), &mut line).unwrap_err();
+        assert!(error.to_string().contains("a line longer than 65536 bytes"));
+    }
 
     #[test]
     fn a_short_regular_file_is_read_and_nothing_else() {

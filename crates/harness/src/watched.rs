@@ -39,12 +39,19 @@ impl Watched {
         observed: Option<Observations>,
         faults: Vec<String>,
     ) -> RunRecord {
-        let Watched {
-            mut record,
-            conditions,
-        } = self;
+        self.so_far(found, observed, faults)
+    }
+
+    /// The record of what was found since it began; it goes on.
+    pub fn so_far(
+        &self,
+        found: Tally,
+        observed: Option<Observations>,
+        faults: Vec<String>,
+    ) -> RunRecord {
+        let mut record = self.record.clone();
         record.wall_ns = clock::monotonic_ns() - record.origin_ns;
-        conditions.after(&mut record);
+        self.conditions.after(&mut record);
         record.counters = found.counters;
         record.ledgers = found.ledgers;
         record.warnings.extend(found.warnings);

@@ -1,7 +1,9 @@
 //! Counting in intervals: open a set of events, and take what passed between two looks.
 
+use std::time::Duration;
+
 use daqmeter_record::observed::{EventStatus, ObservedEvent};
-use daqmeter_record::{Mesh, Observations};
+use daqmeter_record::{Counter, Mesh, Observations};
 use daqmeter_sys::clock;
 use daqmeter_sys::perf::Reading;
 
@@ -10,12 +12,18 @@ use crate::groups::Metric;
 use crate::mesh::nodes;
 use crate::source::{Counters, Opener, Refused};
 
+/// Longest time between two readings. The cycle counter of an arm-cmn has 2^39 cycles before it wraps, 122 s at 4.5 GHz; a
+/// driver that gets no interrupt for it sees a wrap only if it reads sooner (drivers/perf/arm-cmn.c, `CMN_CC_INIT`).
+pub const MAX_UNREAD: Duration = Duration::from_secs(60);
+const MAX_UNREAD_NS: u64 = 60_000_000_000;
+
 /// Open events and everything that they counted.
 pub struct Count {
     open: Vec<OpenGroup>,
     observed: Observations,
     metrics: Vec<Metric>,
     origin_ns: u64,
+    read_ns: u64,
     /// Events that could not be opened.
     pub refused: Vec<Refused>,
 }
@@ -42,6 +50,7 @@ impl Count {
             },
             metrics: Vec::new(),
             origin_ns: 0,
+            read_ns: 0,
             refused: Vec::new(),
         };
         for group in &set.groups {
@@ -91,7 +100,8 @@ impl Count {
     /// Begins the first interval; times are told relative to `origin_ns` of `CLOCK_MONOTONIC`.
     pub fn begin(&mut self, origin_ns: u64) {
         self.origin_ns = origin_ns;
-        self.observed.begin_ns = clock::monotonic_ns().saturating_sub(origin_ns);
+        self.read_ns = clock::monotonic_ns();
+        self.observed.begin_ns = self.read_ns.saturating_sub(origin_ns);
         for group in &mut self.open {
             if let Some(counters) = &mut group.counters {
                 counters.read(&mut group.before);
@@ -99,11 +109,26 @@ impl Count {
         }
     }
 
+    /// Reads the counters within a long interval, so that their drivers see each wrap: to be called from time to time.
+    pub fn keep_up(&mut self) {
+        let now_ns = clock::monotonic_ns();
+        if now_ns.saturating_sub(self.read_ns) < MAX_UNREAD_NS {
+            return;
+        }
+        self.read_ns = now_ns;
+        for group in &mut self.open {
+            if let Some(counters) = &mut group.counters {
+                counters.read(&mut group.now);
+            }
+        }
+    }
+
     /// Ends an interval and begins the next.
     pub fn interval(&mut self) {
+        self.read_ns = clock::monotonic_ns();
         self.observed
             .end_ns
-            .push(clock::monotonic_ns().saturating_sub(self.origin_ns));
+            .push(self.read_ns.saturating_sub(self.origin_ns));
         for group in &mut self.open {
             if let Some(counters) = &mut group.counters {
                 counters.read(&mut group.now);
@@ -122,10 +147,9 @@ impl Count {
             }
         }
         let at = self.observed.end_ns.len() - 1;
-        for (metric, observed) in self.metrics.iter().zip(&mut self.observed.metrics) {
-            observed
-                .values
-                .push(metric.value(&self.observed.events, at));
+        for (number, metric) in self.metrics.iter().enumerate() {
+            let value = metric.value(&self.observed, at);
+            self.observed.metrics[number].values.push(value);
         }
     }
 
@@ -138,6 +162,20 @@ impl Count {
     pub fn finish(self) -> Observations {
         self.observed
     }
+}
+
+/// What the events counted over the whole run, scaled.
+pub fn totals(observed: &Observations) -> Vec<Counter> {
+    let counter = |event: &ObservedEvent| {
+        let (value, share) = event.total_scaled()?;
+        Some(Counter {
+            name: event.name.as_str().into(),
+            value,
+            unit: event.unit.as_str().into(),
+            share,
+        })
+    };
+    observed.events.iter().filter_map(counter).collect()
 }
 
 fn kind_of(on: &OnMesh) -> String {
@@ -183,7 +221,9 @@ pub fn error_of(event: &ObservedEvent, interval: usize) -> Option<f64> {
     if values.len() < 3 {
         return None;
     }
-    let count = *event.count.get(interval)? as f64;
+    // The counts that were seen; another program's are scaled already.
+    let seen = if event.is_scaled { share } else { 1.0 };
+    let count = *event.count.get(interval)? as f64 * seen;
     let grain = count * (1.0 - share) / (share * share) * event.scale * event.scale;
     let differences: f64 = values
         .windows(2)
@@ -320,6 +360,55 @@ mod tests {
             EventStatus::NotSupported(_)
         ));
         assert_eq!(observed.end_ns.len(), 2);
+    }
+
+    /// A counter of few bits, which its driver adds up at each reading.
+    struct Narrow {
+        bits: u32,
+        seen: u64,
+        total: u64,
+        now: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    }
+
+    impl Counters for Narrow {
+        fn read(&mut self, into: &mut [Reading]) {
+            let now = self.now.load(std::sync::atomic::Ordering::Relaxed);
+            self.total += now.wrapping_sub(self.seen) & ((1 << self.bits) - 1);
+            self.seen = now;
+            into[0] = reading(self.total, now.max(1), now.max(1));
+        }
+
+        fn places(&self) -> Vec<u32> {
+            vec![1]
+        }
+    }
+
+    #[test]
+    fn an_interval_longer_than_a_counters_wrap_loses_nothing() {
+        let now = std::sync::Arc::<std::sync::atomic::AtomicU64>::default();
+        let mut script = Script {
+            readings: vec![("a".into(), vec![])],
+        };
+        let set = EventSet {
+            groups: vec![vec![event("a")]],
+            warnings: vec![],
+        };
+        let mut count = Count::open(&set, "test", &mut script).unwrap();
+        count.open[0].counters = Some(Box::new(Narrow {
+            bits: 8,
+            seen: 0,
+            total: 0,
+            now: now.clone(),
+        }));
+        count.begin(0);
+        for step in 1..=10 {
+            now.store(step * 200, std::sync::atomic::Ordering::Relaxed);
+            // Another minute has passed.
+            count.read_ns = count.read_ns.saturating_sub(MAX_UNREAD_NS);
+            count.keep_up();
+        }
+        count.interval();
+        assert_eq!(count.observed().events[0].count, [2000]);
     }
 
     #[test]

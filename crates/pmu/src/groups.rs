@@ -1,5 +1,6 @@
 //! Groups: which events answer a question, and how they become rates. One TOML file each, below `groups/<uarch>/`.
 
+use daqmeter_harness::text_input;
 use daqmeter_record::mesh::Node;
 use daqmeter_record::observed::{ObservedEvent, ObservedMetric};
 use daqmeter_record::{Mesh, Observations};
@@ -262,7 +263,7 @@ impl Group {
                 file: name.to_owned(),
                 problem: error.to_string(),
             };
-            return Group::parse(&std::fs::read_to_string(name).map_err(problem)?, name);
+            return Group::parse(&text_input(name.as_ref()).map_err(problem)?, name);
         }
         let all = Group::shipped();
         let there = || {
@@ -352,12 +353,56 @@ impl Group {
         self.metric.iter().map(place).collect()
     }
 
-    /// The metrics that can be computed from events that somebody else counted, such as perf's. Where an event is there for all
-    /// nodes and for single ones, that of all is taken.
+    /// The metrics that can be computed from events that another program counted, such as perf's. Where an event is there
+    /// for all nodes and for single ones, that of all is taken.
     ///
     /// # Errors
     /// When there is none.
     pub fn metrics_of(&self, observed: &[ObservedEvent]) -> Result<Vec<Metric>, GroupError> {
+        let ids = self.ids_of(observed);
+        let is_whole = |metric: &Metric| Group::missing_of(metric, &ids).is_empty();
+        let metrics: Vec<Metric> = self.metrics(&ids).into_iter().filter(is_whole).collect();
+        if metrics.is_empty() {
+            let missing = self
+                .events
+                .iter()
+                .filter(|event| !ids.contains(&event.id.as_str()));
+            let missing: Vec<&str> = missing.map(|event| event.event.as_str()).collect();
+            return Err(GroupError::NotObserved {
+                name: self.name.clone(),
+                missing: missing.join(" or "),
+            });
+        }
+        Ok(metrics)
+    }
+
+    /// The metrics that [`Group::metrics_of`] leaves out, each with the events that are missing.
+    pub fn not_computed(&self, observed: &[ObservedEvent]) -> Vec<String> {
+        let ids = self.ids_of(observed);
+        let line = |metric: &Metric| {
+            let missing = Group::missing_of(metric, &ids);
+            let of_id = |id: &&str| self.events.iter().find(|event| event.id == **id);
+            let events = missing.iter().filter_map(of_id);
+            let events: Vec<&str> = events.map(|event| event.event.as_str()).collect();
+            (!events.is_empty()).then(|| {
+                let (name, events) = (&metric.name, events.join(" and no "));
+                format!(
+                    "`{name}` of group `{}` cannot be computed: there is no {events}",
+                    self.name
+                )
+            })
+        };
+        self.metric.iter().filter_map(line).collect()
+    }
+
+    /// Events of a metric that are not among those of these short names.
+    fn missing_of<'a>(metric: &'a Metric, ids: &[&str]) -> Vec<&'a str> {
+        let all = metric.sum.iter().chain(&metric.over).map(String::as_str);
+        all.filter(|id| !ids.contains(id)).collect()
+    }
+
+    /// The short names of events that another program counted; empty where the group has no such event.
+    fn ids_of(&self, observed: &[ObservedEvent]) -> Vec<&str> {
         let is_of_node = |name: &str| name.contains("nodeid=");
         let id = |other: &ObservedEvent| {
             let event = self
@@ -369,22 +414,10 @@ impl Group {
                 .any(|sum| !is_of_node(&sum.name) && event.is(&sum.name, &self.pmu));
             (!is_of_node(&other.name) || !is_sum_there).then_some(event.id.as_str())
         };
-        let ids: Vec<&str> = observed
+        observed
             .iter()
             .map(|event| id(event).unwrap_or(""))
-            .collect();
-        let is_there = |name: &String| ids.contains(&name.as_str());
-        let is_whole = |metric: &Metric| metric.sum.iter().chain(&metric.over).all(is_there);
-        let metrics: Vec<Metric> = self.metrics(&ids).into_iter().filter(is_whole).collect();
-        if metrics.is_empty() {
-            let missing = self.events.iter().filter(|event| !is_there(&event.id));
-            let missing: Vec<&str> = missing.map(|event| event.event.as_str()).collect();
-            return Err(GroupError::NotObserved {
-                name: self.name.clone(),
-                missing: missing.join(" or "),
-            });
-        }
-        Ok(metrics)
+            .collect()
     }
 
     /// Why the host cannot count it, from its first event that is not there; nothing when it can.
@@ -420,9 +453,7 @@ impl Metric {
     pub fn observe(&self, observed: &Observations) -> ObservedMetric {
         let intervals = 0..observed.end_ns.len();
         ObservedMetric {
-            values: intervals
-                .map(|at| self.value(&observed.events, at))
-                .collect(),
+            values: intervals.map(|at| self.value(observed, at)).collect(),
             ..self.blank()
         }
     }
@@ -437,16 +468,16 @@ impl Metric {
         }
     }
 
-    /// The value in an interval: per second of the time that the counters themselves saw. None when one of its events did not
+    /// The value in an interval: per second of [`Observations::seconds_of`]. None when one of its events did not
     /// count, or when the ratio has nothing below the line.
-    pub fn value(&self, events: &[ObservedEvent], interval: usize) -> Option<f64> {
+    pub fn value(&self, observed: &Observations, interval: usize) -> Option<f64> {
         let per_second = self.over.is_empty();
         let add = |positions: &[usize], rate: bool| -> Option<f64> {
             let one = |at: &usize| {
-                let event = events.get(*at)?;
+                let event = observed.events.get(*at)?;
                 let value = event.scaled(interval)?;
                 Some(if rate {
-                    value / event.seconds(interval)?
+                    value / observed.seconds_of(event, interval)?
                 } else {
                     value
                 })

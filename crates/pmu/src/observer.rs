@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use daqmeter_harness::Observer;
 use daqmeter_record::{Counter, Mesh, Observations};
 
-use crate::count::Count;
+use crate::count::{Count, MAX_UNREAD, totals};
 use crate::event::EventSet;
 use crate::groups::Metric;
 use crate::source::Opener;
@@ -105,17 +105,26 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
         let (shared, interval) = (running.shared.clone(), self.interval);
         let work = move || {
             let mut state = lock(&shared);
+            let mut began = Instant::now();
             while !state.is_over {
-                let (woken, timeout) = shared
+                let left = interval.saturating_sub(began.elapsed());
+                let (woken, _) = shared
                     .changed
-                    .wait_timeout(state, interval)
+                    .wait_timeout(state, left.min(MAX_UNREAD))
                     .unwrap_or_else(PoisonError::into_inner);
                 state = woken;
-                if timeout.timed_out()
-                    && !state.is_over
-                    && let Some(count) = &mut state.count
-                {
-                    count.interval();
+                let is_whole = began.elapsed() >= interval;
+                match &mut *state {
+                    State { is_over: true, .. } | State { count: None, .. } => {}
+                    State {
+                        count: Some(count), ..
+                    } if is_whole => {
+                        count.interval();
+                        began = Instant::now();
+                    }
+                    State {
+                        count: Some(count), ..
+                    } => count.keep_up(),
                 }
             }
         };
@@ -144,19 +153,7 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
             let _ = thread.join();
         }
         self.last = count.map(Count::finish);
-        let Some(observed) = &self.last else {
-            return Vec::new();
-        };
-        let counter = |event: &daqmeter_record::observed::ObservedEvent| {
-            let (value, share) = event.total_scaled()?;
-            Some(Counter {
-                name: event.name.as_str().into(),
-                value,
-                unit: event.unit.as_str().into(),
-                share,
-            })
-        };
-        observed.events.iter().filter_map(counter).collect()
+        self.last.as_ref().map(totals).unwrap_or_default()
     }
 
     fn observations(&mut self, origin_ns: u64) -> Option<Observations> {

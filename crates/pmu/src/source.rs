@@ -55,8 +55,8 @@ struct Places {
 
 struct Alone {
     counter: SystemCounter,
-    first: u64,
     last: u64,
+    passed: u64,
     since_ns: u64,
 }
 
@@ -71,8 +71,8 @@ impl Opener for Kernel {
                 .ok_or_else(|| self.explain(group, 0, ENOENT, "cannot be read"))?;
             return Ok(Box::new(Alone {
                 counter: counter.clone(),
-                first,
                 last: first,
+                passed: 0,
                 since_ns: clock::monotonic_ns(),
             }));
         }
@@ -189,12 +189,14 @@ impl Counters for Places {
 
 impl Counters for Alone {
     fn read(&mut self, into: &mut [Reading]) {
-        // A device that went away keeps what it had.
-        self.last = self.counter.value().unwrap_or(self.last);
+        // A device that went away keeps what it had; of a sum over devices it takes its part away.
+        let now = self.counter.value().unwrap_or(self.last);
+        self.passed += now.saturating_sub(self.last);
+        self.last = now;
         let passed_ns = clock::monotonic_ns().saturating_sub(self.since_ns);
         if let Some(reading) = into.first_mut() {
             *reading = Reading {
-                value: self.last.wrapping_sub(self.first),
+                value: self.passed,
                 enabled_ns: passed_ns,
                 running_ns: passed_ns,
             };
@@ -310,5 +312,11 @@ mod tests {
             (readings[0].value, readings[0].enabled_ns),
             (42, readings[0].running_ns)
         );
+        // A device of a sum goes away, and others go on.
+        for (now, passed) in [("50", 42), ("57", 49)] {
+            std::fs::write(root.path().join("proc/vmstat"), format!("pgpgin {now}\n")).unwrap();
+            open.read(&mut readings);
+            assert_eq!(readings[0].value, passed);
+        }
     }
 }

@@ -1,9 +1,11 @@
 //! Counters over time: what was counted in each interval, raw, with the times for which it really counted.
 
+use std::ops::Range;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Mesh;
+use crate::{Mesh, RunRecord};
 
 /// Everything that counters said during a run, on the run's own time axis.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -22,6 +24,10 @@ pub struct Observations {
     /// The meshes that the events' nodes are on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub meshes: Vec<Mesh>,
+    /// True when the intervals follow those of the record before it: a long count is written in parts, and
+    /// [`join_last`] makes one record of them. The first part alone has the meshes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub continues: bool,
 }
 
 /// One quantity over time, as the engine that measured it saw it.
@@ -109,7 +115,72 @@ fn one() -> f64 {
     1.0
 }
 
+/// Joins the last record with the one before, where both are parts of one count: the last part says what passed since
+/// the count began, and has the intervals since the part before.
+pub fn join_last(records: &mut Vec<RunRecord>) {
+    let [.., before, last] = records.as_mut_slice() else {
+        return;
+    };
+    let (Some(whole), Some(part)) = (&before.observed, &last.observed) else {
+        return;
+    };
+    let is_next = part.continues
+        && before.run_id == last.run_id
+        && before.command == last.command
+        && whole.end_ns.last() == Some(&part.begin_ns)
+        && whole
+            .events
+            .iter()
+            .zip(&part.events)
+            .all(|(a, b)| a.name == b.name)
+        && whole.events.len() <= part.events.len();
+    if !is_next {
+        return;
+    }
+    let (Some(mut last), Some(mut whole)) = (
+        records.pop(),
+        records.last_mut().and_then(|before| before.observed.take()),
+    ) else {
+        return;
+    };
+    if let Some(part) = last.observed.take() {
+        whole.append(*part);
+    }
+    last.observed = Some(whole);
+    let at = records.len() - 1;
+    records[at] = last;
+}
+
 impl ObservedEvent {
+    /// Time for which it was enabled, as the mean of the CPUs that count it.
+    fn enabled_seconds(&self, enabled_ns: u64) -> f64 {
+        enabled_ns as f64 * 1e-9 / f64::from(self.places.max(1))
+    }
+
+    /// Appends the intervals of the part that follows, on the finer scale of the two.
+    fn append(&mut self, mut part: ObservedEvent) {
+        fn refine(event: &mut ObservedEvent, scale: f64) {
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a power of ten that printed decimals differ by"
+            )]
+            let factor = (event.scale / scale).round() as u64;
+            if factor > 1 {
+                for count in &mut event.count {
+                    *count = count.saturating_mul(factor);
+                }
+                event.scale = scale;
+            }
+        }
+        refine(self, part.scale);
+        refine(&mut part, self.scale);
+        self.status = part.status;
+        self.count.extend(part.count);
+        self.enabled_ns.extend(part.enabled_ns);
+        self.running_ns.extend(part.running_ns);
+    }
+
     /// Share of the interval for which it counted; none when it was never enabled.
     pub fn share(&self, interval: usize) -> Option<f64> {
         let (enabled, running) = (
@@ -124,13 +195,6 @@ impl ObservedEvent {
         let share = self.share(interval).filter(|share| *share > 0.0)?;
         let by = if self.is_scaled { 1.0 } else { share };
         Some(*self.count.get(interval)? as f64 / by * self.scale)
-    }
-
-    /// Length of an interval as the counters themselves saw it, in seconds: free of the time between reading the clock and
-    /// reading the counter.
-    pub fn seconds(&self, interval: usize) -> Option<f64> {
-        let enabled = *self.enabled_ns.get(interval)? as f64 * 1e-9 / f64::from(self.places.max(1));
-        (enabled > 0.0).then_some(enabled)
     }
 
     /// The whole run as one interval: raw count, enabled and running time.
@@ -152,41 +216,91 @@ impl ObservedEvent {
 }
 
 impl Observations {
-    /// One interval by itself, still on the time axis of the whole.
+    /// One interval by itself, with its own length.
     #[must_use]
     pub fn only(&self, interval: usize) -> Observations {
-        let of = |values: &Vec<u64>| {
-            values
-                .get(interval)
-                .copied()
-                .into_iter()
-                .collect::<Vec<u64>>()
-        };
+        self.part(interval..interval + 1)
+    }
+
+    /// The intervals of a range, still on the time axis of the whole.
+    #[must_use]
+    pub fn part(&self, intervals: Range<usize>) -> Observations {
+        fn of<T: Clone>(values: &[T], intervals: &Range<usize>) -> Vec<T> {
+            let end = intervals.end.min(values.len());
+            values[intervals.start.min(end)..end].to_vec()
+        }
         let event = |event: &ObservedEvent| ObservedEvent {
             name: event.name.clone(),
             pmu: event.pmu.clone(),
             node_kind: event.node_kind.clone(),
             unit: event.unit.clone(),
             status: event.status.clone(),
-            count: of(&event.count),
-            enabled_ns: of(&event.enabled_ns),
-            running_ns: of(&event.running_ns),
+            count: of(&event.count, &intervals),
+            enabled_ns: of(&event.enabled_ns, &intervals),
+            running_ns: of(&event.running_ns, &intervals),
             ..*event
         };
         let metric = |metric: &ObservedMetric| ObservedMetric {
             name: metric.name.clone(),
             unit: metric.unit.clone(),
             caveat: metric.caveat.clone(),
-            values: metric.values.get(interval).copied().into_iter().collect(),
+            values: of(&metric.values, &intervals),
         };
+        let before = intervals.start.checked_sub(1);
         Observations {
             what: self.what.clone(),
-            end_ns: of(&self.end_ns),
-            begin_ns: self.begin_ns,
+            end_ns: of(&self.end_ns, &intervals),
+            begin_ns: before.map_or(self.begin_ns, |before| self.end_ns[before]),
             events: self.events.iter().map(event).collect(),
             metrics: self.metrics.iter().map(metric).collect(),
             meshes: self.meshes.clone(),
+            continues: self.continues,
         }
+    }
+
+    /// Appends the intervals of the part that follows.
+    fn append(&mut self, part: Observations) {
+        let intervals = self.end_ns.len();
+        self.end_ns.extend(part.end_ns);
+        for (at, event) in part.events.into_iter().enumerate() {
+            if at == self.events.len() {
+                // Seen for the first time: it was not counted before.
+                self.events.push(ObservedEvent {
+                    count: vec![0; intervals],
+                    enabled_ns: vec![0; intervals],
+                    running_ns: vec![0; intervals],
+                    ..event.clone()
+                });
+            }
+            self.events[at].append(event);
+        }
+        for (whole, part) in self.metrics.iter_mut().zip(part.metrics) {
+            whole.values.extend(part.values);
+        }
+    }
+
+    /// Length of an interval in seconds, as the counters of an event saw it: free of the time between reading the
+    /// clock and reading the counter. Of counts of another program, whose running times are sums over CPUs and
+    /// instances, it is the time step of its output. None where neither is known.
+    pub fn seconds_of(&self, event: &ObservedEvent, interval: usize) -> Option<f64> {
+        let seconds = if event.is_scaled {
+            self.seconds(interval)
+        } else {
+            event.enabled_seconds(*event.enabled_ns.get(interval)?)
+        };
+        (seconds > 0.0).then_some(seconds)
+    }
+
+    /// Mean rate of an event over the run, in its unit per second; none where it did not count or no time is known.
+    pub fn rate_of(&self, event: &ObservedEvent) -> Option<f64> {
+        let (count, _) = event.total_scaled()?;
+        let seconds = if event.is_scaled {
+            let counted = (0..self.end_ns.len()).filter(|at| event.scaled(*at).is_some());
+            counted.map(|at| self.seconds(at)).sum()
+        } else {
+            event.enabled_seconds(event.total().1)
+        };
+        (seconds > 0.0).then(|| count / seconds)
     }
 
     /// Length of an interval in seconds.
@@ -227,6 +341,85 @@ mod tests {
         assert_eq!((event.scaled(1), event.share(1)), (None, Some(0.0)));
         assert_eq!((event.scaled(2), event.share(2)), (None, None));
         assert_eq!(event.total_scaled(), Some((12800.0, 0.25)));
+    }
+
+    #[test]
+    fn parts_of_a_count_are_joined_and_nothing_else() {
+        let event = ObservedEvent {
+            name: "a".into(),
+            scale: 1.0,
+            count: vec![1, 2, 3, 4],
+            enabled_ns: vec![10; 4],
+            running_ns: vec![10; 4],
+            ..ObservedEvent::default()
+        };
+        let whole = Observations {
+            begin_ns: 5,
+            end_ns: vec![15, 25, 35, 45],
+            events: vec![event],
+            ..Observations::default()
+        };
+        let record = |observed: Observations, run: &str| RunRecord {
+            run_id: run.into(),
+            observed: Some(Box::new(observed)),
+            ..RunRecord::default()
+        };
+        let next = |from, to| Observations {
+            continues: true,
+            ..whole.part(from..to)
+        };
+        assert_eq!(next(1, 3).begin_ns, 15);
+        let mut records = Vec::new();
+        for part in [whole.part(0..1), next(1, 3), next(3, 4)] {
+            records.push(record(part, "x"));
+            join_last(&mut records);
+        }
+        assert_eq!(records, [record(whole.clone(), "x")]);
+        for other in [
+            record(whole.part(1..2), "x"),
+            record(next(1, 2), "y"),
+            record(next(2, 3), "x"),
+        ] {
+            let mut records = vec![record(whole.part(0..1), "x"), other];
+            join_last(&mut records);
+            assert_eq!(records.len(), 2);
+        }
+        // A later part had finer counts.
+        let mut finer = next(1, 4);
+        finer.events[0].scale = 0.01;
+        let mut records = vec![record(whole.part(0..1), "x"), record(finer, "x")];
+        join_last(&mut records);
+        let joined = &records[0].observed.as_ref().unwrap().events[0];
+        assert_eq!(
+            (joined.count.as_slice(), joined.scale),
+            (&[100, 2, 3, 4][..], 0.01)
+        );
+    }
+
+    #[test]
+    fn a_rate_of_another_programs_counts_is_by_its_time_steps() {
+        // Two CPUs: perf adds up their times.
+        let event = ObservedEvent {
+            scale: 1.0,
+            places: 1,
+            is_scaled: true,
+            count: vec![4879, 0],
+            enabled_ns: vec![2_004_000_000, 0],
+            running_ns: vec![2_004_000_000, 0],
+            ..ObservedEvent::default()
+        };
+        let observed = Observations {
+            end_ns: vec![1_002_000_000, 2_004_000_000],
+            events: vec![event],
+            ..Observations::default()
+        };
+        let event = &observed.events[0];
+        assert_eq!(observed.seconds_of(event, 0), Some(1.002));
+        assert_eq!(
+            observed.rate_of(event),
+            Some(4879.0 / 1.002),
+            "the time in which it counted"
+        );
     }
 
     #[test]

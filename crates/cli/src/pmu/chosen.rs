@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_harness::Observer;
+use daqmeter_harness::{Observer, text_input_up_to};
 use daqmeter_pmu::emulated::catalogue;
 use daqmeter_pmu::mesh::{self, nodes, topology};
 use daqmeter_pmu::plan::{Driver, PlanError, Rules};
@@ -87,6 +87,9 @@ fn driver_of(files: &Files, pmus: &[Pmu]) -> Driver {
     }
 }
 
+/// Longest map: a dump of registers has a line of 30 bytes for each register that is not 0, some MB for the largest mesh.
+const MAX_MAP_BYTES: u64 = 64 << 20;
+
 impl Place {
     /// The host's PMUs and meshes, or an emulated one.
     pub(crate) fn setting(&self) -> Result<Setting, Failure> {
@@ -112,7 +115,7 @@ impl Place {
         let mut meshes = Vec::new();
         for path in &self.map {
             let name = path.display().to_string();
-            let text = std::fs::read_to_string(path);
+            let text = text_input_up_to(path, MAX_MAP_BYTES);
             let text =
                 text.map_err(|error| Failure::refused(format!("cannot read {name}: {error}")))?;
             meshes.push(mesh::from_text(&text, &name).map_err(Failure::refused)?);

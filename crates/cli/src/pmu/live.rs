@@ -52,10 +52,11 @@ impl Live {
         let heats = frames(&last);
         let most = heats.iter().map(Heat::most).fold(self.most, f64::max);
         self.most = most;
-        let what = &self.what;
+        let passed_ns = observed.end_ns[at].saturating_sub(observed.begin_ns);
+        let what = format!("{}   {:.1} s", self.what, passed_ns as f64 * 1e-9);
         let drawn = self
             .terminal
-            .draw(|frame| draw(frame, &heats, &last, most, what));
+            .draw(|frame| draw(frame, &heats, &last, most, &what));
         drawn
             .map(|_| ())
             .map_err(|error| Failure::refused(format!("cannot draw: {error}")))
@@ -91,9 +92,6 @@ fn colour(share: f64) -> Style {
 }
 
 fn draw(frame: &mut Frame<'_>, heats: &[Heat], observed: &Observations, most: f64, what: &str) {
-    let seconds = observed.end_ns.last().map_or(0.0, |end| {
-        end.saturating_sub(observed.begin_ns) as f64 * 1e-9
-    });
     let foot_lines = 2 + u16::try_from(observed.metrics.len()).unwrap_or(0);
     let [main, foot] =
         Layout::vertical([Constraint::Min(3), Constraint::Length(foot_lines)]).areas(frame.area());
@@ -125,7 +123,7 @@ fn draw(frame: &mut Frame<'_>, heats: &[Heat], observed: &Observations, most: f6
         String::new()
     };
     let mut lines = vec![Line::from(format!(
-        "{what}   {seconds:.1} s   full colour {}/s{turns}{unsure}",
+        "{what}   full colour {}/s{turns}{unsure}",
         short(most)
     ))];
     for metric in &observed.metrics {
@@ -209,7 +207,15 @@ mod tests {
         let mut terminal =
             ratatui::Terminal::new(ratatui::backend::TestBackend::new(100, 13)).unwrap();
         terminal
-            .draw(|frame| draw(frame, &heats, &last, heats[0].most(), &last.what))
+            .draw(|frame| {
+                draw(
+                    frame,
+                    &heats,
+                    &last,
+                    heats[0].most(),
+                    "heat of hnf_mc_reqs   1.0 s",
+                )
+            })
             .unwrap();
         insta::assert_snapshot!(terminal.backend());
     }

@@ -1,6 +1,7 @@
 //! `daqmeter pmu`: counters of the interconnect and of everything else that Linux counts.
 
 pub(crate) mod chosen;
+mod import;
 mod list;
 mod live;
 mod map;

@@ -1,7 +1,8 @@
 //! `daqmeter pmu stat` and `record`: counting in intervals.
 
-use std::io::{BufRead, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,18 +10,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use daqmeter_harness::Tally;
-use daqmeter_pmu::count::{error_of, total_error_of, turns_warning};
+use daqmeter_harness::{Tally, Watched, next_line};
+use daqmeter_pmu::Count;
+use daqmeter_pmu::count::{error_of, total_error_of, totals, turns_warning};
 use daqmeter_pmu::emulated::Synthetic;
 use daqmeter_pmu::perf_format::{self, PerfFormat};
 use daqmeter_pmu::source::{Kernel, Opener};
-use daqmeter_pmu::{Count, Group};
 use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload};
 use daqmeter_report::pmu::{frames, map, tables};
 
 use super::chosen::{ByteUnit, Chosen, Setting, Wanted};
+use super::import;
 use super::live::Live;
-use crate::arguments::duration;
+use crate::arguments::{budget, duration};
 use crate::metrics::{Metrics, Page};
 use crate::named::{Appended, Replaced};
 use crate::output::{Failure, Recorder, emit, tell};
@@ -35,15 +37,15 @@ use crate::runner::{context_as, on_ctrl_c};
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    wanted: Wanted,
-    /// Length of an interval; a bare number is in milliseconds, as for perf
-    #[arg(short = 'I', long, value_name = "TIME", value_parser = interval, default_value = "1s")]
-    interval: Duration,
+    pub(super) wanted: Wanted,
+    /// Length of an interval [default: 1s]; a bare number is in milliseconds, as for perf
+    #[arg(short = 'I', long, value_name = "TIME", value_parser = interval)]
+    pub(super) interval: Option<Duration>,
     /// End after this time
-    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "step")]
+    #[arg(long, value_name = "TIME", value_parser = budget, conflicts_with = "step")]
     time: Option<Duration>,
     /// End after so many intervals
-    #[arg(long, value_name = "N")]
+    #[arg(long, alias = "interval-count", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// End an interval at each line on stdin instead of by time
     #[arg(long, conflicts_with = "interval")]
@@ -54,7 +56,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     metrics: Metrics,
     #[command(flatten)]
-    written: Written,
+    pub(super) written: Written,
     /// Count on all CPUs, as for perf: what is counted here is always of the whole system
     #[arg(short, long)]
     all_cpus: bool,
@@ -66,16 +68,24 @@ pub(crate) struct Arguments {
     command: Vec<String>,
 }
 
-/// A length of an interval, also as perf has it.
+/// A length of an interval: with its unit, or in milliseconds as perf has it.
 fn interval(text: &str) -> Result<Duration, String> {
-    match text.parse() {
-        Ok(ms) => Ok(Duration::from_millis(ms)),
-        Err(_) => duration(text),
+    let Ok(ms) = text.parse::<f64>() else {
+        return duration(text);
+    };
+    Duration::try_from_secs_f64(ms / 1e3)
+        .map_err(|_| format!("`{text}` is no length in milliseconds: write 1000, 1s or 100ms"))
+}
+
+impl Arguments {
+    /// Length of an interval.
+    fn length(&self) -> Duration {
+        self.interval.unwrap_or(Duration::from_secs(1))
     }
 }
 
 #[derive(Debug, Clone, Args)]
-struct Written {
+pub(super) struct Written {
     /// How intervals are printed
     #[arg(long, value_enum, default_value = "table", help_heading = "Output")]
     format: Format,
@@ -90,15 +100,15 @@ struct Written {
     separator: char,
     /// Unit of bytes
     #[arg(long, value_enum, default_value = "mb", help_heading = "Output")]
-    bytes: ByteUnit,
-    /// Append the record to this file (JSON lines)
+    pub(super) bytes: ByteUnit,
+    /// Append the record to this file (JSON lines), in parts while it counts
     #[arg(
         long = "records",
         alias = "out",
         value_name = "FILE.jsonl",
         help_heading = "Output"
     )]
-    out: Option<Appended>,
+    pub(super) out: Option<Appended>,
     /// Name of this host in the records [default: its node name]
     #[arg(
         long,
@@ -106,10 +116,10 @@ struct Written {
         hide_short_help = true,
         help_heading = "Output"
     )]
-    label: Option<String>,
-    /// Print the record (a JSON line) instead of tables
+    pub(super) label: Option<String>,
+    /// Print the record (JSON lines) instead of tables
     #[arg(long, help_heading = "Output")]
-    json: bool,
+    pub(super) json: bool,
     /// Page to write
     #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
     output: Option<Replaced>,
@@ -128,7 +138,7 @@ enum Format {
 }
 
 impl Written {
-    fn perf_format(&self) -> Option<PerfFormat> {
+    pub(super) fn perf_format(&self) -> Option<PerfFormat> {
         match self.format {
             Format::Table => None,
             Format::Perf => Some(PerfFormat::Text),
@@ -141,34 +151,107 @@ impl Written {
 pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failure> {
     check(arguments, quiet)?;
     if let Some(path) = &arguments.from {
-        return convert(path, arguments);
+        return import::run(path, arguments);
     }
     let setting = arguments.wanted.place.setting()?;
     let chosen = arguments.wanted.choose(&setting)?;
     let mut recorder = Recorder::new(arguments.written.out.as_ref(), arguments.written.json)?;
-    let count = opened(&chosen, &setting)?;
+    let mut count = opened(&chosen, &setting)?;
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
     let metrics = arguments.metrics.served()?;
     let shown = shown(arguments, quiet, &count, &setting)?;
-    let counting = Loop {
-        arguments,
-        stop: &stop,
-        shown,
-        metrics,
-    };
     let watched = context_as(arguments.written.label.as_ref()).watch(
         "pmu/stat",
         info(&chosen, &setting),
         workload(arguments, &chosen),
     );
-    let observed = counting.run(count, watched.origin_ns())?;
+    let mut parts = Parts::new();
+    let counting = Loop {
+        arguments,
+        stop: &stop,
+        shown,
+        metrics,
+        recorder: &mut recorder,
+        watched: &watched,
+        warnings: &chosen.set.warnings,
+        parts: &mut parts,
+        status: None,
+    };
+    let ended = counting.run(&mut count);
+    let observed = count.finish();
+    // What was counted before something went wrong is kept.
+    if observed.end_ns.is_empty()
+        && let Err(failure) = ended
+    {
+        return Err(failure);
+    }
+    let record = so_far(&watched, &chosen.set.warnings, &observed, &mut parts);
+    let done = finish(record, &observed, arguments, quiet, &mut recorder)?;
+    let status = ended?;
+    let failed = status.filter(|status| !status.success() && !stop.load(Ordering::Relaxed));
+    Ok(failed.map_or(done, exit_code))
+}
+
+/// The exit code of the command, as shells have it: 128 and the signal that ended it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+/// The parts in which a long count is written.
+pub(super) struct Parts {
+    /// Intervals that were written.
+    pub(super) written: usize,
+    began: Instant,
+    last: Instant,
+}
+
+impl Parts {
+    pub(super) fn new() -> Parts {
+        let now = Instant::now();
+        Parts {
+            written: 0,
+            began: now,
+            last: now,
+        }
+    }
+
+    /// Whether a part is to be written: each hundredth of the run, so that parts stay few, but not sooner than after 1 s
+    /// and not later than after 10 s.
+    pub(super) fn is_due(&self) -> bool {
+        const LEAST: Duration = Duration::from_secs(1);
+        const MOST: Duration = Duration::from_secs(10);
+        self.last.elapsed() >= (self.began.elapsed() / 100).clamp(LEAST, MOST)
+    }
+
+    /// The intervals that were not written yet, up to one.
+    pub(super) fn next(&mut self, observed: &Observations, to: usize) -> Observations {
+        let mut part = observed.part(self.written..to);
+        if self.written > 0 {
+            part.continues = true;
+            part.meshes.clear();
+        }
+        self.written = to;
+        self.last = Instant::now();
+        part
+    }
+}
+
+/// The record of what was counted so far, with the intervals that are in no record yet.
+fn so_far(
+    watched: &Watched,
+    warnings: &[String],
+    observed: &Observations,
+    parts: &mut Parts,
+) -> RunRecord {
     let found = Tally {
-        warnings: chosen.set.warnings.clone(),
+        counters: totals(observed),
+        warnings: warnings.to_vec(),
         ..Tally::default()
     };
-    let record = watched.end(found, Some(observed), Vec::new());
-    finish(record, arguments, quiet, &mut recorder)
+    let part = parts.next(observed, observed.end_ns.len());
+    watched.so_far(found, Some(part), Vec::new())
 }
 
 fn check(arguments: &Arguments, quiet: bool) -> Result<(), Failure> {
@@ -177,7 +260,7 @@ fn check(arguments: &Arguments, quiet: bool) -> Result<(), Failure> {
             "record needs --records FILE.jsonl, into which it records",
         ));
     }
-    if arguments.interval.is_zero() {
+    if arguments.length().is_zero() {
         return Err(Failure::refused(
             "-I 0: an interval has a length, e.g. -I 1s",
         ));
@@ -220,16 +303,18 @@ fn info(chosen: &Chosen, setting: &Setting) -> EngineInfo {
 fn workload(arguments: &Arguments, chosen: &Chosen) -> Workload {
     Workload::new("pmu")
         .with("what", chosen.what.as_str())
-        .with("interval_s", arguments.interval.as_secs_f64())
+        .with("interval_s", arguments.length().as_secs_f64())
 }
 
-fn finish(
+/// Takes the last part of the record, and shows the whole.
+pub(super) fn finish(
     mut record: RunRecord,
+    observed: &Observations,
     arguments: &Arguments,
     quiet: bool,
     recorder: &mut Recorder,
 ) -> Result<ExitCode, Failure> {
-    if let Some(warning) = record.observed.as_deref().and_then(turns_warning) {
+    if let Some(warning) = turns_warning(observed) {
         tell(&format!("daqmeter: warning: {warning}"));
         record.warnings.push(warning);
     }
@@ -323,6 +408,12 @@ struct Loop<'a> {
     stop: &'a AtomicBool,
     shown: Shown,
     metrics: Option<Page>,
+    recorder: &'a mut Recorder,
+    watched: &'a Watched,
+    warnings: &'a [String],
+    parts: &'a mut Parts,
+    /// How the command ended last.
+    status: Option<ExitStatus>,
 }
 
 /// How often it is looked whether there was a signal.
@@ -332,8 +423,9 @@ const LOOK: Duration = Duration::from_millis(100);
 fn steps() -> Receiver<()> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines() {
-            if line.is_err() || send.send(()).is_err() {
+        let (mut stdin, mut line) = (std::io::stdin().lock(), Vec::new());
+        while next_line(&mut stdin, &mut line).is_ok_and(|is_line| is_line) {
+            if send.send(()).is_err() {
                 return;
             }
         }
@@ -342,8 +434,9 @@ fn steps() -> Receiver<()> {
 }
 
 impl Loop<'_> {
-    fn run(mut self, mut count: Count, origin_ns: u64) -> Result<Observations, Failure> {
-        count.begin(origin_ns);
+    /// Counts to the end; how the command ended.
+    fn run(mut self, count: &mut Count) -> Result<Option<ExitStatus>, Failure> {
+        count.begin(self.watched.origin_ns());
         let mut child = self.start()?;
         let mut runs_left = self.arguments.repeat.map_or(0, |runs| runs - 1);
         let began = Instant::now();
@@ -355,15 +448,16 @@ impl Loop<'_> {
         let mut due = began;
         loop {
             let is_last = if let Some(steps) = &steps {
-                if !self.step(steps) {
+                if !self.step(steps, count) {
                     break;
                 }
                 false
             } else {
                 // Deadlines, not pauses: intervals do not drift.
-                due += self.arguments.interval;
+                due += self.arguments.length();
                 let end = self.arguments.time.map(|time| began + time);
-                let asked = self.sleep(end.map_or(due, |end| end.min(due)), child.as_mut())?;
+                let asked =
+                    self.sleep(end.map_or(due, |end| end.min(due)), child.as_mut(), count)?;
                 asked || end.is_some_and(|end| Instant::now() >= end)
             };
             let is_over = is_last && !(runs_left > 0 && self.has_ended(child.as_mut())?);
@@ -372,7 +466,16 @@ impl Loop<'_> {
             if let Some(page) = &self.metrics {
                 publish(page, count.observed());
             }
-            self.show(&count)?;
+            if self.parts.is_due() {
+                let record = so_far(
+                    self.watched,
+                    self.warnings,
+                    count.observed(),
+                    &mut self.parts,
+                );
+                self.recorder.take(record)?;
+            }
+            self.show(count)?;
             if is_over || self.arguments.count == Some(intervals) {
                 break;
             }
@@ -384,7 +487,7 @@ impl Loop<'_> {
             }
         }
         self.end(child)?;
-        Ok(count.finish())
+        Ok(self.status)
     }
 
     /// Whether the command ended by itself.
@@ -397,9 +500,10 @@ impl Loop<'_> {
     }
 
     /// Waits for the command, and reports a failure.
-    fn end(&self, child: Option<Child>) -> Result<(), Failure> {
+    fn end(&mut self, child: Option<Child>) -> Result<(), Failure> {
         if let Some(child) = child {
             let status = self.wait(child)?;
+            self.status = Some(status);
             if !status.success() {
                 tell(&format!("daqmeter: the command ended with {status}"));
             }
@@ -408,8 +512,9 @@ impl Loop<'_> {
     }
 
     /// Waits for the next line on stdin; false at its end, or after a signal.
-    fn step(&self, steps: &Receiver<()>) -> bool {
+    fn step(&self, steps: &Receiver<()>, count: &mut Count) -> bool {
         loop {
+            count.keep_up();
             match steps.recv_timeout(LOOK) {
                 Ok(()) => return true,
                 Err(RecvTimeoutError::Disconnected) => return false,
@@ -452,8 +557,14 @@ impl Loop<'_> {
     }
 
     /// Sleeps until then; true when it is to end: Ctrl-C, q in the view, the command's end.
-    fn sleep(&mut self, until: Instant, mut child: Option<&mut Child>) -> Result<bool, Failure> {
+    fn sleep(
+        &mut self,
+        until: Instant,
+        mut child: Option<&mut Child>,
+        count: &mut Count,
+    ) -> Result<bool, Failure> {
         loop {
+            count.keep_up();
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(true);
             }
@@ -513,74 +624,6 @@ impl Loop<'_> {
     }
 }
 
-/// `--from`: perf's output as our tables, record and page, or in another of perf's formats.
-fn convert(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let shown = path.display();
-    let text = if path.as_os_str() == "-" {
-        std::io::read_to_string(std::io::stdin())
-    } else {
-        std::fs::read_to_string(path)
-    };
-    let text = text.map_err(|error| Failure::refused(format!("cannot read {shown}: {error}")))?;
-    let observed = perf_format::parse_with(&text, arguments.interval);
-    let mut observed = observed.map_err(|error| Failure::refused(format!("{shown}: {error}")))?;
-    if observed.begin_ns > 0 {
-        tell(&format!(
-            "daqmeter: {shown} does not begin at 0: its first interval is taken to be {:.3} s long",
-            observed.seconds(0)
-        ));
-    }
-    for name in &arguments.wanted.groups {
-        let group = Group::find(name).map_err(Failure::refused)?;
-        let metrics = group.metrics_of(&observed.events);
-        for metric in metrics.map_err(|error| Failure::refused(format!("{shown}: {error}")))? {
-            let values = metric.observe(&observed);
-            observed.metrics.push(values);
-        }
-    }
-    warn_of_ignored_nodes(&observed);
-    let mut recorder = Recorder::new(arguments.written.out.as_ref(), arguments.written.json)?;
-    show_intervals(&observed, &arguments.written)?;
-    let info = EngineInfo {
-        name: "pmu".into(),
-        target: "perf stat".into(),
-        emulated: false,
-    };
-    let mut record = context_as(arguments.written.label.as_ref())
-        .blank_record(info, Workload::new("pmu").with("what", "perf stat"));
-    record.study = "pmu/perf".into();
-    record.observed = Some(Box::new(observed));
-    finish(record, arguments, false, &mut recorder)
-}
-
-fn show_intervals(observed: &Observations, written: &Written) -> Result<(), Failure> {
-    if written.json {
-        return Ok(());
-    }
-    for at in 0..observed.end_ns.len() {
-        let text = match written.perf_format() {
-            Some(format) => perf_format::emit_interval(observed, at, format),
-            None => tables::interval(observed, at, written.bytes.into(), error_of),
-        };
-        emit(&text)?;
-    }
-    Ok(())
-}
-
-fn warn_of_ignored_nodes(observed: &Observations) {
-    let is_ignored = |name: &&str| {
-        name.contains("nodeid=") && !name.contains("bynodeid=1") && name.starts_with("arm_cmn")
-    };
-    let names = observed.events.iter().map(|event| event.name.as_str());
-    let ignored: Vec<&str> = names.filter(is_ignored).collect();
-    if let Some(name) = ignored.first() {
-        tell(&format!(
-            "daqmeter: warning: {} event(s) such as `{name}` name a node without bynodeid=1: mainline's driver ignored it and counted all nodes of the type",
-            ignored.len()
-        ));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use daqmeter_record::observed::{ObservedEvent, ObservedMetric};
@@ -623,7 +666,12 @@ mod tests {
     #[test]
     fn a_bare_number_is_perfs_milliseconds() {
         assert_eq!(interval("1000"), Ok(Duration::from_secs(1)));
+        assert_eq!(interval("1"), Ok(Duration::from_millis(1)));
+        assert_eq!(interval("1.5"), Ok(Duration::from_micros(1500)));
+        assert_eq!(interval("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(interval("5ms"), Ok(Duration::from_millis(5)));
-        assert!(interval("soon").is_err());
+        for wrong in ["soon", "-1", "nan", "inf", "1e300", ""] {
+            assert!(interval(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -28,7 +28,11 @@ fn metric(text: &str, events: &[ObservedEvent]) -> Option<f64> {
         .unwrap()
         .expand(&[], &[])
         .unwrap();
-    metrics[0].value(events, 0)
+    let observed = Observations {
+        events: events.to_vec(),
+        ..Observations::default()
+    };
+    metrics[0].value(&observed, 0)
 }
 
 #[test]

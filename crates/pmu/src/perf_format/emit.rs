@@ -4,7 +4,7 @@ use daqmeter_record::Observations;
 use daqmeter_record::observed::{EventStatus, ObservedEvent};
 use serde_json::Value;
 
-use super::rows::{NOT_COUNTED, NOT_SUPPORTED};
+use super::rows::{NOT_COUNTED, NOT_SUPPORTED, is_place, place_and_event};
 
 /// Which of the three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,34 +67,49 @@ fn text(event: &ObservedEvent, interval: usize, stamp: &str) -> String {
     } else {
         format!("  ({:.2}%)", percent(event, interval))
     };
+    let (place, name) = place_and_event(&event.name);
+    let place = if place.is_empty() {
+        String::new()
+    } else {
+        format!(" {place}")
+    };
     format!(
-        "{stamp:>16} {value:>18} {:<4} {:<32}{share}",
-        event.unit, event.name
+        "{stamp:>16}{place} {value:>18} {:<4} {name:<32}{share}",
+        event.unit
     )
 }
 
 /// The share is an integer division in perf, too.
 fn csv(event: &ObservedEvent, interval: usize, stamp: &str, separator: char) -> String {
+    let (place, name) = place_and_event(&event.name);
     let fields = [
-        stamp.to_owned(),
         value(event, interval, decimals(event)),
         event.unit.clone(),
-        event.name.clone(),
+        name.to_owned(),
         running(event, interval).to_string(),
         format!("{:.2}", percent(event, interval).floor()),
         String::new(),
         String::new(),
     ];
+    let places = [stamp, place].into_iter().filter(|field| !field.is_empty());
+    let fields: Vec<&str> = places.chain(fields.iter().map(String::as_str)).collect();
     fields.join(&separator.to_string())
 }
 
 fn json(event: &ObservedEvent, interval: usize, stamp: &str) -> String {
     let quoted = |text: &str| Value::String(text.to_owned()).to_string();
+    let (place, name) = place_and_event(&event.name);
+    let place = match place.strip_prefix("CPU") {
+        _ if place.is_empty() => String::new(),
+        Some(cpu) => format!("\"cpu\" : {}, ", quoted(cpu)),
+        None if is_place(place) => format!("\"socket\" : {}, ", quoted(place)),
+        None => format!("\"thread\" : {}, ", quoted(place)),
+    };
     format!(
-        "{{\"interval\" : {stamp}, \"counter-value\" : {}, \"unit\" : {}, \"event\" : {}, \"event-runtime\" : {}, \"pcnt-running\" : {:.2}}}",
+        "{{\"interval\" : {stamp}, {place}\"counter-value\" : {}, \"unit\" : {}, \"event\" : {}, \"event-runtime\" : {}, \"pcnt-running\" : {:.2}}}",
         quoted(&value(event, interval, 6)),
         quoted(&event.unit),
-        quoted(&event.name),
+        quoted(name),
         running(event, interval),
         percent(event, interval).floor()
     )

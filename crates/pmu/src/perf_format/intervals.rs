@@ -1,9 +1,12 @@
-//! Rows of perf's output as observations in intervals.
+//! Rows of perf's output as observations in intervals, as they come.
+
+use std::collections::HashMap;
+use std::time::Duration;
 
 use daqmeter_record::Observations;
 use daqmeter_record::observed::{EventStatus, ObservedEvent};
 
-use super::rows::{Row, Table};
+use super::rows::{Lines, PerfError, Printed, Row};
 
 const NS: f64 = 1e9;
 
@@ -17,45 +20,211 @@ fn ns(seconds: f64) -> u64 {
     ns
 }
 
-/// The observations that rows are of.
-pub(super) fn build(table: &Table, interval_s: f64) -> Observations {
-    let mut ends: Vec<Option<f64>> = table.rows.iter().map(|row| row.time).collect();
-    ends.dedup();
-    let ends: Vec<f64> = ends
-        .iter()
-        .map(|end| end.or(table.elapsed).unwrap_or(0.0))
-        .collect();
-    let has_stamps = table.rows.iter().any(|row| row.time.is_some());
-    let begin = if has_stamps {
-        begin_of(&ends, table.has_title, interval_s)
-    } else {
-        0.0
-    };
-    let mut events = Events::default();
-    let mut before = (None, begin);
-    for row in &table.rows {
-        if events.interval == 0 || before.0 != row.time {
-            let begin = if events.interval == 0 {
-                begin
-            } else {
-                ends[events.interval - 1]
-            };
-            before = (row.time, begin);
-            events.next_interval();
+/// Counts that are kept: events times intervals. 30 events each second for 12 days; 800 MB.
+pub(super) const MAX_COUNTS: usize = 1 << 25;
+
+/// Intervals after which it is decided when the first began, at the latest.
+const MAX_HELD: usize = 16;
+
+/// Reads perf's output line by line.
+#[derive(Debug, Default)]
+pub struct Reader {
+    lines: Lines,
+    /// Seconds of an interval, where the user gave them.
+    length_s: Option<f64>,
+    /// Rows that wait until it is known when the first interval began, and their times.
+    held: Vec<Row>,
+    held_s: Vec<f64>,
+    is_begun: bool,
+    is_over: bool,
+    has_stamps: bool,
+    /// Time of the present interval as printed.
+    time: Option<f64>,
+    observed: Observations,
+    /// Decimals of the values of each event: one scale for all intervals, the finest seen.
+    decimals: Vec<usize>,
+    /// Events of a name: the same may be there several times, in groups.
+    by_name: HashMap<String, Vec<usize>>,
+}
+
+impl Reader {
+    /// A reader of an output with intervals of that length. It counts where the output does not tell: for one stamp that
+    /// does not begin at 0, and for a run without stamps and without a time; 1 s where it is none.
+    pub fn new(length: Option<Duration>) -> Reader {
+        Reader {
+            length_s: length.map(|length| length.as_secs_f64()),
+            observed: Observations {
+                what: "perf stat".to_owned(),
+                ..Observations::default()
+            },
+            ..Reader::default()
         }
-        events.take(row, ends[events.interval - 1] - before.1);
     }
-    events.finish();
-    Observations {
-        what: "perf stat".to_owned(),
-        begin_ns: ns(begin),
-        end_ns: ends.into_iter().map(ns).collect(),
-        events: events
-            .events
-            .into_iter()
-            .map(|event| event.observed)
-            .collect(),
-        ..Observations::default()
+
+    /// Takes a line. It may be in an older encoding.
+    ///
+    /// # Errors
+    /// When the line is none of perf's. What was read before is kept.
+    pub fn line(&mut self, line: &[u8]) -> Result<(), PerfError> {
+        let latin1 = |line: &[u8]| line.iter().map(|byte| char::from(*byte)).collect();
+        let line = std::str::from_utf8(line).map_or_else(|_| latin1(line), str::to_owned);
+        let Some(row) = self.lines.row(&line)? else {
+            return Ok(());
+        };
+        match row.time {
+            // Behind intervals, --summary prints the whole run again, without a stamp.
+            None if self.has_stamps => return Ok(()),
+            Some(time)
+                if !time.is_finite() || self.latest().is_some_and(|before| time < before) =>
+            {
+                let problem = "the time goes back: read one output at a time";
+                return Err(self.lines.wrong(problem.to_owned(), &line));
+            }
+            Some(_) if !self.has_stamps => {
+                self.has_stamps = true;
+                self.held.clear();
+            }
+            _ => {}
+        }
+        if self.is_begun {
+            return self.take(row);
+        }
+        if let Some(time) = row.time.filter(|time| self.held_s.last() != Some(time)) {
+            self.held_s.push(time);
+        }
+        self.held.push(row);
+        self.refuse_more_than(self.held.len())?;
+        if self.held_s.len() > MAX_HELD {
+            self.begin()?;
+        }
+        Ok(())
+    }
+
+    /// Notes that no line came for a while: what came last is an interval as it is.
+    ///
+    /// # Errors
+    /// As [`Reader::line`].
+    pub fn pause(&mut self) -> Result<(), PerfError> {
+        let is_first = |end: &f64| *end <= 1.5 * self.length_s.unwrap_or(1.0);
+        let is_known = self.held_s.len() > 1 || self.held_s.first().is_some_and(is_first);
+        if !self.is_begun && is_known {
+            self.begin()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the output.
+    ///
+    /// # Errors
+    /// When it holds no counts.
+    pub fn end(&mut self) -> Result<(), PerfError> {
+        if !self.is_begun {
+            if self.held.is_empty() {
+                return Err(PerfError::Empty);
+            }
+            self.begin()?;
+        }
+        self.is_over = true;
+        self.fill(self.observed.end_ns.len());
+        Ok(())
+    }
+
+    /// What was read so far.
+    pub fn observed(&mut self) -> &mut Observations {
+        &mut self.observed
+    }
+
+    /// Intervals of which all rows were read: those before the present one, and at the end all.
+    pub fn complete(&self) -> usize {
+        let all = self.observed.end_ns.len();
+        if self.is_over {
+            all
+        } else {
+            all.saturating_sub(1)
+        }
+    }
+
+    /// Time of the last row.
+    fn latest(&self) -> Option<f64> {
+        self.time.or(self.held_s.last().copied())
+    }
+
+    /// Begins the first interval, and takes the rows that waited for it.
+    fn begin(&mut self) -> Result<(), PerfError> {
+        let length_s = self.length_s.unwrap_or(1.0);
+        self.is_begun = true;
+        self.observed.begin_ns = ns(begin_of(&self.held_s, self.lines.has_title, length_s));
+        let held = std::mem::take(&mut self.held);
+        held.into_iter().try_for_each(|row| self.take(row))
+    }
+
+    fn take(&mut self, row: Row) -> Result<(), PerfError> {
+        let end_s = row.time.or(self.lines.elapsed_s).or(self.length_s);
+        if self.observed.end_ns.is_empty() || self.time != row.time {
+            self.fill(self.observed.end_ns.len());
+            self.observed.end_ns.push(ns(end_s.unwrap_or(0.0)));
+            self.time = row.time;
+        }
+        let at = self.event_of(&row);
+        let intervals = self.observed.end_ns.len();
+        self.refuse_more_than(self.observed.events.len().saturating_mul(intervals))?;
+        let passed_ns = ns(self.observed.seconds(intervals - 1));
+        self.count(at, &row, passed_ns);
+        Ok(())
+    }
+
+    fn refuse_more_than(&self, counts: usize) -> Result<(), PerfError> {
+        if counts > MAX_COUNTS {
+            return Err(PerfError::TooMany {
+                line: self.lines.number,
+                max: MAX_COUNTS,
+            });
+        }
+        Ok(())
+    }
+
+    /// Intervals in which an event was not printed were not counted.
+    fn fill(&mut self, intervals: usize) {
+        for event in &mut self.observed.events {
+            event.count.resize(intervals, 0);
+            event.enabled_ns.resize(intervals, 0);
+            event.running_ns.resize(intervals, 0);
+        }
+    }
+
+    /// The event of a row: the first of its name that has no value in this interval.
+    fn event_of(&mut self, row: &Row) -> usize {
+        let intervals = self.observed.end_ns.len();
+        let events = &mut self.observed.events;
+        let same = self.by_name.entry(row.event.clone()).or_default();
+        let free = same.iter().find(|at| events[**at].count.len() < intervals);
+        free.copied().unwrap_or_else(|| {
+            same.push(events.len());
+            events.push(blank(row, intervals - 1));
+            self.decimals.push(0);
+            events.len() - 1
+        })
+    }
+
+    fn count(&mut self, at: usize, row: &Row, passed_ns: u64) {
+        let event = &mut self.observed.events[at];
+        if !row.is_supported {
+            event.status = EventStatus::NotSupported("perf could not open it".to_owned());
+        }
+        add(event, &mut self.decimals[at], row.value.unwrap_or_default());
+        let is_counted = row.value.is_some();
+        let share = row.share.map_or(1.0, |percent| percent / 100.0);
+        // perf adds up the times of CPUs and instances; -x and -j cut the share to whole percents.
+        let (enabled, running) = match row.running_ns {
+            Some(running) if share > 0.0 => (ns(running as f64 / share / NS), running),
+            Some(running) => (running.max(passed_ns), running),
+            None => (passed_ns, ns(passed_ns as f64 * share / NS)),
+        };
+        let least = u64::from(is_counted);
+        event.enabled_ns.push(enabled.max(least));
+        event
+            .running_ns
+            .push(if is_counted { running.max(1) } else { 0 });
     }
 }
 
@@ -90,124 +259,26 @@ fn begin_of(ends: &[f64], has_title: bool, interval_s: f64) -> f64 {
     }
 }
 
-/// Events in the order of their first row.
-#[derive(Default)]
-struct Events {
-    events: Vec<Event>,
-    /// Number of the interval that is being read, from 1.
-    interval: usize,
+/// Adds a value, on the scale of the finest so far.
+fn add(event: &mut ObservedEvent, decimals: &mut usize, value: Printed) {
+    let tens = |decimals: usize| {
+        let decimals = u32::try_from(decimals).unwrap_or(u32::MAX);
+        10_u64.checked_pow(decimals).unwrap_or(u64::MAX)
+    };
+    if value.decimals > *decimals {
+        let factor = tens(value.decimals - *decimals);
+        for count in &mut event.count {
+            *count = count.saturating_mul(factor);
+        }
+        *decimals = value.decimals;
+        event.scale = 10_f64.powi(-i32::try_from(value.decimals).unwrap_or(0));
+    }
+    let factor = tens(*decimals - value.decimals);
+    event.count.push(value.digits.saturating_mul(factor));
 }
 
-struct Event {
-    observed: ObservedEvent,
-    /// The same event may be there several times (in groups): its number among them.
-    nth: usize,
-    /// Decimals of its values: one scale for all intervals, the finest seen.
-    decimals: usize,
-}
-
-impl Events {
-    fn next_interval(&mut self) {
-        self.interval += 1;
-        self.fill(self.interval - 1);
-    }
-
-    fn finish(&mut self) {
-        self.fill(self.interval);
-    }
-
-    /// Intervals in which an event was not printed were not counted.
-    fn fill(&mut self, intervals: usize) {
-        for event in &mut self.events {
-            event.observed.count.resize(intervals, 0);
-            event.observed.enabled_ns.resize(intervals, 0);
-            event.observed.running_ns.resize(intervals, 0);
-        }
-    }
-
-    /// The event of a row: the first of its name that has no value in this interval.
-    fn of(&mut self, row: &Row) -> &mut Event {
-        let same = self
-            .events
-            .iter()
-            .filter(|event| event.observed.name == row.event);
-        let nth = same
-            .filter(|event| event.observed.count.len() == self.interval)
-            .count();
-        let found = self
-            .events
-            .iter()
-            .position(|event| event.observed.name == row.event && event.nth == nth);
-        let at = found.unwrap_or_else(|| {
-            self.events.push(Event {
-                observed: blank(row),
-                nth,
-                decimals: 0,
-            });
-            self.fill_last();
-            self.events.len() - 1
-        });
-        &mut self.events[at]
-    }
-
-    fn fill_last(&mut self) {
-        let before = self.interval - 1;
-        if let Some(event) = self.events.last_mut() {
-            event.observed.count = vec![0; before];
-            event.observed.enabled_ns = vec![0; before];
-            event.observed.running_ns = vec![0; before];
-        }
-    }
-
-    fn take(&mut self, row: &Row, passed: f64) {
-        let event = self.of(row);
-        if !row.is_supported {
-            event.observed.status = EventStatus::NotSupported("perf could not open it".to_owned());
-        }
-        event.count(row);
-        let share = row.share.map_or(1.0, |percent| percent / 100.0);
-        let enabled = match row.running_ns {
-            Some(running) if share > 0.0 => running as f64 / share / NS,
-            _ => passed,
-        };
-        let is_counted = row.value.is_some();
-        let observed = &mut event.observed;
-        observed
-            .enabled_ns
-            .push(ns(enabled).max(u64::from(is_counted)));
-        let running = if is_counted {
-            ns(enabled * share).max(1)
-        } else {
-            0
-        };
-        observed.running_ns.push(running);
-    }
-}
-
-impl Event {
-    /// Adds a value, on the scale of the finest so far.
-    fn count(&mut self, row: &Row) {
-        let value = row.value.unwrap_or_default();
-        let tens = |decimals: usize| {
-            let decimals = u32::try_from(decimals).unwrap_or(u32::MAX);
-            10_u64.checked_pow(decimals).unwrap_or(u64::MAX)
-        };
-        if value.decimals > self.decimals {
-            let factor = tens(value.decimals - self.decimals);
-            for count in &mut self.observed.count {
-                *count = count.saturating_mul(factor);
-            }
-            self.decimals = value.decimals;
-            self.observed.scale = 10_f64.powi(-i32::try_from(value.decimals).unwrap_or(0));
-        }
-        let factor = tens(self.decimals - value.decimals);
-        self.observed
-            .count
-            .push(value.digits.saturating_mul(factor));
-    }
-}
-
-fn blank(row: &Row) -> ObservedEvent {
+/// An event that was not printed in so many intervals before.
+fn blank(row: &Row, before: usize) -> ObservedEvent {
     let pmu = row.event.split_once('/').map_or("", |(pmu, _)| pmu);
     ObservedEvent {
         name: row.event.clone(),
@@ -216,6 +287,9 @@ fn blank(row: &Row) -> ObservedEvent {
         scale: 1.0,
         places: 1,
         is_scaled: true,
+        count: vec![0; before],
+        enabled_ns: vec![0; before],
+        running_ns: vec![0; before],
         ..ObservedEvent::default()
     }
 }

@@ -2,7 +2,8 @@
 //! zero), not counted (never scheduled), not supported (never opened).
 //!
 //! Grammar: Linux tools/perf/util/stat-display.c of 6.1, 6.12 and 7.2. Two traps: CSV does not quote event names, which contain
-//! commas; and CSV and JSON give the share as an integer division, so that the enabled time cannot be had back from them.
+//! commas; and CSV and JSON give the share as an integer division, and times as sums over CPUs and instances, so that rates come from
+//! the time steps alone.
 
 mod emit;
 mod intervals;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use daqmeter_record::Observations;
 
 pub use emit::{PerfFormat, emit_interval};
+pub use intervals::Reader;
 pub use rows::PerfError;
 
 /// Reads any of the three.
@@ -20,17 +22,19 @@ pub use rows::PerfError;
 /// # Errors
 /// Names the first line that is none of perf's.
 pub fn parse(text: &str) -> Result<Observations, PerfError> {
-    parse_with(text, Duration::from_secs(1))
+    parse_with(text, None)
 }
 
-/// The same, for an output of that interval. It counts where there is one stamp that does not begin at 0; of several stamps, the
-/// others tell how long the first interval is.
+/// The same, for an output of that interval: see [`Reader::new`].
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_with(text: &str, interval: Duration) -> Result<Observations, PerfError> {
-    let table = rows::read(text)?;
-    Ok(intervals::build(&table, interval.as_secs_f64()))
+pub fn parse_with(text: &str, interval: Option<Duration>) -> Result<Observations, PerfError> {
+    let mut reader = Reader::new(interval);
+    text.lines()
+        .try_for_each(|line| reader.line(line.as_bytes()))?;
+    reader.end()?;
+    Ok(std::mem::take(reader.observed()))
 }
 
 #[cfg(test)]

@@ -15,6 +15,14 @@ pub enum PerfError {
         /// The line's beginning.
         text: String,
     },
+    /// More than is kept in memory.
+    #[error("line {line}: more than {max} counts: count fewer events, or in longer intervals")]
+    TooMany {
+        /// Number, from 1.
+        line: usize,
+        /// The most that are read.
+        max: usize,
+    },
     /// Nothing in it.
     #[error("it holds no counts of perf stat (text, -x or -j)")]
     Empty,
@@ -35,16 +43,6 @@ pub(super) struct Row {
     pub(super) share: Option<f64>,
 }
 
-/// All rows of an output.
-#[derive(Default)]
-pub(super) struct Table {
-    pub(super) rows: Vec<Row>,
-    /// Seconds of a run without intervals.
-    pub(super) elapsed: Option<f64>,
-    /// It begins with perf's title of the columns.
-    pub(super) has_title: bool,
-}
-
 /// A value as printed: all its digits, and how many of them are decimals.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Printed {
@@ -52,9 +50,52 @@ pub(super) struct Printed {
     pub(super) decimals: usize,
 }
 
-fn printed(text: &str) -> Option<Printed> {
-    let bare: String = text.chars().filter(|c| !is_grouping(*c)).collect();
-    let (whole, fraction) = bare.split_once('.').unwrap_or((&bare, ""));
+/// Marks of decimals and of thousands in all locales: perf prints both as the locale has them.
+fn is_mark(letter: char) -> bool {
+    matches!(
+        letter,
+        '.' | ',' | '\'' | '\u{2019}' | '\u{a0}' | '\u{202f}'
+    )
+}
+
+/// Digits in groups: up to three, and behind each mark two or three (India); three at the end.
+fn are_groups(parts: &[&str]) -> bool {
+    let [first, .., last] = parts else {
+        return true;
+    };
+    let middle = &parts[1..parts.len() - 1];
+    (1..=3).contains(&first.len())
+        && *first != "0"
+        && last.len() == 3
+        && middle.iter().all(|part| (2..=3).contains(&part.len()))
+}
+
+/// The digits before and behind the decimal mark. Only text groups thousands, and there values have no decimals or two
+/// (`abs_printout` and `nsec_printout` of stat-display.c): three digits behind the only mark are thousands.
+fn parts_of(text: &str, may_group: bool) -> Option<(String, &str)> {
+    let parts: Vec<&str> = text.split(is_mark).collect();
+    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    if !parts.iter().all(is_number) {
+        return None;
+    }
+    let marks: Vec<char> = text.chars().filter(|letter| is_mark(*letter)).collect();
+    let Some((last, before)) = marks.split_last() else {
+        return Some((text.to_owned(), ""));
+    };
+    let is_one_kind = marks.iter().all(|mark| mark == last);
+    if may_group && is_one_kind && are_groups(&parts) {
+        return Some((parts.concat(), ""));
+    }
+    let (fraction, whole) = parts.split_last()?;
+    let is_grouped = may_group
+        && are_groups(whole)
+        && before.iter().all(|mark| *mark == before[0] && mark != last);
+    let has_decimals = matches!(last, '.' | ',') && (before.is_empty() || is_grouped);
+    has_decimals.then(|| (whole.concat(), *fraction))
+}
+
+fn value_of(text: &str, may_group: bool) -> Option<Printed> {
+    let (whole, fraction) = parts_of(text, may_group)?;
     // perf's JSON has six decimals, all zero for a count.
     let fraction = fraction.trim_end_matches('0');
     let digits = format!("{whole}{fraction}").parse().ok()?;
@@ -64,14 +105,20 @@ fn printed(text: &str) -> Option<Printed> {
     })
 }
 
-/// Locales group thousands with commas, apostrophes and blanks of several kinds.
-fn is_grouping(letter: char) -> bool {
-    matches!(letter, ',' | '\'' | '\u{a0}' | '\u{202f}')
+/// A value of perf's text.
+fn printed(text: &str) -> Option<Printed> {
+    value_of(text, true)
 }
 
+/// A value of `-x` and `-j`, which group no thousands.
+fn plain(text: &str) -> Option<Printed> {
+    value_of(text, false)
+}
+
+/// A share, a time.
 fn number(text: &str) -> Option<f64> {
-    let bare: String = text.chars().filter(|c| !is_grouping(*c)).collect();
-    bare.parse().ok().filter(|value: &f64| value.is_finite())
+    let (whole, fraction) = parts_of(text, false)?;
+    format!("{whole}.{fraction}").parse().ok()
 }
 
 pub(super) const NOT_COUNTED: &str = "<not counted>";
@@ -111,51 +158,67 @@ fn is_verbose(line: &str) -> bool {
     counts.len() == 3 && counts.iter().all(|count| count.parse::<u64>().is_ok())
 }
 
-/// Reads all rows, in whichever format they are.
-pub(super) fn read(text: &str) -> Result<Table, PerfError> {
-    let is_row = |line: &&str| !is_beside(line.trim());
-    let first = text.lines().find(is_row).ok_or(PerfError::Empty)?;
-    let mut table = if first.trim().starts_with('{') {
-        rows(text, parse_json)?
-    } else if let Some(separator) = csv_separator(first) {
-        rows(text, |line| parse_csv(line, separator).map(Some))?
-    } else {
-        rows(text, |line| parse_text(line).map(Some))?
-    };
-    // Behind intervals, --summary prints the whole run again, without a stamp.
-    if table.rows.iter().any(|row| row.time.is_some()) {
-        table.rows.retain(|row| row.time.is_some());
-    }
-    if table.rows.is_empty() {
-        return Err(PerfError::Empty);
-    }
-    Ok(table)
+/// The three formats.
+#[derive(Clone, Copy, Debug)]
+enum Format {
+    Text,
+    Csv(char),
+    Json,
 }
 
-fn rows(
-    text: &str,
-    parse: impl Fn(&str) -> Result<Option<Row>, String>,
-) -> Result<Table, PerfError> {
-    let mut table = Table::default();
-    for (at, line) in text.lines().enumerate() {
+impl Format {
+    /// The format of a row.
+    fn of(line: &str) -> Format {
+        match csv_separator(line) {
+            _ if line.trim().starts_with('{') => Format::Json,
+            Some(separator) => Format::Csv(separator),
+            None => Format::Text,
+        }
+    }
+}
+
+/// Lines as rows, in the format that the first has.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    format: Option<Format>,
+    /// Number of the present line, from 1.
+    pub(super) number: usize,
+    /// Seconds of a run without intervals.
+    pub(super) elapsed_s: Option<f64>,
+    /// The output begins with perf's title of the columns.
+    pub(super) has_title: bool,
+}
+
+impl Lines {
+    /// The row of the next line; none where it is none.
+    pub(super) fn row(&mut self, line: &str) -> Result<Option<Row>, PerfError> {
+        self.number += 1;
         let trimmed = line.trim();
         // `0.000984 +- 0.000186 seconds time elapsed  ( +- 18.94% )` with -r.
         if trimmed.contains("seconds time elapsed") {
-            table.elapsed = trimmed.split_ascii_whitespace().next().and_then(number);
-            continue;
+            self.elapsed_s = trimmed.split_ascii_whitespace().next().and_then(number);
+            return Ok(None);
         }
-        table.has_title |= trimmed.starts_with('#') && trimmed.ends_with("events");
+        self.has_title |= trimmed.starts_with('#') && trimmed.ends_with("events");
         if is_beside(trimmed) {
-            continue;
+            return Ok(None);
         }
-        let wrong = |problem: String| PerfError::Line {
-            line: at + 1,
+        let row = match *self.format.get_or_insert_with(|| Format::of(line)) {
+            Format::Json => parse_json(line),
+            Format::Csv(separator) => parse_csv(line, separator).map(Some),
+            Format::Text => parse_text(line).map(Some),
+        };
+        row.map_err(|problem| self.wrong(problem, line))
+    }
+
+    /// What is wrong with the present line.
+    pub(super) fn wrong(&self, problem: String, line: &str) -> PerfError {
+        PerfError::Line {
+            line: self.number,
             problem,
             text: line.chars().take(60).collect(),
-        };
-        table.rows.extend(parse(line).map_err(wrong)?);
+        }
     }
-    Ok(table)
 }
 
 /// A stamp has nine decimals.
@@ -219,6 +282,11 @@ fn is_text_value(word: &str) -> bool {
     word.starts_with("<not-") || printed(word).is_some()
 }
 
+/// The place that a row is of, from the name of its event, and the event.
+pub(super) fn place_and_event(name: &str) -> (&str, &str) {
+    name.rsplit_once(' ').unwrap_or(("", name))
+}
+
 /// Takes who a row is of, with -A, --per-* and --per-thread, from its beginning; with a blank behind it, or empty.
 fn take_place(words: &mut Vec<&str>) -> String {
     let Some(count) = words.iter().position(|word| is_text_value(word)) else {
@@ -246,7 +314,7 @@ fn take_place(words: &mut Vec<&str>) -> String {
 }
 
 /// `CPU0`, `S0-D0-C1`, `N0`.
-fn is_place(word: &str) -> bool {
+pub(super) fn is_place(word: &str) -> bool {
     let part = |part: &str| {
         let bare = part.trim_start_matches(|c: char| c.is_ascii_uppercase());
         bare.len() < part.len() && bare.parse::<u32>().is_ok()
@@ -257,11 +325,16 @@ fn is_place(word: &str) -> bool {
 /// Separators that people give to `-x`; a blank last, because text is full of them.
 pub(super) const SEPARATORS: [char; 9] = [';', '\t', '|', ',', ':', '@', '^', '~', ' '];
 
+/// Fields before the value that are numbers: the value itself is cut in two.
+const AMBIGUOUS: &str = "fields before the value that are no place: a decimal comma and -x, cannot be told apart; \
+                         write it with -x';' or with LC_ALL=C perf stat";
+
 /// The separator of `-x`, when the line is of that kind.
 fn csv_separator(line: &str) -> Option<char> {
     SEPARATORS.into_iter().find(|separator| {
         // Value, unit, event, time, share.
-        line.matches(*separator).count() >= 4 && parse_csv(line, *separator).is_ok()
+        line.matches(*separator).count() >= 4
+            && parse_csv(line, *separator).map_or_else(|wrong| wrong == AMBIGUOUS, |_| true)
     })
 }
 
@@ -298,7 +371,7 @@ fn parse_csv(line: &str, separator: char) -> Result<Row, String> {
     let stamp = fields.first().filter(|field| is_stamp(field));
     let begin = usize::from(stamp.is_some());
     let is_value =
-        |field: &str| field == NOT_COUNTED || field == NOT_SUPPORTED || printed(field).is_some();
+        |field: &str| field == NOT_COUNTED || field == NOT_SUPPORTED || plain(field).is_some();
     let time_at = |value_at: usize| {
         // With -r, how much the runs differ.
         let has_variance = fields
@@ -318,14 +391,24 @@ fn parse_csv(line: &str, separator: char) -> Result<Row, String> {
     let value_at = (begin..fields.len().saturating_sub(3))
         .find(is_row)
         .ok_or("no value, unit, event and time")?;
-    let mut places = fields[begin..value_at].iter();
-    let place = places.find(|place| !place.is_empty() && *place != "summary");
-    let place = place.map_or(String::new(), |place| format!("{place} "));
+    let places = fields[begin..value_at].iter();
+    let places = places.filter(|place| !place.is_empty() && *place != "summary");
+    let places: Vec<&str> = places.map(String::as_str).collect();
+    let is_count = |field: &str| field.parse::<u32>().is_ok();
+    let place = match places.as_slice() {
+        [] => String::new(),
+        [place] if number(place).is_none() => format!("{place} "),
+        // The number of CPUs that are added up there.
+        [place, cpus] if number(place).is_none() && !place.starts_with("CPU") && is_count(cpus) => {
+            format!("{place} ")
+        }
+        _ => return Err(AMBIGUOUS.to_owned()),
+    };
     let event = fields[value_at + 2].split(" [").next().unwrap_or("");
     let share = fields.get(time_at(value_at) + 1);
     Ok(Row {
         time: stamp.and_then(|stamp| stamp.parse().ok()),
-        value: printed(&fields[value_at]),
+        value: plain(&fields[value_at]),
         is_supported: fields[value_at] != NOT_SUPPORTED,
         unit: fields[value_at + 1].clone(),
         event: format!("{place}{event}"),
@@ -339,6 +422,23 @@ const PLACES: [&str; 8] = [
     "cpu", "thread", "socket", "die", "cluster", "cache", "core", "node",
 ];
 
+/// The line as JSON: in some locales perf writes numbers with a decimal comma. Behind a field stands a blank.
+fn with_points(line: &str) -> String {
+    let mut in_string = false;
+    let letters = line.char_indices().map(|(at, letter)| {
+        in_string ^= letter == '"' && !line[..at].ends_with('\\');
+        let is_digit = |letter: Option<char>| letter.is_some_and(|letter| letter.is_ascii_digit());
+        let is_within =
+            is_digit(line[..at].chars().next_back()) && is_digit(line[at..].chars().nth(1));
+        if letter == ',' && !in_string && is_within {
+            '.'
+        } else {
+            letter
+        }
+    });
+    letters.collect()
+}
+
 fn parse_json(line: &str) -> Result<Option<Row>, String> {
     // perf writes `nan` for metrics without a value, which is not JSON.
     let line = line
@@ -347,7 +447,8 @@ fn parse_json(line: &str) -> Result<Option<Row>, String> {
         .replace(": nan", ": null")
         .replace(": -nan", ": null")
         .replace(": inf", ": null");
-    let object: Value = serde_json::from_str(&line).map_err(|error| error.to_string())?;
+    let object: Value =
+        serde_json::from_str(&with_points(&line)).map_err(|error| error.to_string())?;
     let text = |name: &str| match &object[name] {
         Value::String(text) => Some(text.trim().to_owned()),
         Value::Number(number) => Some(number.to_string()),
@@ -363,13 +464,13 @@ fn parse_json(line: &str) -> Result<Option<Row>, String> {
         format!("{}{place} ", if is_bare { "CPU" } else { "" })
     });
     let value = text("counter-value").ok_or("no counter-value")?;
-    if value != NOT_COUNTED && value != NOT_SUPPORTED && printed(&value).is_none() {
+    if value != NOT_COUNTED && value != NOT_SUPPORTED && plain(&value).is_none() {
         return Err("a counter-value that is not a number".to_owned());
     }
     let running_ns = text("event-runtime").and_then(|text| number(&text));
     Ok(Some(Row {
         time: text("interval").and_then(|text| text.parse().ok()),
-        value: printed(&value),
+        value: plain(&value),
         is_supported: value != NOT_SUPPORTED,
         unit: text("unit").unwrap_or_default(),
         event: format!("{place}{event}"),

@@ -124,7 +124,7 @@ impl Printed<'_> {
     /// Bytes that the counts of an interval stand for, whatever its length: as the document computes.
     fn bytes(&self, interval: usize) -> Option<f64> {
         let (observed, values) = self.observed()?;
-        let seconds = observed.events.first()?.seconds(interval)?;
+        let seconds = observed.seconds_of(observed.events.first()?, interval)?;
         values.get(interval).copied()?.map(|rate| rate * seconds)
     }
 
@@ -134,7 +134,7 @@ impl Printed<'_> {
             return Vec::new();
         };
         let row = |(at, rate): (usize, &Option<f64>)| {
-            let seconds = observed.events.first()?.seconds(at)?;
+            let seconds = observed.seconds_of(observed.events.first()?, at)?;
             let end = observed.end_ns[at] as f64 * 1e-9;
             let from = if at == 0 {
                 ", the step of the others"

@@ -33,7 +33,12 @@ fn end_s(observed: &Observations, at: usize) -> f64 {
 
 fn events(observed: &Observations) -> Vec<Curve> {
     let curve = |event: &daqmeter_record::observed::ObservedEvent| {
-        let rate = |at: usize| Some((end_s(observed, at), event.scaled(at)? / event.seconds(at)?));
+        let rate = |at: usize| {
+            Some((
+                end_s(observed, at),
+                event.scaled(at)? / observed.seconds_of(event, at)?,
+            ))
+        };
         Curve::new(
             event.name.clone(),
             (0..observed.end_ns.len()).filter_map(rate).collect(),

@@ -67,7 +67,9 @@ pub fn frames(observed: &Observations) -> Vec<Heat> {
             .iter()
             .filter(|event| is_on(event, mesh) && base_name(&event.name) == base)
             .collect();
-        let rate = |event: &&ObservedEvent, at: usize| Some(event.scaled(at)? / event.seconds(at)?);
+        let rate = |event: &&ObservedEvent, at: usize| {
+            Some(event.scaled(at)? / observed.seconds_of(event, at)?)
+        };
         let frame = |at: usize| {
             let end_s = observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9;
             (end_s, events.iter().map(|event| rate(event, at)).collect())

@@ -148,20 +148,19 @@ pub(crate) fn footnote(observed: &Observations) -> String {
 }
 
 /// Count of the whole run, share of the time that it counted, rate.
-fn total(event: &ObservedEvent) -> [String; 3] {
+fn total(observed: &Observations, event: &ObservedEvent) -> [String; 3] {
     let (count, share) = match (&event.status, event.total_scaled()) {
         (EventStatus::NotSupported(_), _) => return ["not supported", "", ""].map(str::to_owned),
         (EventStatus::Counted, None) => return ["not counted", "", ""].map(str::to_owned),
         (EventStatus::Counted, Some(total)) => total,
     };
-    let (_, enabled, _) = event.total();
-    let seconds = enabled as f64 * 1e-9 / f64::from(event.places.max(1));
     let count_text = if event.scale == 1.0 {
         grouped(count)
     } else {
         significant(count, 6)
     };
-    let rate = significant(count / seconds, 4);
+    let rate = observed.rate_of(event);
+    let rate = rate.map_or("not known".to_owned(), |rate| significant(rate, 4));
     [count_text, share_text(Some(share)), rate]
 }
 
@@ -174,7 +173,7 @@ pub fn summary(
     let rows = observed.events.iter().map(|event| {
         let half = error(event).filter(|half| *half > 0.0);
         let half = half.map_or(String::new(), |half| format!("+- {}", grouped(half)));
-        let [count, share, rate] = total(event);
+        let [count, share, rate] = total(observed, event);
         vec![
             event.name.clone(),
             count,
