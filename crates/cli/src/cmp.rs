@@ -95,7 +95,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn refuse_nothing(arguments: &Arguments, found: &Compared) -> Result<(), Failure> {
-    if !found.points.is_empty() || !found.broken.is_empty() || !found.apart.is_empty() {
+    if !found.points.is_empty()
+        || !found.broken.is_empty()
+        || !found.apart.is_empty()
+        || !found.counters.is_empty()
+    {
         return Ok(());
     }
     let left_out = match found.left_out {

@@ -446,6 +446,53 @@ fn a_count_that_is_killed_keeps_what_was_counted() {
 }
 
 #[test]
+fn a_recording_is_exported_shown_and_compared() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).display().to_string();
+    let (a, b) = (place("a.jsonl"), place("b.jsonl"));
+    for (path, count) in [(&a, "4000"), (&b, "5000")] {
+        let perf = place("perf.csv");
+        std::fs::write(
+            &perf,
+            format!("1.000000000;{count};;page-faults;2002000000;100.00;;\n"),
+        )
+        .unwrap();
+        said(&["stat", "--from", &perf, "--records", path]);
+    }
+    let table = stdout(&daqmeter("export", &[&a, "--what", "series"]));
+    assert!(
+        table
+            .lines()
+            .next()
+            .unwrap()
+            .contains(",series,time_ns,value,"),
+        "{table}"
+    );
+    assert!(table.contains(",page-faults,1000000000,4000,"), "{table}");
+    let counters = stdout(&daqmeter("export", &[&a, "--what", "counters"]));
+    assert!(counters.contains(",page-faults,4000,"), "{counters}");
+    let shown = stdout(&daqmeter("show", &[&a, &b]));
+    assert!(
+        shown.contains("page-faults 4,000") && shown.contains("page-faults 5,000"),
+        "{shown}"
+    );
+    let compared = daqmeter("cmp", &[&a, &b]);
+    assert_eq!(
+        compared.status.code(),
+        Some(3),
+        "no verdict: {}",
+        stderr(&compared)
+    );
+    let row = stdout(&compared);
+    let row = row
+        .lines()
+        .find(|line| line.contains("page-faults"))
+        .unwrap();
+    let cells: Vec<&str> = row.split_ascii_whitespace().collect();
+    assert_eq!(cells[cells.len() - 4..], ["1/s", "4000", "5000", "1.25"]);
+}
+
+#[test]
 fn rows_from_a_pipe_are_shown_and_kept_while_they_come() {
     use std::io::{BufRead, BufReader, Write};
     let directory = tempfile::tempdir().unwrap();

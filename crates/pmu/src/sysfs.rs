@@ -197,6 +197,15 @@ pub fn tracepoint(files: &Files, subsystem: &str, event: &str) -> Option<u64> {
     })
 }
 
+/// Whether tracepoints can be seen.
+pub(crate) fn has_tracefs(files: &Files) -> bool {
+    let roots = [
+        "sys/kernel/tracing/events",
+        "sys/kernel/debug/tracing/events",
+    ];
+    roots.iter().any(|root| !files.names(root).is_empty())
+}
+
 /// All tracepoints of the subsystems that data on its way passes, `subsystem:event`.
 pub fn tracepoints(files: &Files) -> Vec<String> {
     let root = [

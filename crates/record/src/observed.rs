@@ -24,8 +24,7 @@ pub struct Observations {
     /// The meshes that the events' nodes are on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub meshes: Vec<Mesh>,
-    /// True when the intervals follow those of the record before it: a long count is written in parts, and
-    /// [`join_last`] makes one record of them. The first part alone has the meshes.
+    /// True when the intervals follow those of the record before; the first part has the meshes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continues: bool,
 }

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use daqmeter_record::observed::ObservedEvent;
 use daqmeter_record::units::plural;
 use daqmeter_record::{Lane, Outcome, RunRecord, Stage, Workload};
 
@@ -307,7 +308,7 @@ pub fn counters(records: &[RunRecord]) -> Frame {
     rows.frame()
 }
 
-/// One row for each value of each time series.
+/// One row for each value of each time series, and for each interval of each event and rate that was counted over time.
 pub fn series(records: &[RunRecord]) -> Frame {
     let mut rows = Rows::default();
     for record in records {
@@ -319,6 +320,32 @@ pub fn series(records: &[RunRecord]) -> Frame {
                 rows.set("time_ns", time_ns);
                 rows.set_if("value", value);
                 rows.set("unit", series.unit.as_str());
+            }
+        }
+        if let Some(observed) = &record.observed {
+            let mut row = |name: &str,
+                           unit: &str,
+                           at: usize,
+                           value: Option<f64>,
+                           event: Option<&ObservedEvent>| {
+                begin(&mut rows, 1, record, &workload);
+                rows.set("series", name);
+                rows.set("time_ns", observed.end_ns[at]);
+                rows.set_if("value", value);
+                rows.set("unit", unit);
+                let seconds = event.and_then(|event| observed.seconds_of(event, at));
+                let rate = value.zip(seconds).map(|(value, seconds)| value / seconds);
+                rows.set_if("per_s", rate);
+                rows.set_if("share", event.and_then(|event| event.share(at)));
+            };
+            for at in 0..observed.end_ns.len() {
+                for event in &observed.events {
+                    row(&event.name, &event.unit, at, event.scaled(at), Some(event));
+                }
+                for metric in &observed.metrics {
+                    let value = metric.values.get(at).copied().flatten();
+                    row(&metric.name, &metric.unit, at, value, None);
+                }
             }
         }
     }
@@ -456,6 +483,32 @@ mod tests {
             assert_eq!(value("rate_bytes_per_s"), Some(400_000.0));
             assert_eq!(value("carried_bytes"), Some(400_000.0));
         }
+    }
+
+    #[test]
+    fn what_was_counted_over_time_is_a_row_for_each_interval() {
+        let mut record = example();
+        record.observed = Some(Box::new(crate::families::pmu::heat::tests::example()));
+        let observed = record.observed.as_ref().unwrap();
+        let rows = observed.end_ns.len() * (observed.events.len() + observed.metrics.len());
+        let (event, end_ns) = (observed.events[0].clone(), observed.end_ns[0]);
+        let rate = event.scaled(0).unwrap() / observed.seconds_of(&event, 0).unwrap();
+        let frame = series(&[record]);
+        assert_eq!(frame.len(), rows);
+        let value = |wanted: &str| match &frame
+            .columns
+            .iter()
+            .find(|(name, _)| name == wanted)
+            .unwrap()
+            .1
+        {
+            Column::Float(values) => values[0].unwrap(),
+            Column::Int(values) => values[0].unwrap() as f64,
+            Column::Text(_) => panic!("a number"),
+        };
+        assert_eq!(value("value"), event.scaled(0).unwrap());
+        assert_eq!(value("per_s"), rate);
+        assert_eq!(value("time_ns"), end_ns as f64);
     }
 
     #[test]

@@ -143,8 +143,11 @@ pub fn text(records: &[RunRecord]) -> String {
     let mut lines = absent_lines(records);
     match records {
         [record] => lines.extend(footnotes(record)),
-        // Of many points only what went wrong: the rest would bury it.
-        _ => lines.extend(trouble_lines(records)),
+        // Of many points only what went wrong, and what was counted meanwhile: the rest would bury it.
+        _ => {
+            lines.extend(trouble_lines(records));
+            lines.extend(counted_lines(records));
+        }
     }
     if has_means(records) {
         lines.push(
@@ -211,6 +214,16 @@ fn trouble_lines(records: &[RunRecord]) -> Vec<String> {
         });
     let mut seen = HashSet::new();
     all.filter(|line| seen.insert(line.clone())).collect()
+}
+
+/// What was counted at which point of many: a line each.
+fn counted_lines(records: &[RunRecord]) -> Vec<String> {
+    let names = records.iter().zip(points(records));
+    let lines = names.filter_map(|(record, point)| {
+        let counted = pmu::tables::footnote(record.observed.as_deref()?);
+        Some(format!("{}, {point}: {counted}", record.study))
+    });
+    lines.collect()
 }
 
 /// What must be known of one record: faults, ledgers, counters worth a line, CPU, memory, warnings. A line each.

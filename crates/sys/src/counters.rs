@@ -22,6 +22,29 @@ pub struct Attributes {
     pub config1: u64,
     /// Third.
     pub config2: u64,
+    /// Modes in which the event is not counted.
+    pub excluded: Excluded,
+}
+
+/// Modes of a CPU in which an event is not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Excluded {
+    /// Programs.
+    pub user: bool,
+    /// The kernel.
+    pub kernel: bool,
+    /// A hypervisor.
+    pub hypervisor: bool,
+}
+
+impl Excluded {
+    /// Bits of `perf_event_attr`.
+    fn flags(self) -> u64 {
+        let bit = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
+        bit(self.user, perf::FLAG_EXCLUDE_USER)
+            | bit(self.kernel, perf::FLAG_EXCLUDE_KERNEL)
+            | bit(self.hypervisor, perf::FLAG_EXCLUDE_HV)
+    }
 }
 
 /// Events that are counted together on one CPU, read at once.
@@ -61,11 +84,12 @@ impl Group {
                     | perf::READ_TOTAL_TIME_RUNNING
                     | READ_GROUP,
                 // The leader starts the group; siblings follow it.
-                flags: if members.is_empty() {
-                    perf::FLAG_DISABLED
-                } else {
-                    0
-                },
+                flags: event.excluded.flags()
+                    | if members.is_empty() {
+                        perf::FLAG_DISABLED
+                    } else {
+                        0
+                    },
                 ..Attr::default()
             };
             let what = format!(

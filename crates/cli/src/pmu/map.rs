@@ -56,6 +56,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         write_file(path, &map::svg(&setting.meshes[0], None))?;
         tell(&format!("wrote {}", path.display()));
     }
+    let is_of_host = arguments.place.map.is_empty();
+    for warning in setting
+        .meshes
+        .iter()
+        .filter_map(|mesh| setting.driver.warning(mesh))
+    {
+        if is_of_host {
+            tell(&format!("daqmeter: warning: {warning}"));
+        }
+    }
     let text = setting.meshes.iter().map(|mesh| match arguments.format {
         Format::Grid => format!("{}\n{}", map::grid(mesh, None), map::node_table(mesh)),
         Format::Table => map::node_table(mesh),

@@ -59,9 +59,27 @@ pub enum EventError {
         /// The text.
         text: String,
     },
-    /// Modifiers are not taken.
+    /// A tracepoint, and no tracefs to find it in.
     #[error(
-        "`{text}`: modifiers (`:{modifier}`) are not taken: what is shared by all CPUs has no user and kernel mode"
+        "`{text}`: no tracepoint can be seen: tracefs is not mounted, or needs root; as root: mount -t tracefs none /sys/kernel/tracing"
+    )]
+    NoTracefs {
+        /// The text.
+        text: String,
+    },
+    /// A modifier that perf may know.
+    #[error(
+        "`{text}`: the modifier `:{modifier}` is not taken; there are u (programs), k (kernel) and h (hypervisor)"
+    )]
+    UnknownModifier {
+        /// The event.
+        text: String,
+        /// The modifier.
+        modifier: String,
+    },
+    /// A modifier of a PMU that is not of the CPUs.
+    #[error(
+        "`{text}`: the modifier `:{modifier}` is not taken here: what is shared by all CPUs has no user and kernel mode"
     )]
     Modifier {
         /// The event.

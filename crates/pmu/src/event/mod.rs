@@ -6,7 +6,7 @@ mod split;
 mod terms;
 mod types;
 
-use daqmeter_sys::counters::Attributes;
+use daqmeter_sys::counters::{Attributes, Excluded};
 use daqmeter_sys::host::{Files, parse_cpu_list};
 
 pub use error::EventError;
@@ -14,7 +14,7 @@ use split::split_groups;
 use terms::{Terms, on_mesh};
 pub use types::{Event, EventSet, OnMesh, Source};
 
-use crate::sysfs::{Pmu, tracepoint};
+use crate::sysfs::{Pmu, has_tracefs, tracepoint};
 use crate::system::SystemCounter;
 
 /// Software events of the kernel: `include/uapi/linux/perf_event.h`, `enum perf_sw_ids`.
@@ -52,6 +52,24 @@ pub const HARDWARE: &[(&str, u64)] = &[
 const TYPE_HARDWARE: u32 = 0;
 const TYPE_SOFTWARE: u32 = 1;
 const TYPE_TRACEPOINT: u32 = 2;
+const TYPE_RAW: u32 = 4;
+
+/// The code of a raw event of the CPUs, `r1a2`.
+fn raw_code(text: &str) -> Option<u64> {
+    let code = text.strip_prefix('r')?;
+    let is_hex = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex.then(|| u64::from_str_radix(code, 16).ok())?
+}
+
+/// The modes that a modifier leaves out: `u` programs, `k` the kernel, `h` a hypervisor are those that are counted.
+fn excluded(modifier: &str) -> Option<Excluded> {
+    let is_known = !modifier.is_empty() && modifier.bytes().all(|letter| b"ukh".contains(&letter));
+    is_known.then(|| Excluded {
+        user: !modifier.contains('u'),
+        kernel: !modifier.contains('k'),
+        hypervisor: !modifier.contains('h'),
+    })
+}
 
 /// The host as events are understood on it.
 #[derive(Debug)]
@@ -94,7 +112,30 @@ impl Host<'_> {
         }
     }
 
+    /// An event without a PMU. A modifier stands behind its last colon: `page-faults:u`.
     fn plain(&self, text: &str) -> Result<Event, EventError> {
+        let Some((event, modifier)) = text.rsplit_once(':') else {
+            return self.named(text);
+        };
+        // A tracepoint holds a colon itself.
+        let is_event = event.contains(':')
+            || raw_code(event).is_some()
+            || SOFTWARE.iter().any(|(name, ..)| *name == event)
+            || HARDWARE.iter().any(|(name, _)| *name == event);
+        if !is_event {
+            return self.named(text);
+        }
+        let excluded = excluded(modifier).ok_or_else(|| EventError::UnknownModifier {
+            text: text.to_owned(),
+            modifier: modifier.to_owned(),
+        })?;
+        let mut event = self.named(event)?;
+        text.clone_into(&mut event.name);
+        event.exclude(excluded);
+        Ok(event)
+    }
+
+    fn named(&self, text: &str) -> Result<Event, EventError> {
         let perf = |pmu: &str, kind, config, unit: &str| Event {
             name: text.to_owned(),
             pmu: pmu.to_owned(),
@@ -116,9 +157,15 @@ impl Host<'_> {
         if let Some((_, config)) = HARDWARE.iter().find(|(name, _)| *name == text) {
             return Ok(perf("cpu", TYPE_HARDWARE, *config, ""));
         }
+        if let Some(config) = raw_code(text) {
+            return Ok(perf("cpu", TYPE_RAW, config, ""));
+        }
         if let Some((subsystem, event)) = text.split_once(':') {
             return match tracepoint(self.files, subsystem, event) {
                 Some(config) => Ok(perf("tracepoint", TYPE_TRACEPOINT, config, "")),
+                None if !has_tracefs(self.files) => Err(EventError::NoTracefs {
+                    text: text.to_owned(),
+                }),
                 None => Err(EventError::Unknown {
                     text: text.to_owned(),
                 }),
@@ -159,13 +206,16 @@ impl Host<'_> {
             problem: "the second slash is missing: PMU/EVENT/",
         };
         let (terms, modifier) = rest.split_once('/').ok_or(unclosed)?;
-        if !modifier.is_empty() {
-            let modifier = modifier.trim_start_matches(':').to_owned();
-            return Err(EventError::Modifier {
-                text: text.to_owned(),
-                modifier,
-            });
-        }
+        let modifier = modifier.trim_start_matches(':');
+        let excluded = match excluded(modifier) {
+            None if !modifier.is_empty() => {
+                return Err(EventError::UnknownModifier {
+                    text: text.to_owned(),
+                    modifier: modifier.to_owned(),
+                });
+            }
+            excluded => excluded.unwrap_or_default(),
+        };
         let mut event = Event {
             name: text.to_owned(),
             pmu: wanted.to_owned(),
@@ -185,12 +235,19 @@ impl Host<'_> {
             event.on_mesh = on_mesh(text, pmu, &mut words, warnings);
             let [config, config1, config2] = words;
             let is_of_cpus = pmu.cpus.is_empty();
+            if !is_of_cpus && !modifier.is_empty() {
+                return Err(EventError::Modifier {
+                    text: text.to_owned(),
+                    modifier: modifier.to_owned(),
+                });
+            }
             event.sources.push(Source::Perf {
                 attributes: Attributes {
                     kind: pmu.kind,
                     config,
                     config1,
                     config2,
+                    excluded,
                 },
                 cpus: if is_of_cpus {
                     self.online()

@@ -1,6 +1,6 @@
 //! Events that are understood.
 
-use daqmeter_sys::counters::Attributes;
+use daqmeter_sys::counters::{Attributes, Excluded};
 
 use crate::system::SystemCounter;
 
@@ -22,6 +22,15 @@ pub struct Event {
 }
 
 impl Event {
+    /// Leaves out modes of the CPUs that count it.
+    pub(super) fn exclude(&mut self, excluded: Excluded) {
+        for source in &mut self.sources {
+            if let Source::Perf { attributes, .. } = source {
+                attributes.excluded = excluded;
+            }
+        }
+    }
+
     /// Whether it is counted on the mesh of that name: by its own PMU, or as one of the family.
     pub fn is_on(&self, mesh: &str) -> bool {
         let instance = mesh.strip_prefix(self.pmu.as_str());

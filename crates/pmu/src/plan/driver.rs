@@ -89,6 +89,29 @@ impl Driver {
 
     /// What a reader of counts from this driver on that mesh must know.
     pub fn warning(self, mesh: &Mesh) -> Option<String> {
+        let found = [self.lost_counts(mesh), self.other_crosspoint(mesh)];
+        let found: Vec<String> = found.into_iter().flatten().collect();
+        (!found.is_empty()).then(|| found.join("; "))
+    }
+
+    /// On a mesh of two by two, `arm_cmn_xyidbits` takes one bit of a NodeID for each coordinate where the NodeID has two
+    /// (since "Refactor node ID handling. Again.", 6.12 and the later releases of 6.1).
+    fn other_crosspoint(self, mesh: &Mesh) -> Option<String> {
+        let is_small = mesh.width <= 2 && mesh.height <= 2 && mesh.crosspoints.len() > 1;
+        let may_be_wrong = matches!(
+            self,
+            Driver::Linux6_1 | Driver::Linux6_7 | Driver::Linux6_12
+        );
+        (is_small && may_be_wrong).then(|| {
+            format!(
+                "{}: the arm-cmn drivers of Linux 6.1 and 6.12 program another crosspoint on a mesh of {} x {}; use Linux 6.18 or \
+                 later, or check the counts against a known load (daqmeter pmu verify)",
+                mesh.name, mesh.width, mesh.height
+            )
+        })
+    }
+
+    fn lost_counts(self, mesh: &Mesh) -> Option<String> {
         (self == Driver::Linux6_1 && mesh.dtcs() > 1).then(|| {
             format!(
                 "{}: the arm-cmn driver before Linux 6.7 loses counts on a mesh with {} DTCs; use Linux 6.7 or later, or check \
@@ -194,5 +217,19 @@ mod tests {
         );
         assert_eq!(Driver::Linux6_1.warning(&one), None);
         assert_eq!(Driver::Linux6_12.warning(&two), None);
+        let mut small = one;
+        (small.width, small.height) = (2, 2);
+        small.crosspoints.truncate(4);
+        for (driver, is_warned) in [
+            (Driver::Linux6_1, true),
+            (Driver::Linux6_12, true),
+            (Driver::Mainline, false),
+        ] {
+            let warning = driver.warning(&small).unwrap_or_default();
+            assert_eq!(
+                warning.contains("another crosspoint on a mesh of 2 x 2"),
+                is_warned
+            );
+        }
     }
 }

@@ -5,13 +5,14 @@ mod facts;
 mod matching;
 mod text;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_stats::{Asked, Effect, Verdict, compare};
 use serde::Serialize;
 
 use crate::families::level_name;
+use crate::families::pmu::tables;
 use crate::occasions::{ControlBy, moments, occasions, side};
 use crate::points::{Point, points_of, runs_by_point};
 use crate::rate::is_done;
@@ -102,6 +103,9 @@ pub struct Compared {
     pub broken: Vec<String>,
     /// Records of A and of B that failed or were waived: they are not compared.
     pub left_out: (usize, usize),
+    /// Rates of counters that both sides have, of the machine or of a count by itself: they have no verdict.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub counters: Vec<ComparedCounter>,
     /// What differs of the hosts and the tools.
     pub facts: Vec<FactChange>,
     /// Fraction up to which differences are ignored.
@@ -155,12 +159,71 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], asked: Asked
         misplaced: matching.misplaced,
         broken: broken(a, b),
         left_out: (left_out(a), left_out(b)),
+        counters: compared_counters(a, b),
         facts: fact_changes(a, b),
         ignore: asked.ignore,
         reference: reference(a).zip(reference(b)).map(|(a, b)| b / a),
     };
     compared.conclusion = compared.concluded();
     compared
+}
+
+/// The rate of a counter on both sides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ComparedCounter {
+    /// Study, engine, parameters.
+    pub point: String,
+    /// Name of the event or of the rate.
+    pub counter: String,
+    /// Unit of the rates.
+    pub unit: String,
+    /// Mean of the runs of A.
+    pub a: f64,
+    /// Mean of the runs of B.
+    pub b: f64,
+}
+
+/// Point, counter and unit.
+type CounterName = (String, String, String);
+
+/// Rates of the counters of records by their names, in order, with those of all runs.
+fn rates(records: &[RunRecord]) -> Vec<(CounterName, Vec<f64>)> {
+    let mut places: HashMap<CounterName, usize> = HashMap::new();
+    let mut all: Vec<(CounterName, Vec<f64>)> = Vec::new();
+    for record in records.iter().filter(|record| is_done(record)) {
+        let point = format!(
+            "{} {} {}",
+            record.study, record.engine.name, record.workload
+        );
+        let observed = record.observed.as_deref();
+        for (counter, unit, rate) in observed.map(tables::rates).unwrap_or_default() {
+            let name = (point.clone(), counter, unit);
+            let at = *places.entry(name.clone()).or_insert(all.len());
+            if at == all.len() {
+                all.push((name, Vec::new()));
+            }
+            all[at].1.push(rate);
+        }
+    }
+    all
+}
+
+fn compared_counters(a: &[RunRecord], b: &[RunRecord]) -> Vec<ComparedCounter> {
+    let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len() as f64;
+    let of_b: HashMap<CounterName, Vec<f64>> = rates(b).into_iter().collect();
+    let both = rates(a).into_iter().filter_map(|(name, of_a)| {
+        let b = mean(of_b.get(&name)?);
+        let (point, counter, unit) = name;
+        let a = mean(&of_a);
+        Some(ComparedCounter {
+            point,
+            counter,
+            unit,
+            a,
+            b,
+        })
+    });
+    both.collect()
 }
 
 fn name(matched: &Matched<'_>) -> String {

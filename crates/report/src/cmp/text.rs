@@ -35,6 +35,27 @@ impl Compared {
             out.push_str(&numbers_from(3, &HEADINGS, rows));
             out.push('\n');
         }
+        let counters = self.counters.iter().map(|found| {
+            let ratio = if found.a == 0.0 {
+                "-".to_owned()
+            } else {
+                significant(found.b / found.a, 4)
+            };
+            vec![
+                found.point.clone(),
+                found.counter.clone(),
+                found.unit.clone(),
+                significant(found.a, 4),
+                significant(found.b, 4),
+                ratio,
+            ]
+        });
+        if !self.counters.is_empty() {
+            let headings = ["point", "counter", "unit", "A", "B", "B/A"];
+            out.push_str("Counters, means of the runs, without a verdict:\n");
+            out.push_str(&numbers_from(3, &headings, counters));
+            out.push('\n');
+        }
         for broken in &self.broken {
             let _ = writeln!(out, "broken   {broken}");
         }
