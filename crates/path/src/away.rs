@@ -1,13 +1,19 @@
 //! Stages that bytes leave this program for: a connection, or somebody's program. They go out at one end and come back at the
 //! other, each with its own thread; what is known of a block waits here for its bytes.
 
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use daqmeter_harness::Fault;
+use daqmeter_sys::net::{Readiness, wait_ready};
+use daqmeter_sys::{process, tty};
 
 use crate::cut::Cuts;
 use crate::element::{Inward, Outward, Remarks, Work};
@@ -125,12 +131,37 @@ pub(crate) fn unix(cuts: &Cuts) -> Result<Work, Fault> {
 struct Running {
     name: String,
     child: Mutex<Child>,
+    is_cut: AtomicBool,
 }
 
+/// How often a wait for a program looks whether the path is cut: what left the program's group may hold its pipe.
+const LOOK: Duration = Duration::from_millis(100);
+
 impl Running {
+    /// Ends it with all that it started.
     fn kill(&self) {
-        // It may have ended by itself.
-        let _ = self.lock().kill();
+        self.is_cut.store(true, Ordering::Relaxed);
+        process::kill_group(&self.lock());
+    }
+
+    /// Waits until a pipe can be used.
+    fn wait(&self, pipe: BorrowedFd<'_>, wanted: Readiness) -> io::Result<()> {
+        while !self.is_cut.load(Ordering::Relaxed) {
+            let ready = wait_ready(pipe, wanted, Some(LOOK))?;
+            if ready.read || ready.write {
+                return Ok(());
+            }
+            // What it left behind may hold the pipe.
+            if process::ends_within(&self.lock(), Duration::ZERO).unwrap_or(true) {
+                return Err(io::Error::from(ErrorKind::UnexpectedEof));
+            }
+        }
+        Err(io::Error::other("it was ended"))
+    }
+
+    fn failed(&self, what: &str, error: &io::Error) -> Fault {
+        let status = self.status();
+        Fault::new(format!("{}: {what}: {error}; {status}", self.name))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Child> {
@@ -139,8 +170,16 @@ impl Running {
 
     /// What became of it, for a fault.
     fn status(&self) -> String {
-        match self.lock().try_wait() {
-            Ok(Some(status)) => format!("it ended with {status}"),
+        let mut child = self.lock();
+        match process::ends_within(&child, Duration::ZERO) {
+            Ok(true) => {
+                // What it left behind, while its number is its own.
+                process::kill_group(&child);
+                child.wait().map_or_else(
+                    |error| format!("it ended: {error}"),
+                    |status| format!("it ended with {status}"),
+                )
+            }
             _ => "it closed its end".to_owned(),
         }
     }
@@ -154,6 +193,15 @@ impl Drop for Running {
         let _ = self.lock().wait();
     }
 }
+
+const READ: Readiness = Readiness {
+    read: true,
+    write: false,
+};
+const WRITE: Readiness = Readiness {
+    read: false,
+    write: true,
+};
 
 struct ToProgram {
     running: Arc<Running>,
@@ -174,16 +222,21 @@ pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Work, Fault> {
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .process_group(0)
         .spawn();
     let mut child = started.map_err(|error| failed(name, "start the program", &error))?;
     let pipes = (child.stdin.take(), child.stdout.take());
     let running = Arc::new(Running {
         name: name.clone(),
         child: Mutex::new(child),
+        is_cut: AtomicBool::new(false),
     });
-    let (pipe, Some(back)) = pipes else {
+    let (Some(pipe), Some(back)) = pipes else {
         return Err(Fault::new(format!("{name}: it has no pipes")));
     };
+    for end in [pipe.as_fd(), back.as_fd()] {
+        tty::set_nonblocking(end)?;
+    }
     let killed = Arc::downgrade(&running);
     cuts.add(move || {
         if let Some(running) = killed.upgrade() {
@@ -192,7 +245,7 @@ pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Work, Fault> {
     });
     let out = ToProgram {
         running: running.clone(),
-        pipe,
+        pipe: Some(pipe),
     };
     let inward = FromProgram {
         running,
@@ -206,13 +259,20 @@ impl Outward for ToProgram {
         let Some(pipe) = &mut self.pipe else {
             return Err(Fault::new(format!("{}: it was ended", self.running.name)));
         };
-        pipe.write_all(bytes).map_err(|error| {
-            let status = self.running.status();
-            Fault::new(format!(
-                "{}: write to it: {error}; {status}",
-                self.running.name
-            ))
-        })
+        let mut left = bytes;
+        while !left.is_empty() {
+            let written = match pipe.write(left) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let waited = self.running.wait(pipe.as_fd(), WRITE);
+                    waited.map(|()| 0)
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
+                written => written,
+            };
+            let written = written.map_err(|error| self.running.failed("write to it", &error))?;
+            left = &left[written..];
+        }
+        Ok(())
     }
 
     fn end(&mut self) {
@@ -222,13 +282,19 @@ impl Outward for ToProgram {
 
 impl Inward for FromProgram {
     fn read(&mut self, into: &mut [u8]) -> Result<bool, Fault> {
-        self.pipe.read_exact(into).map_err(|error| {
-            let status = self.running.status();
-            Fault::new(format!(
-                "{}: read from it: {error}; {status}",
-                self.running.name
-            ))
-        })?;
+        let mut have = 0;
+        while have < into.len() {
+            let read = match self.pipe.read(&mut into[have..]) {
+                Ok(0) => Err(io::Error::from(ErrorKind::UnexpectedEof)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let waited = self.running.wait(self.pipe.as_fd(), READ);
+                    waited.map(|()| 0)
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
+                read => read,
+            };
+            have += read.map_err(|error| self.running.failed("read from it", &error))?;
+        }
         Ok(true)
     }
 }

@@ -355,6 +355,28 @@ fn a_stage_that_dies_in_the_middle_closes_the_ledger_and_says_so_in_a_line() {
     assert_eq!(record.path.unwrap().blocks, 48);
 }
 
+/// A process that a program had started held its pipe: the path hung, and the process was left behind.
+#[test]
+fn what_a_program_leaves_behind_neither_holds_up_the_path_nor_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid = folder.path().join("pid");
+    let line = format!("sleep 1000 & echo $! > {}; head -c 200000", pid.display());
+    let stage = format!("kind = \"program\"\ncommand = [\"sh\", \"-c\", \"{line}\"]");
+    let endless = |request: &mut PathRequest| request.blocks = None;
+    let record = record(folder.path(), &text(MEMORY, &[&stage], READ), endless);
+    let fault = fault(&record);
+    assert!(fault.contains("it ended with exit status: 0"), "{fault}");
+    assert_eq!(record.ledgers[0].delivered, 48, "{}", record.ledgers[0]);
+    let pid = std::fs::read_to_string(pid).unwrap();
+    let stat = format!("/proc/{}/stat", pid.trim());
+    let is_there = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+    let begin = std::time::Instant::now();
+    while is_there() {
+        assert!(begin.elapsed().as_secs() < 20, "it was left behind");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn bytes_that_a_stage_spoils_fail_the_run() {
     // Declared to return what it is given, but it does not.

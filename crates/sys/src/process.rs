@@ -57,10 +57,20 @@ pub fn ends_within(child: &Child, limit: Duration) -> Result<bool, SysError> {
     }
 }
 
-/// Ends a child that is the first of its process group, and all processes of that group, at once (SIGKILL). Those that have ended
-/// already are left alone.
-pub fn kill_group(child: &mut Child) {
-    if let (Ok(None), Ok(pid)) = (child.try_wait(), libc::pid_t::try_from(child.id())) {
+/// Ends a child that is the first of its process group, and all processes of that group, at once (SIGKILL): also those that it
+/// left behind when it ended. Does nothing for a child that was waited for, whose number may be another's by now.
+pub fn kill_group(child: &Child) {
+    let Ok(pid) = libc::pid_t::try_from(child.id()) else {
+        return;
+    };
+    // WNOWAIT leaves one that has ended as it is, with its number: waitid(2).
+    let looks = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: a zeroed siginfo_t is valid, and the call writes to it alone.
+    let is_ours = unsafe {
+        let mut found: libc::siginfo_t = std::mem::zeroed();
+        libc::waitid(libc::P_PID, child.id(), &raw mut found, looks) == 0
+    };
+    if is_ours {
         // SAFETY: sends a signal and touches no memory. The child was not waited for, so that its number is still its own.
         unsafe { libc::kill(-pid, libc::SIGKILL) };
     }
@@ -92,9 +102,27 @@ mod tests {
             .spawn()
             .unwrap();
         assert!(!ends_within(&child, Duration::from_millis(1)).unwrap());
-        kill_group(&mut child);
+        kill_group(&child);
         assert!(ends_within(&child, Duration::from_secs(20)).unwrap());
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
-        kill_group(&mut child);
+        kill_group(&child);
+    }
+
+    #[test]
+    fn what_a_child_left_behind_is_ended_with_its_group() {
+        use std::io::Read;
+        use std::os::unix::process::CommandExt;
+        let mut child = Command::new("sh")
+            .args(["-c", "sleep 1000 & true"])
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        assert!(ends_within(&child, Duration::from_secs(20)).unwrap());
+        kill_group(&child);
+        // Its pipe closes when the last one that holds it ends.
+        let mut pipe = child.stdout.take().unwrap();
+        assert_eq!(pipe.read_to_end(&mut Vec::new()).unwrap(), 0);
+        assert!(child.wait().unwrap().success());
     }
 }

@@ -169,7 +169,7 @@ struct Ended(Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        process::kill_group(&mut self.0);
+        process::kill_group(&self.0);
         // There is nothing to be done about one that cannot be waited for.
         let _ = self.0.wait();
     }
