@@ -17,9 +17,11 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(head) = BlockHead::parse(bytes) {
         assert_eq!(BlockHead::parse(&head.emit()), Ok(head));
     }
-    if let Some(report) = bytes.first_chunk() {
-        let came = Came::parse(report);
+    if let Some(report) = bytes.first_chunk()
+        && let Ok(came) = Came::parse(report)
+    {
         assert_eq!(came.emit(), report);
+        assert!(came.verified + came.wrong <= came.blocks());
     }
     stream(bytes);
     datagrams(bytes);

@@ -18,6 +18,7 @@ pub mod protocol;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::StopFlag;
@@ -38,12 +39,15 @@ const LOOK: Duration = Duration::from_millis(100);
 /// After the end no datagram comes any more when none came for so long.
 const QUIET: Duration = Duration::from_millis(200);
 
+/// Senders that are received from at the same time; the next waits. Each may hold a block of 256 MiB.
+pub(crate) const MAX_SENDERS: usize = 16;
+
 const READ: Readiness = Readiness {
     read: true,
     write: false,
 };
 
-/// Receives from one sender after the other until it shall stop, and says of each what came.
+/// Receives until it shall stop, each sender in a thread of its own, and says of each what came.
 ///
 /// # Errors
 /// When the listener fails.
@@ -53,21 +57,62 @@ pub fn serve(
     mut each: impl FnMut(SocketAddr, Result<Came, String>),
 ) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
-    while !stop.is_set() {
-        match listener.accept() {
-            Ok((stream, peer)) => each(peer, received(stream, peer, stop)),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                wait_ready(listener.as_fd(), READ, Some(LOOK))?;
+    let (done, ended) = channel();
+    std::thread::scope(|scope| {
+        let mut senders = 0;
+        let served = loop {
+            for (peer, came) in ended.try_iter() {
+                senders -= 1;
+                each(peer, came);
             }
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::ConnectionAborted | ErrorKind::Interrupted
-                ) => {}
-            Err(error) => return Err(error),
+            if stop.is_set() {
+                break Ok(());
+            }
+            if senders == MAX_SENDERS {
+                std::thread::sleep(LOOK);
+                continue;
+            }
+            match accepted(listener) {
+                Ok(Some((stream, peer))) => {
+                    let done = done.clone();
+                    let receives = move || {
+                        // Whoever asked reads until the last one is done.
+                        let _ = done.send((peer, received(stream, peer, stop)));
+                    };
+                    match std::thread::Builder::new().spawn_scoped(scope, receives) {
+                        Ok(_) => senders += 1,
+                        Err(error) => each(peer, Err(format!("no thread for it: {error}"))),
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        // Those that are still at it end, too.
+        stop.set();
+        drop(done);
+        ended.iter().for_each(|(peer, came)| each(peer, came));
+        served
+    })
+}
+
+/// The next connection; none where there is none within a moment.
+fn accepted(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, SocketAddr)>> {
+    match listener.accept() {
+        Ok(accepted) => Ok(Some(accepted)),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            wait_ready(listener.as_fd(), READ, Some(LOOK)).map(|_| None)
         }
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::ConnectionAborted | ErrorKind::Interrupted
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
-    Ok(())
 }
 
 /// Everything of one sender.
@@ -247,6 +292,31 @@ mod tests {
         reported
     }
 
+    /// A peer that said nothing shut the receiver for all others, for 10 s and more.
+    #[test]
+    fn a_peer_that_says_nothing_holds_up_no_other() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let to = listener.local_addr().unwrap();
+        let silent = TcpStream::connect(to).unwrap();
+        let mut other = TcpStream::connect(to).unwrap();
+        other.write_all(&[b'G'; 40]).unwrap();
+        let (stop, mut reported) = (StopFlag::default(), Vec::new());
+        serve(&listener, &stop, |peer, came| {
+            reported.push((peer, came.unwrap_err()));
+            stop.set();
+        })
+        .unwrap();
+        let [(first, why), (second, ended)] = &reported[..] else {
+            panic!("{reported:?}");
+        };
+        assert_eq!(*first, other.local_addr().unwrap());
+        assert!(why.starts_with("it is no path of this version"), "{why}");
+        assert_eq!(
+            (*second, ended.as_str()),
+            (silent.local_addr().unwrap(), "interrupted")
+        );
+    }
+
     #[test]
     fn a_peer_that_is_no_path_or_sends_too_much_or_ends_early_is_refused_in_a_line() {
         let hello = Hello {
@@ -270,6 +340,13 @@ mod tests {
             ),
             (after_hello(head(4, 64)), "stream 64; there are 64 at most"),
             (after_hello(head(4, 0)), "it ended in the middle"),
+            (
+                after_hello(BlockHead {
+                    events: u64::MAX,
+                    ..head(4, 0)
+                }),
+                "events of a block is 18446744073709551615; the largest number taken is",
+            ),
             (Vec::new(), "it ended in the middle"),
         ] {
             let line = reported(&bytes);

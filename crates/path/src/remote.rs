@@ -7,8 +7,11 @@ use daqmeter_harness::Fault;
 use daqmeter_record::Counter;
 
 use crate::cut::Cuts;
-use crate::element::{Block, Checked, Remarks, Sink};
-use crate::receiver::protocol::{BlockHead, Came, Hello, MAGIC, Transport, WELCOME_BYTES, numbers};
+use crate::element::{Block, Confirmed, Remarks, Sink};
+use crate::receiver::MAX_SENDERS;
+use crate::receiver::protocol::{
+    BlockHead, Came, Hello, MAGIC, Transport, WELCOME_BYTES, numbers, whole,
+};
 use crate::tcp::{PATIENCE, SendBy, TcpSender, set_congestion};
 use crate::udp::{self, Datagrams, SocketBuffer, UdpWay};
 
@@ -57,6 +60,10 @@ impl Remote {
         }
     }
 
+    fn says(&self, what: impl std::fmt::Display) -> Fault {
+        Fault::new(format!("receiver {}: {what}", self.to))
+    }
+
     fn failed(&self, what: &str, error: &std::io::Error) -> Fault {
         let why = match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
@@ -64,7 +71,7 @@ impl Remote {
             }
             _ => error.to_string(),
         };
-        Fault::new(format!("receiver {}: {what}: {why}", self.to))
+        self.says(format!("{what}: {why}"))
     }
 
     fn connect(&self) -> std::io::Result<TcpStream> {
@@ -91,13 +98,20 @@ impl Remote {
         let fields = answered.map(|()| numbers::<3>(&welcome));
         match fields {
             Ok(Some([magic, port, granted])) if magic == u64::from_le_bytes(*MAGIC) => {
-                let port = u16::try_from(port).unwrap_or(0);
-                Ok((port, granted))
+                let too_large = |_| self.says(format!("its UDP port is {port}"));
+                let port = u16::try_from(port).map_err(too_large)?;
+                let granted = whole("its socket buffer", granted);
+                Ok((port, granted.map_err(|problem| self.says(problem))?))
             }
-            Ok(_) | Err(_) => Err(Fault::new(format!(
-                "receiver {}: what answers there is no `daqmeter path serve` of this version",
-                self.to
-            ))),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                Err(self.says(format!(
+                    "it said nothing for {} s: it is no `daqmeter path serve`, or it is busy with {MAX_SENDERS} other senders",
+                    PATIENCE.as_secs()
+                )))
+            }
+            Ok(_) | Err(_) => Err(self.says(
+                "what answers there is no `daqmeter path serve` of this version",
+            )),
         }
     }
 
@@ -171,7 +185,7 @@ impl Remote {
         };
         let asked = asked.and_then(|()| stream.read_exact(&mut report));
         asked.map_err(|error| self.failed("ask what came", &error))?;
-        Ok(Came::parse(&report))
+        Came::parse(&report).map_err(|problem| self.says(problem))
     }
 }
 
@@ -209,15 +223,15 @@ impl Sink for Remote {
     }
 
     /// What the receiver says is compared with what was sent.
-    fn check(&mut self, _expected: &[u64]) -> Result<Checked, Fault> {
+    fn confirm(&mut self) -> Result<Confirmed, Fault> {
         let came = self.ask()?;
         if let Some(udp) = self.connection.as_mut().and_then(|all| all.udp.as_mut()) {
             udp.strays = came.strays;
         }
         if came.wrong > 0 {
-            return Err(Fault::new(format!(
-                "receiver {}: {} blocks came with other bytes than were sent",
-                self.to, came.wrong
+            return Err(self.says(format!(
+                "{} blocks came with other bytes than were sent",
+                came.wrong
             )));
         }
         let streams = self.sent.streams.iter().zip(&came.streams);
@@ -229,20 +243,21 @@ impl Sink for Remote {
             .collect();
         let lost = lost.filter(|lost| {
             let is_all = lost.iter().all(|(blocks, _)| *blocks == 0);
-            let is_known = came.verified == self.sent.verified;
-            matches!(self.over, Over::Udp(_)) || (is_all && is_known)
+            match self.over {
+                Over::Tcp { .. } => is_all && came.verified == self.sent.verified,
+                Over::Udp(_) => came.verified <= self.sent.verified,
+            }
         });
         let Some(lost) = lost else {
-            return Err(Fault::new(format!(
-                "receiver {}: {} blocks came, {} of them compared; {} and {} were sent",
-                self.to,
+            return Err(self.says(format!(
+                "{} blocks came, {} of them compared; {} and {} were sent",
                 came.blocks(),
                 came.verified,
                 self.sent.blocks(),
                 self.sent.verified
             )));
         };
-        Ok(Checked {
+        Ok(Confirmed {
             verified: came.verified,
             lost,
         })

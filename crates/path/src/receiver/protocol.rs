@@ -1,5 +1,6 @@
 //! What sender and receiver of blocks say to one another, without the sockets.
 
+use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_record::units::show_bytes;
 
 use crate::sum::sum;
@@ -106,7 +107,7 @@ impl BlockHead {
     /// The head that these bytes begin with.
     ///
     /// # Errors
-    /// When there are too few, or a block or a stream is beyond what a path may have.
+    /// When there are too few, or a block, a stream or a number is beyond what a path may have.
     pub fn parse(bytes: &[u8]) -> Result<BlockHead, String> {
         let fields = numbers(bytes).ok_or("a block without its head")?;
         let [bytes, stream, events, is_known, sum] = fields;
@@ -121,7 +122,7 @@ impl BlockHead {
         Ok(BlockHead {
             bytes,
             stream,
-            events,
+            events: whole("events of a block", events)?,
             sum: (is_known == 1).then_some(sum),
         })
     }
@@ -208,23 +209,39 @@ impl Came {
     }
 
     /// What the other end says came.
-    pub fn parse(bytes: &[u8; Came::BYTES]) -> Came {
-        let mut fields = bytes
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .map(|field| u64::from_le_bytes(*field));
-        let mut next = || fields.next().unwrap_or(0);
-        Came {
-            bytes: next(),
-            verified: next(),
-            wrong: next(),
-            strays: next(),
-            streams: std::array::from_fn(|_| OfStream {
-                blocks: next(),
-                events: next(),
-            }),
+    ///
+    /// # Errors
+    /// When a number is beyond what a run reaches, or more blocks were compared than came.
+    pub fn parse(bytes: &[u8; Came::BYTES]) -> Result<Came, String> {
+        let fields = bytes.as_chunks::<8>().0;
+        let mut fields = fields.iter().map(|field| u64::from_le_bytes(*field));
+        let mut next = |name: &str| whole(name, fields.next().unwrap_or(0));
+        let mut came = Came {
+            bytes: next("bytes")?,
+            verified: next("verified")?,
+            wrong: next("wrong")?,
+            strays: next("strays")?,
+            ..Came::default()
+        };
+        for (at, stream) in came.streams.iter_mut().enumerate() {
+            stream.blocks = next(&format!("blocks of stream {at}"))?;
+            stream.events = next(&format!("events of stream {at}"))?;
         }
+        let (compared, blocks) = (came.verified + came.wrong, came.blocks());
+        match compared <= blocks {
+            true => Ok(came),
+            false => Err(format!("{compared} blocks compared, of {blocks} that came")),
+        }
+    }
+}
+
+/// A number of a peer, refused by its name beyond what a run reaches.
+pub(crate) fn whole(name: &str, number: u64) -> Result<u64, String> {
+    match number <= MAX_WHOLE {
+        true => Ok(number),
+        false => Err(format!(
+            "{name} is {number}; the largest number taken is {MAX_WHOLE}"
+        )),
     }
 }
 
@@ -261,7 +278,7 @@ mod tests {
         let unknown = BlockHead { sum: None, ..head };
         came.book(&unknown, None);
         let bytes = came.emit();
-        let back = Came::parse(bytes.first_chunk().unwrap());
+        let back = Came::parse(bytes.first_chunk().unwrap()).unwrap();
         assert_eq!(bytes.len(), Came::BYTES);
         assert_eq!(back, came);
         assert_eq!((came.blocks(), came.verified, came.wrong), (3, 1, 1));
@@ -276,6 +293,28 @@ mod tests {
         };
         let bytes = hello.emit();
         assert_eq!(Hello::parse(bytes.first_chunk().unwrap()), Some(hello));
+    }
+
+    #[test]
+    fn what_no_run_reaches_is_refused_by_the_name_of_its_field() {
+        let refused = |field: usize, number: u64| {
+            let mut bytes = Came::default().emit();
+            bytes[field * 8..][..8].copy_from_slice(&number.to_le_bytes());
+            Came::parse(bytes.first_chunk().unwrap()).unwrap_err()
+        };
+        for (field, name) in [
+            (0, "bytes"),
+            (3, "strays"),
+            (4, "blocks of stream 0"),
+            (Came::BYTES / 8 - 1, "events of stream 63"),
+        ] {
+            for number in [u64::MAX, MAX_WHOLE + 1] {
+                let line = refused(field, number);
+                let wanted = format!("{name} is {number}; the largest number taken is");
+                assert!(line.starts_with(&wanted), "{line}");
+            }
+        }
+        assert_eq!(refused(1, 2), "2 blocks compared, of 0 that came");
     }
 
     proptest! {

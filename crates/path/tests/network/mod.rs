@@ -84,6 +84,42 @@ fn a_receiver_that_dies_ends_the_path_in_a_line_and_what_it_did_not_confirm_is_n
     assert_eq!(run.payload_bytes, 4096 * unconfirmed);
 }
 
+/// Numbers of a false receiver were added up until they overflowed.
+#[test]
+fn a_receiver_that_says_what_no_run_reaches_is_refused_by_the_name_of_the_number() {
+    use std::io::{Read, Write};
+    let magic = u64::from_le_bytes(*b"daqpath1");
+    let welcomes = [
+        ([magic, 0, u64::MAX], "its socket buffer is 184467"),
+        ([magic, 1 << 40, 0], "its UDP port is 1099511627776"),
+        ([magic, 0, 0], "blocks of stream 0 is 18446744073709551615"),
+    ];
+    let (listener, sink) = listener("tcp");
+    let says = welcomes.map(|(welcome, _)| welcome);
+    let lies = std::thread::spawn(move || {
+        for welcome in says {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 32]).unwrap();
+            let welcome = welcome.map(u64::to_le_bytes);
+            stream.write_all(welcome.as_flattened()).unwrap();
+            // The end is a head of no bytes.
+            let blocks = usize::try_from(BLOCKS).unwrap() * (40 + 4096) + 40;
+            if stream.read_exact(&mut vec![0; blocks]).is_ok() {
+                stream
+                    .write_all([[0; 32], [255; 32]].as_flattened())
+                    .unwrap();
+                stream.write_all(&vec![255; 8 * 132 - 64]).unwrap();
+            }
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    for (_, wanted) in welcomes {
+        let record = record(folder.path(), &text(MEMORY, &[], &sink), |_| {});
+        assert!(fault(&record).contains(wanted), "{}", fault(&record));
+    }
+    lies.join().unwrap();
+}
+
 #[test]
 fn a_receiver_that_is_not_there_is_another_version_or_got_other_bytes_is_named() {
     use std::io::{Read, Write};
@@ -96,7 +132,7 @@ fn a_receiver_that_is_not_there_is_another_version_or_got_other_bytes_is_named()
         let blocks = usize::try_from(BLOCKS).unwrap() * (40 + 4096) + 40;
         stream.read_exact(&mut vec![0; blocks]).unwrap();
         let mut report = vec![0; 8 * 132];
-        report[16] = 3;
+        (report[16], report[32]) = (3, 30);
         stream.write_all(&report).unwrap();
         let (mut other, _) = listener.accept().unwrap();
         other.write_all(b"HTTP/1.1 400 what?\r\n\r\n").unwrap();
