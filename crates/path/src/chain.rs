@@ -341,6 +341,7 @@ impl Chain {
         self.release();
         let (all, fault) = self.wait(stop);
         let mut ended = ended(&self.names, all, fault);
+        ended.expected = self.shared.expected.clone();
         ended.run.stolen_ns = self.stolen.since();
         ended
     }
@@ -527,19 +528,21 @@ impl Life {
     fn finish(self, thread: PathThread, fault: Option<Fault>) {
         let Life {
             at,
-            mut worker,
+            worker,
             shared,
             done,
         } = self;
         if fault.is_some() {
             shared.is_over.store(true, Ordering::Relaxed);
         }
+        let (left, ends) = worker.left();
         // The run waits for all threads, and so for this one.
         let _ = done.send(Done {
             at,
-            left: worker.left(),
+            left,
             thread,
             fault,
         });
+        drop(ends);
     }
 }

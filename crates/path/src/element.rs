@@ -171,12 +171,17 @@ pub(crate) trait Sink: Send {
         Ok(0)
     }
 
-    /// What it can only compare after the run, or say by then.
-    fn check(&mut self, _expected: &[u64]) -> Result<Checked, Fault> {
-        Ok(Checked::default())
+    /// Waits until the other end says what came: a part of the run, for what is on its way is not there yet.
+    fn confirm(&mut self) -> Result<Confirmed, Fault> {
+        Ok(Confirmed::default())
     }
 
-    /// Why blocks that it took are not delivered where its check fails.
+    /// Compares what it keeps with these sums, after the run and outside its time; returns how many blocks were right.
+    fn check(&mut self, _expected: &[u64]) -> Result<u64, Fault> {
+        Ok(0)
+    }
+
+    /// Why blocks that it took are not delivered where they are not confirmed.
     fn unconfirmed(&self) -> Option<&'static str> {
         None
     }
@@ -191,9 +196,9 @@ pub(crate) trait Sink: Send {
     }
 }
 
-/// What a sink says after the run.
+/// What a sink says at the end of the run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Checked {
+pub(crate) struct Confirmed {
     /// Blocks whose bytes were right.
     pub(crate) verified: u64,
     /// For each stream, blocks that it took and that were lost behind it, and their events.

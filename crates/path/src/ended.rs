@@ -1,11 +1,14 @@
 //! What is left of a run: ledgers from source to sink, and where the time went.
 
+use std::sync::Arc;
+
 use daqmeter_harness::Fault;
 use daqmeter_record::path::{Bucket, PathQueue, PathRun, PathThread};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_stats::LogHistogram;
 
-use crate::element::Helper;
+use crate::element::{Helper, Sink};
+use crate::known::Sums;
 use crate::worker::{Arrived, Left};
 
 /// A thread that ended.
@@ -34,6 +37,20 @@ pub(crate) struct Ended {
     pub(crate) counters: Vec<Counter>,
     /// Trouble that was no fault.
     pub(crate) notes: Vec<String>,
+    /// The sink until its blocks are compared.
+    pub(crate) sink: Option<Box<dyn Sink>>,
+    /// Sums of the blocks that are known.
+    pub(crate) expected: Arc<Sums>,
+}
+
+impl Ended {
+    /// Compares what the sink keeps, which no time of the run holds; once.
+    pub(crate) fn check(&mut self) -> Result<(), Fault> {
+        if let Some(mut sink) = self.sink.take() {
+            self.run.verified_blocks += sink.check(&self.expected.all)?;
+        }
+        Ok(())
+    }
 }
 
 /// Puts together what the threads left.
@@ -42,6 +59,7 @@ pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ende
     let (mut threads, mut sources, mut sink) = (Vec::new(), Vec::new(), None);
     let (mut ledgers, mut counters) = (Vec::new(), Vec::new());
     let (mut lost, mut notes, mut helpers) = (Vec::new(), Vec::new(), Vec::new());
+    let mut keeps = None;
     for done in all {
         let remarks = &done.left.remarks;
         helpers.extend(remarks.helpers.iter().map(|one| helping(&done.thread, one)));
@@ -51,6 +69,7 @@ pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ende
         notes.extend(done.left.remarks.notes);
         sources.extend(done.left.issued);
         sink = sink.or(done.left.arrived);
+        keeps = keeps.or(done.left.sink);
     }
     let delivered = |stream: usize| sink.as_ref().map_or(0, |sink| sink.delivered[stream]);
     for source in sources {
@@ -80,6 +99,8 @@ pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ende
         counters,
         notes,
         fault,
+        sink: keeps,
+        expected: Arc::default(),
     }
 }
 

@@ -313,6 +313,10 @@ impl PathSession {
     fn chain(&self) -> Result<Chain, Fault> {
         Chain::start(&self.path, &self.how, &self.stop)
     }
+
+    fn compare(&mut self) -> Result<(), Fault> {
+        self.ended.as_mut().map_or(Ok(()), Ended::check)
+    }
 }
 
 /// An operation is a whole run.
@@ -343,6 +347,8 @@ impl Session for PathSession {
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
         for _ in 0..operations {
+            // Whoever runs it again without a look at the bytes has them compared here: a file's name is free then.
+            self.compare()?;
             let ready = self.ready.take();
             let chain = ready.map_or_else(|| self.chain(), Ok)?;
             let ended = chain.run(&self.stop);
@@ -357,8 +363,9 @@ impl Session for PathSession {
         Ok(())
     }
 
-    /// Every block is compared as it comes to the sink: there is no run before the run.
+    /// What came to the sink was compared there; what it keeps is compared now. There is no run before the run.
     fn verify(&mut self) -> Result<(), Fault> {
+        self.compare()?;
         let Some(ended) = &self.ended else {
             return Ok(());
         };
@@ -470,6 +477,39 @@ mod tests {
     #[test]
     fn paths_conform() {
         daqmeter_harness::conformance::run(&PathEngine::default());
+    }
+
+    /// What a file was written in, its read-back was a part of.
+    #[test]
+    fn a_file_is_read_back_after_the_time_of_its_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, out) = (folder.path().join("a.toml"), folder.path().join("out"));
+        let text = format!(
+            "title = \"a test\"\nblock = \"4KiB\"\n[source]\nkind = \"memory\"\n\
+             [sink]\nkind = \"file\"\npath = \"{}\"\n",
+            out.display()
+        );
+        std::fs::write(&path, text).unwrap();
+        let path = Path::load(path.to_str().unwrap()).unwrap();
+        let request = PathRequest {
+            blocks: Some(5),
+            ..PathRequest::new(&path, 60.0)
+        };
+        let engine = PathEngine::default();
+        let mut session = engine.open(&request).unwrap().remove(0);
+        session.prepare().unwrap();
+        session.step(0, 1).unwrap();
+        assert!(out.exists());
+        // A file with other bytes fails, and only when it is looked at.
+        std::fs::write(&out, vec![0; 5 * 4096]).unwrap();
+        let wrong = session.verify().unwrap_err();
+        assert!(wrong.0.contains("is not what was written"), "{wrong}");
+        assert_eq!(session.tally().path.unwrap().verified_blocks, 0);
+        assert!(!out.exists());
+        session.step(0, 1).unwrap();
+        session.verify().unwrap();
+        assert_eq!(session.tally().path.unwrap().verified_blocks, 5);
+        assert!(!out.exists());
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! Sinks: a consumer that reads each byte once, and a file. `remote.rs` has the receiver on another host.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use daqmeter_harness::Fault;
 use daqmeter_sys::host::DIRECT;
 
 use crate::cut::Cuts;
 use crate::definition::{Path, SinkKind};
-use crate::element::{Block, Checked, Label, Sink};
+use crate::element::{Block, Label, Sink};
 use crate::remote::Remote;
 use crate::stages::of_card;
 use crate::sum::sum;
@@ -61,7 +62,48 @@ struct Written {
     /// What was written last at each place.
     slots: Vec<Option<Label>>,
     next: usize,
-    file: Option<File>,
+    file: Option<Made>,
+}
+
+/// The file as this path made it. Another may take its name meanwhile: it is neither read nor removed.
+struct Made {
+    path: String,
+    file: File,
+    /// Past the page cache, where that is asked for.
+    direct: Option<File>,
+}
+
+/// Device and inode.
+fn identity(about: &Metadata) -> (u64, u64) {
+    (about.dev(), about.ino())
+}
+
+impl Made {
+    fn new(path: &str) -> std::io::Result<Made> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).open(path)?;
+        Ok(Made {
+            path: path.to_owned(),
+            file,
+            direct: None,
+        })
+    }
+
+    /// Whether its name is still its own.
+    fn has_its_name(&self) -> bool {
+        let named = std::fs::symlink_metadata(&self.path);
+        let both = self.file.metadata().ok().zip(named.ok());
+        both.is_some_and(|(own, named)| identity(&own) == identity(&named))
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if self.has_its_name() {
+            // It is gone already, or its folder was made read-only: then it stays.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Written {
@@ -69,55 +111,63 @@ impl Written {
         Fault::new(format!("{what} {}: {error}", self.path))
     }
 
-    fn file(&self) -> Result<&File, Fault> {
+    fn file(&self) -> Result<&Made, Fault> {
         self.file
             .as_ref()
             .ok_or_else(|| Fault::new(format!("{} is not open", self.path)))
+    }
+
+    /// Opens it once more, past the page cache.
+    fn opened_direct(&self, made: &Made) -> Result<File, Fault> {
+        let mut options = OpenOptions::new();
+        let opened = options.write(true).custom_flags(DIRECT).open(&self.path);
+        match opened {
+            Ok(file) if made.has_its_name() => Ok(file),
+            Err(error) if error.kind() == ErrorKind::InvalidInput => Err(Fault::new(format!(
+                "{}: its file system writes nothing past the page cache: leave out `direct`",
+                self.path
+            ))),
+            Err(error) => Err(self.failed("open", &error)),
+            Ok(_) => Err(Fault::new(format!(
+                "{}: another file has this name now: name one that nothing else writes",
+                self.path
+            ))),
+        }
     }
 }
 
 impl Sink for Written {
     fn prepare(&mut self) -> Result<(), Fault> {
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
+        let mut made = Made::new(&self.path).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => Fault::new(format!(
+                "{} exists: name a file that does not, it is removed after the run",
+                self.path
+            )),
+            _ => self.failed("make", &error),
+        })?;
         if self.direct {
-            options.custom_flags(DIRECT);
+            made.direct = Some(self.opened_direct(&made)?);
         }
-        match options.open(&self.path) {
-            Ok(file) => self.file = Some(file),
-            Err(error) if self.direct && error.kind() == std::io::ErrorKind::InvalidInput => {
-                // It is made before it is refused.
-                let _ = std::fs::remove_file(&self.path);
-                return Err(Fault::new(format!(
-                    "{}: its file system writes nothing past the page cache: leave out `direct`",
-                    self.path
-                )));
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                return Err(Fault::new(format!(
-                    "{} exists: name a file that does not, it is removed after the run",
-                    self.path
-                )));
-            }
-            Err(error) => return Err(self.failed("make", &error)),
-        }
+        self.file = Some(made);
         Ok(())
     }
 
     fn take(&mut self, block: &Block, _expected: Option<u64>) -> Result<Option<u64>, Fault> {
         let at = (self.next * self.block_bytes) as u64;
-        let written = self.file()?.write_all_at(block.bytes(), at);
+        let made = self.file()?;
+        let to = made.direct.as_ref().unwrap_or(&made.file);
+        let written = to.write_all_at(block.bytes(), at);
         written.map_err(|error| self.failed("write", &error))?;
         self.slots[self.next] = Some(block.label);
         self.next = (self.next + 1) % self.slots.len();
         Ok(None)
     }
 
-    fn check(&mut self, expected: &[u64]) -> Result<Checked, Fault> {
+    /// Reads it through the page cache, which direct writes leave coherent: open(2).
+    fn check(&mut self, expected: &[u64]) -> Result<u64, Fault> {
         let mut checked = 0;
         let mut bytes = vec![0; self.block_bytes];
-        // Through the page cache, which direct writes leave coherent: open(2).
-        let written = File::open(&self.path).map_err(|error| self.failed("read back", &error))?;
+        let written = &self.file()?.file;
         for (slot, label) in self.slots.iter().enumerate() {
             let Some(label) = label else { continue };
             let Some(&wanted) = label.key.and_then(|key| expected.get(key)) else {
@@ -135,18 +185,57 @@ impl Sink for Written {
             }
             checked += 1;
         }
-        Ok(Checked {
-            verified: checked,
-            ..Checked::default()
-        })
+        Ok(checked)
     }
 }
 
-impl Drop for Written {
-    fn drop(&mut self) {
-        if self.file.is_some() {
-            // We made it; when it is gone already, that is what is wanted.
-            let _ = std::fs::remove_file(&self.path);
+#[cfg(test)]
+mod tests {
+    use daqmeter_sys::memory::{Buffer, Pages};
+
+    use super::*;
+
+    fn written(path: &std::path::Path, direct: bool) -> Written {
+        Written {
+            path: path.to_str().unwrap().to_owned(),
+            direct,
+            block_bytes: 4096,
+            slots: vec![None; 4],
+            next: 0,
+            file: None,
+        }
+    }
+
+    /// Whatever had the name at the end was removed.
+    #[test]
+    fn a_file_that_takes_the_name_during_a_run_is_neither_read_nor_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let mut block = Block {
+            buffer: Buffer::new(4096, Pages::Base).unwrap(),
+            label: Label {
+                bytes: 4096,
+                key: Some(0),
+                ..Label::default()
+            },
+        };
+        block.buffer.slice_mut::<u8>(4096).fill(7);
+        let expected = [sum(block.bytes())];
+        for direct in [false, true] {
+            let mut sink = written(&path, direct);
+            match sink.prepare() {
+                Ok(()) => {}
+                // Not every file system writes past the page cache.
+                Err(fault) if direct && fault.0.contains("leave out `direct`") => continue,
+                Err(fault) => panic!("{fault}"),
+            }
+            sink.take(&block, None).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            std::fs::write(&path, "another's").unwrap();
+            assert_eq!(sink.check(&expected).unwrap(), 1);
+            drop(sink);
+            assert_eq!(std::fs::read(&path).unwrap(), b"another's");
+            std::fs::remove_file(&path).unwrap();
         }
     }
 }

@@ -18,7 +18,7 @@ use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 use crate::account::{Account, Side};
 use crate::card::{FromCard, IntoReceiver, waits_for_input};
 use crate::element::{
-    Block, Checked, Inward, Label, Labels, Look, Outward, Remarks, Sink, Source, Turn,
+    Block, Confirmed, Inward, Label, Labels, Look, Outward, Remarks, Sink, Source, Turn,
 };
 use crate::ends::{Inlet, Outlet};
 use crate::ring::Found;
@@ -126,12 +126,14 @@ pub(crate) struct Worker {
 }
 
 /// What a thread leaves.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Left {
     /// How full its rings were.
     pub(crate) seen: Vec<Vec<u64>>,
     pub(crate) issued: Option<Issued>,
     pub(crate) arrived: Option<Arrived>,
+    /// The sink, for what it compares after the run.
+    pub(crate) sink: Option<Box<dyn Sink>>,
     /// Why blocks were lost on the way, and how many of each stream.
     pub(crate) lost: Option<(&'static str, Vec<u64>)>,
     pub(crate) remarks: Remarks,
@@ -218,15 +220,15 @@ impl Worker {
         }
     }
 
-    /// What it counted.
-    pub(crate) fn left(&mut self) -> Left {
+    /// What it counted, and its ends, which close when they are dropped.
+    pub(crate) fn left(self) -> (Left, (Option<Inlet>, Option<Outlet>)) {
         let seen = self.inlet.as_ref().map(|inlet| inlet.seen.clone());
         let mut left = Left {
             seen: seen.unwrap_or_default(),
             ..Left::default()
         };
-        match &mut self.role {
-            Role::Source(from) => {
+        match self.role {
+            Role::Source(mut from) => {
                 left.issued = Some(Issued {
                     stream: from.stream,
                     issued: from.issued,
@@ -236,20 +238,21 @@ impl Worker {
                 });
             }
             Role::Sink(into) => {
-                left.arrived = Some(into.arrived.clone());
-                left.lost = into.missing.map(|why| (why, into.lost.clone()));
+                left.arrived = Some(into.arrived);
+                left.lost = into.missing.map(|why| (why, into.lost));
                 left.remarks = into.sink.remarks();
+                left.sink = Some(into.sink);
             }
             Role::Out(out, _) => left.remarks = out.remarks(),
             Role::In(back) => {
-                left.lost = back.inward.loses().map(|why| (why, back.lost.clone()));
+                left.lost = back.inward.loses().map(|why| (why, back.lost));
                 left.remarks = back.inward.remarks();
             }
-            Role::Card(from) => left.read = from.done.take().map(Box::new),
-            Role::Receiver(into) => left.received = into.done.take().map(Box::new),
+            Role::Card(from) => left.read = from.done.map(Box::new),
+            Role::Receiver(into) => left.received = into.done.map(Box::new),
             Role::Look(_) | Role::Turn(_) => {}
         }
-        left
+        (left, (self.inlet, self.outlet))
     }
 
     /// The thread with its times.
@@ -574,9 +577,9 @@ impl IntoSink {
     ) -> Result<(), Fault> {
         let ran = self
             .take_all(inlet, shared, account, change)
-            .and_then(|()| self.sink.check(&shared.expected.all));
+            .and_then(|()| self.sink.confirm());
         match (ran, self.sink.unconfirmed()) {
-            (Ok(checked), _) => self.close(&checked, shared),
+            (Ok(confirmed), _) => self.close(&confirmed, shared),
             (Err(fault), Some(why)) => {
                 // They were sent: their bytes and times stay.
                 self.missing = Some(why);
@@ -628,12 +631,12 @@ impl IntoSink {
     }
 
     /// Takes from what arrived what was lost behind the sink.
-    fn close(&mut self, checked: &Checked, shared: &Shared) -> Result<(), Fault> {
+    fn close(&mut self, confirmed: &Confirmed, shared: &Shared) -> Result<(), Fault> {
         let arrived = &mut self.arrived;
-        arrived.verified += checked.verified;
+        arrived.verified += confirmed.verified;
         // All blocks of a path have the same payload.
         let each_bytes = arrived.payload_bytes / arrived.blocks.max(1);
-        let streams = checked.lost.iter().enumerate();
+        let streams = confirmed.lost.iter().enumerate();
         for (stream, &(blocks, events)) in streams.filter(|(_, (blocks, _))| *blocks > 0) {
             count(&mut self.lost, stream, blocks);
             arrived.delivered[stream] -= blocks;
