@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(found.len(), 2);
         assert_eq!(
             found[0].evidence.as_deref(),
-            Some("at 14 Hz polling took 25 % of a core, the interrupt 0.3 %")
+            Some("with 1 board, 0.0 MB at 14 Hz polling took 25 % of a core, the interrupt 0.3 %")
         );
         assert!(found[1].what.contains("powersave") && found[1].evidence.is_none());
         assert!(advice(&[]).is_empty());

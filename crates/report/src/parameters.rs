@@ -85,6 +85,24 @@ pub(crate) fn grouped<'a>(
     places.filter_map(|at| groups[at].take()).collect()
 }
 
+/// Pairs of records that were asked the same but for parameters of these names, so that what tells them apart is one thing. Of each
+/// group the newest record on either side, in the order of groups; a record is on the side of the first that takes it.
+pub(crate) fn pairs<'a>(
+    records: impl Iterator<Item = &'a RunRecord>,
+    but: &[&str],
+    sides: [&dyn Fn(&RunRecord) -> bool; 2],
+) -> Vec<[&'a RunRecord; 2]> {
+    let taken = records.filter(|record| sides.iter().any(|takes| takes(record)));
+    let groups = grouped(taken, |asked| asked.key_without(but));
+    let pair = |group: &Group<'a>| -> Option<[&'a RunRecord; 2]> {
+        let first = |record: &&&RunRecord| sides[0](record);
+        let one = group.records.iter().rev().find(first)?;
+        let other = group.records.iter().rev().find(|record| !first(record))?;
+        Some([*one, *other])
+    };
+    groups.iter().filter_map(pair).collect()
+}
+
 /// Parameters in words, but for those of these names.
 pub(crate) fn words(parameters: &Parameters<'_>, but: &[&str]) -> String {
     let wanted = parameters.iter().filter(|(name, _)| !but.contains(name));
@@ -170,6 +188,33 @@ mod tests {
             .collect();
         let expected = [(vec![1], vec![1]), (vec![0, 2, 3, 4], vec![0, 2, 3])];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_pair_differs_in_the_named_parameter_alone() {
+        let asked = |boards: u64, by: &str| {
+            let workload = Workload::new("digitizer").with("boards", boards);
+            RunRecord::new(Default::default(), workload.with("completion", by))
+        };
+        let is = |by: &'static str| {
+            move |record: &RunRecord| record.workload.text("completion") == Ok(by)
+        };
+        let found = |records: &[RunRecord]| -> Vec<[usize; 2]> {
+            let place = |own: &RunRecord| records.iter().position(|one| std::ptr::eq(one, own));
+            let sides: [&dyn Fn(&RunRecord) -> bool; 2] = [&is("poll"), &is("interrupt")];
+            let pairs = pairs(records.iter(), &["completion"], sides);
+            let places = pairs.iter().map(|pair| pair.map(|own| place(own).unwrap()));
+            places.collect()
+        };
+        let other = [asked(1, "poll"), asked(5, "interrupt"), asked(5, "none")];
+        assert!(found(&other).is_empty());
+        let same = [
+            asked(5, "interrupt"),
+            asked(1, "poll"),
+            asked(5, "poll"),
+            asked(5, "poll"),
+        ];
+        assert_eq!(found(&same), [[3, 0]]);
     }
 
     #[test]

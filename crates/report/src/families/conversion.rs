@@ -9,7 +9,7 @@ use daqmeter_stats::Rate;
 use super::functions;
 use crate::family::{Advice, Answer, Family, Found, Measured, Place, Segment, Work, of_engine};
 use crate::figures::{Axis, Curve, Figure, Series, Texts, bars, curve, lines};
-use crate::parameters::distinguished;
+use crate::parameters::{distinguished, pairs};
 use crate::rate;
 use crate::samples::first_stage;
 
@@ -210,30 +210,23 @@ fn stores_figure(records: &[RunRecord]) -> Option<Figure> {
     (curves.len() > 1).then(|| lines(texts, x, y, curves).drawn_from(drawn))
 }
 
-/// Two runs that differ in the kind of stores alone, at the largest footprint that has both: cached, non-temporal. Of several runs
-/// the newest.
-fn largest_pair(records: &[RunRecord]) -> Option<(&RunRecord, &RunRecord)> {
-    let mut pairs: HashMap<String, [Option<&RunRecord>; 2]> = HashMap::new();
-    for record in of_engine(records, ENGINE).filter(|record| stored_as_asked(record)) {
-        let Some(store) = store(record) else { continue };
-        let pair = pairs.entry(record.workload.key_without(&["store"]));
-        pair.or_default()[usize::from(store != "cached")] = Some(record);
-    }
-    let whole = pairs
-        .into_values()
-        .filter_map(|[cached, around]| cached.zip(around));
-    whole.max_by_key(|(cached, _)| samples(cached))
+/// Two runs that differ in the kind of stores alone, at the largest footprint that has both: cached, non-temporal.
+fn largest_pair(records: &[RunRecord]) -> Option<[&RunRecord; 2]> {
+    let all = of_engine(records, ENGINE).filter(|record| stored_as_asked(record));
+    let is = |kind: &'static str| move |record: &RunRecord| store(record) == Some(kind);
+    let pairs = pairs(all, &["store"], [&is("cached"), &is("non-temporal")]);
+    pairs.into_iter().max_by_key(|[cached, _]| samples(cached))
 }
 
 /// Rate of non-temporal stores over that of cached ones.
-fn gain((cached, around): (&RunRecord, &RunRecord)) -> Option<Rate> {
+fn gain([cached, around]: [&RunRecord; 2]) -> Option<Rate> {
     let rate = |record| rate::of(first_stage(record)?);
     Some(rate::ratio(rate(around)?, rate(cached)?))
 }
 
 fn stores_answer(measured: &Measured<'_>) -> Option<Answer> {
     let pair = largest_pair(measured.usable)?;
-    let footprint = show_bytes(first_stage(pair.0)?.traffic_bytes_per_op);
+    let footprint = show_bytes(first_stage(pair[0])?.traffic_bytes_per_op);
     Some(Answer {
         question: "Should converted data bypass the caches?",
         answer: format!(
@@ -249,7 +242,7 @@ fn stores_advice(records: &[RunRecord]) -> Option<Advice> {
     let pair = largest_pair(records)?;
     let gain = gain(pair)?;
     (gain.low() > 1.1).then(|| {
-        let millions = significant(samples(pair.0) as f64 / 1e6, 3);
+        let millions = significant(samples(pair[0]) as f64 / 1e6, 3);
         Advice::measured(
             "let large conversions bypass the caches (-A with store by footprint does)",
             format!(

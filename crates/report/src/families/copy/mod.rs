@@ -12,12 +12,14 @@ use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_record::{RunRecord, Stage};
 
 pub use pollution::{PollutionRow, pollution_rows, pollution_text};
+use rows::row;
 #[cfg(test)]
 pub(crate) use rows::tests;
 pub use rows::{CopyRow, TRACED, copy_rows, traced_sizes};
 pub use tables::{bandwidth_text, latency_text};
 
 use crate::family::{Advice, Answer, Family, Found, Measured, Place, Segment, Work, of_engine};
+use crate::parameters::pairs;
 use crate::rate::{ratio, spoken_number};
 
 pub(super) const FAMILY: Family = Family {
@@ -39,14 +41,16 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
             && !row.cold
             && !row.is_clearing()
     };
-    let of = |bytes: u64| {
-        let mut called = rows.iter().filter(called);
-        called.find(|row| row.block_bytes == bytes)
-    };
-    let (one, large) = (of(1)?, of(1 << 20)?);
-    let plain = rows
-        .iter()
-        .find(|row| row.path == "memcpy" && row.block_bytes == large.block_bytes)?;
+    let is_plain = |record: &RunRecord| record.workload.text("path") == Ok("memcpy");
+    let is_called = |record: &RunRecord| row(record).is_some_and(|row| called(&&row));
+    let copies = of_engine(measured.usable, rows::ENGINE);
+    let large = copies.filter(|record| record.workload.int("block_bytes") == Ok(1 << 20));
+    // Copies of as much that differ in the path alone.
+    let pairs = pairs(large, &["path"], [&is_plain, &is_called]);
+    let [plain, large] = pairs.first()?.map(row);
+    let (plain, large) = (plain?, large?);
+    let mut ones = rows.iter().filter(called);
+    let one = ones.find(|row| row.block_bytes == 1 && row.path == large.path)?;
     let model = model::DSA;
     let pays = match model::modelled_crossover(measured.usable, model, "to", false)? {
         Some(bytes) => format!("would pay from {} on", show_bytes(bytes)),
@@ -111,21 +115,19 @@ fn mitigations(records: &[RunRecord]) -> Option<Advice> {
         return None;
     }
     let rows = copy_rows(records);
-    let null_ns = rows.iter().find_map(|row| row.null_ns)?;
-    let call = rows
+    let small = rows
         .iter()
-        .filter(|row| row.block_bytes <= 4096 && row.path == "pread")
-        .map(|row| row.median_ns)
-        .fold(f64::INFINITY, f64::min);
-    call.is_finite().then(|| {
-        let evidence = format!(
-            "a call without work takes {}, {:.0} % of the cheapest copy ({active} mitigations are active; this run did not switch them off to compare)",
-            show_ns(null_ns),
-            null_ns / call * 100.0
-        );
-        Advice::measured(
-            "make fewer, larger calls: crossing into the kernel is what small copies cost",
-            evidence,
-        )
-    })
+        .filter(|row| row.block_bytes <= 4096 && row.path == "pread");
+    let called = small.filter_map(|row| Some((row.null_ns?, row.median_ns)));
+    // Both of one run.
+    let (null_ns, copy_ns) = called.min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let evidence = format!(
+        "a call without work takes {}, {:.0} % of the cheapest copy ({active} mitigations are active; this run did not switch them off to compare)",
+        show_ns(null_ns),
+        null_ns / copy_ns * 100.0
+    );
+    Some(Advice::measured(
+        "make fewer, larger calls: crossing into the kernel is what small copies cost",
+        evidence,
+    ))
 }

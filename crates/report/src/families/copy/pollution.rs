@@ -156,7 +156,8 @@ pub fn pollution_text(records: &[RunRecord]) -> String {
     let rows = pollution_rows(records);
     let alone = |row: &PollutionRow| {
         rows.iter().find(|other| {
-            other.test == row.test && other.copies == row.copies && other.neighbour == "ideal"
+            let is_alike = other.copies == row.copies && other.simulated == row.simulated;
+            other.test == row.test && is_alike && other.neighbour == "ideal"
         })
     };
     let lines = rows.iter().map(|row| cells(row, alone(row)));

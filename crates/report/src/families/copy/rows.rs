@@ -150,7 +150,7 @@ pub(super) fn samples(record: &RunRecord) -> Vec<f64> {
     copied(record).flat_map(times_ns).collect()
 }
 
-fn row(record: &RunRecord) -> Option<CopyRow> {
+pub(super) fn row(record: &RunRecord) -> Option<CopyRow> {
     let first = copied(record).next()?;
     let block_bytes = record.workload.int("block_bytes").ok()?;
     let text = |name: &str| record.workload.text(name).unwrap_or("").to_owned();

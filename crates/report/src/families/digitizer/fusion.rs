@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use daqmeter_record::units::{show_bytes, significant};
+use daqmeter_record::units::{plural, show_bytes, significant};
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Rate, mean_interval};
 
@@ -23,7 +23,7 @@ struct Comparison<'a> {
 }
 
 /// Bytes of the blocks in which a record is fused; 0 where it is not.
-fn block_bytes(record: &RunRecord) -> u64 {
+pub(super) fn block_bytes(record: &RunRecord) -> u64 {
     record.workload.int("block_bytes").unwrap_or(0)
 }
 
@@ -156,6 +156,7 @@ pub(super) fn boards(measured: &Measured<'_>) -> Option<Answer> {
         let fused = group.fused.values().copied();
         fused.chain(group.separate)
     });
+    let ways = rates.clone().count();
     let best = rates.max_by(|a, b| a.per_s.total_cmp(&b.per_s))?;
     let seconds_per_byte = 1.0 / best.per_s;
     let percent = |rate: f64| BYTES * RATE_HZ * 100.0 / rate;
@@ -178,10 +179,11 @@ pub(super) fn boards(measured: &Measured<'_>) -> Option<Answer> {
     let ([at_14, at_100, at_1000], [small_14, small_100, small_1000]) =
         (of(BYTES), of(BYTES / 10.0));
     let answer = format!(
-        "copy and cast of 6 MB at {RATE_HZ} Hz take {} % of a core per board; by CPU the {cpus} CPUs would do for {at_14} boards of 6 MB at \
+        "copy and cast of 6 MB at {RATE_HZ} Hz take {} % of a core per board (the fastest of {}); by CPU the {cpus} CPUs would do for {at_14} boards of 6 MB at \
          14 Hz, {at_100} at 100 Hz, {at_1000} at 1 kHz; of 0.6 MB for {small_14}, {small_100} and {small_1000}; uplinks are full long before \
          (from memory rates; no PCIe was measured)",
         spoken_number(cost, 3),
+        plural(ways as u64, "way"),
     );
     Some(Answer {
         question: "How many digitizers can this host serve?",

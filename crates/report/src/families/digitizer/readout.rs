@@ -30,14 +30,16 @@ impl<'a> Boards<'a> {
         (!lanes.is_empty()).then_some(Boards { record, lanes })
     }
 
-    /// The run with the most boards says most; one that waits for triggers says how often they came.
+    /// The run with the most boards says most. One that waits for triggers says how often they came, and one in blocks has a conversion
+    /// in its time.
     fn most(records: &'a [RunRecord]) -> Option<Boards<'a>> {
         let fusions = fusion::records(records);
+        let is_fused = |record: &RunRecord| fusion::block_bytes(record) > 0;
         let is_fusion = |record: &RunRecord| fusions.contains(&std::ptr::from_ref(record));
         all(records)
-            .filter(|record| !is_fusion(record))
+            .filter(|record| !is_fusion(record) && !is_fused(record) && !is_triggered(record))
             .filter_map(Boards::of)
-            .max_by_key(|boards| (!is_triggered(boards.record), boards.record.lanes.len()))
+            .max_by_key(|boards| boards.record.lanes.len())
     }
 
     /// What each moves alone.
@@ -120,7 +122,7 @@ pub(super) fn answer(measured: &Measured<'_>) -> Option<Answer> {
 
 /// The most boards at once, all lanes together; one thread a board.
 pub(super) fn segment(records: &[RunRecord]) -> Option<Segment> {
-    let boards = Boards::most(records).filter(|boards| !is_triggered(boards.record))?;
+    let boards = Boards::most(records)?;
     let emulated = boards.record.engine.emulated;
     let count = plural(boards.lanes.len() as u64, "board");
     let model = if emulated { " (emulated)" } else { "" };
