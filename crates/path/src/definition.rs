@@ -347,6 +347,19 @@ impl Path {
         })
     }
 
+    /// Whether it may lose blocks at any rate, also where the source waits for room.
+    pub fn may_lose(&self) -> bool {
+        let Element { kind, .. } = &self.sink;
+        self.may_miss()
+            || matches!(
+                kind,
+                SinkKind::Remote {
+                    over: Over::Udp(_),
+                    ..
+                }
+            )
+    }
+
     /// In one line, from source to sink.
     pub fn line(&self) -> String {
         let parts: Vec<String> = self.elements().into_iter().map(|part| part.0).collect();
@@ -435,6 +448,11 @@ impl Path {
     /// Bytes of what is due at a rate: a block, or what a trigger brings into a ring of the card that is read out.
     pub fn due_bytes(&self) -> f64 {
         self.source.kind.due_bytes(self.block_bytes)
+    }
+
+    /// Bytes that are due per second at a rate of each stream.
+    pub fn due_bytes_per_s(&self, rate_hz: f64) -> f64 {
+        self.due_bytes() * self.streams() as f64 * rate_hz
     }
 
     /// Streams of the source, each of which has its own account.

@@ -20,7 +20,7 @@ use crate::ended::Ended;
 use crate::known::Known;
 use crate::lanes::{self, ReadOut, Says};
 use crate::links::links;
-use crate::live::Came;
+use crate::live::{Came, Live};
 use crate::network::Leaves;
 use crate::shared::How;
 use crate::traffic::traffic;
@@ -214,7 +214,7 @@ impl TypedEngine for PathEngine {
             .or(path.rate_hz)
             .filter(|_| !request.unpaced)
             .or((request.unpaced && path.is_live()).then_some(TOO_MANY_HZ));
-        if request.lossy && rate_hz.is_none() {
+        if request.lossy && rate_hz.is_none() && !path.may_lose() {
             let problem = "is true, but a path loses nothing without a rate: give it one";
             return Err(request.workload().error("lossy", problem).into());
         }
@@ -391,6 +391,7 @@ impl Session for PathSession {
             served: self.path.served.clone(),
             links: links(&self.path, &Files::default()),
             memory: traffic(&self.path, self.how.last_level_bytes),
+            asked_bytes_per_s: self.how.rate_hz.map(|hz| self.path.due_bytes_per_s(hz)),
             ..ended.run
         };
         tally.counters.push(Counter::count("blocks", run.blocks));
@@ -406,9 +407,17 @@ fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
     tally.ledgers = each.into_iter().map(|each| of_elink(each, came)).collect();
     if let Some(run) = &mut tally.path {
         run.served.clone_from(&path.served);
+        run.asked_bytes_per_s = asked_hz(live).map(|hz| path.due_bytes_per_s(hz));
         tally.warnings.extend(warnings(path, Vec::new(), run));
     }
     tally
+}
+
+/// The trigger rate of a card that is not to go as fast as it can.
+fn asked_hz(live: &Live) -> Option<f64> {
+    let scenario = &live.scenario;
+    let hz = Some(scenario.trigger.rate.0).filter(|_| scenario.has_rate());
+    hz.filter(|hz| *hz < TOO_MANY_HZ)
 }
 
 /// The ledger of an E-link. What a run that failed left on its way is booked as that.
@@ -446,11 +455,6 @@ fn warnings(path: &Path, notes: Vec<String>, run: &PathRun) -> Vec<String> {
     warnings
 }
 
-/// A path that ends later than this after its time, as a share of it, was behind.
-const BEHIND: f64 = 0.01;
-/// Nor is it behind before this: what is in the rings at the end is carried to the sink, and hosts stop for moments.
-const DRAIN_NS: f64 = 3e6;
-
 /// What a record of a run of this path at a rate says to a search for the largest one without loss: blocks that were lost, and a source that
 /// could not begin them when they were due.
 pub fn observation(path: &Path, record: &RunRecord, time: Duration) -> Observation {
@@ -459,13 +463,10 @@ pub fn observation(path: &Path, record: &RunRecord, time: Duration) -> Observati
         return observed(record, scenario.event_bytes(), lost);
     }
     let ledgers = record.ledgers.iter();
-    let asked_ns = time.as_nanos() as f64;
-    let wall_ns = record.path.as_deref().map_or(0, |run| run.wall_ns) as f64;
-    let behind_ns = wall_ns - asked_ns;
-    let is_behind = behind_ns > DRAIN_NS.max(BEHIND * asked_ns);
+    let share = |run: &PathRun| run.behind_ns(time.as_nanos() as f64) / run.wall_ns.max(1) as f64;
     Observation {
         lost: ledgers.map(daqmeter_record::Ledger::lost).sum(),
-        dead_share: if is_behind { behind_ns / wall_ns } else { 0.0 },
+        dead_share: record.path.as_deref().map_or(0.0, share),
         ..Observation::default()
     }
 }
@@ -583,6 +584,25 @@ mod tests {
             error.contains("slower") && error.contains("beyond the last"),
             "{error}"
         );
+    }
+
+    /// A search for the largest rate over UDP begins with a run as fast as it goes, in which blocks are lost.
+    #[test]
+    fn as_fast_as_it_goes_only_a_path_that_may_lose_blocks_may_be_lossy() {
+        let opened = |with: &str| {
+            let path = Path::load_with("felix-card", with).unwrap();
+            let request = PathRequest {
+                lossy: true,
+                ..PathRequest::new(&path, 0.001)
+            };
+            PathEngine::default().open(&request).map(drop)
+        };
+        let refused = opened("").unwrap_err().0;
+        assert!(
+            refused.contains("loses nothing without a rate"),
+            "{refused}"
+        );
+        assert_eq!(opened("stage.2.kind=udp"), Ok(()));
     }
 
     #[test]

@@ -32,6 +32,10 @@ pub struct PathRun {
     pub latency_max_ns: u64,
     /// Whether blocks were due at a rate; otherwise each was due when the source was free for it.
     pub is_paced: bool,
+    /// Bytes that were due per second, of all streams; of a card that is read out, those of its triggers. None where blocks were not
+    /// due at a rate, and in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_bytes_per_s: Option<f64>,
     /// CPUs that the process could use, in parts where it had a quota; zero in older records.
     #[serde(default)]
     pub cpus: f64,
@@ -449,7 +453,22 @@ impl Tried {
     }
 }
 
+/// A run that ends later than this after its time, as a share of it, was behind.
+const BEHIND: f64 = 0.01;
+/// Nor is it behind before this: what is in the rings at the end is carried to the sink, and hosts stop for moments.
+const DRAIN_NS: f64 = 3e6;
+
 impl PathRun {
+    /// Time by which the run ended later than what was due in it, in nanoseconds; zero where that is no more than its buffers take to
+    /// empty.
+    pub fn behind_ns(&self, due_ns: f64) -> f64 {
+        let behind_ns = self.wall_ns as f64 - due_ns;
+        match behind_ns > DRAIN_NS.max(BEHIND * due_ns) {
+            true => behind_ns,
+            false => 0.0,
+        }
+    }
+
     /// The latency below which that share of the blocks stays, to the width of a bucket; none without blocks.
     pub fn latency_ns(&self, share: f64) -> Option<u64> {
         let all = sum(self.latency.iter().map(|bucket| bucket.count));

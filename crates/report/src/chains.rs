@@ -13,8 +13,8 @@ use daqmeter_record::{RunRecord, sanitise};
 use serde::Serialize;
 
 use crate::aligned::wrapped;
-use crate::families::path::{busy, fastest, name};
-use crate::findings::{Said, said};
+use crate::families::path::{Longest, asked, busy, longest, name};
+use crate::findings::{About, Said, said};
 use crate::rate;
 use crate::svg::escaped;
 
@@ -28,7 +28,7 @@ pub(crate) struct Chain {
     svg: Option<String>,
 }
 
-/// Every path of the records, by its fastest run; what failed is left out.
+/// Every path of the records, by its longest run; what failed is left out.
 pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
     if all.iter().all(|record| record.path.is_none()) {
         return Vec::new();
@@ -36,7 +36,7 @@ pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
     let is_unsound = Conditions::of(all).are_unsound();
     let usable = rate::usable(all);
     let newest = proved(&usable);
-    let chain = |(name, (record, run)): (String, (&RunRecord, &PathRun))| {
+    let chain = |(name, Longest { record, run, of }): (String, Longest<'_>)| {
         let proved = newest.get(&name);
         let run = PathRun {
             limit: proved.and_then(|run| run.limit.clone()),
@@ -47,14 +47,19 @@ pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
                 .or_else(|| run.memory.clone()),
             ..run.clone()
         };
+        let about = About {
+            runs: of,
+            asked: asked(record, &run),
+            busy: busy(record),
+        };
         Chain {
             is_unsound,
-            said: said(&name, &run, record.engine.emulated, busy(record)),
+            said: said(&name, &run, record.engine.emulated, &about),
             name,
             svg: svg(&run),
         }
     };
-    fastest(&usable).into_iter().map(chain).collect()
+    longest(&usable).into_iter().map(chain).collect()
 }
 
 /// The newest run of each path that says what limits it.

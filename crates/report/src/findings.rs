@@ -19,19 +19,25 @@ pub(crate) struct Said {
     pub(crate) text: String,
 }
 
+/// What is known of a run beside what it holds.
+#[derive(Default)]
+pub(crate) struct About {
+    /// Runs of its path, of which it is the longest.
+    pub(crate) runs: usize,
+    /// The rate that was asked for, and whether it was kept.
+    pub(crate) asked: Option<String>,
+    /// Dead time of a card.
+    pub(crate) busy: Option<String>,
+}
+
 /// Everything that a run says of its path, most important first.
-pub(crate) fn said(
-    name: &str,
-    run: &PathRun,
-    is_emulated: bool,
-    busy: Option<String>,
-) -> Vec<Said> {
+pub(crate) fn said(name: &str, run: &PathRun, is_emulated: bool, about: &About) -> Vec<Said> {
     let found = Found::of(run);
     let line = |about, text: Option<String>| text.map(|text| Said { about, text });
     [
         line("path", Some(run.line.clone())),
-        line("carries", Some(carries(run, is_emulated))),
-        line("BUSY", busy),
+        line("carries", Some(carries(run, is_emulated, about))),
+        line("BUSY", about.busy.clone()),
         line("limit", found.limit(name)),
         line("used", found.used()),
         line("room", found.room()),
@@ -44,7 +50,7 @@ pub(crate) fn said(
     .collect()
 }
 
-fn carries(run: &PathRun, is_emulated: bool) -> String {
+fn carries(run: &PathRun, is_emulated: bool, about: &About) -> String {
     let emulated = if is_emulated {
         " from an emulated source"
     } else {
@@ -60,9 +66,16 @@ fn carries(run: &PathRun, is_emulated: bool) -> String {
     let latency = run.latency_ns(0.5).map_or_else(String::new, |ns| {
         format!("; median latency {}", show_ns(ns as f64))
     });
+    let of_runs = match about.runs {
+        0 | 1 => String::new(),
+        runs => format!(", the longest of {runs} runs"),
+    };
+    let asked = about.asked.as_ref();
+    let asked = asked.map_or_else(String::new, |asked| format!("; {asked}"));
     format!(
-        "{} MB/s sustained{emulated}{events}{latency}",
-        show_mb_per_s(rate_bytes_per_s(run))
+        "{} MB/s sustained over {}{of_runs}{emulated}{events}{asked}{latency}",
+        show_mb_per_s(rate_bytes_per_s(run)),
+        show_ns(run.wall_ns as f64)
     )
 }
 
@@ -174,12 +187,14 @@ impl Found<'_> {
         let room = self.run.limit.as_ref()?.room?;
         let (buffers, watched) = (room.buffers, show_ns(room.watched_ns as f64));
         let bytes = self.run.payload_bytes as f64 / self.run.blocks.max(1) as f64;
+        // The rate of the runs that looked for the limit, which may be others.
+        let rate = format!("{} blocks/s of each stream", significant(room.rate_hz, 3));
         Some(match room.no_room_ns {
-            0 => format!(
-                "{buffers} buffers had room for each block at once, at 80 % of this rate in {watched}"
-            ),
+            0 => {
+                format!("{buffers} buffers had room for each block at once, at {rate} in {watched}")
+            }
             ns => format!(
-                "{buffers} buffers are too few for a source that cannot wait: at 80 % of this rate blocks waited up to {} for room, in {watched}; \
+                "{buffers} buffers are too few for a source that cannot wait: at {rate} blocks waited up to {} for room, in {watched}; \
                  {} buffers ({} MB) would have held them",
                 show_ns(ns as f64),
                 room.wanted,
@@ -458,7 +473,7 @@ mod tests {
     }
 
     fn of(run: &PathRun, about: &str) -> String {
-        let all = said("crate", run, false, None);
+        let all = said("crate", run, false, &About::default());
         let found = all.into_iter().find(|said| said.about == about);
         found.map_or_else(String::new, |said| said.text)
     }
@@ -478,7 +493,7 @@ mod tests {
         let mut run = run(4.0, [300, 990, 400]);
         run.limit = found(LimitFound::CannotTell);
         assert!(
-            said("crate", &run, true, None)
+            said("crate", &run, true, &About::default())
                 .iter()
                 .all(|said| said.about != "room")
         );
@@ -497,18 +512,18 @@ mod tests {
         };
         assert_eq!(
             with(room(0, 8)),
-            "8 buffers had room for each block at once, at 80 % of this rate in 400 ms"
+            "8 buffers had room for each block at once, at 500 blocks/s of each stream in 400 ms"
         );
         assert_eq!(
             with(room(2_900_000, 64)),
-            "8 buffers are too few for a source that cannot wait: at 80 % of this rate blocks waited up to 2.9 ms for room, in 400 ms; \
+            "8 buffers are too few for a source that cannot wait: at 500 blocks/s of each stream blocks waited up to 2.9 ms for room, in 400 ms; \
              64 buffers (64 MB) would have held them"
         );
     }
 
     #[test]
     fn a_path_is_said_in_at_most_ten_lines_and_most_important_first() {
-        let all = said("crate", &run(4.0, [300, 990, 400]), true, None);
+        let all = said("crate", &run(4.0, [300, 990, 400]), true, &About::default());
         let about: Vec<&str> = all.iter().map(|said| said.about).collect();
         assert_eq!(
             about,

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use daqmeter_record::path::{PathRun, PathThread, PathWithin};
 use daqmeter_record::resources::resources;
-use daqmeter_record::units::{show_bytes, show_mb_per_s, show_ns, significant};
+use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_record::{RunRecord, Stage, sanitise};
 
 use crate::aligned::numbers_from;
@@ -42,20 +42,72 @@ pub(crate) fn name(record: &RunRecord) -> Option<String> {
     })
 }
 
-/// Every path by its fastest run, from records that are to be believed.
-pub(crate) fn fastest(records: &[RunRecord]) -> BTreeMap<String, (&RunRecord, &PathRun)> {
+/// The run that stands for a path.
+pub(crate) struct Longest<'a> {
+    pub(crate) record: &'a RunRecord,
+    pub(crate) run: &'a PathRun,
+    /// Runs of the path that it is the longest of.
+    pub(crate) of: usize,
+}
+
+/// Every path by its longest run, from records that are to be believed. A run as fast as the path goes comes before one at a rate,
+/// which says what was asked of the path and not what it carries; of equals the newest.
+pub(crate) fn longest(records: &[RunRecord]) -> BTreeMap<String, Longest<'_>> {
     let runs = of_engine(records, ENGINE).filter(|record| record.role.is_point());
-    let mut fastest: BTreeMap<String, (&RunRecord, &PathRun)> = BTreeMap::new();
+    let mut longest: BTreeMap<String, Longest<'_>> = BTreeMap::new();
+    let rank = |run: &PathRun| (!run.is_paced, run.wall_ns);
     for record in runs {
-        let (Some(run), Some(name)) = (&record.path, name(record)) else {
+        let (Some(run), Some(name)) = (record.path.as_deref(), name(record)) else {
             continue;
         };
-        let best = fastest.entry(name).or_insert((record, run));
-        if rate_bytes_per_s(run) > rate_bytes_per_s(best.1) {
-            *best = (record, run);
+        let found = longest
+            .entry(name)
+            .or_insert(Longest { record, run, of: 0 });
+        found.of += 1;
+        if rank(run) >= rank(found.run) {
+            (found.record, found.run) = (record, run);
         }
     }
-    fastest
+    longest
+}
+
+/// Whether the rate that was asked for was kept; none of a run as fast as it goes, of one that failed, and of older records.
+pub(crate) fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
+    let asked = run.asked_bytes_per_s.filter(|asked| *asked > 0.0)?;
+    if !record.outcome.is_ok() {
+        return None;
+    }
+    let (what, of) = match is_live(record) {
+        true => ("triggers", " of triggers"),
+        false => ("blocks", ""),
+    };
+    let ledgers = record.ledgers.iter();
+    let (lost, not_given) = ledgers.fold((0, 0), |(lost, not_given), ledger| {
+        let own = ledger.not_given();
+        (lost + ledger.lost() - own, not_given + own)
+    });
+    let due_ns = run.payload_bytes as f64 / asked * 1e9;
+    // What a card's triggers bring is not what comes out of its blocks.
+    let behind_ns = if is_live(record) {
+        0.0
+    } else {
+        run.behind_ns(due_ns)
+    };
+    let kept = match (lost, behind_ns > 0.0, not_given) {
+        (1.., ..) => format!("not kept, {} lost", plural_of(lost, what)),
+        (0, true, _) => format!("not kept, it took {} longer", show_ns(behind_ns)),
+        (0, false, 1..) => format!(
+            "not tried, its source did not give {}",
+            plural_of(not_given, what)
+        ),
+        (0, false, 0) => "kept".to_owned(),
+    };
+    Some(format!("asked {} MB/s{of}: {kept}", show_mb_per_s(asked)))
+}
+
+/// A count of what has a plural name.
+fn plural_of(count: u64, names: &str) -> String {
+    plural(count, names.trim_end_matches('s'))
 }
 
 /// Time per block of the whole path.
@@ -125,6 +177,9 @@ fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
         significant(run.wall_ns as f64 * 1e-9, 4),
         events(run)
     );
+    if let Some(asked) = asked(record, run) {
+        let _ = writeln!(out, "{asked}");
+    }
     let _ = writeln!(out, "{}", latency(record, run));
     let how = match is_live(record) {
         true => "compared chunk by chunk with what the card makes",
@@ -333,6 +388,7 @@ fn queues(run: &PathRun) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use daqmeter_record::Ledger;
     use daqmeter_record::path::{Bucket, PathQueue};
 
     use super::*;
@@ -406,6 +462,61 @@ pub(crate) mod tests {
             &cells[2..9],
             ["1000", "90", "5", "0", "0", "1", "4"],
             "{text}"
+        );
+    }
+
+    /// The faster of two runs stood for a path, of 33 ms where another took 299.
+    #[test]
+    fn the_longest_run_stands_for_a_path_and_one_at_a_rate_only_where_there_is_no_other() {
+        let run = |wall_ns, payload_bytes, is_paced| {
+            let mut record = record();
+            let run = record.path.as_mut().unwrap();
+            (run.wall_ns, run.payload_bytes, run.is_paced) = (wall_ns, payload_bytes, is_paced);
+            record
+        };
+        let found = |records: &[RunRecord]| {
+            let longest = longest(records);
+            let longest = &longest["pattern"];
+            (longest.run.wall_ns, longest.of)
+        };
+        let (short, long) = (run(33, 4393, false), run(299, 3683, false));
+        assert_eq!(found(&[short.clone(), long.clone()]), (299, 2));
+        assert_eq!(found(&[long, short.clone()]), (299, 2));
+        let at_rate = run(1000, 10, true);
+        assert_eq!(found(&[at_rate.clone(), short]), (33, 2));
+        assert_eq!(found(&[at_rate]), (1000, 1));
+    }
+
+    #[test]
+    fn a_rate_that_was_asked_for_is_kept_or_it_is_said_why_not() {
+        let said = |change: fn(&mut RunRecord, &mut PathRun)| {
+            let mut record = record();
+            let mut run = *record.path.take().unwrap();
+            // 65.536 MB in 1 s.
+            run.asked_bytes_per_s = Some(65.536e6);
+            change(&mut record, &mut run);
+            asked(&record, &run)
+        };
+        let kept = said(|_, _| {});
+        assert_eq!(kept.as_deref(), Some("asked 65.54 MB/s: kept"));
+        let late = said(|_, run| run.wall_ns += 20_000_000);
+        assert_eq!(
+            late.as_deref(),
+            Some("asked 65.54 MB/s: not kept, it took 20 ms longer")
+        );
+        let lossy = said(|record, _| {
+            let mut ledger = Ledger::new("blocks of memory");
+            ledger.lose("due when there was no room", 3);
+            record.ledgers.push(ledger);
+        });
+        assert_eq!(
+            lossy.as_deref(),
+            Some("asked 65.54 MB/s: not kept, 3 blocks lost")
+        );
+        assert_eq!(said(|_, run| run.asked_bytes_per_s = None), None);
+        assert_eq!(
+            said(|record, _| record.outcome = daqmeter_record::Outcome::Failed("bytes".into())),
+            None
         );
     }
 
