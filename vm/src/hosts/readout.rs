@@ -394,6 +394,44 @@ pub(crate) fn all() -> Result<()> {
     for case in CASES {
         tried(|| one(case))?;
     }
+    tried(limited_search)
+}
+
+/// The network's limit in a search for the maximum rate.
+const LIMIT_BIT_PER_S: f64 = 160e6;
+
+/// A limit in the network is found by a search: what sockets hold is not carried.
+fn limited_search() -> Result<()> {
+    let _hosts = Hosts::up("10.78.0", &[SERVER])?;
+    // Segments on the loopback device have up to 64 KiB, which a burst must hold.
+    on(
+        SERVER,
+        &format!("tc qdisc add dev lo root tbf rate {LIMIT_BIT_PER_S} burst 192kb latency 100ms"),
+    )?;
+    let tool = program().display().to_string();
+    let search = "readout sweep gbt --from 10kHz --to 100kHz --no-curves --json";
+    let lines = asked(&format!("{tool} {search}"))?;
+    let record: Value = serde_json::from_str(lines.lines().last().context("no record")?)?;
+    ensure!(
+        record["study"] == "readout/maximum",
+        "the last record is {}",
+        record["study"]
+    );
+    let counter = |name: &str| {
+        let counters = record["counters"].as_array().into_iter().flatten();
+        let mut values = counters.filter(|counter| counter["name"] == name);
+        values.find_map(|counter| counter["value"].as_f64())
+    };
+    let value = |name: &str| counter(name).with_context(|| format!("no counter `{name}`"));
+    let maximum_hz = value("maximum rate")?;
+    let event_bytes = value("network")? / value("trigger-rate")?;
+    let share = maximum_hz * event_bytes * 8.0 / LIMIT_BIT_PER_S;
+    // A bucket of tokens is full at first; 1.4 of the limit was confirmed before.
+    ensure!(
+        (0.9..=1.01).contains(&share),
+        "{maximum_hz} Hz are {share:.3} of the network's limit"
+    );
+    println!("closed: a limit in the network: {maximum_hz:.0} Hz, {share:.3} of it");
     Ok(())
 }
 

@@ -128,7 +128,7 @@ pub(super) fn search(
 
 fn text(path: &Path, found: &Found) -> String {
     let (due, lost) = match path.is_live() {
-        true => ("triggers/s", "triggers were lost, or the ring filled,"),
+        true => ("triggers/s", "triggers were lost, or the backlog grew,"),
         false => ("blocks/s per stream", "blocks were lost"),
     };
     let bytes = path.due_bytes() * path.streams() as f64;

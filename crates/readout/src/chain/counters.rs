@@ -288,6 +288,30 @@ pub fn losses_by_elink(ledgers: &[(u64, Ledger)]) -> Vec<Counter> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::search::{Plan, Verdict};
+
+    /// A limit in the network: the ring was empty, and 42 kHz were confirmed where 29.6 kHz pass.
+    #[test]
+    fn what_pages_and_network_hold_makes_a_rate_unstable() {
+        let verdict = |backlog_grows: bool| {
+            let samples: Vec<(u64, u64)> =
+                (0..32).map(|at| (at * 12_500_000, at * 100_000)).collect();
+            let mut record = RunRecord::default();
+            let steady: Vec<(u64, u64)> = samples.iter().map(|(ns, _)| (*ns, 65_536)).collect();
+            record.series.push(series(FILLING.into(), &steady));
+            let backlog = if backlog_grows { &samples } else { &steady };
+            record.series.push(series(BACKLOG.into(), backlog));
+            for (name, value) in [("BUSY mark", 52e6), ("trigger-rate", 38e3)] {
+                let counter = Counter::count(name, 0);
+                record.counters.push(Counter { value, ..counter });
+            }
+            observed(&record, 960.0, 0).verdict(Plan::default().allowed)
+        };
+        assert_eq!(
+            [verdict(false), verdict(true)],
+            [Verdict::Stable, Verdict::Growing]
+        );
+    }
 
     #[test]
     fn losses_are_told_by_elink_the_largest_first_and_those_of_all_are_not() {

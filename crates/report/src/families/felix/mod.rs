@@ -177,6 +177,41 @@ mod tests {
     }
 
     #[test]
+    fn the_answer_is_the_rate_that_a_search_confirmed() {
+        let mut confirmed = chain(1_000_000);
+        let maximum = Counter {
+            value: 1e6,
+            ..Counter::count(MAXIMUM_RATE, 0)
+        };
+        confirmed.counters.push(maximum);
+        // A short point of a curve beyond it, whose backlog had no time to become a loss.
+        let mut beyond = chain(2_000_000);
+        for (record, chunks) in [(&mut confirmed, 24e6), (&mut beyond, 48e6)] {
+            let counter = Counter::count("chunks", 0);
+            record.counters.push(Counter {
+                value: chunks,
+                ..counter
+            });
+        }
+        let of = |records: &[RunRecord]| {
+            let measured = Measured {
+                usable: records,
+                all: records,
+            };
+            answer(&measured).unwrap().answer
+        };
+        let by_search = of(&[confirmed.clone(), beyond.clone()]);
+        assert!(
+            by_search.contains("the maximum that the search confirmed"),
+            "{by_search}"
+        );
+        let by_points = of(&[beyond]);
+        assert!(!by_points.contains("search"), "{by_points}");
+        let at = |text: &str| text.split(" was carried at ").nth(1).unwrap().to_owned();
+        assert_ne!(at(&by_search)[..6], at(&by_points)[..6]);
+    }
+
+    #[test]
     fn no_loss_is_said_with_what_it_proves() {
         assert!(with_cost(20.0).contains("fewer than 0.003 of the triggers are lost"));
     }
