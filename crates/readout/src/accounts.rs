@@ -119,11 +119,18 @@ impl Outcomes {
     }
 }
 
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// What the reader counts for one E-link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReaderElink {
     /// Chunks read from the ring.
     pub chunks: u64,
+    /// Chunks that the card had handed over before this reader began, and that an earlier one took.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub before: u64,
     /// What became of them.
     #[serde(flatten)]
     pub outcomes: Outcomes,
@@ -161,11 +168,11 @@ impl SubscriptionAccount {
     fn seen(&self, reader: &ReaderElink) -> ReaderElink {
         let elsewhere = reader.chunks.saturating_sub(self.offered);
         ReaderElink {
-            chunks: reader.chunks,
             outcomes: Outcomes {
                 unsubscribed: elsewhere + self.outcomes.unsubscribed,
                 ..self.outcomes
             },
+            ..*reader
         }
     }
 }
@@ -180,6 +187,9 @@ pub struct FinalAccount {
     /// What it counted for each subscriber of each E-link.
     #[serde(default)]
     pub subscriptions: Vec<SubscriptionAccount>,
+    /// The card's process ended before its triggers did: what the card counted last is missing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub card_is_lost: bool,
 }
 
 impl FinalAccount {
@@ -295,6 +305,8 @@ const LOSSES_OF_RECORDED: [&str; 11] = {
 pub const FLAGGED: &str = NOT_LOST[1];
 /// Those to which injected faults gave it, or that had it in the recorded file.
 const FLAGGED_AT_SOURCE: &str = NOT_LOST[2];
+/// Chunks that an earlier reader of the channel took; its own account says what became of them.
+pub const BEFORE: &str = NOT_LOST[3];
 /// Chunks for which there was no subscriber.
 pub const NOT_SUBSCRIBED: &str = "not subscribed";
 
@@ -318,7 +330,7 @@ pub(crate) fn not_received(ledger: &Ledger) -> u64 {
 ///
 /// Where the two disagree about the chunks that passed the ring, the ledger does not close.
 pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledger {
-    let reader = reader.outcomes;
+    let (before, reader) = (reader.before, reader.outcomes);
     let mut ledger = Ledger {
         issued: card.issued,
         delivered: reader.delivered,
@@ -351,6 +363,9 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
     }
     if flagged_before > 0 {
         ledger.lose(FLAGGED_AT_SOURCE, flagged_before);
+    }
+    if before > 0 {
+        ledger.lose(BEFORE, before);
     }
     ledger
 }
@@ -393,9 +408,11 @@ mod tests {
             },
             readers: vec![ReaderElink {
                 chunks: 100,
+                before: 0,
                 outcomes: first.outcomes,
             }],
             subscriptions: vec![first, late],
+            card_is_lost: false,
         };
         assert!(account.closes());
         let own = account.ledger_for(2, 7).unwrap();
@@ -440,6 +457,7 @@ mod tests {
         };
         let reader = ReaderElink {
             chunks: 85,
+            before: 0,
             outcomes: Outcomes {
                 unsubscribed: 10,
                 dropped: 6,

@@ -458,6 +458,9 @@ impl Receiver {
         let source = &mut self.sources[at];
         source.ended = true;
         let read = from_peer::<FinalAccount>(body).and_then(|account| {
+            if account.card_is_lost {
+                return Ok((account, Vec::new()));
+            }
             let ledgers = own_ledgers(&account, self.id, &source.tags, &self.streams);
             refuse_large_sum(self.report.ledgers.iter().chain(&ledgers))?;
             Ok((account, ledgers))

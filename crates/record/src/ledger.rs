@@ -20,11 +20,12 @@ pub const STOPPED: [&str; 3] = [
     "stopped by external BUSY",
 ];
 
-/// What a scenario asks for, and what arrived with a flag: not lost on the way.
-pub const NOT_LOST: [&str; 3] = [
+/// What a scenario asks for, what arrived with a flag, and what another reader has in its account: not lost on the way.
+pub const NOT_LOST: [&str; 4] = [
     "injected faults",
     "flagged error or CRC",
     "flagged at the source",
+    "taken by an earlier reader",
 ];
 
 /// Account of one kind of thing that moves along a path. It closes when `issued = delivered + sum(losses)`.

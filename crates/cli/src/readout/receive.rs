@@ -33,7 +33,13 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "ELINK,..", value_delimiter = ',', value_parser = elink)]
     elinks: Vec<u16>,
     /// Devices of those E-links
-    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "0")]
+    #[arg(
+        long,
+        value_name = "N,..",
+        value_delimiter = ',',
+        default_value = "0",
+        requires = "elinks"
+    )]
     devices: Vec<u16>,
     /// Wait so long for publishers that are not there (yet, or any more)
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
@@ -68,6 +74,11 @@ impl Arguments {
             found.fails("no event came");
         }
         found.fault(not_closed(&report.ledgers), "accounts that do not close");
+        let lost_cards = report.accounts.iter().filter(|one| one.card_is_lost);
+        found.fault(
+            lost_cards.count() as u64,
+            "publishers whose card ended before its triggers did",
+        );
         found.fault(faults.payload, "events with wrong bytes");
         found.fault(faults.wrong_elink, "events of another E-link");
         found.fault(report.bad_pages, "pages that cannot be read");
@@ -289,7 +300,7 @@ fn report_text(name: &str, report: &Report, verdict: &Verdict) -> String {
     );
     out.push_str(&latency_text(report));
     out.push_str(&faults_text(report));
-    if !report.accounts.is_empty() {
+    if !report.ledgers.is_empty() {
         out.push_str(&ledger_text(&report.ledgers));
     }
     let _ = writeln!(out, " {verdict}");

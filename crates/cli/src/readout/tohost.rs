@@ -69,7 +69,11 @@ impl Arguments {
     fn verdict(&self, account: &FinalAccount, view: &CardView) -> Verdict {
         let mut found = Found::default();
         let ledgers = account.ledgers();
-        found.fault(not_closed(&ledgers), "accounts that do not close");
+        if account.card_is_lost {
+            found.fails(CARD_IS_LOST);
+        } else {
+            found.fault(not_closed(&ledgers), "accounts that do not close");
+        }
         let open = account
             .subscriptions
             .iter()
@@ -105,6 +109,9 @@ impl Arguments {
         found.verdict(&self.limits.fail_on)
     }
 }
+
+const CARD_IS_LOST: &str =
+    "the card's process ended before its triggers did: what it counted last is not known";
 
 /// Both sides of a channel, with its place.
 type Channel = (usize, Box<dyn Port>, Box<dyn Pump>);
@@ -163,10 +170,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     for done in arguments.read(ready?, &page, &stop) {
         let done = done?;
         let verdict = arguments.verdict(&done.account, &done.view);
-        judgement = judgement.max(match done.card_is_lost {
-            true => Judgement::Failed,
-            false => verdict.judgement(),
-        });
+        judgement = judgement.max(verdict.judgement());
         show_account(&done, &verdict, arguments.network.json)?;
     }
     Ok(judgement.exit(stop.load(Ordering::Relaxed)))
@@ -341,7 +345,6 @@ struct ReadDone {
     name: String,
     account: FinalAccount,
     view: CardView,
-    card_is_lost: bool,
 }
 
 /// The E-links that nobody has subscribed to: how many, and the first of them.
@@ -405,7 +408,6 @@ fn read(
         name,
         account,
         view: reader.card(),
-        card_is_lost: reader.card_is_lost(),
     })
 }
 
@@ -447,13 +449,25 @@ fn show_account(done: &ReadDone, verdict: &Verdict, json: bool) -> Result<(), Fa
             .map(|(tag, ledger)| serde_json::json!({ "elink": elink_of(*tag).map(|e| e.number()), "tag": format!("{tag:#x}"), "ledger": ledger, "closes": ledger.closes() }))
             .collect();
         let line = serde_json::json!({
-            "name": name, "elinks": each, "subscriptions": account.subscriptions, "closes": account.closes(),
+            "name": name, "elinks": each, "subscriptions": account.subscriptions, "closes": account.closes(), "card_is_lost": account.card_is_lost,
             "dead": view.dead, "time_ns": view.now_ns, "verdict": verdict,
         });
         return emit(&format!("{line}\n")).map(drop);
     }
     let mut out = format!("{name}\n");
-    out.push_str(&ledger_text(&ledgers));
+    if account.card_is_lost {
+        let read = account
+            .readers
+            .iter()
+            .map(|elink| elink.chunks)
+            .sum::<u64>();
+        let _ = writeln!(
+            out,
+            " {read} chunks read; no ledger can close without the card"
+        );
+    } else {
+        out.push_str(&ledger_text(&ledgers));
+    }
     out.push_str(&subscriptions_text(account));
     let share = |ns: u64| significant(ns as f64 / view.now_ns.max(1) as f64 * 100.0, 3);
     let [dma, fifo, any, external] = view.dead;

@@ -329,3 +329,58 @@ fn an_ordinary_file_is_left_where_a_socket_is_wanted() {
     interrupted(emulate, "INT");
     assert!(!stale.exists());
 }
+
+/// Each E-link had a line, with a negative number that was "unaccounted for", below a verdict that had passed.
+#[test]
+fn a_card_that_is_killed_fails_the_verdict_in_one_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().join("card").display().to_string();
+    let mut card = start(&["emulate", "gbt", "--at", &at, "--time", "1h"]);
+    let arguments = ["tohost", "gbt", "--card", &at, "--no-wait"];
+    let address = ["--address", "127.0.0.1:0"];
+    let mut reader = start(&[&arguments[..], &address].concat());
+    let mut said = BufReader::new(reader.stderr.take().unwrap());
+    until_said(&mut said, "publishes at");
+    signal(&card, "KILL");
+    card.wait().unwrap();
+    assert_eq!(ended(&mut reader, WITHIN).code(), Some(1));
+    let mut text = String::new();
+    reader
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    assert!(
+        text.contains("verdict: failed: the card's process ended before its triggers did"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("unaccounted") && text.lines().count() < 7,
+        "{text}"
+    );
+}
+
+#[test]
+fn a_card_says_what_it_did_as_json() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().join("card").display().to_string();
+    let mut card = start(&["emulate", "gbt", "--at", &at, "--triggers", "100", "--json"]);
+    let mut said = BufReader::new(card.stderr.take().unwrap());
+    until_said(&mut said, "triggers begin when");
+    let address = ["--no-wait", "--address", "127.0.0.1:0"];
+    let mut reader = start(&[&["tohost", "gbt", "--card", &at][..], &address].concat());
+    assert!(ended(&mut card, EVENT_WITHIN).success());
+    ended(&mut reader, EVENT_WITHIN);
+    let mut text = String::new();
+    card.stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&line["triggers"], &line["name"]),
+        (&100.into(), &"card gbt".into())
+    );
+}

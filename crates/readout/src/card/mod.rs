@@ -226,8 +226,10 @@ impl Card {
     }
 
     /// Another reader may have the channel: the one in another process is gone.
-    pub fn forget_reader(&self, channel: usize) {
+    pub fn forget_reader(&mut self, channel: usize) {
         self.channels[channel].dma.producer.forget_reader();
+        // The next one begins its account with what the card counted until now.
+        self.publish();
     }
 
     /// What kind of pages the first ring got.

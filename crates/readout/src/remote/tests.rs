@@ -1,5 +1,7 @@
 use super::*;
-use crate::port::Port;
+use crate::accounts::BEFORE;
+use crate::chain;
+use crate::port::{Port, Unpumped};
 
 #[test]
 fn a_channel_has_one_reader_at_a_time_and_the_next_goes_on_where_it_was() {
@@ -198,4 +200,54 @@ fn a_card_that_dies_while_triggers_come_is_known_to_be_lost() {
         port.look();
     }
     assert!(port.is_lost());
+}
+
+/// What an earlier reader had was not accounted for, and no ledger closed.
+#[test]
+fn a_reader_that_follows_another_accounts_for_what_that_took() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("card");
+    let text = "[trigger]\nrate = \"50kHz\"\n[card]\nlinks = 1\nring = \"2MiB\"\n\
+                [publish]\naddress = \"127.0.0.1:0\"\n";
+    let scenario = Scenario::parse(text, "test").unwrap();
+    let (mut card, _) = Card::new(&scenario).unwrap();
+    card.source().end_after(10_000);
+    let mut server = Server::bind(card, &path).unwrap();
+    let thread = std::thread::spawn(move || server.run(&AtomicBool::new(false), |_| {}));
+    let reader = |port: SharedPort| {
+        let publish = &scenario.publish;
+        let (port, pump) = (Box::new(port), Box::new(Unpumped));
+        chain::reader_of(&scenario, port, pump, 0, publish)
+            .unwrap()
+            .0
+    };
+    let mut first = reader(connect(&path, &scenario, 0).unwrap());
+    let stop = AtomicBool::new(false);
+    first.run(&stop, false, |reader| {
+        stop.store(reader.stats().chunks > 1000, Ordering::Relaxed);
+    });
+    let had = first.tohost.stats().chunks;
+    drop(first);
+    let second = loop {
+        if let Ok(second) = connect(&path, &scenario, 0) {
+            break second;
+        }
+        std::thread::yield_now();
+    };
+    let mut second = reader(second);
+    let account = second.run(&AtomicBool::new(false), false, |_| {});
+    assert!(
+        account.closes() && !account.card_is_lost,
+        "{:?}",
+        account.ledgers()
+    );
+    let before = account
+        .ledgers()
+        .iter()
+        .map(|(_, ledger)| ledger.losses[BEFORE])
+        .sum::<u64>();
+    // Each of 8 E-links may have a chunk that began in a block of the first and ended in one of the second.
+    assert!((had..=had + 8).contains(&before), "{before} of {had}");
+    drop(second);
+    thread.join().unwrap();
 }

@@ -9,7 +9,7 @@ use daqmeter_wire::felix::page::{Frame, FrameKind};
 
 use super::dest::Dest;
 use super::reader::ToHost;
-use crate::accounts::{FinalAccount, ReaderElink};
+use crate::accounts::{FinalAccount, ReaderElink, ledger};
 use crate::card::words::State;
 use crate::port::Pump;
 use crate::transport::Sent;
@@ -83,14 +83,26 @@ impl ToHost {
         let subscriptions = self.close_subscriptions();
         let card = self.port.view().account;
         let of_tag = |tag: u64| self.elinks.iter().find(|elink| elink.spec.tag == tag);
-        let readers = card
+        let found = |tag: u64| self.found.elinks.iter().find(|elink| elink.tag == tag);
+        let readers: Vec<ReaderElink> = card
             .elinks
             .iter()
-            .map(|elink| of_tag(elink.tag).map_or(ReaderElink::default(), |elink| elink.account));
+            .map(|elink| {
+                let own = of_tag(elink.tag).map_or(ReaderElink::default(), |own| own.account);
+                // Those that were in the ring when it began it has read itself, but for one that is cut in two.
+                let handed_over = found(elink.tag).map_or(0, |found| found.chunks);
+                let missing = u64::try_from(ledger(&card, elink, &own).gap()).unwrap_or(0);
+                ReaderElink {
+                    before: missing.min(handed_over),
+                    ..own
+                }
+            })
+            .collect();
         FinalAccount {
-            readers: readers.collect(),
+            readers,
             card,
             subscriptions,
+            card_is_lost: self.port.is_lost(),
         }
     }
 

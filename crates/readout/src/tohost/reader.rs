@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::dest::{Dest, Pending};
 use super::elink::ElinkState;
 use super::sizes::{Sizes, spare_pages, subscriber_bytes};
-use crate::accounts::SubscriptionAccount;
+use crate::accounts::{CardAccount, SubscriptionAccount};
 use crate::card::words::{CardView, State};
 use crate::port::Port;
 use crate::scenario::{ElinkSpec, Publish, Reader as Settings};
@@ -64,6 +64,8 @@ pub struct ToHost {
     pub(super) format: Format,
     /// The card was told that this reader is ready.
     pub(super) begun: bool,
+    /// What the card had counted before: of one that runs, an earlier reader took the first chunks.
+    pub(super) found: CardAccount,
     /// E-link number to place in `elinks`.
     pub(super) places: Vec<u16>,
     pub(super) elinks: Vec<ElinkState>,
@@ -117,7 +119,12 @@ impl ToHost {
             pages: spare_pages(outlet.as_ref(), &settings),
             ..settings
         };
+        let found = match port.state() {
+            State::Idle => CardAccount::default(),
+            State::Running | State::Finished => port.view().account,
+        };
         ToHost {
+            found,
             port,
             outlet,
             settings,
