@@ -107,6 +107,26 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             ),
             (&["sweep", "gbt", "--payloads", "24,2MiB"], "card.payload"),
             (
+                &["sweep", "gbt", "--from", "2MHz", "--to", "1MHz"],
+                "--from 2000 kHz is above --to 1000 kHz",
+            ),
+            (
+                &["sweep", "gbt", "--resolution", "0.9"],
+                "--resolution is 0.9; a share from 0.0001 to 0.5 is wanted",
+            ),
+            (
+                &["run", "gbt", "--receivers", "0"],
+                "`receivers` is 0; 1 to 1 is wanted",
+            ),
+            (
+                &["sweep", "gbt", "--receivers", "100"],
+                "`receivers` is 100; 1 to 1 is wanted",
+            ),
+            (
+                &["receive", "127.0.0.1:1", "--devices", "1"],
+                "--elinks <ELINK,..>",
+            ),
+            (
                 &["receive", "127.0.0.1:1", "--elinks", "0x800"],
                 "E-links are 0 to 0x7ff",
             ),
@@ -529,6 +549,13 @@ fn a_receiver_ends_with_1_when_an_account_does_not_close_or_a_connection_is_lost
             &[],
             1,
             "verdict: failed: accounts that do not close: 1",
+        ),
+        // Its sums overflowed, and what had come was lost.
+        (
+            Some(account_of(u64::MAX)),
+            &[],
+            1,
+            "verdict: failed: pages that cannot be read: 1",
         ),
         (
             Some(account_of(3)),

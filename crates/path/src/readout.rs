@@ -105,10 +105,8 @@ fn text(request: &ReadoutRequest, scenario: &Scenario) -> Result<String, toml::s
         .map(Value::from)
         .collect();
     sink.insert("cpus".to_owned(), cpus.into());
-    let channels = channel_ids(scenario).len();
-    let asked = request.receivers.receivers.unwrap_or(0);
-    if asked > 0 {
-        let receivers = i64::try_from(asked.min(channels)).unwrap_or(i64::MAX);
+    if let Some(receivers) = request.receivers.receivers {
+        let receivers = i64::try_from(receivers).unwrap_or(i64::MAX);
         sink.insert("threads".to_owned(), receivers.into());
     }
     let stages = [of_kind("to-host"), of_kind(&scenario.publish.transport)];

@@ -47,7 +47,7 @@ impl Scenario {
         let Some(free) = available::memory_bytes() else {
             return Ok(());
         };
-        let pool = if self.card.huge_pages {
+        let pool = if self.card.huge_pages != Some(false) {
             huge_pool_bytes(&Files::default())
         } else {
             0
@@ -133,7 +133,7 @@ impl Scenario {
 }
 
 /// Huge pages that are reserved and free: they are not part of what the kernel calls available.
-fn huge_pool_bytes(files: &Files) -> u64 {
+pub(crate) fn huge_pool_bytes(files: &Files) -> u64 {
     let number = |key: &str| {
         files
             .field("proc/meminfo", key)?

@@ -9,6 +9,7 @@ use daqmeter_sys::host::parse_cpu_list;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::card::channel_ids;
 use crate::scenario::{
     Bytes, Completion, Hertz, Nanos, ReaderMode, Scenario, ScenarioError, SourceKind,
 };
@@ -208,7 +209,7 @@ fn nanos(poll_us: f64) -> Result<Nanos, ScenarioError> {
 /// How many receivers there are, and where they run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
 pub struct Receivers {
-    /// Receivers; one per reader without it
+    /// Receivers, at most one per reader; one per reader without it
     #[arg(long, value_name = "N")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receivers: Option<usize>,
@@ -332,6 +333,12 @@ impl Request for ReadoutRequest {
         if let Some(ns) = self.migration_cost_ns {
             Problem::unless_within("migration_cost_ns", ns, 0..=MAX_MIGRATION_COST_NS)?;
         }
+        if let Some(receivers) = self.receivers.receivers {
+            // A scenario that cannot be had is refused where it is loaded.
+            let scenario = self.chosen.outline();
+            let readers = scenario.map_or(usize::MAX, |one| channel_ids(&one).len());
+            Problem::unless_within("receivers", receivers as u64, 1..=readers as u64)?;
+        }
         self.receivers.check()
     }
 }
@@ -410,6 +417,8 @@ mod tests {
                 Param::Int(1_000_000_001),
                 "`migration_cost_ns` is 1000000001; 0 to",
             ),
+            ("receivers", Param::Int(0), "`receivers` is 0; 1 to 1"),
+            ("receivers", Param::Int(100), "`receivers` is 100; 1 to 1"),
             ("speed", Param::Int(1), "unknown field `speed`"),
             ("peer_cpu", "a".into(), "is not a list of CPUs"),
             ("peer_cpu", "1022".into(), "no such CPU"),

@@ -59,6 +59,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         0 => String::new(),
         _ => format!(", {} stopped by external BUSY", external.vetoed),
     };
+    if arguments.network.json {
+        let line = serde_json::json!({
+            "name": name, "triggers": card.issued(), "time_ns": card.now_ns(),
+            "stopped_by_busy": dead.vetoed, "stopped_by_external_busy": external.vetoed,
+            "dead_ns": dead.ns,
+        });
+        emit(&format!("{line}\n"))?;
+        return Ok(exit(true, stop.load(Ordering::Relaxed)));
+    }
     let line = format!(
         "{} triggers in {}, {} stopped by BUSY{by_others}, dead time {} %\n",
         card.issued(),

@@ -135,6 +135,23 @@ fn over<T: Copy>(
 impl Arguments {
     /// The chains to search.
     fn bases(&self) -> Result<Vec<ReadoutRequest>, Failure> {
+        if self.from > self.to {
+            let [from, to] = [self.from, self.to].map(|hz| significant(hz / 1e3, 6));
+            return Err(Failure::refused(format!(
+                "--from {from} kHz is above --to {to} kHz: the search goes up from --from"
+            )));
+        }
+        for (option, value, range) in [
+            ("--resolution", self.resolution, 1e-4..=0.5),
+            ("--dead", self.dead, 0.0..=1.0),
+        ] {
+            if !range.contains(&value) {
+                let (least, most) = range.into_inner();
+                return Err(Failure::refused(format!(
+                    "{option} is {value}; a share from {least} to {most} is wanted"
+                )));
+            }
+        }
         // A probe takes its time, however short a recorded file is.
         let chosen = Chosen {
             replay_loop: self.chosen.replay.is_some(),
@@ -177,8 +194,8 @@ impl Arguments {
     fn plan(&self) -> Plan {
         Plan {
             from_hz: self.from,
-            to_hz: self.to.max(self.from),
-            resolution: self.resolution.clamp(1e-4, 0.5),
+            to_hz: self.to,
+            resolution: self.resolution,
             probe: self.probe,
             confirm: self.probe * 4,
             allowed: Allowed {
@@ -400,6 +417,40 @@ mod tests {
         let (one, other) = (rates(812_345.6), rates(823_456.7));
         assert_eq!(one, other);
         assert_eq!(one, [80e3, 200e3, 400e3, 630e3, 800e3, 900e3, 1e6, 1.0]);
+    }
+
+    #[test]
+    fn the_maximum_is_a_record_of_the_run_that_confirmed_it() {
+        let run = |rate_hz: f64| {
+            let workload = Workload::new("readout").with("rate_hz", rate_hz);
+            let mut record = RunRecord::new(daqmeter_record::EngineInfo::default(), workload);
+            (record.role, record.wall_ns) = (Role::Probe, rate_hz as u64);
+            record
+        };
+        let records = [run(2e3), run(4e3), run(3e3), run(3.5e3)];
+        let found = |rate_hz| Found {
+            rate_hz,
+            unstable_hz: Some(3.5e3),
+            probes: Vec::new(),
+            confirmed_s: 6.4,
+            failed: 0,
+            rarer_than_s: 1.6,
+            lowered: 0,
+        };
+        let of = |rate_hz| with_maximum(last_of(&records, rate_hz).unwrap(), &found(rate_hz));
+        let maximum = of(Some(3e3));
+        assert_eq!((maximum.wall_ns, maximum.role), (3000, Role::Point));
+        assert_eq!(maximum.study, "readout/maximum");
+        assert_eq!(
+            (
+                maximum.counter(MAXIMUM_RATE),
+                maximum.counter(UNSTABLE_RATE)
+            ),
+            (Some(3e3), Some(3.5e3))
+        );
+        let none = of(None);
+        assert_eq!((none.wall_ns, none.role), (3500, Role::Probe));
+        assert_eq!(none.counter(MAXIMUM_RATE), None);
     }
 
     #[test]

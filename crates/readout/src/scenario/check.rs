@@ -9,6 +9,7 @@ use daqmeter_sys::host::{Files, parse_cpu_list};
 use super::place::Wrong;
 use super::spec::{Blocks, Bytes as Size, Mode, Nanos, Scenario, ScenarioError, SourceKind};
 use crate::card::words::MAX_ELINKS;
+use crate::memory::huge_pool_bytes;
 
 /// Longest chunk: a page must hold it.
 pub(crate) const MAX_PAYLOAD_BYTES: usize = crate::recorded::MAX_CHUNK_BYTES;
@@ -339,6 +340,21 @@ impl Scenario {
                 "emptying the FIFO would take {drain_s} s; at most {MAX_DRAIN_S} s, so take a smaller card.fifo"
             )
         })?;
+        ensure(
+            card.xoff_above.is_none() || card.mode == Mode::Full,
+            "card.xoff_above",
+            || "links in GBT mode have no XOFF; say mode = \"full\", or leave it out".to_owned(),
+        )?;
+        if card.huge_pages == Some(true) {
+            let rings = u64::from(card.devices) * u64::from(card.channels) * card.ring.0 as u64;
+            let pool = huge_pool_bytes(&Files::default());
+            ensure(rings <= pool, "card.huge_pages", || {
+                let [rings, pool] = [rings, pool].map(show_bytes);
+                format!(
+                    "the rings need {rings}, the pool has {pool} free; raise vm.nr_hugepages, or leave it out"
+                )
+            })?;
+        }
         ensure(
             card.xon_below.is_none() || card.xoff_above.is_some(),
             "card.xon_below",

@@ -159,7 +159,7 @@ impl Scenario {
 
     /// Pages to ask for.
     pub(crate) fn ring_pages(&self) -> Pages {
-        if self.card.huge_pages {
+        if self.card.huge_pages != Some(false) {
             Pages::HugeTlb
         } else {
             Pages::Base

@@ -220,8 +220,8 @@ pub struct Card {
     pub blocks: Blocks,
     /// Bytes of the ring; replayed ones hold whole turns and are a little smaller.
     pub ring: Bytes,
-    /// Ask for huge pages.
-    pub huge_pages: bool,
+    /// Reserved huge pages: true takes no others, false none; where it is not said, if the pool has enough.
+    pub huge_pages: Option<bool>,
     /// NUMA node of the rings.
     pub numa_node: Option<u32>,
     /// The DMA writes multiples of this.
@@ -256,7 +256,7 @@ impl Default for Card {
             ttc: false,
             blocks: Blocks::Auto,
             ring: Bytes(64 << 20),
-            huge_pages: true,
+            huge_pages: None,
             numa_node: None,
             tlp: Bytes(512),
             pointer_gap: None,

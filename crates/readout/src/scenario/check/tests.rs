@@ -131,6 +131,14 @@ fn what_would_hang_or_kill_is_refused_where_it_stands() {
         ),
         ("[card]\nxon_below = \"32KiB\"\n", "card.xon_below"),
         (
+            "[card]\nxoff_above = \"16KiB\"\n",
+            "line 2 (`xoff_above = \"16KiB\"`): card.xoff_above: links in GBT mode have no XOFF",
+        ),
+        (
+            "[card]\nring = \"64GiB\"\ndevices = 64\nhuge_pages = true\n",
+            "line 4 (`huge_pages = true`): card.huge_pages: the rings need 4 TiB, the pool has",
+        ),
+        (
             "[card]\nfifo = \"1GiB\"\ndma_rate = \"1MiB\"\n",
             "card.dma_rate: emptying the FIFO would take 1024 s",
         ),
