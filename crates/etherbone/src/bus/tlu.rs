@@ -136,12 +136,12 @@ impl Device for Tlu {
             DEPTH => MAX_STAMPS as u64,
             TIME_HI => {
                 self.time_low = low32(tai_ns / CYCLE_NS);
-                tai_ns / CYCLE_NS >> 32
+                (tai_ns / CYCLE_NS) >> 32
             }
             TIME_LO => self.time_low,
             SELECT => self.selected as u64,
             COUNT => stamps.len() as u64,
-            STAMP_HI => oldest_ns / CYCLE_NS >> 32,
+            STAMP_HI => (oldest_ns / CYCLE_NS) >> 32,
             STAMP_LO => low32(oldest_ns / CYCLE_NS),
             STAMP_SUB => oldest_ns % CYCLE_NS,
             STABLE => self.stable_ns,
@@ -232,8 +232,8 @@ mod tests {
         for (offset, wanted) in [
             (READY, 0b100),
             (COUNT, 1),
-            (STAMP_HI, stamp_ns / 8 >> 32),
-            (STAMP_LO, stamp_ns / 8 & 0xffff_ffff),
+            (STAMP_HI, (stamp_ns / 8) >> 32),
+            (STAMP_LO, (stamp_ns / 8) & 0xffff_ffff),
             (STAMP_SUB, stamp_ns % 8),
         ] {
             assert_eq!(tlu.read(offset, Width::W32, 0), Ok(wanted), "{offset:#x}");
