@@ -142,8 +142,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         if runner.recorder.records.last().is_some_and(is_done) || runner.stop.is_set() {
             continue;
         }
-        if let Err(why) = reached() {
-            tell(&format!("daqmeter: {left} points were not measured: {why}"));
+        if left > 0
+            && let Err(why) = reached()
+        {
+            tell(&format!("daqmeter: {why}; points not measured: {left}"));
             break;
         }
     }
