@@ -504,7 +504,7 @@ mod tests {
         {
             Column::Float(values) => values[0].unwrap(),
             Column::Int(values) => values[0].unwrap() as f64,
-            Column::Text(_) => panic!("a number"),
+            _ => panic!("a number"),
         };
         assert_eq!(value("value"), event.scaled(0).unwrap());
         assert_eq!(value("per_s"), rate);

@@ -149,6 +149,7 @@ pub(crate) mod tests {
             ..ObservedEvent::default()
         };
         Observations {
+            continues: false,
             what: "memory-nodes".into(),
             begin_ns: 0,
             end_ns: vec![1_000_000_000, 2_000_000_000],
