@@ -46,13 +46,6 @@ impl Lines {
         })
     }
 
-    /// Empties the file: what is in it then is of this run alone.
-    pub(crate) fn clear(&mut self) -> Result<(), Failure> {
-        self.file.set_len(0).map_err(|error| self.refused(error))?;
-        self.bytes = 0;
-        Ok(())
-    }
-
     /// Appends a line; it is on its way to the disk when this returns. `before` are the lines of this run so far.
     pub(crate) fn write(
         &mut self,

@@ -155,13 +155,6 @@ impl Recorder {
         }
     }
 
-    /// Empties the file first: what is in it then is of this run alone.
-    pub(crate) fn afresh(&mut self) -> Result<(), Failure> {
-        self.file
-            .as_ref()
-            .map_or(Ok(()), |file| locked(file).clear())
-    }
-
     /// Takes one record; it is in the file when this returns, also where nobody reads what is printed.
     pub(crate) fn take(&mut self, record: RunRecord) -> Result<(), Failure> {
         let line = jsonl::to_line(&record);

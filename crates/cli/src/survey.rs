@@ -2,6 +2,7 @@
 //! `survey-short` when there is little time; here it gets its budget, its page and its answers.
 
 use std::fmt::Write;
+use std::path::Path as FilePath;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use daqmeter_campaign::{Budget, Done, Options, Plan, Site};
 use daqmeter_path::Path;
-use daqmeter_record::units::plural;
+use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_record::{Host, RunRecord};
 use daqmeter_report::advice::advice;
 use daqmeter_report::table::wrapped;
@@ -25,7 +26,7 @@ use crate::run::refuse_refused;
 use crate::runner::{Common, Runner, on_ctrl_c};
 use crate::twin::{calibrate_to, profile_for_runs};
 
-/// Measure what this host can do, print a summary, write report.html and records.jsonl.
+/// Measure what this host can do, print a summary, write report.html and records.jsonl, or the next free report-2.html and records-2.jsonl.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --records lab7.jsonl\n\nThe points are those of a plan: daqmeter list survey (below 40s: survey-short). They are measured in\nrandom order; the seed is in the records. Without --pin, threads are pinned to the CPUs allowed,\na core each while there is one, last first: CPU 0 takes most interrupts. While other programs take more than 10 % of the CPUs it waits,\nfor a quarter of the budget and 15 s at most; what was measured beside them is marked UNSOUND."
@@ -34,9 +35,9 @@ pub(crate) struct Arguments {
     /// Time for all of it
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "60s")]
     budget: Duration,
-    /// Page to write
-    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
-    output: Replaced,
+    /// Page to write, a new file [default: report.html, or report-2.html where that is there]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<Replaced>,
     /// Calibrate, too, and write the profile of this host there, as twin calibrate does: a minute on top of the budget
     #[arg(long, value_name = "FILE.json")]
     calibrate: Option<Replaced>,
@@ -51,6 +52,22 @@ pub(crate) struct Arguments {
     tables: bool,
     #[command(flatten)]
     common: Common,
+}
+
+/// Memory for records, threads and what is drawn, beside the points, which are left out where they do not fit. Address spaces of 200
+/// and 400 MiB ended a survey of 42 s on two CPUs in the middle; those of 512 MiB and more did not.
+const MEMORY_BYTES: u64 = 600 << 20;
+
+/// Refuses a survey that would be ended in the middle for want of memory.
+fn refuse_small(free_bytes: Option<u64>) -> Result<(), Failure> {
+    match free_bytes.filter(|free| *free < MEMORY_BYTES) {
+        None => Ok(()),
+        Some(free) => Err(Failure::refused(format!(
+            "a survey needs {} of memory, {} are available to this process: raise its limit (ulimit -v), or measure points with daqmeter run",
+            show_bytes(MEMORY_BYTES),
+            show_bytes(free)
+        ))),
+    }
 }
 
 /// A shorter survey has fewer points, so that each still has the time that it needs.
@@ -88,24 +105,19 @@ impl Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let began = Instant::now();
+    refuse_small(daqmeter_sys::available::memory_bytes())?;
+    let Written { page, records: out } = Written::of(arguments)?;
     let mut common = arguments.common.clone();
-    let out = common
-        .out
-        .get_or_insert_with(|| Appended::at("records.jsonl"))
-        .clone();
+    common.out = Some(out.clone());
     refuse_same_files(&[
-        ("--output", Some(&arguments.output)),
+        ("--output", Some(&page)),
         ("--records", Some(&out)),
         ("--calibrate", arguments.calibrate.as_deref()),
     ])?;
     let profile = profile_for_runs(None)?;
     // The page is announced at the end: that it can be written is better known now.
-    write_file(&arguments.output, "daqmeter survey is under way\n")?;
+    write_file(&page, "daqmeter survey is under way\n")?;
     let mut runner = Runner::new(&common, 0)?;
-    if arguments.common.out.is_none() {
-        // The survey's records are of this survey alone.
-        runner.recorder.afresh()?;
-    }
     runner.observe_if_there(&OBSERVED);
     if !arguments.no_wait {
         wait_for_quiet(arguments.budget, || runner.stop.is_set());
@@ -124,7 +136,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(profile) = calibrated(&runner, arguments).or(profile) {
         runner.predict(&profile)?;
     }
-    let code = runner.conclude(Some(&arguments.output), |records| {
+    let code = runner.conclude(Some(&page), |records| {
         summary(records, began.elapsed(), &done, arguments.tables)
     })?;
     if !common.json && !common.quiet {
@@ -282,6 +294,61 @@ fn topology(host: &Host) -> String {
     )
 }
 
+/// Files of a survey: they are new, so that nothing of one before is lost.
+#[derive(Debug)]
+struct Written {
+    page: Replaced,
+    records: Appended,
+}
+
+impl Written {
+    /// As they were named; else by the first number that is free for both. Records may be appended to a file that is there, a page
+    /// would be written over it.
+    fn of(arguments: &Arguments) -> Result<Written, Failure> {
+        Written::beside(&arguments.output, &arguments.common.out, |file| {
+            file.is_file() || file.is_dir()
+        })
+    }
+
+    fn beside(
+        page: &Option<Replaced>,
+        records: &Option<Appended>,
+        is_there: impl Fn(&FilePath) -> bool,
+    ) -> Result<Written, Failure> {
+        if let Some(page) = page.as_ref().filter(|page| is_there(page)) {
+            return Err(Failure::refused(format!(
+                "{} is there: a survey writes over nothing; name a new page with --output",
+                page.display()
+            )));
+        }
+        let numbered = |number: u64| {
+            let free = |name: &str, ending: &str| {
+                let file = match number {
+                    1 => format!("{name}.{ending}"),
+                    _ => format!("{name}-{number}.{ending}"),
+                };
+                (!is_there(FilePath::new(&file))).then_some(file)
+            };
+            Some(Written {
+                page: match page {
+                    Some(page) => page.clone(),
+                    None => Replaced::at(free("report", "html")?),
+                },
+                records: match records {
+                    Some(records) => records.clone(),
+                    None => Appended::at(free("records", "jsonl")?),
+                },
+            })
+        };
+        (1..MAX_SURVEYS).find_map(numbered).ok_or_else(|| {
+            Failure::refused("no name is free here: name files with --output and --records")
+        })
+    }
+}
+
+/// Surveys of one folder: a folder of more has other troubles.
+const MAX_SURVEYS: u64 = 1_000_000;
+
 /// The first advice is among the answers.
 fn further_advice(records: &[RunRecord]) -> String {
     let all = advice(records);
@@ -303,6 +370,29 @@ fn further_advice(records: &[RunRecord]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A survey emptied the records of the one before and wrote over its page.
+    #[test]
+    fn files_of_a_survey_before_stay_and_the_next_number_is_taken_for_both() {
+        let there = |names: &'static [&'static str]| {
+            move |file: &FilePath| names.iter().any(|name| file == FilePath::new(name))
+        };
+        let names = |found: Result<Written, Failure>| {
+            let Written { page, records } = found.map_err(|failure| failure.line().to_owned())?;
+            Ok::<_, String>(format!("{} {}", page.display(), records.display()))
+        };
+        let found = |names_there| names(Written::beside(&None, &None, there(names_there)));
+        assert_eq!(found(&[]).unwrap(), "report.html records.jsonl");
+        assert_eq!(
+            found(&["records.jsonl", "report-2.html"]).unwrap(),
+            "report-3.html records-3.jsonl"
+        );
+        let named = Some(Replaced::at("a.html"));
+        let mine = names(Written::beside(&named, &None, there(&["records.jsonl"])));
+        assert_eq!(mine.unwrap(), "a.html records-2.jsonl");
+        let refused = names(Written::beside(&named, &None, there(&["a.html"])));
+        assert!(refused.unwrap_err().starts_with("a.html is there: "));
+    }
 
     #[test]
     fn cpus_that_are_not_just_cores_say_what_they_are_parts_of() {

@@ -60,3 +60,22 @@ fn a_small_address_space_waives_what_does_not_fit_and_measures_the_rest() {
         );
     }
 }
+
+/// It was ended in the middle by an allocation that failed.
+#[test]
+fn a_survey_without_memory_for_itself_is_refused_in_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let limited = r#"ulimit -v 204800 && exec "$0" survey --budget 1m"#;
+    let output = Command::new("sh")
+        .args(["-c", limited, PROGRAM])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("a survey needs 600 MiB of memory") && said.trim_end().lines().count() == 1,
+        "{said}"
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}

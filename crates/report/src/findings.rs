@@ -529,7 +529,8 @@ mod tests {
             about,
             ["path", "carries", "limit", "used", "change", "this host"]
         );
-        assert_eq!(all[1].text, "1000 MB/s sustained from an emulated source");
+        let carries = "1000 MB/s sustained over 1 s from an emulated source";
+        assert_eq!(all[1].text, carries);
     }
 
     #[test]
