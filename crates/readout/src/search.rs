@@ -96,6 +96,11 @@ pub trait System {
     /// # Errors
     /// When it cannot be run.
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Self::Error>;
+
+    /// Whether the time for the search is over: nothing more is run then.
+    fn is_over(&self) -> bool {
+        false
+    }
 }
 
 /// How to search.
@@ -159,6 +164,8 @@ pub struct Found {
     pub rarer_than_s: f64,
     /// Times that a confirmation failed and the rate was lowered.
     pub lowered: u32,
+    /// Whether the time was over before the search came to its end.
+    pub is_cut: bool,
 }
 
 impl Found {
@@ -170,6 +177,7 @@ impl Found {
             _ => ", after a run with one",
         };
         match self.rate_hz {
+            None if self.is_cut => "the time was over before a rate was confirmed".to_owned(),
             None => "no rate was stable".to_owned(),
             Some(_) => format!(
                 "confirmed by {:.1} s without a fault{seen}: with 95 % confidence faults are rarer than one in {:.1} s",
@@ -189,6 +197,18 @@ struct Search<'a, S: System> {
     lowered: u32,
     /// Seconds of the run that confirmed the last rate that was.
     confirmed_s: f64,
+    /// The highest rate that was confirmed.
+    best: Option<f64>,
+    /// The lowest one above it that failed.
+    unstable: Option<f64>,
+}
+
+/// What ends a search before its end.
+enum Stop<E> {
+    /// Its time is over.
+    Over,
+    /// The system cannot be run.
+    Failed(E),
 }
 
 impl<S: System> Search<'_, S> {
@@ -197,11 +217,12 @@ impl<S: System> Search<'_, S> {
         rate_hz: f64,
         duration: Duration,
         confirms: bool,
-    ) -> Result<Verdict, S::Error> {
-        let verdict = self
-            .system
-            .observe(rate_hz, duration)?
-            .verdict(self.plan.allowed);
+    ) -> Result<Verdict, Stop<S::Error>> {
+        if self.system.is_over() {
+            return Err(Stop::Over);
+        }
+        let observed = self.system.observe(rate_hz, duration);
+        let verdict = observed.map_err(Stop::Failed)?.verdict(self.plan.allowed);
         self.probes.push(Probe {
             rate_hz,
             verdict,
@@ -212,7 +233,7 @@ impl<S: System> Search<'_, S> {
 
     /// The majority of up to three; one that passes at once needs no second. A ring that seems to fill may be emptying after the host
     /// stopped for a moment: a longer look tells.
-    fn is_stable(&mut self, rate_hz: f64) -> Result<bool, S::Error> {
+    fn is_stable(&mut self, rate_hz: f64) -> Result<bool, Stop<S::Error>> {
         let duration = match self.once(rate_hz, self.plan.probe, false)? {
             Verdict::Stable => return Ok(true),
             Verdict::Growing => self.plan.confirm,
@@ -236,11 +257,13 @@ pub fn highest_rate<S: System>(system: &mut S, plan: &Plan) -> Result<Found, S::
         tried: 0,
         lowered: 0,
         confirmed_s: 0.0,
+        best: None,
+        unstable: None,
     };
-    let (good, bad) = search.bracket()?;
-    match good {
-        Some(good) => search.settled(good, bad),
-        None => Ok(search.found(None, bad)),
+    match search.run() {
+        Ok(()) => Ok(search.found(false)),
+        Err(Stop::Over) => Ok(search.found(true)),
+        Err(Stop::Failed(error)) => Err(error),
     }
 }
 
@@ -248,13 +271,19 @@ pub fn highest_rate<S: System>(system: &mut S, plan: &Plan) -> Result<Found, S::
 const RAISES: u32 = 2;
 
 impl<S: System> Search<'_, S> {
+    fn run(&mut self) -> Result<(), Stop<S::Error>> {
+        let (good, bad) = self.bracket()?;
+        self.unstable = bad;
+        good.map_or(Ok(()), |good| self.settle(good, bad))
+    }
+
     /// No rate below this is looked at.
     fn floor_hz(&self) -> f64 {
         self.plan.from_hz / 1024.0
     }
 
     /// Down to a rate that works, up to one that does not: both, where there are such.
-    fn bracket(&mut self) -> Result<(Option<f64>, Option<f64>), S::Error> {
+    fn bracket(&mut self) -> Result<(Option<f64>, Option<f64>), Stop<S::Error>> {
         let mut good = self.plan.from_hz;
         let mut bad = None;
         while !self.is_stable(good)? {
@@ -271,7 +300,7 @@ impl<S: System> Search<'_, S> {
     }
 
     /// Up to a rate that does not work, or to the end of the search.
-    fn up(&mut self, mut good: f64) -> Result<(f64, Option<f64>), S::Error> {
+    fn up(&mut self, mut good: f64) -> Result<(f64, Option<f64>), Stop<S::Error>> {
         while good < self.plan.to_hz {
             let next = (good * 2.0).min(self.plan.to_hz);
             if !self.is_stable(next)? {
@@ -283,7 +312,11 @@ impl<S: System> Search<'_, S> {
     }
 
     /// Halves the interval between what works and what does not, down to the resolution.
-    fn narrow(&mut self, mut good: f64, bad: Option<f64>) -> Result<(f64, Option<f64>), S::Error> {
+    fn narrow(
+        &mut self,
+        mut good: f64,
+        bad: Option<f64>,
+    ) -> Result<(f64, Option<f64>), Stop<S::Error>> {
         let Some(mut limit) = bad else {
             return Ok((good, None));
         };
@@ -300,15 +333,14 @@ impl<S: System> Search<'_, S> {
 
     /// Narrows, confirms, and looks once more at the rate above. Where that is stable now, a moment of the host stood for the limit, and the
     /// search goes on from there.
-    fn settled(mut self, good: f64, bad: Option<f64>) -> Result<Found, S::Error> {
+    fn settle(&mut self, good: f64, bad: Option<f64>) -> Result<(), Stop<S::Error>> {
         let (mut from, mut top) = (good, bad);
-        let (mut best, mut unstable) = (None, bad);
         for raised in 0..=RAISES {
             let (good, limit) = self.narrow(from, top)?;
-            let above = best.unwrap_or(0.0);
+            let above = self.best.unwrap_or(0.0);
             let (confirmed, failed) = self.confirmed(good, limit, above)?;
-            unstable = failed;
-            best = confirmed.or(best);
+            self.unstable = failed;
+            self.best = confirmed.or(self.best);
             let Some(limit) = limit.filter(|_| confirmed.is_some() && raised < RAISES) else {
                 break;
             };
@@ -320,7 +352,7 @@ impl<S: System> Search<'_, S> {
                 false => (limit, top),
             };
         }
-        Ok(self.found(best, unstable))
+        Ok(())
     }
 
     /// Confirms a rate, or the next one below that can be, above one that has been; and the lowest one above it that failed.
@@ -329,7 +361,7 @@ impl<S: System> Search<'_, S> {
         mut good: f64,
         mut bad: Option<f64>,
         above: f64,
-    ) -> Result<(Option<f64>, Option<f64>), S::Error> {
+    ) -> Result<(Option<f64>, Option<f64>), Stop<S::Error>> {
         while good > above.max(self.floor_hz()) {
             if self.is_confirmed(good)? {
                 return Ok((Some(good), bad));
@@ -342,7 +374,7 @@ impl<S: System> Search<'_, S> {
     }
 
     /// One run without a fault confirms. A first one that fails may be the host's fault; a second is not.
-    fn is_confirmed(&mut self, rate_hz: f64) -> Result<bool, S::Error> {
+    fn is_confirmed(&mut self, rate_hz: f64) -> Result<bool, Stop<S::Error>> {
         let tried = self.tried;
         self.tried += 1;
         for failed in 0..2 {
@@ -355,13 +387,15 @@ impl<S: System> Search<'_, S> {
         Ok(false)
     }
 
-    fn found(self, rate_hz: Option<f64>, unstable_hz: Option<f64>) -> Found {
+    fn found(self, is_cut: bool) -> Found {
+        let rate_hz = self.best;
         let failed = |probe: &&Probe| {
             probe.confirms && Some(probe.rate_hz) == rate_hz && probe.verdict != Verdict::Stable
         };
         Found {
             rate_hz,
-            unstable_hz,
+            unstable_hz: self.unstable,
+            is_cut,
             confirmed_s: self.confirmed_s,
             failed: self.probes.iter().filter(failed).count(),
             rarer_than_s: self.plan.confirm.as_secs_f64(),

@@ -1,6 +1,6 @@
 //! The largest rate of a path without loss.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
 use daqmeter_harness::{Request, Settings, StepPlan};
@@ -57,6 +57,8 @@ struct Searched<'a> {
     runner: &'a mut Runner,
     path: &'a Path,
     request: PathRequest,
+    begin: Instant,
+    budget: Duration,
 }
 
 impl System for Searched<'_> {
@@ -72,6 +74,10 @@ impl System for Searched<'_> {
         let record = probe(self.runner, &request)?;
         Ok(engine::observation(self.path, &record, duration))
     }
+
+    fn is_over(&self) -> bool {
+        self.begin.elapsed() >= self.budget
+    }
 }
 
 /// Rates between which the largest one is searched for: around that at which the path goes by itself, or those of triggers.
@@ -85,6 +91,8 @@ fn bounds_hz(
     }
     let free = PathRequest {
         unpaced: true,
+        // What loses blocks by itself loses them when it goes as fast as it can: that is no fault here.
+        lossy: path.may_lose(),
         ..request.clone()
     };
     let record = probe(runner, &free)?;
@@ -96,12 +104,14 @@ fn bounds_hz(
 /// The trigger rate of ATLAS: a card's search begins there.
 const FROM_HZ: f64 = 100e3;
 
-/// Searches for the largest rate; the request is then at the rate that was found.
+/// Searches for the largest rate within about that time; the request is then at the rate that was found.
 pub(super) fn search(
     runner: &mut Runner,
     path: &Path,
     request: &mut PathRequest,
-) -> Result<String, Failure> {
+    budget: Duration,
+) -> Result<Searching, Failure> {
+    let begin = Instant::now();
     let confirm = Duration::from_secs_f64(request.seconds);
     let (from_hz, to_hz) = bounds_hz(runner, path, request)?;
     let plan = Plan {
@@ -119,11 +129,24 @@ pub(super) fn search(
         runner,
         path,
         request: request.clone(),
+        begin,
+        budget,
     };
     let found = highest_rate(&mut searched, &plan)?;
     request.rate_hz = found.rate_hz;
     request.lossy = !path.is_live();
-    Ok(text(path, &found))
+    Ok(Searching {
+        text: text(path, &found),
+        cannot_tell: found.is_cut && found.rate_hz.is_none(),
+    })
+}
+
+/// What came of a search.
+#[derive(Default)]
+pub(super) struct Searching {
+    pub(super) text: String,
+    /// Whether its time was over before any rate was confirmed.
+    pub(super) cannot_tell: bool,
 }
 
 fn text(path: &Path, found: &Found) -> String {
@@ -136,13 +159,21 @@ fn text(path: &Path, found: &Found) -> String {
         let rate = show_mb_per_s(hz * bytes);
         format!("{} {due}, {rate} MB/s in all", significant(hz, 4))
     };
-    let highest = found.rate_hz.map_or("none".to_owned(), shown);
+    let highest = match (found.rate_hz, found.is_cut) {
+        (Some(hz), _) => shown(hz),
+        (None, true) => "cannot tell".to_owned(),
+        (None, false) => "none".to_owned(),
+    };
     let beyond = found.unstable_hz.map_or_else(
         || "nothing was lost up to the end of the search".to_owned(),
         |hz| format!("{lost} at {}", shown(hz)),
     );
+    let cut = match found.is_cut {
+        true => "\n  the search was cut short: give it more --budget",
+        false => "",
+    };
     format!(
-        "{}: largest rate without loss: {highest}\n  {beyond}\n  {} probes; {}\n\n",
+        "{}: largest rate without loss: {highest}\n  {beyond}\n  {} probes; {}{cut}\n\n",
         path.name,
         found.probes.len(),
         found.confidence()

@@ -7,12 +7,13 @@ use std::time::Duration;
 use clap::Args;
 use daqmeter_harness::{Request, StepPlan};
 use daqmeter_path::{Path, PathRequest};
+use daqmeter_record::units::show_ns;
 use daqmeter_report::{paths, predictions_text};
 
-use super::max;
-use crate::arguments::duration;
+use super::max::{self, Searching};
+use crate::arguments::{budget, duration};
 use crate::named::Replaced;
-use crate::output::Failure;
+use crate::output::{CANNOT_TELL, Failure, tell};
 use crate::runner::{Common, Runner};
 use crate::twin::profile_for_runs;
 
@@ -40,6 +41,9 @@ pub(crate) struct Arguments {
     /// Search for the largest rate without loss; --time is that of a confirmation
     #[arg(long, conflicts_with_all = ["rate", "unpaced", "lossy"])]
     max: bool,
+    /// Time for the search of --max
+    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "2m", requires = "max")]
+    budget: Duration,
     /// Another value for a field of the file: block=128KiB, stage.1.threads=2
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<String>,
@@ -66,9 +70,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     checked(&request)?;
     let profile = profile_for_runs(arguments.profile.as_ref())?;
     let mut runner = Runner::new(&arguments.common, 1)?;
-    let mut text = String::new();
+    let mut searched = Searching::default();
     if arguments.max {
-        text = max::search(&mut runner, &path, &mut request)?;
+        if !arguments.common.json && !arguments.common.quiet {
+            let budget = show_ns(arguments.budget.as_secs_f64() * 1e9);
+            tell(&format!(
+                "searching for the largest rate, for {budget} at most (--budget)"
+            ));
+        }
+        searched = max::search(&mut runner, &path, &mut request, arguments.budget)?;
     }
     let settings = runner.settings(StepPlan::ByStage(1), "path/run", &[]);
     if !arguments.max || request.rate_hz.is_some() {
@@ -77,8 +87,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(profile) = &profile {
         runner.predict(profile)?;
     }
-    runner.conclude(arguments.output.as_ref(), |records| {
-        text + &paths::text(records) + &after_a_line(predictions_text(records))
+    let code = runner.conclude(arguments.output.as_ref(), |records| {
+        searched.text + &paths::text(records) + &after_a_line(predictions_text(records))
+    })?;
+    Ok(match searched.cannot_tell && code == ExitCode::SUCCESS {
+        true => ExitCode::from(CANNOT_TELL),
+        false => code,
     })
 }
 
