@@ -14,7 +14,7 @@ use crate::output::{Failure, emit};
 /// Receive the blocks of paths that end here, compare those that are known, and say what came.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "One sender after the other, until it is interrupted. Over UDP each gets a port of its own. Whoever reaches the address may\nsend: name one of a network that you trust.\n\nExample:\n\n  receiver$ daqmeter path serve 10.0.0.7:5010\n  sender$ daqmeter path run mine.toml        # [sink] kind = \"tcp\", to = \"10.0.0.7:5010\""
+    after_long_help = "Up to 16 senders at the same time, until it is interrupted. Over UDP each gets a port of its own. Whoever reaches the address may\nsend: name one of a network that you trust.\n\nExample:\n\n  receiver$ daqmeter path serve 10.0.0.7:5010\n  sender$ daqmeter path run mine.toml        # [sink] kind = \"tcp\", to = \"10.0.0.7:5010\""
 )]
 pub(crate) struct Arguments {
     /// Address and port to listen on; port 0 takes a free one
