@@ -206,6 +206,7 @@ impl Sampling<'_> {
                     let most = (MAX_SAMPLES, as_ns(budget));
                     self.stage_samples(at, sampled, most, origin_ns)?;
                     seen.extend(affinity::current_cpu());
+                    self.hand_over(at, sampled);
                     self.check_stop(sampled.stage.sample_ns.len() as u64, MAX_SAMPLES)
                 })
             }
