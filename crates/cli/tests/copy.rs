@@ -597,7 +597,8 @@ fn a_trace_from_files_is_a_record_with_the_files_and_the_figures_of_one() {
     let drawn = stdout(&figures);
     let drawn: Vec<&str> = drawn
         .lines()
-        .filter(|line| line.trim_end().ends_with("drawn"))
+        .map(str::trim)
+        .filter(|line| line.ends_with("drawn"))
         .collect();
     assert_eq!(drawn.len(), 2, "{drawn:?}");
     assert!(
