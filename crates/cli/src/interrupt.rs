@@ -2,8 +2,8 @@
 //!
 //! The first signal asks. A verb that measures or serves has said what is to be done then ([`on_signal`]): it stops, keeps and
 //! reports what it has. One that only reads and prints has nothing to keep and is ended at once. Whoever has been asked and does
-//! not end in time is ended, after what it finished before was kept ([`keep_at_end`]). The second signal ends the program at once.
-//! After a signal the exit code is 130.
+//! not end in time is ended, after what it finished before was kept ([`keep_at_end`]). The second
+//! signal ends the program at once. After a signal the exit code is 130.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -66,12 +66,14 @@ pub(crate) fn on_signal(ask: impl Fn() + Send + 'static) {
     state.asks.push(Box::new(ask));
 }
 
-/// Does this in another thread, if the verb does not end in time after a signal and has not begun its own end.
+/// Does this in another thread, if the verb does not end in time after a signal and has not begun
+/// its own end.
 pub(crate) fn keep_at_end(keep: impl FnOnce() + Send + 'static) {
     state().keep = Keep::Ready(Box::new(keep));
 }
 
-/// The verb begins its own end. If what it finished is being kept already, the program is about to end, and this waits for it.
+/// The verb begins its own end. If what it finished is being kept already, the program is about to
+/// end, and this waits for it.
 pub(crate) fn ends_by_itself() {
     let mut state = state();
     if !matches!(state.keep, Keep::Begun) {

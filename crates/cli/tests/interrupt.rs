@@ -307,7 +307,8 @@ fn an_interrupted_survey_still_writes_its_page() {
     );
 }
 
-/// A program that does not end in time, because its reader does not read, keeps the points that it finished.
+/// A program that does not end in time, because its reader does not read, keeps the points that it
+/// finished.
 #[test]
 fn classic_files_of_finished_points_are_kept_when_the_last_one_does_not_end() {
     let folder = tempfile::tempdir().unwrap();

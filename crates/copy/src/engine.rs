@@ -586,7 +586,8 @@ mod tests {
                 );
             }
         }
-        // Every third copy moves nothing: what is there is of the copy before, and other bytes are expected.
+        // Every third copy moves nothing: what is there is of the copy before, and other bytes are
+        // expected.
         let reason = outcome(Direction::To, 3, false);
         assert!(
             reason.reason().unwrap().contains("byte 0 of 64"),

@@ -131,7 +131,8 @@ struct VictimCounters {
 /// Runs of one point: as many samples as a stage keeps.
 const MAX_RUNS: usize = 1 << 16;
 
-/// What is counted of each run: counters of the sums and series of the single runs have these names.
+/// What is counted of each run: counters of the sums and series of the single runs have these
+/// names.
 const COUNTED: [&str; 2] = ["victim-cache-references", "victim-cache-misses"];
 
 impl VictimCounters {
@@ -306,7 +307,8 @@ impl Session for PollutionSession {
         Ok(())
     }
 
-    /// Between runs: a neighbour that failed is noticed, and what was counted is kept for the run before.
+    /// Between runs: a neighbour that failed is noticed, and what was counted is kept for the run
+    /// before.
     fn before_sample(&mut self, _stage: usize) -> Result<(), Fault> {
         self.end_run();
         self.running.as_ref().map_or(Ok(()), Running::check)?;

@@ -238,7 +238,8 @@ pub fn operation_of(file: &Path) -> Option<u16> {
 pub struct ClassicTrace {
     /// One for each line.
     pub records: Vec<TraceRecord>,
-    /// Lines whose address has more than 16 digits, as the study's own sample has: its last 16 were taken.
+    /// Lines whose address has more than 16 digits, as the study's own sample has: its last 16 were
+    /// taken.
     pub long_addresses: usize,
 }
 

@@ -147,8 +147,9 @@ pub trait Session: Send {
         DeviceTime::default()
     }
 
-    /// Compares what the last operation of a stage left ([`StageSpec::checked`]), between two samples and outside the clock, and
-    /// changes the source for the operations that follow. An operation that is wrong only sometimes is found by this alone.
+    /// Compares what the last operation of a stage left ([`StageSpec::checked`]), between two
+    /// samples and outside the clock, and changes the source for the operations that follow. An
+    /// operation that is wrong only sometimes is found by this alone.
     ///
     /// # Errors
     /// As [`Session::verify`]; the lane then fails.

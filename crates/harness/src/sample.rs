@@ -443,8 +443,9 @@ impl Sampling<'_> {
     }
 }
 
-/// After which samples bytes are compared: 1, 2, 4, 7, 11, 17, 26 and so on, each about half as many again. There is no period,
-/// so that a fault with a period is met: 12 of 300 samples are checked, 26 of 65,536.
+/// After which samples bytes are compared: 1, 2, 4, 7, 11, 17, 26 and so on, each about half as
+/// many again. There is no period, so that a fault with a period is met: 12 of 300 samples are
+/// checked, 26 of 65,536.
 struct Checks {
     next: u64,
 }

@@ -202,7 +202,8 @@ mirrored! {
         recorded: [u64; 4],
         /// Events that found a full ring, by operation.
         dropped: [u64; 4],
-        /// Upper limit of calls that the probes did not see: no free instance, or another probe at work.
+        /// Upper limit of calls that the probes did not see: no free instance, or another probe at
+        /// work.
         missed: u64,
     }
 }
@@ -334,8 +335,9 @@ impl CopyDevice {
     /// Changes the policy, which is this open file's from then on; returns its number.
     ///
     /// # Errors
-    /// EBUSY while copies are under way or another file has a policy, ENODEV without a memory-to-memory channel, EINVAL for
-    /// times or channels that cannot be. The policy before stays in force then.
+    /// EBUSY while copies are under way or another file has a policy, ENODEV without a
+    /// memory-to-memory channel, EINVAL for times or channels that cannot be. The policy before
+    /// stays in force then.
     pub fn set_policy(&self, mut policy: Policy) -> Result<u64, SysError> {
         ioctl(&self.0, POLICY, &raw mut policy, "set the channel policy")?;
         Ok(policy.number)
@@ -344,8 +346,8 @@ impl CopyDevice {
     /// Does one copy at `offset` of the buffer; fills the outputs of the request.
     ///
     /// # Errors
-    /// ETIMEDOUT, EIO and what else an engine does wrong; EFAULT, ERANGE for ranges that cannot be; EBUSY for a DMA copy while
-    /// another file has a policy.
+    /// ETIMEDOUT, EIO and what else an engine does wrong; EFAULT, ERANGE for ranges that cannot be;
+    /// EBUSY for a DMA copy while another file has a policy.
     ///
     /// # Panics
     /// When the range leaves the buffer.

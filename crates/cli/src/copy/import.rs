@@ -1,4 +1,5 @@
-//! `--from` of latency, bandwidth, pollution and trace: the study's files as records that were measured elsewhere.
+//! `--from` of latency, bandwidth, pollution and trace: the study's files as records that were
+//! measured elsewhere.
 
 use std::fs::File;
 use std::io::Read;

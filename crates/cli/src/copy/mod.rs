@@ -357,7 +357,8 @@ struct Ending<'a, F> {
     files: F,
 }
 
-/// Copies of the finished points, for the thread that ends the program when the point at hand does not end.
+/// Copies of the finished points, for the thread that ends the program when the point at hand does
+/// not end.
 struct Kept(Arc<Mutex<Vec<RunRecord>>>);
 
 impl Kept {
@@ -369,7 +370,8 @@ impl Kept {
 }
 
 impl<F: ToFiles> Ending<'_, F> {
-    /// From now on finished points that are added have their end, whatever a signal finds in progress.
+    /// From now on finished points that are added have their end, whatever a signal finds in
+    /// progress.
     fn kept(&self) -> Kept {
         let (text, files, written) = (self.text, self.files.clone(), self.written.clone());
         let (json, quiet) = (self.common.json, self.common.quiet);

@@ -14,7 +14,8 @@ use daqmeter_sys::uapi::{
 use super::mover::Mover;
 use crate::request::{Completion, Context, Direction, Request};
 
-/// The device with a policy in force, which is this open file's: the channels go back to the kernel with it.
+/// The device with a policy in force, which is this open file's: the channels go back to the kernel
+/// with it.
 struct Service {
     device: CopyDevice,
     policy: Policy,

@@ -29,7 +29,8 @@ fn lent() -> (fs::File, CopyDevice) {
     (file, device)
 }
 
-/// A program of another user that inherited the device; the script has set the limit of locked memory to 64 KiB.
+/// A program of another user that inherited the device; the script has set the limit of locked
+/// memory to 64 KiB.
 pub(crate) fn locked_memory() -> Verdict {
     let (file, device) = lent();
     let output = again("inherited")

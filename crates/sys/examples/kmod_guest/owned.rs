@@ -10,8 +10,9 @@ use crate::common::{Verdict, device, dma, errno, expect, nothing_pinned, round};
 
 const BUSY: Option<i32> = Some(16);
 
-/// A policy belongs to the file that set it: another program cannot change it, end it or copy under it. A change that is not
-/// possible leaves the policy before in force, with its number and its counts.
+/// A policy belongs to the file that set it: another program cannot change it, end it or copy under
+/// it. A change that is not possible leaves the policy before in force, with its number and its
+/// counts.
 pub(crate) fn owned() -> Verdict {
     let owner = device(1);
     let other = CopyDevice::open(Path::new(COPY_DEVICE)).unwrap();
@@ -82,7 +83,8 @@ pub(crate) fn owned() -> Verdict {
     Ok("EBUSY for another program; a change that cannot be changes nothing".to_owned())
 }
 
-/// The kernel's own client of public channels (async_tx, loaded by the script) has none of softdma's, which cannot be unbound.
+/// The kernel's own client of public channels (async_tx, loaded by the script) has none of
+/// softdma's, which cannot be unbound.
 pub(crate) fn private() -> Verdict {
     let used = |channel: &fs::DirEntry| {
         let used = fs::read_to_string(channel.path().join("in_use")).unwrap();

@@ -240,7 +240,8 @@ pub(crate) fn trace_cost() -> Verdict {
     ))
 }
 
-/// The tracer, just loaded, has rings for the CPUs that are online: four of 16,384 records for each.
+/// The tracer, just loaded, has rings for the CPUs that are online: four of 16,384 records for
+/// each.
 pub(crate) fn trace_memory() -> Verdict {
     const RINGS_BYTES: u64 = 4 * 16_384 * size_of::<TraceRecord>() as u64;
     let text = fs::read_to_string("/proc/vmallocinfo").unwrap();

@@ -2,8 +2,9 @@
 //!
 //! Latency (section 3.3.1): `micro-benchmark_{from,to,from_nc,to_nc}_<x>.dat` with CPU, bytes, clock before, after, elapsed; and
 //! `..._synth.dat` with bytes, fastest, slowest, mean, variance, median. Bandwidth (3.4.1): `measures_{from,to,from_to}.dat`.
-//! Pollution (3.5.1): `measure_X.dat`, `synthesis_<x>.dat`. Fields are separated by tabs; clocks are CLOCK_MONOTONIC. What is not
-//! known of a single line is `n/a`: a mean of other lines, or another line's CPU, would be no raw data.
+//! Pollution (3.5.1): `measure_X.dat`, `synthesis_<x>.dat`. Fields are separated by tabs; clocks
+//! are CLOCK_MONOTONIC. What is not known of a single line is `n/a`: a mean of other lines, or
+//! another line's CPU, would be no raw data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -136,8 +137,8 @@ pub fn latency(records: &[RunRecord]) -> Files {
     files
 }
 
-/// First field of each lane's line: its channel, where it has one of its own, or the CPU that copied. Where they are not known, or
-/// two lanes have the same, the lanes are counted.
+/// First field of each lane's line: its channel, where it has one of its own, or the CPU that
+/// copied. Where they are not known, or two lanes have the same, the lanes are counted.
 fn channels(record: &RunRecord) -> Vec<u32> {
     let is_by_cpu = record.workload.text("context") == Ok("cpu");
     let own = |lane: &Lane| {
@@ -205,7 +206,8 @@ pub fn bandwidth(records: &[RunRecord]) -> Files {
 pub(super) const NOT_KNOWN: &str = "n/a";
 
 /// Files of the pollution benchmark, with a result name. References, misses and their percentage are `n/a` where
-/// nothing counts them, and in the lines of single runs where only sums were counted; so is the percentage of no references.
+/// nothing counts them, and in the lines of single runs where only sums were counted; so is the
+/// percentage of no references.
 pub fn pollution(records: &[RunRecord], name: &str) -> Files {
     let mut files = Files::new();
     for record in of_engine(records, "pollution") {
@@ -377,7 +379,8 @@ mod tests {
         assert!(files["cpu_from_224/synthesis_x.dat"].ends_with("\t200.0000\t1.000000\n"));
     }
 
-    /// Section 3.5.1: the percentage of a synthesis is the mean of those of the runs, whatever their references are.
+    /// Section 3.5.1: the percentage of a synthesis is the mean of those of the runs, whatever
+    /// their references are.
     #[test]
     fn a_share_of_misses_is_the_mean_of_the_runs_shares() {
         let mut record = example("cpu", "from", 224, &[5000, 6000]);

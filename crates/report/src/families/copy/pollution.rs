@@ -38,8 +38,8 @@ pub struct PollutionRow {
     pub references: Option<f64>,
     /// Misses of one run.
     pub misses: Option<f64>,
-    /// Misses in percent of references, as the study has it: the mean over the runs of each one's percentage. Where only the
-    /// sums of all runs were counted, the percentage of these.
+    /// Misses in percent of references, as the study has it: the mean over the runs of each one's
+    /// percentage. Where only the sums of all runs were counted, the percentage of these.
     pub miss_percent: Option<f64>,
     /// True where a model counted, not a cache.
     pub simulated: bool,

@@ -154,7 +154,8 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow> {
     let first = copied(record).next()?;
     let block_bytes = record.workload.int("block_bytes").ok()?;
     let text = |name: &str| record.workload.text(name).unwrap_or("").to_owned();
-    // One call may move several blocks (depth); a copy is of one block, both ways if it goes both ways.
+    // One call may move several blocks (depth); a copy is of one block, both ways if it goes both
+    // ways.
     let both_ways = if text("direction") == "both" { 2 } else { 1 };
     let copy_bytes = block_bytes.saturating_mul(both_ways).max(1);
     let copies_per_op = (first.bytes_per_op / copy_bytes).max(1);
