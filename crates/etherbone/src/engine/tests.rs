@@ -249,7 +249,7 @@ fn ended(address: &str, method: Method, timeout_ms: Option<u64>) -> RunRecord {
     .unwrap()
 }
 
-/// Answers to 64 KiB of requests are more than the scan of the bus has, and less than those of all cycles.
+/// Bytes of answers: more than the scan of the bus has, less than those of all cycles.
 const ENOUGH: usize = 64 << 10;
 
 #[test]
