@@ -103,7 +103,10 @@ fn wrong_events_are_refused_with_what_to_do() {
             "arm_cmn/watchpoint_up,wp_dev_sel=0,wp_chn_sel=0,wp_grp=0/",
             "wp_val needs a value",
         ),
-        ("arm_cmn/hnf_mc_reqs/u", "modifiers"),
+        (
+            "arm_cmn/hnf_mc_reqs/u",
+            "the modifier `:u` is not taken here",
+        ),
         ("arm_cmn/hnf_mc_reqs", "second slash"),
         ("{page-faults", "not closed"),
         ("page-faults}", "not opened"),
