@@ -59,60 +59,6 @@ pub(crate) fn progress_wanted() -> bool {
     io::stderr().is_terminal()
 }
 
-/// The file of records, which only this run writes.
-#[derive(Debug)]
-pub(crate) struct Lines {
-    path: PathBuf,
-    writer: jsonl::Writer<File>,
-    /// Another handle of the open file, to take a line back.
-    file: File,
-    /// Offset of the record of a point that goes on; the next line takes its place.
-    unfinished_at: Option<u64>,
-}
-
-impl Lines {
-    fn new(path: &Path) -> Result<Lines, Failure> {
-        let writer = lines_of(path)?;
-        let file = writer.try_clone().map_err(|error| {
-            Failure::refused(format!("cannot write {}: {error}", path.display()))
-        })?;
-        Ok(Lines {
-            path: path.to_owned(),
-            writer: jsonl::Writer::new(writer),
-            file,
-            unfinished_at: None,
-        })
-    }
-
-    /// Writes the record of a point that has ended.
-    fn write(&mut self, record: &RunRecord) -> io::Result<()> {
-        self.take_back()?;
-        self.writer.write(record)
-    }
-
-    /// Writes what a point has measured so far: all that is left of it if the program is killed. A
-    /// pipe gets whole points only.
-    fn write_unfinished(&mut self, record: &RunRecord) -> io::Result<()> {
-        if !self.file.metadata()?.is_file() {
-            return Ok(());
-        }
-        self.take_back()?;
-        self.unfinished_at = Some(self.file.metadata()?.len());
-        self.writer.write(record)
-    }
-
-    fn take_back(&mut self) -> io::Result<()> {
-        match self.unfinished_at {
-            None => Ok(()),
-            Some(at) => {
-                self.file.set_len(at)?;
-                self.unfinished_at = None;
-                Ok(())
-            }
-        }
-    }
-}
-
 /// Takes records as they are measured: to a file, and to stdout for programs.
 #[derive(Debug)]
 pub(crate) struct Recorder {

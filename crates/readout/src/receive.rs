@@ -23,7 +23,7 @@ use daqmeter_wire::felix::{Elink, Format, Reassembler, Subchunk, subchunks};
 
 use crate::accounts::{FinalAccount, not_received};
 use crate::falls::{Falls, Judged, Span, judge};
-use crate::fragment::{self, Faults, FragmentCheck};
+use crate::fragment::{Faults, FragmentCheck};
 use crate::peer::from_peer;
 use crate::scenario::{MAX_PAYLOAD_BYTES, Publish};
 use crate::strides::{MAX_ALIKE_BYTES, MIN_ALIKE, Strides};

@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             "dead_ns": dead.ns,
         });
         emit(&format!("{line}\n"))?;
-        return Ok(exit(true, stop.load(Ordering::Relaxed)));
+        return Ok(Judgement::Passed.exit(stop.load(Ordering::Relaxed)));
     }
     let line = format!(
         "{} triggers in {}, {} stopped by BUSY{by_others}, dead time {} %\n",

@@ -431,6 +431,7 @@ mod tests {
         let found = |rate_hz| Found {
             rate_hz,
             unstable_hz: Some(3.5e3),
+            is_cut: false,
             probes: Vec::new(),
             confirmed_s: 6.4,
             failed: 0,

@@ -236,6 +236,7 @@ fn account(delivered: [u64; 2], dropped: [u64; 2]) -> FinalAccount {
         .iter()
         .zip(dropped)
         .map(|(delivered, dropped)| ReaderElink {
+            before: 0,
             chunks: issued,
             outcomes: Outcomes {
                 delivered: *delivered,
@@ -258,6 +259,7 @@ fn account(delivered: [u64; 2], dropped: [u64; 2]) -> FinalAccount {
             ..CardAccount::default()
         },
         subscriptions: Vec::new(),
+        card_is_lost: false,
     }
 }
 

@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use daqmeter_readout::accounts::{
-    CardElink, FinalAccount, ReaderElink, SubscriptionAccount, lost_on_the_way,
-};
+use daqmeter_readout::accounts::{CardElink, FinalAccount, ReaderElink, SubscriptionAccount};
 use daqmeter_readout::chain::{Chain, Reader};
 use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::Publish;
@@ -332,7 +330,7 @@ fn the_numbers_of_an_account_may_be_added_up() {
     }
     let (report, notes) = received_with(&[5], serde_json::to_vec(&one).unwrap());
     assert_eq!((report.ledgers.len(), notes.as_str()), (1, ""));
-    assert!(!report.closes() && lost_on_the_way(&report.ledgers[0].1) > MAX_WHOLE);
+    assert!(!report.closes() && report.ledgers[0].1.lost_on_the_way() > MAX_WHOLE);
 }
 
 /// Issue 14: whoever gave a byte now and then held a receiver up for ever.
