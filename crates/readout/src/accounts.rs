@@ -231,7 +231,8 @@ impl FinalAccount {
         Some(ledger(&self.card, at, &seen))
     }
 
-    /// Events that were to come, in triggers x E-links: those issued, and those offered to each further subscriber.
+    /// Events that were to come, in triggers x E-links: those issued, and those offered to each
+    /// further subscriber.
     pub fn due(&self) -> u64 {
         let issued: u64 = self.ledgers().iter().map(|(_, ledger)| ledger.issued).sum();
         let further = |tag: u64| {
@@ -242,7 +243,8 @@ impl FinalAccount {
         issued + self.elinks().map(|(at, _)| further(at.tag)).sum::<u64>()
     }
 
-    /// What was lost to those who had subscribed, or to everybody, in triggers x E-links: see [`Ledger::lost_on_the_way`].
+    /// What was lost to those who had subscribed, or to everybody, in triggers x E-links: see
+    /// [`Ledger::lost_on_the_way`].
     pub fn lost_on_the_way(&self) -> u64 {
         // What the reader lost is counted for each subscriber, not for the first alone.
         let at_reader = |name: &str| name == LOSSES[8] || name == LOSSES[9];
@@ -319,8 +321,9 @@ pub(crate) fn own_losses(ledger: &Ledger) -> impl Iterator<Item = (&str, u64)> {
         .filter(move |(kind, count)| *count > 0 && !of_all(kind))
 }
 
-/// What a receiver should have had whole and had not, injected faults among it: not what BUSY stopped, what the source did not give,
-/// what came before it subscribed, and what arrived with an error or CRC flag.
+/// What a receiver should have had whole and had not, injected faults among it: not what BUSY
+/// stopped, what the source did not give, what came before it subscribed, and what arrived with an
+/// error or CRC flag.
 pub(crate) fn not_received(ledger: &Ledger) -> u64 {
     let of = |name: &str| ledger.losses.get(name).copied().unwrap_or(0);
     ledger.lost_on_the_way() + of(NOT_LOST[0]) - of(NOT_SUBSCRIBED)
@@ -337,7 +340,8 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
         ..Ledger::new("triggers")
     };
     let [cut, flagged] = [reader.delivered_truncated, reader.delivered_flagged];
-    // Who recorded the file cut them off, or a fault that the scenario asks for: those that the FIFO did not.
+    // Who recorded the file cut them off, or a fault that the scenario asks for: those that the
+    // FIFO did not.
     let (names, cut_before, flagged_before) = match card.recorded {
         true => (LOSSES_OF_RECORDED, cut, flagged),
         false => {
@@ -473,7 +477,8 @@ mod tests {
             (closed.losses["FIFO truncation"], closed.losses["network"]),
             (3, 7)
         );
-        // Two of them were marked by faults: one cut off that the FIFO did not cut, and one with a flag.
+        // Two of them were marked by faults: one cut off that the FIFO did not cut, and one with a
+        // flag.
         let marked = CardElink {
             fault_flagged: 2,
             truncated: 0,

@@ -1,16 +1,20 @@
-//! Event counters that fall to 0: a reset of the device, or a loss that ends where the counter wraps.
+//! Event counters that fall to 0: a reset of the device, or a loss that ends where the counter
+//! wraps.
 //!
-//! The counter alone cannot tell the two apart. A reset reaches all E-links of a device at one moment: where all of them fall together,
-//! it is one. Where the others count on, it is a loss. What neither shows stays undecided.
+//! The counter alone cannot tell the two apart. A reset reaches all E-links of a device at one
+//! moment: where all of them fall together, it is one. Where the others count on, it is a loss.
+//! What neither shows stays undecided.
 
 use crate::fragment::Finding;
 
-/// Falls of one E-link that are kept to be judged. Those beyond stay undecided. The emulator's counter wraps after 256 events.
+/// Falls of one E-link that are kept to be judged. Those beyond stay undecided. The emulator's
+/// counter wraps after 256 events.
 const MAX_FALLS: usize = 256;
 /// A loss of more than half the turn of a trigger counter (24 bits) is not believed.
 const MAX_LOSS: u32 = 1 << 23;
 
-/// Where an event was: the place of the last data of its E-link before it, and its own. Places are ordered in time.
+/// Where an event was: the place of the last data of its E-link before it, and its own. Places are
+/// ordered in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     before: u64,
@@ -21,7 +25,8 @@ pub(crate) struct Span {
 #[derive(Clone, Copy, Debug)]
 struct Fall {
     span: Span,
-    /// Events that are missing if it is a loss; `None` for a reset that the trigger system announced.
+    /// Events that are missing if it is a loss; `None` for a reset that the trigger system
+    /// announced.
     missing: Option<u32>,
 }
 
@@ -95,7 +100,8 @@ impl Judged {
     }
 }
 
-/// Judges the falls of E-links, each by the others. `has_all`: these are all E-links of their source.
+/// Judges the falls of E-links, each by the others. `has_all`: these are all E-links of their
+/// source.
 pub(crate) fn judge(elinks: &[&Falls], has_all: bool) -> Vec<Judged> {
     let mut judged: Vec<Judged> = elinks.iter().map(|falls| falls.beyond).collect();
     let mut next = vec![0; elinks.len()];

@@ -239,7 +239,8 @@ impl FragmentCheck {
         self.follow(u32::from(event), EVENTS)
     }
 
-    /// Whether a fragment names a width that there is, and that of those before it; short ones name none.
+    /// Whether a fragment names a width that there is, and that of those before it; short ones name
+    /// none.
     fn has_width(&mut self, payload: &[u8]) -> bool {
         let Some(&found) = payload.get(WIDTH_AT) else {
             return true;
@@ -317,7 +318,8 @@ impl FragmentCheck {
     }
 }
 
-/// The byte of the emulator's header that holds the width of the E-link, and the widths that there are, in bits.
+/// The byte of the emulator's header that holds the width of the E-link, and the widths that there
+/// are, in bits.
 const WIDTH_AT: usize = 7;
 const WIDTHS: [u8; 4] = [2, 4, 8, 16];
 
@@ -366,7 +368,8 @@ fn both_ends(bytes: &[u8]) -> Option<[u128; 2]> {
     Some([u128::from_le_bytes(*begin), u128::from_le_bytes(*end)])
 }
 
-/// The emulator's marks, length and pattern, as far as a chunk goes; one of 64 KiB and more says its length modulo 2^16.
+/// The emulator's marks, length and pattern, as far as a chunk goes; one of 64 KiB and more says
+/// its length modulo 2^16.
 fn is_emulated(payload: &[u8]) -> bool {
     let [.., high, low] = payload.len().to_be_bytes();
     let head = [(0, 0xAA), (1, high), (2, low), (5, 0xBB), (6, 0xAA)];

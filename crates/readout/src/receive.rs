@@ -113,7 +113,8 @@ pub struct StreamReport {
     pub truncated: u64,
     /// With an error or CRC flag.
     pub flagged: u64,
-    /// What was wrong with them. What is missing is that of the publisher's account, if there is one that closes: the counters wrap.
+    /// What was wrong with them. What is missing is that of the publisher's account, if there is
+    /// one that closes: the counters wrap.
     pub faults: Faults,
 }
 
@@ -724,8 +725,8 @@ impl Stream {
         self.chunks - self.truncated - self.flagged
     }
 
-    /// What was wrong. An account that closes says what did not come, and that nothing came twice; without a loss a counter that fell
-    /// was reset by the source.
+    /// What was wrong. An account that closes says what did not come, and that nothing came twice;
+    /// without a loss a counter that fell was reset by the source.
     fn faults(&self, falls: Judged, ledger: Option<&Ledger>) -> Faults {
         let counted = self.check.faults.judged(falls);
         let Some(ledger) = ledger.filter(|ledger| ledger.closes()) else {

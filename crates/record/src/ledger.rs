@@ -13,7 +13,8 @@ pub const NOT_GIVEN: [&str; 4] = [
     "truncated in the recorded file",
 ];
 
-/// Triggers of a read-out chain that BUSY stopped at the source: they count as dead time, not as lost.
+/// Triggers of a read-out chain that BUSY stopped at the source: they count as dead time, not as
+/// lost.
 pub const STOPPED: [&str; 3] = [
     "stopped by BUSY-by-DMA",
     "stopped by BUSY-by-FIFO",

@@ -143,8 +143,8 @@ fn unknown(name: &str, known: &[Measure]) -> String {
     format!("`{name}` {why}; write {}, or {NONE}", names.join(", "))
 }
 
-/// Limits of a chain. A chain 5 % above its maximum rate is dead for 4.5 % of the time in the published study at Nikhef, and for none
-/// of it below.
+/// Limits of a chain. A chain 5 % above its maximum rate is dead for 4.5 % of the time in the
+/// published study at Nikhef, and for none of it below.
 const OF_RUN: &str = "loss=0,dead=1%,flags=0";
 
 /// For `readout run`.
@@ -152,8 +152,9 @@ const OF_RUN: &str = "loss=0,dead=1%,flags=0";
 pub(super) struct OfRun {
     /// Exit with 1 if there was more: loss=N|P%, dead=P%, flags=N|P%; or none
     ///
-    /// loss: events that were missing or cut off, apart from those that BUSY stopped, the emulator's deficit and injected faults. dead:
-    /// time with BUSY. flags: other events with an error or CRC flag, apart from injected ones. A name alone means 0.
+    /// loss: events that were missing or cut off, apart from those that BUSY stopped, the
+    /// emulator's deficit and injected faults. dead: time with BUSY. flags: other events with an
+    /// error or CRC flag, apart from injected ones. A name alone means 0.
     #[arg(long, value_name = "LIMIT,..", default_value = OF_RUN, value_parser = of_run)]
     pub(super) fail_on: FailOn,
 }
@@ -163,9 +164,10 @@ pub(super) struct OfRun {
 pub(super) struct OfTohost {
     /// Exit with 1 if there was more: loss=N|P%, dead=P%, flags=N|P%; or none
     ///
-    /// loss: events that were missing or cut off, for each subscriber, apart from those that BUSY stopped, the emulator's deficit,
-    /// injected faults and, with --no-wait, those that had no subscriber. dead: time with BUSY. flags: other events with an error or
-    /// CRC flag, apart from injected ones. A name alone means 0.
+    /// loss: events that were missing or cut off, for each subscriber, apart from those that BUSY
+    /// stopped, the emulator's deficit, injected faults and, with --no-wait, those that had no
+    /// subscriber. dead: time with BUSY. flags: other events with an error or CRC flag, apart from
+    /// injected ones. A name alone means 0.
     #[arg(long, value_name = "LIMIT,..", default_value = OF_RUN, value_parser = of_run)]
     pub(super) fail_on: FailOn,
 }
@@ -175,9 +177,11 @@ pub(super) struct OfTohost {
 pub(super) struct OfReceive {
     /// Exit with 1 if there was more: loss=N|P%, order=N|P%, connections=N, flags=N|P%, resets=N; or none
     ///
-    /// loss: events missing or cut off, by the publisher's account, or by their counters without one. order: events that came twice or
-    /// after later ones. connections: those that were lost. flags: other events with an error or CRC flag. resets: of event counters.
-    /// A name alone means 0. Exit with 3 if a counter fell to 0, and neither an account nor the other E-links show a reset or a loss.
+    /// loss: events missing or cut off, by the publisher's account, or by their counters without
+    /// one. order: events that came twice or after later ones. connections: those that were lost.
+    /// flags: other events with an error or CRC flag. resets: of event counters. A name alone means
+    /// 0. Exit with 3 if a counter fell to 0, and neither an account nor the other E-links show a
+    /// reset or a loss.
     #[arg(long, value_name = "LIMIT,..", default_value = "loss=0,order=0,flags=0,connections=0", value_parser = of_receive)]
     pub(super) fail_on: FailOn,
 }
@@ -187,9 +191,10 @@ pub(super) struct OfReceive {
 pub(super) struct OfCheck {
     /// Exit with 1 if there was more: loss=N|P%, order=N|P%, flags=N|P%, resets=N; or none
     ///
-    /// loss: events missing or cut off; below level 3, blocks missing and events cut off. order: blocks or events that came twice or
-    /// after later ones. flags: other events with an error or CRC flag. resets: of event counters. A name alone means 0. Bytes that
-    /// are wrong fail always. Exit with 3 if a counter fell to 0, and the other E-links do not show a reset or a loss.
+    /// loss: events missing or cut off; below level 3, blocks missing and events cut off. order:
+    /// blocks or events that came twice or after later ones. flags: other events with an error or
+    /// CRC flag. resets: of event counters. A name alone means 0. Bytes that are wrong fail always.
+    /// Exit with 3 if a counter fell to 0, and the other E-links do not show a reset or a loss.
     #[arg(long, value_name = "LIMIT,..", default_value = "loss=0,order=0,flags=0", value_parser = of_check)]
     pub(super) fail_on: FailOn,
 }

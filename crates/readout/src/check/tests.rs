@@ -293,7 +293,8 @@ fn emulated(elink: u16, event: u8) -> Vec<u8> {
     chunk
 }
 
-/// A file of several E-links: the chunk of each for each of so many triggers, by the E-link and the trigger.
+/// A file of several E-links: the chunk of each for each of so many triggers, by the E-link and the
+/// trigger.
 fn device(elinks: &[u16], triggers: u32, chunk: impl Fn(u16, u32) -> Option<Vec<u8>>) -> Vec<u8> {
     let (mut memory, mut bytes) = (vec![vec![0; 1024]; elinks.len()], Vec::new());
     let format = Format::phase2(1).unwrap();

@@ -205,7 +205,8 @@ impl Transport for Scripted {
     }
 }
 
-/// A page for each of so many events, with the counters of both E-links; `None` where an event is missing.
+/// A page for each of so many events, with the counters of both E-links; `None` where an event is
+/// missing.
 fn pages(events: u32, counter: impl Fn(u16, u32) -> Option<u32>) -> Vec<Vec<u8>> {
     let page = |event: u32| {
         let (mut page, mut writer) = (vec![0; 200], PageWriter::default());
