@@ -12,8 +12,10 @@ use crate::groups::Metric;
 use crate::mesh::nodes;
 use crate::source::{Counters, Opener, Refused};
 
-/// Longest time between two readings. The cycle counter of an arm-cmn has 2^39 cycles before it wraps, 122 s at 4.5 GHz; a
-/// driver that gets no interrupt for it sees a wrap only if it reads sooner (drivers/perf/arm-cmn.c, `CMN_CC_INIT`).
+/// Longest time between two readings. The cycle counter of an arm-cmn has 2^39 cycles before it
+/// wraps, 122 s at 4.5 GHz; a
+/// driver that gets no interrupt for it sees a wrap only if it reads sooner
+/// (drivers/perf/arm-cmn.c, `CMN_CC_INIT`).
 pub const MAX_UNREAD: Duration = Duration::from_secs(60);
 const MAX_UNREAD_NS: u64 = 60_000_000_000;
 
@@ -109,7 +111,8 @@ impl Count {
         }
     }
 
-    /// Reads the counters within a long interval, so that their drivers see each wrap: to be called from time to time.
+    /// Reads the counters within a long interval, so that their drivers see each wrap: to
+    /// be called from time to time.
     pub fn keep_up(&mut self) {
         let now_ns = clock::monotonic_ns();
         if now_ns.saturating_sub(self.read_ns) < MAX_UNREAD_NS {

@@ -353,7 +353,8 @@ impl Group {
         self.metric.iter().map(place).collect()
     }
 
-    /// The metrics that can be computed from events that another program counted, such as perf's. Where an event is there
+    /// The metrics that can be computed from events that another program counted, such as
+    /// perf's. Where an event is there
     /// for all nodes and for single ones, that of all is taken.
     ///
     /// # Errors
@@ -401,7 +402,8 @@ impl Group {
         all.filter(|id| !ids.contains(id)).collect()
     }
 
-    /// The short names of events that another program counted; empty where the group has no such event.
+    /// The short names of events that another program counted; empty where the group has no
+    /// such event.
     fn ids_of(&self, observed: &[ObservedEvent]) -> Vec<&str> {
         let is_of_node = |name: &str| name.contains("nodeid=");
         let id = |other: &ObservedEvent| {
@@ -468,7 +470,8 @@ impl Metric {
         }
     }
 
-    /// The value in an interval: per second of [`Observations::seconds_of`]. None when one of its events did not
+    /// The value in an interval: per second of [`Observations::seconds_of`]. None when one
+    /// of its events did not
     /// count, or when the ratio has nothing below the line.
     pub fn value(&self, observed: &Observations, interval: usize) -> Option<f64> {
         let per_second = self.over.is_empty();

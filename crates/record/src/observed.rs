@@ -114,7 +114,8 @@ fn one() -> f64 {
     1.0
 }
 
-/// Joins the last record with the one before, where both are parts of one count: the last part says what passed since
+/// Joins the last record with the one before, where both are parts of one count: the last part
+/// says what passed since
 /// the count began, and has the intervals since the part before.
 pub fn join_last(records: &mut Vec<RunRecord>) {
     let [.., before, last] = records.as_mut_slice() else {
@@ -278,8 +279,10 @@ impl Observations {
         }
     }
 
-    /// Length of an interval in seconds, as the counters of an event saw it: free of the time between reading the
-    /// clock and reading the counter. Of counts of another program, whose running times are sums over CPUs and
+    /// Length of an interval in seconds, as the counters of an event saw it: free of the
+    /// time between reading the
+    /// clock and reading the counter. Of counts of another program, whose running times are
+    /// sums over CPUs and
     /// instances, it is the time step of its output. None where neither is known.
     pub fn seconds_of(&self, event: &ObservedEvent, interval: usize) -> Option<f64> {
         let seconds = if event.is_scaled {
@@ -290,7 +293,8 @@ impl Observations {
         (seconds > 0.0).then_some(seconds)
     }
 
-    /// Mean rate of an event over the run, in its unit per second; none where it did not count or no time is known.
+    /// Mean rate of an event over the run, in its unit per second; none where it did not
+    /// count or no time is known.
     pub fn rate_of(&self, event: &ObservedEvent) -> Option<f64> {
         let (count, _) = event.total_scaled()?;
         let seconds = if event.is_scaled {

@@ -308,7 +308,8 @@ pub fn counters(records: &[RunRecord]) -> Frame {
     rows.frame()
 }
 
-/// One row for each value of each time series, and for each interval of each event and rate that was counted over time.
+/// One row for each value of each time series, and for each interval of each event and rate
+/// that was counted over time.
 pub fn series(records: &[RunRecord]) -> Frame {
     let mut rows = Rows::default();
     for record in records {

@@ -143,7 +143,8 @@ pub fn text(records: &[RunRecord]) -> String {
     let mut lines = absent_lines(records);
     match records {
         [record] => lines.extend(footnotes(record)),
-        // Of many points only what went wrong, and what was counted meanwhile: the rest would bury it.
+        // Of many points only what went wrong, and what was counted meanwhile: the rest
+        // would bury it.
         _ => {
             lines.extend(trouble_lines(records));
             lines.extend(counted_lines(records));

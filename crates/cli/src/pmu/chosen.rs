@@ -87,7 +87,8 @@ fn driver_of(files: &Files, pmus: &[Pmu]) -> Driver {
     }
 }
 
-/// Longest map: a dump of registers has a line of 30 bytes for each register that is not 0, some MB for the largest mesh.
+/// Longest map: a dump of registers has a line of 30 bytes for each register that is not 0,
+/// some MB for the largest mesh.
 const MAX_MAP_BYTES: u64 = 64 << 20;
 
 impl Place {

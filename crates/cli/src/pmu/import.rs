@@ -1,6 +1,8 @@
-//! `daqmeter pmu stat --from`: perf's output as tables, records and a page, or in another of perf's formats.
+//! `daqmeter pmu stat --from`: perf's output as tables, records and a page, or in another of
+//! perf's formats.
 //!
-//! Rows from a pipe are shown and recorded as they come; those of a file are shown when all are read.
+//! Rows from a pipe are shown and recorded as they come; those of a file are shown when all are
+//! read.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -23,7 +25,8 @@ use super::stat::{Arguments, Parts, finish};
 use crate::output::{Failure, Recorder, emit, tell};
 use crate::runner::{context_as, on_ctrl_c};
 
-/// Time without a line after which the interval at hand is taken to be whole: perf prints all rows of one at once.
+/// Time without a line after which the interval at hand is taken to be whole: perf prints all
+/// rows of one at once.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time for the last rows after Ctrl-C: perf gets it, too, prints them and ends.
 const PATIENCE: Duration = Duration::from_secs(1);

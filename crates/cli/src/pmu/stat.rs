@@ -217,7 +217,8 @@ impl Parts {
         }
     }
 
-    /// Whether a part is to be written: each hundredth of the run, so that parts stay few, but not sooner than after 1 s
+    /// Whether a part is to be written: each hundredth of the run, so that parts stay few,
+    /// but not sooner than after 1 s
     /// and not later than after 10 s.
     pub(super) fn is_due(&self) -> bool {
         const LEAST: Duration = Duration::from_secs(1);

@@ -61,7 +61,8 @@ fn raw_code(text: &str) -> Option<u64> {
     is_hex.then(|| u64::from_str_radix(code, 16).ok())?
 }
 
-/// The modes that a modifier leaves out: `u` programs, `k` the kernel, `h` a hypervisor are those that are counted.
+/// The modes that a modifier leaves out: `u` programs, `k` the kernel, `h` a hypervisor are
+/// those that are counted.
 fn excluded(modifier: &str) -> Option<Excluded> {
     let is_known = !modifier.is_empty() && modifier.bytes().all(|letter| b"ukh".contains(&letter));
     is_known.then(|| Excluded {

@@ -48,7 +48,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader of an output with intervals of that length. It counts where the output does not tell: for one stamp that
+    /// A reader of an output with intervals of that length. It counts where the output does
+    /// not tell: for one stamp that
     /// does not begin at 0, and for a run without stamps and without a time; 1 s where it is none.
     pub fn new(length: Option<Duration>) -> Reader {
         Reader {

@@ -2,7 +2,8 @@
 //! zero), not counted (never scheduled), not supported (never opened).
 //!
 //! Grammar: Linux tools/perf/util/stat-display.c of 6.1, 6.12 and 7.2. Two traps: CSV does not quote event names, which contain
-//! commas; and CSV and JSON give the share as an integer division, and times as sums over CPUs and instances, so that rates come from
+//! commas; and CSV and JSON give the share as an integer division, and times as sums over CPUs
+//! and instances, so that rates come from
 //! the time steps alone.
 
 mod emit;

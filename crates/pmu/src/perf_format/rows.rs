@@ -70,8 +70,10 @@ fn are_groups(parts: &[&str]) -> bool {
         && middle.iter().all(|part| (2..=3).contains(&part.len()))
 }
 
-/// The digits before and behind the decimal mark. Only text groups thousands, and there values have no decimals or two
-/// (`abs_printout` and `nsec_printout` of stat-display.c): three digits behind the only mark are thousands.
+/// The digits before and behind the decimal mark. Only text groups thousands, and there values
+/// have no decimals or two
+/// (`abs_printout` and `nsec_printout` of stat-display.c): three digits behind the only mark
+/// are thousands.
 fn parts_of(text: &str, may_group: bool) -> Option<(String, &str)> {
     let parts: Vec<&str> = text.split(is_mark).collect();
     let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
@@ -422,7 +424,8 @@ const PLACES: [&str; 8] = [
     "cpu", "thread", "socket", "die", "cluster", "cache", "core", "node",
 ];
 
-/// The line as JSON: in some locales perf writes numbers with a decimal comma. Behind a field stands a blank.
+/// The line as JSON: in some locales perf writes numbers with a decimal comma. Behind a field
+/// stands a blank.
 fn with_points(line: &str) -> String {
     let mut in_string = false;
     let letters = line.char_indices().map(|(at, letter)| {

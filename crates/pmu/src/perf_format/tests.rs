@@ -90,7 +90,8 @@ fn json_of_every_version_is_read() {
     }
 }
 
-/// One run of perf 6.1 on two CPUs in each locale: 8,934 faults in 0.300 s, which perf says took 0.6 s of both.
+/// One run of perf 6.1 on two CPUs in each locale: 8,934 faults in 0.300 s, which perf says
+/// took 0.6 s of both.
 #[test]
 fn text_csv_and_json_of_one_count_give_one_rate_in_every_locale() {
     const TEXT: &str = "#           time             counts unit events
@@ -233,7 +234,8 @@ fn intervals_are_there_as_soon_as_they_are_whole() {
         (reader.complete(), values(reader.observed(), 1)),
         (3, vec![Some(5.0), Some(5.0), None])
     );
-    // Without a pause, and with a first stamp that may be the middle of an output, it is waited for the second.
+    // Without a pause, and with a first stamp that may be the middle of an output, it is
+    // waited for the second.
     let mut reader = Reader::new(None);
     reader.line(row("7.", "a").as_bytes()).unwrap();
     reader.pause().unwrap();

@@ -103,7 +103,8 @@ pub struct Compared {
     pub broken: Vec<String>,
     /// Records of A and of B that failed or were waived: they are not compared.
     pub left_out: (usize, usize),
-    /// Rates of counters that both sides have, of the machine or of a count by itself: they have no verdict.
+    /// Rates of counters that both sides have, of the machine or of a count by itself: they
+    /// have no verdict.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub counters: Vec<ComparedCounter>,
     /// What differs of the hosts and the tools.
