@@ -50,7 +50,7 @@ struct Cli {
     verb: Verb,
 }
 
-const AFTER_HELP: &str = "Begin with: daqmeter survey";
+const AFTER_HELP: &str = "Begin with: daqmeter survey; daqmeter help VERB explains a verb";
 
 const AFTER_LONG_HELP: &str = "\
 Begin with `daqmeter survey`: in about a minute it measures what this host can do, prints a
@@ -110,6 +110,7 @@ enum Verb {
         shell: clap_complete::Shell,
     },
     /// Print the help of the command or of a verb: help readout run
+    #[command(hide = true)]
     Help {
         /// Verb, and the verb below it
         #[arg(value_name = "VERB")]
