@@ -110,11 +110,11 @@ impl Recorder {
         });
         self.records.push(jsonl::printable(record));
         join_last(&mut self.records);
-        written?;
-        if self.json {
-            emit(&String::from_utf8_lossy(&line))?;
-        }
-        Ok(())
+        let printed = match self.json {
+            true => emit(&String::from_utf8_lossy(&line)).map(drop),
+            false => Ok(()),
+        };
+        written.and(printed)
     }
 
     /// What every verb that measures ends with: its text for people, unless records were printed; the page, if one is wanted; the

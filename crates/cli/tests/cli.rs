@@ -137,7 +137,7 @@ fn a_full_disk_is_told_and_what_was_printed_stays() {
     assert_eq!(
         stdout(&output).lines().count(),
         1,
-        "the record went to stdout before the disk was full"
+        "the record is printed though the disk is full"
     );
 }
 

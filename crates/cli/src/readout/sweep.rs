@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     /// Share to which the result is narrowed down
     #[arg(long, value_name = "SHARE", default_value = "0.01")]
     resolution: f64,
-    /// Time of a probe; the run that confirms takes 16 times as long or more
+    /// Time of a probe; the run that confirms takes 16 times as long
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "400ms")]
     probe: Duration,
     /// Only the search, no curves

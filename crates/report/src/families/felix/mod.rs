@@ -186,6 +186,10 @@ mod tests {
         confirmed.counters.push(maximum);
         // A short point of a curve beyond it, whose backlog had no time to become a loss.
         let mut beyond = chain(2_000_000);
+        let rates = beyond.counters.iter_mut();
+        rates
+            .filter(|counter| counter.name == "trigger-rate")
+            .for_each(|rate| rate.value *= 2.0);
         for (record, chunks) in [(&mut confirmed, 24e6), (&mut beyond, 48e6)] {
             let counter = Counter::count("chunks", 0);
             record.counters.push(Counter {
