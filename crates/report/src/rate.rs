@@ -213,6 +213,14 @@ pub(crate) fn interval_or_none(interval: Option<(f64, f64)>, digits: i32) -> Str
     )
 }
 
+/// Says that a value is the best or worst of several: `, the fastest of 3`; nothing of one alone.
+pub(crate) fn of_several(which: &str, count: usize) -> String {
+    match count {
+        0 | 1 => String::new(),
+        _ => format!(", the {which} of {count}"),
+    }
+}
+
 /// A number in a sentence, with its interval: `1.23 (1.20 - 1.26)`.
 pub(crate) fn spoken_number(number: Rate, digits: i32) -> String {
     let shown = significant(number.per_s, digits);

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_sys::ring::{Consumer, Producer, WORDS};
 
 use crate::accounts::{CardAccount, CardElink, Dead};
@@ -69,6 +70,11 @@ pub(crate) trait Words {
     fn get(&self, at: usize) -> u64 {
         self.word(at).load(Ordering::Relaxed)
     }
+
+    /// A count or time of the other process; one that no run reaches is the largest that is added up.
+    fn count(&self, at: usize) -> u64 {
+        self.get(at).min(MAX_WHOLE)
+    }
 }
 
 impl Words for Producer {
@@ -127,9 +133,10 @@ pub(crate) fn view(ring: &impl Words) -> CardView {
     let state = state(ring);
     let count = usize::try_from(ring.get(ELINKS)).map_or(0, |count| count.min(MAX_ELINKS));
     let elink = |at: usize| {
-        let field = |field: usize| ring.get(FIRST_ELINK + WORDS_PER_ELINK * at + field);
+        let word = FIRST_ELINK + WORDS_PER_ELINK * at;
+        let field = |field: usize| ring.count(word + field);
         CardElink {
-            tag: field(0),
+            tag: ring.get(word),
             elink: u16::try_from(field(1)).unwrap_or(u16::MAX),
             deficit: field(2),
             sender_lost: field(3),
@@ -141,7 +148,7 @@ pub(crate) fn view(ring: &impl Words) -> CardView {
         }
     };
     let dead = |at: usize| {
-        let field = |field: usize| ring.get(DEAD + 4 * at + field);
+        let field = |field: usize| ring.count(DEAD + 4 * at + field);
         Dead {
             ns: field(0),
             count: field(1),
@@ -152,18 +159,18 @@ pub(crate) fn view(ring: &impl Words) -> CardView {
     CardView {
         state,
         account: CardAccount {
-            issued: ring.get(ISSUED),
-            vetoed_dma: ring.get(VETOED),
-            vetoed_fifo: ring.get(VETOED + 1),
-            vetoed_external: ring.get(VETOED_EXTERNAL),
+            issued: ring.count(ISSUED),
+            vetoed_dma: ring.count(VETOED),
+            vetoed_fifo: ring.count(VETOED + 1),
+            vetoed_external: ring.count(VETOED_EXTERNAL),
             recorded: ring.get(FLAGS) >> RECORDED_BIT & 1 == 1,
             elinks: (0..count).map(elink).collect(),
         },
         dead: [dead(0), dead(1), dead(2), dead(3)],
         flags: ring.get(FLAGS),
-        fifo_bytes: ring.get(FIFO_BYTES),
-        now_ns: ring.get(NOW_NS),
-        start_ns: ring.get(START_NS),
+        fifo_bytes: ring.count(FIFO_BYTES),
+        now_ns: ring.count(NOW_NS),
+        start_ns: ring.count(START_NS),
     }
 }
 

@@ -86,14 +86,19 @@ fn storage(records: &[RunRecord]) -> Option<Segment> {
     let direct = of_engine(records, BLOCK).filter(|record| !record.workload.flag("cached"));
     let found =
         direct.filter_map(|record| Some((record, Found::of(record, first_stage(record)?)?)));
-    let (record, found) = found.max_by(|a, b| a.1.rate.total_cmp(&b.1.rate))?;
+    let points: Vec<_> = found.collect();
+    let fastest = points.iter().max_by(|a, b| a.1.rate.total_cmp(&b.1.rate))?;
+    let (record, found) = (fastest.0, fastest.1);
     let path = record.workload.text("path").unwrap_or("disk");
     // Of a file its name is enough.
     let device = match path.strip_prefix("/dev/") {
         Some(_) => path.to_owned(),
         None => format!("{} on disk", path.rsplit('/').next().unwrap_or_default()),
     };
-    let by = format!("replay from {device}");
+    let by = format!(
+        "replay from {device}{}",
+        rate::of_several("fastest", points.len())
+    );
     Some(Segment::new(Place::Replay, by, found))
 }
 

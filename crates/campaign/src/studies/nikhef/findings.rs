@@ -1,8 +1,9 @@
 //! The maxima that the document states, and what it says of placement, by this host's records.
 
-use daqmeter_record::RunRecord;
+use daqmeter_record::border::sum;
 use daqmeter_record::study::{Finding, Holds, Measured, Statement};
 use daqmeter_record::units::{show_bytes, significant};
+use daqmeter_record::{Ledger, RunRecord};
 
 use super::super::named;
 use super::Document;
@@ -97,10 +98,9 @@ fn seconds(record: &RunRecord) -> f64 {
     record.workload.float("seconds").unwrap_or(0.0)
 }
 
-/// Triggers x E-links that were not delivered, but for those that an emulator is told to leave out.
+/// Triggers x E-links that were lost on the way; what BUSY stopped is dead time.
 fn lost(record: &RunRecord) -> u64 {
-    let of = |ledger: &daqmeter_record::Ledger| ledger.lost() - ledger.not_given();
-    record.ledgers.iter().map(of).sum()
+    sum(record.ledgers.iter().map(Ledger::lost_on_the_way))
 }
 
 fn cpu(record: &RunRecord) -> Option<u32> {

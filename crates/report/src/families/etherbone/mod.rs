@@ -9,7 +9,7 @@ use cycles::{CycleRow, cycle_rows};
 pub use cycles::{cycles_text, round_trips_text};
 
 use crate::family::{Answer, Family, Measured, Work};
-use crate::rate::interval_or_none;
+use crate::rate::{interval_or_none, of_several};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(cycles::ENGINE, Work::Path), ("pingpong", Work::Path)],
@@ -32,8 +32,9 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
         .clone()
         .filter(|row| row.method == "blocking")
         .min_by_key(|row| row.count)?;
-    let best = rows
-        .filter(|row| row.method == "pipelined")
+    let pipelined: Vec<_> = rows.filter(|row| row.method == "pipelined").collect();
+    let best = pipelined
+        .iter()
         .max_by(|a, b| a.rate_khz.total_cmp(&b.rate_khz))?;
     let limit = blocking
         .limit_us
@@ -46,10 +47,11 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
     Some(Answer {
         question: "What does reading registers over Etherbone cost?",
         answer: format!(
-            "over UDP on loopback one 64-bit timestamp takes {}{limit}; {} at a time in a pipeline of cycles take {} each",
+            "over UDP on loopback one 64-bit timestamp takes {}{limit}; {} at a time in a pipeline of cycles take {} each{}",
             time(blocking),
             best.count,
-            time(best)
+            time(best),
+            of_several("fastest", pipelined.len())
         ),
         figure: Some("eb-time"),
     })

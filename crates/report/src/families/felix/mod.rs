@@ -12,6 +12,7 @@ use chains::{ChainRow, chain_rows};
 pub use chains::{chains_text, details_text};
 
 use crate::family::{Answer, Family, Found, Measured, Place, Segment, Work, of_engine};
+use crate::rate;
 use crate::samples::{first_stage, summary};
 
 pub(super) const FAMILY: Family = Family {
@@ -46,7 +47,11 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
             && row.closes
             && row.maximum_hz.is_some() == is_searched
     });
-    let best = clean.max_by(|a, b| a.mchunks_per_s.total_cmp(&b.mchunks_per_s))?;
+    let clean: Vec<_> = clean.collect();
+    let fastest = clean
+        .iter()
+        .max_by(|a, b| a.mchunks_per_s.total_cmp(&b.mchunks_per_s));
+    let best: &ChainRow = fastest?;
     let cost = cost(best, decode_ns(measured.usable, &best.scenario));
     // No loss in n triggers: below 3 in n at 95 % confidence (the rule of three).
     let lost_at_most = 3.0 / best.triggers.max(1.0);
@@ -57,10 +62,9 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
             best.chain,
             significant(best.rate_hz / 1e3, 4),
             significant(best.seconds, 2),
-            if is_searched {
-                ", the maximum that the search confirmed"
-            } else {
-                ""
+            match is_searched {
+                true => ", the maximum that the search confirmed".to_owned(),
+                false => rate::of_several("fastest", clean.len()),
             },
             significant(lost_at_most, 2),
             significant(best.mchunks_per_s, 3),
@@ -123,9 +127,12 @@ fn by_links(ns: f64) -> String {
 fn decoding(records: &[RunRecord]) -> Option<Segment> {
     let all = of_engine(records, DECODE)
         .filter_map(|record| Some((record, Found::of(record, first_stage(record)?)?)));
-    let (record, found) = all.min_by(|a, b| a.1.rate.total_cmp(&b.1.rate))?;
+    let points: Vec<_> = all.collect();
+    let slowest = points.iter().min_by(|a, b| a.1.rate.total_cmp(&b.1.rate))?;
+    let (record, found) = (slowest.0, slowest.1);
     let scenario = record.workload.text("scenario").unwrap_or("blocks");
-    let by = format!("FELIX decoding, {scenario}");
+    let several = rate::of_several("slowest", points.len());
+    let by = format!("FELIX decoding, {scenario}{several}");
     Some(Segment::new(Place::Chunks, by, found))
 }
 
