@@ -19,7 +19,7 @@
 #define GATED_PIECE 4096u
 #define GATED_BATCH 4
 #define DEFAULT_TIMEOUT_MS 10000
-/* Generations, so that one fits a pointer of 32 bits beside the channel's index. */
+/* Number of generations: one fits a pointer of 32 bits together with the channel's index. */
 #define GENERATIONS BIT(24)
 
 /*
@@ -107,7 +107,7 @@ void dqm_engine_prepare(void)
 	}
 }
 
-/* Takes the channels that are free, beside those that it has. */
+/* Takes the channels that are free, in addition to those that it has. */
 static void take_free(struct dqm_engine *engine, const char *provider)
 {
 	dma_cap_mask_t mask;
@@ -158,7 +158,7 @@ static void give_back(struct dqm_engine *engine, unsigned int from)
 	engine->count = from;
 }
 
-/* Whether the channels at hand can do what the policy asks for. */
+/* Returns 0 if the channels can do what the policy asks for. */
 static int possible(const struct dqm_engine *engine, const struct daqmeter_policy *policy)
 {
 	if (!engine->count)

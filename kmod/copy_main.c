@@ -393,7 +393,7 @@ static long copy_ioctl(struct file *file, unsigned int command, unsigned long ar
 	}
 }
 
-/* With its file the policy goes: no timer ticks and no channel is held for nobody. */
+/* The policy ends with its file: then no timer ticks and no channel is held. */
 static int copy_release(struct inode *inode, struct file *file)
 {
 	/* It is not read and written at once: a file becomes owner while it is open. */

@@ -134,11 +134,12 @@ struct Running {
     is_cut: AtomicBool,
 }
 
-/// How often a wait for a program looks whether the path is cut: what left the program's group may hold its pipe.
+/// Interval at which a wait for a program checks whether the path was cut. A process that left the
+/// program's group may hold its pipe.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Running {
-    /// Ends it with all that it started.
+    /// Ends the program with all processes that it started.
     fn kill(&self) {
         self.is_cut.store(true, Ordering::Relaxed);
         process::kill_group(&self.lock());
@@ -151,7 +152,7 @@ impl Running {
             if ready.read || ready.write {
                 return Ok(());
             }
-            // What it left behind may hold the pipe.
+            // A process that the program left behind may hold the pipe.
             if process::ends_within(&self.lock(), Duration::ZERO).unwrap_or(true) {
                 return Err(io::Error::from(ErrorKind::UnexpectedEof));
             }
@@ -173,7 +174,8 @@ impl Running {
         let mut child = self.lock();
         match process::ends_within(&child, Duration::ZERO) {
             Ok(true) => {
-                // What it left behind, while its number is its own.
+                // Ends the processes that the program left behind, while its number is still its
+                // own.
                 process::kill_group(&child);
                 child.wait().map_or_else(
                     |error| format!("it ended: {error}"),

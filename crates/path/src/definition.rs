@@ -347,7 +347,7 @@ impl Path {
         })
     }
 
-    /// Whether it may lose blocks at any rate, also where the source waits for room.
+    /// True if the path may lose blocks at any rate, also where the source waits for room.
     pub fn may_lose(&self) -> bool {
         let Element { kind, .. } = &self.sink;
         self.may_miss()
@@ -450,7 +450,7 @@ impl Path {
         self.source.kind.due_bytes(self.block_bytes)
     }
 
-    /// Bytes that are due per second at a rate of each stream.
+    /// Bytes that are due per second if each stream has this rate.
     pub fn due_bytes_per_s(&self, rate_hz: f64) -> f64 {
         self.due_bytes() * self.streams() as f64 * rate_hz
     }

@@ -171,17 +171,19 @@ pub(crate) trait Sink: Send {
         Ok(0)
     }
 
-    /// Waits until the other end says what came: a part of the run, for what is on its way is not there yet.
+    /// Waits until the other end reports what arrived. The wait is a part of the run, as some
+    /// blocks are still on their way.
     fn confirm(&mut self) -> Result<Confirmed, Fault> {
         Ok(Confirmed::default())
     }
 
-    /// Compares what it keeps with these sums, after the run and outside its time; returns how many blocks were right.
+    /// Compares the blocks that the sink keeps with these sums, after the run and outside its time.
+    /// Returns the number of blocks that were right.
     fn check(&mut self, _expected: &[u64]) -> Result<u64, Fault> {
         Ok(0)
     }
 
-    /// Why blocks that it took are not delivered where they are not confirmed.
+    /// Reason why blocks that the sink took are not delivered where they are not confirmed.
     fn unconfirmed(&self) -> Option<&'static str> {
         None
     }
@@ -196,7 +198,7 @@ pub(crate) trait Sink: Send {
     }
 }
 
-/// What a sink says at the end of the run.
+/// Report of a sink at the end of the run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Confirmed {
     /// Blocks whose bytes were right.

@@ -44,7 +44,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Compares what the sink keeps, which no time of the run holds; once.
+    /// Compares the blocks that the sink keeps, once, and outside the time of the run.
     pub(crate) fn check(&mut self) -> Result<(), Fault> {
         if let Some(mut sink) = self.sink.take() {
             self.run.verified_blocks += sink.check(&self.expected.all)?;

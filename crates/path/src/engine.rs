@@ -347,7 +347,8 @@ impl Session for PathSession {
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
         for _ in 0..operations {
-            // Whoever runs it again without a look at the bytes has them compared here: a file's name is free then.
+            // A caller may run the path again without verifying the bytes. They are compared here
+            // then, so that the file's name is free.
             self.compare()?;
             let ready = self.ready.take();
             let chain = ready.map_or_else(|| self.chain(), Ok)?;
@@ -363,7 +364,8 @@ impl Session for PathSession {
         Ok(())
     }
 
-    /// What came to the sink was compared there; what it keeps is compared now. There is no run before the run.
+    /// Compares the blocks that the sink keeps. Blocks that only passed through the sink were
+    /// compared there. No run precedes the measured one.
     fn verify(&mut self) -> Result<(), Fault> {
         self.compare()?;
         let Some(ended) = &self.ended else {
@@ -413,7 +415,7 @@ fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
     tally
 }
 
-/// The trigger rate of a card that is not to go as fast as it can.
+/// Trigger rate of a card that does not run as fast as it can.
 fn asked_hz(live: &Live) -> Option<f64> {
     let scenario = &live.scenario;
     let hz = Some(scenario.trigger.rate.0).filter(|_| scenario.has_rate());
@@ -480,7 +482,7 @@ mod tests {
         daqmeter_harness::conformance::run(&PathEngine::default());
     }
 
-    /// What a file was written in, its read-back was a part of.
+    /// The time in which a file was written included its read-back.
     #[test]
     fn a_file_is_read_back_after_the_time_of_its_run() {
         let folder = tempfile::tempdir().unwrap();
@@ -501,7 +503,7 @@ mod tests {
         session.prepare().unwrap();
         session.step(0, 1).unwrap();
         assert!(out.exists());
-        // A file with other bytes fails, and only when it is looked at.
+        // A file with other bytes fails, but only when it is verified.
         std::fs::write(&out, vec![0; 5 * 4096]).unwrap();
         let wrong = session.verify().unwrap_err();
         assert!(wrong.0.contains("is not what was written"), "{wrong}");
@@ -586,7 +588,8 @@ mod tests {
         );
     }
 
-    /// A search for the largest rate over UDP begins with a run as fast as it goes, in which blocks are lost.
+    /// A search for the largest rate over UDP begins with a run as fast as it goes, in which blocks
+    /// are lost.
     #[test]
     fn as_fast_as_it_goes_only_a_path_that_may_lose_blocks_may_be_lossy() {
         let opened = |with: &str| {

@@ -39,7 +39,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// After the end no datagram comes any more when none came for so long.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Senders that are received from at the same time; the next waits. Each may hold a block of 256 MiB.
+/// Maximum number of senders that are received from at the same time; the next one waits. Each may
+/// hold a block of 256 MiB.
 pub(crate) const MAX_SENDERS: usize = 16;
 
 const READ: Readiness = Readiness {
@@ -47,7 +48,7 @@ const READ: Readiness = Readiness {
     write: false,
 };
 
-/// Receives until it shall stop, each sender in a thread of its own, and says of each what came.
+/// Receives until it shall stop, each sender in its own thread, and reports what came from each.
 ///
 /// # Errors
 /// When the listener fails.
@@ -76,7 +77,7 @@ pub fn serve(
                 Ok(Some((stream, peer))) => {
                     let done = done.clone();
                     let receives = move || {
-                        // Whoever asked reads until the last one is done.
+                        // The other end of this channel is read until the last sender is done.
                         let _ = done.send((peer, received(stream, peer, stop)));
                     };
                     match std::thread::Builder::new().spawn_scoped(scope, receives) {
@@ -88,7 +89,7 @@ pub fn serve(
                 Err(error) => break Err(error),
             }
         };
-        // Those that are still at it end, too.
+        // Senders that are still active end, too.
         stop.set();
         drop(done);
         ended.iter().for_each(|(peer, came)| each(peer, came));
@@ -96,7 +97,7 @@ pub fn serve(
     })
 }
 
-/// The next connection; none where there is none within a moment.
+/// Next connection; `None` if none arrives within [`LOOK`].
 fn accepted(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, SocketAddr)>> {
     match listener.accept() {
         Ok(accepted) => Ok(Some(accepted)),
@@ -292,7 +293,7 @@ mod tests {
         reported
     }
 
-    /// A peer that said nothing shut the receiver for all others, for 10 s and more.
+    /// A silent peer blocked the receiver for all others, for 10 s and more.
     #[test]
     fn a_peer_that_says_nothing_holds_up_no_other() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -65,15 +65,16 @@ struct Written {
     file: Option<Made>,
 }
 
-/// The file as this path made it. Another may take its name meanwhile: it is neither read nor removed.
+/// File that this path created. Another file may take its name meanwhile; that one is neither read
+/// nor removed.
 struct Made {
     path: String,
     file: File,
-    /// Past the page cache, where that is asked for.
+    /// Second handle past the page cache, if that is requested.
     direct: Option<File>,
 }
 
-/// Device and inode.
+/// Device and inode of a file.
 fn identity(about: &Metadata) -> (u64, u64) {
     (about.dev(), about.ino())
 }
@@ -89,7 +90,7 @@ impl Made {
         })
     }
 
-    /// Whether its name is still its own.
+    /// True if the name still belongs to this file.
     fn has_its_name(&self) -> bool {
         let named = std::fs::symlink_metadata(&self.path);
         let both = self.file.metadata().ok().zip(named.ok());
@@ -100,7 +101,7 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         if self.has_its_name() {
-            // It is gone already, or its folder was made read-only: then it stays.
+            // The file may be gone already. In a read-only folder it stays.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -117,7 +118,7 @@ impl Written {
             .ok_or_else(|| Fault::new(format!("{} is not open", self.path)))
     }
 
-    /// Opens it once more, past the page cache.
+    /// Opens the file once more, past the page cache.
     fn opened_direct(&self, made: &Made) -> Result<File, Fault> {
         let mut options = OpenOptions::new();
         let opened = options.write(true).custom_flags(DIRECT).open(&self.path);
@@ -163,7 +164,7 @@ impl Sink for Written {
         Ok(None)
     }
 
-    /// Reads it through the page cache, which direct writes leave coherent: open(2).
+    /// Reads the file through the page cache, which direct writes leave coherent: open(2).
     fn check(&mut self, expected: &[u64]) -> Result<u64, Fault> {
         let mut checked = 0;
         let mut bytes = vec![0; self.block_bytes];
@@ -206,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Whatever had the name at the end was removed.
+    /// The file with this name at the end was removed, even if it was another one.
     #[test]
     fn a_file_that_takes_the_name_during_a_run_is_neither_read_nor_removed() {
         let folder = tempfile::tempdir().unwrap();

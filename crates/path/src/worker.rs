@@ -220,7 +220,7 @@ impl Worker {
         }
     }
 
-    /// What it counted, and its ends, which close when they are dropped.
+    /// Returns the counts, and the ends of the rings, which close when they are dropped.
     pub(crate) fn left(self) -> (Left, (Option<Inlet>, Option<Outlet>)) {
         let seen = self.inlet.as_ref().map(|inlet| inlet.seen.clone());
         let mut left = Left {

@@ -355,7 +355,8 @@ fn a_stage_that_dies_in_the_middle_closes_the_ledger_and_says_so_in_a_line() {
     assert_eq!(record.path.unwrap().blocks, 48);
 }
 
-/// A process that a program had started held its pipe: the path hung, and the process was left behind.
+/// A process that a program had started held its pipe. The path hung, and the process was left
+/// behind.
 #[test]
 fn what_a_program_leaves_behind_neither_holds_up_the_path_nor_goes_on() {
     let folder = tempfile::tempdir().unwrap();

@@ -13,9 +13,8 @@ use crate::mesh::nodes;
 use crate::source::{Counters, Opener, Refused};
 
 /// Longest time between two readings. The cycle counter of an arm-cmn has 2^39 cycles before it
-/// wraps, 122 s at 4.5 GHz; a
-/// driver that gets no interrupt for it sees a wrap only if it reads sooner
-/// (drivers/perf/arm-cmn.c, `CMN_CC_INIT`).
+/// wraps, 122 s at 4.5 GHz. A driver that gets no interrupt for it sees a wrap only if it reads
+/// sooner (drivers/perf/arm-cmn.c, `CMN_CC_INIT`).
 pub const MAX_UNREAD: Duration = Duration::from_secs(60);
 const MAX_UNREAD_NS: u64 = 60_000_000_000;
 
@@ -111,8 +110,8 @@ impl Count {
         }
     }
 
-    /// Reads the counters within a long interval, so that their drivers see each wrap: to
-    /// be called from time to time.
+    /// Reads the counters within a long interval, so that their drivers see each wrap. The caller
+    /// repeats this from time to time.
     pub fn keep_up(&mut self) {
         let now_ns = clock::monotonic_ns();
         if now_ns.saturating_sub(self.read_ns) < MAX_UNREAD_NS {
@@ -167,7 +166,7 @@ impl Count {
     }
 }
 
-/// What the events counted over the whole run, scaled.
+/// Counts of the events over the whole run, scaled.
 pub fn totals(observed: &Observations) -> Vec<Counter> {
     let counter = |event: &ObservedEvent| {
         let (value, share) = event.total_scaled()?;
@@ -224,7 +223,7 @@ pub fn error_of(event: &ObservedEvent, interval: usize) -> Option<f64> {
     if values.len() < 3 {
         return None;
     }
-    // The counts that were seen; another program's are scaled already.
+    // Counts before scaling; those of another program are scaled already.
     let seen = if event.is_scaled { share } else { 1.0 };
     let count = *event.count.get(interval)? as f64 * seen;
     let grain = count * (1.0 - share) / (share * share) * event.scale * event.scale;

@@ -353,9 +353,8 @@ impl Group {
         self.metric.iter().map(place).collect()
     }
 
-    /// The metrics that can be computed from events that another program counted, such as
-    /// perf's. Where an event is there
-    /// for all nodes and for single ones, that of all is taken.
+    /// Metrics that can be computed from events that another program, such as perf, counted. Where
+    /// an event is there for all nodes and for single ones, that of all is taken.
     ///
     /// # Errors
     /// When there is none.
@@ -377,7 +376,7 @@ impl Group {
         Ok(metrics)
     }
 
-    /// The metrics that [`Group::metrics_of`] leaves out, each with the events that are missing.
+    /// Metrics that [`Group::metrics_of`] leaves out, each with the events that are missing.
     pub fn not_computed(&self, observed: &[ObservedEvent]) -> Vec<String> {
         let ids = self.ids_of(observed);
         let line = |metric: &Metric| {
@@ -402,8 +401,7 @@ impl Group {
         all.filter(|id| !ids.contains(id)).collect()
     }
 
-    /// The short names of events that another program counted; empty where the group has no
-    /// such event.
+    /// Short names of events that another program counted; empty where the group has no such event.
     fn ids_of(&self, observed: &[ObservedEvent]) -> Vec<&str> {
         let is_of_node = |name: &str| name.contains("nodeid=");
         let id = |other: &ObservedEvent| {
@@ -470,9 +468,8 @@ impl Metric {
         }
     }
 
-    /// The value in an interval: per second of [`Observations::seconds_of`]. None when one
-    /// of its events did not
-    /// count, or when the ratio has nothing below the line.
+    /// Value in an interval: per second of [`Observations::seconds_of`]. `None` when one of its
+    /// events did not count, or when the denominator of the ratio is zero.
     pub fn value(&self, observed: &Observations, interval: usize) -> Option<f64> {
         let per_second = self.over.is_empty();
         let add = |positions: &[usize], rate: bool| -> Option<f64> {

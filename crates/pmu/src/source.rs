@@ -189,7 +189,7 @@ impl Counters for Places {
 
 impl Counters for Alone {
     fn read(&mut self, into: &mut [Reading]) {
-        // A device that went away keeps what it had; of a sum over devices it takes its part away.
+        // A device that went away keeps its count; a sum over devices loses its part.
         let now = self.counter.value().unwrap_or(self.last);
         self.passed += now.saturating_sub(self.last);
         self.last = now;

@@ -197,7 +197,7 @@ pub fn tracepoint(files: &Files, subsystem: &str, event: &str) -> Option<u64> {
     })
 }
 
-/// Whether tracepoints can be seen.
+/// True if tracepoints can be seen.
 pub(crate) fn has_tracefs(files: &Files) -> bool {
     let roots = [
         "sys/kernel/tracing/events",

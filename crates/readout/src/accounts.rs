@@ -187,7 +187,7 @@ pub struct FinalAccount {
     /// What it counted for each subscriber of each E-link.
     #[serde(default)]
     pub subscriptions: Vec<SubscriptionAccount>,
-    /// The card's process ended before its triggers did: what the card counted last is missing.
+    /// True if the card's process ended before its triggers did: its last counts are missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub card_is_lost: bool,
 }
@@ -231,8 +231,8 @@ impl FinalAccount {
         Some(ledger(&self.card, at, &seen))
     }
 
-    /// Events that were to come, in triggers x E-links: those issued, and those offered to each
-    /// further subscriber.
+    /// Events that were due, in triggers x E-links: those issued, and those offered to each further
+    /// subscriber.
     pub fn due(&self) -> u64 {
         let issued: u64 = self.ledgers().iter().map(|(_, ledger)| ledger.issued).sum();
         let further = |tag: u64| {
@@ -243,7 +243,7 @@ impl FinalAccount {
         issued + self.elinks().map(|(at, _)| further(at.tag)).sum::<u64>()
     }
 
-    /// What was lost to those who had subscribed, or to everybody, in triggers x E-links: see
+    /// Losses of those who had subscribed, or of everybody, in triggers x E-links: see
     /// [`Ledger::lost_on_the_way`].
     pub fn lost_on_the_way(&self) -> u64 {
         // What the reader lost is counted for each subscriber, not for the first alone.
@@ -305,7 +305,7 @@ const LOSSES_OF_RECORDED: [&str; 11] = {
 
 /// Chunks that arrived with an error or CRC flag.
 pub const FLAGGED: &str = NOT_LOST[1];
-/// Those to which injected faults gave it, or that had it in the recorded file.
+/// Chunks that injected faults flagged, or that had a flag in the recorded file.
 const FLAGGED_AT_SOURCE: &str = NOT_LOST[2];
 /// Chunks that an earlier reader of the channel took; its own account says what became of them.
 pub const BEFORE: &str = NOT_LOST[3];
@@ -321,9 +321,9 @@ pub(crate) fn own_losses(ledger: &Ledger) -> impl Iterator<Item = (&str, u64)> {
         .filter(move |(kind, count)| *count > 0 && !of_all(kind))
 }
 
-/// What a receiver should have had whole and had not, injected faults among it: not what BUSY
-/// stopped, what the source did not give, what came before it subscribed, and what arrived with an
-/// error or CRC flag.
+/// Triggers that a receiver should have had whole and had not, injected faults included. Without
+/// those that BUSY stopped, that the source did not give, that came before it subscribed, or that
+/// arrived with an error or CRC flag.
 pub(crate) fn not_received(ledger: &Ledger) -> u64 {
     let of = |name: &str| ledger.losses.get(name).copied().unwrap_or(0);
     ledger.lost_on_the_way() + of(NOT_LOST[0]) - of(NOT_SUBSCRIBED)
@@ -340,8 +340,8 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
         ..Ledger::new("triggers")
     };
     let [cut, flagged] = [reader.delivered_truncated, reader.delivered_flagged];
-    // Who recorded the file cut them off, or a fault that the scenario asks for: those that the
-    // FIFO did not.
+    // The FIFO did not cut these off: the recorder of the file did, or a fault that the scenario
+    // asks for.
     let (names, cut_before, flagged_before) = match card.recorded {
         true => (LOSSES_OF_RECORDED, cut, flagged),
         false => {

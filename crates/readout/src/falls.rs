@@ -2,8 +2,8 @@
 //! wraps.
 //!
 //! The counter alone cannot tell the two apart. A reset reaches all E-links of a device at one
-//! moment: where all of them fall together, it is one. Where the others count on, it is a loss.
-//! What neither shows stays undecided.
+//! moment: where all of them fall together, it is one. Where the others count on, it is a loss. Any
+//! other fall stays undecided.
 
 use crate::fragment::Finding;
 
@@ -13,7 +13,7 @@ const MAX_FALLS: usize = 256;
 /// A loss of more than half the turn of a trigger counter (24 bits) is not believed.
 const MAX_LOSS: u32 = 1 << 23;
 
-/// Where an event was: the place of the last data of its E-link before it, and its own. Places are
+/// Places of an event: that of the last data of its E-link before it, and its own. Places are
 /// ordered in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
@@ -39,21 +39,21 @@ pub(crate) struct Falls {
     beyond: Judged,
 }
 
-/// What falls were found to be.
+/// Result of judging falls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Judged {
-    /// Resets, beside those that the trigger system announced.
+    /// Resets, without those that the trigger system announced.
     pub(crate) resets: u64,
     /// Events missing.
     pub(crate) missing: u64,
-    /// Falls that may be either.
+    /// Falls that may be resets or losses.
     pub(crate) undecided: u64,
     /// Events missing if all of those are losses.
     pub(crate) undecided_events: u64,
 }
 
 impl Falls {
-    /// Data comes from a place.
+    /// Notes that data comes from a place.
     #[inline]
     pub(crate) fn at(&mut self, place: u64) {
         if self.first.is_none() {
@@ -67,7 +67,7 @@ impl Falls {
         }
     }
 
-    /// Where an event is that begins now.
+    /// Span of an event that begins now.
     pub(crate) fn span(&self) -> Span {
         self.span
     }
@@ -87,7 +87,7 @@ impl Falls {
         }
     }
 
-    /// Whether data came up to a place and after it.
+    /// True if data came up to a place and after it.
     fn goes_on_over(&self, place: u64) -> bool {
         self.first.is_some_and(|first| first <= place) && self.span.here > place
     }
@@ -112,7 +112,8 @@ pub(crate) fn judge(elinks: &[&Falls], has_all: bool) -> Vec<Judged> {
             return judged;
         };
         let end = first.span.here;
-        // It is the first to come: another fell with it if that one's data had not come before.
+        // The first fall in time. Another E-link fell with it unless data of that one came in
+        // between.
         let is_with = |at: usize| fall_of(at, &next).is_some_and(|fall| fall.span.before <= end);
         let (with, others): (Vec<usize>, Vec<usize>) =
             (0..elinks.len()).partition(|at| is_with(*at));
@@ -142,7 +143,7 @@ pub(crate) fn judge(elinks: &[&Falls], has_all: bool) -> Vec<Judged> {
 mod tests {
     use super::*;
 
-    /// Data at these places, and a fall of so many events at one of them.
+    /// Data at these places, and a fall with this many missing events at one of them.
     fn falls(places: &[u64], fall: Option<(u64, u32)>) -> Falls {
         let mut falls = Falls::default();
         for place in places {
@@ -193,7 +194,7 @@ mod tests {
         // Half a turn of the trigger counter was not lost between two of the others' events.
         let ttc = falls(&[1, 4, 7], Some((4, (1 << 24) - 50)));
         assert_eq!(judged(&[ttc, steady()], true)[0], [0, 0, 1, (1 << 24) - 50]);
-        // What the trigger system announced is counted already, and the others fell with it.
+        // A reset that the trigger system announced is counted already; the others fell with it.
         let mut announced = falls(&[1, 4], None);
         announced.keep(Finding::Reset(0), announced.span());
         announced.at(7);

@@ -43,7 +43,7 @@ impl Faults {
         self.wrong_elink += other.wrong_elink;
     }
 
-    /// Adds what became of the falls of the counter.
+    /// Adds the judged falls of the counter.
     pub(crate) fn judged(self, falls: Judged) -> Faults {
         Faults {
             missing: self.missing + falls.missing,
@@ -64,9 +64,9 @@ pub enum Finding {
     Duplicate,
     /// Comes after a later one.
     OutOfOrder,
-    /// The trigger system reset the counter; so many are missing since.
+    /// The trigger system reset the counter; this many events are missing since.
     Reset(u32),
-    /// The counter fell to 0: a reset, or so many are missing before it.
+    /// The counter fell to 0: a reset, or this many events are missing before it.
     Fell(u32),
     /// Its bytes are wrong.
     Payload,
@@ -80,7 +80,7 @@ pub struct FragmentCheck {
     is_ttc: bool,
     /// The index that the emulator writes into its fragments; any, where the E-link is not known.
     index: Option<u8>,
-    /// The width of the E-link by its first fragment that says a width that there is.
+    /// Width of the E-link, by its first fragment with a valid width.
     width: Option<u8>,
     order: Order,
     /// What is known of the way to the next fragment, and to those after it.
@@ -119,7 +119,7 @@ impl FragmentCheck {
         }
     }
 
-    /// The width of the E-link, as its fragments say it.
+    /// Width of the E-link that its fragments name.
     pub(crate) fn width(&self) -> Option<u8> {
         self.width
     }
@@ -239,8 +239,8 @@ impl FragmentCheck {
         self.follow(u32::from(event), EVENTS)
     }
 
-    /// Whether a fragment names a width that there is, and that of those before it; short ones name
-    /// none.
+    /// True if a fragment names a valid width that equals that of those before it, or is too short
+    /// to name one.
     fn has_width(&mut self, payload: &[u8]) -> bool {
         let Some(&found) = payload.get(WIDTH_AT) else {
             return true;
@@ -318,8 +318,7 @@ impl FragmentCheck {
     }
 }
 
-/// The byte of the emulator's header that holds the width of the E-link, and the widths that there
-/// are, in bits.
+/// Byte of the emulator's header that holds the width of the E-link, and the valid widths in bits.
 const WIDTH_AT: usize = 7;
 const WIDTHS: [u8; 4] = [2, 4, 8, 16];
 

@@ -60,7 +60,7 @@ type Attempt = (Publish, Result<Box<dyn Inlet>, TransportError>);
 struct Source {
     settings: Publish,
     tags: Vec<u64>,
-    /// They are all that it offers.
+    /// True if the tags are all that the publisher offers.
     has_all: bool,
     inlet: Option<Box<dyn Inlet>>,
     /// An attempt is under way in a thread of its own: the other publishers are not kept waiting.
@@ -78,20 +78,20 @@ struct Stream {
     tag: u64,
     check: FragmentCheck,
     falls: Falls,
-    /// Where the chunk at hand began, in pages of blocks.
+    /// Span in which the current chunk began, in pages of blocks.
     began: Span,
     chunks: u64,
     bytes: u64,
     truncated: u64,
     flagged: u64,
-    /// What came in earlier lives of its publisher.
+    /// Counts from earlier lives of its publisher.
     before: Before,
     /// For pages of blocks.
     reassembler: Reassembler,
     partial: Vec<u8>,
 }
 
-/// What came of one E-link in earlier lives of its publisher, which its account does not know.
+/// Counts of one E-link from earlier lives of its publisher, which its account does not know.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     /// Chunks with nothing wrong.
@@ -113,8 +113,8 @@ pub struct StreamReport {
     pub truncated: u64,
     /// With an error or CRC flag.
     pub flagged: u64,
-    /// What was wrong with them. What is missing is that of the publisher's account, if there is
-    /// one that closes: the counters wrap.
+    /// Faults of the chunks. Those missing are taken from the publisher's account, if there is one
+    /// that closes: the counters wrap.
     pub faults: Faults,
 }
 
@@ -274,7 +274,7 @@ impl Receiver {
             }
         });
         let mut streams: Vec<StreamReport> = streams.collect();
-        // Of others nothing came at all.
+        // From the other E-links nothing came at all.
         let silent = ledgers.iter().filter_map(|(tag, ledger)| {
             let missing = not_received(ledger);
             let is_silent = missing > 0 && !self.streams.places.contains_key(tag);
@@ -300,7 +300,7 @@ impl Receiver {
         }
     }
 
-    /// What the falls of counters were, each judged by the E-links of the same publisher.
+    /// Judged falls of the counters, each judged by the E-links of the same publisher.
     fn judged_falls(&self) -> Vec<Judged> {
         let Streams { all, places, .. } = &self.streams;
         let mut judged = vec![Judged::default(); all.len()];
@@ -645,12 +645,12 @@ struct Streams {
     all: Vec<Stream>,
     places: HashMap<u64, usize>,
     offered: HashSet<u64>,
-    /// The number of the page at hand.
+    /// Number of the current page.
     page: u64,
 }
 
 impl Streams {
-    /// The stream of a tag in the page at hand. `None` for a tag that nobody offered.
+    /// Stream of a tag in the current page. `None` for a tag that was not offered.
     fn of(&mut self, tag: u64) -> Option<&mut Stream> {
         let at = self.place_of(tag)?;
         Some(&mut self.all[at])
@@ -706,7 +706,7 @@ fn own_ledgers(
     ledgers
 }
 
-/// Refuses ledgers whose numbers no run reaches together: all sums of them have 64 bits.
+/// Refuses ledgers whose numbers together are beyond any run: all sums of them have 64 bits.
 fn refuse_large_sum<'a>(ledgers: impl Iterator<Item = &'a (u64, Ledger)>) -> Result<(), String> {
     const MAX_SUM: u64 = MAX_WHOLE << 10;
     let counts = ledgers.flat_map(|(_, ledger)| [ledger.issued, ledger.delivered, ledger.lost()]);
@@ -725,8 +725,8 @@ impl Stream {
         self.chunks - self.truncated - self.flagged
     }
 
-    /// What was wrong. An account that closes says what did not come, and that nothing came twice;
-    /// without a loss a counter that fell was reset by the source.
+    /// Faults of the stream. An account that closes states what did not come, and that nothing came
+    /// twice. Without a loss, a counter that fell was reset by the source.
     fn faults(&self, falls: Judged, ledger: Option<&Ledger>) -> Faults {
         let counted = self.check.faults.judged(falls);
         let Some(ledger) = ledger.filter(|ledger| ledger.closes()) else {
@@ -740,7 +740,7 @@ impl Stream {
             ..counted
         };
         if before.clean > 0 {
-            // Of falls in an earlier life it says nothing.
+            // The account does not cover falls in an earlier life.
             return known;
         }
         let known = Faults {

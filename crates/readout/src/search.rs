@@ -1,9 +1,11 @@
 //! The highest rate at which nothing is lost, and how sure that is.
 //!
-//! A point is stable when no more was lost and no more time was dead than is allowed, and when its backlog does not grow: one that
-//! would reach the BUSY mark within a minute at the slope at which it grew is not stable, though nothing is lost yet. The backlog is
-//! all that no subscriber has acknowledged: a limit in the network fills pages and sockets long before the ring. Near the knee
-//! points are repeated and the majority counts, because the host disturbs them; one long run confirms the result.
+//! A point is stable when losses and dead time are within what is allowed, and when its backlog
+//! does not grow. A backlog that would reach the BUSY mark within a minute, at the slope at which
+//! it grew, is not stable. This holds though nothing is lost yet. The backlog is all data that no
+//! subscriber has acknowledged: a limit in the network fills pages and sockets long before the
+//! ring. Near the knee points are repeated and the majority counts, because the host disturbs them.
+//! One long run confirms the result.
 
 use std::time::Duration;
 
@@ -48,8 +50,9 @@ pub enum Verdict {
 
 /// A backlog that would reach the ring's mark within this time is not stable.
 const HORIZON_S: f64 = 60.0;
-/// Nor is one that keeps more than this share of what comes. With 1 %, a run of 6 s confirmed a rate at which 0.5 % stayed
-/// behind a network of 160 Mb/s; a probe of 0.4 s sees 1 % at the least, which is the noise below.
+/// Maximum share of the input by which the backlog of a stable point may grow. With 1 %, a run of 6
+/// s confirmed a rate at which 0.5 % stayed behind a network of 160 Mb/s. A probe of 0.4 s resolves
+/// no less than 1 %: see the noise below.
 const LEFT_BEHIND: f64 = 0.002;
 
 impl Observation {
@@ -97,7 +100,7 @@ pub trait System {
     /// When it cannot be run.
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Self::Error>;
 
-    /// Whether the time for the search is over: nothing more is run then.
+    /// True if the time for the search is over: no further run is made then.
     fn is_over(&self) -> bool {
         false
     }
@@ -114,7 +117,7 @@ pub struct Plan {
     pub resolution: f64,
     /// Time of a probe.
     pub probe: Duration,
-    /// Time in which faults are rarer than one where a rate is confirmed: see [`confirmations`].
+    /// Time in which a confirmed rate has less than one fault: see [`confirmations`].
     pub confirm: Duration,
     /// What is allowed.
     pub allowed: Allowed,
@@ -143,7 +146,7 @@ pub struct Probe {
     pub rate_hz: f64,
     /// What it was.
     pub verdict: Verdict,
-    /// Its run was to confirm the result.
+    /// True if its run was made to confirm the result.
     pub confirms: bool,
 }
 
@@ -158,13 +161,13 @@ pub struct Found {
     pub probes: Vec<Probe>,
     /// Time of the one run that confirmed it, in seconds.
     pub confirmed_s: f64,
-    /// Runs at that rate that had a fault, before it.
+    /// Runs with a fault at that rate, before the one that confirmed it.
     pub failed: usize,
     /// Faults are rarer than one in this time, in seconds, with 95 % confidence: [`Plan::confirm`].
     pub rarer_than_s: f64,
     /// Times that a confirmation failed and the rate was lowered.
     pub lowered: u32,
-    /// Whether the time was over before the search came to its end.
+    /// True if the time was over before the search came to its end.
     pub is_cut: bool,
 }
 
@@ -195,7 +198,7 @@ struct Search<'a, S: System> {
     tried: u32,
     /// How many of them were not, and a lower one was tried.
     lowered: u32,
-    /// Seconds of the run that confirmed the last rate that was.
+    /// Duration in seconds of the run that confirmed the last confirmed rate.
     confirmed_s: f64,
     /// The highest rate that was confirmed.
     best: Option<f64>,
@@ -203,7 +206,7 @@ struct Search<'a, S: System> {
     unstable: Option<f64>,
 }
 
-/// What ends a search before its end.
+/// Reason for an early end of a search.
 enum Stop<E> {
     /// Its time is over.
     Over,
@@ -373,7 +376,8 @@ impl<S: System> Search<'_, S> {
         Ok((None, bad))
     }
 
-    /// One run without a fault confirms. A first one that fails may be the host's fault; a second is not.
+    /// Confirms a rate by one run without a fault. A first run that fails may be the host's fault;
+    /// a second is not.
     fn is_confirmed(&mut self, rate_hz: f64) -> Result<bool, Stop<S::Error>> {
         let tried = self.tried;
         self.tried += 1;
@@ -405,18 +409,21 @@ impl<S: System> Search<'_, S> {
     }
 }
 
-/// Probability with which a search may confirm a rate at which faults come once in [`Plan::confirm`] or more often.
+/// Probability with which a search may confirm a rate at which faults come once in
+/// [`Plan::confirm`] or more often.
 const MAX_ERROR: f64 = 0.05;
-/// Part of it for rates that the first run confirms, of the whole: the rest is for the second.
+/// Share of it for rates that the first run confirms; the rest is for the second run.
 const IN_FIRST: f64 = 0.8;
 
-/// Times of [`Plan::confirm`] that a run must last to confirm a rate, after 0 or 1 runs that failed, where this many other rates were
-/// to be confirmed before.
+/// Times of [`Plan::confirm`] that a run must last to confirm a rate, after `failed` runs (0 or 1)
+/// with a fault. `tried` is the number of other rates whose confirmation was tried before.
 ///
-/// Where faults come independently of each other, once in that time, a run of n times of it passes with q = e^-n. A rate passes by
-/// its first run, of n, or by its second, of m: together at most e^-n + e^-m of the cases. A search that tries several rates has had
-/// several chances: the first rate may use a half of [`MAX_ERROR`], each later one a half of that before, all together never more
-/// than the whole. (A rate below the one that was confirmed wrongly does not matter, and faults are no rarer at the rates above it.)
+/// Faults are assumed to come independently of each other, once in that time. A run of n times of
+/// it then passes with q = e^-n. A rate passes by its first run, of n, or by its second, of m:
+/// together at most e^-n + e^-m of the cases. A search that tries several rates has several
+/// chances. The first rate may use a half of [`MAX_ERROR`], each later one a half of that before,
+/// and all together never more than the whole. (A rate below the one that was confirmed wrongly
+/// does not matter, and faults are no rarer at the rates above it.)
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -429,7 +436,7 @@ fn confirmations(failed: u32, tried: u32) -> u32 {
     if failed == 0 {
         return first as u32;
     }
-    // What the first run leaves of the share, as it is rounded up.
+    // Share that the first run, which is rounded up, leaves to the second.
     let left_ln = share_ln + (1.0 - (-first - share_ln).exp()).ln();
     (-left_ln).ceil() as u32
 }
@@ -458,7 +465,7 @@ mod tests {
             .collect();
         let allowed = Plan::default().allowed;
         assert_eq!(observation(fills).verdict(allowed), Verdict::Growing);
-        // A rate that was confirmed: 0.5 % of what comes stays behind, for 6 s.
+        // A rate that was confirmed: 0.5 % of the input stays behind, for 6 s.
         let slowly: Vec<(f64, f64)> = (0..32)
             .map(|at| (f64::from(at) * 0.2, f64::from(at) * 1e6))
             .collect();

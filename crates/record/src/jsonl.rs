@@ -295,11 +295,12 @@ fn as_written(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
     Ok(record)
 }
 
-/// Fields with whole numbers of any size: what was asked, the seed of an order, and CPU time, which a large host adds up over all of its
-/// CPUs. Sums of these saturate.
+/// Fields with whole numbers of any size: the request, the seed of an order, and CPU time. A large
+/// host adds up CPU time over all of its CPUs. Sums of these saturate.
 const FREE: [&str; 4] = ["/workload", "/order/seed", "/host_cpu", "/process_cpu"];
 
-/// Whether a line has a whole number that may be beyond [`border::MAX_WHOLE`], which has 16 digits. Says yes of some lines without one.
+/// True if a line has a whole number that may be beyond [`border::MAX_WHOLE`], which has 16 digits.
+/// True for some lines without one.
 fn has_long_number(line: &[u8]) -> bool {
     const DIGITS: usize = 16;
     let mut from = 0;

@@ -21,7 +21,8 @@ pub const STOPPED: [&str; 3] = [
     "stopped by external BUSY",
 ];
 
-/// What a scenario asks for, what arrived with a flag, and what another reader has in its account: not lost on the way.
+/// Kinds that are not lost on the way. They are faults that a scenario asks for, arrivals with a
+/// flag, and chunks in the account of another reader.
 pub const NOT_LOST: [&str; 4] = [
     "injected faults",
     "flagged error or CRC",
@@ -69,12 +70,12 @@ impl Ledger {
         self.sum(&NOT_GIVEN)
     }
 
-    /// Of which so many BUSY stopped: [`STOPPED`].
+    /// Part of the losses that BUSY stopped: [`STOPPED`].
     pub fn stopped(&self) -> u64 {
         self.sum(&STOPPED)
     }
 
-    /// Of which so many were lost on the way: without [`NOT_GIVEN`], [`STOPPED`] and [`NOT_LOST`].
+    /// Part of the losses on the way: without [`NOT_GIVEN`], [`STOPPED`] and [`NOT_LOST`].
     pub fn lost_on_the_way(&self) -> u64 {
         [self.not_given(), self.stopped(), self.sum(&NOT_LOST)]
             .into_iter()

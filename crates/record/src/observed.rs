@@ -114,9 +114,8 @@ fn one() -> f64 {
     1.0
 }
 
-/// Joins the last record with the one before, where both are parts of one count: the last part
-/// says what passed since
-/// the count began, and has the intervals since the part before.
+/// Joins the last record with the one before, where both are parts of one count. The last part has
+/// the totals since the count began, and the intervals since the part before.
 pub fn join_last(records: &mut Vec<RunRecord>) {
     let [.., before, last] = records.as_mut_slice() else {
         return;
@@ -279,11 +278,10 @@ impl Observations {
         }
     }
 
-    /// Length of an interval in seconds, as the counters of an event saw it: free of the
-    /// time between reading the
-    /// clock and reading the counter. Of counts of another program, whose running times are
-    /// sums over CPUs and
-    /// instances, it is the time step of its output. None where neither is known.
+    /// Length of an interval in seconds, as the counters of an event saw it. It does not contain
+    /// the time between reading the clock and reading the counter. For counts of another program,
+    /// whose running times are sums over CPUs and instances, it is the time step of its output.
+    /// `None` if neither is known.
     pub fn seconds_of(&self, event: &ObservedEvent, interval: usize) -> Option<f64> {
         let seconds = if event.is_scaled {
             self.seconds(interval)
@@ -293,8 +291,8 @@ impl Observations {
         (seconds > 0.0).then_some(seconds)
     }
 
-    /// Mean rate of an event over the run, in its unit per second; none where it did not
-    /// count or no time is known.
+    /// Mean rate of an event over the run, in its unit per second; `None` if it did not count or no
+    /// time is known.
     pub fn rate_of(&self, event: &ObservedEvent) -> Option<f64> {
         let (count, _) = event.total_scaled()?;
         let seconds = if event.is_scaled {

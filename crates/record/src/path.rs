@@ -453,14 +453,15 @@ impl Tried {
     }
 }
 
-/// A run that ends later than this after its time, as a share of it, was behind.
+/// Share of its time by which a run may end late; a run that ends later was behind.
 const BEHIND: f64 = 0.01;
-/// Nor is it behind before this: what is in the rings at the end is carried to the sink, and hosts stop for moments.
+/// Time by which a run may end late in any case. Data in the rings at the end is still carried to
+/// the sink, and hosts stop for moments.
 const DRAIN_NS: f64 = 3e6;
 
 impl PathRun {
-    /// Time by which the run ended later than what was due in it, in nanoseconds; zero where that is no more than its buffers take to
-    /// empty.
+    /// Time by which the run ended later than what was due in it, in nanoseconds. Zero if that is
+    /// no more than its buffers take to empty.
     pub fn behind_ns(&self, due_ns: f64) -> f64 {
         let behind_ns = self.wall_ns as f64 - due_ns;
         match behind_ns > DRAIN_NS.max(BEHIND * due_ns) {

@@ -405,7 +405,7 @@ impl Limit {
         }
     }
 
-    /// Warning for a stage whose rate is above this limit by more than can be.
+    /// Warning for a stage whose rate exceeds this limit by more than is possible.
     pub fn exceeded(&self, stage: &str) -> String {
         format!(
             "{stage} is above its limit `{}`: one of the two was measured wrongly. \

@@ -10,7 +10,8 @@ pub use crate::family::Answer;
 use crate::family::Measured;
 use crate::{chains, rate, several, stages};
 
-/// Every answer that the records of each host support. What failed, and what is above its limit, supports none.
+/// Answers that the records of each host support. Records that failed or are above their limit
+/// support none.
 pub fn answers(all: &[RunRecord]) -> Vec<Answer> {
     several::each(all, |host, all| {
         let mut answers = answers_of(&rate::usable(all), all);

@@ -28,7 +28,7 @@ pub(crate) struct Chain {
     svg: Option<String>,
 }
 
-/// Every path of the records, by its longest run; what failed is left out.
+/// Every path of the records, by its longest run; runs that failed are left out.
 pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
     if all.iter().all(|record| record.path.is_none()) {
         return Vec::new();

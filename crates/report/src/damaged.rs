@@ -1,5 +1,5 @@
-//! Records with a number that no run has measured: everything that is made of them is made, or the record is refused by the field's
-//! name. Nothing overflows.
+//! Records with a number that no run has measured. Every output is made of them, or the record is
+//! refused by the name of the field. Nothing overflows.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +31,7 @@ fn shipped() -> Vec<Value> {
     records
 }
 
-/// Of long lists the first values show what is done with all.
+/// Shortens long lists: their first values show how all are treated.
 fn shorten(value: &mut Value) {
     match value {
         Value::Array(values) => {

@@ -19,12 +19,12 @@ pub(crate) struct Said {
     pub(crate) text: String,
 }
 
-/// What is known of a run beside what it holds.
+/// Facts about a run that its record does not hold.
 #[derive(Default)]
 pub(crate) struct About {
-    /// Runs of its path, of which it is the longest.
+    /// Number of runs of its path, of which it is the longest.
     pub(crate) runs: usize,
-    /// The rate that was asked for, and whether it was kept.
+    /// Requested rate, and whether it was kept.
     pub(crate) asked: Option<String>,
     /// Dead time of a card.
     pub(crate) busy: Option<String>,

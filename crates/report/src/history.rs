@@ -118,7 +118,7 @@ impl Trend {
         host_of(record) == self.host
     }
 
-    /// Time of its level of today over that of its fastest level before, by its steps.
+    /// Time of its present level over that of its fastest level before, by its steps.
     fn slowdown(&self) -> f64 {
         let since = self.steps.iter().rev().scan(1.0, |since, step| {
             *since *= step.ratio;
@@ -135,15 +135,16 @@ impl Trend {
             .map_or(1.0, |(newest, before)| newest / median(before))
     }
 
-    /// Whether measuring it again said that nothing became slower.
+    /// True if the repeated measurement showed that nothing became slower.
     fn is_refuted(&self) -> bool {
         let again = self.confirmation.as_ref().map(|again| again.verdict);
         matches!(again, Some(Again::Same | Again::Faster))
     }
 }
 
-/// What a gate at that fraction says: failed where a step made a point slower by as much and none made up for it; no power where the
-/// newest run of a point is slower by as much, and is neither a sure step nor refuted.
+/// Result of a gate at that fraction. It fails if a step made a point slower by as much and none
+/// made up for it. It has no power if the newest run of a point is slower by as much, and is
+/// neither a sure step nor refuted.
 pub fn gate(trends: &[Trend], by: f64) -> Gate {
     let in_doubt = || trends.iter().filter(|trend| !trend.is_refuted());
     let is_slower = |trend: &Trend| trend.slowdown() >= 1.0 + by;
@@ -631,7 +632,7 @@ mod tests {
         assert_eq!(of(|at| if at < 20 { 1.2 } else { 1.0 }), Gate::Passed);
         let mended = |at| if (13..26).contains(&at) { 1.2 } else { 1.0 };
         assert_eq!(of(mended), Gate::Passed);
-        // What became faster long ago does not pay for what becomes slower now.
+        // An old gain does not compensate a new loss of speed.
         let later = |at| [1.0, 0.5, 0.6][at / 14];
         assert_eq!(of(later), Gate::Failed);
         assert_eq!(of(|at| if at < 39 { 1.0 } else { 1.2 }), Gate::NoPower(4));

@@ -355,9 +355,9 @@ fn body(
     })?)
 }
 
-/// Whose records are on the page: the CPU of one host, the names of several.
+/// Origin of the records on the page: the CPU of one host, the names of several.
 fn title(records: &[RunRecord]) -> Option<String> {
-    /// More would fill the screen.
+    /// Limit above which the names would fill the screen.
     const MAX_NAMES: usize = 4;
     let hosts = several::hosts(records);
     match hosts.as_slice() {

@@ -85,8 +85,9 @@ pub(crate) fn grouped<'a>(
     places.filter_map(|at| groups[at].take()).collect()
 }
 
-/// Pairs of records that were asked the same but for parameters of these names, so that what tells them apart is one thing. Of each
-/// group the newest record on either side, in the order of groups; a record is on the side of the first that takes it.
+/// Pairs of records with the same request except for parameters of these names, so that one thing
+/// alone differs. Each group gives the newest record of either side, in the order of groups. A
+/// record belongs to the first side that takes it.
 pub(crate) fn pairs<'a>(
     records: impl Iterator<Item = &'a RunRecord>,
     but: &[&str],

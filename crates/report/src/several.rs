@@ -1,4 +1,4 @@
-//! Records of several hosts: what is drawn and answered is of one host each, and says whose it is.
+//! Records of several hosts: each figure and answer is of one host, and names it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ pub(crate) fn hosts(records: &[RunRecord]) -> Vec<String> {
     labels
 }
 
-/// Does this with the records of each host; its label is given only where there are several.
+/// Calls `of_host` with the records of each host; its label is given only where there are several.
 pub(crate) fn each<T>(
     records: &[RunRecord],
     mut of_host: impl FnMut(Option<&str>, &[RunRecord]) -> Vec<T>,
@@ -44,7 +44,7 @@ pub(crate) fn each<T>(
         .collect()
 }
 
-/// An anchor of a page that is not taken yet: the first figure of that kind keeps its name.
+/// Anchor of a page that is not taken yet: the first figure of that kind keeps its name.
 pub(crate) fn anchor(id: &'static str, taken: &mut BTreeSet<&'static str>) -> &'static str {
     let mut number = 1;
     let mut free = id;
@@ -55,7 +55,7 @@ pub(crate) fn anchor(id: &'static str, taken: &mut BTreeSet<&'static str>) -> &'
     free
 }
 
-/// The text for as long as the program runs, once.
+/// Keeps a text, once, for as long as the program runs.
 fn kept(text: String) -> &'static str {
     static KEPT: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);

@@ -143,8 +143,7 @@ pub fn text(records: &[RunRecord]) -> String {
     let mut lines = absent_lines(records);
     match records {
         [record] => lines.extend(footnotes(record)),
-        // Of many points only what went wrong, and what was counted meanwhile: the rest
-        // would bury it.
+        // For many points, only failures and counts are shown: other lines would bury them.
         _ => {
             lines.extend(trouble_lines(records));
             lines.extend(counted_lines(records));
@@ -217,7 +216,7 @@ fn trouble_lines(records: &[RunRecord]) -> Vec<String> {
     all.filter(|line| seen.insert(line.clone())).collect()
 }
 
-/// What was counted at which point of many: a line each.
+/// Counts of each of many points, one line each.
 fn counted_lines(records: &[RunRecord]) -> Vec<String> {
     let names = records.iter().zip(points(records));
     let lines = names.filter_map(|(record, point)| {

@@ -23,8 +23,8 @@ const ALLOWED: f64 = 0.02;
 const APART: f64 = 1.645 * std::f64::consts::SQRT_2 * ALLOWED;
 
 /// A rate beyond this many times its limit is marked however wide the intervals are: it refutes the
-/// limit. Of few samples the intervals are so wide that 2.7 times a limit stood without a mark.
-/// Twice [`APART`] is left for chance.
+/// limit. With few samples the intervals are so wide that 2.7 times a limit was not marked. Twice
+/// [`APART`] is left for chance.
 const REFUTED: f64 = 1.1;
 
 /// Something per second, and how well it is known.
@@ -139,8 +139,8 @@ pub fn mean_interval(samples: &[f64]) -> Option<(f64, f64)> {
 pub struct Share {
     /// Rate over limit.
     pub fraction: f64,
-    /// True where the rate is above the limit by more than both intervals, and the moment between
-    /// their measurements, explain, or by more than a tenth: then one of the two was measured
+    /// True where the rate exceeds the limit by more than both intervals, and the moment between
+    /// their measurements, explain, or by more than a tenth. One of the two was then measured
     /// wrongly, and the share means nothing.
     pub is_above: bool,
 }
@@ -269,7 +269,7 @@ mod tests {
             !above(rate(1.08, 1.0, 1.3), rate(1.0, 0.9, 1.1)),
             "the intervals overlap"
         );
-        // 2.7 times the limit stood without a mark, as intervals of three samples are wide.
+        // 2.7 times the limit was not marked, as intervals of three samples are wide.
         assert!(above(rate(2.7, 0.8, 9.1), rate(1.0, 0.5, 2.0)));
         assert!(
             !above(Rate::exactly(1.04), Rate::exactly(1.0)),

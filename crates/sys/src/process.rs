@@ -57,13 +57,14 @@ pub fn ends_within(child: &Child, limit: Duration) -> Result<bool, SysError> {
     }
 }
 
-/// Ends a child that is the first of its process group, and all processes of that group, at once (SIGKILL): also those that it
-/// left behind when it ended. Does nothing for a child that was waited for, whose number may be another's by now.
+/// Ends a child that is the first of its process group, and all processes of that group, at once
+/// (SIGKILL). This includes processes that the child left behind when it ended. Does nothing for a
+/// child that was waited for, as its number may be another's by now.
 pub fn kill_group(child: &Child) {
     let Ok(pid) = libc::pid_t::try_from(child.id()) else {
         return;
     };
-    // WNOWAIT leaves one that has ended as it is, with its number: waitid(2).
+    // WNOWAIT leaves an ended child as it is, with its number: waitid(2).
     let looks = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
     // SAFETY: a zeroed siginfo_t is valid, and the call writes to it alone.
     let is_ours = unsafe {

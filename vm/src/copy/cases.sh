@@ -61,7 +61,7 @@ if rmmod daqmeter_copy 2>/dev/null; then failed "unload while open"; else ok "un
 kill $holder; wait $holder 2>/dev/null
 rmmod daqmeter_copy && rmmod softdma && ok "unloaded" || failed "unload"
 
-# What the kernel takes for its own copies, it takes when such a module is loaded.
+# The kernel takes channels for its own copies when a module that uses them is loaded.
 insmod /async_tx.ko; insmod /softdma.ko channels=4
 /kmod_guest private
 rmmod softdma; rmmod async_tx

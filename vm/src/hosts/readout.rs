@@ -400,7 +400,7 @@ pub(crate) fn all() -> Result<()> {
 /// The network's limit in a search for the maximum rate.
 const LIMIT_BIT_PER_S: f64 = 160e6;
 
-/// A limit in the network is found by a search: what sockets hold is not carried.
+/// A search finds a limit in the network: data that sockets hold is not carried.
 fn limited_search() -> Result<()> {
     let _hosts = Hosts::up("10.78.0", &[SERVER])?;
     // Segments on the loopback device have up to 64 KiB, which a burst must hold.
@@ -426,7 +426,7 @@ fn limited_search() -> Result<()> {
     let maximum_hz = value("maximum rate")?;
     let event_bytes = value("network")? / value("trigger-rate")?;
     let share = maximum_hz * event_bytes * 8.0 / LIMIT_BIT_PER_S;
-    // A bucket of tokens is full at first; 1.4 of the limit was confirmed before.
+    // A token bucket is full at first; 1.4 times the limit was confirmed before.
     ensure!(
         (0.9..=1.01).contains(&share),
         "{maximum_hz} Hz are {share:.3} of the network's limit"

@@ -107,7 +107,8 @@ impl BlockHead {
     /// The head that these bytes begin with.
     ///
     /// # Errors
-    /// When there are too few, or a block, a stream or a number is beyond what a path may have.
+    /// When there are too few bytes, or a block, a stream or a number is beyond what a path may
+    /// have.
     pub fn parse(bytes: &[u8]) -> Result<BlockHead, String> {
         let fields = numbers(bytes).ok_or("a block without its head")?;
         let [bytes, stream, events, is_known, sum] = fields;
@@ -235,7 +236,7 @@ impl Came {
     }
 }
 
-/// A number of a peer, refused by its name beyond what a run reaches.
+/// Refuses a number of a peer that is beyond what a run reaches, by its name.
 pub(crate) fn whole(name: &str, number: u64) -> Result<u64, String> {
     match number <= MAX_WHOLE {
         true => Ok(number),

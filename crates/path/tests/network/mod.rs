@@ -102,7 +102,7 @@ fn a_receiver_that_says_what_no_run_reaches_is_refused_by_the_name_of_the_number
             stream.read_exact(&mut [0; 32]).unwrap();
             let welcome = welcome.map(u64::to_le_bytes);
             stream.write_all(welcome.as_flattened()).unwrap();
-            // The end is a head of no bytes.
+            // A head of no bytes marks the end.
             let blocks = usize::try_from(BLOCKS).unwrap() * (40 + 4096) + 40;
             if stream.read_exact(&mut vec![0; blocks]).is_ok() {
                 stream

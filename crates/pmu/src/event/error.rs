@@ -59,7 +59,7 @@ pub enum EventError {
         /// The text.
         text: String,
     },
-    /// A tracepoint, and no tracefs to find it in.
+    /// A tracepoint, but no tracefs in which to find it.
     #[error(
         "`{text}`: no tracepoint can be seen: tracefs is not mounted, or needs root; as root: mount -t tracefs none /sys/kernel/tracing"
     )]
@@ -67,7 +67,7 @@ pub enum EventError {
         /// The text.
         text: String,
     },
-    /// A modifier that perf may know.
+    /// A modifier that is not supported here, though perf may know it.
     #[error(
         "`{text}`: the modifier `:{modifier}` is not taken; there are u (programs), k (kernel) and h (hypervisor)"
     )]
@@ -77,7 +77,7 @@ pub enum EventError {
         /// The modifier.
         modifier: String,
     },
-    /// A modifier of a PMU that is not of the CPUs.
+    /// A modifier for a PMU that does not belong to the CPUs.
     #[error(
         "`{text}`: the modifier `:{modifier}` is not taken here: what is shared by all CPUs has no user and kernel mode"
     )]

@@ -54,15 +54,15 @@ const TYPE_SOFTWARE: u32 = 1;
 const TYPE_TRACEPOINT: u32 = 2;
 const TYPE_RAW: u32 = 4;
 
-/// The code of a raw event of the CPUs, `r1a2`.
+/// Code of a raw event of the CPUs, `r1a2`.
 fn raw_code(text: &str) -> Option<u64> {
     let code = text.strip_prefix('r')?;
     let is_hex = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hex.then(|| u64::from_str_radix(code, 16).ok())?
 }
 
-/// The modes that a modifier leaves out: `u` programs, `k` the kernel, `h` a hypervisor are
-/// those that are counted.
+/// Modes that a modifier leaves out. Its letters are the modes that are counted: `u` programs, `k`
+/// the kernel, `h` a hypervisor.
 fn excluded(modifier: &str) -> Option<Excluded> {
     let is_known = !modifier.is_empty() && modifier.bytes().all(|letter| b"ukh".contains(&letter));
     is_known.then(|| Excluded {
@@ -113,12 +113,12 @@ impl Host<'_> {
         }
     }
 
-    /// An event without a PMU. A modifier stands behind its last colon: `page-faults:u`.
+    /// An event without a PMU. A modifier follows its last colon: `page-faults:u`.
     fn plain(&self, text: &str) -> Result<Event, EventError> {
         let Some((event, modifier)) = text.rsplit_once(':') else {
             return self.named(text);
         };
-        // A tracepoint holds a colon itself.
+        // A tracepoint contains a colon itself.
         let is_event = event.contains(':')
             || raw_code(event).is_some()
             || SOFTWARE.iter().any(|(name, ..)| *name == event)

@@ -22,7 +22,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Leaves out modes of the CPUs that count it.
+    /// Excludes modes of the CPUs that count the event.
     pub(super) fn exclude(&mut self, excluded: Excluded) {
         for source in &mut self.sources {
             if let Source::Perf { attributes, .. } = source {

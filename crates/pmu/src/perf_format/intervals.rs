@@ -20,10 +20,11 @@ fn ns(seconds: f64) -> u64 {
     ns
 }
 
-/// Counts that are kept: events times intervals. 30 events each second for 12 days; 800 MB.
+/// Maximum number of counts that are kept: events times intervals. 30 events each second for 12
+/// days; 800 MB.
 pub(super) const MAX_COUNTS: usize = 1 << 25;
 
-/// Intervals after which it is decided when the first began, at the latest.
+/// Maximum number of intervals that are held until it is decided when the first began.
 const MAX_HELD: usize = 16;
 
 /// Reads perf's output line by line.
@@ -43,14 +44,14 @@ pub struct Reader {
     observed: Observations,
     /// Decimals of the values of each event: one scale for all intervals, the finest seen.
     decimals: Vec<usize>,
-    /// Events of a name: the same may be there several times, in groups.
+    /// Events by name. A name may occur several times, in groups.
     by_name: HashMap<String, Vec<usize>>,
 }
 
 impl Reader {
-    /// A reader of an output with intervals of that length. It counts where the output does
-    /// not tell: for one stamp that
-    /// does not begin at 0, and for a run without stamps and without a time; 1 s where it is none.
+    /// Creates a reader of an output with intervals of that length. The length counts where the
+    /// output does not give it. That is so for one stamp that does not begin at 0, and for a run
+    /// without stamps and without a time. Without a length it is 1 s.
     pub fn new(length: Option<Duration>) -> Reader {
         Reader {
             length_s: length.map(|length| length.as_secs_f64()),
@@ -73,7 +74,7 @@ impl Reader {
             return Ok(());
         };
         match row.time {
-            // Behind intervals, --summary prints the whole run again, without a stamp.
+            // After intervals, --summary prints the whole run again, without a stamp.
             None if self.has_stamps => return Ok(()),
             Some(time)
                 if !time.is_finite() || self.latest().is_some_and(|before| time < before) =>
@@ -101,7 +102,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Notes that no line came for a while: what came last is an interval as it is.
+    /// Notes that no line came for a while: the last interval is taken as it is.
     ///
     /// # Errors
     /// As [`Reader::line`].
@@ -130,7 +131,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What was read so far.
+    /// Observations that were read so far.
     pub fn observed(&mut self) -> &mut Observations {
         &mut self.observed
     }
@@ -278,7 +279,7 @@ fn add(event: &mut ObservedEvent, decimals: &mut usize, value: Printed) {
     event.count.push(value.digits.saturating_mul(factor));
 }
 
-/// An event that was not printed in so many intervals before.
+/// An event that was not printed in this many intervals before.
 fn blank(row: &Row, before: usize) -> ObservedEvent {
     let pmu = row.event.split_once('/').map_or("", |(pmu, _)| pmu);
     ObservedEvent {

@@ -2,9 +2,8 @@
 //! zero), not counted (never scheduled), not supported (never opened).
 //!
 //! Grammar: Linux tools/perf/util/stat-display.c of 6.1, 6.12 and 7.2. Two traps: CSV does not quote event names, which contain
-//! commas; and CSV and JSON give the share as an integer division, and times as sums over CPUs
-//! and instances, so that rates come from
-//! the time steps alone.
+//! commas; and CSV and JSON give the share as an integer division, and times as sums over CPUs and
+//! instances. Rates therefore come from the time steps alone.
 
 mod emit;
 mod intervals;
@@ -26,7 +25,7 @@ pub fn parse(text: &str) -> Result<Observations, PerfError> {
     parse_with(text, None)
 }
 
-/// The same, for an output of that interval: see [`Reader::new`].
+/// Reads an output with that interval as [`parse`] does: see [`Reader::new`].
 ///
 /// # Errors
 /// As [`parse`].

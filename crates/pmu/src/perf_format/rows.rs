@@ -15,7 +15,7 @@ pub enum PerfError {
         /// The line's beginning.
         text: String,
     },
-    /// More than is kept in memory.
+    /// More counts than are kept in memory.
     #[error("line {line}: more than {max} counts: count fewer events, or in longer intervals")]
     TooMany {
         /// Number, from 1.
@@ -58,7 +58,8 @@ fn is_mark(letter: char) -> bool {
     )
 }
 
-/// Digits in groups: up to three, and behind each mark two or three (India); three at the end.
+/// True if digits are grouped: up to three first, two or three (India) after each mark, and three
+/// at the end.
 fn are_groups(parts: &[&str]) -> bool {
     let [first, .., last] = parts else {
         return true;
@@ -70,10 +71,9 @@ fn are_groups(parts: &[&str]) -> bool {
         && middle.iter().all(|part| (2..=3).contains(&part.len()))
 }
 
-/// The digits before and behind the decimal mark. Only text groups thousands, and there values
-/// have no decimals or two
-/// (`abs_printout` and `nsec_printout` of stat-display.c): three digits behind the only mark
-/// are thousands.
+/// Digits before and after the decimal mark. Only text groups thousands, and its values have no
+/// decimals or two (`abs_printout` and `nsec_printout` of stat-display.c). Three digits after the
+/// only mark are thousands.
 fn parts_of(text: &str, may_group: bool) -> Option<(String, &str)> {
     let parts: Vec<&str> = text.split(is_mark).collect();
     let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
@@ -117,7 +117,7 @@ fn plain(text: &str) -> Option<Printed> {
     value_of(text, false)
 }
 
-/// A share, a time.
+/// A share or a time.
 fn number(text: &str) -> Option<f64> {
     let (whole, fraction) = parts_of(text, false)?;
     format!("{whole}.{fraction}").parse().ok()
@@ -169,7 +169,7 @@ enum Format {
 }
 
 impl Format {
-    /// The format of a row.
+    /// Format of a row, by its text.
     fn of(line: &str) -> Format {
         match csv_separator(line) {
             _ if line.trim().starts_with('{') => Format::Json,
@@ -179,7 +179,7 @@ impl Format {
     }
 }
 
-/// Lines as rows, in the format that the first has.
+/// Reader of lines as rows, in the format of the first line.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     format: Option<Format>,
@@ -187,12 +187,12 @@ pub(super) struct Lines {
     pub(super) number: usize,
     /// Seconds of a run without intervals.
     pub(super) elapsed_s: Option<f64>,
-    /// The output begins with perf's title of the columns.
+    /// True if the output begins with perf's title of the columns.
     pub(super) has_title: bool,
 }
 
 impl Lines {
-    /// The row of the next line; none where it is none.
+    /// Returns the row of the next line; `None` for a line without a row.
     pub(super) fn row(&mut self, line: &str) -> Result<Option<Row>, PerfError> {
         self.number += 1;
         let trimmed = line.trim();
@@ -213,7 +213,7 @@ impl Lines {
         row.map_err(|problem| self.wrong(problem, line))
     }
 
-    /// What is wrong with the present line.
+    /// Error for the present line.
     pub(super) fn wrong(&self, problem: String, line: &str) -> PerfError {
         PerfError::Line {
             line: self.number,
@@ -284,7 +284,7 @@ fn is_text_value(word: &str) -> bool {
     word.starts_with("<not-") || printed(word).is_some()
 }
 
-/// The place that a row is of, from the name of its event, and the event.
+/// Place of a row and its event, both from the name of the event.
 pub(super) fn place_and_event(name: &str) -> (&str, &str) {
     name.rsplit_once(' ').unwrap_or(("", name))
 }
@@ -327,7 +327,7 @@ pub(super) fn is_place(word: &str) -> bool {
 /// Separators that people give to `-x`; a blank last, because text is full of them.
 pub(super) const SEPARATORS: [char; 9] = [';', '\t', '|', ',', ':', '@', '^', '~', ' '];
 
-/// Fields before the value that are numbers: the value itself is cut in two.
+/// Message for fields before the value that are numbers: the value itself is cut in two.
 const AMBIGUOUS: &str = "fields before the value that are no place: a decimal comma and -x, cannot be told apart; \
                          write it with -x';' or with LC_ALL=C perf stat";
 
@@ -424,8 +424,8 @@ const PLACES: [&str; 8] = [
     "cpu", "thread", "socket", "die", "cluster", "cache", "core", "node",
 ];
 
-/// The line as JSON: in some locales perf writes numbers with a decimal comma. Behind a field
-/// stands a blank.
+/// Returns the line as JSON: in some locales perf writes numbers with a decimal comma. The comma
+/// between two fields is followed by a blank.
 fn with_points(line: &str) -> String {
     let mut in_string = false;
     let letters = line.char_indices().map(|(at, letter)| {

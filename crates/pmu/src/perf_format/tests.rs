@@ -234,8 +234,8 @@ fn intervals_are_there_as_soon_as_they_are_whole() {
         (reader.complete(), values(reader.observed(), 1)),
         (3, vec![Some(5.0), Some(5.0), None])
     );
-    // Without a pause, and with a first stamp that may be the middle of an output, it is
-    // waited for the second.
+    // Without a pause the reader waits for the second stamp. It also waits where the first stamp
+    // may be in the middle of an output.
     let mut reader = Reader::new(None);
     reader.line(row("7.", "a").as_bytes()).unwrap();
     reader.pause().unwrap();

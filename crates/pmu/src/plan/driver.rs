@@ -94,9 +94,9 @@ impl Driver {
         (!found.is_empty()).then(|| found.join("; "))
     }
 
-    /// On a mesh of two by two, `arm_cmn_xyidbits` takes one bit of a NodeID for each
-    /// coordinate where the NodeID has two
-    /// (since "Refactor node ID handling. Again.", 6.12 and the later releases of 6.1).
+    /// On a mesh of two by two, `arm_cmn_xyidbits` takes one bit of a NodeID for each coordinate
+    /// where the NodeID has two (since "Refactor node ID handling. Again.", 6.12 and the later
+    /// releases of 6.1).
     fn other_crosspoint(self, mesh: &Mesh) -> Option<String> {
         let is_small = mesh.width <= 2 && mesh.height <= 2 && mesh.crosspoints.len() > 1;
         let may_be_wrong = matches!(

@@ -228,7 +228,7 @@ impl Card {
     /// Another reader may have the channel: the one in another process is gone.
     pub fn forget_reader(&mut self, channel: usize) {
         self.channels[channel].dma.producer.forget_reader();
-        // The next one begins its account with what the card counted until now.
+        // The next reader begins its account with the counts of the card until now.
         self.publish();
     }
 

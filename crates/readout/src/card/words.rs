@@ -71,7 +71,7 @@ pub(crate) trait Words {
         self.word(at).load(Ordering::Relaxed)
     }
 
-    /// A count or time of the other process; one that no run reaches is the largest that is added up.
+    /// Count or time of the other process, limited to [`MAX_WHOLE`], which no run reaches.
     fn count(&self, at: usize) -> u64 {
         self.get(at).min(MAX_WHOLE)
     }

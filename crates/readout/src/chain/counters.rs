@@ -160,7 +160,7 @@ pub fn counters(
 
 /// Name of the series of a ring's filling.
 const FILLING: &str = "ring filling";
-/// Name of the series of what no subscriber has acknowledged, which a search reads back.
+/// Name of the series of bytes that no subscriber has acknowledged; a search reads it back.
 const BACKLOG: &str = "backlog";
 const FILLING_SAMPLES: usize = 32;
 

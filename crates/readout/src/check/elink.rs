@@ -33,7 +33,7 @@ pub(super) struct ElinkCheck {
     late_blocks: u64,
     fragments: FragmentCheck,
     pub(super) falls: Falls,
-    /// Where the chunk at hand began.
+    /// Span in which the current chunk began.
     began: Span,
     partial: Vec<u8>,
     open_bytes: usize,

@@ -28,7 +28,7 @@ pub(super) mod fault {
     pub(in crate::check) const RESET: &str = "counter reset";
 }
 
-/// Those that say that data is missing, may be missing, or came in another order.
+/// Faults that show that data is missing, may be missing, or came in another order.
 const LOSS_AND_ORDER: [&str; 7] = [
     fault::SEQUENCE,
     fault::DUPLICATE_BLOCK,

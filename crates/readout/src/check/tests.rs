@@ -206,7 +206,7 @@ fn what_is_missing_what_comes_twice_and_what_comes_late_are_counted_apart() {
     };
     // The chunks that go over the edges of blocks cannot be put together.
     assert!(broken <= 3 && (33..=37).contains(&came_late), "{late:?}");
-    // Wherever they are, even if a chunk lies over the edge behind them.
+    // At any position, even if a chunk lies over the edge after the swapped blocks.
     for first in (8..190).step_by(8) {
         let mut late = good.clone();
         swapped(&mut late, first, first + 8);
@@ -293,8 +293,7 @@ fn emulated(elink: u16, event: u8) -> Vec<u8> {
     chunk
 }
 
-/// A file of several E-links: the chunk of each for each of so many triggers, by the E-link and the
-/// trigger.
+/// File of several E-links. `chunk` gives the chunk of an E-link for a trigger, by both numbers.
 fn device(elinks: &[u16], triggers: u32, chunk: impl Fn(u16, u32) -> Option<Vec<u8>>) -> Vec<u8> {
     let (mut memory, mut bytes) = (vec![vec![0; 1024]; elinks.len()], Vec::new());
     let format = Format::phase2(1).unwrap();
@@ -316,7 +315,7 @@ fn device(elinks: &[u16], triggers: u32, chunk: impl Fn(u16, u32) -> Option<Vec<
     bytes
 }
 
-/// What the rows say of events: missing, resets, falls that may be either.
+/// Events in the rows: missing, resets, and falls that may be resets or losses.
 fn events_of(checked: &Checked) -> [u64; 3] {
     let sum = |of: fn(&Row) -> u64| checked.sum(of);
     [
@@ -341,7 +340,7 @@ fn a_counter_that_falls_to_0_is_a_loss_where_the_other_e_links_count_on() {
         let checked = of(&bytes);
         assert_eq!(events_of(&checked), [missing, 0, 0], "{:?}", checked.faults);
         assert!(checked.faults["missing events"] == missing && !checked.is_good());
-        // Without the others it may be a reset.
+        // Without the other E-links it may be a reset.
         let alone = Options {
             elinks: vec![12],
             ..Options::default()
@@ -391,7 +390,7 @@ fn a_counter_that_falls_to_0_on_all_e_links_together_was_reset() {
     }
     let bytes = device(&LINKS, 3000, |elink, trigger| Some(chunk(elink, trigger)));
     assert_eq!(events_of(&of(&bytes)), [0, 8, 0], "two resets");
-    // By one E-link alone it cannot be told.
+    // One E-link alone does not show which it is.
     let alone = one_elink(
         Elink::new(8),
         (0..200).chain(0..100).map(|event| emulated(8, event)),

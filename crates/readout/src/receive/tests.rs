@@ -205,8 +205,7 @@ impl Transport for Scripted {
     }
 }
 
-/// A page for each of so many events, with the counters of both E-links; `None` where an event is
-/// missing.
+/// Pages for this many events, with the counters of both E-links; `None` where an event is missing.
 fn pages(events: u32, counter: impl Fn(u16, u32) -> Option<u32>) -> Vec<Vec<u8>> {
     let page = |event: u32| {
         let (mut page, mut writer) = (vec![0; 200], PageWriter::default());
@@ -230,7 +229,7 @@ fn pages(events: u32, counter: impl Fn(u16, u32) -> Option<u32>) -> Vec<Vec<u8>>
     (0..events).map(page).collect()
 }
 
-/// An account in which so many events of each E-link were delivered and dropped.
+/// Account in which this many events of each E-link were delivered and dropped.
 fn account(delivered: [u64; 2], dropped: [u64; 2]) -> FinalAccount {
     let issued = delivered[0] + dropped[0];
     let readers = delivered
@@ -264,7 +263,7 @@ fn account(delivered: [u64; 2], dropped: [u64; 2]) -> FinalAccount {
     }
 }
 
-/// Of all E-links: missing, twice, late, resets, falls that may be either.
+/// Counts of all E-links: missing, twice, late, resets, and falls that may be resets or losses.
 fn received(way: Scripted, elinks: &[u16]) -> [u64; 5] {
     let tags = elinks.iter().copied().map(tag).collect();
     let publishers = [(Publish::default(), tags)];
@@ -332,7 +331,7 @@ fn what_is_missing_is_what_the_account_says_and_not_what_a_wrapping_counter_says
         };
         assert_eq!(received(way, &LINKS), [missing, 0, 0, 0, 0]);
     }
-    // Of one nothing came.
+    // From one E-link nothing came.
     let way = Scripted {
         pages: pages(50, |elink, event| (elink == 8).then_some(event)),
         account: Some(account([50, 0], [0, 50])),

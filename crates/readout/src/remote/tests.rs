@@ -202,7 +202,7 @@ fn a_card_that_dies_while_triggers_come_is_known_to_be_lost() {
     assert!(port.is_lost());
 }
 
-/// What an earlier reader had was not accounted for, and no ledger closed.
+/// Chunks that an earlier reader took were not accounted for, and no ledger closed.
 #[test]
 fn a_reader_that_follows_another_accounts_for_what_that_took() {
     let directory = tempfile::tempdir().unwrap();
@@ -246,7 +246,8 @@ fn a_reader_that_follows_another_accounts_for_what_that_took() {
         .iter()
         .map(|(_, ledger)| ledger.losses[BEFORE])
         .sum::<u64>();
-    // Each of 8 E-links may have a chunk that began in a block of the first and ended in one of the second.
+    // Each of 8 E-links may have a chunk that began in a block of the first reader and ended in one
+    // of the second.
     assert!((had..=had + 8).contains(&before), "{before} of {had}");
     drop(second);
     thread.join().unwrap();

@@ -220,7 +220,8 @@ pub struct Card {
     pub blocks: Blocks,
     /// Bytes of the ring; replayed ones hold whole turns and are a little smaller.
     pub ring: Bytes,
-    /// Reserved huge pages: true takes no others, false none; where it is not said, if the pool has enough.
+    /// Reserved huge pages: true takes no others, false takes none. Without a value they are taken
+    /// if the pool has enough.
     pub huge_pages: Option<bool>,
     /// NUMA node of the rings.
     pub numa_node: Option<u32>,

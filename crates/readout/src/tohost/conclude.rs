@@ -89,7 +89,8 @@ impl ToHost {
             .iter()
             .map(|elink| {
                 let own = of_tag(elink.tag).map_or(ReaderElink::default(), |own| own.account);
-                // Those that were in the ring when it began it has read itself, but for one that is cut in two.
+                // The reader itself has read the chunks that were in the ring when it began, except
+                // one that is cut in two.
                 let handed_over = found(elink.tag).map_or(0, |found| found.chunks);
                 let missing = u64::try_from(ledger(&card, elink, &own).gap()).unwrap_or(0);
                 ReaderElink {

@@ -64,7 +64,8 @@ pub struct ToHost {
     pub(super) format: Format,
     /// The card was told that this reader is ready.
     pub(super) begun: bool,
-    /// What the card had counted before: of one that runs, an earlier reader took the first chunks.
+    /// Counts of the card before this reader began. If the card runs, an earlier reader took the
+    /// first chunks.
     pub(super) found: CardAccount,
     /// E-link number to place in `elinks`.
     pub(super) places: Vec<u16>,
@@ -174,8 +175,8 @@ impl ToHost {
         self.port.consumer().filled()
     }
 
-    /// Bytes of the ring that came since the first that a subscriber has not acknowledged: they wait in
-    /// the ring, in pages and in the network.
+    /// Bytes of the ring since the first that a subscriber has not acknowledged. They wait in the
+    /// ring, in pages and in the network.
     pub(crate) fn backlog_bytes(&self) -> u64 {
         let dests = self.dests.iter().flatten();
         let oldest = dests.filter_map(Dest::acknowledged).min();

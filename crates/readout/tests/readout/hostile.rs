@@ -143,7 +143,7 @@ fn fake_publisher(tag: u64, pages: Vec<Vec<u8>>) -> (Publish, std::thread::JoinH
     fake_publisher_of(vec![tag], pages, account)
 }
 
-/// The same of several tags, with the account that it sends last.
+/// A publisher of several tags by hand, which sends this account last.
 fn fake_publisher_of(
     tags: Vec<u64>,
     pages: Vec<Vec<u8>>,
@@ -219,7 +219,7 @@ fn page_of(tag: u64) -> Vec<u8> {
     [&frame.emit()[..], &page].concat()
 }
 
-/// What a receiver of a chunk and this account reports, and what it says of it.
+/// Report of a receiver of a chunk and this account, and its notes.
 fn received_with(tags: &[u64], account: Vec<u8>) -> (Report, String) {
     let (publish, thread) = fake_publisher_of(tags.to_vec(), vec![page_of(tags[0])], account);
     let mut receiver =

@@ -194,7 +194,7 @@ fn disturbed_record() -> RunRecord {
     record
 }
 
-/// A point beside a compiler refuted a statement whose true ratio was 1.00.
+/// A point that ran at the same time as a compiler refuted a statement whose true ratio was 1.00.
 #[test]
 fn what_was_measured_on_a_disturbed_host_decides_nothing() {
     let published = r#"{ "value": 100, "place": "p" }"#;

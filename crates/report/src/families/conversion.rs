@@ -210,7 +210,8 @@ fn stores_figure(records: &[RunRecord]) -> Option<Figure> {
     (curves.len() > 1).then(|| lines(texts, x, y, curves).drawn_from(drawn))
 }
 
-/// Two runs that differ in the kind of stores alone, at the largest footprint that has both: cached, non-temporal.
+/// Two runs that differ in the kind of stores alone, at the largest footprint that has both:
+/// cached, non-temporal.
 fn largest_pair(records: &[RunRecord]) -> Option<[&RunRecord; 2]> {
     let all = of_engine(records, ENGINE).filter(|record| stored_as_asked(record));
     let is = |kind: &'static str| move |record: &RunRecord| store(record) == Some(kind);

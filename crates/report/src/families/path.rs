@@ -42,16 +42,16 @@ pub(crate) fn name(record: &RunRecord) -> Option<String> {
     })
 }
 
-/// The run that stands for a path.
+/// Run that represents a path.
 pub(crate) struct Longest<'a> {
     pub(crate) record: &'a RunRecord,
     pub(crate) run: &'a PathRun,
-    /// Runs of the path that it is the longest of.
+    /// Number of runs of the path, of which this is the longest.
     pub(crate) of: usize,
 }
 
-/// Every path by its longest run, from records that are to be believed. A run as fast as the path goes comes before one at a rate,
-/// which says what was asked of the path and not what it carries; of equals the newest.
+/// Longest run of every path, from valid records. A run as fast as the path goes is preferred. One
+/// at a rate shows what was requested, not what the path carries. Of equals the newest is taken.
 pub(crate) fn longest(records: &[RunRecord]) -> BTreeMap<String, Longest<'_>> {
     let runs = of_engine(records, ENGINE).filter(|record| record.role.is_point());
     let mut longest: BTreeMap<String, Longest<'_>> = BTreeMap::new();
@@ -71,7 +71,8 @@ pub(crate) fn longest(records: &[RunRecord]) -> BTreeMap<String, Longest<'_>> {
     longest
 }
 
-/// Whether the rate that was asked for was kept; none of a run as fast as it goes, of one that failed, and of older records.
+/// Requested rate, and whether it was kept. `None` for a run as fast as it goes, for one that
+/// failed, and for older records.
 pub(crate) fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
     let asked = run.asked_bytes_per_s.filter(|asked| *asked > 0.0)?;
     if !record.outcome.is_ok() {
@@ -87,7 +88,7 @@ pub(crate) fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
         (lost + ledger.lost() - own, not_given + own)
     });
     let due_ns = run.payload_bytes as f64 / asked * 1e9;
-    // What a card's triggers bring is not what comes out of its blocks.
+    // The bytes of a card's triggers are not those that come out of its blocks.
     let behind_ns = if is_live(record) {
         0.0
     } else {
@@ -105,7 +106,7 @@ pub(crate) fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
     Some(format!("asked {} MB/s{of}: {kept}", show_mb_per_s(asked)))
 }
 
-/// A count of what has a plural name.
+/// Count with its noun, which is given in the plural.
 fn plural_of(count: u64, names: &str) -> String {
     plural(count, names.trim_end_matches('s'))
 }
@@ -465,7 +466,7 @@ pub(crate) mod tests {
         );
     }
 
-    /// The faster of two runs stood for a path, of 33 ms where another took 299.
+    /// The faster of two runs represented a path: one of 33 ms where another took 299.
     #[test]
     fn the_longest_run_stands_for_a_path_and_one_at_a_rate_only_where_there_is_no_other() {
         let run = |wall_ns, payload_bytes, is_paced| {

@@ -1,4 +1,4 @@
-//! Who may use the channels: the file that set the policy, and no other client.
+//! Ownership of the channels: the file that set the policy may use them, and no other client.
 
 use std::fs;
 use std::path::Path;

@@ -50,7 +50,7 @@ pub struct Part {
     pub begin: usize,
     /// Bytes of payload.
     pub length: usize,
-    /// What went wrong with the chunk so far: of its last part, with any of its parts.
+    /// Faults of the chunk so far; in its last part, those of any of its parts.
     pub flags: Flags,
 }
 
@@ -62,7 +62,7 @@ pub struct Reassembler {
     open: bool,
     /// The beginning may be missing: at the start, and after a gap.
     after_gap: bool,
-    /// What went wrong with the chunk at hand.
+    /// Faults of the current chunk.
     flags: Flags,
     /// What was found so far.
     pub counts: Counts,

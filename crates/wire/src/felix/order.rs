@@ -70,7 +70,7 @@ impl Order {
         let Some(next) = self.next.replace((number + 1) % modulus) else {
             return Step::Next;
         };
-        // What lies before the furthest number has come, or is missing already.
+        // All numbers before the furthest one have come, or are missing already.
         let furthest = self.ahead.unwrap_or(next);
         if self.ahead == Some(number) {
             self.ahead = None;
@@ -169,13 +169,14 @@ mod tests {
                 &[Next, Next, Again, Again, Again, Next, Next],
             ),
             (&[31, 1, 0, 2], &[Next, Missing(1), Late, Next]),
-            // From behind, a loss leads ahead again: only what never came is missing.
+            // After a step back, a loss leads ahead again: only numbers that never came are
+            // missing.
             (&[5, 6, 5, 9, 10], &[Next, Next, Again, Missing(2), Next]),
             (
                 &[3, 6, 4, 5, 8, 9],
                 &[Next, Missing(2), Late, Late, Missing(1), Next],
             ),
-            // Forward to what came before a step back.
+            // Forward to numbers that came before a step back.
             (
                 &[3, 4, 5, 6, 7, 4, 6, 8],
                 &[Next, Next, Next, Next, Next, Again, Again, Next],

@@ -202,7 +202,7 @@ pub fn bandwidth(records: &[RunRecord]) -> Files {
     files
 }
 
-/// Stands for what is not known: a zero would be a result.
+/// Text for a value that is not known: a zero would be a result.
 pub(super) const NOT_KNOWN: &str = "n/a";
 
 /// Files of the pollution benchmark, with a result name. References, misses and their percentage are `n/a` where

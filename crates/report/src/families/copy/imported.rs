@@ -344,7 +344,7 @@ fn entry<'a, K: Ord, V: Default>(
 /// Copies of one size.
 #[derive(Default)]
 struct Copies {
-    /// Of each copy, where the file says it.
+    /// CPU of each copy, where the file has it.
     cpus: Vec<Option<u32>>,
     spans: Vec<Span>,
 }

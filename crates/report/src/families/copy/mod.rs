@@ -45,7 +45,7 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
     let is_called = |record: &RunRecord| row(record).is_some_and(|row| called(&&row));
     let copies = of_engine(measured.usable, rows::ENGINE);
     let large = copies.filter(|record| record.workload.int("block_bytes") == Ok(1 << 20));
-    // Copies of as much that differ in the path alone.
+    // Copies of the same size that differ in the path alone.
     let pairs = pairs(large, &["path"], [&is_plain, &is_called]);
     let [plain, large] = pairs.first()?.map(row);
     let (plain, large) = (plain?, large?);
@@ -119,7 +119,7 @@ fn mitigations(records: &[RunRecord]) -> Option<Advice> {
         .iter()
         .filter(|row| row.block_bytes <= 4096 && row.path == "pread");
     let called = small.filter_map(|row| Some((row.null_ns?, row.median_ns)));
-    // Both of one run.
+    // Both values are of one run.
     let (null_ns, copy_ns) = called.min_by(|a, b| a.1.total_cmp(&b.1))?;
     let evidence = format!(
         "a call without work takes {}, {:.0} % of the cheapest copy ({active} mitigations are active; this run did not switch them off to compare)",

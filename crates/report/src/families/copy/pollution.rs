@@ -54,18 +54,18 @@ pub(super) struct Counted {
     pub(super) misses: f64,
 }
 
-/// The series of the single runs, and the counters of their sums.
+/// Names of the series of the single runs, and of the counters of their sums.
 pub(super) const REFERENCES: &str = "victim-cache-references";
 pub(super) const MISSES: &str = "victim-cache-misses";
 
 impl Counted {
-    /// Misses in percent of references; none of no references.
+    /// Misses in percent of references; `None` without references.
     pub(super) fn miss_percent(self) -> Option<f64> {
         (self.references > 0.0).then(|| self.misses / self.references * 100.0)
     }
 }
 
-/// What was counted of each run of a record; nothing where runs were not counted one by one.
+/// Counts of each run of a record; empty where runs were not counted one by one.
 pub(super) fn counted(record: &RunRecord) -> Vec<Option<Counted>> {
     let series = |name: &str| record.series.iter().find(|series| series.name == name);
     let (Some(references), Some(misses)) = (series(REFERENCES), series(MISSES)) else {

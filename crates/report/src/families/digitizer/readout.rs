@@ -30,8 +30,8 @@ impl<'a> Boards<'a> {
         (!lanes.is_empty()).then_some(Boards { record, lanes })
     }
 
-    /// The run with the most boards says most. One that waits for triggers says how often they came, and one in blocks has a conversion
-    /// in its time.
+    /// Run with the most boards. Triggered runs are left out, as they show how often triggers came,
+    /// and runs in blocks, whose time includes a conversion.
     fn most(records: &'a [RunRecord]) -> Option<Boards<'a>> {
         let fusions = fusion::records(records);
         let is_fused = |record: &RunRecord| fusion::block_bytes(record) > 0;
