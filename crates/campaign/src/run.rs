@@ -88,7 +88,7 @@ pub struct Runner {
     pub limits: Limits,
     /// Who is told how far a point is that takes long.
     pub progress: Progress,
-    /// Gets what a long point has measured, before it ends.
+    /// Receiver of the samples of a long point before it ends.
     pub unfinished: Unfinished,
     engines: Vec<Box<dyn Engine>>,
     observer: Option<NewObserver>,

@@ -29,7 +29,8 @@ use fresh::Records;
     after_long_help = "Example:\n\n  $ for i in 1 2 3 4 5 6 7 8 9 10; do\n  >   ./old run quick --pin 1 --records before.jsonl; ./new run quick --pin 1 --records after.jsonl; done\n  $ daqmeter cmp before.jsonl after.jsonl --fail-on 5%\n  $ daqmeter cmp before.jsonl after.jsonl --history bench/record    one run each, and what is known of the host\n  $ daqmeter cmp before.jsonl after.jsonl --confirm --old ./old --new ./new    what differs is measured again, both in turns\n  $ daqmeter cmp all.jsonl@1a2b3c4 all.jsonl@5d6e7f8      two revisions in one file; the others are history\n\nExit codes: 0 every point is the same; 1 something differs, or a point that was verified in A failed in B; 2 could not compare;\n3 cannot tell. With --fail-on: 0 no point is slower by that much; 1 one is; 3 it could have been missed."
 )]
 pub(crate) struct Arguments {
-    /// Records to compare with, a file or a folder; A@TEXT takes those whose run, revision, time or CPU has TEXT in it
+    /// Records to compare with, a file or a folder; A@TEXT takes those whose run, revision, time or
+    /// CPU has TEXT in it
     #[arg(value_name = "A")]
     a: PathBuf,
     /// Records to judge

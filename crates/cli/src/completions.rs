@@ -1,4 +1,5 @@
-//! `daqmeter completions`, `daqmeter man` and `daqmeter help`: what a shell and a reader of manuals need, made from the command line's own declaration.
+//! `daqmeter completions`, `daqmeter man` and `daqmeter help`: input for shells and text for
+//! readers of manuals, made from the command line's own declaration.
 //!
 //! Names that ship with the program (plans, scenarios, studies, what `list` lists) are not values of an option but words that may also
 //! be files: here each is said once, for all shells.
@@ -142,12 +143,12 @@ pub(crate) fn man(verbs: &[String], command: Command) -> Result<ExitCode, Failur
     emit(&page(named(verbs, command)?)?)
 }
 
-/// Prints the help of the command, or of the verb at the end of these, as --help does.
+/// Prints the help of the command, or of the verb at the end of `verbs`, as --help does.
 pub(crate) fn help(verbs: &[String], command: Command) -> Result<ExitCode, Failure> {
     emit(&named(verbs, command)?.render_long_help().to_string())
 }
 
-/// The verb at the end of these.
+/// Returns the verb at the end of `verbs`.
 fn named(verbs: &[String], mut command: Command) -> Result<Command, Failure> {
     // Gives every verb its whole name: `daqmeter readout run`.
     command.build();

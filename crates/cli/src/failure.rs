@@ -29,7 +29,7 @@ pub(crate) const CANNOT_TELL: u8 = 3;
 /// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// Exit code where nobody reads what is printed any more, as shells have it: 128 + SIGPIPE.
+/// Exit code after the reader of the output has closed it, as shells have it: 128 + SIGPIPE.
 const UNREAD: u8 = 141;
 
 /// Why the verb ends without success: one line.
@@ -64,7 +64,8 @@ impl Failure {
         }
     }
 
-    /// Standard output was closed by who read it (`| head`): nothing is said, as other filters do.
+    /// Failure after the reader of standard output has closed it (`| head`). Nothing is printed
+    /// about it, as other filters do.
     pub(crate) fn unread() -> Failure {
         Failure {
             line: String::new(),
@@ -80,7 +81,7 @@ impl Failure {
     /// Prints the line and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         if !self.line.is_empty() {
-            // When even stderr is closed there is nobody left to tell.
+            // If stderr is closed too, no message can be printed.
             let _ = writeln!(
                 io::stderr(),
                 "{}: {}",

@@ -39,7 +39,8 @@ pub(crate) struct Arguments {
     /// Steps that are of no interest
     #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "2%")]
     ignore: f64,
-    /// Exit with 1 if a step made a point slower by this, with 3 if its newest run may be such a step
+    /// Exit with 1 if a step made a point slower by this, with 3 if its newest run may be such a
+    /// step
     #[arg(long, value_name = "PERCENT", value_parser = per_cent)]
     fail_on: Option<f64>,
     /// Measure points with a step again, here and now: the binaries of before and after it in turns

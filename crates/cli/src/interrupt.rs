@@ -17,7 +17,7 @@ use crate::failure::{Failure, INTERRUPTED, program_name, tell};
 const GRACE: Duration = Duration::from_millis(1900);
 /// On a busy host even tables and a page may take longer. While the main thread is at work on them, it has this time.
 const GRACE_AT_WORK: Duration = Duration::from_secs(8);
-/// Tables and files of what was finished may take this long.
+/// Longest time for writing the tables and files of what was finished.
 const GRACE_TO_KEEP: Duration = Duration::from_secs(4);
 /// How often the main thread is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -32,7 +32,7 @@ struct State {
     keep: Keep,
 }
 
-/// What keeps the finished part of a verb that does not end in time.
+/// Action that keeps the finished part of a verb that does not end in time.
 enum Keep {
     Nothing,
     Ready(Box<dyn FnOnce() + Send>),
@@ -66,14 +66,14 @@ pub(crate) fn on_signal(ask: impl Fn() + Send + 'static) {
     state.asks.push(Box::new(ask));
 }
 
-/// Does this in another thread, if the verb does not end in time after a signal and has not begun
-/// its own end.
+/// Sets the action that another thread takes if the verb does not end in time after a signal and
+/// has not begun its own end.
 pub(crate) fn keep_at_end(keep: impl FnOnce() + Send + 'static) {
     state().keep = Keep::Ready(Box::new(keep));
 }
 
-/// The verb begins its own end. If what it finished is being kept already, the program is about to
-/// end, and this waits for it.
+/// Marks that the verb begins its own end. If its finished part is being kept already, the program
+/// is about to end, and this waits for it.
 pub(crate) fn ends_by_itself() {
     let mut state = state();
     if !matches!(state.keep, Keep::Begun) {
@@ -86,7 +86,7 @@ pub(crate) fn ends_by_itself() {
     }
 }
 
-/// Keeps what the verb finished, for as long as that may take.
+/// Keeps the finished part of the verb, within [`GRACE_TO_KEEP`].
 fn keep_what_is_finished() {
     let mut state = state();
     let Keep::Ready(keep) = std::mem::replace(&mut state.keep, Keep::Nothing) else {
@@ -97,10 +97,10 @@ fn keep_what_is_finished() {
     let (done, wait) = channel();
     let work = move || {
         keep();
-        // Nobody waits any more when it took too long.
+        // The receiver is gone if this took too long.
         let _ = done.send(());
     };
-    // Where there is no thread for it, the channel is closed at once.
+    // If the thread cannot be started, the channel is closed at once.
     let _ = std::thread::Builder::new()
         .name("keep".to_owned())
         .spawn(work);

@@ -1,5 +1,5 @@
-//! A file that lines are appended to while it lasts. Another program may remove, replace or shorten it meanwhile: that is seen after
-//! each line, and nothing that was measured is lost.
+//! A file that lines are appended to during a run. Another program may remove, replace or shorten
+//! it meanwhile. This is detected after each line, and no measured line is lost.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -18,9 +18,9 @@ pub(crate) struct Lines {
     file: File,
     /// Its length after the last line.
     bytes: u64,
-    /// Offset of the line of a point that goes on; the next line takes its place.
+    /// Offset of the line of a point that goes on. The next line replaces it.
     unfinished_at: Option<u64>,
-    /// What another program did to it.
+    /// Change of the file by another program.
     trouble: Option<String>,
 }
 
@@ -46,7 +46,8 @@ impl Lines {
         })
     }
 
-    /// Appends a line; it is on its way to the disk when this returns. `before` are the lines of this run so far.
+    /// Appends a line, which is on its way to the disk when this returns. `before` are the lines of
+    /// this run so far.
     pub(crate) fn write(
         &mut self,
         line: &[u8],
@@ -61,7 +62,8 @@ impl Lines {
         Ok(())
     }
 
-    /// Writes what a point has measured so far: all that is left of it if the program is killed. A pipe gets whole points only.
+    /// Writes what a point has measured so far. If the program is killed, only this is left of the
+    /// point. A pipe gets whole points only.
     pub(crate) fn write_unfinished(&mut self, line: &[u8]) -> io::Result<()> {
         if !self.file.metadata()?.is_file() {
             return Ok(());
@@ -85,7 +87,8 @@ impl Lines {
         Ok(())
     }
 
-    /// Fails if another program removed, replaced or shortened the file; the line says where its lines are.
+    /// Fails if another program removed, replaced or shortened the file. The error line says where
+    /// the lines of the run are.
     pub(crate) fn finish(&mut self, before: impl FnOnce() -> Vec<u8>) -> Result<(), Failure> {
         self.follow(before).map_err(|error| self.refused(error))?;
         match &self.trouble {
@@ -101,7 +104,7 @@ impl Lines {
         ))
     }
 
-    /// Puts back what another program took away.
+    /// Puts the lines back that another program took away.
     fn follow(&mut self, before: impl FnOnce() -> Vec<u8>) -> io::Result<()> {
         let own = self.file.metadata()?;
         if !own.is_file() {
@@ -138,9 +141,10 @@ impl Lines {
     }
 }
 
-/// A new file by that name; by another one beside it, or in the folder for temporary files, if it cannot be made.
+/// Makes a new file with that name. If it cannot be made, a number is appended to the name, or the
+/// folder for temporary files is used.
 fn made_again(path: &Path) -> io::Result<(PathBuf, File)> {
-    /// Names that are tried in a folder.
+    /// Number of names that are tried in a folder.
     const TRIES: usize = 100;
     let name = path.file_name().unwrap_or_default();
     let places = [path.to_owned(), std::env::temp_dir().join(name)];
@@ -169,7 +173,7 @@ fn made_again(path: &Path) -> io::Result<(PathBuf, File)> {
 mod tests {
     use super::*;
 
-    /// Lines of a file after another program did that to it, and what is said at the end.
+    /// Returns the folder of a file after `spoil` changed it, and the error line at the end.
     fn after(spoil: impl Fn(&Path)) -> (tempfile::TempDir, String) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.jsonl");

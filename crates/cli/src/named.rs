@@ -1,6 +1,7 @@
-//! Files that the command line names for writing. Their types say what becomes of the file that is there: a [`Replaced`] file is
-//! written whole, an [`Appended`] one grows by lines. Writers take these types only, and [`check`] finds them in the options of every
-//! verb, so that no verb can write over a file that it reads, over its other output, or over records.
+//! Files that the command line names for writing. Their types say what happens to an existing file.
+//! A [`Replaced`] file is written whole, and an [`Appended`] one grows by lines. Writers take only
+//! these types, and [`check`] finds them in the options of every verb. So no verb can write over a
+//! file that it reads, over its other output, or over records.
 
 use std::any::TypeId;
 use std::fs::{File, Metadata};
@@ -89,13 +90,13 @@ fn written_file(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// What a verb does with a value of its command line, if that is the name of a file.
+/// Use that a verb makes of a value of its command line, if the value is the name of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     /// Reads it, or it names no file.
     Read,
     Replaced,
-    /// As a page.
+    /// Replaces it by a page.
     Page,
     Appended,
 }
@@ -125,7 +126,8 @@ struct Named {
     use_: Use,
 }
 
-/// Refuses a command line that would write over a file that it names twice, over records, or into what holds none.
+/// Refuses a command line that would write over a file that it names twice, or over records. Also
+/// refuses one that would append records to a file that holds none.
 pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
     let mut named = Vec::new();
     let (mut command, mut matches) = (command, matches);
@@ -187,17 +189,17 @@ fn collect(option: &Arg, matches: &ArgMatches, named: &mut Vec<Named>) {
     }
 }
 
-/// Where a regular file is, by every name that it has.
+/// Identity of a regular file, the same for every name that it has.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// Device and inode of one that exists: links are the same file.
+    /// Device and inode of a file that exists: links are the same file.
     Inode(u64, u64),
-    /// Name of one that does not, in its folder without links.
+    /// Name of a file that does not exist, in its folder without links.
     Name(PathBuf),
 }
 
 impl Place {
-    /// The place of a file; nothing for standard output, devices, pipes and folders.
+    /// Returns the place of a file; `None` for standard output, devices, pipes and folders.
     fn of(path: &Path) -> Option<Place> {
         if path.as_os_str() == "-" || path.as_os_str().is_empty() || is_descriptor(path) {
             return None;
@@ -211,9 +213,10 @@ impl Place {
     }
 }
 
-/// The name under which a file will be created: links that lead nowhere yet are followed.
+/// Returns the name under which a file will be created. Links to files that do not exist yet are
+/// followed.
 fn name_of(mut path: PathBuf) -> PathBuf {
-    /// As many links as the kernel follows (path_resolution(7)).
+    /// Number of links that the kernel follows (path_resolution(7)).
     const MAX_LINKS: usize = 40;
     for _ in 0..MAX_LINKS {
         let Ok(target) = path.read_link() else {
@@ -233,7 +236,8 @@ fn name_of(mut path: PathBuf) -> PathBuf {
     }
 }
 
-/// Refuses a written file that is named twice: what is written last would be all that is left.
+/// Refuses a written file that is named twice, since only the output that is written last would
+/// remain.
 fn refuse_same(named: &[Named]) -> Result<(), Failure> {
     for (at, file) in named.iter().enumerate() {
         let is_written = |other: &&Named| file.use_ != Use::Read || other.use_ != Use::Read;
@@ -283,7 +287,7 @@ pub(crate) fn refuse_records(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses to put a page where a file of another kind is: data that a path or a plan reads, for example.
+/// Refuses to put a page over a file of another kind, for example data that a path or a plan reads.
 fn refuse_no_page(path: &Path) -> Result<(), Failure> {
     let begin = beginning(path);
     let is_page = begin.starts_with(b"<") || begin.starts_with(b"daqmeter survey is under way");
@@ -307,15 +311,15 @@ fn refuse_other_text(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The first bytes of a regular file; nothing of others.
+/// Returns the first bytes of a regular file, or nothing for other files.
 fn beginning(path: &Path) -> Vec<u8> {
-    /// The field `schema` is the first of a record.
+    /// Bytes that are read: the field `schema` is the first of a record.
     const LOOKED_AT: u64 = 4096;
     let mut bytes = Vec::new();
     let is_file =
         !is_descriptor(path) && path.metadata().is_ok_and(|known: Metadata| known.is_file());
     if let (true, Ok(file)) = (is_file, File::open(path)) {
-        // What cannot be read is refused by who writes it.
+        // A file that cannot be read is refused later, by the code that writes it.
         let _ = file.take(LOOKED_AT).read_to_end(&mut bytes);
     }
     // A byte order mark, which editors write.

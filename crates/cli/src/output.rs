@@ -86,7 +86,7 @@ impl Recorder {
     pub(crate) fn unfinished(&self) -> Option<impl Fn(&RunRecord) + Send + Sync + 'static> {
         let file = self.file.clone()?;
         Some(move |record: &RunRecord| {
-            // The record of the ended point says what is wrong with the file.
+            // An error of the file is reported with the record of the ended point.
             let _ = locked(&file).write_unfinished(&jsonl::to_line(record));
         })
     }
@@ -101,7 +101,8 @@ impl Recorder {
         }
     }
 
-    /// Takes one record; it is in the file when this returns, also where nobody reads what is printed.
+    /// Takes one record. It is in the file when this returns, even after the reader of standard
+    /// output has closed it.
     pub(crate) fn take(&mut self, record: RunRecord) -> Result<(), Failure> {
         let line = jsonl::to_line(&record);
         let records = &self.records;
@@ -165,7 +166,6 @@ impl Recorder {
     }
 }
 
-/// Records as lines.
 fn lines_of(records: &[RunRecord]) -> Vec<u8> {
     records.iter().flat_map(jsonl::to_line).collect()
 }
@@ -174,7 +174,7 @@ fn locked(file: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
     file.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells on stderr how a point went wrong.
+/// Reports on stderr why a point failed.
 fn tell_failure(record: &RunRecord) {
     if let Outcome::Failed(reason) = &record.outcome {
         let study = sanitise::text(&record.study);
@@ -207,7 +207,8 @@ pub(crate) fn write_with<T, E: Display>(
     })
 }
 
-/// Reads records from a file, or stdin for `-`, part by part, and tells what could not be read; how many records there were.
+/// Reads records from a file, or stdin for `-`, in parts, and reports what could not be read.
+/// Returns the number of records.
 pub(crate) fn read_parts(
     path: &Path,
     take: impl FnMut(Vec<RunRecord>) -> ControlFlow<()>,
@@ -241,7 +242,7 @@ fn read_file_parts(
     let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));
     let (mut records, mut errors) = (0, Vec::new());
     let mut requests = RequestsAsToday::default();
-    // The last record waits: the next part of the file may go on with it.
+    // The last record is held back, since the next part of the file may continue it.
     let mut last = None;
     let part = |mut part: jsonl::Contents| {
         requests.write(&mut part.records);
@@ -282,7 +283,7 @@ fn read_file_parts(
 mod tests {
     use super::*;
 
-    /// All of a run of hours was lost when it was killed.
+    /// Regression: all samples of a run of hours were lost when it was killed.
     #[test]
     fn a_point_that_goes_on_is_in_the_file_until_its_whole_record_takes_its_place() {
         let folder = tempfile::tempdir().unwrap();

@@ -73,8 +73,8 @@ fn until_quiet(
     Waited::Busy(share)
 }
 
-/// Share of all CPUs that other programs and the hypervisor take, over one look; 0 where the kernel does not tell it, since waiting
-/// would tell no more.
+/// Share of all CPUs that other programs and the hypervisor take, during one look. It is 0 if the
+/// kernel does not report it, since waiting would give no more information.
 fn foreign_share() -> f64 {
     let before = (cpu_time::of_host("/".as_ref()), cpu_time::of_process());
     std::thread::sleep(LOOK);

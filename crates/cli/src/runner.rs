@@ -58,7 +58,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// What is known of this host, under the name that the user gives it.
+    /// Facts about this host and this invocation, under the name that the user gives the host.
     pub(crate) fn context(&self) -> Context {
         context_as(self.label.as_ref())
     }
@@ -100,7 +100,7 @@ pub(crate) fn context() -> Context {
     Context::gather(tool(), command_line(), isa).with_cards(&card_families())
 }
 
-/// The same of a host that the user names.
+/// Facts about this host and this invocation, under the name that the user gives the host.
 pub(crate) fn context_as(label: Option<&String>) -> Context {
     let mut context = context();
     if let Some(label) = label {

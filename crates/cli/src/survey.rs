@@ -26,7 +26,8 @@ use crate::run::refuse_refused;
 use crate::runner::{Common, Runner, on_ctrl_c};
 use crate::twin::{calibrate_to, profile_for_runs};
 
-/// Measure what this host can do, print a summary, write report.html and records.jsonl, or the next free report-2.html and records-2.jsonl.
+/// Measure what this host can do, print a summary, write report.html and records.jsonl, or the next
+/// free report-2.html and records-2.jsonl.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --records lab7.jsonl\n\nThe points are those of a plan: daqmeter list survey (below 40s: survey-short). They are measured in\nrandom order; the seed is in the records. Without --pin, threads are pinned to the CPUs allowed,\na core each while there is one, last first: CPU 0 takes most interrupts. While other programs take more than 10 % of the CPUs it waits,\nfor a quarter of the budget and 15 s at most; what was measured beside them is marked UNSOUND."
@@ -54,11 +55,12 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-/// Memory for records, threads and what is drawn, beside the points, which are left out where they do not fit. Address spaces of 200
-/// and 400 MiB ended a survey of 42 s on two CPUs in the middle; those of 512 MiB and more did not.
+/// Memory for records, threads and drawing, without the points, which are left out if they do not
+/// fit. A survey of 42 s on two CPUs was ended in the middle with address spaces of 200 and 400
+/// MiB. With 512 MiB and more it was not.
 const MEMORY_BYTES: u64 = 600 << 20;
 
-/// Refuses a survey that would be ended in the middle for want of memory.
+/// Refuses a survey that would be ended in the middle for lack of memory.
 fn refuse_small(free_bytes: Option<u64>) -> Result<(), Failure> {
     match free_bytes.filter(|free| *free < MEMORY_BYTES) {
         None => Ok(()),
@@ -294,7 +296,7 @@ fn topology(host: &Host) -> String {
     )
 }
 
-/// Files of a survey: they are new, so that nothing of one before is lost.
+/// Files of a survey. They are new, so that those of an earlier survey are kept.
 #[derive(Debug)]
 struct Written {
     page: Replaced,
@@ -302,8 +304,8 @@ struct Written {
 }
 
 impl Written {
-    /// As they were named; else by the first number that is free for both. Records may be appended to a file that is there, a page
-    /// would be written over it.
+    /// Returns the files as they were named, else with the first number that is free for both.
+    /// Records may be appended to a file that is there, but a page would be written over it.
     fn of(arguments: &Arguments) -> Result<Written, Failure> {
         Written::beside(&arguments.output, &arguments.common.out, |file| {
             file.is_file() || file.is_dir()
@@ -346,7 +348,7 @@ impl Written {
     }
 }
 
-/// Surveys of one folder: a folder of more has other troubles.
+/// Largest number of a survey in one folder, which bounds the search for a free name.
 const MAX_SURVEYS: u64 = 1_000_000;
 
 /// The first advice is among the answers.
@@ -371,7 +373,7 @@ fn further_advice(records: &[RunRecord]) -> String {
 mod tests {
     use super::*;
 
-    /// A survey emptied the records of the one before and wrote over its page.
+    /// Regression: a survey emptied the records of the one before and wrote over its page.
     #[test]
     fn files_of_a_survey_before_stay_and_the_next_number_is_taken_for_both() {
         let there = |names: &'static [&'static str]| {

@@ -317,7 +317,7 @@ fn the_bus_is_listed_as_eb_ls_lists_it() {
     assert_eq!(json[4]["name"], "ECA_UNIT:CONTROL");
 }
 
-/// The way to a slave whose bridge at 0x100000 leads to a table that is not there.
+/// Address of a slave whose bridge at 0x100000 leads to a table that is not there.
 fn broken_bridge(snoop: &Snoop) -> String {
     let ours = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let to_slave = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -277,7 +277,7 @@ fn a_signal_ends_every_verb_and_what_was_measured_is_kept() {
     }
 }
 
-/// Of a trigger loop of an hour nothing was left when it was killed.
+/// Regression: nothing was left of a trigger loop of an hour when it was killed.
 #[test]
 fn a_digitizer_that_is_killed_leaves_what_it_had_measured() {
     let mut running = Running::start("digitizer emu:l0 -S 320 -l 60000 --rate 100Hz --out OUT");

@@ -61,7 +61,7 @@ fn a_small_address_space_waives_what_does_not_fit_and_measures_the_rest() {
     }
 }
 
-/// It was ended in the middle by an allocation that failed.
+/// Regression: the survey was ended in the middle by an allocation that failed.
 #[test]
 fn a_survey_without_memory_for_itself_is_refused_in_a_line() {
     let folder = tempfile::tempdir().unwrap();

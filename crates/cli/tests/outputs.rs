@@ -23,7 +23,8 @@ fn within(folder: &tempfile::TempDir, arguments: &str) -> Output {
 /// Records that the repository has.
 const RECORDS: &str = include_str!("../../record/testdata/v1/digitizer.jsonl");
 
-/// Every verb that writes files, with its outputs named as each other, as its input by any name, or as what they must not become.
+/// Runs every verb that writes files. Its outputs are named as each other, as its input by any
+/// name, or as files that they must not replace.
 #[test]
 fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
     let folder = tempfile::tempdir().unwrap();
@@ -120,7 +121,7 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
     }
 }
 
-/// What is taken away while it is written is made again, and the run says so at its end.
+/// A file of records that is removed while it is written is made again. The run says so at its end.
 #[test]
 fn records_that_are_removed_while_they_are_written_are_kept() {
     let folder = tempfile::tempdir().unwrap();
@@ -131,7 +132,7 @@ fn records_that_are_removed_while_they_are_written_are_kept() {
     let child = Command::new(PROGRAM)
         .args(["run", "p.toml", "--json", "--records", "r.jsonl"])
         .current_dir(folder.path())
-        // It waits for who reads when the pipe is full: long before it ends.
+        // The run waits for the reader when the pipe is full, long before it ends.
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -149,7 +150,8 @@ fn records_that_are_removed_while_they_are_written_are_kept() {
     assert_eq!(std::fs::read_to_string(file).unwrap().lines().count(), 100);
 }
 
-/// A reader that goes (`| head -1`) ends the run as it ends other programs; what was measured is in the file.
+/// A reader that closes the pipe (`| head -1`) ends the run as it ends other programs. The measured
+/// points are in the file.
 #[test]
 fn a_closed_pipe_is_no_success_and_costs_no_record() {
     let folder = tempfile::tempdir().unwrap();

@@ -402,7 +402,7 @@ fn the_exit_code_is_that_of_the_command() {
     }
 }
 
-/// Calls until it is true; a test that waits for another process does not wait for ever.
+/// Calls the function until it returns true, for a limited time.
 fn wait_until(mut is_done: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !is_done() {
@@ -436,7 +436,7 @@ fn a_count_that_is_killed_keeps_what_was_counted() {
     child.kill().unwrap();
     child.wait().unwrap();
     let shown = said(&["replay", &out.display().to_string()]);
-    // Both parts are one count, whose first interval is there once.
+    // Both parts belong to one count, whose first interval appears once.
     assert_eq!(shown.matches(" intervals, ").count(), 1, "{shown}");
     let intervals = shown.matches("time [s]").count();
     assert!(
@@ -532,7 +532,7 @@ fn rows_from_a_pipe_are_shown_and_kept_while_they_come() {
         .write_all(b"2.000000000;5000;;page-faults;2002000000;100.00;;\n")
         .unwrap();
     next_row("5,000");
-    // The writer goes on: Ctrl-C ends the reader, with all that came.
+    // The writer goes on. Ctrl-C ends the reader, with all that it has read.
     let status = std::process::Command::new("kill")
         .args(["-INT", &child.id().to_string()])
         .status();

@@ -338,7 +338,7 @@ fn chosen_channels_of_a_card_are_checked_and_others_are_refused() {
 fn a_run_that_loses_more_than_is_allowed_ends_with_1() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lossy.toml").display().to_string();
-    // In 20 ms come more than ring and FIFO hold, and BUSY does not stop it.
+    // In 20 ms more data arrive than ring and FIFO hold, and BUSY does not stop them.
     let text = "[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nfifo = \"16KiB\"\nblocks = \"live\"\n\
                 [busy]\ninhibit = true\n[reader]\npoll = \"20ms\"\n";
     std::fs::write(&path, text).unwrap();
@@ -550,7 +550,7 @@ fn a_receiver_ends_with_1_when_an_account_does_not_close_or_a_connection_is_lost
             1,
             "verdict: failed: accounts that do not close: 1",
         ),
-        // Its sums overflowed, and what had come was lost.
+        // Regression: the sums of this account overflowed, and the data that had arrived were lost.
         (
             Some(account_of(u64::MAX)),
             &[],

@@ -125,7 +125,7 @@ impl CopySession {
         }
     }
 
-    /// Blocks may be large: a signal is heeded between the steps of a check.
+    /// Fails after a signal. It is called between the steps of a check, since blocks may be large.
     fn go_on(&self) -> Result<(), Fault> {
         match self.stop.is_set() {
             true => Err(Fault::interrupted()),
@@ -138,7 +138,8 @@ impl CopySession {
         self.pattern(self.operation_bytes())
     }
 
-    /// Fills the end at which nothing must be left. Never zero: zeros must have been written.
+    /// Byte that fills the end at which no old bytes must be left. It is never zero, since zeros
+    /// that are found must have been written.
     fn poison(&self) -> u8 {
         match !self.pattern {
             0 => 0xA5,
@@ -297,7 +298,7 @@ impl Session for CopySession {
             self.compare(*direction, &found, &pattern)?;
         }
         drop(pattern);
-        // Another source: a copy that moves nothing from now on leaves what was there.
+        // The source changes, since a copy that moves nothing from now on leaves the old bytes.
         if self.mover.is_clearing() {
             found.fill(self.poison());
             return self.mover.put_user(&found);
@@ -469,7 +470,7 @@ mod tests {
         }
     }
 
-    /// Copies between two buffers; one of so many copies is wrong, or not made.
+    /// Copies between two buffers. One copy in `every` is wrong, or not made.
     struct Sometimes {
         user: Vec<u8>,
         kernel: Vec<u8>,
@@ -586,8 +587,8 @@ mod tests {
                 );
             }
         }
-        // Every third copy moves nothing: what is there is of the copy before, and other bytes are
-        // expected.
+        // Every third copy moves nothing. The bytes there are those of the copy before, and other
+        // bytes are expected.
         let reason = outcome(Direction::To, 3, false);
         assert!(
             reason.reason().unwrap().contains("byte 0 of 64"),

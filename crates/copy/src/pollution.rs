@@ -93,12 +93,12 @@ impl PollutionRequest {
         }
     }
 
-    /// Whether the neighbour's copies are those of an engine in software.
+    /// True if the neighbour's copies are those of an engine in software.
     fn is_emulated(&self) -> bool {
         self.neighbour == Neighbour::Dma && CopyEngine.is_emulated(&self.copies())
     }
 
-    /// Whether an engine is a thread of this program.
+    /// True if an engine is a thread of this program.
     fn has_engine_thread(&self) -> bool {
         self.neighbour == Neighbour::Dma && self.path == Path::EngineThread
     }
@@ -114,7 +114,7 @@ struct PollutionSession {
     running: Option<Running>,
     counters: Option<VictimCounters>,
     runs: u64,
-    /// Whether a run was made whose counts have not been taken.
+    /// True if a run was made whose counts have not been taken.
     is_uncounted: bool,
     bytes_before: u64,
 }
@@ -124,15 +124,15 @@ struct VictimCounters {
     open: [Box<dyn OpenCounter>; 2],
     at: [u64; 2],
     began_ns: u64,
-    /// Of each run: when it was counted, its references and misses.
+    /// Time at which each run was counted, with its references and misses.
     runs: Vec<(u64, [u64; 2])>,
 }
 
-/// Runs of one point: as many samples as a stage keeps.
+/// Most runs of one point: as many as the samples that a stage keeps.
 const MAX_RUNS: usize = 1 << 16;
 
-/// What is counted of each run: counters of the sums and series of the single runs have these
-/// names.
+/// Names of what is counted for each run. Counters of the sums and series of the single runs have
+/// these names.
 const COUNTED: [&str; 2] = ["victim-cache-references", "victim-cache-misses"];
 
 impl VictimCounters {
@@ -155,7 +155,7 @@ impl VictimCounters {
         [references.read().value, misses.read().value]
     }
 
-    /// Forgets the runs before.
+    /// Forgets the earlier runs.
     fn begin(&mut self) {
         self.runs.clear();
         self.began_ns = clock::monotonic_ns();
@@ -307,7 +307,7 @@ impl Session for PollutionSession {
         Ok(())
     }
 
-    /// Between runs: a neighbour that failed is noticed, and what was counted is kept for the run
+    /// Checks between runs that the neighbour has not failed, and keeps the counts of the run
     /// before.
     fn before_sample(&mut self, _stage: usize) -> Result<(), Fault> {
         self.end_run();
@@ -319,7 +319,7 @@ impl Session for PollutionSession {
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        // What was counted until now is of the last run; verification is not.
+        // The counts until now belong to the last run; those of verification do not.
         self.end_run();
         let victim = self.victim();
         victim.run();
@@ -417,7 +417,7 @@ mod tests {
         }
     }
 
-    /// A counter of which each look finds more.
+    /// Counter whose increase grows with each reading.
     struct Growing(u64, u64);
 
     impl OpenCounter for Growing {

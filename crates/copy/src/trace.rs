@@ -184,7 +184,8 @@ impl Trace {
             .collect()
     }
 
-    /// The same with what the tracer did not see.
+    /// Counters for a record: calls by operation and size, and the calls that the tracer did not
+    /// see.
     pub fn counters(&self, info: &TraceInfo) -> Vec<Counter> {
         let dropped = OPERATIONS
             .iter()
@@ -233,13 +234,13 @@ pub fn operation_of(file: &Path) -> Option<u16> {
     u16::try_from(at).ok()
 }
 
-/// One of the study's files, read.
+/// Content of one of the study's files.
 #[derive(Debug, Default)]
 pub struct ClassicTrace {
-    /// One for each line.
+    /// Records, one for each line.
     pub records: Vec<TraceRecord>,
-    /// Lines whose address has more than 16 digits, as the study's own sample has: its last 16 were
-    /// taken.
+    /// Lines whose address has more than 16 digits, of which the last 16 were taken. The study's
+    /// own sample has such lines.
     pub long_addresses: usize,
 }
 

@@ -21,11 +21,11 @@ pub enum Wait {
     Interrupt,
 }
 
-/// Longest wait for an interrupt before a look at the status register, while no period was given.
-/// The ESS driver forgets a DAQ-done that comes between arm and wait, and some firmware raises
-/// none: the look finds what no interrupt told.
+/// Longest wait for an interrupt before a look at the status register, if no period was given. The
+/// ESS driver forgets a DAQ-done that comes between arm and wait, and some firmware raises none.
+/// The look then finds the end of the acquisition.
 const FIRST_SLICE: Duration = Duration::from_millis(10);
-/// Longest wait where a period was given: a signal must be seen.
+/// Longest wait if a period was given, so that a signal is seen.
 const MAX_SLICE: Duration = Duration::from_secs(1);
 /// Wait after a lost interrupt, until one comes again. The driver counts whole milliseconds.
 const SLICE_AFTER_LOSS: Duration = Duration::from_millis(1);
@@ -66,7 +66,8 @@ pub struct DaqCounts {
     pub read_out: u64,
 }
 
-/// Triggers that a board cannot tell, found by the time between the ends of its acquisitions.
+/// Missed triggers of a board that does not count them, found by the time between the ends of its
+/// acquisitions.
 #[derive(Clone, Copy, Debug)]
 struct Inference {
     period: Duration,
@@ -90,8 +91,8 @@ impl Inference {
         }
     }
 
-    /// An acquisition ended at `now_ns`, or up to `unsure_ns` before it. An end that is known to a
-    /// quarter of a period only counts with the next one that is known better.
+    /// Counts an acquisition that ended at `now_ns`, or up to `unsure_ns` before it. If `unsure_ns`
+    /// is more than a quarter of a period, it counts only with the next end that is known better.
     fn ended(&mut self, now_ns: u64, unsure_ns: u64) {
         self.since += 1;
         let period_ns = self.period.as_nanos() as f64;
@@ -157,9 +158,9 @@ impl Daq {
         self.stop = stop.clone();
     }
 
-    /// The longest single wait for an interrupt: half a period more than one, so that nothing is
-    /// looked at while all goes well. It never follows from the ends that were seen, which come
-    /// late where interrupts are lost.
+    /// Longest single wait for an interrupt: one and a half periods, so that the status is not read
+    /// while all goes well. It never follows from the ends that were seen, since these come late if
+    /// interrupts are lost.
     fn slice(&self) -> Duration {
         if self.has_lost {
             return SLICE_AFTER_LOSS;
@@ -304,7 +305,7 @@ impl Daq {
         }
     }
 
-    /// Triggers that were missed by the intervals, if the intervals show it.
+    /// Missed triggers as inferred from the intervals, if the intervals show them.
     fn inferred_missed(&self) -> Option<u64> {
         let inference = self.inference.filter(|inference| inference.has_counted)?;
         Some(inference.missed)
@@ -491,7 +492,8 @@ mod tests {
         assert_eq!((board.waits, daq.counts.interrupts), (waits + 1, 2));
     }
 
-    /// The wait grew by half with each lost interrupt, to a second: 15 of 113 triggers were taken.
+    /// Regression: the wait grew by half with each lost interrupt, up to a second, and 15 of 113
+    /// triggers were taken.
     #[test]
     fn a_wait_does_not_grow_from_ends_that_it_found_late() {
         let mut board = Timed {
@@ -536,8 +538,8 @@ mod tests {
         );
     }
 
-    /// Missed triggers by ends in milliseconds, each with how long before it may have been; the
-    /// period is 100 ms.
+    /// Returns the missed triggers for ends in milliseconds, each with the time by which it may
+    /// have been earlier. The period is 100 ms.
     fn missed(ends: &[(u64, u64)]) -> Option<u64> {
         let mut inference = Inference::new(Duration::from_millis(100));
         for &(at_ms, unsure_ms) in ends {
@@ -546,8 +548,8 @@ mod tests {
         inference.has_counted.then_some(inference.missed)
     }
 
-    /// Each lost interrupt was booked as a missed trigger: its end was found one and a half periods
-    /// later.
+    /// Regression: each lost interrupt was counted as a missed trigger, since its end was found one
+    /// and a half periods later.
     #[test]
     fn an_end_that_was_found_late_is_no_missed_trigger() {
         assert_eq!(missed(&[(100, 0), (250, 150), (300, 0), (400, 0)]), Some(0));

@@ -353,8 +353,8 @@ mod tests {
         );
     }
 
-    /// Channel 10 of 300,000 samples was cut by 144, and the channels' length of 30,016 was stated
-    /// nowhere.
+    /// Regression: channel 10 of 300,000 samples was cut by 144, and the channels' length of 30,016
+    /// was stated nowhere.
     #[test]
     fn a_triggered_read_holds_all_channels_whole_and_its_dump_has_a_row_for_each() {
         let folder = tempfile::tempdir().unwrap();

@@ -21,8 +21,8 @@ use crate::function::Function;
 pub(crate) const SAMPLES_MULTIPLE: u64 = 16;
 /// Function 100 writes 64 bytes at a time, as the original does.
 const PATTERN_MULTIPLE: u64 = 32;
-/// A triggered acquisition is read whole: ten channels of whole pairs of blocks, so that none is
-/// cut.
+/// Number of which the samples of a triggered acquisition are a multiple. It is read whole: ten
+/// channels of whole pairs of blocks, so that none is cut.
 const TRIGGERED_MULTIPLE: u64 = regs::CHANNELS as u64 * 2 * regs::BLOCK_SAMPLES;
 /// Bytes of the blocks that are tried: from what a first-level cache holds beside its conversion to what a second-level one does.
 const TRIED_BLOCKS: [u64; 8] = [
@@ -197,9 +197,9 @@ impl Request for DigitizerRequest {
 }
 
 impl DigitizerRequest {
-    /// The request of a command line, where `-i` and `--rate` only count with `-l`. Emulated boards
-    /// are triggered at 14 Hz, as the document's were, unless another rate is asked for. Beside a
-    /// real board, whose rate that need not be, they keep the rate of their profile.
+    /// Returns the request of a command line, where `-i` and `--rate` only count with `-l`.
+    /// Emulated boards are triggered at 14 Hz, as the document's were, unless another rate is asked
+    /// for. Together with a real board, whose rate may differ, they keep the rate of their profile.
     #[must_use]
     pub fn as_typed(mut self) -> DigitizerRequest {
         if self.passes == 0 {
@@ -288,7 +288,7 @@ impl DigitizerRequest {
         Function::stages(self.function).unwrap_or_default()
     }
 
-    /// Channels that follow one another in a read.
+    /// Number of channels that follow one another in a read.
     pub(crate) fn channels(&self) -> usize {
         self.wait().map_or(1, |_| regs::CHANNELS as usize)
     }
@@ -403,7 +403,7 @@ mod tests {
         let workload = request.workload();
         assert_eq!(workload.text("isa"), Ok("portable"));
         assert_eq!(DigitizerRequest::of(&workload).unwrap(), request);
-        // The rate of a real board is not known from the emulated one beside it.
+        // The rate of a real board is not known from the emulated one in the same request.
         assert_eq!(request.trigger_rate_hz, None);
         assert_eq!(typed("emu:l0 -l 3").trigger_rate_hz, Some(14.0));
         assert_eq!(typed("emu:l0 -l 3").completion, Completion::Poll);

@@ -321,7 +321,7 @@ impl BoardSession {
         ))
     }
 
-    /// The length of a channel, where it is not what was asked for.
+    /// States the length of a channel, if it is not the requested one.
     fn rounded(&self) -> Option<String> {
         let (asked, read) = (self.request.samples, self.samples as u64);
         let channels = self.request.channels() as u64;
@@ -383,7 +383,8 @@ impl BoardSession {
         };
         let decimation = converter.decimation();
         let kept = decimation.kept(self.samples);
-        // Decimation may go on over the end of a channel: then a number belongs to no single one.
+        // Decimation may continue over the end of a channel. A number then belongs to no single
+        // channel.
         let is_by_channel =
             decimation.offset == 0 && (self.samples / channels).is_multiple_of(decimation.factor);
         let rows = if is_by_channel { channels } else { 1 };

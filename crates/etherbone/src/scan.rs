@@ -46,7 +46,7 @@ impl Found {
     }
 }
 
-/// Records of all tables, and what could not be read of them.
+/// Records of all tables, and the tables that could not be read whole.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scan {
     /// Records in the order of their tables, those behind a bridge after it.
@@ -63,7 +63,7 @@ impl Scan {
 }
 
 /// Reads all tables, or only the first one. A bridge whose table cannot be read does not end the
-/// scan: what is elsewhere is found.
+/// scan of the others.
 ///
 /// # Errors
 /// When nothing of the first table can be read.
@@ -191,7 +191,7 @@ fn read_bytes(client: &mut Client, address: u64, bytes: usize) -> Result<Vec<u8>
         .collect())
 }
 
-/// Records of a table, its head among them.
+/// Number of records of a table, including its head.
 fn record_count(client: &mut Client, table: u64) -> Result<u64, EbError> {
     let head = read_bytes(client, table, 32)?;
     let count = sdb::record_count(&head)
@@ -210,17 +210,17 @@ fn read_record(client: &mut Client, table: u64, index: u64) -> Result<Record, Eb
     let bytes = read_bytes(client, at, sdb::RECORD_BYTES)?;
     let record: [u8; sdb::RECORD_BYTES] =
         bytes.try_into().expect("as many bytes as were asked for");
-    // A second head inside a table, or one without its magic, is shown as what it is not.
+    // A second head inside a table, or one without its magic, is shown as an unknown record.
     Ok(Record::parse(&record).unwrap_or(Record::Unknown(record[sdb::RECORD_BYTES - 1])))
 }
 
-/// A scan at work.
+/// State of a scan.
 struct Walk<'a> {
     client: &'a mut Client,
     recurse: bool,
-    /// Tables that lead to the one at hand.
+    /// Tables on the way to the present one.
     seen: Vec<u64>,
-    /// Nothing more can be read.
+    /// True if nothing more can be read.
     stopped: bool,
     scan: Scan,
 }
@@ -282,8 +282,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Keeps why a table was not read whole. What is wrong with one table says nothing of the
-    /// others; a slave that is silent or gone ends the scan.
+    /// Keeps the reason why a table was not read whole. An error in one table says nothing of the
+    /// others, but a slave that is silent or gone ends the scan.
     fn note(&mut self, what: &str, error: EbError) {
         self.stopped |= !matches!(error, EbError::Bus { .. } | EbError::Unsupported(_));
         let line = format!("{what} was not read whole: {error}");

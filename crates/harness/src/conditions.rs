@@ -9,7 +9,7 @@ use crate::processes::Processes;
 
 /// The accounts of host and process before a measurement.
 pub(crate) struct Conditions {
-    /// Absent where the kernel does not tell it.
+    /// CPU times of the host; absent if the kernel does not report them.
     host: Option<cpu_time::HostTimes>,
     by_cpu: BTreeMap<u32, cpu_time::OneCpu>,
     process: cpu_time::Usage,
@@ -84,8 +84,8 @@ fn each(
         .collect()
 }
 
-/// What was added to each of the times, where anything was. Nothing if the times before could not be read: what passed since the
-/// host was started is not what passed since then.
+/// Returns the increase of each of the times, if there is one. It is empty if the times before
+/// could not be read, since the increase since the host was started is another one.
 fn since<K: Ord>(before: &BTreeMap<K, u64>, now: BTreeMap<K, u64>) -> BTreeMap<K, u64> {
     if before.is_empty() {
         return BTreeMap::new();

@@ -199,7 +199,7 @@ pub struct StageSpec {
     /// The device itself says when each operation began and ended ([`Session::device_time`]): the clock of a kernel module, with
     /// what surrounds the work left out. Each operation is a sample of its own.
     pub device_timed: bool,
-    /// [`Session::check_sample`] comes after some of the samples.
+    /// True if [`Session::check_sample`] comes after some of the samples.
     pub checked: bool,
 }
 
@@ -218,7 +218,7 @@ impl StageSpec {
         self.before_sample || self.device_timed
     }
 
-    /// Whether samples do not follow one another at once, so that the start of each is kept.
+    /// True if samples do not follow one another at once, so that the start of each is kept.
     pub(crate) fn has_gaps(&self) -> bool {
         self.is_separate() || self.checked
     }

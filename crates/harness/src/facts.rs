@@ -113,8 +113,8 @@ pub fn utc_now() -> String {
     utc(SystemTime::now())
 }
 
-/// A time as RFC 3339 has it, with milliseconds. Those before 1970 and after 9999 become the first and
-/// the last that can be written: a board without a battery may have such a clock.
+/// Formats a time as RFC 3339 has it, with milliseconds. Times before 1970 and after 9999 become
+/// the first and the last that can be written. A board without a battery may have such a clock.
 fn utc(time: SystemTime) -> String {
     const LAST_S: u64 = 253_402_300_799;
     let since = time.duration_since(SystemTime::UNIX_EPOCH);

@@ -93,7 +93,7 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Waits for the timed steps, and hands on what is measured meanwhile.
+    /// Waits for the timed steps, and hands on the samples so far meanwhile.
     fn wait_timed(&self, record: &RunRecord, lanes: &[Lane], origin_ns: u64) {
         let handover = self.shared.handover.as_ref();
         let questions = handover.map(|handover| Questions::new(handover, record, lanes, origin_ns));

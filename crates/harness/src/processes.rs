@@ -33,7 +33,7 @@ impl Processes {
     /// was started.
     pub(crate) fn used(&self, threads: &BTreeMap<String, (u64, u64)>) -> Vec<ProcessUse> {
         let now = match self.before.is_empty() {
-            // What each used since it was started is not what it used since then.
+            // The use since the start of a process is not its use since the first look.
             true => BTreeMap::new(),
             false => all(&self.files),
         };

@@ -73,8 +73,8 @@ impl Sampled {
     }
 }
 
-/// The stage with whole samples, where the last one lacks operations: a part is not comparable with
-/// the others. Where there is no other, it covers what was done.
+/// Returns the stage with whole samples only, if the last one lacks operations, since a part is not
+/// comparable with the others. A single sample is kept and covers what was done.
 fn whole(mut stage: Stage, lacks: u64) -> Stage {
     match (lacks, stage.sample_ns.len()) {
         (0, _) => {}
@@ -213,7 +213,7 @@ impl Sampling<'_> {
         }
     }
 
-    /// Answers an open question; says whether there was one.
+    /// Answers an open question; true if there was one.
     fn answer(&self, at: usize, sampled: &mut Sampled) -> bool {
         let question = self
             .handover
@@ -265,8 +265,8 @@ impl Sampling<'_> {
         {
             let (done, now, ended) = self.sample(at, ops_per_sample, &mut stride);
             if done < ops_per_sample {
-                // It is to stop, or it failed. A part of a sample is not comparable with whole
-                // ones, but better than nothing.
+                // The lane was stopped, or it failed. A part of a sample is not comparable with
+                // whole ones, but better than nothing.
                 if taken == 0 && done > 0 {
                     sampled.stage.ops_per_sample = done;
                     sampled.stage.sample_ns.push(now - last);
@@ -291,7 +291,7 @@ impl Sampling<'_> {
             }
             taken += 1;
             if checks.is_due(taken) {
-                // The comparison is no work of the stage.
+                // The comparison is not part of the stage's work.
                 book_cpu(&mut sampled.stage, cpu_before);
                 result = self.session.check_sample(at);
                 cpu_before = cpu_time::of_thread();
@@ -443,9 +443,9 @@ impl Sampling<'_> {
     }
 }
 
-/// After which samples bytes are compared: 1, 2, 3, 5, 7, 10, 14 and so on, each by 3/8 more. Of all
-/// periods to 7 they meet each remainder within 300 samples, so that a fault with such a period is
-/// found. 16 of 300 samples are compared, 33 of 65,536.
+/// Schedule of the samples after which bytes are compared: 1, 2, 3, 5, 7, 10, 14 and so on, each by
+/// 3/8 more. For all periods up to 7 these meet each remainder within 300 samples, so that a fault
+/// with such a period is found. Of 300 samples 16 are compared, of 65,536 samples 33.
 struct Checks {
     next: u64,
 }
@@ -617,7 +617,7 @@ mod tests {
         assert!(done.is_multiple_of(5), "whole batches");
     }
 
-    /// Of 100 passes that share a sample of 1000 the rate was ten times too high.
+    /// Regression: the rate was ten times too high for 100 passes that share a sample of 1000.
     #[test]
     fn passes_that_were_not_done_are_in_no_sample() {
         let (_, done, stage) = stopped(StepPlan::ByPass(MAX_SAMPLES * 1000), 100);
@@ -628,7 +628,7 @@ mod tests {
         assert_eq!(stage.sample_ns.len(), 3);
     }
 
-    /// Is interrupted in the middle of an operation after a thousand of them.
+    /// Session that is interrupted in the middle of an operation after a thousand of them.
     struct Breaks(u64);
 
     impl Session for Breaks {
@@ -671,7 +671,7 @@ mod tests {
         (taken, session.0, stages.remove(0).stage())
     }
 
-    /// Of 453 reads of 10^9 nothing was left.
+    /// Regression: nothing was left of 453 reads of 10^9.
     #[test]
     fn what_was_done_before_an_operation_that_was_cut_short_is_kept() {
         let (taken, done, stage) = broken(StepPlan::ByStage(1 << 40), None);

@@ -47,7 +47,7 @@ pub struct Settings {
     pub controls: bool,
     /// Gets reports of how far a long point is.
     pub progress: Progress,
-    /// Gets what a long point has measured, before it ends.
+    /// Receiver of the samples of a long point before it ends.
     pub unfinished: Unfinished,
     /// Whether a workload that needs what this host lacks is waived; else it is refused, as one who asked for it by name expects.
     pub waive: bool,

@@ -36,7 +36,7 @@ pub fn text_input(path: &Path) -> io::Result<String> {
     text_of(path, MAX_BYTES)
 }
 
-/// [`text_input`] for longer texts, of at most so many bytes.
+/// Reads a longer text than [`text_input`], of at most `max_bytes`.
 ///
 /// # Errors
 /// As [`text_input`].

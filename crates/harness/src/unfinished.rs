@@ -1,7 +1,7 @@
 //! Unfinished records: the samples of a long point so far, kept before the point ends.
 //!
-//! The thread that waits for the lanes asks; a lane hands its samples over between two of them, in
-//! the time of neither. A point that ends within [`FIRST`] is not asked.
+//! The thread that waits for the lanes asks. A lane hands its samples over between two of them,
+//! outside the time of both. A point that ends within [`FIRST`] is not asked.
 
 use std::cell::Cell;
 use std::fmt;
@@ -18,8 +18,8 @@ const FIRST: Duration = Duration::from_secs(2);
 const EVERY: Duration = Duration::from_secs(5);
 /// Time from a question until its answers are taken.
 const ANSWERS: Duration = Duration::from_millis(200);
-/// An unfinished record costs at most one part in this of the time, as the next one waits longer
-/// where it took long.
+/// Limit on the cost of an unfinished record: one part in this of the time. The next one waits
+/// longer if one took long.
 const COST: u32 = 200;
 /// Outcome of an unfinished record and its lanes.
 const UNFINISHED: &str = "unfinished: written while the run went on; what came later is missing";
@@ -39,7 +39,7 @@ impl fmt::Debug for Unfinished {
 }
 
 impl Unfinished {
-    /// Calls this with each unfinished record, in the thread that measures.
+    /// Makes a receiver that calls `take` with each unfinished record, in the thread that measures.
     pub fn new(take: impl Fn(&RunRecord) + Send + Sync + 'static) -> Unfinished {
         Unfinished(Some(Arc::new(take)))
     }
@@ -64,7 +64,7 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
-    /// Number of the last question, where the lane has not answered it.
+    /// Number of the last question, if the lane has not answered it.
     pub(crate) fn open_question(&self, answered: u64) -> Option<u64> {
         let asked = self.asked.load(Ordering::Relaxed);
         (asked != answered).then_some(asked)
@@ -84,7 +84,7 @@ impl Handover {
         self.asked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The record as far as it goes; none before the first sample.
+    /// Returns the record so far; `None` before the first sample.
     pub(crate) fn record(
         &self,
         blank: &RunRecord,
@@ -143,7 +143,7 @@ impl<'a> Questions<'a> {
         }
     }
 
-    /// Time until something is due.
+    /// Time until the next question, or until its answers are taken.
     pub(crate) fn due_in(&self) -> Duration {
         self.next.get().saturating_duration_since(Instant::now())
     }

@@ -42,7 +42,7 @@ impl Watched {
         self.so_far(found, observed, faults)
     }
 
-    /// The record of what was found since it began; it goes on.
+    /// Returns the record so far, while the measurement goes on.
     pub fn so_far(
         &self,
         found: Tally,

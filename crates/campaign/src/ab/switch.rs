@@ -1,7 +1,7 @@
 //! A setting of the host that has one value for A and another for B, and is put back.
 //!
-//! What the setting was is kept in a note until it is put back, so that a run that was killed costs nothing: the next one puts it
-//! back first, or the user does with `cat NOTE > FILE`.
+//! The original setting is kept in a note until it is put back, so that a killed run loses nothing.
+//! The next run puts it back first, or the user does with `cat NOTE > FILE`.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -35,18 +35,19 @@ impl Switch {
     }
 }
 
-/// A setting as it was.
+/// Original value of a setting.
 #[derive(Clone, Debug)]
 pub struct Setting {
     path: PathBuf,
-    /// All that the file held.
+    /// Whole content of the file.
     text: Vec<u8>,
-    /// What puts it back: all of it; of the kernel's lists the value in brackets, since the kernel takes no list.
+    /// Text that puts the setting back. It is the whole content, or for the kernel's lists the
+    /// value in brackets, since the kernel takes no list.
     value: Vec<u8>,
 }
 
 impl Setting {
-    /// Puts a file back to this text, and finds out what it takes for that.
+    /// Puts the text back into a file, and finds out which form of it the file accepts.
     fn put_back(path: &Path, text: Vec<u8>) -> Result<Setting, String> {
         let whole = Setting {
             path: path.to_owned(),
@@ -64,10 +65,10 @@ impl Setting {
         }
     }
 
-    /// Puts it back now.
+    /// Puts the setting back now.
     ///
     /// # Errors
-    /// When it cannot be written, or does not hold it then.
+    /// When the file cannot be written, or does not hold the value afterwards.
     pub fn restore(&self) -> Result<(), String> {
         write(&self.path, &self.value)?;
         let found = read(&self.path)?;
@@ -92,16 +93,17 @@ impl Setting {
 pub struct Restored {
     setting: Setting,
     note: Note,
-    /// What the user must know.
+    /// Messages that the user must see.
     pub said: Vec<String>,
 }
 
 impl Restored {
-    /// Remembers what the setting is, also in a note beside it or in the user's state folder, and makes sure that it can be put
-    /// back. What an earlier run left in such a note is put back first.
+    /// Keeps the original setting, also in a note next to its file or in the user's state folder.
+    /// Makes sure that it can be put back. The setting in the note of an earlier run is put back
+    /// first.
     ///
     /// # Errors
-    /// When it cannot be read, written or remembered, or another run has it.
+    /// When the setting cannot be read, written or kept, or another run has it.
     pub fn of(switch: &Switch) -> Result<Restored, String> {
         Restored::noted_in(switch, state_folder().as_deref())
     }
@@ -141,15 +143,15 @@ impl Restored {
         })
     }
 
-    /// The setting, for who puts it back earlier.
+    /// Returns the setting, for a caller that puts it back earlier.
     pub fn setting(&self) -> Setting {
         self.setting.clone()
     }
 
-    /// Puts it back now, and removes the note.
+    /// Puts the setting back now, and removes the note.
     ///
     /// # Errors
-    /// When it cannot be put back; the note stays.
+    /// When the setting cannot be put back; the note is kept then.
     pub fn restore(&self) -> Result<(), String> {
         let note = self.note.path.display();
         self.setting
@@ -167,16 +169,16 @@ impl Drop for Restored {
     }
 }
 
-/// A file with what a setting was. The run that made it has it locked.
+/// File with an original setting. The run that made it holds a lock on it.
 #[derive(Debug)]
 struct Note {
     path: PathBuf,
-    /// Holds the lock.
+    /// Open file that holds the lock.
     file: File,
 }
 
 impl Note {
-    /// Names of the note of a setting: beside it, else in the user's state folder.
+    /// Names of the note of a setting: next to its file, else in the user's state folder.
     fn places(setting: &Path, state: Option<&Path>) -> Vec<PathBuf> {
         let with = |mut name: std::ffi::OsString| {
             name.push(".before-ab");
@@ -190,7 +192,7 @@ impl Note {
             .collect()
     }
 
-    /// The note that a killed run left, with its value.
+    /// Returns the note of a killed run, with its value.
     fn found(setting: &Path, state: Option<&Path>) -> Result<Option<(Note, Vec<u8>)>, String> {
         for path in Note::places(setting, state) {
             let Ok(known) = path.symlink_metadata() else {
@@ -216,11 +218,11 @@ impl Note {
         Ok(None)
     }
 
-    /// Makes one where that can be done.
+    /// Makes a note in the first place that allows it.
     fn made(setting: &Path, state: Option<&Path>, value: &[u8]) -> Result<Note, String> {
         let mut why = Vec::new();
         for path in Note::places(setting, state) {
-            // The folder of the setting is there; only the user's may not be.
+            // The folder of the setting exists; only the user's folder may be missing.
             let folder = path.parent().filter(|folder| Some(*folder) == state);
             let _ = folder.map(fs::create_dir_all);
             match Note::made_at(&path, value) {
@@ -235,7 +237,7 @@ impl Note {
         ))
     }
 
-    /// Makes it under another name: it has its name once it is whole and locked.
+    /// Makes a note under another name; it gets its own name when it is whole and locked.
     fn made_at(path: &Path, value: &[u8]) -> io::Result<Note> {
         let mut begun = path.as_os_str().to_owned();
         begun.push(format!(".{}", std::process::id()));
@@ -261,12 +263,12 @@ impl Note {
     }
 
     fn remove(&self) {
-        // What is left is put back once more by the next run.
+        // A note that is left makes the next run put the setting back once more.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// The user's folder for what programs remember (XDG Base Directory Specification 0.8).
+/// Returns the user's folder for the state of programs (XDG Base Directory Specification 0.8).
 fn state_folder() -> Option<PathBuf> {
     let absolute = |name: &str| {
         let folder = PathBuf::from(std::env::var_os(name)?);
@@ -276,10 +278,10 @@ fn state_folder() -> Option<PathBuf> {
     Some(absolute("XDG_STATE_HOME").or_else(home)?.join("daqmeter"))
 }
 
-/// Longest setting: the kernel's are a page at most.
+/// Longest setting. Those of the kernel have at most one page.
 const MAX_SETTING_BYTES: u64 = 64 << 10;
 
-/// All that the file holds.
+/// Returns the whole content of the file.
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let wrong = |error: io::Error| format!("cannot read {shown}: {error}");
@@ -358,7 +360,7 @@ mod tests {
         }
     }
 
-    /// After kill -9 nothing is dropped.
+    /// After kill -9 no destructor runs.
     #[test]
     fn what_a_killed_run_left_is_put_back_by_the_next_one_and_a_live_run_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();

@@ -126,7 +126,7 @@ fn the_hour_in_short_is_run_and_judged() {
             .iter()
             .any(|process| process.pid == std::process::id())
     );
-    // As if it had been at 1 MHz on a quiet host: the verdict is made of what was counted.
+    // The record looks like one at 1 MHz on a quiet host, since the verdict uses only the counts.
     record.workload = point.workload.clone().into();
     record.host_cpu = Default::default();
     for lane in &mut record.lanes {

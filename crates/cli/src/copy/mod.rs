@@ -260,7 +260,7 @@ struct Study<'a> {
 pub(crate) const LIMIT_TIME: Duration = Duration::from_millis(4);
 
 impl Study<'_> {
-    /// Measures all points in random order, each beside its limit; then table, page and files.
+    /// Measures all points in random order, each with its limit; then writes table, page and files.
     fn run<F: ToFiles>(&self, mut runner: Runner, ending: &Ending<F>) -> Result<ExitCode, Failure> {
         let measured = self.measure(&mut runner, &ending.kept());
         ending.end(&mut runner, measured)
@@ -370,8 +370,8 @@ impl Kept {
 }
 
 impl<F: ToFiles> Ending<'_, F> {
-    /// From now on finished points that are added have their end, whatever a signal finds in
-    /// progress.
+    /// Makes sure that finished points that are added from now on are written at the end, whatever
+    /// point a signal interrupts.
     fn kept(&self) -> Kept {
         let (text, files, written) = (self.text, self.files.clone(), self.written.clone());
         let (json, quiet) = (self.common.json, self.common.quiet);
@@ -389,7 +389,7 @@ impl<F: ToFiles> Ending<'_, F> {
         Kept(records)
     }
 
-    /// The end of all points, or of those before one that could not be measured.
+    /// Finishes the output of all points, or of those before one that could not be measured.
     fn end(&self, runner: &mut Runner, measured: Result<(), Failure>) -> Result<ExitCode, Failure> {
         interrupt::ends_by_itself();
         runner.finish();

@@ -73,8 +73,8 @@ pub(super) struct Arguments {
     metrics: Metrics,
 }
 
-/// Traces that were written as the study's files: what follows a trace, and a record that was
-/// measured elsewhere.
+/// Shows traces that were written as the study's files: the output that follows a trace, and a
+/// record that was measured elsewhere.
 fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let written = &arguments.written;
     let mut trace = Trace::new(written.format == Format::Classic);

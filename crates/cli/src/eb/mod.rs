@@ -219,7 +219,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-/// What could not be run: exit 2, or 1 as of the C tool whose name the program was called by.
+/// Failure of a command that could not be run. The exit code is 2, or 1 as of the C tool whose name
+/// the program was called by.
 fn refused(line: impl Display) -> Failure {
     match tool_name() {
         Some(_) => Failure::tool(line),

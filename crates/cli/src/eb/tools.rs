@@ -452,7 +452,7 @@ pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
     conclude(&arguments.wire, arguments.at, data.len(), &transfer)
 }
 
-/// An input of at most that many bytes: one without an end must not fill the memory.
+/// Reads an input of at most `max_bytes`, since one without an end must not fill the memory.
 fn bounded(input: impl Read, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut data = Vec::new();
     input.take(max_bytes + 1).read_to_end(&mut data)?;

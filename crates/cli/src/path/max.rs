@@ -91,7 +91,7 @@ fn bounds_hz(
     }
     let free = PathRequest {
         unpaced: true,
-        // What loses blocks by itself loses them when it goes as fast as it can: that is no fault here.
+        // A path that may lose blocks loses them at its full speed. This is no fault here.
         lossy: path.may_lose(),
         ..request.clone()
     };
@@ -104,7 +104,8 @@ fn bounds_hz(
 /// The trigger rate of ATLAS: a card's search begins there.
 const FROM_HZ: f64 = 100e3;
 
-/// Searches for the largest rate within about that time; the request is then at the rate that was found.
+/// Searches for the largest rate for about the time `budget`, and sets the request to the rate that
+/// was found.
 pub(super) fn search(
     runner: &mut Runner,
     path: &Path,
@@ -141,11 +142,11 @@ pub(super) fn search(
     })
 }
 
-/// What came of a search.
+/// Result of a search.
 #[derive(Default)]
 pub(super) struct Searching {
     pub(super) text: String,
-    /// Whether its time was over before any rate was confirmed.
+    /// True if the time was over before any rate was confirmed.
     pub(super) cannot_tell: bool,
 }
 

@@ -70,7 +70,7 @@ fn blank(label: Option<&String>) -> RunRecord {
 /// Lines, read by a thread of their own: a pipe may be silent for long.
 struct Source {
     lines: Receiver<io::Result<Vec<u8>>>,
-    /// Lines come while somebody writes them.
+    /// True if lines arrive while another program writes them.
     is_stream: bool,
 }
 
@@ -108,13 +108,13 @@ struct Import<'a> {
     shown: String,
     arguments: &'a Arguments,
     groups: Vec<Group>,
-    /// Those of the groups that can be computed; none before the first interval is whole.
+    /// Metrics of the groups that can be computed; `None` before the first interval is whole.
     metrics: Option<Vec<Metric>>,
     reader: Reader,
     /// Intervals that were printed.
     printed: usize,
     parts: Parts,
-    /// The record before anything is in it.
+    /// Record without any interval.
     blank: RunRecord,
     recorder: &'a mut Recorder,
 }
@@ -160,7 +160,7 @@ impl Import<'_> {
         Failure::refused(format!("{}: {error}", self.shown))
     }
 
-    /// Computes the rates of all intervals up to one.
+    /// Computes the rates of all intervals before `to`.
     fn compute(&mut self, to: usize) -> Result<(), Failure> {
         let observed = self.reader.observed();
         if self.metrics.is_none() {
@@ -190,7 +190,7 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// Prints the intervals up to one that were not printed yet.
+    /// Prints the intervals before `to` that were not printed yet.
     fn print(&mut self, to: usize) -> Result<(), Failure> {
         if to <= self.printed {
             return Ok(());
@@ -219,7 +219,7 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// The record with the intervals up to one that are in no record yet.
+    /// Returns the record with the intervals before `to` that are in no record yet.
     fn record(&mut self, to: usize) -> RunRecord {
         let observed = self.reader.observed();
         let mut record = self.blank.clone();
@@ -229,7 +229,7 @@ impl Import<'_> {
         record
     }
 
-    /// Shows and records what was read, also when something was wrong behind it.
+    /// Shows and records what was read, even if reading failed afterwards.
     fn end(mut self, read: Result<(), Failure>) -> Result<ExitCode, Failure> {
         if let Err(failure) = read {
             let _ = self.reader.end();
@@ -257,7 +257,7 @@ impl Import<'_> {
     }
 }
 
-/// Tells what must be known to believe the rates.
+/// Prints warnings that a reader needs to judge the rates.
 fn warn_of(observed: &Observations, shown: &str) {
     if observed.begin_ns > 0 {
         tell(&format!(

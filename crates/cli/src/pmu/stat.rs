@@ -68,7 +68,7 @@ pub(crate) struct Arguments {
     command: Vec<String>,
 }
 
-/// A length of an interval: with its unit, or in milliseconds as perf has it.
+/// Reads the length of an interval: with its unit, or in milliseconds as perf has it.
 fn interval(text: &str) -> Result<Duration, String> {
     let Ok(ms) = text.parse::<f64>() else {
         return duration(text);
@@ -78,7 +78,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 impl Arguments {
-    /// Length of an interval.
+    /// Length of an interval, 1 s by default.
     fn length(&self) -> Duration {
         self.interval.unwrap_or(Duration::from_secs(1))
     }
@@ -180,7 +180,7 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
     };
     let ended = counting.run(&mut count);
     let observed = count.finish();
-    // What was counted before something went wrong is kept.
+    // Intervals that were counted before a failure are kept.
     if observed.end_ns.is_empty()
         && let Err(failure) = ended
     {
@@ -217,16 +217,15 @@ impl Parts {
         }
     }
 
-    /// Whether a part is to be written: each hundredth of the run, so that parts stay few,
-    /// but not sooner than after 1 s
-    /// and not later than after 10 s.
+    /// True if a part is due: after each hundredth of the run, so that there are few parts. This is
+    /// no sooner than after 1 s and no later than after 10 s.
     pub(super) fn is_due(&self) -> bool {
         const LEAST: Duration = Duration::from_secs(1);
         const MOST: Duration = Duration::from_secs(10);
         self.last.elapsed() >= (self.began.elapsed() / 100).clamp(LEAST, MOST)
     }
 
-    /// The intervals that were not written yet, up to one.
+    /// Returns the intervals before `to` that were not written yet.
     pub(super) fn next(&mut self, observed: &Observations, to: usize) -> Observations {
         let mut part = observed.part(self.written..to);
         if self.written > 0 {
@@ -413,7 +412,7 @@ struct Loop<'a> {
     watched: &'a Watched,
     warnings: &'a [String],
     parts: &'a mut Parts,
-    /// How the command ended last.
+    /// Exit status of the last run of the command.
     status: Option<ExitStatus>,
 }
 
@@ -435,7 +434,7 @@ fn steps() -> Receiver<()> {
 }
 
 impl Loop<'_> {
-    /// Counts to the end; how the command ended.
+    /// Counts to the end and returns the exit status of the last run of the command.
     fn run(mut self, count: &mut Count) -> Result<Option<ExitStatus>, Failure> {
         count.begin(self.watched.origin_ns());
         let mut child = self.start()?;

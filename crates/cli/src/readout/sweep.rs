@@ -279,14 +279,14 @@ fn search(
     Ok(())
 }
 
-/// The run that confirmed the maximum; the last probe, where no rate was stable.
+/// Returns the run that confirmed the maximum, or the last probe if no rate was stable.
 fn last_of(records: &[RunRecord], highest_hz: Option<f64>) -> Option<&RunRecord> {
     let asked_hz = |record: &RunRecord| record.workload.float("rate_hz").ok();
     let mut last_first = records.iter().rev();
     last_first.find(|record| highest_hz.is_none() || asked_hz(record) == highest_hz)
 }
 
-/// The record that says what a search found: of the run that confirmed it.
+/// Returns the record with the result of a search, based on the run that confirmed it.
 fn with_maximum(last: &RunRecord, found: &Found) -> RunRecord {
     let mut record = last.clone();
     record.study = "readout/maximum".into();

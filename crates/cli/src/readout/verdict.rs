@@ -233,7 +233,7 @@ fn of_check(text: &str) -> Result<FailOn, String> {
 pub(super) struct Found {
     faults: Vec<String>,
     values: BTreeMap<Measure, (u64, u64)>,
-    /// What may come to a value, and why.
+    /// Amounts by which values may be larger, with the reasons.
     doubts: BTreeMap<Measure, (u64, String)>,
 }
 
@@ -255,7 +255,7 @@ impl Found {
         self.values.insert(measure, (count, of));
     }
 
-    /// So many more, perhaps.
+    /// Notes that a value may be larger by `more`.
     pub(super) fn doubt(&mut self, measure: Measure, more: u64, why: impl fmt::Display) {
         self.doubts.insert(measure, (more, why.to_string()));
     }
@@ -337,7 +337,7 @@ impl Verdict {
     }
 }
 
-/// What one verdict or several come to: the worst.
+/// Outcome of one or several verdicts; of several, the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Judgement {
     Passed,
@@ -346,7 +346,7 @@ pub(super) enum Judgement {
 }
 
 impl Judgement {
-    /// The exit code of a verb that did its work, or as much of it as a signal let it.
+    /// Exit code of a verb that did its work, or the part of it before a signal.
     pub(super) fn exit(self, is_interrupted: bool) -> ExitCode {
         match self {
             _ if is_interrupted => ExitCode::from(INTERRUPTED),

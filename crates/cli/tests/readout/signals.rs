@@ -330,7 +330,8 @@ fn an_ordinary_file_is_left_where_a_socket_is_wanted() {
     assert!(!stale.exists());
 }
 
-/// Each E-link had a line, with a negative number that was "unaccounted for", below a verdict that had passed.
+/// Regression: each E-link had a line, with a negative number that was "unaccounted for", below a
+/// verdict that had passed.
 #[test]
 fn a_card_that_is_killed_fails_the_verdict_in_one_line() {
     let directory = tempfile::tempdir().unwrap();

@@ -14,20 +14,20 @@ use daqmeter_sys::uapi::{
 use super::mover::Mover;
 use crate::request::{Completion, Context, Direction, Request};
 
-/// The device with a policy in force, which is this open file's: the channels go back to the kernel
-/// with it.
+/// Device with a policy in force, which belongs to this open file. The channels go back to the
+/// kernel when the file is closed.
 struct Service {
     device: CopyDevice,
     policy: Policy,
-    /// Of the policy; 0 without channels.
+    /// Number of the policy; 0 without channels.
     number: u64,
 }
 
-/// The service in use, for sessions of one process that measure under one policy in turn.
+/// Service in use, for successive sessions of one process under one policy.
 static IN_USE: Mutex<Weak<Service>> = Mutex::new(Weak::new());
 
 impl Service {
-    /// The service of a request: that which is in use, if its policy is the same.
+    /// Returns the service of a request: the one in use, if its policy is the same.
     fn start(request: &Request) -> Result<Arc<Service>, Fault> {
         let policy = policy_of(request);
         let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +82,7 @@ fn policy_of(request: &Request) -> Policy {
     }
 }
 
-/// What the gate of the priority policy did since the policy was set.
+/// Counters of the gate of the priority policy since the policy was set.
 #[derive(Clone, Copy)]
 struct Gate {
     high_ns: u64,
@@ -91,7 +91,8 @@ struct Gate {
 }
 
 impl Gate {
-    /// What it did since then; none where it began again meanwhile.
+    /// Returns the increase of the counters since `before`, or `None` if they began again
+    /// meanwhile.
     fn counters_since(self, before: Gate) -> Option<[Counter; 3]> {
         let ns = |name: &str, value: u64| Counter {
             unit: "ns".into(),
@@ -155,7 +156,7 @@ pub(crate) fn provider(request: &Request) -> Option<(String, u32, bool)> {
     ))
 }
 
-/// Whether there are DMA channels, in use by another program or not.
+/// True if there are DMA channels, in use by another program or not.
 pub(super) fn has_channels() -> bool {
     let shared = Policy {
         policy: policy_number(Context::Shared),

@@ -1,7 +1,7 @@
 //! The timestamp latch unit of GSI, 0x651:0x10051981 "GSI_TM_LATCH_V2", as its core has it
-//! (bel_projects, `wr_tlu.vhd`): registers, refusals and what a read has for effect. Times are in
-//! cycles of 8 ns, and a stamp has its rest in ns. Its inputs are never driven: stamps come from
-//! test pulses, and it sends no message-signalled interrupts.
+//! (bel_projects, `wr_tlu.vhd`): registers, refusals and the effects of reads. Times are in cycles
+//! of 8 ns, and a stamp has its rest in ns. Its inputs are never driven: stamps come from test
+//! pulses, and it sends no message-signalled interrupts.
 
 use std::collections::VecDeque;
 
@@ -38,7 +38,7 @@ pub(crate) const TIME_HI: u64 = 0x50;
 pub(crate) const TIME_LO: u64 = 0x54;
 /// Channel that the registers from 0x5C on belong to.
 pub(crate) const SELECT: u64 = 0x58;
-/// Drops the oldest stamp; refused where there is none.
+/// Drops the oldest stamp; refused if there is none.
 pub(crate) const POP: u64 = 0x5C;
 /// Pulse into the selected channel.
 pub(crate) const TEST: u64 = 0x60;
@@ -54,9 +54,9 @@ const STABLE: u64 = 0x74;
 const MESSAGE: u64 = 0x78;
 const MESSAGE_TARGET: u64 = 0x7C;
 
-/// Channels: ours, receivers differ.
+/// Number of channels, chosen here: receivers differ.
 const CHANNELS: usize = 4;
-/// Stamps that a channel holds: ours.
+/// Stamps that a channel holds, chosen here.
 const MAX_STAMPS: usize = 256;
 /// Period of the clock of stamps.
 pub(crate) const CYCLE_NS: u64 = 8;
@@ -104,8 +104,8 @@ impl Tlu {
         &mut self.channels[self.selected]
     }
 
-    /// Levels of 8 ns, one bit for each, the first in bit 0. The edge counts where the level after
-    /// it lasts.
+    /// Applies a pulse: levels of 8 ns, one bit for each, the first in bit 0. The edge counts if
+    /// the level after it lasts.
     fn pulse(&mut self, levels: u64, into: u64, tai_ns: u64) {
         if u64::from(levels.to_le_bytes()[0].trailing_ones()) < self.stable_ns {
             return;
@@ -196,7 +196,7 @@ impl Device for Tlu {
 mod tests {
     use super::*;
 
-    /// What GSI's `eb_tlu_demo` does, with the test pulse that it has commented out.
+    /// Repeats what GSI's `eb_tlu_demo` does, with the test pulse that it has commented out.
     #[test]
     fn the_conversation_of_eb_tlu_demo_gives_the_time_and_the_stamps() {
         let mut tlu = Tlu::default();

@@ -146,7 +146,7 @@ impl Client {
         self.flights.counts
     }
 
-    /// Whether every cycle so far was answered, and nothing more is to come.
+    /// True if every cycle so far was answered, and no partial answer is left.
     pub(crate) fn is_settled(&self) -> bool {
         let counts = self.counts();
         counts.issued == counts.completed && self.partial.is_empty()

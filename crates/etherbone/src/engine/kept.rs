@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use super::request::EtherboneRequest;
 use crate::Client;
 
-/// At most one: the one with the device that was measured last.
+/// At most one conversation: the one with the device that was measured last.
 static KEPT: Mutex<Option<(EtherboneRequest, Client)>> = Mutex::new(None);
 
 fn slot() -> std::sync::MutexGuard<'static, Option<(EtherboneRequest, Client)>> {
@@ -19,8 +19,8 @@ pub(super) fn put(request: &EtherboneRequest, client: Client) {
     *slot() = settled.then(|| (request.clone(), client));
 }
 
-/// The kept conversation, if this request would open one like it. Another is closed, so that the
-/// device is free.
+/// Returns the kept conversation, if this request would open one like it. Another one is closed, so
+/// that the device is free.
 pub(super) fn take(request: &EtherboneRequest) -> Option<Client> {
     let (kept, client) = slot().take()?;
     let same = EtherboneRequest {

@@ -61,7 +61,7 @@ impl Plan {
                 .flat_map(|_| [read(ECA_TIME_HI), read(ECA_TIME_LO)])
                 .collect(),
             Payload::Tlu => {
-                // As GSI's eb_tlu_demo: the oldest stamp is read and dropped, if there is one.
+                // As GSI's eb_tlu_demo does: the oldest stamp is read and dropped, if there is one.
                 vec![
                     read(tlu::READY),
                     read(tlu::STAMP_HI),
@@ -137,7 +137,8 @@ impl Plan {
         })
     }
 
-    /// Deadline of a cycle. What a link loses shows after it: a tenth of a second is beyond any.
+    /// Deadline of a cycle. A loss on a link shows only after it. A tenth of a second is longer
+    /// than any delay of a link.
     pub(super) fn timeout(&self) -> Duration {
         let default = match self.link {
             Some(_) => Duration::from_millis(100),
@@ -147,8 +148,8 @@ impl Plan {
         given.unwrap_or(default)
     }
 
-    /// Refuses to go on after that many deadlines without an answer. A link may lose what it likes;
-    /// on a network three in a row are not by chance.
+    /// Refuses to go on after that many deadlines without an answer. A link may lose any number of
+    /// cycles; on a network three losses in a row are not by chance.
     pub(super) fn check_silence(&self, waits: u64) -> Result<(), Fault> {
         let most = if self.link.is_some() { 100 } else { 3 };
         if waits < most {
@@ -234,7 +235,8 @@ impl Plan {
         Client::over(Box::new(way), &options, &address.to_string())
     }
 
-    /// Where the payload's device is, and what of the bus could not be read.
+    /// Returns the base address of the payload's device, and the parts of the bus that could not be
+    /// read.
     pub(super) fn device_base(&self, client: &mut Client) -> Result<(u64, Vec<String>), Fault> {
         let (id, name) = match self.request.payload {
             Payload::Timestamps => (ids::ECA, "ECA (0x651:0xb2afc251)"),

@@ -22,7 +22,7 @@ pub(super) struct EtherboneSession {
     limit: Option<LimitSpec>,
     way: Option<Way>,
     seen: Seen,
-    /// What of the bus could not be read.
+    /// Parts of the bus that could not be read.
     unread: Vec<String>,
     /// The words of the cycle at hand: room that is kept.
     words: Vec<u64>,
@@ -42,10 +42,10 @@ struct Seen {
     issued: u64,
     delivered: u64,
     timed_out: u64,
-    /// Deadlines that passed one after the other since the last answer, and when the last one did.
+    /// Successive deadlines that passed since the last answer, and the time of the last one.
     waits: u64,
     waited_ns: u64,
-    /// Cycles whose answer could not come any more: the way was broken.
+    /// Cycles whose answer could not come any more, since the way was broken.
     abandoned: u64,
     failed_on_bus: u64,
     unroller: Unroller,
@@ -54,8 +54,8 @@ struct Seen {
     /// First and last timestamp of the series.
     first_ns: Option<u64>,
     last_ns: u64,
-    /// Time for which the harness did something else: before the first timestamp, between the first
-    /// and the last, and since then.
+    /// Time for which the harness did other work: before the first timestamp, between the first and
+    /// the last, and since then.
     paused_before_ns: u64,
     paused_within_ns: u64,
     paused_since_ns: u64,
@@ -89,7 +89,7 @@ impl Seen {
         let (Some(start_ns), Some(first_ns)) = (self.start_ns, self.first_ns) else {
             return Vec::new();
         };
-        // Nothing is on its way in a pause, so it is the same time by the slave's clock.
+        // No cycle is in flight during a pause, so it is the same time by the slave's clock.
         let since = |ns: u64, paused_ns: u64| self.last_ns.saturating_sub(ns + paused_ns) as f64;
         let (before_ns, within_ns) = (self.paused_before_ns, self.paused_within_ns);
         let mut counters = vec![
@@ -127,7 +127,8 @@ impl Seen {
         self.failed_on_bus += u64::from(failed_on_bus);
     }
 
-    /// Cycles that were sent together have one deadline, and are one wait.
+    /// Counts a cycle without an answer. Cycles that were sent together have one deadline, and are
+    /// one wait.
     fn timed_out(&mut self, timeout: Duration) {
         self.timed_out += 1;
         let now_ns = monotonic_ns();
@@ -138,8 +139,8 @@ impl Seen {
     }
 }
 
-/// Whether an operation failed that must not. The only write of a cycle drops a stamp of the latch,
-/// which refuses that where it has none.
+/// Returns a test for operations that failed and must not. The only write of a cycle drops a stamp
+/// of the latch, which refuses it if there is none.
 fn must_work(failed: impl Fn(usize) -> bool) -> impl Fn((usize, &Op)) -> bool {
     move |(at, op)| !op.write && failed(at)
 }
@@ -153,8 +154,8 @@ fn time(name: &str, ns: f64) -> Counter {
 }
 
 impl Way {
-    /// One timestamp. Another is read before it in the same cycle, by which its rollover is seen:
-    /// nothing comes after its own two words, as in the study.
+    /// Reads one timestamp. Another is read before it in the same cycle, which shows its rollover.
+    /// Nothing comes after its own two words, as in the study.
     fn single_timestamp(&mut self, unroller: &mut Unroller) -> Result<u64, EbError> {
         let reads = [ECA_TIME_HI, ECA_TIME_LO, ECA_TIME_HI, ECA_TIME_LO]
             .map(|offset| Op::read(self.base + offset, Width::W32));
@@ -368,7 +369,7 @@ impl Session for EtherboneSession {
     }
 }
 
-/// The next point may go on with the conversation.
+/// Closes the conversation, or keeps it for the next point.
 impl Drop for EtherboneSession {
     fn drop(&mut self) {
         if let Some(way) = self.way.take() {
@@ -406,7 +407,7 @@ fn verify_access(way: &mut Way) -> Result<(), Fault> {
     }
 }
 
-/// A test pulse must come out of the latch as a stamp of its time.
+/// Checks that a test pulse comes out of the latch as a stamp of its time.
 fn verify_latch(way: &mut Way, channel: u64) -> Result<(), Fault> {
     let base = way.base;
     let write = |offset: u64, value| Op::write(base + offset, value, Width::W32);
@@ -455,7 +456,7 @@ fn verify_memory(way: &mut Way) -> Result<(), Fault> {
 mod tests {
     use super::*;
 
-    /// Controls of 20 us were in windows of 25 us.
+    /// Regression: windows of 25 us contained controls of 20 us.
     #[test]
     fn windows_leave_out_what_the_harness_did_between_the_samples() {
         let words = |time_ns: u64| [time_ns >> 32, time_ns & 0xFFFF_FFFF];
@@ -467,7 +468,7 @@ mod tests {
             seen.paused_since_ns += paused_ns;
             seen.timestamps(&words(time_ns));
         }
-        // After the last timestamp: no window reaches so far.
+        // This pause is after the last timestamp, so no window contains it.
         seen.paused_since_ns += 50_000;
         let window = |name: &str| {
             let counters = seen.windows();

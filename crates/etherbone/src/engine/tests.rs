@@ -197,7 +197,8 @@ fn slaves_that_are_not_ours_are_only_written_to_where_somebody_says_so() {
     assert!(refused(&[("payload", "memory".into())]).contains("`base` is missing"));
 }
 
-/// A slave behind a connection that breaks after that many bytes of answers, or goes silent there.
+/// Starts a slave behind a connection that breaks, or goes silent, after that many bytes of
+/// answers.
 fn ends_after(bytes: usize, breaks: bool) -> (String, Running) {
     let bus = Description::timing_receiver().build().unwrap();
     let server = Server::bind(Slave::new(bus), ServerOptions::loopback()).unwrap();
@@ -217,7 +218,7 @@ fn ends_after(bytes: usize, breaks: bool) -> (String, Running) {
 fn forward(mut client: &TcpStream, mut slave: &TcpStream, bytes: usize, breaks: bool) {
     std::thread::scope(|threads| {
         threads.spawn(|| std::io::copy(&mut &*client, &mut &*slave));
-        // Either end may have left before.
+        // Either end may have closed the connection before.
         let _ = std::io::copy(
             &mut Read::by_ref(&mut slave).take(bytes as u64),
             &mut client,

@@ -164,14 +164,15 @@ impl Dev {
     }
 }
 
-/// A device that is silent for so long has sent what it owed to the client before; as in the C
-/// library (`eb_posix_stream_connect` waits 10 ms).
+/// Time of silence after which a device has sent all that it owed to the client before. The C
+/// library waits as long (`eb_posix_stream_connect`: 10 ms).
 const QUIET: Duration = Duration::from_millis(10);
 
-/// Most bytes that are discarded: more than a window of requests can be answered with.
+/// Most bytes that are discarded: more than all answers to a window of requests.
 const MAX_STALE_BYTES: usize = 1 << 20;
 
-/// Drops answers to a client that did not wait for them: they would be taken for answers to this.
+/// Drops answers to an earlier client that did not wait for them, since they would be taken for
+/// answers to this one.
 fn discard(mut file: &File, path: &str) -> Result<(), EbError> {
     let wanted = net::Readiness {
         read: true,

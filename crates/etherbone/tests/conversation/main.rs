@@ -367,12 +367,12 @@ fn the_self_describing_bus_is_read_through_every_bridge() {
     }
 }
 
-/// The scan of a bus whose memory holds a table made by hand.
+/// Scans a bus whose memory holds a table made by hand.
 fn scan_of(table: &[u8]) -> Result<scan::Scan, EbError> {
     scan_from(0x10000, table)
 }
 
-/// The same with the memory from 0x10000 on, of which the table at an address is read.
+/// Scans a bus with this memory from 0x10000 on, and reads the table at `root`.
 fn scan_from(root: u64, memory: &[u8]) -> Result<scan::Scan, EbError> {
     let description = Description::memory(0x10000, 0x1ffff, Widths::ALL, Endian::Big);
     let mut client = Client::over(
@@ -466,7 +466,7 @@ fn tables_that_lie_or_loop_are_refused_and_what_is_beside_them_is_found() {
             "{line}"
         );
     }
-    // The records of the memory end before those of the table.
+    // The memory ends before the last records of the table.
     let cut = [vec![0; 0xff80], [head(4), device(0x100)].concat()].concat();
     let scan = scan_from(0x1ff80, &cut).unwrap();
     assert_eq!((scan.devices((1, 2)).len(), scan.unread.len()), (1, 1));

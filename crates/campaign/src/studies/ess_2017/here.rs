@@ -21,8 +21,8 @@ impl Here<'_> {
         self.published.table.iter().find(|table| table.id == id)
     }
 
-    /// The record of a point; of several, the one with the median wall time among those of a quiet
-    /// host, if there are any. What failed or was waived is not a record of it.
+    /// Returns the record of a point. Of several records, it is the one with the median wall time
+    /// among those of a quiet host, if there are any. Failed and waived runs do not count.
     pub(super) fn record(&self, point: &str) -> Option<&RunRecord> {
         let study = format!("reproduce/digitizer/{point}");
         let is_of = |record: &&RunRecord| {

@@ -98,7 +98,7 @@ fn seconds(record: &RunRecord) -> f64 {
     record.workload.float("seconds").unwrap_or(0.0)
 }
 
-/// Triggers x E-links that were lost on the way; what BUSY stopped is dead time.
+/// Triggers x E-links that were lost on the way. Those that BUSY stopped are dead time.
 fn lost(record: &RunRecord) -> u64 {
     sum(record.ledgers.iter().map(Ledger::lost_on_the_way))
 }

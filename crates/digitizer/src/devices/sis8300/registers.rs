@@ -66,8 +66,8 @@ pub(super) fn is_done(board: &mut impl Registers) -> Result<bool, Fault> {
     Ok(status & (regs::STATUS_SAMPLING | regs::STATUS_ARMED) == 0)
 }
 
-/// Writes card memory in as many DMA writes as it takes. Whatever becomes of them, a signal
-/// included, the memory is protected again.
+/// Writes card memory in as many DMA writes as it takes. The memory is protected again afterwards,
+/// even after an error or a signal.
 pub(super) fn write(
     board: &mut impl Registers,
     card_offset: u64,
@@ -133,7 +133,8 @@ mod tests {
         }
     }
 
-    /// A write that took longer than the grace after Ctrl-C was ended with the memory unprotected.
+    /// Regression: a write that took longer than the grace after Ctrl-C was ended with the memory
+    /// unprotected.
     #[test]
     fn a_write_ends_soon_after_a_signal_and_the_memory_is_protected_again() {
         let mut board = Stopping::default();

@@ -103,7 +103,7 @@ struct Stamp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     channel_samples: u64,
-    /// Memory block at which each channel starts; none of a channel that is disabled.
+    /// Memory block at which each channel starts; `None` for a disabled channel.
     first_blocks: [Option<u32>; CHANNELS],
 }
 

@@ -75,7 +75,7 @@ fn an_acquisition_leaves_data_its_number_end_addresses_and_an_interrupt() {
     );
 }
 
-/// Channels were packed whatever registers 0x120 to 0x129 said.
+/// Regression: channels were packed whatever registers 0x120 to 0x129 said.
 #[test]
 fn channels_lie_where_their_address_registers_say_and_disabled_ones_nowhere() {
     let mut board = board("l0");

@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(trigger.account(45 * MS), account(4, 2, 0, 2));
     }
 
-    /// The first triggers of two boards came up to 38 ms apart.
+    /// Regression: the first triggers of two boards came up to 38 ms apart.
     #[test]
     fn boards_of_one_crate_share_the_trigger_whenever_its_rate_is_set() {
         let (mut one, mut other) = (source(), source());
