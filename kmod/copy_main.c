@@ -325,8 +325,11 @@ static int copy_as_owner(const struct file *file, struct daqmeter_copy *request)
 
 	if (error)
 		return error;
+	/* In flight means that the policy cannot change any more. */
+	atomic_inc(&in_flight);
 	request->policy_number = engine.policy.number;
 	error = owner && owner != file ? -EBUSY : copy_by_dma(request);
+	atomic_dec(&in_flight);
 	up_read(&policy_lock);
 	return error;
 }
@@ -368,10 +371,13 @@ static long do_copy(const struct file *file, void __user *argument)
 	request.unmap_ns = 0;
 	request.unpin_ns = 0;
 	request.policy_number = 0;
-	atomic_inc(&in_flight);
-	error = request.by == DAQMETER_BY_CPU ? copy_by_cpu(&request) :
-						copy_as_owner(file, &request);
-	atomic_dec(&in_flight);
+	if (request.by == DAQMETER_BY_CPU) {
+		atomic_inc(&in_flight);
+		error = copy_by_cpu(&request);
+		atomic_dec(&in_flight);
+	} else {
+		error = copy_as_owner(file, &request);
+	}
 	if (error)
 		return error;
 	return copy_to_user(argument, &request, sizeof(request)) ? -EFAULT : 0;

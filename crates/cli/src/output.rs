@@ -1,7 +1,7 @@
 //! Where results go: stdout for people and programs, stderr for progress and trouble, files for records.
 //!
 //! All that is printed goes through [`emit`], [`tell`] or [`Failure::report`], and there through the sanitiser; records are shown as
-//! [`read_records`] or [`Recorder`] has them, their text made printable.
+//! [`read_parts`] or [`Recorder`] has them, their text made printable.
 
 use std::fmt::Display;
 use std::fs::File;

@@ -190,6 +190,9 @@ impl Found {
     }
 }
 
+/// The highest rate that passed, and the lowest one above it that failed.
+type Bracket = (Option<f64>, Option<f64>);
+
 struct Search<'a, S: System> {
     system: &'a mut S,
     plan: Plan,
@@ -286,7 +289,7 @@ impl<S: System> Search<'_, S> {
     }
 
     /// Down to a rate that works, up to one that does not: both, where there are such.
-    fn bracket(&mut self) -> Result<(Option<f64>, Option<f64>), Stop<S::Error>> {
+    fn bracket(&mut self) -> Result<Bracket, Stop<S::Error>> {
         let mut good = self.plan.from_hz;
         let mut bad = None;
         while !self.is_stable(good)? {
@@ -364,7 +367,7 @@ impl<S: System> Search<'_, S> {
         mut good: f64,
         mut bad: Option<f64>,
         above: f64,
-    ) -> Result<(Option<f64>, Option<f64>), Stop<S::Error>> {
+    ) -> Result<Bracket, Stop<S::Error>> {
         while good > above.max(self.floor_hz()) {
             if self.is_confirmed(good)? {
                 return Ok((Some(good), bad));

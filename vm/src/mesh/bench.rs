@@ -119,7 +119,9 @@ impl Bench {
 
     /// The driver's own map, as our tool reads it: every node that has registers is found in its place.
     pub(super) fn map(&mut self) -> Result<()> {
-        let printed = self.machine.guest("daqmeter pmu map --format json")?;
+        let printed = self
+            .machine
+            .guest("daqmeter pmu map --format json 2>/dev/null")?;
         let maps = printed.lines().count();
         ensure!(maps == self.meshes.len(), "{maps} maps");
         for (line, mesh) in printed.lines().zip(&self.meshes) {
