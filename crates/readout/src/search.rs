@@ -117,7 +117,7 @@ pub struct Plan {
     pub resolution: f64,
     /// Time of a probe.
     pub probe: Duration,
-    /// Time in which a confirmed rate has less than one fault: see [`confirmations`].
+    /// Time in which a confirmed rate has less than one fault.
     pub confirm: Duration,
     /// What is allowed.
     pub allowed: Allowed,

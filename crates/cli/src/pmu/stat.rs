@@ -467,12 +467,7 @@ impl Loop<'_> {
                 publish(page, count.observed());
             }
             if self.parts.is_due() {
-                let record = so_far(
-                    self.watched,
-                    self.warnings,
-                    count.observed(),
-                    &mut self.parts,
-                );
+                let record = so_far(self.watched, self.warnings, count.observed(), self.parts);
                 self.recorder.take(record)?;
             }
             self.show(count)?;

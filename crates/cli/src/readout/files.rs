@@ -159,9 +159,9 @@ fn record_channel<W: Write>(
             Failure::refused(format!("{shown}: {error}; what is there is incomplete"))
         })?,
     };
-    sink.flush().or_else(|error| match error.kind() {
-        io::ErrorKind::BrokenPipe => Err(Failure::unread()),
-        _ => Err(refused(error)),
+    sink.flush().map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::unread(),
+        _ => refused(error),
     })?;
     let how = match is_whole {
         true => "wrote",

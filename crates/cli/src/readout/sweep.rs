@@ -421,13 +421,13 @@ mod tests {
 
     #[test]
     fn the_maximum_is_a_record_of_the_run_that_confirmed_it() {
-        let run = |rate_hz: f64| {
-            let workload = Workload::new("readout").with("rate_hz", rate_hz);
+        let run = |rate_hz: u32| {
+            let workload = Workload::new("readout").with("rate_hz", f64::from(rate_hz));
             let mut record = RunRecord::new(daqmeter_record::EngineInfo::default(), workload);
-            (record.role, record.wall_ns) = (Role::Probe, rate_hz as u64);
+            (record.role, record.wall_ns) = (Role::Probe, rate_hz.into());
             record
         };
-        let records = [run(2e3), run(4e3), run(3e3), run(3.5e3)];
+        let records = [2000, 4000, 3000, 3500].map(run);
         let found = |rate_hz| Found {
             rate_hz,
             unstable_hz: Some(3.5e3),

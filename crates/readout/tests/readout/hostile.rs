@@ -284,7 +284,7 @@ fn no_number_of_an_account_costs_what_was_received() {
             let (report, notes) = received_with(&[5], serde_json::to_vec(&account).unwrap());
             assert_eq!(report.chunks(), 1, "{path}: {number}");
             let is_name = name == "tag" || name == "receiver";
-            let is_taken = is_name && number != Value::from(i64::MIN);
+            let is_taken = is_name && number != i64::MIN;
             assert_eq!(
                 (report.bad_pages, report.accounts.len()),
                 if is_taken { (0, 1) } else { (1, 0) },
@@ -296,7 +296,7 @@ fn no_number_of_an_account_costs_what_was_received() {
                 "{notes}"
             );
             // Serde names no field of a number that does not fit its type.
-            if number == Value::from(i64::MAX) && !is_taken && name != "elink" {
+            if number == i64::MAX && !is_taken && name != "elink" {
                 assert!(notes.contains(&format!("{name} is {number};")), "{notes}");
             }
         }
