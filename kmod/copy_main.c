@@ -371,13 +371,8 @@ static long do_copy(const struct file *file, void __user *argument)
 	request.unmap_ns = 0;
 	request.unpin_ns = 0;
 	request.policy_number = 0;
-	if (request.by == DAQMETER_BY_CPU) {
-		atomic_inc(&in_flight);
-		error = copy_by_cpu(&request);
-		atomic_dec(&in_flight);
-	} else {
-		error = copy_as_owner(file, &request);
-	}
+	error = request.by == DAQMETER_BY_CPU ? copy_by_cpu(&request) :
+						copy_as_owner(file, &request);
 	if (error)
 		return error;
 	return copy_to_user(argument, &request, sizeof(request)) ? -EFAULT : 0;

@@ -72,7 +72,7 @@ struct daqmeter_info {
 	__u64 gate_high_ns;
 	__u64 gate_low_ns;
 	__u64 gate_windows;
-	__u64 in_flight;	/* copies under way */
+	__u64 in_flight;	/* DMA copies under way: the policy cannot change */
 	__u64 pinned_pages;	/* user pages pinned at the moment */
 	__u64 quarantined_pages; /* kept because an engine may still write them */
 };
