@@ -33,6 +33,7 @@ static struct {
 	struct work_struct pause;
 	wait_queue_head_t opened;
 	struct dqm_engine *engine;
+	bool pauses;		/* a channel can be paused: a work item costs a short window */
 	bool high_only;
 	ktime_t changed;
 	u64 high_ns;
@@ -81,7 +82,8 @@ static enum hrtimer_restart toggle(struct hrtimer *timer)
 	write_seqcount_end(&gate.sequence);
 	WRITE_ONCE(gate.high_only, !gate.high_only);
 	irq_work_queue(&gate.wake);
-	queue_work(system_highpri_wq, &gate.pause);
+	if (gate.pauses)
+		queue_work(system_highpri_wq, &gate.pause);
 	hrtimer_forward_now(timer, ns_to_ktime(gate.high_only ? policy->quantum_ns :
 					       policy->window_ns - policy->quantum_ns));
 	return HRTIMER_RESTART;
@@ -89,6 +91,8 @@ static enum hrtimer_restart toggle(struct hrtimer *timer)
 
 void dqm_gate_start(struct dqm_engine *engine)
 {
+	unsigned int at;
+
 	if (engine->policy.policy != DAQMETER_POLICY_PRIORITY)
 		return;
 	memset(&gate, 0, sizeof(gate));
@@ -97,6 +101,8 @@ void dqm_gate_start(struct dqm_engine *engine)
 	init_irq_work(&gate.wake, wake);
 	INIT_WORK(&gate.pause, pause);
 	gate.engine = engine;
+	for (at = 0; at < engine->count; at++)
+		gate.pauses |= engine->channels[at].pauses;
 	gate.high_only = true;
 	gate.changed = ktime_get();
 	dqm_hrtimer_setup(&gate.timer, toggle, CLOCK_MONOTONIC, HRTIMER_MODE_REL_HARD);
