@@ -6,7 +6,7 @@ use daqmeter_stats::LogHistogram;
 use crate::accounts::FinalAccount;
 use crate::fragment::Faults;
 
-/// What came of one E-link, for reports.
+/// Account of one E-link, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct StreamReport {
     /// Its tag.
@@ -24,7 +24,7 @@ pub struct StreamReport {
     pub faults: Faults,
 }
 
-/// What a receiver saw.
+/// Account of a receiver.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Each E-link.
@@ -65,7 +65,7 @@ impl Report {
         all
     }
 
-    /// Whether every account that came closes.
+    /// True if every account that came closes.
     pub fn closes(&self) -> bool {
         self.ledgers.iter().all(|(_, ledger)| ledger.closes())
     }
