@@ -4,10 +4,7 @@
 //! `cargo xtask dist` builds the static binary, which costs a whole release build. The step of CI makes the same package from the
 //! program that CI has built already, with the shared libraries that it needs, and tries that.
 
-#![allow(
-    clippy::print_stdout,
-    reason = "developers' tools talk to the terminal"
-)]
+#![allow(clippy::print_stdout, reason = "developers' tools talk to the terminal")]
 
 mod licences;
 mod package;
@@ -29,10 +26,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub fn all() -> Result<()> {
     let folder = target().join("dist");
     renew(&folder)?;
-    let binary = folder.join(format!(
-        "daqmeter-{VERSION}-{}-linux",
-        std::env::consts::ARCH
-    ));
+    let binary = folder.join(format!("daqmeter-{VERSION}-{}-linux", std::env::consts::ARCH));
     let built = static_program()?;
     fs::copy(&built, &binary).with_context(|| built.display().to_string())?;
     fs::write(folder.join("LICENSES.txt"), licences::text()?)?;
@@ -86,9 +80,7 @@ fn static_program() -> Result<PathBuf> {
 
 fn has_target(triple: &str) -> bool {
     let folder = line("rustc --print target-libdir --target").arg(triple);
-    folder
-        .output()
-        .is_ok_and(|folder| Path::new(folder.trim()).is_dir())
+    folder.output().is_ok_and(|folder| Path::new(folder.trim()).is_dir())
 }
 
 /// Sums by which a user checks what was downloaded: `sha256sum -c SHA256SUMS`.
@@ -98,9 +90,7 @@ fn sums(folder: &Path) -> Result<()> {
     names.sort();
     let text = line("sha256sum --").within(folder).args(names).output()?;
     fs::write(folder.join("SHA256SUMS"), text)?;
-    line("sha256sum --check --quiet SHA256SUMS")
-        .within(folder)
-        .run()
+    line("sha256sum --check --quiet SHA256SUMS").within(folder).run()
 }
 
 /// An empty folder.

@@ -29,11 +29,7 @@ pub(super) fn text() -> Result<String> {
         }
     }
     for (text, names) in texts {
-        out.push_str(&format!(
-            "\n{}\n{}:\n\n{text}\n",
-            "-".repeat(80),
-            names.join(", ")
-        ));
+        out.push_str(&format!("\n{}\n{}:\n\n{text}\n", "-".repeat(80), names.join(", ")));
     }
     Ok(out)
 }
@@ -74,9 +70,7 @@ fn licences_of(folder: &Path) -> Result<Vec<String>> {
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let is_licence = NAMES
-            .iter()
-            .any(|start| name.to_uppercase().starts_with(start));
+        let is_licence = NAMES.iter().any(|start| name.to_uppercase().starts_with(start));
         if is_licence && path.is_file() {
             texts.push(fs::read_to_string(&path)?.trim().replace('\r', ""));
         }

@@ -47,16 +47,9 @@ pub(super) fn make(program: &Path, folder: &Path) -> Result<PathBuf> {
     }
     documents(&stage)?;
     let needs_libraries = !libraries(program)?.is_empty();
-    put(
-        &stage,
-        "DEBIAN/control",
-        control(&stage, needs_libraries)?.as_bytes(),
-    )?;
+    put(&stage, "DEBIAN/control", control(&stage, needs_libraries)?.as_bytes())?;
     let package = folder.join(format!("daqmeter_{VERSION}_{}.deb", architecture()?));
-    line("dpkg-deb --root-owner-group -Zxz --build")
-        .arg(&stage)
-        .arg(&package)
-        .output()?;
+    line("dpkg-deb --root-owner-group -Zxz --build").arg(&stage).arg(&package).output()?;
     Ok(package)
 }
 
@@ -73,10 +66,7 @@ fn put(stage: &Path, path: &str, bytes: &[u8]) -> Result<()> {
     }
     place.push(name);
     fs::write(&place, bytes).with_context(|| place.display().to_string())?;
-    Ok(fs::set_permissions(
-        &place,
-        fs::Permissions::from_mode(0o644),
-    )?)
+    Ok(fs::set_permissions(&place, fs::Permissions::from_mode(0o644))?)
 }
 
 /// The same, packed as Debian wants it: without name and time, so that equal files stay equal.
@@ -89,11 +79,7 @@ fn put_packed(stage: &Path, path: &str, bytes: &[u8]) -> Result<()> {
 fn manuals(program: &Path, verbs: &[&str], stage: &Path) -> Result<()> {
     let text = started(program).arg("man").args(verbs).output()?;
     let name = [&["daqmeter"], verbs].concat().join("-");
-    put_packed(
-        stage,
-        &format!("usr/share/man/man1/{name}.1"),
-        text.as_bytes(),
-    )?;
+    put_packed(stage, &format!("usr/share/man/man1/{name}.1"), text.as_bytes())?;
     for verb in below(&text, &name) {
         manuals(program, &[verbs, &[verb.as_str()]].concat(), stage)?;
     }
@@ -125,9 +111,7 @@ fn documents(stage: &Path) -> Result<()> {
 /// In the form that Debian's tools read.
 fn copyright() -> Result<String> {
     let licence = fs::read_to_string(root().join("LICENSE-MIT"))?;
-    let owner = licence
-        .lines()
-        .find_map(|line| line.strip_prefix("Copyright (c) "));
+    let owner = licence.lines().find_map(|line| line.strip_prefix("Copyright (c) "));
     let owner = owner.context("LICENSE-MIT has no line with the copyright")?;
     let indented = |line: &str| match line {
         "" => " .\n".to_owned(),
@@ -145,9 +129,8 @@ fn copyright() -> Result<String> {
 }
 
 fn control(stage: &Path, needs_libraries: bool) -> Result<String> {
-    let kib = line("du --summarize --apparent-size --block-size=1024")
-        .arg(stage.join("usr"))
-        .output()?;
+    let kib =
+        line("du --summarize --apparent-size --block-size=1024").arg(stage.join("usr")).output()?;
     let kib = kib.split_whitespace().next().context("du prints a size")?;
     let depends = match needs_libraries {
         true => format!("Depends: {LIBRARIES}\n"),
@@ -168,10 +151,7 @@ fn maintainer() -> Result<String> {
     }
     let last = line("git log -1").arg("--format=%an <%ae>").output();
     let last = last.context("set DEBFULLNAME and DEBEMAIL to say who maintains the package")?;
-    ensure!(
-        last.contains('@'),
-        "the last commit has no address: set DEBFULLNAME and DEBEMAIL"
-    );
+    ensure!(last.contains('@'), "the last commit has no address: set DEBFULLNAME and DEBEMAIL");
     Ok(last.trim().to_owned())
 }
 
@@ -213,10 +193,7 @@ mod tests {
     fn a_static_program_needs_no_library_and_another_all_that_ldd_finds() {
         let text = "\tlinux-vdso.so.1 (0x7f)\n\tlibc.so.6 => /lib/libc.so.6 (0x7f)\n\t/lib64/ld.so.2 (0x7f)\n";
         let found = library_paths(text);
-        assert_eq!(
-            found,
-            ["/lib/libc.so.6", "/lib64/ld.so.2"].map(PathBuf::from)
-        );
+        assert_eq!(found, ["/lib/libc.so.6", "/lib64/ld.so.2"].map(PathBuf::from));
         assert!(library_paths("\tstatically linked\n").is_empty());
     }
 
@@ -225,10 +202,7 @@ mod tests {
         let stage = tempfile::tempdir().unwrap();
         put(stage.path(), "usr/bin/x", &[0; 4096]).unwrap();
         let with = control(stage.path(), true).unwrap();
-        assert!(
-            with.contains("\nDepends: libc6, libgcc-s1\nDescription: "),
-            "{with}"
-        );
+        assert!(with.contains("\nDepends: libc6, libgcc-s1\nDescription: "), "{with}");
         let without = control(stage.path(), false).unwrap();
         assert!(!without.contains("Depends"), "{without}");
         // Debian's rule: each line of the long description begins with a blank, and the last one ends.

@@ -55,10 +55,7 @@ impl Bare {
         let version = self.daqmeter(program, "--version")?;
         ensure!(version.trim() == format!("daqmeter {VERSION}"), "{version}");
         self.daqmeter(program, "doctor")?;
-        self.daqmeter(
-            program,
-            "digitizer emu:l0 -S 3200 -N 5 --records /tmp/r.jsonl",
-        )?;
+        self.daqmeter(program, "digitizer emu:l0 -S 3200 -N 5 --records /tmp/r.jsonl")?;
         self.daqmeter(program, "report /tmp/r.jsonl -o /tmp/r.html")?;
         let page = fs::read_to_string(self.root.join("tmp/r.html"))?;
         ensure!(page.contains("emu:l0"), "the page does not show the board");
@@ -69,11 +66,7 @@ impl Bare {
 
     /// Lets dpkg do something to this system, as its root.
     fn dpkg(&self, words: &str, what: &Path, may_lack: bool) -> Result<()> {
-        let force = if may_lack {
-            "--force-depends"
-        } else {
-            "--force-not-root"
-        };
+        let force = if may_lack { "--force-depends" } else { "--force-not-root" };
         unshared()
             .arg("dpkg")
             .arg(format!("--root={}", self.root.display()))
@@ -138,10 +131,8 @@ pub(super) fn package(package: &Path, program: &Path) -> Result<Done> {
     installed(&bare, &files)?;
     bare.first_commands("/usr/bin/daqmeter")?;
     bare.dpkg("--purge", Path::new("daqmeter"), false)?;
-    let left: Vec<&str> = files
-        .lines()
-        .filter(|file| bare.root.join(&file[1..]).is_file())
-        .collect();
+    let left: Vec<&str> =
+        files.lines().filter(|file| bare.root.join(&file[1..]).is_file()).collect();
     ensure!(left.is_empty(), "left behind by dpkg --purge: {left:?}");
     Ok(Done::Ran)
 }

@@ -31,19 +31,13 @@ pub(crate) fn only_wheel(folder: &Path) -> Result<PathBuf> {
 /// The virtual environment with Python's tools.
 pub fn python_tools() -> Result<()> {
     need("python3")?;
-    if line("python3 -c")
-        .arg("import venv, ensurepip")
-        .output()
-        .is_err()
-    {
+    if line("python3 -c").arg("import venv, ensurepip").output().is_err() {
         install("python3-venv")?;
     }
     if !venv("maturin").exists() {
         line("python3 -m venv target/ci/venv").run()?;
         // Python itself compiles what is imported, which is little of all that.
-        pip()
-            .words("--no-compile -r python/tests/requirements.txt")
-            .run()?;
+        pip().words("--no-compile -r python/tests/requirements.txt").run()?;
     }
     Ok(())
 }

@@ -33,18 +33,11 @@ fn read(paths: &[String]) -> PyResult<(Vec<RunRecord>, Vec<String>)> {
     let (mut records, mut errors) = (Vec::new(), Vec::new());
     for path in paths {
         let refused = |error: std::io::Error| PyOSError::new_err(format!("{path}: {error}"));
-        let contents = jsonl::read(BufReader::with_capacity(
-            1 << 20,
-            File::open(path).map_err(refused)?,
-        ))
-        .map_err(refused)?;
+        let contents =
+            jsonl::read(BufReader::with_capacity(1 << 20, File::open(path).map_err(refused)?))
+                .map_err(refused)?;
         records.extend(contents.records);
-        errors.extend(
-            contents
-                .errors
-                .iter()
-                .map(|error| format!("{path}: {error}")),
-        );
+        errors.extend(contents.errors.iter().map(|error| format!("{path}: {error}")));
     }
     write_requests_as_today(&mut records);
     Ok((records, errors))
@@ -56,9 +49,7 @@ fn frame_of(records: &[RunRecord], what: &str) -> PyResult<Frame> {
         "samples" => Ok(samples(records)),
         "counters" => Ok(counters(records)),
         "series" => Ok(series(records)),
-        other => Err(wrong(format!(
-            "`{other}`: stages, samples, counters or series is wanted"
-        ))),
+        other => Err(wrong(format!("`{other}`: stages, samples, counters or series is wanted"))),
     }
 }
 
@@ -78,10 +69,8 @@ fn columns<'py>(python: Python<'py>, frame: Frame) -> PyResult<Bound<'py, PyDict
         match column {
             Column::Text(values) => out.set_item(name, texts(python, &values))?,
             Column::Float(values) => {
-                let values: Vec<f64> = values
-                    .into_iter()
-                    .map(|value| value.unwrap_or(f64::NAN))
-                    .collect();
+                let values: Vec<f64> =
+                    values.into_iter().map(|value| value.unwrap_or(f64::NAN)).collect();
                 out.set_item(name, PyArray1::from_vec(python, values))?;
             }
             Column::Int(values) if values.iter().all(Option::is_some) => {
@@ -98,10 +87,7 @@ fn columns<'py>(python: Python<'py>, frame: Frame) -> PyResult<Bound<'py, PyDict
             Column::Flag(values) => out.set_item(name, values)?,
             Column::Time(values) => {
                 // numpy's "not a time" is the least 64-bit number.
-                let ms: Vec<i64> = values
-                    .into_iter()
-                    .map(|ms| ms.unwrap_or(i64::MIN))
-                    .collect();
+                let ms: Vec<i64> = values.into_iter().map(|ms| ms.unwrap_or(i64::MIN)).collect();
                 let times =
                     PyArray1::from_vec(python, ms).call_method1("view", ("datetime64[ms]",))?;
                 out.set_item(name, times)?;
@@ -135,9 +121,7 @@ fn read_json(python: Python<'_>, paths: Vec<String>) -> PyResult<(Vec<String>, V
 }
 
 fn line(record: &RunRecord) -> String {
-    String::from_utf8_lossy(&jsonl::to_line(record))
-        .trim_end()
-        .to_owned()
+    String::from_utf8_lossy(&jsonl::to_line(record)).trim_end().to_owned()
 }
 
 fn context() -> Context {
@@ -145,12 +129,7 @@ fn context() -> Context {
         name: "daqmeter-python".into(),
         version: env!("CARGO_PKG_VERSION").into(),
         git_revision: "unknown".into(),
-        profile: if cfg!(debug_assertions) {
-            "debug"
-        } else {
-            "release"
-        }
-        .into(),
+        profile: if cfg!(debug_assertions) { "debug" } else { "release" }.into(),
     };
     Context::gather(
         tool,
@@ -212,15 +191,8 @@ fn check_parameters(asked: &Workload) -> PyResult<()> {
         return Ok(());
     };
     let parameters = engine.parameters();
-    let names: Vec<&str> = parameters
-        .iter()
-        .map(|parameter| parameter.name.as_str())
-        .collect();
-    match asked
-        .params
-        .keys()
-        .find(|name| !names.contains(&name.as_str()))
-    {
+    let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+    match asked.params.keys().find(|name| !names.contains(&name.as_str())) {
         None => Ok(()),
         Some(name) => Err(wrong(format!(
             "`{name}` is not a parameter of {}; there are: {}",
@@ -247,9 +219,7 @@ impl Watch for Kept {
 
     fn record(&mut self, record: RunRecord) -> PyResult<()> {
         if let Some(writer) = &mut self.file {
-            writer
-                .write(&record)
-                .map_err(|error| PyOSError::new_err(error.to_string()))?;
+            writer.write(&record).map_err(|error| PyOSError::new_err(error.to_string()))?;
         }
         self.lines.push(line(&record));
         Ok(())
@@ -283,28 +253,21 @@ fn run_plan(
 ) -> PyResult<(Vec<String>, Vec<String>)> {
     let plan = Plan::load(plan).map_err(wrong)?;
     let time = budget_s.map(Duration::try_from_secs_f64);
-    let budget = Budget {
-        time: time.transpose().map_err(wrong)?.or(plan.budget.time),
-        ..plan.budget
-    };
+    let budget =
+        Budget { time: time.transpose().map_err(wrong)?.or(plan.budget.time), ..plan.budget };
     let mut kept = Kept {
         file: out.as_deref().map(append_to).transpose()?,
         lines: Vec::new(),
         errors: Vec::new(),
     };
-    let options = Options {
-        budget,
-        ..Options::default()
-    };
+    let options = Options { budget, ..Options::default() };
     let done = python.detach(|| {
         let mut runner = Runner::new(context());
         runner.run(plan.points, options, &mut kept)
     })?;
     let Done { begun, points, .. } = done;
     if !done.is_complete() {
-        kept.errors.push(format!(
-            "the time is over: {begun} of {points} points were begun"
-        ));
+        kept.errors.push(format!("the time is over: {begun} of {points} points were begun"));
     }
     Ok((kept.lines, kept.errors))
 }
@@ -316,16 +279,9 @@ type EngineRow = (String, String, Vec<(String, String)>);
 #[pyfunction]
 fn engine_list() -> Vec<EngineRow> {
     let engine = |engine: Box<dyn Engine>| {
-        let parameters = engine
-            .parameters()
-            .into_iter()
-            .map(|found| (found.name, found.about))
-            .collect();
-        (
-            engine.name().to_owned(),
-            engine.description().to_owned(),
-            parameters,
-        )
+        let parameters =
+            engine.parameters().into_iter().map(|found| (found.name, found.about)).collect();
+        (engine.name().to_owned(), engine.description().to_owned(), parameters)
     };
     engines(0).into_iter().map(engine).collect()
 }
@@ -341,10 +297,7 @@ struct NativeConverter {
 impl NativeConverter {
     #[new]
     #[pyo3(signature = (kind, factor, offset, int_bits, frac_bits, signed, decimation, first, non_temporal))]
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the Python side gives them names and defaults"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "the Python side gives them names and defaults")]
     fn new(
         kind: &str,
         factor: f64,
@@ -371,21 +324,11 @@ impl NativeConverter {
                 )));
             }
         };
-        let store = if non_temporal {
-            Store::NonTemporal
-        } else {
-            Store::Cached
-        };
-        let decimation = Decimation {
-            offset: first,
-            factor: decimation,
-        };
+        let store = if non_temporal { Store::NonTemporal } else { Store::Cached };
+        let decimation = Decimation { offset: first, factor: decimation };
         let converter = Converter::new(conversion, decimation, Isa::best(), store)
             .ok_or_else(|| wrong("decimation is 1 or more"))?;
-        Ok(NativeConverter {
-            converter,
-            doubles: conversion.out_bytes() == 8,
-        })
+        Ok(NativeConverter { converter, doubles: conversion.out_bytes() == 8 })
     }
 
     /// Samples kept of so many.
@@ -406,9 +349,7 @@ impl NativeConverter {
         raw: PyReadonlyArray1<'_, u16>,
         out: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let raw = raw
-            .as_slice()
-            .map_err(|_| wrong("samples: a contiguous array is wanted"))?;
+        let raw = raw.as_slice().map_err(|_| wrong("samples: a contiguous array is wanted"))?;
         if self.doubles {
             self.write::<f64>(python, raw, out, |converter, raw, out| {
                 converter.convert(raw, Out::F64(out))
@@ -433,18 +374,11 @@ impl NativeConverter {
         let array = out
             .cast::<PyArray1<T>>()
             .map_err(|_| wrong(format!("out: an array of {kind} is wanted")))?;
-        let mut array = array
-            .try_readwrite()
-            .map_err(|error| wrong(format!("out: {error}")))?;
-        let out = array
-            .as_slice_mut()
-            .map_err(|_| wrong("out: a contiguous array is wanted"))?;
+        let mut array = array.try_readwrite().map_err(|error| wrong(format!("out: {error}")))?;
+        let out = array.as_slice_mut().map_err(|_| wrong("out: a contiguous array is wanted"))?;
         let kept = self.converter.decimation().kept(raw.len());
         if out.len() < kept {
-            return Err(wrong(format!(
-                "out: {kept} places are wanted, it has {}",
-                out.len()
-            )));
+            return Err(wrong(format!("out: {kept} places are wanted, it has {}", out.len())));
         }
         python.detach(|| convert(&self.converter, raw, out));
         Ok(())
@@ -468,9 +402,7 @@ fn decode_felix<'py>(
     while at + HEADER_BYTES <= data.len() {
         let magic = u16::from_le_bytes([data[at + 2], data[at + 3]]);
         let format = Format::of_magic(magic, abce_kib).ok_or_else(|| {
-            wrong(format!(
-                "byte {at}: no block begins here (magic {magic:#06x})"
-            ))
+            wrong(format!("byte {at}: no block begins here (magic {magic:#06x})"))
         })?;
         let Some(block) = data.get(at..at + format.block_bytes) else {
             return Err(wrong(format!(
@@ -567,15 +499,11 @@ fn decode_etherbone<'py>(python: Python<'py>, data: &[u8]) -> PyResult<Bound<'py
         entry.set_item("select", record.header.select)?;
         entry.set_item(
             "write",
-            record
-                .write_block()
-                .map(|(base, values)| (base, values.collect::<Vec<u64>>())),
+            record.write_block().map(|(base, values)| (base, values.collect::<Vec<u64>>())),
         )?;
         entry.set_item(
             "read",
-            record
-                .read_block()
-                .map(|(base, values)| (base, values.collect::<Vec<u64>>())),
+            record.read_block().map(|(base, values)| (base, values.collect::<Vec<u64>>())),
         )?;
         records.append(entry)?;
     }

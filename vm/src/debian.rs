@@ -13,10 +13,7 @@ fn apt(program: &str) -> Line {
     let state = folder().join("apt");
     line(program)
         .arg("-o")
-        .arg(format!(
-            "Dir::State::lists={}",
-            state.join("lists").display()
-        ))
+        .arg(format!("Dir::State::lists={}", state.join("lists").display()))
         .arg("-o")
         .arg(format!("Dir::Cache={}", state.join("cache").display()))
         .words("-o APT::Architectures::=amd64 -o APT::Architectures::=arm64")
@@ -50,16 +47,9 @@ pub(crate) fn unpack(packages: &[String], into: &Path) -> Result<()> {
         fs::remove_dir_all(into)?;
     }
     fs::create_dir_all(into)?;
-    apt("apt-get")
-        .words("-qq download")
-        .args(packages)
-        .within(into)
-        .run()?;
+    apt("apt-get").words("-qq download").args(packages).within(into).run()?;
     for package in fs::read_dir(into)?.flatten().map(|entry| entry.path()) {
-        if package
-            .extension()
-            .is_some_and(|extension| extension == "deb")
-        {
+        if package.extension().is_some_and(|extension| extension == "deb") {
             line("dpkg-deb -x").arg(&package).arg(into).run()?;
             fs::remove_file(package)?;
         }
@@ -74,27 +64,18 @@ pub(crate) fn closure(package: &str, arch: &str) -> Result<Vec<String>> {
     let text = apt("apt-get")
         .arg("-o")
         .arg(format!("Dir::State::status={}", nothing.display()))
-        .words(&format!(
-            "-o APT::Architecture={arch} -o Debug::NoLocking=1"
-        ))
+        .words(&format!("-o APT::Architecture={arch} -o Debug::NoLocking=1"))
         .words("--no-install-recommends --print-uris -y install")
         .arg(package)
         .output()?;
     // 'URI' name_version_arch.deb size hash
     let name = |line: &str| -> Option<String> {
-        let file = line
-            .strip_prefix('\'')?
-            .split_whitespace()
-            .nth(1)?
-            .strip_suffix(".deb")?;
+        let file = line.strip_prefix('\'')?.split_whitespace().nth(1)?.strip_suffix(".deb")?;
         let (name, rest) = file.split_once('_')?;
         Some(format!("{name}:{}", rest.rsplit_once('_')?.1))
     };
     let names: Vec<String> = text.lines().filter_map(name).collect();
-    ensure!(
-        !names.is_empty(),
-        "apt names no packages for {package}:{arch}"
-    );
+    ensure!(!names.is_empty(), "apt names no packages for {package}:{arch}");
     Ok(names)
 }
 
@@ -103,17 +84,12 @@ pub(crate) fn foreign_busybox(arch: &str) -> Result<PathBuf> {
     let place = folder().join(format!("busybox-{arch}"));
     unpack(&[format!("busybox-static:{arch}")], &place)?;
     let found = ["bin/busybox", "usr/bin/busybox"].map(|name| place.join(name));
-    found
-        .into_iter()
-        .find(|path| path.exists())
-        .context("busybox-static brings no busybox")
+    found.into_iter().find(|path| path.exists()).context("busybox-static brings no busybox")
 }
 
 /// A version as numbers, for comparing: `6.1.0-56` is 6, 1, 0, 56.
 fn numbers(name: &str) -> Vec<u64> {
-    name.split(|c: char| !c.is_ascii_digit())
-        .filter_map(|part| part.parse().ok())
-        .collect()
+    name.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
 }
 
 /// The newest release of a series for which the package lists have a package of that kind, plain kernels only: `6.1.0-56-amd64`.
@@ -127,10 +103,7 @@ fn newest(kind: &str, series: &str, arch: &str) -> Result<String> {
         let version = release.strip_suffix(&end)?;
         (!special.iter().any(|kind| version.contains(kind))).then(|| release.to_owned())
     };
-    let newest = names
-        .lines()
-        .filter_map(release)
-        .max_by_key(|release| numbers(release));
+    let newest = names.lines().filter_map(release).max_by_key(|release| numbers(release));
     newest.with_context(|| {
         format!("no {start}*{end} in the package lists: add a suite that has the {series} kernel")
     })
@@ -166,11 +139,7 @@ impl Kernel {
         // Signed images are of one version later or earlier at times; the unsigned ones are always there.
         let signed = format!("linux-image-{release}:{arch}");
         let unsigned = format!("linux-image-{release}-unsigned:{arch}");
-        if apt("apt-cache")
-            .words("show")
-            .arg(&signed)
-            .output()
-            .is_err()
+        if apt("apt-cache").words("show").arg(&signed).output().is_err()
             || unpack(&with(signed), &root).is_err()
         {
             unpack(&with(unsigned), &root)?;
@@ -193,13 +162,7 @@ impl Kernel {
         ensure!(image.exists(), "{} is not in the package", image.display());
         println!("kernel {release}");
         let (series, arch) = (series.to_owned(), arch.to_owned());
-        Ok(Kernel {
-            series,
-            arch,
-            release,
-            root,
-            image,
-        })
+        Ok(Kernel { series, arch, release, root, image })
     }
 
     /// The bytes of one of the kernel's own modules; none when it is not a module.
@@ -222,8 +185,7 @@ impl Kernel {
     }
 
     pub(crate) fn headers(&self) -> PathBuf {
-        self.root
-            .join(format!("usr/src/linux-headers-{}", self.release))
+        self.root.join(format!("usr/src/linux-headers-{}", self.release))
     }
 
     /// Debian's headers name each other by absolute paths: those become ours.

@@ -24,12 +24,7 @@ pub(crate) fn below(folder: &Path) -> Result<Vec<PathBuf>> {
     while let Some(directory) = open.pop().filter(|directory| directory.exists()) {
         for entry in fs::read_dir(&directory)? {
             let path = entry?.path();
-            if path.is_dir() && !path.is_symlink() {
-                &mut open
-            } else {
-                &mut files
-            }
-            .push(path);
+            if path.is_dir() && !path.is_symlink() { &mut open } else { &mut files }.push(path);
         }
     }
     Ok(files)
@@ -45,30 +40,18 @@ pub(crate) struct GuestFile {
 impl GuestFile {
     /// A text that may be executed.
     pub(crate) fn script(path: &str, text: &str) -> GuestFile {
-        GuestFile {
-            path: path.to_owned(),
-            bytes: text.as_bytes().to_vec(),
-            mode: 0o755,
-        }
+        GuestFile { path: path.to_owned(), bytes: text.as_bytes().to_vec(), mode: 0o755 }
     }
 
     /// Bytes that are only read.
     pub(crate) fn data(path: &str, bytes: Vec<u8>) -> GuestFile {
-        GuestFile {
-            path: path.to_owned(),
-            bytes,
-            mode: 0o644,
-        }
+        GuestFile { path: path.to_owned(), bytes, mode: 0o644 }
     }
 
     /// A copy of a program of this host.
     pub(crate) fn program(path: &str, from: &Path) -> Result<GuestFile> {
         let bytes = fs::read(from).with_context(|| from.display().to_string())?;
-        Ok(GuestFile {
-            path: path.to_owned(),
-            bytes,
-            mode: 0o755,
-        })
+        Ok(GuestFile { path: path.to_owned(), bytes, mode: 0o755 })
     }
 }
 
@@ -88,11 +71,7 @@ pub(crate) fn archive(folder: &Path, name: &str, files: &[GuestFile]) -> Result<
     }
     let archive = folder.join(format!("{name}.cpio"));
     let pack = "find . | cpio -o -H newc --quiet > \"$ARCHIVE\" && gzip -1 -f \"$ARCHIVE\"";
-    line("sh -c")
-        .arg(pack)
-        .env("ARCHIVE", &archive)
-        .within(&tree)
-        .run()?;
+    line("sh -c").arg(pack).env("ARCHIVE", &archive).within(&tree).run()?;
     Ok(archive.with_extension("cpio.gz"))
 }
 

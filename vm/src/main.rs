@@ -109,13 +109,8 @@ fn copying(profile: Profile, arguments: &[&str]) -> Option<Result<()>> {
         ["--static"] => Some(copy::static_policies(profile)),
         _ => {
             let boot = |only: &str| copy::boot(profile, only);
-            Verb {
-                missing: copy::missing,
-                fetch: &copy::fetch,
-                prepare: &prepare,
-                boot: &boot,
-            }
-            .run(arguments)
+            Verb { missing: copy::missing, fetch: &copy::fetch, prepare: &prepare, boot: &boot }
+                .run(arguments)
         }
     }
 }

@@ -1,9 +1,6 @@
 //! Running other programs in the root of the checkout, and installing those that are missing.
 
-#![allow(
-    clippy::print_stdout,
-    reason = "developers' tools talk to the terminal"
-)]
+#![allow(clippy::print_stdout, reason = "developers' tools talk to the terminal")]
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -22,15 +19,11 @@ pub fn root() -> PathBuf {
 pub fn target() -> PathBuf {
     static TARGET: OnceLock<PathBuf> = OnceLock::new();
     let asked = || {
-        let text = line("cargo metadata --no-deps --offline --format-version 1")
-            .output()
-            .ok()?;
+        let text = line("cargo metadata --no-deps --offline --format-version 1").output().ok()?;
         let metadata: serde_json::Value = serde_json::from_str(&text).ok()?;
         Some(PathBuf::from(metadata["target_directory"].as_str()?))
     };
-    TARGET
-        .get_or_init(|| asked().unwrap_or_else(|| root().join("target")))
-        .clone()
+    TARGET.get_or_init(|| asked().unwrap_or_else(|| root().join("target"))).clone()
 }
 
 /// A command that runs in the root of the checkout.
@@ -107,17 +100,10 @@ impl Line {
 
     /// Runs the command and returns what it printed.
     pub fn output(mut self) -> Result<String> {
-        let Output {
-            status,
-            stdout,
-            stderr,
-        } = self.0.output().with_context(|| self.cannot_start())?;
+        let Output { status, stdout, stderr } =
+            self.0.output().with_context(|| self.cannot_start())?;
         if !status.success() {
-            bail!(
-                "{}: {}",
-                self.ended(status),
-                String::from_utf8_lossy(&stderr)
-            );
+            bail!("{}: {}", self.ended(status), String::from_utf8_lossy(&stderr));
         }
         Ok(String::from_utf8_lossy(&stdout).into_owned())
     }
@@ -177,18 +163,12 @@ pub fn measured<T>(
 
 /// True when the program can be started.
 pub fn there(program: &str) -> bool {
-    line("sh -c")
-        .arg(format!("command -v {program}"))
-        .output()
-        .is_ok()
+    line("sh -c").arg(format!("command -v {program}")).output().is_ok()
 }
 
 /// Programs that every run of CI starts, and the Debian packages that bring them.
 const TOOLS: &[(&str, &str)] = &[
-    (
-        "aarch64-linux-gnu-gcc",
-        "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
-    ),
+    ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
     ("busybox", "busybox-static"),
     ("chromium", "chromium"),
     ("cpio", "cpio"),
@@ -223,11 +203,7 @@ pub fn install(packages: &str) -> Result<()> {
     };
     apt("update -qq")
         .run()
-        .and_then(|()| {
-            apt("install -y -qq --no-install-recommends")
-                .words(packages)
-                .run()
-        })
+        .and_then(|()| apt("install -y -qq --no-install-recommends").words(packages).run())
         .with_context(|| format!("install {packages} by hand"))
 }
 
@@ -245,11 +221,8 @@ pub fn need(program: &str) -> Result<()> {
 /// Installs what is missing of all programs that steps of CI start, at once: package lists are read, and dpkg's triggers run, for each
 /// installation.
 pub fn need_all() -> Result<Done> {
-    let missing: Vec<&str> = TOOLS
-        .iter()
-        .filter(|tool| !there(tool.0))
-        .map(|tool| tool.1)
-        .collect();
+    let missing: Vec<&str> =
+        TOOLS.iter().filter(|tool| !there(tool.0)).map(|tool| tool.1).collect();
     if missing.is_empty() {
         return Ok(Done::Ran);
     }
@@ -272,22 +245,12 @@ mod tests {
 
     #[test]
     fn a_command_that_fails_is_named_with_its_error() {
-        let error = line("sh -c")
-            .arg("echo reason >&2; exit 3")
-            .output()
-            .unwrap_err()
-            .to_string();
+        let error = line("sh -c").arg("echo reason >&2; exit 3").output().unwrap_err().to_string();
         assert!(
             error.contains("sh -c") && error.contains("reason") && error.contains('3'),
             "{error}"
         );
-        assert!(
-            line("no-such-program")
-                .run()
-                .unwrap_err()
-                .to_string()
-                .contains("no-such-program")
-        );
+        assert!(line("no-such-program").run().unwrap_err().to_string().contains("no-such-program"));
     }
 
     #[test]

@@ -130,24 +130,15 @@ pub(crate) fn fetch() -> Result<()> {
     if let Some(why) = missing() {
         bail!(why);
     }
-    [
-        "qemu-system-aarch64",
-        "qemu-system-x86_64",
-        "busybox",
-        "cpio",
-        "xz",
-    ]
-    .into_iter()
-    .try_for_each(need)?;
+    ["qemu-system-aarch64", "qemu-system-x86_64", "busybox", "cpio", "xz"]
+        .into_iter()
+        .try_for_each(need)?;
     fs::create_dir_all(folder())?;
     debian::update()?;
     timed("Debian's kernel and busybox for arm64", || {
         foreign_busybox("arm64").and_then(|_| Kernel::image_of(SERIES, "arm64"))
     })?;
-    timed("Debian's kernel for the PC", || {
-        Kernel::image_of(SERIES, "amd64")
-    })
-    .map(drop)
+    timed("Debian's kernel for the PC", || Kernel::image_of(SERIES, "amd64")).map(drop)
 }
 
 /// Fetches, and builds the tool for the guests.
@@ -159,18 +150,12 @@ pub(crate) fn prepare() -> Result<()> {
 
 /// The machines with `only` in their name, after [`prepare`].
 pub(crate) fn boot(only: &str) -> Result<()> {
-    let chosen: Vec<&Case> = CASES
-        .iter()
-        .filter(|case| case.name.contains(only))
-        .collect();
+    let chosen: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(only)).collect();
     ensure!(!chosen.is_empty(), "no machine has `{only}` in its name");
     for case in &chosen {
         timed(case.name, || case.run())?;
     }
-    println!(
-        "{} machines, each named and used by its topology",
-        chosen.len()
-    );
+    println!("{} machines, each named and used by its topology", chosen.len());
     Ok(())
 }
 
@@ -188,11 +173,8 @@ impl Case {
                 (machine, "amd64", programs::files(Profile::Dev)?)
             }
             Kind::Arm | Kind::Hybrid(_) => {
-                let machine = Machine::Arm {
-                    cpus: self.cpus,
-                    busybox: &busybox,
-                    tree: tree.as_deref(),
-                };
+                let machine =
+                    Machine::Arm { cpus: self.cpus, busybox: &busybox, tree: tree.as_deref() };
                 let daqmeter = GuestFile::program("daqmeter", &mesh::daqmeter())?;
                 (machine, "arm64", vec![daqmeter])
             }
@@ -238,10 +220,7 @@ impl Case {
             self.slower()
         );
         let points = self.unshared(printed)?;
-        println!(
-            "{}: {found:?}; {points} points with a core for each thread",
-            self.name
-        );
+        println!("{}: {found:?}; {points} points with a core for each thread", self.name);
         Ok(())
     }
 
@@ -249,18 +228,14 @@ impl Case {
     fn unshared(&self, printed: &str) -> Result<usize> {
         let mut points: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
         for line in printed.lines().filter_map(|line| line.strip_prefix("PIN ")) {
-            let (point, _) = line
-                .split_once(':')
-                .context("a line of grep has its number")?;
+            let (point, _) = line.split_once(':').context("a line of grep has its number")?;
             let cpu = line.rsplit(':').next().context("a CPU")?.parse()?;
             points.entry(point).or_default().push(cpu);
         }
         ensure!(!points.is_empty(), "no thread was pinned");
         for (point, cpus) in &points {
-            let cores: BTreeSet<u32> = cpus
-                .iter()
-                .map(|cpu| cpu / self.threads_of_a_core)
-                .collect();
+            let cores: BTreeSet<u32> =
+                cpus.iter().map(|cpu| cpu / self.threads_of_a_core).collect();
             ensure!(
                 cores.len() == cpus.len().min(self.cores as usize),
                 "record {point}: threads on CPUs {cpus:?} share a core"
@@ -311,9 +286,7 @@ mod tests {
     fn threads_that_share_a_core_without_need_are_found() {
         let case = &CASES[2];
         let pins = |cpus: &[u32]| -> String {
-            let lines = cpus
-                .iter()
-                .map(|cpu| format!("PIN 1:\"requested_cpu\":{cpu}\n"));
+            let lines = cpus.iter().map(|cpu| format!("PIN 1:\"requested_cpu\":{cpu}\n"));
             lines.collect()
         };
         assert_eq!(case.unshared(&pins(&[7, 5, 3, 1])).unwrap(), 1);
@@ -327,9 +300,7 @@ mod tests {
     fn threads_on_slow_cores_without_need_are_found() {
         let case = &CASES[3];
         let pins = |cpus: &[u32]| -> String {
-            let lines = cpus
-                .iter()
-                .map(|cpu| format!("PIN 1:\"requested_cpu\":{cpu}\n"));
+            let lines = cpus.iter().map(|cpu| format!("PIN 1:\"requested_cpu\":{cpu}\n"));
             lines.collect()
         };
         assert_eq!(case.unshared(&pins(&[2, 1])).unwrap(), 1);

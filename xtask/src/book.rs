@@ -14,18 +14,9 @@ const MDBOOK: &str = "0.5.4";
 /// Builds the site and follows every link in it that stays in it.
 pub(crate) fn book() -> Result<Done> {
     let site = root().join("target/ci/book");
-    mdbook()?
-        .arg("build")
-        .arg(root().join("docs/book"))
-        .arg("-d")
-        .arg(&site)
-        .run()?;
+    mdbook()?.arg("build").arg(root().join("docs/book")).arg("-d").arg(&site).run()?;
     let faults = broken_links(&site)?;
-    ensure!(
-        faults.is_empty(),
-        "links that lead nowhere:\n{}",
-        faults.join("\n")
-    );
+    ensure!(faults.is_empty(), "links that lead nowhere:\n{}", faults.join("\n"));
     Ok(Done::Ran)
 }
 
@@ -55,9 +46,7 @@ fn broken_links(site: &Path) -> Result<Vec<String>> {
     let texts: Pages = pages.iter().map(read).collect::<Result<_>>()?;
     // print.html holds all pages once more; toc.html is a frame with links of its own base.
     let skipped = ["print.html", "toc.html", "404.html"];
-    let own = texts
-        .iter()
-        .filter(|(page, _)| !skipped.iter().any(|name| page.ends_with(name)));
+    let own = texts.iter().filter(|(page, _)| !skipped.iter().any(|name| page.ends_with(name)));
     let mut faults: Vec<String> = own
         .flat_map(|(page, text)| links(text).filter_map(|link| broken(page, link, &texts)))
         .collect();
@@ -81,11 +70,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
 /// What is wrong with a link, if it is.
 fn broken(page: &Path, link: &str, texts: &Pages) -> Option<String> {
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
-    let target = if path.is_empty() {
-        page.to_owned()
-    } else {
-        page.parent()?.join(path)
-    };
+    let target = if path.is_empty() { page.to_owned() } else { page.parent()?.join(path) };
     let Ok(target) = target.canonicalize() else {
         return Some(format!("{}: {link}", page.display()));
     };
@@ -96,9 +81,7 @@ fn broken(page: &Path, link: &str, texts: &Pages) -> Option<String> {
 }
 
 fn attributes<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
-    text.split(name)
-        .skip(1)
-        .filter_map(|rest| rest.split('"').next())
+    text.split(name).skip(1).filter_map(|rest| rest.split('"').next())
 }
 
 fn collect(folder: &Path, pages: &mut Vec<PathBuf>) -> Result<()> {
@@ -106,10 +89,7 @@ fn collect(folder: &Path, pages: &mut Vec<PathBuf>) -> Result<()> {
         let path = entry?.path();
         if path.is_dir() {
             collect(&path, pages)?;
-        } else if path
-            .extension()
-            .is_some_and(|extension| extension == "html")
-        {
+        } else if path.extension().is_some_and(|extension| extension == "html") {
             pages.push(path.canonicalize()?);
         }
     }

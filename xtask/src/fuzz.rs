@@ -57,10 +57,7 @@ pub(crate) fn build() -> Result<()> {
 /// Runs each target, or those with `only` in their name, for so long.
 pub(crate) fn run_all(seconds: u64, only: Option<&str>) -> Result<()> {
     let programs = target().join(triple()?).join("release");
-    for name in FUZZ_TARGETS
-        .iter()
-        .filter(|name| only.is_none_or(|only| name.contains(only)))
-    {
+    for name in FUZZ_TARGETS.iter().filter(|name| only.is_none_or(|only| name.contains(only))) {
         let corpus = root().join("fuzz/corpus").join(name);
         fs::create_dir_all(&corpus)?;
         // What was found before, and where there are any, texts to begin with.
@@ -68,10 +65,7 @@ pub(crate) fn run_all(seconds: u64, only: Option<&str>) -> Result<()> {
         started(&programs.join(name))
             .arg(&corpus)
             .arg(format!("-max_total_time={seconds}"))
-            .arg(format!(
-                "-artifact_prefix={}/",
-                root().join("fuzz").display()
-            ))
+            .arg(format!("-artifact_prefix={}/", root().join("fuzz").display()))
             .words("-timeout=5 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1")
             .args(seeds)
             .run()

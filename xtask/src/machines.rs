@@ -5,9 +5,7 @@ use shell::{Done, Line, line, ran, started, target};
 
 /// Builds the program and runs it, for a developer.
 pub(crate) fn run(arguments: &[&str]) -> Result<()> {
-    line("cargo run --quiet -p daqmeter-vm --")
-        .args(arguments)
-        .run()
+    line("cargo run --quiet -p daqmeter-vm --").args(arguments).run()
 }
 
 /// As the tests were built, so that what both need is compiled once: with a benchmark, the libraries of the tests take part.

@@ -52,10 +52,9 @@ fn main() -> ExitCode {
         ["schema", "--check"] => schema::check(),
         ["fuzz", ref rest @ ..] if rest.len() <= 2 => fuzz(rest),
         ["published-run"] => build().and_then(|()| published::all_channels()),
-        [
-            "copy-vm" | "pmu-vm" | "topology-vm" | "peers" | "readout" | "paths",
-            ..,
-        ] => machines::run(&arguments),
+        ["copy-vm" | "pmu-vm" | "topology-vm" | "peers" | "readout" | "paths", ..] => {
+            machines::run(&arguments)
+        }
         ["figures"] => machines::run(&["copy-vm", "--figures"]),
         ["page", path] => ci::page(path.as_ref()),
         _ => {
@@ -80,9 +79,8 @@ fn build() -> Result<()> {
 
 fn fuzz(arguments: &[&str]) -> Result<()> {
     let seconds = arguments.first().unwrap_or(&"10");
-    let seconds = seconds
-        .parse()
-        .with_context(|| format!("`{seconds}` is not a number of seconds"))?;
+    let seconds =
+        seconds.parse().with_context(|| format!("`{seconds}` is not a number of seconds"))?;
     fuzz::build()?;
     fuzz::run_all(seconds, arguments.get(1).copied())
 }

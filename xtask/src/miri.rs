@@ -7,14 +7,8 @@ use shell::{Done, line};
 /// instruction sets: Miri runs the portable kernels.
 const CHOSEN: &[(&str, &str)] = &[
     ("daqmeter-record", "workload ledger units"),
-    (
-        "daqmeter-stats",
-        "quantiles_of not_a_number rows_that_are_short",
-    ),
-    (
-        "daqmeter-wire",
-        "felix::page felix::block felix::encoder::tests::sequence etherbone::record",
-    ),
+    ("daqmeter-stats", "quantiles_of not_a_number rows_that_are_short"),
+    ("daqmeter-wire", "felix::page felix::block felix::encoder::tests::sequence etherbone::record"),
     ("daqmeter-kernels", "stream"),
     (
         "daqmeter-sys",
@@ -27,9 +21,7 @@ pub(crate) fn run() -> Result<Done> {
     let version = line("cargo +nightly miri --version").output();
     if version.or_else(|_| line(install).output()).is_err() {
         let how = "rustup toolchain install nightly --component miri --component rust-src";
-        return Ok(Done::LeftOut(format!(
-            "no Miri here, and it cannot be installed ({how})"
-        )));
+        return Ok(Done::LeftOut(format!("no Miri here, and it cannot be installed ({how})")));
     }
     for (package, tests) in CHOSEN {
         line("cargo +nightly miri test --quiet --lib --package")

@@ -13,10 +13,7 @@ const BLOCKS: u64 = 34_262_333;
 fn checked(words: &str) -> Result<Vec<Value>> {
     let check = daqmeter("readout check --scenario nikhef --level 2 --json").words(words);
     let text = check.output()?;
-    Ok(text
-        .lines()
-        .map(serde_json::from_str)
-        .collect::<Result<_, _>>()?)
+    Ok(text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
 fn rows(channel: &Value) -> Result<&Vec<Value>> {
@@ -30,28 +27,19 @@ fn counted(channel: &Value) -> Result<(usize, u64)> {
         let wanted = CHUNKS.get(nth / 8).copied().unwrap_or(TRIGGERS);
         ensure!(row["chunks"] == wanted, "{row}");
     }
-    Ok((
-        rows.len(),
-        channel["checked"]["blocks"].as_u64().context("no blocks")?,
-    ))
+    Ok((rows.len(), channel["checked"]["blocks"].as_u64().context("no blocks")?))
 }
 
 /// Sixteen channels with all E-links.
 fn complete(channels: &[Value]) -> Result<usize> {
-    let elinks: usize = channels
-        .iter()
-        .filter_map(|channel| Some(rows(channel).ok()?.len()))
-        .sum();
+    let elinks: usize = channels.iter().filter_map(|channel| Some(rows(channel).ok()?.len())).sum();
     let all = (channels.len(), elinks) == (16, 384 + 4);
     ensure!(all, "{} channels with {elinks} E-links", channels.len());
     Ok(elinks)
 }
 
 fn block_total(blocks: u64) -> Result<()> {
-    ensure!(
-        blocks == BLOCKS,
-        "{blocks} blocks instead of the published {BLOCKS}"
-    );
+    ensure!(blocks == BLOCKS, "{blocks} blocks instead of the published {BLOCKS}");
     Ok(())
 }
 

@@ -27,10 +27,7 @@ pub(crate) fn check() -> Result<()> {
     for (name, generated) in all() {
         let found = fs::read_to_string(root().join("docs/schema").join(name)).unwrap_or_default();
         let same = found == generated;
-        ensure!(
-            same,
-            "docs/schema/{name} is not the types' schema: run cargo xtask schema"
-        );
+        ensure!(same, "docs/schema/{name} is not the types' schema: run cargo xtask schema");
     }
     Ok(())
 }

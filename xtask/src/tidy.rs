@@ -33,13 +33,7 @@ const MAX_LINES: usize = 900;
 type Rule = fn(&Path, &str, &mut Vec<String>);
 
 pub(crate) fn run() -> Result<()> {
-    let faults = faults(&[
-        manifest,
-        optimised,
-        unsafe_code,
-        paths_of_one_machine,
-        length,
-    ])?;
+    let faults = faults(&[manifest, optimised, unsafe_code, paths_of_one_machine, length])?;
     if faults.is_empty() {
         println!("tidy: no faults");
         return Ok(());
@@ -69,31 +63,22 @@ fn tracked() -> Result<Vec<PathBuf>> {
 /// A crate's manifest: layers, and the workspace's lints.
 fn manifest(path: &Path, text: &str, faults: &mut Vec<String>) {
     let Some(name) = path.to_str().and_then(|path| {
-        path.strip_prefix("crates/")?
-            .strip_suffix("/Cargo.toml")
-            .filter(|name| !name.contains('/'))
+        path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml").filter(|name| !name.contains('/'))
     }) else {
         return;
     };
     if !text.contains("[lints]\nworkspace = true") {
-        faults.push(format!(
-            "{}: does not take the workspace's lints",
-            path.display()
-        ));
+        faults.push(format!("{}: does not take the workspace's lints", path.display()));
     }
     let layer = |name: &str| LAYERS.iter().position(|row| row.contains(&name));
     let Some(own) = layer(name) else {
-        faults.push(format!(
-            "crates/{name} has no row in LAYERS (xtask/src/tidy.rs)"
-        ));
+        faults.push(format!("crates/{name} has no row in LAYERS (xtask/src/tidy.rs)"));
         return;
     };
     for imported in imports(text) {
         let below = layer(imported).is_some_and(|layer| layer < own);
         if !below || (name == "report" && !REPORT_IMPORTS.contains(&imported)) {
-            faults.push(format!(
-                "crates/{name} imports {imported}, which is not below it"
-            ));
+            faults.push(format!("crates/{name} imports {imported}, which is not below it"));
         }
     }
 }
@@ -102,9 +87,7 @@ fn manifest(path: &Path, text: &str, faults: &mut Vec<String>) {
 fn imports(manifest: &str) -> impl Iterator<Item = &str> {
     let dependencies = manifest.split("\n[dependencies]").nth(1).unwrap_or("");
     let dependencies = dependencies.split("\n[").next().unwrap_or("");
-    let ours = dependencies
-        .lines()
-        .filter_map(|line| line.strip_prefix("daqmeter-"));
+    let ours = dependencies.lines().filter_map(|line| line.strip_prefix("daqmeter-"));
     ours.filter_map(|line| line.split(['.', ' ']).next())
 }
 
@@ -114,9 +97,8 @@ fn optimised(path: &Path, text: &str, faults: &mut Vec<String>) {
         return;
     }
     for name in LAYERS.iter().copied().flatten() {
-        let is_named = text.contains(&format!(
-            "[profile.release.package.daqmeter-{name}]\nopt-level = 3\n"
-        ));
+        let is_named =
+            text.contains(&format!("[profile.release.package.daqmeter-{name}]\nopt-level = 3\n"));
         if is_named == UNHURRIED.contains(name) {
             faults.push(format!(
                 "Cargo.toml: crates/{name} must be either optimised by [profile.release.package.daqmeter-{name}] or in UNHURRIED \
@@ -128,26 +110,15 @@ fn optimised(path: &Path, text: &str, faults: &mut Vec<String>) {
 
 fn unsafe_code(path: &Path, text: &str, faults: &mut Vec<String>) {
     let is_rust = path.extension().is_some_and(|extension| extension == "rs");
-    if !is_rust
-        || UNSAFE_CRATES
-            .iter()
-            .any(|allowed| path.starts_with(allowed))
-    {
+    if !is_rust || UNSAFE_CRATES.iter().any(|allowed| path.starts_with(allowed)) {
         return;
     }
     // In two parts, so that this file is not found itself.
-    let words = [
-        concat!("unsafe", " {"),
-        concat!("unsafe", " fn"),
-        concat!("unsafe", " impl"),
-    ];
+    let words = [concat!("unsafe", " {"), concat!("unsafe", " fn"), concat!("unsafe", " impl")];
     for (number, line) in text.lines().enumerate() {
         if words.iter().any(|word| line.contains(word)) && !line.trim_start().starts_with("//") {
             let place = format!("{}:{}", path.display(), number + 1);
-            faults.push(format!(
-                "{place}: unsafe outside {}",
-                UNSAFE_CRATES.join(" and ")
-            ));
+            faults.push(format!("{place}: unsafe outside {}", UNSAFE_CRATES.join(" and ")));
         }
     }
 }
@@ -156,18 +127,12 @@ fn paths_of_one_machine(path: &Path, text: &str, faults: &mut Vec<String>) {
     if path.starts_with("crates/report/assets") && path.to_string_lossy().contains("uPlot") {
         return;
     }
-    let prefixes = [
-        concat!("/", "home/"),
-        concat!("/", "root/"),
-        concat!("/", "work/"),
-    ];
+    let prefixes = [concat!("/", "home/"), concat!("/", "root/"), concat!("/", "work/")];
     // A longer path may hold one of these in its middle.
     let inside =
         |before: &str| before.ends_with(|c: char| c.is_alphanumeric() || ".-_".contains(c));
     for (number, line) in text.lines().enumerate() {
-        let mut found = prefixes
-            .iter()
-            .flat_map(|prefix| line.match_indices(prefix));
+        let mut found = prefixes.iter().flat_map(|prefix| line.match_indices(prefix));
         if found.any(|(at, _)| !inside(&line[..at])) {
             let place = format!("{}:{}", path.display(), number + 1);
             faults.push(format!("{place}: names a path of one machine"));
@@ -177,14 +142,9 @@ fn paths_of_one_machine(path: &Path, text: &str, faults: &mut Vec<String>) {
 
 fn length(path: &Path, text: &str, faults: &mut Vec<String>) {
     let lines = text.lines().count();
-    let is_code = path
-        .extension()
-        .is_some_and(|extension| extension == "rs" || extension == "c");
+    let is_code = path.extension().is_some_and(|extension| extension == "rs" || extension == "c");
     if is_code && lines > MAX_LINES {
-        faults.push(format!(
-            "{}: {lines} lines, more than {MAX_LINES}",
-            path.display()
-        ));
+        faults.push(format!("{}: {lines} lines, more than {MAX_LINES}", path.display()));
     }
 }
 
@@ -242,10 +202,7 @@ mod tests {
         assert_eq!(faults("report", "harness"), 1);
         assert_eq!(faults("report", "sys"), 1);
         assert_eq!(faults("newcomer", "record"), 1);
-        assert_eq!(
-            check(manifest, "crates/stats/Cargo.toml", "[package]\n").len(),
-            1
-        );
+        assert_eq!(check(manifest, "crates/stats/Cargo.toml", "[package]\n").len(), 1);
     }
 
     #[test]

@@ -134,9 +134,8 @@ impl Asked {
         if self.blocks == 0 {
             self.begin(question, &pair);
         }
-        let open: Vec<usize> = (0..self.stages.len())
-            .filter(|stage| !self.stages[*stage].is_decided())
-            .collect();
+        let open: Vec<usize> =
+            (0..self.stages.len()).filter(|stage| !self.stages[*stage].is_decided()).collect();
         let time = self.time(&open, start);
         let time = time.min(question.budget / MIN_BLOCKS).min(left);
         let measuring = Instant::now();
@@ -156,15 +155,9 @@ impl Asked {
         let min = MIN_BLOCK.saturating_mul(many);
         let group_s = self.measuring.as_secs_f64() / self.groups.max(1) as f64;
         let start_groups = start.as_secs_f64() / group_s.max(1e-9) / f64::from(many.max(1));
-        let wanted = open
-            .iter()
-            .map(|stage| self.stages[*stage].wanted_groups(start_groups));
+        let wanted = open.iter().map(|stage| self.stages[*stage].wanted_groups(start_groups));
         let wanted = wanted.map(|groups| groups.map_or(start, |groups| seconds(groups * group_s)));
-        wanted
-            .max()
-            .unwrap_or(start)
-            .saturating_mul(many)
-            .clamp(min, min.max(start))
+        wanted.max().unwrap_or(start).saturating_mul(many).clamp(min, min.max(start))
     }
 
     /// Takes the stages from the first pair, with the operations that both sides do from now on.
@@ -184,17 +177,8 @@ impl Asked {
 
     fn found(self, took_s: f64, stolen: Option<f64>) -> Found {
         let block_s = took_s / self.blocks.max(1) as f64;
-        let answers = self
-            .stages
-            .into_iter()
-            .map(|stage| stage.answer(block_s))
-            .collect();
-        Found {
-            answers,
-            notes: self.notes,
-            took_s,
-            stolen,
-        }
+        let answers = self.stages.into_iter().map(|stage| stage.answer(block_s)).collect();
+        Found { answers, notes: self.notes, took_s, stolen }
     }
 }
 

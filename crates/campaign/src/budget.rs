@@ -40,9 +40,7 @@ impl Budget {
     /// Time for each way to reach a limit.
     pub(crate) fn limit_time(&self) -> Duration {
         match self.shared() {
-            Some(whole) => whole
-                .div_f64(LIMIT_PART)
-                .clamp(LIMIT_TIMES.0, LIMIT_TIMES.1),
+            Some(whole) => whole.div_f64(LIMIT_PART).clamp(LIMIT_TIMES.0, LIMIT_TIMES.1),
             None => LIMIT_TIME,
         }
     }
@@ -118,11 +116,7 @@ impl OfEngine {
 
     /// What the points that are left take beside their timed parts.
     fn left_beside_s(&self) -> f64 {
-        let each = if self.done > 0.0 {
-            self.beside_s / self.done
-        } else {
-            Self::GUESS_S
-        };
+        let each = if self.done > 0.0 { self.beside_s / self.done } else { Self::GUESS_S };
         each * self.left
     }
 
@@ -150,10 +144,7 @@ impl Shares {
             of.left += 1.0;
             of.left_nominal_s += point.nominal_s();
         }
-        Shares {
-            whole_s: whole.as_secs_f64(),
-            engines,
-        }
+        Shares { whole_s: whole.as_secs_f64(), engines }
     }
 
     /// Multiple of their times that the points which are left may have.
@@ -201,11 +192,7 @@ mod tests {
 
     #[test]
     fn what_a_point_took_beyond_its_share_is_missing_from_the_others() {
-        let points = [
-            point("slow", 1000),
-            point("slow", 1000),
-            point("quick", 1000),
-        ];
+        let points = [point("slow", 1000), point("slow", 1000), point("quick", 1000)];
         let mut shares = Shares::new(Duration::from_secs(10), &points);
         // 9.4 s, less three guesses of 0.12 s, for 3 s of nominal time.
         assert!((shares.scale(Duration::ZERO) - 9.04 / 3.0).abs() < 1e-9);
@@ -261,10 +248,7 @@ mod tests {
             Budget { time, spend }.limit_time().as_millis()
         };
         assert_eq!(limit_ms(Spend::Share, 60), 40);
-        assert_eq!(
-            (limit_ms(Spend::Share, 1), limit_ms(Spend::Share, 900)),
-            (8, 150)
-        );
+        assert_eq!((limit_ms(Spend::Share, 1), limit_ms(Spend::Share, 900)), (8, 150));
         assert_eq!(limit_ms(Spend::Stop, 900), 40);
     }
 }

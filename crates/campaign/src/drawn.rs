@@ -51,11 +51,7 @@ pub fn drawn_path(random: &mut Random, cpus: &[u32]) -> DrawnPath {
     if is_pinned {
         text = pinned(&text, random, cpus);
     }
-    DrawnPath {
-        text,
-        is_pinned,
-        load: from + (to - from) * random.uniform(),
-    }
+    DrawnPath { text, is_pinned, load: from + (to - from) * random.uniform() }
 }
 
 /// The same path with CPUs for both threads that an element may have.
@@ -75,20 +71,13 @@ fn stage(random: &mut Random, takes_samples: bool) -> String {
         0 => "kind = \"checksum\"\n".to_owned(),
         1 => "kind = \"unix\"\n".to_owned(),
         2 => "kind = \"tcp\"\n".to_owned(),
-        3 => format!(
-            "kind = \"work\"\ntime = \"{:.0}ns\"\n",
-            log_between(random, WORK_NS)
-        ),
+        3 => format!("kind = \"work\"\ntime = \"{:.0}ns\"\n", log_between(random, WORK_NS)),
         4 if takes_samples => "kind = \"convert\"\nfunction = 3\nscale_factor = 3e-5\n".to_owned(),
         _ => "kind = \"copy\"\n".to_owned(),
     }
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "small counts"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small counts")]
 fn below(random: &mut Random, bound: usize) -> usize {
     (random.uniform() * bound as f64) as usize
 }
@@ -114,10 +103,7 @@ mod tests {
             let has_pins = shape.rows.iter().all(|row| !row.cpus.is_empty());
             assert_eq!(has_pins, drawn.is_pinned, "{}", drawn.text);
             assert!(
-                shape
-                    .rows
-                    .iter()
-                    .all(|row| (4096..=1 << 20).contains(&row.bytes)),
+                shape.rows.iter().all(|row| (4096..=1 << 20).contains(&row.bytes)),
                 "{shape:?}"
             );
         }

@@ -48,10 +48,7 @@ pub struct RequestsAsToday {
 
 impl Default for RequestsAsToday {
     fn default() -> RequestsAsToday {
-        RequestsAsToday {
-            engines: engines(0),
-            known: HashMap::new(),
-        }
+        RequestsAsToday { engines: engines(0), known: HashMap::new() }
     }
 }
 
@@ -79,10 +76,7 @@ impl RequestsAsToday {
 /// The cards that the engines know, for the facts about a host.
 pub fn card_families() -> Vec<CardFamily> {
     let digitizers = daqmeter_digitizer::devices::FAMILIES.iter();
-    digitizers
-        .map(|family| family.cards())
-        .chain([daqmeter_readout::card::FAMILY])
-        .collect()
+    digitizers.map(|family| family.cards()).chain([daqmeter_readout::card::FAMILY]).collect()
 }
 
 #[cfg(test)]
@@ -96,10 +90,8 @@ mod tests {
     /// What a sweep, a slip of the pen or an attack may say.
     fn extremes() -> Vec<Param> {
         let powers = [0, 1, 6, 16, 31, 32, 40, 57, 58, 62, 63].map(|power| 1_u64 << power);
-        let around = powers
-            .into_iter()
-            .flat_map(|value| [value - 1, value, value + 1])
-            .chain([u64::MAX]);
+        let around =
+            powers.into_iter().flat_map(|value| [value - 1, value, value + 1]).chain([u64::MAX]);
         let floats = [-1.0, 0.0, 1e-300, 1e300, f64::INFINITY, f64::NAN].map(Param::Float);
         around
             .map(Param::Int)
@@ -116,30 +108,19 @@ mod tests {
         }
         match engine.open(workload) {
             Ok(sessions) => {
-                assert!(
-                    !sessions.is_empty() && sessions.len() as u64 <= MAX_LANES,
-                    "{workload}"
-                );
-                assert!(
-                    sessions.iter().all(|session| !session.stages().is_empty()),
-                    "{workload}"
-                );
+                assert!(!sessions.is_empty() && sessions.len() as u64 <= MAX_LANES, "{workload}");
+                assert!(sessions.iter().all(|session| !session.stages().is_empty()), "{workload}");
             }
-            Err(fault) => assert!(
-                !fault.0.is_empty() && !fault.0.contains('\n'),
-                "{workload}: {}",
-                fault.0
-            ),
+            Err(fault) => {
+                assert!(!fault.0.is_empty() && !fault.0.contains('\n'), "{workload}: {}", fault.0)
+            }
         }
     }
 
     #[test]
     fn equal_requests_of_older_records_and_of_today_are_one_point() {
         let record = |workload| {
-            let info = EngineInfo {
-                name: "convert".into(),
-                ..EngineInfo::default()
-            };
+            let info = EngineInfo { name: "convert".into(), ..EngineInfo::default() };
             RunRecord::new(info, workload)
         };
         let today = TypedEngine::example(&ConvertEngine::default());
@@ -162,11 +143,8 @@ mod tests {
     fn every_parameter_of_every_engine_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let scenario = folder.path().join("small.toml");
-        std::fs::write(
-            &scenario,
-            "[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"live\"\n",
-        )
-        .unwrap();
+        std::fs::write(&scenario, "[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"live\"\n")
+            .unwrap();
         for engine in engines(32 << 20) {
             let mut example = engine.example();
             if example.params.contains_key("scenario") {
@@ -185,32 +163,18 @@ mod tests {
 
     /// Whether a parameter's name says that it is how long or how often was measured, or what was.
     fn is_extent_or_result(name: &str) -> bool {
-        let extents = [
-            "seconds",
-            "duration",
-            "passes",
-            "reads",
-            "reps",
-            "repetitions",
-            "time",
-            "budget",
-        ];
+        let extents =
+            ["seconds", "duration", "passes", "reads", "reps", "repetitions", "time", "budget"];
         let results = ["_bytes_per_s", "_per_op", "_rate", "median_ns", "limit"];
-        extents
-            .iter()
-            .any(|word| name.split('_').any(|part| part == *word))
-            || results
-                .iter()
-                .any(|end| name.ends_with(end) || name.starts_with(end))
+        extents.iter().any(|word| name.split('_').any(|part| part == *word))
+            || results.iter().any(|end| name.ends_with(end) || name.starts_with(end))
     }
 
     #[test]
     fn no_engine_has_how_long_or_what_was_measured_in_the_key_of_its_points() {
         for engine in engines(32 << 20) {
-            for parameter in engine
-                .parameters()
-                .iter()
-                .filter(|parameter| is_extent_or_result(&parameter.name))
+            for parameter in
+                engine.parameters().iter().filter(|parameter| is_extent_or_result(&parameter.name))
             {
                 let of = engine.name();
                 assert!(
@@ -223,9 +187,7 @@ mod tests {
         for (name, _) in crate::SHIPPED {
             for point in crate::Plan::load(name).unwrap().points {
                 let key = point.workload.key();
-                let words = key
-                    .split(' ')
-                    .filter_map(|word| Some(word.split_once('=')?.0));
+                let words = key.split(' ').filter_map(|word| Some(word.split_once('=')?.0));
                 let wrong: Vec<&str> = words.filter(|word| is_extent_or_result(word)).collect();
                 assert!(wrong.is_empty(), "{name}: {wrong:?} in {key}");
             }
@@ -235,11 +197,8 @@ mod tests {
     #[test]
     fn every_engine_names_all_parameters_of_its_example() {
         for engine in engines(32 << 20) {
-            let known: Vec<String> = engine
-                .parameters()
-                .into_iter()
-                .map(|parameter| parameter.name)
-                .collect();
+            let known: Vec<String> =
+                engine.parameters().into_iter().map(|parameter| parameter.name).collect();
             for name in engine.example().params.keys() {
                 assert!(known.contains(name), "{}: {name}", engine.name());
             }

@@ -24,11 +24,7 @@ pub(crate) fn left_to_measure(
             && record.tool == *tool;
         if same && !matches!(record.outcome, Outcome::Failed(_)) {
             *done
-                .entry(key(
-                    &record.study,
-                    &record.engine.name,
-                    &record.workload.key(),
-                ))
+                .entry(key(&record.study, &record.engine.name, &record.workload.key()))
                 .or_default() += 1;
         }
     }
@@ -72,22 +68,11 @@ mod tests {
     fn what_is_there_is_passed_over_as_often_as_it_is_there() {
         let text = "title = 't'\nrepetitions = 3\n[[sweep]]\nstudy = 's'\nengine = 'memory'\n[sweep.workload]\nread_lines = 1\nwrite_lines = 1\n[sweep.axes]\nread_bytes = [4096, 8192]\n";
         let points = Plan::parse(text, "t.toml").unwrap().points;
-        let (host, tool) = (
-            Host::default(),
-            Tool {
-                git_revision: "abc".into(),
-                ..Tool::default()
-            },
-        );
-        let mut records: Vec<RunRecord> = points
-            .iter()
-            .take(4)
-            .map(|point| record(point, &tool))
-            .collect();
-        assert_eq!(
-            left_to_measure(points.clone(), &records, &host, &tool).len(),
-            2
-        );
+        let (host, tool) =
+            (Host::default(), Tool { git_revision: "abc".into(), ..Tool::default() });
+        let mut records: Vec<RunRecord> =
+            points.iter().take(4).map(|point| record(point, &tool)).collect();
+        assert_eq!(left_to_measure(points.clone(), &records, &host, &tool).len(), 2);
         records[0].outcome = Outcome::Failed("bytes differ".into());
         records[1].outcome = Outcome::Waived("no card".into());
         assert_eq!(
@@ -95,10 +80,7 @@ mod tests {
             3,
             "a failed one is done again"
         );
-        let other = Tool {
-            git_revision: "def".into(),
-            ..Tool::default()
-        };
+        let other = Tool { git_revision: "def".into(), ..Tool::default() };
         assert_eq!(
             left_to_measure(points, &records, &host, &other).len(),
             6,

@@ -153,14 +153,7 @@ impl Runner {
         observers.extend(self.observer.as_ref().map(|new| new()));
         let engines: Vec<&dyn Engine> = self.engines.iter().map(Box::as_ref).collect();
         let engine = self.engine(engine)?;
-        measure(
-            engine,
-            workload,
-            settings,
-            &self.context,
-            &engines,
-            &mut observers,
-        )
+        measure(engine, workload, settings, &self.context, &engines, &mut observers)
     }
 
     /// Measures something whose record is only looked at: without limits and observers.
@@ -201,10 +194,7 @@ impl Runner {
         let Context { host, tool, .. } = &self.context;
         let points = left_to_measure(points, options.known, host, tool);
         watch.planned(points.len(), all - points.len());
-        let mut done = Done {
-            points: points.len(),
-            ..Done::default()
-        };
+        let mut done = Done { points: points.len(), ..Done::default() };
         let mut clock = options.budget.begin(&points);
         for point in &points {
             if self.stop.is_set() || clock.is_over() {
@@ -299,14 +289,8 @@ mod tests {
 
     fn runner() -> Runner {
         let allowed_cpus = daqmeter_sys::affinity::allowed_cpus().unwrap();
-        let host = Host {
-            allowed_cpus,
-            ..Host::default()
-        };
-        Runner::new(Context {
-            host: host.into(),
-            ..Context::default()
-        })
+        let host = Host { allowed_cpus, ..Host::default() };
+        Runner::new(Context { host: host.into(), ..Context::default() })
     }
 
     const PLAN: &str = "
@@ -343,18 +327,10 @@ repetitions = 3
         assert!(done.is_complete() && done.timed_s > 0.0 && done.timed_s <= done.measuring_s);
         let studies: Vec<&str> = kept.records.iter().map(|r| r.study.as_str()).collect();
         assert_eq!(studies, ["a", "c", "c", "c"]);
-        assert!(
-            kept.refused[0].starts_with("p.toml:10: sweep 2: "),
-            "{:?}",
-            kept.refused
-        );
+        assert!(kept.refused[0].starts_with("p.toml:10: sweep 2: "), "{:?}", kept.refused);
         let order = kept.records[1].order.clone().unwrap();
         assert_eq!((order.position, order.of), (2, 5));
-        assert!(
-            kept.records
-                .iter()
-                .all(|record| record.outcome == Outcome::Ok)
-        );
+        assert!(kept.records.iter().all(|record| record.outcome == Outcome::Ok));
     }
 
     #[test]
@@ -363,10 +339,7 @@ repetitions = 3
         run(Options::default(), &mut first);
         let mut second = Kept::default();
         let known = &first.records[..3];
-        let options = Options {
-            known,
-            ..Options::default()
-        };
+        let options = Options { known, ..Options::default() };
         let done = run(options, &mut second);
         assert_eq!((second.planned, done.points), ((2, 3), 2));
         assert_eq!(second.records.len(), 1);
@@ -374,23 +347,11 @@ repetitions = 3
 
     #[test]
     fn no_point_is_begun_after_a_signal_or_after_the_budget() {
-        let mut kept = Kept {
-            stop: Some((2, StopFlag::default())),
-            ..Kept::default()
-        };
+        let mut kept = Kept { stop: Some((2, StopFlag::default())), ..Kept::default() };
         let done = run(Options::default(), &mut kept);
-        assert_eq!(
-            (kept.records.len(), done.begun, done.is_complete()),
-            (2, 3, false)
-        );
-        let budget = |spend| Budget {
-            time: Some(Duration::ZERO),
-            spend,
-        };
-        let options = |spend| Options {
-            budget: budget(spend),
-            ..Options::default()
-        };
+        assert_eq!((kept.records.len(), done.begun, done.is_complete()), (2, 3, false));
+        let budget = |spend| Budget { time: Some(Duration::ZERO), spend };
+        let options = |spend| Options { budget: budget(spend), ..Options::default() };
         // One that is shared out ends the run, too: it is kept, and what is left out is said.
         for spend in [Spend::Stop, Spend::Share] {
             let done = run(options(spend), &mut Kept::default());
@@ -404,10 +365,7 @@ repetitions = 3
         let settings = runner.settings(StepPlan::ByStage(1), "t", &[]);
         let refused = runner.measured("memry", &Workload::new("memry"), &settings);
         assert!(
-            refused
-                .unwrap_err()
-                .0
-                .contains("`memry` is not an engine; there are: null, memory")
+            refused.unwrap_err().0.contains("`memry` is not an engine; there are: null, memory")
         );
     }
 }

@@ -9,16 +9,10 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("etherbone-2018", include_str!("studies/gsi_2018/plan.toml")),
     ("felix-2019", include_str!("studies/nikhef/plan.toml")),
     ("felix-hour", include_str!("studies/nikhef/hour.toml")),
-    (
-        "felix-placement",
-        include_str!("studies/nikhef/placement.toml"),
-    ),
+    ("felix-placement", include_str!("studies/nikhef/placement.toml")),
     ("copies", include_str!("../../../plans/copies.toml")),
     ("survey", include_str!("../../../plans/survey.toml")),
-    (
-        "survey-short",
-        include_str!("../../../plans/survey-short.toml"),
-    ),
+    ("survey-short", include_str!("../../../plans/survey-short.toml")),
 ];
 
 #[cfg(test)]
@@ -44,14 +38,10 @@ mod tests {
                 if !seen.insert((point.engine.clone(), point.workload.key())) {
                     continue;
                 }
-                let engine = engines
-                    .iter()
-                    .find(|engine| engine.name() == point.engine)
-                    .unwrap();
+                let engine = engines.iter().find(|engine| engine.name() == point.engine).unwrap();
                 // Sixteen rings are not allocated here.
-                let is_small = engine
-                    .memory_bytes(&point.workload)
-                    .is_none_or(|bytes| bytes < 1 << 30);
+                let is_small =
+                    engine.memory_bytes(&point.workload).is_none_or(|bytes| bytes < 1 << 30);
                 if is_small && engine.probe_for(&point.workload) == Availability::Ready {
                     engine
                         .open(&point.workload)
@@ -64,21 +54,10 @@ mod tests {
 
     /// Study and key of each point of a survey of that host.
     fn survey(name: &str, cache_bytes: u64, memory_bytes: u64) -> Vec<String> {
-        let cache = Cache {
-            level: 3,
-            bytes: cache_bytes,
-            ..Cache::default()
-        };
-        let host = Host {
-            caches: vec![cache],
-            memory_bytes,
-            allowed_cpus: vec![0, 1],
-            ..Host::default()
-        };
-        let site = Site {
-            host,
-            ..Site::default()
-        };
+        let cache = Cache { level: 3, bytes: cache_bytes, ..Cache::default() };
+        let host =
+            Host { caches: vec![cache], memory_bytes, allowed_cpus: vec![0, 1], ..Host::default() };
+        let site = Site { host, ..Site::default() };
         let plan = Plan::load_for(name, &site).unwrap();
         let key = |point: PlannedPoint| format!("{} {}", point.study, point.workload.key());
         plan.points.into_iter().map(key).collect()
@@ -113,32 +92,18 @@ mod tests {
     #[test]
     fn threads_of_a_survey_are_pinned_to_the_last_cpus_first() {
         let site = Site {
-            host: Host {
-                allowed_cpus: vec![0, 2, 5],
-                memory_bytes: 8 << 30,
-                ..Host::default()
-            },
+            host: Host { allowed_cpus: vec![0, 2, 5], memory_bytes: 8 << 30, ..Host::default() },
             ..Site::default()
         };
-        let pins = |site: &Site| {
-            Plan::load_for("survey", site).unwrap().points[0]
-                .pin
-                .clone()
-        };
+        let pins = |site: &Site| Plan::load_for("survey", site).unwrap().points[0].pin.clone();
         assert_eq!(pins(&site), [5, 2, 0]);
         // Two threads of one core are not busy together while another core is free.
         let siblings = Site {
-            host: Host {
-                siblings: vec![vec![2, 5]],
-                ..site.host.clone()
-            },
+            host: Host { siblings: vec![vec![2, 5]], ..site.host.clone() },
             ..Site::default()
         };
         assert_eq!(pins(&siblings), [5, 0, 2]);
-        let site = Site {
-            pin: Some(vec![2]),
-            ..site
-        };
+        let site = Site { pin: Some(vec![2]), ..site };
         assert_eq!(pins(&site), [2]);
     }
 }

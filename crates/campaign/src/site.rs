@@ -24,10 +24,7 @@ pub struct Site {
 impl Site {
     /// This host.
     pub fn here() -> Site {
-        Site {
-            host: host_facts(&Files::default(), Vec::new()),
-            ..Site::default()
-        }
+        Site { host: host_facts(&Files::default(), Vec::new()), ..Site::default() }
     }
 }
 
@@ -64,9 +61,7 @@ fn disk() -> Option<String> {
     let own = std::env::current_exe().ok();
     let own = own.map(|path| path.display().to_string());
     let disks = daqmeter_hostio::system_disk(&Files::default()).into_iter();
-    disks
-        .chain(own)
-        .find(|path| daqmeter_hostio::reads_directly(path).is_ok())
+    disks.chain(own).find(|path| daqmeter_hostio::reads_directly(path).is_ok())
 }
 
 /// A size, as a number of bytes or by what this host has.
@@ -87,10 +82,9 @@ impl Size {
     fn bytes(self, host: &Host) -> u64 {
         match self {
             Size::Bytes(bytes) => bytes,
-            Size::LastLevelCache(times) => host
-                .last_level_cache_bytes()
-                .max(MIN_LAST_LEVEL_BYTES)
-                .saturating_mul(times),
+            Size::LastLevelCache(times) => {
+                host.last_level_cache_bytes().max(MIN_LAST_LEVEL_BYTES).saturating_mul(times)
+            }
             Size::Memory(part) => host.memory_bytes / part.max(1),
         }
     }
@@ -112,9 +106,7 @@ impl FromStr for Size {
         if let Some(part) = part.and_then(|part| part.strip_prefix("1/")) {
             return part.parse().map(Size::Memory).map_err(wrong);
         }
-        parse_bytes(text)
-            .map(Size::Bytes)
-            .map_err(|error| error.to_string())
+        parse_bytes(text).map(Size::Bytes).map_err(|error| error.to_string())
     }
 }
 
@@ -162,10 +154,7 @@ impl Range {
             return Err(EmptyRange { from, to });
         }
         let sizes = std::iter::successors(Some(from), |size| size.checked_mul(self.factor));
-        Ok(sizes
-            .take_while(|size| *size <= to)
-            .map(|size| size / self.divide)
-            .collect())
+        Ok(sizes.take_while(|size| *size <= to).map(|size| size / self.divide).collect())
     }
 }
 
@@ -194,11 +183,7 @@ mod tests {
 
     fn host(cache_bytes: u64, memory_bytes: u64) -> Host {
         Host {
-            caches: vec![Cache {
-                level: 3,
-                bytes: cache_bytes,
-                ..Cache::default()
-            }],
+            caches: vec![Cache { level: 3, bytes: cache_bytes, ..Cache::default() }],
             memory_bytes,
             ..Host::default()
         }
@@ -218,21 +203,12 @@ mod tests {
         assert_eq!(mib(&host(0, 64 << 30)), [1, 4, 16, 64]);
         // Memory bounds what is reached, also below the least.
         assert_eq!(mib(&host(105 << 20, 160 << 20)), [1, 4, 16]);
+        assert_eq!(values("from = '9'\nto = '8'\nfactor = 2", &host(0, 0)), Vec::<u64>::new());
         assert_eq!(
-            values("from = '9'\nto = '8'\nfactor = 2", &host(0, 0)),
-            Vec::<u64>::new()
-        );
-        assert_eq!(
-            values(
-                "from = '16'\nto = '64'\nfactor = 2\ndivide = 3",
-                &host(0, 0)
-            ),
+            values("from = '16'\nto = '64'\nfactor = 2\ndivide = 3", &host(0, 0)),
             [5, 10, 21]
         );
-        assert_eq!(
-            values("from = '16'\nto = '64'\nfactor = 1", &host(0, 0)),
-            Vec::<u64>::new()
-        );
+        assert_eq!(values("from = '16'\nto = '64'\nfactor = 1", &host(0, 0)), Vec::<u64>::new());
     }
 
     #[test]

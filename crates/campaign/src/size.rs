@@ -34,11 +34,7 @@ pub(crate) struct Room {
 impl Default for Room {
     /// The first file is not included.
     fn default() -> Self {
-        Room {
-            files: MAX_FILES - 1,
-            points: MAX_POINTS,
-            bytes: MAX_BYTES,
-        }
+        Room { files: MAX_FILES - 1, points: MAX_POINTS, bytes: MAX_BYTES }
     }
 }
 
@@ -71,10 +67,7 @@ impl Room {
         let bytes = points.saturating_mul(POINT_BYTES + size.text_bytes as u64);
         let left = self.bytes.checked_sub(bytes);
         self.bytes = left.ok_or_else(|| {
-            format!(
-                "{points} points with {} bytes of text each",
-                size.text_bytes
-            )
+            format!("{points} points with {} bytes of text each", size.text_bytes)
         })?;
         Ok(())
     }

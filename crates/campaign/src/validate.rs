@@ -48,10 +48,7 @@ fn form_line(form: &Form) -> Line {
         show(found.low),
         show(found.high),
     ];
-    Line {
-        cells,
-        verdict: Verdict::of(form.holds()),
-    }
+    Line { cells, verdict: Verdict::of(form.holds()) }
 }
 
 /// Figures of documents beside models of their machines.
@@ -70,10 +67,7 @@ pub fn documents() -> Part {
 fn document_line(prediction: &studies::Prediction) -> Line {
     let figure = &prediction.figure;
     let published = figure.published.as_ref().map(ToString::to_string);
-    let derived = figure
-        .derived
-        .as_ref()
-        .map(|derived| format!("({derived})"));
+    let derived = figure.derived.as_ref().map(|derived| format!("({derived})"));
     let formula = figure.model.map(|model| model.value());
     let predicted = prediction.simulated.or(formula);
     let text = |text: Option<String>| text.unwrap_or("-".to_owned());
@@ -130,10 +124,7 @@ struct Change {
 impl Change {
     /// From how much faster each path is, as logarithms.
     fn of(changes: &[f64]) -> Option<Change> {
-        let errors: Vec<f64> = changes
-            .iter()
-            .map(|change| (-change).exp_m1().abs())
-            .collect();
+        let errors: Vec<f64> = changes.iter().map(|change| (-change).exp_m1().abs()).collect();
         (!changes.is_empty()).then(|| Change {
             errors: sorted(&errors),
             faster: daqmeter_stats::median(changes).exp_m1(),
@@ -155,10 +146,7 @@ impl Change {
             show(0.9),
         ];
         cells.resize(HEADINGS.len(), String::new());
-        Line {
-            cells,
-            verdict: Verdict::Shown,
-        }
+        Line { cells, verdict: Verdict::Shown }
     }
 
     fn text(&self) -> String {
@@ -252,11 +240,8 @@ fn each_path(held: &[Held]) -> String {
             significant(check.rate.measured, 3),
             predicted.limit,
         ));
-        for ((part, pair), row) in predicted
-            .parts
-            .iter()
-            .zip(&check.cpu)
-            .zip(&held.compared[0].shape.rows)
+        for ((part, pair), row) in
+            predicted.parts.iter().zip(&check.cpu).zip(&held.compared[0].shape.rows)
         {
             out.push_str(&format!(
                 "  {}{:?}: CPU predicted {} ({} uncorrected), measured {}\n",
@@ -302,11 +287,7 @@ const QUANTITIES: [Quantity; 5] = [
         max_median: 40.0,
         is_points: false,
         values: |held| {
-            vec![ratio(
-                &held.compared[0],
-                held.predicted[0].largest_hz,
-                |check| check.rate,
-            )]
+            vec![ratio(&held.compared[0], held.predicted[0].largest_hz, |check| check.rate)]
         },
     },
     Quantity {
@@ -314,11 +295,7 @@ const QUANTITIES: [Quantity; 5] = [
         max_median: 100.0,
         is_points: false,
         values: |held| {
-            vec![ratio(
-                &held.compared[1],
-                held.predicted[1].p50_ns,
-                |check| check.p50_ns,
-            )]
+            vec![ratio(&held.compared[1], held.predicted[1].p50_ns, |check| check.p50_ns)]
         },
     },
     Quantity {
@@ -326,11 +303,7 @@ const QUANTITIES: [Quantity; 5] = [
         max_median: 200.0,
         is_points: false,
         values: |held| {
-            vec![ratio(
-                &held.compared[1],
-                held.predicted[1].p99_ns,
-                |check| check.p99_ns,
-            )]
+            vec![ratio(&held.compared[1], held.predicted[1].p99_ns, |check| check.p99_ns)]
         },
     },
     Quantity {
@@ -351,10 +324,7 @@ fn ratio(compared: &Compared, predicted: Predicted, of: fn(&Check) -> Pair) -> V
     Value {
         predicted,
         measured: of(&compared.check).measured,
-        apart: compared.apart(
-            |check| of(check).measured,
-            |one, other| (one / other).ln().abs(),
-        ),
+        apart: compared.apart(|check| of(check).measured, |one, other| (one / other).ln().abs()),
     }
 }
 
@@ -364,10 +334,7 @@ fn cpus(held: &Held, at: usize) -> Vec<Value> {
     let value = |(row, (predicted, pair)): (usize, (&PartPrediction, &Pair))| Value {
         predicted: predicted.cpu,
         measured: pair.measured,
-        apart: compared.apart(
-            |check| check.cpu[row].measured,
-            |one, other| (one - other).abs(),
-        ),
+        apart: compared.apart(|check| check.cpu[row].measured, |one, other| (one - other).abs()),
     };
     rows.map(value).collect()
 }
@@ -386,10 +353,7 @@ fn groups(held: &[Held]) -> Vec<(&'static str, Vec<&Held>)> {
         ("2 to 3 threads", of(&|held| threads(held) <= 3)),
         ("4 and more threads", of(&|held| threads(held) > 3)),
         ("blocks below 32 KiB", of(&|held| bytes(held) < 32 << 10)),
-        (
-            "blocks of 32 KiB and more",
-            of(&|held| bytes(held) >= 32 << 10),
-        ),
+        ("blocks of 32 KiB and more", of(&|held| bytes(held) >= 32 << 10)),
     ];
     all.into_iter().filter(|(_, own)| !own.is_empty()).collect()
 }
@@ -447,10 +411,7 @@ fn live_part(held: &[Held], profile: &Profile, change: &Option<Change>, disturbe
 }
 
 fn live_line(quantity: &Quantity, group: &str, held: &[&Held], fewest_held: f64) -> Line {
-    let values: Vec<Value> = held
-        .iter()
-        .flat_map(|held| (quantity.values)(held))
-        .collect();
+    let values: Vec<Value> = held.iter().flat_map(|held| (quantity.values)(held)).collect();
     let off = |value: &Value| match quantity.is_points {
         true => (value.predicted.value - value.measured).abs() * 100.0,
         false => (value.predicted.value / value.measured - 1.0).abs() * 100.0,
@@ -458,9 +419,7 @@ fn live_line(quantity: &Quantity, group: &str, held: &[&Held], fewest_held: f64)
     let errors = sorted(&values.iter().map(off).collect::<Vec<f64>>());
     let apart = values.iter().flat_map(|value| &value.apart);
     let apart = sorted(&apart.map(|share| share * 100.0).collect::<Vec<f64>>());
-    let inside = values
-        .iter()
-        .filter(|value| value.predicted.holds(value.measured));
+    let inside = values.iter().filter(|value| value.predicted.holds(value.measured));
     let inside = inside.count() as f64 / values.len().max(1) as f64;
     let show = |value: f64| significant(value, 3);
     let is_judged = group == "all";
@@ -473,11 +432,7 @@ fn live_line(quantity: &Quantity, group: &str, held: &[&Held], fewest_held: f64)
         show(quantile(&apart, 0.5)),
         show(quantile(&apart, 0.9)),
         show(inside * 100.0),
-        if is_judged {
-            show(quantity.max_median)
-        } else {
-            String::new()
-        },
+        if is_judged { show(quantity.max_median) } else { String::new() },
     ];
     let is_within = quantile(&errors, 0.5) <= quantity.max_median && inside >= fewest_held;
     let verdict = match is_judged {
@@ -508,34 +463,13 @@ fn figures(held: &[Held]) -> Vec<Figure> {
             title,
             caption,
             unit,
-            vec![
-                predicted,
-                Series::new("measured", of(|value| value.measured)),
-            ],
+            vec![predicted, Series::new("measured", of(|value| value.measured))],
         )
     };
     vec![
-        figure(
-            "live-rate",
-            "Largest rate: predicted beside measured",
-            "blocks/s",
-            1.0,
-            0,
-        ),
-        figure(
-            "live-p50",
-            "Median latency: predicted beside measured",
-            "us",
-            1e-3,
-            1,
-        ),
-        figure(
-            "live-p99",
-            "p99 of the latency: predicted beside measured",
-            "us",
-            1e-3,
-            2,
-        ),
+        figure("live-rate", "Largest rate: predicted beside measured", "blocks/s", 1.0, 0),
+        figure("live-p50", "Median latency: predicted beside measured", "us", 1e-3, 1),
+        figure("live-p99", "p99 of the latency: predicted beside measured", "us", 1e-3, 2),
     ]
 }
 
@@ -546,10 +480,7 @@ mod tests {
     #[test]
     fn formulas_and_documents_are_within_their_bands_but_for_what_is_known() {
         for part in [closed_forms(), documents()] {
-            let outside = part
-                .rows
-                .iter()
-                .filter(|row| row.verdict == Verdict::Outside);
+            let outside = part.rows.iter().filter(|row| row.verdict == Verdict::Outside);
             assert_eq!(outside.count(), 0, "{part:?}");
             assert!(part.count(Verdict::Within) > 10, "{}", part.summary());
         }
@@ -573,12 +504,7 @@ mod tests {
         let rows = studies::study("etherbone").unwrap().predictions();
         let row = rows.iter().find(|row| !row.fitted).unwrap();
         let verdict = |band: f64, misses: Option<&'static str>, fitted: bool| {
-            let row = studies::Prediction {
-                band,
-                misses,
-                fitted,
-                ..row.clone()
-            };
+            let row = studies::Prediction { band, misses, fitted, ..row.clone() };
             document_line(&row).verdict
         };
         assert_eq!(verdict(1.0, None, false), Verdict::Within);

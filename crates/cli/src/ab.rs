@@ -27,9 +27,7 @@ pub(crate) fn side() -> Result<ExitCode, Failure> {
     let page = std::io::stdin().as_fd().try_clone_to_owned();
     let page = File::from(page.map_err(Failure::refused)?);
     serve(page).map_err(|why| {
-        Failure::refused(format!(
-            "{SIDE} is started by daqmeter ab, not by hand: {why}"
-        ))
+        Failure::refused(format!("{SIDE} is started by daqmeter ab, not by hand: {why}"))
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -38,10 +36,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     check(arguments)?;
     let pairs = pairs(arguments)?;
     let mut record = Record::open(arguments.record.as_ref())?;
-    let restored = pairs
-        .iter()
-        .find_map(|pair| pair.switch.as_ref())
-        .map(Restored::of);
+    let restored = pairs.iter().find_map(|pair| pair.switch.as_ref()).map(Restored::of);
     let restored = restored.transpose().map_err(Failure::refused)?;
     let said = restored.iter().flat_map(|restored| &restored.said);
     said.for_each(|line| tell(&format!("daqmeter: {line}")));
@@ -53,9 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let ([one], false) = (&compared[..], interrupt::is_asked())
         && one.outcome == Outcome::NotMeasured
     {
-        return Err(Failure::refused(
-            one.reason.as_deref().unwrap_or("it was not measured"),
-        ));
+        return Err(Failure::refused(one.reason.as_deref().unwrap_or("it was not measured")));
     }
     if !arguments.json {
         emit(&text(&compared, arguments.ignore, arguments.error))?;
@@ -67,14 +60,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 fn check(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.budget.is_zero() {
-        return Err(Failure::refused(
-            "--budget 0s decides nothing; 1s or more is wanted",
-        ));
+        return Err(Failure::refused("--budget 0s decides nothing; 1s or more is wanted"));
     }
     if arguments.error <= 0.0 || arguments.error >= 0.5 {
-        return Err(Failure::refused(
-            "--error is a chance above 0% and below 50%",
-        ));
+        return Err(Failure::refused("--error is a chance above 0% and below 50%"));
     }
     Ok(())
 }
@@ -147,10 +136,7 @@ struct Record {
 
 impl Record {
     fn open(path: Option<&Appended>) -> Result<Record, Failure> {
-        Ok(Record {
-            file: path.map(Lines::open).transpose()?,
-            written: Vec::new(),
-        })
+        Ok(Record { file: path.map(Lines::open).transpose()?, written: Vec::new() })
     }
 
     fn keep(&mut self, line: &str) -> Result<(), Failure> {
@@ -170,17 +156,12 @@ impl Record {
 
 /// The exit code is 2 when a side went wrong.
 fn refuse_refused(compared: &[Compared]) -> Result<(), Failure> {
-    let refused = compared
-        .iter()
-        .filter(|one| one.outcome == Outcome::NotMeasured)
-        .count();
+    let refused = compared.iter().filter(|one| one.outcome == Outcome::NotMeasured).count();
     if refused == 0 || interrupt::is_asked() {
         return Ok(());
     }
     let of = compared.len();
-    Err(Failure::refused(format!(
-        "{refused} of {of} points could not be measured"
-    )))
+    Err(Failure::refused(format!("{refused} of {of} points could not be measured")))
 }
 
 fn exit_code(compared: &[Compared]) -> ExitCode {

@@ -160,8 +160,5 @@ fn of_stage(found: &Result<Found, String>, stage: &str) -> Confirmation {
 /// How much longer would decide.
 fn undecided(answer: &Answer) -> Option<String> {
     let seconds = answer.missing_s?;
-    Some(format!(
-        "about {:.0} s more would decide (--budget)",
-        seconds.ceil().max(1.0)
-    ))
+    Some(format!("about {:.0} s more would decide (--budget)", seconds.ceil().max(1.0)))
 }

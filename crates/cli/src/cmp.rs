@@ -59,21 +59,14 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut history = if arguments.history.is_empty() {
-        Vec::new()
-    } else {
-        read_all(&arguments.history)?
-    };
+    let mut history =
+        if arguments.history.is_empty() { Vec::new() } else { read_all(&arguments.history)? };
     let mut side = |path: &Path| selected(path, arguments.study.as_deref(), &mut history);
     let (a, b) = (side(&arguments.a)?, side(&arguments.b)?);
     let asked = Asked::ignoring(arguments.ignore);
     let mut found = cmp(&a, &b, &history, asked);
     refuse_nothing(arguments, &found)?;
-    let records = Records {
-        a: &a,
-        b: &b,
-        history: &history,
-    };
+    let records = Records { a: &a, b: &b, history: &history };
     confirm(&arguments.confirm, &mut found, records, asked)?;
     if arguments.json {
         let text = serde_json::to_string(&found).map_err(Failure::refused)?;
@@ -153,10 +146,7 @@ fn selected(
         wanted.is_none_or(|wanted| fields.iter().any(|field| field.contains(wanted)))
             && study.is_none_or(|study| record.study.contains(study))
     };
-    let mut runs: Vec<String> = records
-        .iter()
-        .map(|record| record.run_id.to_string())
-        .collect();
+    let mut runs: Vec<String> = records.iter().map(|record| record.run_id.to_string()).collect();
     let (left, others): (Vec<RunRecord>, Vec<RunRecord>) = records.into_iter().partition(matches);
     history.extend(others);
     if left.is_empty() {
@@ -174,10 +164,7 @@ fn heading(name: &str, path: &Path, records: &[RunRecord]) -> String {
     let Some(first) = records.first() else {
         return String::new();
     };
-    let mut runs: Vec<&str> = records
-        .iter()
-        .map(|record| record.run_id.as_str())
-        .collect();
+    let mut runs: Vec<&str> = records.iter().map(|record| record.run_id.as_str()).collect();
     runs.sort_unstable();
     runs.dedup();
     let time = match first.time_utc.as_str() {

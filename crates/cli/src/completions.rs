@@ -24,23 +24,13 @@ struct Words {
 /// All places that take names as well as files.
 fn places() -> Vec<Words> {
     let plans = || daqmeter_campaign::SHIPPED.iter().map(|(name, _)| *name);
-    let scenarios: Vec<&str> = daqmeter_readout::scenario::SHIPPED
-        .iter()
-        .map(|(name, _)| *name)
-        .collect();
+    let scenarios: Vec<&str> =
+        daqmeter_readout::scenario::SHIPPED.iter().map(|(name, _)| *name).collect();
     // clap keeps values for as long as the program runs.
     let nouns = crate::list::nouns().into_iter().map(|noun| &*noun.leak());
     let mut all = vec![
-        Words {
-            verbs: &["run"],
-            argument: "plan",
-            words: plans().collect(),
-        },
-        Words {
-            verbs: &["list"],
-            argument: "what",
-            words: nouns.chain(plans()).collect(),
-        },
+        Words { verbs: &["run"], argument: "plan", words: plans().collect() },
+        Words { verbs: &["list"], argument: "what", words: nouns.chain(plans()).collect() },
     ];
     for verbs in [
         &["readout", "run"][..],
@@ -49,20 +39,14 @@ fn places() -> Vec<Words> {
         &["readout", "tohost"],
         &["readout", "record"],
     ] {
-        all.push(Words {
-            verbs,
-            argument: "scenario",
-            words: scenarios.clone(),
-        });
+        all.push(Words { verbs, argument: "scenario", words: scenarios.clone() });
     }
     all
 }
 
 /// The command at the end of these verbs.
 fn at<'a>(command: &'a Command, verbs: &[&str]) -> Option<&'a Command> {
-    verbs
-        .iter()
-        .try_fold(command, |command, verb| command.find_subcommand(verb))
+    verbs.iter().try_fold(command, |command, verb| command.find_subcommand(verb))
 }
 
 /// The command with the words of a place as values of its argument.
@@ -84,10 +68,7 @@ fn known_places(command: &Command) -> Vec<Words> {
         let mut arguments = found.get_arguments();
         arguments.find(|argument| argument.get_id() == place.argument)
     };
-    places()
-        .into_iter()
-        .filter(|place| has(place).is_some())
-        .collect()
+    places().into_iter().filter(|place| has(place).is_some()).collect()
 }
 
 /// Prints the script for a shell.
@@ -97,9 +78,8 @@ pub(crate) fn completions(shell: Shell, command: Command) -> Result<ExitCode, Fa
 
 fn script(shell: Shell, command: Command) -> String {
     let places = known_places(&command);
-    let mut with = places.iter().fold(command, |command, place| {
-        with_words(command, place.verbs, place)
-    });
+    let mut with =
+        places.iter().fold(command, |command, place| with_words(command, place.verbs, place));
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut with, "daqmeter", &mut text);
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -130,10 +110,7 @@ fn fish(places: &[Words]) -> String {
                 verbs[1..].join(" ")
             ),
         };
-        format!(
-            "complete -c daqmeter -n \"{condition}\" -F -a \"{}\"\n",
-            place.words.join(" ")
-        )
+        format!("complete -c daqmeter -n \"{condition}\" -F -a \"{}\"\n", place.words.join(" "))
     };
     places.iter().map(line).collect()
 }
@@ -154,10 +131,7 @@ fn named(verbs: &[String], mut command: Command) -> Result<Command, Failure> {
     command.build();
     let verbs: Vec<&str> = verbs.iter().map(String::as_str).collect();
     at(&command, &verbs).cloned().ok_or_else(|| {
-        Failure::refused(format!(
-            "there is no verb `{}`; see daqmeter -h",
-            verbs.join(" ")
-        ))
+        Failure::refused(format!("there is no verb `{}`; see daqmeter -h", verbs.join(" ")))
     })
 }
 
@@ -208,10 +182,7 @@ mod tests {
             let name = command.get_bin_name().unwrap_or_default().to_owned();
             let text = page(command).map_err(|_| ()).unwrap();
             let synopsis = text.split(".SH SYNOPSIS").nth(1).unwrap();
-            let synopsis = synopsis
-                .replace("\\-", "-")
-                .replace("\\fB", "")
-                .replace("\\fR", "");
+            let synopsis = synopsis.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "");
             let line = synopsis.lines().find(|line| !line.is_empty()).unwrap();
             assert!(line.starts_with(&name), "{name}: {line}");
             pages += 1;

@@ -127,9 +127,7 @@ fn measure(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     runner.point("digitizer", &request.workload(), &settings, None)?;
     runner.finish();
-    notes(&arguments.request)
-        .iter()
-        .for_each(|note| tell(&format!("daqmeter: {note}")));
+    notes(&arguments.request).iter().for_each(|note| tell(&format!("daqmeter: {note}")));
     runner.conclude(None, |records| printed(arguments.format, records))
 }
 
@@ -139,18 +137,16 @@ pub(crate) const PROFILE_HZ: u64 = 997;
 fn printed(format: Format, records: &[RunRecord]) -> String {
     match format {
         Format::Table => table::text(records),
-        Format::Classic => records
-            .iter()
-            .map(|record| classic::classic(record) + &faults(record))
-            .collect(),
+        Format::Classic => {
+            records.iter().map(|record| classic::classic(record) + &faults(record)).collect()
+        }
     }
 }
 
 /// The classic table has no room for what went wrong.
 fn faults(record: &RunRecord) -> String {
-    rate::undone(&record.outcome).map_or(String::new(), |(how, why)| {
-        format!(" {} {why}\n", how.to_uppercase())
-    })
+    rate::undone(&record.outcome)
+        .map_or(String::new(), |(how, why)| format!(" {} {why}\n", how.to_uppercase()))
 }
 
 /// What the user asked for that had no effect, and what --fast costs.
@@ -167,10 +163,7 @@ fn notes(request: &DigitizerRequest) -> Vec<String> {
             request.trigger_rate_hz.is_some() && without_loop,
             "--rate had no effect: without -l no triggers are waited for",
         ),
-        (
-            fast && !scales,
-            "--fast had no effect: only functions 1, 3 and 99 scale",
-        ),
+        (fast && !scales, "--fast had no effect: only functions 1, 3 and 99 scale"),
         (
             request.conversion.degrees && !matches!(request.function, 6 | 99),
             "--degrees had no effect: only functions 6 and 99 convert phases to doubles",
@@ -184,12 +177,8 @@ fn notes(request: &DigitizerRequest) -> Vec<String> {
             "--fuse had no effect: there is no conversion to fuse with",
         ),
     ];
-    let idle = idle
-        .into_iter()
-        .filter(|(is, _)| *is)
-        .map(|(_, note)| note.to_owned());
-    idle.chain((fast && scales).then(|| fast_warning(&request.conversion)))
-        .collect()
+    let idle = idle.into_iter().filter(|(is, _)| *is).map(|(_, note)| note.to_owned());
+    idle.chain((fast && scales).then(|| fast_warning(&request.conversion))).collect()
 }
 
 fn fast_warning(conversion: &ConversionRequest) -> String {
@@ -206,10 +195,7 @@ fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
         let why = format!("`{board}`: only emulated boards (emu:...) can be served");
         return Err(Failure::refused(why));
     }
-    let emulation = Emulation {
-        profile: arguments.profile.clone(),
-        paced: !arguments.unpaced,
-    };
+    let emulation = Emulation { profile: arguments.profile.clone(), paced: !arguments.unpaced };
     let (stopped, wait) = std::sync::mpsc::channel();
     interrupt::on_signal(move || {
         // Nobody waits any more when this cannot be sent.

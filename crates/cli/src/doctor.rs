@@ -35,11 +35,7 @@ fn finding(what: &'static str, good: bool, found: impl Into<String>, remedy: &st
         what,
         good,
         found: found.into(),
-        remedy: if good {
-            String::new()
-        } else {
-            remedy.to_owned()
-        },
+        remedy: if good { String::new() } else { remedy.to_owned() },
     }
 }
 
@@ -57,12 +53,7 @@ pub(crate) fn run(_arguments: &Arguments) -> Result<ExitCode, Failure> {
     .flatten();
     let rows = findings.map(|finding| {
         let mark = if finding.good { "ok" } else { "--" };
-        vec![
-            mark.to_owned(),
-            finding.what.to_owned(),
-            finding.found,
-            finding.remedy,
-        ]
+        vec![mark.to_owned(), finding.what.to_owned(), finding.found, finding.remedy]
     });
     emit(&plain(&["", "what", "found", "what to do"], rows))
 }
@@ -73,12 +64,7 @@ fn host(files: &Files) -> Vec<Finding> {
     let governor = host.governor.clone();
     let cpus = host.allowed_cpus.len();
     vec![
-        finding(
-            "CPU",
-            true,
-            format!("{} ({} allowed)", host.cpu_model, cpus),
-            "",
-        ),
+        finding("CPU", true, format!("{} ({} allowed)", host.cpu_model, cpus), ""),
         finding(
             "vector kernels",
             isa.len() > 1,
@@ -87,9 +73,7 @@ fn host(files: &Files) -> Vec<Finding> {
         ),
         finding(
             "frequency governor",
-            governor
-                .as_deref()
-                .is_none_or(|governor| governor == "performance"),
+            governor.as_deref().is_none_or(|governor| governor == "performance"),
             governor.unwrap_or_else(|| "not reported (virtual machine, or no cpufreq)".to_owned()),
             "cpupower frequency-set -g performance",
         ),
@@ -102,8 +86,7 @@ fn host(files: &Files) -> Vec<Finding> {
         finding(
             "CPU quota",
             host.cgroup_cpu_quota.is_none(),
-            host.cgroup_cpu_quota
-                .map_or("none".to_owned(), |quota| format!("{quota} CPUs")),
+            host.cgroup_cpu_quota.map_or("none".to_owned(), |quota| format!("{quota} CPUs")),
             "the cgroup throttles: raise cpu.max",
         ),
         finding(
@@ -112,12 +95,7 @@ fn host(files: &Files) -> Vec<Finding> {
             host.hypervisor.unwrap_or_else(|| "none".to_owned()),
             "neighbours disturb: look at steal and the noise floor",
         ),
-        finding(
-            "NUMA",
-            true,
-            plural(host.numa.len().max(1) as u64, "node"),
-            "",
-        ),
+        finding("NUMA", true, plural(host.numa.len().max(1) as u64, "node"), ""),
     ]
 }
 
@@ -142,15 +120,10 @@ fn memory(files: &Files) -> Vec<Finding> {
 }
 
 fn observation(files: &Files) -> Vec<Finding> {
-    let paranoid = files
-        .text("proc/sys/kernel/perf_event_paranoid")
-        .unwrap_or_else(|| "absent".to_owned());
+    let paranoid =
+        files.text("proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "absent".to_owned());
     let there = |event: &&daqmeter_sys::perf::Event| Kernel.open(**event).is_ok();
-    let events: Vec<&str> = EVENTS
-        .iter()
-        .filter(there)
-        .map(|event| event.name)
-        .collect();
+    let events: Vec<&str> = EVENTS.iter().filter(there).map(|event| event.name).collect();
     let hardware = events.contains(&"cycles");
     let sampler = match Sampler::of_this_thread(99) {
         Ok(sampler) if sampler.sees_kernel => (true, "user and kernel".to_owned()),
@@ -158,10 +131,9 @@ fn observation(files: &Files) -> Vec<Finding> {
         Err(error) => (false, error.to_string()),
     };
     let interconnect = crate::pmu::summary();
-    let symbols = files.text("proc/kallsyms").is_some_and(|text| {
-        text.lines()
-            .any(|line| !line.starts_with("0000000000000000"))
-    });
+    let symbols = files
+        .text("proc/kallsyms")
+        .is_some_and(|text| text.lines().any(|line| !line.starts_with("0000000000000000")));
     vec![
         finding(
             "hardware counters",
@@ -251,11 +223,7 @@ fn copies(files: &Files) -> Vec<Finding> {
         finding(
             "user-space engines",
             engines.iter().any(|engine| engine.usable),
-            engines
-                .iter()
-                .map(|engine| engine.found.clone())
-                .collect::<Vec<_>>()
-                .join("; "),
+            engines.iter().map(|engine| engine.found.clone()).collect::<Vec<_>>().join("; "),
             "an emulated engine (engine-thread) stands for them",
         ),
     ]
@@ -282,11 +250,7 @@ fn serving(files: &Files) -> Finding {
     finding(
         "serving emulated boards",
         fuse && helper,
-        if fuse {
-            "/dev/fuse is there"
-        } else {
-            "no /dev/fuse"
-        },
+        if fuse { "/dev/fuse is there" } else { "no /dev/fuse" },
         "modprobe fuse; apt install fuse3 for users other than root",
     )
 }

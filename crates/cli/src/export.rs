@@ -121,11 +121,8 @@ enum Part {
 
 /// Sends the parts of the table; how many records were read.
 fn lay_out(arguments: &Arguments, parts: SyncSender<Part>) -> Result<usize, Failure> {
-    let mut sender = Sender {
-        parts,
-        is_parquet: is_parquet(arguments.output.as_ref()),
-        is_first: true,
-    };
+    let mut sender =
+        Sender { parts, is_parquet: is_parquet(arguments.output.as_ref()), is_first: true };
     let records = match arguments.what {
         Rows::Samples => lay_out_samples(arguments, &mut sender)?,
         _ => {
@@ -172,11 +169,7 @@ impl Sender {
         let part = match self.is_parquet {
             true => Part::Frame(frame),
             false => Part::Csv {
-                text: if is_first {
-                    frame.csv()
-                } else {
-                    frame.csv_rows()
-                },
+                text: if is_first { frame.csv() } else { frame.csv_rows() },
                 rows: frame.len(),
                 columns: frame.columns.len(),
             },
@@ -243,12 +236,7 @@ fn write_csv<E: From<CutOff>>(
 ) -> Result<Wrote, E> {
     let mut wrote = Wrote::default();
     for part in std::iter::once(first).chain(more) {
-        let Part::Csv {
-            text,
-            rows,
-            columns,
-        } = part
-        else {
+        let Part::Csv { text, rows, columns } = part else {
             return Ok(wrote);
         };
         write(&text)?;

@@ -42,35 +42,23 @@ pub(crate) struct Failure {
 impl Failure {
     /// Bad input or a missing prerequisite.
     pub(crate) fn refused(line: impl Display) -> Failure {
-        Failure {
-            line: line.to_string(),
-            code: COULD_NOT_RUN,
-        }
+        Failure { line: line.to_string(), code: COULD_NOT_RUN }
     }
 
     /// Any error of a C tool: they have one exit code.
     pub(crate) fn tool(line: impl Display) -> Failure {
-        Failure {
-            line: line.to_string(),
-            code: FAILED,
-        }
+        Failure { line: line.to_string(), code: FAILED }
     }
 
     /// Ctrl-C, where there is no result to go with what was measured.
     pub(crate) fn interrupted() -> Failure {
-        Failure {
-            line: "interrupted; what was measured is kept".to_owned(),
-            code: INTERRUPTED,
-        }
+        Failure { line: "interrupted; what was measured is kept".to_owned(), code: INTERRUPTED }
     }
 
     /// Failure after the reader of standard output has closed it (`| head`). Nothing is printed
     /// about it, as other filters do.
     pub(crate) fn unread() -> Failure {
-        Failure {
-            line: String::new(),
-            code: UNREAD,
-        }
+        Failure { line: String::new(), code: UNREAD }
     }
 
     /// The line.
@@ -82,12 +70,7 @@ impl Failure {
     pub(crate) fn report(self) -> ExitCode {
         if !self.line.is_empty() {
             // If stderr is closed too, no message can be printed.
-            let _ = writeln!(
-                io::stderr(),
-                "{}: {}",
-                program_name(),
-                sanitise::text(&self.line)
-            );
+            let _ = writeln!(io::stderr(), "{}: {}", program_name(), sanitise::text(&self.line));
         }
         ExitCode::from(self.code)
     }

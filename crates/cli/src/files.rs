@@ -51,10 +51,7 @@ pub(crate) fn read_all_parts(
 
 /// Paths as they were named.
 pub(crate) fn shown(paths: &[PathBuf]) -> String {
-    let names: Vec<String> = paths
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
+    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     names.join(", ")
 }
 
@@ -74,17 +71,10 @@ pub(crate) enum Links {
 
 /// [`files_of`] with a say about links. What is not a regular file is left out of folders: a pipe would be waited for.
 pub(crate) fn listed(paths: &[PathBuf], links: Links) -> Result<Vec<PathBuf>, Failure> {
-    let mut found = Found {
-        files: Vec::new(),
-        links,
-        root: PathBuf::new(),
-        entries: 0,
-    };
+    let mut found = Found { files: Vec::new(), links, root: PathBuf::new(), entries: 0 };
     for path in paths {
         if path.is_dir() {
-            found.root = path
-                .canonicalize()
-                .map_err(|error| unreadable(path, &error))?;
+            found.root = path.canonicalize().map_err(|error| unreadable(path, &error))?;
             found.collect(path, 0)?;
         } else {
             found.files.push(path.clone());
@@ -114,10 +104,8 @@ impl Found {
         /// A folder of records has some thousand entries; / has millions.
         const MAX_ENTRIES: usize = 100_000;
         let entries = std::fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
-        let mut entries: Vec<PathBuf> = entries
-            .take(MAX_ENTRIES + 1)
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .collect();
+        let mut entries: Vec<PathBuf> =
+            entries.take(MAX_ENTRIES + 1).filter_map(|entry| Some(entry.ok()?.path())).collect();
         self.entries += entries.len();
         if self.entries > MAX_ENTRIES {
             let shown = self.root.display();
@@ -129,9 +117,7 @@ impl Found {
         for entry in entries {
             if self.is_folder(&entry) && depth < MAX_DEPTH {
                 self.collect(&entry, depth + 1)?;
-            } else if entry
-                .extension()
-                .is_some_and(|extension| extension == "jsonl")
+            } else if entry.extension().is_some_and(|extension| extension == "jsonl")
                 && self.is_wanted(&entry)
             {
                 self.files.push(entry);
@@ -145,11 +131,7 @@ impl Found {
     }
 
     fn is_wanted(&self, entry: &Path) -> bool {
-        let stays = || {
-            entry
-                .canonicalize()
-                .is_ok_and(|target| target.starts_with(&self.root))
-        };
+        let stays = || entry.canonicalize().is_ok_and(|target| target.starts_with(&self.root));
         entry.is_file() && (self.links == Links::Followed || stays())
     }
 }
@@ -182,11 +164,7 @@ mod tests {
         let (outside, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let place = |name: &str| folder.path().join(name);
         std::fs::create_dir(place("sub")).unwrap();
-        for file in [
-            place("a.jsonl"),
-            place("sub/b.jsonl"),
-            outside.path().join("secret.jsonl"),
-        ] {
+        for file in [place("a.jsonl"), place("sub/b.jsonl"), outside.path().join("secret.jsonl")] {
             std::fs::write(file, "").unwrap();
         }
         let link =
@@ -199,25 +177,13 @@ mod tests {
         let names = |links| -> Vec<String> {
             let found = listed(&[folder.path().to_owned()], links)
                 .map_err(|failure| failure.line().to_owned());
-            let name = |path: &PathBuf| {
-                path.strip_prefix(folder.path())
-                    .unwrap()
-                    .display()
-                    .to_string()
-            };
+            let name =
+                |path: &PathBuf| path.strip_prefix(folder.path()).unwrap().display().to_string();
             found.unwrap().iter().map(name).collect()
         };
-        assert_eq!(
-            names(Links::KeptBelow),
-            ["a.jsonl", "same.jsonl", "sub/b.jsonl"]
-        );
-        let followed = [
-            "a.jsonl",
-            "folder/secret.jsonl",
-            "link.jsonl",
-            "same.jsonl",
-            "sub/b.jsonl",
-        ];
+        assert_eq!(names(Links::KeptBelow), ["a.jsonl", "same.jsonl", "sub/b.jsonl"]);
+        let followed =
+            ["a.jsonl", "folder/secret.jsonl", "link.jsonl", "same.jsonl", "sub/b.jsonl"];
         assert_eq!(names(Links::Followed), followed);
     }
 }

@@ -80,17 +80,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         confirm(arguments, &mut found, &records)?;
     }
     if let Some(path) = &arguments.output {
-        let names: Vec<String> = arguments
-            .paths
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect();
+        let names: Vec<String> =
+            arguments.paths.iter().map(|path| path.display().to_string()).collect();
         let figures = figures(&found, &format!("daqmeter history {}", names.join(" ")));
-        let newest: Vec<RunRecord> = records
-            .into_iter()
-            .max_by(|a, b| a.time_utc.cmp(&b.time_utc))
-            .into_iter()
-            .collect();
+        let newest: Vec<RunRecord> =
+            records.into_iter().max_by(|a, b| a.time_utc.cmp(&b.time_utc)).into_iter().collect();
         let page = history_page(&newest, figures, &found).map_err(Failure::refused)?;
         write_file(path, &page)?;
         tell(&format!("daqmeter: wrote {}", path.display()));
@@ -134,9 +128,8 @@ fn confirm(
 ) -> Result<(), Failure> {
     let with_step = found.iter().enumerate();
     let with_step = with_step.filter(|(_, trend)| !trend.steps.is_empty());
-    let flagged: Vec<Flagged> = with_step
-        .filter_map(|(at, trend)| flagged(at, trend, records))
-        .collect();
+    let flagged: Vec<Flagged> =
+        with_step.filter_map(|(at, trend)| flagged(at, trend, records)).collect();
     let (Some(before), false) = (&arguments.binary_before, flagged.is_empty()) else {
         return Ok(());
     };
@@ -146,13 +139,7 @@ fn confirm(
         None => std::env::current_exe().map_err(Failure::refused)?,
     };
     let (binaries, stop) = ([binary(before)?, after], stop_on_signal());
-    let again = in_turns(
-        &binaries,
-        &flagged,
-        arguments.ignore,
-        arguments.budget,
-        &stop,
-    );
+    let again = in_turns(&binaries, &flagged, arguments.ignore, arguments.budget, &stop);
     for (at, confirmation) in again {
         found[at].confirmation = Some(confirmation);
     }
@@ -167,13 +154,7 @@ fn flagged(at: usize, trend: &Trend, records: &[RunRecord]) -> Option<Flagged> {
         let found = points.find(|(point, _)| point.to_string() == trend.point);
         found.map(|(point, _)| point.stage)
     };
-    let of_it = records
-        .iter()
-        .filter_map(|record| Some((record, stage(record)?)));
+    let of_it = records.iter().filter_map(|record| Some((record, stage(record)?)));
     let (record, stage) = of_it.max_by(|a, b| a.0.time_utc.cmp(&b.0.time_utc))?;
-    Some(Flagged {
-        at,
-        stage,
-        record: record.clone(),
-    })
+    Some(Flagged { at, stage, record: record.clone() })
 }

@@ -86,20 +86,12 @@ pub(crate) struct Answer {
 impl Answer {
     /// A page.
     pub(crate) fn html(body: String) -> Answer {
-        Answer {
-            code: 200,
-            kind: "text/html; charset=utf-8",
-            body,
-        }
+        Answer { code: 200, kind: "text/html; charset=utf-8", body }
     }
 
     /// A line of text.
     pub(crate) fn text(code: u16, line: &str) -> Answer {
-        Answer {
-            code,
-            kind: "text/plain; charset=utf-8",
-            body: format!("{line}\n"),
-        }
+        Answer { code, kind: "text/plain; charset=utf-8", body: format!("{line}\n") }
     }
 }
 
@@ -160,9 +152,7 @@ struct Shared {
 
 impl Shared {
     fn connections(&self) -> MutexGuard<'_, Connections> {
-        self.connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -200,12 +190,7 @@ fn start_with(
         .max_blocking_threads(limits.workers)
         .build()?;
     let workers = Arc::new(Semaphore::new(limits.workers));
-    let shared = Arc::new(Shared {
-        handler,
-        limits,
-        workers,
-        connections: Mutex::default(),
-    });
+    let shared = Arc::new(Shared { handler, limits, workers, connections: Mutex::default() });
     let served = shared.clone();
     std::thread::Builder::new()
         .name("http".to_owned())
@@ -239,19 +224,9 @@ fn admit(stream: tokio::net::TcpStream, shared: &Arc<Shared>) {
     connections.make_room(shared.limits.connections);
     let number = connections.next;
     connections.next += 1;
-    let (open, asked) = (
-        Open {
-            shared: shared.clone(),
-            number,
-        },
-        has_asked.clone(),
-    );
+    let (open, asked) = (Open { shared: shared.clone(), number }, has_asked.clone());
     let task = tokio::spawn(async move { converse(stream, &open.shared, &asked).await });
-    connections.open.push_back(Connection {
-        number,
-        has_asked,
-        task: task.abort_handle(),
-    });
+    connections.open.push_back(Connection { number, has_asked, task: task.abort_handle() });
 }
 
 /// A connection's place in the table, which it leaves however it ends.
@@ -262,10 +237,7 @@ struct Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.shared
-            .connections()
-            .open
-            .retain(|connection| connection.number != self.number);
+        self.shared.connections().open.retain(|connection| connection.number != self.number);
     }
 }
 
@@ -354,14 +326,7 @@ async fn made<T: Send + 'static>(
 }
 
 fn asked(request: &hyper::Request<Incoming>) -> Request {
-    let header = |name: HeaderName| {
-        request
-            .headers()
-            .get(name)?
-            .to_str()
-            .ok()
-            .map(str::to_owned)
-    };
+    let header = |name: HeaderName| request.headers().get(name)?.to_str().ok().map(str::to_owned);
     Request {
         path: request.uri().path().to_owned(),
         query: request.uri().query().unwrap_or("").to_owned(),
@@ -457,10 +422,7 @@ mod tests {
 
     fn started(limits: Limits) -> (Server, Arc<Site>) {
         let site = Arc::new(Site::default());
-        (
-            start_with("127.0.0.1:0", site.clone(), limits).unwrap(),
-            site,
-        )
+        (start_with("127.0.0.1:0", site.clone(), limits).unwrap(), site)
     }
 
     /// A connection that has said this.
@@ -485,10 +447,7 @@ mod tests {
     }
 
     fn get(server: &Server, path: &str) -> String {
-        rest(said(
-            server,
-            &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-        ))
+        rest(said(server, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")))
     }
 
     fn is_served(server: &Server) -> bool {
@@ -499,11 +458,7 @@ mod tests {
     fn wait_for_open(server: &Server, wanted: impl Fn(usize) -> bool) {
         let until = Instant::now() + PATIENCE;
         while !wanted(server.shared.connections().open.len()) {
-            assert!(
-                Instant::now() < until,
-                "{} are open",
-                server.shared.connections().open.len()
-            );
+            assert!(Instant::now() < until, "{} are open", server.shared.connections().open.len());
             std::thread::yield_now();
         }
     }
@@ -516,14 +471,9 @@ mod tests {
             answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello\n"),
             "{answer}"
         );
-        assert!(
-            answer.contains("x-content-type-options: nosniff"),
-            "{answer}"
-        );
-        let posted = rest(said(
-            &server,
-            "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
-        ));
+        assert!(answer.contains("x-content-type-options: nosniff"), "{answer}");
+        let posted =
+            rest(said(&server, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"));
         assert!(posted.starts_with("HTTP/1.1 405"), "{posted}");
         assert_eq!(site.answers.load(Ordering::Relaxed), 2);
     }
@@ -531,13 +481,7 @@ mod tests {
     #[test]
     fn a_body_is_refused_however_long_it_says_it_is() {
         let (server, _) = started(Limits::default());
-        for length in [
-            "18446744073709551615",
-            "18446744073709551616",
-            "100000000000",
-            "-1",
-            "5",
-        ] {
+        for length in ["18446744073709551615", "18446744073709551616", "100000000000", "-1", "5"] {
             let head =
                 format!("GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
             let answer = rest(said(&server, &head));
@@ -556,13 +500,8 @@ mod tests {
             let mut stream = said(&server, begin);
             let piece = [b'a'; 64 << 10];
             // Were it held, all of this would fit.
-            let sent = (0..4096)
-                .take_while(|_| stream.write_all(&piece).is_ok())
-                .count();
-            assert!(
-                sent < 4096,
-                "{begin}: the server took {sent} pieces of 64 KiB"
-            );
+            let sent = (0..4096).take_while(|_| stream.write_all(&piece).is_ok()).count();
+            assert!(sent < 4096, "{begin}: the server took {sent} pieces of 64 KiB");
         }
         let many = "A: b\r\n".repeat(1000);
         assert!(
@@ -575,26 +514,19 @@ mod tests {
 
     #[test]
     fn who_asks_nothing_is_cut_off_in_time() {
-        let (server, _) = started(Limits {
-            head_time: Duration::from_millis(100),
-            ..Limits::default()
-        });
+        let (server, _) =
+            started(Limits { head_time: Duration::from_millis(100), ..Limits::default() });
         for begin in ["", "GET / HT", "GET / HTTP/1.1\r\nHost: localhost\r\nX:"] {
             let answer = rest(said(&server, begin));
-            assert!(
-                answer.is_empty() || answer.starts_with("HTTP/1.1 408"),
-                "{begin}: {answer}"
-            );
+            assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{begin}: {answer}");
         }
         wait_for_open(&server, |open| open == 0);
     }
 
     #[test]
     fn who_reads_nothing_stops_nobody_and_is_cut_off_in_time() {
-        let (server, site) = started(Limits {
-            send_time: Duration::from_millis(100),
-            ..Limits::default()
-        });
+        let (server, site) =
+            started(Limits { send_time: Duration::from_millis(100), ..Limits::default() });
         let stalled: Vec<TcpStream> = (0..3)
             .map(|_| said(&server, "GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"))
             .collect();
@@ -613,22 +545,14 @@ mod tests {
     #[test]
     fn silent_connections_keep_nobody_out_and_take_no_threads() {
         let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
-        let limits = Limits {
-            connections: 16,
-            head_time: PATIENCE,
-            ..Limits::default()
-        };
+        let limits = Limits { connections: 16, head_time: PATIENCE, ..Limits::default() };
         let (server, site) = started(limits);
         let before = threads();
         let silent: Vec<TcpStream> = (0..300).map(|_| said(&server, "")).collect();
         assert!(is_served(&server));
         assert!(server.shared.connections().open.len() <= 16);
         // Other tests run meanwhile, each with some threads.
-        assert!(
-            threads() < before + 150,
-            "{before} threads, then {}",
-            threads()
-        );
+        assert!(threads() < before + 150, "{before} threads, then {}", threads());
         assert_eq!(site.answers.load(Ordering::Relaxed), 1);
         // The oldest were ended to make room.
         assert_eq!(rest(silent.into_iter().next().unwrap()), "");
@@ -636,15 +560,10 @@ mod tests {
 
     #[test]
     fn events_come_in_order_and_the_last_one_ends_the_connection() {
-        let (server, _) = started(Limits {
-            event_time: Duration::from_millis(1),
-            ..Limits::default()
-        });
+        let (server, _) =
+            started(Limits { event_time: Duration::from_millis(1), ..Limits::default() });
         let answer = get(&server, "/events");
-        assert!(
-            answer.contains("content-type: text/event-stream"),
-            "{answer}"
-        );
+        assert!(answer.contains("content-type: text/event-stream"), "{answer}");
         let places = ["data: 1\n\n", "data: 2\n\n", "event: end\ndata: 3\n\n"]
             .map(|event| answer.find(event));
         assert!(places.iter().all(Option::is_some), "{answer}");
@@ -668,10 +587,8 @@ mod tests {
 
     #[test]
     fn a_stream_of_events_ends_when_its_time_is_over() {
-        let (server, _) = started(Limits {
-            stream_time: Duration::from_millis(200),
-            ..Limits::default()
-        });
+        let (server, _) =
+            started(Limits { stream_time: Duration::from_millis(200), ..Limits::default() });
         let answer = get(&server, "/flood");
         assert!(answer.contains("xxx"));
         wait_for_open(&server, |open| open == 0);
@@ -680,10 +597,7 @@ mod tests {
     #[test]
     fn work_delays_nobody_else_and_its_panic_is_an_answer() {
         let (open, gate) = std::sync::mpsc::channel();
-        let site = Arc::new(Site {
-            gate: Some(Mutex::new(gate)),
-            ..Site::default()
-        });
+        let site = Arc::new(Site { gate: Some(Mutex::new(gate)), ..Site::default() });
         let server = start_with("127.0.0.1:0", site, Limits::default()).unwrap();
         let slow = said(&server, "GET /work HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert!(is_served(&server));

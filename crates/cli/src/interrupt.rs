@@ -39,12 +39,8 @@ enum Keep {
     Begun,
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
-    is_asked: false,
-    asks: Vec::new(),
-    unfinished: None,
-    keep: Keep::Nothing,
-});
+static STATE: Mutex<State> =
+    Mutex::new(State { is_asked: false, asks: Vec::new(), unfinished: None, keep: Keep::Nothing });
 
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -101,9 +97,7 @@ fn keep_what_is_finished() {
         let _ = done.send(());
     };
     // If the thread cannot be started, the channel is closed at once.
-    let _ = std::thread::Builder::new()
-        .name("keep".to_owned())
-        .spawn(work);
+    let _ = std::thread::Builder::new().name("keep".to_owned()).spawn(work);
     let _ = wait.recv_timeout(GRACE_TO_KEEP);
 }
 
@@ -114,11 +108,7 @@ pub(crate) fn is_asked() -> bool {
 
 /// The exit code of a verb: 130 after a signal, whatever else happened.
 pub(crate) fn exit_code(otherwise: ExitCode) -> ExitCode {
-    if is_asked() {
-        ExitCode::from(INTERRUPTED)
-    } else {
-        otherwise
-    }
+    if is_asked() { ExitCode::from(INTERRUPTED) } else { otherwise }
 }
 
 /// Remembers a file that is not whole while the work writes it; it is removed if the program is ended meanwhile.
@@ -142,9 +132,7 @@ fn asked() {
     }
     state.asks.iter().for_each(|ask| ask());
     drop(state);
-    let watched = std::thread::Builder::new()
-        .name("grace".to_owned())
-        .spawn(end_after_grace);
+    let watched = std::thread::Builder::new().name("grace".to_owned()).spawn(end_after_grace);
     if watched.is_err() {
         // Without a thread for it this one waits; a second signal then has to wait, too.
         end_after_grace();
@@ -174,10 +162,7 @@ fn end_after_grace() {
 /// (Documentation/scheduler/sched-stats.rst). It does neither while it waits for lanes, or for somebody who reads what it prints.
 fn main_thread_ns() -> u128 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    text.split_whitespace()
-        .take(2)
-        .filter_map(|field| field.parse::<u128>().ok())
-        .sum()
+    text.split_whitespace().take(2).filter_map(|field| field.parse::<u128>().ok()).sum()
 }
 
 /// Says this on stderr, unless nobody reads there: then it is not waited for.
@@ -189,9 +174,7 @@ fn say(what: &'static str) {
         let _ = said.send(());
     };
     // Where there is no thread for it, the channel is closed at once.
-    let _ = std::thread::Builder::new()
-        .name("last-word".to_owned())
-        .spawn(line);
+    let _ = std::thread::Builder::new().name("last-word".to_owned()).spawn(line);
     let _ = wait.recv_timeout(LOOK);
 }
 

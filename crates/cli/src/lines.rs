@@ -37,13 +37,7 @@ impl Lines {
             })
         })?;
         let bytes = file.metadata().map_or(0, |known| known.len());
-        Ok(Lines {
-            path: path.to_path_buf(),
-            file,
-            bytes,
-            unfinished_at: None,
-            trouble: None,
-        })
+        Ok(Lines { path: path.to_path_buf(), file, bytes, unfinished_at: None, trouble: None })
     }
 
     /// Appends a line, which is on its way to the disk when this returns. `before` are the lines of
@@ -53,9 +47,7 @@ impl Lines {
         line: &[u8],
         before: impl FnOnce() -> Vec<u8>,
     ) -> Result<(), Failure> {
-        self.take_back()
-            .and_then(|()| self.follow(before))
-            .map_err(|error| self.refused(error))?;
+        self.take_back().and_then(|()| self.follow(before)).map_err(|error| self.refused(error))?;
         let written = self.file.write_all(line).and_then(|()| self.file.flush());
         written.map_err(|error| self.refused(error))?;
         self.bytes += line.len() as u64;
@@ -214,11 +206,6 @@ mod tests {
         let mut lines = Lines::open(&named).unwrap();
         lines.write(b"1\n", Vec::new).unwrap();
         assert!(lines.finish(Vec::new).is_ok());
-        assert!(
-            Lines::open(&named)
-                .unwrap_err()
-                .line()
-                .contains("another run")
-        );
+        assert!(Lines::open(&named).unwrap_err().line().contains("another run"));
     }
 }

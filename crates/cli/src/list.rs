@@ -68,9 +68,7 @@ enum What {
 
 /// The words that it takes, without plans.
 pub(crate) fn nouns() -> Vec<String> {
-    let names = What::value_variants()
-        .iter()
-        .filter_map(ValueEnum::to_possible_value);
+    let names = What::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     names.map(|value| value.get_name().to_owned()).collect()
 }
 
@@ -80,9 +78,7 @@ type Section = (What, &'static str, fn() -> String);
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let only = match &arguments.what {
         Some(Asked::Plan(name)) => {
-            return emit(&crate::run::points(
-                &Plan::load(name).map_err(Failure::refused)?,
-            ));
+            return emit(&crate::run::points(&Plan::load(name).map_err(Failure::refused)?));
         }
         Some(Asked::Path(name)) => {
             return crate::path::draw(&daqmeter_path::Path::load(name).map_err(Failure::refused)?);
@@ -98,19 +94,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         (What::Functions, "Functions (digitizer -A)", functions),
         (What::Kernels, "Kernels", kernels),
         (What::Bridges, "Bridges (eb ... emu/<bridge>)", bridges),
-        (
-            What::Scenarios,
-            "Scenarios (readout ... <scenario>)",
-            scenarios,
-        ),
+        (What::Scenarios, "Scenarios (readout ... <scenario>)", scenarios),
         (What::Copies, "Ways to copy (copy ... --path)", copies),
     ];
-    let wanted = sections
-        .into_iter()
-        .filter(|(what, ..)| only.is_none_or(|only| only == *what));
-    let text: Vec<String> = wanted
-        .map(|(_, title, table)| format!("{title}\n{}", table()))
-        .collect();
+    let wanted = sections.into_iter().filter(|(what, ..)| only.is_none_or(|only| only == *what));
+    let text: Vec<String> =
+        wanted.map(|(_, title, table)| format!("{title}\n{}", table())).collect();
     emit(&text.join("\n"))
 }
 
@@ -131,16 +120,9 @@ fn engine_list() -> String {
             Availability::Ready => "ready".to_owned(),
             Availability::Waived(reason) => format!("waived: {reason}"),
         };
-        vec![
-            engine.name().to_owned(),
-            state,
-            engine.description().to_owned(),
-        ]
+        vec![engine.name().to_owned(), state, engine.description().to_owned()]
     };
-    plain(
-        &["engine", "state", "what it does"],
-        engines(0).into_iter().map(row),
-    )
+    plain(&["engine", "state", "what it does"], engines(0).into_iter().map(row))
 }
 
 fn functions() -> String {
@@ -164,9 +146,7 @@ fn bridges() -> String {
     };
     plain(
         &["bridge", "kind", "what it stands for"],
-        daqmeter_etherbone::transport::bridges()
-            .into_iter()
-            .map(row),
+        daqmeter_etherbone::transport::bridges().into_iter().map(row),
     )
 }
 
@@ -176,17 +156,10 @@ fn scenarios() -> String {
             .expect("ships with the binary and is tested");
         let card = &scenario.card;
         let elinks = scenario.elinks(0, 0).len();
-        let source = if scenario.replays() {
-            "replayed"
-        } else {
-            "live"
-        };
+        let source = if scenario.replays() { "replayed" } else { "live" };
         // The first sentence of the comment at the head of the file.
-        let about: String = text
-            .lines()
-            .map_while(|line| line.strip_prefix("# "))
-            .collect::<Vec<_>>()
-            .join(" ");
+        let about: String =
+            text.lines().map_while(|line| line.strip_prefix("# ")).collect::<Vec<_>>().join(" ");
         let about = about
             .split(": ")
             .next()
@@ -205,18 +178,8 @@ fn scenarios() -> String {
             about,
         ]
     };
-    let headings = [
-        "scenario",
-        "devices x channels",
-        "E-links",
-        "payload",
-        "blocks",
-        "what it is",
-    ];
-    plain(
-        &headings,
-        daqmeter_readout::scenario::SHIPPED.iter().map(row),
-    )
+    let headings = ["scenario", "devices x channels", "E-links", "payload", "blocks", "what it is"];
+    plain(&headings, daqmeter_readout::scenario::SHIPPED.iter().map(row))
 }
 
 fn copies() -> String {
@@ -229,10 +192,7 @@ fn copies() -> String {
         let help = value.get_help().map(ToString::to_string);
         vec![value.get_name().to_owned(), help.unwrap_or_default(), state]
     };
-    plain(
-        &["path", "what it does", "state"],
-        daqmeter_copy::Path::value_variants().iter().map(row),
-    )
+    plain(&["path", "what it does", "state"], daqmeter_copy::Path::value_variants().iter().map(row))
 }
 
 fn kernels() -> String {
@@ -242,15 +202,8 @@ fn kernels() -> String {
             (false, true) => "available",
             (false, false) => "not on this CPU",
         };
-        let stores = if isa.has_non_temporal() {
-            "cached, non-temporal"
-        } else {
-            "cached"
-        };
+        let stores = if isa.has_non_temporal() { "cached, non-temporal" } else { "cached" };
         vec![isa.name().to_owned(), state.to_owned(), stores.to_owned()]
     };
-    plain(
-        &["kernel", "state", "stores"],
-        Isa::ALL.into_iter().map(row),
-    )
+    plain(&["kernel", "state", "stores"], Isa::ALL.into_iter().map(row))
 }

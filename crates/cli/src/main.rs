@@ -130,12 +130,12 @@ fn main() -> ExitCode {
     let parsed = command.clone().try_get_matches_from(&arguments);
     let verb = match parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?.verb, matches)))
     {
-        Ok((verb, matches)) => named::check(&command, &matches)
-            .map(|()| verb)
-            .map_err(|failure| match output::tool_name() {
+        Ok((verb, matches)) => named::check(&command, &matches).map(|()| verb).map_err(|failure| {
+            match output::tool_name() {
                 Some(_) => Failure::tool(failure.line()),
                 None => failure,
-            }),
+            }
+        }),
         Err(error) => {
             show_usage(&error, &arguments);
             // The C tools have one exit code for everything but success, and it is theirs for help too.
@@ -148,9 +148,7 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    output::window_columns()
-        .into_iter()
-        .for_each(daqmeter_report::table::set_window);
+    output::window_columns().into_iter().for_each(daqmeter_report::table::set_window);
     let done = interrupt::take_over().and_then(|()| run_verb(verb?));
     interrupt::exit_code(done.unwrap_or_else(Failure::report))
 }
@@ -261,10 +259,7 @@ mod tests {
     /// Options of a text that name the file of records otherwise than `--records`.
     fn older_names(text: &str) -> Vec<&str> {
         let words: Vec<&str> = text.split([' ', '\n', '`', '"', '|']).collect();
-        let records = |word: &str| {
-            word.trim_end_matches([',', '.', ';', ')'])
-                .ends_with(".jsonl")
-        };
+        let records = |word: &str| word.trim_end_matches([',', '.', ';', ')']).ends_with(".jsonl");
         let output = |word: &str| word == "-o" || word == "--output";
         let mut found: Vec<&str> = words
             .windows(2)
@@ -295,9 +290,8 @@ mod tests {
             assert_eq!(older_names(&help), none, "help of {name}");
         }
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let mut files: Vec<_> = ["README.md", "METHODOLOGY.md", "python/README.md"]
-            .map(|name| root.join(name))
-            .into();
+        let mut files: Vec<_> =
+            ["README.md", "METHODOLOGY.md", "python/README.md"].map(|name| root.join(name)).into();
         files_below(&root.join("docs/book/src"), &mut files);
         files_below(&root.join("docs/book/outputs"), &mut files);
         for file in files {

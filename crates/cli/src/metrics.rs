@@ -18,12 +18,7 @@ use crate::output::{Failure, tell};
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Metrics {
     /// Serve OpenMetrics here, for Prometheus: 127.0.0.1:9477
-    #[arg(
-        id = "metrics",
-        long = "metrics",
-        value_name = "ADDR:PORT",
-        help_heading = "Output"
-    )]
+    #[arg(id = "metrics", long = "metrics", value_name = "ADDR:PORT", help_heading = "Output")]
     address: Option<String>,
 }
 
@@ -85,89 +80,44 @@ pub(crate) struct Page {
 /// What the names mean; names that end in `_total` are counters.
 const HELP: &[(&str, &str)] = &[
     ("daqmeter_triggers_total", "Triggers that the source issued"),
-    (
-        "daqmeter_vetoed_triggers_total",
-        "Triggers that BUSY stopped",
-    ),
+    ("daqmeter_vetoed_triggers_total", "Triggers that BUSY stopped"),
     ("daqmeter_dead_seconds_total", "Time with BUSY"),
     ("daqmeter_busy", "BUSY now: 1 DMA, 2 FIFO, 3 both"),
     ("daqmeter_ring_bytes", "Bytes in the ring"),
     ("daqmeter_ring_size_bytes", "Bytes of the ring"),
-    (
-        "daqmeter_fifo_bytes",
-        "Bytes in the FIFO of the card's channel",
-    ),
+    ("daqmeter_fifo_bytes", "Bytes in the FIFO of the card's channel"),
     ("daqmeter_blocks_total", "Blocks read"),
     ("daqmeter_chunks_total", "Chunks read or received"),
     ("daqmeter_bytes_total", "Bytes read, received, or passed on"),
-    (
-        "daqmeter_errors_total",
-        "Blocks, pages or fragments that were wrong or missing",
-    ),
-    (
-        "daqmeter_lost_connections_total",
-        "Subscribers or publishers that were lost",
-    ),
+    ("daqmeter_errors_total", "Blocks, pages or fragments that were wrong or missing"),
+    ("daqmeter_lost_connections_total", "Subscribers or publishers that were lost"),
     ("daqmeter_subscribers", "Subscribers now"),
-    (
-        "daqmeter_cpu_seconds_total",
-        "CPU time of the instance's thread",
-    ),
-    (
-        "daqmeter_points_planned",
-        "Points that the run will measure",
-    ),
-    (
-        "daqmeter_points_total",
-        "Points measured so far, by outcome",
-    ),
+    ("daqmeter_cpu_seconds_total", "CPU time of the instance's thread"),
+    ("daqmeter_points_planned", "Points that the run will measure"),
+    ("daqmeter_points_total", "Points measured so far, by outcome"),
     (
         "daqmeter_stage_operations",
         "Operations of a stage at its last point, so far where that goes on",
     ),
-    (
-        "daqmeter_median_seconds",
-        "Median time of one operation of a stage, at its last point",
-    ),
+    ("daqmeter_median_seconds", "Median time of one operation of a stage, at its last point"),
     (
         "daqmeter_rate_bytes_per_second",
         "Sustained rate of a stage at its last point: all bytes over all time",
     ),
-    (
-        "daqmeter_limit_fraction",
-        "Rate of a stage over the limit measured beside it",
-    ),
+    ("daqmeter_limit_fraction", "Rate of a stage over the limit measured beside it"),
     ("daqmeter_events_total", "Events counted so far, by event"),
-    (
-        "daqmeter_event_share",
-        "Share of the last interval for which an event was counted",
-    ),
-    (
-        "daqmeter_event_rate",
-        "Rate or ratio of a group in the last interval, with its unit",
-    ),
+    ("daqmeter_event_share", "Share of the last interval for which an event was counted"),
+    ("daqmeter_event_rate", "Rate or ratio of a group in the last interval, with its unit"),
     ("daqmeter_probes_total", "Etherbone probes answered"),
     ("daqmeter_cycles_total", "Etherbone cycles executed"),
-    (
-        "daqmeter_operations_total",
-        "Operations on the bus, accesses to registers, or copies",
-    ),
-    (
-        "daqmeter_refused_total",
-        "Datagrams and streams that were not Etherbone",
-    ),
+    ("daqmeter_operations_total", "Operations on the bus, accesses to registers, or copies"),
+    ("daqmeter_refused_total", "Datagrams and streams that were not Etherbone"),
     ("daqmeter_clients", "Clients that are connected now"),
     ("daqmeter_frames_total", "Frames passed on, by direction"),
     ("daqmeter_requests_total", "Requests answered, by status"),
     ("daqmeter_files", "Files of records that are served"),
-    (
-        "daqmeter_live_files",
-        "Files of records that are being written",
-    ),
-    (
-        "daqmeter_latency_p99_seconds",
-        "From the oldest trigger of a page to its receipt",
-    ),
+    ("daqmeter_live_files", "Files of records that are being written"),
+    ("daqmeter_latency_p99_seconds", "From the oldest trigger of a page to its receipt"),
 ];
 
 /// What the one label of a metric says; none where there is one value only. `instance` and `job` are Prometheus's own.
@@ -196,22 +146,13 @@ impl Page {
     }
 
     fn put(&self, name: &'static str, labels: Labels, value: f64) {
-        debug_assert!(
-            HELP.iter().any(|(known, _)| *known == name),
-            "{name} has no help"
-        );
-        self.values
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert((name, labels), value);
+        debug_assert!(HELP.iter().any(|(known, _)| *known == name), "{name} has no help");
+        self.values.lock().unwrap_or_else(PoisonError::into_inner).insert((name, labels), value);
     }
 
     /// Adds to a value.
     pub(crate) fn add(&self, name: &'static str, label: &str, more: f64) {
-        debug_assert!(
-            HELP.iter().any(|(known, _)| *known == name),
-            "{name} has no help"
-        );
+        debug_assert!(HELP.iter().any(|(known, _)| *known == name), "{name} has no help");
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         *values.entry((name, labels_of(name, label))).or_default() += more;
     }
@@ -240,18 +181,11 @@ impl Page {
 
     fn row(&self, row: daqmeter_report::Row) {
         let operations = row.n as f64 * row.ops_per_sample as f64;
-        let labels: Labels = vec![
-            ("study", row.study),
-            ("device", row.device),
-            ("stage", row.stage),
-        ];
+        let labels: Labels =
+            vec![("study", row.study), ("device", row.device), ("stage", row.stage)];
         let rate = row.rate_bytes_per_s;
         self.put("daqmeter_stage_operations", labels.clone(), operations);
-        self.put(
-            "daqmeter_median_seconds",
-            labels.clone(),
-            row.median_ns * 1e-9,
-        );
+        self.put("daqmeter_median_seconds", labels.clone(), row.median_ns * 1e-9);
         self.put("daqmeter_rate_bytes_per_second", labels.clone(), rate);
         if let Some(fraction) = row.fraction.filter(|_| row.doubt.is_none()) {
             self.put("daqmeter_limit_fraction", labels, fraction);
@@ -260,10 +194,7 @@ impl Page {
 
     /// Calls this, which sets values, whenever somebody asks: for counts that others keep.
     pub(crate) fn ask(&self, source: impl Fn(&Page) + Send + 'static) {
-        self.sources
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Box::new(source));
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(source));
     }
 
     /// The page.
@@ -274,10 +205,7 @@ impl Page {
         let values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         let mut out = String::new();
         for (name, help) in HELP {
-            let mut own = values
-                .iter()
-                .filter(|((known, _), _)| known == name)
-                .peekable();
+            let mut own = values.iter().filter(|((known, _), _)| known == name).peekable();
             if own.peek().is_none() {
                 continue;
             }
@@ -309,11 +237,7 @@ impl Page {
     /// The page as an answer.
     pub(crate) fn answer(&self, request: &Request) -> Answer {
         let format = Format::accepted(request.accept.as_deref());
-        Answer {
-            code: 200,
-            kind: format.content_type(),
-            body: self.text(format),
-        }
+        Answer { code: 200, kind: format.content_type(), body: self.text(format) }
     }
 }
 
@@ -346,16 +270,9 @@ pub(crate) fn scrape(address: &str) -> std::io::Result<Vec<(String, String, f64)
     use std::io::ErrorKind;
     use std::net::ToSocketAddrs;
     let begun = Instant::now();
-    let left = || {
-        SCRAPE_WITHIN
-            .checked_sub(begun.elapsed())
-            .filter(|left| !left.is_zero())
-    };
+    let left = || SCRAPE_WITHIN.checked_sub(begun.elapsed()).filter(|left| !left.is_zero());
     let late = || std::io::Error::new(ErrorKind::TimedOut, "its page did not come within 2 s");
-    let at = address
-        .to_socket_addrs()?
-        .next()
-        .ok_or(ErrorKind::NotFound)?;
+    let at = address.to_socket_addrs()?.next().ok_or(ErrorKind::NotFound)?;
     let mut stream = TcpStream::connect_timeout(&at, left().ok_or_else(late)?)?;
     stream.set_write_timeout(Some(left().ok_or_else(late)?))?;
     stream.write_all(
@@ -388,16 +305,9 @@ fn parse(text: &str) -> Vec<(String, String, f64)> {
         let (_, rest) = rest.split_once("=\"")?;
         let (device, rest) = label(rest)?;
         let value = rest.strip_prefix("} ")?;
-        Some((
-            name.to_owned(),
-            sanitise::text(&device).into_owned(),
-            value.trim().parse().ok()?,
-        ))
+        Some((name.to_owned(), sanitise::text(&device).into_owned(), value.trim().parse().ok()?))
     };
-    text.lines()
-        .filter(|text| text.starts_with("daqmeter_"))
-        .filter_map(line)
-        .collect()
+    text.lines().filter(|text| text.starts_with("daqmeter_")).filter_map(line).collect()
 }
 
 /// The value of a label and what follows its quote: `sanitise::label` the other way.
@@ -435,10 +345,7 @@ mod tests {
             }
         });
         let begun = Instant::now();
-        assert_eq!(
-            scrape(&address).unwrap_err().kind(),
-            std::io::ErrorKind::TimedOut
-        );
+        assert_eq!(scrape(&address).unwrap_err().kind(), std::io::ErrorKind::TimedOut);
         assert!(begun.elapsed() < Duration::from_secs(20));
         dripping.join().unwrap();
     }
@@ -466,14 +373,7 @@ mod tests {
         let address = page.serve("127.0.0.1:0").map_err(|_| ()).unwrap();
         let found = scrape(&address).unwrap();
         assert_eq!(found.len(), 3);
-        assert_eq!(
-            found[2],
-            (
-                "daqmeter_blocks_total".to_owned(),
-                "gbt:0.1".to_owned(),
-                7.0
-            )
-        );
+        assert_eq!(found[2], ("daqmeter_blocks_total".to_owned(), "gbt:0.1".to_owned(), 7.0));
     }
 
     #[test]
@@ -486,14 +386,7 @@ mod tests {
         let shown = r#"a"} 7\n# EOF\u001b[2J\u202e\"#.to_owned();
         assert_eq!(parse(&text), [("daqmeter_busy".to_owned(), shown, 1.0)]);
         let raw = parse("daqmeter_busy{device=\"x\u{1b}[2J\u{202e}\\ny\"} 2\n");
-        assert_eq!(
-            raw,
-            [(
-                "daqmeter_busy".to_owned(),
-                r"x\u001b[2J\u202e\ny".to_owned(),
-                2.0
-            )]
-        );
+        assert_eq!(raw, [("daqmeter_busy".to_owned(), r"x\u001b[2J\u202e\ny".to_owned(), 2.0)]);
     }
 
     #[test]
@@ -507,10 +400,7 @@ mod tests {
             ..Stage::default()
         };
         let mut record = RunRecord::new(EngineInfo::default(), Workload::default());
-        record.lanes = vec![Lane {
-            stages: vec![stage],
-            ..Lane::default()
-        }];
+        record.lanes = vec![Lane { stages: vec![stage], ..Lane::default() }];
         record.outcome = Outcome::Failed("bytes differ".into());
         let page = Page::default();
         page.point(&record);
@@ -525,10 +415,7 @@ mod tests {
             ),
             "{text}"
         );
-        assert!(
-            text.contains("daqmeter_points_total{outcome=\"failed\"} 1"),
-            "{text}"
-        );
+        assert!(text.contains("daqmeter_points_total{outcome=\"failed\"} 1"), "{text}");
     }
 
     /// What `promtool check metrics` demands of the text format, read by the format's own grammar: names and labels of the allowed
@@ -658,11 +545,7 @@ mod tests {
                 };
                 !apart(0) && !apart(1)
             };
-            assert!(
-                !places.iter().any(overlaps),
-                "{} covers another",
-                panel["title"]
-            );
+            assert!(!places.iter().any(overlaps), "{} covers another", panel["title"]);
             places.push(place);
             assert!(panel["type"].is_string() && panel["datasource"]["uid"] == "${datasource}");
             for target in panel["targets"].as_array().unwrap() {

@@ -157,9 +157,8 @@ pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failu
 
 fn collect(option: &Arg, matches: &ArgMatches, named: &mut Vec<Named>) {
     // A command to run has options of its own; free text names no file.
-    let is_text = option
-        .get_value_names()
-        .is_some_and(|names| names.iter().any(|name| name == "TEXT"));
+    let is_text =
+        option.get_value_names().is_some_and(|names| names.iter().any(|name| name == "TEXT"));
     if !option.get_action().takes_values() || option.is_last_set() || is_text {
         return;
     }
@@ -205,9 +204,7 @@ impl Place {
             return None;
         }
         match path.metadata() {
-            Ok(known) => known
-                .is_file()
-                .then(|| Place::Inode(known.dev(), known.ino())),
+            Ok(known) => known.is_file().then(|| Place::Inode(known.dev(), known.ino())),
             Err(_) => Some(Place::Name(name_of(path.to_owned()))),
         }
     }
@@ -224,13 +221,8 @@ fn name_of(mut path: PathBuf) -> PathBuf {
         };
         path = path.parent().unwrap_or(Path::new("")).join(target);
     }
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    match (
-        folder.unwrap_or(Path::new(".")).canonicalize(),
-        path.file_name(),
-    ) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match (folder.unwrap_or(Path::new(".")).canonicalize(), path.file_name()) {
         (Ok(folder), Some(name)) => folder.join(name),
         _ => path,
     }

@@ -33,10 +33,7 @@ pub(crate) fn emit(text: &str) -> Result<ExitCode, Failure> {
 /// Prints text of our own, with what moves the cursor.
 pub(crate) fn emit_as_it_is(text: &str) -> Result<ExitCode, Failure> {
     let mut stdout = io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::unread()),
         Err(error) => Err(Failure::refused(format!("cannot write to stdout: {error}"))),
@@ -74,12 +71,7 @@ impl Recorder {
     /// Appends to the file, if there is one, and prints lines if `json`.
     pub(crate) fn new(out: Option<&Appended>, json: bool) -> Result<Recorder, Failure> {
         let file = out.map(|path| Ok::<_, Failure>(Arc::new(Mutex::new(Lines::open(path)?))));
-        Ok(Recorder {
-            file: file.transpose()?,
-            json,
-            quiet: false,
-            records: Vec::new(),
-        })
+        Ok(Recorder { file: file.transpose()?, json, quiet: false, records: Vec::new() })
     }
 
     /// Writer of points that go on, if there is a file.
@@ -93,12 +85,7 @@ impl Recorder {
 
     /// Holds records that were printed and written before.
     pub(crate) fn of(records: Vec<RunRecord>, json: bool, quiet: bool) -> Recorder {
-        Recorder {
-            file: None,
-            json,
-            quiet,
-            records,
-        }
+        Recorder { file: None, json, quiet, records }
     }
 
     /// Takes one record. It is in the file when this returns, even after the reader of standard
@@ -106,9 +93,10 @@ impl Recorder {
     pub(crate) fn take(&mut self, record: RunRecord) -> Result<(), Failure> {
         let line = jsonl::to_line(&record);
         let records = &self.records;
-        let written = self.file.as_ref().map_or(Ok(()), |file| {
-            locked(file).write(&line, || lines_of(records))
-        });
+        let written = self
+            .file
+            .as_ref()
+            .map_or(Ok(()), |file| locked(file).write(&line, || lines_of(records)));
         self.records.push(jsonl::printable(record));
         join_last(&mut self.records);
         let printed = match self.json {
@@ -154,10 +142,7 @@ impl Recorder {
 
     /// Exit code for what was measured.
     pub(crate) fn exit_code(&self, interrupted: bool) -> ExitCode {
-        let failed = self
-            .records
-            .iter()
-            .any(|record| matches!(record.outcome, Outcome::Failed(_)));
+        let failed = self.records.iter().any(|record| matches!(record.outcome, Outcome::Failed(_)));
         match (interrupted, failed) {
             (true, _) => ExitCode::from(INTERRUPTED),
             (false, true) => ExitCode::from(FAILED),
@@ -178,10 +163,7 @@ fn locked(file: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
 fn tell_failure(record: &RunRecord) {
     if let Outcome::Failed(reason) = &record.outcome {
         let study = sanitise::text(&record.study);
-        tell(&format!(
-            "daqmeter: {study}: FAILED: {}",
-            sanitise::text(reason)
-        ));
+        tell(&format!("daqmeter: {study}: FAILED: {}", sanitise::text(reason)));
     }
 }
 
@@ -297,10 +279,7 @@ mod tests {
             let file = io::BufReader::new(File::open(&path).unwrap());
             let contents = jsonl::read(file).unwrap();
             assert_eq!(contents.errors.len(), 0);
-            let studies = contents
-                .records
-                .iter()
-                .map(|record| record.study.to_string());
+            let studies = contents.records.iter().map(|record| record.study.to_string());
             studies.collect::<Vec<_>>().join(" ")
         };
         let mut recorder = Recorder::new(Some(&Appended::at(&path)), false).unwrap();

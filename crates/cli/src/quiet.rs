@@ -99,12 +99,8 @@ mod tests {
     fn wait(shares: &[f64]) -> (Waited, usize) {
         let mut looks = shares.iter().copied();
         let mut told = 0;
-        let waited = until_quiet(
-            LOOK * 10,
-            || looks.next().unwrap_or(0.9),
-            |_| told += 1,
-            || false,
-        );
+        let waited =
+            until_quiet(LOOK * 10, || looks.next().unwrap_or(0.9), |_| told += 1, || false);
         (waited, told)
     }
 
@@ -114,11 +110,7 @@ mod tests {
         assert_eq!(wait(&[0.9, 0.5, 0.05]), (Waited::Quiet, 2));
         assert_eq!(wait(&[]), (Waited::Busy(0.9), 10));
         let none = until_quiet(Duration::ZERO, || 0.4, |_| (), || false);
-        assert_eq!(
-            none,
-            Waited::Busy(0.4),
-            "one look however little time there is"
-        );
+        assert_eq!(none, Waited::Busy(0.4), "one look however little time there is");
     }
 
     #[test]

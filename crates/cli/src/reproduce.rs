@@ -73,9 +73,7 @@ fn json_help(option: clap::Arg) -> clap::Arg {
 fn names() -> PossibleValuesParser {
     let value = |study: Box<dyn Study>| {
         let (first, others) = study.names().split_first().expect("a study has a name");
-        PossibleValue::new(first)
-            .aliases(others)
-            .help(study.about().title.clone())
+        PossibleValue::new(first).aliases(others).help(study.about().title.clone())
     };
     PossibleValuesParser::new(studies::studies().into_iter().map(value))
 }
@@ -109,34 +107,21 @@ fn repeat(studies: &Studies, options: &Options) -> Result<ExitCode, Failure> {
         return show(studies, &[], options);
     }
     // Records are not printed: the studies are.
-    let common = Common {
-        json: false,
-        ..options.common.clone()
-    };
+    let common = Common { json: false, ..options.common.clone() };
     let mut runner = Runner::new(&common, 0)?;
     measure(studies, options, &mut runner)?;
     runner.finish();
     let code = show(studies, &runner.recorder.records, options)?;
     runner.recorder.check_file()?;
-    Ok(if runner.stop.is_set() {
-        runner.recorder.exit_code(true)
-    } else {
-        code
-    })
+    Ok(if runner.stop.is_set() { runner.recorder.exit_code(true) } else { code })
 }
 
 impl Options {
     /// Refuses an option that none of the studies takes.
     fn check(&self, studies: &Studies) -> Result<(), Failure> {
-        let given = [
-            ("reps", self.reps.is_some()),
-            ("receiver-pin", self.receiver_pin.is_some()),
-        ];
+        let given = [("reps", self.reps.is_some()), ("receiver-pin", self.receiver_pin.is_some())];
         for (option, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
-            if !studies
-                .iter()
-                .any(|study| study.options().contains(&option))
-            {
+            if !studies.iter().any(|study| study.options().contains(&option)) {
                 let names: Vec<&str> = studies.iter().map(|study| study.name()).collect();
                 return Err(Failure::refused(format!(
                     "--{option} changes nothing in {}: leave it out, or see `daqmeter reproduce --list`",
@@ -152,26 +137,14 @@ impl Options {
 fn measure(studies: &Studies, options: &Options, runner: &mut Runner) -> Result<(), Failure> {
     let allowed = runner.context.host.allowed_cpus.clone();
     let receivers = options.receiver_pin.as_ref();
-    let receiver_cpus = receivers.map(|list| {
-        list.0
-            .iter()
-            .map(u32::to_string)
-            .collect::<Vec<_>>()
-            .join(",")
-    });
-    let wanted = Wanted {
-        cpus: &allowed,
-        reps: options.reps,
-        receiver_cpus: receiver_cpus.as_deref(),
-    };
-    let mut points: Vec<PlannedPoint> = studies
-        .iter()
-        .flat_map(|study| study.points(&wanted))
-        .collect();
+    let receiver_cpus =
+        receivers.map(|list| list.0.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+    let wanted =
+        Wanted { cpus: &allowed, reps: options.reps, receiver_cpus: receiver_cpus.as_deref() };
+    let mut points: Vec<PlannedPoint> =
+        studies.iter().flat_map(|study| study.points(&wanted)).collect();
     if let Some(pin) = &options.common.pin {
-        points
-            .iter_mut()
-            .for_each(|point| point.pin.clone_from(&pin.0));
+        points.iter_mut().for_each(|point| point.pin.clone_from(&pin.0));
     }
     runner.expect(points.len());
     for point in &points {
@@ -187,10 +160,7 @@ fn measure(studies: &Studies, options: &Options, runner: &mut Runner) -> Result<
 
 /// Prints what the records say of the studies, and writes the page. Ends with 1 when a record failed.
 fn show(studies: &Studies, records: &[RunRecord], options: &Options) -> Result<ExitCode, Failure> {
-    let shown: Vec<Shown> = studies
-        .iter()
-        .map(|study| judged(study.as_ref(), records))
-        .collect();
+    let shown: Vec<Shown> = studies.iter().map(|study| judged(study.as_ref(), records)).collect();
     let page = match shown.len() {
         1 => options.output.clone(),
         _ => options.output.clone().or(Some(Replaced::at(PAGE))),
@@ -208,11 +178,7 @@ fn show(studies: &Studies, records: &[RunRecord], options: &Options) -> Result<E
         })?;
     }
     let has_failed = |record: &RunRecord| matches!(record.outcome, Outcome::Failed(_));
-    Ok(if records.iter().any(has_failed) {
-        ExitCode::from(FAILED)
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if records.iter().any(has_failed) { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
 
 fn judged(study: &dyn Study, records: &[RunRecord]) -> Shown {
@@ -228,10 +194,7 @@ fn json(studies: &[Shown]) -> String {
 /// The studies, how much each measures on this host, and which options it takes.
 fn listed(studies: &Studies) -> String {
     let cpus = crate::runner::context().host.allowed_cpus.clone();
-    let wanted = Wanted {
-        cpus: &cpus,
-        ..Wanted::default()
-    };
+    let wanted = Wanted { cpus: &cpus, ..Wanted::default() };
     let row = |study: &dyn Study| {
         let options = study.options().iter().map(|name| format!("--{name}"));
         vec![

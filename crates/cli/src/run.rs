@@ -44,10 +44,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let common = &arguments.common;
-    let site = Site {
-        pin: common.pin.clone().map(|list| list.0),
-        ..Site::here()
-    };
+    let site = Site { pin: common.pin.clone().map(|list| list.0), ..Site::here() };
     let plan = Plan::load_for(&arguments.plan, &site).map_err(Failure::refused)?;
     if arguments.list {
         return emit(&points(&plan));
@@ -55,14 +52,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut runner = Runner::new(common, plan.points.len())?;
     // From now on nobody else writes the file.
     let known = known(arguments)?;
-    let budget = Budget {
-        time: arguments.budget.or(plan.budget.time),
-        ..plan.budget
-    };
-    let options = Options {
-        budget,
-        known: &known,
-    };
+    let budget = Budget { time: arguments.budget.or(plan.budget.time), ..plan.budget };
+    let options = Options { budget, known: &known };
     let done = runner.plan(plan.points, options)?;
     let code = runner.conclude(None, text)?;
     if !done.is_complete() {
@@ -96,18 +87,12 @@ fn text(records: &[RunRecord]) -> String {
 
 fn unfinished(arguments: &Arguments, done: &Done) -> String {
     let go_on = match &arguments.common.out {
-        Some(out) => format!(
-            "daqmeter run {} --records {} --resume goes on",
-            arguments.plan,
-            out.display()
-        ),
+        Some(out) => {
+            format!("daqmeter run {} --records {} --resume goes on", arguments.plan, out.display())
+        }
         None => "with --records FILE it could be gone on with".to_owned(),
     };
-    format!(
-        "daqmeter: {} of {} measured; {go_on}",
-        done.begun,
-        plural(done.points as u64, "point")
-    )
+    format!("daqmeter: {} of {} measured; {go_on}", done.begun, plural(done.points as u64, "point"))
 }
 
 /// The exit code of a run is 2 when points could not be measured.
@@ -141,10 +126,7 @@ pub(crate) fn points(plan: &Plan) -> String {
         "{}\n{}\n\n{}\n{}, {} of them different; {}\n",
         sanitise::text(&plan.title),
         plan.about,
-        table::plain(
-            &["study", "engine", "parameters", "steps", "times", "state"],
-            rows
-        ),
+        table::plain(&["study", "engine", "parameters", "steps", "times", "state"], rows),
         plural(plan.points.len() as u64, "point"),
         different.len(),
         time(plan)
@@ -196,15 +178,9 @@ fn time(plan: &Plan) -> String {
         StepPlan::Timed(time) => time,
         _ => Duration::ZERO,
     };
-    let timed_s = plan
-        .points
-        .iter()
-        .map(timed)
-        .sum::<Duration>()
-        .as_secs_f64();
-    let budget = plan.budget.time.map_or(String::new(), |_| {
-        format!("; none is begun after {seconds} s")
-    });
+    let timed_s = plan.points.iter().map(timed).sum::<Duration>().as_secs_f64();
+    let budget =
+        plan.budget.time.map_or(String::new(), |_| format!("; none is begun after {seconds} s"));
     format!("timed points take {timed_s:.1} s in all, without limits and verification{budget}")
 }
 
@@ -220,23 +196,14 @@ fn steps(steps: StepPlan) -> String {
 pub(crate) fn shipped() -> String {
     let row = |(name, _): &(&str, &str)| {
         let plan = Plan::load(name).expect("shipped plans are tested");
-        vec![
-            (*name).to_owned(),
-            plan.points.len().to_string(),
-            plan.title,
-        ]
+        vec![(*name).to_owned(), plan.points.len().to_string(), plan.title]
     };
-    table::plain(
-        &["plan", "points", "what it is"],
-        daqmeter_campaign::SHIPPED.iter().map(row),
-    )
+    table::plain(&["plan", "points", "what it is"], daqmeter_campaign::SHIPPED.iter().map(row))
 }
 
 /// Whether that is how a plan is named, and not a word of `list`.
 pub(crate) fn is_named(text: &str) -> bool {
-    daqmeter_campaign::SHIPPED
-        .iter()
-        .any(|(name, _)| *name == text)
+    daqmeter_campaign::SHIPPED.iter().any(|(name, _)| *name == text)
         || text.contains('.')
         || PathBuf::from(text).is_file()
 }

@@ -26,12 +26,7 @@ use crate::pmu::chosen::Observed;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Common {
     /// Append every record to this file (JSON lines), as it is measured
-    #[arg(
-        long = "records",
-        alias = "out",
-        value_name = "FILE.jsonl",
-        help_heading = "Output"
-    )]
+    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", help_heading = "Output")]
     pub(crate) out: Option<Appended>,
     /// Print records (JSON lines) instead of tables
     #[arg(long, help_heading = "Output")]
@@ -43,12 +38,7 @@ pub(crate) struct Common {
     #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
     pub(crate) pin: Option<CpuList>,
     /// Name of this host in the records [default: its node name]
-    #[arg(
-        long,
-        value_name = "TEXT",
-        hide_short_help = true,
-        help_heading = "Output"
-    )]
+    #[arg(long, value_name = "TEXT", hide_short_help = true, help_heading = "Output")]
     pub(crate) label: Option<String>,
     #[command(flatten)]
     pub(crate) metrics: Metrics,
@@ -119,13 +109,9 @@ fn command_line() -> String {
             format!("'{}'", argument.replace('\'', r"'\''"))
         }
     };
-    let arguments = std::env::args_os()
-        .skip(1)
-        .map(|argument| quoted(argument.to_string_lossy().into_owned()));
-    std::iter::once("daqmeter".into())
-        .chain(arguments)
-        .collect::<Vec<_>>()
-        .join(" ")
+    let arguments =
+        std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
+    std::iter::once("daqmeter".into()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
 /// The first signal sets the flag; `interrupt` says what else signals do.
@@ -167,12 +153,7 @@ impl Runner {
         campaign.progress = within_points(&progress);
         campaign.unfinished = unfinished(&recorder, metrics.as_ref());
         expect(&progress, metrics.as_ref(), points);
-        Ok(Runner {
-            campaign,
-            recorder,
-            progress,
-            metrics,
-        })
+        Ok(Runner { campaign, recorder, progress, metrics })
     }
 
     /// Measures one point with its limits and keeps the record. Does nothing once interrupted.
@@ -199,17 +180,8 @@ impl Runner {
         points: Vec<PlannedPoint>,
         options: Options<'_>,
     ) -> Result<Done, Failure> {
-        let Runner {
-            campaign,
-            recorder,
-            progress,
-            metrics,
-        } = self;
-        let mut screen = Screen {
-            recorder,
-            progress,
-            metrics: metrics.as_ref(),
-        };
+        let Runner { campaign, recorder, progress, metrics } = self;
+        let mut screen = Screen { recorder, progress, metrics: metrics.as_ref() };
         campaign.run(points, options, &mut screen)
     }
 
@@ -223,10 +195,9 @@ impl Runner {
         for found in predictions_of(&self.context, &self.recorder.records, profile) {
             match found {
                 Ok(record) => self.recorder.take(record)?,
-                Err((path, why)) => tell(&format!(
-                    "daqmeter: {} is not predicted: {why}",
-                    sanitise::text(&path)
-                )),
+                Err((path, why)) => {
+                    tell(&format!("daqmeter: {} is not predicted: {why}", sanitise::text(&path)))
+                }
             }
         }
         Ok(())
@@ -234,12 +205,7 @@ impl Runner {
 
     /// Takes the record of a point.
     pub(crate) fn keep(&mut self, record: RunRecord) -> Result<(), Failure> {
-        let Runner {
-            recorder,
-            progress,
-            metrics,
-            ..
-        } = self;
+        let Runner { recorder, progress, metrics, .. } = self;
         keep(recorder, progress, metrics.as_ref(), record)
     }
 
@@ -248,9 +214,7 @@ impl Runner {
         if self.is_observed() {
             return;
         }
-        let mut found = groups
-            .iter()
-            .filter_map(|group| Observed::understand(group).ok());
+        let mut found = groups.iter().filter_map(|group| Observed::understand(group).ok());
         if let Some(observed) = found.next() {
             self.campaign.observe(move || observed.observer());
         }
@@ -371,9 +335,7 @@ impl Watch for Screen<'_> {
         expect(self.progress, self.metrics, points);
         if known > 0 {
             let all = points + known;
-            tell(&format!(
-                "daqmeter: {known} of {all} points are in the file already"
-            ));
+            tell(&format!("daqmeter: {known} of {all} points are in the file already"));
         }
     }
 
@@ -388,9 +350,7 @@ impl Watch for Screen<'_> {
     }
 
     fn refused(&mut self, point: &PlannedPoint, refusal: Refusal) -> Result<(), Failure> {
-        let PlannedPoint {
-            source, workload, ..
-        } = point;
+        let PlannedPoint { source, workload, .. } = point;
         tell(&format!("daqmeter: {source}: {workload}: {refusal}"));
         Ok(())
     }
@@ -404,21 +364,14 @@ mod tests {
     fn a_long_point_says_in_words_what_it_is_at() {
         let text = |limit: Option<&str>, phase, lanes| {
             let limit = limit.map(str::to_owned);
-            look_text(&Look {
-                limit,
-                phase,
-                lanes,
-            })
+            look_text(&Look { limit, phase, lanes })
         };
         let preparing = text(None, Phase::Preparing(12), 1000);
         assert_eq!(preparing, "preparing, 12 of 1000 lanes");
         assert_eq!(text(None, Phase::Preparing(0), 1), "preparing");
         assert_eq!(text(None, Phase::Timed, 4), "timed steps");
         assert_eq!(text(None, Phase::Ending(3), 4), "checking, 3 of 4 lanes");
-        assert_eq!(
-            text(Some("link\u{1b}"), Phase::Timed, 4),
-            "limit link\\u001b: timed steps"
-        );
+        assert_eq!(text(Some("link\u{1b}"), Phase::Timed, 4), "limit link\\u001b: timed steps");
     }
 
     #[test]

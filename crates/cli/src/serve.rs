@@ -48,23 +48,13 @@ pub(crate) struct Arguments {
     #[arg(value_name = "PATH", default_value = ".")]
     paths: Vec<PathBuf>,
     /// Port on loopback; 0 takes a free one
-    #[arg(
-        long,
-        value_name = "PORT",
-        default_value = "8477",
-        conflicts_with = "bind"
-    )]
+    #[arg(long, value_name = "PORT", default_value = "8477", conflicts_with = "bind")]
     port: u16,
     /// Listen here instead of on loopback; anything but loopback needs --token
     #[arg(long, value_name = "ADDR:PORT")]
     bind: Option<SocketAddr>,
     /// Word that requests must carry: ?token=WORD, or Authorization: Bearer WORD; 16 characters or more
-    #[arg(
-        long,
-        value_name = "WORD",
-        env = "DAQMETER_TOKEN",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "WORD", env = "DAQMETER_TOKEN", hide_env_values = true)]
     token: Option<String>,
 }
 
@@ -85,9 +75,7 @@ struct Site {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     /// A signal is seen within this time.
     const LOOK: Duration = Duration::from_millis(100);
-    let address = arguments
-        .bind
-        .unwrap_or(SocketAddr::from(([127, 0, 0, 1], arguments.port)));
+    let address = arguments.bind.unwrap_or(SocketAddr::from(([127, 0, 0, 1], arguments.port)));
     let site = Site::understand(arguments, address)?;
     let files = site.files()?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -131,10 +119,8 @@ impl Site {
                 missing.display()
             )));
         }
-        let special = arguments
-            .paths
-            .iter()
-            .find(|path| path.exists() && !path.is_dir() && !path.is_file());
+        let special =
+            arguments.paths.iter().find(|path| path.exists() && !path.is_dir() && !path.is_file());
         if let Some(special) = special {
             let shown = special.display();
             return Err(Failure::refused(format!(
@@ -175,10 +161,7 @@ impl Site {
     /// Refuses who may not ask.
     fn admitted(&self, request: &Request) -> Result<(), Answer> {
         if self.loopback && !request.host.as_deref().is_none_or(names_this_host) {
-            return Err(Answer::text(
-                403,
-                "asked for by a name that is not this host's",
-            ));
+            return Err(Answer::text(403, "asked for by a name that is not this host's"));
         }
         let Some(token) = &self.token else {
             return Ok(());
@@ -195,17 +178,13 @@ impl Site {
             Ok(files) => files,
             Err(failure) => return Answer::text(404, failure.line()),
         };
-        let carried = request
-            .token()
-            .map_or(String::new(), |token| format!("?token={token}"));
+        let carried = request.token().map_or(String::new(), |token| format!("?token={token}"));
         match request.path.as_str() {
             "/" => Answer::html(index(&files, &carried)),
             "/metrics" => {
                 let live = files.iter().filter(|(_, file)| is_live(file)).count();
-                self.metrics
-                    .set("daqmeter_files", "serve", files.len() as f64);
-                self.metrics
-                    .set("daqmeter_live_files", "serve", live as f64);
+                self.metrics.set("daqmeter_files", "serve", files.len() as f64);
+                self.metrics.set("daqmeter_live_files", "serve", live as f64);
                 self.metrics.answer(request)
             }
             path => match numbered(&files, path.strip_prefix("/report/")) {
@@ -218,10 +197,7 @@ impl Site {
     /// The page of a file; that of one that is being written asks for events there.
     fn report(&self, file: &Path, events: &str) -> Answer {
         let made = match is_live(file) {
-            true => self
-                .live
-                .page(file, events)
-                .map(|page| Answer::html(page.html)),
+            true => self.live.page(file, events).map(|page| Answer::html(page.html)),
             false => read(file, MAX_FILE_BYTES).and_then(|contents| {
                 let page = page(&contents.records).map_err(Unread::Page)?;
                 Ok(Answer::html(page))
@@ -265,18 +241,14 @@ impl Handler for Site {
     }
 
     fn answered(&self, code: u16) {
-        self.metrics
-            .add("daqmeter_requests_total", &code.to_string(), 1.0);
+        self.metrics.add("daqmeter_requests_total", &code.to_string(), 1.0);
     }
 }
 
 impl Request {
     /// A value of its query.
     fn value(&self, name: &str) -> Option<&str> {
-        let mut pairs = self
-            .query
-            .split('&')
-            .filter_map(|pair| pair.split_once('='));
+        let mut pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.find_map(|(key, value)| (key == name).then_some(value))
     }
 
@@ -348,10 +320,7 @@ fn read(file: &Path, max_bytes: u64) -> Result<jsonl::Contents, Unread> {
 
 fn index(files: &[(usize, PathBuf)], carried: &str) -> String {
     let escaped = |text: &str| {
-        text.replace('&', "&amp;")
-            .replace('<', "&lt;")
-            .replace('>', "&gt;")
-            .replace('"', "&quot;")
+        text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
     };
     let mut out = String::from(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -367,11 +336,7 @@ fn index(files: &[(usize, PathBuf)], carried: &str) -> String {
     out.push_str("<table><thead><tr><th scope=\"col\">file</th><th scope=\"col\">size</th><th scope=\"col\">state</th></tr></thead><tbody>\n");
     for (number, file) in files {
         let bytes = std::fs::metadata(file).map_or(0, |facts| facts.len());
-        let state = if is_live(file) {
-            "<span class=\"live\">being written</span>"
-        } else {
-            ""
-        };
+        let state = if is_live(file) { "<span class=\"live\">being written</span>" } else { "" };
         let _ = writeln!(
             out,
             "<tr><td><a href=\"/report/{number}{}\">{}</a></td><td class=\"n\">{}</td><td>{state}</td></tr>",
@@ -428,30 +393,15 @@ mod tests {
     fn only_what_was_named_is_served_and_names_are_only_text() {
         let (_folder, site) = site(None);
         let code = |url: &str| get(&site, url, Some("localhost:8477"), None).code;
-        assert_eq!(
-            (code("/"), code("/report/0"), code("/healthz")),
-            (200, 200, 200)
-        );
-        assert!(
-            get(&site, "/metrics", None, None)
-                .body
-                .contains("daqmeter_files 1\n")
-        );
-        for url in [
-            "/report/1",
-            "/report/../etc/passwd",
-            "/etc/passwd",
-            "/report/",
-            "/report/-1",
-            "//",
-        ] {
+        assert_eq!((code("/"), code("/report/0"), code("/healthz")), (200, 200, 200));
+        assert!(get(&site, "/metrics", None, None).body.contains("daqmeter_files 1\n"));
+        for url in
+            ["/report/1", "/report/../etc/passwd", "/etc/passwd", "/report/", "/report/-1", "//"]
+        {
             assert_eq!(code(url), 404, "{url}");
         }
         let index = get(&site, "/", None, None).body;
-        assert!(
-            index.contains("a&lt;b&gt;.jsonl") && !index.contains("<b>"),
-            "{index}"
-        );
+        assert!(index.contains("a&lt;b&gt;.jsonl") && !index.contains("<b>"), "{index}");
     }
 
     #[test]
@@ -565,10 +515,6 @@ mod tests {
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.set_len(MAX_FILE_BYTES + 1).unwrap();
         let answer = get(&site, "/report/0", None, None);
-        assert!(
-            answer.code == 413 && answer.body.contains("daqmeter report"),
-            "{}",
-            answer.body
-        );
+        assert!(answer.code == 413 && answer.body.contains("daqmeter report"), "{}", answer.body);
     }
 }

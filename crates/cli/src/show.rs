@@ -28,10 +28,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(wanted) = &arguments.study {
         let all = std::mem::take(&mut records);
         let mut studies: Vec<String> = all.iter().map(|record| record.study.to_string()).collect();
-        records = all
-            .into_iter()
-            .filter(|record| record.study.contains(wanted))
-            .collect();
+        records = all.into_iter().filter(|record| record.study.contains(wanted)).collect();
         if records.is_empty() {
             studies.dedup();
             return Err(Failure::refused(format!(

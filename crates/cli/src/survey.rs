@@ -84,11 +84,7 @@ const OBSERVED: [&str; 3] = ["memory", "imc", "mbm"];
 impl Arguments {
     /// The points for this host, and their budget.
     fn plan(&self, host: &Host, left: Duration) -> Result<Plan, Failure> {
-        let name = if self.budget < SHORT {
-            "survey-short"
-        } else {
-            "survey"
-        };
+        let name = if self.budget < SHORT { "survey-short" } else { "survey" };
         let site = Site {
             host: host.clone(),
             pin: self.common.pin.clone().map(|list| list.0),
@@ -239,11 +235,7 @@ fn summary(records: &[RunRecord], took: Duration, done: &Done, with_tables: bool
             let _ = writeln!(out, "\n{}", wrapped(&line, 2));
         }
     }
-    let _ = write!(
-        out,
-        "\n{}",
-        head(&first.host, records.len(), took.as_secs_f64(), done)
-    );
+    let _ = write!(out, "\n{}", head(&first.host, records.len(), took.as_secs_f64(), done));
     if with_tables {
         let _ = write!(out, "\n{}", tables(records));
     }
@@ -252,11 +244,7 @@ fn summary(records: &[RunRecord], took: Duration, done: &Done, with_tables: bool
 
 /// Every path with its threads and queues, every stage by itself, every point.
 fn tables(records: &[RunRecord]) -> String {
-    let all = [
-        paths::text(records),
-        stages_text(records),
-        table::text(records),
-    ];
+    let all = [paths::text(records), stages_text(records), table::text(records)];
     let all: Vec<String> = all.into_iter().filter(|text| !text.is_empty()).collect();
     all.join("\n")
 }
@@ -398,12 +386,7 @@ mod tests {
 
     #[test]
     fn cpus_that_are_not_just_cores_say_what_they_are_parts_of() {
-        let mut host = Host {
-            logical_cpus: 8,
-            cores: 8,
-            sockets: 1,
-            ..Host::default()
-        };
+        let mut host = Host { logical_cpus: 8, cores: 8, sockets: 1, ..Host::default() };
         assert_eq!(topology(&host), "8 CPUs");
         (host.cores, host.sockets) = (4, 2);
         assert_eq!(topology(&host), "8 CPUs (2 sockets, 4 cores, 1 NUMA node)");

@@ -30,17 +30,9 @@ fn a_point_with_itself_is_the_same_and_is_recorded_whole() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("ab.jsonl");
     // What a host does to slices of 1 ms is not ten times as long on one side only.
-    let arguments = [
-        "null", "null", "--ignore", "900%", "--budget", "2m", "--record",
-    ];
+    let arguments = ["null", "null", "--ignore", "900%", "--budget", "2m", "--record"];
     let output = ab(&[&arguments[..], &[record.to_str().unwrap()]].concat());
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{}{}",
-        stdout(&output),
-        stderr(&output)
-    );
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
     assert!(stdout(&output).contains("same"), "{}", stdout(&output));
     let text = std::fs::read_to_string(record).unwrap();
     let line: Value = serde_json::from_str(text.trim_end()).unwrap();
@@ -49,10 +41,7 @@ fn a_point_with_itself_is_the_same_and_is_recorded_whole() {
     let answer = &line["answers"][0];
     assert_eq!(answer["stage"], "null");
     let blocks = answer["blocks"].as_array().unwrap();
-    assert!(
-        blocks.len() >= 11 && blocks.iter().all(|block| block["log_ratio"].is_f64()),
-        "{line}"
-    );
+    assert!(blocks.len() >= 11 && blocks.iter().all(|block| block["log_ratio"].is_f64()), "{line}");
 }
 
 #[test]
@@ -72,10 +61,7 @@ fn what_the_budget_does_not_decide_gives_3_and_what_is_missing() {
     let output = ab(&["--commands", ":", ":", "--budget", "1ms"]);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     let text = stdout(&output);
-    assert!(
-        text.contains("too few blocks to see any difference; about "),
-        "{text}"
-    );
+    assert!(text.contains("too few blocks to see any difference; about "), "{text}");
 }
 
 #[test]
@@ -88,15 +74,10 @@ fn two_binaries_measure_the_points_of_a_plan_and_every_point_is_accounted_for() 
     let plan = plan.to_str().unwrap();
     let own = assert_cmd::cargo::cargo_bin("daqmeter");
     let own = own.to_str().unwrap();
-    let output = ab(&[
-        own, own, "--plan", plan, "--ignore", "900%", "--budget", "2m",
-    ]);
+    let output = ab(&[own, own, "--plan", plan, "--ignore", "900%", "--budget", "2m"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = stdout(&output);
-    assert!(
-        text.contains("left out: memory ") && text.contains("it has 2 lanes"),
-        "{text}"
-    );
+    assert!(text.contains("left out: memory ") && text.contains("it has 2 lanes"), "{text}");
     let output = ab(&[own, "true", "--plan", plan]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
@@ -104,11 +85,7 @@ fn two_binaries_measure_the_points_of_a_plan_and_every_point_is_accounted_for() 
         "{}",
         stdout(&output)
     );
-    assert!(
-        stderr(&output).contains("1 of 2 points could not be measured"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("1 of 2 points could not be measured"), "{}", stderr(&output));
 }
 
 #[test]
@@ -117,93 +94,47 @@ fn a_switch_is_put_back() {
     let file = folder.path().join("setting");
     std::fs::write(&file, " before\n\n").unwrap();
     let path = file.to_str().unwrap();
-    let output = ab(&[
-        "x", "y", "--switch", path, "--point", "null", "--budget", "1ms",
-    ]);
+    let output = ab(&["x", "y", "--switch", path, "--point", "null", "--budget", "1ms"]);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), " before\n\n");
-    assert!(
-        stderr(&output).contains("setting.before-ab holds its value"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("setting.before-ab holds its value"), "{}", stderr(&output));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
 #[test]
 fn bad_input_gives_one_clear_line_and_2() {
     for (arguments, says) in [
-        (
-            &["null", "null", "--budget", "0s"][..],
-            "--budget 0s decides nothing",
-        ),
+        (&["null", "null", "--budget", "0s"][..], "--budget 0s decides nothing"),
         (&["null", "null", "--error", "0%"], "--error is a chance"),
-        (
-            &["null", "null", "--ignore", "NaN"],
-            "0% to 1000% is wanted",
-        ),
+        (&["null", "null", "--ignore", "NaN"], "0% to 1000% is wanted"),
         (&["null", "null x"], "B: `x` is not a parameter"),
-        (
-            &["null cpu=9999", "null"],
-            "A: cpu is 9999: there is no such CPU",
-        ),
-        (
-            &["null", "null", "--pin", "9999"],
-            "--pin is 9999: there is no such CPU",
-        ),
-        (
-            &["/nowhere/daqmeter", "true", "--plan", "quick"],
-            "/nowhere/daqmeter is not a file",
-        ),
+        (&["null cpu=9999", "null"], "A: cpu is 9999: there is no such CPU"),
+        (&["null", "null", "--pin", "9999"], "--pin is 9999: there is no such CPU"),
+        (&["/nowhere/daqmeter", "true", "--plan", "quick"], "/nowhere/daqmeter is not a file"),
         (&["true", "true", "--plan", "quack"], "quack"),
-        (
-            &["a", "b", "--switch", "/nowhere/x", "--point", "null"],
-            "cannot read /nowhere/x",
-        ),
+        (&["a", "b", "--switch", "/nowhere/x", "--point", "null"], "cannot read /nowhere/x"),
         (
             &["a", "b", "--switch", "/dev/zero", "--point", "null"],
             "/dev/zero: it is not a regular file",
         ),
         (&["a", "b", "--switch", "/nowhere/x"], "--point"),
-        (
-            &["a", "b", "--commands", "--plan", "quick"],
-            "cannot be used with",
-        ),
+        (&["a", "b", "--commands", "--plan", "quick"], "cannot be used with"),
         // What only the side can say.
-        (
-            &["nothing", "nothing"],
-            "side A: no engine is named `nothing`",
-        ),
+        (&["nothing", "nothing"], "side A: no engine is named `nothing`"),
         (&["null", "convert samples=x"], "side B: "),
-        (
-            &["--commands", ":", "exit 3"],
-            "side B: `exit 3` failed (exit status: 3)",
-        ),
+        (&["--commands", ":", "exit 3"], "side B: `exit 3` failed (exit status: 3)"),
         (&[LANES, LANES], "it has 2 lanes, which run together"),
     ] {
         let output = ab(arguments);
-        assert_eq!(
-            output.status.code(),
-            Some(2),
-            "{arguments:?}: {}",
-            stdout(&output)
-        );
-        assert!(
-            stderr(&output).contains(says),
-            "{arguments:?}: {}",
-            stderr(&output)
-        );
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stdout(&output));
+        assert!(stderr(&output).contains(says), "{arguments:?}: {}", stderr(&output));
         assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));
     }
 }
 
 #[test]
 fn a_side_is_not_started_by_hand() {
-    let output = Command::cargo_bin("daqmeter")
-        .unwrap()
-        .arg("ab-side")
-        .output()
-        .unwrap();
+    let output = Command::cargo_bin("daqmeter").unwrap().arg("ab-side").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(
         stderr(&output).contains("is started by daqmeter ab, not by hand"),

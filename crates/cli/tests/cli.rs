@@ -12,11 +12,7 @@ use std::process::Output;
 use assert_cmd::Command;
 
 fn daqmeter(arguments: &[&str]) -> Output {
-    Command::cargo_bin("daqmeter")
-        .unwrap()
-        .args(arguments)
-        .output()
-        .unwrap()
+    Command::cargo_bin("daqmeter").unwrap().args(arguments).output().unwrap()
 }
 
 fn stdout(output: &Output) -> String {
@@ -38,13 +34,7 @@ fn quick(more: &[&str]) -> Output {
 fn bad_input_gives_one_clear_line_and_exit_2() {
     let dir = tempfile::tempdir().unwrap();
     let fifo = dir.path().join("fifo");
-    assert!(
-        std::process::Command::new("mkfifo")
-            .arg(&fifo)
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let fifo = fifo.to_str().unwrap();
     let directory = dir.path().to_str().unwrap();
     for (arguments, says) in [
@@ -52,25 +42,16 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         (vec!["emu:l0", "-S", "4G"], "1 to 1073741824"),
         (vec!["emu:l0", "-N", "0"], "-N 0"),
         (vec!["emu:l0", "-f", "0"], "1 or more"),
-        (
-            vec!["emu:l0", "-S", "160", "-o", "160"],
-            "past the 160 samples",
-        ),
+        (vec!["emu:l0", "-S", "160", "-o", "160"], "past the 160 samples"),
         (vec!["emu:l0", "-A", "9"], "0 to 8, 99 or 100"),
         (vec!["emu:l0", "-A", "-1"], "-1"),
         (vec!["emu:l0", "-B", "1", "-S", "3M"], "-B 0"),
         (vec!["emu:l0", "-F", "nan", "-A", "3"], "finite"),
         (vec!["emu:zz9"], "emu:l0"),
         (vec!["emu:l0", "emu:l0"], "named twice"),
-        (
-            vec!["emu:l0", "--isa", "mmx"],
-            "possible values: best, portable",
-        ),
+        (vec!["emu:l0", "--isa", "mmx"], "possible values: best, portable"),
         (vec![""], "names no board"),
-        (
-            vec!["/dev/no such board"],
-            "/dev/no such board: No such file",
-        ),
+        (vec!["/dev/no such board"], "/dev/no such board: No such file"),
         (vec!["emu:l0", "--pin", "900"], "CPU 900 does not exist"),
         (vec!["emu:l0", "--profile", "/nonexistent.toml"], "ess-2017"),
         (vec!["/nonexistent/sis8300-1"], "No such file"),
@@ -92,10 +73,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
 #[test]
 fn values_that_clap_refuses_name_the_option() {
     for (arguments, says) in [
-        (
-            ["emu:l0", "-S", "many"],
-            "300000, 0x100000, 3M, 1e6 or 64Ki",
-        ),
+        (["emu:l0", "-S", "many"], "300000, 0x100000, 3M, 1e6 or 64Ki"),
         (["emu:l0", "--rate", "fast"], "14Hz"),
         (["emu:l0", "--block", "big"], "64KiB"),
         (["emu:l0", "--poll-interval", "soon"], "10ms"),
@@ -112,12 +90,8 @@ fn values_that_clap_refuses_name_the_option() {
 fn names_that_are_no_text_are_refused_and_not_a_panic() {
     use std::os::unix::ffi::OsStrExt;
     let name = std::ffi::OsStr::from_bytes(b"/dev/\xFF\xFE");
-    let output = Command::cargo_bin("daqmeter")
-        .unwrap()
-        .arg("digitizer")
-        .arg(name)
-        .output()
-        .unwrap();
+    let output =
+        Command::cargo_bin("daqmeter").unwrap().arg("digitizer").arg(name).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(
         stderr(&output).contains("is not UTF-8, as names in records are"),
@@ -134,11 +108,7 @@ fn a_full_disk_is_told_and_what_was_printed_stays() {
     let output = quick(&["--out", "/dev/full", "--json"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("/dev/full"), "{}", stderr(&output));
-    assert_eq!(
-        stdout(&output).lines().count(),
-        1,
-        "the record is printed though the disk is full"
-    );
+    assert_eq!(stdout(&output).lines().count(), 1, "the record is printed though the disk is full");
 }
 
 #[test]
@@ -177,18 +147,8 @@ fn every_letter_of_the_original_works_as_typed() {
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
-    assert_eq!(
-        text.lines()
-            .filter(|line| line.contains("func_decsca"))
-            .count(),
-        2
-    );
-    assert_eq!(
-        text.lines()
-            .filter(|line| line.contains("func_readout"))
-            .count(),
-        2
-    );
+    assert_eq!(text.lines().filter(|line| line.contains("func_decsca")).count(), 2);
+    assert_eq!(text.lines().filter(|line| line.contains("func_readout")).count(), 2);
 }
 
 #[test]
@@ -205,27 +165,17 @@ fn options_may_come_before_and_after_devices() {
         "--format",
         "classic",
     ]);
-    assert!(
-        stdout(&output).contains(" ndevices        2"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stdout(&output).contains(" ndevices        2"), "{}", stderr(&output));
 }
 
 #[test]
 fn a_trigger_loop_accounts_for_every_trigger_by_polling_and_by_interrupt() {
-    for more in [
-        vec!["-l", "8", "--rate", "1kHz"],
-        vec!["-l", "8", "-i", "--rate", "1kHz"],
-    ] {
+    for more in [vec!["-l", "8", "--rate", "1kHz"], vec!["-l", "8", "-i", "--rate", "1kHz"]] {
         let output = quick(&[&more[..], &["--json"]].concat());
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         let record: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
         let ledgers = record["ledgers"].as_array().unwrap();
-        let triggers = ledgers
-            .iter()
-            .find(|ledger| ledger["unit"] == "triggers")
-            .unwrap();
+        let triggers = ledgers.iter().find(|ledger| ledger["unit"] == "triggers").unwrap();
         let losses: u64 = triggers["losses"]
             .as_object()
             .unwrap()
@@ -249,24 +199,13 @@ fn a_trigger_loop_accounts_for_every_trigger_by_polling_and_by_interrupt() {
 
 #[test]
 fn a_board_that_disappears_fails_its_row_and_the_run_with_exit_1() {
-    let arguments = [
-        "digitizer",
-        "emu:l0:gone-after=4",
-        "emu:l1",
-        "-S",
-        "3200",
-        "-N",
-        "9",
-        "--unpaced",
-    ];
+    let arguments =
+        ["digitizer", "emu:l0:gone-after=4", "emu:l1", "-S", "3200", "-N", "9", "--unpaced"];
     let quiet = daqmeter(&[&arguments[..], &["-q"]].concat());
     assert_eq!(quiet.status.code(), Some(1));
     assert!(stdout(&quiet).is_empty());
     let said = stderr(&quiet);
-    assert!(
-        said.contains("digitizer: FAILED: emu:l0:gone-after=4: emu:l0"),
-        "{said}"
-    );
+    assert!(said.contains("digitizer: FAILED: emu:l0:gone-after=4: emu:l0"), "{said}");
     let output = daqmeter(&arguments);
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
@@ -281,15 +220,8 @@ fn a_board_that_disappears_fails_its_row_and_the_run_with_exit_1() {
 
 #[test]
 fn a_short_read_is_a_named_loss() {
-    let output = daqmeter(&[
-        "digitizer",
-        "emu:l0:short-read-at=3",
-        "-S",
-        "3200",
-        "-N",
-        "9",
-        "--unpaced",
-    ]);
+    let output =
+        daqmeter(&["digitizer", "emu:l0:short-read-at=3", "-S", "3200", "-N", "9", "--unpaced"]);
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
     assert!(text.contains("+ 3200 short read"), "{text}");
@@ -298,11 +230,7 @@ fn a_short_read_is_a_named_loss() {
 #[test]
 fn fast_scaling_says_by_how_much_it_differs() {
     let output = quick(&["-A", "3", "-F", "0.1", "-O", "-3.7", "--fast"]);
-    assert!(
-        stderr(&output).contains("of 65536 codes differ"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("of 65536 codes differ"), "{}", stderr(&output));
 }
 
 #[test]
@@ -321,11 +249,7 @@ fn options_without_effect_say_so() {
 fn more_threads_than_cores_run_and_say_so() {
     let output = daqmeter(&["digitizer", "emu:l0..40", "-S", "1600", "--unpaced"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(
-        stdout(&output).contains("41 threads share"),
-        "{}",
-        stdout(&output)
-    );
+    assert!(stdout(&output).contains("41 threads share"), "{}", stdout(&output));
 }
 
 fn recorded() -> (tempfile::TempDir, PathBuf) {
@@ -333,12 +257,7 @@ fn recorded() -> (tempfile::TempDir, PathBuf) {
     let path = dir.path().join("records.jsonl");
     let out = path.to_str().unwrap().to_owned();
     for function in ["0", "4"] {
-        assert_eq!(
-            quick(&["-N", "5", "-A", function, "--out", &out])
-                .status
-                .code(),
-            Some(0)
-        );
+        assert_eq!(quick(&["-N", "5", "-A", function, "--out", &out]).status.code(), Some(0));
     }
     (dir, path)
 }
@@ -350,20 +269,11 @@ fn records_can_be_shown_and_reported_in_every_format() {
     assert!(stdout(&daqmeter(&["show", path])).contains("read-out"));
     assert!(stdout(&daqmeter(&["report", path, "--format", "md"])).starts_with("| device |"));
     assert!(stdout(&daqmeter(&["report", path, "--format", "csv"])).starts_with("study,engine"));
-    assert_eq!(
-        stdout(&daqmeter(&["report", path, "--format", "json"]))
-            .lines()
-            .count(),
-        2
-    );
+    assert_eq!(stdout(&daqmeter(&["report", path, "--format", "json"])).lines().count(), 2);
     let page = dir.path().join("page.html");
     let output = daqmeter(&["report", path, "-o", page.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(
-        std::fs::read_to_string(page)
-            .unwrap()
-            .contains("class=\"chart\"")
-    );
+    assert!(std::fs::read_to_string(page).unwrap().contains("class=\"chart\""));
 }
 
 #[test]
@@ -373,11 +283,7 @@ fn a_cut_file_gives_what_is_whole_and_names_the_rest() {
     std::fs::write(&path, &bytes[..bytes.len() - 40]).unwrap();
     let output = daqmeter(&["show", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0));
-    assert!(
-        stderr(&output).contains("line 2: cut off"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("line 2: cut off"), "{}", stderr(&output));
 }
 
 #[test]
@@ -388,22 +294,14 @@ fn files_without_records_are_refused() {
     let output = daqmeter(&["show", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("holds no record"));
-    assert_eq!(
-        daqmeter(&["report", "/nonexistent.jsonl"]).status.code(),
-        Some(2)
-    );
+    assert_eq!(daqmeter(&["report", "/nonexistent.jsonl"]).status.code(), Some(2));
 }
 
 #[test]
 fn a_page_that_cannot_be_written_leaves_nothing_behind() {
     let (dir, path) = recorded();
     let target = dir.path().join("missing/page.html");
-    let output = daqmeter(&[
-        "report",
-        path.to_str().unwrap(),
-        "-o",
-        target.to_str().unwrap(),
-    ]);
+    let output = daqmeter(&["report", path.to_str().unwrap(), "-o", target.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
@@ -475,12 +373,7 @@ fn ctrl_c_keeps_what_was_measured_and_exits_130() {
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(130));
     let mut text = String::new();
-    child
-        .stdout
-        .take()
-        .unwrap()
-        .read_to_string(&mut text)
-        .unwrap();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     assert!(text.contains("interrupted"), "{text}");
     assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 1);
 }
@@ -503,10 +396,8 @@ fn help_for_people() {
         "list",
         "doctor",
     ] {
-        let arguments: Vec<&str> = [verb, "-h"]
-            .into_iter()
-            .filter(|argument| !argument.is_empty())
-            .collect();
+        let arguments: Vec<&str> =
+            [verb, "-h"].into_iter().filter(|argument| !argument.is_empty()).collect();
         let mut settings = insta::Settings::clone_current();
         settings.set_snapshot_suffix(if verb.is_empty() { "daqmeter" } else { verb });
         settings.bind(|| insta::assert_snapshot!("help", stdout(&daqmeter(&arguments))));
@@ -534,19 +425,10 @@ fn the_verbs_of_the_engines_repeat_the_same_studies() {
 fn several_studies_are_totals_and_a_page() {
     let dir = tempfile::tempdir().unwrap();
     let page = dir.path().join("all.html");
-    let output = daqmeter(&[
-        "reproduce",
-        "eb",
-        "pmu",
-        "--no-measurement",
-        "-o",
-        page.to_str().unwrap(),
-    ]);
+    let output =
+        daqmeter(&["reproduce", "eb", "pmu", "--no-measurement", "-o", page.to_str().unwrap()]);
     let text = stdout(&output);
-    assert!(
-        text.contains("\n  27 rows: ") && text.contains("\n  18 rows: "),
-        "{text}"
-    );
+    assert!(text.contains("\n  27 rows: ") && text.contains("\n  18 rows: "), "{text}");
     let html = std::fs::read_to_string(&page).unwrap();
     assert!(html.contains("study-etherbone") && html.contains("study-pmu"));
     assert!(html.contains("daqmeter reproduce etherbone"));
@@ -554,10 +436,9 @@ fn several_studies_are_totals_and_a_page() {
 
 #[test]
 fn an_option_that_none_of_the_studies_takes_is_refused() {
-    for arguments in [
-        ["eb", "reproduce", "--reps", "3"],
-        ["reproduce", "pmu", "--receiver-pin", "0"],
-    ] {
+    for arguments in
+        [["eb", "reproduce", "--reps", "3"], ["reproduce", "pmu", "--receiver-pin", "0"]]
+    {
         let output = daqmeter(&arguments);
         assert_eq!(output.status.code(), Some(2));
         assert!(
@@ -567,10 +448,7 @@ fn an_option_that_none_of_the_studies_takes_is_refused() {
         );
     }
     let listed = stdout(&daqmeter(&["reproduce", "--list"]));
-    assert!(
-        listed.contains("--reps") && listed.contains("--receiver-pin"),
-        "{listed}"
-    );
+    assert!(listed.contains("--reps") && listed.contains("--receiver-pin"), "{listed}");
 }
 
 #[test]
@@ -582,10 +460,7 @@ fn records_that_failed_end_a_reproduction_with_1() {
     let path = dir.path().join("records.jsonl");
     for (outcome, code) in [
         (serde_json::json!({ "status": "ok" }), 0),
-        (
-            serde_json::json!({ "status": "failed", "reason": "bytes differ" }),
-            1,
-        ),
+        (serde_json::json!({ "status": "failed", "reason": "bytes differ" }), 1),
     ] {
         record["outcome"] = outcome;
         std::fs::write(&path, format!("{record}\n")).unwrap();

@@ -19,98 +19,32 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
     are_refused(
         "copy",
         &[
-            (
-                &["latency", "--sizes", "0"][..],
-                "at least one size of 1 B or more",
-            ),
-            (
-                &["latency", "--sizes", "100TiB"],
-                "1 to 1099511627776 is wanted",
-            ),
+            (&["latency", "--sizes", "0"][..], "at least one size of 1 B or more"),
+            (&["latency", "--sizes", "100TiB"], "1 to 1099511627776 is wanted"),
             (&["latency", "--sizes", "1TiB"], "choose smaller --sizes"),
+            (&["latency", "--sizes", "64", "--reps", "0"], "is 0; 1 to 65536 is wanted"),
+            (&["latency", "--sizes", "64", "--depth", "0"], "`depth` is 0; 1 to 1024 is wanted"),
             (
-                &["latency", "--sizes", "64", "--reps", "0"],
-                "is 0; 1 to 65536 is wanted",
-            ),
-            (
-                &["latency", "--sizes", "64", "--depth", "0"],
-                "`depth` is 0; 1 to 1024 is wanted",
-            ),
-            (
-                &[
-                    "latency",
-                    "--depth",
-                    "4",
-                    "--format",
-                    "classic",
-                    "--out-dir",
-                    &none,
-                ],
+                &["latency", "--depth", "4", "--format", "classic", "--out-dir", &none],
                 "a line of the classic files is one copy",
             ),
             (&["latency", "--high", "99"], "channel from 0 to 63"),
             (&["latency", "--sizes", "many"], "many"),
+            (&["latency", "--path", "nowhere"], "values: pread, tmpfs-huge"),
+            (&["latency", "--contexts", "best"], "values: cpu, exclusive, shared, priority"),
+            (&["latency", "--operations", "sideways"], "none of from, to, both"),
+            (&["latency", "--pin", "1000", "--sizes", "64"], "CPU 1000 does not exist"),
+            (&["latency", "--format", "classic", "--sizes", "64"], "--out-dir"),
+            (&["latency", "--engine", "dsa", "--contexts", "shared", "--sizes", "64"], "DSA"),
+            (&["bandwidth", "--lanes", "5000", "--sizes", "4KiB"], "`lanes` is 5000; 1 to "),
             (
-                &["latency", "--path", "nowhere"],
-                "values: pread, tmpfs-huge",
-            ),
-            (
-                &["latency", "--contexts", "best"],
-                "values: cpu, exclusive, shared, priority",
-            ),
-            (
-                &["latency", "--operations", "sideways"],
-                "none of from, to, both",
-            ),
-            (
-                &["latency", "--pin", "1000", "--sizes", "64"],
-                "CPU 1000 does not exist",
-            ),
-            (
-                &["latency", "--format", "classic", "--sizes", "64"],
-                "--out-dir",
-            ),
-            (
-                &[
-                    "latency",
-                    "--engine",
-                    "dsa",
-                    "--contexts",
-                    "shared",
-                    "--sizes",
-                    "64",
-                ],
-                "DSA",
-            ),
-            (
-                &["bandwidth", "--lanes", "5000", "--sizes", "4KiB"],
-                "`lanes` is 5000; 1 to ",
-            ),
-            (
-                &[
-                    "bandwidth",
-                    "--contexts",
-                    "priority",
-                    "--quantum",
-                    "90us",
-                    "--sizes",
-                    "4KiB",
-                ],
+                &["bandwidth", "--contexts", "priority", "--quantum", "90us", "--sizes", "4KiB"],
                 "quantum_ns",
             ),
-            (
-                &["pollution", "--tests", "doom"],
-                "values: susan[s]_small, ",
-            ),
-            (
-                &["pollution", "--neighbours", "noisy"],
-                "values: ideal, cpu, dma, spin, null-call",
-            ),
+            (&["pollution", "--tests", "doom"], "values: susan[s]_small, "),
+            (&["pollution", "--neighbours", "noisy"], "values: ideal, cpu, dma, spin, null-call"),
             (&["pollution", "--copies", "224"], "is not like from:224"),
-            (
-                &["pollution", "--copies", "from:0"],
-                "copies of 1 B or more are wanted",
-            ),
+            (&["pollution", "--copies", "from:0"], "copies of 1 B or more are wanted"),
             (&["pollution", "--reps", "0"], "1 to 65536 is wanted"),
             (&["verify", "--path", "nowhere"], "values: pread"),
             (&["verify", "--times", "0"], "0 is not in 1.."),
@@ -139,19 +73,8 @@ fn latency_leaves_the_studys_files() {
         &cpu,
     ];
     let output = copy(
-        &[
-            &[
-                "latency",
-                "--path",
-                "pread",
-                "--format",
-                "classic",
-                "--out-dir",
-                &place,
-            ],
-            &sizes[..],
-        ]
-        .concat(),
+        &[&["latency", "--path", "pread", "--format", "classic", "--out-dir", &place], &sizes[..]]
+            .concat(),
     );
     assert!(output.status.success(), "{}", stderr(&output));
     let mut names: Vec<String> = std::fs::read_dir(directory.path())
@@ -171,23 +94,12 @@ fn latency_leaves_the_studys_files() {
     let raw = std::fs::read_to_string(directory.path().join(&names[2])).unwrap();
     let rows: Vec<Vec<u64>> = raw
         .lines()
-        .map(|line| {
-            line.split('\t')
-                .map(|field| field.parse().unwrap())
-                .collect()
-        })
+        .map(|line| line.split('\t').map(|field| field.parse().unwrap()).collect())
         .collect();
     assert_eq!(rows.len(), 3 * 7);
-    assert!(
-        rows.iter()
-            .all(|row| row.len() == 5 && row[3] - row[2] == row[4]),
-        "{raw}"
-    );
+    assert!(rows.iter().all(|row| row.len() == 5 && row[3] - row[2] == row[4]), "{raw}");
     let synthesis = std::fs::read_to_string(directory.path().join(&names[3])).unwrap();
-    let sizes: Vec<&str> = synthesis
-        .lines()
-        .map(|line| line.split('\t').next().unwrap())
-        .collect();
+    let sizes: Vec<&str> = synthesis.lines().map(|line| line.split('\t').next().unwrap()).collect();
     assert_eq!(sizes, ["1", "64", "4096"]);
 }
 
@@ -210,28 +122,10 @@ fn files_of_the_study_come_back_as_records_measured_elsewhere() {
         ("bandwidth", "cpu (pread)  4 KiB"),
     ] {
         let (first, again) = (place(verb), place(&format!("{verb}-again")));
-        let (own, read) = (
-            place(&format!("{verb}.jsonl")),
-            place(&format!("{verb}-read.jsonl")),
-        );
-        let who = [
-            "--contexts",
-            "cpu",
-            "--path",
-            "pread",
-            "--format",
-            "classic",
-        ];
+        let (own, read) = (place(&format!("{verb}.jsonl")), place(&format!("{verb}-read.jsonl")));
+        let who = ["--contexts", "cpu", "--path", "pread", "--format", "classic"];
         let measured = [
-            &[
-                verb,
-                "--sizes",
-                "64,4KiB",
-                "--reps",
-                "7",
-                "--operations",
-                "to,from",
-            ],
+            &[verb, "--sizes", "64,4KiB", "--reps", "7", "--operations", "to,from"],
             &who[..],
             &["--out-dir", &first, "--records", &own],
         ];
@@ -246,11 +140,7 @@ fn files_of_the_study_come_back_as_records_measured_elsewhere() {
         assert_eq!(contents(again.as_ref()), contents(first.as_ref()), "{verb}");
 
         let shown = daqmeter("show", &[&read]);
-        assert!(
-            stdout(&shown).contains("measured elsewhere"),
-            "{}",
-            stdout(&shown)
-        );
+        assert!(stdout(&shown).contains("measured elsewhere"), "{}", stdout(&shown));
         let page = place("page.html");
         let report = daqmeter("report", &[&read, "-o", &page]);
         assert!(report.status.success(), "{}", stderr(&report));
@@ -258,11 +148,7 @@ fn files_of_the_study_come_back_as_records_measured_elsewhere() {
         assert!(page.contains("unknown (files of") && !page.contains("0 logical"));
         let compared = daqmeter("cmp", &[&own, &read]);
         let said = stdout(&compared) + &stderr(&compared);
-        assert_ne!(
-            compared.status.code(),
-            Some(2),
-            "the points are the same: {said}"
-        );
+        assert_ne!(compared.status.code(), Some(2), "the points are the same: {said}");
     }
 }
 
@@ -288,64 +174,36 @@ fn files_that_cannot_be_read_say_where_and_what_is_missing() {
     are_refused(
         "copy",
         &[
-            (
-                &["latency", "--from", &good],
-                "does not say who copied: add --contexts",
-            ),
+            (&["latency", "--from", &good], "does not say who copied: add --contexts"),
             (
                 &["latency", "--from", &bad, cpu[0], cpu[1]],
                 "micro-benchmark_from_1.dat: line 2, column 8: `x` is not a clock in ns",
             ),
-            (
-                &["latency", "--from", &synthesis],
-                "a synthesis holds no single times",
-            ),
-            (
-                &["latency", "--from", &bandwidth],
-                "is a file of `daqmeter copy bandwidth --from`",
-            ),
+            (&["latency", "--from", &synthesis], "a synthesis holds no single times"),
+            (&["latency", "--from", &bandwidth], "is a file of `daqmeter copy bandwidth --from`"),
             (
                 &["bandwidth", "--from", &bandwidth, cpu[0], cpu[1]],
                 "measures_to.dat: holds no measurement",
             ),
-            (
-                &["latency", "--from", "/dev/zero"],
-                "the name says what was measured",
-            ),
+            (&["latency", "--from", "/dev/zero"], "the name says what was measured"),
             (&["latency", "--from", &empty], "holds no micro-benchmark_"),
             (
                 &["latency", "--from", &shared, cpu[0], cpu[1]],
                 "lies in a folder shared, and --contexts says cpu",
             ),
-            (
-                &["latency", "--from", &good, "--contexts", "cpu,shared"],
-                "name one",
-            ),
-            (
-                &["latency", "--from", &good, "--reps", "7"],
-                "cannot be used with",
-            ),
-            (
-                &["pollution", "--from", &program],
-                "add one of --neighbours and one of --copies",
-            ),
+            (&["latency", "--from", &good, "--contexts", "cpu,shared"], "name one"),
+            (&["latency", "--from", &good, "--reps", "7"], "cannot be used with"),
+            (&["pollution", "--from", &program], "add one of --neighbours and one of --copies"),
         ],
     );
     let output = copy(&["latency", "--from", &shared, "--json"]);
     let record: serde_json::Value = serde_json::from_str(stdout(&output).trim()).unwrap();
-    assert_eq!(
-        record["workload"]["params"]["context"], "shared",
-        "{record}"
-    );
+    assert_eq!(record["workload"]["params"]["context"], "shared", "{record}");
     assert_eq!(record["engine"]["target"], shared.as_str());
     let told = ["--neighbours", "cpu", "--copies", "from:224"];
     let output = copy(&[&["pollution", "--from", &program], &told[..]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(
-        stdout(&output).contains("from 224  qsort_small"),
-        "{}",
-        stdout(&output)
-    );
+    assert!(stdout(&output).contains("from 224  qsort_small"), "{}", stdout(&output));
 }
 
 #[test]
@@ -354,28 +212,13 @@ fn zeros_are_verified_and_held_against_a_fill() {
     let output = copy(&[&["verify", "--up-to", "5000"], &options[..]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
-    assert!(
-        text.contains("ok  dev-zero  cpu") && text.contains("ask for direction"),
-        "{text}"
-    );
-    let sweep = [
-        "--contexts",
-        "cpu",
-        "--operations",
-        "to",
-        "--sizes",
-        "4KiB",
-        "--reps",
-        "5",
-    ];
+    assert!(text.contains("ok  dev-zero  cpu") && text.contains("ask for direction"), "{text}");
+    let sweep = ["--contexts", "cpu", "--operations", "to", "--sizes", "4KiB", "--reps", "5"];
     for verb in ["latency", "bandwidth"] {
         let output = copy(&[&[verb], &options[..], &sweep[..]].concat());
         let text = stdout(&output);
         assert!(output.status.success(), "{}", stderr(&output));
-        assert!(
-            text.contains("clear_user") && text.contains("of memset"),
-            "{text}"
-        );
+        assert!(text.contains("clear_user") && text.contains("of memset"), "{text}");
         assert!(!text.contains("of memcpy"), "{text}");
     }
     are_refused("copy", &[]);
@@ -431,17 +274,8 @@ fn records_fill_figures_and_missing_ones_name_their_command() {
     let output = copy(&["figures", &records, "-o", &page]);
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(
-        text.lines()
-            .filter(|line| line.trim_end().ends_with("drawn"))
-            .count(),
-        4,
-        "{text}"
-    );
-    assert!(
-        text.contains("daqmeter copy pollution --copies from:224"),
-        "{text}"
-    );
+    assert_eq!(text.lines().filter(|line| line.trim_end().ends_with("drawn")).count(), 4, "{text}");
+    assert!(text.contains("daqmeter copy pollution --copies from:224"), "{text}");
     let html = std::fs::read_to_string(&page).unwrap();
     assert!(html.contains("2.1 copy_from_user: mean latency, light load"));
     let output = copy(&["reproduce", "--from", &records]);
@@ -452,10 +286,7 @@ fn records_fill_figures_and_missing_ones_name_their_command() {
     );
     let output = copy(&["reproduce", "--from", &records, "--json", "-o", &page]);
     let study: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("one study");
-    assert_eq!(
-        study["rows"][0]["place"],
-        "3.3.1, sample record of a synthesis, field d"
-    );
+    assert_eq!(study["rows"][0]["place"], "3.3.1, sample record of a synthesis, field d");
     assert_eq!(
         study["rows"][0]["verdict"], "this host",
         "another machine's time is not judged: {study}"
@@ -466,30 +297,12 @@ fn records_fill_figures_and_missing_ones_name_their_command() {
 
 #[test]
 fn verify_checks_every_way_of_this_host() {
-    let output = copy(&[
-        "verify",
-        "--path",
-        "engine-thread",
-        "--up-to",
-        "70000",
-        "--json",
-    ]);
+    let output = copy(&["verify", "--path", "engine-thread", "--up-to", "70000", "--json"]);
     assert!(output.status.success(), "{}", stderr(&output));
-    let cases: Vec<serde_json::Value> = stdout(&output)
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    assert_eq!(
-        cases.len(),
-        3 * 2 * 2,
-        "three policies, two completions, two directions"
-    );
-    assert!(
-        cases
-            .iter()
-            .all(|case| case["outcome"]["verified"]["copies"] == 30),
-        "{cases:?}"
-    );
+    let cases: Vec<serde_json::Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(cases.len(), 3 * 2 * 2, "three policies, two completions, two directions");
+    assert!(cases.iter().all(|case| case["outcome"]["verified"]["copies"] == 30), "{cases:?}");
 }
 
 #[test]
@@ -499,16 +312,8 @@ fn without_the_tracer_a_trace_says_what_it_can() {
     }
     let output = copy(&["trace", "--time", "50ms", "--delay", "10ms"]);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(
-        stdout(&output).contains("not single copies"),
-        "{}",
-        stdout(&output)
-    );
-    assert!(
-        stderr(&output).contains("without the tracer"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stdout(&output).contains("not single copies"), "{}", stdout(&output));
+    assert!(stderr(&output).contains("without the tracer"), "{}", stderr(&output));
 }
 
 #[test]
@@ -536,21 +341,9 @@ fn traces_of_the_study_are_read_from_its_files() {
 
 #[test]
 fn help_for_people() {
-    for verb in [
-        "latency",
-        "bandwidth",
-        "pollution",
-        "trace",
-        "verify",
-        "figures",
-        "reproduce",
-    ] {
+    for verb in ["latency", "bandwidth", "pollution", "trace", "verify", "figures", "reproduce"] {
         let text = stdout(&copy(&[verb, "-h"]));
-        assert!(
-            text.lines().count() <= 48,
-            "{verb}: {} lines",
-            text.lines().count()
-        );
+        assert!(text.lines().count() <= 48, "{verb}: {} lines", text.lines().count());
         let mut settings = insta::Settings::clone_current();
         settings.set_snapshot_suffix(verb);
         settings.bind(|| insta::assert_snapshot!("help", text));
@@ -567,42 +360,20 @@ fn a_trace_from_files_is_a_record_with_the_files_and_the_figures_of_one() {
     let (file, again) = (place("mem_trace_from.dat"), place("again"));
     std::fs::write(&file, format!("{line}{long}")).unwrap();
     let (records, page) = (place("trace.jsonl"), place("trace.html"));
-    let options = [
-        "--format",
-        "classic",
-        "--out-dir",
-        &again,
-        "--records",
-        &records,
-        "-o",
-        &page,
-    ];
+    let options = ["--format", "classic", "--out-dir", &again, "--records", &records, "-o", &page];
     let output = copy(&[&["trace", "--from", &file], &options[..]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
-    assert!(
-        text.contains("addresses of more than 16 digits: 1; their last 16 are used"),
-        "{text}"
-    );
+    assert!(text.contains("addresses of more than 16 digits: 1; their last 16 are used"), "{text}");
     let written = contents(again.as_ref());
     let short = long.replace("0xfffffffff", "0xffffffff");
     assert_eq!(written["mem_trace_from.dat"], format!("{line}{short}"));
-    assert!(
-        std::fs::read_to_string(&page)
-            .unwrap()
-            .contains("measured elsewhere")
-    );
+    assert!(std::fs::read_to_string(&page).unwrap().contains("measured elsewhere"));
     let figures = copy(&["figures", &records, "-o", &place("figures.html")]);
     assert!(figures.status.success(), "{}", stderr(&figures));
     let drawn = stdout(&figures);
-    let drawn: Vec<&str> = drawn
-        .lines()
-        .map(str::trim)
-        .filter(|line| line.ends_with("drawn"))
-        .collect();
+    let drawn: Vec<&str> =
+        drawn.lines().map(str::trim).filter(|line| line.ends_with("drawn")).collect();
     assert_eq!(drawn.len(), 2, "{drawn:?}");
-    assert!(
-        drawn[0].starts_with("2.21 ") && drawn[1].starts_with("2.25 "),
-        "{drawn:?}"
-    );
+    assert!(drawn[0].starts_with("2.21 ") && drawn[1].starts_with("2.25 "), "{drawn:?}");
 }

@@ -10,11 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_daqmeter");
 
 fn eb(arguments: &[&str]) -> Output {
-    Command::new(PROGRAM)
-        .arg("eb")
-        .args(arguments)
-        .output()
-        .unwrap()
+    Command::new(PROGRAM).arg("eb").args(arguments).output().unwrap()
 }
 
 fn stdout(output: &Output) -> String {
@@ -27,11 +23,7 @@ fn stderr(output: &Output) -> String {
 
 fn done(arguments: &[&str]) -> String {
     let output = eb(arguments);
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        stderr(&output)
-    );
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
     stdout(&output)
 }
 
@@ -54,25 +46,15 @@ impl Snoop {
             .unwrap();
         let (mut said, mut stderr) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
         while !said.contains("port ") && stderr.read_line(&mut said).unwrap() > 0 {}
-        let port = said
-            .split("port ")
-            .nth(1)
-            .and_then(|rest| rest.split([' ', ';']).next()?.parse().ok());
-        Snoop {
-            child,
-            port: port.unwrap_or_else(|| panic!("no port in: {said}")),
-            said,
-        }
+        let port =
+            said.split("port ").nth(1).and_then(|rest| rest.split([' ', ';']).next()?.parse().ok());
+        Snoop { child, port: port.unwrap_or_else(|| panic!("no port in: {said}")), said }
     }
 
     /// The page of metrics.
     fn metrics(&self) -> String {
-        let address = self
-            .said
-            .split("http://")
-            .nth(1)
-            .and_then(|rest| rest.split('/').next())
-            .unwrap();
+        let address =
+            self.said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap();
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
         let mut page = String::new();
@@ -101,18 +83,9 @@ fn registers_are_read_and_written_as_by_the_c_tools() {
         assert_eq!(done(&["write", &slave, "0x10000/4", "0x11223344"]), "");
         assert_eq!(done(&["read", &slave, "0x10000/4"]), "11223344\n");
         assert_eq!(done(&["read", &slave, "0x10001/1"]), "22\n");
-        assert_eq!(
-            done(&["read", "-p", "-l", "-d", "32", &slave, "0x10000/2"]),
-            "3344\n"
-        );
-        assert_eq!(
-            done(&["read", "-d", "16", "-q", &slave, "0x10000/4"]),
-            "11223344\n"
-        );
-        assert_eq!(
-            done(&["read", "-s", &slave, "0x10000/8"]),
-            "1122334400000000\n"
-        );
+        assert_eq!(done(&["read", "-p", "-l", "-d", "32", &slave, "0x10000/2"]), "3344\n");
+        assert_eq!(done(&["read", "-d", "16", "-q", &slave, "0x10000/4"]), "11223344\n");
+        assert_eq!(done(&["read", "-s", &slave, "0x10000/8"]), "1122334400000000\n");
         assert_eq!(done(&["read", "-c", &slave, "0xc/4"]), "00000000\n");
     }
     let json: serde_json::Value =
@@ -123,19 +96,11 @@ fn registers_are_read_and_written_as_by_the_c_tools() {
 #[test]
 fn a_slave_tells_what_it_did_as_metrics() {
     let snoop = Snoop::start(&["0x0-0xffff", "--metrics", "127.0.0.1:0"]);
-    assert!(
-        snoop.metrics().contains("daqmeter_cycles_total{"),
-        "from the beginning"
-    );
-    assert_eq!(
-        done(&["write", "-p", "-b", &snoop.at("udp"), "0x100/4", "7"]),
-        ""
-    );
+    assert!(snoop.metrics().contains("daqmeter_cycles_total{"), "from the beginning");
+    assert_eq!(done(&["write", "-p", "-b", &snoop.at("udp"), "0x100/4", "7"]), "");
     let told = |page: &str| {
         let of = |name: &str| {
-            let line = page
-                .lines()
-                .find(|line| line.starts_with(&format!("daqmeter_{name}")))?;
+            let line = page.lines().find(|line| line.starts_with(&format!("daqmeter_{name}")))?;
             line.split_whitespace().last()?.parse::<f64>().ok()
         };
         of("probes_total") >= Some(1.0)
@@ -170,74 +135,34 @@ fn accesses_that_are_split_or_widened_are_told_or_refused() {
 fn what_is_wrong_is_one_line_and_exit_2_and_what_the_bus_refuses_is_exit_1() {
     let snoop = Snoop::start(&["--bus", "timing-receiver"]);
     let slave = snoop.at("udp");
-    let unused = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let nobody = format!("tcp/127.0.0.1/{unused}");
     for (arguments, says) in [
         (vec!["read", "localhost", "0/4"], "has no protocol"),
         (vec!["read", &slave, "0x10000"], "address/size"),
         (vec!["read", &slave, "0x10000/3"], "1, 2, 4 or 8"),
-        (
-            vec!["read", &slave, "0x70000000/4"],
-            "failed to find SDB record: invalid address",
-        ),
+        (vec!["read", &slave, "0x70000000/4"], "failed to find SDB record: invalid address"),
         (vec!["read", &slave, "0x10002/4"], "not a multiple of 4"),
         (vec!["read", "-p", &slave, "0x10000/1"], "-b or -l"),
-        (
-            vec!["read", &slave, "0x18010c/4"],
-            "the bus reports an error",
-        ),
-        (
-            vec!["write", &slave, "0x180104/4", "1"],
-            "the bus reports an error",
-        ),
-        (
-            vec!["write", &slave, "0x10000/1", "256"],
-            "does not fit 1 bytes",
-        ),
-        (
-            vec!["write", &slave, "0x10000/4", "many"],
-            "is not a number",
-        ),
+        (vec!["read", &slave, "0x18010c/4"], "the bus reports an error"),
+        (vec!["write", &slave, "0x180104/4", "1"], "the bus reports an error"),
+        (vec!["write", &slave, "0x10000/1", "256"], "does not fit 1 bytes"),
+        (vec!["write", &slave, "0x10000/4", "many"], "is not a number"),
         (vec!["ls", &nobody], "cannot connect"),
-        (
-            vec!["ls", "udp/no-such-host.invalid"],
-            "no-such-host.invalid",
-        ),
+        (vec!["ls", "udp/no-such-host.invalid"], "no-such-host.invalid"),
         (vec!["ls", "emu/warp"], "no bridge `warp`"),
-        (
-            vec!["ls", "-r", "0", &slave],
-            "exactly one address and one data width",
-        ),
+        (vec!["ls", "-r", "0", &slave], "exactly one address and one data width"),
         (vec!["ls", "-d", "12", &slave], "is not a set of widths"),
         (vec!["find", &slave, "0x651", "0x1"], "no device 0x651:0x1"),
-        (
-            vec!["find", "-n", "1", &slave, "0x651", "0xb2afc251"],
-            "there are 1, none with index 1",
-        ),
-        (
-            vec!["get", &slave, "0x10000/64", "/nonexistent/file"],
-            "cannot write /nonexistent/file",
-        ),
-        (
-            vec!["put", &slave, "0x10000", "/nonexistent/file"],
-            "cannot read /nonexistent/file",
-        ),
+        (vec!["find", "-n", "1", &slave, "0x651", "0xb2afc251"], "there are 1, none with index 1"),
+        (vec!["get", &slave, "0x10000/64", "/nonexistent/file"], "cannot write /nonexistent/file"),
+        (vec!["put", &slave, "0x10000", "/nonexistent/file"], "cannot read /nonexistent/file"),
         (vec!["discover", "tcp/127.0.0.1"], "not a UDP address"),
         (vec!["snoop", "0"], "--bus"),
         (vec!["snoop", "0", "9-1"], "ends before it begins"),
         (vec!["snoop", "0", "0x0-0xfe"], "whole words of 8 bytes"),
-        (
-            vec!["snoop", "0", "-w", "16", "0x1-0xff"],
-            "whole words of 2 bytes",
-        ),
-        (
-            vec!["snoop", "0", "--bus", "/nonexistent.toml"],
-            "cannot read /nonexistent.toml",
-        ),
+        (vec!["snoop", "0", "-w", "16", "0x1-0xff"], "whole words of 2 bytes"),
+        (vec!["snoop", "0", "--bus", "/nonexistent.toml"], "cannot read /nonexistent.toml"),
         (
             vec!["snoop", "0", "--bus", "/dev/zero"],
             "cannot read /dev/zero: longer than 1048576 bytes",
@@ -267,40 +192,19 @@ fn measuring_refuses_with_exit_2_as_other_verbs_do() {
     for (arguments, says) in [
         (vec!["perf", "emu/warp"], "no bridge `warp`"),
         (vec!["perf", "-m", "0"], "is not a list"),
-        (
-            vec!["perf", "-m", "159"],
-            "does not fit a datagram of 1472 bytes",
-        ),
+        (vec!["perf", "-m", "159"], "does not fit a datagram of 1472 bytes"),
         (vec!["perf", "--link", "warp"], "no bridge `warp`"),
-        (
-            vec!["perf", "udp/127.0.0.1/9", "--payload", "tlu"],
-            "`pop_channel` is missing",
-        ),
-        (
-            vec!["perf", "udp/127.0.0.1/9", "--payload", "memory"],
-            "`base` is missing",
-        ),
+        (vec!["perf", "udp/127.0.0.1/9", "--payload", "tlu"], "`pop_channel` is missing"),
+        (vec!["perf", "udp/127.0.0.1/9", "--payload", "memory"], "`base` is missing"),
         (vec!["perf", "--pin", "900"], "CPU 900 does not exist"),
         (vec!["perf", "-n", "0"], "0"),
         (vec!["perf", "--timeout", "0s"], "`timeout_ms` is 0"),
         (vec!["perf", "tcp/127.0.0.1/1"], "cannot connect"),
-        (
-            vec!["perf", "dev/no-such-device"],
-            "cannot open /dev/no-such-device",
-        ),
+        (vec!["perf", "dev/no-such-device"], "cannot open /dev/no-such-device"),
     ] {
         let output = eb(&arguments);
-        assert_eq!(
-            output.status.code(),
-            Some(2),
-            "{arguments:?}: {}",
-            stderr(&output)
-        );
-        assert!(
-            stderr(&output).contains(says),
-            "{arguments:?}: {}",
-            stderr(&output)
-        );
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{arguments:?}: {}", stderr(&output));
     }
 }
 
@@ -308,10 +212,7 @@ fn measuring_refuses_with_exit_2_as_other_verbs_do() {
 fn the_bus_is_listed_as_eb_ls_lists_it() {
     insta::assert_snapshot!(done(&["ls", "emu/perfect"]));
     insta::assert_snapshot!(done(&["ls", "-n", "-v", "emu/perfect"]));
-    assert_eq!(
-        done(&["find", "emu/perfect", "0x651", "0xb2afc251"]),
-        "0x101000\n"
-    );
+    assert_eq!(done(&["find", "emu/perfect", "0x651", "0xb2afc251"]), "0x101000\n");
     let json: serde_json::Value =
         serde_json::from_str(&done(&["ls", "--json", "emu/perfect"])).unwrap();
     assert_eq!(json[4]["name"], "ECA_UNIT:CONTROL");
@@ -325,9 +226,7 @@ fn broken_bridge(snoop: &Snoop) -> String {
     let port = ours.local_addr().unwrap().port();
     std::thread::spawn(move || {
         // The first and the last address, which follow that of the table.
-        let range = [0x0010_0000_u64, 0x001f_ffff]
-            .map(u64::to_be_bytes)
-            .concat();
+        let range = [0x0010_0000_u64, 0x001f_ffff].map(u64::to_be_bytes).concat();
         let mut buffer = [0; 2048];
         while let Ok((bytes, client)) = ours.recv_from(&mut buffer) {
             to_slave.send(&buffer[..bytes]).unwrap();
@@ -349,10 +248,7 @@ fn a_broken_bridge_does_not_hide_what_is_beside_it() {
     let why = "behind bridge 4 was not read whole: ";
     let listed = eb(&["ls", &slave]);
     let (rows, said) = (stdout(&listed), stderr(&listed));
-    assert!(
-        rows.contains("WB4-BlockRAM") && rows.contains("WB4-Bridge-Timing"),
-        "{rows}"
-    );
+    assert!(rows.contains("WB4-BlockRAM") && rows.contains("WB4-Bridge-Timing"), "{rows}");
     assert!(said.contains(why), "{said}");
     assert_eq!(listed.status.code(), Some(1));
     let found = eb(&["find", &slave, "0x651", "0x66cfeb52"]);
@@ -371,24 +267,13 @@ fn files_go_to_memory_and_back() {
     for proto in ["udp", "tcp"] {
         let slave = snoop.at(proto);
         done(&["put", &slave, "0x10001", sent.to_str().unwrap()]);
-        done(&[
-            "get",
-            "-c",
-            "3",
-            &slave,
-            "0x10001/10007",
-            back.to_str().unwrap(),
-        ]);
+        done(&["get", "-c", "3", &slave, "0x10001/10007", back.to_str().unwrap()]);
         assert!(std::fs::read(&back).unwrap() == data, "{proto}");
         std::fs::remove_file(&back).unwrap();
     }
     let slave = snoop.at("udp");
     let past = eb(&["get", &slave, "0x1fff0/32", back.to_str().unwrap()]);
-    assert!(
-        stderr(&past).contains("the first at 0x20000"),
-        "{}",
-        stderr(&past)
-    );
+    assert!(stderr(&past).contains("the first at 0x20000"), "{}", stderr(&past));
     assert!(!back.exists());
     done(&["get", "-f", &slave, "0x1fff0/32", back.to_str().unwrap()]);
     assert_eq!(std::fs::read(&back).unwrap().len(), 32);
@@ -397,33 +282,14 @@ fn files_go_to_memory_and_back() {
 #[test]
 fn called_by_the_name_of_a_c_tool_it_is_that_tool() {
     let called = |name: &str, arguments: &[&str]| {
-        Command::new(PROGRAM)
-            .arg0(name)
-            .args(arguments)
-            .output()
-            .unwrap()
+        Command::new(PROGRAM).arg0(name).args(arguments).output().unwrap()
     };
     let found = called("/usr/bin/eb-find", &["emu/perfect", "0x651", "0x10051981"]);
-    assert_eq!(
-        (stdout(&found).as_str(), found.status.code()),
-        ("0x102000\n", Some(0))
-    );
+    assert_eq!((stdout(&found).as_str(), found.status.code()), ("0x102000\n", Some(0)));
     let wrong = called("eb-read", &["emu/perfect", "0x70000000/4"]);
-    assert_eq!(
-        stderr(&wrong),
-        "eb-read: failed to find SDB record: invalid address\n"
-    );
-    assert_eq!(
-        (
-            wrong.status.code(),
-            called("eb-read", &["-h"]).status.code()
-        ),
-        (Some(1), Some(1))
-    );
-    assert_eq!(
-        called("daqmeter", &["eb", "read", "-h"]).status.code(),
-        Some(0)
-    );
+    assert_eq!(stderr(&wrong), "eb-read: failed to find SDB record: invalid address\n");
+    assert_eq!((wrong.status.code(), called("eb-read", &["-h"]).status.code()), (Some(1), Some(1)));
+    assert_eq!(called("daqmeter", &["eb", "read", "-h"]).status.code(), Some(0));
     assert_eq!(called("eb-warp", &[]).status.code(), Some(1));
     let unreachable = called("eb-ls", &["tcp/127.0.0.1/1"]);
     assert_eq!(unreachable.status.code(), Some(1));
@@ -432,11 +298,7 @@ fn called_by_the_name_of_a_c_tool_it_is_that_tool() {
 #[test]
 fn messages_and_usage_of_a_tool_have_its_name() {
     let called = |arguments: &[&str]| {
-        Command::new(PROGRAM)
-            .arg0("eb-read")
-            .args(arguments)
-            .output()
-            .unwrap()
+        Command::new(PROGRAM).arg0("eb-read").args(arguments).output().unwrap()
     };
     let help = stdout(&called(&["-h"]));
     assert!(help.contains("Usage: eb-read "), "{help}");
@@ -487,30 +349,14 @@ fn transfers_say_what_they_do_when_asked() {
     let slave = snoop.at("udp");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
-    let get = eb(&[
-        "get",
-        "-v",
-        "-d",
-        "32",
-        &slave,
-        "0x10000/100",
-        file.to_str().unwrap(),
-    ]);
+    let get = eb(&["get", "-v", "-d", "32", &slave, "0x10000/100", file.to_str().unwrap()]);
     let connected = format!("Connected to {slave} with 64/32-bit address/port widths.\n");
     assert_eq!(
         stderr(&get),
         connected.clone()
             + "Reading 0x10000-0x10063, 100 bytes, by big-endian words of up to 32 bits.\nDone: 100 bytes, 0 accesses failed.\n"
     );
-    let put = eb(&[
-        "put",
-        "-v",
-        "-d",
-        "32",
-        &slave,
-        "0x10000",
-        file.to_str().unwrap(),
-    ]);
+    let put = eb(&["put", "-v", "-d", "32", &slave, "0x10000", file.to_str().unwrap()]);
     assert_eq!(
         stderr(&put),
         connected
@@ -530,47 +376,22 @@ fn a_measurement_negotiates_widths_as_the_tools_do() {
     };
     let refused = perf(&[]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(
-        stderr(&refused).contains("no width in common"),
-        "{}",
-        stderr(&refused)
-    );
+    assert!(stderr(&refused).contains("no width in common"), "{}", stderr(&refused));
     let without = perf(&["-d", "64"]);
     assert_eq!(without.status.code(), Some(2));
     assert!(stderr(&without).contains("32 must be among them"));
     let any = Snoop::start(&["--bus", "timing-receiver"]);
     for proto in ["udp", "tcp"] {
-        done(&[
-            "perf",
-            &any.at(proto),
-            "-m",
-            "1",
-            "-n",
-            "2",
-            "-l",
-            "1",
-            "-a",
-            "32/64",
-        ]);
+        done(&["perf", &any.at(proto), "-m", "1", "-n", "2", "-l", "1", "-a", "32/64"]);
     }
 }
 
 #[test]
 fn every_access_is_logged_when_asked() {
     let mut snoop = Snoop::start(&["-v", "0x10000-0x1ffff"]);
-    done(&[
-        "write",
-        "-p",
-        "-d",
-        "32",
-        &snoop.at("udp"),
-        "0x10004/4",
-        "0xcafe",
-    ]);
+    done(&["write", "-p", "-d", "32", &snoop.at("udp"), "0x10004/4", "0xcafe"]);
     let mut line = String::new();
-    BufReader::new(snoop.child.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    BufReader::new(snoop.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "Write 0x00010004/4: 0000cafe ok\n");
 }
 
@@ -579,10 +400,7 @@ fn a_slave_is_discovered() {
     let snoop = Snoop::start(&["0x0-0xff"]);
     let found = done(&["discover", "--quiet", "50ms", &snoop.at("udp")]);
     let name = format!("udp4/127.0.0.1/{}", snoop.port);
-    assert_eq!(
-        found,
-        format!("{name:<33} V.1; data=8/16/32/64-bit addr=8/16/32/64-bit\n")
-    );
+    assert_eq!(found, format!("{name:<33} V.1; data=8/16/32/64-bit addr=8/16/32/64-bit\n"));
 }
 
 #[test]
@@ -603,21 +421,12 @@ fn perf_measures_and_its_record_can_be_shown() {
         page.to_str().unwrap(),
     ];
     let text = done(&arguments);
-    assert_eq!(
-        text.lines()
-            .filter(|line| line.contains("loop/udp"))
-            .count(),
-        6 + 2,
-        "{text}"
-    );
+    assert_eq!(text.lines().filter(|line| line.contains("loop/udp")).count(), 6 + 2, "{text}");
     let html = std::fs::read_to_string(&page).unwrap();
     for figure in ["eb-time", "eb-rate", "eb-throughput", "eb-words"] {
         assert!(html.contains(figure), "{figure}");
     }
-    let shown = Command::new(PROGRAM)
-        .args(["show", out.to_str().unwrap()])
-        .output()
-        .unwrap();
+    let shown = Command::new(PROGRAM).args(["show", out.to_str().unwrap()]).output().unwrap();
     assert!(stdout(&shown).contains("pipelined"));
     let compared = done(&["reproduce", "--from", out.to_str().unwrap()]);
     assert!(compared.contains("TLU cycle: 3 reads, 1 write"));
@@ -626,15 +435,9 @@ fn perf_measures_and_its_record_can_be_shown() {
 #[test]
 fn help_for_people() {
     for tool in ["", "read", "snoop", "perf"] {
-        let name = if tool.is_empty() {
-            "eb".to_owned()
-        } else {
-            format!("eb-{tool}")
-        };
-        let arguments: Vec<&str> = [tool, "--help"]
-            .into_iter()
-            .filter(|part| !part.is_empty())
-            .collect();
+        let name = if tool.is_empty() { "eb".to_owned() } else { format!("eb-{tool}") };
+        let arguments: Vec<&str> =
+            [tool, "--help"].into_iter().filter(|part| !part.is_empty()).collect();
         insta::with_settings!({ snapshot_suffix => name }, { insta::assert_snapshot!(done(&arguments)) });
     }
 }

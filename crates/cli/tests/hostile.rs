@@ -19,18 +19,9 @@ const HOSTILE: &str =
 
 /// Records that the repository has: of read-out, conversion, copies, Etherbone and counters.
 const MEASURED: [&str; 3] = [
-    concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../bench/record/genoa-vm-2cpu/2026-11-21.jsonl"
-    ),
-    concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../record/testdata/v1/counters.jsonl"
-    ),
-    concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../record/testdata/v1/digitizer.jsonl"
-    ),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/record/genoa-vm-2cpu/2026-11-21.jsonl"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../record/testdata/v1/counters.jsonl"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../record/testdata/v1/digitizer.jsonl"),
 ];
 
 /// What of a record is chosen by whoever wrote it.
@@ -75,9 +66,9 @@ fn texts(value: &Value, path: String, found: &mut Vec<String>) {
                 .enumerate()
                 .for_each(|(at, value)| texts(value, format!("{path}/{at}"), found));
         }
-        Value::Object(fields) => fields
-            .iter()
-            .for_each(|(name, value)| texts(value, format!("{path}/{name}"), found)),
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, value)| texts(value, format!("{path}/{name}"), found))
+        }
         _ => {}
     }
 }
@@ -86,11 +77,7 @@ fn texts(value: &Value, path: String, found: &mut Vec<String>) {
 fn write_hostile(path: &Path, changed: Changed) {
     let mut seen = BTreeSet::new();
     let mut lines = Vec::new();
-    for line in MEASURED
-        .map(|file| std::fs::read_to_string(file).unwrap())
-        .concat()
-        .lines()
-    {
+    for line in MEASURED.map(|file| std::fs::read_to_string(file).unwrap()).concat().lines() {
         let record: Value = serde_json::from_str(line).unwrap();
         let kind = format!("{}{}", record["engine"]["name"], record["study"]);
         if seen.insert(kind) {
@@ -104,10 +91,8 @@ fn write_hostile(path: &Path, changed: Changed) {
     waived["outcome"] = serde_json::json!({ "status": "waived", "reason": "no card" });
     waived["lanes"] = serde_json::json!([]);
     lines.extend([failed, waived]);
-    let lines: Vec<String> = lines
-        .iter()
-        .map(|record| make_hostile(record, changed).to_string())
-        .collect();
+    let lines: Vec<String> =
+        lines.iter().map(|record| make_hostile(record, changed).to_string()).collect();
     assert!(lines.len() > 6 && lines.iter().all(|line| line.contains("FAKE")));
     std::fs::write(path, lines.join("\n") + "\n").unwrap();
 }
@@ -122,12 +107,7 @@ fn is_harmless(what: &str, text: &str) {
         let from = text[..at].rfind('\n').map_or(0, |at| at + 1);
         panic!("{what}: {:?}", text[from..].lines().next().unwrap_or(""));
     }
-    assert!(
-        !text
-            .lines()
-            .any(|line| line.trim_start().starts_with("FAKE")),
-        "{what}: {text}"
-    );
+    assert!(!text.lines().any(|line| line.trim_start().starts_with("FAKE")), "{what}: {text}");
 }
 
 /// Runs the verb; both of its outputs are harmless. Returns what is on stdout.
@@ -159,29 +139,13 @@ fn a_hostile_record_is_only_text_in_everything_that_is_made_of_it() {
         write_hostile(Path::new(&file), changed);
         assert!(run("show", &[&file]).contains(r"\u001b[2J"));
         let table = run("report", &[&file, "--format", "md", "-o", "-"]);
-        let pipes = |line: &str| {
-            line.replace("\\\\", "")
-                .replace("\\|", "")
-                .matches('|')
-                .count()
-        };
+        let pipes = |line: &str| line.replace("\\\\", "").replace("\\|", "").matches('|').count();
         // The table, and below it a list of what went wrong.
         let (rows, below): (Vec<&str>, Vec<&str>) =
             table.lines().partition(|line| line.starts_with('|'));
-        assert!(
-            rows.len() > 6 && rows.iter().all(|line| pipes(line) == pipes(rows[0])),
-            "{table}"
-        );
-        assert!(
-            below
-                .iter()
-                .all(|line| line.is_empty() || line.starts_with("- ")),
-            "{table}"
-        );
-        assert!(
-            !table.contains("|<script>") && !table.contains(" <script>"),
-            "{table}"
-        );
+        assert!(rows.len() > 6 && rows.iter().all(|line| pipes(line) == pipes(rows[0])), "{table}");
+        assert!(below.iter().all(|line| line.is_empty() || line.starts_with("- ")), "{table}");
+        assert!(!table.contains("|<script>") && !table.contains(" <script>"), "{table}");
         for arguments in [
             &["report", &file, "--format", "csv", "-o", "-"][..],
             &["export", &file],
@@ -220,11 +184,8 @@ fn a_hostile_record_is_only_text_in_everything_that_is_made_of_it() {
 fn hostile_names_of_files_and_lines_that_are_no_records_are_only_text() {
     let folder = folder();
     let name = format!("{}.jsonl", HOSTILE.replace(['\0', '/'], ""));
-    std::fs::write(
-        folder.path(&name),
-        format!("{{\"schema\":1,\"{}\":3}}\n", "\u{9b}\u{202e}"),
-    )
-    .unwrap();
+    std::fs::write(folder.path(&name), format!("{{\"schema\":1,\"{}\":3}}\n", "\u{9b}\u{202e}"))
+        .unwrap();
     run("show", &[&folder.path(&name)]);
     run("show", &[&folder.path("none"), &format!("--{name}")]);
     run("report", &[&folder.path(&name)]);
@@ -236,11 +197,7 @@ fn hostile_names_of_files_and_lines_that_are_no_records_are_only_text() {
 #[test]
 fn a_hostile_plan_is_only_text() {
     let folder = folder();
-    let escape = |text: &str| {
-        serde_json::to_string(text)
-            .unwrap()
-            .replace('\u{7f}', "\\u007F")
-    };
+    let escape = |text: &str| serde_json::to_string(text).unwrap().replace('\u{7f}', "\\u007F");
     let hostile = escape(HOSTILE);
     // What a plan says of itself may have several lines.
     let about = escape(&HOSTILE.replace('\n', " "));
@@ -286,44 +243,23 @@ fn a_hostile_instance_is_only_text_in_the_monitor() {
             let _ = stream.write_all(page.as_bytes());
         }
     });
-    let said = run(
-        "readout",
-        &[
-            "monitor",
-            &address,
-            "--json",
-            "--looks",
-            "1",
-            "--interval",
-            "10ms",
-        ],
-    );
+    let said =
+        run("readout", &["monitor", &address, "--json", "--looks", "1", "--interval", "10ms"]);
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(
-        said.contains("FAKE") && serde_json::from_str::<Value>(&said).is_ok(),
-        "{said}"
-    );
+    assert!(said.contains("FAKE") && serde_json::from_str::<Value>(&said).is_ok(), "{said}");
 }
 
 #[test]
 fn what_lies_beside_a_page_is_not_written_to() {
     let folder = folder();
-    let (file, page, victim) = (
-        folder.path("a.jsonl"),
-        folder.path("page.html"),
-        folder.path("victim"),
-    );
+    let (file, page, victim) =
+        (folder.path("a.jsonl"), folder.path("page.html"), folder.path("victim"));
     write_hostile(Path::new(&file), Changed::Notes);
     std::fs::write(&victim, "precious").unwrap();
     std::os::unix::fs::symlink(&victim, folder.path("page.html.part")).unwrap();
     run("report", &[&file, "-o", &page]);
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
-    assert!(
-        std::fs::read_to_string(&page)
-            .unwrap()
-            .trim_end()
-            .ends_with("</html>")
-    );
+    assert!(std::fs::read_to_string(&page).unwrap().trim_end().ends_with("</html>"));
     let mut names: Vec<_> = std::fs::read_dir(folder.path(""))
         .unwrap()
         .map(|entry| entry.unwrap().file_name())

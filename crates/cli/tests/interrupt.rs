@@ -46,27 +46,16 @@ impl Running {
     fn start(arguments: &str) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(PROGRAM)
-            .args(
-                arguments
-                    .split(' ')
-                    .map(|argument| argument.replace("OUT", "records.jsonl")),
-            )
+            .args(arguments.split(' ').map(|argument| argument.replace("OUT", "records.jsonl")))
             .current_dir(folder.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let (stdout, stderr) = (
-            lines(child.stdout.take().unwrap()),
-            lines(child.stderr.take().unwrap()),
-        );
-        Running {
-            child,
-            folder,
-            stdout,
-            stderr,
-        }
+        let (stdout, stderr) =
+            (lines(child.stdout.take().unwrap()), lines(child.stderr.take().unwrap()));
+        Running { child, folder, stdout, stderr }
     }
 
     fn wait_until(&mut self, begun: Begun) {
@@ -86,20 +75,14 @@ impl Running {
         let deadline = Instant::now() + PATIENCE;
         while !has_begun() {
             assert!(Instant::now() < deadline, "nothing begins");
-            assert!(
-                self.child.try_wait().unwrap().is_none(),
-                "ended early: {:?}",
-                self.said()
-            );
+            assert!(self.child.try_wait().unwrap().is_none(), "ended early: {:?}", self.said());
             std::thread::yield_now();
         }
     }
 
     fn signal(&self, name: &str) {
-        let sent = Command::new("kill")
-            .args([name, &self.child.id().to_string()])
-            .status()
-            .unwrap();
+        let sent =
+            Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
     }
 
@@ -148,24 +131,17 @@ fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
 fn has_taken_over(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    let caught = caught
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0);
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     // SIGINT is bit 1, SIGTERM bit 14, SIGHUP, the last that is taken over, bit 0.
     caught & 0x4003 == 0x4003
 }
 
 fn has_lane(pid: u32) -> bool {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let name = |task: std::fs::DirEntry| {
         std::fs::read_to_string(task.path().join("comm")).unwrap_or_default()
     };
-    tasks
-        .into_iter()
-        .any(|task| name(task).starts_with("lane-"))
+    tasks.into_iter().any(|task| name(task).starts_with("lane-"))
 }
 
 /// Whole records in the file, and lines that are none.
@@ -179,31 +155,11 @@ fn records(folder: &Path) -> (usize, usize) {
 
 /// Each verb with a job that lasts long: when the signal comes, and whether a record is in the file afterwards.
 const CASES: [(&str, Begun, bool); 21] = [
-    (
-        "digitizer emu:l0 -S 3200 -N 18446744073709551615 --unpaced --out OUT",
-        Begun::Lane,
-        true,
-    ),
-    (
-        "digitizer emu:l0 -S 320 -l 1000000000 --rate 1e7 --out OUT",
-        Begun::Lane,
-        true,
-    ),
-    (
-        "digitizer emu:l0 -S 320 -l 10 --rate 0.0001 --out OUT",
-        Begun::Lane,
-        true,
-    ),
-    (
-        "digitizer emu:l0 -S 320 -l 10 --rate 0.0001 -i --out OUT",
-        Begun::Lane,
-        true,
-    ),
-    (
-        "copy latency --sizes 64,4KiB,64KiB,1MiB --reps 20000 --out OUT",
-        Begun::Record,
-        true,
-    ),
+    ("digitizer emu:l0 -S 3200 -N 18446744073709551615 --unpaced --out OUT", Begun::Lane, true),
+    ("digitizer emu:l0 -S 320 -l 1000000000 --rate 1e7 --out OUT", Begun::Lane, true),
+    ("digitizer emu:l0 -S 320 -l 10 --rate 0.0001 --out OUT", Begun::Lane, true),
+    ("digitizer emu:l0 -S 320 -l 10 --rate 0.0001 -i --out OUT", Begun::Lane, true),
+    ("copy latency --sizes 64,4KiB,64KiB,1MiB --reps 20000 --out OUT", Begun::Record, true),
     (
         "copy bandwidth --sizes 64,4KiB,64KiB,1MiB --lanes 2 --reps 20000 --out OUT",
         Begun::Record,
@@ -211,35 +167,15 @@ const CASES: [(&str, Begun, bool); 21] = [
     ),
     ("copy reproduce --reps 20000 --out OUT", Begun::Record, true),
     ("copy verify --times 1000000", Begun::TookOver, false),
-    (
-        "copy trace --time 1h --delay 10m --out OUT",
-        Begun::TookOver,
-        false,
-    ),
-    (
-        "survey --budget 1h --no-wait --out OUT",
-        Begun::Record,
-        true,
-    ),
+    ("copy trace --time 1h --delay 10m --out OUT", Begun::TookOver, false),
+    ("survey --budget 1h --no-wait --out OUT", Begun::Record, true),
     ("run conversion --out OUT", Begun::Record, true),
     ("reproduce etherbone --out OUT", Begun::Record, true),
     ("eb perf loop/udp --out OUT", Begun::Record, true),
     ("eb tunnel 0", Begun::Says("tunnel on TCP port"), false),
-    (
-        "eb snoop 0 0x1000-0x1fff",
-        Begun::Says("serving on port"),
-        false,
-    ),
-    (
-        "pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ -I 50ms --out OUT",
-        Begun::Prints,
-        true,
-    ),
-    (
-        "pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ --step",
-        Begun::TookOver,
-        false,
-    ),
+    ("eb snoop 0 0x1000-0x1fff", Begun::Says("serving on port"), false),
+    ("pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ -I 50ms --out OUT", Begun::Prints, true),
+    ("pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ --step", Begun::TookOver, false),
     ("pmu verify net --time 1h", Begun::TookOver, false),
     ("show -", Begun::TookOver, false),
     ("history -", Begun::TookOver, false),
@@ -253,12 +189,7 @@ fn a_signal_ends_every_verb_and_what_was_measured_is_kept() {
         running.wait_until(begun);
         running.signal(["-INT", "-TERM"][at % 2]);
         let status = running.end();
-        assert_eq!(
-            status.code(),
-            Some(130),
-            "{arguments}: {status}: {:?}",
-            running.said()
-        );
+        assert_eq!(status.code(), Some(130), "{arguments}: {status}: {:?}", running.said());
         let (whole, torn) = records(running.folder.path());
         assert_eq!(
             (whole > 0 || !is_recorded, torn),
@@ -270,9 +201,7 @@ fn a_signal_ends_every_verb_and_what_was_measured_is_kept() {
             .unwrap()
             .flatten()
             .map(|entry| entry.file_name());
-        let unfinished = left
-            .filter(|name| name.to_string_lossy().ends_with(".part"))
-            .count();
+        let unfinished = left.filter(|name| name.to_string_lossy().ends_with(".part")).count();
         assert_eq!(unfinished, 0, "{arguments}");
     }
 }
@@ -286,9 +215,7 @@ fn a_digitizer_that_is_killed_leaves_what_it_had_measured() {
     running.end();
     let file = std::fs::File::open(running.folder.path().join("records.jsonl")).unwrap();
     let contents = jsonl::read(BufReader::new(file)).unwrap();
-    let [record] = contents.records.as_slice() else {
-        panic!("one record: {contents:?}")
-    };
+    let [record] = contents.records.as_slice() else { panic!("one record: {contents:?}") };
     assert!(record.outcome.reason().unwrap().starts_with("unfinished"));
     let waits = &record.lanes[0].stages[0];
     assert!(waits.name == "wait_trigger" && !waits.sample_ns.is_empty());
@@ -300,11 +227,7 @@ fn an_interrupted_survey_still_writes_its_page() {
     running.wait_until(Begun::Record);
     running.signal("-INT");
     assert_eq!(running.end().code(), Some(130));
-    assert!(
-        running.folder.path().join("report.html").is_file(),
-        "{:?}",
-        running.said()
-    );
+    assert!(running.folder.path().join("report.html").is_file(), "{:?}", running.said());
 }
 
 /// A program that does not end in time, because its reader does not read, keeps the points that it
@@ -325,16 +248,11 @@ fn classic_files_of_finished_points_are_kept_when_the_last_one_does_not_end() {
     let waits = format!("/proc/{}/wchan", child.id());
     let deadline = Instant::now() + PATIENCE;
     while !std::fs::read_to_string(&waits).is_ok_and(|waits| waits.contains("pipe_write")) {
-        assert!(
-            child.try_wait().unwrap().is_none(),
-            "ended before the pipe was full"
-        );
+        assert!(child.try_wait().unwrap().is_none(), "ended before the pipe was full");
         assert!(Instant::now() < deadline, "the pipe is never full");
         std::thread::yield_now();
     }
-    let signal = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
+    let signal = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(signal.unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let synthesis = folder.path().join("classic/micro-benchmark_to_1_synth.dat");

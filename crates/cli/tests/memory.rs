@@ -46,10 +46,7 @@ fn a_small_address_space_waives_what_does_not_fit_and_measures_the_rest() {
         let found = records
             .iter()
             .find(|record| format!("{} {}", record.study, record.workload).contains(wanted));
-        found
-            .unwrap_or_else(|| panic!("{wanted}: not among {records:?}"))
-            .outcome
-            .clone()
+        found.unwrap_or_else(|| panic!("{wanted}: not among {records:?}")).outcome.clone()
     };
     assert_eq!(outcome("read_bytes=16384"), Outcome::Ok);
     for large in ["read_bytes=2147483648", "emu:l0"] {

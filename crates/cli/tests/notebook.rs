@@ -33,18 +33,13 @@ impl Folder {
     }
 
     fn lines(&self, name: &str) -> usize {
-        std::fs::read_to_string(self.path(name))
-            .unwrap()
-            .lines()
-            .count()
+        std::fs::read_to_string(self.path(name)).unwrap().lines().count()
     }
 
     fn measured(&self, name: &str) -> String {
         let out = self.path(name);
         assert_eq!(
-            daqmeter("run", &[&self.path("plan.toml"), "--out", &out])
-                .status
-                .code(),
+            daqmeter("run", &[&self.path("plan.toml"), "--out", &out]).status.code(),
             Some(0)
         );
         out
@@ -60,29 +55,15 @@ fn an_interrupted_plan_is_gone_on_with_where_it_stopped() {
     let text = std::fs::read_to_string(&out).unwrap();
     let two: usize = text.lines().take(2).map(|line| line.len() + 1).sum();
     std::fs::write(&out, &text[..two + 100]).unwrap();
-    let again = daqmeter(
-        "run",
-        &[&folder.path("plan.toml"), "--out", &out, "--resume"],
-    );
+    let again = daqmeter("run", &[&folder.path("plan.toml"), "--out", &out, "--resume"]);
     assert_eq!(again.status.code(), Some(0), "{}", stderr(&again));
-    assert!(
-        stderr(&again).contains("2 of 4 points are in the file already"),
-        "{}",
-        stderr(&again)
-    );
-    assert!(
-        stderr(&again).contains("line 3: not a record"),
-        "{}",
-        stderr(&again)
-    );
+    assert!(stderr(&again).contains("2 of 4 points are in the file already"), "{}", stderr(&again));
+    assert!(stderr(&again).contains("line 3: not a record"), "{}", stderr(&again));
     let shown = daqmeter("export", &[&out]);
     // Two that were whole, and two that were measured again; a memory point has a row for each kind of read.
     let rows = stdout(&shown).lines().count() - 1;
     assert!(rows >= 4 && rows.is_multiple_of(4), "{rows} rows");
-    let done = daqmeter(
-        "run",
-        &[&folder.path("plan.toml"), "--out", &out, "--resume"],
-    );
+    let done = daqmeter("run", &[&folder.path("plan.toml"), "--out", &out, "--resume"]);
     assert!(stderr(&done).contains("4 of 4 points are in the file already"));
 }
 
@@ -90,10 +71,7 @@ fn an_interrupted_plan_is_gone_on_with_where_it_stopped() {
 fn a_budget_ends_a_plan_between_points_and_says_how_to_go_on() {
     let folder = Folder::new();
     let out = folder.path("out.jsonl");
-    let run = daqmeter(
-        "run",
-        &[&folder.path("plan.toml"), "--out", &out, "--budget", "1ns"],
-    );
+    let run = daqmeter("run", &[&folder.path("plan.toml"), "--out", &out, "--budget", "1ns"]);
     assert_eq!(run.status.code(), Some(0));
     assert!(
         stderr(&run).contains("0 of 4 points measured")
@@ -111,28 +89,18 @@ fn a_list_shows_points_and_runs_nothing() {
         listed.contains("4 points, 2 of them different") && listed.contains("ready"),
         "{listed}"
     );
-    assert_eq!(
-        stdout(&daqmeter("run", &[&folder.path("plan.toml"), "--list"])),
-        listed
-    );
+    assert_eq!(stdout(&daqmeter("run", &[&folder.path("plan.toml"), "--list"])), listed);
     assert!(stdout(&daqmeter("list", &["plans"])).contains("digitizer-2017"));
 }
 
 #[test]
 fn what_this_host_lacks_is_waived_and_what_is_refused_costs_no_other_point() {
     let folder = Folder::new();
-    let absent = if cfg!(target_arch = "x86_64") {
-        "neon"
-    } else {
-        "avx512"
-    };
+    let absent = if cfg!(target_arch = "x86_64") { "neon" } else { "avx512" };
     let sweep = |engine: &str, workload: &str| {
         format!("[[sweep]]\nstudy = 's'\nengine = '{engine}'\nworkload = {{ {workload} }}\n")
     };
-    let waived = sweep(
-        "convert",
-        &format!("samples = 1000, function = 3, isa = '{absent}'"),
-    );
+    let waived = sweep("convert", &format!("samples = 1000, function = 3, isa = '{absent}'"));
     folder.write("plan.toml", &format!("{PLAN}{waived}"));
     let listed = stdout(&daqmeter("list", &[&folder.path("plan.toml")]));
     let why = format!("this CPU has no {absent}");
@@ -147,25 +115,10 @@ fn what_this_host_lacks_is_waived_and_what_is_refused_costs_no_other_point() {
 
     folder.write(
         "plan.toml",
-        &format!(
-            "{PLAN}{}",
-            sweep("copy", "path = 'by-hand', block_bytes = 64")
-        ),
+        &format!("{PLAN}{}", sweep("copy", "path = 'by-hand', block_bytes = 64")),
     );
-    let run = daqmeter(
-        "run",
-        &[
-            &folder.path("plan.toml"),
-            "--out",
-            &folder.path("out.jsonl"),
-        ],
-    );
-    assert_eq!(
-        (run.status.code(), folder.lines("out.jsonl")),
-        (Some(2), 4),
-        "{}",
-        stderr(&run)
-    );
+    let run = daqmeter("run", &[&folder.path("plan.toml"), "--out", &folder.path("out.jsonl")]);
+    assert_eq!((run.status.code(), folder.lines("out.jsonl")), (Some(2), 4), "{}", stderr(&run));
     assert!(
         stderr(&run).contains("by-hand")
             && stderr(&run).contains("2 of 6 points could not be measured")
@@ -180,18 +133,10 @@ fn two_runs_do_not_write_one_file() {
     held.lock().unwrap();
     are_refused(
         "run",
-        &[(
-            &[&folder.path("plan.toml"), "--out", &out],
-            "is being written by another run",
-        )],
+        &[(&[&folder.path("plan.toml"), "--out", &out], "is being written by another run")],
     );
     drop(held);
-    assert_eq!(
-        daqmeter("run", &[&folder.path("plan.toml"), "--out", &out])
-            .status
-            .code(),
-        Some(0)
-    );
+    assert_eq!(daqmeter("run", &[&folder.path("plan.toml"), "--out", &out]).status.code(), Some(0));
 }
 
 #[test]
@@ -209,10 +154,8 @@ fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
             record["run_id"] = format!("run-{minute}").into();
             record["time_utc"] = format!("2026-11-22T03:{minute:02}:00.000Z").into();
             for stage in record["lanes"][0]["stages"].as_array_mut().unwrap() {
-                stage["sample_ns"] = (0..20)
-                    .map(|at| ns + run * 7 % 5 + at % 5)
-                    .collect::<Vec<u64>>()
-                    .into();
+                stage["sample_ns"] =
+                    (0..20).map(|at| ns + run * 7 % 5 + at % 5).collect::<Vec<u64>>().into();
             }
             lines.push_str(&format!("{record}\n"));
         }
@@ -229,11 +172,7 @@ fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
     assert_eq!(code(&[&a, &same]), Some(0), "the same");
     assert_eq!(code(&[&a, &b, "--fail-on", "5%"]), Some(1));
     assert_eq!(code(&[&a, &b, "--fail-on", "15%"]), Some(0));
-    assert_eq!(
-        code(&[&b, &a, "--fail-on", "5%"]),
-        Some(0),
-        "faster is not a regression"
-    );
+    assert_eq!(code(&[&b, &a, "--fail-on", "5%"]), Some(0), "faster is not a regression");
     let alike = daqmeter("cmp", &[&a, &same, "--fail-on", "5%"]);
     assert!(
         stdout(&alike).ends_with("verdict: same, within 2 % everywhere\n"),
@@ -244,28 +183,14 @@ fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
         serde_json::from_str(&stdout(&daqmeter("cmp", &[&a, &b, "--json"]))).unwrap();
     assert_eq!(json["points"][0]["verdict"], "slower");
     // One invocation a side says nothing, and a gate says so.
-    let (one, other) = (
-        side("one.jsonl", 10_000, 0, 1),
-        side("other.jsonl", 10_800, 1, 1),
-    );
+    let (one, other) = (side("one.jsonl", 10_000, 0, 1), side("other.jsonl", 10_800, 1, 1));
     assert_eq!(code(&[&one, &other]), Some(3), "cannot tell");
     let gate = daqmeter("cmp", &[&one, &other, "--fail-on", "5%"]);
     assert_eq!(gate.status.code(), Some(3));
-    assert!(
-        stderr(&gate).contains("--fail-on had no power"),
-        "{}",
-        stderr(&gate)
-    );
+    assert!(stderr(&gate).contains("--fail-on had no power"), "{}", stderr(&gate));
     let known = daqmeter(
         "cmp",
-        &[
-            &one,
-            &side("again.jsonl", 10_001, 31, 1),
-            "--history",
-            &a,
-            "--history",
-            &same,
-        ],
+        &[&one, &side("again.jsonl", 10_001, 31, 1), "--history", &a, "--history", &same],
     );
     assert_eq!(known.status.code(), Some(0), "{}", stdout(&known));
 }
@@ -322,10 +247,7 @@ fn a_difference_is_measured_again_before_it_is_said() {
     // What cannot be measured again is not a smaller for it.
     let (code, text) = confirmed(&a, &slow, &["--old", "true"]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(
-        text.contains("not measured in turns: side A: ended"),
-        "{text}"
-    );
+    assert!(text.contains("not measured in turns: side A: ended"), "{text}");
     let (code, text) = confirmed(&a, &slow, &["--new", "true"]);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("true: run measured nothing"), "{text}");
@@ -341,10 +263,7 @@ fn fresh_runs_confirm_what_is_there() {
     let line = text.lines().find(|line| line.starts_with('{')).unwrap();
     let json: serde_json::Value = serde_json::from_str(line).unwrap();
     let again = &json["points"][0]["confirmation"];
-    assert_eq!(
-        (&again["how"], &again["verdict"]),
-        (&"fresh-runs".into(), &"slower".into())
-    );
+    assert_eq!((&again["how"], &again["verdict"]), (&"fresh-runs".into(), &"slower".into()));
     // Of another host nothing can be measured here, and a binary that is none is named.
     let text = std::fs::read_to_string(&b).unwrap();
     let mut lines = String::new();
@@ -358,10 +277,7 @@ fn fresh_runs_confirm_what_is_there() {
     are_refused(
         "cmp",
         &[
-            (
-                &[&fast, &elsewhere, "--confirm"],
-                "confirm on the host that recorded them",
-            ),
+            (&[&fast, &elsewhere, "--confirm"], "confirm on the host that recorded them"),
             (
                 &[&fast, &b, "--confirm", "--old", "/nowhere/daqmeter"],
                 "/nowhere/daqmeter is not a file",
@@ -384,10 +300,7 @@ fn a_step_of_the_history_is_measured_again() {
         record["run_id"] = format!("run-{run:02}").into();
         record["time_utc"] = format!("2026-11-22T03:{run:02}:00.000Z").into();
         let factor = if run < 10 { 1 } else { 100 };
-        for ns in record["lanes"][0]["stages"][0]["sample_ns"]
-            .as_array_mut()
-            .unwrap()
-        {
+        for ns in record["lanes"][0]["stages"][0]["sample_ns"].as_array_mut().unwrap() {
             *ns = (ns.as_u64().unwrap() * factor + run % 3).into();
         }
         lines.push_str(&format!("{record}\n"));
@@ -397,21 +310,13 @@ fn a_step_of_the_history_is_measured_again() {
         let arguments = ["--ignore", "900%", "--budget", "2m", "--confirm"];
         let found = daqmeter(
             "history",
-            &[
-                &[step.as_str()],
-                &arguments[..],
-                &["--binary-before", before],
-            ]
-            .concat(),
+            &[&[step.as_str()], &arguments[..], &["--binary-before", before]].concat(),
         );
         assert_eq!(found.status.code(), Some(0), "{}", stderr(&found));
         stdout(&found)
     };
     let found = confirm(PROGRAM);
-    assert!(
-        found.contains("1 step") && found.contains("again    tiny null"),
-        "{found}"
-    );
+    assert!(found.contains("1 step") && found.contains("again    tiny null"), "{found}");
     assert!(found.contains(": same in turns, B/A"), "{found}");
     assert!(confirm("true").contains("not measured in turns: side A: ended"));
     are_refused("history", &[(&[&step, "--confirm"], "--binary-before")]);
@@ -424,11 +329,8 @@ fn what_cannot_be_compared_exported_or_planned_is_refused_in_a_line() {
     folder.write("empty.jsonl", "");
     folder.write("newer.jsonl", "{\"schema\":99,\"new\":true}\n");
     folder.write("typo.toml", &PLAN.replace("read_lines", "raed_lines"));
-    let (empty, newer, typo) = (
-        folder.path("empty.jsonl"),
-        folder.path("newer.jsonl"),
-        folder.path("typo.toml"),
-    );
+    let (empty, newer, typo) =
+        (folder.path("empty.jsonl"), folder.path("newer.jsonl"), folder.path("typo.toml"));
     let nothing = format!("{out}@no-such-run");
     are_refused(
         "cmp",
@@ -446,14 +348,8 @@ fn what_cannot_be_compared_exported_or_planned_is_refused_in_a_line() {
     are_refused(
         "run",
         &[
-            (
-                &[&typo],
-                "typo.toml:8: sweep 1, workload: `raed_lines` is not a parameter of memory",
-            ),
-            (
-                &[&folder.path("plan.toml"), "--resume"],
-                "name it with --records",
-            ),
+            (&[&typo], "typo.toml:8: sweep 1, workload: `raed_lines` is not a parameter of memory"),
+            (&[&folder.path("plan.toml"), "--resume"], "name it with --records"),
         ],
     );
     are_refused("history", &[(&[&out], "no point was done twice")]);
@@ -471,12 +367,7 @@ fn what_cannot_be_compared_exported_or_planned_is_refused_in_a_line() {
 fn a_step_between_revisions_is_found_and_drawn() {
     let folder = Folder::new();
     let out = folder.measured("a.jsonl");
-    let first = std::fs::read_to_string(&out)
-        .unwrap()
-        .lines()
-        .next()
-        .unwrap()
-        .to_owned();
+    let first = std::fs::read_to_string(&out).unwrap().lines().next().unwrap().to_owned();
     std::fs::create_dir(folder.0.path().join("host")).unwrap();
     for day in 1..=12 {
         let mut record: serde_json::Value = serde_json::from_str(&first).unwrap();
@@ -485,15 +376,9 @@ fn a_step_between_revisions_is_found_and_drawn() {
         record["tool"]["git_revision"] = if day <= 6 { "aaaaaaa" } else { "bbbbbbb" }.into();
         for stage in record["lanes"][0]["stages"].as_array_mut().unwrap() {
             let ns = if day <= 6 { 1000 } else { 1200 };
-            stage["sample_ns"] = (0..20)
-                .map(|at| ns + (at + day) % 4)
-                .collect::<Vec<u64>>()
-                .into();
+            stage["sample_ns"] = (0..20).map(|at| ns + (at + day) % 4).collect::<Vec<u64>>().into();
         }
-        folder.write(
-            &format!("host/2026-11-{day:02}.jsonl"),
-            &format!("{record}\n"),
-        );
+        folder.write(&format!("host/2026-11-{day:02}.jsonl"), &format!("{record}\n"));
     }
     let page = folder.path("history.html");
     let found = daqmeter("history", &[&folder.path("host"), "-o", &page]);
@@ -503,11 +388,7 @@ fn a_step_between_revisions_is_found_and_drawn() {
         "{}",
         stdout(&found)
     );
-    assert!(
-        std::fs::read_to_string(&page)
-            .unwrap()
-            .contains("tiny over time")
-    );
+    assert!(std::fs::read_to_string(&page).unwrap().contains("tiny over time"));
 }
 
 #[test]
@@ -557,34 +438,19 @@ impl Served {
             .spawn()
             .unwrap();
         let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut said)
-            .unwrap();
-        let address = said
-            .rsplit("http://")
-            .next()
-            .unwrap()
-            .trim()
-            .trim_end_matches('/')
-            .to_owned();
-        Served {
-            child,
-            address,
-            said,
-        }
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let address =
+            said.rsplit("http://").next().unwrap().trim().trim_end_matches('/').to_owned();
+        Served { child, address, said }
     }
 
     fn get(&self, path: &str) -> String {
-        self.ask(&format!(
-            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        ))
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
     }
 
     fn ask(&self, request: &str) -> String {
         let mut stream = std::net::TcpStream::connect(&self.address).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
@@ -618,13 +484,7 @@ fn a_browser_gets_the_index_and_a_report() {
 fn a_server_survives_what_its_folder_and_its_clients_contain_and_ends_on_a_signal() {
     let folder = Folder::new();
     folder.measured("a.jsonl");
-    assert!(
-        Command::new("mkfifo")
-            .arg(folder.path("pipe.jsonl"))
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("mkfifo").arg(folder.path("pipe.jsonl")).status().unwrap().success());
     std::os::unix::fs::symlink("/dev/zero", folder.path("zero.jsonl")).unwrap();
     std::os::unix::fs::symlink("/etc/passwd", folder.path("link.jsonl")).unwrap();
     let mut served = Served::new(&folder, &["--token", "0123456789abcdef"]);
@@ -635,44 +495,23 @@ fn a_server_survives_what_its_folder_and_its_clients_contain_and_ends_on_a_signa
     }
     assert!(served.get("/").starts_with("HTTP/1.1 401"));
     let index = served.get("/?token=0123456789abcdef");
-    assert!(
-        index.starts_with("HTTP/1.1 200") && index.matches("<td><a").count() == 1,
-        "{index}"
-    );
+    assert!(index.starts_with("HTTP/1.1 200") && index.matches("<td><a").count() == 1, "{index}");
     let silent = std::net::TcpStream::connect(&served.address).unwrap();
-    let ended = Command::new("kill")
-        .args(["-TERM", &served.child.id().to_string()])
-        .status()
-        .unwrap();
+    let ended =
+        Command::new("kill").args(["-TERM", &served.child.id().to_string()]).status().unwrap();
     assert!(ended.success() && served.child.wait().unwrap().code() == Some(130));
     drop(silent);
-    are_refused(
-        "serve",
-        &[(
-            &[&folder.path("pipe.jsonl")],
-            "neither a folder nor a regular file",
-        )],
-    );
+    are_refused("serve", &[(&[&folder.path("pipe.jsonl")], "neither a folder nor a regular file")]);
 }
 
 #[test]
 fn a_run_tells_its_progress_as_metrics() {
     let folder = Folder::new();
-    let run = daqmeter(
-        "run",
-        &[&folder.path("plan.toml"), "--metrics", "127.0.0.1:0"],
-    );
-    assert!(
-        stderr(&run).contains("metrics at http://127.0.0.1:"),
-        "{}",
-        stderr(&run)
-    );
+    let run = daqmeter("run", &[&folder.path("plan.toml"), "--metrics", "127.0.0.1:0"]);
+    assert!(stderr(&run).contains("metrics at http://127.0.0.1:"), "{}", stderr(&run));
     are_refused(
         "run",
-        &[(
-            &[&folder.path("plan.toml"), "--metrics", "256.0.0.1:1"],
-            "cannot serve metrics on",
-        )],
+        &[(&[&folder.path("plan.toml"), "--metrics", "256.0.0.1:1"], "cannot serve metrics on")],
     );
 }
 
@@ -686,12 +525,6 @@ fn the_survey_is_a_plan_that_can_be_listed() {
     let plans = listed(&["plans"]);
     assert!(plans.contains("survey-short"), "{plans}");
     let points = listed(&["survey-short"]);
-    assert!(
-        points.contains("survey/felix") && points.contains("survey/memory"),
-        "{points}"
-    );
-    assert!(
-        points.contains("20 s are shared out among them"),
-        "{points}"
-    );
+    assert!(points.contains("survey/felix") && points.contains("survey/memory"), "{points}");
+    assert!(points.contains("20 s are shared out among them"), "{points}");
 }

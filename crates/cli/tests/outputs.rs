@@ -13,11 +13,7 @@ use common::{PROGRAM, are_refused, stderr, stdout};
 
 /// Runs the program in a folder.
 fn within(folder: &tempfile::TempDir, arguments: &str) -> Output {
-    Command::new(PROGRAM)
-        .args(arguments.split(' '))
-        .current_dir(folder.path())
-        .output()
-        .unwrap()
+    Command::new(PROGRAM).args(arguments.split(' ')).current_dir(folder.path()).output().unwrap()
 }
 
 /// Records that the repository has.
@@ -62,10 +58,7 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("path run digitizer-crate -o r.jsonl", records),
         ("path run p.toml -o p.toml", same),
         ("path run digitizer-crate -o data", "is no page"),
-        (
-            "path run digitizer-crate --set source.file=data -o data",
-            same,
-        ),
+        ("path run digitizer-crate --set source.file=data -o data", same),
         ("readout run gbt --time 10ms -o a --records a", same),
         ("readout run gbt --replay data -o data", same),
         ("readout run gbt --replay data --records data", same),
@@ -142,11 +135,7 @@ fn records_that_are_removed_while_they_are_written_are_kept() {
     }
     let out = child.wait_with_output().unwrap();
     assert_eq!(out.status.code(), Some(2), "{}", stderr(&out));
-    assert!(
-        stderr(&out).contains("removed or replaced"),
-        "{}",
-        stderr(&out)
-    );
+    assert!(stderr(&out).contains("removed or replaced"), "{}", stderr(&out));
     assert_eq!(std::fs::read_to_string(file).unwrap().lines().count(), 100);
 }
 
@@ -231,10 +220,7 @@ fn standard_output_is_no_file_of_a_measurement() {
         let out = within(&folder, arguments);
         let said = stderr(&out);
         assert_eq!(out.status.code(), Some(2), "{arguments}: {said}");
-        assert!(
-            said.contains("standard output is taken"),
-            "{arguments}: {said}"
-        );
+        assert!(said.contains("standard output is taken"), "{arguments}: {said}");
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
@@ -242,31 +228,16 @@ fn standard_output_is_no_file_of_a_measurement() {
 #[test]
 fn what_cannot_be_done_is_refused_in_a_line() {
     are_refused("survey", &[(&["--budget", "0s"], "no time to measure in")]);
-    are_refused(
-        "run",
-        &[(&["quick", "--budget", "0"], "no time to measure in")],
-    );
+    are_refused("run", &[(&["quick", "--budget", "0"], "no time to measure in")]);
     are_refused(
         "export",
         &[
-            (
-                &["records.jsonl", "-o", "x.xlsx"],
-                "`.xlsx` cannot be written",
-            ),
+            (&["records.jsonl", "-o", "x.xlsx"], "`.xlsx` cannot be written"),
             (&["records.jsonl", "-o", "x"], "which format is wanted"),
         ],
     );
-    are_refused(
-        "serve",
-        &[(&["nosuchdir"], "nosuchdir: no such file or folder")],
-    );
-    are_refused(
-        "man",
-        &[(
-            &["readout", "nothing"],
-            "there is no verb `readout nothing`",
-        )],
-    );
+    are_refused("serve", &[(&["nosuchdir"], "nosuchdir: no such file or folder")]);
+    are_refused("man", &[(&["readout", "nothing"], "there is no verb `readout nothing`")]);
 }
 
 const PLAN: &str = "
@@ -300,10 +271,7 @@ fn a_record_has_what_its_conditions_are_judged_by() {
     let out = within(&folder, "run p.toml --json");
     let record: serde_json::Value = serde_json::from_str(&stdout(&out)).unwrap();
     let speeds = record["lanes"][0]["reference_ns"].as_array().unwrap();
-    assert!(
-        speeds.len() == 2 && speeds.iter().all(|ns| ns.as_u64().unwrap() > 0),
-        "{speeds:?}"
-    );
+    assert!(speeds.len() == 2 && speeds.iter().all(|ns| ns.as_u64().unwrap() > 0), "{speeds:?}");
 }
 
 /// A survey of little time: what it could not measure for lack of it is said, and the table comes where it is asked for.
@@ -349,25 +317,15 @@ fn metrics_of_a_chain_are_served_while_it_runs() {
     };
     interrupt(child.id());
     let code = child.wait().unwrap().code();
-    assert!(
-        served.contains("daqmeter_ring_size_bytes{device=\"card gbt\"}"),
-        "{served}"
-    );
-    assert!(
-        served.contains("# TYPE daqmeter_triggers_total counter"),
-        "{served}"
-    );
+    assert!(served.contains("daqmeter_ring_size_bytes{device=\"card gbt\"}"), "{served}");
+    assert!(served.contains("# TYPE daqmeter_triggers_total counter"), "{served}");
     assert_eq!(code, Some(130));
 }
 
 /// The page as a plain client gets it.
 fn asked(address: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    write!(
-        stream,
-        "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    )
-    .unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut page = String::new();
     stream.read_to_string(&mut page).unwrap();
     page
@@ -375,9 +333,6 @@ fn asked(address: &str) -> String {
 
 /// SIGINT, as from the keyboard.
 fn interrupt(pid: u32) {
-    let done = Command::new("kill")
-        .args(["-INT", &pid.to_string()])
-        .status()
-        .unwrap();
+    let done = Command::new("kill").args(["-INT", &pid.to_string()]).status().unwrap();
     assert!(done.success());
 }

@@ -37,10 +37,7 @@ fn a_run_is_a_record_with_its_threads() {
     let output = path(&["run", "pattern", "--time", "20ms", "--out", out]);
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
-    assert!(
-        text.contains("MB/s sustained") && text.contains("memory -> copy"),
-        "{text}"
-    );
+    assert!(text.contains("MB/s sustained") && text.contains("memory -> copy"), "{text}");
     assert!(text.contains("1 of 1 ledgers close"), "{text}");
     let line = std::fs::read_to_string(file).unwrap();
     assert!(line.contains("\"preempted_ns\"") || line.contains("\"elsewhere_ns\""));
@@ -142,14 +139,8 @@ fn the_largest_rate_is_stated_with_its_confidence() {
     let output = path(&["run", &file, "--time", "12ms", "--max"]);
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(
-        text.contains("small.toml: largest rate without loss: "),
-        "{text}"
-    );
-    assert!(
-        text.contains("95 % confidence") || text.contains("no rate was stable"),
-        "{text}"
-    );
+    assert!(text.contains("small.toml: largest rate without loss: "), "{text}");
+    assert!(text.contains("95 % confidence") || text.contains("no rate was stable"), "{text}");
 }
 
 #[test]
@@ -179,10 +170,8 @@ fn an_explanation_has_a_slope_for_each_part_and_one_of_three_answers() {
     let last: serde_json::Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
     assert_eq!(last["study"], "path/explain");
     assert!(last["path"]["limit"]["runs"].as_u64() > Some(20), "{last}");
-    let shown = stdout(&daqmeter(
-        "show",
-        &[folder.path().join("explained.jsonl").to_str().unwrap()],
-    ));
+    let shown =
+        stdout(&daqmeter("show", &[folder.path().join("explained.jsonl").to_str().unwrap()]));
     let limit = shown.lines().find(|line| line.starts_with("  limit "));
     assert!(limit.is_some_and(|line| line.contains(" runs")), "{shown}");
 }
@@ -193,15 +182,7 @@ fn changes_are_tried_beside_the_path_as_it_is_and_those_that_cannot_be_are_named
     let file = small(folder.path());
     let records = folder.path().join("tried.jsonl");
     let records = records.to_str().unwrap();
-    let arguments = [
-        "explain",
-        &file,
-        "--time",
-        "2ms",
-        "--budget",
-        "1ms",
-        "--try=1ms",
-    ];
+    let arguments = ["explain", &file, "--time", "2ms", "--budget", "1ms", "--try=1ms"];
     let output = path(&[&arguments[..], &["--records", records]].concat());
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -213,10 +194,7 @@ fn changes_are_tried_beside_the_path_as_it_is_and_those_that_cannot_be_are_named
     assert!(pages.contains("tried"), "{text}");
     let kept = std::fs::read_to_string(records).unwrap();
     let last: serde_json::Value = serde_json::from_str(kept.lines().last().unwrap()).unwrap();
-    assert!(
-        last["path"]["trials"].as_array().unwrap().len() >= 3,
-        "{last}"
-    );
+    assert!(last["path"]["trials"].as_array().unwrap().len() >= 3, "{last}");
     let shown = stdout(&daqmeter("show", &[records]));
     assert!(shown.contains("  tried "), "{shown}");
 }
@@ -227,28 +205,12 @@ fn a_field_of_the_file_gets_another_value_and_the_record_says_which() {
     let file = small(folder.path());
     let records = folder.path().join("run.jsonl");
     let records = records.to_str().unwrap();
-    let run = [
-        "run",
-        &file,
-        "--time",
-        "5ms",
-        "--set",
-        "block=8KiB",
-        "--set",
-        "pages=base",
-    ];
+    let run = ["run", &file, "--time", "5ms", "--set", "block=8KiB", "--set", "pages=base"];
     let output = path(&[&run[..], &["--records", records]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(
-        stdout(&output).contains("8 KiB -> memory"),
-        "{}",
-        stdout(&output)
-    );
+    assert!(stdout(&output).contains("8 KiB -> memory"), "{}", stdout(&output));
     let shown = stdout(&daqmeter("show", &[records]));
-    assert!(
-        shown.contains("small.toml --set block=8KiB --set pages=base"),
-        "{shown}"
-    );
+    assert!(shown.contains("small.toml --set block=8KiB --set pages=base"), "{shown}");
 }
 
 #[test]
@@ -275,38 +237,17 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
     are_refused(
         "path",
         &[
-            (
-                &["run", bad][..],
-                "bad.toml:4: source: kind: there is no `memroy`",
-            ),
+            (&["run", bad][..], "bad.toml:4: source: kind: there is no `memroy`"),
             (&["show", "patern"], "did you mean `pattern`?"),
             (&["run", "pattern", "--rate", "much"], "--rate:"),
-            (
-                &["run", "pattern", "--rate", "1Hz", "--max"],
-                "cannot be used with",
-            ),
-            (
-                &["run", "pattern", "--lossy"],
-                "loses nothing without a rate",
-            ),
-            (
-                &["run", "pattern", "--pin", "4000"],
-                "`cpus` is 4000: there is no such CPU",
-            ),
+            (&["run", "pattern", "--rate", "1Hz", "--max"], "cannot be used with"),
+            (&["run", "pattern", "--lossy"], "loses nothing without a rate"),
+            (&["run", "pattern", "--pin", "4000"], "`cpus` is 4000: there is no such CPU"),
             (&["run", "pattern", "--time", "0s"], "`seconds` is 0"),
             (&["serve", "here"], "here: "),
-            (
-                &["run", "pattern", "--set", "blocks=1"],
-                "with `blocks=1`: there is no such field",
-            ),
-            (
-                &["run", "pattern", "--set", "block=100"],
-                "pattern:4: block: is 100",
-            ),
-            (
-                &["explain", "pattern", "--budget", "0s"],
-                "no time to measure in",
-            ),
+            (&["run", "pattern", "--set", "blocks=1"], "with `blocks=1`: there is no such field"),
+            (&["run", "pattern", "--set", "block=100"], "pattern:4: block: is 100"),
+            (&["explain", "pattern", "--budget", "0s"], "no time to measure in"),
         ],
     );
 }

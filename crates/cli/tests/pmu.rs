@@ -16,11 +16,7 @@ fn pmu(arguments: &[&str]) -> std::process::Output {
 /// Prints of a call that must succeed.
 fn said(arguments: &[&str]) -> String {
     let output = pmu(arguments);
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        stderr(&output)
-    );
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
     stdout(&output)
 }
 
@@ -34,10 +30,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         std::fs::write(&path, text).unwrap();
         path
     };
-    let dump = place(
-        "loop.dump",
-        "R 0x50d00000 0x680002\nR 0x50d00008 0x400000034\n",
-    );
+    let dump = place("loop.dump", "R 0x50d00000 0x680002\nR 0x50d00008 0x400000034\n");
     let wrong = place(
         "wrong.toml",
         "name = \"x\"\npart = \"CMN-600\"\nwidth = 4\nheight = 2\nsurprise = 1\n",
@@ -54,10 +47,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["stat", "-e", "arm_cnm/x/"], "no PMU `arm_cnm`"),
             (&["stat", "-e", "page-fault"], "is not an event"),
             (&["stat", "-e", "{page-faults"], "not closed"),
-            (
-                &["stat", "-I", "0s", "-e", "page-faults"],
-                "an interval has a length",
-            ),
+            (&["stat", "-I", "0s", "-e", "page-faults"], "an interval has a length"),
             (&["stat", "-e", "page-faults", "--count", "0"], "--count"),
             (&["stat", "-e", "page-faults", "--time", "0s"], "no time"),
             (&["stat", "--from", &perf], "line 1"),
@@ -66,39 +56,15 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["stat", "--from", "/nowhere"], "No such file"),
             (&["stat", "--emulated", "n2"], "there are n1sdp, cmn650"),
             (
-                &[
-                    "stat",
-                    N1SDP[0],
-                    N1SDP[1],
-                    "-e",
-                    "arm_cmn/hnf_mc_reqs,nodeid=0x99/",
-                ],
+                &["stat", N1SDP[0], N1SDP[1], "-e", "arm_cmn/hnf_mc_reqs,nodeid=0x99/"],
                 "no HN-F with NodeID 0x99; those of the type are 0x24",
             ),
+            (&["stat", N1SDP[0], N1SDP[1], "-e", "arm_cmn/hnf_mc_reqs,nodeid=8/"], "0x8 is a RN-D"),
             (
-                &[
-                    "stat",
-                    N1SDP[0],
-                    N1SDP[1],
-                    "-e",
-                    "arm_cmn/hnf_mc_reqs,nodeid=8/",
-                ],
-                "0x8 is a RN-D",
-            ),
-            (
-                &[
-                    "stat",
-                    N1SDP[0],
-                    N1SDP[1],
-                    "-e",
-                    "{arm_cmn/dtc_cycles/,arm_cmn/dtc_cycles/}",
-                ],
+                &["stat", N1SDP[0], N1SDP[1], "-e", "{arm_cmn/dtc_cycles/,arm_cmn/dtc_cycles/}"],
                 "one cycle counter in each DTC",
             ),
-            (
-                &["stat", N1SDP[0], N1SDP[1], "--heat", "hnf_mc_req"],
-                "has no event `hnf_mc_req`",
-            ),
+            (&["stat", N1SDP[0], N1SDP[1], "--heat", "hnf_mc_req"], "has no event `hnf_mc_req`"),
             (&["record", "-e", "page-faults"], "record needs --records"),
             (&["map", "--map", &dump], "register 0xd00010"),
             (&["map", "--map", &wrong], "line 5"),
@@ -109,14 +75,8 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["verify", N1SDP[0], N1SDP[1]], "sees no load of this host"),
             (&["verify", "block", "--file", "/nowhere"], "No such file"),
             (&["verify", "--tolerance", "2"], "--tolerance"),
-            (
-                &["verify", "net", "--with", "fio"],
-                "belongs to the load block",
-            ),
-            (
-                &["verify", "memory", "--file", &plain],
-                "belongs to the load block",
-            ),
+            (&["verify", "net", "--with", "fio"], "belongs to the load block"),
+            (&["verify", "memory", "--file", &plain], "belongs to the load block"),
             (&["verify", "--host", "lab7"], "--with"),
             (&["replay", &plain], "holds no record"),
             (&["list", "no such thing"], "nothing here holds"),
@@ -125,18 +85,9 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
     are_refused(
         "digitizer",
         &[
-            (
-                &["emu:l0", "-N", "1", "--observe", "nothing"],
-                "is not an event",
-            ),
-            (
-                &["emu:l0", "-N", "1", "--observe", "block@soon"],
-                "--observe block@soon",
-            ),
-            (
-                &["emu:l0", "-N", "1", "--observe", "net@1us"],
-                "1ms at least",
-            ),
+            (&["emu:l0", "-N", "1", "--observe", "nothing"], "is not an event"),
+            (&["emu:l0", "-N", "1", "--observe", "block@soon"], "--observe block@soon"),
+            (&["emu:l0", "-N", "1", "--observe", "net@1us"], "1ms at least"),
         ],
     );
 }
@@ -147,15 +98,8 @@ fn the_map_of_the_n1sdp_has_the_documents_rows() {
     insta::assert_snapshot!(text);
     // Saved, it is read again.
     let directory = tempfile::tempdir().unwrap();
-    let (path, picture) = (
-        directory.path().join("n1sdp.toml"),
-        directory.path().join("n1sdp.svg"),
-    );
-    std::fs::write(
-        &path,
-        said(&["map", "--emulated", "n1sdp", "--format", "toml"]),
-    )
-    .unwrap();
+    let (path, picture) = (directory.path().join("n1sdp.toml"), directory.path().join("n1sdp.svg"));
+    std::fs::write(&path, said(&["map", "--emulated", "n1sdp", "--format", "toml"])).unwrap();
     let again = said(&[
         "map",
         "--map",
@@ -164,11 +108,7 @@ fn the_map_of_the_n1sdp_has_the_documents_rows() {
         &picture.display().to_string(),
     ]);
     assert_eq!(again, text);
-    assert!(
-        std::fs::read_to_string(picture)
-            .unwrap()
-            .contains("HN-F 0x24")
-    );
+    assert!(std::fs::read_to_string(picture).unwrap().contains("HN-F 0x24"));
 }
 
 #[test]
@@ -180,11 +120,7 @@ fn the_documents_figures_are_computed_again() {
 fn help_of_each_verb_fits_a_screen() {
     for verb in ["list", "map", "plan", "stat", "verify", "record", "replay"] {
         let text = said(&[verb, "-h"]);
-        assert!(
-            text.lines().count() <= 48,
-            "{verb}: {} lines",
-            text.lines().count()
-        );
+        assert!(text.lines().count() <= 48, "{verb}: {} lines", text.lines().count());
         insta::with_settings!({ snapshot_suffix => verb }, { insta::assert_snapshot!("help", text) });
     }
 }
@@ -193,21 +129,14 @@ fn help_of_each_verb_fits_a_screen() {
 fn a_plan_names_what_binds_and_a_better_order() {
     let rnd = |name: &str| format!("arm_cmn/rnid_{name},nodeid=8,bynodeid=1/");
     let hnf = |node: &str| format!("arm_cmn/hnf_mc_reqs,nodeid={node},bynodeid=1/");
-    let mut events: Vec<String> = [
-        "s0_rdata_beats",
-        "s1_rdata_beats",
-        "s2_rdata_beats",
-        "rxdat_flits",
-        "txdat_flits",
-    ]
-    .iter()
-    .map(|name| rnd(name))
-    .collect();
+    let mut events: Vec<String> =
+        ["s0_rdata_beats", "s1_rdata_beats", "s2_rdata_beats", "rxdat_flits", "txdat_flits"]
+            .iter()
+            .map(|name| rnd(name))
+            .collect();
     events.extend(["0x24", "0x28", "0x44"].map(hnf));
     let mut arguments = vec!["plan", "--emulated", "n1sdp"];
-    events
-        .iter()
-        .for_each(|event| arguments.extend(["-e", event.as_str()]));
+    events.iter().for_each(|event| arguments.extend(["-e", event.as_str()]));
     insta::assert_snapshot!(said(&arguments));
     arguments.push("--json");
     let json: serde_json::Value = serde_json::from_str(&said(&arguments)).unwrap();
@@ -223,20 +152,10 @@ fn the_documents_four_events_get_half_the_time_with_its_driver() {
         "rxdat_flits,nodeid=8",
         "rxdat_flits,nodeid=12",
     ];
-    let events: Vec<String> = events
-        .iter()
-        .map(|event| format!("arm_cmn/rnid_{event}/"))
-        .collect();
-    events
-        .iter()
-        .for_each(|event| arguments.extend(["-e", event.as_str()]));
+    let events: Vec<String> = events.iter().map(|event| format!("arm_cmn/rnid_{event}/")).collect();
+    events.iter().for_each(|event| arguments.extend(["-e", event.as_str()]));
     let output = pmu(&arguments);
-    assert_eq!(
-        stdout(&output).matches("50.0 %").count(),
-        5,
-        "{}",
-        stdout(&output)
-    );
+    assert_eq!(stdout(&output).matches("50.0 %").count(), 5, "{}", stdout(&output));
     assert!(
         stderr(&output).contains("bynodeid=1 was added; the same for 3 more"),
         "{}",
@@ -307,18 +226,9 @@ fn perfs_three_formats_are_written_and_read() {
         let path = directory.path().join(format);
         std::fs::write(&path, &text).unwrap();
         let table = said(&["stat", "--from", &path.display().to_string()]);
-        assert!(
-            table.contains("2 intervals") && table.contains(event),
-            "{format}: {text}{table}"
-        );
+        assert!(table.contains("2 intervals") && table.contains(event), "{format}: {text}{table}");
         assert_eq!(
-            said(&[
-                "stat",
-                "--from",
-                &path.display().to_string(),
-                "--format",
-                format
-            ]),
+            said(&["stat", "--from", &path.display().to_string(), "--format", format]),
             text,
             "{format}"
         );
@@ -360,44 +270,22 @@ fn groups_compute_their_rates_from_perfs_output() {
     assert!(stderr(&output).contains(missing), "{}", stderr(&output));
     are_refused(
         "pmu",
-        &[(
-            &["stat", "--from", &from, "--group", "memory"],
-            "there is no arm_cmn/hnf_mc_reqs/",
-        )],
+        &[(&["stat", "--from", &from, "--group", "memory"], "there is no arm_cmn/hnf_mc_reqs/")],
     );
 }
 
 #[test]
 fn perf_stats_own_options_are_taken_as_typed() {
-    let arguments = [
-        "stat",
-        "-a",
-        "-I",
-        "600000",
-        "-r",
-        "3",
-        "-e",
-        "vmstat.pgfault",
-        "--",
-        "true",
-    ];
+    let arguments = ["stat", "-a", "-I", "600000", "-r", "3", "-e", "vmstat.pgfault", "--", "true"];
     assert!(said(&arguments).contains("3 intervals"));
-    are_refused(
-        "pmu",
-        &[(&["stat", "-r", "3", "-e", "vmstat.pgfault"], "COMMAND")],
-    );
+    are_refused("pmu", &[(&["stat", "-r", "3", "-e", "vmstat.pgfault"], "COMMAND")]);
 }
 
 #[test]
 fn the_exit_code_is_that_of_the_command() {
     for (script, code) in [("exit 7", 7), ("kill -9 $$", 137), ("true", 0)] {
         let output = pmu(&["stat", "-e", "vmstat.pgfault", "--", "sh", "-c", script]);
-        assert_eq!(
-            output.status.code(),
-            Some(code),
-            "{script}: {}",
-            stderr(&output)
-        );
+        assert_eq!(output.status.code(), Some(code), "{script}: {}", stderr(&output));
         assert!(stdout(&output).contains("vmstat.pgfault"));
     }
 }
@@ -415,15 +303,7 @@ fn wait_until(mut is_done: impl FnMut() -> bool) {
 fn a_count_that_is_killed_keeps_what_was_counted() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("o.jsonl");
-    let arguments = [
-        "pmu",
-        "record",
-        "-e",
-        "vmstat.pgfault",
-        "-I",
-        "50ms",
-        "--records",
-    ];
+    let arguments = ["pmu", "record", "-e", "vmstat.pgfault", "-I", "50ms", "--records"];
     let mut child = std::process::Command::new(common::PROGRAM)
         .args(arguments)
         .arg(&out)
@@ -439,10 +319,7 @@ fn a_count_that_is_killed_keeps_what_was_counted() {
     // Both parts belong to one count, whose first interval appears once.
     assert_eq!(shown.matches(" intervals, ").count(), 1, "{shown}");
     let intervals = shown.matches("time [s]").count();
-    assert!(
-        intervals >= 30 && shown.contains(&format!("{intervals} intervals, ")),
-        "{shown}"
-    );
+    assert!(intervals >= 30 && shown.contains(&format!("{intervals} intervals, ")), "{shown}");
 }
 
 #[test]
@@ -452,42 +329,21 @@ fn a_recording_is_exported_shown_and_compared() {
     let (a, b) = (place("a.jsonl"), place("b.jsonl"));
     for (path, count) in [(&a, "4000"), (&b, "5000")] {
         let perf = place("perf.csv");
-        std::fs::write(
-            &perf,
-            format!("1.000000000;{count};;page-faults;2002000000;100.00;;\n"),
-        )
-        .unwrap();
+        std::fs::write(&perf, format!("1.000000000;{count};;page-faults;2002000000;100.00;;\n"))
+            .unwrap();
         said(&["stat", "--from", &perf, "--records", path]);
     }
     let table = stdout(&daqmeter("export", &[&a, "--what", "series"]));
-    assert!(
-        table
-            .lines()
-            .next()
-            .unwrap()
-            .contains(",series,time_ns,value,"),
-        "{table}"
-    );
+    assert!(table.lines().next().unwrap().contains(",series,time_ns,value,"), "{table}");
     assert!(table.contains(",page-faults,1000000000,4000,"), "{table}");
     let counters = stdout(&daqmeter("export", &[&a, "--what", "counters"]));
     assert!(counters.contains(",page-faults,4000,"), "{counters}");
     let shown = stdout(&daqmeter("show", &[&a, &b]));
-    assert!(
-        shown.contains("page-faults 4,000") && shown.contains("page-faults 5,000"),
-        "{shown}"
-    );
+    assert!(shown.contains("page-faults 4,000") && shown.contains("page-faults 5,000"), "{shown}");
     let compared = daqmeter("cmp", &[&a, &b]);
-    assert_eq!(
-        compared.status.code(),
-        Some(3),
-        "no verdict: {}",
-        stderr(&compared)
-    );
+    assert_eq!(compared.status.code(), Some(3), "no verdict: {}", stderr(&compared));
     let row = stdout(&compared);
-    let row = row
-        .lines()
-        .find(|line| line.contains("page-faults"))
-        .unwrap();
+    let row = row.lines().find(|line| line.contains("page-faults")).unwrap();
     let cells: Vec<&str> = row.split_ascii_whitespace().collect();
     assert_eq!(cells[cells.len() - 4..], ["1/s", "4000", "5000", "1.25"]);
 }
@@ -516,26 +372,19 @@ fn rows_from_a_pipe_are_shown_and_kept_while_they_come() {
     let next_row = |count: &str| {
         loop {
             let patience = std::time::Duration::from_secs(30);
-            let line = shown
-                .recv_timeout(patience)
-                .expect("rows come while perf runs");
+            let line = shown.recv_timeout(patience).expect("rows come while perf runs");
             if line.contains(count) {
                 return line;
             }
         }
     };
-    stdin
-        .write_all(b"1.000000000;4879;;page-faults;2002000000;100.00;;\n")
-        .unwrap();
+    stdin.write_all(b"1.000000000;4879;;page-faults;2002000000;100.00;;\n").unwrap();
     assert!(next_row("4,879").contains("1.000"));
-    stdin
-        .write_all(b"2.000000000;5000;;page-faults;2002000000;100.00;;\n")
-        .unwrap();
+    stdin.write_all(b"2.000000000;5000;;page-faults;2002000000;100.00;;\n").unwrap();
     next_row("5,000");
     // The writer goes on. Ctrl-C ends the reader, with all that it has read.
-    let status = std::process::Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
+    let status =
+        std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(status.unwrap().success());
     let total = next_row("9,879");
     assert!(total.trim_end().ends_with("4940"), "9,879 in 2 s: {total}");
@@ -562,21 +411,11 @@ fn what_came_before_a_wrong_line_is_kept() {
 fn a_plan_is_made_for_the_map_of_another_machine() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lab7.toml");
-    std::fs::write(
-        &path,
-        said(&["map", "--emulated", "cmn700", "--format", "toml"]),
-    )
-    .unwrap();
+    std::fs::write(&path, said(&["map", "--emulated", "cmn700", "--format", "toml"])).unwrap();
     let map = path.display().to_string();
-    let output = pmu(&[
-        "plan", "--map", &map, "--driver", "6.1", "-g", "memory", "-g", "slc",
-    ]);
+    let output = pmu(&["plan", "--map", &map, "--driver", "6.1", "-g", "memory", "-g", "slc"]);
     let text = stdout(&output);
-    assert!(
-        text.contains("arm_cmn_0, 6.1 driver: events take turns"),
-        "{text}{}",
-        stderr(&output)
-    );
+    assert!(text.contains("arm_cmn_0, 6.1 driver: events take turns"), "{text}{}", stderr(&output));
     assert!(stderr(&output).contains("before Linux 6.7 loses counts"));
     assert!(said(&["list", "--groups", "--map", &map]).contains("slc (cmn, here)"));
 }
@@ -586,10 +425,7 @@ fn groups_are_here_where_their_events_are() {
     for mesh in ["n1sdp", "s3"] {
         let text = said(&["list", "--groups", "--emulated", mesh]);
         for group in ["memory", "memory-nodes", "slc"] {
-            assert!(
-                text.contains(&format!("{group} (cmn, here)")),
-                "{mesh}: {text}"
-            );
+            assert!(text.contains(&format!("{group} (cmn, here)")), "{mesh}: {text}");
         }
         assert!(text.contains("imc (intel, not here)"), "{text}");
     }
@@ -597,24 +433,10 @@ fn groups_are_here_where_their_events_are() {
 
 #[test]
 fn counters_of_the_system_are_there_on_every_host() {
-    let text = said(&[
-        "stat",
-        "-e",
-        "vmstat.pgpgin,vmstat.pgpgout",
-        "-I",
-        "2ms",
-        "--count",
-        "2",
-    ]);
-    assert!(
-        text.contains("vmstat.pgpgin") && text.contains("2 intervals"),
-        "{text}"
-    );
+    let text = said(&["stat", "-e", "vmstat.pgpgin,vmstat.pgpgout", "-I", "2ms", "--count", "2"]);
+    assert!(text.contains("vmstat.pgpgin") && text.contains("2 intervals"), "{text}");
     let text = said(&["stat", "-e", "vmstat.pgfault", "--", "true"]);
-    assert!(
-        text.contains("1 intervals") || text.contains("intervals"),
-        "{text}"
-    );
+    assert!(text.contains("1 intervals") || text.contains("intervals"), "{text}");
     assert!(said(&["list"]).contains("virtual memory"));
     assert!(said(&["list", "--groups"]).contains("memory (cmn"));
     assert!(said(&["list", "--events", "vmstat.pgpgin"]).contains("vmstat.pgpgin"));
@@ -628,15 +450,7 @@ fn counters_of_the_system_are_there_on_every_host() {
 fn steps_end_at_lines_on_stdin() {
     use std::io::Write;
     let mut child = std::process::Command::new(common::PROGRAM)
-        .args([
-            "pmu",
-            "stat",
-            "--step",
-            "--format",
-            "csv",
-            "-e",
-            "vmstat.pgpgin",
-        ])
+        .args(["pmu", "stat", "--step", "--format", "csv", "-e", "vmstat.pgpgin"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -671,11 +485,7 @@ fn any_verb_counts_meanwhile_and_its_record_says_so() {
     let record: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     let observed = &record["observed"];
     assert_eq!(observed["events"][0]["name"], "vmstat.pgfault");
-    assert!(
-        observed["end_ns"]
-            .as_array()
-            .is_some_and(|ends| !ends.is_empty())
-    );
+    assert!(observed["end_ns"].as_array().is_some_and(|ends| !ends.is_empty()));
     assert!(said(&["replay", "--totals", &out]).contains("vmstat.pgfault"));
 }
 
@@ -683,16 +493,8 @@ fn any_verb_counts_meanwhile_and_its_record_says_so() {
 fn known_loads_are_counted_exactly_where_the_host_counts_them() {
     let output = pmu(&["verify", "net", "--time", "20ms"]);
     let text = stdout(&output);
-    assert!(
-        text.contains("net.lo.rx_bytes"),
-        "{text}{}",
-        stderr(&output)
-    );
+    assert!(text.contains("net.lo.rx_bytes"), "{text}{}", stderr(&output));
     assert!(matches!(output.status.code(), Some(0 | 1)));
     let output = pmu(&["verify", "memory", "--time", "1ms"]);
-    assert!(
-        output.status.success() || output.status.code() == Some(1),
-        "{}",
-        stderr(&output)
-    );
+    assert!(output.status.success() || output.status.code() == Some(1), "{}", stderr(&output));
 }

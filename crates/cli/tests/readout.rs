@@ -21,11 +21,7 @@ fn readout(arguments: &[&str]) -> std::process::Output {
 fn bad_input_gives_one_clear_line_and_exit_2() {
     let directory = tempfile::tempdir().unwrap();
     let place = |name: &str| directory.path().join(name).display().to_string();
-    let (wrong, foreign, taken) = (
-        place("wrong.toml"),
-        place("foreign.dat"),
-        place("taken.toml"),
-    );
+    let (wrong, foreign, taken) = (place("wrong.toml"), place("foreign.dat"), place("taken.toml"));
     std::fs::write(&wrong, "[card]\nlinks = 3\ncolour = \"red\"\n").unwrap();
     std::fs::write(&foreign, "these are not blocks").unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -39,72 +35,30 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
     are_refused(
         "readout",
         &[
-            (
-                &["run", "nothing"][..],
-                "shipped ones are gbt, full, felig, nikhef",
-            ),
+            (&["run", "nothing"][..], "shipped ones are gbt, full, felig, nikhef"),
             (&["run", &wrong], "line 3 (`colour = \"red\"`)"),
             (&["run", &taken, "--time", "10ms"], "cannot listen on"),
             (&["run", "gbt", "--pin", "1000"], "CPU 1000 does not exist"),
-            (
-                &["run", "gbt", "--receiver-pin", "1000"],
-                "`peer_cpu` is 1000: there is no such CPU",
-            ),
+            (&["run", "gbt", "--receiver-pin", "1000"], "`peer_cpu` is 1000: there is no such CPU"),
             (&["run", "gbt", "--payload", "0"], "card.payload"),
-            (
-                &["run", "gbt", "--transport", "pigeon"],
-                "publish.transport",
-            ),
+            (&["run", "gbt", "--transport", "pigeon"], "publish.transport"),
             (&["check", &foreign], "no file of FELIX blocks"),
             (&["run", "--replay", &foreign], "no file of FELIX blocks"),
             (&["run", "--replay", &none], "No such file"),
             (&["run", "--loop"], "--replay"),
-            (
-                &["record", "--replay", &foreign, "-o", &none],
-                "the file has its blocks already",
-            ),
-            (
-                &["run", "--trigger-file", &gap],
-                "gap.txt:2: trigger 3 follows 1: 1 are missing",
-            ),
-            (
-                &["run", "--busy-pattern", &gap],
-                "gap.txt:1: `1` where `on` is wanted",
-            ),
+            (&["record", "--replay", &foreign, "-o", &none], "the file has its blocks already"),
+            (&["run", "--trigger-file", &gap], "gap.txt:2: trigger 3 follows 1: 1 are missing"),
+            (&["run", "--busy-pattern", &gap], "gap.txt:1: `1` where `on` is wanted"),
             (&["run", "--busy-pattern", "5ms/0%"], "such as 10ms/5%"),
-            (
-                &["sweep", "--trigger-file", &good],
-                "`rate_hz` does not go with a trigger file",
-            ),
+            (&["sweep", "--trigger-file", &good], "`rate_hz` does not go with a trigger file"),
             (&["check", &none], "No such file"),
-            (
-                &["check", "--scenario", "nothing"],
-                "cannot read the scenario",
-            ),
-            (
-                &["record", "gbt", "-o", "/nowhere/x"],
-                "cannot write /nowhere/x",
-            ),
-            (
-                &["tohost", "gbt", "--card", &none, "--patience", "0s"],
-                "is a card emulated there?",
-            ),
-            (
-                &["tohost", "gbt", "--channels", "3"],
-                "no channel 3; the scenario has 0 to 0",
-            ),
-            (
-                &["receive", "127.0.0.1:1", "--patience", "0s"],
-                "cannot connect to 127.0.0.1:1",
-            ),
-            (
-                &["receive", "--bus-dir", &none, "--patience", "0s"],
-                "bus directory",
-            ),
-            (
-                &["monitor", "127.0.0.1:1"],
-                "does an instance serve --metrics there?",
-            ),
+            (&["check", "--scenario", "nothing"], "cannot read the scenario"),
+            (&["record", "gbt", "-o", "/nowhere/x"], "cannot write /nowhere/x"),
+            (&["tohost", "gbt", "--card", &none, "--patience", "0s"], "is a card emulated there?"),
+            (&["tohost", "gbt", "--channels", "3"], "no channel 3; the scenario has 0 to 0"),
+            (&["receive", "127.0.0.1:1", "--patience", "0s"], "cannot connect to 127.0.0.1:1"),
+            (&["receive", "--bus-dir", &none, "--patience", "0s"], "bus directory"),
+            (&["monitor", "127.0.0.1:1"], "does an instance serve --metrics there?"),
             (&["sweep", "gbt", "--payloads", "24,2MiB"], "card.payload"),
             (
                 &["sweep", "gbt", "--from", "2MHz", "--to", "1MHz"],
@@ -114,22 +68,10 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
                 &["sweep", "gbt", "--resolution", "0.9"],
                 "--resolution is 0.9; a share from 0.0001 to 0.5 is wanted",
             ),
-            (
-                &["run", "gbt", "--receivers", "0"],
-                "`receivers` is 0; 1 to 1 is wanted",
-            ),
-            (
-                &["sweep", "gbt", "--receivers", "100"],
-                "`receivers` is 100; 1 to 1 is wanted",
-            ),
-            (
-                &["receive", "127.0.0.1:1", "--devices", "1"],
-                "--elinks <ELINK,..>",
-            ),
-            (
-                &["receive", "127.0.0.1:1", "--elinks", "0x800"],
-                "E-links are 0 to 0x7ff",
-            ),
+            (&["run", "gbt", "--receivers", "0"], "`receivers` is 0; 1 to 1 is wanted"),
+            (&["sweep", "gbt", "--receivers", "100"], "`receivers` is 100; 1 to 1 is wanted"),
+            (&["receive", "127.0.0.1:1", "--devices", "1"], "--elinks <ELINK,..>"),
+            (&["receive", "127.0.0.1:1", "--elinks", "0x800"], "E-links are 0 to 0x7ff"),
             (
                 &["run", "gbt", "--fail-on", "los=1"],
                 "`los` is not known; write loss, dead, flags, or none",
@@ -164,10 +106,7 @@ fn a_recorded_file_is_checked_and_a_damaged_one_ends_with_1() {
     let bad = readout(&["check", &shown, "--messages", "3"]);
     assert_eq!(bad.status.code(), Some(1));
     let text = stdout(&bad);
-    assert!(
-        text.contains("sequence mismatch") && text.contains("undefined type"),
-        "{text}"
-    );
+    assert!(text.contains("sequence mismatch") && text.contains("undefined type"), "{text}");
     let json = readout(&["check", &shown, "--json", "--level", "1"]);
     let line: serde_json::Value = serde_json::from_str(stdout(&json).trim()).unwrap();
     assert_eq!(line["checked"]["faults"]["undefined type"], 1, "{line}");
@@ -178,21 +117,11 @@ fn a_recorded_file_is_checked_and_a_damaged_one_ends_with_1() {
 fn blocks_go_to_standard_output_raw_and_of_one_channel() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("felig.dat");
-    let file = readout(&[
-        "record",
-        "felig",
-        "--triggers",
-        "2000",
-        "-o",
-        path.to_str().unwrap(),
-    ]);
+    let file = readout(&["record", "felig", "--triggers", "2000", "-o", path.to_str().unwrap()]);
     assert!(file.status.success(), "{}", stderr(&file));
     let piped = readout(&["record", "felig", "--triggers", "2000", "-o", "-"]);
     assert!(piped.status.success(), "{}", stderr(&piped));
-    assert!(
-        piped.stdout == std::fs::read(&path).unwrap(),
-        "the same bytes"
-    );
+    assert!(piped.stdout == std::fs::read(&path).unwrap(), "the same bytes");
     assert!(stderr(&piped).contains("wrote standard output: "));
     let many = readout(&["record", "nikhef", "--triggers", "10", "-o", "-"]);
     assert_eq!(many.status.code(), Some(2));
@@ -230,21 +159,11 @@ fn several_elinks_are_checked_at_once() {
 fn a_check_of_nothing_ends_with_1_and_what_is_left_out_is_said() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("felig.dat").display().to_string();
-    assert!(
-        readout(&["record", "felig", "--triggers", "1000", "-o", &path])
-            .status
-            .success()
-    );
+    assert!(readout(&["record", "felig", "--triggers", "1000", "-o", &path]).status.success());
     let blocks = std::fs::metadata(&path).unwrap().len() / 1024;
     for (arguments, why) in [
-        (
-            &["--elink", "0x7ff"][..],
-            format!("none of {blocks} blocks is of E-link 0x7ff"),
-        ),
-        (
-            &["--skip", "100000"],
-            format!("--skip 100000 leaves out all {blocks} blocks"),
-        ),
+        (&["--elink", "0x7ff"][..], format!("none of {blocks} blocks is of E-link 0x7ff")),
+        (&["--skip", "100000"], format!("--skip 100000 leaves out all {blocks} blocks")),
     ] {
         let checked = readout(&[&["check", &path][..], arguments].concat());
         assert_eq!(checked.status.code(), Some(1), "{arguments:?}");
@@ -258,15 +177,8 @@ fn a_check_of_nothing_ends_with_1_and_what_is_left_out_is_said() {
     let one = readout(&["check", &path, "--elink", "0x008"]);
     assert!(one.status.success(), "{}", stdout(&one));
     // In a card of several channels an E-link need not be in all of them, but in one.
-    let scenario = readout(&[
-        "check",
-        "--scenario",
-        "felig",
-        "--triggers",
-        "100",
-        "--elink",
-        "0x7ff",
-    ]);
+    let scenario =
+        readout(&["check", "--scenario", "felig", "--triggers", "100", "--elink", "0x7ff"]);
     assert!(scenario.status.code() == Some(1) && stdout(&scenario).contains("nothing was checked"));
     // Every second block lost: more messages than are shown.
     let bytes = std::fs::read(&path).unwrap();
@@ -278,13 +190,7 @@ fn a_check_of_nothing_ends_with_1_and_what_is_left_out_is_said() {
         damaged.status.code() == Some(1) && text.contains("more messages; --messages "),
         "{text}"
     );
-    let all = text
-        .split("--messages ")
-        .nth(1)
-        .unwrap()
-        .split(' ')
-        .next()
-        .unwrap();
+    let all = text.split("--messages ").nth(1).unwrap().split(' ').next().unwrap();
     let shown = stdout(&readout(&["check", &path, "--messages", all]));
     assert!(
         shown.matches(": missing events: E-link 0x").count() > 100
@@ -296,23 +202,12 @@ fn a_check_of_nothing_ends_with_1_and_what_is_left_out_is_said() {
         "{last}"
     );
     let allowed = readout(&["check", &path, "--fail-on", "loss=60%"]);
-    assert!(
-        allowed.status.success(),
-        "{}",
-        stdout(&allowed).lines().last().unwrap()
-    );
+    assert!(allowed.status.success(), "{}", stdout(&allowed).lines().last().unwrap());
 }
 
 #[test]
 fn chosen_channels_of_a_card_are_checked_and_others_are_refused() {
-    let check = [
-        "check",
-        "--scenario",
-        "nikhef",
-        "--triggers",
-        "500",
-        "--json",
-    ];
+    let check = ["check", "--scenario", "nikhef", "--triggers", "500", "--json"];
     let names = |arguments: &[&str]| -> Vec<String> {
         let done = readout(&[&check[..], arguments].concat());
         assert!(done.status.success(), "{}", stderr(&done));
@@ -321,17 +216,11 @@ fn chosen_channels_of_a_card_are_checked_and_others_are_refused() {
         };
         stdout(&done).lines().map(name).collect()
     };
-    assert_eq!(
-        names(&["--channels", "3.1,0.0"]),
-        [r#""nikhef:0.0""#, r#""nikhef:3.1""#]
-    );
+    assert_eq!(names(&["--channels", "3.1,0.0"]), [r#""nikhef:0.0""#, r#""nikhef:3.1""#]);
     assert_eq!(names(&[]).len(), 16);
     let unknown = readout(&[&check[..], &["--channels", "4.0"]].concat());
     assert_eq!(unknown.status.code(), Some(2));
-    assert_eq!(
-        stderr(&unknown).trim(),
-        "daqmeter: --channels 4.0: nikhef has channels 0.0 to 3.3"
-    );
+    assert_eq!(stderr(&unknown).trim(), "daqmeter: --channels 4.0: nikhef has channels 0.0 to 3.3");
 }
 
 #[test]
@@ -357,10 +246,7 @@ fn a_run_that_loses_more_than_is_allowed_ends_with_1() {
     }
     // For programs the verdict is not among the records.
     let json = run(&["--json"]);
-    assert_eq!(
-        (json.status.code(), stdout(&json).lines().count()),
-        (Some(1), 1)
-    );
+    assert_eq!((json.status.code(), stdout(&json).lines().count()), (Some(1), 1));
     assert!(stderr(&json).contains("verdict: failed: loss"));
 }
 
@@ -414,13 +300,8 @@ fn a_counter_that_falls_to_0_ends_the_check_with_3_where_no_other_e_link_tells()
         counters
             .flat_map(|event| {
                 let mut chunk = [0; 24];
-                EmulatorHeader {
-                    length: 24,
-                    event,
-                    elink_index: Elink::new(8).index(),
-                    width: 8,
-                }
-                .fill(&mut chunk);
+                EmulatorHeader { length: 24, event, elink_index: Elink::new(8).index(), width: 8 }
+                    .fill(&mut chunk);
                 // A whole chunk of 24 bytes.
                 [&chunk[..], &(3_u32 << 29 | 24).to_le_bytes()].concat()
             })
@@ -461,13 +342,7 @@ fn fake_publisher(account: Option<serde_json::Value>) -> (String, std::thread::J
     let elink = Elink::new(8);
     let tag = Fid::of_elink(0, 0, elink).to_u64();
     let mut event = [0; 24];
-    EmulatorHeader {
-        length: 24,
-        event: 0,
-        elink_index: elink.index(),
-        width: 8,
-    }
-    .fill(&mut event);
+    EmulatorHeader { length: 24, event: 0, elink_index: elink.index(), width: 8 }.fill(&mut event);
     let (mut page, mut writer) = (vec![0; 100], PageWriter::default());
     assert!(writer.push(&mut page, tag, Status::default(), &event, 0, 24));
     page.truncate(writer.used());
@@ -476,16 +351,8 @@ fn fake_publisher(account: Option<serde_json::Value>) -> (String, std::thread::J
         let mut stream = listener.accept().unwrap().0;
         let mut send = |kind: FrameKind, count: u32, body: &[u8]| {
             let body_bytes = u32::try_from(body.len()).unwrap();
-            let frame = Frame {
-                kind,
-                body_bytes,
-                count,
-                sequence: u64::from(count),
-                birth_ns: 0,
-            };
-            stream
-                .write_all(&[&frame.emit()[..], body].concat())
-                .unwrap();
+            let frame = Frame { kind, body_bytes, count, sequence: u64::from(count), birth_ns: 0 };
+            stream.write_all(&[&frame.emit()[..], body].concat()).unwrap();
         };
         send(FrameKind::Hello, 0, hello.to_string().as_bytes());
         send(FrameKind::Messages, 1, &page);
@@ -503,10 +370,7 @@ fn fake_publisher(account: Option<serde_json::Value>) -> (String, std::thread::J
 /// An account in which so many events were issued, all of them delivered.
 fn account_of(events: u64) -> serde_json::Value {
     let zero = |names: &[&str]| {
-        names
-            .iter()
-            .map(|name| ((*name).to_owned(), 0.into()))
-            .collect::<serde_json::Map<_, _>>()
+        names.iter().map(|name| ((*name).to_owned(), 0.into())).collect::<serde_json::Map<_, _>>()
     };
     let mut elink = zero(&[
         "tag",
@@ -544,47 +408,22 @@ fn a_receiver_ends_with_1_when_an_account_does_not_close_or_a_connection_is_lost
             0,
             "verdict: passed: loss 0, limit 0; order 0, limit 0; flags 0, limit 0; connections 0, limit 0",
         ),
-        (
-            Some(account_of(3)),
-            &[],
-            1,
-            "verdict: failed: accounts that do not close: 1",
-        ),
+        (Some(account_of(3)), &[], 1, "verdict: failed: accounts that do not close: 1"),
         // Regression: the sums of this account overflowed, and the data that had arrived were lost.
-        (
-            Some(account_of(u64::MAX)),
-            &[],
-            1,
-            "verdict: failed: pages that cannot be read: 1",
-        ),
+        (Some(account_of(u64::MAX)), &[], 1, "verdict: failed: pages that cannot be read: 1"),
         (
             Some(account_of(3)),
             &["--fail-on", "none"],
             1,
             "verdict: failed: accounts that do not close: 1",
         ),
-        (
-            None,
-            &[],
-            1,
-            "verdict: failed: connections 1 is more than 0",
-        ),
-        (
-            None,
-            &["--fail-on", "loss=0"],
-            0,
-            "verdict: passed: loss 0, limit 0",
-        ),
+        (None, &[], 1, "verdict: failed: connections 1 is more than 0"),
+        (None, &["--fail-on", "loss=0"], 0, "verdict: passed: loss 0, limit 0"),
     ] {
         let (address, publisher) = fake_publisher(account);
         let received = readout(&[&["receive", &address, "--patience", "0s"][..], limits].concat());
         let text = stdout(&received);
-        assert_eq!(
-            received.status.code(),
-            Some(code),
-            "{limits:?}: {text}{}",
-            stderr(&received)
-        );
+        assert_eq!(received.status.code(), Some(code), "{limits:?}: {text}{}", stderr(&received));
         assert_eq!(text.lines().last().unwrap().trim(), verdict);
         publisher.join().unwrap();
     }
@@ -605,45 +444,23 @@ fn card_reader_and_receiver_work_as_processes_of_their_own() {
             .spawn()
             .unwrap()
     };
-    let emulate = start(&[
-        "emulate",
-        "gbt",
-        "--at",
-        &card,
-        "--rate",
-        "20kHz",
-        "--triggers",
-        "5000",
-    ]);
+    let emulate =
+        start(&["emulate", "gbt", "--at", &card, "--rate", "20kHz", "--triggers", "5000"]);
     while !std::path::Path::new(&card).exists() {
         std::thread::yield_now();
     }
-    let tohost = start(&[
-        "tohost",
-        "gbt",
-        "--card",
-        &card,
-        "--bus-dir",
-        &bus,
-        "--interrupt",
-        "--json",
-    ]);
+    let tohost =
+        start(&["tohost", "gbt", "--card", &card, "--bus-dir", &bus, "--interrupt", "--json"]);
     let receive = readout(&["receive", "--bus-dir", &bus, "--json"]);
     let line = |text: &str| serde_json::from_str::<serde_json::Value>(text.trim()).unwrap();
     let report = line(&stdout(&receive));
     assert!(receive.status.success(), "{report}");
-    assert_eq!(
-        (&report["chunks"], &report["faults"]["payload"]),
-        (&120_000.into(), &0.into())
-    );
+    assert_eq!((&report["chunks"], &report["faults"]["payload"]), (&120_000.into(), &0.into()));
     let account = tohost.wait_with_output().unwrap();
     assert!(account.status.success());
     let account = line(&String::from_utf8(account.stdout).unwrap());
     let elinks = account["elinks"].as_array().unwrap();
-    assert!(
-        elinks.len() == 24 && elinks.iter().all(|elink| elink["closes"] == true),
-        "{account}"
-    );
+    assert!(elinks.len() == 24 && elinks.iter().all(|elink| elink["closes"] == true), "{account}");
     let said = String::from_utf8(emulate.wait_with_output().unwrap().stdout).unwrap();
     assert!(said.starts_with("5000 triggers in"), "{said}");
 }
@@ -676,9 +493,7 @@ fn run_of(arguments: &[&str]) -> (serde_json::Value, String) {
 fn counter(record: &serde_json::Value, name: &str) -> f64 {
     let counters = record["counters"].as_array().unwrap();
     let found = counters.iter().find(|counter| counter["name"] == name);
-    found.unwrap_or_else(|| panic!("no {name}"))["value"]
-        .as_f64()
-        .unwrap()
+    found.unwrap_or_else(|| panic!("no {name}"))["value"].as_f64().unwrap()
 }
 
 #[test]
@@ -693,21 +508,14 @@ fn a_recorded_file_is_replayed_and_what_it_lacks_is_said_of_the_file() {
     let (record, _) = run_of(&["--replay", &path]);
     let ledger = &record["ledgers"][0];
     assert_eq!(ledger["issued"], 2000 * 25);
-    assert!(
-        ledger["losses"]["not in the recorded file"]
-            .as_u64()
-            .unwrap()
-            > 30
-    );
+    assert!(ledger["losses"]["not in the recorded file"].as_u64().unwrap() > 30);
     assert_eq!(counter(&record, "turns of the recorded file"), 1.0);
     let warnings = record["warnings"].to_string();
     assert!(
         warnings.contains("the file itself has") && warnings.contains("sequence mismatch 1"),
         "{warnings}"
     );
-    let (record, _) = run_of(&[
-        "--replay", &path, "--loop", "--rate", "20kHz", "--time", "250ms",
-    ]);
+    let (record, _) = run_of(&["--replay", &path, "--loop", "--rate", "20kHz", "--time", "250ms"]);
     assert!(counter(&record, "turns of the recorded file") > 2.0);
     let (record, _) = run_of(&["--replay", &path, "--rate", "1kHz", "--time", "100ms"]);
     let warnings = record["warnings"].to_string();
@@ -718,14 +526,7 @@ fn a_recorded_file_is_replayed_and_what_it_lacks_is_said_of_the_file() {
 fn triggers_are_written_and_repeat_a_run_and_busy_from_outside_is_told_apart() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("triggers.txt").display().to_string();
-    let (record, said) = run_of(&[
-        "--rate",
-        "10kHz",
-        "--time",
-        "100ms",
-        "--write-triggers",
-        &path,
-    ]);
+    let (record, said) = run_of(&["--rate", "10kHz", "--time", "100ms", "--write-triggers", &path]);
     let triggers = counter(&record, "triggers");
     assert!(said.contains(&format!("{triggers} triggers")), "{said}");
     let (again, _) = run_of(&["--trigger-file", &path, "--busy-pattern", "10ms/50%"]);
@@ -734,12 +535,7 @@ fn triggers_are_written_and_repeat_a_run_and_busy_from_outside_is_told_apart() {
     assert!((400.0..600.0).contains(&stopped), "{stopped}");
     assert_eq!(counter(&again, "dead-time"), 0.0);
     let ledger = &again["ledgers"][0];
-    assert_eq!(
-        ledger["losses"]["stopped by external BUSY"]
-            .as_f64()
-            .unwrap(),
-        24.0 * stopped
-    );
+    assert_eq!(ledger["losses"]["stopped by external BUSY"].as_f64().unwrap(), 24.0 * stopped);
 }
 
 #[test]
@@ -751,17 +547,9 @@ fn what_is_computed_and_simulated_of_the_study_is_printed() {
 
 #[test]
 fn help_for_people() {
-    for verb in [
-        "run",
-        "sweep",
-        "emulate",
-        "tohost",
-        "receive",
-        "monitor",
-        "record",
-        "check",
-        "reproduce",
-    ] {
+    for verb in
+        ["run", "sweep", "emulate", "tohost", "receive", "monitor", "record", "check", "reproduce"]
+    {
         let help = readout(&[verb, "-h"]);
         assert!(help.status.success());
         assert!(stdout(&help).lines().count() <= 48, "{verb}");

@@ -14,16 +14,7 @@ fn twin(arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn help_for_people() {
-    for verb in [
-        "",
-        "run",
-        "documents",
-        "calibrate",
-        "predict",
-        "validate",
-        "farm",
-        "links",
-    ] {
+    for verb in ["", "run", "documents", "calibrate", "predict", "validate", "farm", "links"] {
         let mut settings = insta::Settings::clone_current();
         settings.set_snapshot_suffix(if verb.is_empty() { "twin" } else { verb });
         let arguments: Vec<&str> = [verb, "-h"].into_iter().filter(|a| !a.is_empty()).collect();
@@ -79,17 +70,11 @@ fn a_farm_that_cannot_be_is_refused_in_one_line() {
         "twin",
         &[
             (&["farm", unit.as_str()], "200Gbit/s"),
-            (
-                &["farm", lost.as_str()],
-                "flow `f`: to: no node or switch is called `c`",
-            ),
+            (&["farm", lost.as_str()], "flow `f`: to: no node or switch is called `c`"),
             (&["farm", none.as_str()], "a count of 1"),
             (&["farm", "felix-phase-3"], "felix-phase-2"),
             (&["links", "full", "--max", "2"], "at least 3 are wanted"),
-            (
-                &["links", "full", "--max", "27"],
-                "1 to 8: give a smaller --max",
-            ),
+            (&["links", "full", "--max", "27"], "1 to 8: give a smaller --max"),
         ],
     );
 }
@@ -98,16 +83,10 @@ fn a_farm_that_cannot_be_is_refused_in_one_line() {
 fn links_are_counted_by_few_probes_and_threads_placed() {
     let folder = tempfile::tempdir().unwrap();
     let pins = folder.path().join("pins.toml");
-    let options = [
-        "links", "full", "--rate", "1kHz", "--max", "6", "--probe", "50ms", "--pins",
-    ];
+    let options = ["links", "full", "--rate", "1kHz", "--max", "6", "--probe", "50ms", "--pins"];
     let output = twin(&[&options[..], &[pins.to_str().unwrap()]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(
-        stdout(&output).contains("links are carried"),
-        "{}",
-        stdout(&output)
-    );
+    assert!(stdout(&output).contains("links are carried"), "{}", stdout(&output));
     let written = std::fs::read_to_string(pins).unwrap();
     assert!(written.contains("--receiver-pin"), "{written}");
 }
@@ -157,47 +136,23 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
     let unit = scenario("unit.toml", ("\"1us\"", "\"1\""));
     let link = scenario("link.toml", ("to = \"q\"", "to = \"qq\""));
     let field = scenario("field.toml", ("service", "servise"));
-    let twice = scenario(
-        "twice.toml",
-        ("rate = \"1kHz\"", "rate = \"1kHz\"\nevery = \"1ms\""),
-    );
+    let twice = scenario("twice.toml", ("rate = \"1kHz\"", "rate = \"1kHz\"\nevery = \"1ms\""));
     let endless = scenario("endless.toml", ("\"10ms\"", "\"60d\""));
-    let fits = scenario(
-        "fits.toml",
-        ("service = \"1us\"", "service = \"1us\"\nbuffer = \"100B\""),
-    );
-    let full = scenario(
-        "full.toml",
-        ("service = \"1us\"", "service = \"1us\"\nfull = \"lose\""),
-    );
+    let fits = scenario("fits.toml", ("service = \"1us\"", "service = \"1us\"\nbuffer = \"100B\""));
+    let full = scenario("full.toml", ("service = \"1us\"", "service = \"1us\"\nfull = \"lose\""));
     are_refused(
         "twin",
         &[
-            (
-                &["run", &unit][..],
-                "unit.toml:10: station `q`: service: `1` has no unit",
-            ),
-            (
-                &["run", &link],
-                "link.toml:7: source `s`: to: no station is called `qq`",
-            ),
+            (&["run", &unit][..], "unit.toml:10: station `q`: service: `1` has no unit"),
+            (&["run", &link], "link.toml:7: source `s`: to: no station is called `qq`"),
             (&["run", &field], "field.toml:10: unknown field `servise`"),
             (&["run", &twice], "`every` says it already"),
-            (
-                &["run", &endless],
-                "endless.toml:2: time: `60d` is not a time",
-            ),
-            (
-                &["run", &fits],
-                "fits.toml:8: q: an item of 1024 B never fits",
-            ),
+            (&["run", &endless], "endless.toml:2: time: `60d` is not a time"),
+            (&["run", &fits], "fits.toml:8: q: an item of 1024 B never fits"),
             (&["run", &full], "never full"),
             (&["run", "felix-raeder"], "did you mean `felix-reader`?"),
             (&["run", "bursts", "--replications", "1"], "2..=1000"),
-            (
-                &["documents", "counters"],
-                "possible values: copy, digitizer, etherbone, readout",
-            ),
+            (&["documents", "counters"], "possible values: copy, digitizer, etherbone, readout"),
         ],
     );
 }
@@ -239,12 +194,7 @@ fn profile(folder: &std::path::Path, change: impl FnOnce(&mut Profile)) -> Strin
             ..Check::default()
         }
     };
-    let mut profile = Profile::new(
-        "2026-11-22T00:00:00Z".to_owned(),
-        Tool::default(),
-        host,
-        2.0,
-    );
+    let mut profile = Profile::new("2026-11-22T00:00:00Z".to_owned(), Tool::default(), host, 2.0);
     profile.tool.profile = "test".into();
     profile.works = ["memory", "copy memcpy", "read"].map(work).into();
     profile.sharing = Sharing {
@@ -290,16 +240,8 @@ fn a_prediction_is_recorded_and_shown_beside_runs_of_the_same_path() {
     let host = profile(folder.path(), |_| ());
     let name = |file: &str| folder.path().join(file).to_str().unwrap().to_owned();
     let (records, html) = (name("both.jsonl"), name("page.html"));
-    let output = twin(&[
-        "predict",
-        "pattern",
-        "--host",
-        &host,
-        "--records",
-        &records,
-        "--html",
-        &html,
-    ]);
+    let output =
+        twin(&["predict", "pattern", "--host", &host, "--records", &records, "--html", &html]);
     assert!(output.status.success(), "{}", stderr(&output));
     let page = std::fs::read_to_string(&html).unwrap();
     assert!(page.contains("nothing was measured of it"), "{page}");
@@ -317,11 +259,7 @@ fn a_prediction_is_recorded_and_shown_beside_runs_of_the_same_path() {
     ];
     let output = daqmeter("path", &run);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(
-        stdout(&output).contains("largest rate [MB/s]"),
-        "{}",
-        stdout(&output)
-    );
+    assert!(stdout(&output).contains("largest rate [MB/s]"), "{}", stdout(&output));
     let lines = std::fs::read_to_string(&records).unwrap();
     assert_eq!(lines.lines().count(), 3);
     assert_eq!(lines.matches("\"role\":\"prediction\"").count(), 2);
@@ -345,10 +283,7 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
     };
     let host = profile(folder.path(), |_| ());
     let text = std::fs::read_to_string(&host).unwrap();
-    let version = file(
-        "version.json",
-        &text.replace("\"version\": 5", "\"version\": 7"),
-    );
+    let version = file("version.json", &text.replace("\"version\": 5", "\"version\": 7"));
     let unit = file("unit.json", &text.replace("cpu_ns", "cpu"));
     let few = file("few.json", &text.replace("\"runs\": 3", "\"runs\": 1"));
     let records = file("records.jsonl", "{\"schema\":1,\"workload\":{}}\n");
@@ -359,49 +294,19 @@ fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
     are_refused(
         "twin",
         &[
-            (
-                &predict(&[&version])[..],
-                "has version 7; this program reads 5",
-            ),
+            (&predict(&[&version])[..], "has version 7; this program reads 5"),
             (&predict(&[&unit]), "unknown field `cpu`"),
             (&predict(&[&few]), "1 runs; 3 are wanted"),
-            (
-                &predict(&[&records]),
-                "is a file of records, not a profile of a host",
-            ),
-            (
-                &predict(&[none.to_str().unwrap()]),
-                "daqmeter twin calibrate",
-            ),
-            (
-                &predict(&[&host, "--set", "block=64B"]),
-                "outside of what was calibrated",
-            ),
-            (
-                &predict(&[&host, "--set", "stage.1.kind=tcp"]),
-                "`tcp out` was not calibrated",
-            ),
+            (&predict(&[&records]), "is a file of records, not a profile of a host"),
+            (&predict(&[none.to_str().unwrap()]), "daqmeter twin calibrate"),
+            (&predict(&[&host, "--set", "block=64B"]), "outside of what was calibrated"),
+            (&predict(&[&host, "--set", "stage.1.kind=tcp"]), "`tcp out` was not calibrated"),
             (&predict(&[&host, "--set", "bufers=2"]), "bufers"),
-            (
-                &predict(&[&host, "--set", "stage.4.threads=2"]),
-                "there is no stage 4; 1 to",
-            ),
-            (
-                &predict(&[&host, "--set", "buffers"]),
-                "FIELD=VALUE is wanted",
-            ),
-            (
-                &predict(&[&host, "--sweep", "rate=1kHz..2MHz/3"]),
-                "one unit",
-            ),
-            (
-                &["validate", "--profile", &version],
-                "has version 7; this program reads 5",
-            ),
-            (
-                &["validate", "--no-live", "--profile", &host],
-                "cannot be used with",
-            ),
+            (&predict(&[&host, "--set", "stage.4.threads=2"]), "there is no stage 4; 1 to"),
+            (&predict(&[&host, "--set", "buffers"]), "FIELD=VALUE is wanted"),
+            (&predict(&[&host, "--sweep", "rate=1kHz..2MHz/3"]), "one unit"),
+            (&["validate", "--profile", &version], "has version 7; this program reads 5"),
+            (&["validate", "--no-live", "--profile", &host], "cannot be used with"),
             (
                 &["predict", "register-control", "--host", &host],
                 "etherbone: its rate is that of a device",

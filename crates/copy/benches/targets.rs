@@ -42,29 +42,14 @@ fn peers() -> Option<PathBuf> {
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("benches/peers.c");
     let program = std::env::temp_dir().join(format!("daqmeter-peers-{}", std::process::id()));
     // No tree-loop-distribution: the compiler would call memcpy, which is measured by itself.
-    let flags = [
-        "-O3",
-        "-march=native",
-        "-fno-tree-loop-distribute-patterns",
-        "-pthread",
-        "-o",
-    ];
-    let built = Command::new("cc")
-        .args(flags)
-        .arg(&program)
-        .arg(&source)
-        .status();
-    built
-        .is_ok_and(|status| status.success())
-        .then_some(program)
+    let flags = ["-O3", "-march=native", "-fno-tree-loop-distribute-patterns", "-pthread", "-o"];
+    let built = Command::new("cc").args(flags).arg(&program).arg(&source).status();
+    built.is_ok_and(|status| status.success()).then_some(program)
 }
 
 fn said(program: &PathBuf, arguments: &[String]) -> f64 {
     let output = Command::new(program).args(arguments).output().unwrap();
-    String::from_utf8_lossy(&output.stdout)
-        .trim()
-        .parse()
-        .unwrap()
+    String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
 }
 
 /// The bare loop in C, which waits between its slices. It inherits our CPU.
@@ -107,10 +92,7 @@ impl BareLoop {
 /// What else the host did of late: the load averages of 1, 5 and 15 minutes (man proc_loadavg).
 fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split_whitespace()
-        .take(3)
-        .collect::<Vec<_>>()
-        .join(" ")
+    text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
 /// Our `pread` of 1 B against the bare loop, in slices in turn on one CPU: an interval says how far the ratio can be trusted.
@@ -157,11 +139,7 @@ fn small_reads(program: &PathBuf) {
 
 fn overhead(peers: Option<&PathBuf>) {
     let mut null = NullEngine.open(&NullEngine.example()).unwrap().remove(0);
-    let per_op = median(
-        (0..51)
-            .map(|_| ns(|| null.step(0, 1_000_000).unwrap()) / 1e6)
-            .collect(),
-    );
+    let per_op = median((0..51).map(|_| ns(|| null.step(0, 1_000_000).unwrap()) / 1e6).collect());
     println!("null engine: {per_op:.2} ns an operation (target 1)");
     match peers {
         Some(program) => small_reads(program),
@@ -203,24 +181,18 @@ fn rate(kernel: CopyKernel, bytes: usize, cpus: &[u32]) -> f64 {
 
 /// likwid-bench's best copy kernel in GB/s one way (it counts both), if it is installed and works here.
 fn likwid(bytes: usize, cpus: &[u32]) -> Option<f64> {
-    let best = [
-        "copy_mem_avx512",
-        "copy_avx512",
-        "copy_avx",
-        "copy_mem_avx",
-        "copy_sse",
-    ]
-    .into_iter()
-    .filter_map(|kernel| {
-        let domain = format!("N:{}B:{}", 2 * bytes * cpus.len(), cpus.len());
-        let output = Command::new("likwid-bench")
-            .args(["-t", kernel, "-w", &domain, "-s", "1"])
-            .output()
-            .ok()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let line = text.lines().find(|line| line.starts_with("MByte/s:"))?;
-        Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? / 2e3)
-    });
+    let best = ["copy_mem_avx512", "copy_avx512", "copy_avx", "copy_mem_avx", "copy_sse"]
+        .into_iter()
+        .filter_map(|kernel| {
+            let domain = format!("N:{}B:{}", 2 * bytes * cpus.len(), cpus.len());
+            let output = Command::new("likwid-bench")
+                .args(["-t", kernel, "-w", &domain, "-s", "1"])
+                .output()
+                .ok()?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let line = text.lines().find(|line| line.starts_with("MByte/s:"))?;
+            Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? / 2e3)
+        });
     best.reduce(f64::max)
 }
 
@@ -231,10 +203,8 @@ fn memory(peers: Option<&PathBuf>, cpus: &[u32]) {
     for threads in [1, cpus.len().min(2)] {
         let cpus = &cpus[..threads];
         for bytes in [8 << 10, 128 << 10, 4 << 20, 64 << 20] {
-            let mut best: Vec<(CopyKernel, f64)> = CopyKernel::available()
-                .into_iter()
-                .map(|kernel| (kernel, 0.0))
-                .collect();
+            let mut best: Vec<(CopyKernel, f64)> =
+                CopyKernel::available().into_iter().map(|kernel| (kernel, 0.0)).collect();
             let mut stream: f64 = 0.0;
             for _ in 0..3 {
                 for (kernel, rate_so_far) in &mut best {
@@ -344,10 +314,7 @@ fn huge_copies(path: Path, direction: Direction) {
 fn each_page(path: Path, direction: Direction) {
     const BYTES: [usize; 2] = [64 << 10, 1 << 20];
     const COPIES: u64 = 8;
-    if CopyEngine
-        .open(&Request::new(path, direction, BYTES[1]))
-        .is_err()
-    {
+    if CopyEngine.open(&Request::new(path, direction, BYTES[1])).is_err() {
         return;
     }
     let of = |path: Path| BYTES.map(|bytes| session(&Request::new(path, direction, bytes)));
@@ -355,9 +322,7 @@ fn each_page(path: Path, direction: Direction) {
     let mut each_ns = Vec::new();
     for _ in 0..201 {
         let [[small, large], [small_memcpy, large_memcpy]] = sides.each_mut().map(|sizes| {
-            sizes
-                .each_mut()
-                .map(|session| ns(|| session.step(0, COPIES).unwrap()) / COPIES as f64)
+            sizes.each_mut().map(|session| ns(|| session.step(0, COPIES).unwrap()) / COPIES as f64)
         });
         let pages = ((BYTES[1] - BYTES[0]) / 4096) as f64;
         each_ns.push(((large - large_memcpy) - (small - small_memcpy)) / pages);
@@ -377,11 +342,9 @@ fn kernel_copies() {
         huge_copies(path, direction);
         each_page(path, direction);
     }
-    for (name, depth) in [
-        (Path::IoUring, 16_u32),
-        (Path::IoUringFixed, 16),
-        (Path::IoUringFixed, 64),
-    ] {
+    for (name, depth) in
+        [(Path::IoUring, 16_u32), (Path::IoUringFixed, 16), (Path::IoUringFixed, 64)]
+    {
         let mut ring = Request::new(name, Direction::To, 4096);
         ring.depth = u64::from(depth);
         if CopyEngine.open(&ring).is_err() {
@@ -390,10 +353,7 @@ fn kernel_copies() {
         }
         let [ring, one] = per_byte([
             (&ring, 16),
-            (
-                &Request::new(Path::Pread, Direction::To, 4096),
-                16 * u64::from(depth),
-            ),
+            (&Request::new(Path::Pread, Direction::To, 4096), 16 * u64::from(depth)),
         ]);
         println!(
             "{name}, depth {depth}, 4 KiB: {:.0} ns a block, pread one at a time {:.0} ns; ratio {:.2} (target < 1)",
@@ -414,16 +374,10 @@ fn main() {
     println!(
         "placement: CPU {}{}",
         cpus[0],
-        if cpus.len() > 1 {
-            format!(", second thread CPU {}", cpus[1])
-        } else {
-            String::new()
-        }
+        if cpus.len() > 1 { format!(", second thread CPU {}", cpus[1]) } else { String::new() }
     );
-    let wanted: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|word| !word.starts_with('-'))
-        .collect();
+    let wanted: Vec<String> =
+        std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let is_wanted = |group: &str| wanted.is_empty() || wanted.iter().any(|word| word == group);
     let peers = peers();
     if is_wanted("overhead") {

@@ -104,9 +104,7 @@ impl Engine {
             }
         };
         let shared = Arc::new(Shared {
-            channels: (0..channels)
-                .map(|_| Channel::new())
-                .collect::<Result<_, Fault>>()?,
+            channels: (0..channels).map(|_| Channel::new()).collect::<Result<_, Fault>>()?,
             pairs: (0..request.lanes).map(|_| OnceLock::new()).collect(),
             context: request.context,
             window: request.window(),
@@ -121,10 +119,7 @@ impl Engine {
             .name("dma-engine".to_owned())
             .spawn(move || work.run())
             .map_err(|error| Fault::new(format!("start the engine's thread: {error}")))?;
-        Ok(Engine {
-            shared,
-            thread: Some(thread),
-        })
+        Ok(Engine { shared, thread: Some(thread) })
     }
 
     /// Registers a lane's memory.
@@ -146,11 +141,7 @@ impl Engine {
     /// What the gate did: nanoseconds of the high channels, of all, and windows.
     pub(crate) fn gate(&self) -> (u64, u64, u64) {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (
-            of(&self.shared.high_ns),
-            of(&self.shared.low_ns),
-            of(&self.shared.windows),
-        )
+        (of(&self.shared.high_ns), of(&self.shared.low_ns), of(&self.shared.windows))
     }
 
     /// Copies a lane's registered memory; returns when the bytes are there.
@@ -163,9 +154,7 @@ impl Engine {
     ) {
         let channel = self.claim(lane);
         channel.pair.store(lane, Ordering::Relaxed);
-        channel
-            .to_user
-            .store(direction == Direction::To, Ordering::Relaxed);
+        channel.to_user.store(direction == Direction::To, Ordering::Relaxed);
         channel.bytes.store(bytes, Ordering::Relaxed);
         let interrupt = completion == Completion::Interrupt;
         channel.wakes.store(interrupt, Ordering::Relaxed);
@@ -246,10 +235,7 @@ struct Gate {
 impl Shared {
     fn run(&self) {
         let mut moved = [0_usize; MAX_CHANNELS];
-        let mut gate = Gate {
-            high_only: true,
-            changed_ns: clock::monotonic_ns(),
-        };
+        let mut gate = Gate { high_only: true, changed_ns: clock::monotonic_ns() };
         let mut idle = 0_u32;
         while !self.stop.load(Ordering::Relaxed) {
             let mut worked = false;
@@ -277,16 +263,8 @@ impl Shared {
     /// Opens and closes the gate when its time has come, and accounts for how long it really was so.
     fn turn_gate(&self, gate: &mut Gate) {
         let now = clock::monotonic_ns();
-        let Window {
-            quantum_ns,
-            window_ns,
-            ..
-        } = self.window;
-        let due = if gate.high_only {
-            quantum_ns
-        } else {
-            window_ns - quantum_ns
-        };
+        let Window { quantum_ns, window_ns, .. } = self.window;
+        let due = if gate.high_only { quantum_ns } else { window_ns - quantum_ns };
         let lasted = now - gate.changed_ns;
         if lasted < due {
             return;
@@ -297,10 +275,7 @@ impl Shared {
             self.low_ns.fetch_add(lasted, Ordering::Relaxed);
             self.windows.fetch_add(1, Ordering::Relaxed);
         }
-        *gate = Gate {
-            high_only: !gate.high_only,
-            changed_ns: now,
-        };
+        *gate = Gate { high_only: !gate.high_only, changed_ns: now };
     }
 
     /// Moves the channel's next piece; the last one completes its copy.
@@ -311,18 +286,10 @@ impl Shared {
         // Nobody else wants it: its lane waits for this copy.
         let Pair { user, kernel } = &mut *lock(pair);
         let bytes = channel.bytes.load(Ordering::Relaxed);
-        let max = if self.context == Context::Priority {
-            GATED_PIECE_BYTES
-        } else {
-            PIECE_BYTES
-        };
+        let max = if self.context == Context::Priority { GATED_PIECE_BYTES } else { PIECE_BYTES };
         let piece = (bytes - *moved).min(max);
         let to_user = channel.to_user.load(Ordering::Relaxed);
-        let (from, to) = if to_user {
-            (kernel, user)
-        } else {
-            (user, kernel)
-        };
+        let (from, to) = if to_user { (kernel, user) } else { (user, kernel) };
         device_copy(from, *moved, to, *moved, piece);
         *moved += piece;
         if *moved < bytes {
@@ -344,19 +311,12 @@ mod tests {
     use crate::request::Path;
 
     fn request(lanes: usize, context: Context) -> Request {
-        Request {
-            lanes,
-            context,
-            ..Request::new(Path::EngineThread, Direction::To, 64)
-        }
+        Request { lanes, context, ..Request::new(Path::EngineThread, Direction::To, 64) }
     }
 
     fn pair(bytes: usize) -> Arc<Mutex<Pair>> {
         let memory = || DeviceMemory::sparse(bytes).unwrap();
-        Arc::new(Mutex::new(Pair {
-            user: memory(),
-            kernel: memory(),
-        }))
+        Arc::new(Mutex::new(Pair { user: memory(), kernel: memory() }))
     }
 
     #[test]
@@ -366,9 +326,8 @@ mod tests {
                 let engine = Engine::start(&request(2, context)).unwrap();
                 let sides = pair(200_000);
                 engine.register(1, sides.clone());
-                let bytes: Vec<u8> = (0..200_000_u32)
-                    .map(|i| u8::try_from(i % 253).unwrap())
-                    .collect();
+                let bytes: Vec<u8> =
+                    (0..200_000_u32).map(|i| u8::try_from(i % 253).unwrap()).collect();
                 lock(&sides).user.write(0, &bytes);
                 engine.copy(1, Direction::From, 200_000, completion);
                 lock(&sides).user.write(0, &vec![0; 200_000]);
@@ -394,10 +353,7 @@ mod tests {
 
     #[test]
     fn lanes_share_fewer_channels() {
-        let one_channel = Request {
-            channels: 1,
-            ..request(3, Context::Shared)
-        };
+        let one_channel = Request { channels: 1, ..request(3, Context::Shared) };
         let engine = Engine::start(&one_channel).unwrap();
         (0..3).for_each(|lane| engine.register(lane, pair(5000)));
         std::thread::scope(|scope| {
@@ -413,11 +369,8 @@ mod tests {
 
     #[test]
     fn the_gate_is_accounted() {
-        let priority = Request {
-            quantum_ns: 50_000,
-            window_ns: 150_000,
-            ..request(2, Context::Priority)
-        };
+        let priority =
+            Request { quantum_ns: 50_000, window_ns: 150_000, ..request(2, Context::Priority) };
         let engine = Engine::start(&priority).unwrap();
         engine.register(1, pair(4096));
         // A low channel's copies go on only while the gate is open, so every few of them a window has passed.

@@ -73,10 +73,7 @@ impl TypedEngine for CopyEngine {
     }
 
     fn example(&self) -> Request {
-        Request {
-            lanes: 2,
-            ..Request::new(Path::Pread, Direction::Both, 4096)
-        }
+        Request { lanes: 2, ..Request::new(Path::Pread, Direction::Both, 4096) }
     }
 
     fn open(&self, request: &Request) -> Result<Vec<Box<dyn Session>>, Fault> {
@@ -216,11 +213,7 @@ impl Session for CopySession {
         let passes = self.request.direction.parts().len() as u64;
         let bytes = self.operation_bytes() as u64 * passes;
         // What is cleared is written, and nothing is read for it.
-        let traffic = if self.mover.is_clearing() {
-            bytes
-        } else {
-            2 * bytes
-        };
+        let traffic = if self.mover.is_clearing() { bytes } else { 2 * bytes };
         let before_sample =
             self.mover.is_consumed() || self.request.cold && self.mover.device_time().is_none();
         let copy = StageSpec {
@@ -231,10 +224,8 @@ impl Session for CopySession {
             ..StageSpec::new(self.stage_name(self.request.direction), bytes, traffic).beside_copy()
         };
         if self.mover.is_system_call() {
-            let call = StageSpec {
-                control: Some(Control::Call),
-                ..StageSpec::new(NULL_CALL, 0, 0)
-            };
+            let call =
+                StageSpec { control: Some(Control::Call), ..StageSpec::new(NULL_CALL, 0, 0) };
             vec![copy, call]
         } else {
             vec![copy]
@@ -269,11 +260,7 @@ impl Session for CopySession {
 
     fn before_sample(&mut self, _stage: usize) -> Result<(), Fault> {
         self.mover.before_copy(self.request.direction)?;
-        if self.request.cold {
-            self.mover.flush()
-        } else {
-            Ok(())
-        }
+        if self.request.cold { self.mover.flush() } else { Ok(()) }
     }
 
     fn device_time(&self) -> DeviceTime {
@@ -312,11 +299,7 @@ impl Session for CopySession {
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        self.request
-            .direction
-            .parts()
-            .iter()
-            .try_for_each(|direction| self.check(*direction))
+        self.request.direction.parts().iter().try_for_each(|direction| self.check(*direction))
     }
 
     fn begin(&mut self) {
@@ -325,10 +308,7 @@ impl Session for CopySession {
     }
 
     fn tally(&mut self) -> Tally {
-        let mut ledger = Ledger {
-            issued: self.issued,
-            ..Ledger::new("copies")
-        };
+        let mut ledger = Ledger { issued: self.issued, ..Ledger::new("copies") };
         ledger.delivered = self.done;
         ledger.lose("failed", self.issued - self.done);
         Tally {
@@ -364,10 +344,7 @@ mod tests {
     #[test]
     fn every_point_is_held_against_a_plain_copy_of_as_many_bytes() {
         let limits = Limits::shared(std::time::Duration::from_micros(200));
-        let settings = Settings {
-            limits,
-            ..Settings::new(StepPlan::ByStage(3), "test")
-        };
+        let settings = Settings { limits, ..Settings::new(StepPlan::ByStage(3), "test") };
         let record = measure(
             &CopyEngine,
             &Engine::example(&CopyEngine),
@@ -564,14 +541,7 @@ mod tests {
         let outcome = |direction, every, flips| {
             let workload = Request::new(Path::Memcpy, direction, 64).workload();
             let engine = SometimesWrong { every, flips };
-            let record = measure(
-                &engine,
-                &workload,
-                &settings,
-                &Facts::default(),
-                &[],
-                &mut [],
-            );
+            let record = measure(&engine, &workload, &settings, &Facts::default(), &[], &mut []);
             record.unwrap().outcome
         };
         for direction in [Direction::From, Direction::To, Direction::Both] {
@@ -581,37 +551,25 @@ mod tests {
             for every in [5, 7] {
                 let wrong = outcome(direction, every, true);
                 let reason = wrong.reason().unwrap();
-                assert!(
-                    reason.contains("byte 2 of 64"),
-                    "{direction} {every}: {reason}"
-                );
+                assert!(reason.contains("byte 2 of 64"), "{direction} {every}: {reason}");
             }
         }
         // Every third copy moves nothing. The bytes there are those of the copy before, and other
         // bytes are expected.
         let reason = outcome(Direction::To, 3, false);
-        assert!(
-            reason.reason().unwrap().contains("byte 0 of 64"),
-            "{reason:?}"
-        );
+        assert!(reason.reason().unwrap().contains("byte 0 of 64"), "{reason:?}");
     }
 
     #[test]
     fn what_is_checked_between_samples_is_in_no_time_and_no_account() {
         let settings = Settings::new(StepPlan::ByStage(20), "test");
-        let engine = SometimesWrong {
-            every: 10_000,
-            flips: true,
-        };
+        let engine = SometimesWrong { every: 10_000, flips: true };
         let workload = Request::new(Path::Memcpy, Direction::To, 64).workload();
         let facts = Facts::default();
         let record = measure(&engine, &workload, &settings, &facts, &[], &mut []).unwrap();
         let stage = &record.lanes[0].stages[0];
         assert_eq!(record.ledgers[0].delivered, 20);
-        assert_eq!(
-            (stage.sample_ns.len(), stage.sample_start_ns.len()),
-            (20, 20)
-        );
+        assert_eq!((stage.sample_ns.len(), stage.sample_start_ns.len()), (20, 20));
         let ends = stage.sample_starts_ns().zip(&stage.sample_ns);
         let ends: Vec<u64> = ends.map(|(start, ns)| start + ns).collect();
         let starts = stage.sample_starts_ns().skip(1);
@@ -646,10 +604,7 @@ mod tests {
         let stages = sessions[0].stages();
         let (clear, null) = (&stages[0], &stages[1]);
         assert_eq!((&*clear.name, &*null.name), ("clear_user", NULL_CALL));
-        assert_eq!(
-            (clear.bytes_per_op, clear.traffic_bytes_per_op),
-            (4096, 4096)
-        );
+        assert_eq!((clear.bytes_per_op, clear.traffic_bytes_per_op), (4096, 4096));
         let Some(LimitSpec::Measured { name, workload, .. }) = &clear.limit else {
             panic!("{:?}", clear.limit);
         };

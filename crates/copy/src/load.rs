@@ -40,10 +40,7 @@ pub const HEAVY: &str = "heavy";
 impl Observer for HeavyLoad {
     /// Starts the threads and waits until each has done a round.
     fn arm(&mut self) {
-        let (stop, rounds) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicU64::new(0)),
-        );
+        let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let start = |cpu: u32| {
             let (stop, rounds) = (stop.clone(), rounds.clone());
             let work = move || {
@@ -51,32 +48,16 @@ impl Observer for HeavyLoad {
                 let _ = affinity::pin_to(cpu);
                 work(&stop, &rounds);
             };
-            std::thread::Builder::new()
-                .name(format!("load-{cpu}"))
-                .spawn(work)
-                .ok()
+            std::thread::Builder::new().name(format!("load-{cpu}")).spawn(work).ok()
         };
-        let threads: Vec<_> = affinity::allowed_cpus()
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(start)
-            .collect();
+        let threads: Vec<_> =
+            affinity::allowed_cpus().unwrap_or_default().into_iter().filter_map(start).collect();
         // One that has no memory ends without a round.
-        let at_work = || {
-            threads
-                .iter()
-                .filter(|thread| !thread.is_finished())
-                .count() as u64
-        };
+        let at_work = || threads.iter().filter(|thread| !thread.is_finished()).count() as u64;
         while rounds.load(Ordering::Relaxed) < at_work() {
             std::thread::yield_now();
         }
-        self.running = Some(Running {
-            stop,
-            rounds,
-            threads,
-            rounds_before: 0,
-        });
+        self.running = Some(Running { stop, rounds, threads, rounds_before: 0 });
     }
 
     fn start(&mut self) {
@@ -96,10 +77,7 @@ impl Observer for HeavyLoad {
             // A panic there has been reported by its own thread.
             let _ = thread.join();
         }
-        vec![
-            Counter::count("load-threads", count),
-            Counter::count("load-rounds", rounds),
-        ]
+        vec![Counter::count("load-threads", count), Counter::count("load-rounds", rounds)]
     }
 }
 
@@ -116,9 +94,7 @@ fn work(stop: &AtomicBool, rounds: &AtomicU64) {
             number ^= number << 17;
         }
         black_box(number);
-        let (from, to) = buffer
-            .slice_mut::<u8>(2 * ROUND_BYTES)
-            .split_at_mut(ROUND_BYTES);
+        let (from, to) = buffer.slice_mut::<u8>(2 * ROUND_BYTES).split_at_mut(ROUND_BYTES);
         CopyKernel::Memcpy.copy(from, to);
         (0..ROUND_CALLS).for_each(|_| null_call());
         rounds.fetch_add(1, Ordering::Relaxed);
@@ -134,11 +110,7 @@ mod tests {
         let mut load = HeavyLoad::default();
         load.arm();
         load.start();
-        let rounds = load
-            .running
-            .as_ref()
-            .map(|running| running.rounds.clone())
-            .unwrap();
+        let rounds = load.running.as_ref().map(|running| running.rounds.clone()).unwrap();
         let before = rounds.load(Ordering::Relaxed);
         while rounds.load(Ordering::Relaxed) < before + 2 {
             std::thread::yield_now();

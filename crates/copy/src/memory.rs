@@ -119,11 +119,7 @@ impl Session for MemorySession {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        let Footprint {
-            read_bytes,
-            write_bytes,
-            ..
-        } = self.footprint;
+        let Footprint { read_bytes, write_bytes, .. } = self.footprint;
         let (read, moved) = (read_bytes as u64, read_bytes as u64 + write_bytes as u64);
         self.variants
             .iter()
@@ -133,10 +129,8 @@ impl Session for MemorySession {
 
     fn prepare(&mut self) -> Result<(), Fault> {
         let mut source = Buffer::new(self.footprint.read_bytes, Pages::Transparent)?;
-        for (place, value) in source
-            .slice_mut::<u8>(self.footprint.read_bytes)
-            .iter_mut()
-            .zip((0..=250).cycle())
+        for (place, value) in
+            source.slice_mut::<u8>(self.footprint.read_bytes).iter_mut().zip((0..=250).cycle())
         {
             *place = value;
         }
@@ -146,10 +140,7 @@ impl Session for MemorySession {
     }
 
     fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault> {
-        let (source, destination) = self
-            .buffers
-            .as_mut()
-            .expect("prepared before the first step");
+        let (source, destination) = self.buffers.as_mut().expect("prepared before the first step");
         let source = source.slice::<u8>(self.footprint.read_bytes);
         let destination = destination.slice_mut::<u8>(self.footprint.destination_bytes());
         for _ in 0..operations {
@@ -165,27 +156,19 @@ impl Session for MemorySession {
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        let Footprint {
-            ratio,
-            read_bytes,
-            write_bytes,
-            ..
-        } = self.footprint;
+        let Footprint { ratio, read_bytes, write_bytes, .. } = self.footprint;
         for stage in 0..self.variants.len() {
             self.step(stage, 1)?;
             let (source, destination) =
                 self.buffers.as_ref().expect("prepared before verification");
             let source = source.slice::<u8>(read_bytes);
             let written = destination.slice::<u8>(write_bytes);
-            for (step, lines) in written
-                .chunks_exact(ratio.write_bytes().max(LINE_BYTES))
-                .enumerate()
-                .step_by(97)
+            for (step, lines) in
+                written.chunks_exact(ratio.write_bytes().max(LINE_BYTES)).enumerate().step_by(97)
             {
                 let read = &source[step * ratio.read_bytes()..][..ratio.read_bytes()];
-                let expected = read
-                    .chunks_exact(LINE_BYTES)
-                    .fold(0, |folded, line| folded ^ line[5]);
+                let expected =
+                    read.chunks_exact(LINE_BYTES).fold(0, |folded, line| folded ^ line[5]);
                 let found = lines[5];
                 if found != expected && ratio.write_lines() > 0 {
                     let variant = self.variants[stage].name();
@@ -205,11 +188,7 @@ impl Session for MemorySession {
         };
         let fell_back = (pages == Pages::Base)
             .then(|| "no huge pages for the buffers: TLB misses lower the rates".to_owned());
-        Tally {
-            numa_node,
-            warnings: fell_back.into_iter().collect(),
-            ..Tally::default()
-        }
+        Tally { numa_node, warnings: fell_back.into_iter().collect(), ..Tally::default() }
     }
 }
 
@@ -263,14 +242,8 @@ mod tests {
     #[test]
     fn the_memory_of_a_point_is_known_beforehand() {
         const MIB: u64 = 1 << 20;
-        let request = MemoryRequest {
-            read_bytes: 8 * MIB,
-            ..example().with_lanes(2)
-        };
-        assert_eq!(
-            TypedEngine::memory_bytes(&MemoryEngine, &request),
-            Some(2 * (8 + 18) * MIB)
-        );
+        let request = MemoryRequest { read_bytes: 8 * MIB, ..example().with_lanes(2) };
+        assert_eq!(TypedEngine::memory_bytes(&MemoryEngine, &request), Some(2 * (8 + 18) * MIB));
     }
 
     #[test]
@@ -278,9 +251,6 @@ mod tests {
         let one = example().workload();
         let three = MemoryEngine.with_lanes(&one, 3);
         assert_eq!(Engine::open(&MemoryEngine, &three).unwrap().len(), 3);
-        assert_eq!(
-            MemoryEngine.canonical(&one.with("threads", 3_u64)),
-            Some(three)
-        );
+        assert_eq!(MemoryEngine.canonical(&one.with("threads", 3_u64)), Some(three));
     }
 }

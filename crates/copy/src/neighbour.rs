@@ -67,10 +67,7 @@ impl Running {
                 *work.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
             })
             .map_err(|error| Fault::new(format!("start the neighbour: {error}")))?;
-        let running = Running {
-            shared,
-            thread: Some(thread),
-        };
+        let running = Running { shared, thread: Some(thread) };
         while !running.shared.has_begun.load(Ordering::Acquire) && !running.has_ended() {
             std::thread::yield_now();
         }

@@ -33,19 +33,12 @@ pub struct PlainRequest {
 impl PlainRequest {
     /// Copies of so many bytes by one lane.
     pub(crate) fn new(block_bytes: usize) -> PlainRequest {
-        PlainRequest {
-            block_bytes,
-            lanes: 1,
-            fill: false,
-        }
+        PlainRequest { block_bytes, lanes: 1, fill: false }
     }
 
     /// Fills of so many bytes by one lane.
     pub(crate) fn fill(block_bytes: usize) -> PlainRequest {
-        PlainRequest {
-            fill: true,
-            ..PlainRequest::new(block_bytes)
-        }
+        PlainRequest { fill: true, ..PlainRequest::new(block_bytes) }
     }
 }
 
@@ -104,15 +97,9 @@ enum Work {
 
 fn works(fill: bool) -> Vec<Work> {
     if fill {
-        FillKernel::available()
-            .into_iter()
-            .map(Work::Fill)
-            .collect()
+        FillKernel::available().into_iter().map(Work::Fill).collect()
     } else {
-        CopyKernel::available()
-            .into_iter()
-            .map(Work::Copy)
-            .collect()
+        CopyKernel::available().into_iter().map(Work::Copy).collect()
     }
 }
 
@@ -239,10 +226,7 @@ mod tests {
         let mut sessions = TypedEngine::open(&PlainEngine, &request).unwrap();
         let session = sessions[0].as_mut();
         let stages = session.stages();
-        assert_eq!(
-            (&*stages[0].name, stages[0].traffic_bytes_per_op),
-            ("memset", 5003)
-        );
+        assert_eq!((&*stages[0].name, stages[0].traffic_bytes_per_op), ("memset", 5003));
         assert_eq!(stages.len(), FillKernel::available().len());
         session.prepare().unwrap();
         session.verify().unwrap();

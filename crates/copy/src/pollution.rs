@@ -50,11 +50,7 @@ pub struct PollutionRequest {
     pub path: Path,
     /// CPU of the neighbour; it runs anywhere unless one is named
     #[arg(skip)]
-    #[serde(
-        default,
-        alias = "neighbour_cpu",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, alias = "neighbour_cpu", skip_serializing_if = "Option::is_none")]
     pub peer_cpu: Option<u32>,
     /// Times are those of an emulator: the records say so, and no table shows them as results
     #[arg(long, hide = true)]
@@ -73,10 +69,7 @@ impl daqmeter_harness::Request for PollutionRequest {
         }
         let (test, names) = (&self.test, TESTS.join(", "));
         let hint = did_you_mean(test, &TESTS);
-        Err(Problem::new(
-            "test",
-            format!("is `{test}`; one of {names} is wanted{hint}"),
-        ))
+        Err(Problem::new("test", format!("is `{test}`; one of {names} is wanted{hint}")))
     }
 }
 
@@ -87,10 +80,7 @@ impl PollutionRequest {
             Neighbour::Dma => Context::Shared,
             _ => Context::Cpu,
         };
-        Request {
-            context,
-            ..Request::new(self.path, self.direction, self.block_bytes)
-        }
+        Request { context, ..Request::new(self.path, self.direction, self.block_bytes) }
     }
 
     /// True if the neighbour's copies are those of an engine in software.
@@ -137,11 +127,7 @@ const COUNTED: [&str; 2] = ["victim-cache-references", "victim-cache-misses"];
 
 impl VictimCounters {
     fn open() -> Option<VictimCounters> {
-        let open = |name: &str| {
-            Kernel
-                .open(*EVENTS.iter().find(|event| event.name == name)?)
-                .ok()
-        };
+        let open = |name: &str| Kernel.open(*EVENTS.iter().find(|event| event.name == name)?).ok();
         Some(VictimCounters {
             open: [open("cache-references")?, open("cache-misses")?],
             at: [0; 2],
@@ -271,17 +257,12 @@ impl PollutionSession {
 
 impl Session for PollutionSession {
     fn device(&self) -> String {
-        let PollutionRequest {
-            test, neighbour, ..
-        } = &self.request;
+        let PollutionRequest { test, neighbour, .. } = &self.request;
         format!("{test} beside {neighbour}")
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        vec![StageSpec {
-            before_sample: true,
-            ..StageSpec::new(self.request.test.clone(), 0, 0)
-        }]
+        vec![StageSpec { before_sample: true, ..StageSpec::new(self.request.test.clone(), 0, 0) }]
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
@@ -350,11 +331,7 @@ impl Session for PollutionSession {
             counters.extend(counted.sums());
             series = counted.series();
         }
-        let ledger = Ledger {
-            issued: self.runs,
-            delivered: self.runs,
-            ..Ledger::new("runs")
-        };
+        let ledger = Ledger { issued: self.runs, delivered: self.runs, ..Ledger::new("runs") };
         Tally {
             ledgers: vec![ledger],
             counters,
@@ -392,10 +369,7 @@ mod tests {
     #[test]
     fn every_neighbour_stands_beside_the_program() {
         for &neighbour in Neighbour::value_variants() {
-            let mut request = PollutionRequest {
-                neighbour,
-                ..example()
-            };
+            let mut request = PollutionRequest { neighbour, ..example() };
             if neighbour == Neighbour::Dma {
                 request.path = Path::EngineThread;
             }
@@ -407,10 +381,7 @@ mod tests {
             };
             if [Neighbour::Cpu, Neighbour::Dma].contains(&neighbour) {
                 // Four short runs can be over before a crowded host lets the neighbour finish a copy: then they are run again.
-                assert!(
-                    (0..1000).any(|_| copied() > 0.0),
-                    "{neighbour} copied nothing"
-                );
+                assert!((0..1000).any(|_| copied() > 0.0), "{neighbour} copied nothing");
             } else {
                 assert_eq!(copied(), 0.0, "{neighbour}");
             }
@@ -424,10 +395,7 @@ mod tests {
         fn read(&mut self) -> daqmeter_sys::perf::Reading {
             self.0 += self.1;
             self.1 += 1;
-            daqmeter_sys::perf::Reading {
-                value: self.0,
-                ..Default::default()
-            }
+            daqmeter_sys::perf::Reading { value: self.0, ..Default::default() }
         }
     }
 
@@ -452,35 +420,18 @@ mod tests {
 
     #[test]
     fn a_neighbour_that_cannot_copy_fails_the_run_with_the_reason() {
-        let record = run(
-            &PollutionRequest {
-                neighbour: Neighbour::Dma,
-                ..example()
-            },
-            1,
-        );
+        let record = run(&PollutionRequest { neighbour: Neighbour::Dma, ..example() }, 1);
         let reason = record.outcome.reason().unwrap();
-        assert!(
-            reason.contains("the neighbour: pread has no channels"),
-            "{reason}"
-        );
+        assert!(reason.contains("the neighbour: pread has no channels"), "{reason}");
     }
 
     #[test]
     fn programs_and_cpus_that_are_not_here_are_refused() {
         for (name, value, wanted) in [
-            (
-                "test",
-                "susan[c]_smal".into(),
-                "did you mean `susan[c]_small`?",
-            ),
+            ("test", "susan[c]_smal".into(), "did you mean `susan[c]_small`?"),
             ("path", "nowhere".into(), "expected one of `pread`"),
             // As records of version 0.1 call it.
-            (
-                "neighbour_cpu",
-                9999_u64.into(),
-                "`peer_cpu` is 9999: there is no such CPU",
-            ),
+            ("neighbour_cpu", 9999_u64.into(), "`peer_cpu` is 9999: there is no such CPU"),
             ("block_bytes", 0_u64.into(), "`block_bytes` is 0"),
         ] {
             let value: daqmeter_record::Param = value;

@@ -224,11 +224,7 @@ pub struct Request {
 }
 
 fn completion(interrupt: bool) -> Completion {
-    if interrupt {
-        Completion::Interrupt
-    } else {
-        Completion::Poll
-    }
+    if interrupt { Completion::Interrupt } else { Completion::Poll }
 }
 
 fn nanoseconds(text: &str) -> Result<u64, String> {
@@ -239,10 +235,7 @@ fn nanoseconds(text: &str) -> Result<u64, String> {
 /// `0,2` as a bit mask.
 fn channel_mask(text: &str) -> Result<u64, String> {
     text.split(',').try_fold(0, |mask, part| {
-        let channel = part
-            .parse::<u32>()
-            .ok()
-            .and_then(|at| 1_u64.checked_shl(at));
+        let channel = part.parse::<u32>().ok().and_then(|at| 1_u64.checked_shl(at));
         match channel {
             Some(bit) => Ok(mask | bit),
             None => Err(format!("`{part}` is not a channel from 0 to 63")),
@@ -287,9 +280,8 @@ impl Request {
         let bytes = (self.block_bytes as u64).saturating_mul(blocks);
         // Zeros have no other side.
         let sides = if self.path == Path::DevZero { 1 } else { 2 };
-        let lane = buffer_bytes(bytes)
-            .saturating_mul(sides)
-            .saturating_add(bytes.saturating_mul(3));
+        let lane =
+            buffer_bytes(bytes).saturating_mul(sides).saturating_add(bytes.saturating_mul(3));
         lane.saturating_mul(self.lanes as u64)
     }
 }
@@ -385,9 +377,7 @@ mod tests {
             );
         }
         let workload = Request::new(Path::Pread, Direction::To, 64).workload();
-        let refused = Request::of(&workload.with("path", "tmpfs-hug"))
-            .unwrap_err()
-            .0;
+        let refused = Request::of(&workload.with("path", "tmpfs-hug")).unwrap_err().0;
         assert!(refused.contains("did you mean `tmpfs-huge`?"), "{refused}");
     }
 
@@ -401,10 +391,7 @@ mod tests {
         let parse = |arguments: &[&str]| {
             Options::try_parse_from([&["copy"], arguments].concat()).map(|options| options.request)
         };
-        let usual = Request {
-            block_bytes: 0,
-            ..Request::new(Path::Pread, Direction::To, 1)
-        };
+        let usual = Request { block_bytes: 0, ..Request::new(Path::Pread, Direction::To, 1) };
         assert_eq!(parse(&[]).unwrap(), usual);
         let asked = parse(&["--interrupt", "--high", "0,3", "--window", "1ms"]).unwrap();
         assert_eq!(

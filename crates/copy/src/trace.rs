@@ -10,20 +10,12 @@ use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::uapi::{TraceInfo, TraceRecord, text};
 
 /// The traced operations, by the number in their records.
-pub const OPERATIONS: [&str; 4] = [
-    "copy_from_user",
-    "copy_to_user",
-    "__copy_from_user",
-    "__copy_to_user",
-];
+pub const OPERATIONS: [&str; 4] =
+    ["copy_from_user", "copy_to_user", "__copy_from_user", "__copy_to_user"];
 
 /// The study's file of each.
-pub const FILES: [&str; 4] = [
-    "mem_trace_from.dat",
-    "mem_trace_to.dat",
-    "__mem_trace_from.dat",
-    "__mem_trace_to.dat",
-];
+pub const FILES: [&str; 4] =
+    ["mem_trace_from.dat", "mem_trace_to.dat", "__mem_trace_from.dat", "__mem_trace_to.dat"];
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
@@ -79,10 +71,7 @@ impl OperationRow {
 impl Trace {
     /// An empty trace; `keeps` every record for [`Trace::classic`].
     pub fn new(keeps: bool) -> Trace {
-        Trace {
-            keeps,
-            ..Trace::default()
-        }
+        Trace { keeps, ..Trace::default() }
     }
 
     /// Calls so far.
@@ -95,14 +84,8 @@ impl Trace {
         for record in records {
             let at = usize::from(record.operation).min(3);
             self.calls += 1;
-            self.sizes
-                .entry((record.operation, record.bytes))
-                .or_default()
-                .add(record.bytes);
-            self.callers
-                .entry((record.operation, record.caller))
-                .or_default()
-                .add(record.bytes);
+            self.sizes.entry((record.operation, record.bytes)).or_default().add(record.bytes);
+            self.callers.entry((record.operation, record.caller)).or_default().add(record.bytes);
             self.processes
                 .entry((record.operation, text(&record.comm)))
                 .or_default()
@@ -133,9 +116,7 @@ impl Trace {
             Some(OperationRow {
                 operation,
                 calls,
-                bytes: of
-                    .iter()
-                    .fold(0, |bytes, (_, sum)| bytes.saturating_add(sum.bytes)),
+                bytes: of.iter().fold(0, |bytes, (_, sum)| bytes.saturating_add(sum.bytes)),
                 median_bytes: median?.0,
                 mean_ns: self.ns[at] as f64 / calls.max(1) as f64,
             })
@@ -259,12 +240,7 @@ pub fn of_classic(operation: u16, text: &str) -> Result<ClassicTrace, String> {
                 at + 1
             )
         })?;
-        let numbers = [
-            record.counter,
-            record.bytes,
-            record.before_ns,
-            record.after_ns,
-        ];
+        let numbers = [record.counter, record.bytes, record.before_ns, record.after_ns];
         if let Some(large) = numbers.into_iter().find(|number| *number > MAX_WHOLE) {
             return Err(format!(
                 "line {}: {large}; the largest number taken is {MAX_WHOLE}",
@@ -276,10 +252,7 @@ pub fn of_classic(operation: u16, text: &str) -> Result<ClassicTrace, String> {
         Ok(record)
     };
     let records = lines.map(record).collect::<Result<_, String>>()?;
-    Ok(ClassicTrace {
-        records,
-        long_addresses,
-    })
+    Ok(ClassicTrace { records, long_addresses })
 }
 
 /// The inverse of [`classic_line`]. The study's own sample has an address of 17 digits: its last 16 count.
@@ -312,12 +285,7 @@ fn ranked(rows: &mut [(String, u16, Sum)], top: usize) -> Vec<Vec<String>> {
     rows.sort_by(|a, b| b.2.calls.cmp(&a.2.calls).then_with(|| a.0.cmp(&b.0)));
     let cells = |(name, operation, sum): &(String, u16, Sum)| {
         let operation = OPERATIONS[usize::from(*operation).min(3)].to_owned();
-        vec![
-            name.clone(),
-            operation,
-            sum.calls.to_string(),
-            show_bytes(sum.bytes),
-        ]
+        vec![name.clone(), operation, sum.calls.to_string(), show_bytes(sum.bytes)]
     };
     rows.iter().take(top).map(cells).collect()
 }
@@ -374,12 +342,9 @@ impl Names {
     pub fn parse(kallsyms: &str) -> Names {
         let symbol = |line: &str| {
             let mut parts = line.split_whitespace();
-            let address = u64::from_str_radix(parts.next()?, 16)
-                .ok()
-                .filter(|address| *address != 0)?;
-            parts
-                .next()
-                .filter(|kind| matches!(*kind, "t" | "T" | "w" | "W"))?;
+            let address =
+                u64::from_str_radix(parts.next()?, 16).ok().filter(|address| *address != 0)?;
+            parts.next().filter(|kind| matches!(*kind, "t" | "T" | "w" | "W"))?;
             Some((address, parts.next()?.to_owned()))
         };
         let mut symbols: Vec<(u64, String)> = kallsyms.lines().filter_map(symbol).collect();
@@ -389,11 +354,7 @@ impl Names {
 
     /// `function+0x1f`, or the address where no name is known.
     pub fn name(&self, address: u64) -> String {
-        match self
-            .0
-            .partition_point(|(start, _)| *start <= address)
-            .checked_sub(1)
-        {
+        match self.0.partition_point(|(start, _)| *start <= address).checked_sub(1) {
             Some(at) => format!("{}+{:#x}", self.0[at].1, address - self.0[at].0),
             None => format!("{address:#x}"),
         }
@@ -421,11 +382,8 @@ impl ProcessIo {
     /// From the texts of a process' `comm` and `io`; what is missing is 0.
     pub fn parse(name: &str, pid: u32, io: &str) -> ProcessIo {
         let field = |key: &str| {
-            let line = io
-                .lines()
-                .find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
-            line.and_then(|value| value.trim().parse().ok())
-                .unwrap_or(0)
+            let line = io.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
+            line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
         };
         ProcessIo {
             name: name.trim().to_owned(),
@@ -452,11 +410,7 @@ impl ProcessIo {
     /// For a table.
     pub fn cells(&self) -> [String; 8] {
         let mean = |bytes: u64, calls: u64| {
-            if calls > 0 {
-                significant(bytes as f64 / calls as f64, 4)
-            } else {
-                "-".to_owned()
-            }
+            if calls > 0 { significant(bytes as f64 / calls as f64, 4) } else { "-".to_owned() }
         };
         [
             self.name.clone(),
@@ -518,11 +472,7 @@ pub fn sampled(
     let (mut looked, mut looks) = (Instant::now(), 0);
     while began.elapsed() < time && !stop(&|| seen(&last)) {
         let until_look = delay.saturating_sub(looked.elapsed());
-        std::thread::sleep(
-            until_look
-                .min(time.saturating_sub(began.elapsed()))
-                .min(LONGEST_SLEEP),
-        );
+        std::thread::sleep(until_look.min(time.saturating_sub(began.elapsed())).min(LONGEST_SLEEP));
         if looked.elapsed() >= delay || began.elapsed() >= time {
             looked = Instant::now();
             looks += 1;
@@ -576,10 +526,7 @@ mod tests {
     #[test]
     fn the_studys_files_are_read_back() {
         let sample = "0 1102 8 0 613326537662 613326537755 93 0xfffffffff8144c129 CPU\n\n";
-        let ClassicTrace {
-            records: read,
-            long_addresses,
-        } = of_classic(0, sample).unwrap();
+        let ClassicTrace { records: read, long_addresses } = of_classic(0, sample).unwrap();
         assert_eq!(read[0].caller, 0xffff_ffff_8144_c129);
         assert_eq!((read.len(), read[0].bytes, read[0].by), (1, 8, 0));
         assert_eq!(long_addresses, 1, "17 digits");
@@ -610,17 +557,11 @@ mod tests {
             record(1, 4096, b"dd"),
             record(2, 224, b"dd"),
         ]);
-        let lines: Vec<String> = trace
-            .operations()
-            .iter()
-            .map(|row| row.cells().join(" "))
-            .collect();
+        let lines: Vec<String> =
+            trace.operations().iter().map(|row| row.cells().join(" ")).collect();
         assert_eq!(
             lines,
-            [
-                "copy_to_user 3 4.031 KiB 16 B 93",
-                "__copy_from_user 1 224 B 224 B 93"
-            ]
+            ["copy_to_user 3 4.031 KiB 16 B 93", "__copy_from_user 1 224 B 224 B 93"]
         );
         assert_eq!(trace.by_size(1), [["16 B", "copy_to_user", "2", "32 B"]]);
         assert_eq!(trace.by_process(9).len(), 3);

@@ -95,11 +95,7 @@ fn cases_of(path: Path) -> Vec<Request> {
         };
         for &completion in completions {
             for direction in [Direction::From, Direction::To] {
-                cases.push(Request {
-                    context,
-                    completion,
-                    ..Request::new(path, direction, 1)
-                });
+                cases.push(Request { context, completion, ..Request::new(path, direction, 1) });
             }
         }
     }
@@ -124,10 +120,7 @@ fn case(request: &Request, plan: &Plan, stop: &StopFlag) -> Option<Case> {
 fn sizes(request: &Request, plan: &Plan, stop: &StopFlag) -> Option<Outcome> {
     let (mut copies, mut bytes) = (0, 0);
     for size in SIZES.into_iter().filter(|size| *size <= plan.largest_bytes) {
-        let request = Request {
-            block_bytes: size,
-            ..request.clone()
-        };
+        let request = Request { block_bytes: size, ..request.clone() };
         let mut sessions = match CopyEngine.open(&request) {
             Ok(sessions) => sessions,
             // A pipe's size, hugetlbfs without write: as far as it goes is what there is.
@@ -164,32 +157,13 @@ mod tests {
     fn a_stop_keeps_only_cases_that_were_finished() {
         let stop = StopFlag::default();
         stop.set();
-        let cases = all(
-            &Plan {
-                only: None,
-                largest_bytes: 5000,
-                times: u32::MAX,
-            },
-            &stop,
-        );
-        assert!(
-            cases
-                .iter()
-                .all(|case| matches!(case.outcome, Outcome::Waived(_))),
-            "{cases:?}"
-        );
+        let cases = all(&Plan { only: None, largest_bytes: 5000, times: u32::MAX }, &stop);
+        assert!(cases.iter().all(|case| matches!(case.outcome, Outcome::Waived(_))), "{cases:?}");
     }
 
     #[test]
     fn every_case_of_this_host_verifies_or_says_why_not() {
-        let cases = all(
-            &Plan {
-                only: None,
-                largest_bytes: 5000,
-                times: 1,
-            },
-            &StopFlag::default(),
-        );
+        let cases = all(&Plan { only: None, largest_bytes: 5000, times: 1 }, &StopFlag::default());
         assert!(
             cases
                 .iter()

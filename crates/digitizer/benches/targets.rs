@@ -59,10 +59,7 @@ impl Memory {
         for (at, byte) in raw.slice_mut::<u8>(bytes).iter_mut().enumerate() {
             *byte = u8::try_from((at.wrapping_mul(40_503) >> 3) & 0xFF).unwrap();
         }
-        Memory {
-            raw,
-            out: Buffer::new(bytes, Pages::Transparent).unwrap(),
-        }
+        Memory { raw, out: Buffer::new(bytes, Pages::Transparent).unwrap() }
     }
 
     fn copy(&mut self, bytes: usize) {
@@ -82,9 +79,7 @@ fn workload(function: u64, samples: u64) -> Workload {
 }
 
 fn session(workload: &Workload) -> Box<dyn Session> {
-    let engine = DigitizerEngine {
-        last_level_bytes: last_level_bytes(),
-    };
+    let engine = DigitizerEngine { last_level_bytes: last_level_bytes() };
     let mut session = engine.open(workload).unwrap().remove(0);
     session.prepare().unwrap();
     ways::choose(&mut *session).unwrap();
@@ -99,9 +94,7 @@ fn last_level_bytes() -> u64 {
 /// The block that a session chose.
 fn chosen(session: &mut dyn Session) -> f64 {
     let counters = session.tally().counters;
-    let block = counters
-        .iter()
-        .find(|counter| counter.name == "block-bytes");
+    let block = counters.iter().find(|counter| counter.name == "block-bytes");
     block.unwrap().value
 }
 
@@ -118,11 +111,7 @@ fn fusion(function: u64, samples: u64, rounds: usize) {
         both_s.push(copy + seconds(&mut || plain.step(1, 1).unwrap()));
         copy_s.push(copy);
     }
-    let least_s: Vec<f64> = both_s
-        .iter()
-        .zip(&copy_s)
-        .map(|(t, copy)| t - copy)
-        .collect();
+    let least_s: Vec<f64> = both_s.iter().zip(&copy_s).map(|(t, copy)| t - copy).collect();
     let of_bound = quantile_ratio(&least_s, &fused_s, 0.5).unwrap();
     let gain = quantile_ratio(&both_s, &fused_s, 0.5).unwrap();
     let rate = |seconds: &[f64]| samples as f64 * 2e-6 / median(seconds.to_vec());
@@ -172,15 +161,8 @@ fn readout() {
     let mut board = session(&workload(0, 3_000_000));
     let bytes = 6_000_000;
     let mut memory = Memory::new(bytes);
-    let (a, b) = pair(151, &mut || board.step(0, 1).unwrap(), &mut || {
-        memory.copy(bytes)
-    });
-    line(
-        "read-out",
-        b / a,
-        0.9,
-        &format!("{:.0} against {:.0} MB/s", 6.0 / a, 6.0 / b),
-    );
+    let (a, b) = pair(151, &mut || board.step(0, 1).unwrap(), &mut || memory.copy(bytes));
+    line("read-out", b / a, 0.9, &format!("{:.0} against {:.0} MB/s", 6.0 / a, 6.0 / b));
 }
 
 fn tool() {
@@ -191,12 +173,7 @@ fn tool() {
         .map(|_| seconds(&mut || null.step(0, operations).unwrap()) * 1e9 / operations as f64)
         .collect();
     let ns = median(samples);
-    line(
-        "null engine, 1 ns over ns per operation",
-        1.0 / ns,
-        1.0,
-        &format!("{ns:.2} ns"),
-    );
+    line("null engine, 1 ns over ns per operation", 1.0 / ns, 1.0, &format!("{ns:.2} ns"));
 }
 
 fn main() {

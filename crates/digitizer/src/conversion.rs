@@ -57,33 +57,17 @@ pub struct ConversionRequest {
     #[arg(long, hide_short_help = true)]
     pub fast: bool,
     /// Format of functions 5 and 7: bits before and after the point
-    #[arg(
-        long,
-        value_name = "M.N",
-        default_value = "1.15",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "M.N", default_value = "1.15", hide_short_help = true)]
     pub unsigned_q: QFormat,
     /// Format of functions 6 and 8: bits before and after the point
-    #[arg(
-        long,
-        value_name = "M.N",
-        default_value = "3.13",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "M.N", default_value = "3.13", hide_short_help = true)]
     pub signed_q: QFormat,
     /// Function 6 in degrees: times 180/pi, as later revisions of the original
     #[arg(long, hide_short_help = true)]
     #[serde(skip_serializing_if = "is_default")]
     pub degrees: bool,
     /// Instruction set
-    #[arg(
-        long,
-        value_name = "SET",
-        value_enum,
-        default_value = "best",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "SET", value_enum, default_value = "best", hide_short_help = true)]
     #[serde(skip_serializing_if = "is_default")]
     pub isa: IsaChoice,
     /// Stores
@@ -128,10 +112,7 @@ impl FromStr for QFormat {
             let (m, n) = text.split_once('.')?;
             let (int_bits, frac_bits) = (m.parse().ok()?, n.parse().ok()?);
             Qmn::new(int_bits, frac_bits, false)?;
-            Some(QFormat {
-                int_bits,
-                frac_bits,
-            })
+            Some(QFormat { int_bits, frac_bits })
         };
         bits().ok_or_else(|| format!("`{text}`; m.n with 1 to 63 bits in all is wanted, e.g. 1.15"))
     }
@@ -232,27 +213,20 @@ impl ConversionRequest {
             reason = "the fast path rounds its constants to f32 by definition"
         )]
         match self.fast {
-            true => Conversion::FastScaleF32 {
-                factor: factor as f32,
-                offset: offset as f32,
-            },
+            true => Conversion::FastScaleF32 { factor: factor as f32, offset: offset as f32 },
             false => Conversion::ScaleF32 { factor, offset },
         }
     }
 
     pub(crate) fn decimation(&self) -> Decimation {
         let within = |value: u64| usize::try_from(value).expect("at most the samples of a read");
-        Decimation {
-            offset: within(self.dec_offset),
-            factor: within(self.dec_factor),
-        }
+        Decimation { offset: within(self.dec_offset), factor: within(self.dec_factor) }
     }
 
     /// What a function converts to from that many samples, in bytes; zero where it converts nothing.
     pub(crate) fn out_bytes(&self, function: Function, samples: usize) -> usize {
-        self.of(function).map_or(0, |(conversion, decimation)| {
-            decimation.kept(samples) * conversion.out_bytes()
-        })
+        self.of(function)
+            .map_or(0, |(conversion, decimation)| decimation.kept(samples) * conversion.out_bytes())
     }
 
     /// The kernel of a function for that many samples; none for those that convert nothing.
@@ -315,10 +289,9 @@ impl ConversionRequest {
             let text = "is 0; decimation keeps every first, second, ... sample: 1 or more";
             return Err(Problem::new("dec_factor", text));
         }
-        for (name, value, max) in [
-            ("dec_offset", offset, samples - 1),
-            ("dec_factor", factor, samples),
-        ] {
+        for (name, value, max) in
+            [("dec_offset", offset, samples - 1), ("dec_factor", factor, samples)]
+        {
             if value > max {
                 let text = format!("is {value}, past the {samples} samples of a read");
                 return Err(Problem::new(name, text));
@@ -357,10 +330,7 @@ mod tests {
 
     #[test]
     fn only_functions_1_and_2_decimate() {
-        let request = ConversionRequest {
-            dec_factor: 10,
-            ..ConversionRequest::default()
-        };
+        let request = ConversionRequest { dec_factor: 10, ..ConversionRequest::default() };
         for function in Function::CONVERSIONS {
             let (_, decimation) = request.of(function).unwrap();
             let decimates = matches!(function, Function::DecimateScale | Function::Decimate);
@@ -371,18 +341,11 @@ mod tests {
 
     #[test]
     fn only_function_6_has_degrees() {
-        let request = ConversionRequest {
-            degrees: true,
-            ..ConversionRequest::default()
-        };
+        let request = ConversionRequest { degrees: true, ..ConversionRequest::default() };
         for function in Function::CONVERSIONS {
             let (conversion, _) = request.of(function).unwrap();
             let is_in_degrees = conversion == Conversion::QmnF64(Qmn::PHASE.in_degrees());
-            assert_eq!(
-                is_in_degrees,
-                function == Function::SignedF64,
-                "{function:?}"
-            );
+            assert_eq!(is_in_degrees, function == Function::SignedF64, "{function:?}");
         }
     }
 

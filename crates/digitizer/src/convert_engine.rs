@@ -33,11 +33,7 @@ pub struct ConvertRequest {
     #[serde(flatten)]
     pub conversion: ConversionRequest,
     /// Lanes that convert at the same time
-    #[serde(
-        default = "one::<u64>",
-        alias = "threads",
-        skip_serializing_if = "is_one"
-    )]
+    #[serde(default = "one::<u64>", alias = "threads", skip_serializing_if = "is_one")]
     pub lanes: u64,
 }
 
@@ -68,9 +64,7 @@ impl ConvertRequest {
 
     /// The kernel, where this CPU has one.
     fn checked_converter(&self, last_level_bytes: u64) -> Option<Converter> {
-        let made = self
-            .conversion
-            .converter(self.function(), self.samples(), last_level_bytes);
+        let made = self.conversion.converter(self.function(), self.samples(), last_level_bytes);
         made.ok().flatten()
     }
 
@@ -119,10 +113,7 @@ impl TypedEngine for ConvertEngine {
         ConvertRequest {
             samples: 10_000,
             function: 3,
-            conversion: ConversionRequest {
-                scale_factor: 0.1,
-                ..ConversionRequest::default()
-            },
+            conversion: ConversionRequest { scale_factor: 0.1, ..ConversionRequest::default() },
             lanes: 1,
         }
     }
@@ -130,9 +121,7 @@ impl TypedEngine for ConvertEngine {
     fn open(&self, request: &ConvertRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
         request.conversion.check_available()?;
         let (function, samples) = (request.function(), request.samples());
-        let converter = request
-            .conversion
-            .converter(function, samples, self.last_level_bytes)?;
+        let converter = request.conversion.converter(function, samples, self.last_level_bytes)?;
         let name = match function {
             Function::Readout => "copy",
             function => function.classic_name(),
@@ -178,12 +167,8 @@ impl Session for ConvertSession {
         };
         vec![StageSpec {
             limit: Some(LimitSpec::memory(raw_bytes, stride_bytes, out_bytes)),
-            ..StageSpec::new(
-                self.name.clone(),
-                raw_bytes,
-                raw_bytes + self.out_bytes() as u64,
-            )
-            .beside_copy()
+            ..StageSpec::new(self.name.clone(), raw_bytes, raw_bytes + self.out_bytes() as u64)
+                .beside_copy()
         }]
     }
 
@@ -245,12 +230,9 @@ mod tests {
     #[test]
     fn lanes_and_samples_are_bounded_and_their_memory_is_known() {
         let engine = ConvertEngine::default();
-        for (name, value) in [
-            ("lanes", 0_u64),
-            ("lanes", 1 << 63),
-            ("samples", 0),
-            ("samples", (1 << 30) + 1),
-        ] {
+        for (name, value) in
+            [("lanes", 0_u64), ("lanes", 1 << 63), ("samples", 0), ("samples", (1 << 30) + 1)]
+        {
             let workload = Engine::example(&engine).with(name, value);
             assert!(
                 Engine::open(&engine, &workload)
@@ -262,13 +244,8 @@ mod tests {
             assert_eq!(Engine::memory_bytes(&engine, &workload), None);
         }
         // 2 MiB of samples become 4 MiB.
-        let workload = Engine::example(&engine)
-            .with("samples", 1_u64 << 20)
-            .with("lanes", 3_u64);
-        assert_eq!(
-            Engine::memory_bytes(&engine, &workload),
-            Some(3 * (6 << 20))
-        );
+        let workload = Engine::example(&engine).with("samples", 1_u64 << 20).with("lanes", 3_u64);
+        assert_eq!(Engine::memory_bytes(&engine, &workload), Some(3 * (6 << 20)));
     }
 
     #[test]

@@ -82,13 +82,7 @@ struct Inference {
 
 impl Inference {
     fn new(period: Duration) -> Inference {
-        Inference {
-            period,
-            anchor_ns: None,
-            since: 0,
-            has_counted: false,
-            missed: 0,
-        }
+        Inference { period, anchor_ns: None, since: 0, has_counted: false, missed: 0 }
     }
 
     /// Counts an acquisition that ended at `now_ns`, or up to `unsure_ns` before it. If `unsure_ns`
@@ -165,9 +159,7 @@ impl Daq {
         if self.has_lost {
             return SLICE_AFTER_LOSS;
         }
-        let slice = self
-            .period
-            .map_or(FIRST_SLICE, |period| period.saturating_add(period / 2));
+        let slice = self.period.map_or(FIRST_SLICE, |period| period.saturating_add(period / 2));
         slice.clamp(SLICE_AFTER_LOSS, MAX_SLICE).min(self.timeout)
     }
 
@@ -187,11 +179,7 @@ impl Daq {
         self.counts.acquisitions += 1;
         let now_ns = clock::monotonic_ns();
         let is_told = self.wait == Wait::Interrupt && !self.has_lost;
-        let unsure_ns = if is_told {
-            0
-        } else {
-            now_ns - self.not_done_ns
-        };
+        let unsure_ns = if is_told { 0 } else { now_ns - self.not_done_ns };
         if let Some(inference) = &mut self.inference {
             inference.ended(now_ns, unsure_ns);
         }
@@ -269,17 +257,11 @@ impl Daq {
         let delivered = self.counts.read_out;
         match board.trigger_account() {
             Some(source) => {
-                let mut ledger = Ledger {
-                    issued: source.issued,
-                    delivered,
-                    ..Ledger::new("triggers")
-                };
+                let mut ledger =
+                    Ledger { issued: source.issued, delivered, ..Ledger::new("triggers") };
                 ledger.lose("missed: not armed", source.not_armed);
                 ledger.lose("missed: still sampling", source.sampling);
-                ledger.lose(
-                    "taken, not read out",
-                    source.taken.saturating_sub(delivered),
-                );
+                ledger.lose("taken, not read out", source.taken.saturating_sub(delivered));
                 ledger
             }
             None => {
@@ -313,17 +295,11 @@ impl Daq {
 
     /// Warnings about lost interrupts and about triggers that nothing counted.
     pub fn warnings(&self, board: &mut dyn Board) -> Vec<String> {
-        let DaqCounts {
-            lost_interrupts: lost,
-            acquisitions,
-            ..
-        } = self.counts;
+        let DaqCounts { lost_interrupts: lost, acquisitions, .. } = self.counts;
         let device = board.identity().device.clone();
         let mut warnings = Vec::new();
         if lost > 0 && lost == acquisitions {
-            warnings.push(format!(
-                "{device}: no DAQ interrupt comes; poll instead: leave out -i"
-            ));
+            warnings.push(format!("{device}: no DAQ interrupt comes; poll instead: leave out -i"));
         } else if lost > 0 {
             warnings.push(format!(
                 "{device}: {lost} of {acquisitions} DAQ interrupts were lost; their data were found late. Polling loses none: \
@@ -364,12 +340,7 @@ mod tests {
 
     #[test]
     fn every_trigger_is_found_again_with_either_wait() {
-        for wait in [
-            Wait::Poll {
-                interval: Duration::from_micros(1),
-            },
-            Wait::Interrupt,
-        ] {
+        for wait in [Wait::Poll { interval: Duration::from_micros(1) }, Wait::Interrupt] {
             let mut board = board(2000.0);
             let mut daq = Daq::new(wait, Some(2000.0));
             board.configure(320).unwrap();
@@ -459,29 +430,16 @@ mod tests {
         for _ in 0..10 {
             daq.acquire(&mut board).unwrap();
         }
-        assert_eq!(
-            (board.waits, board.looks, daq.counts.register_reads),
-            (10, 10, 10)
-        );
+        assert_eq!((board.waits, board.looks, daq.counts.register_reads), (10, 10, 10));
         assert_eq!((daq.counts.interrupts, daq.counts.lost_interrupts), (10, 0));
     }
 
     #[test]
     fn an_interrupt_that_the_driver_forgot_costs_a_period_and_a_half_and_is_counted() {
-        let mut board = Timed {
-            forgets: true,
-            ..Timed::new(71)
-        };
+        let mut board = Timed { forgets: true, ..Timed::new(71) };
         let mut daq = Daq::new(Wait::Interrupt, Some(14.0));
         daq.acquire(&mut board).unwrap();
-        assert_eq!(
-            (
-                board.waits,
-                daq.counts.lost_interrupts,
-                daq.counts.interrupts
-            ),
-            (1, 1, 0)
-        );
+        assert_eq!((board.waits, daq.counts.lost_interrupts, daq.counts.interrupts), (1, 1, 0));
         // From now on the status is looked at each millisecond, until an interrupt comes.
         daq.acquire(&mut board).unwrap();
         assert_eq!((board.waits, daq.counts.lost_interrupts), (1 + 71, 2));
@@ -496,10 +454,7 @@ mod tests {
     /// triggers were taken.
     #[test]
     fn a_wait_does_not_grow_from_ends_that_it_found_late() {
-        let mut board = Timed {
-            forgets: true,
-            ..Timed::new(71)
-        };
+        let mut board = Timed { forgets: true, ..Timed::new(71) };
         let mut daq = Daq::new(Wait::Interrupt, None);
         let mut late = Duration::ZERO;
         for _ in 0..100 {
@@ -523,12 +478,7 @@ mod tests {
     fn waits_follow_the_period_that_was_given() {
         let slice = |rate_hz: Option<f64>| Daq::new(Wait::Interrupt, rate_hz).slice().as_micros();
         assert_eq!(
-            [
-                slice(None),
-                slice(Some(10.0)),
-                slice(Some(100.0)),
-                slice(Some(1e6))
-            ],
+            [slice(None), slice(Some(10.0)), slice(Some(100.0)), slice(Some(1e6))],
             [10_000, 150_000, 15_000, 1000]
         );
         assert_eq!(
@@ -562,12 +512,7 @@ mod tests {
 
     #[test]
     fn a_wait_for_a_trigger_ends_when_it_is_to_stop() {
-        for wait in [
-            Wait::Poll {
-                interval: Duration::from_secs(3600),
-            },
-            Wait::Interrupt,
-        ] {
+        for wait in [Wait::Poll { interval: Duration::from_secs(3600) }, Wait::Interrupt] {
             // The first trigger comes after nearly three hours.
             let mut board = board(1e-4);
             let mut daq = Daq::new(wait, Some(1e-4));

@@ -26,15 +26,15 @@ impl Column<'_> {
 
     fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
         match self {
-            Column::Raw(samples) => samples
-                .iter()
-                .try_for_each(|sample| out.write_all(&sample.to_le_bytes())),
-            Column::Converted(Out::F32(values)) => values
-                .iter()
-                .try_for_each(|value| out.write_all(&value.to_le_bytes())),
-            Column::Converted(Out::F64(values)) => values
-                .iter()
-                .try_for_each(|value| out.write_all(&value.to_le_bytes())),
+            Column::Raw(samples) => {
+                samples.iter().try_for_each(|sample| out.write_all(&sample.to_le_bytes()))
+            }
+            Column::Converted(Out::F32(values)) => {
+                values.iter().try_for_each(|value| out.write_all(&value.to_le_bytes()))
+            }
+            Column::Converted(Out::F64(values)) => {
+                values.iter().try_for_each(|value| out.write_all(&value.to_le_bytes()))
+            }
         }
     }
 }

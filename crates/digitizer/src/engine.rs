@@ -54,13 +54,8 @@ impl TypedEngine for DigitizerEngine {
 
     fn open(&self, request: &DigitizerRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
         request.conversion.check_available()?;
-        let names = request
-            .devices()
-            .map_err(|problem| Fault::new(problem.text))?;
-        let emulation = Emulation {
-            profile: request.profile.clone(),
-            paced: !request.unpaced,
-        };
+        let names = request.devices().map_err(|problem| Fault::new(problem.text))?;
+        let emulation = Emulation { profile: request.profile.clone(), paced: !request.unpaced };
         let session = |board| -> Result<Box<dyn Session>, Fault> {
             let session = BoardSession::new(board, request, self.last_level_bytes)?;
             Ok(Box::new(session))
@@ -135,9 +130,7 @@ mod tests {
             .with("dec_offset", 7_u64)
             .with("dec_factor", 3_u64)
             .with("fuse", true);
-        let mut session = Engine::open(&DigitizerEngine::default(), &asked)
-            .unwrap()
-            .remove(0);
+        let mut session = Engine::open(&DigitizerEngine::default(), &asked).unwrap().remove(0);
         session.prepare().unwrap();
         // The whole read, and blocks of 4, 8, 16 and 32 KiB.
         assert_eq!(session.ways(), 5);
@@ -162,32 +155,16 @@ mod tests {
             ("dec_factor", Param::Int(4000), "past the 3200 samples"),
             ("function", Param::Int(9), "0 to 8, 99 or 100"),
             ("access", Param::Int(2), "0 (read) or 1 (mmap)"),
-            (
-                "scale_factor",
-                Param::Float(f64::NAN),
-                "`scale_factor` is wrong",
-            ),
-            (
-                "completion",
-                Param::Text("telepathy".into()),
-                "`poll`, `interrupt`",
-            ),
-            (
-                "isa",
-                Param::Text("mmx".into()),
-                "`isa` is wrong: unknown variant `mmx`",
-            ),
+            ("scale_factor", Param::Float(f64::NAN), "`scale_factor` is wrong"),
+            ("completion", Param::Text("telepathy".into()), "`poll`, `interrupt`"),
+            ("isa", Param::Text("mmx".into()), "`isa` is wrong: unknown variant `mmx`"),
             ("store", Param::Text("heap".into()), "`store` is wrong"),
             ("unsigned_q", Param::Text("9".into()), "m.n"),
             ("unsigned_q", Param::Text("40.40".into()), "1 to 63 bits"),
             ("block_bytes", Param::Int(3), "at least 64"),
             ("access", Param::Int(1), "read whole"),
             ("profile", Param::Text("/nonexistent".into()), "ess-2017"),
-            (
-                "devices",
-                Param::Text("emu:l0 emu:l0".into()),
-                "named twice",
-            ),
+            ("devices", Param::Text("emu:l0 emu:l0".into()), "named twice"),
             ("devices", Param::Text("emu:zz".into()), "emu:l0"),
         ] {
             let mut asked = workload().with(name, value.clone());
@@ -203,10 +180,7 @@ mod tests {
     fn a_block_is_asked_for_or_chosen_not_both() {
         let chosen = workload().with("fuse", true);
         let said = refusal(chosen.clone().with("block_bytes", 4096_u64));
-        assert!(
-            said.contains("`fuse`") && said.contains("block_bytes"),
-            "{said}"
-        );
+        assert!(said.contains("`fuse`") && said.contains("block_bytes"), "{said}");
         assert!(refusal(chosen.with("access", 1_u64)).contains("read whole"));
     }
 
@@ -214,24 +188,16 @@ mod tests {
     #[test]
     fn a_decimation_that_keeps_nothing_is_refused_with_what_would_keep_something() {
         let asked = |samples: u64, offset: u64, factor: u64| {
-            let asked = workload()
-                .with("samples", samples)
-                .with("dec_offset", offset);
+            let asked = workload().with("samples", samples).with("dec_offset", offset);
             asked.with("dec_factor", factor).with("function", 2_u64)
         };
         let said = refusal(asked(112, 111, 2));
-        assert!(
-            said.contains("`dec_factor` is 2") && said.contains("none is kept"),
-            "{said}"
-        );
+        assert!(said.contains("`dec_factor` is 2") && said.contains("none is kept"), "{said}");
         assert!(said.contains("lower dec_offset to 110"), "{said}");
         assert_eq!(refusal(asked(112, 110, 2)), "");
         assert_eq!(refusal(asked(112, 0, 112)), "");
         assert!(refusal(asked(112, 1, 112)).contains("none is kept"));
-        let convert = Workload {
-            kind: "convert".to_owned(),
-            ..asked(112, 111, 2)
-        };
+        let convert = Workload { kind: "convert".to_owned(), ..asked(112, 111, 2) };
         let mut convert = convert;
         for name in [
             "devices",
@@ -256,14 +222,9 @@ mod tests {
     /// The portable kernel stores through the caches whatever is asked, and its figure was one of non-temporal stores.
     #[test]
     fn stores_that_an_instruction_set_has_not_are_refused_and_waived_in_plans() {
-        let asked = workload()
-            .with("isa", "portable")
-            .with("store", "non-temporal");
+        let asked = workload().with("isa", "portable").with("store", "non-temporal");
         let said = refusal(asked.clone());
-        assert!(
-            said.contains("portable has no non-temporal stores; use cached"),
-            "{said}"
-        );
+        assert!(said.contains("portable has no non-temporal stores; use cached"), "{said}");
         let probed = Engine::probe_for(&DigitizerEngine::default(), &asked);
         assert_eq!(
             probed,
@@ -283,18 +244,12 @@ mod tests {
         };
         assert_eq!(samples(workload().with("samples", 17_u64)), 32);
         assert_eq!(samples(workload().with("samples", 33_u64)), 48);
-        assert_eq!(
-            samples(workload().with("samples", 33_u64).with("function", 100_u64)),
-            64
-        );
+        assert_eq!(samples(workload().with("samples", 33_u64).with("function", 100_u64)), 64);
     }
 
     fn session(device: &str, workload: Workload) -> BoardSession {
         let request = DigitizerRequest::of(&workload.with("devices", device)).unwrap();
-        let emulation = Emulation {
-            profile: request.profile.clone(),
-            paced: false,
-        };
+        let emulation = Emulation { profile: request.profile.clone(), paced: false };
         let mut boards = devices::open(&[device.to_owned()], &emulation).unwrap();
         let mut session = BoardSession::new(boards.remove(0), &request, 0).unwrap();
         session.prepare().unwrap();
@@ -303,22 +258,15 @@ mod tests {
 
     #[test]
     fn a_pattern_is_written_in_dma_writes_that_the_board_can_do_and_reads_back() {
-        let mut session = session(
-            "emu:l0",
-            workload()
-                .with("samples", 3_000_u64)
-                .with("function", 100_u64),
-        );
+        let mut session =
+            session("emu:l0", workload().with("samples", 3_000_u64).with("function", 100_u64));
         session.verify().unwrap();
     }
 
     #[test]
     fn a_pattern_cannot_be_written_through_a_mapped_buffer() {
         let said = refusal(workload().with("function", 100_u64).with("access", 1_u64));
-        assert!(
-            said.contains("`access`") && said.contains("use access 0"),
-            "{said}"
-        );
+        assert!(said.contains("`access`") && said.contains("use access 0"), "{said}");
     }
 
     #[test]
@@ -326,9 +274,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
         let dumped = |function: u64, name: &str| {
-            let asked = workload()
-                .with("function", function)
-                .with("dump", path(name));
+            let asked = workload().with("function", function).with("dump", path(name));
             let mut session = session("emu:l0", asked);
             session.verify().unwrap();
             let last = session.stages().len() - 1;
@@ -338,19 +284,13 @@ mod tests {
         };
         let sample = devices::board::pattern_sample;
         let raw = dumped(0, "raw");
-        assert_eq!(
-            (raw.len(), &raw[10..12]),
-            (6400, &sample(5).to_le_bytes()[..])
-        );
+        assert_eq!((raw.len(), &raw[10..12]), (6400, &sample(5).to_le_bytes()[..]));
         let cast = dumped(4, "cast.npy");
         let (header, values) = cast.split_at(128);
         assert!(header.starts_with(b"\x93NUMPY") && values.len() == 4 * 3200);
         assert_eq!(values[20..24], f32::from(sample(5)).to_le_bytes());
         let refused = refusal(workload().with("dump", path("two")));
-        assert!(
-            refused.contains("`dump` takes the samples of one board"),
-            "{refused}"
-        );
+        assert!(refused.contains("`dump` takes the samples of one board"), "{refused}");
     }
 
     /// Regression: channel 10 of 300,000 samples was cut by 144, and the channels' length of 30,016
@@ -390,27 +330,15 @@ mod tests {
     fn every_option_of_the_original_reaches_the_stages() {
         let names = |workload: Workload| -> Vec<String> {
             let sessions = Engine::open(&DigitizerEngine::default(), &workload).unwrap();
-            sessions[0]
-                .stages()
-                .into_iter()
-                .map(|stage| stage.name)
-                .collect()
+            sessions[0].stages().into_iter().map(|stage| stage.name).collect()
         };
         let one = || workload().with("devices", "emu:l0");
         assert_eq!(names(one().with("function", 0_u64)), ["func_readout"]);
-        assert_eq!(
-            names(one().with("function", 5_u64)),
-            ["func_readout", "func_umn2double"]
-        );
+        assert_eq!(names(one().with("function", 5_u64)), ["func_readout", "func_umn2double"]);
         assert_eq!(names(one().with("function", 100_u64)), ["func_pattern"]);
         let looped = one().with("function", 4_u64).with("completion", "poll");
-        assert_eq!(
-            names(looped),
-            ["wait_trigger", "func_readout", "func_no_decsca"]
-        );
-        let fused = one()
-            .with("function", 4_u64)
-            .with("block_bytes", 65_536_u64);
+        assert_eq!(names(looped), ["wait_trigger", "func_readout", "func_no_decsca"]);
+        let fused = one().with("function", 4_u64).with("block_bytes", 65_536_u64);
         assert_eq!(names(fused), ["readout+func_no_decsca"]);
     }
 }

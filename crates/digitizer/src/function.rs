@@ -103,11 +103,7 @@ mod tests {
     #[test]
     fn every_number_of_the_original_runs_what_it_names() {
         let names = |number| -> Vec<_> {
-            Function::stages(number)
-                .unwrap()
-                .into_iter()
-                .map(Function::classic_name)
-                .collect()
+            Function::stages(number).unwrap().into_iter().map(Function::classic_name).collect()
         };
         assert_eq!(names(0), ["func_readout"]);
         assert_eq!(names(1), ["func_readout", "func_decsca"]);
@@ -120,9 +116,6 @@ mod tests {
 
     #[test]
     fn the_pattern_wraps_at_char_max() {
-        assert_eq!(
-            (pattern_byte(126), pattern_byte(127), pattern_byte(128)),
-            (126, 0, 1)
-        );
+        assert_eq!((pattern_byte(126), pattern_byte(127), pattern_byte(128)), (126, 0, 1));
     }
 }

@@ -25,16 +25,8 @@ const PATTERN_MULTIPLE: u64 = 32;
 /// channels of whole pairs of blocks, so that none is cut.
 const TRIGGERED_MULTIPLE: u64 = regs::CHANNELS as u64 * 2 * regs::BLOCK_SAMPLES;
 /// Bytes of the blocks that are tried: from what a first-level cache holds beside its conversion to what a second-level one does.
-const TRIED_BLOCKS: [u64; 8] = [
-    4 << 10,
-    8 << 10,
-    16 << 10,
-    32 << 10,
-    64 << 10,
-    128 << 10,
-    256 << 10,
-    512 << 10,
-];
+const TRIED_BLOCKS: [u64; 8] =
+    [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10];
 /// What the largest card memory holds.
 const MAX_SAMPLES: u64 = 1 << 30;
 
@@ -114,22 +106,15 @@ pub struct DigitizerRequest {
     #[arg(long, help_heading = "Emulated boards")]
     pub unpaced: bool,
     /// Write what the last read became: .npy, or the plain numbers
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "FILE",
-        help_heading = "Output"
-    )]
+    #[arg(hide_short_help = true, long, value_name = "FILE", help_heading = "Output")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dump: Option<String>,
 }
 
 impl Default for DigitizerRequest {
     fn default() -> Self {
-        static DEFAULTS: LazyLock<DigitizerRequest> = LazyLock::new(|| DigitizerRequest {
-            completion: Completion::None,
-            ..defaults()
-        });
+        static DEFAULTS: LazyLock<DigitizerRequest> =
+            LazyLock::new(|| DigitizerRequest { completion: Completion::None, ..defaults() });
         DEFAULTS.clone()
     }
 }
@@ -225,9 +210,9 @@ impl DigitizerRequest {
         let mut seen = std::collections::HashSet::new();
         match names.iter().find(|name| !seen.insert(name.as_str())) {
             None => Ok(()),
-            Some(twice) => Err(problem(format!(
-                "has `{twice}` named twice: one thread drives a board"
-            ))),
+            Some(twice) => {
+                Err(problem(format!("has `{twice}` named twice: one thread drives a board")))
+            }
         }
     }
 
@@ -313,9 +298,9 @@ impl DigitizerRequest {
         match self.completion {
             Completion::None => None,
             Completion::Interrupt => Some(Wait::Interrupt),
-            Completion::Poll => Some(Wait::Poll {
-                interval: Duration::from_secs_f64(self.poll_interval_us * 1e-6),
-            }),
+            Completion::Poll => {
+                Some(Wait::Poll { interval: Duration::from_secs_f64(self.poll_interval_us * 1e-6) })
+            }
         }
     }
 
@@ -346,11 +331,7 @@ impl DigitizerRequest {
     /// Whole card blocks, and whole multiples of the decimation factor, so that each converts on its own.
     fn samples_of_block(&self, bytes: u64) -> usize {
         let decimates = self.conversion.dec_factor > 1 || self.conversion.dec_offset > 0;
-        let groups = if decimates {
-            self.conversion.dec_factor
-        } else {
-            1
-        };
+        let groups = if decimates { self.conversion.dec_factor } else { 1 };
         let unit = groups * SAMPLES_MULTIPLE;
         let samples = (bytes / 2 / unit).max(1) * unit;
         to_usize(samples.min(self.samples_per_read()))
@@ -382,9 +363,7 @@ mod tests {
         let command = DigitizerRequest::augment_args(Command::new("digitizer"));
         let words = std::iter::once("digitizer").chain(line.split(' '));
         let given = command.try_get_matches_from(words).unwrap();
-        DigitizerRequest::from_arg_matches(&given)
-            .unwrap()
-            .as_typed()
+        DigitizerRequest::from_arg_matches(&given).unwrap().as_typed()
     }
 
     #[test]
@@ -396,10 +375,7 @@ mod tests {
         assert_eq!(request.conversion.scale_offset, -1e-5);
         assert_eq!(request.conversion.scale_factor, -7e-5);
         assert_eq!(request.completion, Completion::Interrupt);
-        assert_eq!(
-            (request.poll_interval_us, request.block_bytes),
-            (1000.0, 65_536)
-        );
+        assert_eq!((request.poll_interval_us, request.block_bytes), (1000.0, 65_536));
         let workload = request.workload();
         assert_eq!(workload.text("isa"), Ok("portable"));
         assert_eq!(DigitizerRequest::of(&workload).unwrap(), request);

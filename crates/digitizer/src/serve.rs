@@ -93,9 +93,7 @@ pub fn serve(file: impl DriverFile, path: &Path, traffic: Arc<Traffic>) -> Resul
     if created {
         std::fs::File::create_new(path).map_err(|error| refuse(error.to_string()))?;
     } else if !path.is_file() {
-        return Err(refuse(
-            "it is there and no regular file; name a new path".to_owned(),
-        ));
+        return Err(refuse("it is there and no regular file; name a new path".to_owned()));
     }
     let mut config = Config::default();
     config.mount_options = vec![
@@ -107,16 +105,9 @@ pub fn serve(file: impl DriverFile, path: &Path, traffic: Arc<Traffic>) -> Resul
         if created {
             let _ = std::fs::remove_file(path);
         }
-        refuse(format!(
-            "{error} (needs /dev/fuse, and root or fusermount3)"
-        ))
+        refuse(format!("{error} (needs /dev/fuse, and root or fusermount3)"))
     })?;
-    Ok(Served {
-        session: Some(session),
-        path: path.to_owned(),
-        traffic,
-        created,
-    })
+    Ok(Served { session: Some(session), path: path.to_owned(), traffic, created })
 }
 
 impl<F: DriverFile> Fuse<F> {

@@ -73,9 +73,7 @@ fn plan(request: &DigitizerRequest, last_level_bytes: u64) -> Result<Vec<Work>, 
         work.push(Work::WaitTrigger);
     }
     for &function in &functions {
-        let converter = request
-            .conversion
-            .converter(function, samples, last_level_bytes)?;
+        let converter = request.conversion.converter(function, samples, last_level_bytes)?;
         match (function, request.block_samples(), converter) {
             (Function::WritePattern, ..) => work.push(Work::WritePattern),
             (_, Some(samples), Some(converter)) => {
@@ -186,14 +184,11 @@ impl BoardSession {
     fn book(&mut self, asked: usize, delivered: usize) -> Result<(), Fault> {
         self.bytes.issued += asked as u64;
         self.bytes.delivered += delivered as u64;
-        self.bytes
-            .lose("short read", (asked - delivered.min(asked)) as u64);
+        self.bytes.lose("short read", (asked - delivered.min(asked)) as u64);
         if delivered == asked {
             return Ok(());
         }
-        Err(Fault::new(format!(
-            "short read: {delivered} of {asked} bytes"
-        )))
+        Err(Fault::new(format!("short read: {delivered} of {asked} bytes")))
     }
 
     /// The samples of the last whole read.
@@ -238,9 +233,7 @@ impl BoardSession {
         let begin = first - first % unit;
         let len = block.end.next_multiple_of(unit) - begin;
         let raw = self.raw.as_mut().expect("prepared");
-        let delivered = self
-            .board
-            .read(begin as u64 * 2, raw.slice_mut::<u8>(len * 2))?;
+        let delivered = self.board.read(begin as u64 * 2, raw.slice_mut::<u8>(len * 2))?;
         self.book(len * 2, delivered)?;
         let read = self.raw.as_ref().expect("prepared").slice::<u16>(len);
         let samples = &read[block.start - begin..block.end - begin];
@@ -249,11 +242,7 @@ impl BoardSession {
         let out = self.out.as_mut().expect("prepared");
         let converter = &fusion.block;
         converter.convert(samples, elements(converter, out, at, kept));
-        self.last_block = Block {
-            samples: block.start - begin..block.end - begin,
-            at,
-            kept,
-        };
+        self.last_block = Block { samples: block.start - begin..block.end - begin, at, kept };
         Ok(kept)
     }
 
@@ -349,9 +338,7 @@ impl BoardSession {
             None => Ok(()),
             Some((at, byte)) => {
                 let expected = function::pattern_byte(at);
-                Err(Fault::new(format!(
-                    "byte {at} reads back as {byte}, {expected} was written"
-                )))
+                Err(Fault::new(format!("byte {at} reads back as {byte}, {expected} was written")))
             }
         }
     }
@@ -389,11 +376,7 @@ impl BoardSession {
             decimation.offset == 0 && (self.samples / channels).is_multiple_of(decimation.factor);
         let rows = if is_by_channel { channels } else { 1 };
         let out = self.out.as_mut().expect("prepared");
-        dump::write(
-            &path,
-            &Column::Converted(elements(converter, out, 0, kept)),
-            rows,
-        )
+        dump::write(&path, &Column::Converted(elements(converter, out, 0, kept)), rows)
     }
 
     fn stage(&self, work: &Work) -> StageSpec {
@@ -413,11 +396,7 @@ impl BoardSession {
             }
             Work::WritePattern => StageSpec {
                 once: true,
-                ..StageSpec::new(
-                    Function::WritePattern.classic_name(),
-                    raw_bytes,
-                    2 * raw_bytes,
-                )
+                ..StageSpec::new(Function::WritePattern.classic_name(), raw_bytes, 2 * raw_bytes)
             },
         }
     }
@@ -560,10 +539,7 @@ impl Session for BoardSession {
     }
 
     fn tally(&mut self) -> Tally {
-        let mut tally = Tally {
-            ledgers: vec![self.bytes.clone()],
-            ..Tally::default()
-        };
+        let mut tally = Tally { ledgers: vec![self.bytes.clone()], ..Tally::default() };
         if self.request.wait().is_some() {
             let counts = self.daq.counts;
             tally.ledgers.push(self.daq.ledger(&mut *self.board));

@@ -96,10 +96,7 @@ fn writing_is_protected_and_reads_back() {
         return;
     };
     let mut board = open(&bench);
-    assert!(
-        board.dma_write(64, &[1; 64]).is_err(),
-        "register 0x230 protects"
-    );
+    assert!(board.dma_write(64, &[1; 64]).is_err(), "register 0x230 protects");
     board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
     board.dma_write(64, &[42; 4096]).unwrap();
     let mut back = [0; 4096];
@@ -113,9 +110,8 @@ fn a_pattern_goes_out_as_dma_writes_of_64_bytes_and_the_memory_is_protected_agai
     let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
         return;
     };
-    let workload = Workload::new("digitizer")
-        .with("devices", bench.path())
-        .with("samples", 3_200_u64);
+    let workload =
+        Workload::new("digitizer").with("devices", bench.path()).with("samples", 3_200_u64);
     let workload = workload.with("function", 100_u64);
     let settings = Settings::new(StepPlan::ByStage(1), "test");
     let record = measure(
@@ -132,12 +128,7 @@ fn a_pattern_goes_out_as_dma_writes_of_64_bytes_and_the_memory_is_protected_agai
     // 6,400 bytes each time: once to verify, and at least once within the run.
     assert!(writes >= 200 && writes.is_multiple_of(100), "{writes}");
     assert_eq!(bench.served.traffic.refused.load(Ordering::Relaxed), 0);
-    assert_eq!(
-        open(&bench)
-            .read_register(regs::MEMORY_WRITE_ENABLE)
-            .unwrap(),
-        0
-    );
+    assert_eq!(open(&bench).read_register(regs::MEMORY_WRITE_ENABLE).unwrap(), 0);
 }
 
 #[test]
@@ -145,22 +136,13 @@ fn transfers_that_a_board_or_its_driver_cannot_do_are_refused_and_counted() {
     let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
         return;
     };
-    open(&bench)
-        .write_register(regs::MEMORY_WRITE_ENABLE, 1)
-        .unwrap();
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(bench.path())
-        .unwrap();
+    open(&bench).write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(bench.path()).unwrap();
     for bytes in [6_000_000, 96, 32] {
         let error = file.write_all_at(&vec![1; bytes], 0).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(22), "{bytes} bytes");
     }
-    assert_eq!(
-        file.read_at(&mut [0; 64], 8).unwrap_err().raw_os_error(),
-        Some(22)
-    );
+    assert_eq!(file.read_at(&mut [0; 64], 8).unwrap_err().raw_os_error(), Some(22));
     file.write_all_at(&[5; 64], 128).unwrap();
     assert!(bench.served.traffic.refused.load(Ordering::Relaxed) >= 4);
 }
@@ -170,13 +152,10 @@ fn blocks_shifted_by_a_decimation_offset_are_read_as_the_driver_reads() {
     let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
         return;
     };
-    let workload = Workload::new("digitizer")
-        .with("devices", bench.path())
-        .with("samples", 10_000_u64);
-    let workload = workload
-        .with("function", 2_u64)
-        .with("dec_offset", 13_u64)
-        .with("dec_factor", 3_u64);
+    let workload =
+        Workload::new("digitizer").with("devices", bench.path()).with("samples", 10_000_u64);
+    let workload =
+        workload.with("function", 2_u64).with("dec_offset", 13_u64).with("dec_factor", 3_u64);
     let settings = Settings::new(StepPlan::ByStage(2), "test");
     let workload = workload.with("block_bytes", 4096_u64);
     let record = measure(
@@ -202,10 +181,7 @@ fn a_mapped_buffer_takes_reads() {
     assert_eq!(board.read_mapped(128, 65_536).unwrap(), 65_536);
     let samples = board.mapped(32_768);
     assert!(
-        samples
-            .iter()
-            .enumerate()
-            .all(|(at, &sample)| sample == pattern_sample(64 + at as u64))
+        samples.iter().enumerate().all(|(at, &sample)| sample == pattern_sample(64 + at as u64))
     );
 }
 
@@ -214,12 +190,7 @@ fn no_trigger_is_lost_to_a_driver_that_forgets_early_interrupts() {
     let Some(bench) = bench("l0", Dialect::Ess, 500.0) else {
         return;
     };
-    for wait in [
-        Wait::Interrupt,
-        Wait::Poll {
-            interval: Duration::from_micros(1),
-        },
-    ] {
+    for wait in [Wait::Interrupt, Wait::Poll { interval: Duration::from_micros(1) }] {
         let mut board = open(&bench);
         let mut daq = Daq::new(wait, Some(500.0));
         board.configure(320).unwrap();
@@ -245,35 +216,21 @@ fn a_whole_run_through_the_real_device_path_verifies_every_function() {
         .with("function", 99_u64);
     let engine = DigitizerEngine::default();
     let settings = Settings::new(StepPlan::ByStage(3), "test");
-    let record = measure(
-        &engine,
-        &workload,
-        &settings,
-        &Context::default(),
-        &[],
-        &mut [],
-    )
-    .unwrap();
+    let record = measure(&engine, &workload, &settings, &Context::default(), &[], &mut []).unwrap();
     assert_eq!(record.outcome, Outcome::Ok);
-    assert!(
-        !record.engine.emulated,
-        "by its path it is a device like any other"
-    );
+    assert!(!record.engine.emulated, "by its path it is a device like any other");
     assert_eq!(record.lanes[0].stages.len(), 9);
 }
 
 #[test]
 fn a_board_that_disappears_fails_its_lane_while_the_other_finishes() {
-    let (Some(gone), Some(there)) = (
-        bench("l0:gone-after=4", Dialect::Ess, 14.0),
-        bench("l0", Dialect::Ess, 14.0),
-    ) else {
+    let (Some(gone), Some(there)) =
+        (bench("l0:gone-after=4", Dialect::Ess, 14.0), bench("l0", Dialect::Ess, 14.0))
+    else {
         return;
     };
     let devices = format!("{} {}", gone.path(), there.path());
-    let workload = Workload::new("digitizer")
-        .with("devices", devices)
-        .with("samples", 1600_u64);
+    let workload = Workload::new("digitizer").with("devices", devices).with("samples", 1600_u64);
     let settings = Settings::new(StepPlan::ByStage(20), "test");
     let record = measure(
         &DigitizerEngine::default(),
@@ -285,11 +242,7 @@ fn a_board_that_disappears_fails_its_lane_while_the_other_finishes() {
     )
     .unwrap();
     assert!(
-        record.lanes[0]
-            .outcome
-            .reason()
-            .unwrap()
-            .contains("No such device"),
+        record.lanes[0].outcome.reason().unwrap().contains("No such device"),
         "{:?}",
         record.lanes[0].outcome
     );

@@ -57,30 +57,18 @@ fn in_turn<const N: usize>(rounds: usize, mut sides: [&mut dyn FnMut(); N]) -> [
 fn serve(cpu: u32) -> Running {
     let description = Description::memory(MEMORY, MEMORY + 0xFFFF, Widths::ALL, Endian::Big);
     let slave = Slave::new(description.build().unwrap());
-    Server::bind(slave, ServerOptions::loopback())
-        .unwrap()
-        .spawn(Some(cpu))
-        .unwrap()
+    Server::bind(slave, ServerOptions::loopback()).unwrap().spawn(Some(cpu)).unwrap()
 }
 
 fn client(proto: &str, server: &Running) -> Client {
     let w32 = Widths::only(Width::W32);
-    let options = Options {
-        address: w32,
-        data: w32,
-        ..Options::default()
-    };
-    Client::open(
-        &Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap(),
-        &options,
-    )
-    .unwrap()
+    let options = Options { address: w32, data: w32, ..Options::default() };
+    Client::open(&Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap(), &options)
+        .unwrap()
 }
 
 fn reads(count: u64) -> Vec<Op> {
-    (0..count)
-        .map(|word| Op::read(MEMORY + 4 * word, Width::W32))
-        .collect()
+    (0..count).map(|word| Op::read(MEMORY + 4 * word, Width::W32)).collect()
 }
 
 /// A raw ping-pong of the bytes of a checked cycle of one read.
@@ -113,10 +101,7 @@ fn blocking(proto: &str, cpu: u32) {
     };
     let [raw_us, one_us] = in_turn(
         1000,
-        [
-            &mut || raw.step(0, ROUND_TRIPS as u64).unwrap(),
-            &mut || cycles(&mut one, &one_read),
-        ],
+        [&mut || raw.step(0, ROUND_TRIPS as u64).unwrap(), &mut || cycles(&mut one, &one_read)],
     )
     .map(|us| us / ROUND_TRIPS as f64);
     println!(
@@ -125,9 +110,7 @@ fn blocking(proto: &str, cpu: u32) {
     );
     let [few_us, many_us] = in_turn(
         1000,
-        [&mut || cycles(&mut few, &one_read), &mut || {
-            cycles(&mut many, &many_reads)
-        }],
+        [&mut || cycles(&mut few, &one_read), &mut || cycles(&mut many, &many_reads)],
     )
     .map(|us| us / ROUND_TRIPS as f64);
     println!(
@@ -155,15 +138,9 @@ fn pipelined(proto: &str, cpu: u32) {
     let mut client = client(proto, &server);
     for (count, cycles) in [(1, 500), (8, 500), (16, 500), (16, 5000)] {
         let ops = reads(count);
-        let [took_us] = in_turn(
-            1000,
-            [&mut || assert_eq!(series(&mut client, &ops, cycles), count * cycles)],
-        );
-        let target = if (count, cycles) == (16, 500) {
-            " (target 35)"
-        } else {
-            ""
-        };
+        let [took_us] =
+            in_turn(1000, [&mut || assert_eq!(series(&mut client, &ops, cycles), count * cycles)]);
+        let target = if (count, cycles) == (16, 500) { " (target 35)" } else { "" };
         println!(
             "  {proto} pipelined, {count} reads x {cycles} cycles: {:.1} M reads/s{target}",
             (count * cycles) as f64 / took_us
@@ -183,9 +160,7 @@ fn crowded(cpu: u32) {
     let idle: Vec<TcpStream> = (0..1000)
         .map(|_| {
             let mut stream = TcpStream::connect(("127.0.0.1", full.port)).unwrap();
-            stream
-                .write_all(&[0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 1])
-                .unwrap();
+            stream.write_all(&[0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 1]).unwrap();
             stream.read_exact(&mut [0; 8]).unwrap();
             stream
         })
@@ -193,10 +168,8 @@ fn crowded(cpu: u32) {
     let mut slow = TcpStream::connect(("127.0.0.1", full.port)).unwrap();
     slow.set_nonblocking(true).unwrap();
     let read = [0xa8, 0x0f, 0, 1, 0, 0, 0x80, 0, 0, 1, 0, 0];
-    let requests: Vec<u8> = [0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 1]
-        .into_iter()
-        .chain(read.repeat(100_000))
-        .collect();
+    let requests: Vec<u8> =
+        [0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 1].into_iter().chain(read.repeat(100_000)).collect();
     let mut sent = 0;
     for proto in ["udp", "tcp"] {
         let [mut alone, mut beside] = [client(proto, &empty), client(proto, &full)];

@@ -38,28 +38,17 @@ impl Reach {
         match scan::device_at(client, address)? {
             Some((device, first)) => {
                 let component = &device.component;
-                let reach = Reach {
-                    widths: device.widths(),
-                    endian: Some(device.endian()),
-                };
-                Ok((
-                    reach,
-                    first.wrapping_add(component.last.wrapping_sub(component.first)),
-                ))
+                let reach = Reach { widths: device.widths(), endian: Some(device.endian()) };
+                Ok((reach, first.wrapping_add(component.last.wrapping_sub(component.first))))
             }
-            None => Err(EbError::Address(
-                "failed to find SDB record: invalid address".to_owned(),
-            )),
+            None => Err(EbError::Address("failed to find SDB record: invalid address".to_owned())),
         }
     }
 
     /// What of it goes through the client's port.
     fn usable(&self, client: &Client) -> Result<Widths, EbError> {
         let port = client.layout().data;
-        let fitting = Width::ALL
-            .into_iter()
-            .filter(|width| *width <= port)
-            .map(Widths::only);
+        let fitting = Width::ALL.into_iter().filter(|width| *width <= port).map(Widths::only);
         let usable = self.widths.and(fitting.fold(Widths::NONE, Widths::or));
         if usable == Widths::NONE {
             let (device, port) = (self.widths, port.bits());
@@ -105,9 +94,7 @@ pub fn way(client: &Client, reach: Reach, size: Width) -> Result<Way, EbError> {
     } else if widest < size {
         Way::Fragmented(widest)
     } else {
-        let wider = Width::ALL
-            .into_iter()
-            .find(|width| *width > size && usable.has(*width));
+        let wider = Width::ALL.into_iter().find(|width| *width > size && usable.has(*width));
         Way::Widened(wider.unwrap_or(widest))
     })
 }
@@ -134,16 +121,9 @@ fn words(
         let end = address + size.bytes() as u64;
         let ops = (first..end)
             .step_by(port.bytes())
-            .map(|at| Op {
-                space,
-                ..Op::read(at, port)
-            })
+            .map(|at| Op { space, ..Op::read(at, port) })
             .collect();
-        return Ok(Words {
-            ops,
-            width: port,
-            endian: Endian::Big,
-        });
+        return Ok(Words { ops, width: port, endian: Endian::Big });
     }
     if !address.is_multiple_of(size.bytes() as u64) {
         return Err(EbError::Unsupported(format!(
@@ -156,25 +136,15 @@ fn words(
         Way::Fragmented(width) | Way::Widened(width) => width,
     };
     let endian = reach.endian_for(width.max(size), client).or_else(|error| {
-        if width == size && size == port {
-            Ok(Endian::Big)
-        } else {
-            Err(error)
-        }
+        if width == size && size == port { Ok(Endian::Big) } else { Err(error) }
     })?;
     let first = address & !(width.bytes() as u64 - 1);
     let end = address + size.bytes() as u64;
     let op = |at: u64| -> Result<Op, EbError> {
         let lanes = crate::client::lanes_of(at, width, port, endian)?;
-        Ok(Op {
-            lanes,
-            ..Op::read(at, port)
-        })
+        Ok(Op { lanes, ..Op::read(at, port) })
     };
-    let ops = (first..end)
-        .step_by(width.bytes())
-        .map(op)
-        .collect::<Result<_, _>>()?;
+    let ops = (first..end).step_by(width.bytes()).map(op).collect::<Result<_, _>>()?;
     Ok(Words { ops, width, endian })
 }
 
@@ -196,9 +166,7 @@ fn assemble(values: &[u64], width: Width, endian: Endian, address: u64, size: Wi
     if endian == Endian::Little {
         bytes.reverse();
     }
-    bytes
-        .iter()
-        .fold(0, |value, byte| value << 8 | u64::from(*byte))
+    bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
 /// Reads `size` bytes, and whether the bus had an error.
@@ -239,11 +207,8 @@ pub fn write(
     if bytes.len() > size.bytes() {
         let outcome = client.cycle(&words.ops, check)?;
         failed = !outcome.failed.is_empty();
-        let around: Vec<u8> = outcome
-            .values
-            .iter()
-            .flat_map(|word| to_bytes(*word, width, words.endian))
-            .collect();
+        let around: Vec<u8> =
+            outcome.values.iter().flat_map(|word| to_bytes(*word, width, words.endian)).collect();
         bytes.copy_from_slice(&around);
     }
     let low = usize::try_from(address & (width.bytes() as u64 - 1)).expect("below 8");
@@ -252,11 +217,7 @@ pub fn write(
         .ops
         .iter()
         .zip(bytes.chunks(width.bytes()))
-        .map(|(op, bytes)| Op {
-            write: true,
-            value: from_bytes(bytes, words.endian),
-            ..*op
-        })
+        .map(|(op, bytes)| Op { write: true, value: from_bytes(bytes, words.endian), ..*op })
         .collect();
     let outcome = client.cycle(&writes, check)?;
     Ok(failed || !outcome.failed.is_empty())
@@ -385,14 +346,8 @@ fn run<'a>(
     let op = |&(at, width): &(u64, Width)| {
         let lanes = Lanes::at(at, width, port, endian).expect("aligned and inside the port");
         match value(at, width) {
-            Some(bytes) => Op {
-                lanes,
-                ..Op::write(at, from_bytes(bytes, endian), port)
-            },
-            None => Op {
-                lanes,
-                ..Op::read(at, port)
-            },
+            Some(bytes) => Op { lanes, ..Op::write(at, from_bytes(bytes, endian), port) },
+            None => Op { lanes, ..Op::read(at, port) },
         }
     };
     let mut transfer = Transfer::default();
@@ -443,27 +398,13 @@ mod tests {
         let description = Description::memory(0x10000, 0x1ffff, widths, endian);
         let slave = Slave::new(description.build().unwrap());
         let transport = Emulated::new(&Bridge::named("perfect").unwrap(), slave);
-        let options = Options {
-            data: Widths::only(port),
-            ..Options::default()
-        };
+        let options = Options { data: Widths::only(port), ..Options::default() };
         Client::over(Box::new(transport), &options, "test").unwrap()
     }
 
     fn both(client: &mut Client, address: u64, size: Width, value: u64) -> u64 {
         let reach = Reach::of(client, address).unwrap();
-        assert!(
-            !write(
-                client,
-                reach,
-                address,
-                size,
-                Space::Bus,
-                Check::Status,
-                value
-            )
-            .unwrap()
-        );
+        assert!(!write(client, reach, address, size, Space::Bus, Check::Status, value).unwrap());
         let (found, failed) =
             read(client, reach, address, size, Space::Bus, Check::Status).unwrap();
         assert!(!failed);
@@ -500,20 +441,10 @@ mod tests {
             let mut client = client(Widths::only(Width::W32), Width::W32, endian);
             both(&mut client, 0x10000, Width::W32, 0x1122_3344);
             let reach = Reach::of(&mut client, 0x10000).unwrap();
-            assert_eq!(
-                way(&client, reach, Width::W8).unwrap(),
-                Way::Widened(Width::W32)
-            );
+            assert_eq!(way(&client, reach, Width::W8).unwrap(), Way::Widened(Width::W32));
             both(&mut client, 0x10002, Width::W8, 0xAA);
-            let (word, _) = read(
-                &mut client,
-                reach,
-                0x10000,
-                Width::W32,
-                Space::Bus,
-                Check::Status,
-            )
-            .unwrap();
+            let (word, _) =
+                read(&mut client, reach, 0x10000, Width::W32, Space::Bus, Check::Status).unwrap();
             assert_eq!(word, wanted);
         }
     }
@@ -528,68 +459,28 @@ mod tests {
     #[test]
     fn the_byte_order_must_be_known_only_where_it_matters() {
         let mut client = client(Widths::ALL, Width::W32, Endian::Big);
-        let reach = Reach {
-            widths: Widths::ALL,
-            endian: None,
-        };
-        assert!(
-            read(
-                &mut client,
-                reach,
-                0x10000,
-                Width::W32,
-                Space::Bus,
-                Check::Status
-            )
-            .is_ok()
-        );
-        let error = read(
-            &mut client,
-            reach,
-            0x10000,
-            Width::W8,
-            Space::Bus,
-            Check::Status,
-        )
-        .unwrap_err()
-        .to_string();
+        let reach = Reach { widths: Widths::ALL, endian: None };
+        assert!(read(&mut client, reach, 0x10000, Width::W32, Space::Bus, Check::Status).is_ok());
+        let error = read(&mut client, reach, 0x10000, Width::W8, Space::Bus, Check::Status)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("-b or -l"), "{error}");
     }
 
     #[test]
     fn config_registers_are_read_in_any_size() {
         let mut client = client(Widths::ALL, Width::W16, Endian::Big);
-        let reach = Reach {
-            widths: Widths::ALL,
-            endian: None,
-        };
-        let root = read(
-            &mut client,
-            reach,
-            8,
-            Width::W64,
-            Space::Config,
-            Check::Status,
-        )
-        .unwrap();
+        let reach = Reach { widths: Widths::ALL, endian: None };
+        let root = read(&mut client, reach, 8, Width::W64, Space::Config, Check::Status).unwrap();
         assert_eq!(root, (0, false));
     }
 
     #[test]
     fn errors_inside_a_range_are_counted() {
         let mut client = client(Widths::ALL, Width::W32, Endian::Big);
-        let reach = Reach {
-            widths: Widths::ALL,
-            endian: Some(Endian::Big),
-        };
+        let reach = Reach { widths: Widths::ALL, endian: Some(Endian::Big) };
         let (_, transfer) = get(&mut client, reach, 0x1fff0, 32).unwrap();
-        assert_eq!(
-            transfer,
-            Transfer {
-                failed: 4,
-                first_failed: Some(0x20000)
-            }
-        );
+        assert_eq!(transfer, Transfer { failed: 4, first_failed: Some(0x20000) });
     }
 
     proptest! {

@@ -61,14 +61,9 @@ impl Host {
         }
         let port = match port {
             "" => PORT,
-            port => port
-                .parse()
-                .map_err(|_| wrong(text, &format!("`{port}` is not a port")))?,
+            port => port.parse().map_err(|_| wrong(text, &format!("`{port}` is not a port")))?,
         };
-        Ok(Host {
-            name: name.to_owned(),
-            port,
-        })
+        Ok(Host { name: name.to_owned(), port })
     }
 
     /// The addresses of the host, in the order in which they are tried.
@@ -90,10 +85,7 @@ impl Host {
         addresses.dedup();
         if addresses.is_empty() {
             let family = if family == Family::V4 { "IPv4" } else { "IPv6" };
-            return Err(EbError::Address(format!(
-                "{} has no {family} address",
-                self.name
-            )));
+            return Err(EbError::Address(format!("{} has no {family} address", self.name)));
         }
         Ok(addresses)
     }
@@ -111,9 +103,7 @@ impl Address {
     /// # Errors
     /// When the protocol is unknown or a part is missing.
     pub fn parse(text: &str) -> Result<Address, EbError> {
-        let (proto, rest) = text
-            .split_once('/')
-            .ok_or_else(|| wrong(text, "has no protocol"))?;
+        let (proto, rest) = text.split_once('/').ok_or_else(|| wrong(text, "has no protocol"))?;
         let proto = proto.to_ascii_lowercase();
         let family = match proto.as_bytes().last() {
             Some(b'4') => Family::V4,
@@ -136,11 +126,7 @@ impl Address {
                 };
                 Host::parse(target)?;
                 let proxy = Host::parse(&format!("{name}/{port}"))?;
-                Ok(Address::Tunnel {
-                    family,
-                    proxy,
-                    target: target.to_owned(),
-                })
+                Ok(Address::Tunnel { family, proxy, target: target.to_owned() })
             }
             _ => Err(wrong(text, "is not an address")),
         }
@@ -162,18 +148,8 @@ impl fmt::Display for Address {
                 write!(f, "tcp{}/{}/{}", version(family), host.name, host.port)
             }
             Address::Dev(name) => write!(f, "dev/{name}"),
-            Address::Tunnel {
-                family,
-                proxy,
-                target,
-            } => {
-                write!(
-                    f,
-                    "tunnel{}/{}/{}/{target}",
-                    version(family),
-                    proxy.name,
-                    proxy.port
-                )
+            Address::Tunnel { family, proxy, target } => {
+                write!(f, "tunnel{}/{}/{}/{target}", version(family), proxy.name, proxy.port)
             }
             Address::Emulated(bridge) => write!(f, "emu/{bridge}"),
         }
@@ -203,21 +179,18 @@ pub fn parse_number(text: &str) -> Result<u64, String> {
 /// # Errors
 /// When a part is none of the four.
 pub fn parse_widths(text: &str) -> Result<Widths, String> {
-    text.split(['/', ',', ';'])
-        .try_fold(Widths::NONE, |set, part| {
-            let width = match part {
-                "8" => Width::W8,
-                "16" => Width::W16,
-                "32" => Width::W32,
-                "64" => Width::W64,
-                _ => {
-                    return Err(format!(
-                        "`{text}` is not a set of widths such as 32 or 8/16/32/64"
-                    ));
-                }
-            };
-            Ok(set.or(Widths::only(width)))
-        })
+    text.split(['/', ',', ';']).try_fold(Widths::NONE, |set, part| {
+        let width = match part {
+            "8" => Width::W8,
+            "16" => Width::W16,
+            "32" => Width::W32,
+            "64" => Width::W64,
+            _ => {
+                return Err(format!("`{text}` is not a set of widths such as 32 or 8/16/32/64"));
+            }
+        };
+        Ok(set.or(Widths::only(width)))
+    })
 }
 
 #[cfg(test)]
@@ -259,31 +232,16 @@ mod tests {
     #[test]
     fn a_family_that_the_host_lacks_is_refused() {
         let host = Host::parse("127.0.0.1/5").unwrap();
-        assert_eq!(
-            host.resolve(Family::Any).unwrap(),
-            ["127.0.0.1:5".parse().unwrap()]
-        );
-        assert!(
-            host.resolve(Family::V6)
-                .unwrap_err()
-                .to_string()
-                .contains("no IPv6")
-        );
-        assert_eq!(
-            Host::parse("::1").unwrap().resolve(Family::V6).unwrap()[0].port(),
-            PORT
-        );
+        assert_eq!(host.resolve(Family::Any).unwrap(), ["127.0.0.1:5".parse().unwrap()]);
+        assert!(host.resolve(Family::V6).unwrap_err().to_string().contains("no IPv6"));
+        assert_eq!(Host::parse("::1").unwrap().resolve(Family::V6).unwrap()[0].port(), PORT);
     }
 
     #[test]
     fn numbers_are_read_as_c_reads_them() {
-        for (text, value) in [
-            ("0x1F", 31),
-            ("017", 15),
-            ("15", 15),
-            ("0", 0),
-            ("0xffffffffffffffff", u64::MAX),
-        ] {
+        for (text, value) in
+            [("0x1F", 31), ("017", 15), ("15", 15), ("0", 0), ("0xffffffffffffffff", u64::MAX)]
+        {
             assert_eq!(parse_number(text), Ok(value), "{text}");
         }
         for wrong in ["", "0x", "08", "-1", "+1", "0x-1", "1 ", "deadbeef"] {

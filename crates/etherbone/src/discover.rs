@@ -27,44 +27,24 @@ pub fn discover(host: &Host, family: Family, quiet: Duration) -> Result<Vec<Disc
     let to = host.resolve(family)?[0];
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).map_err(EbError::io("cannot open a socket"))?;
-    socket
-        .set_broadcast(true)
-        .map_err(EbError::io("cannot broadcast"))?;
-    let probe = Probe {
-        response: false,
-        address: Widths::ALL,
-        data: Widths::ALL,
-        id: 0,
-    };
-    socket
-        .send_to(&probe.emit(), to)
-        .map_err(EbError::io(format!("cannot send to {to}")))?;
+    socket.set_broadcast(true).map_err(EbError::io("cannot broadcast"))?;
+    let probe = Probe { response: false, address: Widths::ALL, data: Widths::ALL, id: 0 };
+    socket.send_to(&probe.emit(), to).map_err(EbError::io(format!("cannot send to {to}")))?;
     let mut found: Vec<Discovered> = Vec::new();
     let mut heard = Instant::now();
     let mut buffer = [0; 64];
-    while let Some(left) = quiet
-        .checked_sub(heard.elapsed())
-        .filter(|left| !left.is_zero())
-    {
-        socket
-            .set_read_timeout(Some(left))
-            .map_err(EbError::io("cannot set a timeout"))?;
+    while let Some(left) = quiet.checked_sub(heard.elapsed()).filter(|left| !left.is_zero()) {
+        socket.set_read_timeout(Some(left)).map_err(EbError::io("cannot set a timeout"))?;
         let Ok((bytes, peer)) = socket.recv_from(&mut buffer) else {
             continue;
         };
-        let Some(answer) = Probe::parse(&buffer[..bytes])
-            .ok()
-            .filter(|answer| answer.response)
+        let Some(answer) = Probe::parse(&buffer[..bytes]).ok().filter(|answer| answer.response)
         else {
             continue;
         };
         heard = Instant::now();
         if !found.iter().any(|known| known.peer == peer) {
-            found.push(Discovered {
-                peer,
-                address: answer.address,
-                data: answer.data,
-            });
+            found.push(Discovered { peer, address: answer.address, data: answer.data });
         }
     }
     Ok(found)
@@ -79,23 +59,10 @@ mod tests {
     #[test]
     fn a_slave_that_is_there_is_found_once() {
         let slave = Slave::new(Description::timing_receiver().build().unwrap());
-        let server = Server::bind(slave, ServerOptions::loopback())
-            .unwrap()
-            .spawn(None)
-            .unwrap();
-        let host = Host {
-            name: "127.0.0.1".to_owned(),
-            port: server.port,
-        };
+        let server = Server::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap();
+        let host = Host { name: "127.0.0.1".to_owned(), port: server.port };
         let found = discover(&host, Family::Any, Duration::from_millis(50)).unwrap();
         let peer = SocketAddr::from(([127, 0, 0, 1], server.port));
-        assert_eq!(
-            found,
-            [Discovered {
-                peer,
-                address: Widths::ALL,
-                data: Widths::ALL
-            }]
-        );
+        assert_eq!(found, [Discovered { peer, address: Widths::ALL, data: Widths::ALL }]);
     }
 }

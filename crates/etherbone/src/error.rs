@@ -106,10 +106,7 @@ impl EbError {
 
 impl From<daqmeter_sys::SysError> for EbError {
     fn from(error: daqmeter_sys::SysError) -> Self {
-        EbError::Io {
-            what: error.call,
-            source: error.source,
-        }
+        EbError::Io { what: error.call, source: error.source }
     }
 }
 

@@ -33,11 +33,9 @@ impl LinkProfile {
     /// # Errors
     /// Names the number that cannot.
     pub fn check(&self) -> Result<(), String> {
-        for (name, share) in [
-            ("loss", self.loss),
-            ("duplicate", self.duplicate),
-            ("reorder", self.reorder),
-        ] {
+        for (name, share) in
+            [("loss", self.loss), ("duplicate", self.duplicate), ("reorder", self.reorder)]
+        {
             if !(0.0..=1.0).contains(&share) {
                 return Err(format!("{name} = {share} is not a share from 0 to 1"));
             }
@@ -114,11 +112,8 @@ impl Link {
         self.counts.sent += 1;
         let begins_ns = self.free_at_ns.max(now_ns);
         let line_bytes = (bytes as u64 + profile.overhead_bytes) as f64;
-        let on_line_ns = if profile.bytes_per_s > 0.0 {
-            line_bytes / profile.bytes_per_s * 1e9
-        } else {
-            0.0
-        };
+        let on_line_ns =
+            if profile.bytes_per_s > 0.0 { line_bytes / profile.bytes_per_s * 1e9 } else { 0.0 };
         // A lost message was on the line too.
         self.free_at_ns = begins_ns + whole_ns(on_line_ns);
         if self.happens(profile.loss) {
@@ -165,9 +160,7 @@ mod tests {
 
     fn arrivals(profile: LinkProfile, sent: &[(u64, usize)]) -> Vec<Fate> {
         let mut link = Link::new(profile, 1);
-        sent.iter()
-            .map(|&(now_ns, bytes)| link.carry(now_ns, bytes))
-            .collect()
+        sent.iter().map(|&(now_ns, bytes)| link.carry(now_ns, bytes)).collect()
     }
 
     #[test]
@@ -180,11 +173,7 @@ mod tests {
         };
         assert_eq!(
             arrivals(profile, &[(0, 1434), (0, 1434), (100_000, 34)]),
-            [
-                Fate::Arrives(13_000),
-                Fate::Arrives(25_000),
-                Fate::Arrives(101_800)
-            ]
+            [Fate::Arrives(13_000), Fate::Arrives(25_000), Fate::Arrives(101_800)]
         );
     }
 
@@ -219,15 +208,9 @@ mod tests {
 
     #[test]
     fn numbers_that_cannot_be_meant_are_named() {
-        let wrong = LinkProfile {
-            loss: 1.5,
-            ..LinkProfile::default()
-        };
+        let wrong = LinkProfile { loss: 1.5, ..LinkProfile::default() };
         assert!(wrong.check().unwrap_err().contains("loss = 1.5"));
-        let wrong = LinkProfile {
-            bytes_per_s: f64::NAN,
-            ..LinkProfile::default()
-        };
+        let wrong = LinkProfile { bytes_per_s: f64::NAN, ..LinkProfile::default() };
         assert!(wrong.check().unwrap_err().contains("bytes_per_s"));
     }
 

@@ -70,12 +70,7 @@ impl Request for PingPongRequest {
 
 /// The limit of a conversation whose requests are such messages.
 pub(crate) fn limit(request: &PingPongRequest) -> LimitSpec {
-    let PingPongRequest {
-        transport,
-        message_bytes,
-        batch,
-        ..
-    } = request;
+    let PingPongRequest { transport, message_bytes, batch, .. } = request;
     let (what, how) = match batch {
         1 => (
             format!("ping-pong of {message_bytes} B"),
@@ -184,10 +179,7 @@ impl PingPong {
             Protocol::Udp => {
                 let (ours, theirs) = udp_pair().map_err(fault("cannot open UDP sockets"))?;
                 let stop = stop.clone();
-                (
-                    Socket::Udp(ours),
-                    Box::new(move || echo_udp(&theirs, &stop)),
-                )
+                (Socket::Udp(ours), Box::new(move || echo_udp(&theirs, &stop)))
             }
             Protocol::Tcp => {
                 let (ours, theirs) = tcp_pair().map_err(fault("cannot open TCP sockets"))?;
@@ -208,13 +200,7 @@ impl PingPong {
             .map_err(fault("cannot start a thread"))?;
         let burst = self.burst() * self.message_bytes;
         let request = (0..=250_u8).cycle().take(burst).collect();
-        Ok(Ends {
-            socket,
-            stop,
-            echo: Some(echo),
-            request,
-            answer: vec![0; burst.max(1 << 16)],
-        })
+        Ok(Ends { socket, stop, echo: Some(echo), request, answer: vec![0; burst.max(1 << 16)] })
     }
 
     /// Messages that are sent before the first is waited for.
@@ -224,10 +210,7 @@ impl PingPong {
 }
 
 fn udp_pair() -> io::Result<(UdpSocket, UdpSocket)> {
-    let (ours, theirs) = (
-        UdpSocket::bind("127.0.0.1:0")?,
-        UdpSocket::bind("127.0.0.1:0")?,
-    );
+    let (ours, theirs) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
     ours.connect(theirs.local_addr()?)?;
     for socket in [&ours, &theirs] {
         net::enable_gro(socket.as_fd());
@@ -371,12 +354,7 @@ impl Session for PingPong {
         let ends = self.ends.as_mut().expect("prepared before verification");
         ends.answer.fill(0);
         ends.round(bytes, self.message_bytes)?;
-        match ends
-            .request
-            .iter()
-            .zip(&ends.answer)
-            .position(|(sent, back)| sent != back)
-        {
+        match ends.request.iter().zip(&ends.answer).position(|(sent, back)| sent != back) {
             Some(at) => Err(Fault::new(format!("byte {at} came back changed"))),
             None => Ok(()),
         }
@@ -391,10 +369,7 @@ impl Session for PingPong {
         let mut ledger = std::mem::take(&mut self.ledger);
         let missing = ledger.issued - ledger.delivered;
         ledger.lose("timeout", missing);
-        Tally {
-            ledgers: vec![ledger],
-            ..Tally::default()
-        }
+        Tally { ledgers: vec![ledger], ..Tally::default() }
     }
 }
 
@@ -413,12 +388,8 @@ mod tests {
     fn every_batch_comes_back_over_both_transports() {
         for transport in [Protocol::Udp, Protocol::Tcp] {
             for (batch, message_bytes) in [(1, 1472), (100, 84), (3000, 84), (200, 1472)] {
-                let request = PingPongRequest {
-                    transport,
-                    batch,
-                    message_bytes,
-                    ..PingPongEngine.example()
-                };
+                let request =
+                    PingPongRequest { transport, batch, message_bytes, ..PingPongEngine.example() };
                 let mut sessions = PingPongEngine.open(&request).unwrap();
                 let session = &mut sessions[0];
                 session.prepare().unwrap();
@@ -448,12 +419,7 @@ mod tests {
         for name in ["peer_cpu", "server_cpu"] {
             let workload = PingPongEngine.example().workload();
             let error = PingPongRequest::of(&workload.with(name, 1_000_000_u64)).unwrap_err();
-            assert!(
-                error
-                    .0
-                    .contains("`peer_cpu` is 1000000: there is no such CPU"),
-                "{error}"
-            );
+            assert!(error.0.contains("`peer_cpu` is 1000000: there is no such CPU"), "{error}");
         }
     }
 }

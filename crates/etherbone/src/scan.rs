@@ -29,11 +29,7 @@ pub struct Found {
 impl Found {
     /// `2.1`: the path as text.
     pub fn path_text(&self) -> String {
-        self.path
-            .iter()
-            .map(usize::to_string)
-            .collect::<Vec<_>>()
-            .join(".")
+        self.path.iter().map(usize::to_string).collect::<Vec<_>>().join(".")
     }
 
     /// True when the record names this vendor and device.
@@ -77,17 +73,9 @@ pub fn scan(client: &mut Client, recurse: bool) -> Result<Scan, EbError> {
 /// # Errors
 /// As of [`scan`].
 pub fn scan_at(client: &mut Client, root: u64, recurse: bool) -> Result<Scan, EbError> {
-    let mut walk = Walk {
-        client,
-        recurse,
-        seen: Vec::new(),
-        stopped: false,
-        scan: Scan::default(),
-    };
-    let place = Place {
-        table: root,
-        base: 0,
-    };
+    let mut walk =
+        Walk { client, recurse, seen: Vec::new(), stopped: false, scan: Scan::default() };
+    let place = Place { table: root, base: 0 };
     match walk.table(place, &[]) {
         Err(error) if walk.scan.found.is_empty() => return Err(error),
         Err(error) => walk.note("the first table", error),
@@ -101,10 +89,7 @@ pub fn scan_at(client: &mut Client, root: u64, recurse: bool) -> Result<Scan, Eb
 /// # Errors
 /// As of [`scan`].
 pub fn device_at(client: &mut Client, address: u64) -> Result<Option<(sdb::Device, u64)>, EbError> {
-    let mut place = Place {
-        table: root_address(client)?,
-        base: 0,
-    };
+    let mut place = Place { table: root_address(client)?, base: 0 };
     for _ in 0..DEEPEST {
         let mut next = None;
         for index in 0..record_count(client, place.table)? {
@@ -115,10 +100,7 @@ pub fn device_at(client: &mut Client, address: u64) -> Result<Option<(sdb::Devic
             };
             match record {
                 Record::Device(device) if covers(device.component.first, device.component.last) => {
-                    return Ok(Some((
-                        device,
-                        place.base.wrapping_add(device.component.first),
-                    )));
+                    return Ok(Some((device, place.base.wrapping_add(device.component.first))));
                 }
                 Record::Bridge { child, component } if covers(component.first, component.last) => {
                     next = Some(Place {
@@ -152,20 +134,16 @@ fn root_address(client: &mut Client) -> Result<u64, EbError> {
     let step = port.bytes() as u64;
     let reads: Vec<Op> = (config::SDB_ROOT..config::SDB_ROOT + 8)
         .step_by(port.bytes())
-        .map(|address| Op {
-            space: Space::Config,
-            ..Op::read(address, port)
-        })
+        .map(|address| Op { space: Space::Config, ..Op::read(address, port) })
         .collect();
     let outcome = client.cycle(&reads, Check::Status)?;
     let shift = if step == 8 { 0 } else { port.bits() };
-    Ok(outcome.values.iter().fold(0, |root, value| {
-        if shift == 0 {
-            *value
-        } else {
-            root << shift | value
-        }
-    }))
+    Ok(outcome.values.iter().fold(
+        0,
+        |root, value| {
+            if shift == 0 { *value } else { root << shift | value }
+        },
+    ))
 }
 
 /// Reads bytes of the bus, big-endian, in one cycle.
@@ -184,11 +162,7 @@ fn read_bytes(client: &mut Client, address: u64, bytes: usize) -> Result<Vec<u8>
             first: reads[first].address,
         });
     }
-    Ok(outcome
-        .values
-        .iter()
-        .flat_map(|value| value.to_be_bytes()[8 - step..].to_vec())
-        .collect())
+    Ok(outcome.values.iter().flat_map(|value| value.to_be_bytes()[8 - step..].to_vec()).collect())
 }
 
 /// Number of records of a table, including its head.

@@ -54,14 +54,8 @@ impl TunnelServer {
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
         let listener = both.map_err(EbError::io(format!("cannot listen on TCP port {port}")))?;
         // A client that gives up between the look and the accept must not be waited for.
-        listener
-            .set_nonblocking(true)
-            .map_err(EbError::io("cannot set O_NONBLOCK"))?;
-        Ok(TunnelServer {
-            listener,
-            traffic: Arc::default(),
-            stop: Arc::default(),
-        })
+        listener.set_nonblocking(true).map_err(EbError::io("cannot set O_NONBLOCK"))?;
+        Ok(TunnelServer { listener, traffic: Arc::default(), stop: Arc::default() })
     }
 
     /// The port that it listens on.
@@ -69,11 +63,7 @@ impl TunnelServer {
     /// # Errors
     /// When the kernel does not tell.
     pub fn port(&self) -> Result<u16, EbError> {
-        Ok(self
-            .listener
-            .local_addr()
-            .map_err(EbError::io("cannot read the port"))?
-            .port())
+        Ok(self.listener.local_addr().map_err(EbError::io("cannot read the port"))?.port())
     }
 
     /// What was passed on so far.
@@ -95,10 +85,7 @@ impl TunnelServer {
         tell: impl Fn(SocketAddr, Result<(), EbError>) + Clone + Send + 'static,
     ) -> Result<(), EbError> {
         const LOOK: Duration = Duration::from_millis(100);
-        let readable = Readiness {
-            read: true,
-            write: false,
-        };
+        let readable = Readiness { read: true, write: false };
         while !self.stop.load(Ordering::Relaxed) {
             wait_ready(self.listener.as_fd(), readable, Some(LOOK))
                 .map_err(EbError::io("cannot wait"))?;
@@ -125,10 +112,7 @@ impl TunnelServer {
             in_thread(peer, ended);
         };
         // Without a thread the stream is dropped, which the client sees.
-        if let Err(error) = std::thread::Builder::new()
-            .name("tunnel".to_owned())
-            .spawn(client)
-        {
+        if let Err(error) = std::thread::Builder::new().name("tunnel".to_owned()).spawn(client) {
             tell(peer, Err(EbError::io("cannot start a thread")(error)));
         }
     }
@@ -136,9 +120,7 @@ impl TunnelServer {
 
 /// One client: its target first, then frames both ways until it leaves.
 fn serve(mut client: TcpStream, traffic: &Traffic) -> Result<(), EbError> {
-    client
-        .set_nodelay(true)
-        .map_err(EbError::io("cannot set TCP_NODELAY"))?;
+    client.set_nodelay(true).map_err(EbError::io("cannot set TCP_NODELAY"))?;
     let host = Host::parse(&target(&mut client)?)?;
     let to = host.resolve(Family::Any)?[0];
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -165,9 +147,7 @@ fn target(client: &mut TcpStream) -> Result<String, EbError> {
         .set_read_timeout(Some(Duration::from_secs(5)))
         .map_err(EbError::io("cannot set a timeout"))?;
     loop {
-        client
-            .read_exact(&mut byte)
-            .map_err(EbError::io("no target came"))?;
+        client.read_exact(&mut byte).map_err(EbError::io("no target came"))?;
         match byte[0] {
             0 => break,
             _ if name.len() >= MAX_NAME_BYTES => {
@@ -176,9 +156,7 @@ fn target(client: &mut TcpStream) -> Result<String, EbError> {
             byte => name.push(byte),
         }
     }
-    client
-        .set_read_timeout(None)
-        .map_err(EbError::io("cannot set a timeout"))?;
+    client.set_read_timeout(None).map_err(EbError::io("cannot set a timeout"))?;
     String::from_utf8(name).map_err(|_| EbError::Address("the target is not text".to_owned()))
 }
 

@@ -26,11 +26,7 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 fn memory(endian: Endian) -> Slave {
-    Slave::new(
-        Description::memory(0x10000, 0x1ffff, Widths::ALL, endian)
-            .build()
-            .unwrap(),
-    )
+    Slave::new(Description::memory(0x10000, 0x1ffff, Widths::ALL, endian).build().unwrap())
 }
 
 fn answered(slave: &mut Slave, request: &str) -> Vec<u8> {
@@ -49,11 +45,7 @@ struct Played {
 
 impl Transport for Played {
     fn framing(&self) -> Framing {
-        if self.stream {
-            Framing::Stream
-        } else {
-            Framing::Datagram { max_bytes: 1472 }
-        }
+        if self.stream { Framing::Stream } else { Framing::Datagram { max_bytes: 1472 } }
     }
     fn window_bytes(&self) -> usize {
         65536
@@ -67,10 +59,7 @@ impl Transport for Played {
             return Err(EbError::Closed);
         };
         buffer[..answer.len()].copy_from_slice(&answer);
-        Ok(Some(Arrived {
-            bytes: answer.len(),
-            segment_bytes: answer.len(),
-        }))
+        Ok(Some(Arrived { bytes: answer.len(), segment_bytes: answer.len() }))
     }
 }
 
@@ -91,9 +80,7 @@ fn client(played: &Played) -> Client {
 fn message_header_names_one_width_each_and_says_whether_anything_is_answered() {
     let played = Played::default();
     let mut client = client(&played);
-    client
-        .cycle(&[Op::write(0, 1, Width::W32)], Check::Silent)
-        .unwrap();
+    client.cycle(&[Op::write(0, 1, Width::W32)], Check::Silent).unwrap();
     let _ = client.cycle(&[Op::read(0, Width::W32)], Check::Silent);
     let sent = played.sent.lock().unwrap();
     assert_eq!(sent[0][..4], [0x4e, 0x6f, 0x14, 0x44]);
@@ -114,10 +101,7 @@ fn alignment_of_values_and_headers_follows_the_wider_width_in_both_directions() 
             &mut out,
         )
         .unwrap();
-        assert_eq!(
-            encoded.bytes,
-            layout.header_bytes() + 2 * layout.value_bytes()
-        );
+        assert_eq!(encoded.bytes, layout.header_bytes() + 2 * layout.value_bytes());
         let mut request = Header::of(layout, false).emit().to_vec();
         request.resize(layout.header_bytes(), 0);
         request.extend(&out[..encoded.bytes]);
@@ -132,15 +116,9 @@ fn alignment_of_values_and_headers_follows_the_wider_width_in_both_directions() 
 fn record_writes_before_it_reads_and_fifo_writes_stay_at_one_address() {
     let mut slave = memory(Endian::Big);
     // One record: write 7 to 0x10000, then read it; then a FIFO of three words to 0x10004.
-    let answer = answered(
-        &mut slave,
-        "4e6f1044 a80f0101 00010000 00000007 00008000 00010000",
-    );
+    let answer = answered(&mut slave, "4e6f1044 a80f0101 00010000 00000007 00008000 00010000");
     assert_eq!(answer, hex("4e6f1444 0e0f0100 00008000 00000007"));
-    answered(
-        &mut slave,
-        "4e6f1444 aa0f0300 00010004 00000001 00000002 00000003",
-    );
+    answered(&mut slave, "4e6f1444 aa0f0300 00010004 00000001 00000002 00000003");
     let answer = answered(&mut slave, "4e6f1044 a80f0002 00008000 00010004 00010008");
     assert_eq!(answer[12..], hex("00000003 00000000"));
 }
@@ -151,15 +129,9 @@ fn replies_are_never_longer_than_their_requests_and_padding_is_accepted() {
     let played = Played::default();
     let answer = "4e6f1444 00000000 00000000 0e0f0100 00008000 cafef00d";
     played.answers.lock().unwrap().push_back(hex(answer));
-    let ops = [
-        Op::write(0x10000, 1, Width::W32),
-        Op::read(0x10000, Width::W32),
-    ];
+    let ops = [Op::write(0x10000, 1, Width::W32), Op::read(0x10000, Width::W32)];
     let mut client = client(&played);
-    assert_eq!(
-        client.cycle(&ops, Check::Silent).unwrap().values,
-        [0, 0xcafe_f00d]
-    );
+    assert_eq!(client.cycle(&ops, Check::Silent).unwrap().values, [0, 0xcafe_f00d]);
     assert_eq!(client.counts().malformed, 0);
 }
 
@@ -168,20 +140,11 @@ fn cyc_ends_a_cycle_and_a_datagram_may_hold_many() {
     let mut slave = memory(Endian::Big);
     let two = "4e6f1044 a80f0001 00008000 00010000 a80f0001 00008002 00010004";
     let answer = answered(&mut slave, two);
-    assert_eq!(
-        answer,
-        hex("4e6f1444 0e0f0100 00008000 00000000 0e0f0100 00008002 00000000")
-    );
+    assert_eq!(answer, hex("4e6f1444 0e0f0100 00008000 00000000 0e0f0100 00008002 00000000"));
     assert_eq!(slave.counts.cycles, 2);
     // A cycle may not span datagrams: what was there is executed, nothing is held.
-    assert_eq!(
-        answered(&mut slave, "4e6f1044 a00f0001 00008000 00010000").len(),
-        16
-    );
-    assert_eq!(
-        answered(&mut slave, "4e6f1044 a80f0001 00008002 00010000").len(),
-        16
-    );
+    assert_eq!(answered(&mut slave, "4e6f1044 a00f0001 00008000 00010000").len(), 16);
+    assert_eq!(answered(&mut slave, "4e6f1044 a80f0001 00008002 00010000").len(), 16);
 }
 
 #[test]
@@ -203,21 +166,12 @@ fn probe_and_width_negotiation_settle_on_the_widest_common_widths() {
     let bridge = daqmeter_etherbone::transport::Bridge::named("perfect").unwrap();
     let emulated = daqmeter_etherbone::transport::Emulated::new(&bridge, slave);
     let client = Client::over(Box::new(emulated), &Options::default(), "emulated").unwrap();
-    assert_eq!(
-        client.layout(),
-        Layout {
-            address: Width::W32,
-            data: Width::W64
-        }
-    );
+    assert_eq!(client.layout(), Layout { address: Width::W32, data: Width::W64 });
 }
 
 #[test]
 fn transports_and_framing_a_stream_has_one_probe_and_then_bare_records() {
-    let played = Played {
-        stream: true,
-        ..Played::default()
-    };
+    let played = Played { stream: true, ..Played::default() };
     played.answers.lock().unwrap().extend([
         hex("4e6f16ff"),
         hex("00000000"),
@@ -225,13 +179,7 @@ fn transports_and_framing_a_stream_has_one_probe_and_then_bare_records() {
         hex("00 00000009"),
     ]);
     let mut client = client(&played);
-    assert_eq!(
-        client
-            .cycle(&[Op::read(4, Width::W32)], Check::Silent)
-            .unwrap()
-            .values,
-        [9]
-    );
+    assert_eq!(client.cycle(&[Op::read(4, Width::W32)], Check::Silent).unwrap().values, [9]);
     let sent = played.sent.lock().unwrap();
     assert_eq!(sent[0][..4], [0x4e, 0x6f, 0x11, 0x44]);
     assert_eq!(sent[1], hex("a80f0001 00008000 00000004"));
@@ -244,15 +192,9 @@ fn config_space_is_a_bus_of_its_own() {
     assert_eq!(pointer, hex("4e6f1444 0e0f0200 00008000 00000000 00000300"));
     // A config write reaches no register: the same pointer afterwards.
     answered(&mut slave, "4e6f1444 ac0f0100 0000000c deadbeef");
-    assert_eq!(
-        answered(&mut slave, "4e6f1044 e80f0002 00008000 00000008 0000000c"),
-        pointer
-    );
+    assert_eq!(answered(&mut slave, "4e6f1044 e80f0002 00008000 00000008 0000000c"), pointer);
     // Message-signalled interrupts: unsupported.
-    assert_eq!(
-        answered(&mut slave, "4e6f1044 e80f0001 00008000 0000002c")[12..],
-        hex("00000002")
-    );
+    assert_eq!(answered(&mut slave, "4e6f1044 e80f0001 00008000 0000002c")[12..], hex("00000002"));
 }
 
 #[test]
@@ -287,10 +229,7 @@ fn the_litex_dialect_has_eight_byte_headers_and_echoes_the_return_address() {
 #[test]
 fn timestamps_survive_the_rollover_of_the_low_word() {
     let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
-    slave.bus.set_timing(Timing {
-        read_ns: 32,
-        ..Timing::default()
-    });
+    slave.bus.set_timing(Timing { read_ns: 32, ..Timing::default() });
     slave.bus.set_tai_ns((7 << 32) - 176, 0);
     let words: Vec<Op> = (0..8)
         .flat_map(|_| [0x0010_1018, 0x0010_101c])
@@ -312,17 +251,11 @@ fn timestamps_survive_the_rollover_of_the_low_word() {
     let (record, _) = Record::split(Layout::L32, &answer[4..]).unwrap();
     let values: Vec<u64> = record.write_block().unwrap().1.collect();
     let mut unroller = Unroller::default();
-    let times: Vec<u64> = values
-        .chunks(2)
-        .map(|pair| unroller.time_ns(pair[0], pair[1]))
-        .collect();
+    let times: Vec<u64> = values.chunks(2).map(|pair| unroller.time_ns(pair[0], pair[1])).collect();
     // The third is torn: its high word was read before the rollover, its low word after.
     assert_eq!((values[4], values[5] < 1000), (6, true));
     assert_eq!(unroller.rollovers, 1);
-    assert!(
-        times.windows(2).all(|pair| pair[1] - pair[0] == 64),
-        "{times:x?}"
-    );
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] == 64), "{times:x?}");
 }
 
 #[test]
@@ -330,10 +263,7 @@ fn config_operations_and_bus_operations_never_share_a_block() {
     let played = Played::default();
     let ops = [
         Op::read(0x10000, Width::W32),
-        Op {
-            space: Space::Config,
-            ..Op::read(8, Width::W32)
-        },
+        Op { space: Space::Config, ..Op::read(8, Width::W32) },
         Op::read(0x10004, Width::W32),
     ];
     let _ = client(&played).cycle(&ops, Check::Silent);

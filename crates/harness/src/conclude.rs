@@ -22,21 +22,13 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
     for mut done in ran.lanes {
         pointers.append(&mut done.pointers);
         for ledger in done.ledgers {
-            match record
-                .ledgers
-                .iter_mut()
-                .find(|known| known.unit == ledger.unit)
-            {
+            match record.ledgers.iter_mut().find(|known| known.unit == ledger.unit) {
                 Some(known) => known.add(&ledger),
                 None => record.ledgers.push(ledger),
             }
         }
         for counter in done.counters {
-            match record
-                .counters
-                .iter_mut()
-                .find(|known| known.name == counter.name)
-            {
+            match record.counters.iter_mut().find(|known| known.name == counter.name) {
                 Some(known) => known.value += counter.value,
                 None => record.counters.push(counter),
             }
@@ -51,19 +43,13 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
         record.lanes.push(done.lane);
     }
     record.hotspots = hotspots(&pointers);
-    let samples: usize = record
-        .lanes
-        .iter()
-        .flat_map(|lane| &lane.stages)
-        .map(|stage| stage.sample_ns.len())
-        .sum();
+    let samples: usize =
+        record.lanes.iter().flat_map(|lane| &lane.stages).map(|stage| stage.sample_ns.len()).sum();
     record.memory = Memory {
         peak_rss_bytes: cpu_time::peak_rss_bytes().unwrap_or(0),
         sample_bytes: samples as u64 * 8,
     };
-    record
-        .warnings
-        .extend(placement_warnings(record, settings, &context.host));
+    record.warnings.extend(placement_warnings(record, settings, &context.host));
     record.warnings.extend(drift_warnings(record));
     record.warnings.extend(limit_warnings(record));
     record.outcome = judge(record, ran.faults);
@@ -108,25 +94,17 @@ fn judge(record: &RunRecord, faults: Vec<String>) -> Outcome {
         .filter(|ledger| !ledger.closes())
         .map(|ledger| format!("ledger: {ledger}"));
     let reasons: Vec<String> = failed.chain(open).chain(faults).collect();
-    if reasons.is_empty() {
-        Outcome::Ok
-    } else {
-        Outcome::Failed(reasons.join("; "))
-    }
+    if reasons.is_empty() { Outcome::Ok } else { Outcome::Failed(reasons.join("; ")) }
 }
 
 fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> Vec<String> {
     let mut warnings = Vec::new();
     let (lanes, cpus) = (record.lanes.len(), host.allowed_cpus.len());
     if lanes > cpus {
-        warnings.push(format!(
-            "{lanes} threads share {cpus} CPUs: rates are those of a crowded host"
-        ));
+        warnings
+            .push(format!("{lanes} threads share {cpus} CPUs: rates are those of a crowded host"));
     } else if !settings.pin.is_empty() && lanes > settings.pin.len() {
-        warnings.push(format!(
-            "{lanes} threads share the pinned CPUs {}",
-            cpu_list(&settings.pin)
-        ));
+        warnings.push(format!("{lanes} threads share the pinned CPUs {}", cpu_list(&settings.pin)));
     }
     let disturbances = conditions::of(record);
     warnings.extend(disturbances.iter().map(ToString::to_string));
@@ -147,12 +125,8 @@ fn limit_warnings(record: &RunRecord) -> Vec<String> {
         let is_above = stats::share(rate, rate_of(limit))?.is_above;
         is_above.then(|| limit.exceeded(&stage.name))
     };
-    let lines: BTreeSet<String> = record
-        .lanes
-        .iter()
-        .flat_map(|lane| &lane.stages)
-        .filter_map(above)
-        .collect();
+    let lines: BTreeSet<String> =
+        record.lanes.iter().flat_map(|lane| &lane.stages).filter_map(above).collect();
     lines.into_iter().collect()
 }
 
@@ -170,11 +144,8 @@ fn drift_warnings(record: &RunRecord) -> Vec<String> {
         }
     }
     let line = |(name, drifts): (&str, Vec<f64>)| {
-        let worst = drifts
-            .iter()
-            .copied()
-            .max_by(|a, b| a.abs().total_cmp(&b.abs()))
-            .unwrap_or(0.0);
+        let worst =
+            drifts.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0);
         let direction = if worst > 0.0 { "slower" } else { "faster" };
         let lanes = if drifts.len() > 1 {
             format!(" (worst of {} lanes)", drifts.len())
@@ -203,10 +174,7 @@ mod tests {
             .iter()
             .map(|cpus| Lane {
                 seen_cpus: cpus.to_vec(),
-                stages: vec![Stage {
-                    sample_ns: vec![1],
-                    ..Stage::default()
-                }],
+                stages: vec![Stage { sample_ns: vec![1], ..Stage::default() }],
                 ..Lane::default()
             })
             .collect();
@@ -217,23 +185,13 @@ mod tests {
 
     #[test]
     fn stolen_time_is_a_share_of_the_cpus_that_were_used() {
-        let host = Host {
-            logical_cpus: 64,
-            allowed_cpus: (0..64).collect(),
-            ..Host::default()
-        };
+        let host = Host { logical_cpus: 64, allowed_cpus: (0..64).collect(), ..Host::default() };
         let said = |record: &RunRecord| {
-            placement_warnings(
-                record,
-                &Settings::new(crate::StepPlan::ByStage(1), "t"),
-                &host,
-            )
+            placement_warnings(record, &Settings::new(crate::StepPlan::ByStage(1), "t"), &host)
         };
         let stolen = run(&[&[3]], &[(3, 100_000_000)]);
         assert!(
-            said(&stolen)
-                .iter()
-                .any(|line| line.contains("took 10 % of the time")),
+            said(&stolen).iter().any(|line| line.contains("took 10 % of the time")),
             "{:?}",
             said(&stolen)
         );
@@ -252,17 +210,11 @@ mod tests {
             sample_ns: vec![ns; 10],
             ..Stage::default()
         };
-        let lane = Lane {
-            stages: vec![stage("fast", 326), stage("fair", 990)],
-            ..Lane::default()
-        };
+        let lane = Lane { stages: vec![stage("fast", 326), stage("fair", 990)], ..Lane::default() };
         record.lanes = vec![lane.clone(), lane];
         record.limits = vec![Limit::given("link", 1e9, "profile")];
         let warnings = limit_warnings(&record);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert!(
-            warnings[0].starts_with("fast is above its limit `link`"),
-            "{warnings:?}"
-        );
+        assert!(warnings[0].starts_with("fast is above its limit `link`"), "{warnings:?}");
     }
 }

@@ -37,9 +37,8 @@ impl Conditions {
             system_ns: process.system_ns.saturating_sub(self.process.system_ns),
         };
         let host = self.host.zip(cpu_time::of_host("/".as_ref()));
-        record.host_cpu = host.map_or(HostCpu::default(), |(before, now)| {
-            host_cpu(now.since(before))
-        });
+        record.host_cpu =
+            host.map_or(HostCpu::default(), |(before, now)| host_cpu(now.since(before)));
         let now = cpu_time::by_cpu("/".as_ref());
         let of_each = |of: fn(&cpu_time::OneCpu) -> u64| {
             let used_ns = since(&each(&self.by_cpu, of), each(&now, of));
@@ -79,9 +78,7 @@ fn each(
     cpus: &BTreeMap<u32, cpu_time::OneCpu>,
     of: fn(&cpu_time::OneCpu) -> u64,
 ) -> BTreeMap<u32, u64> {
-    cpus.iter()
-        .map(|(number, cpu)| (*number, of(cpu)))
-        .collect()
+    cpus.iter().map(|(number, cpu)| (*number, of(cpu))).collect()
 }
 
 /// Returns the increase of each of the times, if there is one. It is empty if the times before
@@ -94,10 +91,7 @@ fn since<K: Ord>(before: &BTreeMap<K, u64>, now: BTreeMap<K, u64>) -> BTreeMap<K
         let ns = now.saturating_sub(before.get(&key).copied().unwrap_or(0));
         (key, ns)
     };
-    now.into_iter()
-        .map(added)
-        .filter(|(_, ns)| *ns > 0)
-        .collect()
+    now.into_iter().map(added).filter(|(_, ns)| *ns > 0).collect()
 }
 
 #[cfg(test)]
@@ -109,9 +103,6 @@ mod tests {
         let times = |times: &[(u32, u64)]| times.iter().copied().collect::<BTreeMap<_, _>>();
         let now = || times(&[(0, 900), (1, 7), (2, 5)]);
         assert_eq!(since(&times(&[]), now()), times(&[]));
-        assert_eq!(
-            since(&times(&[(0, 890), (2, 5)]), now()),
-            times(&[(0, 10), (1, 7)])
-        );
+        assert_eq!(since(&times(&[(0, 890), (2, 5)]), now()), times(&[(0, 10), (1, 7)]));
     }
 }

@@ -15,10 +15,7 @@ pub fn run(engine: &dyn Engine) {
         !engine.name().is_empty() && !engine.name().contains(' '),
         "an engine's name is one word"
     );
-    assert!(
-        engine.description().len() > 10,
-        "an engine says in a sentence what it does"
-    );
+    assert!(engine.description().len() > 10, "an engine says in a sentence what it does");
     if let Availability::Waived(reason) = engine.probe() {
         assert!(reason.len() > 10, "a waiver names what is missing");
         return;
@@ -32,33 +29,15 @@ pub fn run(engine: &dyn Engine) {
 fn context() -> Context {
     let allowed_cpus =
         daqmeter_sys::affinity::allowed_cpus().expect("the kernel tells our own mask");
-    let host = daqmeter_record::Host {
-        allowed_cpus,
-        logical_cpus: 1,
-        ..Default::default()
-    };
-    let clock = daqmeter_record::Clock {
-        resolution_ns: 20.0,
-        overhead_ns: 20.0,
-        ..Default::default()
-    };
-    Context {
-        host: host.into(),
-        clock,
-        ..Context::default()
-    }
+    let host = daqmeter_record::Host { allowed_cpus, logical_cpus: 1, ..Default::default() };
+    let clock =
+        daqmeter_record::Clock { resolution_ns: 20.0, overhead_ns: 20.0, ..Default::default() };
+    Context { host: host.into(), clock, ..Context::default() }
 }
 
 fn measured(engine: &dyn Engine, plan: StepPlan) -> RunRecord {
     let settings = Settings::new(plan, "conformance");
-    let record = measure(
-        engine,
-        &engine.example(),
-        &settings,
-        &context(),
-        &[],
-        &mut [],
-    );
+    let record = measure(engine, &engine.example(), &settings, &context(), &[], &mut []);
     let record = record.expect("an engine opens its own example");
     assert_eq!(
         record.outcome,
@@ -70,19 +49,14 @@ fn measured(engine: &dyn Engine, plan: StepPlan) -> RunRecord {
 }
 
 fn sessions_describe_themselves(engine: &dyn Engine) {
-    let sessions = engine
-        .open(&engine.example())
-        .expect("an engine opens its own example");
+    let sessions = engine.open(&engine.example()).expect("an engine opens its own example");
     assert!(!sessions.is_empty(), "at least one lane");
     for session in &sessions {
         assert!(!session.device().is_empty(), "a lane names its device");
         let stages = session.stages();
         assert!(!stages.is_empty(), "at least one stage");
         assert_eq!(stages, session.stages(), "stages do not change");
-        assert!(
-            stages.iter().all(|stage| !stage.name.is_empty()),
-            "a stage has a name"
-        );
+        assert!(stages.iter().all(|stage| !stage.name.is_empty()), "a stage has a name");
     }
 }
 
@@ -115,10 +89,6 @@ fn passes_interleave_the_stages(engine: &dyn Engine) {
 fn timed_plans_stay_near_their_budget(engine: &dyn Engine) {
     let record = measured(engine, StepPlan::Timed(Duration::from_millis(2)));
     for stage in record.lanes.iter().flat_map(|lane| &lane.stages) {
-        assert!(
-            stage.sample_ns.len() >= 5,
-            "{}: at least five samples",
-            stage.name
-        );
+        assert!(stage.sample_ns.len() >= 5, "{}: at least five samples", stage.name);
     }
 }

@@ -196,8 +196,7 @@ impl Controlled {
         const MOST: u64 = 1 << 12;
         let once = |work: &mut Work, operations| {
             let begin = clock::monotonic_ns();
-            work.run(operations)
-                .then(|| clock::monotonic_ns().saturating_sub(begin))
+            work.run(operations).then(|| clock::monotonic_ns().saturating_sub(begin))
         };
         if once(&mut self.work, 1).is_none() {
             return false;
@@ -253,9 +252,7 @@ mod tests {
 
     #[test]
     fn each_control_does_its_work_and_counts_it() {
-        let copy = Control::Copy {
-            footprint_bytes: 300_000,
-        };
+        let copy = Control::Copy { footprint_bytes: 300_000 };
         for (control, footprint) in [(copy, 300_000), (Control::Call, 0), (Control::RoundTrip, 0)] {
             let mut ready = Controlled::new(control, 1).unwrap();
             for at in 0..3 {

@@ -101,11 +101,7 @@ pub(crate) fn cpu_model(files: &Files) -> String {
         return model.to_owned();
     }
     let arm = arm_model(&text);
-    let other = || {
-        ["cpu", "uarch"]
-            .iter()
-            .find_map(|key| Some(named(key)?.1.to_owned()))
-    };
+    let other = || ["cpu", "uarch"].iter().find_map(|key| Some(named(key)?.1.to_owned()));
     arm.or_else(other).unwrap_or_else(|| "unknown".to_owned())
 }
 
@@ -128,9 +124,7 @@ fn arm_model(text: &str) -> Option<String> {
         [] => None,
         [(only, _)] => Some(only.to_string()),
         several => {
-            let each = several
-                .iter()
-                .map(|(kind, count)| format!("{count} x {kind}"));
+            let each = several.iter().map(|(kind, count)| format!("{count} x {kind}"));
             Some(each.collect::<Vec<_>>().join(" + "))
         }
     }
@@ -166,10 +160,7 @@ impl std::fmt::Display for Midr {
             None => write!(f, "implementer {implementer:#04x}")?,
         }
         f.write_char(' ')?;
-        match PARTS
-            .iter()
-            .find(|(by, code, _)| (*by, *code) == (implementer, part))
-        {
+        match PARTS.iter().find(|(by, code, _)| (*by, *code) == (implementer, part)) {
             Some((.., name)) => f.write_str(name)?,
             None => write!(f, "part {part:#05x}")?,
         }
@@ -192,14 +183,7 @@ mod tests {
                  CPU variant\t: {variant}\nCPU part\t: {part}\nCPU revision\t: {revision}\n"
             )
         };
-        said(
-            &cpus
-                .iter()
-                .enumerate()
-                .map(cpu)
-                .collect::<Vec<_>>()
-                .join("\n"),
-        )
+        said(&cpus.iter().enumerate().map(cpu).collect::<Vec<_>>().join("\n"))
     }
 
     fn said(cpuinfo: &str) -> String {
@@ -211,48 +195,24 @@ mod tests {
 
     #[test]
     fn arm_cpus_are_named_by_implementer_part_and_revision() {
-        assert_eq!(
-            model(&[("0x41", "0xd0c", "0x3", 1); 4]),
-            "Arm Neoverse-N1 r3p1"
-        );
-        assert_eq!(
-            model(&[("0x41", "0xd4f", "0x0", 1)]),
-            "Arm Neoverse-V2 r0p1"
-        );
-        assert_eq!(
-            model(&[("0xc0", "0xac3", "0x0", 0)]),
-            "Ampere Ampere-1 r0p0"
-        );
-        let mixed = [
-            ("0x41", "0xd03", "0x0", 4),
-            ("0x41", "0xd03", "0x0", 4),
-            ("0x41", "0xd08", "0x0", 2),
-        ];
-        assert_eq!(
-            model(&mixed),
-            "2 x Arm Cortex-A53 r0p4 + 1 x Arm Cortex-A72 r0p2"
-        );
+        assert_eq!(model(&[("0x41", "0xd0c", "0x3", 1); 4]), "Arm Neoverse-N1 r3p1");
+        assert_eq!(model(&[("0x41", "0xd4f", "0x0", 1)]), "Arm Neoverse-V2 r0p1");
+        assert_eq!(model(&[("0xc0", "0xac3", "0x0", 0)]), "Ampere Ampere-1 r0p0");
+        let mixed =
+            [("0x41", "0xd03", "0x0", 4), ("0x41", "0xd03", "0x0", 4), ("0x41", "0xd08", "0x0", 2)];
+        assert_eq!(model(&mixed), "2 x Arm Cortex-A53 r0p4 + 1 x Arm Cortex-A72 r0p2");
     }
 
     #[test]
     fn arm_cpus_without_a_name_here_still_differ() {
         assert_eq!(model(&[("0x41", "0xfff", "0x1", 2)]), "Arm part 0xfff r1p2");
-        assert_eq!(
-            model(&[("0x99", "0x001", "0x0", 0)]),
-            "implementer 0x99 part 0x001 r0p0"
-        );
-        assert_ne!(
-            model(&[("0x41", "0xd0c", "0x3", 1)]),
-            model(&[("0x41", "0xd49", "0x0", 0)])
-        );
+        assert_eq!(model(&[("0x99", "0x001", "0x0", 0)]), "implementer 0x99 part 0x001 r0p0");
+        assert_ne!(model(&[("0x41", "0xd0c", "0x3", 1)]), model(&[("0x41", "0xd49", "0x0", 0)]));
     }
 
     #[test]
     fn other_architectures_use_their_own_names() {
-        assert_eq!(
-            said("processor : 0\nmodel name : Test CPU\nCPU part : 0xd0c\n"),
-            "Test CPU"
-        );
+        assert_eq!(said("processor : 0\nmodel name : Test CPU\nCPU part : 0xd0c\n"), "Test CPU");
         assert_eq!(
             said("processor : 0\ncpu : POWER9, altivec supported\n"),
             "POWER9, altivec supported"
@@ -268,9 +228,7 @@ mod tests {
     fn no_part_is_listed_twice() {
         for (at, (by, code, _)) in PARTS.iter().enumerate() {
             assert!(
-                !PARTS[..at]
-                    .iter()
-                    .any(|(other, known, _)| (other, known) == (by, code)),
+                !PARTS[..at].iter().any(|(other, known, _)| (other, known) == (by, code)),
                 "{by:#x} {code:#x}"
             );
             assert!(IMPLEMENTERS.iter().any(|(known, _)| known == by), "{by:#x}");

@@ -22,10 +22,7 @@ impl CardFamily {
     pub fn nodes(&self, files: &Files) -> Vec<String> {
         let names = files.names("dev").into_iter();
         let path = |name| files.root().join("dev").join(name).display().to_string();
-        names
-            .filter(|name| (self.is_node)(name))
-            .map(path)
-            .collect()
+        names.filter(|name| (self.is_node)(name)).map(path).collect()
     }
 
     /// Its cards on the PCI bus, then its nodes.
@@ -37,11 +34,7 @@ impl CardFamily {
             }
             let driver = Some(driver(files, &folder)).filter(|driver| !driver.is_empty());
             let driver = driver.unwrap_or_else(|| "no driver".to_owned());
-            Some(device(
-                self.kind,
-                &address,
-                vec![self.maker.to_owned(), driver],
-            ))
+            Some(device(self.kind, &address, vec![self.maker.to_owned(), driver]))
         };
         let addresses = files.names("sys/bus/pci/devices").into_iter();
         let nodes = self.nodes(files).into_iter();
@@ -54,55 +47,29 @@ impl CardFamily {
 
 /// Block devices, network interfaces, PMUs, DMA channels and GPUs, in this order.
 pub(crate) fn devices(files: &Files) -> Vec<HostDevice> {
-    let all = [
-        blocks(files),
-        networks(files),
-        pmus(files),
-        dma(files),
-        gpus(files),
-    ];
+    let all = [blocks(files), networks(files), pmus(files), dma(files), gpus(files)];
     all.into_iter().flatten().collect()
 }
 
 fn device(kind: &str, name: &str, about: Vec<String>) -> HostDevice {
-    let about = about
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join(", ");
-    HostDevice {
-        kind: kind.to_owned(),
-        name: name.to_owned(),
-        about,
-    }
+    let about = about.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ");
+    HostDevice { kind: kind.to_owned(), name: name.to_owned(), about }
 }
 
 /// The driver behind a device folder, by the name its link ends in.
 fn driver(files: &Files, folder: &str) -> String {
     let link = std::fs::read_link(files.root().join(folder).join("driver")).ok();
-    link.and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned()))
-        .unwrap_or_default()
+    link.and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned())).unwrap_or_default()
 }
 
 fn blocks(files: &Files) -> Vec<HostDevice> {
     let disk = |name: String| {
-        let text = |what: &str| {
-            files
-                .text(&format!("sys/block/{name}/{what}"))
-                .unwrap_or_default()
-        };
+        let text = |what: &str| files.text(&format!("sys/block/{name}/{what}")).unwrap_or_default();
         let sectors: u64 = text("size").parse().ok().filter(|&sectors| sectors > 0)?;
-        if ["loop", "ram", "zram"]
-            .iter()
-            .any(|prefix| name.starts_with(prefix))
-        {
+        if ["loop", "ram", "zram"].iter().any(|prefix| name.starts_with(prefix)) {
             return None;
         }
-        let kind = if text("queue/rotational") == "1" {
-            "rotating"
-        } else {
-            ""
-        };
+        let kind = if text("queue/rotational") == "1" { "rotating" } else { "" };
         let model = text("device/model");
         let about = vec![
             show_bytes(sectors.saturating_mul(512)),
@@ -112,27 +79,15 @@ fn blocks(files: &Files) -> Vec<HostDevice> {
         ];
         Some(device("block", &name, about))
     };
-    files
-        .names("sys/block")
-        .into_iter()
-        .filter_map(disk)
-        .collect()
+    files.names("sys/block").into_iter().filter_map(disk).collect()
 }
 
 fn networks(files: &Files) -> Vec<HostDevice> {
     let interface = |name: String| {
-        let text = |what: &str| {
-            files
-                .text(&format!("sys/class/net/{name}/{what}"))
-                .unwrap_or_default()
-        };
+        let text =
+            |what: &str| files.text(&format!("sys/class/net/{name}/{what}")).unwrap_or_default();
         // Interfaces of hardware have a device; loopback is where the survey measures.
-        if name != "lo"
-            && !files
-                .root()
-                .join(format!("sys/class/net/{name}/device"))
-                .exists()
-        {
+        if name != "lo" && !files.root().join(format!("sys/class/net/{name}/device")).exists() {
             return None;
         }
         let speed = text("speed").parse::<i64>().ok().filter(|&speed| speed > 0);
@@ -145,63 +100,39 @@ fn networks(files: &Files) -> Vec<HostDevice> {
         ];
         Some(device("network", &name, about))
     };
-    files
-        .names("sys/class/net")
-        .into_iter()
-        .filter_map(interface)
-        .collect()
+    files.names("sys/class/net").into_iter().filter_map(interface).collect()
 }
 
 fn pmus(files: &Files) -> Vec<HostDevice> {
     let names = files.names("sys/bus/event_source/devices");
-    names
-        .iter()
-        .map(|name| device("pmu", name, Vec::new()))
-        .collect()
+    names.iter().map(|name| device("pmu", name, Vec::new())).collect()
 }
 
 fn dma(files: &Files) -> Vec<HostDevice> {
     let channel = |name: String| {
-        let copies = files
-            .text(&format!("sys/class/dma/{name}/memcpy_count"))
-            .unwrap_or_default();
+        let copies = files.text(&format!("sys/class/dma/{name}/memcpy_count")).unwrap_or_default();
         let of = driver(files, &format!("sys/class/dma/{name}/device"));
         device(
             "dma",
             &name,
-            vec![
-                of,
-                if copies.is_empty() {
-                    copies
-                } else {
-                    format!("{copies} copies so far")
-                },
-            ],
+            vec![of, if copies.is_empty() { copies } else { format!("{copies} copies so far") }],
         )
     };
     let channels = files.names("sys/class/dma").into_iter().map(channel);
-    let queues = files
-        .names("sys/bus/dsa/devices")
-        .into_iter()
-        .filter(|name| name.starts_with("wq"));
+    let queues =
+        files.names("sys/bus/dsa/devices").into_iter().filter(|name| name.starts_with("wq"));
     channels
         .chain(queues.map(|name| device("dma", &name, vec!["DSA work queue".to_owned()])))
         .collect()
 }
 
 fn gpus(files: &Files) -> Vec<HostDevice> {
-    let nvidia = files
-        .names("proc/driver/nvidia/gpus")
-        .into_iter()
-        .map(|name| {
-            let model = files
-                .field(
-                    &format!("proc/driver/nvidia/gpus/{name}/information"),
-                    "Model",
-                )
-                .unwrap_or_default();
-            device("gpu", &name, vec![model])
-        });
+    let nvidia = files.names("proc/driver/nvidia/gpus").into_iter().map(|name| {
+        let model = files
+            .field(&format!("proc/driver/nvidia/gpus/{name}/information"), "Model")
+            .unwrap_or_default();
+        device("gpu", &name, vec![model])
+    });
     nvidia.collect()
 }
 
@@ -227,10 +158,7 @@ mod tests {
         write("sys/class/net/ifb0/mtu", "1500");
         write("sys/bus/event_source/devices/arm_cmn_0/type", "12");
         write("sys/class/dma/dma0chan0/memcpy_count", "7");
-        write(
-            "proc/driver/nvidia/gpus/0000:01:00.0/information",
-            "Model: \t NVIDIA H200\n",
-        );
+        write("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t NVIDIA H200\n");
         write("sys/bus/pci/devices/0000:05:00.0/vendor", "0x1796\n");
         write("dev/sis8300-5", "");
         let family = CardFamily {

@@ -64,9 +64,7 @@ impl Context {
         record.noise = self.noise.clone();
         record.host = self.host.clone();
         if let Some((wall, steady)) = self.began {
-            record
-                .warnings
-                .extend(clock_step(wall, SystemTime::now(), steady.elapsed()));
+            record.warnings.extend(clock_step(wall, SystemTime::now(), steady.elapsed()));
         }
         record
     }
@@ -91,20 +89,8 @@ impl Context {
             overhead_ns: cost.overhead_ns,
             tool_ns_per_op: tool_ns_per_op(),
         };
-        let run_id = format!(
-            "{}-{}",
-            utc_now().replace([':', '-'], ""),
-            std::process::id()
-        );
-        Context {
-            tool,
-            command,
-            run_id,
-            host: Arc::new(host),
-            clock,
-            noise: noise_floor(),
-            began,
-        }
+        let run_id = format!("{}-{}", utc_now().replace([':', '-'], ""), std::process::id());
+        Context { tool, command, run_id, host: Arc::new(host), clock, noise: noise_floor(), began }
     }
 }
 
@@ -154,11 +140,7 @@ fn noise_floor() -> NoiseFloor {
 
 /// Reads the facts of the machine.
 pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
-    let cpus = parse_cpu_list(
-        &files
-            .text("sys/devices/system/cpu/online")
-            .unwrap_or_default(),
-    );
+    let cpus = parse_cpu_list(&files.text("sys/devices/system/cpu/online").unwrap_or_default());
     let topology = |cpu: u32, what: &str| {
         files.text(&format!("sys/devices/system/cpu/cpu{cpu}/topology/{what}"))
     };
@@ -167,10 +149,7 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
         ids.dedup();
         u32::try_from(ids.len()).unwrap_or(u32::MAX).max(1)
     };
-    let sockets = cpus
-        .iter()
-        .filter_map(|&cpu| topology(cpu, "physical_package_id"))
-        .collect();
+    let sockets = cpus.iter().filter_map(|&cpu| topology(cpu, "physical_package_id")).collect();
     let cores: Vec<String> = cpus
         .iter()
         .filter_map(|&cpu| {
@@ -216,30 +195,19 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
 }
 
 fn kernel(files: &Files) -> String {
-    let read = |what: &str| {
-        files
-            .text(&format!("proc/sys/kernel/{what}"))
-            .unwrap_or_default()
-    };
-    format!("{} {}", read("osrelease"), read("version"))
-        .trim()
-        .to_owned()
+    let read = |what: &str| files.text(&format!("proc/sys/kernel/{what}")).unwrap_or_default();
+    format!("{} {}", read("osrelease"), read("version")).trim().to_owned()
 }
 
 fn numa_nodes(files: &Files) -> Vec<NumaNode> {
     let nodes = files.names("sys/devices/system/node");
-    let numbers = nodes
-        .iter()
-        .filter_map(|name| name.strip_prefix("node")?.parse::<u32>().ok());
+    let numbers = nodes.iter().filter_map(|name| name.strip_prefix("node")?.parse::<u32>().ok());
     numbers
         .map(|node| {
             let list = files
                 .text(&format!("sys/devices/system/node/node{node}/cpulist"))
                 .unwrap_or_default();
-            NumaNode {
-                node,
-                cpus: parse_cpu_list(&list),
-            }
+            NumaNode { node, cpus: parse_cpu_list(&list) }
         })
         .collect()
 }
@@ -261,10 +229,7 @@ fn slower_cpus(files: &Files, cpus: &[u32]) -> Vec<u32> {
     };
     if !of_kind("cpu_core").is_empty() {
         let slower = [of_kind("cpu_atom"), of_kind("cpu_lowpower")].concat();
-        return slower
-            .into_iter()
-            .filter(|cpu| cpus.contains(cpu))
-            .collect();
+        return slower.into_iter().filter(|cpu| cpus.contains(cpu)).collect();
     }
     let capacity = |cpu: u32| -> Option<u64> {
         let text = files.text(&format!("sys/devices/system/cpu/cpu{cpu}/cpu_capacity"));
@@ -273,10 +238,7 @@ fn slower_cpus(files: &Files, cpus: &[u32]) -> Vec<u32> {
     let all: Vec<Option<u64>> = cpus.iter().map(|&cpu| capacity(cpu)).collect();
     let fastest = all.iter().flatten().max().copied();
     let slower = cpus.iter().zip(all).filter(|(_, own)| *own < fastest);
-    slower
-        .filter(|(_, own)| own.is_some())
-        .map(|(cpu, _)| *cpu)
-        .collect()
+    slower.filter(|(_, own)| own.is_some()).map(|(cpu, _)| *cpu).collect()
 }
 
 /// Caches of all CPUs: each that CPUs share is one, and alike ones are counted.
@@ -294,12 +256,7 @@ fn caches(files: &Files, cpus: &[u32]) -> Vec<Cache> {
                 continue;
             }
             seen.push(own);
-            let alike = |known: &&mut Cache| {
-                Cache {
-                    count: 1,
-                    ..(**known).clone()
-                } == cache
-            };
+            let alike = |known: &&mut Cache| Cache { count: 1, ..(**known).clone() } == cache;
             match all.iter_mut().find(alike) {
                 Some(known) => known.count += 1,
                 None => all.push(cache),
@@ -329,12 +286,7 @@ fn mitigations(files: &Files) -> Vec<String> {
     let relevant = |(name, state): (String, String)| {
         (state != "Not affected").then(|| format!("{name}: {state}"))
     };
-    files
-        .names(directory)
-        .iter()
-        .filter_map(state)
-        .filter_map(relevant)
-        .collect()
+    files.names(directory).iter().filter_map(state).filter_map(relevant).collect()
 }
 
 fn hypervisor(files: &Files) -> Option<String> {
@@ -346,50 +298,28 @@ fn hypervisor(files: &Files) -> Option<String> {
         .join(" ");
     let is_virtual = flags.split(' ').any(|flag| flag == "hypervisor")
         || files.text("sys/hypervisor/type").is_some();
-    is_virtual.then(|| {
-        if vendor.is_empty() {
-            "yes (vendor unknown)".to_owned()
-        } else {
-            vendor
-        }
-    })
+    is_virtual.then(|| if vendor.is_empty() { "yes (vendor unknown)".to_owned() } else { vendor })
 }
 
 fn huge_pages(files: &Files) -> Vec<HugePages> {
     let directory = "sys/kernel/mm/hugepages";
     let read = |name: &str| -> Option<HugePages> {
-        let kib: u64 = name
-            .strip_prefix("hugepages-")?
-            .strip_suffix("kB")?
-            .parse()
-            .ok()?;
-        let count = |what: &str| {
-            files
-                .text(&format!("{directory}/{name}/{what}"))?
-                .parse()
-                .ok()
-        };
+        let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let count = |what: &str| files.text(&format!("{directory}/{name}/{what}"))?.parse().ok();
         Some(HugePages {
             page_bytes: kib * 1024,
             total: count("nr_hugepages")?,
             free: count("free_hugepages")?,
         })
     };
-    files
-        .names(directory)
-        .iter()
-        .filter_map(|name| read(name))
-        .collect()
+    files.names(directory).iter().filter_map(|name| read(name)).collect()
 }
 
 /// `cpu.max` of our cgroup (v2): quota and period in microseconds, or `max`.
 fn cgroup_quota(files: &Files) -> Option<String> {
     let own = files.text("proc/self/cgroup")?;
-    let path = own
-        .lines()
-        .find_map(|line| line.strip_prefix("0::"))?
-        .trim_start_matches('/')
-        .to_owned();
+    let path =
+        own.lines().find_map(|line| line.strip_prefix("0::"))?.trim_start_matches('/').to_owned();
     let text = files.text(&format!("sys/fs/cgroup/{path}/cpu.max"))?;
     let (quota, period) = text.split_once(' ')?;
     let cpus = quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?;
@@ -434,39 +364,25 @@ mod tests {
             let nodes: std::collections::BTreeSet<u32> =
                 self.cpus.iter().map(|cpu| cpu.2).collect();
             for node in nodes {
-                let own = self
-                    .cpus
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, cpu)| cpu.2 == node);
+                let own = self.cpus.iter().enumerate().filter(|(_, cpu)| cpu.2 == node);
                 let own: Vec<String> = own.map(|(at, _)| at.to_string()).collect();
                 write(&format!("system/node/node{node}/cpulist"), &own.join(","));
             }
             self.more.iter().for_each(|(path, text)| write(path, text));
             let host = host_facts(&Files::below(root.path()), vec![]);
-            Host {
-                allowed_cpus: (0..host.logical_cpus).collect(),
-                ..host
-            }
+            Host { allowed_cpus: (0..host.logical_cpus).collect(), ..host }
         }
     }
 
     /// Sockets, cores, CPUs and NUMA nodes.
     fn counts(host: &Host) -> [usize; 4] {
         let count = |n: u32| n as usize;
-        [
-            count(host.sockets),
-            count(host.cores),
-            count(host.logical_cpus),
-            host.numa.len(),
-        ]
+        [count(host.sockets), count(host.cores), count(host.logical_cpus), host.numa.len()]
     }
 
     fn caches_of(host: &Host) -> Vec<(u32, u64, u32, u32)> {
         let caches = host.caches.iter();
-        caches
-            .map(|cache| (cache.level, cache.bytes >> 10, cache.shared_by, cache.count))
-            .collect()
+        caches.map(|cache| (cache.level, cache.bytes >> 10, cache.shared_by, cache.count)).collect()
     }
 
     #[test]
@@ -530,13 +446,7 @@ mod tests {
         assert_eq!(host.slower_cpus, [4, 5, 6, 7]);
         assert_eq!(
             caches_of(&host),
-            [
-                (1, 48, 2, 2),
-                (2, 1280, 2, 2),
-                (3, 12288, 8, 1),
-                (1, 32, 1, 4),
-                (2, 2048, 4, 1)
-            ]
+            [(1, 48, 2, 2), (2, 1280, 2, 2), (3, 12288, 8, 1), (1, 32, 1, 4), (2, 2048, 4, 1)]
         );
         assert_eq!(host.last_level_cache_bytes(), 12 << 20);
         assert_eq!(crate::placement::order(&host), [3, 1, 7, 6, 5, 4, 2, 0]);
@@ -556,21 +466,15 @@ mod tests {
         }
         .host();
         assert_eq!(counts(&host), [2, 4, 4, 2]);
-        assert_eq!(
-            (&*host.slower_cpus, &*host.siblings),
-            (&[3_u32][..], &[][..])
-        );
+        assert_eq!((&*host.slower_cpus, &*host.siblings), (&[3_u32][..], &[][..]));
         assert_eq!(crate::placement::order(&host), [2, 1, 0, 3]);
     }
 
     #[test]
     fn one_cpu_is_one_of_everything() {
-        let host = Shown {
-            cpus: &[("0", "0", 0)],
-            caches: &[(3, "Unified", "16384K", "0")],
-            more: &[],
-        }
-        .host();
+        let host =
+            Shown { cpus: &[("0", "0", 0)], caches: &[(3, "Unified", "16384K", "0")], more: &[] }
+                .host();
         assert_eq!(counts(&host), [1, 1, 1, 1]);
         assert_eq!(caches_of(&host), [(3, 16384, 1, 1)]);
         assert_eq!(crate::placement::order(&host), [0]);
@@ -583,41 +487,20 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
-        write(
-            "proc/cpuinfo",
-            "model name : Intel(R) Core(TM) i7-3555LE\nflags : fpu hypervisor\n",
-        );
+        write("proc/cpuinfo", "model name : Intel(R) Core(TM) i7-3555LE\nflags : fpu hypervisor\n");
         write("proc/meminfo", "MemTotal: 8000000 kB\n");
         write("sys/devices/system/cpu/online", "0-3");
         for cpu in 0..4 {
             let topology = format!("sys/devices/system/cpu/cpu{cpu}/topology");
             write(&format!("{topology}/physical_package_id"), "0");
-            write(
-                &format!("{topology}/core_cpus_list"),
-                if cpu < 2 { "0-1" } else { "2-3" },
-            );
+            write(&format!("{topology}/core_cpus_list"), if cpu < 2 { "0-1" } else { "2-3" });
         }
-        write(
-            "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
-            "ondemand",
-        );
-        write(
-            "sys/devices/system/cpu/vulnerabilities/meltdown",
-            "Mitigation: PTI",
-        );
+        write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "ondemand");
+        write("sys/devices/system/cpu/vulnerabilities/meltdown", "Mitigation: PTI");
         write("sys/devices/system/cpu/vulnerabilities/mds", "Not affected");
-        write(
-            "sys/kernel/mm/transparent_hugepage/enabled",
-            "always [madvise] never",
-        );
-        write(
-            "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
-            "64",
-        );
-        write(
-            "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages",
-            "60",
-        );
+        write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never");
+        write("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "64");
+        write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "60");
         write("proc/self/cgroup", "0::/box\n");
         write("sys/fs/cgroup/box/cpu.max", "150000 100000\n");
         root
@@ -641,18 +524,9 @@ mod tests {
     fn a_clock_of_any_year_gives_a_time_that_can_be_read() {
         let epoch = SystemTime::UNIX_EPOCH;
         for (time, text) in [
-            (
-                epoch - Duration::from_secs(86_400),
-                "1970-01-01T00:00:00.000Z",
-            ),
-            (
-                epoch + Duration::from_millis(1500),
-                "1970-01-01T00:00:01.500Z",
-            ),
-            (
-                epoch + Duration::from_secs(1 << 40),
-                "9999-12-31T23:59:59.000Z",
-            ),
+            (epoch - Duration::from_secs(86_400), "1970-01-01T00:00:00.000Z"),
+            (epoch + Duration::from_millis(1500), "1970-01-01T00:00:01.500Z"),
+            (epoch + Duration::from_secs(1 << 40), "9999-12-31T23:59:59.000Z"),
         ] {
             assert_eq!(utc(time), text);
         }
@@ -660,10 +534,8 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_set_is_told_and_one_that_runs_is_not() {
-        let (began, second) = (
-            SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000),
-            Duration::from_secs(1),
-        );
+        let (began, second) =
+            (SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000), Duration::from_secs(1));
         let said = |wall: SystemTime| clock_step(began, wall, 10 * second).unwrap_or_default();
         assert_eq!(said(began + 10 * second), "");
         assert!(said(began + 70 * second).contains("forward by 60 s"));
@@ -675,9 +547,6 @@ mod tests {
     fn an_empty_machine_has_no_facts_and_no_panic() {
         let root = tempfile::tempdir().unwrap();
         let host = host_facts(&Files::below(root.path()), vec![]);
-        assert_eq!(
-            (host.logical_cpus, host.governor, host.cgroup_cpu_quota),
-            (0, None, None)
-        );
+        assert_eq!((host.logical_cpus, host.governor, host.cgroup_cpu_quota), (0, None, None));
     }
 }

@@ -20,8 +20,7 @@ pub(crate) fn guarded<T>(what: &str, work: impl FnOnce() -> T) -> Result<T, Faul
 
 fn said(payload: &(dyn std::any::Any + Send)) -> &str {
     let text = payload.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| payload.downcast_ref::<&str>().copied())
-        .unwrap_or("no reason given")
+    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no reason given")
 }
 
 #[cfg(test)]
@@ -36,10 +35,7 @@ mod tests {
             guarded::<()>("step", || panic!("index {}", 7)).unwrap_err(),
             "step panicked: index 7; ",
         );
-        check(
-            guarded::<()>("open", || panic!("plain")).unwrap_err(),
-            "open panicked: plain; ",
-        );
+        check(guarded::<()>("open", || panic!("plain")).unwrap_err(), "open panicked: plain; ");
         let odd = guarded::<()>("drop", || std::panic::resume_unwind(Box::new(5_u8)));
         check(odd.unwrap_err(), "drop panicked: no reason given; ");
         assert_eq!(guarded("work", || 5), Ok(5));

@@ -40,10 +40,7 @@ impl LaneDone {
     fn without(lane: Lane, fault: Fault) -> LaneDone {
         let does_not_fit = fault.does_not_fit();
         LaneDone {
-            lane: Lane {
-                outcome: Outcome::Failed(fault.0),
-                ..lane
-            },
+            lane: Lane { outcome: Outcome::Failed(fault.0), ..lane },
             does_not_fit,
             ..LaneDone::default()
         }
@@ -180,20 +177,15 @@ pub(crate) fn run_lanes(
         // The lanes do not come to this meeting: they leave.
         own.wait(|shared| Phase::Ending(count(&shared.ended)));
         let lanes =
-            threads.into_iter().map(
-                |(lane, started)| match started.map(|thread| thread.join()) {
-                    Ok(Ok(done)) => done,
-                    Ok(Err(_)) => LaneDone::without(
-                        lane,
-                        Fault::new("its thread panicked: a bug in daqmeter, please report it"),
-                    ),
-                    Err(fault) => LaneDone::without(lane, fault),
-                },
-            );
-        Ran {
-            lanes: lanes.collect(),
-            faults: std::mem::take(&mut faults),
-        }
+            threads.into_iter().map(|(lane, started)| match started.map(|thread| thread.join()) {
+                Ok(Ok(done)) => done,
+                Ok(Err(_)) => LaneDone::without(
+                    lane,
+                    Fault::new("its thread panicked: a bug in daqmeter, please report it"),
+                ),
+                Err(fault) => LaneDone::without(lane, fault),
+            });
+        Ran { lanes: lanes.collect(), faults: std::mem::take(&mut faults) }
     })
 }
 
@@ -213,22 +205,16 @@ fn observe(
     own.wait_timed(record, lanes, origin_ns);
     record.wall_ns = clock::monotonic_ns() - origin_ns;
     record.origin_ns = origin_ns;
-    record.counters = each(observers, faults, |observer| observer.stop())
+    record.counters =
+        each(observers, faults, |observer| observer.stop()).into_iter().flatten().collect();
+    record.observed = each(observers, faults, |observer| observer.observations(origin_ns))
         .into_iter()
         .flatten()
-        .collect();
-    record.observed = each(observers, faults, |observer| {
-        observer.observations(origin_ns)
-    })
-    .into_iter()
-    .flatten()
-    .next()
-    .map(Box::new);
-    record.warnings.extend(
-        each(observers, faults, |observer| observer.trouble())
-            .into_iter()
-            .flatten(),
-    );
+        .next()
+        .map(Box::new);
+    record
+        .warnings
+        .extend(each(observers, faults, |observer| observer.trouble()).into_iter().flatten());
     conditions.after(record);
     // The lanes go on to verify and to tally; their CPU time is not counted any more.
     own.party.wait();
@@ -240,12 +226,8 @@ fn each<T>(
     faults: &mut Vec<String>,
     call: impl Fn(&mut Box<dyn Observer>) -> T,
 ) -> Vec<T> {
-    let called = observers
-        .iter_mut()
-        .map(|observer| guarded("an observer", || call(observer)));
-    called
-        .filter_map(|result| result.map_err(|fault| faults.push(fault.0)).ok())
-        .collect()
+    let called = observers.iter_mut().map(|observer| guarded("an observer", || call(observer)));
+    called.filter_map(|result| result.map_err(|fault| faults.push(fault.0)).ok()).collect()
 }
 
 /// A session whose panics are faults. After one it is only dropped: nobody knows what state it is in.
@@ -295,25 +277,16 @@ impl<'a> LaneRunner<'a> {
     fn new(index: usize, session: Box<dyn Session>, running: Running<'a>) -> LaneRunner<'a> {
         let pin = &running.settings.pin;
         let requested_cpu = pin.get(index % pin.len().max(1)).copied();
-        let mut session = Guarded {
-            session: Some(session),
-            has_panicked: false,
-        };
+        let mut session = Guarded { session: Some(session), has_panicked: false };
         let device = session
             .call("device", |session| session.device())
             .unwrap_or_else(|_| format!("lane {index}"));
-        let emulated = session
-            .call("is_emulated", |session| session.is_emulated())
-            .unwrap_or_default();
+        let emulated =
+            session.call("is_emulated", |session| session.is_emulated()).unwrap_or_default();
         LaneRunner {
             index,
             session,
-            lane: Lane {
-                device: device.into(),
-                emulated,
-                requested_cpu,
-                ..Lane::default()
-            },
+            lane: Lane { device: device.into(), emulated, requested_cpu, ..Lane::default() },
             running,
         }
     }
@@ -365,41 +338,21 @@ impl<'a> LaneRunner<'a> {
                 "pinned to CPU {cpu}, but the kernel allows {allowed}"
             )));
         }
-        let Running {
-            settings,
-            context,
-            controls,
-            ..
-        } = self.running;
-        self.session
-            .call("heed", |session| session.heed(&settings.stop))?;
-        self.session
-            .call("preparation", |session| session.prepare())
-            .flatten()?;
+        let Running { settings, context, controls, .. } = self.running;
+        self.session.call("heed", |session| session.heed(&settings.stop))?;
+        self.session.call("preparation", |session| session.prepare()).flatten()?;
         let go_on = || match settings.stop.is_set() {
             true => Err(Fault::interrupted()),
             false => Ok(()),
         };
         go_on()?;
-        self.session
-            .call("choosing the fastest way", ways::choose)
-            .flatten()?;
+        self.session.call("choosing the fastest way", ways::choose).flatten()?;
         go_on()?;
-        let verified = self
-            .session
-            .call("verification", |session| session.verify())
-            .flatten();
+        let verified = self.session.call("verification", |session| session.verify()).flatten();
         verified.map_err(|fault| fault.context("verification before the run"))?;
         go_on()?;
         let plan = |session: &mut dyn Session| {
-            Sampling {
-                session,
-                settings,
-                context,
-                controls,
-                handover: None,
-            }
-            .plan()
+            Sampling { session, settings, context, controls, handover: None }.plan()
         };
         self.session.call("the warm-up", plan).flatten()
     }
@@ -418,22 +371,14 @@ impl<'a> LaneRunner<'a> {
         if let Some(sampler) = sampler {
             sampler.start();
         }
-        let Running {
-            settings,
-            context,
-            controls,
-            ..
-        } = self.running;
+        let Running { settings, context, controls, .. } = self.running;
         let seen = &mut self.lane.seen_cpus;
         let take = |session: &mut dyn Session| {
-            Sampling {
-                session,
-                settings,
-                context,
-                controls,
-                handover,
-            }
-            .take(&mut stages, origin_ns, seen)
+            Sampling { session, settings, context, controls, handover }.take(
+                &mut stages,
+                origin_ns,
+                seen,
+            )
         };
         let ended = self.session.call("a timed step", take).flatten();
         self.lane.stages = stages.into_iter().map(Sampled::stage).collect();
@@ -448,17 +393,12 @@ impl<'a> LaneRunner<'a> {
         pointers: Vec<u64>,
     ) -> LaneDone {
         let verified = timed.and_then(|()| {
-            let verified = self
-                .session
-                .call("verification", |session| session.verify())
-                .flatten();
+            let verified = self.session.call("verification", |session| session.verify()).flatten();
             verified.map_err(|fault| fault.context("verification after the run"))
         });
         let tally = self.session.call("tally", |session| session.tally());
-        let (tally, tallied) = tally.map_or_else(
-            |fault| (Default::default(), Err(fault)),
-            |tally| (tally, Ok(())),
-        );
+        let (tally, tallied) =
+            tally.map_or_else(|fault| (Default::default(), Err(fault)), |tally| (tally, Ok(())));
         let ended = self.session.end();
         let mut lane = self.lane;
         let mut does_not_fit = false;
@@ -541,10 +481,7 @@ mod tests {
         }
         fn stages(&self) -> Vec<StageSpec> {
             self.in_("stages");
-            vec![StageSpec {
-                before_sample: true,
-                ..StageSpec::new("work", 1, 1)
-            }]
+            vec![StageSpec { before_sample: true, ..StageSpec::new("work", 1, 1) }]
         }
         fn heed(&mut self, _: &StopFlag) {
             self.in_("heed");
@@ -554,11 +491,7 @@ mod tests {
             Ok(())
         }
         fn verify(&mut self) -> Result<(), Fault> {
-            self.in_(if self.verified {
-                "verify after"
-            } else {
-                "verify before"
-            });
+            self.in_(if self.verified { "verify after" } else { "verify before" });
             self.verified = true;
             Ok(())
         }
@@ -626,10 +559,7 @@ mod tests {
                 logical_cpus: 1,
                 ..Host::default()
             };
-            let context = Context {
-                host: host.into(),
-                ..Context::default()
-            };
+            let context = Context { host: host.into(), ..Context::default() };
             let settings = Settings::new(StepPlan::ByStage(3), "test");
             let running = Running {
                 settings: &settings,
@@ -639,20 +569,9 @@ mod tests {
                 thread,
             };
             let mut record = context.blank_record(Default::default(), Workload::new("test"));
-            let lane = |lane| {
-                Box::new(Panics {
-                    lane,
-                    at,
-                    verified: false,
-                }) as Box<dyn Session>
-            };
+            let lane = |lane| Box::new(Panics { lane, at, verified: false }) as Box<dyn Session>;
             let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(BadObserver(observer))];
-            let ran = run_lanes(
-                (0..3).map(lane).collect(),
-                running,
-                &mut observers,
-                &mut record,
-            );
+            let ran = run_lanes((0..3).map(lane).collect(), running, &mut observers, &mut record);
             conclude(&mut record, ran, &settings, &context);
             // Nobody waits any more when the test has failed.
             let _ = send.send(record);
@@ -679,25 +598,13 @@ mod tests {
         ];
         for (at, wanted) in calls {
             let record = ends(at, "", lane_thread);
-            let outcomes: Vec<_> = record
-                .lanes
-                .iter()
-                .map(|lane| lane.outcome.clone())
-                .collect();
-            assert!(
-                outcomes[0] == Outcome::Ok && outcomes[2] == Outcome::Ok,
-                "{at}: {outcomes:?}"
-            );
+            let outcomes: Vec<_> = record.lanes.iter().map(|lane| lane.outcome.clone()).collect();
+            assert!(outcomes[0] == Outcome::Ok && outcomes[2] == Outcome::Ok, "{at}: {outcomes:?}");
             assert_eq!(record.lanes[2].stages[0].sample_ns.len(), 3, "{at}");
-            let reason = outcomes[1]
-                .reason()
-                .unwrap_or_else(|| panic!("{at}: lane 1 is not failed"));
+            let reason =
+                outcomes[1].reason().unwrap_or_else(|| panic!("{at}: lane 1 is not failed"));
             assert!(at == "device" || reason.contains(wanted), "{at}: {reason}");
-            assert!(
-                matches!(record.outcome, Outcome::Failed(_)),
-                "{at}: {:?}",
-                record.outcome
-            );
+            assert!(matches!(record.outcome, Outcome::Failed(_)), "{at}: {:?}", record.outcome);
         }
     }
 
@@ -748,10 +655,7 @@ mod tests {
             // The lane has ended when this cannot be sent.
             let _ = tell.send(look.clone());
         });
-        let settings = Settings {
-            progress,
-            ..Settings::new(StepPlan::ByStage(1), "test")
-        };
+        let settings = Settings { progress, ..Settings::new(StepPlan::ByStage(1), "test") };
         let context = Context::default();
         let mut record = context.blank_record(Default::default(), Workload::new("test"));
         let seen = Vec::new();
@@ -775,16 +679,9 @@ mod tests {
     fn an_observer_that_panics_fails_the_run_but_the_lanes_are_kept() {
         for call in ["arm", "start", "stop", "trouble"] {
             let record = ends("", call, lane_thread);
+            assert!(record.lanes.iter().all(|lane| lane.outcome == Outcome::Ok), "{call}");
             assert!(
-                record.lanes.iter().all(|lane| lane.outcome == Outcome::Ok),
-                "{call}"
-            );
-            assert!(
-                record
-                    .outcome
-                    .reason()
-                    .unwrap_or_default()
-                    .contains("an observer panicked"),
+                record.outcome.reason().unwrap_or_default().contains("an observer panicked"),
                 "{call}"
             );
         }
@@ -794,28 +691,15 @@ mod tests {
     fn a_thread_that_cannot_be_started_fails_its_lane_and_the_others_are_not_run() {
         // No host has an address space for such a stack.
         let huge = |index| {
-            if index == 1 {
-                lane_thread(index).stack_size(1 << 60)
-            } else {
-                lane_thread(index)
-            }
+            if index == 1 { lane_thread(index).stack_size(1 << 60) } else { lane_thread(index) }
         };
         for at in ["", "drop"] {
             let record = ends(at, "", huge);
-            let reasons: Vec<&str> = record
-                .lanes
-                .iter()
-                .map(|lane| lane.outcome.reason().unwrap_or("ok"))
-                .collect();
+            let reasons: Vec<&str> =
+                record.lanes.iter().map(|lane| lane.outcome.reason().unwrap_or("ok")).collect();
             assert!(reasons[0].starts_with("not run"), "{reasons:?}");
-            assert!(
-                reasons[1].starts_with("cannot start its thread"),
-                "{reasons:?}"
-            );
-            assert!(
-                reasons[2].starts_with("its thread was not started"),
-                "{reasons:?}"
-            );
+            assert!(reasons[1].starts_with("cannot start its thread"), "{reasons:?}");
+            assert!(reasons[2].starts_with("its thread was not started"), "{reasons:?}");
             assert!(
                 record
                     .lanes

@@ -23,10 +23,7 @@ pub(crate) fn limits(
     alone: &mut Alone<'_>,
 ) -> Result<(Vec<Limit>, Vec<String>), Refusal> {
     let (mut limits, mut missing) = (Vec::<Limit>::new(), Vec::<(String, String)>::new());
-    for spec in sessions
-        .iter()
-        .flat_map(|session| session.stages())
-        .filter_map(|stage| stage.limit)
+    for spec in sessions.iter().flat_map(|session| session.stages()).filter_map(|stage| stage.limit)
     {
         let name = spec.name().to_owned();
         let known = limits.iter().any(|limit| limit.name == name)
@@ -56,12 +53,7 @@ fn found(
 ) -> Result<Option<Result<Limit, String>>, Refusal> {
     let (name, how, workload, scale) = match spec {
         LimitSpec::Given(limit) => return Ok(Some(Ok(limit))),
-        LimitSpec::Measured {
-            name,
-            how,
-            workload,
-            scale,
-        } => (name, how, workload, scale),
+        LimitSpec::Measured { name, how, workload, scale } => (name, how, workload, scale),
     };
     let Some(engine) = engines.iter().find(|engine| engine.name() == workload.kind) else {
         return Ok(None);
@@ -80,9 +72,7 @@ fn found(
         };
         Ok(best_rate(&alone(*engine, &workload, &settings)?))
     })?;
-    Ok(Some(
-        rate.map(|rate| measured(name, rate.times(scale), how)),
-    ))
+    Ok(Some(rate.map(|rate| measured(name, rate.times(scale), how))))
 }
 
 /// A limit that was measured.
@@ -109,24 +99,14 @@ fn best_rate(record: &RunRecord) -> Result<Rate, String> {
     if let Some(reason) = record.outcome.reason() {
         return Err(reason.to_owned());
     }
-    let stages = record
-        .lanes
-        .iter()
-        .map(|lane| lane.stages.len())
-        .min()
-        .unwrap_or(0);
+    let stages = record.lanes.iter().map(|lane| lane.stages.len()).min().unwrap_or(0);
     let of = |stage: &Stage| sustained(stage.bytes_per_sample(), &stage.sample_ns);
     let rate = |at: usize| {
-        let rates: Option<Vec<Rate>> = record
-            .lanes
-            .iter()
-            .map(|lane| of(&lane.stages[at]))
-            .collect();
+        let rates: Option<Vec<Rate>> =
+            record.lanes.iter().map(|lane| of(&lane.stages[at])).collect();
         Rate::mean_of(&rates?)
     };
-    let best = (0..stages)
-        .filter_map(rate)
-        .max_by(|a, b| a.per_s.total_cmp(&b.per_s));
+    let best = (0..stages).filter_map(rate).max_by(|a, b| a.per_s.total_cmp(&b.per_s));
     best.ok_or_else(|| "it moved nothing".to_owned())
 }
 
@@ -168,10 +148,7 @@ mod tests {
             Workload::new(self.name)
         }
         fn open(&self, _: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-            Ok(vec![Box::new(PlainSession {
-                limit: self.limit.clone(),
-                wrong: self.wrong,
-            })])
+            Ok(vec![Box::new(PlainSession { limit: self.limit.clone(), wrong: self.wrong })])
         }
     }
 
@@ -180,10 +157,7 @@ mod tests {
             "test".into()
         }
         fn stages(&self) -> Vec<StageSpec> {
-            vec![StageSpec {
-                limit: self.limit.clone(),
-                ..StageSpec::new("work", 8, 8)
-            }]
+            vec![StageSpec { limit: self.limit.clone(), ..StageSpec::new("work", 8, 8) }]
         }
         fn prepare(&mut self) -> Result<(), Fault> {
             Ok(())
@@ -193,11 +167,7 @@ mod tests {
             Ok(())
         }
         fn verify(&mut self) -> Result<(), Fault> {
-            if self.wrong {
-                Err(Fault::new("byte 3 differs"))
-            } else {
-                Ok(())
-            }
+            if self.wrong { Err(Fault::new("byte 3 differs")) } else { Ok(()) }
         }
         fn tally(&mut self) -> Tally {
             Tally::default()
@@ -212,43 +182,19 @@ mod tests {
             workload: Workload::new("limit"),
             scale: 2.0,
         };
-        let engine = Plain {
-            name: "work",
-            limit: Some(spec),
-            wrong: false,
-        };
-        let limit = Plain {
-            name: "limit",
-            limit: None,
-            wrong,
-        };
+        let engine = Plain { name: "work", limit: Some(spec), wrong: false };
+        let limit = Plain { name: "limit", limit: None, wrong };
         let limits = Limits::shared(Duration::from_micros(200));
-        let settings = Settings {
-            limits,
-            ..Settings::new(StepPlan::ByStage(3), "test")
-        };
-        measure(
-            &engine,
-            &engine.example(),
-            &settings,
-            &Context::default(),
-            &[&limit],
-            &mut [],
-        )
-        .unwrap()
+        let settings = Settings { limits, ..Settings::new(StepPlan::ByStage(3), "test") };
+        measure(&engine, &engine.example(), &settings, &Context::default(), &[&limit], &mut [])
+            .unwrap()
     }
 
     #[test]
     fn a_limit_has_its_definition_and_its_interval() {
         let limit = run(false).limits.remove(0);
-        assert_eq!(
-            (limit.name.as_str(), limit.basis),
-            ("plain", LimitBasis::Sustained)
-        );
-        let (low, high) = (
-            limit.low_bytes_per_s.unwrap(),
-            limit.high_bytes_per_s.unwrap(),
-        );
+        assert_eq!((limit.name.as_str(), limit.basis), ("plain", LimitBasis::Sustained));
+        let (low, high) = (limit.low_bytes_per_s.unwrap(), limit.high_bytes_per_s.unwrap());
         assert!(
             0.0 < low && low <= limit.rate_bytes_per_s && limit.rate_bytes_per_s <= high,
             "{limit:?}"
@@ -275,10 +221,7 @@ mod tests {
         };
         record.lanes = lanes
             .iter()
-            .map(|stages| Lane {
-                stages: stages.iter().map(stage).collect(),
-                ..Lane::default()
-            })
+            .map(|stages| Lane { stages: stages.iter().map(stage).collect(), ..Lane::default() })
             .collect();
         record
     }

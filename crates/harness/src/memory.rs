@@ -17,11 +17,7 @@ pub struct MemoryRequest {
     /// Cache lines written in each step
     pub write_lines: u64,
     /// Threads that stream at the same time
-    #[serde(
-        default = "one::<usize>",
-        alias = "threads",
-        skip_serializing_if = "is_one"
-    )]
+    #[serde(default = "one::<usize>", alias = "threads", skip_serializing_if = "is_one")]
     pub lanes: usize,
 }
 
@@ -34,12 +30,7 @@ impl MemoryRequest {
 
     /// One lane that reads so many bytes in all, in steps of so many lines read and written.
     pub fn new(read_bytes: u64, read_lines: u64, write_lines: u64) -> MemoryRequest {
-        MemoryRequest {
-            read_bytes,
-            read_lines,
-            write_lines,
-            lanes: 1,
-        }
+        MemoryRequest { read_bytes, read_lines, write_lines, lanes: 1 }
     }
 }
 
@@ -115,12 +106,7 @@ mod tests {
     use super::*;
 
     fn ratio(spec: &LimitSpec) -> (u64, u64, f64) {
-        let LimitSpec::Measured {
-            workload, scale, ..
-        } = spec
-        else {
-            panic!("measured")
-        };
+        let LimitSpec::Measured { workload, scale, .. } = spec else { panic!("measured") };
         let request = MemoryRequest::of(workload).unwrap();
         (request.read_lines, request.write_lines, *scale)
     }

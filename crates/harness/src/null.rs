@@ -75,10 +75,7 @@ impl Session for NullSession {
 
     fn tally(&mut self) -> Tally {
         Tally {
-            counters: vec![daqmeter_record::Counter::count(
-                "null-operations",
-                self.done,
-            )],
+            counters: vec![daqmeter_record::Counter::count("null-operations", self.done)],
             ..Tally::default()
         }
     }

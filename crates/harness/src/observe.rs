@@ -34,11 +34,7 @@ pub trait Observer: Send {
 /// Counters of `perf_event_open`, of all our threads. An event that the host lacks is simply not among the counters.
 pub struct PerfObserver<S: CounterSource = Kernel> {
     source: S,
-    open: Vec<(
-        &'static str,
-        Box<dyn OpenCounter>,
-        daqmeter_sys::perf::Reading,
-    )>,
+    open: Vec<(&'static str, Box<dyn OpenCounter>, daqmeter_sys::perf::Reading)>,
 }
 
 impl Default for PerfObserver {
@@ -50,10 +46,7 @@ impl Default for PerfObserver {
 impl<S: CounterSource> PerfObserver<S> {
     /// Counters of another source.
     pub(crate) fn with_source(source: S) -> Self {
-        PerfObserver {
-            source,
-            open: Vec::new(),
-        }
+        PerfObserver { source, open: Vec::new() }
     }
 }
 
@@ -89,17 +82,9 @@ impl<S: CounterSource> Observer for PerfObserver<S> {
                 running_ns: after.running_ns.saturating_sub(before.running_ns),
             };
             let (value, share) = passed.scaled()?;
-            Some(Counter {
-                name: name.into(),
-                value,
-                unit: Name::default(),
-                share,
-            })
+            Some(Counter { name: name.into(), value, unit: Name::default(), share })
         };
-        std::mem::take(&mut self.open)
-            .into_iter()
-            .filter_map(read)
-            .collect()
+        std::mem::take(&mut self.open).into_iter().filter_map(read).collect()
     }
 }
 
@@ -123,9 +108,7 @@ impl Observer for UsageObserver {
             ),
             Counter::count(
                 "switches",
-                after
-                    .context_switches
-                    .saturating_sub(self.before.context_switches),
+                after.context_switches.saturating_sub(self.before.context_switches),
             ),
         ]
     }
@@ -133,10 +116,7 @@ impl Observer for UsageObserver {
 
 /// The observers of every ordinary run.
 pub fn standard() -> Vec<Box<dyn Observer>> {
-    vec![
-        Box::new(UsageObserver::default()),
-        Box::new(PerfObserver::default()),
-    ]
+    vec![Box::new(UsageObserver::default()), Box::new(PerfObserver::default())]
 }
 
 #[cfg(test)]
@@ -150,25 +130,13 @@ mod tests {
             readings: vec![
                 (
                     "cycles",
-                    Reading {
-                        value: 100,
-                        enabled_ns: 10,
-                        running_ns: 10,
-                    },
-                    Reading {
-                        value: 300,
-                        enabled_ns: 30,
-                        running_ns: 20,
-                    },
+                    Reading { value: 100, enabled_ns: 10, running_ns: 10 },
+                    Reading { value: 300, enabled_ns: 30, running_ns: 20 },
                 ),
                 (
                     "instructions",
                     Reading::default(),
-                    Reading {
-                        value: 0,
-                        enabled_ns: 9,
-                        running_ns: 0,
-                    },
+                    Reading { value: 0, enabled_ns: 9, running_ns: 0 },
                 ),
             ],
         };

@@ -54,9 +54,7 @@ pub fn spread(host: &Host, near: Option<u32>, busy_ns: &[f64]) -> Vec<u32> {
         };
         let all = 0..order.len();
         let Some(at) = all.min_by(|a, b| {
-            of_core(a)
-                .total_cmp(&of_core(b))
-                .then(load_ns[*a].total_cmp(&load_ns[*b]))
+            of_core(a).total_cmp(&of_core(b)).then(load_ns[*a].total_cmp(&load_ns[*b]))
         }) else {
             return Vec::new();
         };
@@ -100,9 +98,7 @@ fn node(host: &Host, cpu: u32) -> u32 {
     let mut nodes = host.numa.iter();
     let own = nodes.find(|node| node.cpus.contains(&cpu));
     let allowed = |cpu: &&u32| host.allowed_cpus.contains(cpu);
-    own.and_then(|node| node.cpus.iter().filter(allowed).max())
-        .copied()
-        .unwrap_or(cpu)
+    own.and_then(|node| node.cpus.iter().filter(allowed).max()).copied().unwrap_or(cpu)
 }
 
 #[cfg(test)]
@@ -112,10 +108,7 @@ mod tests {
     use super::*;
 
     fn host(cpus: u32, siblings: &[&[u32]], nodes: &[&[u32]]) -> Host {
-        let node = |(node, cpus): (u32, &&[u32])| NumaNode {
-            node,
-            cpus: cpus.to_vec(),
-        };
+        let node = |(node, cpus): (u32, &&[u32])| NumaNode { node, cpus: cpus.to_vec() };
         Host {
             allowed_cpus: (0..cpus).collect(),
             siblings: siblings.iter().map(|core| core.to_vec()).collect(),
@@ -127,23 +120,13 @@ mod tests {
     #[test]
     fn a_thread_gets_a_core_of_its_own_while_there_is_one_and_its_neighbours_node() {
         // Two sockets of two cores of two threads, numbered as the kernel does where siblings are side by side, and where they are not.
-        let beside = host(
-            8,
-            &[&[0, 1], &[2, 3], &[4, 5], &[6, 7]],
-            &[&[0, 1, 2, 3], &[4, 5, 6, 7]],
-        );
+        let beside =
+            host(8, &[&[0, 1], &[2, 3], &[4, 5], &[6, 7]], &[&[0, 1, 2, 3], &[4, 5, 6, 7]]);
         assert_eq!(order(&beside), [7, 5, 3, 1, 6, 4, 2, 0]);
-        let apart = host(
-            8,
-            &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]],
-            &[&[0, 2, 4, 6], &[1, 3, 5, 7]],
-        );
+        let apart = host(8, &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]], &[&[0, 2, 4, 6], &[1, 3, 5, 7]]);
         assert_eq!(order(&apart), [7, 5, 6, 4, 3, 1, 2, 0]);
         // What the process may not use is no choice, and its siblings are then alone.
-        let some = Host {
-            allowed_cpus: vec![0, 1, 2, 6],
-            ..beside
-        };
+        let some = Host { allowed_cpus: vec![0, 1, 2, 6], ..beside };
         assert_eq!(order(&some), [6, 2, 1, 0]);
     }
 
@@ -160,11 +143,8 @@ mod tests {
 
     #[test]
     fn threads_are_put_on_the_node_of_the_device_while_it_has_cores() {
-        let two_nodes = host(
-            8,
-            &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]],
-            &[&[0, 2, 4, 6], &[1, 3, 5, 7]],
-        );
+        let two_nodes =
+            host(8, &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]], &[&[0, 2, 4, 6], &[1, 3, 5, 7]]);
         assert_eq!(order_near(&two_nodes, Some(0)), [6, 4, 7, 5, 2, 0, 3, 1]);
         assert_eq!(order_near(&two_nodes, Some(1)), order(&two_nodes));
         // A node that the kernel does not show changes nothing.
@@ -178,11 +158,7 @@ mod tests {
         let mut used: Vec<u32> = cpus.iter().map(|&cpu| core(host, cpu)).collect();
         used.sort_unstable();
         used.dedup();
-        let mut cores: Vec<u32> = host
-            .allowed_cpus
-            .iter()
-            .map(|&cpu| core(host, cpu))
-            .collect();
+        let mut cores: Vec<u32> = host.allowed_cpus.iter().map(|&cpu| core(host, cpu)).collect();
         cores.sort_unstable();
         cores.dedup();
         used.len() < cpus.len().min(cores.len())
@@ -193,16 +169,8 @@ mod tests {
         let hosts = [
             host(1, &[], &[&[0]]),
             host(4, &[], &[&[0, 1, 2, 3]]),
-            host(
-                8,
-                &[&[0, 1], &[2, 3], &[4, 5], &[6, 7]],
-                &[&[0, 1, 2, 3], &[4, 5, 6, 7]],
-            ),
-            host(
-                8,
-                &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]],
-                &[&[0, 2, 4, 6], &[1, 3, 5, 7]],
-            ),
+            host(8, &[&[0, 1], &[2, 3], &[4, 5], &[6, 7]], &[&[0, 1, 2, 3], &[4, 5, 6, 7]]),
+            host(8, &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]], &[&[0, 2, 4, 6], &[1, 3, 5, 7]]),
             host(6, &[&[0, 1]], &[&[0, 1, 2, 3, 4, 5]]),
         ];
         for host in &hosts {
@@ -214,10 +182,7 @@ mod tests {
                 let busy_ns = &busy_ns[..threads];
                 let cpus = spread(host, None, busy_ns);
                 assert_eq!(cpus.len(), threads);
-                assert!(
-                    !shares_a_core_needlessly(host, &cpus),
-                    "{busy_ns:?}: {cpus:?}"
-                );
+                assert!(!shares_a_core_needlessly(host, &cpus), "{busy_ns:?}: {cpus:?}");
             }
         }
         // The order in which CPUs are numbered does it.

@@ -22,11 +22,7 @@ impl Processes {
     }
 
     fn below(files: Files, own: u32) -> Processes {
-        Processes {
-            before: all(&files),
-            files,
-            own,
-        }
+        Processes { before: all(&files), files, own }
     }
 
     /// What each used since then, the busiest first. `threads` are ours, by name and number: what each used since then, and since it
@@ -40,9 +36,7 @@ impl Processes {
         let name = now.get(&self.own).map(|own| own.name.clone());
         let row = |(pid, process): (&u32, &Process)| {
             let row = ProcessUse {
-                cpu_ns: process
-                    .cpu_ns
-                    .saturating_sub(self.cpu_before(*pid, process)),
+                cpu_ns: process.cpu_ns.saturating_sub(self.cpu_before(*pid, process)),
                 total_cpu_ns: process.cpu_ns,
                 part: self.part(*pid, process, name.as_deref()),
                 ..self.row(*pid, process)
@@ -142,10 +136,8 @@ mod tests {
             ("daqmeter/10".to_owned(), (1, 1)),
         ]);
         let used = processes.used(&threads);
-        let found: Vec<(&str, ProcessPart)> = used
-            .iter()
-            .map(|row| (row.name.as_str(), row.part))
-            .collect();
+        let found: Vec<(&str, ProcessPart)> =
+            used.iter().map(|row| (row.name.as_str(), row.part)).collect();
         let expected = [
             ("daqmeter", ProcessPart::Own),
             ("rngd", ProcessPart::Other),
@@ -155,10 +147,7 @@ mod tests {
         ];
         assert_eq!(found, expected);
         let tick = used[0].cpu_ns / 200;
-        assert_eq!(
-            (used[1].cpu_ns, used[1].total_cpu_ns),
-            (20 * tick, 30 * tick)
-        );
+        assert_eq!((used[1].cpu_ns, used[1].total_cpu_ns), (20 * tick, 30 * tick));
         assert_eq!((used[3].cpu_ns, used[3].total_cpu_ns), (5_000, 6_000));
         assert_eq!(used[3].virtual_bytes, 4096);
     }
@@ -170,15 +159,8 @@ mod tests {
         let processes = Processes::below(Files::below(root.path()), 1);
         let stat = root.path().join("proc/13/stat");
         let text = std::fs::read_to_string(&stat).unwrap();
-        std::fs::write(
-            &stat,
-            text.replace(" 13 4096", " 99 4096").replace("rngd", "new"),
-        )
-        .unwrap();
+        std::fs::write(&stat, text.replace(" 13 4096", " 99 4096").replace("rngd", "new")).unwrap();
         let used = processes.used(&BTreeMap::new());
-        assert_eq!(
-            (used[0].name.as_str(), used[0].cpu_ns),
-            ("new", used[0].total_cpu_ns)
-        );
+        assert_eq!((used[0].name.as_str(), used[0].cpu_ns), ("new", used[0].total_cpu_ns));
     }
 }

@@ -51,9 +51,7 @@ struct Listener {
 impl fmt::Debug for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_wanted = self.listener.is_some();
-        f.debug_struct("Progress")
-            .field("is_wanted", &is_wanted)
-            .finish_non_exhaustive()
+        f.debug_struct("Progress").field("is_wanted", &is_wanted).finish_non_exhaustive()
     }
 }
 
@@ -70,15 +68,9 @@ impl Listener {
 impl Progress {
     /// Calls this for a point that lasts longer than 2 s, once a second, in the thread that measures.
     pub fn new(tell: impl Fn(&Look) + Send + Sync + 'static) -> Progress {
-        let listener = Listener {
-            tell: Box::new(tell),
-            every: EVERY,
-            next: Mutex::new(Instant::now()),
-        };
-        Progress {
-            listener: Some(Arc::new(listener)),
-            limit: None,
-        }
+        let listener =
+            Listener { tell: Box::new(tell), every: EVERY, next: Mutex::new(Instant::now()) };
+        Progress { listener: Some(Arc::new(listener)), limit: None }
     }
 
     /// A point begins; the measurement of its limit is a part of it.
@@ -91,10 +83,7 @@ impl Progress {
     /// The same for the measurement of a limit.
     #[must_use]
     pub(crate) fn of_limit(&self, name: &str) -> Progress {
-        Progress {
-            listener: self.listener.clone(),
-            limit: Some(name.to_owned()),
-        }
+        Progress { listener: self.listener.clone(), limit: Some(name.to_owned()) }
     }
 
     /// The time until somebody is to be told; none where nobody is.
@@ -111,11 +100,7 @@ impl Progress {
         if self.due_in() != Some(Duration::ZERO) {
             return;
         }
-        (listener.tell)(&Look {
-            limit: self.limit.clone(),
-            phase,
-            lanes,
-        });
+        (listener.tell)(&Look { limit: self.limit.clone(), phase, lanes });
         listener.tell_again_in(listener.every);
     }
 }
@@ -133,9 +118,7 @@ impl Progress {
 
     /// Told now, so that a test need not wait.
     fn impatient(&self) {
-        self.listener
-            .iter()
-            .for_each(|listener| listener.tell_again_in(Duration::ZERO));
+        self.listener.iter().for_each(|listener| listener.tell_again_in(Duration::ZERO));
     }
 }
 

@@ -46,9 +46,7 @@ pub trait Request: Clone + Debug + PartialEq + Serialize + DeserializeOwned + Js
     /// Names the parameter that is missing, unknown, of the wrong type or out of bounds.
     fn of(workload: &Workload) -> Result<Self, Fault> {
         let request = read::<Self>(workload)?;
-        request
-            .check()
-            .map_err(|problem| workload.error(problem.name, problem.text))?;
+        request.check().map_err(|problem| workload.error(problem.name, problem.text))?;
         Ok(request)
     }
 }
@@ -65,10 +63,7 @@ pub struct Problem {
 impl Problem {
     /// A problem with the parameter of that name.
     pub fn new(name: &'static str, text: impl Into<String>) -> Problem {
-        Problem {
-            name,
-            text: text.into(),
-        }
+        Problem { name, text: text.into() }
     }
 
     /// Refuses a value outside of its bounds.
@@ -84,10 +79,7 @@ impl Problem {
             return Ok(());
         }
         let (least, greatest) = (bounds.start(), bounds.end());
-        Err(Problem::new(
-            name,
-            format!("is {value}; {least} to {greatest} is wanted"),
-        ))
+        Err(Problem::new(name, format!("is {value}; {least} to {greatest} is wanted")))
     }
 
     /// Refuses CPUs that this process may not run on.
@@ -119,14 +111,9 @@ impl Problem {
 /// When a field is neither yes or no, a number, nor text: a fault of the program, which every engine's test would find.
 pub fn workload_of<R: Request>(request: &R) -> Workload {
     let value = serde_json::to_value(request).expect("a request is plain data");
-    let Value::Object(fields) = value else {
-        panic!("a request is a struct")
-    };
+    let Value::Object(fields) = value else { panic!("a request is a struct") };
     let named = |(name, value)| Some((name, param(value)?));
-    Workload {
-        kind: R::KIND.to_owned(),
-        params: fields.into_iter().filter_map(named).collect(),
-    }
+    Workload { kind: R::KIND.to_owned(), params: fields.into_iter().filter_map(named).collect() }
 }
 
 /// Checks a request's number of lanes: at least 1, at most [`crate::MAX_LANES`] and what this process may still start.
@@ -177,11 +164,8 @@ fn value(param: &Param) -> Value {
 }
 
 fn read<R: Request>(workload: &Workload) -> Result<R, Fault> {
-    let fields: Map<String, Value> = workload
-        .params
-        .iter()
-        .map(|(name, param)| (name.clone(), value(param)))
-        .collect();
+    let fields: Map<String, Value> =
+        workload.params.iter().map(|(name, param)| (name.clone(), value(param))).collect();
     serde_path_to_error::deserialize(Value::Object(fields.clone())).map_err(|error| {
         let name = error.path().to_string();
         let problem = with_nearest::<R>(error.inner().to_string());
@@ -202,11 +186,7 @@ fn culprit<R: Request>(fields: &Map<String, Value>) -> Option<String> {
     };
     let known: Vec<Parameter> = parameters::<R>();
     let is_known = |name: &&String| known.iter().any(|parameter| parameter.name == **name);
-    fields
-        .keys()
-        .filter(is_known)
-        .find(readable_without)
-        .cloned()
+    fields.keys().filter(is_known).find(readable_without).cloned()
 }
 
 /// serde names what is unknown and then what it expected, each between backticks; with a flattened struct it says only the former.
@@ -236,10 +216,7 @@ fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     // The measure of clap's own suggestions, so that options and parameters are found alike.
     const MIN_LIKENESS: f64 = 0.7;
     let likeness = |name: &&str| strsim::jaro(wrong, name);
-    let near = known
-        .iter()
-        .copied()
-        .filter(|name| likeness(name) > MIN_LIKENESS);
+    let near = known.iter().copied().filter(|name| likeness(name) > MIN_LIKENESS);
     near.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
 }
 
@@ -450,9 +427,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let refused = |name: &str, param: Param| {
-            Ferry::of(&workload().with(name, param))
-                .unwrap_err()
-                .to_string()
+            Ferry::of(&workload().with(name, param)).unwrap_err().to_string()
         };
         for (name, param, wanted) in [
             (
@@ -460,11 +435,7 @@ mod tests {
                 Param::Text("up".into()),
                 "`way` is wrong: unknown variant `up`, expected `there-only` or `back`",
             ),
-            (
-                "block_bytes",
-                Param::Int(65),
-                "`block_bytes` is 65; 1 to 64 is wanted",
-            ),
+            ("block_bytes", Param::Int(65), "`block_bytes` is 65; 1 to 64 is wanted"),
             (
                 "block_bytes",
                 Param::Text("x".into()),
@@ -477,11 +448,7 @@ mod tests {
                 "expected `there-only` or `back`; did you mean `there-only`?",
             ),
             ("block_byte", Param::Int(1), "did you mean `block_bytes`?"),
-            (
-                "speed",
-                Param::Int(1),
-                "ferry workload: unknown field `speed`",
-            ),
+            ("speed", Param::Int(1), "ferry workload: unknown field `speed`"),
             (
                 "sailors",
                 Param::Text("x".into()),
@@ -514,15 +481,9 @@ mod tests {
             .iter()
             .map(|parameter| (parameter.name.as_str(), parameter.about.as_str()))
             .collect();
-        assert!(
-            found.contains(&("block_bytes", "Bytes of one crossing")),
-            "{found:?}"
-        );
+        assert!(found.contains(&("block_bytes", "Bytes of one crossing")), "{found:?}");
         assert!(found.contains(&("way", "Which way")), "{found:?}");
-        assert!(
-            found.contains(&("sailors", "Sailors on board")),
-            "{found:?}"
-        );
+        assert!(found.contains(&("sailors", "Sailors on board")), "{found:?}");
         assert_eq!(found.len(), 5);
     }
 }

@@ -34,11 +34,7 @@ pub fn measure(
 ) -> Result<RunRecord, Refusal> {
     settings.progress.begins();
     let mut record = blank(engine, workload, settings, context);
-    let probed = if settings.waive {
-        engine.probe_for(workload)
-    } else {
-        engine.probe()
-    };
+    let probed = if settings.waive { engine.probe_for(workload) } else { engine.probe() };
     if let Availability::Waived(reason) = probed {
         record.outcome = Outcome::Waived(reason);
         return Ok(record);
@@ -136,16 +132,9 @@ mod tests {
             logical_cpus: 1,
             ..Host::default()
         };
-        let clock = daqmeter_record::Clock {
-            resolution_ns: 20.0,
-            overhead_ns: 20.0,
-            ..Default::default()
-        };
-        Context {
-            host: host.into(),
-            clock,
-            ..Context::default()
-        }
+        let clock =
+            daqmeter_record::Clock { resolution_ns: 20.0, overhead_ns: 20.0, ..Default::default() };
+        Context { host: host.into(), clock, ..Context::default() }
     }
 
     fn run(engine: &dyn Engine, settings: &Settings) -> RunRecord {
@@ -162,42 +151,23 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_waived_where_points_may_be_left_out_and_else_refused() {
-        let settings = |waive| Settings {
-            waive,
-            ..Settings::new(StepPlan::ByStage(3), "test")
-        };
-        let large = Scripted {
-            memory_bytes: Some(u64::MAX),
-            ..Scripted::default()
-        };
+        let settings = |waive| Settings { waive, ..Settings::new(StepPlan::ByStage(3), "test") };
+        let large = Scripted { memory_bytes: Some(u64::MAX), ..Scripted::default() };
         let reason = run(&large, &settings(true)).outcome;
         assert!(
             matches!(&reason, Outcome::Waived(reason) if reason.contains("18446744073709551615 bytes")),
             "{reason:?}"
         );
-        let refused = measure(
-            &large,
-            &large.example(),
-            &settings(false),
-            &context(),
-            &[],
-            &mut [],
-        );
+        let refused = measure(&large, &large.example(), &settings(false), &context(), &[], &mut []);
         assert!(refused.unwrap_err().0.contains("choose a smaller workload"));
         // Memory that turns out not to be there when it is taken.
-        let lacking = Scripted {
-            lacks_memory: true,
-            ..Scripted::default()
-        };
+        let lacking = Scripted { lacks_memory: true, ..Scripted::default() };
         let record = run(&lacking, &settings(true));
         assert!(
             matches!(&record.outcome, Outcome::Waived(reason) if reason.contains("map 64 bytes")),
             "{record:?}"
         );
-        assert!(matches!(
-            run(&lacking, &settings(false)).outcome,
-            Outcome::Failed(_)
-        ));
+        assert!(matches!(run(&lacking, &settings(false)).outcome, Outcome::Failed(_)));
         assert_eq!(fits(Some(5), Some(5)), Ok(()));
         assert_eq!((fits(None, Some(5)), fits(Some(6), None)), (Ok(()), Ok(())));
     }
@@ -245,11 +215,8 @@ mod tests {
         }
         fn open(&self, _: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
             let lane = |lane| {
-                Box::new(ScriptedSession {
-                    script: self.clone(),
-                    lane,
-                    done: 0,
-                }) as Box<dyn Session>
+                Box::new(ScriptedSession { script: self.clone(), lane, done: 0 })
+                    as Box<dyn Session>
             };
             Ok(vec![lane(0), lane(1)])
         }
@@ -260,23 +227,13 @@ mod tests {
             format!("test{}", self.lane)
         }
         fn stages(&self) -> Vec<StageSpec> {
-            let once = StageSpec {
-                once: true,
-                ..StageSpec::new("once", 1, 1)
-            };
+            let once = StageSpec { once: true, ..StageSpec::new("once", 1, 1) };
             vec![StageSpec::new("first", 10, 20), once]
         }
         fn prepare(&mut self) -> Result<(), Fault> {
             let error = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-            let lacking = daqmeter_sys::SysError {
-                call: "map 64 bytes".to_owned(),
-                source: error,
-            };
-            if self.script.lacks_memory {
-                Err(lacking.into())
-            } else {
-                Ok(())
-            }
+            let lacking = daqmeter_sys::SysError { call: "map 64 bytes".to_owned(), source: error };
+            if self.script.lacks_memory { Err(lacking.into()) } else { Ok(()) }
         }
         fn step(&mut self, _: usize, operations: u64) -> Result<(), Fault> {
             self.done += operations;
@@ -309,10 +266,7 @@ mod tests {
 
     #[test]
     fn what_a_session_says_that_it_carried_is_in_its_first_stage() {
-        let script = Scripted {
-            carried_bytes: Some(7),
-            ..Scripted::default()
-        };
+        let script = Scripted { carried_bytes: Some(7), ..Scripted::default() };
         let settings = Settings {
             role: daqmeter_record::Role::Probe,
             ..Settings::new(StepPlan::ByStage(30), "test")
@@ -326,10 +280,7 @@ mod tests {
 
     #[test]
     fn the_number_of_operations_is_exact_and_every_sample_is_kept() {
-        let record = run(
-            &Scripted::default(),
-            &Settings::new(StepPlan::ByStage(30), "test"),
-        );
+        let record = run(&Scripted::default(), &Settings::new(StepPlan::ByStage(30), "test"));
         assert_eq!(record.outcome, Outcome::Ok);
         assert_eq!(record.lanes.len(), 2);
         for lane in &record.lanes {
@@ -370,10 +321,7 @@ mod tests {
             "test".to_owned()
         }
         fn stages(&self) -> Vec<StageSpec> {
-            vec![StageSpec {
-                batch: 10,
-                ..StageSpec::new("work", 1, 1)
-            }]
+            vec![StageSpec { batch: 10, ..StageSpec::new("work", 1, 1) }]
         }
         fn prepare(&mut self) -> Result<(), Fault> {
             Ok(())
@@ -402,121 +350,69 @@ mod tests {
             assert_eq!(*engine.0.lock().unwrap(), wanted);
         }
         let engine = Batched::default();
-        run(
-            &engine,
-            &Settings::new(StepPlan::Timed(Duration::from_millis(1)), "test"),
-        );
-        assert!(
-            engine
-                .0
-                .lock()
-                .unwrap()
-                .iter()
-                .all(|operations| operations.is_multiple_of(10))
-        );
+        run(&engine, &Settings::new(StepPlan::Timed(Duration::from_millis(1)), "test"));
+        assert!(engine.0.lock().unwrap().iter().all(|operations| operations.is_multiple_of(10)));
     }
 
     #[test]
     fn memory_for_samples_does_not_grow_with_the_number_of_operations() {
         let many = MAX_SAMPLES * 3;
-        let record = run(
-            &Scripted::default(),
-            &Settings::new(StepPlan::ByStage(many), "test"),
-        );
+        let record = run(&Scripted::default(), &Settings::new(StepPlan::ByStage(many), "test"));
         let stage = &record.lanes[0].stages[0];
-        assert_eq!(
-            (stage.ops_per_sample, stage.sample_ns.len() as u64),
-            (3, MAX_SAMPLES)
-        );
-        let record = run(
-            &Scripted::default(),
-            &Settings::new(StepPlan::ByPass(MAX_SAMPLES * 2), "test"),
-        );
+        assert_eq!((stage.ops_per_sample, stage.sample_ns.len() as u64), (3, MAX_SAMPLES));
+        let record =
+            run(&Scripted::default(), &Settings::new(StepPlan::ByPass(MAX_SAMPLES * 2), "test"));
         let stage = &record.lanes[0].stages[0];
-        assert_eq!(
-            (stage.ops_per_sample, stage.sample_ns.len() as u64),
-            (2, MAX_SAMPLES)
-        );
+        assert_eq!((stage.ops_per_sample, stage.sample_ns.len() as u64), (2, MAX_SAMPLES));
     }
 
     #[test]
     fn a_lane_that_fails_names_its_reason_and_the_other_finishes() {
-        let engine = Scripted {
-            fail_at: Some(5),
-            ..Scripted::default()
-        };
+        let engine = Scripted { fail_at: Some(5), ..Scripted::default() };
         let record = run(&engine, &Settings::new(StepPlan::ByStage(30), "test"));
         assert_eq!(record.lanes[0].outcome, Outcome::Ok);
         assert_eq!(record.lanes[0].stages[0].sample_ns.len(), 30);
-        assert_eq!(
-            record.lanes[1].outcome,
-            Outcome::Failed("board gone".into())
-        );
+        assert_eq!(record.lanes[1].outcome, Outcome::Failed("board gone".into()));
         assert_eq!(record.lanes[1].stages[0].sample_ns.len(), 5);
         assert_eq!(record.outcome, Outcome::Failed("test1: board gone".into()));
     }
 
     #[test]
     fn wrong_bytes_fail_the_run() {
-        let engine = Scripted {
-            wrong_bytes: true,
-            ..Scripted::default()
-        };
+        let engine = Scripted { wrong_bytes: true, ..Scripted::default() };
         let record = run(&engine, &Settings::new(StepPlan::ByStage(3), "test"));
         let reason = record.outcome.reason().unwrap();
-        assert!(
-            reason.contains("verification after the run: byte 3"),
-            "{reason}"
-        );
+        assert!(reason.contains("verification after the run: byte 3"), "{reason}");
     }
 
     #[test]
     fn a_ledger_that_does_not_close_fails_the_run() {
-        let engine = Scripted {
-            leak: 1,
-            ..Scripted::default()
-        };
+        let engine = Scripted { leak: 1, ..Scripted::default() };
         let record = run(&engine, &Settings::new(StepPlan::ByStage(3), "test"));
         assert!(record.outcome.reason().unwrap().contains("does not close"));
     }
 
     #[test]
     fn missing_hardware_is_waived_with_the_reason() {
-        let engine = Scripted {
-            waived: true,
-            ..Scripted::default()
-        };
+        let engine = Scripted { waived: true, ..Scripted::default() };
         let record = run(&engine, &Settings::new(StepPlan::ByStage(3), "test"));
-        assert_eq!(
-            record.outcome,
-            Outcome::Waived("no card; install one".into())
-        );
+        assert_eq!(record.outcome, Outcome::Waived("no card; install one".into()));
         assert!(record.lanes.is_empty());
     }
 
     #[test]
     fn pinning_is_verified_and_both_cpus_are_recorded() {
         let cpu = affinity::allowed_cpus().unwrap()[0];
-        let settings = Settings {
-            pin: vec![cpu],
-            ..Settings::new(StepPlan::ByStage(3), "test")
-        };
+        let settings = Settings { pin: vec![cpu], ..Settings::new(StepPlan::ByStage(3), "test") };
         let record = run(&Scripted::default(), &settings);
         for lane in &record.lanes {
             assert_eq!(
-                (
-                    lane.requested_cpu,
-                    &lane.allowed_cpus[..],
-                    &lane.seen_cpus[..]
-                ),
+                (lane.requested_cpu, &lane.allowed_cpus[..], &lane.seen_cpus[..]),
                 (Some(cpu), &[cpu][..], &[cpu][..])
             );
         }
         assert!(
-            record
-                .warnings
-                .iter()
-                .any(|warning| warning.contains("share")),
+            record.warnings.iter().any(|warning| warning.contains("share")),
             "{:?}",
             record.warnings
         );
@@ -524,19 +420,9 @@ mod tests {
 
     #[test]
     fn a_cpu_that_does_not_exist_is_refused_before_anything_runs() {
-        let settings = Settings {
-            pin: vec![9999],
-            ..Settings::new(StepPlan::ByStage(3), "test")
-        };
+        let settings = Settings { pin: vec![9999], ..Settings::new(StepPlan::ByStage(3), "test") };
         let engine = Scripted::default();
-        let refused = measure(
-            &engine,
-            &engine.example(),
-            &settings,
-            &context(),
-            &[],
-            &mut [],
-        );
+        let refused = measure(&engine, &engine.example(), &settings, &context(), &[], &mut []);
         assert!(refused.unwrap_err().0.contains("CPU 9999 does not exist"));
     }
 
@@ -550,10 +436,8 @@ mod tests {
 
     #[test]
     fn timed_plans_choose_samples_that_are_long_against_the_clock() {
-        let record = run(
-            &NullEngine,
-            &Settings::new(StepPlan::Timed(Duration::from_millis(2)), "test"),
-        );
+        let record =
+            run(&NullEngine, &Settings::new(StepPlan::Timed(Duration::from_millis(2)), "test"));
         let stage = &record.lanes[0].stages[0];
         assert!(stage.ops_per_sample > 100 && stage.sample_ns.len() >= 5);
         assert_eq!(record.outcome, Outcome::Ok);

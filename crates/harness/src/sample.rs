@@ -88,11 +88,7 @@ impl Sampling<'_> {
     /// Plans every stage.
     pub(crate) fn plan(&mut self) -> Result<Vec<Sampled>, Fault> {
         let specs = self.session.stages();
-        specs
-            .into_iter()
-            .enumerate()
-            .map(|(at, spec)| self.plan_stage(at, spec))
-            .collect()
+        specs.into_iter().enumerate().map(|(at, spec)| self.plan_stage(at, spec)).collect()
     }
 
     /// Chooses the operations per sample and makes room for the samples.
@@ -136,10 +132,8 @@ impl Sampling<'_> {
         let begin = clock::monotonic_ns();
         let (mut operations, mut before) = (0_u64, begin);
         let elapsed_ns = loop {
-            let done = stride
-                .operations
-                .min((1 << 30) / stride.whole * stride.whole)
-                .max(stride.whole);
+            let done =
+                stride.operations.min((1 << 30) / stride.whole * stride.whole).max(stride.whole);
             self.session.step(at, done)?;
             operations += done;
             let now = clock::monotonic_ns();
@@ -157,10 +151,8 @@ impl Sampling<'_> {
             clippy::cast_possible_truncation,
             reason = "a number of operations, clamped to a sane range"
         )]
-        let ops_per_sample = (sample_ns / op_ns)
-            .max(fewest_for_memory)
-            .ceil()
-            .clamp(1.0, 1e15) as u64;
+        let ops_per_sample =
+            (sample_ns / op_ns).max(fewest_for_memory).ceil().clamp(1.0, 1e15) as u64;
         Ok((ops_per_sample.next_multiple_of(whole.max(1)), MAX_SAMPLES))
     }
 
@@ -215,9 +207,8 @@ impl Sampling<'_> {
 
     /// Answers an open question; true if there was one.
     fn answer(&self, at: usize, sampled: &mut Sampled) -> bool {
-        let question = self
-            .handover
-            .and_then(|(handover, _)| handover.open_question(sampled.answered));
+        let question =
+            self.handover.and_then(|(handover, _)| handover.open_question(sampled.answered));
         if let Some(question) = question {
             sampled.answered = question;
             self.hand_over(at, sampled);
@@ -452,9 +443,7 @@ struct Checks {
 
 impl Checks {
     fn of(spec: &StageSpec) -> Checks {
-        Checks {
-            next: if spec.checked { 1 } else { u64::MAX },
-        }
+        Checks { next: if spec.checked { 1 } else { u64::MAX } }
     }
 
     fn is_due(&mut self, taken: u64) -> bool {
@@ -475,10 +464,7 @@ struct Stride {
 impl Stride {
     fn of(whole: u64) -> Stride {
         let whole = whole.max(1);
-        Stride {
-            operations: whole,
-            whole,
-        }
+        Stride { operations: whole, whole }
     }
 
     /// Learns from how long the last call took.
@@ -494,11 +480,7 @@ impl Stride {
 /// Operations per sample and number of samples for exactly so many operations: whole batches, where they divide them.
 fn exact(operations: u64, batch: u64) -> (u64, u64) {
     let whole = batch.clamp(1, operations.max(1));
-    let batch = if operations.is_multiple_of(whole) {
-        whole
-    } else {
-        1
-    };
+    let batch = if operations.is_multiple_of(whole) { whole } else { 1 };
     let ops_per_sample = batch * (operations / batch).div_ceil(MAX_SAMPLES).max(1);
     (ops_per_sample, operations.div_ceil(ops_per_sample))
 }
@@ -590,10 +572,7 @@ mod tests {
 
     fn stopped(plan: StepPlan, at: u64) -> (Result<(), Fault>, u64, Stage) {
         let (settings, context) = (Settings::new(plan, "test"), Context::default());
-        let mut session = Stops {
-            at,
-            ..Stops::default()
-        };
+        let mut session = Stops { at, ..Stops::default() };
         session.heed(&settings.stop);
         let mut sampling = Sampling {
             session: &mut session,
@@ -697,10 +676,7 @@ mod tests {
     fn a_control_is_sampled_before_the_first_sample_and_only_where_it_is_wanted() {
         for (controls, wanted) in [(None, false), (Some(1), true)] {
             let settings = Settings::new(StepPlan::ByStage(50), "test");
-            let mut session = Stops {
-                at: u64::MAX / 16,
-                ..Stops::default()
-            };
+            let mut session = Stops { at: u64::MAX / 16, ..Stops::default() };
             let mut sampling = Sampling {
                 session: &mut session,
                 settings: &settings,
@@ -711,10 +687,7 @@ mod tests {
             let mut stages = sampling.plan().unwrap();
             sampling.take(&mut stages, 0, &mut Vec::new()).unwrap();
             let stage = stages.remove(0).stage();
-            let first = stage
-                .control
-                .as_ref()
-                .map(|control| control.after_samples[0]);
+            let first = stage.control.as_ref().map(|control| control.after_samples[0]);
             assert_eq!(first, wanted.then_some(0));
             let in_controls = stage.control.iter().flat_map(|control| &control.sample_ns);
             assert!(session.paused_ns >= in_controls.sum());
@@ -729,10 +702,7 @@ mod tests {
     fn a_stop_is_seen_while_warming_up() {
         let (taken, done, stage) = stopped(StepPlan::Timed(Duration::from_secs(36_000)), 10_000);
         assert_eq!(taken.unwrap_err().0, "interrupted after 0 samples");
-        assert!(
-            (10_000..100_000).contains(&done) && stage.sample_ns.is_empty(),
-            "{done}"
-        );
+        assert!((10_000..100_000).contains(&done) && stage.sample_ns.is_empty(), "{done}");
     }
 
     #[test]

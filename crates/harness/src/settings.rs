@@ -65,20 +65,14 @@ pub struct Limits {
 impl Default for Limits {
     /// Each anew, right before its point.
     fn default() -> Self {
-        Limits {
-            time: Duration::from_millis(150),
-            known: None,
-        }
+        Limits { time: Duration::from_millis(150), known: None }
     }
 }
 
 impl Limits {
     /// Each once in this invocation, for the points that have it in common: clones of this share what was measured.
     pub fn shared(time: Duration) -> Self {
-        Limits {
-            time,
-            known: Some(Arc::default()),
-        }
+        Limits { time, known: Some(Arc::default()) }
     }
 
     /// The rate that is known, or that which `measure` finds; a failure is kept, too: what failed once is not tried again.
@@ -90,19 +84,12 @@ impl Limits {
         let Some(known) = &self.known else {
             return measure();
         };
-        let found = known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&key)
-            .cloned();
+        let found = known.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some(rate) = found {
             return Ok(rate);
         }
         let rate = measure()?;
-        known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(key, rate.clone());
+        known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, rate.clone());
         Ok(rate)
     }
 }
@@ -167,20 +154,11 @@ mod tests {
         assert_eq!(again.rate("a on 1".into(), measure), is(2.0));
         let each = Limits::default();
         assert_eq!(
-            (
-                each.rate("a".into(), measure),
-                each.rate("a".into(), measure)
-            ),
+            (each.rate("a".into(), measure), each.rate("a".into(), measure)),
             (is(3.0), is(4.0))
         );
         let failed = || Ok(Err("bytes differ".to_owned()));
-        assert_eq!(
-            shared.rate("b".into(), failed),
-            Ok(Err("bytes differ".to_owned()))
-        );
-        assert_eq!(
-            again.rate("b".into(), measure),
-            Ok(Err("bytes differ".to_owned()))
-        );
+        assert_eq!(shared.rate("b".into(), failed), Ok(Err("bytes differ".to_owned())));
+        assert_eq!(again.rate("b".into(), measure), Ok(Err("bytes differ".to_owned())));
     }
 }

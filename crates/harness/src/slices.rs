@@ -156,10 +156,9 @@ impl Slices {
         let tally = self.guarded("the accounts", |session| Ok(session.tally()))?;
         match tally.ledgers.iter().find(|ledger| !ledger.closes()) {
             None => Ok(()),
-            Some(ledger) => Err(Fault::new(format!(
-                "the ledger of {} does not close",
-                ledger.unit
-            ))),
+            Some(ledger) => {
+                Err(Fault::new(format!("the ledger of {} does not close", ledger.unit)))
+            }
         }
     }
 }
@@ -184,11 +183,7 @@ fn only_session(engine: &dyn Engine, workload: &Workload) -> Result<Box<dyn Sess
         )));
     }
     // Both sides are there at the same time.
-    check_fits(
-        engine
-            .memory_bytes(workload)
-            .map(|bytes| bytes.saturating_mul(2)),
-    )?;
+    check_fits(engine.memory_bytes(workload).map(|bytes| bytes.saturating_mul(2)))?;
     let mut sessions = guarded("opening", || engine.open(workload)).flatten()?;
     let count = sessions.len();
     let (Some(session), true) = (sessions.pop(), count == 1) else {
@@ -218,10 +213,7 @@ fn warming(operations: u64, batch: u64) -> u64 {
 fn fitting(ns: u64, operations: u64, wanted_ns: u64, batch: u64) -> u64 {
     let fitting = u128::from(operations) * u128::from(wanted_ns) / u128::from(ns.max(1));
     let fitting = u64::try_from(fitting).unwrap_or(u64::MAX);
-    fitting
-        .min(operations.saturating_mul(4))
-        .clamp(batch, MAX_OPERATIONS.max(batch))
-        / batch
+    fitting.min(operations.saturating_mul(4)).clamp(batch, MAX_OPERATIONS.max(batch)) / batch
         * batch
 }
 
@@ -282,11 +274,7 @@ mod tests {
             (0, MAX_OPERATIONS, 1, MAX_OPERATIONS),
             (u64::MAX, 1, 1, 1),
         ] {
-            assert_eq!(
-                fitting(ns, operations, 1_000_000, batch),
-                wanted,
-                "{ns} {operations}"
-            );
+            assert_eq!(fitting(ns, operations, 1_000_000, batch), wanted, "{ns} {operations}");
         }
     }
 
@@ -307,43 +295,19 @@ mod tests {
 
     #[test]
     fn a_slice_that_lost_its_cpu_is_told_from_one_that_waited() {
-        let before = Seen {
-            cpu: Some(1),
-            cpu_ns: 0,
-            usage: cpu_time::Usage::default(),
-        };
+        let before = Seen { cpu: Some(1), cpu_ns: 0, usage: cpu_time::Usage::default() };
         let after = |cpu, cpu_ns, context_switches, preemptions| {
-            let usage = cpu_time::Usage {
-                context_switches,
-                preemptions,
-                ..before.usage
-            };
-            before.disturbed(
-                Seen {
-                    cpu: Some(cpu),
-                    cpu_ns,
-                    usage,
-                },
-                1_000_000,
-            )
+            let usage = cpu_time::Usage { context_switches, preemptions, ..before.usage };
+            before.disturbed(Seen { cpu: Some(cpu), cpu_ns, usage }, 1_000_000)
         };
         assert!(!after(1, 985_000, 0, 0).any());
         // Waited for a device: a voluntary switch.
         assert!(!after(1, 100_000, 1, 0).any());
-        let stolen = Disturbed {
-            stolen: true,
-            ..Disturbed::default()
-        };
+        let stolen = Disturbed { stolen: true, ..Disturbed::default() };
         assert_eq!(after(1, 900_000, 0, 0), stolen);
-        let preempted = Disturbed {
-            preempted: true,
-            ..Disturbed::default()
-        };
+        let preempted = Disturbed { preempted: true, ..Disturbed::default() };
         assert_eq!(after(1, 100_000, 1, 1), preempted);
-        let migrated = Disturbed {
-            migrated: true,
-            ..Disturbed::default()
-        };
+        let migrated = Disturbed { migrated: true, ..Disturbed::default() };
         assert_eq!(after(0, 999_000, 0, 0), migrated);
     }
 }

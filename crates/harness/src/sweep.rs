@@ -16,34 +16,24 @@ pub struct Sweep {
 impl Sweep {
     /// A sweep without axes: one point.
     pub fn of(base: Workload) -> Self {
-        Sweep {
-            base,
-            axes: Vec::new(),
-        }
+        Sweep { base, axes: Vec::new() }
     }
 
     /// The same with one more axis.
     #[must_use]
     pub fn over<P: Into<Param>>(mut self, name: &str, values: impl IntoIterator<Item = P>) -> Self {
-        self.axes.push((
-            name.to_owned(),
-            values.into_iter().map(Into::into).collect(),
-        ));
+        self.axes.push((name.to_owned(), values.into_iter().map(Into::into).collect()));
         self
     }
 
     /// All combinations, last axis fastest, unshuffled.
     pub fn workloads(&self) -> Vec<Workload> {
-        self.axes
-            .iter()
-            .fold(vec![self.base.clone()], |points, (name, values)| {
-                let with_each = |point: Workload| {
-                    values
-                        .iter()
-                        .map(move |value| point.clone().with(name, value.clone()))
-                };
-                points.into_iter().flat_map(with_each).collect()
-            })
+        self.axes.iter().fold(vec![self.base.clone()], |points, (name, values)| {
+            let with_each = |point: Workload| {
+                values.iter().map(move |value| point.clone().with(name, value.clone()))
+            };
+            points.into_iter().flat_map(with_each).collect()
+        })
     }
 }
 
@@ -55,16 +45,7 @@ pub fn ordered<T>(mut points: Vec<T>, seed: u64) -> Vec<(Order, T)> {
     points
         .into_iter()
         .enumerate()
-        .map(|(at, point)| {
-            (
-                Order {
-                    seed,
-                    position: at as u64,
-                    of,
-                },
-                point,
-            )
-        })
+        .map(|(at, point)| (Order { seed, position: at as u64, of }, point))
         .collect()
 }
 
@@ -101,23 +82,12 @@ mod tests {
         assert_eq!(points(7), points(7));
         assert_ne!(points(7), points(8));
         let in_place = |(at, (order, _)): (usize, &(Order, Workload))| {
-            *order
-                == Order {
-                    seed: 7,
-                    position: at as u64,
-                    of: 6,
-                }
+            *order == Order { seed: 7, position: at as u64, of: 6 }
         };
         assert!(points(7).iter().enumerate().all(in_place));
-        let mut found: Vec<String> = points(7)
-            .iter()
-            .map(|(_, workload)| workload.to_string())
-            .collect();
-        let mut wanted: Vec<String> = sweep()
-            .workloads()
-            .iter()
-            .map(Workload::to_string)
-            .collect();
+        let mut found: Vec<String> =
+            points(7).iter().map(|(_, workload)| workload.to_string()).collect();
+        let mut wanted: Vec<String> = sweep().workloads().iter().map(Workload::to_string).collect();
         found.sort();
         wanted.sort();
         assert_eq!(found, wanted);

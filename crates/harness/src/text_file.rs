@@ -55,9 +55,7 @@ pub fn next_line(source: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bo
     line.clear();
     let read = source.take(MAX_LINE_BYTES + 1).read_until(b'\n', line)?;
     if read as u64 > MAX_LINE_BYTES {
-        return Err(invalid(format!(
-            "a line longer than {MAX_LINE_BYTES} bytes"
-        )));
+        return Err(invalid(format!("a line longer than {MAX_LINE_BYTES} bytes")));
     }
     if line.last() == Some(&b'\n') {
         line.pop();
@@ -67,9 +65,7 @@ pub fn next_line(source: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bo
 
 fn text_of(path: &Path, max_bytes: u64) -> io::Result<String> {
     let mut text = String::new();
-    let read = std::fs::File::open(path)?
-        .take(max_bytes + 1)
-        .read_to_string(&mut text)?;
+    let read = std::fs::File::open(path)?.take(max_bytes + 1).read_to_string(&mut text)?;
     if read as u64 > max_bytes {
         Err(invalid(format!("longer than {max_bytes} bytes")))
     } else {
@@ -105,27 +101,14 @@ mod tests {
         std::fs::write(&path, "x = 1").unwrap();
         assert_eq!(text_file(&path).unwrap(), "x = 1");
         std::fs::write(&path, " ".repeat((1 << 20) + 1)).unwrap();
-        assert!(
-            text_file(&path)
-                .unwrap_err()
-                .to_string()
-                .contains("longer than")
-        );
+        assert!(text_file(&path).unwrap_err().to_string().contains("longer than"));
         for other in ["/dev/zero", "/dev/null", "/"] {
             assert!(
-                text_file(other.as_ref())
-                    .unwrap_err()
-                    .to_string()
-                    .contains("not a regular file"),
+                text_file(other.as_ref()).unwrap_err().to_string().contains("not a regular file"),
                 "{other}"
             );
         }
-        assert!(
-            text_input("/dev/zero".as_ref())
-                .unwrap_err()
-                .to_string()
-                .contains("longer than")
-        );
+        assert!(text_input("/dev/zero".as_ref()).unwrap_err().to_string().contains("longer than"));
         assert_eq!(
             text_file(&folder.path().join("none")).unwrap_err().kind(),
             io::ErrorKind::NotFound

@@ -19,10 +19,7 @@ pub struct TomlText {
 impl TomlText {
     /// The line of a place in the text, from 1.
     pub fn line(&self, span: Range<usize>) -> usize {
-        self.text[..span.start.min(self.text.len())]
-            .matches('\n')
-            .count()
-            + 1
+        self.text[..span.start.min(self.text.len())].matches('\n').count() + 1
     }
 
     /// One line that names file, line, field and problem.
@@ -68,10 +65,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_with_its_line_and_the_nearest_name() {
-        let text = TomlText {
-            name: "a.toml".to_owned(),
-            text: "# a comment\ntitel = \"x\"\n".to_owned(),
-        };
+        let text =
+            TomlText { name: "a.toml".to_owned(), text: "# a comment\ntitel = \"x\"\n".to_owned() };
         let error = text.parse::<File>().unwrap_err();
         assert_eq!(
             error,

@@ -32,9 +32,7 @@ pub struct Unfinished(Option<Arc<Take>>);
 
 impl fmt::Debug for Unfinished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Unfinished")
-            .field(&self.0.is_some())
-            .finish()
+        f.debug_tuple("Unfinished").field(&self.0.is_some()).finish()
     }
 }
 
@@ -72,9 +70,7 @@ impl Handover {
 
     /// Keeps a stage of a lane as it is now.
     pub(crate) fn put(&self, lane: usize, at: usize, stage: Stage) {
-        let mut stages = self.lanes[lane]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut stages = self.lanes[lane].lock().unwrap_or_else(PoisonError::into_inner);
         let len = stages.len().max(at + 1);
         stages.resize_with(len, Stage::default);
         stages[at] = stage;
@@ -181,10 +177,7 @@ mod tests {
         let (send, receive) = std::sync::mpsc::channel();
         let unfinished = Unfinished::new(move |record| send.send(record.clone()).unwrap());
         let handover = unfinished.handover(2).unwrap();
-        let lanes = ["a", "b"].map(|device| Lane {
-            device: device.into(),
-            ..Lane::default()
-        });
+        let lanes = ["a", "b"].map(|device| Lane { device: device.into(), ..Lane::default() });
         let blank = RunRecord::default();
         let questions = Questions::new(&handover, &blank, &lanes, 0);
         let look_now = || {
@@ -197,10 +190,7 @@ mod tests {
         assert_eq!(handover.open_question(1), None);
         look_now();
         assert!(receive.try_recv().is_err(), "no sample, no record");
-        let stage = Stage {
-            sample_ns: vec![7, 8],
-            ..Stage::default()
-        };
+        let stage = Stage { sample_ns: vec![7, 8], ..Stage::default() };
         handover.put(1, 1, stage);
         look_now();
         look_now();

@@ -68,10 +68,7 @@ mod tests {
     use super::*;
 
     fn watch() -> Watched {
-        let engine = EngineInfo {
-            name: "trace".into(),
-            ..EngineInfo::default()
-        };
+        let engine = EngineInfo { name: "trace".into(), ..EngineInfo::default() };
         Context::default().watch("copy/trace", engine, Workload::new("trace"))
     }
 
@@ -89,10 +86,7 @@ mod tests {
             ..Tally::default()
         };
         let record = watched.end(found, None, Vec::new());
-        assert_eq!(
-            (record.study.as_str(), record.origin_ns),
-            ("copy/trace", began)
-        );
+        assert_eq!((record.study.as_str(), record.origin_ns), ("copy/trace", began));
         assert!(record.wall_ns >= 30_000_000 && record.memory.peak_rss_bytes > 0);
         let host = &record.host_cpu;
         assert!(host.user_ns + host.system_ns + host.idle_ns > 0, "{host:?}");
@@ -107,16 +101,10 @@ mod tests {
         let mut ledger = Ledger::new("copies");
         ledger.issued = 2;
         ledger.delivered = 1;
-        let found = Tally {
-            ledgers: vec![ledger],
-            ..Tally::default()
-        };
+        let found = Tally { ledgers: vec![ledger], ..Tally::default() };
         let reason = |record: RunRecord| record.outcome.reason().unwrap_or("").to_owned();
         assert!(reason(watch().end(found, None, Vec::new())).starts_with("ledger: "));
         let faults = vec!["net: counted nothing".to_owned()];
-        assert_eq!(
-            reason(watch().end(Tally::default(), None, faults)),
-            "net: counted nothing"
-        );
+        assert_eq!(reason(watch().end(Tally::default(), None, faults)), "net: counted nothing");
     }
 }

@@ -104,10 +104,7 @@ mod tests {
     }
 
     fn chosen(steps: &[u64]) -> usize {
-        let mut session = Many {
-            steps: steps.to_vec(),
-            way: 0,
-        };
+        let mut session = Many { steps: steps.to_vec(), way: 0 };
         choose(&mut session).unwrap();
         session.way
     }

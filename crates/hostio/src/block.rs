@@ -76,12 +76,8 @@ pub struct BlockReader {
 
 /// The first block device that is a disk, as `/dev/vda`; none where there is none.
 pub fn system_disk(files: &Files) -> Option<String> {
-    let sectors = |name: &String| {
-        files
-            .text(&format!("sys/block/{name}/size"))?
-            .parse::<u64>()
-            .ok()
-    };
+    let sectors =
+        |name: &String| files.text(&format!("sys/block/{name}/size"))?.parse::<u64>().ok();
     let is_disk = |name: &String| {
         !["loop", "ram", "zram", "sr", "fd", "dm-", "md"]
             .iter()
@@ -97,13 +93,9 @@ pub fn system_disk(files: &Files) -> Option<String> {
 /// # Errors
 /// Those of opening it.
 pub fn reads_directly(path: &str) -> std::io::Result<()> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(DIRECT)
-        .open(path)?;
+    let file = OpenOptions::new().read(true).custom_flags(DIRECT).open(path)?;
     let mut buffer = Buffer::new(SECTOR_BYTES, Pages::Base).map_err(std::io::Error::other)?;
-    file.read_at(buffer.slice_mut::<u8>(SECTOR_BYTES), 0)
-        .map(drop)
+    file.read_at(buffer.slice_mut::<u8>(SECTOR_BYTES), 0).map(drop)
 }
 
 impl TypedEngine for BlockEngine {
@@ -114,11 +106,7 @@ impl TypedEngine for BlockEngine {
     }
 
     fn target(&self, request: &BlockRequest) -> String {
-        let how = if request.cached {
-            "page cache"
-        } else {
-            "direct"
-        };
+        let how = if request.cached { "page cache" } else { "direct" };
         format!("{}, {how}", request.path)
     }
 
@@ -129,11 +117,7 @@ impl TypedEngine for BlockEngine {
     }
 
     fn example(&self) -> BlockRequest {
-        BlockRequest {
-            path: "/proc/self/exe".to_owned(),
-            block_bytes: 65_536,
-            cached: true,
-        }
+        BlockRequest { path: "/proc/self/exe".to_owned(), block_bytes: 65_536, cached: true }
     }
 
     fn open(&self, request: &BlockRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
@@ -152,11 +136,7 @@ impl Session for BlockSession {
 
     fn stages(&self) -> Vec<StageSpec> {
         let bytes = self.request.block_bytes as u64;
-        let name = if self.request.cached {
-            "read, page cache"
-        } else {
-            "read, direct"
-        };
+        let name = if self.request.cached { "read, page cache" } else { "read, direct" };
         let plain = StageSpec::new(name, bytes, bytes);
         let mut stage = match self.request.cached {
             true => plain.beside_copy(),
@@ -199,9 +179,7 @@ impl Session for BlockSession {
             open.reader.seek(at);
             open.read(self.request.block_bytes)?;
             let first = open.buffer.slice::<u8>(self.request.block_bytes).to_vec();
-            open.buffer
-                .slice_mut::<u8>(self.request.block_bytes)
-                .fill(0xA5);
+            open.buffer.slice_mut::<u8>(self.request.block_bytes).fill(0xA5);
             open.reader.seek(at);
             open.read(self.request.block_bytes)?;
             if open.buffer.slice::<u8>(self.request.block_bytes) == first {
@@ -215,10 +193,7 @@ impl Session for BlockSession {
     }
 
     fn tally(&mut self) -> Tally {
-        Tally {
-            ledgers: vec![self.ledger.clone()],
-            ..Tally::default()
-        }
+        Tally { ledgers: vec![self.ledger.clone()], ..Tally::default() }
     }
 }
 
@@ -250,21 +225,14 @@ impl BlockReader {
             options.custom_flags(DIRECT);
         }
         let mut file = options.open(path).map_err(|error| refused("open", error))?;
-        let size = file
-            .seek(SeekFrom::End(0))
-            .map_err(|error| refused("find the size of", error))?;
+        let size =
+            file.seek(SeekFrom::End(0)).map_err(|error| refused("find the size of", error))?;
         let bytes = request.block_bytes as u64;
         // The cache is warm after a round; a device is read over a long way.
-        let max = if *cached {
-            (64 << 20).max(bytes)
-        } else {
-            SPAN_BYTES
-        };
+        let max = if *cached { (64 << 20).max(bytes) } else { SPAN_BYTES };
         let span = size.min(max) / bytes * bytes;
         if span == 0 {
-            return Err(Fault::new(format!(
-                "{path} is shorter than one block of {bytes} B"
-            )));
+            return Err(Fault::new(format!("{path} is shorter than one block of {bytes} B")));
         }
         Ok(BlockReader { file, span, at: 0 })
     }
@@ -333,9 +301,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("blocks");
         std::fs::write(&path, vec![7; 3 * 8192 + 5]).unwrap();
-        let workload = example()
-            .with("path", path.display().to_string())
-            .with("block_bytes", 8192_u64);
+        let workload =
+            example().with("path", path.display().to_string()).with("block_bytes", 8192_u64);
         let record = run(&workload);
         assert!(record.outcome.is_ok(), "{:?}", record.outcome);
         assert!(
@@ -343,21 +310,9 @@ mod tests {
                 && record.ledgers[0].issued >= 8 * 8192
         );
         let long = run(&workload.clone().with("block_bytes", 32_768_u64));
-        assert!(
-            long.lanes[0]
-                .outcome
-                .reason()
-                .unwrap()
-                .contains("shorter than one block")
-        );
+        assert!(long.lanes[0].outcome.reason().unwrap().contains("shorter than one block"));
         let nowhere = run(&workload.with("path", "/nonexistent"));
-        assert!(
-            nowhere.lanes[0]
-                .outcome
-                .reason()
-                .unwrap()
-                .contains("No such file")
-        );
+        assert!(nowhere.lanes[0].outcome.reason().unwrap().contains("No such file"));
     }
 
     #[test]
@@ -376,10 +331,6 @@ mod tests {
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join("size"), size).unwrap();
         }
-        assert!(
-            system_disk(&Files::below(root.path()))
-                .unwrap()
-                .ends_with("dev/nvme0n1")
-        );
+        assert!(system_disk(&Files::below(root.path())).unwrap().ends_with("dev/nvme0n1"));
     }
 }

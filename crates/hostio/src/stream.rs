@@ -83,10 +83,7 @@ impl TypedEngine for StreamEngine {
     }
 
     fn example(&self) -> StreamRequest {
-        StreamRequest {
-            message_bytes: 4096,
-            peer_cpu: None,
-        }
+        StreamRequest { message_bytes: 4096, peer_cpu: None }
     }
 
     fn open(&self, request: &StreamRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
@@ -157,18 +154,14 @@ impl Session for StreamSession {
             .position(|(a, b)| *a != b);
         match wrong {
             None => Ok(()),
-            Some(at) => Err(Fault::new(format!(
-                "byte {} of a message is wrong",
-                at + NUMBER_BYTES
-            ))),
+            Some(at) => {
+                Err(Fault::new(format!("byte {} of a message is wrong", at + NUMBER_BYTES)))
+            }
         }
     }
 
     fn tally(&mut self) -> Tally {
-        Tally {
-            ledgers: vec![self.ledger.clone()],
-            ..Tally::default()
-        }
+        Tally { ledgers: vec![self.ledger.clone()], ..Tally::default() }
     }
 }
 
@@ -196,14 +189,9 @@ impl Ends {
             .expect("closed only when dropped")
             .read_exact(into)
             .map_err(|error| Fault::new(format!("receive: {error}")))?;
-        let number = into
-            .first_chunk()
-            .map_or(0, |number| u64::from_le_bytes(*number));
+        let number = into.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
         if number != self.next {
-            return Err(Fault::new(format!(
-                "message {number} came where {} was due",
-                self.next
-            )));
+            return Err(Fault::new(format!("message {number} came where {} was due", self.next)));
         }
         self.next += 1;
         Ok(())
@@ -234,10 +222,7 @@ mod tests {
     fn a_cpu_that_is_not_here_is_refused_and_old_records_call_it_the_senders() {
         let workload = Engine::example(&StreamEngine).with("sender_cpu", 9999_u64);
         let error = Engine::open(&StreamEngine, &workload).err().unwrap();
-        assert!(
-            error.0.contains("`peer_cpu` is 9999: there is no such CPU"),
-            "{error}"
-        );
+        assert!(error.0.contains("`peer_cpu` is 9999: there is no such CPU"), "{error}");
     }
 
     #[test]

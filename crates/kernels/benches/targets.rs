@@ -73,10 +73,7 @@ struct Bench {
 
 impl Bench {
     fn new(samples: usize, rounds: usize) -> Bench {
-        Bench {
-            memory: RefCell::new(Memory::new(samples)),
-            rounds,
-        }
+        Bench { memory: RefCell::new(Memory::new(samples)), rounds }
     }
 
     /// Prints the speed of one side, that of the other and how the two compare.
@@ -99,9 +96,8 @@ impl Bench {
         let memory = &mut *self.memory.borrow_mut();
         let timed = streams(isa).map(|variant| {
             let one = || seconds(&mut || memory.stream(variant, ratio));
-            let samples: Vec<f64> = std::iter::repeat_with(one)
-                .take(self.rounds / 10 + 3)
-                .collect();
+            let samples: Vec<f64> =
+                std::iter::repeat_with(one).take(self.rounds / 10 + 3).collect();
             (median(&samples), variant)
         });
         timed.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap().1
@@ -117,9 +113,7 @@ impl Bench {
             None => detail,
         };
         let convert = |memory: &mut Memory| memory.convert(&converter);
-        self.pair(what, &detail, &convert, &|memory| {
-            memory.stream(limit, ratio)
-        });
+        self.pair(what, &detail, &convert, &|memory| memory.stream(limit, ratio));
     }
 }
 
@@ -166,15 +160,9 @@ fn conversions() -> [(&'static str, Conversion); 9] {
         ("3 scaling by 0.123 - 45.6", scale(0.123, -45.6)),
         ("3 scaling by 0.1 + 1e9", scale(0.1, 1_000_000_007.0)),
         ("3 scaling by 1e305 - 1e305", scale(1e305, -1e305)),
-        (
-            "7 unsigned Q-format to f32",
-            Conversion::QmnF32(Qmn::MAGNITUDE),
-        ),
+        ("7 unsigned Q-format to f32", Conversion::QmnF32(Qmn::MAGNITUDE)),
         ("8 signed Q-format to f32", Conversion::QmnF32(Qmn::PHASE)),
-        (
-            "5 unsigned Q-format to f64",
-            Conversion::QmnF64(Qmn::MAGNITUDE),
-        ),
+        ("5 unsigned Q-format to f64", Conversion::QmnF64(Qmn::MAGNITUDE)),
         ("6 signed Q-format to f64", Conversion::QmnF64(Qmn::PHASE)),
     ]
 }
@@ -208,17 +196,11 @@ fn stores(isa: Isa) {
         let limit = bench.best_stream(isa, ratio);
         let around = converter(conversion, 1, isa, Store::NonTemporal);
         let detail = format!("{} {}", limit.0.name(), limit.1.name());
-        bench.pair(
-            what,
-            &detail,
-            &|memory| memory.convert(&around),
-            &|memory| memory.stream(limit, ratio),
-        );
+        bench.pair(what, &detail, &|memory| memory.convert(&around), &|memory| {
+            memory.stream(limit, ratio)
+        });
     }
-    println!(
-        "\n{}, 240 MB raw, non-temporal against cached stores",
-        isa.name()
-    );
+    println!("\n{}, 240 MB raw, non-temporal against cached stores", isa.name());
     for (what, conversion) in conversions() {
         let [around, plain] =
             [Store::NonTemporal, Store::Cached].map(|store| converter(conversion, 1, isa, store));
@@ -248,9 +230,7 @@ type Work<'a> = &'a (dyn Fn(&mut Memory) + Sync);
 fn by_two(cpus: [u32; 2], samples: usize, rounds: usize, works: &[Work<'_>]) -> Vec<Vec<f64>> {
     // In the cache a piece lasts some microseconds: enough of them that meeting does not count.
     let repeats = (3_000_000 / samples).max(1);
-    let start = Start {
-        arrived: AtomicUsize::new(0),
-    };
+    let start = Start { arrived: AtomicUsize::new(0) };
     let run = |cpu: u32| {
         affinity::pin_to(cpu).unwrap();
         let mut memory = Memory::new(samples);
@@ -316,10 +296,7 @@ fn main() {
     let cpus = [*allowed.last().unwrap(), allowed[0]];
     affinity::pin_to(cpus[0]).unwrap();
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let sets: Vec<Isa> = words
-        .iter()
-        .filter_map(|name| Isa::from_name(name))
-        .collect();
+    let sets: Vec<Isa> = words.iter().filter_map(|name| Isa::from_name(name)).collect();
     let parts: Vec<&str> = ["limits", "stores", "threads"]
         .into_iter()
         .filter(|part| words.iter().any(|word| word == part))

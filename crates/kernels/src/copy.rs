@@ -45,9 +45,7 @@ impl CopyKernel {
 
     /// The kernel of that name, if this CPU has it.
     pub fn from_name(name: &str) -> Option<CopyKernel> {
-        CopyKernel::available()
-            .into_iter()
-            .find(|kernel| kernel.name() == name)
+        CopyKernel::available().into_iter().find(|kernel| kernel.name() == name)
     }
 
     /// Copies all of `from`.
@@ -56,11 +54,7 @@ impl CopyKernel {
     /// When the lengths differ.
     #[inline]
     pub fn copy(self, from: &[u8], to: &mut [u8]) {
-        assert_eq!(
-            from.len(),
-            to.len(),
-            "both sides of a copy are of one length"
-        );
+        assert_eq!(from.len(), to.len(), "both sides of a copy are of one length");
         match self {
             #[cfg(target_arch = "x86_64")]
             CopyKernel::RepMovsb => x86_64::rep_movsb(from, to),
@@ -244,14 +238,7 @@ mod x86_64 {
         _mm512_store_si512,
         _mm512_stream_si512
     );
-    vector_copy!(
-        avx2,
-        "avx2",
-        32,
-        _mm256_loadu_si256,
-        _mm256_store_si256,
-        _mm256_stream_si256
-    );
+    vector_copy!(avx2, "avx2", 32, _mm256_loadu_si256, _mm256_store_si256, _mm256_stream_si256);
 
     pub(super) fn flush<B: super::Byte>(bytes: &[B]) {
         for line in bytes.chunks(64) {
@@ -274,9 +261,7 @@ mod tests {
 
     #[test]
     fn every_kernel_copies_exactly_at_any_alignment() {
-        let source: Vec<u8> = (0..5000_u32)
-            .map(|i| u8::try_from(i * 7 % 251).unwrap())
-            .collect();
+        let source: Vec<u8> = (0..5000_u32).map(|i| u8::try_from(i * 7 % 251).unwrap()).collect();
         for kernel in CopyKernel::available() {
             assert_eq!(CopyKernel::from_name(kernel.name()), Some(kernel));
             for bytes in [0, 1, 31, 63, 64, 65, 255, 256, 257, 4096] {

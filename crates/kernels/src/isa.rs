@@ -48,10 +48,7 @@ impl Isa {
             }
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
-            #[allow(
-                unreachable_patterns,
-                reason = "which sets remain depends on the target"
-            )]
+            #[allow(unreachable_patterns, reason = "which sets remain depends on the target")]
             _ => false,
         }
     }
@@ -99,16 +96,8 @@ impl Store {
         if !isa.has_non_temporal() {
             return Store::Cached;
         }
-        let last_level_bytes = if last_level_bytes == 0 {
-            32 << 20
-        } else {
-            last_level_bytes
-        };
-        if footprint_bytes > last_level_bytes {
-            Store::NonTemporal
-        } else {
-            Store::Cached
-        }
+        let last_level_bytes = if last_level_bytes == 0 { 32 << 20 } else { last_level_bytes };
+        if footprint_bytes > last_level_bytes { Store::NonTemporal } else { Store::Cached }
     }
 }
 
@@ -126,27 +115,15 @@ mod tests {
 
     #[test]
     fn stores_go_around_the_cache_only_beyond_it() {
-        assert_eq!(
-            Store::for_footprint(Isa::Avx2, 18 << 20, 32 << 20),
-            Store::Cached
-        );
-        assert_eq!(
-            Store::for_footprint(Isa::Avx2, 720 << 20, 32 << 20),
-            Store::NonTemporal
-        );
-        assert_eq!(
-            Store::for_footprint(Isa::Avx512, 720 << 20, 0),
-            Store::NonTemporal
-        );
+        assert_eq!(Store::for_footprint(Isa::Avx2, 18 << 20, 32 << 20), Store::Cached);
+        assert_eq!(Store::for_footprint(Isa::Avx2, 720 << 20, 32 << 20), Store::NonTemporal);
+        assert_eq!(Store::for_footprint(Isa::Avx512, 720 << 20, 0), Store::NonTemporal);
     }
 
     #[test]
     fn sets_without_non_temporal_stores_never_get_them() {
         for isa in [Isa::Portable, Isa::Neon] {
-            assert_eq!(
-                Store::for_footprint(isa, 720 << 20, 32 << 20),
-                Store::Cached
-            );
+            assert_eq!(Store::for_footprint(isa, 720 << 20, 32 << 20), Store::Cached);
         }
     }
 }

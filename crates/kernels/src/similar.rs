@@ -17,9 +17,7 @@ impl Similar {
         Similar {
             isa: Isa::best(),
             stride,
-            steps: (0..most_bytes)
-                .map(|at| u8::from(at % stride.max(1) == counter))
-                .collect(),
+            steps: (0..most_bytes).map(|at| u8::from(at % stride.max(1) == counter)).collect(),
         }
     }
 
@@ -74,9 +72,7 @@ fn portable(before: &[u8], after: &[u8], steps: &[u8]) -> bool {
         return all == [0; STEP];
     }
     let bytes = before.iter().zip(after).zip(steps);
-    bytes.fold(0, |sum, ((before, after), step)| {
-        sum | (before.wrapping_add(*step) ^ after)
-    }) == 0
+    bytes.fold(0, |sum, ((before, after), step)| sum | (before.wrapping_add(*step) ^ after)) == 0
 }
 
 /// # Safety
@@ -123,10 +119,7 @@ mod tests {
     fn one_wrong_byte_is_seen_wherever_it_is_by_every_set() {
         for isa in Isa::available() {
             for (stride, count) in [(4, 3), (28, 1), (28, 2), (28, 36), (64, 5), (360, 2)] {
-                let similar = Similar {
-                    isa,
-                    ..Similar::new(stride, COUNTER, 1024)
-                };
+                let similar = Similar { isa, ..Similar::new(stride, COUNTER, 1024) };
                 let good = pieces(stride, count);
                 assert!(similar.holds(&good), "{isa:?} {stride} x {count}");
                 for at in 0..good.len() {
@@ -144,10 +137,7 @@ mod tests {
     fn what_it_was_not_made_for_does_not_hold() {
         let similar = Similar::new(28, COUNTER, 100);
         assert!(similar.holds(&pieces(28, 4)));
-        assert!(
-            !similar.holds(&pieces(28, 6)),
-            "more bytes than it was made for"
-        );
+        assert!(!similar.holds(&pieces(28, 6)), "more bytes than it was made for");
         assert!(!similar.holds(&pieces(28, 1)[..27]), "less than a piece");
         assert!(!Similar::new(0, COUNTER, 100).holds(&[0; 8]));
     }

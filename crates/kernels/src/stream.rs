@@ -24,24 +24,15 @@ impl Ratio {
     pub const MAX_LINES: usize = 1024;
 
     /// A plain copy.
-    pub const COPY: Ratio = Ratio {
-        read_lines: 1,
-        write_lines: 1,
-    };
+    pub const COPY: Ratio = Ratio { read_lines: 1, write_lines: 1 };
 
     /// Nothing but reading.
-    pub const READ: Ratio = Ratio {
-        read_lines: 1,
-        write_lines: 0,
-    };
+    pub const READ: Ratio = Ratio { read_lines: 1, write_lines: 0 };
 
     /// So many lines read and written per step. `None` unless 1 to [`Ratio::MAX_LINES`] are read and at most as many written.
     pub fn new(read_lines: usize, write_lines: usize) -> Option<Ratio> {
         let fits = (1..=Ratio::MAX_LINES).contains(&read_lines) && write_lines <= Ratio::MAX_LINES;
-        fits.then_some(Ratio {
-            read_lines,
-            write_lines,
-        })
+        fits.then_some(Ratio { read_lines, write_lines })
     }
 
     /// The ratio of a conversion that touches all lines of its input: `read_bytes` read for each `write_bytes` written,
@@ -74,9 +65,7 @@ impl Ratio {
     /// Whole steps that both sides hold; the destination keeps a line to spare for alignment.
     fn steps(self, source_bytes: usize, destination_bytes: usize) -> usize {
         let reads = source_bytes / self.read_bytes();
-        let writes = destination_bytes
-            .saturating_sub(LINE_BYTES)
-            .checked_div(self.write_bytes());
+        let writes = destination_bytes.saturating_sub(LINE_BYTES).checked_div(self.write_bytes());
         reads.min(writes.unwrap_or(usize::MAX))
     }
 }
@@ -89,10 +78,7 @@ fn gcd(a: usize, b: usize) -> usize {
 /// result to `ratio.write_lines` lines. Stops when either slice has no whole step left; returns the source bytes read.
 #[cfg_attr(
     not(target_arch = "x86_64"),
-    allow(
-        unused_variables,
-        reason = "only the x86-64 kernels choose their stores"
-    )
+    allow(unused_variables, reason = "only the x86-64 kernels choose their stores")
 )]
 pub fn stream(
     isa: Isa,
@@ -117,13 +103,7 @@ pub fn stream(
         Isa::Neon if isa.is_available() => {
             // SAFETY: the CPU has it; the slices are walked by their own lengths.
             unsafe {
-                neon::stream(
-                    ratio.read_lines,
-                    ratio.write_lines,
-                    steps,
-                    source,
-                    destination,
-                )
+                neon::stream(ratio.read_lines, ratio.write_lines, steps, source, destination)
             };
         }
         _ => portable(ratio, steps, source, destination),
@@ -269,45 +249,20 @@ mod tests {
     /// With 2^58 + 1 lines the bytes of a step wrapped to one line, and a safe call wrote beyond its slice.
     #[test]
     fn no_ratio_has_a_step_that_overflows() {
-        for lines in [
-            Ratio::MAX_LINES + 1,
-            1 << 57,
-            1 << 58,
-            (1 << 58) + 1,
-            usize::MAX,
-        ] {
-            assert_eq!(
-                (Ratio::new(lines, 1), Ratio::new(1, lines)),
-                (None, None),
-                "{lines}"
-            );
+        for lines in [Ratio::MAX_LINES + 1, 1 << 57, 1 << 58, (1 << 58) + 1, usize::MAX] {
+            assert_eq!((Ratio::new(lines, 1), Ratio::new(1, lines)), (None, None), "{lines}");
             assert_eq!(Ratio::of_bytes(lines, 1), None, "{lines}");
         }
-        assert_eq!(
-            (Ratio::new(0, 1), Ratio::new(1, 0)),
-            (None, Some(Ratio::READ))
-        );
+        assert_eq!((Ratio::new(0, 1), Ratio::new(1, 0)), (None, Some(Ratio::READ)));
         assert!(Ratio::new(Ratio::MAX_LINES, Ratio::MAX_LINES).is_some());
     }
 
     #[test]
     fn steps_stay_inside_both_sides_whatever_their_lengths() {
-        for ratio in [
-            Ratio::COPY,
-            Ratio::READ,
-            Ratio {
-                read_lines: 3,
-                write_lines: 2,
-            },
-        ] {
-            for (source, destination) in [
-                (0, 0),
-                (63, 640),
-                (64, 64),
-                (640, 127),
-                (640, 128),
-                (6400, 700),
-            ] {
+        for ratio in [Ratio::COPY, Ratio::READ, Ratio { read_lines: 3, write_lines: 2 }] {
+            for (source, destination) in
+                [(0, 0), (63, 640), (64, 64), (640, 127), (640, 128), (6400, 700)]
+            {
                 let steps = ratio.steps(source, destination);
                 assert!(steps * ratio.read_bytes() <= source);
                 assert!(
@@ -321,21 +276,13 @@ mod tests {
 
     #[test]
     fn every_set_writes_the_folded_lines_and_nothing_else() {
-        let source: Vec<u8> = (0..64 * 40)
-            .map(|i| u8::try_from(i % 251).unwrap())
-            .collect();
+        let source: Vec<u8> = (0..64 * 40).map(|i| u8::try_from(i % 251).unwrap()).collect();
         for isa in Isa::available() {
             for store in [Store::Cached, Store::NonTemporal] {
                 for ratio in [
                     Ratio::COPY,
-                    Ratio {
-                        read_lines: 1,
-                        write_lines: 2,
-                    },
-                    Ratio {
-                        read_lines: 5,
-                        write_lines: 1,
-                    },
+                    Ratio { read_lines: 1, write_lines: 2 },
+                    Ratio { read_lines: 5, write_lines: 1 },
                 ] {
                     let mut destination = vec![0xA5_u8; 64 * 60];
                     let read = stream(isa, store, ratio, &source, &mut destination);
@@ -360,10 +307,7 @@ mod tests {
     fn a_pure_read_writes_nothing() {
         let source = vec![1_u8; 6400];
         for isa in Isa::available() {
-            assert_eq!(
-                stream(isa, Store::Cached, Ratio::READ, &source, &mut []),
-                6400
-            );
+            assert_eq!(stream(isa, Store::Cached, Ratio::READ, &source, &mut []), 6400);
         }
     }
 }

@@ -70,15 +70,7 @@ fn by_hand(block_bytes: usize, time: Duration) -> f64 {
 fn record(request: &PathRequest) -> RunRecord {
     let settings = Settings::new(StepPlan::ByStage(1), "bench");
     let (engine, context) = (PathEngine::default(), Context::default());
-    let record = measure(
-        &engine,
-        &request.workload(),
-        &settings,
-        &context,
-        &[],
-        &mut [],
-    )
-    .unwrap();
+    let record = measure(&engine, &request.workload(), &settings, &context, &[], &mut []).unwrap();
     assert!(record.outcome.is_ok(), "{:?}", record.outcome);
     record
 }
@@ -86,9 +78,7 @@ fn record(request: &PathRequest) -> RunRecord {
 /// Nanoseconds per block of a path.
 fn as_path(file: &str, time: Duration) -> f64 {
     let path = Path::load(file).unwrap();
-    let run = record(&PathRequest::new(&path, time.as_secs_f64()))
-        .path
-        .unwrap();
+    let run = record(&PathRequest::new(&path, time.as_secs_f64())).path.unwrap();
     run.wall_ns as f64 / run.blocks as f64
 }
 
@@ -105,10 +95,7 @@ impl PerChunk {
     /// Of so many chunks in that time, in which both threads together used so many CPUs.
     fn of(card_ns: f64, chunks: u64, cpus: f64) -> PerChunk {
         let wall_ns = card_ns / chunks as f64;
-        PerChunk {
-            wall_ns,
-            cpu_ns: wall_ns * cpus,
-        }
+        PerChunk { wall_ns, cpu_ns: wall_ns * cpus }
     }
 }
 
@@ -127,10 +114,8 @@ fn chain_by_hand(hz: f64, time: Duration) -> PerChunk {
 /// The same as a path.
 fn chain_as_path(hz: f64, time: Duration) -> PerChunk {
     let path = Path::load("felix-readout").unwrap();
-    let record = record(&PathRequest {
-        rate_hz: Some(hz),
-        ..PathRequest::new(&path, time.as_secs_f64())
-    });
+    let record =
+        record(&PathRequest { rate_hz: Some(hz), ..PathRequest::new(&path, time.as_secs_f64()) });
     let counter = |name| record.counter(name).unwrap();
     let card_ns = counter("triggers") / counter("trigger-rate") * 1e9;
     let cpus = counter("reader-cpu-ppm") * 1e-6 + counter("receiver-cpu");
@@ -192,9 +177,7 @@ fn chunks(time: Duration) {
 }
 
 fn main() {
-    let seconds = std::env::args()
-        .skip(1)
-        .find_map(|text| text.parse::<f64>().ok());
+    let seconds = std::env::args().skip(1).find_map(|text| text.parse::<f64>().ok());
     let time = Duration::from_secs_f64(seconds.unwrap_or(20.0) / ROUNDS as f64);
     chunks(time);
     blocks(time);

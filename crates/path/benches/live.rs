@@ -15,11 +15,7 @@
     clippy::unwrap_used,
     reason = "a benchmark prints, and may stop when the host refuses"
 )]
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "small counts"
-)]
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small counts")]
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
 use daqmeter_path::explain::{Answer, Explained, Interval, Load, Seen, System, explain};
@@ -36,13 +32,7 @@ enum Put {
     Ring,
 }
 
-const PUTS: [Put; 5] = [
-    Put::Reader,
-    Put::Receiver,
-    Put::OneCpu,
-    Put::Ring,
-    Put::Publisher,
-];
+const PUTS: [Put; 5] = [Put::Reader, Put::Receiver, Put::OneCpu, Put::Ring, Put::Publisher];
 /// Bytes of a chunk.
 const PAYLOADS: [u64; 4] = [24, 200, 16, 64];
 /// What is added to a part, in nanoseconds for each block.
@@ -146,13 +136,11 @@ fn show(interval: Interval) -> String {
 
 fn shown(explained: &Explained) -> String {
     let slopes = explained.slopes.iter();
-    let slopes: Vec<String> = slopes
-        .map(|slope| format!("{} {}", slope.name, show(slope.slope)))
-        .collect();
+    let slopes: Vec<String> =
+        slopes.map(|slope| format!("{} {}", slope.name, show(slope.slope))).collect();
     let used = explained.resources.iter();
-    let used: Vec<String> = used
-        .map(|used| format!("{} {}", used.what.text(), show(used.used)))
-        .collect();
+    let used: Vec<String> =
+        used.map(|used| format!("{} {}", used.what.text(), show(used.used))).collect();
     format!(
         "    {:.0} ns a block, predicted {:.0}; looked at eight times as often {} times as fast\n    slopes: {}\n    used: {}",
         explained.block_ns.mean,
@@ -164,19 +152,14 @@ fn shown(explained: &Explained) -> String {
 }
 
 fn main() {
-    let given: Vec<f64> = std::env::args()
-        .filter_map(|text| text.parse().ok())
-        .collect();
+    let given: Vec<f64> = std::env::args().filter_map(|text| text.parse().ok()).collect();
     let number = |at: usize, usual: f64| given.get(at).copied().unwrap_or(usual);
     let folder = tempfile::tempdir().unwrap();
     let (seconds, rounds) = (number(0, 0.25), number(1, 8.0) as usize);
     let (first, most) = (number(2, 0.0) as usize, number(3, 20.0) as usize);
     let mut counts = [0; 3];
     for at in first..(first + most).min(PUTS.len() * PAYLOADS.len()) {
-        let case = Case {
-            put: PUTS[at % PUTS.len()],
-            payload_bytes: PAYLOADS[at / PUTS.len()],
-        };
+        let case = Case { put: PUTS[at % PUTS.len()], payload_bytes: PAYLOADS[at / PUTS.len()] };
         let files = ["scenario.toml", "path.toml"].map(|name| folder.path().join(name));
         let (scenario, path) = case.texts(files[0].to_str().unwrap());
         std::fs::write(&files[0], scenario).unwrap();
@@ -184,11 +167,7 @@ fn main() {
         let path = Path::load(files[1].to_str().unwrap()).unwrap();
         let parts = path.parts();
         let slower = case.put.slower();
-        let mut chain = Chain {
-            path,
-            seconds,
-            slower,
-        };
+        let mut chain = Chain { path, seconds, slower };
         let explained = explain(&mut chain, &parts, |round| round < rounds);
         let explained = match explained {
             Ok(explained) => explained,

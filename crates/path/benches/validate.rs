@@ -56,30 +56,18 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn chain(&self, name: &str, text: &str) -> Chain<'_> {
-        let Bench {
-            engine,
-            folder,
-            seconds,
-        } = *self;
+        let Bench { engine, folder, seconds } = *self;
         let file = folder.join(name);
         std::fs::write(&file, text).unwrap();
         let file = file.to_str().unwrap().to_owned();
         let path = Path::load(&file).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        Chain {
-            engine,
-            path,
-            file,
-            seconds,
-        }
+        Chain { engine, path, file, seconds }
     }
 }
 
 impl Chain<'_> {
     fn request(&self, seconds: f64) -> PathRequest {
-        PathRequest {
-            path: self.file.clone(),
-            ..PathRequest::new(&self.path, seconds)
-        }
+        PathRequest { path: self.file.clone(), ..PathRequest::new(&self.path, seconds) }
     }
 
     fn measured(&self, request: &PathRequest) -> Result<RunRecord, String> {
@@ -98,10 +86,7 @@ impl Chain<'_> {
             resolution: 0.02,
             probe: time,
             confirm: time * 3,
-            allowed: Allowed {
-                lost: 0,
-                dead_share: 0.0,
-            },
+            allowed: Allowed { lost: 0, dead_share: 0.0 },
         };
         Ok(highest_rate(self, &plan)?.rate_hz)
     }
@@ -158,13 +143,7 @@ enum Put {
     OneCpu,
 }
 
-const PUTS: [Put; 5] = [
-    Put::Work,
-    Put::Wait(1),
-    Put::Wait(2),
-    Put::Shared,
-    Put::OneCpu,
-];
+const PUTS: [Put; 5] = [Put::Work, Put::Wait(1), Put::Wait(2), Put::Shared, Put::OneCpu];
 
 impl Put {
     /// Stages that are put in.
@@ -178,11 +157,7 @@ impl Put {
 }
 
 /// A number below another.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "small counts"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small counts")]
 fn below(random: &mut Random, bound: usize) -> usize {
     (random.uniform() * bound as f64) as usize
 }
@@ -204,9 +179,8 @@ impl Case {
         let kinds = ["copy", "checksum", "unix"];
         // With source and sink at most six elements.
         let most = 4_usize.saturating_sub(put.stages()).min(2);
-        let stages: Vec<&str> = (0..below(random, most + 1))
-            .map(|_| kinds[below(random, kinds.len())])
-            .collect();
+        let stages: Vec<&str> =
+            (0..below(random, most + 1)).map(|_| kinds[below(random, kinds.len())]).collect();
         Case {
             block_kib: [16, 64, 256][below(random, 3)],
             at: below(random, stages.len() + 1),
@@ -307,21 +281,9 @@ impl Came {
     }
 
     fn parse(line: &str) -> Option<Came> {
-        let numbers: Vec<f64> = line
-            .split(' ')
-            .map_while(|text| text.parse().ok())
-            .collect();
-        let [
-            right,
-            wrong,
-            is_disturbed,
-            gain,
-            tried,
-            rate,
-            highest,
-            gain_again,
-            highest_again,
-        ] = numbers[..]
+        let numbers: Vec<f64> = line.split(' ').map_while(|text| text.parse().ok()).collect();
+        let [right, wrong, is_disturbed, gain, tried, rate, highest, gain_again, highest_again] =
+            numbers[..]
         else {
             return None;
         };
@@ -519,28 +481,18 @@ fn joined(file: Option<&String>, new: Vec<Came>) -> Vec<Came> {
 
 fn main() {
     // Cargo adds one of its own.
-    let arguments: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|text| text != "--bench")
-        .collect();
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|text| text != "--bench").collect();
     let number = |at: usize, usual: f64| {
         let given = arguments.get(at).map(|text| text.parse().unwrap());
         given.unwrap_or(usual)
     };
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "small counts"
-    )]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small counts")]
     let [cases, seed, first] =
         [number(0, 40.0), number(1, 1.0), number(3, 0.0)].map(|n| n as usize);
     let seconds = number(2, 0.1);
     let folder = tempfile::tempdir().unwrap();
-    let bench = Bench {
-        engine: &PathEngine::default(),
-        folder: folder.path(),
-        seconds,
-    };
+    let bench = Bench { engine: &PathEngine::default(), folder: folder.path(), seconds };
     let mut random = Random::new(seed as u64);
     let mut all = Vec::new();
     for at in 0..first + cases {
@@ -576,10 +528,7 @@ fn summary(name: &str, all: &[Came]) -> String {
     let gains: Vec<f64> = all.iter().filter_map(|came| came.gain).collect();
     let tried: Vec<f64> = all.iter().filter_map(|came| came.tried).collect();
     // As explain reports it: measured where that can be, else predicted.
-    let reported: Vec<f64> = all
-        .iter()
-        .filter_map(|came| came.tried.or(came.gain))
-        .collect();
+    let reported: Vec<f64> = all.iter().filter_map(|came| came.tried.or(came.gain)).collect();
     let rates: Vec<f64> = all.iter().map(|came| came.rate).collect();
     let highest: Vec<f64> = all.iter().filter_map(|came| came.highest).collect();
     let gains_again: Vec<f64> = all.iter().filter_map(|came| came.gain_again).collect();

@@ -13,11 +13,7 @@
     clippy::unwrap_used,
     reason = "a benchmark prints, and may stop when the host refuses"
 )]
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "small counts"
-)]
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small counts")]
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -54,12 +50,7 @@ fn path(stage: &str, block_bytes: usize, time: Duration) -> f64 {
     let workload = request.workload();
     let record = measure(&engine, &workload, &settings, &context, &[], &mut []).unwrap();
     assert!(record.outcome.is_ok(), "{:?}", record.outcome);
-    assert!(
-        record
-            .ledgers
-            .iter()
-            .all(|ledger| ledger.closes() && ledger.lost() == 0)
-    );
+    assert!(record.ledgers.iter().all(|ledger| ledger.closes() && ledger.lost() == 0));
     let run = record.path.unwrap();
     // Of small blocks not all contents are known beforehand.
     assert!(run.verified_blocks > 0);
@@ -109,25 +100,15 @@ fn pattern(bytes: usize) -> Vec<u8> {
 /// The transport of the read-out: nanoseconds per page.
 fn pages(bytes: usize, time: Duration) -> f64 {
     let zenoh = transport::named("zenoh").unwrap();
-    let hello = Hello {
-        stream: 1,
-        tags: vec![1],
-        ..Hello::default()
-    };
+    let hello = Hello { stream: 1, tags: vec![1], ..Hello::default() };
     let settings = Publish {
         transport: "zenoh".to_owned(),
         address: "127.0.0.1:0".to_owned(),
         ..Publish::default()
     };
     let mut outlet = zenoh.publish(&settings, &hello).unwrap();
-    let settings = Publish {
-        address: outlet.address(),
-        ..settings
-    };
-    let (sent, is_over) = (
-        Arc::new(AtomicU64::new(0)),
-        Arc::new(AtomicBool::new(false)),
-    );
+    let settings = Publish { address: outlet.address(), ..settings };
+    let (sent, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let (all, ended) = (sent.clone(), is_over.clone());
     let receiver = std::thread::spawn(move || {
         let zenoh = transport::named("zenoh").unwrap();
@@ -146,10 +127,7 @@ fn pages(bytes: usize, time: Duration) -> f64 {
         Instant::now()
     });
     let mut events = Vec::new();
-    while !events
-        .iter()
-        .any(|event| matches!(event, OutletEvent::Subscribed { .. }))
-    {
+    while !events.iter().any(|event| matches!(event, OutletEvent::Subscribed { .. })) {
         outlet.poll(&mut events);
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -207,40 +185,20 @@ fn compared(title: &str, bytes: usize, rounds: usize, sides: &[Side<'_>], agains
 }
 
 fn main() {
-    let given: Vec<f64> = std::env::args()
-        .filter_map(|text| text.parse().ok())
-        .collect();
+    let given: Vec<f64> = std::env::args().filter_map(|text| text.parse().ok()).collect();
     let time = Duration::from_secs_f64(given.first().copied().unwrap_or(0.4));
     let rounds = given.get(1).map_or(ROUNDS, |rounds| *rounds as usize);
     let network = "kind = \"zenoh\"";
     let shared = "kind = \"zenoh\"\nshared_memory = true";
     for bytes in [64 << 10, 256 << 10, 1 << 20] {
         let sides: Vec<Side<'_>> = vec![
-            (
-                "bare, loopback",
-                Box::new(|| bare(SharedMemory::NotUsed, bytes, time)),
-            ),
-            (
-                "bare, shared memory",
-                Box::new(|| bare(SharedMemory::Used, bytes, time)),
-            ),
+            ("bare, loopback", Box::new(|| bare(SharedMemory::NotUsed, bytes, time))),
+            ("bare, shared memory", Box::new(|| bare(SharedMemory::Used, bytes, time))),
             ("path over zenoh", Box::new(|| path(network, bytes, time))),
-            (
-                "path over zenoh, shared memory",
-                Box::new(|| path(shared, bytes, time)),
-            ),
-            (
-                "path over tcp",
-                Box::new(|| path("kind = \"tcp\"", bytes, time)),
-            ),
+            ("path over zenoh, shared memory", Box::new(|| path(shared, bytes, time))),
+            ("path over tcp", Box::new(|| path("kind = \"tcp\"", bytes, time))),
             ("pages of the read-out", Box::new(|| pages(bytes, time))),
         ];
-        compared(
-            &format!("{} KiB:", bytes >> 10),
-            bytes,
-            rounds,
-            &sides,
-            &[0, 1, 0, 1, 0, 1],
-        );
+        compared(&format!("{} KiB:", bytes >> 10), bytes, rounds, &sides, &[0, 1, 0, 1, 0, 1]);
     }
 }

@@ -91,11 +91,7 @@ impl Account {
 }
 
 fn moment(times: &ThreadTimes) -> Moment {
-    Moment {
-        wall_ns: monotonic_ns(),
-        cpu_ns: times.cpu_ns(),
-        delay_ns: times.delay_ns(),
-    }
+    Moment { wall_ns: monotonic_ns(), cpu_ns: times.cpu_ns(), delay_ns: times.delay_ns() }
 }
 
 impl Moment {
@@ -115,9 +111,8 @@ fn shares(all: Moment, waiting: Moment, thread: PathThread) -> PathThread {
     let waits_ns = thread.input_ns + thread.output_ns + thread.due_ns;
     let rest_ns = all.wall_ns.saturating_sub(busy_ns + waits_ns);
     let in_waits_ns = waiting.delay_ns.unwrap_or(0);
-    let preempted_ns = all
-        .delay_ns
-        .map(|delay_ns| delay_ns.saturating_sub(in_waits_ns).min(rest_ns));
+    let preempted_ns =
+        all.delay_ns.map(|delay_ns| delay_ns.saturating_sub(in_waits_ns).min(rest_ns));
     PathThread {
         wall_ns: all.wall_ns,
         busy_ns,
@@ -134,22 +129,10 @@ mod tests {
 
     #[test]
     fn the_shares_add_up_to_the_wall_time() {
-        let all = Moment {
-            wall_ns: 1000,
-            cpu_ns: 500,
-            delay_ns: Some(180),
-        };
-        let waiting = Moment {
-            wall_ns: 0,
-            cpu_ns: 40,
-            delay_ns: Some(60),
-        };
-        let waits = PathThread {
-            input_ns: 150,
-            output_ns: 100,
-            due_ns: 50,
-            ..PathThread::default()
-        };
+        let all = Moment { wall_ns: 1000, cpu_ns: 500, delay_ns: Some(180) };
+        let waiting = Moment { wall_ns: 0, cpu_ns: 40, delay_ns: Some(60) };
+        let waits =
+            PathThread { input_ns: 150, output_ns: 100, due_ns: 50, ..PathThread::default() };
         let thread = shares(all, waiting, waits);
         assert_eq!((thread.busy_ns, thread.preempted_ns), (460, Some(120)));
         assert_eq!(thread.elsewhere_ns, 120);
@@ -160,11 +143,7 @@ mod tests {
 
     #[test]
     fn without_the_kernel_s_count_nobody_says_that_a_thread_was_preempted() {
-        let all = Moment {
-            wall_ns: 1000,
-            cpu_ns: 500,
-            delay_ns: None,
-        };
+        let all = Moment { wall_ns: 1000, cpu_ns: 500, delay_ns: None };
         let thread = shares(all, Moment::default(), PathThread::default());
         assert_eq!((thread.preempted_ns, thread.elsewhere_ns), (None, 500));
     }

@@ -102,14 +102,8 @@ pub(crate) fn tcp(congestion: Option<&str>, by: SendBy, cuts: &Cuts) -> Result<W
     set_congestion(&out, congestion)?;
     let cut = out.try_clone().map_err(refused)?;
     cuts.add(move || cut.shut(Shutdown::Both));
-    let inward = End {
-        name: "tcp",
-        stream: inward,
-    };
-    Ok(Work::Away(
-        Box::new(TcpSender::new(out, by)),
-        Box::new(inward),
-    ))
+    let inward = End { name: "tcp", stream: inward };
+    Ok(Work::Away(Box::new(TcpSender::new(out, by)), Box::new(inward)))
 }
 
 /// A pair of Unix sockets.
@@ -118,12 +112,7 @@ pub(crate) fn unix(cuts: &Cuts) -> Result<Work, Fault> {
     let (out, inward) = UnixStream::pair().map_err(refused)?;
     let cut = out.try_clone().map_err(refused)?;
     cuts.add(move || cut.shut(Shutdown::Both));
-    let end = |stream| {
-        Box::new(End {
-            name: "unix",
-            stream,
-        })
-    };
+    let end = |stream| Box::new(End { name: "unix", stream });
     Ok(Work::Away(end(out), end(inward)))
 }
 
@@ -196,14 +185,8 @@ impl Drop for Running {
     }
 }
 
-const READ: Readiness = Readiness {
-    read: true,
-    write: false,
-};
-const WRITE: Readiness = Readiness {
-    read: false,
-    write: true,
-};
+const READ: Readiness = Readiness { read: true, write: false };
+const WRITE: Readiness = Readiness { read: false, write: true };
 
 struct ToProgram {
     running: Arc<Running>,
@@ -217,9 +200,7 @@ struct FromProgram {
 
 /// A program that returns as many bytes as it is given.
 pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Work, Fault> {
-    let (name, arguments) = command
-        .split_first()
-        .ok_or_else(|| Fault::new("no program"))?;
+    let (name, arguments) = command.split_first().ok_or_else(|| Fault::new("no program"))?;
     let started = Command::new(name)
         .args(arguments)
         .stdin(Stdio::piped())
@@ -245,14 +226,8 @@ pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Work, Fault> {
             running.kill();
         }
     });
-    let out = ToProgram {
-        running: running.clone(),
-        pipe: Some(pipe),
-    };
-    let inward = FromProgram {
-        running,
-        pipe: back,
-    };
+    let out = ToProgram { running: running.clone(), pipe: Some(pipe) };
+    let inward = FromProgram { running, pipe: back };
     Ok(Work::Away(Box::new(out), Box::new(inward)))
 }
 

@@ -77,9 +77,5 @@ impl IntoReceiver {
 
 /// Readers and receivers sleep until they look again, or until the network has something: that is a wait for input.
 pub(crate) fn waits_for_input(thread: PathThread) -> PathThread {
-    PathThread {
-        input_ns: thread.input_ns + thread.elsewhere_ns,
-        elsewhere_ns: 0,
-        ..thread
-    }
+    PathThread { input_ns: thread.input_ns + thread.elsewhere_ns, elsewhere_ns: 0, ..thread }
 }

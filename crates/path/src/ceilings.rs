@@ -56,11 +56,7 @@ pub fn ceilings(host: &Host) -> Vec<Ceiling> {
 }
 
 fn arithmetic(host: &Host) -> Vec<Ceiling> {
-    let row = |name: String, cpus: Vec<u32>| Ceiling {
-        name,
-        cpus,
-        kind: Kind::Arithmetic,
-    };
+    let row = |name: String, cpus: Vec<u32>| Ceiling { name, cpus, kind: Kind::Arithmetic };
     let order = placement::order(host);
     let is_slow = |cpu: &&u32| host.slower_cpus.contains(cpu);
     let (slow, fast): (Vec<u32>, Vec<u32>) = order.iter().partition(is_slow);
@@ -70,9 +66,7 @@ fn arithmetic(host: &Host) -> Vec<Ceiling> {
         (None, None) => Vec::new(),
     };
     let kinds = kinds.into_iter();
-    let mut all: Vec<Ceiling> = kinds
-        .map(|(name, cpu)| row(name.to_owned(), vec![cpu]))
-        .collect();
+    let mut all: Vec<Ceiling> = kinds.map(|(name, cpu)| row(name.to_owned(), vec![cpu])).collect();
     let shared = host.siblings.iter().map(|core| allowed(host, core));
     if let Some(core) = shared.into_iter().find(|core| core.len() > 1) {
         all.push(row("the threads of a core".to_owned(), core));
@@ -148,11 +142,7 @@ impl Ceilings {
             .map(|(_, cpus)| on_cpu(cpus[0], || Ok(Buffer::new(bytes, Pages::Transparent)?)))
             .collect();
         let rows = ceilings(host).into_iter();
-        Ok(Ceilings {
-            rows: rows.map(|row| (row, Vec::new())).collect(),
-            memory: memory?,
-            bytes,
-        })
+        Ok(Ceilings { rows: rows.map(|row| (row, Vec::new())).collect(), memory: memory?, bytes })
     }
 
     /// Measures each once more.
@@ -193,11 +183,7 @@ impl Ceilings {
 fn of_rates(values: &[f64]) -> Interval {
     let logarithms: Vec<f64> = values.iter().map(|value| value.ln()).collect();
     let Interval { mean, low, high } = Interval::of(&logarithms);
-    Interval {
-        mean: mean.exp(),
-        low: low.exp(),
-        high: high.exp(),
-    }
+    Interval { mean: mean.exp(), low: low.exp(), high: high.exp() }
 }
 
 /// Bytes that were read.
@@ -230,13 +216,9 @@ fn together(cpus: &[u32], piece: impl Fn(usize) -> u64 + Sync) -> Result<f64, Fa
     std::thread::scope(|scope| {
         let one = &one;
         let cpus = cpus.iter().enumerate();
-        let threads: Vec<_> = cpus
-            .map(|(at, &cpu)| scope.spawn(move || one(at, cpu)))
-            .collect();
+        let threads: Vec<_> = cpus.map(|(at, &cpu)| scope.spawn(move || one(at, cpu))).collect();
         let rates = threads.into_iter();
-        rates
-            .map(|thread| thread.join().expect("it returns its fault"))
-            .sum()
+        rates.map(|thread| thread.join().expect("it returns its fault")).sum()
     })
 }
 
@@ -258,10 +240,7 @@ mod tests {
     use super::*;
 
     fn host(cpus: u32, siblings: &[[u32; 2]], nodes: &[&[u32]], slower: &[u32]) -> Host {
-        let node = |(node, cpus): (u32, &&[u32])| NumaNode {
-            node,
-            cpus: cpus.to_vec(),
-        };
+        let node = |(node, cpus): (u32, &&[u32])| NumaNode { node, cpus: cpus.to_vec() };
         Host {
             allowed_cpus: (0..cpus).collect(),
             siblings: siblings.iter().map(|core| core.to_vec()).collect(),
@@ -300,11 +279,7 @@ mod tests {
         ];
         assert_eq!(rows(&hybrid), wanted);
         // A sibling that may not be used shares nothing.
-        let alone = Host {
-            allowed_cpus: vec![1, 2],
-            slower_cpus: Vec::new(),
-            ..hybrid
-        };
+        let alone = Host { allowed_cpus: vec![1, 2], slower_cpus: Vec::new(), ..hybrid };
         assert_eq!(rows(&alone)[1], row("all CPUs together", &[2, 1]));
     }
 
@@ -324,10 +299,7 @@ mod tests {
     #[test]
     fn what_is_measured_is_positive_and_the_first_core_is_left_out() {
         let cpu = affinity::allowed_cpus().unwrap()[0];
-        let here = Host {
-            allowed_cpus: vec![cpu],
-            ..Host::default()
-        };
+        let here = Host { allowed_cpus: vec![cpu], ..Host::default() };
         let mut found = Ceilings::new(&here).unwrap();
         found.measure().unwrap();
         found.measure().unwrap();

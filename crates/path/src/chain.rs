@@ -75,12 +75,7 @@ impl Gate {
         loop {
             match *go {
                 Some(go) => return go,
-                None => {
-                    go = self
-                        .changed
-                        .wait(go)
-                        .unwrap_or_else(PoisonError::into_inner)
-                }
+                None => go = self.changed.wait(go).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
@@ -133,11 +128,8 @@ impl Building {
     fn row(&mut self, roles: Vec<(String, Role)>, cpus: &[u32], change: Change) {
         let (outlets, inlets) = link(self.open.len(), roles.len(), self.buffers, self.pages);
         let first = self.workers.len();
-        let from: Vec<String> = self
-            .open
-            .iter()
-            .map(|&at| self.workers[at].thread.name.clone())
-            .collect();
+        let from: Vec<String> =
+            self.open.iter().map(|&at| self.workers[at].thread.name.clone()).collect();
         for (&at, outlet) in self.open.iter().zip(outlets) {
             self.workers[at].outlet = Some(outlet);
         }
@@ -178,19 +170,11 @@ impl Building {
 
     /// From here on threads of the next element are added.
     fn begin(&mut self, element: usize, name: &str) {
-        self.part = Part {
-            element,
-            name: name.to_owned(),
-            end: None,
-        };
+        self.part = Part { element, name: name.to_owned(), end: None };
     }
 
     fn end(&mut self, name: &str, end: End) {
-        self.part = Part {
-            name: name.to_owned(),
-            end: Some(end),
-            ..self.part
-        };
+        self.part = Part { name: name.to_owned(), end: Some(end), ..self.part };
     }
 
     fn stage<K>(&mut self, stage: &Element<K>, works: Vec<Work>, change: Change) {
@@ -241,10 +225,7 @@ impl Chain {
         let streams = sources.iter().map(|(name, _)| name.clone()).collect();
         let mut building = Building::new(path);
         build(&mut building, path, how, sources, &sums.first, &cuts)?;
-        let names = Names {
-            streams,
-            ..Names::default()
-        };
+        let names = Names { streams, ..Names::default() };
         let (mut chain, lives) = Chain::built(path, how, building, sums, names);
         chain.cuts = cuts;
         chain.spawn(lives, stop)?;
@@ -259,10 +240,7 @@ impl Chain {
         readers: Vec<FromCard>,
         receivers: Vec<IntoReceiver>,
     ) -> (Chain, Vec<Life>) {
-        let stage = path
-            .stages
-            .first()
-            .expect("a card's first stage is `to-host`: checked");
+        let stage = path.stages.first().expect("a card's first stage is `to-host`: checked");
         let readers = readers.into_iter().map(|one| Role::Card(Box::new(one)));
         let receivers = receivers.into_iter();
         let receivers = receivers.map(|one| Role::Receiver(Box::new(one)));
@@ -287,21 +265,12 @@ impl Chain {
         let shared = Arc::new(Shared::new(how, sums));
         let life = |(at, mut worker): (usize, Worker)| {
             worker.thread.cpu = cpu(&how.cpus, at).or(worker.thread.cpu);
-            Life {
-                at,
-                worker,
-                shared: shared.clone(),
-                done: done_in.clone(),
-            }
+            Life { at, worker, shared: shared.clone(), done: done_in.clone() }
         };
         let lives: Vec<Life> = building.workers.into_iter().enumerate().map(life).collect();
         let chain = Chain {
             shared,
-            names: Names {
-                queues: building.queues,
-                is_paced: how.rate_hz.is_some(),
-                ..names
-            },
+            names: Names { queues: building.queues, is_paced: how.rate_hz.is_some(), ..names },
             gate: Arc::default(),
             cuts: Cuts::default(),
             patience_ns: patience_ns(path),
@@ -349,9 +318,7 @@ impl Chain {
     /// Releases the threads.
     pub(crate) fn release(&self) {
         self.stolen.begin();
-        self.shared
-            .begin_ns
-            .store(monotonic_ns(), Ordering::Release);
+        self.shared.begin_ns.store(monotonic_ns(), Ordering::Release);
         self.gate.open(true);
     }
 
@@ -417,10 +384,9 @@ impl Chain {
 )]
 fn patience_ns(path: &Path) -> u64 {
     match path.source.kind {
-        SourceKind::Digitizer {
-            trigger_hz: Some(hz),
-            ..
-        } => GRACE_NS + (TRIGGERS / hz * 1e9) as u64,
+        SourceKind::Digitizer { trigger_hz: Some(hz), .. } => {
+            GRACE_NS + (TRIGGERS / hz * 1e9) as u64
+        }
         _ => GRACE_NS,
     }
 }
@@ -526,23 +492,13 @@ impl Life {
 
     /// The fault is told before the ends close: what the neighbours then see is its consequence.
     fn finish(self, thread: PathThread, fault: Option<Fault>) {
-        let Life {
-            at,
-            worker,
-            shared,
-            done,
-        } = self;
+        let Life { at, worker, shared, done } = self;
         if fault.is_some() {
             shared.is_over.store(true, Ordering::Relaxed);
         }
         let (left, ends) = worker.left();
         // The run waits for all threads, and so for this one.
-        let _ = done.send(Done {
-            at,
-            left,
-            thread,
-            fault,
-        });
+        let _ = done.send(Done { at, left, thread, fault });
         drop(ends);
     }
 }

@@ -112,22 +112,14 @@ pub(crate) enum SourceKind {
     /// A block device or a file, read in order.
     File { path: String, cached: bool },
     /// Boards, one thread each.
-    Digitizer {
-        devices: Vec<String>,
-        profile: String,
-        paced: bool,
-        trigger_hz: Option<f64>,
-    },
+    Digitizer { devices: Vec<String>, profile: String, paced: bool, trigger_hz: Option<f64> },
     /// Times of a timing receiver, read over Etherbone in cycles of so many.
     Etherbone { address: String, count: u64 },
     /// Blocks of an emulated card, made beforehand.
     Felix { scenario: String, span_bytes: usize },
     /// An emulated card, which writes blocks into its rings as triggers come: its scenario, and what replaces parts of it. The blocks
     /// of a recorded file are not read before it runs.
-    Card {
-        chosen: Box<Chosen>,
-        scenario: Box<Scenario>,
-    },
+    Card { chosen: Box<Chosen>, scenario: Box<Scenario> },
 }
 
 /// What becomes of blocks.
@@ -148,10 +140,7 @@ pub(crate) enum StageKind {
     /// Written to a program and read from it.
     Program { command: Vec<String>, same: bool },
     /// Sent over TCP on loopback and received, by that congestion control or the host's own.
-    Tcp {
-        congestion: Option<String>,
-        send: SendBy,
-    },
+    Tcp { congestion: Option<String>, send: SendBy },
     /// Sent over UDP on loopback, and counted where it is lost.
     Udp(UdpWay),
     /// Sent over a pair of Unix sockets.
@@ -171,11 +160,7 @@ pub(crate) enum SinkKind {
     Read,
     /// They are written to a file of at most so many bytes, from its beginning again when it is full; past the page cache where
     /// that is wanted.
-    File {
-        path: String,
-        span_bytes: usize,
-        direct: bool,
-    },
+    File { path: String, span_bytes: usize, direct: bool },
     /// Subscribes to pages and checks each chunk.
     Receiver,
     /// They are sent to a receiver on another host.
@@ -199,11 +184,7 @@ impl SourceKind {
                 let how = if *cached { "page cache" } else { "direct" };
                 format!("file {path}, {how}")
             }
-            SourceKind::Digitizer {
-                devices,
-                trigger_hz,
-                ..
-            } => {
+            SourceKind::Digitizer { devices, trigger_hz, .. } => {
                 let trigger = trigger_hz
                     .map_or_else(String::new, |hz| format!(", {} Hz", significant(hz, 4)));
                 format!("digitizer {}{trigger}", devices.join(" "))
@@ -300,11 +281,7 @@ impl Path {
             behind(source.out_bytes, source.unit),
         )];
         for stage in &self.stages {
-            let threads = if stage.kind.has_two_ends() {
-                2
-            } else {
-                stage.threads
-            };
+            let threads = if stage.kind.has_two_ends() { 2 } else { stage.threads };
             let behind = behind(stage.out_bytes, stage.unit);
             all.push((stage.kind.text(), threads, &stage.cpus, behind));
         }
@@ -350,24 +327,13 @@ impl Path {
     /// True if the path may lose blocks at any rate, also where the source waits for room.
     pub fn may_lose(&self) -> bool {
         let Element { kind, .. } = &self.sink;
-        self.may_miss()
-            || matches!(
-                kind,
-                SinkKind::Remote {
-                    over: Over::Udp(_),
-                    ..
-                }
-            )
+        self.may_miss() || matches!(kind, SinkKind::Remote { over: Over::Udp(_), .. })
     }
 
     /// In one line, from source to sink.
     pub fn line(&self) -> String {
         let parts: Vec<String> = self.elements().into_iter().map(|part| part.0).collect();
-        format!(
-            "{} -> {}",
-            show_bytes(self.block_bytes as u64),
-            parts.join(" -> ")
-        )
+        format!("{} -> {}", show_bytes(self.block_bytes as u64), parts.join(" -> "))
     }
 
     /// Drawn from source to sink.
@@ -380,10 +346,7 @@ impl Path {
         let all = self.elements().into_iter().zip(self.stand_ins());
         for ((text, threads, cpus, behind), stands_for) in all {
             let stands_for = stands_for.map_or_else(String::new, |what| format!(", {what}"));
-            out.push_str(&format!(
-                "  {text}  ({}{stands_for})\n",
-                place(threads, cpus)
-            ));
+            out.push_str(&format!("  {text}  ({}{stands_for})\n", place(threads, cpus)));
             if !behind.is_empty() {
                 out.push_str(&format!("    |  {behind}\n"));
             }
@@ -399,10 +362,7 @@ impl Path {
             _ => None,
         };
         let stages = self.stages.iter().map(stage);
-        std::iter::once(source)
-            .chain(stages)
-            .chain([None])
-            .collect()
+        std::iter::once(source).chain(stages).chain([None]).collect()
     }
 
     fn conditions(&self) -> String {
@@ -472,20 +432,15 @@ impl Path {
         };
         if self.is_live() {
             let streams = self.streams();
-            let stages = self
-                .stages
-                .iter()
-                .map(|stage| part(&stage.name, streams, false));
+            let stages = self.stages.iter().map(|stage| part(&stage.name, streams, false));
             return std::iter::once(part(&self.source.name, streams, false))
                 .chain(stages)
                 .chain([part(&self.sink.name, self.sink.threads, false)])
                 .collect();
         }
         let stages = self.stages.iter();
-        let source = matches!(
-            self.source.kind,
-            SourceKind::Memory { .. } | SourceKind::Felix { .. }
-        );
+        let source =
+            matches!(self.source.kind, SourceKind::Memory { .. } | SourceKind::Felix { .. });
         let sink = matches!(self.sink.kind, SinkKind::Read);
         std::iter::once(part(&self.source.name, self.source.threads, source))
             .chain(stages.map(|stage| part(&stage.name, stage.threads, !stage.kind.has_two_ends())))
@@ -507,10 +462,7 @@ impl Path {
             return self.and_with(&format!("source.poll_us={poll_us}"));
         }
         let most = (MAX_RING_BYTES / self.block_bytes.max(1)).clamp(self.buffers, MAX_BUFFERS);
-        let buffers = self
-            .buffers
-            .saturating_mul(times)
-            .min(most.max(self.buffers));
+        let buffers = self.buffers.saturating_mul(times).min(most.max(self.buffers));
         self.and_with(&format!("buffers={buffers}"))
     }
 
@@ -555,10 +507,7 @@ impl Path {
         };
         let widest = self.stages.iter().map(|stage| stage.threads);
         let widest = widest.chain([self.source.threads]).max().unwrap_or(1);
-        let stages = self
-            .stages
-            .iter()
-            .map(|stage| blocks(stage.out_bytes, widest));
+        let stages = self.stages.iter().map(|stage| blocks(stage.out_bytes, widest));
         let span = match &self.source.kind {
             SourceKind::Memory { span_bytes } | SourceKind::Felix { span_bytes, .. } => *span_bytes,
             SourceKind::File { .. }
@@ -612,9 +561,7 @@ pub(crate) fn digest(text: &str) -> String {
 
 /// The conversion of that number.
 pub(crate) fn function(number: u64) -> Option<Function> {
-    Function::CONVERSIONS
-        .into_iter()
-        .find(|function| function.number() == number)
+    Function::CONVERSIONS.into_iter().find(|function| function.number() == number)
 }
 
 #[cfg(test)]

@@ -131,11 +131,7 @@ fn run(
     sink: Option<&Arrived>,
 ) -> PathRun {
     PathRun {
-        wall_ns: threads
-            .iter()
-            .map(|thread| thread.wall_ns)
-            .max()
-            .unwrap_or(0),
+        wall_ns: threads.iter().map(|thread| thread.wall_ns).max().unwrap_or(0),
         payload_bytes: sink.map_or(0, |sink| sink.payload_bytes),
         blocks: sink.map_or(0, |sink| sink.blocks),
         events: sink.map_or(0, |sink| sink.events),
@@ -158,7 +154,5 @@ fn queues(names: &Names, all: &[Done]) -> Vec<PathQueue> {
         seen: seen.clone(),
     };
     let of_inlet = inlets.zip(&names.queues);
-    of_inlet
-        .flat_map(|(done, names)| names.iter().zip(&done.left.seen).map(queue))
-        .collect()
+    of_inlet.flat_map(|(done, names)| names.iter().zip(&done.left.seen).map(queue)).collect()
 }

@@ -76,11 +76,7 @@ pub(crate) struct Outlet {
 
 impl Outlet {
     pub(crate) fn new(rings: Vec<Producer<Block>>, pages: Pages) -> Outlet {
-        Outlet {
-            rings,
-            next: 0,
-            pages,
-        }
+        Outlet { rings, next: 0, pages }
     }
 
     /// Makes the blocks, in the thread that fills them.
@@ -92,10 +88,7 @@ impl Outlet {
                         "too few huge pages are reserved for the blocks: set vm.nr_hugepages, or leave out `pages`",
                     ));
                 }
-                ring.put_in(Block {
-                    buffer,
-                    label: Label::default(),
-                });
+                ring.put_in(Block { buffer, label: Label::default() });
             }
         }
         Ok(())
@@ -141,10 +134,7 @@ pub(crate) fn link(
     }
     let inlets = inlets.into_iter();
     (
-        outlets
-            .into_iter()
-            .map(|rings| Outlet::new(rings, pages))
-            .collect(),
+        outlets.into_iter().map(|rings| Outlet::new(rings, pages)).collect(),
         inlets.map(|rings| Inlet::new(rings, buffers)).collect(),
     )
 }

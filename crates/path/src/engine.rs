@@ -36,10 +36,7 @@ impl PathEngine {
     /// For a host with a last-level cache of that size, by which stores are chosen; zero when unknown. Runs by one engine share what is
     /// known of the bytes of a path.
     pub fn new(last_level_bytes: u64) -> PathEngine {
-        PathEngine {
-            last_level_bytes,
-            known: Known::default(),
-        }
+        PathEngine { last_level_bytes, known: Known::default() }
     }
 }
 
@@ -153,10 +150,7 @@ impl Request for PathRequest {
             return Ok(());
         };
         if self.unpaced {
-            return Err(Problem::new(
-                "rate_hz",
-                "is given, and unpaced as well: one of both",
-            ));
+            return Err(Problem::new("rate_hz", "is given, and unpaced as well: one of both"));
         }
         let bounds = daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
         Problem::unless_within("rate_hz", hz, bounds)
@@ -171,9 +165,7 @@ impl TypedEngine for PathEngine {
     }
 
     fn target(&self, request: &PathRequest) -> String {
-        request
-            .load()
-            .map_or_else(|_| "unknown".to_owned(), |path| path.line())
+        request.load().map_or_else(|_| "unknown".to_owned(), |path| path.line())
     }
 
     fn is_emulated(&self, request: &PathRequest) -> bool {
@@ -186,10 +178,7 @@ impl TypedEngine for PathEngine {
 
     fn example(&self) -> PathRequest {
         let path = Path::load("pattern").expect("it ships");
-        PathRequest {
-            digest: String::new(),
-            ..PathRequest::new(&path, 0.003)
-        }
+        PathRequest { digest: String::new(), ..PathRequest::new(&path, 0.003) }
     }
 
     fn open(&self, request: &PathRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
@@ -200,10 +189,9 @@ impl TypedEngine for PathEngine {
         let elements = path.stages.len() as u64 + 2;
         let slower =
             slower(&request.slower).map(|slower| slower.last_key_value().map(|all| *all.0));
-        for (name, at) in [
-            ("slow_element", request.slow_element),
-            ("slower", slower.unwrap_or_default()),
-        ] {
+        for (name, at) in
+            [("slow_element", request.slow_element), ("slower", slower.unwrap_or_default())]
+        {
             if at.is_some_and(|at| at >= elements) {
                 let problem = format!("is beyond the last, {}", elements - 1);
                 return Err(request.workload().error(name, problem).into());
@@ -260,9 +248,7 @@ fn slower(text: &str) -> Result<BTreeMap<u64, f64>, String> {
     let one = |part: &str| {
         let (element, ns) = part.split_once('=')?;
         let ns: f64 = ns.parse().ok()?;
-        (0.0..=MAX_SLOW_NS)
-            .contains(&ns)
-            .then_some((element.parse().ok()?, ns))
+        (0.0..=MAX_SLOW_NS).contains(&ns).then_some((element.parse().ok()?, ns))
     };
     let parts = text.split(',').filter(|_| !text.is_empty());
     let all: Option<BTreeMap<u64, f64>> = parts.map(one).collect();
@@ -290,10 +276,9 @@ fn left_out(request: &PathRequest, path: &Path) -> Result<Option<usize>, Fault> 
     let at = usize::try_from(at).unwrap_or(usize::MAX);
     let text = match parts.get(at) {
         Some(part) if part.can_be_left_out => return Ok(Some(at)),
-        Some(part) => format!(
-            "is {at}, {}: a device, file, socket or program cannot be left out",
-            part.name
-        ),
+        Some(part) => {
+            format!("is {at}, {}: a device, file, socket or program cannot be left out", part.name)
+        }
         None => format!("is beyond the last, {}", parts.len() - 1),
     };
     Err(request.workload().error("left_out", text).into())
@@ -424,9 +409,8 @@ fn asked_hz(live: &Live) -> Option<f64> {
 
 /// The ledger of an E-link. What a run that failed left on its way is booked as that.
 fn of_elink((tag, mut ledger): (u64, Ledger), came: &Came) -> Ledger {
-    let elink = elink_of(tag).map_or(format!("{tag:#x}"), |elink| {
-        format!("{:#05x}", elink.number())
-    });
+    let elink =
+        elink_of(tag).map_or(format!("{tag:#x}"), |elink| format!("{:#05x}", elink.number()));
     ledger.unit = format!("triggers of E-link {elink}").into();
     let left = u64::try_from(ledger.gap()).unwrap_or(0);
     if came.fault.is_some() && left > 0 {
@@ -494,10 +478,7 @@ mod tests {
         );
         std::fs::write(&path, text).unwrap();
         let path = Path::load(path.to_str().unwrap()).unwrap();
-        let request = PathRequest {
-            blocks: Some(5),
-            ..PathRequest::new(&path, 60.0)
-        };
+        let request = PathRequest { blocks: Some(5), ..PathRequest::new(&path, 60.0) };
         let engine = PathEngine::default();
         let mut session = engine.open(&request).unwrap().remove(0);
         session.prepare().unwrap();
@@ -519,10 +500,8 @@ mod tests {
     fn a_source_that_is_behind_is_no_stable_rate() {
         let observed = |wall_ns| {
             let mut record = RunRecord::default();
-            record.path = Some(Box::new(daqmeter_record::PathRun {
-                wall_ns,
-                ..Default::default()
-            }));
+            record.path =
+                Some(Box::new(daqmeter_record::PathRun { wall_ns, ..Default::default() }));
             let path = Path::load("pattern").unwrap();
             observation(&path, &record, Duration::from_secs(1)).dead_share
         };
@@ -550,10 +529,7 @@ mod tests {
 
     #[test]
     fn a_path_that_was_changed_is_refused() {
-        let request = PathRequest {
-            digest: "0".to_owned(),
-            ..PathEngine::default().example()
-        };
+        let request = PathRequest { digest: "0".to_owned(), ..PathEngine::default().example() };
         let error = PathEngine::default().open(&request).err().unwrap().0;
         assert!(error.contains("is another path now"), "{error}");
     }
@@ -577,15 +553,9 @@ mod tests {
             let problem = slower(text).unwrap_err();
             assert!(problem.contains(wanted), "{problem}");
         }
-        let beyond = PathRequest {
-            slower: "9=1".to_owned(),
-            ..PathEngine::default().example()
-        };
+        let beyond = PathRequest { slower: "9=1".to_owned(), ..PathEngine::default().example() };
         let error = PathEngine::default().open(&beyond).err().unwrap().0;
-        assert!(
-            error.contains("slower") && error.contains("beyond the last"),
-            "{error}"
-        );
+        assert!(error.contains("slower") && error.contains("beyond the last"), "{error}");
     }
 
     /// A search for the largest rate over UDP begins with a run as fast as it goes, in which blocks
@@ -594,42 +564,24 @@ mod tests {
     fn as_fast_as_it_goes_only_a_path_that_may_lose_blocks_may_be_lossy() {
         let opened = |with: &str| {
             let path = Path::load_with("felix-card", with).unwrap();
-            let request = PathRequest {
-                lossy: true,
-                ..PathRequest::new(&path, 0.001)
-            };
+            let request = PathRequest { lossy: true, ..PathRequest::new(&path, 0.001) };
             PathEngine::default().open(&request).map(drop)
         };
         let refused = opened("").unwrap_err().0;
-        assert!(
-            refused.contains("loses nothing without a rate"),
-            "{refused}"
-        );
+        assert!(refused.contains("loses nothing without a rate"), "{refused}");
         assert_eq!(opened("stage.2.kind=udp"), Ok(()));
     }
 
     #[test]
     fn what_excludes_each_other_and_what_is_beyond_the_path_is_refused() {
-        let both = PathRequest {
-            rate_hz: Some(1.0),
-            unpaced: true,
-            ..PathEngine::default().example()
-        };
+        let both =
+            PathRequest { rate_hz: Some(1.0), unpaced: true, ..PathEngine::default().example() };
         assert!(both.check().unwrap_err().text.contains("one of both"));
-        let beyond = PathRequest {
-            slow_element: Some(9),
-            ..PathEngine::default().example()
-        };
+        let beyond = PathRequest { slow_element: Some(9), ..PathEngine::default().example() };
         let error = PathEngine::default().open(&beyond).err().unwrap().0;
         assert!(error.contains("beyond the last"), "{error}");
-        let beyond = PathRequest {
-            left_out: Some(9),
-            ..PathEngine::default().example()
-        };
+        let beyond = PathRequest { left_out: Some(9), ..PathEngine::default().example() };
         let error = PathEngine::default().open(&beyond).err().unwrap().0;
-        assert!(
-            error.contains("left_out") && error.contains("beyond the last"),
-            "{error}"
-        );
+        assert!(error.contains("left_out") && error.contains("beyond the last"), "{error}");
     }
 }

@@ -228,9 +228,7 @@ impl Evidence<'_> {
     /// How much each part moves a resource.
     fn moves(&self, resource: &Resource) -> Vec<f64> {
         let parts = self.parts.iter().enumerate();
-        parts
-            .map(|(element, part)| resource.slope(element, part.threads))
-            .collect()
+        parts.map(|(element, part)| resource.slope(element, part.threads)).collect()
     }
 
     /// The slopes that a limit would show: a part that does not move it becomes the limit itself where it was nearly one before.
@@ -263,12 +261,7 @@ impl Evidence<'_> {
     /// Share of the time in which a resource takes no more. Threads that wait for a CPU that is used up itself are not the limit: the
     /// CPU is.
     fn occupied(&self, at: usize) -> Interval {
-        let Used {
-            what,
-            used,
-            occupied,
-            ..
-        } = &self.used[at];
+        let Used { what, used, occupied, .. } = &self.used[at];
         match what {
             What::Threads { element, .. } if !self.is_cpu_used_up(*element) => *occupied,
             _ => *used,
@@ -374,11 +367,7 @@ mod tests {
     type Row = (f64, f64, f64);
 
     fn around(mean: f64, half: f64) -> Interval {
-        Interval {
-            mean,
-            low: mean - half,
-            high: mean + half,
-        }
+        Interval { mean, low: mean - half, high: mean + half }
     }
 
     /// What is answered of parts with a thread each on two CPUs, where slopes are known to so much either way.
@@ -393,12 +382,7 @@ mod tests {
                 occupied: around(share + waits, 0.01),
                 least_ns: around(share, 0.01),
             });
-            resources.push(Resource {
-                what,
-                capacity,
-                uses,
-                preempted_ns: waits,
-            });
+            resources.push(Resource { what, capacity, uses, preempted_ns: waits });
         };
         for (element, (need, waits, _)) in rows.iter().enumerate() {
             let name = name(element);
@@ -407,11 +391,7 @@ mod tests {
         }
         let all = rows.iter().enumerate().map(|(at, (need, ..))| (at, *need));
         add(What::AllCpus, 2.0, all.collect(), 0.0);
-        let part = |at: usize| Part {
-            name: name(at),
-            threads: 1,
-            can_be_left_out: true,
-        };
+        let part = |at: usize| Part { name: name(at), threads: 1, can_be_left_out: true };
         let slope = |(at, (.., slope)): (usize, &Row)| Slope {
             name: name(at),
             slope: around(*slope, half),
@@ -474,12 +454,7 @@ mod tests {
     #[test]
     fn what_is_used_up_needs_no_slopes_against_no_limit_at_all() {
         // As a path of five on two CPUs showed, with slopes known to a few tenths.
-        let rows = [
-            (0.04, 0.01, 0.35),
-            (0.6, 0.2, 0.36),
-            (0.6, 0.3, 0.25),
-            (0.6, 0.2, 0.45),
-        ];
+        let rows = [(0.04, 0.01, 0.35), (0.6, 0.2, 0.36), (0.6, 0.3, 0.25), (0.6, 0.2, 0.45)];
         assert_eq!(limit(&answer(&rows, 0.3)).unwrap(), What::AllCpus.text());
     }
 

@@ -84,13 +84,7 @@ impl Seen {
     pub fn of(run: &PathRun) -> Seen {
         let no_room_ns = run.threads.iter().map(|thread| thread.no_room_ns).max();
         let is_shared = |resource: &Resource| match resource.what {
-            What::Cpu(cpu) => {
-                run.threads
-                    .iter()
-                    .filter(|one| one.cpu == Some(cpu))
-                    .count()
-                    > 1
-            }
+            What::Cpu(cpu) => run.threads.iter().filter(|one| one.cpu == Some(cpu)).count() > 1,
             _ => true,
         };
         let mut resources = all_resources(run);
@@ -305,9 +299,8 @@ impl<S: System> Rounds<'_, S> {
         let (slopes, resources) = (self.slopes(), self.used());
         let possible = resources.iter().zip(&self.free[0].resources);
         let possible = possible.filter(|(used, _)| !used.is_refuted());
-        let (used, all): (Vec<Used>, Vec<Resource>) = possible
-            .map(|(used, all)| (used.clone(), all.clone()))
-            .unzip();
+        let (used, all): (Vec<Used>, Vec<Resource>) =
+            possible.map(|(used, all)| (used.clone(), all.clone())).unzip();
         let evidence = Evidence {
             parts: self.parts,
             slopes: &slopes,
@@ -334,10 +327,7 @@ impl<S: System> Rounds<'_, S> {
         Room {
             every_ns: self.present_ns() / SPARE,
             watched_ns: spare.clone().map(|seen| seen.wall_ns).sum(),
-            no_room_ns: spare
-                .clone()
-                .map(|seen| seen.no_room_ns)
-                .fold(0.0, f64::max),
+            no_room_ns: spare.clone().map(|seen| seen.no_room_ns).fold(0.0, f64::max),
             fullest: all_but(0.1, spare.map(|seen| seen.fullest).collect()),
         }
     }
@@ -357,41 +347,28 @@ impl<S: System> Rounds<'_, S> {
             occupied: self.occupied_share(at),
             least_ns: self.least_ns(at),
         };
-        self.free[0]
-            .resources
-            .iter()
-            .enumerate()
-            .map(used)
-            .collect()
+        self.free[0].resources.iter().enumerate().map(used).collect()
     }
 
     /// Share of its time in which a resource works at full speed.
     fn used_share(&self, at: usize) -> Interval {
-        each(&self.free, |seen| {
-            seen.resources[at].least_ns() / seen.block_ns
-        })
+        each(&self.free, |seen| seen.resources[at].least_ns() / seen.block_ns)
     }
 
     /// The same, with the time in which its threads wait for a CPU.
     fn occupied_share(&self, at: usize) -> Interval {
-        each(&self.free, |seen| {
-            seen.resources[at].least_beside_others_ns() / seen.block_ns
-        })
+        each(&self.free, |seen| seen.resources[at].least_beside_others_ns() / seen.block_ns)
     }
 
     /// What a block needs of a resource beside everything else that runs.
     fn least_ns(&self, at: usize) -> Interval {
-        each(&self.spare, |seen| {
-            seen.resources[at].least_beside_others_ns()
-        })
+        each(&self.spare, |seen| seen.resources[at].least_beside_others_ns())
     }
 
     /// By the resource that allows least. CPUs that threads share idle while a thread wakes up or moves to another: where they allow
     /// least, they are given as much idle time as they had at full speed.
     fn predicted_ns(&self, possible: &[Used]) -> Interval {
-        let most = possible
-            .iter()
-            .max_by(|a, b| a.least_ns.mean.total_cmp(&b.least_ns.mean));
+        let most = possible.iter().max_by(|a, b| a.least_ns.mean.total_cmp(&b.least_ns.mean));
         match most {
             Some(most) if most.what == What::AllCpus => most.least_ns.over_share(most.used),
             Some(most) => most.least_ns,
@@ -411,17 +388,11 @@ impl<S: System> Rounds<'_, S> {
             }
             tried = Some(Interval::of(&ratios));
         }
-        let refuted: Vec<What> = self
-            .used()
-            .into_iter()
-            .filter(Used::is_refuted)
-            .map(|used| used.what)
-            .collect();
+        let refuted: Vec<What> =
+            self.used().into_iter().filter(Used::is_refuted).map(|used| used.what).collect();
         let predicted = each(&self.free, |seen| {
             let mut possible = seen.clone();
-            possible
-                .resources
-                .retain(|one| !refuted.contains(&one.what));
+            possible.resources.retain(|one| !refuted.contains(&one.what));
             gain(&possible, limit)
         });
         Ok(Gain { predicted, tried })
@@ -534,10 +505,7 @@ mod tests {
     }
 
     fn threads_of(element: usize) -> What {
-        What::Threads {
-            element,
-            name: format!("part {element}"),
-        }
+        What::Threads { element, name: format!("part {element}") }
     }
 
     impl System for Simulated {
@@ -599,8 +567,7 @@ mod tests {
                 ..PathRun::default()
             };
             let seen = Seen::of(&run).resources.into_iter();
-            seen.filter(|resource| matches!(resource.what, What::Cpu(_)))
-                .count()
+            seen.filter(|resource| matches!(resource.what, What::Cpu(_))).count()
         };
         assert_eq!((cpus([0, 1]), cpus([1, 1])), (0, 1));
     }
@@ -613,11 +580,7 @@ mod tests {
             let mut system = Simulated::new(&needs, 0.01);
             system.drift = 0.001;
             let explained = system.explained(8);
-            assert_eq!(
-                explained.answer,
-                Answer::Limit(threads_of(slow)),
-                "{explained:?}"
-            );
+            assert_eq!(explained.answer, Answer::Limit(threads_of(slow)), "{explained:?}");
             let slope = explained.slopes[slow].slope;
             assert!(slope.low < 1.0 && 1.0 < slope.high + 0.1, "{slope:?}");
         }
@@ -635,11 +598,7 @@ mod tests {
         let mut system = Simulated::new(&[1000.0, 1000.0, 1000.0, 1000.0], 0.005);
         system.cpus = Some(2.0);
         let explained = system.explained(8);
-        assert_eq!(
-            explained.answer,
-            Answer::Limit(What::AllCpus),
-            "{explained:?}"
-        );
+        assert_eq!(explained.answer, Answer::Limit(What::AllCpus), "{explained:?}");
         // Twice the CPUs: then each part is a limit.
         let gain = explained.gain.unwrap();
         assert!((gain.predicted.mean - 2.0).abs() < 0.05, "{gain:?}");
@@ -650,11 +609,7 @@ mod tests {
         let mut system = Simulated::new(&[1000.0, 1100.0, 900.0], 0.005);
         system.memory_ns = Some(2000.0);
         let explained = system.explained(8);
-        assert_eq!(
-            explained.answer,
-            Answer::Limit(What::Memory),
-            "{explained:?}"
-        );
+        assert_eq!(explained.answer, Answer::Limit(What::Memory), "{explained:?}");
         let mut spare = Simulated::new(&[1000.0, 1600.0, 900.0], 0.005);
         spare.memory_ns = Some(800.0);
         assert_eq!(spare.explained(8).answer, Answer::Limit(threads_of(1)));
@@ -677,10 +632,7 @@ mod tests {
         // What disturbs a whole run disturbs all of its parts.
         assert!((gain.predicted.mean - 1.25).abs() < 1e-6, "{gain:?}");
         let predicted = explained.predicted_ns;
-        assert!(
-            (predicted.mean / 1600.0 - 1.0).abs() < 0.01,
-            "{predicted:?}"
-        );
+        assert!((predicted.mean / 1600.0 - 1.0).abs() < 0.01, "{predicted:?}");
     }
 
     #[test]
@@ -691,18 +643,12 @@ mod tests {
             type Error = Infallible;
             fn run(&mut self, load: Load) -> Result<Seen, Infallible> {
                 let mut seen = self.0.run(load)?;
-                seen.block_ns = seen
-                    .block_ns
-                    .max(3200.0 * (1.0 + 0.002 * self.0.random.normal()));
+                seen.block_ns = seen.block_ns.max(3200.0 * (1.0 + 0.002 * self.0.random.normal()));
                 Ok(seen)
             }
         }
         let parts: Vec<Part> = (0..3)
-            .map(|at| Part {
-                name: format!("part {at}"),
-                threads: 1,
-                can_be_left_out: true,
-            })
+            .map(|at| Part { name: format!("part {at}"), threads: 1, can_be_left_out: true })
             .collect();
         let mut hidden = Hidden(Simulated::new(&[1000.0, 1600.0, 900.0], 0.002));
         let explained = explain(&mut hidden, &parts, |round| round < 8).unwrap();
@@ -725,11 +671,7 @@ mod tests {
         let noisy = Simulated::new(&[1000.0, 1600.0, 1200.0], 0.3).explained(60);
         let clear = Simulated::new(&[1000.0, 1600.0, 900.0], 0.002).explained(40);
         for explained in [&noisy, &clear] {
-            assert_eq!(
-                explained.answer,
-                Answer::Limit(threads_of(1)),
-                "{explained:?}"
-            );
+            assert_eq!(explained.answer, Answer::Limit(threads_of(1)), "{explained:?}");
         }
         assert!(noisy.runs > clear.runs, "{} {}", noisy.runs, clear.runs);
     }
@@ -758,11 +700,7 @@ mod tests {
         let mut system = Simulated::new(&[1000.0, 1100.0, 1050.0], 0.005);
         system.lockstep = 0.7;
         let explained = system.explained(8);
-        assert_eq!(
-            explained.answer,
-            Answer::Limit(What::Buffers),
-            "{explained:?}"
-        );
+        assert_eq!(explained.answer, Answer::Limit(What::Buffers), "{explained:?}");
         let gain = explained.gain.unwrap().tried.unwrap();
         assert!((gain.mean - 0.7 * 3150.0 / 1100.0).abs() < 0.05, "{gain:?}");
         // With a resource that is nearly used up nobody can tell which of both it is.

@@ -80,13 +80,9 @@ impl Reading<'_> {
     /// The part's kind.
     pub(crate) fn kind(&self) -> Result<&str, String> {
         let Some(kind) = self.part.as_ref().get("kind") else {
-            return Err(self
-                .text
-                .error(self.part.span(), &self.what, "needs a `kind`"));
+            return Err(self.text.error(self.part.span(), &self.what, "needs a `kind`"));
         };
-        kind.as_ref()
-            .as_str()
-            .ok_or_else(|| self.error("kind", "a name is wanted"))
+        kind.as_ref().as_str().ok_or_else(|| self.error("kind", "a name is wanted"))
     }
 
     /// Fields of the kind.

@@ -68,9 +68,7 @@ fn key(path: &Path) -> Option<String> {
         SourceKind::Card { .. } => return None,
         SourceKind::File { path, .. } => path,
         SourceKind::Felix { scenario, .. } => scenario,
-        SourceKind::Digitizer {
-            devices, profile, ..
-        } => {
+        SourceKind::Digitizer { devices, profile, .. } => {
             let is_emulated = devices.iter().all(|device| device.starts_with("emu:"));
             is_emulated.then_some(profile)?
         }
@@ -96,10 +94,7 @@ fn expected(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
     for stage in &path.stages {
         if stage.kind.changes_unknown() {
             let first = vec![0; sources.len()];
-            return Ok(Sums {
-                first,
-                ..Sums::default()
-            });
+            return Ok(Sums { first, ..Sums::default() });
         }
         // The plainest code takes no stores past the cache, whatever that holds.
         if !stage.kind.has_two_ends()
@@ -150,10 +145,8 @@ mod tests {
     fn a_file_that_was_changed_is_computed_again_and_a_device_always() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("data");
-        let source = format!(
-            "[source]\nkind = \"file\"\npath = \"{}\"\ncached = true\n",
-            file.display()
-        );
+        let source =
+            format!("[source]\nkind = \"file\"\npath = \"{}\"\ncached = true\n", file.display());
         let bytes =
             |first: u8, count: usize| -> Vec<u8> { (first..=250).cycle().take(count).collect() };
         std::fs::write(&file, bytes(0, 4096)).unwrap();

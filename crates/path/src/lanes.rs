@@ -93,17 +93,9 @@ pub(crate) fn open(path: Path, how: &How, says: Says) -> Result<Vec<Box<dyn Sess
     let (live, readers, receivers) = live::open(&path, how)?;
     let lanes = readers.len();
     let (chain, mut readers) = Chain::live(&path, how, readers, receivers);
-    let state = State {
-        chain: Some(chain),
-        receivers: readers.split_off(lanes),
-        ..State::default()
-    };
-    let read_out = Arc::new(ReadOut {
-        path,
-        live,
-        lanes,
-        state: Mutex::new(state),
-    });
+    let state =
+        State { chain: Some(chain), receivers: readers.split_off(lanes), ..State::default() };
+    let read_out = Arc::new(ReadOut { path, live, lanes, state: Mutex::new(state) });
     let says = Arc::new(says);
     let lane = |(at, reader)| -> Box<dyn Session> {
         Box::new(Lane {

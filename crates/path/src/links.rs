@@ -15,41 +15,23 @@ use crate::network::Leaves;
 pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
     let block_bytes = path.block_bytes as f64;
     let mut all: Vec<PathLink> = match &path.source.kind {
-        SourceKind::Digitizer {
-            devices,
-            profile,
-            paced,
-            ..
-        } => {
+        SourceKind::Digitizer { devices, profile, paced, .. } => {
             // Each board has its own link for its share of the blocks.
             let bytes = block_bytes / path.streams() as f64;
-            let boards = devices
-                .iter()
-                .filter_map(|node| pcie(files, node, 0, bytes));
+            let boards = devices.iter().filter_map(|node| pcie(files, node, 0, bytes));
             let emulated = devices.iter().any(|device| device.starts_with("emu:"));
             let uplink = (emulated && *paced).then(|| uplink(profile, block_bytes));
             boards.chain(uplink.flatten()).collect()
         }
-        SourceKind::File {
-            path,
-            cached: false,
-        } => pcie(files, path, 0, block_bytes).into_iter().collect(),
+        SourceKind::File { path, cached: false } => {
+            pcie(files, path, 0, block_bytes).into_iter().collect()
+        }
         _ => Vec::new(),
     };
-    if let SinkKind::File {
-        path: file,
-        direct: true,
-        ..
-    } = &path.sink.kind
-    {
+    if let SinkKind::File { path: file, direct: true, .. } = &path.sink.kind {
         let last = path.stages.last();
         let bytes = last.map_or(path.source.out_bytes, |stage| stage.out_bytes);
-        all.extend(pcie(
-            files,
-            folder_of(file),
-            path.stages.len() + 1,
-            bytes as f64,
-        ));
+        all.extend(pcie(files, folder_of(file), path.stages.len() + 1, bytes as f64));
     }
     all.extend(Leaves::of(path, files).and_then(|leaves| leaves.link(path)));
     all
@@ -60,18 +42,11 @@ pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
 pub fn device_node(path: &Path, files: &Files) -> Option<u32> {
     let sources: Vec<&str> = match &path.source.kind {
         SourceKind::Digitizer { devices, .. } => devices.iter().map(String::as_str).collect(),
-        SourceKind::File {
-            path,
-            cached: false,
-        } => vec![path],
+        SourceKind::File { path, cached: false } => vec![path],
         _ => Vec::new(),
     };
     let sink = match &path.sink.kind {
-        SinkKind::File {
-            path: file,
-            direct: true,
-            ..
-        } => Some(folder_of(file)),
+        SinkKind::File { path: file, direct: true, .. } => Some(folder_of(file)),
         _ => None,
     };
     let nodes = sources.into_iter().chain(sink);
@@ -136,8 +111,7 @@ fn device(node: &str) -> Option<String> {
 const WAYS: [&str; 4] = ["device", "device/device", "../device", "../device/device"];
 
 fn below(files: &Files, device: &str) -> Option<Link> {
-    WAYS.iter()
-        .find_map(|way| Link::below(files, &format!("{device}/{way}")))
+    WAYS.iter().find_map(|way| Link::below(files, &format!("{device}/{way}")))
 }
 
 #[cfg(test)]

@@ -59,11 +59,7 @@ fn chosen(path: &Path, rate_hz: Option<f64>) -> Result<Chosen, Fault> {
         StageKind::Publish(transport) => Some(transport.clone()),
         _ => None,
     });
-    Ok(Chosen {
-        rate_hz,
-        transport: published,
-        ..Chosen::clone(chosen)
-    })
+    Ok(Chosen { rate_hz, transport: published, ..Chosen::clone(chosen) })
 }
 
 /// Opens the card of a path.
@@ -79,11 +75,7 @@ pub(crate) fn open(path: &Path, how: &How) -> Result<Opened, Fault> {
         false => Chain::open(&scenario, path.sink.threads, time, triggers),
     }?;
     daqmeter_readout::live::register(&chain.scenario.name, &chain.card);
-    let live = Live {
-        scenario: chain.scenario,
-        card: chain.card,
-        failed: Arc::default(),
-    };
+    let live = Live { scenario: chain.scenario, card: chain.card, failed: Arc::default() };
     let readers = chain.readers.into_iter().map(|reader| FromCard {
         reader,
         card: live.card.clone(),
@@ -119,32 +111,21 @@ fn within(path: &Path, reader: &ReaderDone) -> Vec<PathWithin> {
         return Vec::new();
     };
     let publisher = path.stages.get(1).map_or("", |stage| &stage.name);
-    let one = |element, name: &str, ns| PathWithin {
-        name: name.to_owned(),
-        element,
-        ns,
-    };
-    vec![
-        one(0, &path.source.name, card_ns),
-        one(2, publisher, publisher_ns),
-    ]
+    let one = |element, name: &str, ns| PathWithin { name: name.to_owned(), element, ns };
+    vec![one(0, &path.source.name, card_ns), one(2, publisher, publisher_ns)]
 }
 
 impl Came {
     /// Of so many readers, whose threads are the first ones.
     pub(crate) fn of(all: Vec<Done>, readers: usize, fault: Option<Fault>) -> Came {
-        let mut came = Came {
-            readers: (0..readers).map(|_| None).collect(),
-            fault,
-            ..Came::default()
-        };
+        let mut came =
+            Came { readers: (0..readers).map(|_| None).collect(), fault, ..Came::default() };
         for done in all {
             came.threads.push(done.thread);
             if let Some(read) = done.left.read {
                 came.readers[done.at] = Some(*read);
             }
-            came.received
-                .extend(done.left.received.map(|received| *received));
+            came.received.extend(done.left.received.map(|received| *received));
         }
         came
     }
@@ -221,17 +202,11 @@ impl Live {
         let is_known = self.played().is_none();
         let mut threads = came.threads.clone();
         for (thread, reader) in threads.iter_mut().zip(&came.readers) {
-            thread.within = reader
-                .as_ref()
-                .map_or_else(Vec::new, |one| within(path, one));
+            thread.within = reader.as_ref().map_or_else(Vec::new, |one| within(path, one));
         }
         PathRun {
             line: path.line(),
-            wall_ns: threads
-                .iter()
-                .map(|thread| thread.wall_ns)
-                .max()
-                .unwrap_or(0),
+            wall_ns: threads.iter().map(|thread| thread.wall_ns).max().unwrap_or(0),
             payload_bytes: readers().map(|reader| reader.stats.bytes).sum(),
             blocks,
             events: came.received.iter().map(|(one, _)| one.chunks()).sum(),

@@ -29,11 +29,7 @@ impl Leaves {
             return None;
         }
         let device = device(files, address)?;
-        Some(Leaves {
-            bytes_per_s: bytes_per_s(files, &device),
-            device,
-            to: to.clone(),
-        })
+        Some(Leaves { bytes_per_s: bytes_per_s(files, &device), device, to: to.clone() })
     }
 
     /// The folder of the device in sysfs.

@@ -25,19 +25,13 @@ use crate::setting::apply;
 
 /// Paths that ship: one file in `paths/`, one line here.
 pub const SHIPPED: &[(&str, &str)] = &[
-    (
-        "digitizer-crate",
-        include_str!("../paths/digitizer-crate.toml"),
-    ),
+    ("digitizer-crate", include_str!("../paths/digitizer-crate.toml")),
     ("copy-to-user", include_str!("../paths/copy-to-user.toml")),
     ("felix-card", include_str!("../paths/felix-card.toml")),
     ("felix-readout", include_str!("../paths/felix-readout.toml")),
     ("file-replay", include_str!("../paths/file-replay.toml")),
     ("pattern", include_str!("../paths/pattern.toml")),
-    (
-        "register-control",
-        include_str!("../paths/register-control.toml"),
-    ),
+    ("register-control", include_str!("../paths/register-control.toml")),
 ];
 
 /// A path cannot be used; one line that names file, line and field.
@@ -99,10 +93,7 @@ impl Path {
     }
 
     pub(crate) fn parse_with(text: &str, name: &str, with: &str) -> Result<Path, PathError> {
-        let text = TomlText {
-            name: name.to_owned(),
-            text: text.to_owned(),
-        };
+        let text = TomlText { name: name.to_owned(), text: text.to_owned() };
         Reader { text: &text, with }.path().map_err(PathError)
     }
 }
@@ -132,9 +123,8 @@ impl Reader<'_> {
         if let SourceKind::Card { .. } = source.kind {
             self.without_blocks(&file)?;
         }
-        let stages: Result<Vec<_>, String> = (0..file.stage.len())
-            .map(|at| self.stage(&file, at, &mut flow))
-            .collect();
+        let stages: Result<Vec<_>, String> =
+            (0..file.stage.len()).map(|at| self.stage(&file, at, &mut flow)).collect();
         let stages = stages?;
         let sink = self.sink(&file, &mut flow)?;
         let pages = self.pages(&file)?;
@@ -174,13 +164,9 @@ impl Reader<'_> {
             .and_then(|bytes| within(bytes, BLOCK_BYTES))
             .and_then(|bytes| match bytes.is_multiple_of(64) {
                 true => Ok(bytes),
-                false => Err(format!(
-                    "is {bytes}; whole cache lines of 64 bytes are wanted"
-                )),
+                false => Err(format!("is {bytes}; whole cache lines of 64 bytes are wanted")),
             });
-        bytes
-            .map(to_usize)
-            .map_err(|problem| self.text.error(given.span(), "block", problem))
+        bytes.map(to_usize).map_err(|problem| self.text.error(given.span(), "block", problem))
     }
 
     fn pages(&self, file: &PathFile) -> Result<Pages, String> {
@@ -201,10 +187,7 @@ impl Reader<'_> {
     /// Refuses what is of blocks between threads: a card's reader has its ring instead.
     fn without_blocks(&self, file: &PathFile) -> Result<(), String> {
         let buffers = file.buffers.as_ref().map(|given| ("buffers", given.span()));
-        let lossless = file
-            .lossless
-            .as_ref()
-            .map(|given| ("lossless", given.span()));
+        let lossless = file.lossless.as_ref().map(|given| ("lossless", given.span()));
         match buffers.or(lossless) {
             None => Ok(()),
             Some((field, span)) => {
@@ -242,11 +225,7 @@ impl Reader<'_> {
         file: &PathFile,
         block_bytes: usize,
     ) -> Result<(Element<SourceKind>, Flow), String> {
-        let reading = Reading {
-            text: self.text,
-            what: "source".to_owned(),
-            part: &file.source,
-        };
+        let reading = Reading { text: self.text, what: "source".to_owned(), part: &file.source };
         let name = known(&reading, &SOURCES)?;
         let place = reading.place()?;
         let (kind, unit, own_threads) = match name {
@@ -295,11 +274,8 @@ impl Reader<'_> {
         at: usize,
         flow: &mut Flow,
     ) -> Result<Element<StageKind>, String> {
-        let reading = Reading {
-            text: self.text,
-            what: format!("stage {}", at + 1),
-            part: &file.stage[at],
-        };
+        let reading =
+            Reading { text: self.text, what: format!("stage {}", at + 1), part: &file.stage[at] };
         let name = known(&reading, &STAGES)?;
         let place = reading.place()?;
         if let Some(stage) = live_stage(&reading, name, &place, flow)? {
@@ -338,11 +314,7 @@ impl Reader<'_> {
     }
 
     fn sink(&self, file: &PathFile, flow: &mut Flow) -> Result<Element<SinkKind>, String> {
-        let reading = Reading {
-            text: self.text,
-            what: "sink".to_owned(),
-            part: &file.sink,
-        };
+        let reading = Reading { text: self.text, what: "sink".to_owned(), part: &file.sink };
         let name = known(&reading, &SINKS)?;
         let place = reading.place()?;
         let channels = flow.live.as_ref().map(|live| live.channels);
@@ -377,11 +349,8 @@ impl Reader<'_> {
             }
         };
         // Source and sink may be called alike.
-        let name = if flow.names.contains_key(name) {
-            format!("{name} sink")
-        } else {
-            name.to_owned()
-        };
+        let name =
+            if flow.names.contains_key(name) { format!("{name} sink") } else { name.to_owned() };
         Ok(Element {
             kind,
             name,
@@ -402,16 +371,10 @@ fn threads(
 ) -> Result<usize, String> {
     let threads = place.threads.unwrap_or(1);
     if !(1..=MAX_THREADS).contains(&threads) {
-        return Err(reading.error(
-            "threads",
-            format!("is {threads}; 1 to {MAX_THREADS} is wanted"),
-        ));
+        return Err(reading.error("threads", format!("is {threads}; 1 to {MAX_THREADS} is wanted")));
     }
     if kind.has_two_ends() && threads > 1 {
-        return Err(reading.error(
-            "threads",
-            "this stage has one at each end: leave the field out",
-        ));
+        return Err(reading.error("threads", "this stage has one at each end: leave the field out"));
     }
     if threads > 1 && flow.threads > 1 && threads != flow.threads {
         let problem = format!(
@@ -426,13 +389,9 @@ fn threads(
 
 fn known<'a>(reading: &Reading<'_>, kinds: &[&'a str]) -> Result<&'a str, String> {
     let kind = reading.kind()?;
-    kinds
-        .iter()
-        .find(|known| **known == kind)
-        .copied()
-        .ok_or_else(|| {
-            let hint = did_you_mean(kind, kinds);
-            let problem = format!("there is no `{kind}`; there are {}{hint}", kinds.join(", "));
-            reading.error("kind", problem)
-        })
+    kinds.iter().find(|known| **known == kind).copied().ok_or_else(|| {
+        let hint = did_you_mean(kind, kinds);
+        let problem = format!("there is no `{kind}`; there are {}{hint}", kinds.join(", "));
+        reading.error("kind", problem)
+    })
 }

@@ -59,11 +59,7 @@ impl TypedEngine for ReadoutEngine {
 
     fn example(&self) -> ReadoutRequest {
         ReadoutRequest {
-            chosen: Chosen {
-                scenario: "gbt".to_owned(),
-                rate_hz: Some(10e3),
-                ..Chosen::default()
-            },
+            chosen: Chosen { scenario: "gbt".to_owned(), rate_hz: Some(10e3), ..Chosen::default() },
             seconds: 0.05,
             probe: true,
             ..ReadoutRequest::default()
@@ -72,11 +68,7 @@ impl TypedEngine for ReadoutEngine {
 
     fn open(&self, request: &ReadoutRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
         let scenario = request.chosen.outline()?;
-        let says = Says {
-            device,
-            stage: stage(request, &scenario),
-            tally,
-        };
+        let says = Says { device, stage: stage(request, &scenario), tally };
         lanes::open(path(request, &scenario)?, &how(request), says)
     }
 }
@@ -90,20 +82,11 @@ fn path(request: &ReadoutRequest, scenario: &Scenario) -> Result<Path, Fault> {
 fn text(request: &ReadoutRequest, scenario: &Scenario) -> Result<String, toml::ser::Error> {
     let of_kind = |kind: &str| Table::from_iter([("kind".to_owned(), Value::from(kind))]);
     // The path's own are its rate and the stage behind `to-host`.
-    let chosen = Chosen {
-        rate_hz: None,
-        transport: None,
-        ..request.chosen.clone()
-    };
+    let chosen = Chosen { rate_hz: None, transport: None, ..request.chosen.clone() };
     let mut source = of_kind("card");
     source.extend(Table::try_from(&chosen)?);
     let mut sink = of_kind("receiver");
-    let cpus: Vec<Value> = request
-        .receivers
-        .cpus()
-        .into_iter()
-        .map(Value::from)
-        .collect();
+    let cpus: Vec<Value> = request.receivers.cpus().into_iter().map(Value::from).collect();
     sink.insert("cpus".to_owned(), cpus.into());
     if let Some(receivers) = request.receivers.receivers {
         let receivers = i64::try_from(receivers).unwrap_or(i64::MAX);
@@ -150,11 +133,7 @@ fn device(read_out: &ReadOut, at: usize) -> String {
 }
 
 fn stage(request: &ReadoutRequest, scenario: &Scenario) -> StageSpec {
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a byte count"
-    )]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a byte count")]
     let bytes = (scenario.event_bytes() * scenario.trigger.rate.0 * request.seconds) as u64;
     let mut stage = StageSpec::new("read-out", bytes, bytes);
     stage.once = true;
@@ -175,24 +154,16 @@ fn stage(request: &ReadoutRequest, scenario: &Scenario) -> StageSpec {
 
 /// What the lane of a reader accounts for; the first one also for what they share.
 fn tally(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
-    let ReadOut {
-        path, live, lanes, ..
-    } = read_out;
+    let ReadOut { path, live, lanes, .. } = read_out;
     let fault = came.fault.as_ref().map(|fault| fault.0.clone());
     let Some(own) = &came.readers[at] else {
-        return Tally {
-            warnings: fault.into_iter().collect(),
-            ..Tally::default()
-        };
+        return Tally { warnings: fault.into_iter().collect(), ..Tally::default() };
     };
     let (mut tally, each) = live.tally(path, came, at);
     tally.warnings.splice(..0, fault);
     let mut all = Ledger::new("triggers x E-links");
     for (_, ledger) in each {
-        all.add(&Ledger {
-            unit: all.unit.clone(),
-            ..ledger
-        });
+        all.add(&Ledger { unit: all.unit.clone(), ..ledger });
     }
     tally.ledgers.push(all);
     if *lanes > 1 {
@@ -226,18 +197,12 @@ mod tests {
                 channels: Some(2),
                 ..Chosen::default()
             },
-            receivers: Receivers {
-                receivers: Some(1),
-                peer_cpu: Some("0".to_owned()),
-            },
+            receivers: Receivers { receivers: Some(1), peer_cpu: Some("0".to_owned()) },
             ..ReadoutRequest::default()
         };
         let scenario = request.chosen.outline().unwrap();
         let path = path(&request, &scenario).unwrap();
-        assert_eq!(
-            path.line(),
-            "1 KiB -> card gbt -> to-host -> published over tcp -> receiver"
-        );
+        assert_eq!(path.line(), "1 KiB -> card gbt -> to-host -> published over tcp -> receiver");
         assert_eq!((path.streams(), path.stages[0].threads), (2, 2));
         assert_eq!((path.sink.threads, &path.sink.cpus[..]), (1, &[0][..]));
         let of_path = path.live().unwrap();
@@ -250,10 +215,7 @@ mod tests {
     /// Issue 14: a signal was heeded after the whole run.
     #[test]
     fn a_run_of_an_hour_ends_when_it_is_to_stop_and_its_accounts_close() {
-        let request = ReadoutRequest {
-            seconds: 3600.0,
-            ..ReadoutEngine.example()
-        };
+        let request = ReadoutRequest { seconds: 3600.0, ..ReadoutEngine.example() };
         let mut sessions = ReadoutEngine.open(&request).unwrap();
         let session = &mut sessions[0];
         let stop = StopFlag::default();
@@ -273,10 +235,7 @@ mod tests {
         let asked = session.stages()[0].bytes_per_op;
         assert!(tally.carried_bytes.is_some_and(|bytes| bytes < asked / 10));
         let filling = &tally.series[0];
-        assert_eq!(
-            (filling.name.as_str(), filling.unit.as_str()),
-            ("ring filling", "B")
-        );
+        assert_eq!((filling.name.as_str(), filling.unit.as_str()), ("ring filling", "B"));
         assert_eq!(filling.times_ns.len(), filling.values.len());
     }
 
@@ -285,10 +244,7 @@ mod tests {
         let ring = Scenario::load("gbt").unwrap().card.ring.0 as u64;
         let mut request = ReadoutEngine.example();
         let bytes = ReadoutEngine.memory_bytes(&request).unwrap();
-        assert!(
-            bytes >= ring && bytes < 4 * ring + (1 << 30),
-            "{bytes} for rings of {ring}"
-        );
+        assert!(bytes >= ring && bytes < 4 * ring + (1 << 30), "{bytes} for rings of {ring}");
         request.chosen.channels = Some(9);
         assert_eq!(ReadoutEngine.memory_bytes(&request), None);
     }

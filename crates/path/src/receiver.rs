@@ -43,10 +43,7 @@ const QUIET: Duration = Duration::from_millis(200);
 /// hold a block of 256 MiB.
 pub(crate) const MAX_SENDERS: usize = 16;
 
-const READ: Readiness = Readiness {
-    read: true,
-    write: false,
-};
+const READ: Readiness = Readiness { read: true, write: false };
 
 /// Receives until it shall stop, each sender in its own thread, and reports what came from each.
 ///
@@ -105,10 +102,7 @@ fn accepted(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, Socket
             wait_ready(listener.as_fd(), READ, Some(LOOK)).map(|_| None)
         }
         Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::ConnectionAborted | ErrorKind::Interrupted
-            ) =>
+            if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) =>
         {
             Ok(None)
         }
@@ -135,11 +129,7 @@ fn received(stream: TcpStream, peer: SocketAddr, stop: &StopFlag) -> Result<Came
 }
 
 fn welcome(udp_port: u16, buffer: SocketBuffer) -> Vec<u8> {
-    words(&[
-        u64::from_le_bytes(*MAGIC),
-        udp_port.into(),
-        buffer.granted_bytes,
-    ])
+    words(&[u64::from_le_bytes(*MAGIC), udp_port.into(), buffer.granted_bytes])
 }
 
 /// A sender, who is waited for until this shall stop: its source may wait for triggers.
@@ -159,9 +149,7 @@ impl Sender<'_> {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.stream
-            .write_all(bytes)
-            .map_err(|error| error.to_string())
+        self.stream.write_all(bytes).map_err(|error| error.to_string())
     }
 
     /// Waits for these bytes, for ever or so long.
@@ -239,10 +227,7 @@ struct Arrivals {
 
 impl Arrivals {
     fn new(socket: UdpSocket) -> Arrivals {
-        Arrivals {
-            arriving: Arriving::new(socket),
-            blocks: Datagrams::default(),
-        }
+        Arrivals { arriving: Arriving::new(socket), blocks: Datagrams::default() }
     }
 
     /// Takes all that is there.
@@ -312,40 +297,22 @@ mod tests {
         };
         assert_eq!(*first, other.local_addr().unwrap());
         assert!(why.starts_with("it is no path of this version"), "{why}");
-        assert_eq!(
-            (*second, ended.as_str()),
-            (silent.local_addr().unwrap(), "interrupted")
-        );
+        assert_eq!((*second, ended.as_str()), (silent.local_addr().unwrap(), "interrupted"));
     }
 
     #[test]
     fn a_peer_that_is_no_path_or_sends_too_much_or_ends_early_is_refused_in_a_line() {
-        let hello = Hello {
-            transport: Transport::Tcp,
-            udp_port: 0,
-            socket_buffer_bytes: 0,
-        }
-        .emit();
-        let head = |bytes, stream| BlockHead {
-            bytes,
-            stream,
-            ..BlockHead::default()
-        };
+        let hello = Hello { transport: Transport::Tcp, udp_port: 0, socket_buffer_bytes: 0 }.emit();
+        let head = |bytes, stream| BlockHead { bytes, stream, ..BlockHead::default() };
         let after_hello = |head: BlockHead| [&hello[..], &head.emit()].concat();
         for (bytes, wanted) in [
             (vec![b'G'; 40], "it is no path of this version"),
             (b"daqpath0".repeat(4), "it is no path of this version"),
-            (
-                after_hello(head(1 << 40, 0)),
-                "a block of 1099511627776 bytes",
-            ),
+            (after_hello(head(1 << 40, 0)), "a block of 1099511627776 bytes"),
             (after_hello(head(4, 64)), "stream 64; there are 64 at most"),
             (after_hello(head(4, 0)), "it ended in the middle"),
             (
-                after_hello(BlockHead {
-                    events: u64::MAX,
-                    ..head(4, 0)
-                }),
+                after_hello(BlockHead { events: u64::MAX, ..head(4, 0) }),
                 "events of a block is 18446744073709551615; the largest number taken is",
             ),
             (Vec::new(), "it ended in the middle"),
@@ -376,9 +343,7 @@ mod tests {
         let right = head(&block).emit();
         datagrams.send(&out, [&right, &block]).unwrap();
         datagrams.send(&elsewhere, [&right, &block]).unwrap();
-        datagrams
-            .send(&out, [&head(b"other").emit(), &block])
-            .unwrap();
+        datagrams.send(&out, [&head(b"other").emit(), &block]).unwrap();
         let mut arrivals = Arrivals::new(inward);
         arrivals.rest(3).unwrap();
         let came = arrivals.blocks.came();

@@ -18,10 +18,7 @@ use crate::udp::{self, Datagrams, SocketBuffer, UdpWay};
 /// How blocks go to a receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
-    Tcp {
-        congestion: Option<String>,
-        send: SendBy,
-    },
+    Tcp { congestion: Option<String>, send: SendBy },
     Udp(UdpWay),
 }
 
@@ -51,13 +48,7 @@ struct ByUdp {
 
 impl Remote {
     pub(crate) fn new(to: String, over: Over, cuts: Cuts) -> Remote {
-        Remote {
-            to,
-            over,
-            cuts,
-            connection: None,
-            sent: Came::default(),
-        }
+        Remote { to, over, cuts, connection: None, sent: Came::default() }
     }
 
     fn says(&self, what: impl std::fmt::Display) -> Fault {
@@ -118,9 +109,7 @@ impl Remote {
     fn open(&self) -> Result<Connection, Fault> {
         let stream = self.connect().map_err(|error| {
             let fault = self.failed("connect", &error);
-            Fault::new(format!(
-                "{fault}; start `daqmeter path serve ADDRESS:PORT` there"
-            ))
+            Fault::new(format!("{fault}; start `daqmeter path serve ADDRESS:PORT` there"))
         })?;
         let cut = stream.try_clone();
         let cut = cut.map_err(|error| self.failed("connect", &error))?;
@@ -129,11 +118,8 @@ impl Remote {
         let (udp, send) = match &self.over {
             Over::Tcp { congestion, send } => {
                 set_congestion(&stream, congestion.as_deref())?;
-                let hello = Hello {
-                    transport: Transport::Tcp,
-                    udp_port: 0,
-                    socket_buffer_bytes: 0,
-                };
+                let hello =
+                    Hello { transport: Transport::Tcp, udp_port: 0, socket_buffer_bytes: 0 };
                 self.greet(&stream, hello)?;
                 (None, *send)
             }
@@ -160,10 +146,7 @@ impl Remote {
         Ok(ByUdp {
             socket,
             datagrams: Datagrams::new(way.datagram_bytes),
-            buffer: SocketBuffer {
-                asked_bytes: hello.socket_buffer_bytes,
-                granted_bytes,
-            },
+            buffer: SocketBuffer { asked_bytes: hello.socket_buffer_bytes, granted_bytes },
             strays: 0,
         })
     }
@@ -229,10 +212,9 @@ impl Sink for Remote {
             udp.strays = came.strays;
         }
         if came.wrong > 0 {
-            return Err(self.says(format!(
-                "{} blocks came with other bytes than were sent",
-                came.wrong
-            )));
+            return Err(
+                self.says(format!("{} blocks came with other bytes than were sent", came.wrong))
+            );
         }
         let streams = self.sent.streams.iter().zip(&came.streams);
         let lost: Option<Vec<(u64, u64)>> = streams
@@ -257,10 +239,7 @@ impl Sink for Remote {
                 self.sent.verified
             )));
         };
-        Ok(Confirmed {
-            verified: came.verified,
-            lost,
-        })
+        Ok(Confirmed { verified: came.verified, lost })
     }
 
     fn unconfirmed(&self) -> Option<&'static str> {

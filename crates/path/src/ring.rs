@@ -67,12 +67,7 @@ pub(crate) fn ring<T>(blocks: usize) -> (Producer<T>, Consumer<T>) {
         sent: sent.clone(),
         count: 0,
     };
-    let consumer = Consumer {
-        full,
-        empty: empty_in,
-        sent,
-        taken: 0,
-    };
+    let consumer = Consumer { full, empty: empty_in, sent, taken: 0 };
     (producer, consumer)
 }
 

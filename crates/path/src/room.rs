@@ -97,10 +97,7 @@ mod tests {
             wall_ns: 1000,
             blocks: 10,
             threads: vec![thread(0, "memory"), thread(1, "copy")],
-            queues: vec![
-                queue("memory", &[7, 2, 1, 0, 0]),
-                queue("copy", &[0, 0, 0, 0, 9]),
-            ],
+            queues: vec![queue("memory", &[7, 2, 1, 0, 0]), queue("copy", &[0, 0, 0, 0, 9])],
             ..PathRun::default()
         };
         assert_eq!(fullest(&run), 0.5);

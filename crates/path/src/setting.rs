@@ -33,10 +33,7 @@ fn one(file: &mut PathFile, setting: &str) -> Result<(), String> {
         ["sink", field] => set(&mut file.sink, field, value),
         ["stage", number, field] => {
             let stages = file.stage.len();
-            let at = number
-                .parse::<usize>()
-                .ok()
-                .and_then(|at| at.checked_sub(1));
+            let at = number.parse::<usize>().ok().and_then(|at| at.checked_sub(1));
             let stage = at.and_then(|at| file.stage.get_mut(at));
             let stage = stage.ok_or_else(|| match stages {
                 0 => "there is no stage".to_owned(),
@@ -56,10 +53,7 @@ fn one(file: &mut PathFile, setting: &str) -> Result<(), String> {
 
 /// A value at the place of the one before, or where the block's size is.
 fn beside<T>(file: &PathFile, before: Option<&Spanned<T>>, value: T) -> Spanned<T> {
-    Spanned::new(
-        before.map_or_else(|| file.block.span(), Spanned::span),
-        value,
-    )
+    Spanned::new(before.map_or_else(|| file.block.span(), Spanned::span), value)
 }
 
 /// What TOML reads as a value is one; everything else is text.
@@ -67,12 +61,8 @@ fn set(part: &mut Part, field: &str, value: &str) {
     let read = toml::from_str::<toml::Table>(&format!("value = {value}"));
     let read = read.ok().and_then(|mut table| table.remove("value"));
     let value = read.unwrap_or_else(|| Value::String(value.to_owned()));
-    let span = part
-        .as_ref()
-        .get(field)
-        .map_or_else(|| part.span(), Spanned::span);
-    part.get_mut()
-        .insert(field.to_owned(), Spanned::new(span, value));
+    let span = part.as_ref().get(field).map_or_else(|| part.span(), Spanned::span);
+    part.get_mut().insert(field.to_owned(), Spanned::new(span, value));
 }
 
 #[cfg(test)]
@@ -94,10 +84,7 @@ mod tests {
         assert_eq!(path.stages[1].out_bytes, 128 << 10);
         // The same file and text: only what was changed differs.
         let as_it_is = with("").unwrap();
-        assert_eq!(
-            (&path.digest, &path.text),
-            (&as_it_is.digest, &as_it_is.text)
-        );
+        assert_eq!((&path.digest, &path.text), (&as_it_is.digest, &as_it_is.text));
         assert_eq!(as_it_is.with, "");
     }
 
@@ -113,15 +100,9 @@ mod tests {
             ("rate=fast", "rate"),
             ("buffers=0", "felix-card:3: buffers: is 0"),
             ("pages=large", "felix-card:3: pages: is `large`"),
-            (
-                "block=100",
-                "felix-card:3: block: is 100; whole cache lines",
-            ),
+            ("block=100", "felix-card:3: block: is 100; whole cache lines"),
             ("stage.1.threads=0", "stage 1: threads: is 0"),
-            (
-                "stage.2.congestion=none9",
-                "stage 2: congestion: `none9` cannot be had here",
-            ),
+            ("stage.2.congestion=none9", "stage 2: congestion: `none9` cannot be had here"),
             ("sink.path=x", "sink: path"),
         ] {
             let error = with(setting).err().unwrap_or_else(|| panic!("{setting}"));

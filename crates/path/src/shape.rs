@@ -16,11 +16,7 @@ impl Path {
     /// # Errors
     /// Names the part that cannot be predicted, and why.
     pub fn shape(&self) -> Result<PathShape, String> {
-        let mut rows = vec![row(
-            &self.source,
-            source_work(&self.source.kind)?,
-            self.block_bytes,
-        )];
+        let mut rows = vec![row(&self.source, source_work(&self.source.kind)?, self.block_bytes)];
         let mut bytes = self.source.out_bytes;
         for stage in &self.stages {
             let work = stage_work(&stage.kind).map_err(|why| format!("{}: {why}", stage.name))?;
@@ -68,12 +64,7 @@ fn with_times(row: ShapeRow, kind: &StageKind) -> ShapeRow {
             | StageKind::Work { .. }
             | StageKind::Wait { .. }
     );
-    ShapeRow {
-        added_ns,
-        asleep_ns,
-        in_place,
-        ..row
-    }
+    ShapeRow { added_ns, asleep_ns, in_place, ..row }
 }
 
 /// A thread at each end, as the chain places them.
@@ -81,11 +72,7 @@ fn two_ends(row: ShapeRow, cpus: &[u32]) -> [ShapeRow; 2] {
     let end = |name: &str, end, at: usize| ShapeRow {
         name: format!("{} {name}", row.name),
         work: format!("{} {name}", row.work),
-        cpus: cpus
-            .get(at % cpus.len().max(1))
-            .copied()
-            .into_iter()
-            .collect(),
+        cpus: cpus.get(at % cpus.len().max(1)).copied().into_iter().collect(),
         end: Some(end),
         ..row.clone()
     };
@@ -129,9 +116,7 @@ fn stage_work(kind: &StageKind) -> Result<String, String> {
         StageKind::Decode(_) => "decode".to_owned(),
         StageKind::Checksum => "checksum".to_owned(),
         StageKind::Work { .. } | StageKind::Wait { .. } => "work".to_owned(),
-        StageKind::Tcp {
-            send: SendBy::Copy, ..
-        } => "tcp".to_owned(),
+        StageKind::Tcp { send: SendBy::Copy, .. } => "tcp".to_owned(),
         StageKind::Tcp { send, .. } => {
             return Err(format!("sending by {} is in no profile", send.name()));
         }
@@ -153,10 +138,10 @@ fn sink_work(kind: &SinkKind) -> Result<String, String> {
             "what the network to {to} carries is in no profile: measure it with daqmeter path run"
         )),
         SinkKind::File { direct: false, .. } => Ok("write".to_owned()),
-        SinkKind::File { .. } => Err(
-            "sink file: past the page cache its rate is that of a device, which no profile has"
-                .to_owned(),
-        ),
+        SinkKind::File { .. } => {
+            Err("sink file: past the page cache its rate is that of a device, which no profile has"
+                .to_owned())
+        }
     }
 }
 
@@ -174,11 +159,8 @@ mod tests {
             "title = \"x\"\nblock = \"64KiB\"\nrate = \"100Hz\"\n[source]\nkind = \"memory\"\n";
         let stages = "[[stage]]\nkind = \"convert\"\nfunction = 3\nthreads = 2\n[[stage]]\nkind = \"unix\"\n[[stage]]\nkind = \"work\"\ntime = \"5us\"\n";
         let shape = shape(&format!("{head}{stages}[sink]\nkind = \"read\"\n")).unwrap();
-        let rows: Vec<(&str, usize, u64)> = shape
-            .rows
-            .iter()
-            .map(|row| (row.work.as_str(), row.threads, row.bytes))
-            .collect();
+        let rows: Vec<(&str, usize, u64)> =
+            shape.rows.iter().map(|row| (row.work.as_str(), row.threads, row.bytes)).collect();
         let wanted = [
             ("memory", 1, 65_536),
             ("convert 3", 2, 65_536),
@@ -196,10 +178,8 @@ mod tests {
 
     #[test]
     fn parts_whose_cost_depends_on_a_device_or_program_are_refused() {
-        let sources = [
-            "kind = \"digitizer\"\ndevices = [\"emu:l0\"]",
-            "kind = \"memory\"\nspan = \"1GiB\"",
-        ];
+        let sources =
+            ["kind = \"digitizer\"\ndevices = [\"emu:l0\"]", "kind = \"memory\"\nspan = \"1GiB\""];
         let program = "[[stage]]\nkind = \"program\"\ncommand = [\"cat\"]\n";
         let cases = [
             (sources[0], "", "device"),

@@ -16,21 +16,14 @@ use crate::sum::sum;
 
 /// The sink of a path.
 pub(crate) fn sink(path: &Path, cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
-    let block_bytes = path
-        .stages
-        .last()
-        .map_or(path.source.out_bytes, |stage| stage.out_bytes);
+    let block_bytes = path.stages.last().map_or(path.source.out_bytes, |stage| stage.out_bytes);
     Ok(match &path.sink.kind {
         SinkKind::Read => Box::new(ReadOnce),
         SinkKind::Remote { to, over } => {
             Box::new(Remote::new(to.clone(), over.clone(), cuts.clone()))
         }
         SinkKind::Receiver => return Err(of_card()),
-        SinkKind::File {
-            path,
-            span_bytes,
-            direct,
-        } => Box::new(Written {
+        SinkKind::File { path, span_bytes, direct } => Box::new(Written {
             path: path.clone(),
             direct: *direct,
             block_bytes,
@@ -83,11 +76,7 @@ impl Made {
     fn new(path: &str) -> std::io::Result<Made> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).open(path)?;
-        Ok(Made {
-            path: path.to_owned(),
-            file,
-            direct: None,
-        })
+        Ok(Made { path: path.to_owned(), file, direct: None })
     }
 
     /// True if the name still belongs to this file.
@@ -113,9 +102,7 @@ impl Written {
     }
 
     fn file(&self) -> Result<&Made, Fault> {
-        self.file
-            .as_ref()
-            .ok_or_else(|| Fault::new(format!("{} is not open", self.path)))
+        self.file.as_ref().ok_or_else(|| Fault::new(format!("{} is not open", self.path)))
     }
 
     /// Opens the file once more, past the page cache.
@@ -214,11 +201,7 @@ mod tests {
         let path = folder.path().join("out");
         let mut block = Block {
             buffer: Buffer::new(4096, Pages::Base).unwrap(),
-            label: Label {
-                bytes: 4096,
-                key: Some(0),
-                ..Label::default()
-            },
+            label: Label { bytes: 4096, key: Some(0), ..Label::default() },
         };
         block.buffer.slice_mut::<u8>(4096).fill(7);
         let expected = [sum(block.bytes())];

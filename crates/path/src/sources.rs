@@ -26,36 +26,21 @@ pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
             let source = Bank::new(bytes, Make::Pattern(*span_bytes));
             vec![(name, Box::new(source))]
         }
-        SourceKind::Felix {
-            scenario,
-            span_bytes,
-        } => {
+        SourceKind::Felix { scenario, span_bytes } => {
             let make = Make::Card(Box::new(scenario_of(scenario)?), *span_bytes);
             vec![(name, Box::new(Bank::new(bytes, make)))]
         }
         SourceKind::Card { .. } => return Err(of_card()),
         SourceKind::File { path, cached } => {
-            let request = BlockRequest {
-                path: path.clone(),
-                block_bytes: bytes,
-                cached: *cached,
-            };
+            let request = BlockRequest { path: path.clone(), block_bytes: bytes, cached: *cached };
             vec![(name, Box::new(Replay::new(request)?))]
         }
         SourceKind::Etherbone { address, count } => {
             let request = Times::request(address, *count);
             vec![(name, Box::new(Registers(request, None)))]
         }
-        SourceKind::Digitizer {
-            devices,
-            profile,
-            paced,
-            trigger_hz,
-        } => {
-            let emulation = Emulation {
-                profile: profile.clone(),
-                paced: *paced,
-            };
+        SourceKind::Digitizer { devices, profile, paced, trigger_hz } => {
+            let emulation = Emulation { profile: profile.clone(), paced: *paced };
             let boards = open(devices, &emulation)?;
             let sources = boards.into_iter().map(|board| {
                 let source = Boards::new(board, bytes, *trigger_hz)?;
@@ -87,12 +72,7 @@ struct Bank {
 
 impl Bank {
     fn new(block_bytes: usize, make: Make) -> Bank {
-        Bank {
-            block_bytes,
-            make,
-            bytes: Vec::new(),
-            next: 0,
-        }
+        Bank { block_bytes, make, bytes: Vec::new(), next: 0 }
     }
 }
 
@@ -128,10 +108,7 @@ impl Source for Bank {
         let at = key * self.block_bytes;
         into.copy_from_slice(&self.bytes[at..at + self.block_bytes]);
         self.next = (key + 1) % (self.bytes.len() / self.block_bytes);
-        Ok(Filled {
-            key: (key < most_keys(self.block_bytes)).then_some(key),
-            ..Filled::default()
-        })
+        Ok(Filled { key: (key < most_keys(self.block_bytes)).then_some(key), ..Filled::default() })
     }
 
     fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
@@ -163,21 +140,13 @@ impl Source for Replay {
     fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault> {
         let key = self.reader.at() / self.request.block_bytes as u64;
         self.reader.read(into)?;
-        let key = usize::try_from(key)
-            .ok()
-            .filter(|key| *key < most_keys(into.len()));
-        Ok(Filled {
-            key,
-            ..Filled::default()
-        })
+        let key = usize::try_from(key).ok().filter(|key| *key < most_keys(into.len()));
+        Ok(Filled { key, ..Filled::default() })
     }
 
     /// Read through the page cache, by another way than the run's where that is direct.
     fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
-        let request = BlockRequest {
-            cached: true,
-            ..self.request.clone()
-        };
+        let request = BlockRequest { cached: true, ..self.request.clone() };
         let mut reader = BlockReader::open(&request)?;
         let bytes = self.request.block_bytes as u64;
         let span = reader.span_bytes().min(self.reader.span_bytes());
@@ -204,10 +173,7 @@ impl Source for Registers {
     fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault> {
         let times = self.1.as_mut();
         let times = times.ok_or_else(|| Fault::new("the conversation is not open"))?;
-        Ok(Filled {
-            events: times.read(into)?,
-            ..Filled::default()
-        })
+        Ok(Filled { events: times.read(into)?, ..Filled::default() })
     }
 
     /// Nobody knows the times beforehand; that they go forward is checked as they come.
@@ -235,9 +201,7 @@ impl Boards {
     ) -> Result<Boards, Fault> {
         let identity = board.identity();
         if !block_bytes.is_multiple_of(UNIT_BYTES)
-            || identity
-                .memory_bytes
-                .is_some_and(|bytes| (block_bytes as u64) > bytes)
+            || identity.memory_bytes.is_some_and(|bytes| (block_bytes as u64) > bytes)
         {
             let device = &identity.device;
             return Err(Fault::new(format!(
@@ -284,9 +248,7 @@ impl Source for Boards {
         if delivered != into.len() {
             let device = &self.board.identity().device;
             let asked = into.len();
-            return Err(Fault::new(format!(
-                "{device}: short read: {delivered} of {asked} bytes"
-            )));
+            return Err(Fault::new(format!("{device}: short read: {delivered} of {asked} bytes")));
         }
         if let Some(daq) = &mut self.daq {
             daq.counts.read_out += 1;
@@ -302,9 +264,8 @@ impl Source for Boards {
             return Ok(Vec::new());
         }
         let samples = 0..self.samples as u64;
-        let samples: Option<Vec<u16>> = samples
-            .map(|index| self.board.expected_sample(index))
-            .collect();
+        let samples: Option<Vec<u16>> =
+            samples.map(|index| self.board.expected_sample(index)).collect();
         let bytes = samples.map(|samples| {
             let bytes = samples.iter().flat_map(|sample| sample.to_le_bytes());
             bytes.collect()

@@ -27,24 +27,14 @@ pub(crate) struct Spin {
 impl Spin {
     /// Work of so many nanoseconds on this CPU at its present speed. It is counted in steps and not in time: what preempts a
     /// thread does not shorten it.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a number of steps"
-    )]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of steps")]
     pub(crate) fn of_ns(ns: f64) -> Spin {
         if ns <= 0.0 {
             return Spin::default();
         }
-        let fastest_ns = (0..ROUNDS)
-            .map(|_| time_ns(STEPS))
-            .min()
-            .unwrap_or(1)
-            .max(1);
+        let fastest_ns = (0..ROUNDS).map(|_| time_ns(STEPS)).min().unwrap_or(1).max(1);
         let steps = ns * STEPS as f64 / fastest_ns as f64;
-        Spin {
-            steps: steps as u64,
-        }
+        Spin { steps: steps as u64 }
     }
 
     /// Does it.
@@ -54,11 +44,7 @@ impl Spin {
     }
 
     /// Does so many times as much.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a number of steps"
-    )]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of steps")]
     pub(crate) fn work_times(self, times: f64) {
         steps((self.steps as f64 * times) as u64);
     }

@@ -97,8 +97,7 @@ impl Turn for Convert {
             _ => 4,
         };
         let bits = oracle::bits(conversion, self.0.decimation(), &raw);
-        bits.flat_map(|bits| bits.to_le_bytes().into_iter().take(width))
-            .collect()
+        bits.flat_map(|bits| bits.to_le_bytes().into_iter().take(width)).collect()
     }
 }
 

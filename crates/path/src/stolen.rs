@@ -40,10 +40,7 @@ fn taken(
         return Few::default();
     }
     let of = |cpu: &u32| {
-        let ns = now
-            .get(cpu)?
-            .steal_ns
-            .saturating_sub(before.get(cpu)?.steal_ns);
+        let ns = now.get(cpu)?.steal_ns.saturating_sub(before.get(cpu)?.steal_ns);
         (ns > 0).then_some((*cpu, ns))
     };
     allowed.iter().filter_map(of).collect()
@@ -56,10 +53,7 @@ mod tests {
     #[test]
     fn what_was_taken_from_cpus_that_may_be_used_counts_and_nothing_beside_a_quota() {
         let times = |steal_ns: [u64; 3]| -> BTreeMap<u32, OneCpu> {
-            let one = |steal_ns| OneCpu {
-                busy_ns: 7,
-                steal_ns,
-            };
+            let one = |steal_ns| OneCpu { busy_ns: 7, steal_ns };
             (0..).zip(steal_ns.map(one)).collect()
         };
         let (before, now) = (times([10, 20, 30]), times([10, 50, 90]));

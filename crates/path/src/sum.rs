@@ -18,8 +18,7 @@ pub fn sum(bytes: &[u8]) -> u64 {
     }
     let both = lanes.into_iter().chain(totals);
     let folded = both.fold(bytes.len() as u64, mixed);
-    rest.iter()
-        .fold(folded, |sum, &byte| mixed(sum, u64::from(byte)))
+    rest.iter().fold(folded, |sum, &byte| mixed(sum, u64::from(byte)))
 }
 
 /// The finaliser of splitmix64 (Steele, Lea, Flood 2014), over both.

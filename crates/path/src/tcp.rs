@@ -128,11 +128,7 @@ impl TcpSender {
         }
         self.sends.reap(self.stream.as_fd())?;
         loop {
-            while self
-                .marks
-                .front()
-                .is_some_and(|mark| *mark <= self.sends.done())
-            {
+            while self.marks.front().is_some_and(|mark| *mark <= self.sends.done()) {
                 self.marks.pop_front();
             }
             match self.marks.front() {
@@ -226,10 +222,8 @@ mod tests {
             let is_counted = !sender.remarks().counters.is_empty();
             assert_eq!(is_counted, by == SendBy::Zerocopy);
             drop(sender);
-            let wanted: Vec<u8> = blocks
-                .iter()
-                .flat_map(|block| [b"head", &block[..]].concat())
-                .collect();
+            let wanted: Vec<u8> =
+                blocks.iter().flat_map(|block| [b"head", &block[..]].concat()).collect();
             assert!(reads.join().unwrap().unwrap() == wanted, "{by:?}");
         }
     }

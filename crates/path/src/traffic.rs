@@ -22,11 +22,7 @@ pub(crate) fn traffic(path: &Path, last_level_bytes: u64) -> Option<PathMemory> 
     // 0 or 1: how much of what rings hold is not in the cache any more.
     let ring = if turnover > cache { 1.0 } else { 0.0 };
     let past = |bytes: usize| {
-        if rings + bytes as f64 > cache {
-            1.0
-        } else {
-            0.0
-        }
+        if rings + bytes as f64 > cache { 1.0 } else { 0.0 }
     };
     let block = path.block_bytes as f64;
     let source = match &path.source.kind {
@@ -55,18 +51,14 @@ pub(crate) fn traffic(path: &Path, last_level_bytes: u64) -> Option<PathMemory> 
         _ => ring,
     };
     bytes_per_block.push(sink * before);
-    Some(PathMemory {
-        bytes_per_block,
-        ceiling_bytes_per_s: None,
-    })
+    Some(PathMemory { bytes_per_block, ceiling_bytes_per_s: None })
 }
 
 /// A device is larger than any cache.
 fn file_bytes(path: &str) -> usize {
     let data = std::fs::metadata(path).ok();
     let file = data.filter(std::fs::Metadata::is_file);
-    file.and_then(|file| usize::try_from(file.len()).ok())
-        .unwrap_or(usize::MAX)
+    file.and_then(|file| usize::try_from(file.len()).ok()).unwrap_or(usize::MAX)
 }
 
 /// What all rings hold together.
@@ -118,10 +110,7 @@ mod tests {
     fn a_file_in_the_page_cache_is_read_from_memory_where_it_is_larger_than_the_cache() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("data");
-        std::fs::File::create(&file)
-            .unwrap()
-            .set_len(64 << 20)
-            .unwrap();
+        std::fs::File::create(&file).unwrap().set_len(64 << 20).unwrap();
         let text = format!(
             "[source]\nkind = \"file\"\npath = \"{}\"\ncached = true\n[sink]\nkind = \"read\"\n",
             file.display()

@@ -105,9 +105,7 @@ impl Known<'_> {
             }
             Some(What::AllCpus | What::Cpu(_)) => {
                 let stages = self.path.stages.iter().enumerate();
-                stages
-                    .map(|(at, stage)| (at + 1, stage.threads - 1))
-                    .collect()
+                stages.map(|(at, stage)| (at + 1, stage.threads - 1)).collect()
             }
             Some(What::Between { .. } | What::Link { .. } | What::Memory | What::Buffers)
             | None => Vec::new(),
@@ -120,11 +118,7 @@ impl Known<'_> {
                 ..change
             })
         };
-        wanted
-            .into_iter()
-            .filter(|(_, threads)| *threads > 0)
-            .filter_map(change)
-            .collect()
+        wanted.into_iter().filter(|(_, threads)| *threads > 0).filter_map(change).collect()
     }
 
     /// Threads on CPUs by what these share, where the path leaves them free.
@@ -185,10 +179,9 @@ impl Known<'_> {
             _ => None,
         });
         let sink = match &self.path.sink.kind {
-            SinkKind::Remote {
-                over: Over::Tcp { send, .. },
-                ..
-            } => Some(("sink".to_owned(), *send)),
+            SinkKind::Remote { over: Over::Tcp { send, .. }, .. } => {
+                Some(("sink".to_owned(), *send))
+            }
             _ => None,
         };
         let change = |(element, own): (String, SendBy)| {
@@ -226,12 +219,7 @@ impl Known<'_> {
         if self.path.pages == Pages::HugeTlb || self.path.is_live() {
             return None;
         }
-        let free: u64 = self
-            .host
-            .huge_pages
-            .iter()
-            .map(|pool| pool.free * pool.page_bytes)
-            .sum();
+        let free: u64 = self.host.huge_pages.iter().map(|pool| pool.free * pool.page_bytes).sum();
         let obstacle = (free < self.path.memory_bytes()).then(|| {
             format!(
                 "needs root: {} of huge pages are free and its blocks take {}: set vm.nr_hugepages",
@@ -251,19 +239,13 @@ impl Known<'_> {
             return Vec::new();
         };
         let own = match &stage.kind {
-            StageKind::Tcp {
-                congestion: Some(name),
-                ..
-            } => name.as_str(),
+            StageKind::Tcp { congestion: Some(name), .. } => name.as_str(),
             _ => self.host.congestion_control.as_str(),
         };
         let read = |what: &str| {
             let names = files.text(&format!("proc/sys/net/ipv4/tcp_{what}_congestion_control"));
             let names = names.unwrap_or_default();
-            names
-                .split_whitespace()
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
+            names.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
         };
         let allowed = read("allowed");
         let others = read("available").into_iter().filter(|name| name != own);
@@ -291,11 +273,7 @@ impl Known<'_> {
 fn other_stores(kernel: CopyKernel) -> Option<CopyKernel> {
     let names = match kernel.name().strip_suffix("-nt") {
         Some(cached) => vec![cached.to_owned()],
-        None => vec![
-            format!("{}-nt", kernel.name()),
-            "avx512-nt".to_owned(),
-            "avx2-nt".to_owned(),
-        ],
+        None => vec![format!("{}-nt", kernel.name()), "avx512-nt".to_owned(), "avx2-nt".to_owned()],
     };
     names.iter().find_map(|name| CopyKernel::from_name(name))
 }
@@ -303,10 +281,9 @@ fn other_stores(kernel: CopyKernel) -> Option<CopyKernel> {
 /// How many times as fast a path would be if an element had so many threads and nothing else changed.
 fn with_threads(run: &PathRun, all: &[Resource], element: usize, threads: usize) -> Option<f64> {
     let changed = |resource: &Resource| match resource.what {
-        What::Threads { element: own, .. } if own == element => Resource {
-            capacity: threads as f64,
-            ..resource.clone()
-        },
+        What::Threads { element: own, .. } if own == element => {
+            Resource { capacity: threads as f64, ..resource.clone() }
+        }
         _ => resource.clone(),
     };
     let then: Vec<Resource> = all.iter().map(changed).collect();
@@ -455,9 +432,8 @@ mod tests {
         ];
         // A sandbox may have no io_uring, and an old kernel no sends without a copy.
         let is_here = |change: &&str| {
-            let by = SendBy::ALL
-                .into_iter()
-                .find(|by| change.ends_with(&format!("send={}", by.name())));
+            let by =
+                SendBy::ALL.into_iter().find(|by| change.ends_with(&format!("send={}", by.name())));
             by.is_none_or(|by| by.check().is_ok())
         };
         let wanted: Vec<&str> = wanted.into_iter().filter(is_here).collect();
@@ -467,10 +443,7 @@ mod tests {
         assert!((predicted - 2.0).abs() < 1e-9, "{predicted}");
         let obstacles = found.iter().filter(|change| change.obstacle.is_some());
         let obstacles: Vec<&str> = obstacles.map(|change| change.text.as_str()).collect();
-        assert_eq!(
-            obstacles,
-            ["--set pages=huge", "--set stage.2.congestion=vegas"]
-        );
+        assert_eq!(obstacles, ["--set pages=huge", "--set stage.2.congestion=vegas"]);
         let reason = found.iter().find_map(|change| change.obstacle.as_ref());
         assert!(reason.unwrap().starts_with("needs root: 0 B"));
     }
@@ -478,26 +451,15 @@ mod tests {
     #[test]
     fn a_copy_gets_other_stores_and_what_the_path_has_already_is_no_change() {
         let path = Path::load_with("pattern", "stage.1.threads=2;pages=huge").unwrap();
-        let run = run(
-            1.0,
-            &[
-                (0, "memory", 300),
-                (1, "copy", 300),
-                (1, "copy", 300),
-                (2, "read", 300),
-            ],
-        );
+        let run =
+            run(1.0, &[(0, "memory", 300), (1, "copy", 300), (1, "copy", 300), (2, "read", 300)]);
         let (_root, files) = files();
         let found = changes(&path, &run, None, &host(1), &files);
         // All CPUs are the limit: fewer threads. One CPU: nothing to pin.
-        assert_eq!(
-            found[0].with,
-            "stage.1.threads=2;pages=huge;stage.1.threads=1"
-        );
+        assert_eq!(found[0].with, "stage.1.threads=2;pages=huge;stage.1.threads=1");
         let all = texts(&found);
         assert!(
-            !all.iter()
-                .any(|text| text.contains("--pin") || text.contains("pages")),
+            !all.iter().any(|text| text.contains("--pin") || text.contains("pages")),
             "{all:?}"
         );
         if CopyKernel::from_name("avx2-nt").is_some() {
@@ -527,10 +489,7 @@ mod tests {
             let Some(other) = other_stores(kernel) else {
                 continue;
             };
-            assert_ne!(
-                kernel.name().ends_with("-nt"),
-                other.name().ends_with("-nt")
-            );
+            assert_ne!(kernel.name().ends_with("-nt"), other.name().ends_with("-nt"));
             if kernel != CopyKernel::Memcpy && kernel != CopyKernel::RepMovsb {
                 assert_eq!(other_stores(other), Some(kernel));
             }
@@ -559,15 +518,9 @@ mod tests {
             let faster = tried(0.9, seed);
             assert_eq!(faster.decided, Decided::Faster, "{faster:?}");
             let (low, high) = faster.interval.unwrap();
-            assert!(
-                low < 1.0 / 0.9 && 1.0 / 0.9 < high && low > 1.0,
-                "{faster:?}"
-            );
+            assert!(low < 1.0 / 0.9 && 1.0 / 0.9 < high && low > 1.0, "{faster:?}");
             assert_eq!(tried(1.2, seed).decided, Decided::Slower);
-            assert!(!matches!(
-                tried(1.0, seed).decided,
-                Decided::Faster | Decided::Slower
-            ));
+            assert!(!matches!(tried(1.0, seed).decided, Decided::Faster | Decided::Slower));
         }
     }
 
@@ -580,23 +533,14 @@ mod tests {
             || false,
         )
         .unwrap();
-        assert_eq!(
-            (found.decided, found.pairs, found.interval),
-            (Decided::Undecided, 1, None)
-        );
+        assert_eq!((found.decided, found.pairs, found.interval), (Decided::Undecided, 1, None));
         assert!((found.times - 2.0).abs() < 1e-9);
     }
 
     #[test]
     fn trials_are_in_the_order_of_what_they_gain() {
         let in_turns = |decided, times| {
-            Tried::InTurns(InTurns {
-                decided,
-                times,
-                interval: None,
-                pairs: 9,
-                ignored: IGNORED,
-            })
+            Tried::InTurns(InTurns { decided, times, interval: None, pairs: 9, ignored: IGNORED })
         };
         let trial = |(name, found): (&str, Tried)| Trial {
             change: name.to_owned(),
@@ -611,12 +555,7 @@ mod tests {
             ("same", in_turns(Decided::Same, 1.0)),
             ("best", in_turns(Decided::Faster, 1.4)),
         ];
-        let names = ranked(all.map(trial).into())
-            .into_iter()
-            .map(|trial| trial.change);
-        assert_eq!(
-            names.collect::<Vec<_>>(),
-            ["best", "good", "same", "slower", "not"]
-        );
+        let names = ranked(all.map(trial).into()).into_iter().map(|trial| trial.change);
+        assert_eq!(names.collect::<Vec<_>>(), ["best", "good", "same", "slower", "not"]);
     }
 }

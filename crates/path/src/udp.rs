@@ -123,11 +123,8 @@ impl Datagrams {
                     break;
                 }
                 let end = (at + piece_bytes).min(total);
-                let head = Head {
-                    number: self.number,
-                    at: u32::try_from(at).expect("below `of`"),
-                    of,
-                };
+                let head =
+                    Head { number: self.number, at: u32::try_from(at).expect("below `of`"), of };
                 self.batch.extend_from_slice(&head.emit());
                 append(&mut self.batch, parts, at, end);
                 at = end;
@@ -181,12 +178,7 @@ impl Arriving {
     pub(crate) fn new(socket: UdpSocket) -> Arriving {
         // Datagrams come one by one where the kernel has no batches.
         let _ = enable_gro(socket.as_fd());
-        Arriving {
-            socket,
-            buffer: vec![0; 1 << 16],
-            left: (0, 0),
-            datagram_bytes: 0,
-        }
+        Arriving { socket, buffer: vec![0; 1 << 16], left: (0, 0), datagram_bytes: 0 }
     }
 
     /// The next datagram, again and again until it is [taken](Arriving::take); none after the socket's time, or where none is there
@@ -287,10 +279,7 @@ impl SocketBuffer {
     }
 
     pub(crate) fn remarks(self) -> Remarks {
-        let bytes = |name: &str, value| Counter {
-            unit: "B".into(),
-            ..Counter::count(name, value)
-        };
+        let bytes = |name: &str, value| Counter { unit: "B".into(), ..Counter::count(name, value) };
         let (asked, granted) = (self.asked_bytes, self.granted_bytes);
         let note = format!(
             "udp: {} of socket buffer were asked for and {} granted: net.core.rmem_max allows no more",
@@ -298,10 +287,7 @@ impl SocketBuffer {
             show_bytes(granted)
         );
         Remarks {
-            counters: vec![
-                bytes("udp-buffer-asked", asked),
-                bytes("udp-buffer-granted", granted),
-            ],
+            counters: vec![bytes("udp-buffer-asked", asked), bytes("udp-buffer-granted", granted)],
             notes: (granted < asked).then_some(note).into_iter().collect(),
             ..Remarks::default()
         }
@@ -465,11 +451,7 @@ mod tests {
 
     #[test]
     fn heads_are_their_own_inverse() {
-        let head = Head {
-            number: 7,
-            at: 8,
-            of: 9,
-        };
+        let head = Head { number: 7, at: 8, of: 9 };
         let datagram = [&head.emit()[..], b"xy"].concat();
         assert_eq!(Head::parse(&datagram), Some((head, &b"xy"[..])));
         assert_eq!(Head::parse(&datagram[..15]), None);
@@ -478,10 +460,7 @@ mod tests {
     #[test]
     fn a_datagram_fits_into_the_packets_of_its_route() {
         assert_eq!(longest(1500, false), USUAL_DATAGRAM_BYTES);
-        assert_eq!(
-            (longest(1500, true), longest(65_535, false)),
-            (1452, 65_507)
-        );
+        assert_eq!((longest(1500, true), longest(65_535, false)), (1452, 65_507));
         assert_eq!(longest(10, true), 0);
     }
 
@@ -489,10 +468,7 @@ mod tests {
     fn a_block_in_batches_and_one_by_one_comes_whole() {
         for takes_batches in [true, false] {
             let (out, inward) = pair();
-            let mut datagrams = Datagrams {
-                takes_batches,
-                ..Datagrams::new(1000)
-            };
+            let mut datagrams = Datagrams { takes_batches, ..Datagrams::new(1000) };
             let mut arriving = Arriving::new(inward);
             let block: Vec<u8> = (0..=250).cycle().take(10_001).collect();
             for number in 0..3 {

@@ -223,10 +223,7 @@ impl Worker {
     /// Returns the counts, and the ends of the rings, which close when they are dropped.
     pub(crate) fn left(self) -> (Left, (Option<Inlet>, Option<Outlet>)) {
         let seen = self.inlet.as_ref().map(|inlet| inlet.seen.clone());
-        let mut left = Left {
-            seen: seen.unwrap_or_default(),
-            ..Left::default()
-        };
+        let mut left = Left { seen: seen.unwrap_or_default(), ..Left::default() };
         match self.role {
             Role::Source(mut from) => {
                 left.issued = Some(Issued {
@@ -260,10 +257,7 @@ impl Worker {
         let thread = account.end(self.thread.clone());
         match &self.role {
             Role::Card(_) | Role::Receiver(_) => waits_for_input(thread),
-            Role::Source(from) => PathThread {
-                no_room_ns: from.room.longest_ns,
-                ..thread
-            },
+            Role::Source(from) => PathThread { no_room_ns: from.room.longest_ns, ..thread },
             _ => thread,
         }
     }
@@ -322,8 +316,7 @@ impl FromSource {
                 Found::Nothing => outlet.empty(account),
             };
             let Some(mut block) = block else { break };
-            self.room
-                .found(due_ns, has_waited && shared.rate_hz.is_some());
+            self.room.found(due_ns, has_waited && shared.rate_hz.is_some());
             // A stream without a rate that waited too long for room has no block due any more.
             if self.issued > 0 && shared.rate_hz.is_none() && monotonic_ns() >= end_ns {
                 break;
@@ -430,11 +423,7 @@ fn run_turn(
                 (bytes, block.label.key)
             }
         };
-        out.label = Label {
-            bytes,
-            key,
-            ..block.label
-        };
+        out.label = Label { bytes, key, ..block.label };
         change.added.work();
         inlet.give_back(at, block);
         account.blocks += 1;
@@ -496,11 +485,7 @@ fn count(of: &mut Vec<u64>, stream: usize, blocks: u64) {
 
 impl Returning {
     pub(crate) fn new(inward: Box<dyn Inward>, labels: Labels) -> Returning {
-        Returning {
-            inward,
-            labels,
-            lost: Vec::new(),
-        }
+        Returning { inward, labels, lost: Vec::new() }
     }
 
     fn run(
@@ -558,10 +543,7 @@ impl IntoSink {
         IntoSink {
             missing: sink.loses(),
             sink,
-            arrived: Arrived {
-                delivered: vec![0; streams],
-                ..Arrived::default()
-            },
+            arrived: Arrived { delivered: vec![0; streams], ..Arrived::default() },
             next: vec![0; streams],
             may_miss,
             lost: Vec::new(),
@@ -575,9 +557,7 @@ impl IntoSink {
         account: &mut Account,
         change: Change,
     ) -> Result<(), Fault> {
-        let ran = self
-            .take_all(inlet, shared, account, change)
-            .and_then(|()| self.sink.confirm());
+        let ran = self.take_all(inlet, shared, account, change).and_then(|()| self.sink.confirm());
         match (ran, self.sink.unconfirmed()) {
             (Ok(confirmed), _) => self.close(&confirmed, shared),
             (Err(fault), Some(why)) => {
@@ -659,9 +639,7 @@ impl Arrived {
         sum: Option<u64>,
         expected: Option<u64>,
     ) -> Result<(), Fault> {
-        let Label {
-            stream, sequence, ..
-        } = *label;
+        let Label { stream, sequence, .. } = *label;
         if let Some((found, expected)) = sum.zip(expected) {
             if found != expected {
                 return Err(Fault::new(format!(
@@ -724,10 +702,7 @@ mod tests {
         let (mut producer, consumer) = ring(BUFFERS);
         for _ in 0..BUFFERS {
             let buffer = Buffer::new(64, Pages::Base).unwrap();
-            let label = Label {
-                bytes: 64,
-                ..Label::default()
-            };
+            let label = Label { bytes: 64, ..Label::default() };
             producer.put_in(Block { buffer, label });
         }
         let mut late = Late::default();

@@ -18,9 +18,7 @@ pub(crate) use self::way::{WhenFull, ZenohWay};
 /// # Errors
 /// Says how to build it.
 pub(crate) fn check() -> Result<(), String> {
-    transport::named("zenoh")
-        .map(drop)
-        .map_err(|error| error.to_string())
+    transport::named("zenoh").map(drop).map_err(|error| error.to_string())
 }
 
 /// Both ends, for blocks of that many bytes.

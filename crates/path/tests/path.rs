@@ -29,15 +29,7 @@ fn record(folder: &FilePath, text: &str, change: impl FnOnce(&mut PathRequest)) 
     let engine = PathEngine::default();
     let settings = Settings::new(StepPlan::ByStage(1), "test");
     let context = Context::default();
-    measure(
-        &engine,
-        &request.workload(),
-        &settings,
-        &context,
-        &[],
-        &mut [],
-    )
-    .unwrap()
+    measure(&engine, &request.workload(), &settings, &context, &[], &mut []).unwrap()
 }
 
 fn ran(text: &str) -> RunRecord {
@@ -58,10 +50,7 @@ const HEAD: &str = "title = \"a test\"\nblock = \"4KiB\"\nbuffers = 2\n";
 
 /// A path of a source, stages and a sink, each the lines of its table.
 fn text(source: &str, stages: &[&str], sink: &str) -> String {
-    let stages: String = stages
-        .iter()
-        .map(|stage| format!("[[stage]]\n{stage}\n"))
-        .collect();
+    let stages: String = stages.iter().map(|stage| format!("[[stage]]\n{stage}\n")).collect();
     format!("{HEAD}[source]\n{source}\n{stages}[sink]\n{sink}\n")
 }
 
@@ -115,17 +104,11 @@ fn a_thread_that_waits_for_its_device_or_for_a_block_s_time_does_not_work() {
 
 #[test]
 fn a_run_says_what_its_resources_are() {
-    let stages = [
-        "kind = \"copy\"\nthreads = 2",
-        "kind = \"unix\"",
-        "kind = \"checksum\"",
-    ];
+    let stages = ["kind = \"copy\"\nthreads = 2", "kind = \"unix\"", "kind = \"checksum\""];
     let run = ran(&text(MEMORY, &stages, READ)).path.unwrap();
     let resources = daqmeter_record::resources::resources(&run);
-    let all: Vec<(String, f64)> = resources
-        .iter()
-        .map(|resource| (resource.what.text(), resource.capacity))
-        .collect();
+    let all: Vec<(String, f64)> =
+        resources.iter().map(|resource| (resource.what.text(), resource.capacity)).collect();
     let of = |name: &str, capacity| (name.to_owned(), capacity);
     assert_eq!(
         all,
@@ -149,26 +132,16 @@ fn a_program_that_changes_the_bytes_is_counted_but_not_compared() {
     let stage = "kind = \"program\"\ncommand = [\"tr\", \"a-z\", \"A-Z\"]\nchanges = true";
     let record = ran(&text(MEMORY, &[stage], READ));
     assert_eq!(record.path.unwrap().verified_blocks, 0);
-    assert!(
-        record
-            .warnings
-            .iter()
-            .any(|warning| warning.contains("no block's bytes"))
-    );
+    assert!(record.warnings.iter().any(|warning| warning.contains("no block's bytes")));
 }
 
 #[test]
 fn a_file_is_replayed_converted_and_every_known_block_compared() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let bytes: Vec<u8> = (0..40_000_u32)
-        .map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1])
-        .collect();
+    let bytes: Vec<u8> = (0..40_000_u32).map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]).collect();
     std::fs::write(&data, bytes).unwrap();
-    let source = format!(
-        "kind = \"file\"\npath = \"{}\"\ncached = true",
-        data.display()
-    );
+    let source = format!("kind = \"file\"\npath = \"{}\"\ncached = true", data.display());
     let stages = ["kind = \"convert\"\nfunction = 4"];
     let record = record(folder.path(), &text(&source, &stages, READ), |_| {});
     assert!(record.outcome.is_ok(), "{:?}", record.outcome);
@@ -182,11 +155,7 @@ fn boards_are_streams_of_their_own_and_their_samples_compared() {
     let stages = ["kind = \"convert\"\nfunction = 3\nthreads = 2"];
     let record = ran(&text(source, &stages, READ));
     assert!(record.engine.emulated);
-    let units: Vec<&str> = record
-        .ledgers
-        .iter()
-        .map(|ledger| ledger.unit.as_str())
-        .collect();
+    let units: Vec<&str> = record.ledgers.iter().map(|ledger| ledger.unit.as_str()).collect();
     assert_eq!(units, ["blocks of emu:l0", "blocks of emu:l1"]);
     let run = record.path.unwrap();
     assert_eq!(run.threads.len(), 5);
@@ -197,10 +166,7 @@ fn boards_are_streams_of_their_own_and_their_samples_compared() {
 fn triggers_of_a_board_are_in_a_ledger_too() {
     let source = "kind = \"digitizer\"\ndevices = [\"emu:l0\"]\nunpaced = true\ntrigger = \"2kHz\"";
     let record = ran(&text(source, &[], READ));
-    let triggers = record
-        .ledgers
-        .iter()
-        .find(|ledger| ledger.unit == "triggers");
+    let triggers = record.ledgers.iter().find(|ledger| ledger.unit == "triggers");
     assert!(triggers.is_some_and(|ledger| ledger.closes() && ledger.delivered > 0));
     let run = record.path.unwrap();
     assert_eq!(run.events, run.blocks);
@@ -220,10 +186,7 @@ fn blocks_of_a_card_are_decoded_and_their_subchunks_counted() {
 fn a_file_that_was_written_is_read_back_and_removed() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
-    let sink = format!(
-        "kind = \"file\"\npath = \"{}\"\nmax = \"32KiB\"",
-        out.display()
-    );
+    let sink = format!("kind = \"file\"\npath = \"{}\"\nmax = \"32KiB\"", out.display());
     let written = record(folder.path(), &text(MEMORY, &[], &sink), |_| {});
     assert!(written.outcome.is_ok(), "{:?}", written.outcome);
     assert!(written.path.unwrap().verified_blocks > 0);
@@ -238,10 +201,8 @@ fn a_file_that_was_written_is_read_back_and_removed() {
 fn a_file_is_written_past_the_page_cache_and_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
-    let sink = format!(
-        "kind = \"file\"\npath = \"{}\"\nmax = \"32KiB\"\ndirect = true",
-        out.display()
-    );
+    let sink =
+        format!("kind = \"file\"\npath = \"{}\"\nmax = \"32KiB\"\ndirect = true", out.display());
     let written = record(folder.path(), &text(MEMORY, &[], &sink), |_| {});
     let why = fault(&written);
     if why.is_empty() {
@@ -256,11 +217,7 @@ fn a_file_is_written_past_the_page_cache_and_read_back() {
 
 #[test]
 fn times_of_a_timing_receiver_are_the_events_of_their_path() {
-    let record = ran(&text(
-        "kind = \"etherbone\"\naddress = \"loop/udp\"",
-        &[],
-        READ,
-    ));
+    let record = ran(&text("kind = \"etherbone\"\naddress = \"loop/udp\"", &[], READ));
     assert!(record.engine.emulated);
     let run = record.path.unwrap();
     // 4 KiB hold 512 times; nobody knows them beforehand.
@@ -306,19 +263,14 @@ fn more_threads_than_cpus_run_and_are_said() {
     let record = ran(&text(MEMORY, &[stage], READ));
     let threads = record.path.unwrap().threads.len();
     let cpus = daqmeter_sys::available::cpus();
-    let is_said = record
-        .warnings
-        .iter()
-        .any(|warning| warning.starts_with("66 threads share"));
+    let is_said = record.warnings.iter().any(|warning| warning.starts_with("66 threads share"));
     assert_eq!((threads, is_said), (66, cpus < 66.0));
 }
 
 #[test]
 fn blocks_that_do_not_fit_into_memory_are_refused_before_anything_is_allocated() {
     let text = text(MEMORY, &["kind = \"copy\"\nthreads = 64"], READ);
-    let text = text
-        .replace("\"4KiB\"", "\"256MiB\"")
-        .replace("buffers = 2", "buffers = 256");
+    let text = text.replace("\"4KiB\"", "\"256MiB\"").replace("buffers = 2", "buffers = 256");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("path.toml");
     std::fs::write(&file, text).unwrap();
@@ -328,10 +280,7 @@ fn blocks_that_do_not_fit_into_memory_are_refused_before_anything_is_allocated()
     let needs = Engine::memory_bytes(&PathEngine::default(), &request).unwrap();
     assert!(needs > 8 << 40, "{needs}");
     let error = daqmeter_harness::check_fits(Some(needs)).unwrap_err().0;
-    assert!(
-        error.contains("bytes of memory") && !error.contains('\n'),
-        "{error}"
-    );
+    assert!(error.contains("bytes of memory") && !error.contains('\n'), "{error}");
 }
 
 #[test]
@@ -342,10 +291,7 @@ fn a_stage_that_dies_in_the_middle_closes_the_ledger_and_says_so_in_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let record = record(folder.path(), &text(MEMORY, &[stage], READ), endless);
     let fault = fault(&record);
-    assert!(
-        fault.contains("program") && fault.contains("head"),
-        "{fault}"
-    );
+    assert!(fault.contains("program") && fault.contains("head"), "{fault}");
     assert!(!fault.contains('\n'));
     let ledger = &record.ledgers[0];
     assert!(ledger.closes(), "{ledger}");
@@ -407,11 +353,7 @@ fn a_slow_sink_holds_the_source_back_and_nothing_is_lost() {
 #[test]
 fn a_part_that_is_left_out_hands_on_what_its_buffers_hold() {
     let folder = tempfile::tempdir().unwrap();
-    let path = text(
-        MEMORY,
-        &["kind = \"copy\"", "kind = \"work\"\ntime = \"20ms\""],
-        READ,
-    );
+    let path = text(MEMORY, &["kind = \"copy\"", "kind = \"work\"\ntime = \"20ms\""], READ);
     for element in [0, 1, 2] {
         let without = |request: &mut PathRequest| {
             request.left_out = Some(element);
@@ -446,10 +388,7 @@ fn at_a_rate_a_lossy_path_books_what_was_due_without_room() {
     assert!(record.outcome.is_ok(), "{:?}", record.outcome);
     let ledger = &record.ledgers[0];
     assert!(ledger.closes(), "{ledger}");
-    assert!(
-        ledger.losses["due when there was no room"] > 100,
-        "{ledger}"
-    );
+    assert!(ledger.losses["due when there was no room"] > 100, "{ledger}");
     // 20 kHz for 30 ms.
     assert_eq!(ledger.issued, 600);
 }
@@ -467,11 +406,7 @@ fn at_a_rate_latency_counts_from_the_time_at_which_a_block_was_due() {
     let run = record.path.unwrap();
     // 60 blocks in 30 ms, taken in 60 ms or more: the last is late by about as much as the path is behind.
     assert_eq!(run.blocks, 60);
-    assert!(
-        run.is_paced && run.latency_max_ns > 20_000_000,
-        "{}",
-        run.latency_max_ns
-    );
+    assert!(run.is_paced && run.latency_max_ns > 20_000_000, "{}", run.latency_max_ns);
 }
 
 #[test]
@@ -493,11 +428,7 @@ fn what_a_path_serves_is_in_its_record() {
     use daqmeter_record::path::Brings;
     let serves = |each: &str| {
         let serves = format!("[serves]\nwhat = \"boards\"\neach = \"{each}\"\n");
-        let served = ran(&(text(MEMORY, &[], READ) + &serves))
-            .path
-            .unwrap()
-            .served
-            .unwrap();
+        let served = ran(&(text(MEMORY, &[], READ) + &serves)).path.unwrap().served.unwrap();
         (served.name, served.each)
     };
     let boards = |each| ("boards".to_owned(), each);
@@ -517,10 +448,8 @@ fn shipped_paths_are_understood_and_run() {
 
 #[test]
 fn a_path_is_drawn_before_anything_runs() {
-    let pictures: Vec<String> = SHIPPED
-        .iter()
-        .map(|(name, _)| Path::load(name).unwrap().picture())
-        .collect();
+    let pictures: Vec<String> =
+        SHIPPED.iter().map(|(name, _)| Path::load(name).unwrap().picture()).collect();
     insta::assert_snapshot!(pictures.join("\n---\n"));
 }
 
@@ -532,18 +461,9 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             text("kind = \"memroy\"", &[], READ),
             "a.toml:5: source: kind: there is no `memroy`; there are memory, file, digitizer, felix, etherbone, card; did you mean `memory`?",
         ),
-        (
-            text("span = \"1MiB\"", &[], READ),
-            "a.toml:4: source: needs a `kind`",
-        ),
-        (
-            text(MEMORY, &[TO_HOST], READ),
-            "a.toml:8: stage 1: kind: needs the source `card`",
-        ),
-        (
-            text(MEMORY, &[], RECEIVER),
-            "a.toml:8: sink: kind: needs the source `card`",
-        ),
+        (text("span = \"1MiB\"", &[], READ), "a.toml:4: source: needs a `kind`"),
+        (text(MEMORY, &[TO_HOST], READ), "a.toml:8: stage 1: kind: needs the source `card`"),
+        (text(MEMORY, &[], RECEIVER), "a.toml:8: sink: kind: needs the source `card`"),
         (
             live(&["kind = \"checksum\""], RECEIVER),
             "stage 1: kind: a card's ring is read by `to-host`",
@@ -574,18 +494,12 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             "source: transport: is the stage behind `to-host`: say it there",
         ),
         (card("speed = 3"), "source: speed: unknown field `speed`"),
-        (
-            format!("{}threads = 2\n", card("")),
-            "sink: threads: is 2; 1 to 1 is wanted",
-        ),
+        (format!("{}threads = 2\n", card("")), "sink: threads: is 2; 1 to 1 is wanted"),
         (
             text("kind = \"memory\"\nspam = 1", &[], READ),
             "a.toml:6: source: spam: unknown field `spam`, expected `span`; did you mean `span`?",
         ),
-        (
-            text("kind = \"memory\"\nspan = \"1 stone\"", &[], READ),
-            "a.toml:6: source: span:",
-        ),
+        (text("kind = \"memory\"\nspan = \"1 stone\"", &[], READ), "a.toml:6: source: span:"),
         (
             text(MEMORY, &["kind = \"copy\"\nby = \"memcopy\""], READ),
             "a.toml:9: stage 1: by: there is no way to copy called `memcopy`; did you mean `memcpy`?",
@@ -601,18 +515,12 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
         (
             text(
                 MEMORY,
-                &[
-                    "kind = \"convert\"\nfunction = 5",
-                    "kind = \"convert\"\nfunction = 5",
-                ],
+                &["kind = \"convert\"\nfunction = 5", "kind = \"convert\"\nfunction = 5"],
                 READ,
             ),
             "stage 2: kind: takes samples, but converted samples come",
         ),
-        (
-            text(MEMORY, &["kind = \"decode\""], READ),
-            "stage 1: scenario: needs the scenario",
-        ),
+        (text(MEMORY, &["kind = \"decode\""], READ), "stage 1: scenario: needs the scenario"),
         // A path is a line: no part says where its blocks come from, so that there is no circle.
         (
             text(MEMORY, &["kind = \"copy\"\nfrom = \"stage 2\""], READ),
@@ -631,11 +539,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             "a.toml:6: source: address: is wrong",
         ),
         (
-            text(
-                "kind = \"etherbone\"\naddress = \"loop/udp\"\ncount = 7",
-                &[],
-                READ,
-            ),
+            text("kind = \"etherbone\"\naddress = \"loop/udp\"\ncount = 7", &[], READ),
             "a.toml:7: source: count: cycles of 7 times bring 56 bytes",
         ),
         (
@@ -644,31 +548,18 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             "a.toml:10: sink: direct: blocks of 64 bytes come; multiples of 4096 are wanted",
         ),
         (
-            format!(
-                "{}[serves]\nwhat = \"boards\"\neach = \"many\"\n",
-                text(MEMORY, &[], READ)
-            ),
+            format!("{}[serves]\nwhat = \"boards\"\neach = \"many\"\n", text(MEMORY, &[], READ)),
             "serves: each:",
         ),
         (
-            text(
-                MEMORY,
-                &[
-                    "kind = \"copy\"\nthreads = 2",
-                    "kind = \"copy\"\nthreads = 3",
-                ],
-                READ,
-            ),
+            text(MEMORY, &["kind = \"copy\"\nthreads = 2", "kind = \"copy\"\nthreads = 3"], READ),
             "stage 2: threads: is 3 behind 2 threads; 1 or 2 is wanted",
         ),
         (
             text(MEMORY, &["kind = \"work\"\ntime = \"2s\""], READ),
             "a.toml:9: stage 1: time: is out of range; 1 ns to 1 s for each block is wanted",
         ),
-        (
-            text(MEMORY, &["kind = \"wait\""], READ),
-            "a.toml:7: stage 1: missing field `time`",
-        ),
+        (text(MEMORY, &["kind = \"wait\""], READ), "a.toml:7: stage 1: missing field `time`"),
         (
             text(MEMORY, &["kind = \"tcp\"\nthreads = 2"], READ),
             "threads: this stage has one at each end",
@@ -693,10 +584,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             text(MEMORY, &[], "kind = \"udp\"\nto = \"daq7:0\""),
             "a.toml:9: sink: to: a host and a port are wanted",
         ),
-        (
-            text(MEMORY, &[], "kind = \"tcp\""),
-            "a.toml:7: sink: missing field `to`",
-        ),
+        (text(MEMORY, &[], "kind = \"tcp\""), "a.toml:7: sink: missing field `to`"),
         (
             text(MEMORY, &["kind = \"program\"\ncommand = []"], READ),
             "command: a program and its arguments are wanted",
@@ -705,38 +593,19 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             text(MEMORY, &["kind = \"copy\"\ncpus = [99999]"], READ),
             "cpus: is 99999: there is no such CPU",
         ),
+        (text("kind = \"felix\"\nscenario = \"gtb\"", &[], READ), "source: scenario:"),
         (
-            text("kind = \"felix\"\nscenario = \"gtb\"", &[], READ),
-            "source: scenario:",
-        ),
-        (
-            text(
-                "kind = \"digitizer\"\ndevices = [\"emu:l0\", \"emu:l0\"]",
-                &[],
-                READ,
-            ),
+            text("kind = \"digitizer\"\ndevices = [\"emu:l0\", \"emu:l0\"]", &[], READ),
             "devices: emu:l0 is there twice",
         ),
-        (
-            text("kind = \"file\"\npath = \"x\"", &[], "kind = \"reed\""),
-            "did you mean `read`?",
-        ),
-        (
-            format!("titel = \"x\"\n{}", text(MEMORY, &[], READ)),
-            "a.toml:1: unknown field `titel`",
-        ),
-        (
-            text(MEMORY, &[], READ).replace("4KiB", "100B"),
-            "block: is 100; whole cache lines",
-        ),
+        (text("kind = \"file\"\npath = \"x\"", &[], "kind = \"reed\""), "did you mean `read`?"),
+        (format!("titel = \"x\"\n{}", text(MEMORY, &[], READ)), "a.toml:1: unknown field `titel`"),
+        (text(MEMORY, &[], READ).replace("4KiB", "100B"), "block: is 100; whole cache lines"),
         (
             text(MEMORY, &[], READ).replace("buffers = 2", "buffers = 0"),
             "a.toml:3: buffers: is 0; 1 to 65536 is wanted",
         ),
-        (
-            text(MEMORY, &[], READ).replace("buffers = 2", "rate = \"fast\""),
-            "a.toml:3: rate:",
-        ),
+        (text(MEMORY, &[], READ).replace("buffers = 2", "rate = \"fast\""), "a.toml:3: rate:"),
         ("title = ".to_owned(), "a.toml:1:"),
     ];
     for (text, wanted) in cases {

@@ -33,11 +33,7 @@ fn ns_of(times: u32, mut work: impl FnMut()) -> f64 {
 fn group(cpu: u32) {
     const SOFTWARE: u32 = 1;
     let events: Vec<Attributes> = [0, 1, 2, 3, 4, 5, 6, 7]
-        .map(|config| Attributes {
-            kind: SOFTWARE,
-            config,
-            ..Attributes::default()
-        })
+        .map(|config| Attributes { kind: SOFTWARE, config, ..Attributes::default() })
         .into();
     let mut group = match Group::open(&events, cpu) {
         Ok(group) => group,
@@ -65,29 +61,13 @@ fn intervals() {
         "cpu-clock,page-faults,context-switches,cpu-migrations",
         "disk.read_bytes,disk.write_bytes,net.rx_bytes,net.tx_bytes",
     ];
-    for (name, texts) in [
-        ("8 events, half from files", &texts[..]),
-        ("4 software events", &texts[..1]),
-    ] {
-        let host = Host {
-            pmus: &[],
-            files: &files,
-        };
-        let set = host
-            .resolve(
-                &texts
-                    .iter()
-                    .map(|text| (*text).to_owned())
-                    .collect::<Vec<_>>(),
-            )
-            .unwrap();
-        let mut count = match Count::open(
-            &set,
-            name,
-            &mut Kernel {
-                files: files.clone(),
-            },
-        ) {
+    for (name, texts) in
+        [("8 events, half from files", &texts[..]), ("4 software events", &texts[..1])]
+    {
+        let host = Host { pmus: &[], files: &files };
+        let set =
+            host.resolve(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>()).unwrap();
+        let mut count = match Count::open(&set, name, &mut Kernel { files: files.clone() }) {
             Ok(count) => count,
             Err(refused) => return println!("{name}: not measured: {refused}"),
         };
@@ -112,12 +92,8 @@ fn plans() {
         let mut mesh = shipped(name).unwrap();
         mesh.name = "arm_cmn_0".to_owned();
         let pmus = [catalogue(&mesh)];
-        let nodes: Vec<u16> = mesh
-            .nodes
-            .iter()
-            .filter(|node| node.kind == "HN-F")
-            .map(|node| node.node_id)
-            .collect();
+        let nodes: Vec<u16> =
+            mesh.nodes.iter().filter(|node| node.kind == "HN-F").map(|node| node.node_id).collect();
         let aliases: Vec<&str> = pmus[0]
             .events()
             .iter()
@@ -129,12 +105,7 @@ fn plans() {
             format!("arm_cmn_0/{alias},bynodeid=1,nodeid={node:#x}/")
         };
         let texts: Vec<String> = (0..64).map(text).collect();
-        let set = Host {
-            pmus: &pmus,
-            files: &Files::default(),
-        }
-        .resolve(&texts)
-        .unwrap();
+        let set = Host { pmus: &pmus, files: &Files::default() }.resolve(&texts).unwrap();
         let groups: Vec<Vec<Event>> = set.groups;
         let samples = (0..31)
             .map(|_| ns_of(1, || drop(plan(&mesh, Driver::Mainline, &groups).unwrap())))
@@ -145,19 +116,13 @@ fn plans() {
             "plan of 64 events on {name}: {:.2} ms (target 10); smallest share {:.3}, in the better order {:.3}",
             median(samples) / 1e6,
             least(&found.shares),
-            found
-                .better
-                .map_or(least(&found.shares), |(_, shares)| least(&shares))
+            found.better.map_or(least(&found.shares), |(_, shares)| least(&shares))
         );
     }
 }
 
 fn main() {
-    let cpu = affinity::allowed_cpus()
-        .unwrap()
-        .into_iter()
-        .next_back()
-        .unwrap();
+    let cpu = affinity::allowed_cpus().unwrap().into_iter().next_back().unwrap();
     affinity::pin_to(cpu).unwrap();
     println!("on CPU {cpu}, one thread");
     group(cpu);

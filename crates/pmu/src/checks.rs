@@ -150,13 +150,8 @@ impl Check {
 
     /// What went wrong, in one line.
     fn sentence(&self) -> String {
-        let ratio = self
-            .ratio()
-            .map_or("nothing".to_owned(), |ratio| format!("{ratio:.6}"));
-        format!(
-            "{}: {} counted {ratio} of the payload",
-            self.load, self.counter
-        )
+        let ratio = self.ratio().map_or("nothing".to_owned(), |ratio| format!("{ratio:.6}"));
+        format!("{}: {} counted {ratio} of the payload", self.load, self.counter)
     }
 }
 
@@ -192,20 +187,12 @@ fn of_memory(
     ];
     for (name, text, bytes_per_event) in known {
         if Group::find(name).is_ok_and(|group| group.is_there(host.pmus)) {
-            meters.push(Meter {
-                event: text.to_owned(),
-                bytes_per_event,
-                band,
-            });
+            meters.push(Meter { event: text.to_owned(), bytes_per_event, band });
         }
     }
     let total = "resctrl.mon_L3_00.mbm_total_bytes";
     if SystemCounter::find(host.files, total).is_some() {
-        meters.push(Meter {
-            event: total.to_owned(),
-            bytes_per_event: 1.0,
-            band,
-        });
+        meters.push(Meter { event: total.to_owned(), bytes_per_event: 1.0, band });
     }
     meters.extend(own_meter(request, band));
     if meters.is_empty() {
@@ -213,18 +200,12 @@ fn of_memory(
     }
     let last_level =
         daqmeter_harness::facts::host_facts(host.files, Vec::new()).last_level_cache_bytes();
-    held_against("memory", host, request, &meters, || {
-        memory(request.time, last_level, stop)
-    })
+    held_against("memory", host, request, &meters, || memory(request.time, last_level, stop))
 }
 
 fn own_meter(request: &Request, band: Band) -> Option<Meter> {
     let text = request.event.clone()?;
-    Some(Meter {
-        event: text,
-        bytes_per_event: request.bytes_per_event,
-        band,
-    })
+    Some(Meter { event: text, bytes_per_event: request.bytes_per_event, band })
 }
 
 /// Beats of 32 bytes that PCIe devices write to memory.
@@ -235,10 +216,7 @@ fn pcie_meter(request: &Request, host: &Host<'_>) -> Option<Meter> {
         event: text.to_owned(),
         bytes_per_event: 32.0,
         // Descriptors and headers are counted, too: 1.002 for a disk, 1.094 for Ethernet in the document.
-        band: Band {
-            low: 1.0 - request.tolerance,
-            high: 1.1 + request.tolerance,
-        },
+        band: Band { low: 1.0 - request.tolerance, high: 1.1 + request.tolerance },
     })
 }
 
@@ -283,9 +261,9 @@ fn of_block(
     }
     let load = || match (request.with, &request.file) {
         (Some(Program::Fio), Some(path)) => fio(path, request.time),
-        (Some(Program::Fio), None) => Err(LoadError(
-            "--with fio needs --file, which it reads".to_owned(),
-        )),
+        (Some(Program::Fio), None) => {
+            Err(LoadError("--with fio needs --file, which it reads".to_owned()))
+        }
         _ => file.read(request.time, stop),
     };
     unseen.extend(held_against("block", host, request, &meters, load)?);
@@ -296,38 +274,16 @@ fn of_net(request: &Request, host: &Host<'_>, stop: &AtomicBool) -> Result<Vec<C
     let is_real = request.with == Some(Program::Netperf);
     let peer = request.host.as_deref().unwrap_or("127.0.0.1");
     let local = !is_real || peer == "127.0.0.1" || peer == "localhost";
-    let text = if local {
-        "net.lo.rx_bytes"
-    } else {
-        "net.rx_bytes"
-    };
+    let text = if local { "net.lo.rx_bytes" } else { "net.rx_bytes" };
     // Headers: 66 bytes of 65549 on loopback, 66 of 1514 on Ethernet.
-    let band = Band::payload_and(if local {
-        request.tolerance.max(0.01)
-    } else {
-        0.1
-    });
-    let mut meters = vec![Meter {
-        event: text.to_owned(),
-        bytes_per_event: 1.0,
-        band,
-    }];
+    let band = Band::payload_and(if local { request.tolerance.max(0.01) } else { 0.1 });
+    let mut meters = vec![Meter { event: text.to_owned(), bytes_per_event: 1.0, band }];
     if !local {
         meters.extend(pcie_meter(request, host));
     }
-    meters.extend(own_meter(
-        request,
-        Band {
-            low: 1.0,
-            high: 1.1 + request.tolerance,
-        },
-    ));
+    meters.extend(own_meter(request, Band { low: 1.0, high: 1.1 + request.tolerance }));
     let load = || {
-        if is_real {
-            netperf(peer, request.time, stop)
-        } else {
-            loopback(request.time, stop)
-        }
+        if is_real { netperf(peer, request.time, stop) } else { loopback(request.time, stop) }
     };
     held_against("net", host, request, &meters, load)
 }
@@ -346,13 +302,7 @@ fn held_against(
         let set = host
             .resolve(std::slice::from_ref(&meter.event))
             .map_err(|error| LoadError(error.to_string()))?;
-        match Count::open(
-            &set,
-            &meter.event,
-            &mut Kernel {
-                files: host.files.clone(),
-            },
-        ) {
+        match Count::open(&set, &meter.event, &mut Kernel { files: host.files.clone() }) {
             Ok(count) => open.push((meter, count)),
             Err(refused) => waived.push(Check::waived(load, &meter.event, refused.reason)),
         }
@@ -367,9 +317,7 @@ fn held_against(
     };
     // What is under way when the load ends is counted, too.
     std::thread::sleep(request.settle);
-    let checks = open
-        .into_iter()
-        .map(|(meter, count)| judged(load, meter, count, &moved));
+    let checks = open.into_iter().map(|(meter, count)| judged(load, meter, count, &moved));
     Ok(checks.chain(waived).collect())
 }
 
@@ -404,11 +352,7 @@ pub fn checked(
     context: &Context,
     stop: &AtomicBool,
 ) -> Result<(Vec<Check>, RunRecord), LoadError> {
-    let info = EngineInfo {
-        name: "pmu".into(),
-        target: "verify".into(),
-        emulated: false,
-    };
+    let info = EngineInfo { name: "pmu".into(), target: "verify".into(), emulated: false };
     let pmus: Vec<&str> = host.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
     let workload = Workload::new("pmu-verify").with("pmus", pmus.join(", "));
     let watched = context.watch("pmu/verify", info, workload);
@@ -436,10 +380,7 @@ fn counters(check: &Check) -> Vec<Counter> {
         unit: "B".into(),
         share: 1.0,
     };
-    vec![
-        bytes(format!("{name}, payload"), check.payload as f64),
-        bytes(name, counted),
-    ]
+    vec![bytes(format!("{name}, payload"), check.payload as f64), bytes(name, counted)]
 }
 
 fn waiver(check: &Check) -> Option<String> {
@@ -470,14 +411,8 @@ mod tests {
     #[test]
     fn a_counter_that_misses_bytes_is_named_with_its_ratio() {
         let failed = check(Verdict::Fail);
-        assert_eq!(
-            failed.sentence(),
-            "net: net.lo.rx_bytes counted 0.900000 of the payload"
-        );
-        let counted: Vec<f64> = counters(&failed)
-            .iter()
-            .map(|counter| counter.value)
-            .collect();
+        assert_eq!(failed.sentence(), "net: net.lo.rx_bytes counted 0.900000 of the payload");
+        let counted: Vec<f64> = counters(&failed).iter().map(|counter| counter.value).collect();
         assert_eq!(counted, [1000.0, 900.0]);
         assert_eq!(waiver(&failed), None);
         let waived = Check::waived("block", "none", "no disk");
@@ -488,10 +423,7 @@ mod tests {
     #[test]
     fn loads_that_were_cut_short_are_no_checks() {
         let files = Files::default();
-        let host = Host {
-            pmus: &[],
-            files: &files,
-        };
+        let host = Host { pmus: &[], files: &files };
         let request = Request {
             loads: vec![Load::Memory],
             time: Duration::from_millis(1),

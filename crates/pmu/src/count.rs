@@ -45,10 +45,7 @@ impl Count {
     pub fn open(set: &EventSet, what: &str, opener: &mut dyn Opener) -> Result<Count, Refused> {
         let mut count = Count {
             open: Vec::new(),
-            observed: Observations {
-                what: what.to_owned(),
-                ..Observations::default()
-            },
+            observed: Observations { what: what.to_owned(), ..Observations::default() },
             metrics: Vec::new(),
             origin_ns: 0,
             read_ns: 0,
@@ -74,12 +71,7 @@ impl Count {
                 event.places = places;
             }
             let blank = vec![Reading::default(); group.len()];
-            count.open.push(OpenGroup {
-                first,
-                counters,
-                before: blank.clone(),
-                now: blank,
-            });
+            count.open.push(OpenGroup { first, counters, before: blank.clone(), now: blank });
         }
         match count.refused.first() {
             Some(refused) if count.open.iter().all(|group| group.counters.is_none()) => {
@@ -128,9 +120,7 @@ impl Count {
     /// Ends an interval and begins the next.
     pub fn interval(&mut self) {
         self.read_ns = clock::monotonic_ns();
-        self.observed
-            .end_ns
-            .push(self.read_ns.saturating_sub(self.origin_ns));
+        self.observed.end_ns.push(self.read_ns.saturating_sub(self.origin_ns));
         for group in &mut self.open {
             if let Some(counters) = &mut group.counters {
                 counters.read(&mut group.now);
@@ -139,12 +129,8 @@ impl Count {
                 let event = &mut self.observed.events[group.first + at];
                 // Counts of one-way counters wrap, times do not: a CPU that went away may take its part with it.
                 event.count.push(now.value.wrapping_sub(before.value));
-                event
-                    .enabled_ns
-                    .push(now.enabled_ns.saturating_sub(before.enabled_ns));
-                event
-                    .running_ns
-                    .push(now.running_ns.saturating_sub(before.running_ns));
+                event.enabled_ns.push(now.enabled_ns.saturating_sub(before.enabled_ns));
+                event.running_ns.push(now.running_ns.saturating_sub(before.running_ns));
                 *before = *now;
             }
         }
@@ -227,10 +213,7 @@ pub fn error_of(event: &ObservedEvent, interval: usize) -> Option<f64> {
     let seen = if event.is_scaled { share } else { 1.0 };
     let count = *event.count.get(interval)? as f64 * seen;
     let grain = count * (1.0 - share) / (share * share) * event.scale * event.scale;
-    let differences: f64 = values
-        .windows(2)
-        .map(|pair| (pair[1] - pair[0]).powi(2))
-        .sum();
+    let differences: f64 = values.windows(2).map(|pair| (pair[1] - pair[0]).powi(2)).sum();
     let scatter = differences / (2.0 * (values.len() - 1) as f64);
     // Student's factor for few intervals, 1.96 for many.
     let freedom = (values.len() - 1) as f64;
@@ -243,13 +226,7 @@ pub fn total_error_of(event: &ObservedEvent) -> Option<f64> {
         .filter(|at| event.scaled(*at).is_some())
         .map(|at| error_of(event, at))
         .collect();
-    Some(
-        errors?
-            .iter()
-            .map(|error| error * error)
-            .sum::<f64>()
-            .sqrt(),
-    )
+    Some(errors?.iter().map(|error| error * error).sum::<f64>().sqrt())
 }
 
 /// Scaled counts that differ so much between intervals point to bursts.
@@ -267,20 +244,14 @@ pub fn turns_warning(observed: &Observations) -> Option<String> {
     };
     let turning: Vec<&ObservedEvent> = observed.events.iter().filter(took_turns).collect();
     let factor = |event: &&ObservedEvent| {
-        let values: Vec<f64> = (0..event.count.len())
-            .filter_map(|at| event.scaled(at))
-            .collect();
-        let (least, most) = values
-            .iter()
-            .fold((f64::INFINITY, 0.0_f64), |(least, most), value| {
-                (least.min(*value), most.max(*value))
-            });
+        let values: Vec<f64> = (0..event.count.len()).filter_map(|at| event.scaled(at)).collect();
+        let (least, most) = values.iter().fold((f64::INFINITY, 0.0_f64), |(least, most), value| {
+            (least.min(*value), most.max(*value))
+        });
         // A handful of counts differs by chance.
         (values.len() >= 4 && most >= 100.0).then(|| most / least.max(1.0))
     };
-    let bursty = turning
-        .iter()
-        .find(|event| factor(event).is_some_and(|factor| factor > BURSTY));
+    let bursty = turning.iter().find(|event| factor(event).is_some_and(|factor| factor > BURSTY));
     let advice = "count fewer events at a time (daqmeter pmu plan), or compare with another perf_event_mux_interval_ms";
     match (bursty, turning.first()) {
         (Some(event), _) => Some(format!(
@@ -316,27 +287,14 @@ mod tests {
     }
 
     fn reading(value: u64, enabled_ns: u64, running_ns: u64) -> Reading {
-        Reading {
-            value,
-            enabled_ns,
-            running_ns,
-        }
+        Reading { value, enabled_ns, running_ns }
     }
 
     #[test]
     fn each_interval_holds_what_passed_in_it() {
-        let rows = vec![
-            reading(u64::MAX - 1, 10, 10),
-            reading(5, 110, 60),
-            reading(5, 210, 60),
-        ];
-        let mut script = Script {
-            readings: vec![("a".into(), rows)],
-        };
-        let set = EventSet {
-            groups: vec![vec![event("a")], vec![event("b")]],
-            warnings: vec![],
-        };
+        let rows = vec![reading(u64::MAX - 1, 10, 10), reading(5, 110, 60), reading(5, 210, 60)];
+        let mut script = Script { readings: vec![("a".into(), rows)] };
+        let set = EventSet { groups: vec![vec![event("a")], vec![event("b")]], warnings: vec![] };
         let mut count = Count::open(&set, "test", &mut script).unwrap();
         assert_eq!(count.refused[0].event, "b");
         count.begin(0);
@@ -345,22 +303,11 @@ mod tests {
         let observed = count.finish();
         let a = &observed.events[0];
         assert_eq!(
-            (
-                a.count.as_slice(),
-                a.enabled_ns.as_slice(),
-                a.running_ns.as_slice()
-            ),
+            (a.count.as_slice(), a.enabled_ns.as_slice(), a.running_ns.as_slice()),
             (&[7, 0][..], &[100, 100][..], &[50, 0][..])
         );
-        assert_eq!(
-            (a.scaled(0), a.scaled(1)),
-            (Some(14.0), None),
-            "not counted is not zero"
-        );
-        assert!(matches!(
-            observed.events[1].status,
-            EventStatus::NotSupported(_)
-        ));
+        assert_eq!((a.scaled(0), a.scaled(1)), (Some(14.0), None), "not counted is not zero");
+        assert!(matches!(observed.events[1].status, EventStatus::NotSupported(_)));
         assert_eq!(observed.end_ns.len(), 2);
     }
 
@@ -388,20 +335,11 @@ mod tests {
     #[test]
     fn an_interval_longer_than_a_counters_wrap_loses_nothing() {
         let now = std::sync::Arc::<std::sync::atomic::AtomicU64>::default();
-        let mut script = Script {
-            readings: vec![("a".into(), vec![])],
-        };
-        let set = EventSet {
-            groups: vec![vec![event("a")]],
-            warnings: vec![],
-        };
+        let mut script = Script { readings: vec![("a".into(), vec![])] };
+        let set = EventSet { groups: vec![vec![event("a")]], warnings: vec![] };
         let mut count = Count::open(&set, "test", &mut script).unwrap();
-        count.open[0].counters = Some(Box::new(Narrow {
-            bits: 8,
-            seen: 0,
-            total: 0,
-            now: now.clone(),
-        }));
+        count.open[0].counters =
+            Some(Box::new(Narrow { bits: 8, seen: 0, total: 0, now: now.clone() }));
         count.begin(0);
         for step in 1..=10 {
             now.store(step * 200, std::sync::atomic::Ordering::Relaxed);
@@ -415,23 +353,13 @@ mod tests {
 
     #[test]
     fn a_group_that_is_refused_ends_it_and_so_does_a_set_of_which_nothing_opens() {
-        let mut script = Script {
-            readings: vec![("a".into(), vec![])],
-        };
-        let group = EventSet {
-            groups: vec![vec![event("a"), event("b")]],
-            warnings: vec![],
-        };
+        let mut script = Script { readings: vec![("a".into(), vec![])] };
+        let group = EventSet { groups: vec![vec![event("a"), event("b")]], warnings: vec![] };
         assert_eq!(
-            Count::open(&group, "", &mut script)
-                .err()
-                .map(|refused| refused.member),
+            Count::open(&group, "", &mut script).err().map(|refused| refused.member),
             Some(1)
         );
-        let alone = EventSet {
-            groups: vec![vec![event("b")]],
-            warnings: vec![],
-        };
+        let alone = EventSet { groups: vec![vec![event("b")]], warnings: vec![] };
         assert!(Count::open(&alone, "", &mut script).is_err());
     }
 
@@ -448,21 +376,12 @@ mod tests {
         for burst in [0.0, 0.9] {
             let (mut covered, mut told) = (0, 0);
             for _ in 0..100 {
-                let (mut event, mut truth) = (
-                    ObservedEvent {
-                        scale: 1.0,
-                        ..ObservedEvent::default()
-                    },
-                    Vec::new(),
-                );
+                let (mut event, mut truth) =
+                    (ObservedEvent { scale: 1.0, ..ObservedEvent::default() }, Vec::new());
                 for _ in 0..20 {
                     let (mut all, mut seen, mut ran) = (0.0, 0.0, 0);
                     for slice in 0..50 {
-                        let rate = if random() < burst {
-                            0.0
-                        } else {
-                            1000.0 / (1.0 - burst)
-                        };
+                        let rate = if random() < burst { 0.0 } else { 1000.0 / (1.0 - burst) };
                         // A count around the rate, with the scatter of a Poisson process.
                         let noise: f64 = (0..12).map(|_| random()).sum::<f64>() - 6.0;
                         let here = (rate + noise * rate.sqrt()).max(0.0).round();

@@ -45,10 +45,7 @@ impl Format {
     /// # Errors
     /// When it is none.
     pub fn parse(name: &str, text: &str) -> Result<Format, FormatError> {
-        let wrong = || FormatError::Text {
-            name: name.to_owned(),
-            text: text.trim().to_owned(),
-        };
+        let wrong = || FormatError::Text { name: name.to_owned(), text: text.trim().to_owned() };
         let (word, bits) = text.trim().split_once(':').ok_or_else(wrong)?;
         let word = match word {
             "config" => 0,
@@ -62,24 +59,13 @@ impl Format {
             (first <= last && last < 64).then_some((first, last))
         };
         let ranges: Option<Vec<_>> = bits.split(',').map(range).collect();
-        let format = Format {
-            name: name.to_owned(),
-            word,
-            ranges: ranges.ok_or_else(wrong)?,
-        };
-        if format.bits() > 64 {
-            Err(wrong())
-        } else {
-            Ok(format)
-        }
+        let format = Format { name: name.to_owned(), word, ranges: ranges.ok_or_else(wrong)? };
+        if format.bits() > 64 { Err(wrong()) } else { Ok(format) }
     }
 
     /// Number of bits.
     pub fn bits(&self) -> u32 {
-        self.ranges
-            .iter()
-            .map(|(first, last)| last - first + 1)
-            .sum()
+        self.ranges.iter().map(|(first, last)| last - first + 1).sum()
     }
 
     /// Puts a value into the words.
@@ -90,12 +76,7 @@ impl Format {
         let bits = self.bits();
         let max = u64::MAX.checked_shr(64 - bits).unwrap_or(0);
         if value > max {
-            return Err(FormatError::TooLarge {
-                name: self.name.clone(),
-                value,
-                bits,
-                max,
-            });
+            return Err(FormatError::TooLarge { name: self.name.clone(), value, bits, max });
         }
         let mut rest = value;
         for (first, last) in &self.ranges {
@@ -132,19 +113,10 @@ mod tests {
             ("eventid", "config:16-26", 0xd),
             ("bynodeid", "config:31", 1),
         ] {
-            Format::parse(name, text)
-                .unwrap()
-                .place(value, &mut words)
-                .unwrap();
+            Format::parse(name, text).unwrap().place(value, &mut words).unwrap();
         }
-        Format::parse("nodeid", "config:32-47\n")
-            .unwrap()
-            .place(0x24, &mut words)
-            .unwrap();
-        Format::parse("wp_val", "config1:0-63")
-            .unwrap()
-            .place(u64::MAX, &mut words)
-            .unwrap();
+        Format::parse("nodeid", "config:32-47\n").unwrap().place(0x24, &mut words).unwrap();
+        Format::parse("wp_val", "config1:0-63").unwrap().place(u64::MAX, &mut words).unwrap();
         assert_eq!(words, [0x24_800d_0005, u64::MAX, 0]);
     }
 
@@ -152,10 +124,7 @@ mod tests {
     fn a_value_that_does_not_fit_is_refused_with_the_limit() {
         let field = Format::parse("nodeid", "config:32-47").unwrap();
         let error = field.place(0x1_0000, &mut [0; 3]).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "nodeid=0x10000 does not fit: the field has 16 bits, at most 0xffff"
-        );
+        assert_eq!(error, "nodeid=0x10000 does not fit: the field has 16 bits, at most 0xffff");
     }
 
     #[test]

@@ -55,10 +55,7 @@ struct Alternative {
 impl GroupEvent {
     /// The event and the kind of node, in each way that they may be written.
     fn ways(&self) -> impl Iterator<Item = (&str, &str)> {
-        let others = self
-            .or
-            .iter()
-            .map(|other| (other.event.as_str(), other.each.as_str()));
+        let others = self.or.iter().map(|other| (other.event.as_str(), other.each.as_str()));
         std::iter::once((self.event.as_str(), self.each.as_str())).chain(others)
     }
 
@@ -70,9 +67,7 @@ impl GroupEvent {
                 return true;
             };
             let same = |other: &&Pmu| other.name == pmu || other.family() == pmu;
-            pmus.iter()
-                .filter(same)
-                .any(|pmu| pmu.event(name).is_some())
+            pmus.iter().filter(same).any(|pmu| pmu.event(name).is_some())
         };
         let first = (self.event.as_str(), self.each.as_str());
         self.ways().find(is_known).unwrap_or(first)
@@ -209,10 +204,7 @@ impl Group {
     /// All groups that ship, with the folder that they lie in.
     pub fn shipped() -> Vec<(&'static str, Group)> {
         let parse = |(folder, text): &(&'static str, &str)| {
-            (
-                *folder,
-                Group::parse(text, folder).expect("ships with the binary and is tested"),
-            )
+            (*folder, Group::parse(text, folder).expect("ships with the binary and is tested"))
         };
         SHIPPED.iter().map(parse).collect()
     }
@@ -222,18 +214,12 @@ impl Group {
     /// # Errors
     /// Names the line and what is wrong there.
     pub fn parse(text: &str, file: &str) -> Result<Group, GroupError> {
-        let wrong = |problem: String| GroupError::File {
-            file: file.to_owned(),
-            problem,
-        };
+        let wrong = |problem: String| GroupError::File { file: file.to_owned(), problem };
         let group: Group = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| {
-                text[..span.start.min(text.len())].matches('\n').count() + 1
-            });
-            wrong(format!(
-                "line {line}: {}",
-                error.message().lines().next().unwrap_or("")
-            ))
+            let line = error
+                .span()
+                .map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            wrong(format!("line {line}: {}", error.message().lines().next().unwrap_or("")))
         })?;
         for metric in &group.metric {
             let known = |id: &String| group.events.iter().any(|event| event.id == *id);
@@ -266,27 +252,18 @@ impl Group {
             return Group::parse(&text_input(name.as_ref()).map_err(problem)?, name);
         }
         let all = Group::shipped();
-        let there = || {
-            all.iter()
-                .map(|(_, group)| group.name.as_str())
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
+        let there =
+            || all.iter().map(|(_, group)| group.name.as_str()).collect::<Vec<_>>().join(", ");
         let found = all.iter().find(|(_, group)| group.name == name);
         found
             .map(|(_, group)| group.clone())
-            .ok_or_else(|| GroupError::Unknown {
-                name: name.to_owned(),
-                there: there(),
-            })
+            .ok_or_else(|| GroupError::Unknown { name: name.to_owned(), there: there() })
     }
 
     /// Whether the host has what it needs.
     pub fn is_there(&self, pmus: &[Pmu]) -> bool {
         self.pmu.is_empty()
-            || pmus
-                .iter()
-                .any(|pmu| pmu.name == self.pmu || pmu.family() == self.pmu)
+            || pmus.iter().any(|pmu| pmu.name == self.pmu || pmu.family() == self.pmu)
     }
 
     /// The events as texts for [`crate::event::Host::resolve`], and the metrics with their places among them.
@@ -300,11 +277,7 @@ impl Group {
     ) -> Result<(Vec<String>, Vec<Metric>), GroupError> {
         if !self.is_there(pmus) {
             let (name, pmu) = (self.name.clone(), self.pmu.clone());
-            return Err(GroupError::NoPmu {
-                name,
-                pmu,
-                instead: INSTEAD.to_owned(),
-            });
+            return Err(GroupError::NoPmu { name, pmu, instead: INSTEAD.to_owned() });
         }
         let (mut texts, mut ids): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
         for event in &self.events {
@@ -325,17 +298,13 @@ impl Group {
         let of_kind = |mesh: &Mesh| -> Vec<String> {
             let nodes = mesh.nodes.iter().filter(|node| node.kind == each);
             let one = |node: &Node| {
-                text.replace("{node}", &format!("{:#x}", node.node_id))
-                    .replace("{pmu}", &mesh.name)
+                text.replace("{node}", &format!("{:#x}", node.node_id)).replace("{pmu}", &mesh.name)
             };
             nodes.map(one).collect()
         };
         let texts: Vec<String> = meshes.iter().flat_map(of_kind).collect();
         if texts.is_empty() {
-            return Err(GroupError::NoMap {
-                name: self.name.clone(),
-                kind: each.to_owned(),
-            });
+            return Err(GroupError::NoMap { name: self.name.clone(), kind: each.to_owned() });
         }
         Ok(texts)
     }
@@ -363,10 +332,7 @@ impl Group {
         let is_whole = |metric: &Metric| Group::missing_of(metric, &ids).is_empty();
         let metrics: Vec<Metric> = self.metrics(&ids).into_iter().filter(is_whole).collect();
         if metrics.is_empty() {
-            let missing = self
-                .events
-                .iter()
-                .filter(|event| !ids.contains(&event.id.as_str()));
+            let missing = self.events.iter().filter(|event| !ids.contains(&event.id.as_str()));
             let missing: Vec<&str> = missing.map(|event| event.event.as_str()).collect();
             return Err(GroupError::NotObserved {
                 name: self.name.clone(),
@@ -405,19 +371,12 @@ impl Group {
     fn ids_of(&self, observed: &[ObservedEvent]) -> Vec<&str> {
         let is_of_node = |name: &str| name.contains("nodeid=");
         let id = |other: &ObservedEvent| {
-            let event = self
-                .events
-                .iter()
-                .find(|event| event.is(&other.name, &self.pmu))?;
-            let is_sum_there = observed
-                .iter()
-                .any(|sum| !is_of_node(&sum.name) && event.is(&sum.name, &self.pmu));
+            let event = self.events.iter().find(|event| event.is(&other.name, &self.pmu))?;
+            let is_sum_there =
+                observed.iter().any(|sum| !is_of_node(&sum.name) && event.is(&sum.name, &self.pmu));
             (!is_of_node(&other.name) || !is_sum_there).then_some(event.id.as_str())
         };
-        observed
-            .iter()
-            .map(|event| id(event).unwrap_or(""))
-            .collect()
+        observed.iter().map(|event| id(event).unwrap_or("")).collect()
     }
 
     /// Why the host cannot count it, from its first event that is not there; nothing when it can.
@@ -441,11 +400,7 @@ impl Metric {
     /// The same metric for a set in which the group's events begin at `first`.
     #[must_use]
     pub fn shifted(mut self, first: usize) -> Metric {
-        self.positions
-            .0
-            .iter_mut()
-            .chain(&mut self.positions.1)
-            .for_each(|at| *at += first);
+        self.positions.0.iter_mut().chain(&mut self.positions.1).for_each(|at| *at += first);
         self
     }
 
@@ -476,11 +431,7 @@ impl Metric {
             let one = |at: &usize| {
                 let event = observed.events.get(*at)?;
                 let value = event.scaled(interval)?;
-                Some(if rate {
-                    value / observed.seconds_of(event, interval)?
-                } else {
-                    value
-                })
+                Some(if rate { value / observed.seconds_of(event, interval)? } else { value })
             };
             positions.iter().map(one).sum()
         };
@@ -488,9 +439,7 @@ impl Metric {
         if per_second {
             return Some(above);
         }
-        add(&self.positions.1, false)
-            .filter(|below| *below > 0.0)
-            .map(|below| above / below)
+        add(&self.positions.1, false).filter(|below| *below > 0.0).map(|below| above / below)
     }
 }
 

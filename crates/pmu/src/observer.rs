@@ -80,16 +80,10 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
             Ok(count) => {
                 let count = Some(count.with(self.metrics.clone(), self.meshes.clone()));
                 let shared = Shared {
-                    state: Mutex::new(State {
-                        count,
-                        is_over: false,
-                    }),
+                    state: Mutex::new(State { count, is_over: false }),
                     changed: Condvar::new(),
                 };
-                self.running = Some(Running {
-                    shared: Arc::new(shared),
-                    thread: None,
-                });
+                self.running = Some(Running { shared: Arc::new(shared), thread: None });
             }
             Err(refused) => self.trouble = Some(refused.to_string()),
         }
@@ -116,22 +110,15 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
                 let is_whole = began.elapsed() >= interval;
                 match &mut *state {
                     State { is_over: true, .. } | State { count: None, .. } => {}
-                    State {
-                        count: Some(count), ..
-                    } if is_whole => {
+                    State { count: Some(count), .. } if is_whole => {
                         count.interval();
                         began = Instant::now();
                     }
-                    State {
-                        count: Some(count), ..
-                    } => count.keep_up(),
+                    State { count: Some(count), .. } => count.keep_up(),
                 }
             }
         };
-        running.thread = std::thread::Builder::new()
-            .name("observe".to_owned())
-            .spawn(work)
-            .ok();
+        running.thread = std::thread::Builder::new().name("observe".to_owned()).spawn(work).ok();
     }
 
     fn stop(&mut self) -> Vec<Counter> {
@@ -159,17 +146,12 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
     fn observations(&mut self, origin_ns: u64) -> Option<Observations> {
         let mut observed = self.last.take()?;
         observed.begin_ns = observed.begin_ns.saturating_sub(origin_ns);
-        observed
-            .end_ns
-            .iter_mut()
-            .for_each(|end| *end = end.saturating_sub(origin_ns));
+        observed.end_ns.iter_mut().for_each(|end| *end = end.saturating_sub(origin_ns));
         Some(observed)
     }
 
     fn trouble(&mut self) -> Option<String> {
-        self.trouble
-            .take()
-            .map(|why| format!("nothing was observed: {why}"))
+        self.trouble.take().map(|why| format!("nothing was observed: {why}"))
     }
 }
 
@@ -189,39 +171,20 @@ mod tests {
             scale: 1.0,
             on_mesh: None,
         };
-        let set = EventSet {
-            groups: vec![vec![event]],
-            warnings: vec![],
-        };
-        let script = Script {
-            readings: vec![("a".into(), readings)],
-        };
-        PmuObserver::new(
-            "test",
-            set,
-            vec![],
-            vec![],
-            Duration::from_secs(3600),
-            script,
-        )
+        let set = EventSet { groups: vec![vec![event]], warnings: vec![] };
+        let script = Script { readings: vec![("a".into(), readings)] };
+        PmuObserver::new("test", set, vec![], vec![], Duration::from_secs(3600), script)
     }
 
     #[test]
     fn a_point_shorter_than_an_interval_has_one() {
-        let reading = |value| Reading {
-            value,
-            enabled_ns: value,
-            running_ns: value,
-        };
+        let reading = |value| Reading { value, enabled_ns: value, running_ns: value };
         let mut observer = observer(vec![reading(10), reading(25)]);
         for _ in 0..2 {
             observer.arm();
             observer.start();
             let counters = observer.stop();
-            assert_eq!(
-                (counters.len(), counters[0].value, counters[0].share),
-                (1, 15.0, 1.0)
-            );
+            assert_eq!((counters.len(), counters[0].value, counters[0].share), (1, 15.0, 1.0));
             let observed = observer.observations(0).unwrap();
             assert_eq!(
                 (observed.end_ns.len(), observed.events[0].count.as_slice()),

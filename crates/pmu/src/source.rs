@@ -66,9 +66,8 @@ impl Opener for Kernel {
             && let [Source::System(counter)] = sources.as_slice()
         {
             // Without a first value the count would be that since the host was started.
-            let first = counter
-                .value()
-                .ok_or_else(|| self.explain(group, 0, ENOENT, "cannot be read"))?;
+            let first =
+                counter.value().ok_or_else(|| self.explain(group, 0, ENOENT, "cannot be read"))?;
             return Ok(Box::new(Alone {
                 counter: counter.clone(),
                 last: first,
@@ -105,11 +104,8 @@ fn members(group: &[Event], place: usize) -> Result<(Vec<Attributes>, Vec<u32>),
     let mut all = Vec::new();
     let mut on: Option<Vec<u32>> = None;
     for (member, event) in group.iter().enumerate() {
-        let refuse = |reason: &str| Refused {
-            member,
-            event: event.name.clone(),
-            reason: reason.to_owned(),
-        };
+        let refuse =
+            |reason: &str| Refused { member, event: event.name.clone(), reason: reason.to_owned() };
         let Some(Source::Perf { attributes, cpus }) = event.sources.get(place) else {
             return Err(refuse(
                 "counters of files and of PMUs with another number of instances cannot be in one group",
@@ -117,9 +113,7 @@ fn members(group: &[Event], place: usize) -> Result<(Vec<Attributes>, Vec<u32>),
         };
         match &on {
             Some(before) if before != cpus => {
-                return Err(refuse(
-                    "it counts on other CPUs than the first of its group",
-                ));
+                return Err(refuse("it counts on other CPUs than the first of its group"));
             }
             _ => on = Some(cpus.clone()),
         }
@@ -139,9 +133,7 @@ const EOPNOTSUPP: i32 = 95;
 
 impl Kernel {
     fn explain(&self, group: &[Event], member: usize, errno: i32, said: &str) -> Refused {
-        let event = group
-            .get(member)
-            .map_or(String::new(), |event| event.name.clone());
+        let event = group.get(member).map_or(String::new(), |event| event.name.clone());
         let paranoid = self
             .files
             .text("proc/sys/kernel/perf_event_paranoid")
@@ -160,11 +152,7 @@ impl Kernel {
             EINVAL => "the driver refuses it: no node of this type and NodeID, or a field that the part does not have (daqmeter pmu map)".to_owned(),
             _ => said.to_owned(),
         };
-        Refused {
-            member,
-            event,
-            reason,
-        }
+        Refused { member, event, reason }
     }
 }
 
@@ -195,11 +183,7 @@ impl Counters for Alone {
         self.last = now;
         let passed_ns = clock::monotonic_ns().saturating_sub(self.since_ns);
         if let Some(reading) = into.first_mut() {
-            *reading = Reading {
-                value: self.passed,
-                enabled_ns: passed_ns,
-                running_ns: passed_ns,
-            };
+            *reading = Reading { value: self.passed, enabled_ns: passed_ns, running_ns: passed_ns };
         }
     }
 
@@ -260,10 +244,7 @@ mod tests {
     use crate::sysfs::tests::tree;
 
     fn event(name: &str, cpus: &[u32]) -> Event {
-        let source = Source::Perf {
-            attributes: Attributes::default(),
-            cpus: cpus.to_vec(),
-        };
+        let source = Source::Perf { attributes: Attributes::default(), cpus: cpus.to_vec() };
         Event {
             name: name.into(),
             pmu: "x".into(),
@@ -280,9 +261,7 @@ mod tests {
         let kernel = Kernel { files };
         let group = [event("a", &[0]), event("b", &[0])];
         let reason = |group: &[Event], errno| {
-            kernel
-                .explain(group, 1.min(group.len() - 1), errno, "said")
-                .to_string()
+            kernel.explain(group, 1.min(group.len() - 1), errno, "said").to_string()
         };
         assert!(reason(&group, EACCES).contains("perf_event_paranoid is 3; run as root"));
         assert!(
@@ -308,10 +287,7 @@ mod tests {
         std::fs::write(root.path().join("proc/vmstat"), "pgpgin 142\n").unwrap();
         let mut readings = [Reading::default()];
         open.read(&mut readings);
-        assert_eq!(
-            (readings[0].value, readings[0].enabled_ns),
-            (42, readings[0].running_ns)
-        );
+        assert_eq!((readings[0].value, readings[0].enabled_ns), (42, readings[0].running_ns));
         // A device of a sum goes away, and others go on.
         for (now, passed) in [("50", 42), ("57", 49)] {
             std::fs::write(root.path().join("proc/vmstat"), format!("pgpgin {now}\n")).unwrap();

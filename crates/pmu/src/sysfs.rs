@@ -64,29 +64,19 @@ pub(crate) fn parse_number(text: &str) -> Option<u64> {
 
 /// All PMUs, by name. Events and formats are read when they are asked for.
 pub fn discover(files: &Files) -> Vec<Pmu> {
-    files
-        .names(DEVICES)
-        .into_iter()
-        .filter_map(|name| Pmu::read(files, name))
-        .collect()
+    files.names(DEVICES).into_iter().filter_map(|name| Pmu::read(files, name)).collect()
 }
 
 impl Pmu {
     fn read(files: &Files, name: String) -> Option<Pmu> {
         let at = |file: &str| format!("{DEVICES}/{name}/{file}");
         let kind = files.text(&at("type"))?.parse().ok()?;
-        let cpus = ["cpumask", "cpus"]
-            .into_iter()
-            .find_map(|file| files.text(&at(file)));
+        let cpus = ["cpumask", "cpus"].into_iter().find_map(|file| files.text(&at(file)));
         // A PMU of the CPUs themselves lists them under `cpus`; `cpumask` names those that stand for all.
         let shared = files.text(&at("cpumask")).is_some();
         Some(Pmu {
             kind,
-            cpus: if shared {
-                parse_cpu_list(&cpus.unwrap_or_default())
-            } else {
-                Vec::new()
-            },
+            cpus: if shared { parse_cpu_list(&cpus.unwrap_or_default()) } else { Vec::new() },
             identifier: files.text(&at("identifier")),
             mux_interval_ms: files
                 .text(&at("perf_event_mux_interval_ms"))
@@ -131,11 +121,7 @@ impl Pmu {
                 let text = self.files.text(&format!("{directory}/{field}"))?;
                 Format::parse(&field, &text).ok()
             };
-            self.files
-                .names(&directory)
-                .into_iter()
-                .filter_map(read)
-                .collect()
+            self.files.names(&directory).into_iter().filter_map(read).collect()
         })
     }
 
@@ -159,17 +145,11 @@ impl Pmu {
                 Some(Alias {
                     terms: text("")?,
                     unit: text(".unit").unwrap_or_default(),
-                    scale: text(".scale")
-                        .and_then(|scale| scale.parse().ok())
-                        .unwrap_or(1.0),
+                    scale: text(".scale").and_then(|scale| scale.parse().ok()).unwrap_or(1.0),
                     name: name.clone(),
                 })
             };
-            names
-                .iter()
-                .filter(|name| !attribute(name))
-                .filter_map(read)
-                .collect()
+            names.iter().filter(|name| !attribute(name)).filter_map(read).collect()
         })
     }
 
@@ -189,29 +169,20 @@ fn base_of(link: &std::path::Path) -> Option<u64> {
 /// The kernel's tracepoint of that name, `subsystem:event`: its number.
 pub fn tracepoint(files: &Files, subsystem: &str, event: &str) -> Option<u64> {
     let roots = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
-    roots.iter().find_map(|root| {
-        files
-            .text(&format!("{root}/events/{subsystem}/{event}/id"))?
-            .parse()
-            .ok()
-    })
+    roots
+        .iter()
+        .find_map(|root| files.text(&format!("{root}/events/{subsystem}/{event}/id"))?.parse().ok())
 }
 
 /// True if tracepoints can be seen.
 pub(crate) fn has_tracefs(files: &Files) -> bool {
-    let roots = [
-        "sys/kernel/tracing/events",
-        "sys/kernel/debug/tracing/events",
-    ];
+    let roots = ["sys/kernel/tracing/events", "sys/kernel/debug/tracing/events"];
     roots.iter().any(|root| !files.names(root).is_empty())
 }
 
 /// All tracepoints of the subsystems that data on its way passes, `subsystem:event`.
 pub fn tracepoints(files: &Files) -> Vec<String> {
-    let root = [
-        "sys/kernel/tracing/events",
-        "sys/kernel/debug/tracing/events",
-    ];
+    let root = ["sys/kernel/tracing/events", "sys/kernel/debug/tracing/events"];
     let Some(root) = root.into_iter().find(|root| !files.names(root).is_empty()) else {
         return Vec::new();
     };
@@ -231,9 +202,7 @@ pub fn tracepoints(files: &Files) -> Vec<String> {
     let events = |subsystem: &str| {
         let names = files.names(&format!("{root}/{subsystem}")).into_iter();
         let events = names.filter(|name| name != "enable" && name != "filter");
-        events
-            .map(|event| format!("{subsystem}:{event}"))
-            .collect::<Vec<_>>()
+        events.map(|event| format!("{subsystem}:{event}")).collect::<Vec<_>>()
     };
     passed.into_iter().flat_map(events).collect()
 }
@@ -257,9 +226,7 @@ pub(crate) mod tests {
     #[test]
     fn a_pmu_is_read_whole_from_sysfs() {
         let root = tempfile::tempdir().unwrap();
-        let device = root
-            .path()
-            .join("sys/devices/platform/50000000.pmu/arm_cmn_0");
+        let device = root.path().join("sys/devices/platform/50000000.pmu/arm_cmn_0");
         fs::create_dir_all(device.join("events")).unwrap();
         fs::create_dir_all(device.join("format")).unwrap();
         for (name, text) in [
@@ -280,38 +247,20 @@ pub(crate) mod tests {
         let pmus = discover(&Files::below(root.path()));
         let pmu = &pmus[0];
         assert_eq!(
-            (
-                pmu.name.as_str(),
-                pmu.family(),
-                pmu.kind,
-                pmu.cpus.as_slice()
-            ),
+            (pmu.name.as_str(), pmu.family(), pmu.kind, pmu.cpus.as_slice()),
             ("arm_cmn_0", "arm_cmn", 11, &[0][..])
         );
         assert_eq!(
             (pmu.base, pmu.identifier.as_deref(), pmu.mux_interval_ms),
             (Some(0x5000_0000), Some("43402"), Some(4))
         );
-        let names: Vec<_> = pmu
-            .events()
-            .iter()
-            .map(|alias| alias.name.as_str())
-            .collect();
+        let names: Vec<_> = pmu.events().iter().map(|alias| alias.name.as_str()).collect();
+        assert_eq!(names, ["energy", "hnf_mc_reqs"], "units and scales are not events");
         assert_eq!(
-            names,
-            ["energy", "hnf_mc_reqs"],
-            "units and scales are not events"
-        );
-        assert_eq!(
-            pmu.event("energy")
-                .map(|alias| (alias.unit.as_str(), alias.scale)),
+            pmu.event("energy").map(|alias| (alias.unit.as_str(), alias.scale)),
             Some(("Joules", 2.328_306_436_538_696_3e-10))
         );
-        assert_eq!(
-            pmu.event("hnf_mc_reqs")
-                .and_then(|alias| alias.term("eventid")),
-            Some(0xd)
-        );
+        assert_eq!(pmu.event("hnf_mc_reqs").and_then(|alias| alias.term("eventid")), Some(0xd));
         assert_eq!(pmu.format("type").map(Format::bits), Some(16));
     }
 

@@ -15,34 +15,17 @@ pub struct SystemCounter {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum What {
-    Disk {
-        device: Option<String>,
-        field: usize,
-        factor: u64,
-    },
-    Net {
-        interface: Option<String>,
-        field: String,
-    },
+    Disk { device: Option<String>, field: usize, factor: u64 },
+    Net { interface: Option<String>, field: String },
     Interrupt(String),
-    Line {
-        path: String,
-        name: String,
-    },
-    Pressure {
-        path: String,
-        kind: String,
-    },
+    Line { path: String, name: String },
+    Pressure { path: String, kind: String },
     File(String),
 }
 
 /// Fields of a line of /proc/diskstats after the name, from 0, with what one of them is in bytes (sectors are 512).
-const DISK: &[(&str, usize, u64)] = &[
-    ("reads", 0, 1),
-    ("read_bytes", 2, 512),
-    ("writes", 4, 1),
-    ("write_bytes", 6, 512),
-];
+const DISK: &[(&str, usize, u64)] =
+    &[("reads", 0, 1), ("read_bytes", 2, 512), ("writes", 4, 1), ("write_bytes", 6, 512)];
 const NET: &[&str] = &[
     "rx_bytes",
     "tx_bytes",
@@ -58,10 +41,7 @@ const RESCTRL: &str = "sys/fs/resctrl/mon_data";
 impl SystemCounter {
     /// The counter of that name, when this host has it.
     pub fn find(files: &Files, name: &str) -> Option<SystemCounter> {
-        let counter = SystemCounter {
-            files: files.clone(),
-            what: what(name)?,
-        };
+        let counter = SystemCounter { files: files.clone(), what: what(name)? };
         counter.value().map(|_| counter)
     }
 
@@ -75,16 +55,10 @@ impl SystemCounter {
             ("block devices (/proc/diskstats)", disk_names(files)),
             ("networks (/sys/class/net)", net_names(files)),
             ("interrupts (/proc/interrupts)", interrupt_names(files)),
-            (
-                "virtual memory (/proc/vmstat)",
-                line_names(files, "proc/vmstat", "vmstat"),
-            ),
+            ("virtual memory (/proc/vmstat)", line_names(files, "proc/vmstat", "vmstat")),
             ("NUMA (numastat)", numa_names(files)),
             ("pressure (/proc/pressure)", found(pressure_names(files))),
-            (
-                "memory bandwidth monitoring (resctrl)",
-                found(resctrl_names(files)),
-            ),
+            ("memory bandwidth monitoring (resctrl)", found(resctrl_names(files))),
         ]
     }
 
@@ -103,11 +77,7 @@ impl SystemCounter {
     pub fn value(&self) -> Option<u64> {
         let files = &self.files;
         match &self.what {
-            What::Disk {
-                device,
-                field,
-                factor,
-            } => disk(files, device.as_deref(), *field, *factor),
+            What::Disk { device, field, factor } => disk(files, device.as_deref(), *field, *factor),
             What::Net { interface, field } => net(files, interface.as_deref(), field),
             What::Interrupt(name) => interrupts(&files.text("proc/interrupts")?, name),
             What::Line { path, name } => line(&files.text(path)?, name),
@@ -139,10 +109,7 @@ fn net(files: &Files, interface: Option<&str>, field: &str) -> Option<u64> {
     };
     match interface {
         Some(name) => read(name),
-        None => sum(files
-            .names("sys/class/net")
-            .iter()
-            .filter_map(|name| read(name))),
+        None => sum(files.names("sys/class/net").iter().filter_map(|name| read(name))),
     }
 }
 
@@ -152,19 +119,11 @@ fn interrupts(text: &str, name: &str) -> Option<u64> {
         (head.trim() == name).then(|| counts.to_owned())
     };
     let counts = text.lines().find_map(of_name)?;
-    sum(counts
-        .split_whitespace()
-        .map_while(|word| word.parse::<u64>().ok()))
+    sum(counts.split_whitespace().map_while(|word| word.parse::<u64>().ok()))
 }
 
 fn line(text: &str, name: &str) -> Option<u64> {
-    let of_name = |line: &str| {
-        line.strip_prefix(name)?
-            .strip_prefix(' ')?
-            .trim()
-            .parse()
-            .ok()
-    };
+    let of_name = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();
     text.lines().find_map(of_name)
 }
 
@@ -179,10 +138,7 @@ fn disk_names(files: &Files) -> Vec<String> {
     if disks.is_empty() {
         return Vec::new();
     }
-    let of = |prefix: String| {
-        DISK.iter()
-            .map(move |(field, ..)| format!("{prefix}.{field}"))
-    };
+    let of = |prefix: String| DISK.iter().map(move |(field, ..)| format!("{prefix}.{field}"));
     let each = disks.iter().flat_map(|disk| of(format!("disk.{disk}")));
     of("disk".to_owned()).chain(each).collect()
 }
@@ -207,36 +163,23 @@ fn interrupt_names(files: &Files) -> Vec<String> {
 /// First words of the lines of a file.
 fn line_names(files: &Files, path: &str, prefix: &str) -> Vec<String> {
     let text = files.text(path).unwrap_or_default();
-    let names = text
-        .lines()
-        .filter_map(|line| line.split_whitespace().next());
+    let names = text.lines().filter_map(|line| line.split_whitespace().next());
     let names = names.filter(|name| is_counter(name));
     names.map(|name| format!("{prefix}.{name}")).collect()
 }
 
 fn numa_names(files: &Files) -> Vec<String> {
     const NODES: &str = "sys/devices/system/node";
-    let nodes = files
-        .names(NODES)
-        .into_iter()
-        .filter(|name| name.starts_with("node"));
+    let nodes = files.names(NODES).into_iter().filter(|name| name.starts_with("node"));
     let names = |node: String| {
-        line_names(
-            files,
-            &format!("{NODES}/{node}/numastat"),
-            &format!("numa.{node}"),
-        )
+        line_names(files, &format!("{NODES}/{node}/numastat"), &format!("numa.{node}"))
     };
     nodes.flat_map(names).collect()
 }
 
 fn pressure_names(files: &Files) -> Vec<String> {
     let kinds = |name: String| ["some", "full"].map(|kind| format!("pressure.{name}.{kind}"));
-    files
-        .names("proc/pressure")
-        .into_iter()
-        .flat_map(kinds)
-        .collect()
+    files.names("proc/pressure").into_iter().flat_map(kinds).collect()
 }
 
 fn resctrl_names(files: &Files) -> Vec<String> {
@@ -244,17 +187,11 @@ fn resctrl_names(files: &Files) -> Vec<String> {
         let names = files.names(&format!("{RESCTRL}/{domain}")).into_iter();
         names.map(move |name| format!("resctrl.{domain}.{name}"))
     };
-    files
-        .names(RESCTRL)
-        .into_iter()
-        .flat_map(of_domain)
-        .collect()
+    files.names(RESCTRL).into_iter().flat_map(of_domain).collect()
 }
 
 fn sum(values: impl Iterator<Item = u64>) -> Option<u64> {
-    values.fold(None, |total: Option<u64>, value| {
-        Some(total.unwrap_or(0).wrapping_add(value))
-    })
+    values.fold(None, |total: Option<u64>, value| Some(total.unwrap_or(0).wrapping_add(value)))
 }
 
 /// What only grows. Levels that rise and fall (free pages, cache occupancy) have no count in an interval.
@@ -272,25 +209,16 @@ fn what(name: &str) -> Option<What> {
         "disk" => {
             let (device, field) = last_field(rest);
             let (_, field, factor) = DISK.iter().find(|(known, ..)| *known == field)?;
-            Some(What::Disk {
-                device,
-                field: *field,
-                factor: *factor,
-            })
+            Some(What::Disk { device, field: *field, factor: *factor })
         }
         "net" => {
             let (interface, field) = last_field(rest);
             let is_sound = interface.as_deref().is_none_or(is_plain) && NET.contains(&field);
-            is_sound.then(|| What::Net {
-                interface,
-                field: field.to_owned(),
-            })
+            is_sound.then(|| What::Net { interface, field: field.to_owned() })
         }
         "irq" => Some(What::Interrupt(rest.to_owned())),
-        "vmstat" => is_counter(rest).then(|| What::Line {
-            path: "proc/vmstat".to_owned(),
-            name: rest.to_owned(),
-        }),
+        "vmstat" => is_counter(rest)
+            .then(|| What::Line { path: "proc/vmstat".to_owned(), name: rest.to_owned() }),
         _ => what_of_directory(source, rest),
     }
 }
@@ -366,10 +294,7 @@ mod tests {
                 "some avg10=0.00 avg60=0.00 avg300=0.00 total=55\nfull avg10=0.00 total=44\n",
             ),
             ("sys/fs/resctrl/mon_data/mon_L3_00/mbm_total_bytes", "640\n"),
-            (
-                "sys/fs/resctrl/mon_data/mon_L3_01/mbm_total_bytes",
-                "Unavailable\n",
-            ),
+            ("sys/fs/resctrl/mon_data/mon_L3_01/mbm_total_bytes", "Unavailable\n"),
         ]);
         let value =
             |name: &str| SystemCounter::find(&files, name).and_then(|counter| counter.value());
@@ -384,10 +309,7 @@ mod tests {
             (value("disk.vda.writes"), value("disk.vda.write_bytes")),
             (Some(7), Some(4096 * 512))
         );
-        assert_eq!(
-            (value("net.eth0.rx_bytes"), value("net.rx_bytes")),
-            (Some(1000), Some(1123))
-        );
+        assert_eq!((value("net.eth0.rx_bytes"), value("net.rx_bytes")), (Some(1000), Some(1123)));
         assert_eq!((value("irq.24"), value("irq.NMI")), (Some(12), Some(3)));
         assert_eq!(value("vmstat.pgpgin"), Some(77));
         assert_eq!(
@@ -395,10 +317,7 @@ mod tests {
             None,
             "a level that rises and falls is not a counter"
         );
-        assert_eq!(
-            (value("pressure.io.some"), value("pressure.io.full")),
-            (Some(55), Some(44))
-        );
+        assert_eq!((value("pressure.io.some"), value("pressure.io.full")), (Some(55), Some(44)));
         assert_eq!(
             (
                 value("resctrl.mon_L3_00.mbm_total_bytes"),
@@ -416,10 +335,8 @@ mod tests {
 
     #[test]
     fn names_that_would_leave_their_directory_are_none() {
-        let (_root, files) = tree(&[
-            ("sys/class/net/lo/statistics/rx_bytes", "1"),
-            ("secret", "5"),
-        ]);
+        let (_root, files) =
+            tree(&[("sys/class/net/lo/statistics/rx_bytes", "1"), ("secret", "5")]);
         for name in [
             "net.../../../secret",
             "net.a/b.rx_bytes",

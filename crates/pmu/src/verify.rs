@@ -38,11 +38,7 @@ fn wrong(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> LoadErr
 }
 
 fn moved(bytes: u64, began: Instant, how: String) -> Moved {
-    Moved {
-        bytes,
-        seconds: began.elapsed().as_secs_f64(),
-        how,
-    }
+    Moved { bytes, seconds: began.elapsed().as_secs_f64(), how }
 }
 
 /// Reads memory that no cache holds, again and again, until the time is over or it is to stop.
@@ -63,11 +59,7 @@ pub fn memory(
     while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
         read += stream(Isa::best(), Store::Cached, Ratio::READ, source, &mut []) as u64;
     }
-    Ok(moved(
-        read,
-        began,
-        format!("own reads of {} MiB, one thread", bytes >> 20),
-    ))
+    Ok(moved(read, began, format!("own reads of {} MiB, one thread", bytes >> 20)))
 }
 
 /// A file to read past the page cache, and the disk that it is on.
@@ -93,22 +85,13 @@ impl BlockFile {
         let is_device = about.file_type().is_block_device();
         let number = if is_device { about.rdev() } else { about.dev() };
         let disk = disk_of(&Files::default(), number);
-        let bytes = if is_device {
-            device_bytes(&Files::default(), number)
-        } else {
-            about.len()
-        };
+        let bytes = if is_device { device_bytes(&Files::default(), number) } else { about.len() };
         if bytes < BLOCK as u64 {
             return Err(LoadError(format!(
                 "{shown}: {bytes} bytes are too few; 1 MiB at least is read"
             )));
         }
-        Ok(BlockFile {
-            path: path.to_owned(),
-            bytes,
-            is_ours: false,
-            disk,
-        })
+        Ok(BlockFile { path: path.to_owned(), bytes, is_ours: false, disk })
     }
 
     /// A new file below a directory, of the given size, written through; removed at the end.
@@ -137,12 +120,7 @@ impl BlockFile {
         });
         let made = written.and_then(|()| file.sync_all());
         // Removed even when it could not be filled.
-        let mut file = BlockFile {
-            disk: None,
-            bytes,
-            is_ours: true,
-            path,
-        };
+        let mut file = BlockFile { disk: None, bytes, is_ours: true, path };
         made.map_err(wrong(&shown))?;
         let about = file.path.metadata().map_err(wrong(&shown))?;
         file.disk = disk_of(&Files::default(), about.dev());
@@ -155,10 +133,7 @@ impl BlockFile {
     /// When the file system has no direct I/O, or a read fails.
     pub fn read(&self, time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
         let shown = self.path.display();
-        let opened = OpenOptions::new()
-            .read(true)
-            .custom_flags(DIRECT)
-            .open(&self.path);
+        let opened = OpenOptions::new().read(true).custom_flags(DIRECT).open(&self.path);
         let file = opened.map_err(wrong(format!(
             "{shown}, past the page cache (a file system without direct I/O, such as tmpfs?)"
         )))?;
@@ -168,16 +143,11 @@ impl BlockFile {
         let blocks = self.bytes / BLOCK as u64;
         let (began, mut bytes, mut number) = (Instant::now(), 0_u64, 0);
         while (began.elapsed() < time && !stop.load(Ordering::Relaxed)) || bytes == 0 {
-            file.read_exact_at(block, number % blocks * BLOCK as u64)
-                .map_err(wrong(&shown))?;
+            file.read_exact_at(block, number % blocks * BLOCK as u64).map_err(wrong(&shown))?;
             bytes += BLOCK as u64;
             number += 1;
         }
-        Ok(moved(
-            bytes,
-            began,
-            format!("own O_DIRECT reads of 1 MiB from {shown}"),
-        ))
+        Ok(moved(bytes, began, format!("own O_DIRECT reads of 1 MiB from {shown}")))
     }
 }
 
@@ -194,11 +164,7 @@ impl Drop for BlockFile {
 fn disk_of(files: &Files, number: u64) -> Option<String> {
     let place = std::fs::canonicalize(files.root().join(device_directory(number))).ok()?;
     // A partition lies below its disk.
-    let whole = if place.join("partition").exists() {
-        place.parent()?.to_owned()
-    } else {
-        place
-    };
+    let whole = if place.join("partition").exists() { place.parent()?.to_owned() } else { place };
     Some(whole.file_name()?.to_str()?.to_owned())
 }
 
@@ -210,9 +176,7 @@ fn device_directory(number: u64) -> String {
 
 fn device_bytes(files: &Files, number: u64) -> u64 {
     let sectors = files.text(&format!("{}/size", device_directory(number)));
-    sectors
-        .and_then(|text| text.parse::<u64>().ok())
-        .map_or(0, |sectors| sectors * 512)
+    sectors.and_then(|text| text.parse::<u64>().ok()).map_or(0, |sectors| sectors * 512)
 }
 
 /// Sends bytes to ourselves over TCP on the loopback interface until the time is over or it is to stop.
@@ -232,21 +196,15 @@ pub fn loopback(time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
             }
         }
     };
-    let receiver = std::thread::Builder::new()
-        .name("receiver".to_owned())
-        .spawn(receive);
+    let receiver = std::thread::Builder::new().name("receiver".to_owned()).spawn(receive);
     let receiver = receiver.map_err(wrong("start a thread"))?;
     let mut sender = TcpStream::connect(address).map_err(wrong("connect to loopback"))?;
     let (began, block) = (Instant::now(), vec![0xA5_u8; BLOCK]);
     while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
-        sender
-            .write_all(&block)
-            .map_err(wrong("send over loopback"))?;
+        sender.write_all(&block).map_err(wrong("send over loopback"))?;
     }
     drop(sender);
-    let bytes = receiver
-        .join()
-        .map_err(|_| LoadError("the receiver panicked".to_owned()))?;
+    let bytes = receiver.join().map_err(|_| LoadError("the receiver panicked".to_owned()))?;
     Ok(moved(
         bytes.map_err(wrong("receive over loopback"))?,
         began,
@@ -319,10 +277,7 @@ fn interim_results(
     netperf.args(arguments.split(' '));
     let failed = |why: &dyn std::fmt::Display| LoadError(format!("netperf: {why}"));
     let began = Instant::now();
-    let child = netperf
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
+    let child = netperf.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child =
         child.map_err(|error| failed(&format!("{error}; install it, or leave out --with")))?;
     let lines = lines_of(child.stdout.take());
@@ -358,20 +313,14 @@ fn interim_results(
         reason = "bytes of a run, not negative"
     )]
     let bytes = bytes as u64;
-    Ok(Moved {
-        bytes,
-        seconds: took,
-        how: format!("netperf {arguments}"),
-    })
+    Ok(Moved { bytes, seconds: took, how: format!("netperf {arguments}") })
 }
 
 /// Lines of a program as they come, until it ends.
 fn lines_of(from: Option<std::process::ChildStdout>) -> Receiver<String> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
-        let lines = from
-            .into_iter()
-            .flat_map(|from| BufReader::new(from).lines());
+        let lines = from.into_iter().flat_map(|from| BufReader::new(from).lines());
         for line in lines.map_while(Result::ok) {
             if sender.send(line).is_err() {
                 break;
@@ -394,9 +343,7 @@ fn interim(line: &str) -> Option<(f64, f64)> {
 fn output(program: &str, arguments: &[String]) -> Result<String, LoadError> {
     let done = Command::new(program).args(arguments).output();
     let done = done.map_err(|error| {
-        LoadError(format!(
-            "{program}: {error}; install it, or leave out --with"
-        ))
+        LoadError(format!("{program}: {error}; install it, or leave out --with"))
     })?;
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr);
@@ -431,29 +378,19 @@ pub struct Band {
 impl Band {
     /// Everything is counted, and headers, descriptors and others' traffic may be counted too.
     pub(crate) fn payload_and(more: f64) -> Band {
-        Band {
-            low: 1.0,
-            high: 1.0 + more,
-        }
+        Band { low: 1.0, high: 1.0 + more }
     }
 
     /// A tolerance to both sides.
     pub fn around(tolerance: f64) -> Band {
-        Band {
-            low: 1.0 - tolerance,
-            high: 1.0 + tolerance,
-        }
+        Band { low: 1.0 - tolerance, high: 1.0 + tolerance }
     }
 
     /// Judges a counted number of bytes.
     pub fn judge(self, counted: f64, payload: u64) -> Verdict {
         // A counter of single bytes is held to them.
         let ratio = counted / payload.max(1) as f64;
-        if ratio >= self.low - 1e-9 && ratio <= self.high {
-            Verdict::Pass
-        } else {
-            Verdict::Fail
-        }
+        if ratio >= self.low - 1e-9 && ratio <= self.high { Verdict::Pass } else { Verdict::Fail }
     }
 }
 
@@ -464,11 +401,7 @@ mod tests {
     #[test]
     fn bands_hold_counters_to_the_payload_and_no_less() {
         let net = Band::payload_and(0.1);
-        assert_eq!(
-            net.judge(1030.144e6, 941_520_000),
-            Verdict::Pass,
-            "the document's: 1.094"
-        );
+        assert_eq!(net.judge(1030.144e6, 941_520_000), Verdict::Pass, "the document's: 1.094");
         assert_eq!(
             net.judge(941_519_000.0, 941_520_000),
             Verdict::Fail,
@@ -573,9 +506,6 @@ mod tests {
     fn device_numbers_are_split_as_the_kernel_does() {
         assert_eq!(device_directory(0xFE01), "sys/dev/block/254:1");
         // makedev(259, 0x12345): the minor's upper bits lie above the major's lower ones.
-        assert_eq!(
-            device_directory(0x1231_0345),
-            format!("sys/dev/block/{}:{}", 259, 0x12345)
-        );
+        assert_eq!(device_directory(0x1231_0345), format!("sys/dev/block/{}:{}", 259, 0x12345));
     }
 }

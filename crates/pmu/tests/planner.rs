@@ -88,40 +88,17 @@ fn discover(mesh: &Mesh) -> Cmn {
     for (at, xp) in mesh.crosspoints.iter().enumerate() {
         let (dtm, dtc) = (dtms, usize::from(xp.dtc.unwrap()));
         let has = |ports: std::ops::Range<usize>| {
-            ports
-                .into_iter()
-                .any(|port| xp.ports.get(port).is_some_and(|name| !name.is_empty()))
+            ports.into_iter().any(|port| xp.ports.get(port).is_some_and(|name| !name.is_empty()))
         };
         dtms += 1;
         if mesh.multi_dtm {
             dtms += usize::from(has(2..4)) + usize::from(has(4..6));
         }
-        dns.push(Dn {
-            kind: XP,
-            id: xp.node_id,
-            logid: xp.logical_id,
-            dtc,
-            dtm,
-        });
-        for node in mesh
-            .nodes
-            .iter()
-            .filter(|node| node.crosspoint as usize == at)
-        {
-            let dtm = dtm
-                + if mesh.multi_dtm {
-                    usize::from(node.port) / 2
-                } else {
-                    0
-                };
+        dns.push(Dn { kind: XP, id: xp.node_id, logid: xp.logical_id, dtc, dtm });
+        for node in mesh.nodes.iter().filter(|node| node.crosspoint as usize == at) {
+            let dtm = dtm + if mesh.multi_dtm { usize::from(node.port) / 2 } else { 0 };
             let mut add = |kind| {
-                dns.push(Dn {
-                    kind,
-                    id: node.node_id,
-                    logid: node.logical_id,
-                    dtc,
-                    dtm,
-                });
+                dns.push(Dn { kind, id: node.node_id, logid: node.logical_id, dtc, dtm });
             };
             match node.type_code {
                 0x11 => [0x11, 0x4].into_iter().for_each(add),
@@ -132,11 +109,7 @@ fn discover(mesh: &Mesh) -> Cmn {
         }
     }
     dns.sort_by_key(|dn| (dn.kind, dn.logid));
-    let dtcs = mesh
-        .nodes
-        .iter()
-        .filter(|node| node.type_code == DTC)
-        .count();
+    let dtcs = mesh.nodes.iter().filter(|node| node.type_code == DTC).count();
     Cmn {
         dns,
         dtms,
@@ -150,22 +123,14 @@ fn discover(mesh: &Mesh) -> Cmn {
 /// Events that the driver lists with `occupid`, and the kind of the filter, from the names of its values.
 fn filters(pmu: &Pmu) -> Vec<(u16, u64, &'static str)> {
     let mut all = Vec::new();
-    for alias in pmu
-        .events()
-        .iter()
-        .filter(|alias| alias.terms.contains("occupid"))
-    {
+    for alias in pmu.events().iter().filter(|alias| alias.terms.contains("occupid")) {
         let number = |name: &str| alias.term(name).unwrap();
         let same = |other: &&Alias| {
             (other.term("type"), other.term("eventid"))
                 == (Some(number("type")), Some(number("eventid")))
         };
-        let names: Vec<&str> = pmu
-            .events()
-            .iter()
-            .filter(same)
-            .map(|other| other.name.as_str())
-            .collect();
+        let names: Vec<&str> =
+            pmu.events().iter().filter(same).map(|other| other.name.as_str()).collect();
         let ends = |end: &str| names.iter().any(|name| name.ends_with(end));
         let kind = if ends("_class0") {
             "CLASS_OCCUP_ID"
@@ -178,11 +143,7 @@ fn filters(pmu: &Pmu) -> Vec<(u16, u64, &'static str)> {
         } else {
             "HBT_LBT_SEL"
         };
-        all.push((
-            u16::try_from(number("type")).unwrap(),
-            number("eventid"),
-            kind,
-        ));
+        all.push((u16::try_from(number("type")).unwrap(), number("eventid"), kind));
     }
     all
 }
@@ -199,13 +160,8 @@ struct Hw {
 }
 
 fn event_init(cmn: &Cmn, version: Version, on: &OnMesh) -> Option<Hw> {
-    let mut hw = Hw {
-        on: on.clone(),
-        dns: vec![],
-        dtm_offset: 0,
-        sel: None,
-        dtcs: BTreeSet::new(),
-    };
+    let mut hw =
+        Hw { on: on.clone(), dns: vec![], dtm_offset: 0, sel: None, dtcs: BTreeSet::new() };
     if on.type_code == DTC {
         return Some(hw);
     }
@@ -216,10 +172,7 @@ fn event_init(cmn: &Cmn, version: Version, on: &OnMesh) -> Option<Hw> {
             hw.dtm_offset = usize::try_from(on.wp_device).unwrap() / 2;
         }
     }
-    let filter = cmn
-        .filters
-        .iter()
-        .find(|(code, id, _)| (*code, *id) == (kind, on.event_id));
+    let filter = cmn.filters.iter().find(|(code, id, _)| (*code, *id) == (kind, on.event_id));
     hw.sel = filter.map(|(.., sel)| *sel);
     for (at, dn) in cmn.dns.iter().enumerate().filter(|(_, dn)| dn.kind == kind) {
         if on.node_id.is_some_and(|id| id != dn.id) {
@@ -379,10 +332,7 @@ impl Programmed {
             }
             self.wp_event[dtm][idx] = Some(hw.on.occup_id);
         } else if let Some(sel) = hw.sel {
-            let set = self
-                .occupid
-                .iter()
-                .find(|(other, kind, _)| (*other, *kind) == (dn, sel));
+            let set = self.occupid.iter().find(|(other, kind, _)| (*other, *kind) == (dn, sel));
             if set.is_some_and(|(.., value)| *value != hw.on.occup_id) {
                 return false;
             }
@@ -416,21 +366,14 @@ fn shares(cmn: &Cmn, version: Version, groups: &[Vec<OnMesh>]) -> Option<Vec<f64
     for _ in 0..opened.len() {
         let mut programmed = Programmed::nothing(cmn);
         for group in &list {
-            if !opened[*group]
-                .iter()
-                .all(|hw| programmed.add(cmn, version, hw))
-            {
+            if !opened[*group].iter().all(|hw| programmed.add(cmn, version, hw)) {
                 break;
             }
             ran[*group] += 1;
         }
         list.rotate_left(1);
     }
-    Some(
-        ran.iter()
-            .map(|ran| f64::from(*ran) / opened.len() as f64)
-            .collect(),
-    )
+    Some(ran.iter().map(|ran| f64::from(*ran) / opened.len() as f64).collect())
 }
 
 /// SplitMix64 (Steele et al. 2014).
@@ -462,11 +405,8 @@ fn random_event(random: &mut Random, mesh: &Mesh, cmn: &Cmn) -> OnMesh {
             break alias;
         }
     };
-    let type_code = if random.one_in(6) {
-        WP
-    } else {
-        u16::try_from(alias.term("type").unwrap()).unwrap()
-    };
+    let type_code =
+        if random.one_in(6) { WP } else { u16::try_from(alias.term("type").unwrap()).unwrap() };
     let mut on = OnMesh {
         type_code,
         event_id: alias.term("eventid").unwrap_or(0),
@@ -481,16 +421,8 @@ fn random_event(random: &mut Random, mesh: &Mesh, cmn: &Cmn) -> OnMesh {
     let place = places[random.below(places.len().min(3))];
     on.node_id = (!random.one_in(6)).then_some(place.id);
     if type_code == WP {
-        let xp = mesh
-            .crosspoints
-            .iter()
-            .find(|xp| xp.node_id == place.id)
-            .unwrap();
-        let ports = if on.node_id.is_some() {
-            xp.ports.len()
-        } else {
-            2
-        };
+        let xp = mesh.crosspoints.iter().find(|xp| xp.node_id == place.id).unwrap();
+        let ports = if on.node_id.is_some() { xp.ports.len() } else { 2 };
         on.event_id = [0, 2][random.below(2)];
         on.occup_id = [0, 0, 1, 2][random.below(4)];
         on.wp_device = random.below(ports) as u64;
@@ -511,10 +443,7 @@ fn event(on: &OnMesh) -> Event {
 }
 
 fn events(groups: &[Vec<OnMesh>]) -> Vec<Vec<Event>> {
-    groups
-        .iter()
-        .map(|group| group.iter().map(event).collect())
-        .collect()
+    groups.iter().map(|group| group.iter().map(event).collect()).collect()
 }
 
 /// Issue 16: of 1,500 random sets, four were planned in another way than the driver counts.
@@ -531,9 +460,7 @@ fn random_sets_are_planned_as_the_driver_counts_them() {
         let most = if random.one_in(2) { 2 } else { 10 };
         let groups: Vec<Vec<OnMesh>> = (0..=random.below(6))
             .map(|_| {
-                (0..=random.below(most))
-                    .map(|_| random_event(&mut random, mesh, cmn))
-                    .collect()
+                (0..=random.below(most)).map(|_| random_event(&mut random, mesh, cmn)).collect()
             })
             .collect();
         for version in VERSIONS {
@@ -545,10 +472,9 @@ fn random_sets_are_planned_as_the_driver_counts_them() {
             }
             let shares = found.as_ref().ok().map(|plan| &plan.shares);
             let is_same = match (&expected, shares) {
-                (Some(expected), Some(shares)) => expected
-                    .iter()
-                    .zip(shares)
-                    .all(|(a, b)| (a - b).abs() < 1e-9),
+                (Some(expected), Some(shares)) => {
+                    expected.iter().zip(shares).all(|(a, b)| (a - b).abs() < 1e-9)
+                }
                 (expected, shares) => expected.is_none() && shares.is_none(),
             };
             assert!(
@@ -560,25 +486,15 @@ fn random_sets_are_planned_as_the_driver_counts_them() {
         }
     }
     // Neither half may be so small that it proves nothing.
-    assert!(
-        counted > SETS && refused > SETS / 2,
-        "{counted} counted, {refused} refused"
-    );
+    assert!(counted > SETS && refused > SETS / 2, "{counted} counted, {refused} refused");
 }
 
 fn by_node(type_code: u16, event_id: u64, node_id: u16) -> OnMesh {
-    OnMesh {
-        type_code,
-        event_id,
-        node_id: Some(node_id),
-        ..OnMesh::default()
-    }
+    OnMesh { type_code, event_id, node_id: Some(node_id), ..OnMesh::default() }
 }
 
 fn refusal(mesh: &Mesh, driver: Driver, group: Vec<OnMesh>) -> Option<String> {
-    plan(mesh, driver, &events(&[group]))
-        .err()
-        .map(|error| error.to_string())
+    plan(mesh, driver, &events(&[group])).err().map(|error| error.to_string())
 }
 
 /// Issue 16, each with the driver versions that refuse it.
@@ -589,16 +505,11 @@ fn groups_are_refused_where_the_driver_refuses_them() {
         let of_domain = |node: &&daqmeter_record::mesh::Node| {
             node.kind == "HN-F" && mesh.crosspoint_of(node).unwrap().dtc == Some(dtc)
         };
-        mesh.nodes
-            .iter()
-            .filter(of_domain)
-            .map(|node| node.node_id)
-            .collect()
+        mesh.nodes.iter().filter(of_domain).map(|node| node.node_id).collect()
     };
     // Eight events on DTC 0, then one on DTC 1.
-    let mut nine: Vec<OnMesh> = (0..8)
-        .map(|at| by_node(0x5, at / 4 + 1, homes(0)[index(at % 4)]))
-        .collect();
+    let mut nine: Vec<OnMesh> =
+        (0..8).map(|at| by_node(0x5, at / 4 + 1, homes(0)[index(at % 4)])).collect();
     nine.push(by_node(0x5, 1, homes(1)[0]));
     for (driver, is_refused) in [
         (Driver::Linux6_1, true),
@@ -607,36 +518,15 @@ fn groups_are_refused_where_the_driver_refuses_them() {
         (Driver::Mainline, false),
     ] {
         let refusal = refusal(&mesh, driver, nine.clone());
-        assert_eq!(
-            refusal.is_some(),
-            is_refused,
-            "{}: {refusal:?}",
-            driver.name()
-        );
+        assert_eq!(refusal.is_some(), is_refused, "{}: {refusal:?}", driver.name());
     }
     let text = refusal(&mesh, Driver::Linux6_12, nine).unwrap();
-    assert!(
-        text.contains("the 8 counters of DTC 0, as this driver counts when a group"),
-        "{text}"
-    );
+    assert!(text.contains("the 8 counters of DTC 0, as this driver counts when a group"), "{text}");
 
     // Watchpoints on two monitors of a crosspoint: three fit, but are booked on the first monitor.
-    let xp = mesh
-        .crosspoints
-        .iter()
-        .find(|xp| xp.ports.len() > 2)
-        .unwrap()
-        .node_id;
-    let watch = |port, group| OnMesh {
-        wp_device: port,
-        wp_group: group,
-        ..by_node(WP, 0, xp)
-    };
-    let text = refusal(
-        &mesh,
-        Driver::Mainline,
-        vec![watch(0, 0), watch(0, 1), watch(2, 0)],
-    );
+    let xp = mesh.crosspoints.iter().find(|xp| xp.ports.len() > 2).unwrap().node_id;
+    let watch = |port, group| OnMesh { wp_device: port, wp_group: group, ..by_node(WP, 0, xp) };
+    let text = refusal(&mesh, Driver::Mainline, vec![watch(0, 0), watch(0, 1), watch(2, 0)]);
     assert!(text.is_some_and(|text| text.contains("as separate events they fit")));
     // Before 6.10 two watchpoints of one direction need two groups of their own.
     let same = vec![watch(0, 0), watch(0, 0)];
@@ -645,20 +535,10 @@ fn groups_are_refused_where_the_driver_refuses_them() {
 
     // One value of a filter for all nodes of a monitor, when they are opened as a group.
     let s3 = shipped("cmn650").unwrap();
-    let mut pairs = s3
-        .nodes
-        .iter()
-        .filter(|node| node.kind == "HN-F")
-        .map(|node| node.node_id);
+    let mut pairs = s3.nodes.iter().filter(|node| node.kind == "HN-F").map(|node| node.node_id);
     let node = pairs.next().unwrap();
-    let read = OnMesh {
-        occup_id: 1,
-        ..by_node(0x5, 0xf, node)
-    };
-    let write = OnMesh {
-        occup_id: 2,
-        ..by_node(0x5, 0xf, node)
-    };
+    let read = OnMesh { occup_id: 1, ..by_node(0x5, 0xf, node) };
+    let write = OnMesh { occup_id: 2, ..by_node(0x5, 0xf, node) };
     let text = refusal(&s3, Driver::Mainline, vec![read, write]).unwrap();
     assert!(text.contains("the one filter of node"), "{text}");
 }
@@ -666,45 +546,21 @@ fn groups_are_refused_where_the_driver_refuses_them() {
 #[test]
 fn an_hn_p_is_planned_for_events_of_hn_i_and_dvmsync_has_no_filter() {
     let mesh = shipped("s3").unwrap();
-    let hnp = mesh
-        .nodes
-        .iter()
-        .find(|node| node.kind == "HN-P")
-        .unwrap()
-        .node_id;
-    assert_eq!(
-        refusal(&mesh, Driver::Mainline, vec![by_node(0x4, 0x30, hnp)]),
-        None
-    );
+    let hnp = mesh.nodes.iter().find(|node| node.kind == "HN-P").unwrap().node_id;
+    assert_eq!(refusal(&mesh, Driver::Mainline, vec![by_node(0x4, 0x30, hnp)]), None);
     assert!(catalogue(&mesh).event("hni_txdat_stall").is_some());
-    let dvm = mesh
-        .nodes
-        .iter()
-        .find(|node| node.kind == "DVM")
-        .unwrap()
-        .node_id;
-    let dvmsync = |value| OnMesh {
-        occup_id: value,
-        ..by_node(0x1, 0x5, dvm)
-    };
-    assert_eq!(
-        refusal(&mesh, Driver::Mainline, vec![dvmsync(0), dvmsync(1)]),
-        None
-    );
+    let dvm = mesh.nodes.iter().find(|node| node.kind == "DVM").unwrap().node_id;
+    let dvmsync = |value| OnMesh { occup_id: value, ..by_node(0x1, 0x5, dvm) };
+    assert_eq!(refusal(&mesh, Driver::Mainline, vec![dvmsync(0), dvmsync(1)]), None);
 }
 
 #[test]
 fn before_linux_6_7_events_of_two_domains_share_eight_counters() {
     let mesh = shipped("cmn700").unwrap();
-    let homes: Vec<u16> = mesh
-        .nodes
-        .iter()
-        .filter(|node| node.kind == "HN-F")
-        .map(|node| node.node_id)
-        .collect();
-    let sixteen: Vec<Vec<OnMesh>> = (0..16)
-        .map(|at| vec![by_node(0x5, 1, homes[at % homes.len()])])
-        .collect();
+    let homes: Vec<u16> =
+        mesh.nodes.iter().filter(|node| node.kind == "HN-F").map(|node| node.node_id).collect();
+    let sixteen: Vec<Vec<OnMesh>> =
+        (0..16).map(|at| vec![by_node(0x5, 1, homes[at % homes.len()])]).collect();
     let smallest = |driver| {
         let shares = plan(&mesh, driver, &events(&sixteen)).unwrap().shares;
         shares.into_iter().fold(1.0, f64::min)

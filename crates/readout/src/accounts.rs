@@ -67,12 +67,7 @@ pub struct Dead {
 
 impl From<DeadTime> for Dead {
     fn from(dead: DeadTime) -> Self {
-        Dead {
-            ns: dead.ns,
-            count: dead.count,
-            longest_ns: dead.longest_ns,
-            vetoed: dead.vetoed,
-        }
+        Dead { ns: dead.ns, count: dead.count, longest_ns: dead.longest_ns, vetoed: dead.vetoed }
     }
 }
 
@@ -195,9 +190,7 @@ pub struct FinalAccount {
 impl FinalAccount {
     /// The ledger of each E-link, with its tag.
     pub fn ledgers(&self) -> Vec<(u64, Ledger)> {
-        self.elinks()
-            .map(|(at, reader)| (at.tag, ledger(&self.card, at, reader)))
-            .collect()
+        self.elinks().map(|(at, reader)| (at.tag, ledger(&self.card, at, reader))).collect()
     }
 
     fn elinks(&self) -> impl Iterator<Item = (&CardElink, &ReaderElink)> {
@@ -209,10 +202,7 @@ impl FinalAccount {
         let mut ledgers = Vec::new();
         for subscription in &self.subscriptions {
             if let Some((at, reader)) = self.elinks().find(|(at, _)| at.tag == subscription.tag) {
-                ledgers.push((
-                    *subscription,
-                    ledger(&self.card, at, &subscription.seen(reader)),
-                ));
+                ledgers.push((*subscription, ledger(&self.card, at, &subscription.seen(reader))));
             }
         }
         ledgers
@@ -223,11 +213,7 @@ impl FinalAccount {
         let (at, reader) = self.elinks().find(|(at, _)| at.tag == tag)?;
         let own =
             |account: &&SubscriptionAccount| account.tag == tag && account.receiver == receiver;
-        let seen = self
-            .subscriptions
-            .iter()
-            .find(own)
-            .map_or(*reader, |own| own.seen(reader));
+        let seen = self.subscriptions.iter().find(own).map_or(*reader, |own| own.seen(reader));
         Some(ledger(&self.card, at, &seen))
     }
 
@@ -252,25 +238,16 @@ impl FinalAccount {
             let losses = ledger.losses.iter().filter(|(name, _)| at_reader(name));
             ledger.lost_on_the_way() - losses.map(|(_, count)| count).sum::<u64>()
         };
-        let at_card: u64 = self
-            .ledgers()
-            .iter()
-            .map(|(_, ledger)| before(ledger))
-            .sum();
-        let of_subscribers = self
-            .subscriptions
-            .iter()
-            .map(|one| one.outcomes.dropped + one.outcomes.network_lost);
+        let at_card: u64 = self.ledgers().iter().map(|(_, ledger)| before(ledger)).sum();
+        let of_subscribers =
+            self.subscriptions.iter().map(|one| one.outcomes.dropped + one.outcomes.network_lost);
         at_card + of_subscribers.sum::<u64>()
     }
 
     /// Whether every E-link's account closes, and that of every subscription.
     pub fn closes(&self) -> bool {
         self.ledgers().iter().all(|(_, ledger)| ledger.closes())
-            && self
-                .subscriptions
-                .iter()
-                .all(|subscription| subscription.gap() == 0)
+            && self.subscriptions.iter().all(|subscription| subscription.gap() == 0)
     }
 }
 
@@ -334,11 +311,8 @@ pub(crate) fn not_received(ledger: &Ledger) -> u64 {
 /// Where the two disagree about the chunks that passed the ring, the ledger does not close.
 pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledger {
     let (before, reader) = (reader.before, reader.outcomes);
-    let mut ledger = Ledger {
-        issued: card.issued,
-        delivered: reader.delivered,
-        ..Ledger::new("triggers")
-    };
+    let mut ledger =
+        Ledger { issued: card.issued, delivered: reader.delivered, ..Ledger::new("triggers") };
     let [cut, flagged] = [reader.delivered_truncated, reader.delivered_flagged];
     // The FIFO did not cut these off: the recorder of the file did, or a fault that the scenario
     // asks for.
@@ -380,59 +354,34 @@ mod tests {
 
     #[test]
     fn an_account_with_an_open_subscription_does_not_close_though_its_e_links_do() {
-        let at = CardElink {
-            tag: 7,
-            chunks: 100,
-            ..CardElink::default()
-        };
+        let at = CardElink { tag: 7, chunks: 100, ..CardElink::default() };
         let first = SubscriptionAccount {
             receiver: 1,
             tag: 7,
             offered: 100,
-            outcomes: Outcomes {
-                delivered: 100,
-                ..Outcomes::default()
-            },
+            outcomes: Outcomes { delivered: 100, ..Outcomes::default() },
         };
         let late = SubscriptionAccount {
             receiver: 2,
             offered: 60,
-            outcomes: Outcomes {
-                delivered: 50,
-                dropped: 10,
-                ..Outcomes::default()
-            },
+            outcomes: Outcomes { delivered: 50, dropped: 10, ..Outcomes::default() },
             ..first
         };
         let mut account = FinalAccount {
-            card: CardAccount {
-                issued: 100,
-                elinks: vec![at],
-                ..CardAccount::default()
-            },
-            readers: vec![ReaderElink {
-                chunks: 100,
-                before: 0,
-                outcomes: first.outcomes,
-            }],
+            card: CardAccount { issued: 100, elinks: vec![at], ..CardAccount::default() },
+            readers: vec![ReaderElink { chunks: 100, before: 0, outcomes: first.outcomes }],
             subscriptions: vec![first, late],
             card_is_lost: false,
         };
         assert!(account.closes());
         let own = account.ledger_for(2, 7).unwrap();
-        assert_eq!(
-            (own.closes(), own.losses["not subscribed"], own.delivered),
-            (true, 40, 50)
-        );
+        assert_eq!((own.closes(), own.losses["not subscribed"], own.delivered), (true, 40, 50));
         // Each of several subscribers may lose all that it was offered, and no more.
         assert_eq!((account.due(), account.lost_on_the_way()), (160, 10));
         account.subscriptions[1].outcomes.delivered -= 1;
         assert!(!account.closes());
-        let open: Vec<i128> = account
-            .subscription_ledgers()
-            .iter()
-            .map(|(_, ledger)| ledger.gap())
-            .collect();
+        let open: Vec<i128> =
+            account.subscription_ledgers().iter().map(|(_, ledger)| ledger.gap()).collect();
         assert_eq!(open, [0, 1]);
         // An account of before there were subscriptions in it.
         let old: FinalAccount = serde_json::from_value(serde_json::json!({
@@ -473,17 +422,10 @@ mod tests {
         };
         let closed = ledger(&card, &at, &reader);
         assert!(closed.closes(), "{closed}");
-        assert_eq!(
-            (closed.losses["FIFO truncation"], closed.losses["network"]),
-            (3, 7)
-        );
+        assert_eq!((closed.losses["FIFO truncation"], closed.losses["network"]), (3, 7));
         // Two of them were marked by faults: one cut off that the FIFO did not cut, and one with a
         // flag.
-        let marked = CardElink {
-            fault_flagged: 2,
-            truncated: 0,
-            ..at
-        };
+        let marked = CardElink { fault_flagged: 2, truncated: 0, ..at };
         let closed = ledger(&card, &marked, &reader);
         assert!(closed.closes(), "{closed}");
         let of = |name: &str| closed.losses[name];

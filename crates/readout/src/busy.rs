@@ -103,11 +103,7 @@ pub struct BusyLine {
 impl BusyLine {
     /// With the enable bits of both causes; inhibited, flags work and nothing reaches the output.
     pub fn new(enabled: [bool; 2], inhibited: bool) -> BusyLine {
-        BusyLine {
-            enabled,
-            inhibited,
-            ..BusyLine::default()
-        }
+        BusyLine { enabled, inhibited, ..BusyLine::default() }
     }
 
     /// Sets what comes from outside. The card's inhibition does not reach it.
@@ -158,9 +154,7 @@ impl BusyLine {
         if self.inhibited {
             return None;
         }
-        CAUSES
-            .into_iter()
-            .find(|cause| self.enabled[*cause as usize] && self.live[*cause as usize])
+        CAUSES.into_iter().find(|cause| self.enabled[*cause as usize] && self.live[*cause as usize])
     }
 
     /// Books triggers that it stopped.
@@ -202,10 +196,7 @@ mod tests {
                 on
             })
             .to_vec();
-        assert_eq!(
-            states,
-            [false, false, false, true, true, true, false, false, true]
-        );
+        assert_eq!(states, [false, false, false, true, true, true, false, false, true]);
     }
 
     #[test]
@@ -219,31 +210,18 @@ mod tests {
         assert_eq!(line.asserted(), Some(Cause::Fifo));
         line.set(50, Cause::Fifo, false);
         line.set(90, Cause::Dma, true);
-        let (dma, fifo, all) = (
-            line.dead(Cause::Dma, 100),
-            line.dead(Cause::Fifo, 100),
-            line.all(100),
-        );
-        assert_eq!(
-            (dma.ns, dma.count, dma.longest_ns, dma.vetoed),
-            (40, 2, 30, 3)
-        );
+        let (dma, fifo, all) =
+            (line.dead(Cause::Dma, 100), line.dead(Cause::Fifo, 100), line.all(100));
+        assert_eq!((dma.ns, dma.count, dma.longest_ns, dma.vetoed), (40, 2, 30, 3));
         assert_eq!((fifo.ns, fifo.count), (30, 1));
-        assert_eq!(
-            (all.ns, all.count, all.longest_ns, all.vetoed),
-            (50, 2, 40, 3)
-        );
+        assert_eq!((all.ns, all.count, all.longest_ns, all.vetoed), (50, 2, 40, 3));
     }
 
     #[test]
     fn what_comes_from_outside_is_apart_and_yields_to_the_cards_own() {
         let mut line = BusyLine::new([true, false], true);
         line.set_external(10, true);
-        assert_eq!(
-            line.asserted(),
-            Some(Cause::External),
-            "no inhibition reaches it"
-        );
+        assert_eq!(line.asserted(), Some(Cause::External), "no inhibition reaches it");
         let mut line = BusyLine::new([true, false], false);
         line.set_external(10, true);
         line.veto(Cause::External, 2);

@@ -46,13 +46,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options {
-            level: 3,
-            elinks: Vec::new(),
-            skip_blocks: 0,
-            max_messages: 1000,
-            abce_kib: 1,
-        }
+        Options { level: 3, elinks: Vec::new(), skip_blocks: 0, max_messages: 1000, abce_kib: 1 }
     }
 }
 
@@ -157,11 +151,7 @@ impl Checker {
 
     /// How far it is.
     pub fn progress(&self) -> Progress {
-        Progress {
-            blocks: self.blocks,
-            bytes: self.position,
-            faults: self.faults.values().sum(),
-        }
+        Progress { blocks: self.blocks, bytes: self.position, faults: self.faults.values().sum() }
     }
 
     fn block_bytes(&self) -> usize {
@@ -206,9 +196,7 @@ impl Checker {
             };
             if skip.is_multiple_of(size) {
                 for block in left[..skip].chunks_exact(size) {
-                    let head = *block
-                        .first_chunk::<HEADER_BYTES>()
-                        .expect("a block has a header");
+                    let head = *block.first_chunk::<HEADER_BYTES>().expect("a block has a header");
                     self.bad_start(head);
                 }
             } else {
@@ -224,9 +212,7 @@ impl Checker {
 
     fn bad_start(&mut self, head: [u8; HEADER_BYTES]) {
         if self.share.has_what_is_no_block() {
-            self.fault(fault::BAD_START, || {
-                format!("{:#010x}", u32::from_le_bytes(head))
-            });
+            self.fault(fault::BAD_START, || format!("{:#010x}", u32::from_le_bytes(head)));
         }
         let header = Header::parse(head);
         if let Some(elink) = self.elinks.get_mut(header.elink) {
@@ -242,10 +228,7 @@ impl Checker {
             Recognised::As(format) => format,
             Recognised::Unknown => return Ok(None),
             Recognised::No => {
-                let head = bytes
-                    .first_chunk::<HEADER_BYTES>()
-                    .copied()
-                    .unwrap_or_default();
+                let head = bytes.first_chunk::<HEADER_BYTES>().copied().unwrap_or_default();
                 return Err(CheckError::Foreign(u32::from_le_bytes(head)));
             }
         };
@@ -285,14 +268,7 @@ impl Checker {
 
     fn checked_block(&mut self, format: Format, header: Header, block: &[u8]) {
         let number = header.elink.number();
-        let Checker {
-            elinks,
-            strides,
-            room,
-            findings,
-            options,
-            ..
-        } = self;
+        let Checker { elinks, strides, room, findings, options, .. } = self;
         let (level, elink) = (options.level, elinks.of(header.elink));
         if level == 0 {
             elink.reassembler.counts.blocks += 1;
@@ -307,16 +283,9 @@ impl Checker {
             });
         }
         let before = elink.reassembler.counts;
-        let mut looked = Looked {
-            block,
-            level,
-            strides,
-            findings,
-        };
+        let mut looked = Looked { block, level, strides, findings };
         let read = parts(format, block, room);
-        let error = read
-            .map(|(header, found)| elink.chunks(header, &found, &mut looked))
-            .err();
+        let error = read.map(|(header, found)| elink.chunks(header, &found, &mut looked)).err();
         if error.is_some() {
             elink.unreadable();
         }
@@ -354,9 +323,9 @@ impl Checker {
                     format!("E-link {number:#05x}: expected {expected}, seen {seen}")
                 });
             }
-            Place::Late => self.fault(fault::LATE_BLOCK, || {
-                format!("E-link {number:#05x}: number {seen}")
-            }),
+            Place::Late => {
+                self.fault(fault::LATE_BLOCK, || format!("E-link {number:#05x}: number {seen}"))
+            }
             Place::Next | Place::Again => {}
         }
     }
@@ -364,9 +333,7 @@ impl Checker {
     /// What this block added to the faults of chunks.
     fn compare(&mut self, number: u16, before: &Counts, after: &Counts, explained: u64) {
         if after.blocks > before.blocks && after.chunks_broken > before.chunks_broken + explained {
-            self.fault(fault::NOT_ENDED, || {
-                format!("E-link {number:#05x}: a chunk was open")
-            });
+            self.fault(fault::NOT_ENDED, || format!("E-link {number:#05x}: a chunk was open"));
         }
         if after.orphans > before.orphans {
             self.fault(fault::ORPHAN, || format!("E-link {number:#05x}"));
@@ -386,9 +353,7 @@ impl Checker {
                 format!(", and {} more", same.len() - 1)
             };
             let (what, more) = said(finding);
-            self.message(what, || {
-                format!("E-link {number:#05x} at {place:#x}{more}{times}")
-            });
+            self.message(what, || format!("E-link {number:#05x} at {place:#x}{more}{times}"));
         }
         self.findings = findings;
         self.findings.clear();
@@ -429,9 +394,7 @@ impl Checker {
             return Err(CheckError::Short(left));
         }
         if left > 0 && self.share.has_what_is_no_block() {
-            self.fault(fault::CUT_OFF, || {
-                format!("the last {left} bytes are not a whole block")
-            });
+            self.fault(fault::CUT_OFF, || format!("the last {left} bytes are not a whole block"));
             self.skipped_bytes += left as u64;
         }
         Ok(())
@@ -442,9 +405,8 @@ impl Checker {
         let falls: Vec<_> = elinks.iter().map(|(_, elink)| &elink.falls).collect();
         let judged = judge(&falls, self.options.elinks.is_empty());
         let elinks = elinks.into_iter().zip(judged);
-        let rows: Vec<Row> = elinks
-            .map(|((number, elink), falls)| elink.row(number, falls))
-            .collect();
+        let rows: Vec<Row> =
+            elinks.map(|((number, elink), falls)| elink.row(number, falls)).collect();
         let sum = |of: fn(&Row) -> u64| rows.iter().map(of).sum::<u64>();
         let counted = [
             (fault::MISSING, sum(|row| row.missing_events)),
@@ -454,8 +416,7 @@ impl Checker {
             (fault::PAYLOAD, sum(|row| row.wrong_payloads)),
             (fault::ELINK, sum(|row| row.wrong_elinks)),
         ];
-        self.faults
-            .extend(counted.into_iter().filter(|(_, count)| *count > 0));
+        self.faults.extend(counted.into_iter().filter(|(_, count)| *count > 0));
         // Those of one block are of one share, in their order.
         self.messages.sort_by_key(|(position, _)| *position);
         let kept = self.messages.len().min(self.options.max_messages);
@@ -481,18 +442,13 @@ fn said(finding: Finding) -> (&'static str, String) {
         Finding::Duplicate => (fault::DUPLICATE, String::new()),
         Finding::OutOfOrder => (fault::LATE, String::new()),
         Finding::Reset(0) => (fault::RESET, String::new()),
-        Finding::Reset(missing) => (
-            fault::RESET,
-            format!(": {missing} events are missing since"),
-        ),
-        Finding::Fell(missing) => (
-            fault::FELL,
-            format!(": a reset, or {missing} events missing before it"),
-        ),
+        Finding::Reset(missing) => (fault::RESET, format!(": {missing} events are missing since")),
+        Finding::Fell(missing) => {
+            (fault::FELL, format!(": a reset, or {missing} events missing before it"))
+        }
         Finding::Payload => (fault::PAYLOAD, String::new()),
-        Finding::WrongElink(index) => (
-            fault::ELINK,
-            format!(": the chunk names index {index:#04x}"),
-        ),
+        Finding::WrongElink(index) => {
+            (fault::ELINK, format!(": the chunk names index {index:#04x}"))
+        }
     }
 }

@@ -117,10 +117,7 @@ pub fn blocks_of_card(scenario: &Scenario, bytes: usize) -> Result<Vec<u8>, Faul
         reason = "a number of triggers"
     )]
     let triggers = triggers as u64;
-    let ids = [ChannelId {
-        device: 0,
-        channel: 0,
-    }];
+    let ids = [ChannelId { device: 0, channel: 0 }];
     let made = recording::record_channels(scenario, &ids, triggers, |_, part| {
         let room = bytes - blocks.len();
         blocks.extend_from_slice(&part[..part.len().min(room)]);
@@ -139,12 +136,9 @@ impl Session for DecodeSession {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        let mut stage = StageSpec::new(
-            format!("decode {}", self.scenario.name),
-            self.bytes,
-            self.bytes,
-        )
-        .beside_copy();
+        let mut stage =
+            StageSpec::new(format!("decode {}", self.scenario.name), self.bytes, self.bytes)
+                .beside_copy();
         stage.limit = Some(LimitSpec::Measured {
             name: format!("memory read at {} B", self.bytes),
             how: "the blocks' bytes read once, in order, with no arithmetic".to_owned(),
@@ -197,10 +191,7 @@ impl Session for DecodeSession {
             Counter::count("subchunks per pass", per_pass),
             Counter::count("blocks per pass", blocks as u64),
         ];
-        Tally {
-            counters,
-            ..Tally::default()
-        }
+        Tally { counters, ..Tally::default() }
     }
 }
 
@@ -218,23 +209,14 @@ mod tests {
     #[test]
     fn its_memory_is_known_beforehand() {
         let ring = Scenario::load("gbt").unwrap().card.ring.0 as u64;
-        let request = DecodeRequest {
-            bytes: 1 << 33,
-            ..DecodeEngine.example()
-        };
+        let request = DecodeRequest { bytes: 1 << 33, ..DecodeEngine.example() };
         assert_eq!(DecodeEngine.memory_bytes(&request), Some((1 << 33) + ring));
     }
 
     #[test]
     fn less_than_a_block_is_refused() {
-        let request = DecodeRequest {
-            bytes: 1000,
-            ..DecodeEngine.example()
-        };
+        let request = DecodeRequest { bytes: 1000, ..DecodeEngine.example() };
         let error = DecodeEngine.open(&request).err().unwrap().0;
-        assert!(
-            error.contains("`bytes` is 1000, less than a block"),
-            "{error}"
-        );
+        assert!(error.contains("`bytes` is 1000, less than a block"), "{error}");
     }
 }

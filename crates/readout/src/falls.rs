@@ -60,10 +60,7 @@ impl Falls {
             self.first = Some(place);
         }
         if place != self.span.here {
-            self.span = Span {
-                before: self.span.here,
-                here: place,
-            };
+            self.span = Span { before: self.span.here, here: place };
         }
     }
 
@@ -187,10 +184,7 @@ mod tests {
         // An E-link that ended before, or began afterwards, says nothing.
         let ended = falls(&[2, 3], None);
         let began = falls(&[6, 9], None);
-        assert_eq!(
-            judged(&[one(), other(), ended, began], true),
-            [reset, reset, [0; 4], [0; 4]]
-        );
+        assert_eq!(judged(&[one(), other(), ended, began], true), [reset, reset, [0; 4], [0; 4]]);
         // Half a turn of the trigger counter was not lost between two of the others' events.
         let ttc = falls(&[1, 4, 7], Some((4, (1 << 24) - 50)));
         assert_eq!(judged(&[ttc, steady()], true)[0], [0, 0, 1, (1 << 24) - 50]);

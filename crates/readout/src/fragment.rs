@@ -112,11 +112,7 @@ impl FragmentCheck {
 
     /// The same for one who sees the blocks, and calls [`FragmentCheck::gap`] where some are missing.
     pub(crate) fn of_blocks(elink: Elink) -> FragmentCheck {
-        FragmentCheck {
-            way: Way::Whole,
-            usual_way: Way::Whole,
-            ..FragmentCheck::new(Some(elink))
-        }
+        FragmentCheck { way: Way::Whole, usual_way: Way::Whole, ..FragmentCheck::new(Some(elink)) }
     }
 
     /// Width of the E-link that its fragments name.
@@ -206,8 +202,7 @@ impl FragmentCheck {
             && same_but_counter(&self.pattern, last);
         if is_usual && count > 0 {
             let count = u32::try_from(count).expect("a block has fewer fragments");
-            self.order
-                .advance((u32::from(event) + count) % EVENTS, EVENTS);
+            self.order.advance((u32::from(event) + count) % EVENTS, EVENTS);
         }
         is_usual
     }
@@ -399,10 +394,7 @@ mod tests {
         check: &mut FragmentCheck,
         events: impl IntoIterator<Item = u8>,
     ) -> Vec<Option<Finding>> {
-        events
-            .into_iter()
-            .map(|event| check.check(&fragment(event, 24)))
-            .collect()
+        events.into_iter().map(|event| check.check(&fragment(event, 24))).collect()
     }
 
     #[test]
@@ -412,11 +404,7 @@ mod tests {
             for at in 0..length {
                 let mut changed = usual.clone();
                 changed[at] ^= 0x10;
-                assert_eq!(
-                    same_but_counter(&usual, &changed),
-                    at == 3,
-                    "{at} of {length}"
-                );
+                assert_eq!(same_but_counter(&usual, &changed), at == 3, "{at} of {length}");
             }
         }
     }
@@ -426,9 +414,8 @@ mod tests {
     fn a_run_is_checked_as_its_fragments_one_by_one() {
         let begins = |length: usize| (0..30).map(move |at| at * length);
         for length in [4, 19, 20, 24, 32, 33] {
-            let whole: Vec<u8> = (0..30)
-                .flat_map(|at| fragment(240_u8.wrapping_add(at), length))
-                .collect();
+            let whole: Vec<u8> =
+                (0..30).flat_map(|at| fragment(240_u8.wrapping_add(at), length)).collect();
             for wrong in 0..whole.len() {
                 let mut block = whole.clone();
                 block[wrong] ^= 0x11;
@@ -437,9 +424,8 @@ mod tests {
                 let check = |check: &mut FragmentCheck, begin: usize| {
                     check.check(&block[begin..begin + length])
                 };
-                let found: Vec<Option<Finding>> = begins(length)
-                    .map(|begin| check(&mut one_by_one, begin))
-                    .collect();
+                let found: Vec<Option<Finding>> =
+                    begins(length).map(|begin| check(&mut one_by_one, begin)).collect();
                 let (mut at, mut found_in_run) = (0, Vec::new());
                 while at < 30 {
                     let usual = as_run.usual(&block, begins(length).skip(at), length);
@@ -456,11 +442,7 @@ mod tests {
         }
         let block: Vec<u8> = (0..30).flat_map(|at| fragment(at, 24)).collect();
         let mut fresh = FragmentCheck::new(None);
-        assert_eq!(
-            fresh.usual(&block, begins(24), 24),
-            0,
-            "nothing to compare with"
-        );
+        assert_eq!(fresh.usual(&block, begins(24), 24), 0, "nothing to compare with");
         fresh.check(&block[..24]);
         assert_eq!(fresh.usual(&block, begins(24).skip(1), 24), 29);
     }
@@ -501,14 +483,7 @@ mod tests {
     fn counters_go_on_over_their_wrap_and_gaps_are_counted() {
         let mut check = FragmentCheck::new(None);
         events(&mut check, (0..=255).chain(0..10).chain(15..20));
-        assert_eq!(
-            check.faults,
-            Faults {
-                missing: 5,
-                jumps: 1,
-                ..Faults::default()
-            }
-        );
+        assert_eq!(check.faults, Faults { missing: 5, jumps: 1, ..Faults::default() });
         check.gap();
         assert_eq!(
             events(&mut check, [18]),
@@ -522,34 +497,20 @@ mod tests {
         let faults = |numbers: &[u8]| {
             let mut check = FragmentCheck::of_blocks(Elink::new(8));
             events(&mut check, numbers.iter().copied());
-            let Faults {
-                missing,
-                duplicates,
-                out_of_order,
-                resets,
-                ..
-            } = check.faults;
+            let Faults { missing, duplicates, out_of_order, resets, .. } = check.faults;
             [missing, duplicates, out_of_order, resets]
         };
         assert_eq!(faults(&[1, 2, 2, 3]), [0, 1, 0, 0]);
         assert_eq!(faults(&[1, 2, 3, 1, 2, 3, 4]), [0, 3, 0, 0]);
         assert_eq!(faults(&[1, 2, 5, 6, 3, 4, 7]), [0, 0, 2, 0]);
-        assert_eq!(
-            faults(&[1, 2, 5, 6, 4, 7]),
-            [1, 0, 1, 0],
-            "the third never comes"
-        );
+        assert_eq!(faults(&[1, 2, 5, 6, 4, 7]), [1, 0, 1, 0], "the third never comes");
         assert_eq!(faults(&[198, 199, 0, 1]), [0; 4]);
         let mut check = FragmentCheck::of_blocks(Elink::new(8));
         let found = events(&mut check, [198, 199, 0, 1]);
         assert_eq!(found[2], Some(Finding::Fell(56)));
         let mut check = FragmentCheck::of_blocks(Elink::new(8));
         let found = events(&mut check, [253, 254, 0]);
-        assert_eq!(
-            found[2],
-            Some(Finding::Fell(1)),
-            "255 is lost, or it is a reset"
-        );
+        assert_eq!(found[2], Some(Finding::Fell(1)), "255 is lost, or it is a reset");
     }
 
     #[test]
@@ -557,17 +518,8 @@ mod tests {
         let mut check = FragmentCheck::new(Some(Elink::new(8)));
         assert_eq!(events(&mut check, [1, 2]), [None, None]);
         let mut foreign = FragmentCheck::new(Some(Elink::new(0x4C)));
-        assert_eq!(
-            events(&mut foreign, [1, 2, 3]),
-            [Some(Finding::WrongElink(8)); 3]
-        );
-        assert_eq!(
-            foreign.faults,
-            Faults {
-                wrong_elink: 3,
-                ..Faults::default()
-            }
-        );
+        assert_eq!(events(&mut foreign, [1, 2, 3]), [Some(Finding::WrongElink(8)); 3]);
+        assert_eq!(foreign.faults, Faults { wrong_elink: 3, ..Faults::default() });
     }
 
     #[test]
@@ -587,9 +539,8 @@ mod tests {
     #[test]
     fn every_bit_that_flips_is_found_in_the_first_fragment_and_in_later_ones() {
         let elink = Elink::new(8);
-        let makes: [fn(Elink) -> FragmentCheck; 2] = [FragmentCheck::of_blocks, |elink| {
-            FragmentCheck::new(Some(elink))
-        }];
+        let makes: [fn(Elink) -> FragmentCheck; 2] =
+            [FragmentCheck::of_blocks, |elink| FragmentCheck::new(Some(elink))];
         for make in makes {
             for (length, flipped) in [(24, 0), (24, 1), (24, 2), (6, 0), (6, 2)] {
                 for bit in 0..8 * length {
@@ -602,11 +553,7 @@ mod tests {
                         check.check(&bytes);
                     }
                     let found = check.faults;
-                    assert_ne!(
-                        found,
-                        Faults::default(),
-                        "bit {bit} of {flipped}, {length} B"
-                    );
+                    assert_ne!(found, Faults::default(), "bit {bit} of {flipped}, {length} B");
                 }
             }
         }
@@ -614,17 +561,7 @@ mod tests {
 
     fn ttc(ecr: u8, l0id: u32) -> [u8; 26] {
         let l1id = l0id & 0xFF_FFFF;
-        Ttc {
-            format: 2,
-            bcid: 0,
-            l1id,
-            ecr,
-            orbit: 0,
-            trigger_type: 0,
-            l0id,
-            accepts: 0,
-        }
-        .emit()
+        Ttc { format: 2, bcid: 0, l1id, ecr, orbit: 0, trigger_type: 0, l0id, accepts: 0 }.emit()
     }
 
     #[test]
@@ -633,14 +570,7 @@ mod tests {
         for l0id in [0xFF_FFFE, 0xFF_FFFF, 0x100_0000, 0x100_0003] {
             check.check(&ttc(0, l0id));
         }
-        assert_eq!(
-            check.faults,
-            Faults {
-                missing: 2,
-                jumps: 1,
-                ..Faults::default()
-            }
-        );
+        assert_eq!(check.faults, Faults { missing: 2, jumps: 1, ..Faults::default() });
         let mut wrong = ttc(0, 0x100_0004);
         wrong[16] ^= 1;
         assert_eq!(check.check(&wrong), Some(Finding::Payload));
@@ -649,18 +579,9 @@ mod tests {
     #[test]
     fn a_reset_of_the_trigger_counter_is_no_loss() {
         let mut check = FragmentCheck::new(Some(Elink::TTC));
-        let found: Vec<_> = [
-            (3, 49),
-            (3, 50),
-            (4, 0),
-            (4, 1),
-            (6, 2),
-            (6, 3),
-            (5, 7),
-            (6, 4),
-        ]
-        .map(|(ecr, l0id)| check.check(&ttc(ecr, l0id)))
-        .to_vec();
+        let found: Vec<_> = [(3, 49), (3, 50), (4, 0), (4, 1), (6, 2), (6, 3), (5, 7), (6, 4)]
+            .map(|(ecr, l0id)| check.check(&ttc(ecr, l0id)))
+            .to_vec();
         // After the second one, which is of two, the first two triggers are missing.
         let second = Some(Finding::Reset(2));
         assert_eq!(
@@ -678,13 +599,7 @@ mod tests {
         );
         assert_eq!(
             check.faults,
-            Faults {
-                missing: 2,
-                resets: 3,
-                out_of_order: 1,
-                jumps: 3,
-                ..Faults::default()
-            }
+            Faults { missing: 2, resets: 3, out_of_order: 1, jumps: 3, ..Faults::default() }
         );
     }
 }

@@ -65,10 +65,7 @@ impl Scenario {
         let (rings, pages) = (self.rings_bytes(parts), self.pages_bytes(parts));
         let (field, what) = if rings >= pages {
             let ring = show_bytes(self.card.ring.0 as u64);
-            (
-                "card.ring",
-                format!("{} channels with a ring of {ring} each", parts.channels),
-            )
+            ("card.ring", format!("{} channels with a ring of {ring} each", parts.channels))
         } else {
             let Scenario { reader, .. } = self;
             let page = show_bytes(reader.page.0 as u64);
@@ -115,19 +112,13 @@ impl Scenario {
         let Some(format) = self.format() else {
             return 0;
         };
-        times(
-            parts.subscribers,
-            subscriber_bytes(format, &self.reader, &self.elinks(0, 0)),
-        )
+        times(parts.subscribers, subscriber_bytes(format, &self.reader, &self.elinks(0, 0)))
     }
 
     fn reception_bytes(&self) -> u64 {
         // Blocks are put together at the receiver's side in zero-copy mode.
-        let partial: u64 = self
-            .elinks(0, 0)
-            .iter()
-            .map(|elink| elink.payload_bytes as u64 + ELINK_BYTES)
-            .sum();
+        let partial: u64 =
+            self.elinks(0, 0).iter().map(|elink| elink.payload_bytes as u64 + ELINK_BYTES).sum();
         RECEPTION_BYTES + partial
     }
 }
@@ -135,17 +126,9 @@ impl Scenario {
 /// Huge pages that are reserved and free: they are not part of what the kernel calls available.
 pub(crate) fn huge_pool_bytes(files: &Files) -> u64 {
     let number = |key: &str| {
-        files
-            .field("proc/meminfo", key)?
-            .split_whitespace()
-            .next()?
-            .parse::<u64>()
-            .ok()
+        files.field("proc/meminfo", key)?.split_whitespace().next()?.parse::<u64>().ok()
     };
-    let (free, kib) = (
-        number("HugePages_Free").unwrap_or(0),
-        number("Hugepagesize").unwrap_or(0),
-    );
+    let (free, kib) = (number("HugePages_Free").unwrap_or(0), number("Hugepagesize").unwrap_or(0));
     free.saturating_mul(kib).saturating_mul(1024)
 }
 
@@ -161,33 +144,20 @@ mod tests {
 
     #[test]
     fn rings_pages_and_laps_are_counted() {
-        let one = Parts {
-            channels: 1,
-            ..Parts::default()
-        };
+        let one = Parts { channels: 1, ..Parts::default() };
         let live = scenario("[card]\nring = \"1GiB\"\nblocks = \"live\"\n").memory_bytes(one);
         let replayed = scenario("[card]\nring = \"1GiB\"\n").memory_bytes(one);
         assert!(live > GIB && live < GIB + GIB / 8, "{live}");
         assert_eq!(replayed - live, GIB, "a lap is made beside the ring");
         let pages = scenario("[reader]\npage = \"1MiB\"\npages = 1000\n");
-        let subscribed = pages.memory_bytes(Parts {
-            subscribers: 3,
-            ..Parts::default()
-        });
-        assert!(
-            subscribed > 3000 << 20 && subscribed < 3300 << 20,
-            "{subscribed}"
-        );
+        let subscribed = pages.memory_bytes(Parts { subscribers: 3, ..Parts::default() });
+        assert!(subscribed > 3000 << 20 && subscribed < 3300 << 20, "{subscribed}");
     }
 
     #[test]
     fn what_does_not_fit_is_refused_with_the_field_that_takes_most_and_its_line() {
         let rings = scenario("[card]\ndevices = 4\nchannels = 4\nlinks = 1\nring = \"2GiB\"\n");
-        let parts = Parts {
-            channels: 16,
-            subscribers: 16,
-            receptions: 16,
-        };
+        let parts = Parts { channels: 16, subscribers: 16, receptions: 16 };
         assert_eq!(rings.fits_in(parts, 40 * GIB), Ok(()));
         let wrong = rings.fits_in(parts, 24 * GIB).unwrap_err();
         let said = rings.origin.located_in_file(&wrong);
@@ -200,14 +170,7 @@ mod tests {
         assert!(said.ends_with("of memory, 24 GiB are available"), "{said}");
         let pages = scenario("[reader]\npage = \"2MiB\"\npages = 4096\n");
         let said = pages
-            .fits_in(
-                Parts {
-                    channels: 1,
-                    subscribers: 1,
-                    receptions: 1,
-                },
-                GIB,
-            )
+            .fits_in(Parts { channels: 1, subscribers: 1, receptions: 1 }, GIB)
             .unwrap_err()
             .to_string();
         assert!(
@@ -220,11 +183,7 @@ mod tests {
     fn no_valid_scenario_overflows_the_estimate() {
         let text = "[card]\ndevices = 64\nchannels = 8\nring = \"64GiB\"\nfifo = \"1GiB\"\npayload = \"1MiB\"\n\
                     sender_events = 1048576\n[reader]\npage = \"2MiB\"\npages = 4096\n";
-        let most = Parts {
-            channels: 512,
-            subscribers: 512 * 256,
-            receptions: 512,
-        };
+        let most = Parts { channels: 512, subscribers: 512 * 256, receptions: 512 };
         let bytes = scenario(text).memory_bytes(most);
         assert!(bytes > 512 * 64 * GIB && bytes < u64::MAX / 2, "{bytes}");
     }

@@ -89,10 +89,7 @@ fn periodic(text: &str) -> Option<Edges> {
         && percent > 0.0
         && percent < 100.0
         && (1..period_ns).contains(&on_ns);
-    is_pattern.then(|| Edges::Periodic {
-        period_ns,
-        off_ns: period_ns - on_ns,
-    })
+    is_pattern.then(|| Edges::Periodic { period_ns, off_ns: period_ns - on_ns })
 }
 
 fn listed(path: &str) -> Result<Vec<u64>, String> {
@@ -113,18 +110,12 @@ fn edges_of(text: &str) -> Result<Vec<u64>, (usize, String)> {
             continue;
         }
         let wrong = |what: String| (at + 1, what);
-        let wanted = if times_ns.len().is_multiple_of(2) {
-            "on"
-        } else {
-            "off"
-        };
+        let wanted = if times_ns.len().is_multiple_of(2) { "on" } else { "off" };
         let time = line.split_whitespace().next().unwrap_or("");
         let state = line[time.len()..].trim();
         let ns = units::parse_duration(time).ok().and_then(nanos);
         let ns = ns.ok_or_else(|| {
-            wrong(format!(
-                "`{time}` is not a time since the start, such as 1.5 (seconds) or 20ms"
-            ))
+            wrong(format!("`{time}` is not a time since the start, such as 1.5 (seconds) or 20ms"))
         })?;
         if state != wanted {
             return Err(wrong(format!(
@@ -179,22 +170,10 @@ mod tests {
             let (at, what) = edges_of(text).unwrap_err();
             assert!(at == line && what.contains(wanted), "{text}: {at} {what}");
         }
-        for short in [
-            "10ms/0%",
-            "10ms/100%",
-            "1ns/50%",
-            "10ms%",
-            "x/5%",
-            "10ms/NaN%",
-            "20d/5%",
-        ] {
+        for short in ["10ms/0%", "10ms/100%", "1ns/50%", "10ms%", "x/5%", "10ms/NaN%", "20d/5%"] {
             let error = Pattern::read(short).unwrap_err();
             assert!(error.contains("such as 10ms/5%"), "{short}: {error}");
         }
-        assert!(
-            Pattern::read("/dev/null")
-                .unwrap_err()
-                .contains("not a regular file")
-        );
+        assert!(Pattern::read("/dev/null").unwrap_err().contains("not a regular file"));
     }
 }

@@ -103,10 +103,7 @@ pub fn inline(
     consumer: Consumer,
 ) -> Result<(InlinePort, CardPump), SysError> {
     let line = Arc::new(IrqLine::timer()?);
-    let port = InlinePort {
-        consumer,
-        line: line.clone(),
-    };
+    let port = InlinePort { consumer, line: line.clone() };
     Ok((port, CardPump { card, line }))
 }
 
@@ -186,13 +183,7 @@ impl SharedPort {
         connection: UnixStream,
     ) -> io::Result<SharedPort> {
         connection.set_nonblocking(true)?;
-        Ok(SharedPort {
-            consumer,
-            line,
-            connection,
-            looked_ns: 0,
-            is_gone: false,
-        })
+        Ok(SharedPort { consumer, line, connection, looked_ns: 0, is_gone: false })
     }
 }
 
@@ -213,11 +204,7 @@ impl Port for SharedPort {
 
     fn state(&self) -> State {
         // A card whose process is gone sends no more.
-        if self.is_gone {
-            State::Finished
-        } else {
-            words::state(&self.consumer)
-        }
+        if self.is_gone { State::Finished } else { words::state(&self.consumer) }
     }
 
     fn is_lost(&self) -> bool {

@@ -221,20 +221,13 @@ impl Receiver {
                 bytes: 0,
                 truncated: 0,
                 flagged: 0,
-                faults: Faults {
-                    missing,
-                    ..Faults::default()
-                },
+                faults: Faults { missing, ..Faults::default() },
             })
         });
         streams.extend(silent);
         streams.sort_by_key(|stream| stream.tag);
         let span_ns = self.last_ns.saturating_sub(self.first_ns);
-        Report {
-            streams,
-            span_ns,
-            ..self.report.clone()
-        }
+        Report { streams, span_ns, ..self.report.clone() }
     }
 
     /// Judged falls of the counters, each judged by the E-links of the same publisher.
@@ -289,20 +282,14 @@ impl Receiver {
             // With several publishers none may be waited for; while data flows, a short sleep is cheaper for the sender than
             // being woken by each of its pages.
             let flows = now_ns.saturating_sub(self.last_ns) < FLOWS_NS;
-            let wait = if alone && !flows {
-                Duration::from_millis(50)
-            } else {
-                Duration::ZERO
-            };
+            let wait = if alone && !flows { Duration::from_millis(50) } else { Duration::ZERO };
             match self.take(at, wait, now_ns) {
                 Ok(came) => worked |= came,
                 Err(TransportError::Refused { address, why }) => {
                     // Asking again would change nothing.
                     self.sources[at].inlet = None;
                     self.sources[at].ended = true;
-                    self.report
-                        .refused
-                        .push(format!("{address} refuses: {why}"));
+                    self.report.refused.push(format!("{address} refuses: {why}"));
                 }
                 Err(error) => {
                     let source = &mut self.sources[at];
@@ -424,13 +411,9 @@ impl Receiver {
         streams.page = self.report.pages;
         match kind {
             FrameKind::Messages => messages(body, streams, &mut self.strides),
-            FrameKind::Blocks => blocks(
-                body,
-                source.format,
-                &mut self.room,
-                streams,
-                source_key(&source.tags),
-            ),
+            FrameKind::Blocks => {
+                blocks(body, source.format, &mut self.room, streams, source_key(&source.tags))
+            }
             _ => false,
         }
     }
@@ -478,15 +461,8 @@ impl Request {
 
 impl Source {
     fn request(&self, receiver: u64) -> Request {
-        let subscription = Subscription {
-            receiver,
-            last_page: 0,
-            tags: self.tags.clone(),
-        };
-        Request {
-            subscription,
-            had: (self.stream, self.last_page),
-        }
+        let subscription = Subscription { receiver, last_page: 0, tags: self.tags.clone() };
+        Request { subscription, had: (self.stream, self.last_page) }
     }
 
     /// Tries again to reach a publisher that is lost; true when it is back.
@@ -672,30 +648,15 @@ impl Stream {
         let before = self.before;
         let lost = not_received(ledger);
         let missing = lost.saturating_sub(self.truncated - before.truncated);
-        let known = Faults {
-            missing: before.faults.missing + missing,
-            ..counted
-        };
+        let known = Faults { missing: before.faults.missing + missing, ..counted };
         if before.clean > 0 {
             // The account does not cover falls in an earlier life.
             return known;
         }
-        let known = Faults {
-            falls: 0,
-            falls_missing: 0,
-            ..known
-        };
+        let known = Faults { falls: 0, falls_missing: 0, ..known };
         match lost {
-            0 => Faults {
-                resets: counted.resets + counted.falls,
-                ..known
-            },
-            _ => Faults {
-                duplicates: 0,
-                out_of_order: 0,
-                resets: 0,
-                ..known
-            },
+            0 => Faults { resets: counted.resets + counted.falls, ..known },
+            _ => Faults { duplicates: 0, out_of_order: 0, resets: 0, ..known },
         }
     }
 

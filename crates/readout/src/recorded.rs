@@ -158,9 +158,7 @@ impl Recorded {
         let mut notes = Vec::new();
         if !self.checked.faults.is_empty() {
             let each = self.checked.faults.iter();
-            let each: Vec<String> = each
-                .map(|(what, count)| format!("{what} {count}"))
-                .collect();
+            let each: Vec<String> = each.map(|(what, count)| format!("{what} {count}")).collect();
             notes.push(format!(
                 "{name}: the file itself has {}; `daqmeter readout check` says where; no loss of the chain",
                 each.join(", ")
@@ -200,18 +198,12 @@ fn whole(path: &Path) -> io::Result<Vec<u8>> {
     }
     let mut bytes = Vec::with_capacity(usize::try_from(about.len()).unwrap_or(0));
     // A file that grows meanwhile is read as long as it was.
-    File::open(path)?
-        .take(about.len())
-        .read_to_end(&mut bytes)?;
+    File::open(path)?.take(about.len()).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 fn checked(bytes: &[u8], abce_kib: u8) -> Result<Checked, CheckError> {
-    let mut checker = Checker::new(Options {
-        max_messages: 0,
-        abce_kib,
-        ..Options::default()
-    });
+    let mut checker = Checker::new(Options { max_messages: 0, abce_kib, ..Options::default() });
     for part in bytes.chunks(CHECK_BYTES) {
         checker.take(part)?;
     }
@@ -266,11 +258,7 @@ impl Walked {
         }
         let open = elinks.iter().filter(|walk| walk.reassembler.is_open());
         cut.extend(open.flat_map(|walk| walk.loose.iter().copied()));
-        Walked {
-            blocks,
-            elinks,
-            cut,
-        }
+        Walked { blocks, elinks, cut }
     }
 }
 
@@ -365,10 +353,7 @@ impl Walk {
             }
         }
         let since = |now: u64, before: u64| u32::try_from(now - before).unwrap_or(u32::MAX);
-        (
-            since(self.chunks, before.0),
-            since(self.check.faults.payload, before.1),
-        )
+        (since(self.chunks, before.0), since(self.check.faults.payload, before.1))
     }
 
     fn unreadable(&mut self) {
@@ -447,11 +432,8 @@ mod tests {
     /// Chunks of each E-link that a reader finds in so many turns, by the plainest code.
     fn found(recorded: &Recorded, turns: u64) -> Vec<u64> {
         let mut room = vec![Subchunk::default(); most_subchunks(FORMAT)];
-        let mut readers: Vec<_> = recorded
-            .elinks
-            .iter()
-            .map(|_| (Reassembler::new(), Repeats::new()))
-            .collect();
+        let mut readers: Vec<_> =
+            recorded.elinks.iter().map(|_| (Reassembler::new(), Repeats::new())).collect();
         for turn in 0..turns {
             for at in 0..recorded.blocks.len() {
                 let (head, rest) = recorded.block(at, turn);
@@ -471,10 +453,7 @@ mod tests {
                 }
             }
         }
-        readers
-            .iter()
-            .map(|(reassembler, _)| reassembler.counts.ended())
-            .collect()
+        readers.iter().map(|(reassembler, _)| reassembler.counts.ended()).collect()
     }
 
     /// What is done to a file.
@@ -491,11 +470,7 @@ mod tests {
             any::<usize>().prop_map(Harm::Lose),
             any::<usize>().prop_map(Harm::Repeat),
             any::<(usize, usize)>().prop_map(|(one, other)| Harm::Swap(one, other)),
-            (
-                any::<usize>(),
-                prop_oneof![0..1024_usize, 1020..1024_usize, 0..4_usize],
-                1..=255_u8
-            )
+            (any::<usize>(), prop_oneof![0..1024_usize, 1020..1024_usize, 0..4_usize], 1..=255_u8)
                 .prop_map(|(at, byte, bits)| Harm::Spoil(at, byte, bits)),
         ]
     }

@@ -100,9 +100,7 @@ impl Asking {
 type Identity = (u64, u64);
 
 fn identity(path: &Path) -> Option<Identity> {
-    std::fs::symlink_metadata(path)
-        .ok()
-        .map(|found| (found.dev(), found.ino()))
+    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// Makes room for a socket: one that nobody serves any more is removed, and nothing else.
@@ -127,9 +125,9 @@ fn make_room(path: &Path) -> Result<(), RemoteError> {
                     "{shown} is a socket that nobody serves, and cannot be removed: {error}"
                 ))
             }),
-        Err(error) => other(format!(
-            "{shown} is a socket that cannot be tried: {error}; name another path"
-        )),
+        Err(error) => {
+            other(format!("{shown} is a socket that cannot be tried: {error}; name another path"))
+        }
     }
 }
 
@@ -174,9 +172,7 @@ impl Server {
         let listener = UnixListener::bind(path).map_err(|error| {
             RemoteError::Other(format!("cannot listen at {}: {error}", path.display()))
         })?;
-        listener
-            .set_nonblocking(true)
-            .map_err(|error| other(&error))?;
+        listener.set_nonblocking(true).map_err(|error| other(&error))?;
         let scenario = card.scenario().clone();
         let channels = channel_ids(&scenario).len();
         let lines: Result<Vec<IrqLine>, _> = (0..channels).map(|_| IrqLine::event()).collect();
@@ -221,18 +217,12 @@ impl Server {
             }
             if end_ns.is_none() && stop.load(Ordering::Relaxed) {
                 end_ns = Some(
-                    now_ns
-                        + if self.card.state() == State::Idle {
-                            0
-                        } else {
-                            STOP_WITHIN_NS
-                        },
+                    now_ns + if self.card.state() == State::Idle { 0 } else { STOP_WITHIN_NS },
                 );
                 let last_ns = self.card.now_ns();
                 self.card.source().end_at(last_ns);
             }
-            self.card
-                .advance(now_ns.saturating_sub(self.card.start_ns()));
+            self.card.advance(now_ns.saturating_sub(self.card.start_ns()));
             self.card.signal(&self.lines);
             if now_ns >= reported_ns + 100_000_000 {
                 reported_ns = now_ns;
@@ -244,12 +234,7 @@ impl Server {
                 break;
             }
             sleep_until(
-                now_ns
-                    + if self.card.state() == State::Running {
-                        STEP_NS
-                    } else {
-                        1_000_000
-                    },
+                now_ns + if self.card.state() == State::Running { STEP_NS } else { 1_000_000 },
             );
         }
         each(self);
@@ -266,11 +251,7 @@ impl Server {
             if self.asking.len() == MAX_ASKING {
                 self.asking.remove(0);
             }
-            self.asking.push(Asking {
-                stream,
-                heard: Vec::new(),
-                since_ns: now_ns,
-            });
+            self.asking.push(Asking { stream, heard: Vec::new(), since_ns: now_ns });
         }
     }
 
@@ -304,11 +285,7 @@ impl Server {
         }
         let answer = serde_json::to_vec(&Answer { error: None }).expect("plain data");
         let memory = self.card.share(request.channel).map_err(io::Error::other)?;
-        fds::send(
-            &stream,
-            &answer,
-            &[memory, self.lines[request.channel].share()],
-        )?;
+        fds::send(&stream, &answer, &[memory, self.lines[request.channel].share()])?;
         self.readers[request.channel] = Some(stream);
         Ok(())
     }
@@ -316,18 +293,10 @@ impl Server {
     fn refusal(&self, request: &Request) -> Option<String> {
         let ids = channel_ids(&self.scenario);
         let Some(id) = ids.get(request.channel) else {
-            return Some(format!(
-                "no channel {}; the card has {}",
-                request.channel,
-                ids.len()
-            ));
+            return Some(format!("no channel {}; the card has {}", request.channel, ids.len()));
         };
-        let tags: Vec<u64> = self
-            .scenario
-            .elinks(id.device, id.channel)
-            .iter()
-            .map(|elink| elink.tag)
-            .collect();
+        let tags: Vec<u64> =
+            self.scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect();
         if tags != request.tags || self.scenario.card.block.0 != request.block_bytes {
             return Some(
                 "its scenario has other E-links or blocks than the reader's: give both the same"
@@ -375,27 +344,15 @@ pub fn connect(
     };
     let other = |line: String| RemoteError::Other(format!("{shown}: {line}"));
     let Some(id) = channel_ids(scenario).get(channel).copied() else {
-        return Err(RemoteError::Other(format!(
-            "the scenario has no channel {channel}"
-        )));
+        return Err(RemoteError::Other(format!("the scenario has no channel {channel}")));
     };
     let mut stream = reach(path).map_err(absent)?;
-    let tags = scenario
-        .elinks(id.device, id.channel)
-        .iter()
-        .map(|elink| elink.tag)
-        .collect();
-    let request = Request {
-        channel,
-        tags,
-        block_bytes: scenario.card.block.0,
-    };
+    let tags = scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect();
+    let request = Request { channel, tags, block_bytes: scenario.card.block.0 };
     let mut line = serde_json::to_vec(&request).expect("plain data");
     line.push(b'\n');
     stream.write_all(&line).map_err(absent)?;
-    stream
-        .set_read_timeout(Some(Duration::from_secs(1)))
-        .map_err(absent)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1))).map_err(absent)?;
     let mut room = [0; 4096];
     let (got, mut passed) = fds::receive(&stream, &mut room).map_err(absent)?;
     let answer: Answer =
@@ -404,10 +361,7 @@ pub fn connect(
         return Err(other(error));
     }
     if passed.len() != 2 {
-        return Err(other(format!(
-            "the card passed {} descriptors instead of 2",
-            passed.len()
-        )));
+        return Err(other(format!("the card passed {} descriptors instead of 2", passed.len())));
     }
     let (memory, line) = (passed.remove(0), passed.remove(0));
     let consumer: Consumer =

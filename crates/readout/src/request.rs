@@ -176,10 +176,7 @@ impl Chosen {
     fn check_replay(&self) -> Result<(), ScenarioError> {
         let excluded = [
             ("payload_bytes", self.payload_bytes.is_some()),
-            (
-                "channels",
-                self.channels.is_some_and(|channels| channels > 1),
-            ),
+            ("channels", self.channels.is_some_and(|channels| channels > 1)),
         ];
         let refused = |what: String| Err(ScenarioError(what));
         match excluded.iter().find(|(_, is_there)| *is_there) {
@@ -200,9 +197,7 @@ fn nanos(poll_us: f64) -> Result<Nanos, ScenarioError> {
         .and_then(|poll| u64::try_from(poll.as_nanos()).ok())
         .map(Nanos)
         .ok_or_else(|| {
-            ScenarioError(format!(
-                "`poll_us` is {poll_us}; 0 to {MAX_POLL_US} is wanted"
-            ))
+            ScenarioError(format!("`poll_us` is {poll_us}; 0 to {MAX_POLL_US} is wanted"))
         })
 }
 
@@ -324,10 +319,7 @@ impl Request for ReadoutRequest {
 
     fn check(&self) -> Result<(), Problem> {
         if !(self.seconds > 0.0 && self.seconds <= MAX_SECONDS) {
-            let why = format!(
-                "is {}; above 0 and at most {MAX_SECONDS} is wanted",
-                self.seconds
-            );
+            let why = format!("is {}; above 0 and at most {MAX_SECONDS} is wanted", self.seconds);
             return Err(Problem::new("seconds", why));
         }
         if let Some(ns) = self.migration_cost_ns {
@@ -387,9 +379,7 @@ mod tests {
     use super::*;
 
     fn workload() -> Workload {
-        Workload::new("readout")
-            .with("scenario", "gbt")
-            .with("seconds", 0.5)
+        Workload::new("readout").with("scenario", "gbt").with("seconds", 0.5)
     }
 
     fn error(name: &str, value: Param) -> String {
@@ -404,11 +394,7 @@ mod tests {
         for (name, value, wanted) in [
             ("poll_us", Param::Float(2e6), "`poll_us` is 2000000; 0 to"),
             ("poll_us", Param::Float(-1.0), "`poll_us` is -1; 0 to"),
-            (
-                "mode",
-                "fast".into(),
-                "`mode` is wrong: unknown variant `fast`",
-            ),
+            ("mode", "fast".into(), "`mode` is wrong: unknown variant `fast`"),
             ("completion", "polled".into(), "`completion` is wrong"),
             ("rate_hz", "1MHz".into(), "`rate_hz` is wrong: invalid type"),
             ("seconds", Param::Int(0), "`seconds` is 0; above 0"),

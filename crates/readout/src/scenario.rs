@@ -51,13 +51,7 @@ mod tests {
         let elinks = scenario.elinks(0, 0);
         let numbers: Vec<u16> = elinks.iter().map(|elink| elink.elink.number()).collect();
         assert_eq!(
-            (
-                numbers.len(),
-                numbers[0],
-                numbers[7],
-                numbers[8],
-                numbers[23]
-            ),
+            (numbers.len(), numbers[0], numbers[7], numbers[8], numbers[23]),
             (24, 0x008, 0x024, 0x048, 0x0a4)
         );
     }

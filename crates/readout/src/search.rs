@@ -131,10 +131,7 @@ impl Default for Plan {
             resolution: 0.005,
             probe: Duration::from_millis(500),
             confirm: Duration::from_secs(2),
-            allowed: Allowed {
-                lost: 0,
-                dead_share: 0.0,
-            },
+            allowed: Allowed { lost: 0, dead_share: 0.0 },
         }
     }
 }
@@ -229,11 +226,7 @@ impl<S: System> Search<'_, S> {
         }
         let observed = self.system.observe(rate_hz, duration);
         let verdict = observed.map_err(Stop::Failed)?.verdict(self.plan.allowed);
-        self.probes.push(Probe {
-            rate_hz,
-            verdict,
-            confirms,
-        });
+        self.probes.push(Probe { rate_hz, verdict, confirms });
         Ok(verdict)
     }
 
@@ -427,11 +420,7 @@ const IN_FIRST: f64 = 0.8;
 /// chances. The first rate may use a half of [`MAX_ERROR`], each later one a half of that before,
 /// and all together never more than the whole. (A rate below the one that was confirmed wrongly
 /// does not matter, and faults are no rarer at the rates above it.)
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "some thousand at most"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some thousand at most")]
 fn confirmations(failed: u32, tried: u32) -> u32 {
     // In logarithms: after a thousand steps the share itself would be no number any more.
     let share_ln = MAX_ERROR.ln() - f64::from(tried + 1) * std::f64::consts::LN_2;
@@ -463,66 +452,29 @@ mod tests {
 
     #[test]
     fn a_backlog_that_grows_is_not_stable_and_one_that_jumps_is() {
-        let fills: Vec<(f64, f64)> = (0..100)
-            .map(|at| (f64::from(at) * 0.01, f64::from(at) * 0.3e6))
-            .collect();
+        let fills: Vec<(f64, f64)> =
+            (0..100).map(|at| (f64::from(at) * 0.01, f64::from(at) * 0.3e6)).collect();
         let allowed = Plan::default().allowed;
         assert_eq!(observation(fills).verdict(allowed), Verdict::Growing);
         // A rate that was confirmed: 0.5 % of the input stays behind, for 6 s.
-        let slowly: Vec<(f64, f64)> = (0..32)
-            .map(|at| (f64::from(at) * 0.2, f64::from(at) * 1e6))
-            .collect();
+        let slowly: Vec<(f64, f64)> =
+            (0..32).map(|at| (f64::from(at) * 0.2, f64::from(at) * 1e6)).collect();
         assert_eq!(observation(slowly).verdict(allowed), Verdict::Growing);
         let jumps: Vec<(f64, f64)> = (0..100)
-            .map(|at| {
-                (
-                    f64::from(at) * 0.01,
-                    if at == 90 {
-                        50e6
-                    } else {
-                        f64::from(at % 7) * 1e5
-                    },
-                )
-            })
+            .map(|at| (f64::from(at) * 0.01, if at == 90 { 50e6 } else { f64::from(at % 7) * 1e5 }))
             .collect();
         assert_eq!(observation(jumps.clone()).verdict(allowed), Verdict::Stable);
-        let dead = Observation {
-            dead_share: 0.001,
-            ..observation(jumps.clone())
-        };
+        let dead = Observation { dead_share: 0.001, ..observation(jumps.clone()) };
         assert_eq!(dead.verdict(allowed), Verdict::Dead);
-        assert_eq!(
-            dead.verdict(Allowed {
-                dead_share: 0.01,
-                lost: 0
-            }),
-            Verdict::Stable
-        );
-        assert_eq!(
-            Observation {
-                lost: 1,
-                ..observation(jumps)
-            }
-            .verdict(allowed),
-            Verdict::Lost
-        );
+        assert_eq!(dead.verdict(Allowed { dead_share: 0.01, lost: 0 }), Verdict::Stable);
+        assert_eq!(Observation { lost: 1, ..observation(jumps) }.verdict(allowed), Verdict::Lost);
     }
 
     #[test]
     fn a_known_knee_is_found_within_1_percent_whatever_the_noise() {
-        for (seed, knee_hz) in [
-            (1, 1.05e6),
-            (2, 1.05e6),
-            (3, 1.05e6),
-            (4, 137e3),
-            (5, 3.3e6),
-        ] {
-            let mut system = Simulated {
-                knee_hz,
-                hiccups_per_s: 0.3,
-                seed,
-                ..Simulated::default()
-            };
+        for (seed, knee_hz) in [(1, 1.05e6), (2, 1.05e6), (3, 1.05e6), (4, 137e3), (5, 3.3e6)] {
+            let mut system =
+                Simulated { knee_hz, hiccups_per_s: 0.3, seed, ..Simulated::default() };
             let found = highest_rate(&mut system, &Plan::default()).unwrap();
             let rate = found.rate_hz.unwrap();
             assert!(
@@ -561,11 +513,7 @@ mod tests {
         };
         let without = found(&[]);
         assert_eq!((without.failed, without.lowered), (0, 0));
-        assert!(
-            without
-                .confidence()
-                .contains("by 8.0 s without a fault: with")
-        );
+        assert!(without.confidence().contains("by 8.0 s without a fault: with"));
         let with_one = found(&[1]);
         assert_eq!((with_one.failed, with_one.lowered), (1, 0));
         let text = with_one.confidence();
@@ -588,10 +536,7 @@ mod tests {
             let uniform = (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
             let times = duration.div_duration_f64(Plan::default().confirm);
             let is_faulty = times > 1.0 && uniform > (-times).exp();
-            Ok(Observation {
-                lost: u64::from(is_faulty),
-                ..Observation::default()
-            })
+            Ok(Observation { lost: u64::from(is_faulty), ..Observation::default() })
         }
     }
 
@@ -644,11 +589,7 @@ mod tests {
     fn what_fails_while_the_host_is_disturbed_does_not_decide() {
         let knee_hz = 1e6;
         for (from, to) in [(0, 9), (3, 9), (5, 20), (8, 30), (12, 30), (0, 0)] {
-            let mut system = Disturbed {
-                knee_hz,
-                observed: 0,
-                during: from..to,
-            };
+            let mut system = Disturbed { knee_hz, observed: 0, during: from..to };
             let found = highest_rate(&mut system, &Plan::default()).unwrap();
             let rate_hz = found.rate_hz.unwrap();
             assert!(
@@ -662,18 +603,9 @@ mod tests {
 
     #[test]
     fn a_system_that_never_works_and_one_that_always_does() {
-        let mut never = Simulated {
-            knee_hz: 1.0,
-            ..Simulated::default()
-        };
-        assert_eq!(
-            highest_rate(&mut never, &Plan::default()).unwrap().rate_hz,
-            None
-        );
-        let mut always = Simulated {
-            knee_hz: 1e12,
-            ..Simulated::default()
-        };
+        let mut never = Simulated { knee_hz: 1.0, ..Simulated::default() };
+        assert_eq!(highest_rate(&mut never, &Plan::default()).unwrap().rate_hz, None);
+        let mut always = Simulated { knee_hz: 1e12, ..Simulated::default() };
         let found = highest_rate(&mut always, &Plan::default()).unwrap();
         assert_eq!((found.rate_hz, found.unstable_hz), (Some(40e6), None));
         assert!(found.confidence().contains("rarer than one in 2.0 s"));

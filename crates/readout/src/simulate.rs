@@ -54,10 +54,8 @@ impl Rings {
     pub fn run(&mut self, seconds: f64, samples: usize) -> Occupancy {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(self.seed);
         let mut uniform = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        let marks = |ring: &Ring| Hysteresis {
-            high: to_bytes(ring.marks.0),
-            low: to_bytes(ring.marks.1),
-        };
+        let marks =
+            |ring: &Ring| Hysteresis { high: to_bytes(ring.marks.0), low: to_bytes(ring.marks.1) };
         let mut busy = vec![false; self.rings.len()];
         let mut done = Occupancy {
             samples: vec![Vec::with_capacity(samples); self.rings.len()],
@@ -68,11 +66,8 @@ impl Rings {
         while now_s < seconds {
             // A poll: what came since the last one is there, and is taken as far as the time until the next one allows.
             let late_s = self.poll_s * self.jitter * uniform();
-            let stopped_s = if uniform() < self.hiccups.0 * self.poll_s {
-                self.hiccups.1
-            } else {
-                0.0
-            };
+            let stopped_s =
+                if uniform() < self.hiccups.0 * self.poll_s { self.hiccups.1 } else { 0.0 };
             let step_s = self.poll_s + late_s + stopped_s;
             let any = busy.iter().any(|busy| *busy);
             let mut fullest = (0.0_f64, f64::INFINITY);
@@ -113,11 +108,7 @@ impl Rings {
     }
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "bytes of a ring"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a ring")]
 fn to_bytes(bytes: f64) -> usize {
     bytes.max(0.0) as usize
 }
@@ -156,20 +147,10 @@ impl System for Simulated {
         self.seed += 1000;
         let (input, busy_at) = (rate_hz * self.event_bytes, self.ring_bytes * 25.0 / 32.0);
         let drain = self.knee_hz * self.event_bytes;
-        let ring = Ring {
-            marks: (busy_at, self.ring_bytes * 0.75),
-            input,
-            drain,
-            filled: 0.0,
-        };
+        let ring = Ring { marks: (busy_at, self.ring_bytes * 0.75), input, drain, filled: 0.0 };
         let hiccups = (self.hiccups_per_s, 5e-3);
-        let mut rings = Rings {
-            rings: vec![ring],
-            poll_s: 1e-4,
-            jitter: 0.5,
-            hiccups,
-            seed: self.seed,
-        };
+        let mut rings =
+            Rings { rings: vec![ring], poll_s: 1e-4, jitter: 0.5, hiccups, seed: self.seed };
         let seconds = duration.as_secs_f64();
         let done = rings.run(seconds, 100);
         let lost = (done.dead_share * rate_hz * seconds).round();
@@ -189,30 +170,15 @@ mod tests {
     use super::*;
 
     fn rings(input: f64) -> Rings {
-        let ring = Ring {
-            marks: (800e6, 768e6),
-            input,
-            drain: 1e9,
-            filled: 0.0,
-        };
-        Rings {
-            rings: vec![ring; 2],
-            poll_s: 1e-4,
-            jitter: 0.0,
-            hiccups: (0.0, 0.0),
-            seed: 1,
-        }
+        let ring = Ring { marks: (800e6, 768e6), input, drain: 1e9, filled: 0.0 };
+        Rings { rings: vec![ring; 2], poll_s: 1e-4, jitter: 0.0, hiccups: (0.0, 0.0), seed: 1 }
     }
 
     #[test]
     fn below_its_limit_a_ring_holds_what_one_poll_brings() {
         let done = rings(0.99e9).run(10.0, 50);
         assert_eq!((done.dead_share, done.first_busy_s), (0.0, None));
-        assert!(
-            done.samples[0].iter().all(|bytes| *bytes < 0.2e6),
-            "{:?}",
-            done.samples[0]
-        );
+        assert!(done.samples[0].iter().all(|bytes| *bytes < 0.2e6), "{:?}", done.samples[0]);
     }
 
     #[test]
@@ -222,10 +188,6 @@ mod tests {
         assert!((first - 16.0).abs() < 0.1, "800 MB at 50 MB/s: {first}");
         // The surplus over the time after that, less the hysteresis that is not used up.
         let expected = (1.0 - 1.0 / 1.05) * (60.0 - 16.0) / 60.0;
-        assert!(
-            (done.dead_share - expected).abs() < 0.012,
-            "{} {expected}",
-            done.dead_share
-        );
+        assert!((done.dead_share - expected).abs() < 0.012, "{} {expected}", done.dead_share);
     }
 }

@@ -59,10 +59,9 @@ impl Source {
         let period_ns = 1e9 / trigger.rate.0;
         let gaps = match trigger.source {
             SourceKind::Fixed => Gaps::Fixed { period_ns },
-            SourceKind::Poisson => Gaps::Poisson {
-                period_ns,
-                random: Xoshiro256PlusPlus::seed_from_u64(trigger.seed),
-            },
+            SourceKind::Poisson => {
+                Gaps::Poisson { period_ns, random: Xoshiro256PlusPlus::seed_from_u64(trigger.seed) }
+            }
             SourceKind::Bursty => {
                 let (burst, spacing_ns) = (trigger.burst, trigger.spacing.0 as f64);
                 let between_ns = period_ns * burst as f64 - spacing_ns * (burst - 1) as f64;
@@ -71,19 +70,11 @@ impl Source {
                         "trigger.spacing: bursts of {burst} triggers {spacing_ns} ns apart are slower than the rate"
                     )));
                 }
-                Gaps::Bursty {
-                    burst,
-                    spacing_ns,
-                    between_ns,
-                    at: 0,
-                }
+                Gaps::Bursty { burst, spacing_ns, between_ns, at: 0 }
             }
             SourceKind::File => {
                 let path = trigger.file.as_deref().unwrap_or("");
-                Gaps::Listed {
-                    gaps_ns: listed(path, period_ns)?,
-                    at: 0,
-                }
+                Gaps::Listed { gaps_ns: listed(path, period_ns)?, at: 0 }
             }
             SourceKind::Times => {
                 let path = trigger.file.as_deref().unwrap_or("");
@@ -96,14 +87,7 @@ impl Source {
             _ => u64::MAX,
         };
         let ahead = VecDeque::with_capacity(1024);
-        Ok(Source {
-            gaps,
-            issued: 0,
-            end_ns: NEVER,
-            most,
-            ahead,
-            last_ns: 0.0,
-        })
+        Ok(Source { gaps, issued: 0, end_ns: NEVER, most, ahead, last_ns: 0.0 })
     }
 
     /// Ends it at a time, which must not lie before what was issued.
@@ -143,12 +127,9 @@ impl Source {
     pub fn period_ns(&self) -> f64 {
         match &self.gaps {
             Gaps::Fixed { period_ns } | Gaps::Poisson { period_ns, .. } => *period_ns,
-            Gaps::Bursty {
-                burst,
-                spacing_ns,
-                between_ns,
-                ..
-            } => (between_ns + spacing_ns * (*burst - 1) as f64) / *burst as f64,
+            Gaps::Bursty { burst, spacing_ns, between_ns, .. } => {
+                (between_ns + spacing_ns * (*burst - 1) as f64) / *burst as f64
+            }
             Gaps::Listed { gaps_ns, .. } => gaps_ns.iter().sum::<f64>() / gaps_ns.len() as f64,
             Gaps::Times(listed) => listed.period_ns(),
         }
@@ -230,12 +211,7 @@ impl Source {
                 let uniform = ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
                 -uniform.ln() * *period_ns
             }
-            Gaps::Bursty {
-                burst,
-                spacing_ns,
-                between_ns,
-                at,
-            } => {
+            Gaps::Bursty { burst, spacing_ns, between_ns, at } => {
                 let first = *at == 0;
                 *at = (*at + 1) % *burst;
                 if first { *between_ns } else { *spacing_ns }
@@ -314,11 +290,7 @@ mod tests {
         assert_eq!((all[0], all[999]), (1000, 1_000_000));
         let mut jumped = source(SourceKind::Fixed);
         assert_eq!(
-            (
-                jumped.ahead(1000),
-                jumped.due(1_000_000),
-                jumped.due(999_999)
-            ),
+            (jumped.ahead(1000), jumped.due(1_000_000), jumped.due(999_999)),
             (1_000_000, 1000, 999)
         );
         jumped.issue(1000);
@@ -327,11 +299,8 @@ mod tests {
 
     #[test]
     fn rates_that_do_not_divide_a_second_neither_gain_nor_lose() {
-        let mut source = Source::new(&Trigger {
-            rate: Hertz(1.05e6 / 3.7),
-            ..Trigger::default()
-        })
-        .unwrap();
+        let mut source =
+            Source::new(&Trigger { rate: Hertz(1.05e6 / 3.7), ..Trigger::default() }).unwrap();
         for step in 1..2000_u64 {
             let due = source.due(step * 777);
             assert!(due == 0 || source.ahead(due) <= step * 777);
@@ -346,37 +315,18 @@ mod tests {
         let all = times(&mut source, 100_000);
         let mean = all[99_999] as f64 / 1e5;
         assert!((mean - 1000.0).abs() < 15.0, "{mean}");
-        let gaps: Vec<f64> = all
-            .windows(2)
-            .map(|pair| (pair[1] - pair[0]) as f64)
-            .collect();
+        let gaps: Vec<f64> = all.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-        assert!(
-            (variance.sqrt() / mean - 1.0).abs() < 0.03,
-            "{}",
-            variance.sqrt()
-        );
+        assert!((variance.sqrt() / mean - 1.0).abs() < 0.03, "{}", variance.sqrt());
     }
 
     #[test]
     fn bursts_keep_the_mean_rate() {
         let mut source = source(SourceKind::Bursty);
         let all = times(&mut source, 30);
-        assert_eq!(
-            (all[1] - all[0], all[9] - all[0], all[10] - all[0]),
-            (100, 900, 10_000)
-        );
-        let slow = Trigger {
-            source: SourceKind::Bursty,
-            rate: Hertz(100e6),
-            ..Trigger::default()
-        };
-        assert!(
-            Source::new(&slow)
-                .unwrap_err()
-                .to_string()
-                .contains("slower than the rate")
-        );
+        assert_eq!((all[1] - all[0], all[9] - all[0], all[10] - all[0]), (100, 900, 10_000));
+        let slow = Trigger { source: SourceKind::Bursty, rate: Hertz(100e6), ..Trigger::default() };
+        assert!(Source::new(&slow).unwrap_err().to_string().contains("slower than the rate"));
     }
 
     #[test]
@@ -390,17 +340,9 @@ mod tests {
             file: Some(path),
             ..Trigger::default()
         };
-        assert_eq!(
-            times(&mut Source::new(&trigger).unwrap(), 4),
-            [500, 2000, 2500, 4000]
-        );
+        assert_eq!(times(&mut Source::new(&trigger).unwrap(), 4), [500, 2000, 2500, 4000]);
         std::fs::write(file.path(), "1\nx\n").unwrap();
-        assert!(
-            Source::new(&trigger)
-                .unwrap_err()
-                .to_string()
-                .contains("line 2: `x`")
-        );
+        assert!(Source::new(&trigger).unwrap_err().to_string().contains("line 2: `x`"));
     }
 
     #[test]
@@ -414,10 +356,7 @@ mod tests {
         };
         let mut source = Source::new(&trigger).unwrap();
         source.end_after(1000);
-        assert_eq!(
-            (source.due(9), source.due(10), source.due(NEVER)),
-            (0, 2, 3)
-        );
+        assert_eq!((source.due(9), source.due(10), source.due(NEVER)), (0, 2, 3));
         assert_eq!(times(&mut source, 2), [10, 10]);
         assert_eq!((source.number(), source.is_over(400)), (Some(8), false));
         assert_eq!(times(&mut source, 1), [500]);
@@ -427,18 +366,10 @@ mod tests {
 
     #[test]
     fn it_ends_by_count_and_by_time() {
-        let mut idle = Source::new(&Trigger {
-            rate: Hertz(0.1),
-            ..Trigger::default()
-        })
-        .unwrap();
+        let mut idle = Source::new(&Trigger { rate: Hertz(0.1), ..Trigger::default() }).unwrap();
         idle.end_at(1_000_000_000);
         assert_eq!(
-            (
-                idle.due(NEVER),
-                idle.is_over(999_999_999),
-                idle.is_over(1_000_000_000)
-            ),
+            (idle.due(NEVER), idle.is_over(999_999_999), idle.is_over(1_000_000_000)),
             (0, false, true)
         );
         let mut by_count = source(SourceKind::Poisson);
@@ -446,9 +377,6 @@ mod tests {
         assert_eq!(by_count.due(NEVER - 1), 3);
         let mut by_time = source(SourceKind::Fixed);
         by_time.end_at(2500);
-        assert_eq!(
-            (by_time.due(NEVER), by_time.ahead(2), by_time.ahead(3)),
-            (2, 2000, NEVER)
-        );
+        assert_eq!((by_time.due(NEVER), by_time.ahead(2), by_time.ahead(3)), (2, 2000, NEVER));
     }
 }

@@ -78,14 +78,9 @@ impl Line {
         let mut words = text.split_whitespace();
         let (time, number) = (words.next().unwrap_or(""), words.next());
         if words.next().is_some() {
-            return Err(format!(
-                "`{text}`: a time and a number are wanted, such as `12.5us 7`"
-            ));
+            return Err(format!("`{text}`: a time and a number are wanted, such as `12.5us 7`"));
         }
-        Ok(Line {
-            ns: time_ns(time)?,
-            number: number.map(trigger_number).transpose()?,
-        })
+        Ok(Line { ns: time_ns(time)?, number: number.map(trigger_number).transpose()? })
     }
 
     /// Whether it may come behind another.
@@ -103,9 +98,9 @@ impl Line {
                 "trigger {number} follows {before}: {} are missing",
                 number - before - 1
             )),
-            (Some(before), Some(number)) => Err(format!(
-                "trigger {number} follows {before}: numbers go on by one"
-            )),
+            (Some(before), Some(number)) => {
+                Err(format!("trigger {number} follows {before}: numbers go on by one"))
+            }
             (Some(_), None) => Err("no number, where the line before has one".to_owned()),
             (None, Some(_)) => Err("a number, where the line before has none".to_owned()),
         }
@@ -145,10 +140,7 @@ mod tests {
     #[test]
     fn times_and_numbers_are_read_and_comments_left_out() {
         let text = "# written by a run\n1000 16 # first\n\n  2.5us\t0x11\n2500 18\n";
-        let expected = Listed {
-            times_ns: vec![1000, 2500, 2500],
-            first: 16,
-        };
+        let expected = Listed { times_ns: vec![1000, 2500, 2500], first: 16 };
         assert_eq!(Listed::parse(text), Ok(expected));
         assert_eq!(Listed::parse("5\n7\n").unwrap().first, 0);
     }
@@ -159,11 +151,7 @@ mod tests {
         for (text, line, wanted) in [
             ("", None, "no triggers"),
             ("1 1\n2 3\n", Some(2), "trigger 3 follows 1: 1 are missing"),
-            (
-                "1 1\n\n2 1\n",
-                Some(3),
-                "trigger 1 follows 1: numbers go on",
-            ),
+            ("1 1\n\n2 1\n", Some(3), "trigger 1 follows 1: numbers go on"),
             ("1 5\n2 4\n", Some(2), "trigger 4 follows 5"),
             ("9\n8\n", Some(2), "8 ns is earlier than"),
             ("1 1\n2\n", Some(2), "no number, where"),

@@ -22,13 +22,9 @@ pub fn refuse_large(value: &Value, path: &mut String) -> Result<(), String> {
     let below = path.len();
     match value {
         Value::Number(number) => {
-            let whole = number
-                .as_u64()
-                .or_else(|| number.as_i64().map(i64::unsigned_abs));
+            let whole = number.as_u64().or_else(|| number.as_i64().map(i64::unsigned_abs));
             if whole.is_some_and(|whole| whole > MAX_WHOLE) {
-                return Err(format!(
-                    "{path} is {number}; the largest number taken is {MAX_WHOLE}"
-                ));
+                return Err(format!("{path} is {number}; the largest number taken is {MAX_WHOLE}"));
             }
         }
         Value::Array(items) => {
@@ -65,14 +61,7 @@ mod tests {
         };
         assert!(read(r#"{"a": 9007199254740991, "b": [-9007199254740991, 1.5e300]}"#).is_ok());
         let refused = read(r#"{"a": {"lost": [0, 9007199254740992]}}"#).unwrap_err();
-        assert!(
-            refused.starts_with("a.lost[1] is 9007199254740992;"),
-            "{refused}"
-        );
-        assert!(
-            read(r#"{"a": -9223372036854775808}"#)
-                .unwrap_err()
-                .starts_with("a is -92233")
-        );
+        assert!(refused.starts_with("a.lost[1] is 9007199254740992;"), "{refused}");
+        assert!(read(r#"{"a": -9223372036854775808}"#).unwrap_err().starts_with("a is -92233"));
     }
 }

@@ -89,11 +89,7 @@ struct Account {
 
 impl Account {
     fn new(available_ns: f64, taken_ns: f64, cpus: usize) -> Account {
-        Account {
-            available_ns,
-            taken_ns,
-            error_ns2: (TICKS * TICK_NS * cpus as f64).powi(2),
-        }
+        Account { available_ns, taken_ns, error_ns2: (TICKS * TICK_NS * cpus as f64).powi(2) }
     }
 
     fn add(&mut self, other: Account) {
@@ -125,18 +121,12 @@ impl Accounts {
         if record.wall_ns == 0 || !record.lanes.iter().any(has_samples) {
             return None;
         }
-        let used: BTreeSet<u32> = record
-            .lanes
-            .iter()
-            .flat_map(|lane| lane.seen_cpus.iter().copied())
-            .collect();
+        let used: BTreeSet<u32> =
+            record.lanes.iter().flat_map(|lane| lane.seen_cpus.iter().copied()).collect();
         let cpu = &record.host_cpu;
         let own_ns = record.process_cpu.total_ns() as f64;
         let on_used = |times: &Few<u32, u64>| -> f64 {
-            used.iter()
-                .filter_map(|cpu| times.get(cpu))
-                .map(|&ns| ns as f64)
-                .sum()
+            used.iter().filter_map(|cpu| times.get(cpu)).map(|&ns| ns as f64).sum()
         };
         let available_ns = record.wall_ns as f64 * used.len() as f64;
         // Records of before have no busy time of single CPUs.
@@ -170,9 +160,8 @@ impl Accounts {
     fn judged(&self) -> Vec<Disturbance> {
         let on_used = self.foreign_on_used.beyond(FOREIGN_ON_USED);
         let on_all = self.foreign_on_all.beyond(FOREIGN_ON_ALL);
-        let foreign = on_used
-            .map(Disturbance::ForeignOnUsed)
-            .or(on_all.map(Disturbance::ForeignOnAll));
+        let foreign =
+            on_used.map(Disturbance::ForeignOnUsed).or(on_all.map(Disturbance::ForeignOnAll));
         let stolen = self.stolen.beyond(STOLEN).map(Disturbance::Stolen);
         foreign.into_iter().chain(stolen).collect()
     }
@@ -184,11 +173,7 @@ fn speed_change(record: &RunRecord) -> Option<f64> {
         [before, after] if before > 0 => Some(after as f64 / before as f64 - 1.0),
         _ => None,
     };
-    record
-        .lanes
-        .iter()
-        .filter_map(change)
-        .max_by(|a, b| a.abs().total_cmp(&b.abs()))
+    record.lanes.iter().filter_map(change).max_by(|a, b| a.abs().total_cmp(&b.abs()))
 }
 
 /// What makes a record unsound; nothing where it is sound, or too short to tell.
@@ -245,11 +230,7 @@ impl Conditions {
             self.disturbed,
             crate::units::plural(self.points as u64, "point")
         );
-        let whole: Vec<String> = self
-            .disturbances
-            .iter()
-            .map(Disturbance::to_string)
-            .collect();
+        let whole: Vec<String> = self.disturbances.iter().map(Disturbance::to_string).collect();
         match (whole.is_empty(), self.disturbed) {
             (true, 0) => None,
             (true, _) => Some(points),
@@ -269,14 +250,8 @@ mod tests {
     fn quiet() -> RunRecord {
         let mut record = RunRecord {
             wall_ns: 10 * SECOND,
-            process_cpu: CpuTime {
-                user_ns: 10 * SECOND,
-                system_ns: 0,
-            },
-            host: std::sync::Arc::new(Host {
-                logical_cpus: 2,
-                ..Host::default()
-            }),
+            process_cpu: CpuTime { user_ns: 10 * SECOND, system_ns: 0 },
+            host: std::sync::Arc::new(Host { logical_cpus: 2, ..Host::default() }),
             ..RunRecord::default()
         };
         record.host_cpu.user_ns = 10 * SECOND;
@@ -285,10 +260,7 @@ mod tests {
         record.lanes.push(Lane {
             seen_cpus: vec![0],
             reference_ns: vec![100_000, 101_000],
-            stages: vec![Stage {
-                sample_ns: vec![SECOND],
-                ..Stage::default()
-            }],
+            stages: vec![Stage { sample_ns: vec![SECOND], ..Stage::default() }],
             ..Lane::default()
         });
         record
@@ -380,9 +352,6 @@ mod tests {
         );
         assert!(of_points(3).are_unsound());
         let all = of_points(20).line().unwrap();
-        assert!(
-            all.starts_with("other programs took 8 % of the time of the CPUs"),
-            "{all}"
-        );
+        assert!(all.starts_with("other programs took 8 % of the time of the CPUs"), "{all}");
     }
 }

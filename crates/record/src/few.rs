@@ -19,9 +19,7 @@ pub struct Few<K, V> {
 
 impl<K, V> Default for Few<K, V> {
     fn default() -> Few<K, V> {
-        Few {
-            entries: Vec::new(),
-        }
+        Few { entries: Vec::new() }
     }
 }
 
@@ -31,8 +29,7 @@ impl<K: Ord, V> Few<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.entries
-            .binary_search_by(|(other, _)| other.borrow().cmp(key))
+        self.entries.binary_search_by(|(other, _)| other.borrow().cmp(key))
     }
 
     /// The value of a key.

@@ -27,16 +27,9 @@ impl Replacement {
         if is_descriptor(path) || known.as_ref().is_some_and(|known| !known.is_file()) {
             // Appending adds to what the shell's redirection has; a device or a pipe knows no difference.
             let file = OpenOptions::new().append(true).open(path)?;
-            return Ok(Replacement {
-                sink: BufWriter::new(file),
-                rename: None,
-            });
+            return Ok(Replacement { sink: BufWriter::new(file), rename: None });
         }
-        let target = if known.is_some() {
-            fs::canonicalize(path)?
-        } else {
-            path.to_owned()
-        };
+        let target = if known.is_some() { fs::canonicalize(path)? } else { path.to_owned() };
         let folder = target
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty())
@@ -53,10 +46,7 @@ impl Replacement {
         if let Some(known) = known {
             file.set_permissions(known.permissions())?;
         }
-        Ok(Replacement {
-            sink: BufWriter::new(file),
-            rename: Some((beside, target)),
-        })
+        Ok(Replacement { sink: BufWriter::new(file), rename: Some((beside, target)) })
     }
 
     /// The file that is written to until then, to be removed if the program is ended; none where it is written directly.
@@ -69,14 +59,10 @@ impl Replacement {
     /// # Errors
     /// When it cannot be written or renamed; the old file is left then.
     pub fn commit(self) -> io::Result<()> {
-        let file = self
-            .sink
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error)?;
+        let file = self.sink.into_inner().map_err(io::IntoInnerError::into_error)?;
         drop(file);
-        self.rename.map_or(Ok(()), |(beside, target)| {
-            beside.persist(target).map_err(|error| error.error)
-        })
+        self.rename
+            .map_or(Ok(()), |(beside, target)| beside.persist(target).map_err(|error| error.error))
     }
 }
 
@@ -104,9 +90,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub fn is_descriptor(path: &Path) -> bool {
     path.starts_with("/dev/fd")
         || path.starts_with("/proc")
-        || ["/dev/stdout", "/dev/stderr"]
-            .map(Path::new)
-            .contains(&path)
+        || ["/dev/stdout", "/dev/stderr"].map(Path::new).contains(&path)
 }
 
 #[cfg(test)]
@@ -135,10 +119,7 @@ mod tests {
         assert_eq!(mode(&place("new")), mode(&place("any")));
         fs::set_permissions(place("any"), Permissions::from_mode(0o640)).unwrap();
         replace(&place("any"), b"2").unwrap();
-        assert_eq!(
-            (mode(&place("any")), fs::read(place("any")).unwrap()),
-            (0o640, b"2".to_vec())
-        );
+        assert_eq!((mode(&place("any")), fs::read(place("any")).unwrap()), (0o640, b"2".to_vec()));
         assert_eq!(names(folder.path()), ["any", "new"]);
     }
 
@@ -175,13 +156,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         replace(Path::new("/dev/null"), b"gone").unwrap();
         let pipe = folder.path().join("pipe");
-        assert!(
-            std::process::Command::new("mkfifo")
-                .arg(&pipe)
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let reader = std::thread::spawn({
             let pipe = pipe.clone();
             move || fs::read(pipe).unwrap()

@@ -48,18 +48,10 @@ impl<W: Write> Writer<W> {
 /// [`io::ErrorKind::WouldBlock`] when another run is writing it: lines of two runs in one another's midst are of use to nobody. Else
 /// those of the file system.
 pub fn append_to(path: &Path) -> io::Result<File> {
-    let opened = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .read(true)
-        .open(path);
+    let opened = OpenOptions::new().create(true).append(true).read(true).open(path);
     // What cannot be read may still be written: pipes, terminals.
-    let mut file = opened.or_else(|error| {
-        OpenOptions::new()
-            .append(true)
-            .open(path)
-            .map_err(|_| error)
-    })?;
+    let mut file =
+        opened.or_else(|error| OpenOptions::new().append(true).open(path).map_err(|_| error))?;
     if file.metadata()?.is_file() {
         // Some network file systems have no locks; two runs into one file are then the user's own affair.
         if is_locked(&file) {
@@ -266,19 +258,14 @@ fn as_written(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
     struct Version {
         schema: u64,
     }
-    let malformed = |error: serde_json::Error| LineError::Malformed {
-        line,
-        why: error.to_string(),
-    };
+    let malformed =
+        |error: serde_json::Error| LineError::Malformed { line, why: error.to_string() };
     // Most lines are of this version and say so first: they need no second look.
     if !bytes.starts_with(PRESENT.as_bytes()) {
         // The version first: a newer record may well not parse, and "use the newer daqmeter" is the better answer then.
         let version: Version = serde_json::from_slice(bytes).map_err(malformed)?;
         if version.schema > u64::from(SCHEMA_VERSION) {
-            return Err(LineError::Newer {
-                line,
-                found: version.schema,
-            });
+            return Err(LineError::Newer { line, found: version.schema });
         }
     }
     let record = serde_json::from_slice(bytes).map_err(malformed)?;
@@ -312,16 +299,8 @@ fn has_long_number(line: &[u8]) -> bool {
         }
         let begin = from + DIGITS - 1;
         let is_digit = |at: &usize| line[*at].is_ascii_digit();
-        let first = (0..begin)
-            .rev()
-            .take_while(is_digit)
-            .last()
-            .unwrap_or(begin);
-        let end = (begin..line.len())
-            .take_while(is_digit)
-            .last()
-            .unwrap_or(begin)
-            + 1;
+        let first = (0..begin).rev().take_while(is_digit).last().unwrap_or(begin);
+        let end = (begin..line.len()).take_while(is_digit).last().unwrap_or(begin) + 1;
         let is_fraction = first > 0 && line[first - 1] == b'.';
         if end - first >= DIGITS && !is_fraction {
             return true;
@@ -351,10 +330,8 @@ fn parse_printable(bytes: &[u8], line: usize, known: &Known) -> Result<RunRecord
         return parse_sharing(bytes, line, known);
     }
     let record = parse_line(bytes, line)?;
-    let malformed = |error: serde_json::Error| LineError::Malformed {
-        line,
-        why: error.to_string(),
-    };
+    let malformed =
+        |error: serde_json::Error| LineError::Malformed { line, why: error.to_string() };
     let mut value = serde_json::to_value(&record).map_err(malformed)?;
     make_printable(&mut value);
     serde_json::from_value(value).map_err(malformed)
@@ -381,11 +358,7 @@ fn has_hostile_text(line: &[u8]) -> bool {
     // In JSON control characters below 0x20 are escapes; the others are these first bytes in UTF-8.
     while let Some(at) = memchr::memchr2(b'\\', 0x7f, &line[from..]) {
         let at = from + at;
-        if line[at] == 0x7f
-            || line
-                .get(at + 1)
-                .is_some_and(|escape| b"ubfnrt".contains(escape))
-        {
+        if line[at] == 0x7f || line.get(at + 1).is_some_and(|escape| b"ubfnrt".contains(escape)) {
             return true;
         }
         from = (at + 2).min(line.len());
@@ -412,20 +385,12 @@ mod tests {
 
     fn record(samples: Vec<u64>) -> RunRecord {
         let mut record = RunRecord::new(
-            EngineInfo {
-                name: "null".into(),
-                target: "cpu0".into(),
-                emulated: false,
-            },
+            EngineInfo { name: "null".into(), target: "cpu0".into(), emulated: false },
             Workload::new("null").with("ops", 3_u64).with("factor", 0.5),
         );
         record.outcome = Outcome::Waived("no card".into());
         record.lanes.push(Lane {
-            stages: vec![Stage {
-                sample_ns: samples,
-                ops_per_sample: 1,
-                ..Stage::default()
-            }],
+            stages: vec![Stage { sample_ns: samples, ops_per_sample: 1, ..Stage::default() }],
             ..Lane::default()
         });
         record
@@ -515,11 +480,7 @@ mod tests {
         };
         let seed = with(|record| {
             let seed = u64::MAX;
-            record.order = Some(crate::Order {
-                seed,
-                position: 0,
-                of: 1,
-            });
+            record.order = Some(crate::Order { seed, position: 0, of: 1 });
             record.workload = Arc::new(Workload::new("null").with("address", seed));
             record.host_cpu.idle_ns = seed;
         });
@@ -533,14 +494,10 @@ mod tests {
     #[test]
     fn values_that_are_no_numbers_cost_no_record() {
         let mut before = record(vec![1]);
-        before.counters.push(crate::Counter {
-            value: f64::NAN,
-            ..crate::Counter::count("ratio", 0)
-        });
-        before.limits.push(crate::Limit {
-            rate_bytes_per_s: f64::INFINITY,
-            ..Default::default()
-        });
+        before
+            .counters
+            .push(crate::Counter { value: f64::NAN, ..crate::Counter::count("ratio", 0) });
+        before.limits.push(crate::Limit { rate_bytes_per_s: f64::INFINITY, ..Default::default() });
         before.noise.relative_mad = f64::NAN;
         let after = parse_line(&to_line(&before), 1).unwrap();
         assert!(after.counters[0].value.is_nan() && after.limits[0].rate_bytes_per_s.is_nan());
@@ -560,20 +517,10 @@ mod tests {
         }
         assert!(bytes.len() > batches::BATCH_BYTES, "more than one batch");
         let contents = read(&bytes[..]).unwrap();
-        let first: Vec<u64> = contents
-            .records
-            .iter()
-            .map(|record| record.lanes[0].stages[0].sample_ns[0])
-            .collect();
+        let first: Vec<u64> =
+            contents.records.iter().map(|record| record.lanes[0].stages[0].sample_ns[0]).collect();
         assert_eq!(first, (0..300).collect::<Vec<_>>());
-        assert_eq!(
-            contents
-                .errors
-                .iter()
-                .map(LineError::line)
-                .collect::<Vec<_>>(),
-            [16, 216, 416]
-        );
+        assert_eq!(contents.errors.iter().map(LineError::line).collect::<Vec<_>>(), [16, 216, 416]);
         let shared = contents
             .records
             .windows(2)
@@ -623,9 +570,7 @@ mod tests {
 
     #[test]
     fn parts_come_in_order_and_no_more_of_them_when_it_is_broken_off() {
-        let bytes: Vec<u8> = (0..300)
-            .flat_map(|at| to_line(&record(vec![at; 10_000])))
-            .collect();
+        let bytes: Vec<u8> = (0..300).flat_map(|at| to_line(&record(vec![at; 10_000]))).collect();
         let (mut parts, mut seen) = (0, Vec::new());
         let samples = |part: Contents| {
             let records = part.records.into_iter();
@@ -652,10 +597,7 @@ mod tests {
     #[test]
     fn a_host_is_the_records_own_wherever_it_stands() {
         let mut before = record(vec![1]);
-        before.host = Arc::new(Host {
-            cpu_model: "a CPU".into(),
-            ..Host::default()
-        });
+        before.host = Arc::new(Host { cpu_model: "a CPU".into(), ..Host::default() });
         let line = String::from_utf8(to_line(&before)).unwrap();
         let (others, host) = line.trim_end().rsplit_once(",\"host\":").unwrap();
         let host = host.strip_suffix('}').unwrap();
@@ -664,14 +606,8 @@ mod tests {
             (format!("{others},\"host\":{host}}}"), Some("a CPU")),
             (format!("{others},\"host\":{host}}}  "), Some("a CPU")),
             (format!("{elsewhere}}}"), Some("a CPU")),
-            (
-                format!("{elsewhere},\"more\":{{\"a\":1,\"host\":null}}}}"),
-                Some("a CPU"),
-            ),
-            (
-                format!("{others},\"more\":{{\"a\":1,\"host\":{host}}}}}"),
-                None,
-            ),
+            (format!("{elsewhere},\"more\":{{\"a\":1,\"host\":null}}}}"), Some("a CPU")),
+            (format!("{others},\"more\":{{\"a\":1,\"host\":{host}}}}}"), None),
             (format!("{others},\"host\":{host}}}}}"), None),
             (format!("{elsewhere},\"host\":{host}}}"), None),
             (format!("{others}}}"), None),
@@ -702,20 +638,12 @@ mod tests {
         let path = folder.path().join("records.jsonl");
         std::fs::write(&path, "{\"schema\":1,\"cut").unwrap();
         let file = append_to(&path).unwrap();
-        assert_eq!(
-            append_to(&path).unwrap_err().kind(),
-            io::ErrorKind::WouldBlock
-        );
+        assert_eq!(append_to(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         Writer::new(file).write(&record(vec![1])).unwrap();
-        Writer::new(append_to(&path).unwrap())
-            .write(&record(vec![2]))
-            .unwrap();
+        Writer::new(append_to(&path).unwrap()).write(&record(vec![2])).unwrap();
         let contents = read(&std::fs::read(&path).unwrap()[..]).unwrap();
         assert_eq!(contents.records.len(), 2);
-        assert!(matches!(
-            contents.errors[..],
-            [LineError::Malformed { line: 1, .. }]
-        ));
+        assert!(matches!(contents.errors[..], [LineError::Malformed { line: 1, .. }]));
     }
 
     #[test]
@@ -724,10 +652,7 @@ mod tests {
         bytes.extend(to_line(&record(vec![])));
         let contents = read(&bytes[..]).unwrap();
         assert_eq!(contents.records.len(), 1);
-        assert!(matches!(
-            contents.errors[..],
-            [LineError::Malformed { line: 1, .. }]
-        ));
+        assert!(matches!(contents.errors[..], [LineError::Malformed { line: 1, .. }]));
     }
 
     #[test]
@@ -755,10 +680,9 @@ mod tests {
             let mut files = 0;
             for file in folder {
                 files += 1;
-                let contents = read(io::BufReader::new(
-                    std::fs::File::open(file.unwrap().path()).unwrap(),
-                ))
-                .unwrap();
+                let contents =
+                    read(io::BufReader::new(std::fs::File::open(file.unwrap().path()).unwrap()))
+                        .unwrap();
                 assert_eq!(contents.errors, []);
                 assert!(
                     contents
@@ -775,18 +699,12 @@ mod tests {
     fn limits_of_older_records_are_at_the_median_and_have_no_interval() {
         let text = include_str!("../testdata/v1/digitizer.jsonl");
         let contents = read(text.as_bytes()).unwrap();
-        let limits: Vec<&crate::Limit> = contents
-            .records
-            .iter()
-            .flat_map(|record| &record.limits)
-            .collect();
+        let limits: Vec<&crate::Limit> =
+            contents.records.iter().flat_map(|record| &record.limits).collect();
         assert!(!limits.is_empty());
         for limit in limits {
             let interval = (limit.low_bytes_per_s, limit.high_bytes_per_s);
-            assert_eq!(
-                (limit.basis, interval),
-                (crate::LimitBasis::Median, (None, None))
-            );
+            assert_eq!((limit.basis, interval), (crate::LimitBasis::Median, (None, None)));
         }
     }
 

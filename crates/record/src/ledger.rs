@@ -15,11 +15,8 @@ pub const NOT_GIVEN: [&str; 4] = [
 
 /// Triggers of a read-out chain that BUSY stopped at the source: they count as dead time, not as
 /// lost.
-pub const STOPPED: [&str; 3] = [
-    "stopped by BUSY-by-DMA",
-    "stopped by BUSY-by-FIFO",
-    "stopped by external BUSY",
-];
+pub const STOPPED: [&str; 3] =
+    ["stopped by BUSY-by-DMA", "stopped by BUSY-by-FIFO", "stopped by external BUSY"];
 
 /// Kinds that are not lost on the way. They are faults that a scenario asks for, arrivals with a
 /// flag, and chunks in the account of another reader.
@@ -46,10 +43,7 @@ pub struct Ledger {
 impl Ledger {
     /// An empty account.
     pub fn new(unit: impl Into<Name>) -> Self {
-        Ledger {
-            unit: unit.into(),
-            ..Ledger::default()
-        }
+        Ledger { unit: unit.into(), ..Ledger::default() }
     }
 
     /// Books `count` losses for a reason.
@@ -60,9 +54,7 @@ impl Ledger {
 
     /// Everything lost, over all reasons.
     pub fn lost(&self) -> u64 {
-        self.losses
-            .values()
-            .fold(0, |sum, &lost| sum.saturating_add(lost))
+        self.losses.values().fold(0, |sum, &lost| sum.saturating_add(lost))
     }
 
     /// Of which so many are what the source did not give: [`NOT_GIVEN`].
@@ -110,11 +102,7 @@ impl Ledger {
 
 impl std::fmt::Display for Ledger {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} {} issued = {} delivered",
-            self.issued, self.unit, self.delivered
-        )?;
+        write!(f, "{} {} issued = {} delivered", self.issued, self.unit, self.delivered)?;
         for (reason, count) in &self.losses {
             write!(f, " + {count} {reason}")?;
         }
@@ -132,28 +120,17 @@ mod tests {
 
     #[test]
     fn a_ledger_closes_only_when_every_loss_is_named() {
-        let mut ledger = Ledger {
-            issued: 100,
-            delivered: 97,
-            ..Ledger::new("triggers")
-        };
+        let mut ledger = Ledger { issued: 100, delivered: 97, ..Ledger::new("triggers") };
         assert!(!ledger.closes());
         assert_eq!(ledger.gap(), 3);
         ledger.lose("not armed", 3);
         assert!(ledger.closes());
-        assert_eq!(
-            ledger.to_string(),
-            "100 triggers issued = 97 delivered + 3 not armed"
-        );
+        assert_eq!(ledger.to_string(), "100 triggers issued = 97 delivered + 3 not armed");
     }
 
     #[test]
     fn counting_twice_is_a_fault_too() {
-        let ledger = Ledger {
-            issued: 1,
-            delivered: 2,
-            ..Ledger::new("blocks")
-        };
+        let ledger = Ledger { issued: 1, delivered: 2, ..Ledger::new("blocks") };
         assert_eq!(ledger.gap(), -1);
         assert!(ledger.to_string().contains("does not close"));
     }
@@ -162,18 +139,11 @@ mod tests {
     fn lanes_add_up_reason_by_reason() {
         let mut all = Ledger::new("bytes");
         for lost in [1, 2] {
-            let mut lane = Ledger {
-                issued: 10,
-                delivered: 10 - lost,
-                ..Ledger::new("bytes")
-            };
+            let mut lane = Ledger { issued: 10, delivered: 10 - lost, ..Ledger::new("bytes") };
             lane.lose("short read", lost);
             all.add(&lane);
         }
-        assert_eq!(
-            (all.issued, all.delivered, all.losses["short read"]),
-            (20, 17, 3)
-        );
+        assert_eq!((all.issued, all.delivered, all.losses["short read"]), (20, 17, 3));
         assert!(all.closes());
     }
 }

@@ -181,9 +181,7 @@ pub(crate) struct Seen {
 
 impl Default for Seen {
     fn default() -> Seen {
-        Seen {
-            sets: vec![[None, None]; SETS],
-        }
+        Seen { sets: vec![[None, None]; SETS] }
     }
 }
 
@@ -230,10 +228,7 @@ fn name_of(text: &str) -> Name {
 
 /// The set of a text: words of it multiplied by an odd number without pattern (2^64 over the golden ratio), as Fibonacci hashing does
 /// (Knuth, volume 3, 6.4). That texts of one set can be made up costs sharing, no time.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "as few bits as number the sets"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "as few bits as number the sets")]
 fn set_of(text: &str) -> usize {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut words = text.as_bytes().chunks_exact(8);
@@ -265,23 +260,14 @@ mod tests {
         assert_eq!("read \"out\"", name);
         assert_ne!(name, *"read");
         assert!(serde_json::from_str::<Name>("7").is_err());
-        assert_eq!(
-            (&*Name::default(), format!("{name:>11}")),
-            ("", " read \"out\"".to_owned())
-        );
+        assert_eq!((&*Name::default(), format!("{name:>11}")), ("", " read \"out\"".to_owned()));
     }
 
     #[test]
     fn names_that_are_read_together_are_held_once_and_others_are_not() {
         let long = "x".repeat(MAX_SEEN_BYTES + 1);
         let mut seen = Seen::default();
-        let texts = [
-            "",
-            "a",
-            "polls",
-            "read-out, 8 B",
-            "a text of 24 bytes, more",
-        ];
+        let texts = ["", "a", "polls", "read-out, 8 B", "a text of 24 bytes, more"];
         for text in texts.iter().copied().chain([&*long]) {
             let (first, second) = seen.with(|| (read(text), read(text)));
             let third = seen.with(|| read(text));

@@ -127,19 +127,14 @@ pub fn join_last(records: &mut Vec<RunRecord>) {
         && before.run_id == last.run_id
         && before.command == last.command
         && whole.end_ns.last() == Some(&part.begin_ns)
-        && whole
-            .events
-            .iter()
-            .zip(&part.events)
-            .all(|(a, b)| a.name == b.name)
+        && whole.events.iter().zip(&part.events).all(|(a, b)| a.name == b.name)
         && whole.events.len() <= part.events.len();
     if !is_next {
         return;
     }
-    let (Some(mut last), Some(mut whole)) = (
-        records.pop(),
-        records.last_mut().and_then(|before| before.observed.take()),
-    ) else {
+    let (Some(mut last), Some(mut whole)) =
+        (records.pop(), records.last_mut().and_then(|before| before.observed.take()))
+    else {
         return;
     };
     if let Some(part) = last.observed.take() {
@@ -182,10 +177,7 @@ impl ObservedEvent {
 
     /// Share of the interval for which it counted; none when it was never enabled.
     pub fn share(&self, interval: usize) -> Option<f64> {
-        let (enabled, running) = (
-            *self.enabled_ns.get(interval)?,
-            *self.running_ns.get(interval)?,
-        );
+        let (enabled, running) = (*self.enabled_ns.get(interval)?, *self.running_ns.get(interval)?);
         (enabled > 0).then(|| running as f64 / enabled as f64)
     }
 
@@ -198,11 +190,7 @@ impl ObservedEvent {
 
     /// The whole run as one interval: raw count, enabled and running time.
     pub fn total(&self) -> (u64, u64, u64) {
-        (
-            self.count.iter().sum(),
-            self.enabled_ns.iter().sum(),
-            self.running_ns.iter().sum(),
-        )
+        (self.count.iter().sum(), self.enabled_ns.iter().sum(), self.running_ns.iter().sum())
     }
 
     /// Count of the whole run, scaled, and its share.
@@ -306,11 +294,8 @@ impl Observations {
 
     /// Length of an interval in seconds.
     pub fn seconds(&self, interval: usize) -> f64 {
-        let before = if interval == 0 {
-            Some(&self.begin_ns)
-        } else {
-            self.end_ns.get(interval - 1)
-        };
+        let before =
+            if interval == 0 { Some(&self.begin_ns) } else { self.end_ns.get(interval - 1) };
         match (before, self.end_ns.get(interval)) {
             (Some(before), Some(after)) => after.saturating_sub(*before) as f64 * 1e-9,
             _ => 0.0,
@@ -319,9 +304,7 @@ impl Observations {
 
     /// Length of all intervals in seconds.
     pub fn total_seconds(&self) -> f64 {
-        self.end_ns
-            .last()
-            .map_or(0.0, |end| end.saturating_sub(self.begin_ns) as f64 * 1e-9)
+        self.end_ns.last().map_or(0.0, |end| end.saturating_sub(self.begin_ns) as f64 * 1e-9)
     }
 }
 
@@ -365,10 +348,7 @@ mod tests {
             observed: Some(Box::new(observed)),
             ..RunRecord::default()
         };
-        let next = |from, to| Observations {
-            continues: true,
-            ..whole.part(from..to)
-        };
+        let next = |from, to| Observations { continues: true, ..whole.part(from..to) };
         assert_eq!(next(1, 3).begin_ns, 15);
         let mut records = Vec::new();
         for part in [whole.part(0..1), next(1, 3), next(3, 4)] {
@@ -376,11 +356,9 @@ mod tests {
             join_last(&mut records);
         }
         assert_eq!(records, [record(whole.clone(), "x")]);
-        for other in [
-            record(whole.part(1..2), "x"),
-            record(next(1, 2), "y"),
-            record(next(2, 3), "x"),
-        ] {
+        for other in
+            [record(whole.part(1..2), "x"), record(next(1, 2), "y"), record(next(2, 3), "x")]
+        {
             let mut records = vec![record(whole.part(0..1), "x"), other];
             join_last(&mut records);
             assert_eq!(records.len(), 2);
@@ -391,10 +369,7 @@ mod tests {
         let mut records = vec![record(whole.part(0..1), "x"), record(finer, "x")];
         join_last(&mut records);
         let joined = &records[0].observed.as_ref().unwrap().events[0];
-        assert_eq!(
-            (joined.count.as_slice(), joined.scale),
-            (&[100, 2, 3, 4][..], 0.01)
-        );
+        assert_eq!((joined.count.as_slice(), joined.scale), (&[100, 2, 3, 4][..], 0.01));
     }
 
     #[test]
@@ -416,11 +391,7 @@ mod tests {
         };
         let event = &observed.events[0];
         assert_eq!(observed.seconds_of(event, 0), Some(1.002));
-        assert_eq!(
-            observed.rate_of(event),
-            Some(4879.0 / 1.002),
-            "the time in which it counted"
-        );
+        assert_eq!(observed.rate_of(event), Some(4879.0 / 1.002), "the time in which it counted");
     }
 
     #[test]

@@ -26,11 +26,7 @@ fn stopped(record: &mut RunRecord) {
 /// What limits a path was kept by the name that it has in answers. Of a name that its run does not have nothing is known.
 fn limit(record: &mut RunRecord) {
     let Some(run) = &mut record.path else { return };
-    let Some(PathLimit {
-        found: LimitFound::Resource(name),
-        ..
-    }) = &run.limit
-    else {
+    let Some(PathLimit { found: LimitFound::Resource(name), .. }) = &run.limit else {
         return;
     };
     let all = all_resources(run).into_iter().map(|resource| resource.what);
@@ -127,17 +123,11 @@ mod tests {
                 }),
                 ..PathRun::default()
             };
-            let mut record = RunRecord {
-                path: Some(Box::new(run)),
-                ..RunRecord::default()
-            };
+            let mut record = RunRecord { path: Some(Box::new(run)), ..RunRecord::default() };
             as_today(&mut record);
             record.path.and_then(|run| Some(run.limit?.found))
         };
-        let work = What::Threads {
-            element: 1,
-            name: "work".to_owned(),
-        };
+        let work = What::Threads { element: 1, name: "work".to_owned() };
         assert_eq!(found("work"), Some(LimitFound::Limit(work)));
         let all = Some(LimitFound::Limit(What::AllCpus));
         assert_eq!(found("all CPUs together"), all);
@@ -146,10 +136,7 @@ mod tests {
 
     /// A line of version 0.1: a probe, with two samples of the filling, whose triggers were stopped half of the time.
     fn older() -> Vec<u8> {
-        let engine = EngineInfo {
-            name: "readout".into(),
-            ..EngineInfo::default()
-        };
+        let engine = EngineInfo { name: "readout".into(), ..EngineInfo::default() };
         let mut record = RunRecord::new(engine, Workload::new("readout"));
         record.study = "readout/search".into();
         let counter = |name: &str, value: f64, unit: &str| Counter {
@@ -169,10 +156,7 @@ mod tests {
             sample_ns: vec![1_000_000_000],
             ..Stage::default()
         };
-        record.lanes = vec![Lane {
-            stages: vec![stage],
-            ..Lane::default()
-        }];
+        record.lanes = vec![Lane { stages: vec![stage], ..Lane::default() }];
         jsonl::to_line(&record)
     }
 
@@ -181,15 +165,8 @@ mod tests {
         let record = jsonl::parse_line(&older(), 1).unwrap();
         let filling = record.series("ring filling").unwrap();
         let points: Vec<(f64, f64)> = filling.points_s().collect();
-        assert_eq!(
-            (points, filling.unit.as_str()),
-            (vec![(0.01, 64.0), (0.02, 128.0)], "B")
-        );
-        let names: Vec<&str> = record
-            .counters
-            .iter()
-            .map(|counter| &*counter.name)
-            .collect();
+        assert_eq!((points, filling.unit.as_str()), (vec![(0.01, 64.0), (0.02, 128.0)], "B"));
+        let names: Vec<&str> = record.counters.iter().map(|counter| &*counter.name).collect();
         assert_eq!(names, ["dead-time", "BUSY mark"]);
         assert_eq!(record.lanes[0].stages[0].rate_bytes_per_s(), 500.0);
         assert_eq!(record.role, Role::Probe);

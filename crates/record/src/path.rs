@@ -320,10 +320,7 @@ impl What {
 
     /// Whether work that is added to a part takes nothing of it: it is found because the path follows no part.
     pub fn follows_no_part(&self) -> bool {
-        matches!(
-            self,
-            What::Between { .. } | What::Link { .. } | What::Memory
-        )
+        matches!(self, What::Between { .. } | What::Link { .. } | What::Memory)
     }
 }
 
@@ -497,10 +494,7 @@ mod tests {
         assert_eq!(run.latency_ns(0.99), Some(20));
         assert_eq!(run.latency_ns(1.0), Some(900));
         assert_eq!(PathRun::default().latency_ns(0.5), None);
-        let queue = PathQueue {
-            seen: vec![1, 0, 3],
-            ..PathQueue::default()
-        };
+        let queue = PathQueue { seen: vec![1, 0, 3], ..PathQueue::default() };
         assert_eq!(queue.mean(), Some(1.5));
         assert_eq!(PathQueue::default().mean(), None);
     }

@@ -26,11 +26,7 @@ impl Predicted {
     /// The same in another unit.
     #[must_use]
     pub fn scaled(self, factor: f64) -> Predicted {
-        Predicted {
-            value: self.value * factor,
-            low: self.low * factor,
-            high: self.high * factor,
-        }
+        Predicted { value: self.value * factor, low: self.low * factor, high: self.high * factor }
     }
 }
 
@@ -87,11 +83,7 @@ mod tests {
 
     #[test]
     fn an_interval_holds_its_ends_in_every_unit() {
-        let found = Predicted {
-            value: 2.0,
-            low: 1.0,
-            high: 4.0,
-        };
+        let found = Predicted { value: 2.0, low: 1.0, high: 4.0 };
         assert!(found.holds(1.0) && found.holds(4.0) && !found.holds(4.1));
         assert!(found.scaled(0.5).holds(0.5) && !found.scaled(0.5).holds(4.0));
     }

@@ -79,17 +79,10 @@ pub fn all_resources(run: &PathRun) -> Vec<Resource> {
     let same = |a: &PathThread, b: &PathThread| a.element == b.element && a.part == b.part;
     let rows: Vec<&[PathThread]> = run.threads.chunk_by(same).collect();
     let threads = rows.iter().map(|row| threads(row, blocks));
-    let between = rows
-        .windows(2)
-        .filter_map(|pair| between(pair[0], pair[1], blocks));
+    let between = rows.windows(2).filter_map(|pair| between(pair[0], pair[1], blocks));
     let links = run.links.iter().map(link);
     let cpus = shared(run).into_iter();
-    threads
-        .chain(between)
-        .chain(cpus)
-        .chain(links)
-        .chain(memory(run))
-        .collect()
+    threads.chain(between).chain(cpus).chain(links).chain(memory(run)).collect()
 }
 
 /// Threads that do the same. They work when they do not wait for a neighbour: on a CPU, or for their device. What the end of a
@@ -106,10 +99,7 @@ fn threads(row: &[PathThread], blocks: f64) -> Resource {
     }
     let preempted_ns = sum(row.iter().filter_map(|thread| thread.preempted_ns));
     Resource {
-        what: What::Threads {
-            element: first.element,
-            name: first.part.clone(),
-        },
+        what: What::Threads { element: first.element, name: first.part.clone() },
         capacity: row.len() as f64,
         uses,
         preempted_ns: preempted_ns as f64 / blocks,
@@ -153,10 +143,7 @@ fn shared(run: &PathRun) -> Vec<Resource> {
     let mut all: BTreeMap<usize, f64> = BTreeMap::new();
     for thread in &run.threads {
         // A source that waits for the time of its next block sets a timer for it, which no block needs.
-        let (ns, blocks) = (
-            thread.cpu_ns.saturating_sub(thread.due_cpu_ns),
-            run.blocks as f64,
-        );
+        let (ns, blocks) = (thread.cpu_ns.saturating_sub(thread.due_cpu_ns), run.blocks as f64);
         add_uses(by_cpu.entry(thread.cpu).or_default(), thread, ns, blocks);
         add_uses(&mut all, thread, ns, blocks);
     }
@@ -193,11 +180,7 @@ const MIN_LEFT: f64 = 0.1;
 fn link(link: &PathLink) -> Resource {
     let ns = link.bytes_per_block / link.bytes_per_s.max(f64::MIN_POSITIVE) * 1e9;
     Resource {
-        what: What::Link {
-            element: link.element,
-            name: link.name.clone(),
-            by: link.by,
-        },
+        what: What::Link { element: link.element, name: link.name.clone(), by: link.by },
         capacity: 1.0,
         uses: BTreeMap::from([(link.element, ns)]),
         preempted_ns: 0.0,
@@ -223,17 +206,13 @@ fn memory(run: &PathRun) -> Option<Resource> {
 
 /// The bottleneck and the time per block that it allows; none of no resources.
 pub fn bottleneck(resources: &[Resource]) -> Option<(&Resource, f64)> {
-    let each = resources
-        .iter()
-        .map(|resource| (resource, resource.least_ns()));
+    let each = resources.iter().map(|resource| (resource, resource.least_ns()));
     each.max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 /// The time per block that would be left if these elements took no time at all.
 pub fn least_without_ns(resources: &[Resource], elements: &[usize]) -> f64 {
-    let each = resources
-        .iter()
-        .map(|resource| resource.least_without_ns(elements));
+    let each = resources.iter().map(|resource| resource.least_without_ns(elements));
     each.fold(0.0, f64::max)
 }
 
@@ -254,12 +233,7 @@ mod tests {
     }
 
     fn run(blocks: u64, cpus: f64, threads: Vec<PathThread>) -> PathRun {
-        PathRun {
-            blocks,
-            cpus,
-            threads,
-            ..PathRun::default()
-        }
+        PathRun { blocks, cpus, threads, ..PathRun::default() }
     }
 
     fn least_of(all: &[Resource], text: &str) -> f64 {
@@ -273,10 +247,7 @@ mod tests {
         let mut run = run(
             100,
             2.0,
-            vec![
-                thread(0, "memory", Some(1), 80_000_000),
-                thread(1, "read", None, 90_000_000),
-            ],
+            vec![thread(0, "memory", Some(1), 80_000_000), thread(1, "read", None, 90_000_000)],
         );
         run.wall_ns = 100_000_000;
         run.stolen_ns = [(0, 10_000_000), (1, 20_000_000)].into_iter().collect();
@@ -296,10 +267,7 @@ mod tests {
     #[test]
     fn threads_share_the_work_and_cpus_carry_all_of_it() {
         // 100 blocks: the board waits for its device, two threads convert.
-        let board = PathThread {
-            elsewhere_ns: 40_000,
-            ..thread(0, "board", None, 10_000)
-        };
+        let board = PathThread { elsewhere_ns: 40_000, ..thread(0, "board", None, 10_000) };
         let threads = vec![
             board,
             thread(1, "convert", None, 60_000),
@@ -337,29 +305,20 @@ mod tests {
             resources(&run(1, 2.0, vec![reader.clone(), receiver]))
         };
         let all = run_of(&reader);
-        assert_eq!(
-            all[0].uses,
-            BTreeMap::from([(0, 100.0), (1, 400.0), (2, 500.0)])
-        );
+        assert_eq!(all[0].uses, BTreeMap::from([(0, 100.0), (1, 400.0), (2, 500.0)]));
         let slopes: Vec<f64> = (0..4).map(|element| all[0].slope(element, 1)).collect();
         assert_eq!(slopes, [1.0, 1.0, 1.0, 0.0]);
         assert_eq!(least_of(&all, "all CPUs together"), 850.0);
         assert_eq!(least_without_ns(&all, &[0, 1, 2]), 700.0);
         // A thread that waited for its CPU meanwhile: no more than it worked.
-        let preempted = PathThread {
-            within: vec![within(0, 1000), within(2, 1000)],
-            ..reader
-        };
+        let preempted = PathThread { within: vec![within(0, 1000), within(2, 1000)], ..reader };
         let uses = &run_of(&preempted)[0].uses;
         assert_eq!((uses[&0], uses[&1], uses[&2]), (500.0, 0.0, 500.0));
     }
 
     #[test]
     fn a_thread_that_waits_for_a_cpu_keeps_the_next_block_waiting() {
-        let preempted = PathThread {
-            preempted_ns: Some(300),
-            ..thread(0, "memory", None, 500)
-        };
+        let preempted = PathThread { preempted_ns: Some(300), ..thread(0, "memory", None, 500) };
         let all = resources(&run(1, 2.0, vec![preempted]));
         assert_eq!(least_of(&all, "memory"), 500.0);
         assert_eq!(all[0].least_beside_others_ns(), 800.0);
@@ -369,10 +328,7 @@ mod tests {
     fn a_timer_for_the_next_block_is_no_demand_of_it() {
         let mut source = thread(0, "memory", Some(0), 500);
         (source.cpu_ns, source.due_cpu_ns) = (800, 200);
-        assert_eq!(
-            least_of(&resources(&run(1, 2.0, vec![source])), "CPU 0"),
-            600.0
-        );
+        assert_eq!(least_of(&resources(&run(1, 2.0, vec![source])), "CPU 0"), 600.0);
     }
 
     #[test]
@@ -424,10 +380,8 @@ mod tests {
             bytes_per_block: 4000.0,
             by: LinkBy::Sysfs,
         }];
-        run.memory = Some(PathMemory {
-            bytes_per_block: vec![12_000.0, 0.0],
-            ceiling_bytes_per_s: None,
-        });
+        run.memory =
+            Some(PathMemory { bytes_per_block: vec![12_000.0, 0.0], ceiling_bytes_per_s: None });
         let all = resources(&run);
         assert_eq!(least_of(&all, "PCIe of a board, by sysfs"), 2000.0);
         let mut whats = all.iter().map(|resource| &resource.what);

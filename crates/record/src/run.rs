@@ -129,10 +129,7 @@ impl RunRecord {
 
     /// The value of a counter, if it was counted.
     pub fn counter(&self, name: &str) -> Option<f64> {
-        self.counters
-            .iter()
-            .find(|counter| counter.name == name)
-            .map(|counter| counter.value)
+        self.counters.iter().find(|counter| counter.name == name).map(|counter| counter.value)
     }
 }
 
@@ -312,11 +309,7 @@ impl Stage {
 
     /// Sustained rate in bytes per second: all bytes over the sum of all samples; zero without samples.
     pub fn rate_bytes_per_s(&self) -> f64 {
-        if self.seconds() > 0.0 {
-            self.bytes() / self.seconds()
-        } else {
-            0.0
-        }
+        if self.seconds() > 0.0 { self.bytes() / self.seconds() } else { 0.0 }
     }
 
     /// Start of each sample relative to the release of all lanes: as recorded, else one after the other from the stage's start, with the
@@ -396,13 +389,7 @@ impl Limit {
     /// A limit that is known without measuring.
     pub fn given(name: impl Into<Name>, rate_bytes_per_s: f64, how: impl Into<Name>) -> Limit {
         let basis = LimitBasis::Given;
-        Limit {
-            name: name.into(),
-            rate_bytes_per_s,
-            basis,
-            how: how.into(),
-            ..Limit::default()
-        }
+        Limit { name: name.into(), rate_bytes_per_s, basis, how: how.into(), ..Limit::default() }
     }
 
     /// Warning for a stage whose rate exceeds this limit by more than is possible.
@@ -431,10 +418,7 @@ pub struct Counter {
     pub share: f64,
 }
 
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(value: &u64) -> bool {
     *value == 0
 }
@@ -456,12 +440,7 @@ fn whole() -> f64 {
 impl Counter {
     /// A plain count.
     pub fn count(name: impl Into<Name>, value: u64) -> Self {
-        Counter {
-            name: name.into(),
-            value: value as f64,
-            unit: Name::default(),
-            share: 1.0,
-        }
+        Counter { name: name.into(), value: value as f64, unit: Name::default(), share: 1.0 }
     }
 }
 

@@ -36,11 +36,7 @@ pub fn markdown(cell: &str) -> String {
 pub fn csv(field: &str) -> Cow<'_, str> {
     let field = text(field);
     // An apostrophe is how spreadsheets mark text (OWASP, "CSV Injection").
-    let field = if is_formula(&field) {
-        Cow::Owned(format!("'{field}"))
-    } else {
-        field
-    };
+    let field = if is_formula(&field) { Cow::Owned(format!("'{field}")) } else { field };
     // Semicolons part fields where the comma is the decimal point.
     if field.contains([',', ';', '"']) {
         Cow::Owned(format!("\"{}\"", field.replace('"', "\"\"")))
@@ -138,10 +134,7 @@ mod tests {
 
     #[test]
     fn a_cell_holds_no_markup_and_a_label_stays_within_its_quotes() {
-        assert_eq!(
-            markdown("a|b\n<img> [x](y) `c` \\|"),
-            r"a\|b\\n\<img> \[x\](y) \`c\` \\\|"
-        );
+        assert_eq!(markdown("a|b\n<img> [x](y) `c` \\|"), r"a\|b\\n\<img> \[x\](y) \`c\` \\\|");
         assert_eq!(label("a\"b\\c\nd"), r#"a\"b\\c\\nd"#);
     }
 

@@ -73,10 +73,7 @@ pub fn parse_bytes(input: &str) -> Result<u64, UnitError> {
 
 /// Splits `1.5M` into number and unit and multiplies exactly: fractions are only taken when the product is whole.
 fn scaled(trimmed: &str, units: &[(&str, u64)]) -> Option<u64> {
-    if let Some(hex) = trimmed
-        .strip_prefix("0x")
-        .or_else(|| trimmed.strip_prefix("0X"))
-    {
+    if let Some(hex) = trimmed.strip_prefix("0x").or_else(|| trimmed.strip_prefix("0X")) {
         return u64::from_str_radix(hex, 16).ok();
     }
     let digits_end = trimmed
@@ -91,11 +88,7 @@ fn scaled(trimmed: &str, units: &[(&str, u64)]) -> Option<u64> {
         return None;
     }
     let whole: u128 = whole.parse().ok()?;
-    let fraction_value: u128 = if fraction.is_empty() {
-        0
-    } else {
-        fraction.parse().ok()?
-    };
+    let fraction_value: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
     let denominator = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
     let numerator = whole
         .checked_mul(denominator)?
@@ -114,9 +107,7 @@ fn exponent(rest: &str) -> Option<(u32, &str)> {
         return Some((0, rest));
     };
     let digits = digits.strip_prefix('+').unwrap_or(digits);
-    let end = digits
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(digits.len());
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     let power: u32 = digits[..end].parse().ok()?;
     (power <= 19).then_some((power, &digits[end..]))
 }
@@ -139,10 +130,8 @@ const TIME_UNITS: &[(&str, f64)] = &[
 /// When it is not a number, negative, or its parts do not become smaller.
 pub fn parse_duration(input: &str) -> Result<Duration, UnitError> {
     parse_seconds(input).and_then(|seconds| {
-        Duration::try_from_secs_f64(seconds).map_err(|_| UnitError {
-            input: input.to_owned(),
-            wanted: A_TIME,
-        })
+        Duration::try_from_secs_f64(seconds)
+            .map_err(|_| UnitError { input: input.to_owned(), wanted: A_TIME })
     })
 }
 
@@ -154,10 +143,7 @@ const A_TIME: &str = "a time such as 60 (seconds), 3s, 10ms, 50us, 2m or 1m30";
 /// As [`parse_duration`].
 pub fn parse_seconds(input: &str) -> Result<f64, UnitError> {
     let seconds = duration_s(input.trim()).filter(|seconds| seconds.is_finite());
-    seconds.ok_or(UnitError {
-        input: input.to_owned(),
-        wanted: A_TIME,
-    })
+    seconds.ok_or(UnitError { input: input.to_owned(), wanted: A_TIME })
 }
 
 /// The sum of the parts of a time, each of a smaller unit than the one before. A last number without a unit is in the next
@@ -165,9 +151,7 @@ pub fn parse_seconds(input: &str) -> Result<f64, UnitError> {
 fn duration_s(trimmed: &str) -> Option<f64> {
     let (mut rest, mut sum, mut last) = (trimmed, 0.0, f64::INFINITY);
     while !rest.is_empty() {
-        let end = rest
-            .find(|c: char| !(c.is_ascii_digit() || c == '.'))
-            .unwrap_or(rest.len());
+        let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
         let number: f64 = rest[..end].parse().ok()?;
         let after = rest[end..].trim_start();
         let end = after
@@ -193,10 +177,8 @@ fn duration_s(trimmed: &str) -> Option<f64> {
 /// # Errors
 /// When it is not a number, or not above zero.
 pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
-    let error = || UnitError {
-        input: input.to_owned(),
-        wanted: "a rate such as 14Hz, 1.2kHz or 1MHz",
-    };
+    let error =
+        || UnitError { input: input.to_owned(), wanted: "a rate such as 14Hz, 1.2kHz or 1MHz" };
     let trimmed = input.trim();
     let bare = trimmed.strip_suffix("Hz").unwrap_or(trimmed).trim_end();
     let (number, factor) = match bare.as_bytes().last() {
@@ -206,11 +188,7 @@ pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
     };
     let number: f64 = number.trim_end().parse().map_err(|_| error())?;
     let rate = number * factor;
-    if rate.is_finite() && rate > 0.0 {
-        Ok(rate)
-    } else {
-        Err(error())
-    }
+    if rate.is_finite() && rate > 0.0 { Ok(rate) } else { Err(error()) }
 }
 
 /// A number and its noun, in the plural where there are not one: `1 file`, `2 files`, `0 files`.
@@ -326,9 +304,8 @@ mod tests {
             let error = parse_count(input).unwrap_err().to_string();
             assert!(error.contains("300000"), "{input}: {error}");
         }
-        for input in [
-            "", "-3s", "3x", "1s2m", "1m1m", "1.2.3s", "s", "3s5", "nan", "inf", "1e400s",
-        ] {
+        for input in ["", "-3s", "3x", "1s2m", "1m1m", "1.2.3s", "s", "3s5", "nan", "inf", "1e400s"]
+        {
             let error = parse_duration(input).unwrap_err().to_string();
             assert!(error.contains("1m30"), "{input}: {error}");
         }
@@ -341,18 +318,10 @@ mod tests {
         assert_eq!(parse_duration("1.5ms"), Ok(Duration::from_micros(1500)));
         assert_eq!(parse_duration("2min"), Ok(Duration::from_secs(120)));
         assert_eq!(parse_duration("10m"), Ok(Duration::from_secs(600)));
-        for (input, seconds) in [
-            ("60", 60),
-            ("1m30", 90),
-            ("1m30s", 90),
-            ("1h 2m 3s", 3723),
-            ("1h30", 5400),
-        ] {
-            assert_eq!(
-                parse_duration(input),
-                Ok(Duration::from_secs(seconds)),
-                "{input}"
-            );
+        for (input, seconds) in
+            [("60", 60), ("1m30", 90), ("1m30s", 90), ("1h 2m 3s", 3723), ("1h30", 5400)]
+        {
+            assert_eq!(parse_duration(input), Ok(Duration::from_secs(seconds)), "{input}");
         }
         assert_eq!(parse_rate_hz("1.2kHz"), Ok(1200.0));
         assert_eq!(parse_rate_hz("14 Hz"), Ok(14.0));
@@ -360,24 +329,10 @@ mod tests {
 
     #[test]
     fn one_is_not_many() {
-        let shown = [
-            (1, "file"),
-            (0, "file"),
-            (2, "entry"),
-            (2, "day"),
-            (3, "box"),
-            (2, "pass"),
-        ];
+        let shown = [(1, "file"), (0, "file"), (2, "entry"), (2, "day"), (3, "box"), (2, "pass")];
         assert_eq!(
             shown.map(|(count, noun)| plural(count, noun)),
-            [
-                "1 file",
-                "0 files",
-                "2 entries",
-                "2 days",
-                "3 boxes",
-                "2 passes"
-            ]
+            ["1 file", "0 files", "2 entries", "2 days", "3 boxes", "2 passes"]
         );
     }
 

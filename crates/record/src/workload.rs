@@ -163,10 +163,7 @@ pub struct ParamError {
 impl Workload {
     /// A workload without parameters.
     pub fn new(kind: impl Into<String>) -> Self {
-        Workload {
-            kind: kind.into(),
-            params: BTreeMap::new(),
-        }
+        Workload { kind: kind.into(), params: BTreeMap::new() }
     }
 
     /// The same with one more parameter.
@@ -178,11 +175,7 @@ impl Workload {
 
     /// An error about one of this workload's parameters.
     pub fn error(&self, name: &str, problem: impl Into<String>) -> ParamError {
-        ParamError {
-            kind: self.kind.clone(),
-            name: name.to_owned(),
-            problem: problem.into(),
-        }
+        ParamError { kind: self.kind.clone(), name: name.to_owned(), problem: problem.into() }
     }
 
     /// What makes two workloads the same point: all of it but [`NOT_IN_KEY`], under the names of today, written as by `Display`.
@@ -291,32 +284,17 @@ mod tests {
             error,
             "convert workload: parameter `samples` is `many`; a whole number is wanted"
         );
-        assert!(
-            workload
-                .text("isa")
-                .unwrap_err()
-                .to_string()
-                .contains("is missing")
-        );
+        assert!(workload.text("isa").unwrap_err().to_string().contains("is missing"));
     }
 
     #[test]
     fn the_key_holds_what_was_asked_and_not_how_long_or_what_came_out() {
-        let asked = Workload::new("copy")
-            .with("block_bytes", 64_u64)
-            .with("path", "a b");
-        let run = asked
-            .clone()
-            .with("seconds", 0.4)
-            .with("reads", 30_u64)
-            .with("passes", 0_u64);
+        let asked = Workload::new("copy").with("block_bytes", 64_u64).with("path", "a b");
+        let run = asked.clone().with("seconds", 0.4).with("reads", 30_u64).with("passes", 0_u64);
         let run = run.with("limit_bytes_per_s", 1.5e10);
         assert_eq!(run.key(), "copy block_bytes=64 path='a b'");
         assert_eq!(run.key(), asked.to_string());
-        assert!(
-            run.to_string().contains("limit_bytes_per_s=15000000000"),
-            "{run}"
-        );
+        assert!(run.to_string().contains("limit_bytes_per_s=15000000000"), "{run}");
         assert_ne!(run.key(), asked.with("block_bytes", 128_u64).key());
     }
 
@@ -329,10 +307,7 @@ mod tests {
                 .with(name, 1_u64)
         };
         assert_eq!(point("server_cpu").key(), point("peer_cpu").key());
-        assert_ne!(
-            point("server_cpu").to_string(),
-            point("peer_cpu").to_string()
-        );
+        assert_ne!(point("server_cpu").to_string(), point("peer_cpu").to_string());
     }
 
     #[test]

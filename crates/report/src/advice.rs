@@ -26,9 +26,7 @@ pub(crate) fn advice_of(usable: &[RunRecord], records: &[RunRecord]) -> Vec<Advi
 fn governor(record: &RunRecord) -> Option<Advice> {
     let governor = record.host.governor.as_deref();
     let governor = governor.filter(|governor| *governor != "performance")?;
-    Some(Advice::unproven(format!(
-        "set the CPU governor to performance (it is {governor})"
-    )))
+    Some(Advice::unproven(format!("set the CPU governor to performance (it is {governor})")))
 }
 
 #[cfg(test)]
@@ -58,10 +56,7 @@ mod tests {
             record.host = host.into();
             record
         };
-        let found = advice(&[
-            digitizer("poll", 250_000_000),
-            digitizer("interrupt", 3_000_000),
-        ]);
+        let found = advice(&[digitizer("poll", 250_000_000), digitizer("interrupt", 3_000_000)]);
         assert_eq!(found.len(), 2);
         assert_eq!(
             found[0].evidence.as_deref(),
@@ -70,11 +65,7 @@ mod tests {
         assert!(found[1].what.contains("powersave") && found[1].evidence.is_none());
         assert!(advice(&[]).is_empty());
         assert_eq!(
-            advice(&[
-                digitizer("poll", 3_000_000),
-                digitizer("interrupt", 3_000_000)
-            ])
-            .len(),
+            advice(&[digitizer("poll", 3_000_000), digitizer("interrupt", 3_000_000)]).len(),
             1,
             "no gain, no advice"
         );

@@ -28,11 +28,7 @@ pub(crate) fn aligned(
     let rows: Vec<Vec<String>> = rows
         .into_iter()
         // Each cell on one line.
-        .map(|row| {
-            row.iter()
-                .map(|cell| sanitise::text(cell).into_owned())
-                .collect()
-        })
+        .map(|row| row.iter().map(|cell| sanitise::text(cell).into_owned()).collect())
         .collect();
     let table = in_columns(headings, numbers.clone(), &rows);
     match window() {
@@ -45,9 +41,7 @@ pub(crate) fn aligned(
 
 fn in_columns(headings: &[&str], numbers: std::ops::Range<usize>, rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
-    table
-        .load_style(NOTHING)
-        .set_header(headings.iter().copied());
+    table.load_style(NOTHING).set_header(headings.iter().copied());
     for row in rows {
         table.add_row(row);
     }
@@ -101,11 +95,9 @@ fn row_by_row(headings: &[&str], first: usize, rows: &[Vec<String>], columns: us
 /// Text for the window: broken at words, all lines but the first indented by so many columns. As it is where there is no window.
 pub fn wrapped(text: &str, indent: usize) -> String {
     match window() {
-        Some(columns) => text
-            .lines()
-            .map(|line| folded(line, columns, indent))
-            .collect::<Vec<_>>()
-            .join("\n"),
+        Some(columns) => {
+            text.lines().map(|line| folded(line, columns, indent)).collect::<Vec<_>>().join("\n")
+        }
         None => text.to_owned(),
     }
 }
@@ -162,10 +154,8 @@ mod tests {
     fn a_table_broader_than_the_window_is_written_row_by_row() {
         let headings = ["stage", "n", "median", "note"];
         let cells = |row: [&str; 4]| row.map(str::to_owned).to_vec();
-        let rows = [
-            cells(["read-out", "30", "1.5 ms", ""]),
-            cells(["decode", "7", "-", "emulated"]),
-        ];
+        let rows =
+            [cells(["read-out", "30", "1.5 ms", ""]), cells(["decode", "7", "-", "emulated"])];
         assert_eq!(
             row_by_row(&headings, 1, &rows, 18),
             "read-out\n  n 30;\n  median 1.5 ms\ndecode\n  n 7;\n  note emulated\n"

@@ -43,9 +43,7 @@ pub fn answers_text(records: &[RunRecord]) -> String {
         format!("{}\n{text}\n", wrapped(answer.question, 0))
     };
     let paths = chains::texts(records).into_iter();
-    let all: Vec<String> = paths
-        .chain(answers(records).into_iter().map(shown))
-        .collect();
+    let all: Vec<String> = paths.chain(answers(records).into_iter().map(shown)).collect();
     all.join("\n")
 }
 
@@ -62,11 +60,7 @@ fn stamped(mut answers: Vec<Answer>, conditions: &Conditions) -> Vec<Answer> {
     } else {
         format!("nearly: {line}; those points are marked")
     };
-    let first = Answer {
-        question: "Was the host quiet?",
-        answer: verdict,
-        figure: None,
-    };
+    let first = Answer { question: "Was the host quiet?", answer: verdict, figure: None };
     answers.insert(0, first);
     answers
 }
@@ -79,15 +73,10 @@ fn left_out(records: &[RunRecord]) -> Option<Answer> {
     let above = count(|record| rate::is_done(record) && rate::is_doubtful(record));
     let parts = [
         (failed, "failed"),
-        (
-            above,
-            "with a rate above its limit, by more than the intervals allow",
-        ),
+        (above, "with a rate above its limit, by more than the intervals allow"),
     ];
     let parts = parts.iter().filter(|(points, _)| *points > 0);
-    let words: Vec<String> = parts
-        .map(|(points, what)| format!("{points} {what}"))
-        .collect();
+    let words: Vec<String> = parts.map(|(points, what)| format!("{points} {what}")).collect();
     (!words.is_empty()).then(|| Answer {
         question: "Which points are used for no answer?",
         answer: words.join(", "),
@@ -102,10 +91,8 @@ fn first_change(records: &[RunRecord]) -> Option<Answer> {
     }
     let all = advice(records);
     let first = all.first()?;
-    let evidence = first
-        .evidence
-        .as_deref()
-        .map_or("without evidence from this run".to_owned(), |evidence| {
+    let evidence =
+        first.evidence.as_deref().map_or("without evidence from this run".to_owned(), |evidence| {
             format!("measured here: {evidence}")
         });
     let more = match all.len() - 1 {
@@ -145,25 +132,16 @@ mod tests {
     #[test]
     fn answers_of_a_host_that_was_not_quiet_are_marked_one_by_one() {
         let sound = answers(&[example()]);
-        assert!(
-            sound
-                .iter()
-                .all(|answer| !answer.answer.contains("UNSOUND")),
-            "{sound:?}"
-        );
+        assert!(sound.iter().all(|answer| !answer.answer.contains("UNSOUND")), "{sound:?}");
         let marked = answers(&[crate::examples::disturbed()]);
         assert_eq!(marked.len(), sound.len() + 1);
         assert_eq!(marked[0].question, "Was the host quiet?");
         assert!(
-            marked[0]
-                .answer
-                .starts_with("no: other programs took 90 % of the time"),
+            marked[0].answer.starts_with("no: other programs took 90 % of the time"),
             "{marked:?}"
         );
         assert!(
-            marked[1..]
-                .iter()
-                .all(|answer| answer.answer.starts_with("UNSOUND: ")),
+            marked[1..].iter().all(|answer| answer.answer.starts_with("UNSOUND: ")),
             "{marked:?}"
         );
     }
@@ -174,9 +152,7 @@ mod tests {
         let found = answers(&[example()]);
         assert_eq!(found.len(), 2);
         assert!(
-            found[1]
-                .answer
-                .contains("costs 0.54 ns per operation and 24 ns per sample"),
+            found[1].answer.contains("costs 0.54 ns per operation and 24 ns per sample"),
             "{}",
             found[1].answer
         );

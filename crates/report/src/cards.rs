@@ -50,11 +50,7 @@ fn host(name: &str, mut trends: Vec<&Trend>) -> HostView {
     // Stable: what has no finding keeps the order of its study.
     trends.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
     let findings = trends.iter().filter(|trend| weight(trend) > 0.0).count();
-    let mut cards: Vec<Card> = trends
-        .iter()
-        .take(MAX_CARDS)
-        .map(|trend| card(trend))
-        .collect();
+    let mut cards: Vec<Card> = trends.iter().take(MAX_CARDS).map(|trend| card(trend)).collect();
     let quiet = cards.split_off(findings.min(cards.len()));
     let more = cards.split_off(MAX_OPEN.min(cards.len()));
     HostView {
@@ -74,15 +70,9 @@ fn host(name: &str, mut trends: Vec<&Trend>) -> HostView {
 fn weight(trend: &Trend) -> f64 {
     let step = |ratio: f64| 10.0 + ratio.ln().abs();
     let steps = trend.steps.iter().map(|found| step(found.ratio));
-    let others = [
-        (trend.drifts, 3.0),
-        (trend.has_two_modes, 2.0),
-        (!trend.bad_hours.is_empty(), 1.0),
-    ];
-    let others = others
-        .iter()
-        .filter(|(is, _)| *is)
-        .map(|(_, weight)| *weight);
+    let others =
+        [(trend.drifts, 3.0), (trend.has_two_modes, 2.0), (!trend.bad_hours.is_empty(), 1.0)];
+    let others = others.iter().filter(|(is, _)| *is).map(|(_, weight)| *weight);
     steps.chain(others).fold(0.0, f64::max)
 }
 
@@ -135,11 +125,7 @@ impl Frame {
 
 /// The runs of a point at their times; one after the other where a time cannot be read.
 fn svg(trend: &Trend) -> String {
-    let times: Option<Vec<f64>> = trend
-        .runs
-        .iter()
-        .map(|run| seconds(&run.time_utc))
-        .collect();
+    let times: Option<Vec<f64>> = trend.runs.iter().map(|run| seconds(&run.time_utc)).collect();
     let are_dates = times.is_some();
     let numbers = || (0..trend.runs.len()).map(|at| at as f64).collect();
     let places: Vec<f64> = times.unwrap_or_else(numbers);
@@ -174,43 +160,25 @@ fn in_words(trend: &Trend) -> String {
 fn frame(places: &[f64], values: &[f64]) -> Frame {
     let bounds = |values: &[f64]| {
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-        (
-            least,
-            values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-        )
+        (least, values.iter().copied().fold(f64::NEG_INFINITY, f64::max))
     };
     let ((from, to), (least, most)) = (bounds(places), bounds(values));
     let spare_s = if to > from { 0.0 } else { 60.0 };
     let spare_ns = (most * 0.02 - (most - least)).max(0.0) / 2.0;
-    Frame {
-        from: from - spare_s,
-        to: to + spare_s,
-        least: least - spare_ns,
-        most: most + spare_ns,
-    }
+    Frame { from: from - spare_s, to: to + spare_s, least: least - spare_ns, most: most + spare_ns }
 }
 
 fn axes(out: &mut String, frame: &Frame, values: &[f64], are_dates: bool) {
     let floor = HEIGHT - BOTTOM;
-    let _ = write!(
-        out,
-        "<path class=\"axis\" d=\"M{LEFT} {TOP}V{floor}H{}\"/>",
-        WIDTH - RIGHT
-    );
+    let _ = write!(out, "<path class=\"axis\" d=\"M{LEFT} {TOP}V{floor}H{}\"/>", WIDTH - RIGHT);
     let sorted = daqmeter_stats::sorted(values);
     let (least, most) = (sorted[0], sorted[sorted.len() - 1]);
     // Two figures need two lines of text.
     let are_apart = frame.y(least) - frame.y(most) > 12.0;
-    for value in [Some(most), are_apart.then_some(least)]
-        .into_iter()
-        .flatten()
-    {
+    for value in [Some(most), are_apart.then_some(least)].into_iter().flatten() {
         let (x, y) = (LEFT - 4.0, frame.y(value) + 3.5);
-        let _ = write!(
-            out,
-            "<text x=\"{x}\" y=\"{y:.1}\" class=\"value\">{}</text>",
-            show_ns(value)
-        );
+        let _ =
+            write!(out, "<text x=\"{x}\" y=\"{y:.1}\" class=\"value\">{}</text>", show_ns(value));
     }
     if are_dates {
         dates(out, frame);
@@ -257,18 +225,11 @@ fn levels(out: &mut String, frame: &Frame, trend: &Trend, places: &[f64], values
     for pair in borders.windows(2).filter(|pair| pair[0] < pair[1]) {
         let (from, to) = (frame.x(places[pair[0]]), frame.x(places[pair[1] - 1]));
         let y = frame.y(median(&values[pair[0]..pair[1]]));
-        let _ = write!(
-            out,
-            "<path class=\"level\" d=\"M{from:.1} {y:.1}H{to:.1}\"/>"
-        );
+        let _ = write!(out, "<path class=\"level\" d=\"M{from:.1} {y:.1}H{to:.1}\"/>");
     }
     for step in &trend.steps {
         let x = frame.x(places[step.at]);
-        let _ = write!(
-            out,
-            "<path class=\"step\" d=\"M{x:.1} {TOP}V{}\"/>",
-            HEIGHT - BOTTOM
-        );
+        let _ = write!(out, "<path class=\"step\" d=\"M{x:.1} {TOP}V{}\"/>", HEIGHT - BOTTOM);
     }
 }
 
@@ -288,12 +249,7 @@ fn runs(out: &mut String, frame: &Frame, trend: &Trend, places: &[f64]) {
             "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.2\"><title>{}</title></circle>",
             frame.x(*at),
             frame.y(run.time_ns),
-            escaped(&format!(
-                "{} {} {}",
-                run.time_utc,
-                show_ns(run.time_ns),
-                run.revision
-            ))
+            escaped(&format!("{} {} {}", run.time_utc, show_ns(run.time_ns), run.revision))
         );
     }
 }
@@ -337,22 +293,13 @@ mod tests {
         };
         Trend {
             steps: vec![step],
-            ..trend(
-                point,
-                &[5.0, 5.01, 5.0, 5.0 * ratio, 5.02 * ratio, 5.0 * ratio],
-            )
+            ..trend(point, &[5.0, 5.01, 5.0, 5.0 * ratio, 5.02 * ratio, 5.0 * ratio])
         }
     }
 
     fn with_bad_hour(point: &str) -> Trend {
-        let hour = BadHour {
-            runs: (1, 2),
-            ratio: 2.0,
-        };
-        Trend {
-            bad_hours: vec![hour],
-            ..trend(point, &[5.0, 10.0, 10.0, 5.0])
-        }
+        let hour = BadHour { runs: (1, 2), ratio: 2.0 };
+        Trend { bad_hours: vec![hour], ..trend(point, &[5.0, 10.0, 10.0, 5.0]) }
     }
 
     #[test]
@@ -374,17 +321,10 @@ mod tests {
 
     #[test]
     fn every_point_is_on_the_page_however_many_have_a_finding() {
-        let many: Vec<Trend> = (0..40)
-            .map(|at| with_step(&format!("p{at}"), 1.5))
-            .collect();
+        let many: Vec<Trend> = (0..40).map(|at| with_step(&format!("p{at}"), 1.5)).collect();
         let view = &hosts(&many)[0];
-        assert_eq!(
-            (view.found.len(), view.more.len(), view.left_out),
-            (MAX_OPEN, 16, 0)
-        );
-        let more: Vec<Trend> = (0..MAX_CARDS + 5)
-            .map(|_| trend("p", &[5.0, 5.0]))
-            .collect();
+        assert_eq!((view.found.len(), view.more.len(), view.left_out), (MAX_OPEN, 16, 0));
+        let more: Vec<Trend> = (0..MAX_CARDS + 5).map(|_| trend("p", &[5.0, 5.0])).collect();
         assert_eq!(hosts(&more)[0].left_out, 5);
     }
 
@@ -408,19 +348,10 @@ mod tests {
             let svg = svg(&two);
             let dates = svg.split("class=\"date\"").count() - 1;
             assert!(dates > 0, "{from} to {to}: {svg}");
-            let place = |text: &str| {
-                text.rsplit("x=\"")
-                    .next()?
-                    .split('"')
-                    .next()?
-                    .parse::<f64>()
-                    .ok()
-            };
+            let place =
+                |text: &str| text.rsplit("x=\"").next()?.split('"').next()?.parse::<f64>().ok();
             let pieces: Vec<&str> = svg.split("class=\"date\"").collect();
-            let places: Vec<f64> = pieces[..dates]
-                .iter()
-                .filter_map(|text| place(text))
-                .collect();
+            let places: Vec<f64> = pieces[..dates].iter().filter_map(|text| place(text)).collect();
             assert!(
                 places.windows(2).all(|pair| pair[1] - pair[0] > 52.0),
                 "{from} to {to}: {places:?}"
@@ -434,9 +365,6 @@ mod tests {
         odd.runs[1].time_utc = "yesterday".into();
         let svg = svg(&odd);
         assert!(!svg.contains("class=\"date\""), "{svg}");
-        assert!(
-            svg.contains("points=\"58.0,104.0 184.0,58.0 310.0,12.0\""),
-            "{svg}"
-        );
+        assert!(svg.contains("points=\"58.0,104.0 184.0,58.0 310.0,12.0\""), "{svg}");
     }
 }

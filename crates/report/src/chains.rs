@@ -42,16 +42,10 @@ pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
             limit: proved.and_then(|run| run.limit.clone()),
             trials: proved.map_or_else(Vec::new, |run| run.trials.clone()),
             // What memory carries is measured beside the runs that prove the limit.
-            memory: proved
-                .and_then(|run| run.memory.clone())
-                .or_else(|| run.memory.clone()),
+            memory: proved.and_then(|run| run.memory.clone()).or_else(|| run.memory.clone()),
             ..run.clone()
         };
-        let about = About {
-            runs: of,
-            asked: asked(record, &run),
-            busy: busy(record),
-        };
+        let about = About { runs: of, asked: asked(record, &run), busy: busy(record) };
         Chain {
             is_unsound,
             said: said(&name, &run, record.engine.emulated, &about),
@@ -189,16 +183,8 @@ fn queue_behind(run: &PathRun, part: &str) -> Option<String> {
 
 fn spoken(row: &Row) -> String {
     let most = if row.is_most_used { ", most used" } else { "" };
-    let Row {
-        name,
-        capacity,
-        allows,
-        ..
-    } = row;
-    format!(
-        "{name}, {capacity}: used {}{most}, {allows}",
-        percent(row.used)
-    )
+    let Row { name, capacity, allows, .. } = row;
+    format!("{name}, {capacity}: used {}{most}, {allows}", percent(row.used))
 }
 
 fn percent(share: f64) -> String {
@@ -311,9 +297,7 @@ mod tests {
     #[test]
     fn a_run_that_names_no_parts_has_no_picture() {
         let mut old = run();
-        old.threads
-            .iter_mut()
-            .for_each(|thread| thread.part.clear());
+        old.threads.iter_mut().for_each(|thread| thread.part.clear());
         assert_eq!(svg(&old), None);
     }
 }

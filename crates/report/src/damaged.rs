@@ -22,9 +22,8 @@ fn shipped() -> Vec<Value> {
     let mut seen = BTreeSet::new();
     let lines = files.iter().flat_map(|file| file.lines());
     let records = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let mut records: Vec<Value> = records
-        .filter(|record| seen.insert(record["engine"]["name"].to_string()))
-        .collect();
+    let mut records: Vec<Value> =
+        records.filter(|record| seen.insert(record["engine"]["name"].to_string())).collect();
     let made = [path(), examples::chain(1 << 20)];
     records.extend(made.map(|record| serde_json::to_value(record).unwrap()));
     records.iter_mut().for_each(shorten);
@@ -89,12 +88,7 @@ fn shown(records: &[daqmeter_record::RunRecord]) {
 
 #[test]
 fn no_number_of_a_record_makes_anything_overflow() {
-    let values = [
-        json!(u64::MAX),
-        json!(i64::MIN),
-        json!(1e308),
-        json!(MAX_WHOLE),
-    ];
+    let values = [json!(u64::MAX), json!(i64::MIN), json!(1e308), json!(MAX_WHOLE)];
     let (mut kept, mut panicked) = (0, Vec::new());
     for record in shipped() {
         let mut paths = Vec::new();

@@ -85,18 +85,12 @@ pub(crate) fn ticks(from_s: f64, to_s: f64, most: usize) -> Vec<Tick> {
         };
         ((to_s - from_s) / length_s).floor() + 1.0 <= most as f64
     };
-    let step = *STEPS
-        .iter()
-        .find(|step| fits(step))
-        .unwrap_or(&STEPS[STEPS.len() - 1]);
+    let step = *STEPS.iter().find(|step| fits(step)).unwrap_or(&STEPS[STEPS.len() - 1]);
     let places: Vec<f64> = match step {
         Step::Seconds(seconds) => multiples(from_s, to_s, seconds),
         Step::Months(months) => firsts(from_s, to_s, months),
     };
-    let tick = |at_s: f64| Tick {
-        at_s,
-        label: label(at_s, step),
-    };
+    let tick = |at_s: f64| Tick { at_s, label: label(at_s, step) };
     places.into_iter().take(most).map(tick).collect()
 }
 
@@ -115,11 +109,7 @@ fn firsts(from_s: f64, to_s: f64, step: u64) -> Vec<f64> {
     let month: u64 = number(0..4) * 12 + number(5..7) - 1;
     let at = |nth: u64| {
         let month = (month.div_ceil(step) + nth) * step;
-        seconds(&format!(
-            "{:04}-{:02}-01T00:00:00Z",
-            month / 12,
-            month % 12 + 1
-        ))
+        seconds(&format!("{:04}-{:02}-01T00:00:00Z", month / 12, month % 12 + 1))
     };
     let all = (0..).map_while(at).take_while(|at| *at <= to_s);
     all.filter(|at| *at >= from_s).collect()
@@ -159,21 +149,11 @@ mod tests {
         let (first, last) = ("2026-11-01T03:00:00Z", "2026-11-12T03:00:00Z");
         check(first, last, 5, &["2026-11-03", "2026-11-07", "2026-11-11"]);
         let (first, last) = ("2026-11-01T22:10:00Z", "2026-11-02T03:00:00Z");
-        check(
-            first,
-            last,
-            6,
-            &["23:00", "2026-11-02", "01:00", "02:00", "03:00"],
-        );
+        check(first, last, 6, &["23:00", "2026-11-02", "01:00", "02:00", "03:00"]);
         let (first, last) = ("2025-11-20T00:00:00Z", "2026-04-02T00:00:00Z");
         check(first, last, 4, &["2026-01", "2026-04"]);
         let (first, last) = ("1999-05-01T00:00:00Z", "2026-04-02T00:00:00Z");
-        check(
-            first,
-            last,
-            7,
-            &["2000", "2005", "2010", "2015", "2020", "2025"],
-        );
+        check(first, last, 7, &["2000", "2005", "2010", "2015", "2020", "2025"]);
         let (first, last) = ("2026-11-01T22:10:03Z", "2026-11-01T22:10:09Z");
         check(first, last, 3, &["22:10:05"]);
     }

@@ -6,11 +6,8 @@ use daqmeter_record::{
 
 /// A record like those of `daqmeter digitizer`, with fixed numbers, for the snapshots of all outputs.
 pub(crate) fn example() -> RunRecord {
-    let engine = EngineInfo {
-        name: "digitizer".into(),
-        target: "emu:ku0 emu:l0".into(),
-        emulated: true,
-    };
+    let engine =
+        EngineInfo { name: "digitizer".into(), target: "emu:ku0 emu:l0".into(), emulated: true };
     let workload = Workload::new("digitizer")
         .with("devices", "emu:ku0 emu:l0")
         .with("samples", 3_000_000_u64)
@@ -21,12 +18,7 @@ pub(crate) fn example() -> RunRecord {
     record.time_utc = "2026-11-21T03:00:00.000Z".into();
     record.command = "daqmeter digitizer emu:ku0 emu:l0 -S 3000000 -N 3 -A 4".into();
     let cpu_model = "Test CPU <script>alert(1)</script>".into();
-    record.host = daqmeter_record::Host {
-        cpu_model,
-        logical_cpus: 4,
-        ..Default::default()
-    }
-    .into();
+    record.host = daqmeter_record::Host { cpu_model, logical_cpus: 4, ..Default::default() }.into();
     record.tool.name = "daqmeter".into();
     record.limits = vec![
         Limit::given("link", 1.278e9, "profile"),
@@ -47,10 +39,7 @@ pub(crate) fn example() -> RunRecord {
             start_ns,
             end_ns: start_ns + ns * 3,
             sample_ns: vec![ns - 1000, ns, ns + 1000],
-            cpu: CpuTime {
-                user_ns: ns * 3 / 2,
-                system_ns: 0,
-            },
+            cpu: CpuTime { user_ns: ns * 3 / 2, system_ns: 0 },
             ..Stage::default()
         };
         record.lanes.push(Lane {
@@ -62,19 +51,12 @@ pub(crate) fn example() -> RunRecord {
             ..Lane::default()
         });
     }
-    let mut ledger = Ledger {
-        issued: 36_000_000,
-        delivered: 36_000_000,
-        ..Ledger::new("bytes")
-    };
+    let mut ledger = Ledger { issued: 36_000_000, delivered: 36_000_000, ..Ledger::new("bytes") };
     ledger.lose("short read", 0);
     record.ledgers = vec![ledger];
     record.wall_ns = 33_000_000;
-    (
-        record.host_cpu.user_ns,
-        record.host_cpu.steal_ns,
-        record.host_cpu.idle_ns,
-    ) = (30_000_000, 10_000_000, 60_000_000);
+    (record.host_cpu.user_ns, record.host_cpu.steal_ns, record.host_cpu.idle_ns) =
+        (30_000_000, 10_000_000, 60_000_000);
     record.memory.peak_rss_bytes = 64 << 20;
     (record.clock.tool_ns_per_op, record.clock.overhead_ns) = (0.54, 24.0);
     record
@@ -112,13 +94,8 @@ pub(crate) fn record(
     stage: &str,
     ns: u64,
 ) -> RunRecord {
-    let mut record = RunRecord::new(
-        EngineInfo {
-            name: engine.into(),
-            ..Default::default()
-        },
-        workload,
-    );
+    let mut record =
+        RunRecord::new(EngineInfo { name: engine.into(), ..Default::default() }, workload);
     record.study = study.into();
     record.limits = vec![Limit::given("memory", 10e9, "")];
     let stage = Stage {
@@ -130,10 +107,7 @@ pub(crate) fn record(
         sample_ns: vec![ns; 9],
         ..Stage::default()
     };
-    record.lanes = vec![Lane {
-        stages: vec![stage],
-        ..Lane::default()
-    }];
+    record.lanes = vec![Lane { stages: vec![stage], ..Lane::default() }];
     record
 }
 
@@ -145,10 +119,7 @@ pub(crate) fn chain(carried_bytes: u64) -> RunRecord {
     let stage = &mut record.lanes[0].stages[0];
     stage.sample_ns.truncate(1);
     stage.carried_bytes = Some(carried_bytes);
-    let rate = |value| Counter {
-        value,
-        ..Counter::count("trigger-rate", 0)
-    };
+    let rate = |value| Counter { value, ..Counter::count("trigger-rate", 0) };
     record.counters = vec![rate(1e3), Counter::count("triggers", 1000)];
     record.ledgers = vec![Ledger::new("triggers x E-links")];
     record

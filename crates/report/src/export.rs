@@ -57,10 +57,7 @@ fn host(record: &RunRecord) -> Cell {
         "" => String::new(),
         name => format!("{name}: "),
     };
-    Cell::from(&*format!(
-        "{name}{}, {cpus}, kernel {kernel}",
-        host.cpu_model
-    ))
+    Cell::from(&*format!("{name}{}, {cpus}, kernel {kernel}", host.cpu_model))
 }
 
 /// One row for each stage of each lane; a record without lanes (waived, failed) is a row with its reason.
@@ -208,11 +205,7 @@ pub struct SampleParts {
 impl SampleParts {
     /// No rows yet.
     pub fn new(max_rows: usize) -> SampleParts {
-        SampleParts {
-            max_rows: max_rows.max(1),
-            rows: Rows::default(),
-            asked: None,
-        }
+        SampleParts { max_rows: max_rows.max(1), rows: Rows::default(), asked: None }
     }
 
     /// Adds the samples of a record; the frames that are full now.
@@ -379,18 +372,10 @@ mod tests {
         let mut failed = example();
         failed.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
         failed.counters = vec![daqmeter_record::Counter::count("polls", 3)];
-        let frames = [
-            summary(&[failed.clone()]),
-            samples(&[failed.clone()]),
-            counters(&[failed]),
-        ];
+        let frames = [summary(&[failed.clone()]), samples(&[failed.clone()]), counters(&[failed])];
         for frame in frames {
             assert!(
-                frame
-                    .csv()
-                    .lines()
-                    .skip(1)
-                    .all(|line| line.contains(",failed,bytes differ,")),
+                frame.csv().lines().skip(1).all(|line| line.contains(",failed,bytes differ,")),
                 "{}",
                 frame.csv()
             );
@@ -401,22 +386,9 @@ mod tests {
             matches!(p99, Some((_, Column::Float(values))) if values.iter().all(Option::is_none)),
             "{p99:?}"
         );
-        let (_, column) = doubted
-            .columns
-            .iter()
-            .find(|(name, _)| name == "doubt")
-            .unwrap();
-        let Column::Text(values) = column else {
-            panic!("text")
-        };
-        assert_eq!(
-            values
-                .iter()
-                .flatten()
-                .filter(|value| *value == "above-limit")
-                .count(),
-            2
-        );
+        let (_, column) = doubted.columns.iter().find(|(name, _)| name == "doubt").unwrap();
+        let Column::Text(values) = column else { panic!("text") };
+        assert_eq!(values.iter().flatten().filter(|value| *value == "above-limit").count(), 2);
     }
 
     fn in_parts(records: &[RunRecord], max_rows: usize) -> Vec<Frame> {
@@ -450,15 +422,8 @@ mod tests {
     fn samples_follow_one_another_in_time() {
         let frame = samples(&[example()]);
         assert_eq!(frame.len(), 12);
-        let column = |wanted: &str| {
-            frame
-                .columns
-                .iter()
-                .find(|(name, _)| name == wanted)
-                .unwrap()
-                .1
-                .clone()
-        };
+        let column =
+            |wanted: &str| frame.columns.iter().find(|(name, _)| name == wanted).unwrap().1.clone();
         let (Column::Int(starts), Column::Int(times)) = (column("start_ns"), column("sample_ns"))
         else {
             panic!("whole numbers")

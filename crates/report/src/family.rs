@@ -84,17 +84,11 @@ pub struct Advice {
 
 impl Advice {
     pub(crate) fn measured(what: &str, evidence: String) -> Advice {
-        Advice {
-            what: what.to_owned(),
-            evidence: Some(evidence),
-        }
+        Advice { what: what.to_owned(), evidence: Some(evidence) }
     }
 
     pub(crate) fn unproven(what: String) -> Advice {
-        Advice {
-            what,
-            evidence: None,
-        }
+        Advice { what, evidence: None }
     }
 }
 
@@ -178,12 +172,7 @@ impl Found {
     /// Of a rate and a limit that are by one definition.
     pub(crate) fn new(rate: f64, limit: Option<f64>) -> Found {
         let share = limit.and_then(|limit| share(Rate::exactly(rate), Rate::exactly(limit)));
-        Found {
-            rate,
-            interval: None,
-            limit,
-            fraction: share.map(|share| share.fraction),
-        }
+        Found { rate, interval: None, limit, fraction: share.map(|share| share.fraction) }
     }
 
     /// Sustained rate of a stage, and its limit; none where it moved nothing.
@@ -204,7 +193,5 @@ pub(crate) fn of_engine<'a>(
     records: &'a [RunRecord],
     engine: &'a str,
 ) -> impl Iterator<Item = &'a RunRecord> + Clone {
-    records
-        .iter()
-        .filter(move |record| record.engine.name == engine && !record.lanes.is_empty())
+    records.iter().filter(move |record| record.engine.name == engine && !record.lanes.is_empty())
 }

@@ -23,19 +23,10 @@ pub(crate) fn faults(record: &RunRecord) -> Vec<String> {
 
 /// What went wrong and what was lost, a line each; ledgers without losses are left out.
 pub fn faults_and_ledgers(record: &RunRecord) -> Vec<String> {
-    let ledgers = record
-        .ledgers
-        .iter()
-        .filter(|ledger| ledger.lost() > 0 || !ledger.closes());
+    let ledgers = record.ledgers.iter().filter(|ledger| ledger.lost() > 0 || !ledger.closes());
     let ledgers = ledgers.map(|ledger| format!("ledger: {ledger} ({})", record.workload));
-    let warnings = warnings(record)
-        .into_iter()
-        .map(|warning| format!("warning: {warning}"));
-    faults(record)
-        .into_iter()
-        .chain(ledgers)
-        .chain(warnings)
-        .collect()
+    let warnings = warnings(record).into_iter().map(|warning| format!("warning: {warning}"));
+    faults(record).into_iter().chain(ledgers).chain(warnings).collect()
 }
 
 /// Records that were waived or failed before any lane ran: the record, how it ended, why.

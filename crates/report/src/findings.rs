@@ -51,11 +51,7 @@ pub(crate) fn said(name: &str, run: &PathRun, is_emulated: bool, about: &About) 
 }
 
 fn carries(run: &PathRun, is_emulated: bool, about: &About) -> String {
-    let emulated = if is_emulated {
-        " from an emulated source"
-    } else {
-        ""
-    };
+    let emulated = if is_emulated { " from an emulated source" } else { "" };
     let events = match run.events {
         0 => String::new(),
         events => {
@@ -63,9 +59,9 @@ fn carries(run: &PathRun, is_emulated: bool, about: &About) -> String {
             format!(", {} events/s", significant(per_s, 3))
         }
     };
-    let latency = run.latency_ns(0.5).map_or_else(String::new, |ns| {
-        format!("; median latency {}", show_ns(ns as f64))
-    });
+    let latency = run
+        .latency_ns(0.5)
+        .map_or_else(String::new, |ns| format!("; median latency {}", show_ns(ns as f64)));
     let of_runs = match about.runs {
         0 | 1 => String::new(),
         runs => format!(", the longest of {runs} runs"),
@@ -100,10 +96,7 @@ const WORTH_IT: f64 = 1.02;
 
 impl Found<'_> {
     fn of(run: &PathRun) -> Found<'_> {
-        Found {
-            run,
-            resources: resources(run),
-        }
+        Found { run, resources: resources(run) }
     }
 
     /// Share of its time in which a resource worked.
@@ -124,10 +117,7 @@ impl Found<'_> {
         let most = self.most_used()?;
         let is_used_up = self.share(most) >= USED_UP;
         let most = format!("most used in this run: {}", self.percent(most));
-        let Some(PathLimit {
-            found, runs, used, ..
-        }) = &self.run.limit
-        else {
+        let Some(PathLimit { found, runs, used, .. }) = &self.run.limit else {
             return Some(match self.run.is_paced {
                 true => format!("not looked for: blocks came at a rate; {most}"),
                 false if is_used_up => {
@@ -169,11 +159,8 @@ impl Found<'_> {
     fn used(&self) -> Option<String> {
         let mut all: Vec<&Resource> = self.resources.iter().collect();
         all.sort_by(|a, b| b.least_ns().total_cmp(&a.least_ns()));
-        let named: Vec<String> = all
-            .iter()
-            .take(MOST_USED)
-            .map(|resource| self.percent(resource))
-            .collect();
+        let named: Vec<String> =
+            all.iter().take(MOST_USED).map(|resource| self.percent(resource)).collect();
         // The limit's own share is of the runs that looked for it.
         let of = match self.run.limit {
             Some(_) => "in this run ",
@@ -246,9 +233,7 @@ impl Found<'_> {
     fn measured_gain(&self) -> Option<String> {
         let PathGain { mean, low, high } = self.run.limit.as_ref()?.gain?;
         let [mean, low, high] = [mean, low, high].map(|times| significant(times, 3));
-        Some(format!(
-            "at most {mean} times as fast ({low} to {high}, measured without its work)"
-        ))
+        Some(format!("at most {mean} times as fast ({low} to {high}, measured without its work)"))
     }
 
     /// What to do about a limit, and the resources that are then left.
@@ -264,10 +249,7 @@ impl Found<'_> {
                 (what, without(None))
             }
             What::Threads { element, name } if self.may_have_more(*element) => {
-                let more = Resource {
-                    capacity: limit.capacity + 1.0,
-                    ..limit.clone()
-                };
+                let more = Resource { capacity: limit.capacity + 1.0, ..limit.clone() };
                 (format!("give {name} another thread"), without(Some(more)))
             }
             What::Threads { element: 0, name } if self.mostly_waits() => {
@@ -318,9 +300,8 @@ impl Found<'_> {
     fn may_have_more(&self, element: usize) -> bool {
         let threads = &self.run.threads;
         let last = threads.iter().map(|thread| thread.element).max();
-        let has_ends = threads
-            .iter()
-            .any(|thread| thread.element == element && thread.end.is_some());
+        let has_ends =
+            threads.iter().any(|thread| thread.element == element && thread.end.is_some());
         // What was tried without a gain is no advice.
         let is_tried = self
             .run
@@ -380,9 +361,7 @@ fn this_host(run: &PathRun) -> Option<String> {
             format!("{rate} MB/s")
         };
         let (all, beside) = (shown(by_cpus), beside_cpus(run, shown));
-        return Some(format!(
-            "its {cpus} would carry {all} of it by CPU time; {beside}"
-        ));
+        return Some(format!("its {cpus} would carry {all} of it by CPU time; {beside}"));
     };
     let shown = |times: f64| match (now * times).floor() {
         0.0 => "not one".to_owned(),
@@ -393,9 +372,7 @@ fn this_host(run: &PathRun) -> Option<String> {
         false => format!("this path as it is {}; ", shown(1.0)),
     };
     let (all, beside) = (shown(by_cpus), beside_cpus(run, shown));
-    Some(format!(
-        "{name}: {as_it_is}its {cpus} {all} by CPU time; {beside}"
-    ))
+    Some(format!("{name}: {as_it_is}its {cpus} {all} by CPU time; {beside}"))
 }
 
 /// What memory and the links allow, in words for so many times as much as the run carried.
@@ -463,11 +440,7 @@ mod tests {
             payload_bytes: 1_000_000_000,
             blocks: 1000,
             cpus,
-            threads: ["board", "convert", "read"]
-                .into_iter()
-                .enumerate()
-                .map(thread)
-                .collect(),
+            threads: ["board", "convert", "read"].into_iter().enumerate().map(thread).collect(),
             ..PathRun::default()
         }
     }
@@ -479,13 +452,7 @@ mod tests {
     }
 
     fn found(found: LimitFound) -> Option<PathLimit> {
-        Some(PathLimit {
-            found,
-            runs: 94,
-            used: None,
-            gain: None,
-            room: None,
-        })
+        Some(PathLimit { found, runs: 94, used: None, gain: None, room: None })
     }
 
     #[test]
@@ -493,9 +460,7 @@ mod tests {
         let mut run = run(4.0, [300, 990, 400]);
         run.limit = found(LimitFound::CannotTell);
         assert!(
-            said("crate", &run, true, &About::default())
-                .iter()
-                .all(|said| said.about != "room")
+            said("crate", &run, true, &About::default()).iter().all(|said| said.about != "room")
         );
         let room = |no_room_ns, wanted| PathRoom {
             rate_hz: 500.0,
@@ -525,10 +490,7 @@ mod tests {
     fn a_path_is_said_in_at_most_ten_lines_and_most_important_first() {
         let all = said("crate", &run(4.0, [300, 990, 400]), true, &About::default());
         let about: Vec<&str> = all.iter().map(|said| said.about).collect();
-        assert_eq!(
-            about,
-            ["path", "carries", "limit", "used", "change", "this host"]
-        );
+        assert_eq!(about, ["path", "carries", "limit", "used", "change", "this host"]);
         let carries = "1000 MB/s sustained over 1 s from an emulated source";
         assert_eq!(all[1].text, carries);
     }
@@ -555,10 +517,7 @@ mod tests {
             if let Some(limit) = &mut run.limit {
                 let (low, high) = (mean - 0.01, mean + 0.01);
                 let works = PathGain { mean, low, high };
-                limit.used = Some(PathUsed {
-                    works,
-                    waits_for_cpu,
-                });
+                limit.used = Some(PathUsed { works, waits_for_cpu });
             }
             of(&run, "limit")
         };
@@ -566,11 +525,7 @@ mod tests {
         assert!(used(0.78, 0.2).contains("works 78 % and waits for a CPU 20 % of the time, and"));
         assert!(of(&run, "change").starts_with("give convert another thread"));
         if let Some(limit) = &mut run.limit {
-            limit.gain = Some(PathGain {
-                mean: 1.9,
-                low: 1.8,
-                high: 2.0,
-            });
+            limit.gain = Some(PathGain { mean: 1.9, low: 1.8, high: 2.0 });
         }
         assert_eq!(
             of(&run, "change"),
@@ -594,10 +549,7 @@ mod tests {
     }
 
     fn convert() -> What {
-        What::Threads {
-            element: 1,
-            name: "convert".to_owned(),
-        }
+        What::Threads { element: 1, name: "convert".to_owned() }
     }
 
     #[test]
@@ -605,21 +557,15 @@ mod tests {
         // A stage that is called as a CPU is.
         let mut run = run(4.0, [300, 990, 400]);
         run.threads[1].part = "CPU 3".to_owned();
-        run.limit = found(LimitFound::Limit(What::Threads {
-            element: 1,
-            name: "CPU 3".to_owned(),
-        }));
+        run.limit =
+            found(LimitFound::Limit(What::Threads { element: 1, name: "CPU 3".to_owned() }));
         assert!(of(&run, "change").starts_with("give CPU 3 another thread"));
         run.limit = found(LimitFound::Limit(What::Memory));
         assert!(of(&run, "limit").contains("the path follows no part"));
         run.limit = found(LimitFound::Limit(What::Buffers));
         assert!(of(&run, "limit").starts_with("too few buffers: no resource is used up"));
         if let Some(limit) = &mut run.limit {
-            limit.gain = Some(PathGain {
-                mean: 1.4,
-                low: 1.3,
-                high: 1.5,
-            });
+            limit.gain = Some(PathGain { mean: 1.4, low: 1.3, high: 1.5 });
         }
         assert_eq!(
             of(&run, "change"),
@@ -664,11 +610,7 @@ mod tests {
         );
         assert_eq!(of(&run, "tried"), "no difference: --set stage.1.threads=2");
         run.trials.remove(0);
-        assert!(
-            of(&run, "change").starts_with("less work in convert"),
-            "{}",
-            of(&run, "change")
-        );
+        assert!(of(&run, "change").starts_with("less work in convert"), "{}", of(&run, "change"));
     }
 
     #[test]
@@ -695,12 +637,7 @@ mod tests {
             of(&run, "this host"),
             "its 3 CPUs would carry 2000 MB/s of it by CPU time; memory not measured, no link known"
         );
-        let serves = |each| {
-            Some(Served {
-                name: "boards".to_owned(),
-                each,
-            })
-        };
+        let serves = |each| Some(Served { name: "boards".to_owned(), each });
         run.served = serves(Brings::BytesPerS(84e6));
         assert_eq!(
             of(&run, "this host"),
@@ -729,10 +666,7 @@ mod tests {
         });
         assert!(of(&run, "this host").contains("23 by CPU time; memory not known, part of"));
         assert!(!of(&run, "used").contains("memory"));
-        run.memory = Some(PathMemory {
-            bytes_per_block: vec![0.0; 3],
-            ceiling_bytes_per_s: None,
-        });
+        run.memory = Some(PathMemory { bytes_per_block: vec![0.0; 3], ceiling_bytes_per_s: None });
         assert!(of(&run, "this host").contains("its blocks stay in the cache"));
         // It counts no events.
         run.served = serves(Brings::EventsPerS(100e3));

@@ -197,11 +197,7 @@ impl Rows {
     pub(crate) fn frame(self) -> Frame {
         let rows = self.set.end;
         let columns = self.columns.into_iter();
-        Frame {
-            columns: columns
-                .map(|(name, runs)| (name, runs.typed(rows)))
-                .collect(),
-        }
+        Frame { columns: columns.map(|(name, runs)| (name, runs.typed(rows))).collect() }
     }
 }
 
@@ -255,10 +251,7 @@ impl Runs {
     }
 
     fn names(self, rows: usize) -> Names {
-        let mut names = Names {
-            places: vec![None; rows],
-            ..Names::default()
-        };
+        let mut names = Names { places: vec![None; rows], ..Names::default() };
         let mut known: HashMap<String, u32> = HashMap::new();
         for (range, values) in self.runs {
             match values {
@@ -366,10 +359,7 @@ impl Frame {
         let mut columns: Vec<CsvColumn<'_>> = self.columns.iter().map(CsvColumn::of).collect();
         let mut out = String::new();
         // Rows of one stage begin with the same names, which are long.
-        let names = columns
-            .iter()
-            .take_while(|column| column.is_names())
-            .count();
+        let names = columns.iter().take_while(|column| column.is_names()).count();
         let mut begins = 0..0;
         for at in 0..self.len() {
             let from = out.len();
@@ -424,10 +414,7 @@ impl<'a> CsvColumn<'a> {
 
     /// Whether it holds names and moments, not numbers.
     fn is_names(&self) -> bool {
-        matches!(
-            self,
-            CsvColumn::Text(..) | CsvColumn::Time(..) | CsvColumn::Flag(_)
-        )
+        matches!(self, CsvColumn::Text(..) | CsvColumn::Time(..) | CsvColumn::Flag(_))
     }
 
     /// Whether two rows have the same value. Numbers are not compared.
@@ -476,11 +463,7 @@ mod tests {
         let mut next = 0;
         for (count, name, mixed) in [(2, "a", Cell::Int(7)), (3, "b, c", Cell::from("seven"))] {
             let mixed = mixed.into_text();
-            let parts = if together {
-                vec![count]
-            } else {
-                vec![1; count]
-            };
+            let parts = if together { vec![count] } else { vec![1; count] };
             for part in parts {
                 rows.begin_many(part);
                 rows.set("name", name);
@@ -518,9 +501,7 @@ mod tests {
     #[test]
     fn a_name_is_held_once_however_many_rows_have_it() {
         let frame = rows(true);
-        let Column::Text(names) = &frame.columns[0].1 else {
-            panic!("text")
-        };
+        let Column::Text(names) = &frame.columns[0].1 else { panic!("text") };
         assert_eq!(names.distinct, ["a", "b, c"]);
         let found: Vec<Option<&str>> = names.iter().collect();
         let (a, b) = (Some("a"), Some("b, c"));

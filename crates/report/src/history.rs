@@ -91,19 +91,12 @@ pub struct Trend {
 pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     let mut hosts: BTreeMap<String, Vec<RunRecord>> = BTreeMap::new();
     for record in records {
-        hosts
-            .entry(host_of(record))
-            .or_default()
-            .push(record.clone());
+        hosts.entry(host_of(record)).or_default().push(record.clone());
     }
-    let rows = hosts
-        .iter()
-        .flat_map(|(host, records)| of_host(host, records));
+    let rows = hosts.iter().flat_map(|(host, records)| of_host(host, records));
     let mut found: Vec<Trend> = rows.collect();
     let rows = found.len();
-    found
-        .iter_mut()
-        .for_each(|trend| judge(trend, ignore, rows));
+    found.iter_mut().for_each(|trend| judge(trend, ignore, rows));
     found
 }
 
@@ -130,9 +123,7 @@ impl Trend {
     /// Time of its newest run over the median of those before.
     fn newest(&self) -> f64 {
         let times: Vec<f64> = self.runs.iter().map(|run| run.time_ns).collect();
-        times
-            .split_last()
-            .map_or(1.0, |(newest, before)| newest / median(before))
+        times.split_last().map_or(1.0, |(newest, before)| newest / median(before))
     }
 
     /// True if the repeated measurement showed that nothing became slower.
@@ -151,10 +142,7 @@ pub fn gate(trends: &[Trend], by: f64) -> Gate {
     if in_doubt().any(is_slower) {
         return Gate::Failed;
     }
-    match in_doubt()
-        .filter(|trend| trend.newest() >= 1.0 + by)
-        .count()
-    {
+    match in_doubt().filter(|trend| trend.newest() >= 1.0 + by).count() {
         0 => Gate::Passed,
         points => Gate::NoPower(points),
     }
@@ -183,10 +171,7 @@ fn trend(
     occasions.sort_by(|a, b| a.at.total_cmp(&b.at));
     let run = |occasion: Occasion| {
         let time_ns = time_ns(&occasion.repetitions, side.level);
-        let run = Run {
-            time_ns,
-            ..invocations[occasion.at as usize].clone()
-        };
+        let run = Run { time_ns, ..invocations[occasion.at as usize].clone() };
         let is_time = time_ns.is_finite() && time_ns > 0.0;
         is_time.then_some((run, occasion.control))
     };
@@ -209,10 +194,7 @@ fn trend(
 
 /// Time of the middle repetition.
 fn time_ns(repetitions: &[Vec<f64>], level: Level) -> f64 {
-    let times: Vec<f64> = repetitions
-        .iter()
-        .map(|samples| level.of(samples))
-        .collect();
+    let times: Vec<f64> = repetitions.iter().map(|samples| level.of(samples)).collect();
     median(&times)
 }
 
@@ -262,10 +244,7 @@ fn judge(trend: &mut Trend, ignore: f64, rows: usize) {
 
 fn bad_hour(values: &[f64], range: Range<usize>) -> BadHour {
     let others = [&values[..range.start], &values[range.end..]].concat();
-    BadHour {
-        runs: (range.start, range.end - 1),
-        ratio: median(&values[range]) / median(&others),
-    }
+    BadHour { runs: (range.start, range.end - 1), ratio: median(&values[range]) / median(&others) }
 }
 
 /// Eight heights, from the fastest run to the slowest; a middle line where all are alike to 1 %.
@@ -274,10 +253,7 @@ fn spark(runs: &[Run]) -> String {
     /// The newest runs that fit into a column.
     const MAX_RUNS: usize = 24;
     let shown = &runs[runs.len().saturating_sub(MAX_RUNS)..];
-    let least = shown
-        .iter()
-        .map(|run| run.time_ns)
-        .fold(f64::INFINITY, f64::min);
+    let least = shown.iter().map(|run| run.time_ns).fold(f64::INFINITY, f64::min);
     let most = shown.iter().map(|run| run.time_ns).fold(0.0, f64::max);
     let height = |run: &Run| {
         if most / least < 1.01 {
@@ -297,9 +273,8 @@ pub fn text(trends: &[Trend]) -> String {
     for host in hosts {
         let own: Vec<&Trend> = trends.iter().filter(|trend| &trend.host == host).collect();
         let _ = writeln!(out, "{host}\n{}", table(&own));
-        let steps = own
-            .iter()
-            .flat_map(|trend| trend.steps.iter().map(|step| step_text(trend, step)));
+        let steps =
+            own.iter().flat_map(|trend| trend.steps.iter().map(|step| step_text(trend, step)));
         steps.for_each(|step| out.push_str(&step));
         for trend in &own {
             let again = trend.confirmation.as_ref();
@@ -312,16 +287,8 @@ pub fn text(trends: &[Trend]) -> String {
     out
 }
 
-const HEADINGS: [&str; 8] = [
-    "point",
-    "time",
-    "slower is higher",
-    "runs",
-    "first",
-    "last",
-    "last/first",
-    "found",
-];
+const HEADINGS: [&str; 8] =
+    ["point", "time", "slower is higher", "runs", "first", "last", "last/first", "found"];
 
 fn table(trends: &[&Trend]) -> String {
     let rows = trends.iter().map(|trend| {
@@ -355,11 +322,7 @@ pub(crate) fn found_text(trend: &Trend) -> String {
         counted(trend.bad_hours.len(), "bad hour"),
     ];
     let words: Vec<String> = words.into_iter().flatten().collect();
-    if words.is_empty() {
-        "-".to_owned()
-    } else {
-        words.join(", ")
-    }
+    if words.is_empty() { "-".to_owned() } else { words.join(", ") }
 }
 
 /// To the minute.
@@ -405,22 +368,14 @@ pub(crate) fn lines_of(trend: &Trend) -> Vec<String> {
     };
     let hour = |hour: &BadHour| {
         let (from, to) = (&trend.runs[hour.runs.0], &trend.runs[hour.runs.1]);
-        format!(
-            "bad hour {}: {}",
-            when(minute(from), minute(to)),
-            how_much(hour.ratio)
-        )
+        format!("bad hour {}: {}", when(minute(from), minute(to)), how_much(hour.ratio))
     };
     let steps = trend.steps.iter().map(step);
     steps.chain(trend.bad_hours.iter().map(hour)).collect()
 }
 
 fn when(from: &str, to: &str) -> String {
-    if from == to {
-        from.to_owned()
-    } else {
-        format!("{from} to {to}")
-    }
+    if from == to { from.to_owned() } else { format!("{from} to {to}") }
 }
 
 /// Bad hours of a host, a line each: those of many points that are the same runs come together.
@@ -429,10 +384,7 @@ fn bad_hours_text(trends: &[&Trend]) -> String {
     for trend in trends {
         for hour in &trend.bad_hours {
             let (from, to) = (&trend.runs[hour.runs.0], &trend.runs[hour.runs.1]);
-            hours
-                .entry((minute(from), minute(to)))
-                .or_default()
-                .push(hour.ratio);
+            hours.entry((minute(from), minute(to))).or_default().push(hour.ratio);
         }
     }
     let line = |((from, to), ratios): (&(&str, &str), &Vec<f64>)| {
@@ -441,11 +393,7 @@ fn bad_hours_text(trends: &[&Trend]) -> String {
         } else {
             format!("{} points", ratios.len())
         };
-        format!(
-            "bad hour  {}: {points}, typically {}\n",
-            when(from, to),
-            how_much(median(ratios))
-        )
+        format!("bad hour  {}: {points}, typically {}\n", when(from, to), how_much(median(ratios)))
     };
     hours.iter().map(line).collect()
 }
@@ -466,9 +414,7 @@ pub fn figures(trends: &[Trend], command: &str) -> Vec<Figure> {
         }
     }
     let figure = |(host, study): (String, String)| {
-        let own = trends
-            .iter()
-            .filter(|trend| trend.host == host && trend.study == study);
+        let own = trends.iter().filter(|trend| trend.host == host && trend.study == study);
         Figure {
             title: format!("{study} over time"),
             caption: format!(
@@ -504,10 +450,7 @@ fn changed_most(mut own: Vec<&Trend>) -> Figure {
     });
     own.truncate(MAX_CURVES);
     let date = |run: &Run| seconds(&run.time_utc);
-    let are_dates = own
-        .iter()
-        .flat_map(|trend| &trend.runs)
-        .all(|run| date(run).is_some());
+    let are_dates = own.iter().flat_map(|trend| &trend.runs).all(|run| date(run).is_some());
     let place = |at: usize, run: &Run| {
         let date = date(run).filter(|_| are_dates);
         date.unwrap_or((at + 1) as f64)
@@ -519,16 +462,9 @@ fn changed_most(mut own: Vec<&Trend>) -> Figure {
         let ratios = runs.map(|(at, run)| (place(at, run), run.time_ns / first_ns));
         Curve::new(label.unwrap_or(&trend.point).trim(), ratios.collect())
     };
-    let texts = Texts {
-        id: "history",
-        title: "",
-        caption: "",
-    };
+    let texts = Texts { id: "history", title: "", caption: "" };
     let x = if are_dates {
-        Axis::dates(
-            "time (UTC)",
-            own.iter().flat_map(|trend| &trend.runs).filter_map(date),
-        )
+        Axis::dates("time (UTC)", own.iter().flat_map(|trend| &trend.runs).filter_map(date))
     } else {
         Axis::linear("run")
     };
@@ -549,15 +485,8 @@ mod tests {
             record.run_id = format!("run-{at}").into();
             record.tool.git_revision = if at < 6 { "aaaa" } else { "bbbb" }.into();
             for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
-                let slower = if at >= 6 && stage.name == "func_readout" {
-                    110
-                } else {
-                    100
-                };
-                stage
-                    .sample_ns
-                    .iter_mut()
-                    .for_each(|ns| *ns = *ns * (slower * 10 + at % 3) / 1000);
+                let slower = if at >= 6 && stage.name == "func_readout" { 110 } else { 100 };
+                stage.sample_ns.iter_mut().for_each(|ns| *ns = *ns * (slower * 10 + at % 3) / 1000);
             }
             record
         };
@@ -637,10 +566,7 @@ mod tests {
         assert_eq!(of(later), Gate::Failed);
         assert_eq!(of(|at| if at < 39 { 1.0 } else { 1.2 }), Gate::NoPower(4));
         assert_eq!(
-            gate(
-                &trends(&forty_runs(|at| if at < 20 { 1.0 } else { 1.2 }), 0.02),
-                0.5
-            ),
+            gate(&trends(&forty_runs(|at| if at < 20 { 1.0 } else { 1.2 }), 0.02), 0.5),
             Gate::Passed
         );
     }
@@ -656,12 +582,7 @@ mod tests {
         again.append(&mut records);
         let found = trends(&again, 0.02);
         assert!(found.iter().all(|trend| trend.runs.len() == 12));
-        assert!(
-            found[0]
-                .runs
-                .iter()
-                .all(|run| run.time_utc.contains("T03:00"))
-        );
+        assert!(found[0].runs.iter().all(|run| run.time_utc.contains("T03:00")));
     }
 
     #[test]
@@ -679,10 +600,7 @@ mod tests {
     #[test]
     fn hosts_are_kept_apart_and_single_runs_have_no_trend() {
         let mut records = twelve_runs();
-        let host = daqmeter_record::Host {
-            cpu_model: "another".into(),
-            ..Default::default()
-        };
+        let host = daqmeter_record::Host { cpu_model: "another".into(), ..Default::default() };
         records.truncate(3);
         records[0].host = host.into();
         let found = trends(&records, 0.02);

@@ -129,17 +129,10 @@ pub struct LivePage {
 /// # Errors
 /// As [`page`].
 pub fn live_page(records: &[RunRecord], events: &str) -> Result<LivePage, PageError> {
-    let body = body(
-        records,
-        Texts::of(records),
-        figures(records),
-        &Beside::default(),
-    )?;
+    let body = body(records, Texts::of(records), figures(records), &Beside::default())?;
     let parts = Parts::of(&body);
     let mark = if events.contains('?') { '&' } else { '?' };
-    let live = Live {
-        events: format!("{events}{mark}from={}", parts.state),
-    };
+    let live = Live { events: format!("{events}{mark}from={}", parts.state) };
     let html = whole(&body, Some(&live))?;
     Ok(LivePage { html, parts })
 }
@@ -182,10 +175,7 @@ pub fn page_of_studies(
     figures: Vec<Figure>,
     studies: &[Shown],
 ) -> Result<String, PageError> {
-    let beside = Beside {
-        studies,
-        ..Beside::default()
-    };
+    let beside = Beside { studies, ..Beside::default() };
     render(records, Texts::of(records), figures, &beside)
 }
 
@@ -199,10 +189,7 @@ pub fn history_page(
     figures: Vec<Figure>,
     trends: &[Trend],
 ) -> Result<String, PageError> {
-    let beside = Beside {
-        history: &hosts(trends),
-        ..Beside::default()
-    };
+    let beside = Beside { history: &hosts(trends), ..Beside::default() };
     render(newest, Texts::of(newest), figures, &beside)
 }
 
@@ -266,15 +253,9 @@ pub fn validation_page(
     parts: &[Part],
     figures: Vec<Figure>,
 ) -> Result<String, PageError> {
-    let parts = parts.iter().map(|part| PartView {
-        part,
-        summary: part.summary(),
-    });
+    let parts = parts.iter().map(|part| PartView { part, summary: part.summary() });
     let parts = parts.collect();
-    let beside = Beside {
-        validation: Some(ValidationView { of, parts }),
-        ..Beside::default()
-    };
+    let beside = Beside { validation: Some(ValidationView { of, parts }), ..Beside::default() };
     render(&[], Texts::of(&[]), figures, &beside)
 }
 
@@ -309,14 +290,8 @@ fn body(
     figures: Vec<Figure>,
     beside: &Beside<'_>,
 ) -> Result<String, PageError> {
-    let views: Vec<StudyView<'_>> = beside
-        .studies
-        .iter()
-        .map(|study| StudyView {
-            study,
-            summary: study.summary(),
-        })
-        .collect();
+    let views: Vec<StudyView<'_>> =
+        beside.studies.iter().map(|study| StudyView { study, summary: study.summary() }).collect();
     let figures: Vec<DataTable> = figures.into_iter().map(data_table).collect();
     let meshes = mesh_views(records);
     let first = records.first();
@@ -461,11 +436,8 @@ fn serde<T: Serialize>(value: &T) -> minijinja::Value {
 
 /// The figure's numbers as a table, for those who cannot see the chart or want to copy them.
 fn data_table(figure: Figure) -> DataTable {
-    let mut headings = vec![if figure.x.label.is_empty() {
-        "".to_owned()
-    } else {
-        figure.x.label.clone()
-    }];
+    let mut headings =
+        vec![if figure.x.label.is_empty() { "".to_owned() } else { figure.x.label.clone() }];
     headings.extend(figure.series.iter().map(|series| series.label.clone()));
     let first = |at: usize| match (figure.categories.get(at), figure.x.unit) {
         (Some(name), _) => name.clone(),
@@ -480,25 +452,14 @@ fn data_table(figure: Figure) -> DataTable {
             .map(|series| series.ys[at].map_or(String::new(), |y| significant(y, 4)));
         std::iter::once(first(at)).chain(cells).collect()
     };
-    let lines = if figure.xs.len() <= 60 {
-        (0..figure.xs.len()).map(line).collect()
-    } else {
-        Vec::new()
-    };
-    DataTable {
-        headings,
-        lines,
-        figure,
-    }
+    let lines =
+        if figure.xs.len() <= 60 { (0..figure.xs.len()).map(line).collect() } else { Vec::new() };
+    DataTable { headings, lines, figure }
 }
 
 fn table_rows(records: &[RunRecord]) -> Vec<TableRow> {
     let mb = |rate: f64| {
-        if rate > 0.0 {
-            significant(rate / 1e6, 4)
-        } else {
-            "–".to_owned()
-        }
+        if rate > 0.0 { significant(rate / 1e6, 4) } else { "–".to_owned() }
     };
     rows(records)
         .into_iter()
@@ -511,9 +472,7 @@ fn table_rows(records: &[RunRecord]) -> Vec<TableRow> {
             rate_interval: shown_interval(row.rate_interval_bytes_per_s),
             limit: row.limit_bytes_per_s.map_or("–".to_owned(), mb),
             limit_interval: shown_interval(row.limit_interval_bytes_per_s),
-            fraction: row
-                .fraction
-                .map_or("–".to_owned(), |fraction| format!("{fraction:.2}")),
+            fraction: row.fraction.map_or("–".to_owned(), |fraction| format!("{fraction:.2}")),
             is_above_limit: row.doubt == Some(Doubt::AboveLimit),
             means: Some(row.ops_per_sample).filter(|ops| *ops > 1),
             fault: row.undone().map(|(how, why)| format!("{how}: {why}")),
@@ -541,11 +500,7 @@ fn facts(records: &[RunRecord]) -> Vec<Fact> {
     let own = [
         (
             "Clock",
-            format!(
-                "{}, {} per reading",
-                record.clock.source,
-                show_ns(record.clock.overhead_ns)
-            ),
+            format!("{}, {} per reading", record.clock.source, show_ns(record.clock.overhead_ns)),
         ),
         (
             "Noise floor",
@@ -556,13 +511,8 @@ fn facts(records: &[RunRecord]) -> Vec<Fact> {
             ),
         ),
     ];
-    let all = hardware(&record.host)
-        .into_iter()
-        .chain(software(&record.host))
-        .chain(own);
-    all.filter(|(_, value)| !value.is_empty())
-        .map(|(name, value)| Fact { name, value })
-        .collect()
+    let all = hardware(&record.host).into_iter().chain(software(&record.host)).chain(own);
+    all.filter(|(_, value)| !value.is_empty()).map(|(name, value)| Fact { name, value }).collect()
 }
 
 fn hardware(host: &Host) -> [(&'static str, String); 6] {
@@ -595,10 +545,7 @@ fn software(host: &Host) -> [(&'static str, String); 6] {
 }
 
 fn caches(host: &Host) -> String {
-    let caches = host
-        .caches
-        .iter()
-        .filter(|cache| cache.kind != "Instruction");
+    let caches = host.caches.iter().filter(|cache| cache.kind != "Instruction");
     let caches = caches.map(|cache| {
         let (level, bytes) = (cache.level, show_bytes(cache.bytes));
         let count = match cache.count {
@@ -628,26 +575,18 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
         .collect();
     for record in records {
         notes.extend(
-            warnings(record)
-                .into_iter()
-                .map(|warning| format!("{}: {warning}", record.study)),
+            warnings(record).into_iter().map(|warning| format!("{}: {warning}", record.study)),
         );
-        notes.extend(
-            record
-                .outcome
-                .reason()
-                .map(|reason| format!("{}: {reason}", record.study)),
-        );
+        notes.extend(record.outcome.reason().map(|reason| format!("{}: {reason}", record.study)));
     }
     let mut hosts: Vec<String> = Vec::new();
     // Records of one run share their host.
     let one_after_the_other = records.chunk_by(|a, b| Arc::ptr_eq(&a.host, &b.host));
     for host in one_after_the_other.map(|records| &records[0].host) {
         let host = match host.is_known() {
-            true => format!(
-                "{}, {} CPUs, kernel {}",
-                host.cpu_model, host.logical_cpus, host.kernel
-            ),
+            true => {
+                format!("{}, {} CPUs, kernel {}", host.cpu_model, host.logical_cpus, host.kernel)
+            }
             false => host.cpu_model.clone(),
         };
         if hosts.last() != Some(&host) && !hosts.contains(&host) {
@@ -702,20 +641,11 @@ mod tests {
     fn the_command_is_named_once_where_there_is_one() {
         let count = |page: &str, what: &str| page.matches(what).count();
         let one = page(&[example()]).unwrap();
-        assert_eq!(
-            (count(&one, "Repeat: "), count(&one, "Measured by: ")),
-            (1, 0)
-        );
+        assert_eq!((count(&one, "Repeat: "), count(&one, "Measured by: ")), (1, 0));
         let mut other = example();
         other.command = "daqmeter survey".into();
         let two = page(&[example(), other]).unwrap();
-        assert_eq!(
-            (
-                count(&two, "Repeat: "),
-                count(&two, "and: <code>daqmeter survey")
-            ),
-            (1, 1)
-        );
+        assert_eq!((count(&two, "Repeat: "), count(&two, "and: <code>daqmeter survey")), (1, 1));
         assert!(count(&two, "Measured by: ") >= 2);
     }
 
@@ -829,12 +759,7 @@ mod tests {
             crate::figures::by_rank("rates", "Rates", "By rate.", "blocks/s", vec![series]);
         let page =
             validation_page("a host", &[crate::validation::tests::part()], vec![figure]).unwrap();
-        for wanted in [
-            "Closed &lt;forms&gt;",
-            "known miss",
-            "a host",
-            "id=\"rates\"",
-        ] {
+        for wanted in ["Closed &lt;forms&gt;", "known miss", "a host", "id=\"rates\""] {
             assert!(page.contains(wanted), "{wanted}");
         }
     }

@@ -70,10 +70,7 @@ pub(crate) fn occasions(
         let occasion = found.entry(&record.run_id).or_default();
         occasion.at = moments.get(record.run_id.as_str()).copied().unwrap_or(0.0);
         occasion.repetitions.push(compared_ns(stage));
-        controls
-            .entry(&record.run_id)
-            .or_default()
-            .push(control.time(record, stage));
+        controls.entry(&record.run_id).or_default().push(control.time(record, stage));
     }
     for (run_id, occasion) in &mut found {
         let of_it: Option<Vec<f64>> = controls.remove(run_id).into_iter().flatten().collect();
@@ -94,10 +91,7 @@ fn limit_s(record: &RunRecord, stage: &Stage) -> Option<f64> {
 pub(crate) fn side(runs: &Runs, moments: &HashMap<&str, f64>, control: ControlBy) -> Side {
     Side {
         occasions: occasions(runs, moments, control),
-        level: runs
-            .first()
-            .map(|(record, stage)| level(record, stage))
-            .unwrap_or_default(),
+        level: runs.first().map(|(record, stage)| level(record, stage)).unwrap_or_default(),
     }
 }
 

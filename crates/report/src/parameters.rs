@@ -21,18 +21,13 @@ pub(crate) fn differing<'a, K: Hash + Eq>(
     // Records that were asked the same share it: it is compared once for each group.
     let mut compared: HashSet<(*const RunRecord, *const Workload)> = HashSet::new();
     for &record in records {
-        let (first, names) = groups
-            .entry(group(record))
-            .or_insert((record, BTreeSet::new()));
+        let (first, names) = groups.entry(group(record)).or_insert((record, BTreeSet::new()));
         if !compared.insert((std::ptr::from_ref(*first), Arc::as_ptr(&record.workload))) {
             continue;
         }
         let (known, own) = (&first.workload.params, &record.workload.params);
         let all = known.keys().chain(own.keys());
-        names.extend(
-            all.filter(|name| known.get(*name) != own.get(*name))
-                .map(String::as_str),
-        );
+        names.extend(all.filter(|name| known.get(*name) != own.get(*name)).map(String::as_str));
     }
     let of = |record: &'a RunRecord| {
         let names = groups.get(&group(record)).map(|(_, names)| names);
@@ -40,9 +35,7 @@ pub(crate) fn differing<'a, K: Hash + Eq>(
             !NOT_IN_KEY.contains(&name) && names.is_some_and(|names| names.contains(name))
         };
         let own = record.workload.params.iter();
-        own.filter(|(name, _)| differs(name))
-            .map(|(name, value)| (name.as_str(), value))
-            .collect()
+        own.filter(|(name, _)| differs(name)).map(|(name, value)| (name.as_str(), value)).collect()
     };
     records.iter().map(|record| of(record)).collect()
 }
@@ -65,12 +58,10 @@ pub(crate) fn grouped<'a>(
     let mut known: HashMap<*const Workload, usize> = HashMap::new();
     for record in records {
         let mut is_new = false;
-        let at = *known
-            .entry(Arc::as_ptr(&record.workload))
-            .or_insert_with(|| {
-                is_new = true;
-                *by_key.entry(key(&record.workload)).or_insert(groups.len())
-            });
+        let at = *known.entry(Arc::as_ptr(&record.workload)).or_insert_with(|| {
+            is_new = true;
+            *by_key.entry(key(&record.workload)).or_insert(groups.len())
+        });
         if at == groups.len() {
             let (records, asked) = (Vec::new(), Vec::new());
             groups.push(Some(Group { records, asked }));
@@ -107,20 +98,14 @@ pub(crate) fn pairs<'a>(
 /// Parameters in words, but for those of these names.
 pub(crate) fn words(parameters: &Parameters<'_>, but: &[&str]) -> String {
     let wanted = parameters.iter().filter(|(name, _)| !but.contains(name));
-    wanted
-        .map(|(name, value)| shown(name, value))
-        .collect::<Vec<_>>()
-        .join(", ")
+    wanted.map(|(name, value)| shown(name, value)).collect::<Vec<_>>().join(", ")
 }
 
 /// The names of records, each with what tells its record from others of that name, but for parameters of these names: so that
 /// two points with one name cannot hide each other.
 pub(crate) fn distinguished(records: &[&RunRecord], names: &[String], but: &[&str]) -> Vec<String> {
-    let places: HashMap<*const RunRecord, &String> = records
-        .iter()
-        .map(|record| std::ptr::from_ref(*record))
-        .zip(names)
-        .collect();
+    let places: HashMap<*const RunRecord, &String> =
+        records.iter().map(|record| std::ptr::from_ref(*record)).zip(names).collect();
     let all = differing(records, |record| places.get(&std::ptr::from_ref(record)));
     let label = |(name, parameters): (&String, &Parameters<'_>)| match words(parameters, but) {
         distinction if distinction.is_empty() => name.clone(),
@@ -138,17 +123,13 @@ pub(crate) fn by_values(a: &Parameters<'_>, b: &Parameters<'_>) -> Ordering {
         Param::Text(_) => None,
     };
     let pairs = a.iter().zip(b).map(|((name_a, a), (name_b, b))| {
-        name_a
-            .cmp(name_b)
-            .then_with(|| match (number(a), number(b)) {
-                (Some(a), Some(b)) => a.total_cmp(&b),
-                (None, None) => a.to_string().cmp(&b.to_string()),
-                (a, b) => a.is_none().cmp(&b.is_none()),
-            })
+        name_a.cmp(name_b).then_with(|| match (number(a), number(b)) {
+            (Some(a), Some(b)) => a.total_cmp(&b),
+            (None, None) => a.to_string().cmp(&b.to_string()),
+            (a, b) => a.is_none().cmp(&b.is_none()),
+        })
     });
-    pairs
-        .fold(Ordering::Equal, Ordering::then)
-        .then(a.len().cmp(&b.len()))
+    pairs.fold(Ordering::Equal, Ordering::then).then(a.len().cmp(&b.len()))
 }
 
 /// A parameter for people, with its unit where its name ends with one.
@@ -183,10 +164,8 @@ mod tests {
         let groups = grouped(records.iter(), |asked| asked.key_without(&["block_bytes"]));
         let place = |record: &&RunRecord| records.iter().position(|own| std::ptr::eq(own, *record));
         let places = |of: &[&RunRecord]| of.iter().filter_map(place).collect::<Vec<_>>();
-        let found: Vec<_> = groups
-            .iter()
-            .map(|group| (places(&group.records), places(&group.asked)))
-            .collect();
+        let found: Vec<_> =
+            groups.iter().map(|group| (places(&group.records), places(&group.asked))).collect();
         let expected = [(vec![1], vec![1]), (vec![0, 2, 3, 4], vec![0, 2, 3])];
         assert_eq!(found, expected);
     }
@@ -209,12 +188,7 @@ mod tests {
         };
         let other = [asked(1, "poll"), asked(5, "interrupt"), asked(5, "none")];
         assert!(found(&other).is_empty());
-        let same = [
-            asked(5, "interrupt"),
-            asked(1, "poll"),
-            asked(5, "poll"),
-            asked(5, "poll"),
-        ];
+        let same = [asked(5, "interrupt"), asked(1, "poll"), asked(5, "poll"), asked(5, "poll")];
         assert_eq!(found(&same), [[3, 0]]);
     }
 
@@ -229,10 +203,7 @@ mod tests {
             let names = names.map(str::to_owned);
             distinguished(&[&a, &b], &names, &["samples"])
         };
-        assert_eq!(
-            named(["cast", "cast"]),
-            ["cast, store cached", "cast, store non-temporal"]
-        );
+        assert_eq!(named(["cast", "cast"]), ["cast, store cached", "cast, store non-temporal"]);
         assert_eq!(named(["cast", "scale"]), ["cast", "scale"]);
     }
 }

@@ -47,16 +47,8 @@ impl Frame {
                 .build()?;
             Ok(Arc::new(built))
         };
-        let fields = self
-            .columns
-            .iter()
-            .map(field)
-            .collect::<Result<Vec<_>, ParquetError>>()?;
-        let schema = Arc::new(
-            Type::group_type_builder("daqmeter")
-                .with_fields(fields)
-                .build()?,
-        );
+        let fields = self.columns.iter().map(field).collect::<Result<Vec<_>, ParquetError>>()?;
+        let schema = Arc::new(Type::group_type_builder("daqmeter").with_fields(fields).build()?);
         let mut properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
         for (name, column) in &self.columns {
             if matches!(column, Column::Int(_) | Column::Time(_)) {
@@ -103,10 +95,7 @@ fn write_column<T: DataType, W: Write + Send>(
     let mut sink = group
         .next_column()?
         .ok_or_else(|| ParquetError::General("a column too many".to_owned()))?;
-    let levels: Vec<i16> = values
-        .iter()
-        .map(|value| i16::from(value.is_some()))
-        .collect();
+    let levels: Vec<i16> = values.iter().map(|value| i16::from(value.is_some())).collect();
     let there: Vec<T::T> = values.iter().flatten().cloned().collect();
     sink.typed::<T>().write_batch(&there, Some(&levels), None)?;
     sink.close()
@@ -127,16 +116,11 @@ mod tests {
         parts.extend(rows.finish());
         let mut bytes = Vec::new();
         let mut file = parts[0].begin_parquet(&mut bytes).unwrap();
-        parts
-            .iter()
-            .for_each(|part| part.append_to(&mut file).unwrap());
+        parts.iter().for_each(|part| part.append_to(&mut file).unwrap());
         file.close().unwrap();
         let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
         assert_eq!(
-            (
-                reader.num_row_groups(),
-                reader.metadata().file_metadata().num_rows()
-            ),
+            (reader.num_row_groups(), reader.metadata().file_metadata().num_rows()),
             (3, 12)
         );
     }
@@ -158,32 +142,19 @@ mod tests {
                 field.get_basic_info().converted_type().to_string(),
             )
         };
-        assert_eq!(
-            kind("time_utc"),
-            ("INT64".into(), "TIMESTAMP_MILLIS".into())
-        );
+        assert_eq!(kind("time_utc"), ("INT64".into(), "TIMESTAMP_MILLIS".into()));
         assert_eq!(kind("emulated").0, "BOOLEAN");
         assert_eq!(kind("host").1, "UTF8");
         let place = |wanted: &str| {
             let mut names = frame.columns.iter();
             names.position(|(name, _)| name == wanted).unwrap()
         };
-        let rows: Vec<_> = reader
-            .get_row_iter(None)
-            .unwrap()
-            .map(Result::unwrap)
-            .collect();
-        assert_eq!(
-            rows[0].get_timestamp_millis(place("time_utc")).unwrap(),
-            1_795_230_000_000
-        );
+        let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
+        assert_eq!(rows[0].get_timestamp_millis(place("time_utc")).unwrap(), 1_795_230_000_000);
         assert!(rows[0].get_bool(place("emulated")).unwrap());
         assert_eq!(rows[0].get_string(place("label")).unwrap(), "read-out");
         assert!(frame.csv().contains(",2026-11-21T03:00:00.000Z,"));
-        assert!(
-            rows[4].get_timestamp_millis(place("time_utc")).is_err(),
-            "a hole"
-        );
+        assert!(rows[4].get_timestamp_millis(place("time_utc")).is_err(), "a hole");
     }
 
     #[test]
@@ -200,25 +171,11 @@ mod tests {
             .iter()
             .map(|field| field.name().to_owned())
             .collect();
-        assert_eq!(
-            names,
-            frame
-                .columns
-                .iter()
-                .map(|(name, _)| name.clone())
-                .collect::<Vec<_>>()
-        );
+        assert_eq!(names, frame.columns.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>());
         let place = |wanted: &str| names.iter().position(|name| name == wanted).unwrap();
-        let rows: Vec<_> = reader
-            .get_row_iter(None)
-            .unwrap()
-            .map(Result::unwrap)
-            .collect();
+        let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
         assert_eq!(rows.len(), 5);
-        assert_eq!(
-            rows[0].get_double(place("rate_bytes_per_s")).unwrap(),
-            1.2e9
-        );
+        assert_eq!(rows[0].get_double(place("rate_bytes_per_s")).unwrap(), 1.2e9);
         assert_eq!(rows[4].get_string(place("outcome")).unwrap(), "waived");
         assert!(rows[4].get_double(place("median_ns")).is_err(), "a hole");
         assert_eq!(

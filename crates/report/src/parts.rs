@@ -55,14 +55,8 @@ impl Parts {
             return None;
         }
         let known: HashMap<&str, &str> = before.pairs().collect();
-        let changed = self
-            .pairs()
-            .filter(|(name, html)| known.get(name) != Some(html))
-            .collect();
-        let update = Update {
-            order: self.pairs().map(|(name, _)| name).collect(),
-            changed,
-        };
+        let changed = self.pairs().filter(|(name, html)| known.get(name) != Some(html)).collect();
+        let update = Update { order: self.pairs().map(|(name, _)| name).collect(), changed };
         Some(serde_json::to_string(&update).expect("texts with text keys"))
     }
 
@@ -78,10 +72,7 @@ fn next_element(text: &str) -> Option<(usize, &'static str)> {
         let mut starts = starts.filter(|at| *at == 0 || text.as_bytes()[at - 1] == b'\n');
         starts.next()
     };
-    ELEMENTS
-        .iter()
-        .filter_map(|(begin, end)| Some((at_line(begin)?, *end)))
-        .min()
+    ELEMENTS.iter().filter_map(|(begin, end)| Some((at_line(begin)?, *end))).min()
 }
 
 /// The name in the tag of a part.
@@ -124,10 +115,7 @@ mod tests {
             "order": ["header", "a", "b"],
             "changed": {"b": "<section class=\"x\" data-part=\"b\">\n3\n</section>\n"},
         });
-        assert_eq!(
-            serde_json::from_str::<serde_json::Value>(&update).unwrap(),
-            wanted
-        );
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&update).unwrap(), wanted);
         assert!(!update.contains('\n'));
     }
 

@@ -25,26 +25,13 @@ pub struct Point {
 
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Point {
-            study,
-            engine,
-            workload,
-            lane,
-            stage,
-        } = self;
-        let parameters = workload
-            .strip_prefix(engine.as_str())
-            .unwrap_or(workload)
-            .trim_start();
+        let Point { study, engine, workload, lane, stage } = self;
+        let parameters = workload.strip_prefix(engine.as_str()).unwrap_or(workload).trim_start();
         write!(f, "{study} {engine} {parameters}")?;
         if *lane > 0 {
             write!(f, " lane {lane}")?;
         }
-        if stage != engine {
-            write!(f, " {stage}")
-        } else {
-            Ok(())
-        }
+        if stage != engine { write!(f, " {stage}") } else { Ok(()) }
     }
 }
 
@@ -94,11 +81,7 @@ pub fn middle_runs(records: &[RunRecord]) -> (Vec<RunRecord>, usize) {
     let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
     let mut groups: Vec<Vec<(f64, &RunRecord)>> = Vec::new();
     for record in records {
-        let key = (
-            record.study.as_str(),
-            record.engine.name.as_str(),
-            record.workload.key(),
-        );
+        let key = (record.study.as_str(), record.engine.name.as_str(), record.workload.key());
         let at = *places.entry(key).or_insert(groups.len());
         if at == groups.len() {
             groups.push(Vec::new());
@@ -116,10 +99,7 @@ pub fn middle_runs(records: &[RunRecord]) -> (Vec<RunRecord>, usize) {
         );
         runs.retain(|(_, record)| record.outcome.is_ok());
         runs.sort_by(|a, b| a.0.total_cmp(&b.0));
-        chosen.extend(
-            runs.get(runs.len() / 2)
-                .map(|(_, record)| (*record).clone()),
-        );
+        chosen.extend(runs.get(runs.len() / 2).map(|(_, record)| (*record).clone()));
     }
     (chosen, most)
 }
@@ -141,10 +121,8 @@ mod tests {
         let mut other = with(7);
         other.study = "other".into();
         let (chosen, most) = middle_runs(&[with(30), failed, with(10), other, with(20)]);
-        let medians: Vec<u64> = chosen
-            .iter()
-            .map(|record| record.lanes[0].stages[0].sample_ns[0])
-            .collect();
+        let medians: Vec<u64> =
+            chosen.iter().map(|record| record.lanes[0].stages[0].sample_ns[0]).collect();
         assert_eq!((medians, most), (vec![1, 20, 7], 4));
         assert_eq!(middle_runs(&[]).0.len(), 0);
     }
@@ -161,11 +139,7 @@ mod tests {
             record
         };
         let records = [run(1.1e10, 0.3, 30), run(1.2e10, 0.6, 28)];
-        assert!(
-            runs_by_point(&records)
-                .iter()
-                .all(|(_, runs)| runs.len() == 2)
-        );
+        assert!(runs_by_point(&records).iter().all(|(_, runs)| runs.len() == 2));
         assert_eq!(middle_runs(&records).1, 2);
     }
 
@@ -178,10 +152,7 @@ mod tests {
         let records = [example(), again, other];
         let points = runs_by_point(&records);
         assert_eq!(
-            points
-                .iter()
-                .map(|(_, runs)| runs.len())
-                .collect::<Vec<_>>(),
+            points.iter().map(|(_, runs)| runs.len()).collect::<Vec<_>>(),
             [2, 2, 2, 2, 1, 1, 1, 1]
         );
         assert_eq!(

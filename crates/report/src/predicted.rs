@@ -74,9 +74,7 @@ pub(crate) fn predictions(records: &[RunRecord]) -> Vec<Beside> {
             Some((record.workload.key(), (record, found)))
         })
         .collect();
-    let beside = newest
-        .into_values()
-        .map(|(record, found)| beside(record, found, &usable));
+    let beside = newest.into_values().map(|(record, found)| beside(record, found, &usable));
     beside.collect()
 }
 
@@ -122,13 +120,8 @@ fn name_at(record: &RunRecord, found: &Prediction) -> String {
 /// A profile of a host may be used for another: where the runs are of another one, that is shown.
 fn other_host(record: &RunRecord, all: &[RunRecord]) -> Option<String> {
     let runs = runs(record, all, &[]);
-    let other = runs
-        .iter()
-        .find(|(run, _)| run.host.cpu_model != record.host.cpu_model)?;
-    Some(format!(
-        "predicted for {}, measured on {}",
-        record.host.cpu_model, other.0.host.cpu_model
-    ))
+    let other = runs.iter().find(|(run, _)| run.host.cpu_model != record.host.cpu_model)?;
+    Some(format!("predicted for {}, measured on {}", record.host.cpu_model, other.0.host.cpu_model))
 }
 
 /// What was measured beside something that disturbed it says nothing of a prediction.
@@ -147,8 +140,7 @@ fn runs<'a>(
     but: &'a [&str],
 ) -> Vec<(&'a RunRecord, &'a PathRun)> {
     let runs = of_path(record, all, but);
-    runs.filter(|(run, _)| conditions::of(run).is_empty())
-        .collect()
+    runs.filter(|(run, _)| conditions::of(run).is_empty()).collect()
 }
 
 /// All runs that ask the same.
@@ -189,18 +181,8 @@ fn figures(record: &RunRecord, found: &Prediction, all: &[RunRecord]) -> Vec<Fig
             found.largest_hz.scaled(mb_per_block),
             free.map(|run| blocks_hz(run) * mb_per_block).collect(),
         ),
-        ratio(
-            "latency, median",
-            "us",
-            found.p50_ns.scaled(1e-3),
-            latency(0.5),
-        ),
-        ratio(
-            "latency, p99",
-            "us",
-            found.p99_ns.scaled(1e-3),
-            latency(0.99),
-        ),
+        ratio("latency, median", "us", found.p50_ns.scaled(1e-3), latency(0.5)),
+        ratio("latency, p99", "us", found.p99_ns.scaled(1e-3), latency(0.99)),
     ];
     if let Some(offered_hz) = found.offered_hz {
         let lost = |run: &&PathRun| (1.0 - blocks_hz(run) / offered_hz).max(0.0) * 100.0;
@@ -266,8 +248,7 @@ impl Figure {
 
     /// Whether what was measured lies outside; none where nothing was.
     fn is_outside(&self) -> Option<bool> {
-        self.middle()
-            .map(|measured| !self.predicted.holds(measured))
+        self.middle().map(|measured| !self.predicted.holds(measured))
     }
 
     fn verdict(&self) -> &'static str {
@@ -293,27 +274,13 @@ fn line(figure: &Figure) -> Line {
     }
 }
 
-const HEADINGS: [&str; 7] = [
-    "figure",
-    "predicted",
-    "90 % from",
-    "to",
-    "measured",
-    "runs",
-    "",
-];
+const HEADINGS: [&str; 7] = ["figure", "predicted", "90 % from", "to", "measured", "runs", ""];
 
 impl Beside {
     fn text(&self) -> String {
         let rows = self.lines.iter().map(|line| {
-            let cells = [
-                &line.figure,
-                &line.predicted,
-                &line.low,
-                &line.high,
-                &line.measured,
-                &line.runs,
-            ];
+            let cells =
+                [&line.figure, &line.predicted, &line.low, &line.high, &line.measured, &line.runs];
             let cells = cells.into_iter().cloned();
             cells.chain([line.verdict.to_owned()]).collect()
         });
@@ -353,15 +320,7 @@ fn svg(figures: &[Figure]) -> String {
 }
 
 fn spoken(figure: &Figure) -> String {
-    let Line {
-        figure: name,
-        predicted,
-        low,
-        high,
-        measured,
-        verdict,
-        ..
-    } = line(figure);
+    let Line { figure: name, predicted, low, high, measured, verdict, .. } = line(figure);
     let measured = match verdict {
         "" => String::new(),
         verdict => format!(", measured {measured}: {verdict}"),
@@ -437,18 +396,11 @@ mod tests {
     use super::*;
 
     fn around(value: f64) -> Predicted {
-        Predicted {
-            value,
-            low: 0.8 * value,
-            high: 1.25 * value,
-        }
+        Predicted { value, low: 0.8 * value, high: 1.25 * value }
     }
 
     fn record(rate_hz: Option<f64>) -> RunRecord {
-        let engine = EngineInfo {
-            name: "path".into(),
-            ..EngineInfo::default()
-        };
+        let engine = EngineInfo { name: "path".into(), ..EngineInfo::default() };
         let mut record = RunRecord::new(engine, Workload::default());
         record.set_param("path", "pattern");
         record.set_param("seconds", 1.0);
@@ -524,12 +476,8 @@ mod tests {
     #[test]
     fn only_runs_at_the_same_load_count_but_the_largest_rate_is_that_of_any_free_run() {
         let paced = Some(50.0);
-        let records = [
-            predicted(paced),
-            measured(None, 100),
-            measured(paced, 50),
-            measured(Some(60.0), 60),
-        ];
+        let records =
+            [predicted(paced), measured(None, 100), measured(paced, 50), measured(Some(60.0), 60)];
         let found = predictions(&records);
         let runs: Vec<&str> = found[0].lines.iter().map(|line| &*line.runs).collect();
         assert_eq!(runs, ["1"; 7], "{found:?}");
@@ -546,10 +494,7 @@ mod tests {
         (disturbed.wall_ns, disturbed.host) = (example.wall_ns, example.host);
         let found = text(&[predicted(None), disturbed]);
         assert!(!found.contains("OUTSIDE"), "{found}");
-        assert!(
-            found.contains("1 run not compared: other programs took"),
-            "{found}"
-        );
+        assert!(found.contains("1 run not compared: other programs took"), "{found}");
     }
 
     #[test]

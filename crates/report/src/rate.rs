@@ -48,9 +48,7 @@ pub fn of(stage: &Stage) -> Option<Rate> {
 
 /// The limit of a stage, if its record has one.
 pub(crate) fn limit_of<'a>(record: &'a RunRecord, stage: &Stage) -> Option<&'a Limit> {
-    record
-        .limit(stage.limit.as_deref()?)
-        .filter(|limit| limit.rate_bytes_per_s > 0.0)
+    record.limit(stage.limit.as_deref()?).filter(|limit| limit.rate_bytes_per_s > 0.0)
 }
 
 /// A limit as a rate with its interval.
@@ -67,10 +65,7 @@ pub fn held(record: &RunRecord, stage: &Stage) -> Option<Held> {
     let limit = limit_of(record, stage)?;
     let rate = by_basis(stage, limit.basis)?;
     let limit = limit_rate(limit);
-    Some(Held {
-        limit,
-        share: share(rate, limit)?,
-    })
+    Some(Held { limit, share: share(rate, limit)? })
 }
 
 /// Whether a stage is above its limit, without a look at the intervals where even its fastest sample is not.
@@ -107,14 +102,9 @@ pub fn undone(outcome: &Outcome) -> Option<(&'static str, &str)> {
 
 /// Stages that are above their limit: a line each.
 fn exceeded(record: &RunRecord) -> BTreeSet<String> {
-    let above = record
-        .lanes
-        .iter()
-        .flat_map(|lane| &lane.stages)
-        .filter(|stage| is_above(record, stage));
-    above
-        .filter_map(|stage| Some(limit_of(record, stage)?.exceeded(&stage.name)))
-        .collect()
+    let above =
+        record.lanes.iter().flat_map(|lane| &lane.stages).filter(|stage| is_above(record, stage));
+    above.filter_map(|stage| Some(limit_of(record, stage)?.exceeded(&stage.name))).collect()
 }
 
 /// What must be known to believe a record: its warnings, what is above its limit, and what disturbed it, where the record does not say
@@ -134,13 +124,7 @@ pub(crate) fn usable(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
     if records.iter().all(is_usable) {
         return Cow::Borrowed(records);
     }
-    Cow::Owned(
-        records
-            .iter()
-            .filter(|record| is_usable(record))
-            .cloned()
-            .collect(),
-    )
+    Cow::Owned(records.iter().filter(|record| is_usable(record)).cloned().collect())
 }
 
 /// The records that may be compared and drawn: what was done and verified.
@@ -148,46 +132,27 @@ pub(crate) fn done(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
     if records.iter().all(is_done) {
         return Cow::Borrowed(records);
     }
-    Cow::Owned(
-        records
-            .iter()
-            .filter(|record| is_done(record))
-            .cloned()
-            .collect(),
-    )
+    Cow::Owned(records.iter().filter(|record| is_done(record)).cloned().collect())
 }
 
 /// Whether any of its rates is above its limit.
 pub(crate) fn is_doubtful(record: &RunRecord) -> bool {
-    record
-        .lanes
-        .iter()
-        .flat_map(|lane| &lane.stages)
-        .any(|stage| is_above(record, stage))
+    record.lanes.iter().flat_map(|lane| &lane.stages).any(|stage| is_above(record, stage))
 }
 
 /// A share of a limit for a table, with a mark where it cannot be.
 pub(crate) fn shown_share(fraction: Option<f64>, doubt: Option<Doubt>) -> String {
     let mark = if doubt.is_some() { "!" } else { "" };
     let digits = |fraction: f64| {
-        if fraction < 0.095 {
-            significant(fraction, 2)
-        } else {
-            format!("{fraction:.2}")
-        }
+        if fraction < 0.095 { significant(fraction, 2) } else { format!("{fraction:.2}") }
     };
-    fraction.map_or("-".to_owned(), |fraction| {
-        format!("{}{mark}", digits(fraction))
-    })
+    fraction.map_or("-".to_owned(), |fraction| format!("{}{mark}", digits(fraction)))
 }
 
 /// A rate in a sentence, with its interval: `1196 MB/s (1180 - 1210)`.
 pub(crate) fn spoken(rate: Rate) -> String {
     let shown = significant(rate.per_s / 1e6, 4);
-    format!(
-        "{shown} MB/s ({})",
-        interval_or_none(rate.times(1e-6).interval, 4)
-    )
+    format!("{shown} MB/s ({})", interval_or_none(rate.times(1e-6).interval, 4))
 }
 
 /// One rate over another, with the widest interval that theirs allow: `1.23 (1.20 - 1.26)`.
@@ -201,16 +166,9 @@ pub(crate) fn ratio(rate: Rate, of: Rate) -> Rate {
 
 /// An interval in a sentence, or that there is none.
 pub(crate) fn interval_or_none(interval: Option<(f64, f64)>, digits: i32) -> String {
-    interval.map_or(
-        "too few samples for an interval".to_owned(),
-        |(low, high)| {
-            format!(
-                "{} - {}",
-                significant(low, digits),
-                significant(high, digits)
-            )
-        },
-    )
+    interval.map_or("too few samples for an interval".to_owned(), |(low, high)| {
+        format!("{} - {}", significant(low, digits), significant(high, digits))
+    })
 }
 
 /// Says that a value is the best or worst of several: `, the fastest of 3`; nothing of one alone.
@@ -230,9 +188,7 @@ pub(crate) fn spoken_number(number: Rate, digits: i32) -> String {
 /// An interval of a rate in MB/s for a table.
 pub(crate) fn shown_interval(interval: Option<(f64, f64)>) -> String {
     let mb = |rate: f64| significant(rate / 1e6, 4);
-    interval.map_or("-".to_owned(), |(low, high)| {
-        format!("{} - {}", mb(low), mb(high))
-    })
+    interval.map_or("-".to_owned(), |(low, high)| format!("{} - {}", mb(low), mb(high)))
 }
 
 #[cfg(test)]
@@ -246,18 +202,15 @@ mod tests {
         let mut record = example();
         let stage = &mut record.lanes[0].stages[0];
         // Two reads in five take a hundred times as long.
-        stage.sample_ns = (0..100)
-            .map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 })
-            .collect();
+        stage.sample_ns =
+            (0..100).map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 }).collect();
         let stage = stage.clone();
         let sustained = 6e6 / 4.06e-3;
         record.limits[0] = Limit::given("link", 2.0 * sustained, "profile");
         assert!((held(&record, &stage).unwrap().share.fraction - 0.5).abs() < 1e-9);
         // Limits of older records were at the median, and the stage then is, too.
-        record.limits[0] = Limit {
-            basis: LimitBasis::Median,
-            ..Limit::given("link", 6e6 / 1e-4, "measured")
-        };
+        record.limits[0] =
+            Limit { basis: LimitBasis::Median, ..Limit::given("link", 6e6 / 1e-4, "measured") };
         assert!((held(&record, &stage).unwrap().share.fraction - 1.0).abs() < 1e-9);
         assert!((mean_ns(&stage).unwrap() - 4.06e6).abs() < 1.0);
     }

@@ -94,19 +94,11 @@ pub fn rows(records: &[RunRecord]) -> Vec<Row> {
     let mut order: Vec<usize> = (0..records.len()).collect();
     order.sort_by(|&a, &b| {
         let names = |at: usize| (records[at].study.as_str(), records[at].engine.name.as_str());
-        names(a)
-            .cmp(&names(b))
-            .then_with(|| by_values(&differing[a], &differing[b]))
+        names(a).cmp(&names(b)).then_with(|| by_values(&differing[a], &differing[b]))
     });
     let of = |at: usize| -> Vec<Row> {
         let point = words(&differing[at], &in_label);
-        rows_of(&records[at])
-            .into_iter()
-            .map(|row| Row {
-                point: point.clone(),
-                ..row
-            })
-            .collect()
+        rows_of(&records[at]).into_iter().map(|row| Row { point: point.clone(), ..row }).collect()
     };
     on_all_cpus(&order, of).into_iter().flatten().collect()
 }
@@ -154,11 +146,7 @@ pub(crate) fn points(records: &[RunRecord]) -> Vec<String> {
 
 /// Rows of a record; a lane that failed before its first stage is a row without numbers.
 pub(crate) fn rows_of(record: &RunRecord) -> Vec<Row> {
-    record
-        .lanes
-        .iter()
-        .flat_map(|lane| rows_of_lane(record, lane))
-        .collect()
+    record.lanes.iter().flat_map(|lane| rows_of_lane(record, lane)).collect()
 }
 
 /// Outcome of a lane for tables. A record that failed by some lanes leaves the others ok; one whose
@@ -176,10 +164,7 @@ fn rows_of_lane(record: &RunRecord, lane: &Lane) -> Vec<Row> {
     let outcome = outcome_of(record, lane);
     let emulated = lane.is_emulated(record);
     if lane.stages.is_empty() && !outcome.is_ok() {
-        return vec![Row {
-            emulated,
-            ..Row::empty(record, &lane.device, outcome.clone())
-        }];
+        return vec![Row { emulated, ..Row::empty(record, &lane.device, outcome.clone()) }];
     }
     let row = |stage| Row {
         outcome: outcome.clone(),
@@ -203,9 +188,7 @@ fn row_of(record: &RunRecord, stage: &Stage, outcome: &Outcome) -> Row {
     let summary = summary(stage).unwrap_or_default();
     let rate = rate::of(stage).unwrap_or_default();
     let limit = rate::limit_of(record, stage).map(rate::limit_rate);
-    let share = rate::held(record, stage)
-        .map(|held| held.share)
-        .filter(|_| outcome.is_ok());
+    let share = rate::held(record, stage).map(|held| held.share).filter(|_| outcome.is_ok());
     Row {
         stage: stage.name.to_string(),
         label: families::label(record, stage),
@@ -254,18 +237,14 @@ mod tests {
     fn a_rate_is_sustained_and_has_its_interval() {
         let mut record = example();
         // 60 reads of 6 MB in 0.1 ms, 40 in 10 ms: by the median 60 GB/s, over all time 1.5.
-        record.lanes[0].stages[0].sample_ns = (0..100)
-            .map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 })
-            .collect();
+        record.lanes[0].stages[0].sample_ns =
+            (0..100).map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 }).collect();
         let row = &rows(&[record])[0];
         assert!((row.rate_bytes_per_s / (600e6 / 0.406) - 1.0).abs() < 1e-9);
         let (low, high) = row.rate_interval_bytes_per_s.unwrap();
         assert!(
-            (
-                row.median_ns,
-                low <= row.rate_bytes_per_s,
-                row.rate_bytes_per_s <= high
-            ) == (1e5, true, true)
+            (row.median_ns, low <= row.rate_bytes_per_s, row.rate_bytes_per_s <= high)
+                == (1e5, true, true)
         );
     }
 
@@ -290,29 +269,19 @@ mod tests {
             (failed("emu:l0: board gone"), failed("board gone"));
         by_lane.lanes[1].stages.clear();
         let found = rows_of(&by_ledger);
-        assert!(
-            found
-                .iter()
-                .all(|row| row.undone() == Some(("failed", "ledger: does not close")))
-        );
+        assert!(found.iter().all(|row| row.undone() == Some(("failed", "ledger: does not close"))));
         assert!(found.iter().all(|row| row.fraction.is_none() && row.n == 3));
         let found = rows_of(&by_lane);
         assert_eq!(found.len(), 3, "a lane that never began is a row, too");
         // The healthy board was FAILED, too, when its neighbour was gone.
         assert!(found[..2].iter().all(|row| row.undone().is_none()));
         assert!(found[0].fraction.is_some());
-        assert_eq!(
-            (found[2].n, found[2].undone()),
-            (0, Some(("failed", "board gone")))
-        );
+        assert_eq!((found[2].n, found[2].undone()), (0, Some(("failed", "board gone"))));
         let mut waived = example();
         waived.lanes.clear();
         waived.outcome = Outcome::Waived("no card".into());
         let absent = absent_rows(&[example(), waived]);
-        assert_eq!(
-            (absent.len(), absent[0].undone()),
-            (1, Some(("waived", "no card")))
-        );
+        assert_eq!((absent.len(), absent[0].undone()), (1, Some(("waived", "no card"))));
     }
 
     #[test]
@@ -330,10 +299,7 @@ mod tests {
     #[test]
     fn a_rate_above_its_limit_is_doubted() {
         let found = rows_of(&above_its_limit());
-        assert_eq!(
-            (found[0].doubt, found[1].doubt),
-            (Some(Doubt::AboveLimit), None)
-        );
+        assert_eq!((found[0].doubt, found[1].doubt), (Some(Doubt::AboveLimit), None));
         assert!((found[0].fraction.unwrap() - 3.0).abs() < 1e-9);
     }
 
@@ -364,10 +330,8 @@ mod tests {
         let mut other = with(5, 4).clone();
         other.study = "another".into();
         let records = [with(100, 4), with(9, 4), other, with(100, 3)];
-        let points: Vec<(String, String)> = rows(&records)
-            .into_iter()
-            .map(|row| (row.study, row.point))
-            .collect();
+        let points: Vec<(String, String)> =
+            rows(&records).into_iter().map(|row| (row.study, row.point)).collect();
         let of = |study: &str, point: &str| (study.to_owned(), point.to_owned());
         let digitizer = |point: &str| of("digitizer", point);
         assert_eq!(
@@ -396,9 +360,6 @@ mod tests {
         let mut record = example();
         record.lanes[0].stages[0].sample_ns.clear();
         let rows = rows(&[record]);
-        assert_eq!(
-            (rows[0].n, rows[0].rate_bytes_per_s, rows[0].fraction),
-            (0, 0.0, None)
-        );
+        assert_eq!((rows[0].n, rows[0].rate_bytes_per_s, rows[0].fraction), (0, 0.0, None));
     }
 }

@@ -22,11 +22,7 @@ pub(crate) fn mean_ns(stage: &Stage) -> Option<f64> {
 /// Time of one operation in each sample.
 pub(crate) fn times_ns(stage: &Stage) -> Vec<f64> {
     let per_op = stage.ops_per_sample.max(1) as f64;
-    stage
-        .sample_ns
-        .iter()
-        .map(|&ns| ns as f64 / per_op)
-        .collect()
+    stage.sample_ns.iter().map(|&ns| ns as f64 / per_op).collect()
 }
 
 /// What is compared between runs: the time that what each operation is counted as takes. Where they carried less, as chains
@@ -44,11 +40,7 @@ pub(crate) fn compared_ns(stage: &Stage) -> Vec<f64> {
 /// CPU time of the thread over the time that its samples took.
 pub(crate) fn cpu_fraction(stage: &Stage) -> f64 {
     let seconds = stage.seconds();
-    if seconds > 0.0 {
-        stage.cpu.total_ns() as f64 * 1e-9 / seconds
-    } else {
-        0.0
-    }
+    if seconds > 0.0 { stage.cpu.total_ns() as f64 * 1e-9 / seconds } else { 0.0 }
 }
 
 /// The first stage of the first lane: all that most engines have.

@@ -33,15 +33,10 @@ pub(crate) fn each<T>(
         return of_host(None, records);
     }
     let own = |label: &String| -> Vec<RunRecord> {
-        let own = records
-            .iter()
-            .filter(|record| record.host.label() == *label);
+        let own = records.iter().filter(|record| record.host.label() == *label);
         own.cloned().collect()
     };
-    hosts
-        .iter()
-        .flat_map(|label| of_host(Some(label), &own(label)))
-        .collect()
+    hosts.iter().flat_map(|label| of_host(Some(label), &own(label))).collect()
 }
 
 /// Anchor of a page that is not taken yet: the first figure of that kind keeps its name.
@@ -96,10 +91,7 @@ mod tests {
         let said = answers(&both);
         assert!(said.len() >= 2);
         for name in ["lab7: ", "lab8: "] {
-            assert!(
-                said.iter().any(|one| one.answer.starts_with(name)),
-                "{name}"
-            );
+            assert!(said.iter().any(|one| one.answer.starts_with(name)), "{name}");
         }
         let page = page(&both).unwrap();
         assert!(page.contains("<h1>lab7 and lab8</h1>"));

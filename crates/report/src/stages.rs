@@ -24,15 +24,8 @@ pub(crate) fn are_of_a_host(records: &[RunRecord]) -> bool {
 }
 
 /// Headings of [`lines`]; from the fourth on they are of numbers.
-pub(crate) const HEADINGS: [&str; 7] = [
-    "into",
-    "by",
-    "",
-    "MB/s",
-    "95 % MB/s",
-    "limit MB/s",
-    "of limit",
-];
+pub(crate) const HEADINGS: [&str; 7] =
+    ["into", "by", "", "MB/s", "95 % MB/s", "limit MB/s", "of limit"];
 
 /// A line for each stage; none where fewer than two were measured.
 pub(crate) fn lines(records: &[RunRecord]) -> Vec<Vec<String>> {
@@ -65,10 +58,7 @@ pub fn stages_text(records: &[RunRecord]) -> String {
     if lines.is_empty() {
         return String::new();
     }
-    format!(
-        "Stages, each measured by itself\n{}",
-        numbers_from(3, &HEADINGS, lines)
-    )
+    format!("Stages, each measured by itself\n{}", numbers_from(3, &HEADINGS, lines))
 }
 
 #[cfg(test)]
@@ -80,32 +70,15 @@ mod tests {
 
     fn host() -> Vec<RunRecord> {
         let with = |kind: &str| Workload::new(kind);
-        let mut boards = record(
-            "digitizer",
-            with("digitizer"),
-            "survey/readout",
-            "func_readout",
-            1_600_000,
-        );
+        let mut boards =
+            record("digitizer", with("digitizer"), "survey/readout", "func_readout", 1_600_000);
         boards.engine.emulated = true;
         let function = with("convert").with("function", 3_u64);
         let stream = |bytes: u64| with("stream").with("message_bytes", bytes);
         vec![
             boards,
-            record(
-                "convert",
-                function,
-                "survey/conversion",
-                "func_sca",
-                110_000,
-            ),
-            record(
-                "stream",
-                stream(65_536),
-                "survey/network",
-                "receive",
-                400_000,
-            ),
+            record("convert", function, "survey/conversion", "func_sca", 110_000),
+            record("stream", stream(65_536), "survey/network", "receive", 400_000),
             record("stream", stream(4096), "survey/network", "receive", 900_000),
         ]
     }
@@ -125,10 +98,7 @@ mod tests {
         let by: Vec<String> = stages(&records).into_iter().map(|found| found.by).collect();
         assert_eq!(
             by,
-            [
-                "read-out of 1 board (emulated)",
-                "TCP stream, 4 KiB messages"
-            ],
+            ["read-out of 1 board (emulated)", "TCP stream, 4 KiB messages"],
             "the other size is left"
         );
     }

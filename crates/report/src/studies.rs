@@ -100,11 +100,7 @@ impl From<&Comparison> for StudyRow {
 
 /// `+1.2 %`; a figure of zero has no relative difference.
 fn percent(difference: f64) -> String {
-    if difference.is_finite() {
-        format!("{:+.1} %", difference * 100.0)
-    } else {
-        String::new()
-    }
+    if difference.is_finite() { format!("{:+.1} %", difference * 100.0) } else { String::new() }
 }
 
 impl From<&Finding> for StudyFinding {
@@ -129,10 +125,8 @@ fn counted<'a>(verdicts: impl Iterator<Item = &'a str>) -> String {
         }
     }
     counts.sort_by_key(|(_, count)| Reverse(*count));
-    let counts: Vec<String> = counts
-        .iter()
-        .map(|(verdict, count)| format!("{count} {verdict}"))
-        .collect();
+    let counts: Vec<String> =
+        counts.iter().map(|(verdict, count)| format!("{count} {verdict}")).collect();
     counts.join(", ")
 }
 
@@ -161,20 +155,15 @@ impl Shown {
         let mut summary = format!("{}: {rows}", plural(self.rows.len() as u64, "row"));
         if !self.findings.is_empty() {
             let findings = counted(self.findings.iter().map(|finding| finding.verdict.as_str()));
-            let _ = write!(
-                summary,
-                "; {}: {findings}",
-                plural(self.findings.len() as u64, "finding")
-            );
+            let _ =
+                write!(summary, "; {}: {findings}", plural(self.findings.len() as u64, "finding"));
         }
         summary
     }
 }
 
 fn contradicts(grade: &str) -> bool {
-    [Grade::Differs, Grade::Refuted]
-        .iter()
-        .any(|one| one.name() == grade)
+    [Grade::Differs, Grade::Refuted].iter().any(|one| one.name() == grade)
 }
 
 /// Everything of one study, for people.
@@ -184,11 +173,7 @@ pub fn full(study: &Shown) -> String {
     if !study.findings.is_empty() {
         out.push_str("\nFindings\n");
         for finding in &study.findings {
-            let _ = writeln!(
-                out,
-                " {}: {} ({})",
-                finding.verdict, finding.text, finding.place
-            );
+            let _ = writeln!(out, " {}: {} ({})", finding.verdict, finding.text, finding.place);
             let _ = writeln!(out, "     {}", finding.evidence);
         }
     }
@@ -228,13 +213,7 @@ fn rows(rows: &[StudyRow]) -> String {
 
 impl StudyRow {
     fn cells(&self, title: &str) -> Vec<String> {
-        let numbers = [
-            &self.published,
-            &self.derived,
-            &self.model,
-            &self.here,
-            &self.difference,
-        ];
+        let numbers = [&self.published, &self.derived, &self.model, &self.here, &self.difference];
         let mut cells = vec![title.to_owned(), self.row.clone()];
         cells.extend(numbers.map(|text| match text.as_str() {
             "" => "-".to_owned(),
@@ -263,15 +242,7 @@ pub fn text(studies: &[Shown]) -> String {
     if !differs.is_empty() {
         out.push_str("\nWhat differs\n");
         out.push_str(&plain(
-            &[
-                "study",
-                "row or finding",
-                "published",
-                "model",
-                "here",
-                "verdict",
-                "where",
-            ],
+            &["study", "row or finding", "published", "model", "here", "verdict", "where"],
             differs,
         ));
     }
@@ -287,14 +258,7 @@ fn contradictions(study: &Shown) -> Vec<Vec<String>> {
     let rows = study.rows.iter().filter(|row| is_one(row.grade));
     let rows = rows.map(|row| {
         let name = format!("{}: {}", row.table, row.row);
-        line([
-            &name,
-            &row.published,
-            &row.model,
-            &row.here,
-            &row.verdict,
-            &row.place,
-        ])
+        line([&name, &row.published, &row.model, &row.here, &row.verdict, &row.place])
     });
     let found = study.findings.iter().filter(|one| is_one(one.grade));
     let found = found.map(|one| line([&one.text, "", "", &one.evidence, &one.verdict, &one.place]));
@@ -313,11 +277,7 @@ mod tests {
     }
 
     fn here(value: f64, emulated: bool) -> Option<Measured> {
-        let engine = EngineInfo {
-            name: "null".into(),
-            target: "here".into(),
-            emulated,
-        };
+        let engine = EngineInfo { name: "null".into(), target: "here".into(), emulated };
         Measured::of(&RunRecord::new(engine, Workload::new("null")), value)
     }
 
@@ -326,12 +286,8 @@ mod tests {
             Comparison::new("speed", row, figure.map(published), "MB/s")
         };
         let lines = [
-            line("board 1", Some(100.0))
-                .model(100.0)
-                .measured(here(60.0, false)),
-            line("board 2", Some(100.5))
-                .model(104.25)
-                .measured(here(95.0, true)),
+            line("board 1", Some(100.0)).model(100.0).measured(here(60.0, false)),
+            line("board 2", Some(100.5)).model(104.25).measured(here(95.0, true)),
             line("both", None)
                 .derived(Derived::computed(200.5, "sum of both"))
                 .measured(here(155.0, true)),

@@ -39,23 +39,12 @@ struct Columns {
 impl Columns {
     fn of(rows: &[Row]) -> Columns {
         let study = rows.windows(2).any(|pair| pair[0].study != pair[1].study);
-        Columns {
-            study,
-            point: rows.iter().any(|row| !row.point.is_empty()),
-        }
+        Columns { study, point: rows.iter().any(|row| !row.point.is_empty()) }
     }
 
     fn texts<T>(&self, study: T, device: T, stage: T, point: T) -> Vec<T> {
-        let all = [
-            (self.study, study),
-            (true, device),
-            (true, stage),
-            (self.point, point),
-        ];
-        all.into_iter()
-            .filter(|(there, _)| *there)
-            .map(|(_, text)| text)
-            .collect()
+        let all = [(self.study, study), (true, device), (true, stage), (self.point, point)];
+        all.into_iter().filter(|(there, _)| *there).map(|(_, text)| text).collect()
     }
 
     fn headings(&self) -> Vec<&'static str> {
@@ -67,18 +56,10 @@ impl Columns {
     fn cells(&self, row: &Row) -> Vec<String> {
         let percent = |fraction: f64| significant(fraction * 100.0, 3);
         let mb = |rate: f64| {
-            if rate > 0.0 {
-                significant(rate / 1e6, 4)
-            } else {
-                "-".to_owned()
-            }
+            if rate > 0.0 { significant(rate / 1e6, 4) } else { "-".to_owned() }
         };
-        let mut cells = self.texts(
-            row.study.clone(),
-            row.device.clone(),
-            row.label.clone(),
-            row.point.clone(),
-        );
+        let mut cells =
+            self.texts(row.study.clone(), row.device.clone(), row.label.clone(), row.point.clone());
         cells.extend([
             row.n.to_string(),
             show_ns(row.median_ns),
@@ -123,23 +104,15 @@ pub(crate) fn rows_only(records: &[RunRecord]) -> String {
 /// What is put below every table and beside every answer where the host was not quiet: nothing where it was.
 pub fn stamp(records: &[RunRecord]) -> String {
     let conditions = Conditions::of(records);
-    let word = if conditions.are_unsound() {
-        "UNSOUND"
-    } else {
-        "note"
-    };
-    conditions.line().map_or(String::new(), |line| {
-        format!("{}\n", wrapped(&format!(" {word}: {line}"), 3))
-    })
+    let word = if conditions.are_unsound() { "UNSOUND" } else { "note" };
+    conditions
+        .line()
+        .map_or(String::new(), |line| format!("{}\n", wrapped(&format!(" {word}: {line}"), 3)))
 }
 
 /// The aligned table, and below it what must be known to believe it.
 pub fn text(records: &[RunRecord]) -> String {
-    let mut out = if pmu::only_counted(records) {
-        String::new()
-    } else {
-        rows_only(records)
-    };
+    let mut out = if pmu::only_counted(records) { String::new() } else { rows_only(records) };
     let mut lines = absent_lines(records);
     match records {
         [record] => lines.extend(footnotes(record)),
@@ -158,9 +131,7 @@ pub fn text(records: &[RunRecord]) -> String {
     if let (Some(cost_ns), Some(first)) = (tool::cost_ns(records), records.first()) {
         let clock_ns = significant(first.clock.overhead_ns, 2);
         let cost = significant(cost_ns, 2);
-        lines.push(format!(
-            "the tool itself: {cost} ns per operation, {clock_ns} ns per sample"
-        ));
+        lines.push(format!("the tool itself: {cost} ns per operation, {clock_ns} ns per sample"));
     }
     for line in lines {
         let _ = writeln!(out, "{}", wrapped(&format!(" {line}"), 3));
@@ -188,30 +159,21 @@ fn absent_lines(records: &[RunRecord]) -> Vec<String> {
         }
     }
     let counted = |(line, points)| {
-        if points > 1 {
-            format!("{line} ({})", plural(points as u64, "point"))
-        } else {
-            line
-        }
+        if points > 1 { format!("{line} ({})", plural(points as u64, "point")) } else { line }
     };
     absent.into_iter().map(counted).collect()
 }
 
 /// What went wrong at which point of many, each line once.
 fn trouble_lines(records: &[RunRecord]) -> Vec<String> {
-    let all = records
-        .iter()
-        .zip(points(records))
-        .flat_map(|(record, point)| {
-            let of = if point.is_empty() {
-                record.study.to_string()
-            } else {
-                format!("{}, {point}", record.study)
-            };
-            faults_and_ledgers(record)
-                .into_iter()
-                .map(move |line| format!("{of}: {line}"))
-        });
+    let all = records.iter().zip(points(records)).flat_map(|(record, point)| {
+        let of = if point.is_empty() {
+            record.study.to_string()
+        } else {
+            format!("{}, {point}", record.study)
+        };
+        faults_and_ledgers(record).into_iter().map(move |line| format!("{of}: {line}"))
+    });
     let mut seen = HashSet::new();
     all.filter(|line| seen.insert(line.clone())).collect()
 }
@@ -283,12 +245,7 @@ fn host_cpu(record: &RunRecord) -> Option<String> {
     }
     let shown = kinds.iter().filter(|(_, ns)| *ns > 0);
     let shares: Vec<String> = shown
-        .map(|(kind, ns)| {
-            format!(
-                "{kind} {}%",
-                significant(*ns as f64 / total as f64 * 100.0, 2)
-            )
-        })
+        .map(|(kind, ns)| format!("{kind} {}%", significant(*ns as f64 / total as f64 * 100.0, 2)))
         .collect();
     Some(format!("whole host: {}", shares.join(", ")))
 }
@@ -298,33 +255,18 @@ pub fn markdown(records: &[RunRecord]) -> String {
     let rows = rows(records);
     let columns = Columns::of(&rows);
     let headings = columns.headings();
-    let mut out = format!(
-        "| {} |\n|{}\n",
-        headings.join(" | "),
-        "---|".repeat(headings.len())
-    );
+    let mut out = format!("| {} |\n|{}\n", headings.join(" | "), "---|".repeat(headings.len()));
     for row in &rows {
-        let cells: Vec<String> = columns
-            .cells(row)
-            .iter()
-            .map(|cell| sanitise::markdown(cell))
-            .collect();
+        let cells: Vec<String> =
+            columns.cells(row).iter().map(|cell| sanitise::markdown(cell)).collect();
         let _ = writeln!(out, "| {} |", cells.join(" | "));
     }
     let stamp = stamp(records).trim().to_owned();
     let stamp = (!stamp.is_empty()).then_some(stamp);
-    let below: Vec<String> = stamp
-        .into_iter()
-        .chain(absent_lines(records))
-        .chain(trouble_lines(records))
-        .collect();
+    let below: Vec<String> =
+        stamp.into_iter().chain(absent_lines(records)).chain(trouble_lines(records)).collect();
     for (at, line) in below.iter().enumerate() {
-        let _ = writeln!(
-            out,
-            "{}- {}",
-            if at == 0 { "\n" } else { "" },
-            sanitise::markdown(line)
-        );
+        let _ = writeln!(out, "{}- {}", if at == 0 { "\n" } else { "" }, sanitise::markdown(line));
     }
     out
 }
@@ -362,10 +304,7 @@ mod tests {
             assert_eq!(table(&loaded).matches("UNSOUND: foreign load").count(), 4);
         }
         let csv = |records: &[RunRecord]| {
-            crate::export::table(records)
-                .csv()
-                .matches(",foreign load,")
-                .count()
+            crate::export::table(records).csv().matches(",foreign load,").count()
         };
         assert_eq!((csv(&quiet), csv(&loaded)), (0, 4));
     }
@@ -377,9 +316,7 @@ mod tests {
         waived.outcome = daqmeter_record::Outcome::Waived("no card".into());
         let shown = text(&[example(), waived.clone(), waived]);
         assert_eq!(
-            shown
-                .matches("digitizer digitizer: waived: no card (2 points)\n")
-                .count(),
+            shown.matches("digitizer digitizer: waived: no card (2 points)\n").count(),
             1,
             "{shown}"
         );
@@ -401,27 +338,14 @@ mod tests {
     fn what_failed_was_waived_or_cannot_be_is_seen_in_every_table() {
         let records = troubled();
         for table in [text(&records), markdown(&records)] {
-            assert_eq!(
-                table.matches("FAILED").count(),
-                5,
-                "four rows and the reason: {table}"
-            );
+            assert_eq!(table.matches("FAILED").count(), 5, "four rows and the reason: {table}");
             assert!(
                 table.contains("FAILED: verification after the run: byte 3 differs"),
                 "{table}"
             );
-            assert!(
-                table.contains("digitizer digitizer: waived: no card"),
-                "{table}"
-            );
-            assert!(
-                table.contains("3.00!") && table.contains("ABOVE ITS LIMIT"),
-                "{table}"
-            );
-            assert!(
-                table.contains("func_readout is above its limit "),
-                "{table}"
-            );
+            assert!(table.contains("digitizer digitizer: waived: no card"), "{table}");
+            assert!(table.contains("3.00!") && table.contains("ABOVE ITS LIMIT"), "{table}");
+            assert!(table.contains("func_readout is above its limit "), "{table}");
         }
         assert!(
             text(&records[..1]).contains(" FAILED: verification after the run: byte 3 differs\n")
@@ -429,11 +353,7 @@ mod tests {
         let csv = crate::export::table(&records).csv();
         let count = |what: &str| csv.matches(what).count();
         assert_eq!(
-            (
-                count(",failed,verification"),
-                count(",waived,no card"),
-                count(",above-limit,")
-            ),
+            (count(",failed,verification"), count(",waived,no card"), count(",above-limit,")),
             (4, 1, 2),
             "{csv}"
         );

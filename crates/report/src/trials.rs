@@ -34,20 +34,14 @@ fn in_turns(found: &InTurns) -> String {
         Decided::Faster => format!("{} % faster{rate}, tried in {pairs}", percent(found.times)),
         Decided::Slower => {
             let less = interval(|(low, high)| (2.0 - high, 2.0 - low));
-            format!(
-                "{} % slower{less}, tried in {pairs}",
-                percent(2.0 - found.times)
-            )
+            format!("{} % slower{less}, tried in {pairs}", percent(2.0 - found.times))
         }
         Decided::Same => {
             let ignored = significant(found.ignored * 100.0, 2);
             format!("no difference above {ignored} %, tried in {pairs}")
         }
         Decided::Undecided => {
-            format!(
-                "not decided by {pairs}: rate {:+.1} %{rate}",
-                (found.times - 1.0) * 100.0
-            )
+            format!("not decided by {pairs}: rate {:+.1} %{rate}", (found.times - 1.0) * 100.0)
         }
     }
 }
@@ -55,10 +49,7 @@ fn in_turns(found: &InTurns) -> String {
 /// All but the best in few words, by what came of them; none where there are no others.
 pub(crate) fn others(run: &PathRun) -> Option<String> {
     let named = |what: &str, decided: Option<Decided>| {
-        let meant = run
-            .trials
-            .iter()
-            .filter(|trial| trial.found.decided() == decided);
+        let meant = run.trials.iter().filter(|trial| trial.found.decided() == decided);
         let names: Vec<&str> = meant
             .skip_while(|trial| Some(*trial) == best(run))
             .map(|trial| &*trial.change)
@@ -87,11 +78,8 @@ pub(crate) fn text(run: &PathRun) -> String {
     if run.trials.is_empty() {
         return String::new();
     }
-    let lines: Vec<String> = run
-        .trials
-        .iter()
-        .map(|trial| format!("  {}\n", sanitise::text(&line(trial))))
-        .collect();
+    let lines: Vec<String> =
+        run.trials.iter().map(|trial| format!("  {}\n", sanitise::text(&line(trial)))).collect();
     format!(
         "changes, each beside the path as it is (95 % for all of them together):\n{}",
         lines.concat()
@@ -107,13 +95,7 @@ mod tests {
             change: "--set block=128KiB".to_owned(),
             predicted: None,
             threads_of: None,
-            found: Tried::InTurns(InTurns {
-                decided,
-                times,
-                interval,
-                pairs: 14,
-                ignored: 0.02,
-            }),
+            found: Tried::InTurns(InTurns { decided, times, interval, pairs: 14, ignored: 0.02 }),
         }
     }
 

@@ -76,10 +76,7 @@ impl Verdict {
 impl Part {
     /// How many rows have that verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
-        self.rows
-            .iter()
-            .filter(|row| row.verdict == verdict)
-            .count()
+        self.rows.iter().filter(|row| row.verdict == verdict).count()
     }
 
     /// `21 rows within their bands, 1 outside, 2 known to be outside`.
@@ -132,10 +129,8 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn part() -> Part {
-        let line = |name: &str, verdict| Line {
-            cells: vec![name.to_owned(), "1".to_owned()],
-            verdict,
-        };
+        let line =
+            |name: &str, verdict| Line { cells: vec![name.to_owned(), "1".to_owned()], verdict };
         Part {
             id: "forms",
             title: "Closed <forms>".to_owned(),
@@ -153,10 +148,7 @@ pub(crate) mod tests {
     #[test]
     fn rows_outside_of_their_bands_are_counted_and_seen() {
         let text = text(&[part()]);
-        assert!(
-            text.contains("1 row within the bands, 1 outside, 1 known"),
-            "{text}"
-        );
+        assert!(text.contains("1 row within the bands, 1 outside, 1 known"), "{text}");
         assert!(text.contains("OUTSIDE"), "{text}");
     }
 }

@@ -81,12 +81,7 @@ pub fn row(values: &[f64], ignore: f64, rows: usize) -> Row {
     let gate = (GATE * GATE + 2.0 * (rows.max(1) as f64).ln()).sqrt();
     let accepted = accept(&series, candidates, gate);
     let (changes, drifts) = described(&series, &accepted, &kept, ignore);
-    Row {
-        changes,
-        drifts,
-        excursions: parted.excursions,
-        has_two_modes: parted.has_two_modes,
-    }
+    Row { changes, drifts, excursions: parted.excursions, has_two_modes: parted.has_two_modes }
 }
 
 /// Candidates, and which values are left when excursions are taken out.
@@ -126,10 +121,7 @@ impl Parted {
         let levels = self.bounds.len() - 1;
         let inner = (1..=MAX_LEVELS_OUT)
             .flat_map(|count| (1..levels.saturating_sub(count)).map(move |at| at..at + count));
-        let Some(found) = inner
-            .into_iter()
-            .find(|levels| self.comes_back(logs, levels))
-        else {
+        let Some(found) = inner.into_iter().find(|levels| self.comes_back(logs, levels)) else {
             return false;
         };
         let range = self.bounds[found.start]..self.bounds[found.end];
@@ -144,21 +136,14 @@ impl Parted {
         let level = |at: usize| median(&logs[self.bounds[at]..self.bounds[at + 1]]);
         let (before, after) = (level(levels.start - 1), level(levels.end));
         let from_either = |at| (level(at) - before).abs().min((level(at) - after).abs());
-        let jump = levels
-            .clone()
-            .map(from_either)
-            .fold(f64::INFINITY, f64::min);
+        let jump = levels.clone().map(from_either).fold(f64::INFINITY, f64::min);
         let length = self.bounds[levels.end] - self.bounds[levels.start];
         let mut inner = levels.clone().skip(1);
         let differ = inner.all(|at| (level(at) - level(at - 1)).abs() > 0.2 * jump);
         let range = self.bounds[levels.start]..self.bounds[levels.end];
         // One bad hour may touch the next, or follow soon.
         let several = (levels.len() > 1 && differ) || self.keep[range].contains(&false);
-        let max = if several {
-            2 * MAX_EXCURSION
-        } else {
-            MAX_EXCURSION
-        };
+        let max = if several { 2 * MAX_EXCURSION } else { MAX_EXCURSION };
         length <= max && (after - before).abs() < 0.5 * jump
     }
 
@@ -167,18 +152,13 @@ impl Parted {
         let mut residuals = vec![0.0; logs.len()];
         for bounds in self.bounds.windows(2) {
             let range = bounds[0]..bounds[1];
-            let kept: Vec<f64> = range
-                .clone()
-                .filter(|at| self.keep[*at])
-                .map(|at| logs[at])
-                .collect();
+            let kept: Vec<f64> =
+                range.clone().filter(|at| self.keep[*at]).map(|at| logs[at]).collect();
             let level = median(&kept);
             range.for_each(|at| residuals[at] = logs[at] - level);
         }
-        let kept: Vec<f64> = (0..logs.len())
-            .filter(|at| self.keep[*at])
-            .map(|at| residuals[at])
-            .collect();
+        let kept: Vec<f64> =
+            (0..logs.len()).filter(|at| self.keep[*at]).map(|at| residuals[at]).collect();
         let sigma = (MAD_TO_SIGMA * mad(&sorted(&kept))).max(1e-4);
         for (at, residual) in residuals.iter().enumerate() {
             if self.keep[at] && residual.abs() > 5.0 * sigma {
@@ -254,10 +234,7 @@ impl Sums {
             });
             std::iter::once(0.0).chain(sums).collect()
         };
-        Sums {
-            first: running(1),
-            second: running(2),
-        }
+        Sums { first: running(1), second: running(2) }
     }
 
     fn mean(&self, from: usize, to: usize) -> f64 {
@@ -277,9 +254,7 @@ fn clipped(logs: &[f64]) -> Vec<f64> {
     let residuals: Vec<f64> = (0..logs.len()).map(|at| logs[at] - around(at)).collect();
     let bound = (3.0 * MAD_TO_SIGMA * mad(&sorted(&residuals))).max(1e-4);
     let values = logs.iter().zip(&residuals);
-    values
-        .map(|(x, residual)| x - residual + residual.clamp(-bound, bound))
-        .collect()
+    values.map(|(x, residual)| x - residual + residual.clamp(-bound, bound)).collect()
 }
 
 /// Places of steps, in order, with their z. Tried are single steps, and pairs of steps that come back, which hide one another.
@@ -291,12 +266,7 @@ fn accept(series: &[f64], mut candidates: Vec<usize>, gate: f64) -> Vec<(usize, 
         let tried = tries(&candidates).filter_map(|places_tried| {
             let z = z(series, &sums, &places, &places_tried)?;
             // There are many more pairs to choose from.
-            let needed = gate
-                + if places_tried.len() > 1 {
-                    PAIR_MARGIN
-                } else {
-                    0.0
-                };
+            let needed = gate + if places_tried.len() > 1 { PAIR_MARGIN } else { 0.0 };
             (z >= needed).then_some((places_tried, z))
         });
         let Some((found, z)) = tried.max_by(|a, b| a.1.total_cmp(&b.1)) else {
@@ -310,11 +280,10 @@ fn accept(series: &[f64], mut candidates: Vec<usize>, gate: f64) -> Vec<(usize, 
 
 /// Single candidates and pairs of them.
 fn tries(candidates: &[usize]) -> impl Iterator<Item = Vec<usize>> {
-    let pairs = candidates.iter().enumerate().flat_map(|(nth, first)| {
-        candidates[nth + 1..]
-            .iter()
-            .map(|second| vec![*first, *second])
-    });
+    let pairs = candidates
+        .iter()
+        .enumerate()
+        .flat_map(|(nth, first)| candidates[nth + 1..].iter().map(|second| vec![*first, *second]));
     candidates.iter().map(|at| vec![*at]).chain(pairs)
 }
 
@@ -377,12 +346,7 @@ fn described(
             drifts = true;
         } else if ratio.ln().abs() > (1.0 + ignore).ln() {
             let (low, high) = between(series, from, at, to);
-            changes.push(Change {
-                at: kept[at],
-                between: (kept[low], kept[high]),
-                ratio,
-                z: *z,
-            });
+            changes.push(Change { at: kept[at], between: (kept[low], kept[high]), ratio, z: *z });
         }
     }
     (changes, drifts)
@@ -431,9 +395,7 @@ mod tests {
         let values = [steady(100.0, 12), steady(108.0, 9)].concat();
         let changes = change_points(&values, 0.02);
         assert_eq!(changes.len(), 1, "{changes:?}");
-        let Change {
-            at, ratio, between, ..
-        } = changes[0];
+        let Change { at, ratio, between, .. } = changes[0];
         assert!((11..=13).contains(&at) && (ratio - 1.08).abs() < 0.015);
         assert!(between.0 <= 12 && 12 <= between.1, "{changes:?}");
     }
@@ -508,13 +470,9 @@ mod tests {
             let half = null_row(Kind::Independent, 50, &mut random);
             // The simulated noise is 2 %.
             let quiet = half.iter().map(|x| x.sqrt());
-            let values: Vec<f64> = quiet
-                .enumerate()
-                .map(|(at, x)| if at < 45 { x } else { x * 1.05 })
-                .collect();
-            change_points(&values, 0.02)
-                .iter()
-                .any(|change| (43..=47).contains(&change.at))
+            let values: Vec<f64> =
+                quiet.enumerate().map(|(at, x)| if at < 45 { x } else { x * 1.05 }).collect();
+            change_points(&values, 0.02).iter().any(|change| (43..=47).contains(&change.at))
         };
         let found = (0..400).filter(is_found).count();
         assert!(found >= 376, "{found} of 400");

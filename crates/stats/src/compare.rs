@@ -122,19 +122,13 @@ pub struct Comparison {
 impl Comparison {
     /// Points with that verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
-        let with = self
-            .effects
-            .iter()
-            .filter(|effect| effect.verdict == verdict);
+        let with = self.effects.iter().filter(|effect| effect.verdict == verdict);
         with.count()
     }
 
     /// True when something differs.
     pub fn differs(&self) -> bool {
-        self.overall
-            .iter()
-            .chain(&self.effects)
-            .any(Effect::differs)
+        self.overall.iter().chain(&self.effects).any(Effect::differs)
     }
 }
 
@@ -145,10 +139,7 @@ pub fn compare(points: &[Point], asked: Asked) -> Comparison {
     let overall = overall(&pairs);
     pairs.extend(overall.clone());
     let fits = fit(&pairs);
-    let drawn = |(pair, fit): (&Pair, &Fit)| Drawn {
-        group: pair.group,
-        freedom: fit.freedom,
-    };
+    let drawn = |(pair, fit): (&Pair, &Fit)| Drawn { group: pair.group, freedom: fit.freedom };
     let drawn: Vec<Drawn> = pairs.iter().zip(&fits).map(drawn).collect();
     let border = |chance: f64| border(&drawn, shared(&pairs), 1.0 - chance);
     // Where not all took turns, what a bad hour may add is allowed for besides.
@@ -160,17 +151,10 @@ pub fn compare(points: &[Point], asked: Asked) -> Comparison {
     let mut judged = judged.map(|(pair, fit)| judge(pair, fit, border, asked));
     let mut effect = |is_there: bool| {
         let missing = Effect::MISSING;
-        if is_there {
-            judged.next().unwrap_or(missing)
-        } else {
-            missing
-        }
+        if is_there { judged.next().unwrap_or(missing) } else { missing }
     };
     let effects = found.iter().map(|pair| effect(pair.is_some())).collect();
-    Comparison {
-        effects,
-        overall: overall.map(|_| effect(true)),
-    }
+    Comparison { effects, overall: overall.map(|_| effect(true)) }
 }
 
 fn judge(pair: &Pair, fit: &Fit, border: f64, asked: Asked) -> Effect {
@@ -242,17 +226,13 @@ fn overall(pairs: &[Pair]) -> Option<Pair> {
     if groups.len() < OVERALL_GROUPS {
         return None;
     }
-    let middles: Vec<f64> = pairs
-        .iter()
-        .map(|pair| (location(&pair.a) + location(&pair.b)) / 2.0)
-        .collect();
+    let middles: Vec<f64> =
+        pairs.iter().map(|pair| (location(&pair.a) + location(&pair.b)) / 2.0).collect();
     let gather = |values: fn(&Pair) -> &[Value], centred: bool| {
         let each = pairs.iter().zip(&weights).zip(&middles);
         let all = each.flat_map(|((pair, weight), middle)| {
             let middle = if centred { *middle } else { 0.0 };
-            values(pair)
-                .iter()
-                .map(move |value| (*value, *weight, value.log - middle))
+            values(pair).iter().map(move |value| (*value, *weight, value.log - middle))
         });
         together(all.collect(), groups.len() as f64)
     };
@@ -295,14 +275,7 @@ mod tests {
     use crate::{Level, Occasion, Side};
 
     fn host(layout: Layout, occasion: f64, slower: f64) -> Host {
-        Host {
-            kind: Kind::Independent,
-            occasion,
-            layout,
-            points: 6,
-            slower,
-            seen: 0.0,
-        }
+        Host { kind: Kind::Independent, occasion, layout, points: 6, slower, seen: 0.0 }
     }
 
     fn of_20(host: Host, found: impl Fn(&Comparison) -> bool) -> usize {
@@ -351,13 +324,7 @@ mod tests {
 
     #[test]
     fn sides_one_after_the_other_do_not_show_what_sides_in_turn_do() {
-        assert_eq!(
-            of_20(
-                host(Layout::OneAfterTheOther(10), 0.005, 1.2),
-                Comparison::differs
-            ),
-            0
-        );
+        assert_eq!(of_20(host(Layout::OneAfterTheOther(10), 0.005, 1.2), Comparison::differs), 0);
         assert_eq!(of_20(host(Layout::InTurn(10), 0.005, 1.2), slower), 20);
     }
 
@@ -374,24 +341,13 @@ mod tests {
         let mut random = Random::new(9);
         let mut points = host(Layout::InTurn(10), 0.02, 1.0).draw(&mut random);
         for point in &mut points {
-            let b = point
-                .b
-                .occasions
-                .iter_mut()
-                .flat_map(|occasion| &mut occasion.repetitions);
+            let b = point.b.occasions.iter_mut().flat_map(|occasion| &mut occasion.repetitions);
             b.flatten().for_each(|ns| *ns *= 1.3);
         }
         let found = compare(&points, Asked::ignoring(0.02));
         let all = found.overall.unwrap();
-        assert!(
-            all.verdict == Verdict::Slower && (all.ratio - 1.3).abs() < 0.04,
-            "{all:?}"
-        );
-        assert!(
-            compare(&points[..3], Asked::ignoring(0.02))
-                .overall
-                .is_none()
-        );
+        assert!(all.verdict == Verdict::Slower && (all.ratio - 1.3).abs() < 0.04, "{all:?}");
+        assert!(compare(&points[..3], Asked::ignoring(0.02)).overall.is_none());
     }
 
     #[test]
@@ -423,11 +379,7 @@ mod tests {
         // A disk whose slow reads, two of five, take twice as long in B; the median read is a fast one on both sides.
         let occasion = |at: usize, slow: f64| Occasion {
             at: at as f64,
-            repetitions: vec![
-                (0..500)
-                    .map(|at| if at % 5 < 3 { 1.0 } else { slow })
-                    .collect(),
-            ],
+            repetitions: vec![(0..500).map(|at| if at % 5 < 3 { 1.0 } else { slow }).collect()],
             control: None,
         };
         let found = |level: Level| {
@@ -437,36 +389,21 @@ mod tests {
                     .collect(),
                 level,
             };
-            let point = Point {
-                a: side(0, 50.0),
-                b: side(1, 100.0),
-                ..Point::default()
-            };
+            let point = Point { a: side(0, 50.0), b: side(1, 100.0), ..Point::default() };
             compare(&[point], Asked::ignoring(0.02)).effects[0]
         };
         assert_eq!(found(Level::Median).verdict, Verdict::Same);
         let mean = found(Level::Mean);
-        assert!(
-            mean.verdict == Verdict::Slower && (1.9..2.0).contains(&mean.ratio),
-            "{mean:?}"
-        );
+        assert!(mean.verdict == Verdict::Slower && (1.9..2.0).contains(&mean.ratio), "{mean:?}");
     }
 
     #[test]
     fn samples_that_are_no_times_are_missing_and_not_a_panic() {
         let side = |samples: Vec<f64>| Side {
-            occasions: vec![Occasion {
-                at: 0.0,
-                repetitions: vec![samples],
-                control: None,
-            }],
+            occasions: vec![Occasion { at: 0.0, repetitions: vec![samples], control: None }],
             level: Level::Median,
         };
-        let pair = |a: Vec<f64>| Point {
-            a: side(a),
-            b: side(vec![1.0]),
-            ..Point::default()
-        };
+        let pair = |a: Vec<f64>| Point { a: side(a), b: side(vec![1.0]), ..Point::default() };
         for bad in [vec![], vec![0.0], vec![f64::NAN, 1.0], vec![-1.0]] {
             let found = compare(&[pair(bad)], Asked::ignoring(0.02));
             assert_eq!(found.effects[0].verdict, Verdict::Missing);

@@ -53,10 +53,7 @@ pub(crate) fn controlled(
 ) -> Option<Controlled> {
     let (of_a, of_b) = (controls(a)?, controls(b)?);
     let moved = location_of(&of_b) - location_of(&of_a);
-    let mut found = Controlled {
-        moved,
-        ..Controlled::default()
-    };
+    let mut found = Controlled { moved, ..Controlled::default() };
     if controls(history).is_none() {
         return Some(found);
     }
@@ -90,11 +87,7 @@ fn control_variance(rows: &[&[Value]; 3]) -> f64 {
         squares += controls.iter().map(|x| (x - middle).powi(2)).sum::<f64>();
         freedom += row.len() as f64 - 1.0;
     }
-    if freedom > 0.0 {
-        squares / freedom
-    } else {
-        0.0
-    }
+    if freedom > 0.0 { squares / freedom } else { 0.0 }
 }
 
 /// Part of the control's movement that is in the values, and its variance: least squares over all rows, each around its own mean, with a
@@ -137,9 +130,7 @@ pub struct Explained {
 /// many, and a control that wanders by itself resembles no step.
 pub fn explained(times: &[f64], controls: &[Option<f64>]) -> Option<Explained> {
     let is_time = |time: &f64| time.is_finite() && *time > 0.0;
-    let known = controls
-        .iter()
-        .map(|time| time.filter(is_time).map(f64::ln));
+    let known = controls.iter().map(|time| time.filter(is_time).map(f64::ln));
     let controls: Vec<f64> = known.collect::<Option<_>>()?;
     if times.len() < 3 || controls.len() != times.len() {
         return None;
@@ -154,18 +145,11 @@ pub fn explained(times: &[f64], controls: &[Option<f64>]) -> Option<Explained> {
     let squares: f64 = moved.iter().map(|x| x * x).sum();
     let scatter: f64 = wanted.iter().map(|y| y * y).sum();
     let weight = squares + scatter / wanted.len() as f64 / PRIOR_SLOPE.powi(2);
-    let share = if weight > 0.0 {
-        (products / weight).clamp(0.0, 1.0)
-    } else {
-        0.0
-    };
+    let share = if weight > 0.0 { (products / weight).clamp(0.0, 1.0) } else { 0.0 };
     let middle = crate::median(&controls);
     let left = times.iter().zip(&controls);
     let left = left.map(|(time, control)| time * (share * (middle - control)).exp());
-    Some(Explained {
-        times: left.collect(),
-        share,
-    })
+    Some(Explained { times: left.collect(), share })
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -211,13 +195,9 @@ mod tests {
     /// A row of runs whose noise is in their control, too, by that much; the control's own noise is of that size.
     fn row(share: f64, own: f64, random: &mut Random) -> (Vec<f64>, Vec<Option<f64>>) {
         let host = crate::simulated::null_row(Kind::Correlated(0.5), 60, random);
-        let times = host
-            .iter()
-            .map(|x| x * (0.003 * random.normal()).exp())
-            .collect();
-        let controls = host
-            .iter()
-            .map(|x| Some(7.0 * (share * x.ln() + own * random.normal()).exp()));
+        let times = host.iter().map(|x| x * (0.003 * random.normal()).exp()).collect();
+        let controls =
+            host.iter().map(|x| Some(7.0 * (share * x.ln() + own * random.normal()).exp()));
         (times, controls.collect())
     }
 
@@ -239,10 +219,7 @@ mod tests {
             let left = explained(&times, &controls).unwrap().times;
             none += usize::from(steps(&left) != steps(&times));
         }
-        assert!(
-            after >= 38 && before < 30 && none <= 1,
-            "{before} {after} {none}"
-        );
+        assert!(after >= 38 && before < 30 && none <= 1, "{before} {after} {none}");
     }
 
     #[test]
@@ -274,14 +251,7 @@ mod tests {
 
     /// A host whose memory is a tenth slower or faster from one occasion to the next, as its neighbours have it.
     fn host(layout: Layout, seen: f64, slower: f64) -> Host {
-        Host {
-            kind: Kind::Correlated(0.5),
-            occasion: 0.1,
-            points: 4,
-            layout,
-            slower,
-            seen,
-        }
+        Host { kind: Kind::Correlated(0.5), occasion: 0.1, points: 4, layout, slower, seen }
     }
 
     fn all(host: Host, of: usize) -> Vec<(Vec<Point>, Comparison)> {

@@ -65,14 +65,7 @@ impl Pair {
         let mut history = without_steps(in_order(&point.history, point.a.level));
         let levels = (location(&a), location(&b));
         let control = controlled(&mut a, &mut b, &mut history);
-        Some(Pair {
-            group: point.group,
-            a,
-            b,
-            history,
-            levels,
-            control,
-        })
+        Some(Pair { group: point.group, a, b, history, levels, control })
     }
 
     /// Whether sides take turns in time, so that no hour belongs to one of them.
@@ -92,12 +85,7 @@ impl Pair {
 
     /// Standard deviation of one repetition, typical of both sides.
     fn within(&self) -> f64 {
-        let of: Vec<f64> = self
-            .a
-            .iter()
-            .chain(&self.b)
-            .filter_map(|value| value.within)
-            .collect();
+        let of: Vec<f64> = self.a.iter().chain(&self.b).filter_map(|value| value.within).collect();
         if of.is_empty() { 0.0 } else { median(&of) }
     }
 
@@ -148,13 +136,7 @@ impl Pair {
     /// What a bad hour may add where the sides were not recorded in turn: less, the more hours the history knows.
     fn allowed(&self) -> f64 {
         let unseen = BAD_HOUR.ln() * (HOURS_KNOWN / self.history.len().max(1) as f64).min(1.0);
-        let middle = median(
-            &self
-                .history
-                .iter()
-                .map(|value| value.log)
-                .collect::<Vec<_>>(),
-        );
+        let middle = median(&self.history.iter().map(|value| value.log).collect::<Vec<_>>());
         let away = self.history.iter().map(|value| (value.log - middle).abs());
         unseen.max(BEYOND_WORST * away.fold(0.0, f64::max))
     }
@@ -166,15 +148,9 @@ pub(crate) fn fit(pairs: &[Pair]) -> Vec<Fit> {
     // Neighbours that are alike narrow what sides in turn differ by: only what is seen of that counts.
     let in_turn = correlation(pairs, 0.0);
     let of = |pair: &Pair| if pair.is_in_turn() { in_turn } else { apart };
-    let own: Vec<Option<(f64, f64)>> = pairs
-        .iter()
-        .map(|pair| pair.own_variance(of(pair)))
-        .collect();
-    let known: Vec<f64> = own
-        .iter()
-        .flatten()
-        .map(|(variance, _)| *variance)
-        .collect();
+    let own: Vec<Option<(f64, f64)>> =
+        pairs.iter().map(|pair| pair.own_variance(of(pair))).collect();
+    let known: Vec<f64> = own.iter().flatten().map(|(variance, _)| *variance).collect();
     let pooled = (known.len() >= 3).then(|| median(&known));
     let fitted = |(pair, own): (&Pair, &Option<(f64, f64)>)| {
         let (variance, freedom) = believed(*own, pooled, pair.within());
@@ -208,11 +184,7 @@ fn believed(own: Option<(f64, f64)>, pooled: Option<f64>, within: f64) -> (f64, 
 /// Correlation of neighbouring occasions: one for the host, from all rows, drawn towards a prior.
 fn correlation(pairs: &[Pair], prior: f64) -> f64 {
     let (mut sum, mut weight, mut longest) = (0.0, 0.0, 0.0_f64);
-    for row in pairs
-        .iter()
-        .flat_map(|pair| pair.rows())
-        .filter(|row| row.len() >= 5)
-    {
+    for row in pairs.iter().flat_map(|pair| pair.rows()).filter(|row| row.len() >= 5) {
         let n = row.len() as f64;
         let residuals = residuals(row);
         let squares: f64 = residuals.iter().map(|x| x * x).sum();
@@ -240,14 +212,10 @@ pub(crate) fn shared(pairs: &[Pair]) -> f64 {
     if !alike || length < ENOUGH || pairs.len() < 2 {
         return 0.0;
     }
-    let scaled: Vec<Vec<f64>> = pairs
-        .iter()
-        .map(|pair| unit(&residuals(&pair.history)))
-        .collect();
+    let scaled: Vec<Vec<f64>> = pairs.iter().map(|pair| unit(&residuals(&pair.history))).collect();
     // The square of a sum is all products: no loop over pairs of points.
-    let total: f64 = (0..length)
-        .map(|at| scaled.iter().map(|row| row[at]).sum::<f64>().powi(2))
-        .sum();
+    let total: f64 =
+        (0..length).map(|at| scaled.iter().map(|row| row[at]).sum::<f64>().powi(2)).sum();
     let n = pairs.len() as f64;
     ((total - n) / (n * (n - 1.0))).clamp(0.0, 0.9)
 }
@@ -255,10 +223,7 @@ pub(crate) fn shared(pairs: &[Pair]) -> f64 {
 /// Of length one; zeros stay.
 fn unit(values: &[f64]) -> Vec<f64> {
     let length = values.iter().map(|x| x * x).sum::<f64>().sqrt();
-    values
-        .iter()
-        .map(|x| if length > 0.0 { x / length } else { 0.0 })
-        .collect()
+    values.iter().map(|x| if length > 0.0 { x / length } else { 0.0 }).collect()
 }
 
 fn residuals(values: &[Value]) -> Vec<f64> {

@@ -66,10 +66,7 @@ mod tests {
             fewer[1] += u32::from(held <= fewest);
         }
         let share = fewer.map(|fewer| f64::from(fewer) / f64::from(tries));
-        assert!(
-            share[0] <= 1.5e-3 && share[1] > 0.8e-3,
-            "{fewest}: {share:?}"
-        );
+        assert!(share[0] <= 1.5e-3 && share[1] > 0.8e-3, "{fewest}: {share:?}");
     }
 
     #[test]

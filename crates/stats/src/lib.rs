@@ -84,11 +84,7 @@ impl Summary {
         let mut values = samples.to_vec();
         select_all(&mut values, 0, &ranks);
         let (lower, upper) = (values[(n - 1) / 2], values[n / 2]);
-        let median = if lower == upper {
-            lower
-        } else {
-            lower + (upper - lower) * 0.5
-        };
+        let median = if lower == upper { lower } else { lower + (upper - lower) * 0.5 };
         let median_ci = (values[low], values[high]);
         let p99 = supports(n, P99).then(|| quantile(&values, P99));
         values.iter_mut().for_each(|x| *x = (*x - median).abs());
@@ -114,11 +110,7 @@ impl Summary {
 
     /// Spread relative to the median: robust standard deviation over median.
     pub fn relative_spread(&self) -> f64 {
-        if self.median == 0.0 {
-            0.0
-        } else {
-            self.mad * MAD_TO_SIGMA / self.median.abs()
-        }
+        if self.median == 0.0 { 0.0 } else { self.mad * MAD_TO_SIGMA / self.median.abs() }
     }
 }
 
@@ -151,11 +143,7 @@ pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     let [below, above] = quantile_ranks(sorted.len(), q);
     let (low, high) = (sorted[below], sorted[above]);
     let rank = q.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
-    if low == high {
-        low
-    } else {
-        low + (high - low) * (rank - below as f64)
-    }
+    if low == high { low } else { low + (high - low) * (rank - below as f64) }
 }
 
 /// The order statistics that a quantile of so many values, which are not none, lies between.
@@ -175,10 +163,8 @@ pub fn quantiles<const N: usize>(samples: &[f64], qs: [f64; N]) -> [f64; N] {
         return [f64::NAN; N];
     }
     let mut values = samples.to_vec();
-    let mut ranks: Vec<usize> = qs
-        .into_iter()
-        .flat_map(|q| quantile_ranks(samples.len(), q))
-        .collect();
+    let mut ranks: Vec<usize> =
+        qs.into_iter().flat_map(|q| quantile_ranks(samples.len(), q)).collect();
     ranks.sort_unstable();
     select_all(&mut values, 0, &ranks);
     qs.map(|q| quantile(&values, q))
@@ -189,10 +175,8 @@ fn select_all(values: &mut [f64], first: usize, ranks: &[usize]) {
     let Some(&rank) = ranks.get(ranks.len() / 2) else {
         return;
     };
-    let (lower, upper) = (
-        ranks.partition_point(|at| *at < rank),
-        ranks.partition_point(|at| *at <= rank),
-    );
+    let (lower, upper) =
+        (ranks.partition_point(|at| *at < rank), ranks.partition_point(|at| *at <= rank));
     let (below, _, above) = values.select_nth_unstable_by(rank - first, f64::total_cmp);
     select_all(below, first, &ranks[..lower]);
     select_all(above, rank + 1, &ranks[upper..]);
@@ -201,12 +185,7 @@ fn select_all(values: &mut [f64], first: usize, ranks: &[usize]) {
 /// Median absolute deviation from the median. `sorted` ascends.
 pub fn mad(sorted: &[f64]) -> f64 {
     let median = quantile(sorted, 0.5);
-    middle(
-        &mut sorted
-            .iter()
-            .map(|x| (x - median).abs())
-            .collect::<Vec<f64>>(),
-    )
+    middle(&mut sorted.iter().map(|x| (x - median).abs()).collect::<Vec<f64>>())
 }
 
 /// Median of values in any order, for those who need nothing else: no sorting. NaN if there are none.
@@ -217,17 +196,8 @@ pub fn median(samples: &[f64]) -> f64 {
 /// Robust standard deviation over the median, of values in any order; the same as [`Summary::relative_spread`]. NaN if there are none.
 pub fn relative_spread(samples: &[f64]) -> f64 {
     let median = median(samples);
-    let mad = middle(
-        &mut samples
-            .iter()
-            .map(|x| (x - median).abs())
-            .collect::<Vec<f64>>(),
-    );
-    if median == 0.0 {
-        0.0
-    } else {
-        mad * MAD_TO_SIGMA / median.abs()
-    }
+    let mad = middle(&mut samples.iter().map(|x| (x - median).abs()).collect::<Vec<f64>>());
+    if median == 0.0 { 0.0 } else { mad * MAD_TO_SIGMA / median.abs() }
 }
 
 /// Median of values in any order, without sorting them all; NaN if there are none.
@@ -242,11 +212,7 @@ fn middle(values: &mut [f64]) -> f64 {
         return upper;
     }
     let lower = below.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    if lower == upper {
-        lower
-    } else {
-        lower + (upper - lower) * 0.5
-    }
+    if lower == upper { lower } else { lower + (upper - lower) * 0.5 }
 }
 
 /// 95 % confidence interval of the median: the narrowest pair of order statistics, equally deep from both ends, that covers it at
@@ -294,10 +260,7 @@ pub fn outliers(samples: &[f64]) -> Vec<bool> {
     let sorted = sorted(samples);
     let median = quantile(&sorted, 0.5);
     let limit = OUTLIER_SIGMAS * MAD_TO_SIGMA * mad(&sorted);
-    samples
-        .iter()
-        .map(|x| limit > 0.0 && (x - median).abs() > limit)
-        .collect()
+    samples.iter().map(|x| limit > 0.0 && (x - median).abs() > limit).collect()
 }
 
 /// Drift: median of the last third minus median of the first third, as a fraction of the median of all.
@@ -311,10 +274,8 @@ fn drift_of(samples: &[f64], median: f64) -> f64 {
         return 0.0;
     }
     let third = samples.len() / 3;
-    let (begin, end) = (
-        self::median(&samples[..third]),
-        self::median(&samples[samples.len() - third..]),
-    );
+    let (begin, end) =
+        (self::median(&samples[..third]), self::median(&samples[samples.len() - third..]));
     (end - begin) / median
 }
 
@@ -348,10 +309,7 @@ pub fn trimmed_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f6
     let mean = sorted[cut..n - cut].iter().sum::<f64>() / left;
     let winsorised: Vec<f64> = sorted.iter().map(|value| value.clamp(low, high)).collect();
     let centre = winsorised.iter().sum::<f64>() / n as f64;
-    let squares: f64 = winsorised
-        .iter()
-        .map(|value| (value - centre).powi(2))
-        .sum();
+    let squares: f64 = winsorised.iter().map(|value| (value - centre).powi(2)).sum();
     let student = StudentsT::new(0.0, 1.0, left - 1.0).ok()?;
     let factor = student.inverse_cdf(0.5 + confidence / 2.0);
     let half = factor * (squares / (left * (left - 1.0))).sqrt();
@@ -371,11 +329,7 @@ const OCTAVE_BITS: u32 = 5;
 
 impl Default for LogHistogram {
     fn default() -> Self {
-        LogHistogram {
-            counts: vec![0; (64 << OCTAVE_BITS) as usize],
-            total: 0,
-            most: 0,
-        }
+        LogHistogram { counts: vec![0; (64 << OCTAVE_BITS) as usize], total: 0, most: 0 }
     }
 }
 
@@ -393,10 +347,7 @@ impl LogHistogram {
             return (bucket as u64, 1);
         }
         let shift = octave - 1;
-        (
-            ((bucket - (shift << OCTAVE_BITS)) as u64) << shift,
-            1 << shift,
-        )
+        (((bucket - (shift << OCTAVE_BITS)) as u64) << shift, 1 << shift)
     }
 
     /// Adds a value.
@@ -452,11 +403,7 @@ impl LogHistogram {
 
     /// The buckets that are not empty: smallest value, count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
-        let full = self
-            .counts
-            .iter()
-            .enumerate()
-            .filter(|(_, count)| **count > 0);
+        let full = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         full.map(|(bucket, count)| (LogHistogram::range(bucket).0, *count))
     }
 }
@@ -539,16 +486,7 @@ mod tests {
     #[test]
     fn the_depth_is_that_of_the_tables() {
         // Two-sided 95 %: tables of the sign test, e.g. Conover's A3.
-        for (n, depth) in [
-            (5, 0),
-            (6, 1),
-            (8, 1),
-            (9, 2),
-            (12, 3),
-            (20, 6),
-            (30, 10),
-            (100, 40),
-        ] {
+        for (n, depth) in [(5, 0), (6, 1), (8, 1), (9, 2), (12, 3), (20, 6), (30, 10), (100, 40)] {
             assert_eq!(sign_test_depth(n, 0.025), depth, "{n} samples");
         }
         assert!(sign_test_depth(1000, 0.025).abs_diff(sign_test_depth(1001, 0.025)) <= 1);
@@ -567,10 +505,7 @@ mod tests {
             "30 samples have no p99, and 298 neither"
         );
         let p99 = Summary::of(&row(301)).unwrap().p99;
-        assert_eq!(
-            (p99, supported_quantile(&row(301), 0.99)),
-            (Some(297.0), Some(297.0))
-        );
+        assert_eq!((p99, supported_quantile(&row(301), 0.99)), (Some(297.0), Some(297.0)));
     }
 
     proptest! {
@@ -615,15 +550,9 @@ mod tests {
         for share in [0.01, 0.5, 0.9, 0.999] {
             let exact = sorted[(share * 1e5) as usize - 1] as f64;
             let found = histogram.quantile(share) as f64;
-            assert!(
-                (found / exact - 1.0).abs() < 0.032,
-                "{share}: {found} for {exact}"
-            );
+            assert!((found / exact - 1.0).abs() < 0.032, "{share}: {found} for {exact}");
         }
-        assert_eq!(
-            (histogram.count(), histogram.quantile(1.0)),
-            (100_000, histogram.max())
-        );
+        assert_eq!((histogram.count(), histogram.quantile(1.0)), (100_000, histogram.max()));
         assert_eq!(LogHistogram::default().quantile(0.5), 0);
     }
 
@@ -631,10 +560,7 @@ mod tests {
     fn every_value_is_in_the_bucket_that_says_so() {
         for value in (0..70).chain([127, 128, 1000, 4095, 4096, u64::MAX / 2, u64::MAX]) {
             let (from, width) = LogHistogram::range(LogHistogram::bucket(value));
-            assert!(
-                from <= value && value - from < width,
-                "{value}: {from} + {width}"
-            );
+            assert!(from <= value && value - from < width, "{value}: {from} + {width}");
         }
     }
 }

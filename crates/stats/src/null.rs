@@ -67,13 +67,8 @@ mod tests {
     fn a_single_point_has_the_border_of_the_tables() {
         for freedom in [2.0, 5.0, 30.0] {
             let found = student(border(&alike(1, freedom), 0.0, 0.95), freedom);
-            let table = StudentsT::new(0.0, 1.0, freedom)
-                .unwrap()
-                .inverse_cdf(0.975);
-            assert!(
-                (found / table - 1.0).abs() < 0.06,
-                "{freedom}: {found} {table}"
-            );
+            let table = StudentsT::new(0.0, 1.0, freedom).unwrap().inverse_cdf(0.975);
+            assert!((found / table - 1.0).abs() < 0.06, "{freedom}: {found} {table}");
         }
     }
 
@@ -84,10 +79,8 @@ mod tests {
         // 0.99 to the fourteenth root, two-sided.
         assert!((many - 3.38).abs() < 0.15, "{many}");
         let one = normal(&alike(1, 1e4), 0.0);
-        let together: Vec<Drawn> = alike(14, 1e4)
-            .into_iter()
-            .map(|point| Drawn { group: 7, ..point })
-            .collect();
+        let together: Vec<Drawn> =
+            alike(14, 1e4).into_iter().map(|point| Drawn { group: 7, ..point }).collect();
         assert!((normal(&together, 0.0) - one).abs() < 1e-9);
         let shared = normal(&alike(14, 1e4), 0.9);
         assert!(one < shared && shared < many, "{one} {shared} {many}");

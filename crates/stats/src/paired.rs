@@ -35,9 +35,7 @@ pub fn quantile_ratio(ours: &[f64], theirs: &[f64], q: f64) -> Option<Ratio> {
     };
     let all: Vec<usize> = (0..n).collect();
     let mut random = Random::new(1);
-    let resampled: Vec<f64> = (0..RESAMPLES)
-        .map(|_| of(&blocks(n, &mut random)))
-        .collect();
+    let resampled: Vec<f64> = (0..RESAMPLES).map(|_| of(&blocks(n, &mut random))).collect();
     let resampled = sorted(&resampled);
     Some(Ratio {
         ratio: of(&all),
@@ -80,10 +78,7 @@ mod tests {
         for _ in 0..ROWS {
             let (ours, theirs) = (row(187.0, 201, &mut random), row(170.0, 201, &mut random));
             let found = quantile_ratio(&ours, &theirs, 0.05).unwrap();
-            assert!(
-                found.low <= found.ratio && found.ratio <= found.high,
-                "{found:?}"
-            );
+            assert!(found.low <= found.ratio && found.ratio <= found.high, "{found:?}");
             held += usize::from((found.low..=found.high).contains(&1.1));
             widest = widest.max(found.high - found.low);
         }

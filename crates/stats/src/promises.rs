@@ -62,10 +62,7 @@ impl Promise {
 
     /// At least that share of comparisons of real work has to be right; each has its own measurement.
     pub fn right_ones(name: String, right: usize, of: usize, least: f64) -> Promise {
-        Promise {
-            bounds: (least, 1.0),
-            ..Promise::false_ones(name, right, of, of)
-        }
+        Promise { bounds: (least, 1.0), ..Promise::false_ones(name, right, of, of) }
     }
 
     /// Whether the figure is within its bounds, and of enough comparisons to show it.
@@ -214,25 +211,18 @@ impl Counted {
 /// Holds comparisons to their promises on simulated hosts: `each` comparisons for every kind of host, occasion effect and layout. All
 /// intervals are `width` times as wide as they should be: 1, but where a test makes the statistics wrong.
 pub fn measured(each: usize, width: f64) -> Vec<Promise> {
-    let asked = Asked {
-        width,
-        ..Asked::ignoring(0.02)
-    };
+    let asked = Asked { width, ..Asked::ignoring(0.02) };
     let mut random = Random::new(17);
     let mut promises = Vec::new();
     let mut all = Counted::default();
     for kind in Kind::ALL {
         let of_kind = counted(kind, 0.0, each, asked, &mut random);
-        promises.push(of_kind.alarms(format!(
-            "cmp, nothing changed, false comparisons: {}",
-            kind.name()
-        )));
+        promises.push(
+            of_kind.alarms(format!("cmp, nothing changed, false comparisons: {}", kind.name())),
+        );
         all = all.and(of_kind);
     }
-    promises.push(all.coverage(
-        "cmp, 95 % intervals that cover the truth, all hosts",
-        COVERAGE,
-    ));
+    promises.push(all.coverage("cmp, 95 % intervals that cover the truth, all hosts", COVERAGE));
     promises.push(
         noisy_in_turn(each, asked, &mut random).alarms(
             "cmp, nothing changed, false comparisons: in turn, occasions of 50 %".to_owned(),
@@ -246,20 +236,16 @@ pub fn measured(each: usize, width: f64) -> Vec<Promise> {
     promises.push(
         with_controls.alarms("cmp, nothing changed, false comparisons: with controls".to_owned()),
     );
-    promises.push(with_controls.coverage(
-        "cmp, 95 % intervals that cover the truth, with controls",
-        COVERAGE,
-    ));
+    promises.push(
+        with_controls.coverage("cmp, 95 % intervals that cover the truth, with controls", COVERAGE),
+    );
     promises
 }
 
 /// Comparisons of sides in turn whose noise is far above what is ignored, which therefore hides no false one.
 fn noisy_in_turn(each: usize, asked: Asked, random: &mut Random) -> Counted {
     let mut found = Counted::default();
-    for (kind, occasions) in Kind::ALL
-        .into_iter()
-        .flat_map(|kind| [(kind, 5), (kind, 10)])
-    {
+    for (kind, occasions) in Kind::ALL.into_iter().flat_map(|kind| [(kind, 5), (kind, 10)]) {
         let host = Host {
             kind,
             occasion: 0.5,
@@ -276,18 +262,10 @@ fn noisy_in_turn(each: usize, asked: Asked, random: &mut Random) -> Counted {
 /// Comparisons of hosts of one kind where nothing changed.
 fn counted(kind: Kind, seen: f64, each: usize, asked: Asked, random: &mut Random) -> Counted {
     let mut of_kind = Counted::default();
-    for (occasion, layout) in OCCASIONS
-        .into_iter()
-        .flat_map(|occasion| LAYOUTS.map(|layout| (occasion, layout)))
+    for (occasion, layout) in
+        OCCASIONS.into_iter().flat_map(|occasion| LAYOUTS.map(|layout| (occasion, layout)))
     {
-        let host = Host {
-            kind,
-            occasion,
-            layout,
-            points: POINTS,
-            slower: 1.0,
-            seen,
-        };
+        let host = Host { kind, occasion, layout, points: POINTS, slower: 1.0, seen };
         (0..each).for_each(|_| of_kind.add(&compare(&host.draw(random), asked)));
     }
     of_kind
@@ -337,10 +315,7 @@ pub fn histories(rows: usize) -> Vec<Promise> {
         let has_step =
             |_: &usize| !change_points(&null_row(kind, RUNS, &mut random), 0.02).is_empty();
         promises.push(Promise {
-            name: format!(
-                "history, rows without a step that show one: {}",
-                kind.name()
-            ),
+            name: format!("history, rows without a step that show one: {}", kind.name()),
             found: (0..rows).filter(has_step).count() as f64 / rows as f64,
             bounds: (0.0, FALSE_STEPS),
             of: rows,
@@ -351,9 +326,8 @@ pub fn histories(rows: usize) -> Vec<Promise> {
         // The simulated noise is 2 %.
         let quiet = null_row(Kind::Independent, RUNS, &mut random).into_iter();
         let after = RUNS - 5;
-        let values = quiet
-            .enumerate()
-            .map(|(at, x)| x.sqrt() * if at < after { 1.0 } else { SLOWER });
+        let values =
+            quiet.enumerate().map(|(at, x)| x.sqrt() * if at < after { 1.0 } else { SLOWER });
         let steps = change_points(&values.collect::<Vec<f64>>(), 0.02);
         steps.iter().any(|step| step.at.abs_diff(after) <= 2)
     };
@@ -420,10 +394,7 @@ mod tests {
         assert!(!of_real(50, 40).is_kept() && !of_real(500, 1000).is_kept());
         let (low, high) = of_real(50, 40).interval();
         // Of tables: 4 of 40.
-        assert!(
-            (low - 0.0279).abs() < 1e-3 && (high - 0.2366).abs() < 1e-3,
-            "{low} {high}"
-        );
+        assert!((low - 0.0279).abs() < 1e-3 && (high - 0.2366).abs() < 1e-3, "{low} {high}");
         let found = |right: usize| Promise::right_ones("found".to_owned(), right, 100, 0.95);
         assert!(found(100).is_kept() && found(91).is_kept() && !found(88).is_kept());
         assert!(!Promise::right_ones("found".to_owned(), 20, 20, 0.95).is_kept());
@@ -433,11 +404,9 @@ mod tests {
     #[test]
     fn a_figure_of_too_few_comparisons_is_broken_however_good_it_is() {
         let chance_of_none = |of: i32, share: f64| (1.0 - share).powi(of);
-        for (bounds, found, needed) in [
-            ((0.0, 0.01), 0.0, 299),
-            ((0.0, 0.02), 0.0, 149),
-            ((0.95, 1.0), 1.0, 59),
-        ] {
+        for (bounds, found, needed) in
+            [((0.0, 0.01), 0.0, 299), ((0.0, 0.02), 0.0, 149), ((0.95, 1.0), 1.0, 59)]
+        {
             let promise = |of: i32| Promise {
                 name: "false".to_owned(),
                 found,
@@ -445,20 +414,13 @@ mod tests {
                 of: usize::try_from(of).unwrap(),
                 independent: None,
             };
-            let wrong = if found > 0.5 {
-                1.0 - bounds.0
-            } else {
-                bounds.1
-            };
+            let wrong = if found > 0.5 { 1.0 - bounds.0 } else { bounds.1 };
             assert!(chance_of_none(needed, wrong) <= 0.05);
             assert!(chance_of_none(needed - 1, wrong) > 0.05);
             assert!(promise(needed).is_kept() && !promise(needed - 1).is_kept());
             assert!(!promise(0).is_kept());
             let line = promise(needed - 1).line();
-            assert!(
-                line.contains(&format!("BROKEN, too few: {needed} needed")),
-                "{line}"
-            );
+            assert!(line.contains(&format!("BROKEN, too few: {needed} needed")), "{line}");
         }
         let coverage = |of: usize| Promise {
             name: "cover".to_owned(),

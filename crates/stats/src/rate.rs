@@ -39,10 +39,7 @@ pub struct Rate {
 impl Rate {
     /// A rate that is known without measuring.
     pub fn exactly(per_s: f64) -> Rate {
-        Rate {
-            per_s,
-            interval: None,
-        }
+        Rate { per_s, interval: None }
     }
 
     /// The lower end of what it may be.
@@ -60,9 +57,7 @@ impl Rate {
     pub fn times(&self, factor: f64) -> Rate {
         Rate {
             per_s: self.per_s * factor,
-            interval: self
-                .interval
-                .map(|(low, high)| (low * factor, high * factor)),
+            interval: self.interval.map(|(low, high)| (low * factor, high * factor)),
         }
     }
 
@@ -73,10 +68,7 @@ impl Rate {
         let mean = |of: fn(&Rate) -> f64| rates.iter().map(of).sum::<f64>() / n;
         let all_known = rates.iter().all(|rate| rate.interval.is_some());
         let interval = all_known.then(|| (mean(Rate::low), mean(Rate::high)));
-        (!rates.is_empty()).then(|| Rate {
-            per_s: mean(|rate| rate.per_s),
-            interval,
-        })
+        (!rates.is_empty()).then(|| Rate { per_s: mean(|rate| rate.per_s), interval })
     }
 }
 
@@ -89,10 +81,7 @@ pub fn sustained(per_sample: f64, sample_ns: &[u64]) -> Option<Rate> {
     let mean = times.iter().sum::<f64>() / times.len() as f64;
     let rate = |ns: f64| per_sample / ns * 1e9;
     let interval = mean_interval(&times).map(|(low, high)| (rate(high), rate(low)));
-    (mean > 0.0 && per_sample > 0.0).then(|| Rate {
-        per_s: rate(mean),
-        interval,
-    })
+    (mean > 0.0 && per_sample > 0.0).then(|| Rate { per_s: rate(mean), interval })
 }
 
 /// The rate at the median sample: what limits were before rates were sustained. To hold old limits against the same quantity.
@@ -102,10 +91,7 @@ pub fn at_median(per_sample: f64, sample_ns: &[u64]) -> Option<Rate> {
     let rate = |ns: f64| per_sample / ns * 1e9;
     (median > 0.0 && per_sample > 0.0).then(|| {
         let (low, high) = median_ci(&times);
-        Rate {
-            per_s: rate(median),
-            interval: (low > 0.0).then(|| (rate(high), rate(low))),
-        }
+        Rate { per_s: rate(median), interval: (low > 0.0).then(|| (rate(high), rate(low))) }
     })
 }
 
@@ -168,26 +154,17 @@ mod tests {
     #[test]
     fn slow_samples_count_with_all_their_time() {
         // A disk: 60 % of the reads of 100 kB take 0.1 ms, 40 % take 10 ms.
-        let ns: Vec<u64> = (0..1000)
-            .map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 })
-            .collect();
+        let ns: Vec<u64> =
+            (0..1000).map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 }).collect();
         let rate = sustained(100_000.0, &ns).unwrap();
-        assert!(
-            (rate.per_s / (1e5 / 4.06e-3) - 1.0).abs() < 1e-9,
-            "{rate:?}"
-        );
+        assert!((rate.per_s / (1e5 / 4.06e-3) - 1.0).abs() < 1e-9, "{rate:?}");
         assert!(at_median(100_000.0, &ns).unwrap().per_s / rate.per_s > 40.0);
         assert!(rate.low() <= rate.per_s && rate.per_s <= rate.high() && rate.interval.is_some());
     }
 
     #[test]
     fn nothing_moved_or_no_time_is_no_rate() {
-        for (per_sample, ns) in [
-            (0.0, &[1, 2][..]),
-            (1.0, &[]),
-            (1.0, &[0, 0]),
-            (f64::NAN, &[1]),
-        ] {
+        for (per_sample, ns) in [(0.0, &[1, 2][..]), (1.0, &[]), (1.0, &[0, 0]), (f64::NAN, &[1])] {
             assert_eq!(sustained(per_sample, ns), None);
             assert_eq!(at_median(per_sample, ns), None);
         }
@@ -197,14 +174,8 @@ mod tests {
     #[test]
     fn students_factors_are_those_of_the_distribution() {
         for (at, factor) in STUDENT_975.iter().enumerate() {
-            let exact = StudentsT::new(0.0, 1.0, (at + 1) as f64)
-                .unwrap()
-                .inverse_cdf(0.975);
-            assert!(
-                (exact - factor).abs() < 6e-4,
-                "{} degrees of freedom: {exact}",
-                at + 1
-            );
+            let exact = StudentsT::new(0.0, 1.0, (at + 1) as f64).unwrap().inverse_cdf(0.975);
+            assert!((exact - factor).abs() < 6e-4, "{} degrees of freedom: {exact}", at + 1);
         }
     }
 
@@ -230,25 +201,16 @@ mod tests {
     fn the_interval_covers_the_true_mean_about_as_often_as_it_says() {
         for (n, kept) in [(20, 0.0), (200, 0.0), (2000, 0.0), (2000, 0.9)] {
             let hits = covered(n, kept);
-            assert!(
-                (356..=396).contains(&hits),
-                "{n} samples, {kept} kept: {hits} of 400"
-            );
+            assert!((356..=396).contains(&hits), "{n} samples, {kept} kept: {hits} of 400");
         }
     }
 
     #[test]
     fn an_interval_needs_two_samples_and_stays_above_zero() {
-        assert_eq!(
-            (mean_interval(&[5.0]), mean_interval(&[0.0, 0.0])),
-            (None, None)
-        );
+        assert_eq!((mean_interval(&[5.0]), mean_interval(&[0.0, 0.0])), (None, None));
         assert_eq!(mean_interval(&[5.0, 5.0]), Some((5.0, 5.0)));
         let (low, high) = mean_interval(&[1.0, 100.0]).unwrap();
-        assert!(
-            low > 0.0 && high > 1e4,
-            "two such samples say next to nothing"
-        );
+        assert!(low > 0.0 && high > 1e4, "two such samples say next to nothing");
         // By hand: sums of the halves differ from the mean by 0.5, 12.706 x sqrt(2 x 2 x 0.25) / 2 = 6.353.
         let (low, high) = mean_interval(&[5.0, 6.0]).unwrap();
         assert!(
@@ -259,29 +221,15 @@ mod tests {
 
     #[test]
     fn a_rate_is_above_its_limit_only_beyond_both_intervals() {
-        let rate = |per_s: f64, low: f64, high: f64| Rate {
-            per_s,
-            interval: Some((low, high)),
-        };
+        let rate = |per_s: f64, low: f64, high: f64| Rate { per_s, interval: Some((low, high)) };
         let above = |rate, limit| share(rate, limit).unwrap().is_above;
         assert!(above(rate(3.06, 3.0, 3.1), rate(1.0, 0.9, 1.1)));
-        assert!(
-            !above(rate(1.08, 1.0, 1.3), rate(1.0, 0.9, 1.1)),
-            "the intervals overlap"
-        );
+        assert!(!above(rate(1.08, 1.0, 1.3), rate(1.0, 0.9, 1.1)), "the intervals overlap");
         // 2.7 times the limit was not marked, as intervals of three samples are wide.
         assert!(above(rate(2.7, 0.8, 9.1), rate(1.0, 0.5, 2.0)));
-        assert!(
-            !above(Rate::exactly(1.04), Rate::exactly(1.0)),
-            "they are not of the same moment"
-        );
+        assert!(!above(Rate::exactly(1.04), Rate::exactly(1.0)), "they are not of the same moment");
         assert!(above(Rate::exactly(1.06), Rate::exactly(1.0)));
-        assert_eq!(
-            share(Rate::exactly(1.0), Rate::exactly(4.0))
-                .unwrap()
-                .fraction,
-            0.25
-        );
+        assert_eq!(share(Rate::exactly(1.0), Rate::exactly(4.0)).unwrap().fraction, 0.25);
         for nothing in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(share(Rate::exactly(nothing), Rate::exactly(1.0)), None);
             assert_eq!(share(Rate::exactly(1.0), Rate::exactly(nothing)), None);
@@ -291,26 +239,11 @@ mod tests {
     #[test]
     fn lanes_are_averaged_with_their_intervals() {
         let rates = [
-            Rate {
-                per_s: 1.0,
-                interval: Some((0.5, 2.0)),
-            },
-            Rate {
-                per_s: 3.0,
-                interval: Some((2.5, 4.0)),
-            },
+            Rate { per_s: 1.0, interval: Some((0.5, 2.0)) },
+            Rate { per_s: 3.0, interval: Some((2.5, 4.0)) },
         ];
-        assert_eq!(
-            Rate::mean_of(&rates),
-            Some(Rate {
-                per_s: 2.0,
-                interval: Some((1.5, 3.0))
-            })
-        );
-        assert_eq!(
-            Rate::mean_of(&[rates[0], Rate::exactly(3.0)]),
-            Some(Rate::exactly(2.0))
-        );
+        assert_eq!(Rate::mean_of(&rates), Some(Rate { per_s: 2.0, interval: Some((1.5, 3.0)) }));
+        assert_eq!(Rate::mean_of(&[rates[0], Rate::exactly(3.0)]), Some(Rate::exactly(2.0)));
         assert_eq!(Rate::mean_of(&[]), None);
     }
 }

@@ -43,11 +43,7 @@ pub enum Decision {
 impl MedianSequence {
     /// An empty one, which is wrong with at most that chance.
     pub fn new(alpha: f64) -> MedianSequence {
-        MedianSequence {
-            values: Vec::new(),
-            alpha,
-            interval: (f64::NEG_INFINITY, f64::INFINITY),
-        }
+        MedianSequence { values: Vec::new(), alpha, interval: (f64::NEG_INFINITY, f64::INFINITY) }
     }
 
     /// Adds the logarithm of a pair's ratio, B's time over A's. What is not a number is passed over.
@@ -132,9 +128,7 @@ impl MedianSequence {
 
 /// Fewest pairs that can decide anything, were all on one side.
 fn min_pairs(alpha: f64) -> usize {
-    (1..)
-        .find(|n| outside(*n, alpha).is_some())
-        .expect("2^n outgrows n / alpha")
+    (1..).find(|n| outside(*n, alpha).is_some()).expect("2^n outgrows n / alpha")
 }
 
 /// How many of n values lie outside of the interval at each end: the median is not among them unless the coin's bet won 1 / alpha. None
@@ -176,11 +170,7 @@ mod tests {
     /// Noise of a pair: normal of 1 %, and one of ten is disturbed by up to 30 % on one side or the other.
     fn noise(random: &mut Random) -> f64 {
         let disturbed = random.uniform() < 0.1;
-        let shift = if disturbed {
-            0.6 * (random.uniform() - 0.5)
-        } else {
-            0.0
-        };
+        let shift = if disturbed { 0.6 * (random.uniform() - 0.5) } else { 0.0 };
         0.01 * random.normal() + shift
     }
 
@@ -248,10 +238,7 @@ mod tests {
     #[test]
     fn it_says_what_it_could_have_seen_and_what_is_missing() {
         let mut sequence = MedianSequence::new(0.01);
-        assert_eq!(
-            (sequence.visible(0.01), sequence.missing(0.01)),
-            (None, Some(11))
-        );
+        assert_eq!((sequence.visible(0.01), sequence.missing(0.01)), (None, Some(11)));
         let mut random = Random::new(9);
         (0..20).for_each(|_| sequence.push(0.02 + noise(&mut random)));
         let visible = sequence.visible(0.01).unwrap();
@@ -272,10 +259,7 @@ mod tests {
         (0..200).for_each(|at| sequence.push(-1e-6 * f64::from(at)));
         assert!(sequence.is_contradictory());
         assert_eq!(sequence.decision(0.01), Decision::Undecided);
-        assert_eq!(
-            (sequence.visible(0.01), sequence.missing(0.01)),
-            (None, None)
-        );
+        assert_eq!((sequence.visible(0.01), sequence.missing(0.01)), (None, None));
     }
 
     /// An oracle that looks at every number of heads.
@@ -284,11 +268,7 @@ mod tests {
         for alpha in [0.1_f64, 0.01, 0.0001] {
             for n in 1..200 {
                 let wins = |heads: &usize| log_bet(*heads, n) >= -alpha.ln();
-                assert_eq!(
-                    outside(n, alpha),
-                    (0..=n / 2).rev().find(wins),
-                    "{n} {alpha}"
-                );
+                assert_eq!(outside(n, alpha), (0..=n / 2).rev().find(wins), "{n} {alpha}");
             }
         }
     }
@@ -299,9 +279,8 @@ mod tests {
         assert_eq!((outside(10, 0.01), outside(11, 0.01)), (None, Some(0)));
         assert_eq!(min_pairs(0.01), 11);
         assert!(outside(20, 0.01).is_some());
-        let shares: Vec<f64> = [50, 500, 5000]
-            .map(|n| outside(n, 0.01).unwrap() as f64 / n as f64)
-            .into();
+        let shares: Vec<f64> =
+            [50, 500, 5000].map(|n| outside(n, 0.01).unwrap() as f64 / n as f64).into();
         assert!(shares.is_sorted() && shares[2] > 0.45, "{shares:?}");
     }
 }

@@ -118,9 +118,7 @@ impl Side {
 
 /// Values of the usable ones in the order of their time.
 pub(crate) fn in_order(occasions: &[Occasion], level: Level) -> Vec<Value> {
-    let found = occasions
-        .iter()
-        .filter_map(|occasion| occasion.value(level));
+    let found = occasions.iter().filter_map(|occasion| occasion.value(level));
     let mut found: Vec<Value> = found.collect();
     found.sort_by(|a, b| a.at.total_cmp(&b.at));
     found
@@ -157,11 +155,7 @@ mod tests {
     #[test]
     fn a_single_repetition_is_judged_by_its_blocks_and_a_single_sample_by_nothing() {
         let of = |samples: Vec<f64>| {
-            let occasion = Occasion {
-                at: 0.0,
-                repetitions: vec![samples],
-                control: None,
-            };
+            let occasion = Occasion { at: 0.0, repetitions: vec![samples], control: None };
             occasion.value(Level::Mean)
         };
         let halves = [vec![2.0; 50], vec![4.0; 50]].concat();

@@ -124,8 +124,7 @@ pub fn null_row(kind: Kind, n: usize, random: &mut Random) -> Vec<f64> {
         Kind::Skewed => (0..n).map(|_| 1.0 - 0.05 * random.uniform().ln()).collect(),
         Kind::Drift => {
             let row = correlated(0.0, n, random).into_iter().enumerate();
-            row.map(|(at, value)| value * (0.002 * at as f64).exp())
-                .collect()
+            row.map(|(at, value)| value * (0.002 * at as f64).exp()).collect()
         }
     }
 }
@@ -208,8 +207,7 @@ impl Host {
         let own = self.effects(effects.len(), random);
         let rest = (1.0 - self.seen * self.seen).max(0.0).sqrt();
         let both = effects.iter().zip(own);
-        both.map(|(effect, own)| Some(50.0 * (self.seen * effect + rest * own).exp()))
-            .collect()
+        both.map(|(effect, own)| Some(50.0 * (self.seen * effect + rest * own).exp())).collect()
     }
 
     fn point(
@@ -222,10 +220,7 @@ impl Host {
     ) -> Point {
         let noise = 1e-5 * 1e4_f64.powf((at * 7 % 10) as f64 / 9.0);
         let slower = if at == 0 { self.slower } else { 1.0 };
-        let mut point = Point {
-            group: at,
-            ..Point::default()
-        };
+        let mut point = Point { group: at, ..Point::default() };
         for (when, (side, effect)) in sides.iter().zip(effects).enumerate() {
             let level = 100.0 * effect.exp() * if *side == Some(true) { slower } else { 1.0 };
             let mut occasion = occasion(when, level, noise, random);
@@ -272,9 +267,7 @@ fn bursts(n: usize, random: &mut Random) -> Vec<f64> {
         let length = 1 + (5.0 * random.uniform()) as usize;
         let slower = (0.1 + 0.4 * random.uniform()).exp();
         let end = (at + length).min(n);
-        values[at..end]
-            .iter_mut()
-            .for_each(|value| *value *= slower);
+        values[at..end].iter_mut().for_each(|value| *value *= slower);
         at = end;
     }
     values

@@ -95,11 +95,7 @@ pub(crate) fn node_of(address: *const u8) -> Option<u32> {
             0,
         )
     };
-    if done == 0 {
-        u32::try_from(status).ok()
-    } else {
-        None
-    }
+    if done == 0 { u32::try_from(status).ok() } else { None }
 }
 
 #[cfg(test)]

@@ -12,24 +12,15 @@ const UNLIMITED: u64 = 1 << 60;
 /// Bytes that this process may still allocate and touch; `None` where the kernel reports nothing.
 pub fn memory_bytes() -> Option<u64> {
     // Miri's memory is not the host's.
-    if cfg!(miri) {
-        None
-    } else {
-        memory_bytes_below(&Files::default())
-    }
+    if cfg!(miri) { None } else { memory_bytes_below(&Files::default()) }
 }
 
 /// As [`memory_bytes`], from the files below another root.
 pub(crate) fn memory_bytes_below(files: &Files) -> Option<u64> {
-    [
-        host(files),
-        cgroup_v2(files),
-        cgroup_v1(files),
-        address_space(files),
-    ]
-    .into_iter()
-    .flatten()
-    .min()
+    [host(files), cgroup_v2(files), cgroup_v1(files), address_space(files)]
+        .into_iter()
+        .flatten()
+        .min()
 }
 
 /// `MemAvailable` of /proc/meminfo (Documentation/filesystems/proc.rst).
@@ -41,16 +32,12 @@ fn host(files: &Files) -> Option<u64> {
 /// the kernel would give back counts as free.
 fn cgroup_v2(files: &Files) -> Option<u64> {
     let own = own_group(files, |controllers| controllers.is_empty())?;
-    ancestors(&own)
-        .filter_map(|group| left_in(files, &format!("sys/fs/cgroup{group}"), V2))
-        .min()
+    ancestors(&own).filter_map(|group| left_in(files, &format!("sys/fs/cgroup{group}"), V2)).min()
 }
 
 /// The same in the hierarchy of the `memory` controller of version 1.
 fn cgroup_v1(files: &Files) -> Option<u64> {
-    let own = own_group(files, |controllers| {
-        controllers.split(',').any(|name| name == "memory")
-    })?;
+    let own = own_group(files, |controllers| controllers.split(',').any(|name| name == "memory"))?;
     ancestors(&own)
         .filter_map(|group| left_in(files, &format!("sys/fs/cgroup/memory{group}"), V1))
         .min()
@@ -59,18 +46,12 @@ fn cgroup_v1(files: &Files) -> Option<u64> {
 /// Names of a group's files: limit, usage, and the field of `memory.stat` with page cache that can be given back.
 type GroupFiles = (&'static str, &'static str, &'static str);
 const V2: GroupFiles = ("memory.max", "memory.current", "inactive_file");
-const V1: GroupFiles = (
-    "memory.limit_in_bytes",
-    "memory.usage_in_bytes",
-    "total_inactive_file",
-);
+const V1: GroupFiles = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
 
 fn left_in(files: &Files, group: &str, (limit, usage, cache): GroupFiles) -> Option<u64> {
     let number = |name: &str| files.text(&format!("{group}/{name}"))?.parse::<u64>().ok();
     let limit = number(limit).filter(|&bytes| bytes < UNLIMITED)?;
-    let stat = files
-        .text(&format!("{group}/memory.stat"))
-        .unwrap_or_default();
+    let stat = files.text(&format!("{group}/memory.stat")).unwrap_or_default();
     let cached = stat
         .lines()
         .find_map(|line| line.strip_prefix(cache)?.trim().parse::<u64>().ok())
@@ -97,10 +78,8 @@ pub fn threads() -> Option<u64> {
 pub(crate) fn threads_below(files: &Files) -> Option<u64> {
     let number = |path: &str| files.text(path)?.parse::<u64>().ok();
     let v2 = own_group(files, str::is_empty).map(|own| ("sys/fs/cgroup", own));
-    let v1 = own_group(files, |controllers| {
-        controllers.split(',').any(|name| name == "pids")
-    })
-    .map(|own| ("sys/fs/cgroup/pids", own));
+    let v1 = own_group(files, |controllers| controllers.split(',').any(|name| name == "pids"))
+        .map(|own| ("sys/fs/cgroup/pids", own));
     // Documentation/admin-guide/cgroup-v2.rst, "PID": threads count as processes do.
     let left_in = |(root, own): (&str, String)| {
         let left = |group: &str| {
@@ -110,10 +89,7 @@ pub(crate) fn threads_below(files: &Files) -> Option<u64> {
         ancestors(&own).filter_map(left).min()
     };
     let groups = [v2, v1].into_iter().flatten().filter_map(left_in).min();
-    [groups, number("proc/sys/kernel/threads-max")]
-        .into_iter()
-        .flatten()
-        .min()
+    [groups, number("proc/sys/kernel/threads-max")].into_iter().flatten().min()
 }
 
 /// CPUs that this process may use, in parts: those of [`crate::affinity::process_cpus`], less where a control group has a quota
@@ -130,21 +106,18 @@ fn cpu_quota(files: &Files) -> Option<f64> {
         let quotas = ancestors(&own).filter_map(quota);
         quotas.filter_map(|text| share_of_period(&text)).collect()
     });
-    let v1 = own_group(files, |controllers| {
-        controllers.split(',').any(|name| name == "cpu")
-    })
-    .map(|own| {
-        let file =
-            |group: &str, name: &str| files.text(&format!("sys/fs/cgroup/cpu{group}/{name}"));
-        let quota = |group: &str| {
-            let (quota, period) = (
-                file(group, "cpu.cfs_quota_us")?,
-                file(group, "cpu.cfs_period_us")?,
-            );
-            share_of_period(&format!("{} {}", quota.trim(), period.trim()))
-        };
-        ancestors(&own).filter_map(quota).collect::<Vec<f64>>()
-    });
+    let v1 = own_group(files, |controllers| controllers.split(',').any(|name| name == "cpu")).map(
+        |own| {
+            let file =
+                |group: &str, name: &str| files.text(&format!("sys/fs/cgroup/cpu{group}/{name}"));
+            let quota = |group: &str| {
+                let (quota, period) =
+                    (file(group, "cpu.cfs_quota_us")?, file(group, "cpu.cfs_period_us")?);
+                share_of_period(&format!("{} {}", quota.trim(), period.trim()))
+            };
+            ancestors(&own).filter_map(quota).collect::<Vec<f64>>()
+        },
+    );
     let all = [v2, v1].into_iter().flatten().flatten();
     all.min_by(f64::total_cmp)
 }
@@ -169,19 +142,12 @@ fn address_space(files: &Files) -> Option<u64> {
         .find_map(|line| line.strip_prefix("Max address space"))?
         .split_whitespace()
         .next()?;
-    let limit = soft
-        .parse::<u64>()
-        .ok()
-        .filter(|&bytes| bytes < UNLIMITED)?;
+    let limit = soft.parse::<u64>().ok().filter(|&bytes| bytes < UNLIMITED)?;
     Some(limit.saturating_sub(kib(&files.field("proc/self/status", "VmSize")?)?))
 }
 
 fn kib(text: &str) -> Option<u64> {
-    text.split_whitespace()
-        .next()?
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
+    text.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -206,23 +172,14 @@ mod tests {
         assert_eq!(memory_bytes_below(&files), expected);
     }
 
-    const HOST: (&str, &str) = (
-        "proc/meminfo",
-        "MemTotal: 4096 kB\nMemAvailable:    2097152 kB\n",
-    );
+    const HOST: (&str, &str) = ("proc/meminfo", "MemTotal: 4096 kB\nMemAvailable:    2097152 kB\n");
 
     #[test]
     fn the_host_alone_leaves_what_is_available() {
         check(&[], None);
         check(&[HOST], Some(2048 * MIB));
         check(
-            &[
-                HOST,
-                (
-                    "proc/self/limits",
-                    "Max address space  unlimited  unlimited  bytes",
-                ),
-            ],
+            &[HOST, ("proc/self/limits", "Max address space  unlimited  unlimited  bytes")],
             Some(2048 * MIB),
         );
     }
@@ -238,10 +195,8 @@ mod tests {
             ("sys/fs/cgroup/a/memory.max", "104857600"),
             ("sys/fs/cgroup/a/memory.current", "20971520"),
         ];
-        let stat = (
-            "sys/fs/cgroup/a/memory.stat",
-            "anon 5\ninactive_file 10485760\nactive_file 7\n",
-        );
+        let stat =
+            ("sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 10485760\nactive_file 7\n");
         check(&[HOST, own, b[0], b[1], a[0], a[1]], Some(80 * MIB));
         check(&[HOST, own, b[0], b[1], a[0], a[1], stat], Some(90 * MIB));
     }
@@ -271,10 +226,7 @@ mod tests {
         let limit = ("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "52428800");
         let usage = ("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "41943040");
         check(&[HOST, own, limit, usage], Some(10 * MIB));
-        let none = (
-            "sys/fs/cgroup/memory/x/memory.limit_in_bytes",
-            "9223372036854771712",
-        );
+        let none = ("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "9223372036854771712");
         check(&[HOST, own, none, usage], Some(2048 * MIB));
     }
 
@@ -298,20 +250,8 @@ mod tests {
         let own = ("proc/self/cgroup", "7:pids:/x\n0::/a/b\n");
         check(&[], None);
         check(&[kernel, own], Some(5000));
-        let v2 = [
-            ("sys/fs/cgroup/a/pids.max", "100\n"),
-            ("sys/fs/cgroup/a/pids.current", "40\n"),
-        ];
-        check(
-            &[
-                kernel,
-                own,
-                v2[0],
-                v2[1],
-                ("sys/fs/cgroup/a/b/pids.max", "max\n"),
-            ],
-            Some(60),
-        );
+        let v2 = [("sys/fs/cgroup/a/pids.max", "100\n"), ("sys/fs/cgroup/a/pids.current", "40\n")];
+        check(&[kernel, own, v2[0], v2[1], ("sys/fs/cgroup/a/b/pids.max", "max\n")], Some(60));
         let v1 = [
             ("sys/fs/cgroup/pids/x/pids.max", "30\n"),
             ("sys/fs/cgroup/pids/x/pids.current", "31\n"),

@@ -5,10 +5,7 @@ use std::time::Instant;
 /// Nanoseconds of `CLOCK_MONOTONIC`. The vDSO makes this a few tens of nanoseconds without entering the kernel.
 #[inline]
 pub fn monotonic_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec; CLOCK_MONOTONIC exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     // Both fields are non-negative for this clock.
@@ -20,10 +17,7 @@ pub fn monotonic_ns() -> u64 {
 /// CPU time of the calling thread in nanoseconds. What a hypervisor stole is left out where the guest's kernel knows of it
 /// (CONFIG_PARAVIRT_TIME_ACCOUNTING).
 pub fn thread_cpu_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec; the clock exists on every Linux since 2.6.12.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     #[allow(clippy::cast_sign_loss, reason = "CPU time is not negative")]
@@ -61,10 +55,7 @@ pub fn measure() -> ClockCost {
         })
         .collect();
     batches.sort_by(f64::total_cmp);
-    ClockCost {
-        resolution_ns: resolution as f64,
-        overhead_ns: batches[batches.len() / 2],
-    }
+    ClockCost { resolution_ns: resolution as f64, overhead_ns: batches[batches.len() / 2] }
 }
 
 #[cfg(test)]

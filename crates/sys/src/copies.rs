@@ -15,17 +15,10 @@ pub fn null_call() {
 
 /// A sleep that the kernel refuses after it has copied the 16 bytes of its time: for tests of tracers.
 pub fn refused_sleep() {
-    let time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 2_000_000_000,
-    };
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 2_000_000_000 };
     // SAFETY: a live structure; nothing is written.
     unsafe {
-        libc::syscall(
-            libc::SYS_nanosleep,
-            &raw const time,
-            std::ptr::null_mut::<libc::timespec>(),
-        )
+        libc::syscall(libc::SYS_nanosleep, &raw const time, std::ptr::null_mut::<libc::timespec>())
     };
 }
 
@@ -55,10 +48,8 @@ pub fn memory_file(bytes: u64, huge: bool) -> Result<File, SysError> {
     // SAFETY: the name is a constant with its NUL.
     let fd = unsafe { libc::memfd_create(c"daqmeter-copy".as_ptr(), flags) };
     let file = File::from(owned(fd.into(), "memfd_create")?);
-    file.set_len(bytes).map_err(|source| SysError {
-        call: format!("make room for {bytes} bytes"),
-        source,
-    })?;
+    file.set_len(bytes)
+        .map_err(|source| SysError { call: format!("make room for {bytes} bytes"), source })?;
     Ok(file)
 }
 
@@ -90,18 +81,11 @@ pub fn huge_tmpfs_file(bytes: u64) -> Result<File, SysError> {
     // SAFETY: a path of one dot with its NUL, relative to our own mount.
     let fd = unsafe {
         let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
-        libc::openat(
-            mount.as_raw_fd(),
-            c".".as_ptr(),
-            flags,
-            0o600 as libc::c_uint,
-        )
+        libc::openat(mount.as_raw_fd(), c".".as_ptr(), flags, 0o600 as libc::c_uint)
     };
     let file = File::from(owned(fd.into(), "open a file on tmpfs")?);
-    file.set_len(bytes).map_err(|source| SysError {
-        call: format!("make room for {bytes} bytes"),
-        source,
-    })?;
+    file.set_len(bytes)
+        .map_err(|source| SysError { call: format!("make room for {bytes} bytes"), source })?;
     Ok(file)
 }
 
@@ -133,10 +117,7 @@ pub fn with_mapping(
 }
 
 fn mapped(file: &File, bytes: usize, work: impl FnOnce(*mut u8)) -> Result<(), SysError> {
-    let failed = |source| SysError {
-        call: format!("map {bytes} bytes of the file"),
-        source,
-    };
+    let failed = |source| SysError { call: format!("map {bytes} bytes of the file"), source };
     // Pages behind a file's end cannot be touched: SIGBUS.
     if file.metadata().map_err(failed)?.len() < bytes as u64 {
         return Err(failed(io::ErrorKind::UnexpectedEof.into()));
@@ -145,14 +126,7 @@ fn mapped(file: &File, bytes: usize, work: impl FnOnce(*mut u8)) -> Result<(), S
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new shared mapping at an address of the kernel's choice.
     let start = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            rounded,
-            protection,
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
-            0,
-        )
+        libc::mmap(std::ptr::null_mut(), rounded, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
     };
     if start == libc::MAP_FAILED {
         return Err(SysError::last(format!("map {bytes} bytes of the file")));
@@ -169,14 +143,8 @@ fn mapped(file: &File, bytes: usize, work: impl FnOnce(*mut u8)) -> Result<(), S
 /// EPERM where the kernel forbids it, EFAULT.
 #[inline]
 pub fn process_read(from: &[u8], into: &mut [u8]) -> io::Result<usize> {
-    let local = libc::iovec {
-        iov_base: into.as_mut_ptr().cast(),
-        iov_len: into.len(),
-    };
-    let remote = libc::iovec {
-        iov_base: from.as_ptr().cast_mut().cast(),
-        iov_len: from.len(),
-    };
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let remote = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
     // SAFETY: both ranges are live slices; the kernel writes only the exclusive one.
     let done = unsafe {
         libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
@@ -190,14 +158,8 @@ pub fn process_read(from: &[u8], into: &mut [u8]) -> io::Result<usize> {
 /// As [`process_read`].
 #[inline]
 pub fn process_write(from: &[u8], into: &mut [u8]) -> io::Result<usize> {
-    let local = libc::iovec {
-        iov_base: from.as_ptr().cast_mut().cast(),
-        iov_len: from.len(),
-    };
-    let remote = libc::iovec {
-        iov_base: into.as_mut_ptr().cast(),
-        iov_len: into.len(),
-    };
+    let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+    let remote = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     // SAFETY: as above.
     let done = unsafe {
         libc::process_vm_writev(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)

@@ -85,24 +85,15 @@ impl Group {
                     | READ_GROUP,
                 // The leader starts the group; siblings follow it.
                 flags: event.excluded.flags()
-                    | if members.is_empty() {
-                        perf::FLAG_DISABLED
-                    } else {
-                        0
-                    },
+                    | if members.is_empty() { perf::FLAG_DISABLED } else { 0 },
                 ..Attr::default()
             };
-            let what = format!(
-                "perf_event_open type {} config {:#x} CPU {cpu}",
-                event.kind, event.config
-            );
+            let what =
+                format!("perf_event_open type {} config {:#x} CPU {cpu}", event.kind, event.config);
             let opened = perf::open_at(&mut attr, (-1, place, leader), &what);
             members.push(opened.map_err(|error| GroupError { member, error })?);
         }
-        let group = Group {
-            words: vec![0; 3 + members.len()],
-            members,
-        };
+        let group = Group { words: vec![0; 3 + members.len()], members };
         group.ioctl(perf::IOC_ENABLE);
         Ok(group)
     }
@@ -129,11 +120,8 @@ impl Group {
         };
         if usize::try_from(got).is_ok_and(|got| got >= 24) {
             for (reading, value) in into.iter_mut().zip(&self.words[3..]) {
-                *reading = Reading {
-                    value: *value,
-                    enabled_ns: self.words[1],
-                    running_ns: self.words[2],
-                };
+                *reading =
+                    Reading { value: *value, enabled_ns: self.words[1], running_ns: self.words[2] };
             }
         }
     }
@@ -187,26 +175,14 @@ mod tests {
                 && second[0].running_ns == second[0].enabled_ns
         );
         assert!(second[0].value > first[0].value, "the CPU clock goes on");
-        assert_eq!(
-            second[0].enabled_ns, second[1].enabled_ns,
-            "one moment for all members"
-        );
+        assert_eq!(second[0].enabled_ns, second[1].enabled_ns, "one moment for all members");
     }
 
     #[test]
     fn the_member_that_is_refused_is_named() {
-        let good = Attributes {
-            kind: SOFTWARE,
-            ..Attributes::default()
-        };
-        let wrong = Attributes {
-            kind: 0xFFFF,
-            ..good
-        };
+        let good = Attributes { kind: SOFTWARE, ..Attributes::default() };
+        let wrong = Attributes { kind: 0xFFFF, ..good };
         let refused = Group::open(&[good, wrong], 0).unwrap_err();
-        assert!(
-            refused.member == 1 || refused.error.errno() == Some(libc::EACCES),
-            "{refused:?}"
-        );
+        assert!(refused.member == 1 || refused.error.errno() == Some(libc::EACCES), "{refused:?}");
     }
 }

@@ -46,15 +46,9 @@ impl ThreadTimes {
     }
 
     /// CPU time so far in nanoseconds.
-    #[allow(
-        clippy::cast_sign_loss,
-        reason = "the kernel's counters are not negative"
-    )]
+    #[allow(clippy::cast_sign_loss, reason = "the kernel's counters are not negative")]
     pub fn cpu_ns(&self) -> u64 {
-        let mut time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: `time` is a valid timespec; the clock exists on every Linux.
         unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -74,10 +68,7 @@ fn parse_delay(text: &[u8]) -> Option<u64> {
     text.split_whitespace().nth(1)?.parse().ok()
 }
 
-#[allow(
-    clippy::cast_sign_loss,
-    reason = "the kernel's counters are not negative"
-)]
+#[allow(clippy::cast_sign_loss, reason = "the kernel's counters are not negative")]
 fn usage(who: libc::c_int) -> Usage {
     // SAFETY: an all-zero rusage is valid.
     let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
@@ -168,32 +159,17 @@ fn parse_by_cpu(text: &str, ticks_per_second: u64) -> BTreeMap<u32, OneCpu> {
         // user nice system idle iowait irq softirq steal
         let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
         let ns = |ticks: u64| ticks.saturating_mul(1_000_000_000 / ticks_per_second.max(1));
-        let busy: u64 = ticks
-            .get(..3)?
-            .iter()
-            .fold(0, |sum, &ticks| sum.saturating_add(ticks));
-        Some((
-            cpu,
-            OneCpu {
-                busy_ns: ns(busy),
-                steal_ns: ns(*ticks.get(7)?),
-            },
-        ))
+        let busy: u64 = ticks.get(..3)?.iter().fold(0, |sum, &ticks| sum.saturating_add(ticks));
+        Some((cpu, OneCpu { busy_ns: ns(busy), steal_ns: ns(*ticks.get(7)?) }))
     };
     // `cpu ` without a number is the sum.
-    text.lines()
-        .filter(|line| !line.starts_with("cpu "))
-        .filter_map(of_cpu)
-        .collect()
+    text.lines().filter(|line| !line.starts_with("cpu ")).filter_map(of_cpu).collect()
 }
 
 fn parse_host(text: &str, ticks_per_second: u64) -> Option<HostTimes> {
     let line = text.lines().find(|line| line.starts_with("cpu "))?;
-    let ticks: Vec<u64> = line
-        .split_whitespace()
-        .skip(1)
-        .map_while(|field| field.parse().ok())
-        .collect();
+    let ticks: Vec<u64> =
+        line.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
     let ns =
         |at: usize| ticks.get(at).copied().unwrap_or(0) * (1_000_000_000 / ticks_per_second.max(1));
     Some(HostTimes {
@@ -232,10 +208,7 @@ pub fn of_own_threads() -> BTreeMap<String, u64> {
                 .next()?
                 .parse()
                 .ok()?;
-            Some((
-                format!("{}/{}", name.trim_end(), path.file_name()?.to_str()?),
-                run_ns,
-            ))
+            Some((format!("{}/{}", name.trim_end(), path.file_name()?.to_str()?), run_ns))
         })
         .collect()
 }
@@ -244,11 +217,7 @@ pub fn of_own_threads() -> BTreeMap<String, u64> {
 pub fn peak_rss_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/status").ok()?;
     let kib = text.lines().find_map(|line| {
-        line.strip_prefix("VmHWM:")?
-            .split_whitespace()
-            .next()?
-            .parse::<u64>()
-            .ok()
+        line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok()
     });
     kib.map(|kib| kib.saturating_mul(1024))
 }
@@ -277,18 +246,12 @@ mod tests {
     #[test]
     fn busy_and_stolen_time_are_read_for_each_cpu() {
         let text = "cpu  1 2 3 4 5 6 7 30 0 0\ncpu0 1 2 3 4 5 6 7 10 0 0\ncpu12 1 2 3 4 5 6 7 20 0 0\nintr 1\n";
-        let cpu = |steal_ns| OneCpu {
-            busy_ns: 60_000_000,
-            steal_ns,
-        };
+        let cpu = |steal_ns| OneCpu { busy_ns: 60_000_000, steal_ns };
         assert_eq!(
             parse_by_cpu(text, 100),
             BTreeMap::from([(0, cpu(100_000_000)), (12, cpu(200_000_000))])
         );
-        assert_eq!(
-            parse_by_cpu("cpu0 1 2 3\nintr 5 5 5 5 5 5 5 5 5\n", 100),
-            BTreeMap::new()
-        );
+        assert_eq!(parse_by_cpu("cpu0 1 2 3\nintr 5 5 5 5 5 5 5 5 5\n", 100), BTreeMap::new());
     }
 
     #[test]
@@ -311,12 +274,9 @@ mod tests {
     #[test]
     fn threads_are_found_by_the_start_of_their_names() {
         let root = tempfile::tempdir().unwrap();
-        for (thread, name, stat) in [
-            (7, "main", "100 1 1"),
-            (8, "rx-0", "20 1 1"),
-            (9, "rx-1", "3 1 1"),
-            (10, "rx-2", "x"),
-        ] {
+        for (thread, name, stat) in
+            [(7, "main", "100 1 1"), (8, "rx-0", "20 1 1"), (9, "rx-1", "3 1 1"), (10, "rx-2", "x")]
+        {
             let folder = root.path().join(format!("proc/self/task/{thread}"));
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join("comm"), format!("{name}\n")).unwrap();

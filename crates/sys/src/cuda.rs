@@ -74,10 +74,7 @@ fn check(result: Result_, call: &str) -> Result<(), SysError> {
         return Ok(());
     }
     let source = std::io::Error::other(format!("CUDA error {result}"));
-    Err(SysError {
-        call: call.to_owned(),
-        source,
-    })
+    Err(SysError { call: call.to_owned(), source })
 }
 
 impl Api {
@@ -96,10 +93,7 @@ impl Api {
             let mut name = [0_u8; 128];
             // SAFETY: the buffer is as long as it says.
             unsafe {
-                check(
-                    (self.device_name)(name.as_mut_ptr().cast(), 128, device),
-                    "cuDeviceGetName",
-                )?
+                check((self.device_name)(name.as_mut_ptr().cast(), 128, device), "cuDeviceGetName")?
             };
             Ok(CStr::from_bytes_until_nul(&name)
                 .map(|name| name.to_string_lossy().into_owned())
@@ -131,29 +125,16 @@ impl Pair {
     /// The driver's.
     pub fn new(api: Api, bytes: usize, pinned: bool) -> Result<Pair, SysError> {
         let device = 0;
-        let (mut context, mut host, mut memory, mut stream) = (
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-            0,
-            std::ptr::null_mut(),
-        );
+        let (mut context, mut host, mut memory, mut stream) =
+            (std::ptr::null_mut(), std::ptr::null_mut(), 0, std::ptr::null_mut());
         let mut pageable = Vec::new();
         // SAFETY: the driver's functions with live outputs; what was made is released when the pair is dropped.
         unsafe {
             check((api.init)(0), "cuInit")?;
-            check(
-                (api.retain)(&raw mut context, device),
-                "cuDevicePrimaryCtxRetain",
-            )?;
+            check((api.retain)(&raw mut context, device), "cuDevicePrimaryCtxRetain")?;
             check((api.set_current)(context), "cuCtxSetCurrent")?;
-            check(
-                (api.alloc)(&raw mut memory, bytes),
-                &format!("cuMemAlloc of {bytes} bytes"),
-            )?;
-            check(
-                (api.stream_create)(&raw mut stream, NON_BLOCKING),
-                "cuStreamCreate",
-            )?;
+            check((api.alloc)(&raw mut memory, bytes), &format!("cuMemAlloc of {bytes} bytes"))?;
+            check((api.stream_create)(&raw mut stream, NON_BLOCKING), "cuStreamCreate")?;
             if pinned {
                 check(
                     (api.host_alloc)(&raw mut host, bytes, 0),
@@ -164,16 +145,7 @@ impl Pair {
                 host = pageable.as_mut_ptr().cast();
             }
         }
-        Ok(Pair {
-            api,
-            device,
-            bytes,
-            host: host.cast(),
-            pinned,
-            pageable,
-            memory,
-            stream,
-        })
+        Ok(Pair { api, device, bytes, host: host.cast(), pinned, pageable, memory, stream })
     }
 
     /// The host's buffer.
@@ -194,14 +166,7 @@ impl Pair {
             } else {
                 (self.api.to_device)(self.memory, self.host.cast(), self.bytes, self.stream)
             };
-            check(
-                queued,
-                if to_host {
-                    "cuMemcpyDtoHAsync"
-                } else {
-                    "cuMemcpyHtoDAsync"
-                },
-            )?;
+            check(queued, if to_host { "cuMemcpyDtoHAsync" } else { "cuMemcpyHtoDAsync" })?;
             check((self.api.stream_wait)(self.stream), "cuStreamSynchronize")
         }
     }
@@ -246,10 +211,7 @@ mod tests {
     #[test]
     fn a_host_without_the_driver_says_so() {
         if let Err(error) = Api::load() {
-            assert!(
-                error.to_string().contains("driver is not installed"),
-                "{error}"
-            );
+            assert!(error.to_string().contains("driver is not installed"), "{error}");
         }
     }
 }

@@ -33,33 +33,22 @@ impl WorkQueue {
 /// All work queues, usable or not.
 pub fn work_queues(files: &Files) -> Vec<WorkQueue> {
     const DEVICES: &str = "sys/bus/dsa/devices";
-    let mut names: Vec<String> = files
-        .names(DEVICES)
-        .into_iter()
-        .filter(|name| name.starts_with("wq"))
-        .collect();
+    let mut names: Vec<String> =
+        files.names(DEVICES).into_iter().filter(|name| name.starts_with("wq")).collect();
     names.sort();
     let queue = |name: String| {
         let text = |file: &str| {
-            files
-                .text(&format!("{DEVICES}/{name}/{file}"))
-                .unwrap_or_default()
-                .trim()
-                .to_owned()
+            files.text(&format!("{DEVICES}/{name}/{file}")).unwrap_or_default().trim().to_owned()
         };
         let (state, kind) = (text("state"), text("type"));
         let refusal = match (state.as_str(), kind.as_str()) {
             ("enabled", "user") => None,
-            ("enabled", _) => Some(format!(
-                "{name} is of type {kind}: accel-config config-wq --type=user"
-            )),
+            ("enabled", _) => {
+                Some(format!("{name} is of type {kind}: accel-config config-wq --type=user"))
+            }
             _ => Some(format!("{name} is {state}: accel-config enable-wq")),
         };
-        WorkQueue {
-            dedicated: text("mode") == "dedicated",
-            name,
-            refusal,
-        }
+        WorkQueue { dedicated: text("mode") == "dedicated", name, refusal }
     };
     names.into_iter().map(queue).collect()
 }
@@ -145,10 +134,7 @@ impl DevicePortal {
             });
         }
         let file = File::options().read(true).write(true).open(&path);
-        let file = file.map_err(|source| SysError {
-            call: format!("open {path}"),
-            source,
-        })?;
+        let file = file.map_err(|source| SysError { call: format!("open {path}"), source })?;
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         // SAFETY: a new mapping of the device's portal page.
         let at = unsafe {
@@ -164,10 +150,7 @@ impl DevicePortal {
         if at == libc::MAP_FAILED {
             return Err(SysError::last(format!("map the portal of {path}")));
         }
-        Ok(DevicePortal {
-            at: at.cast(),
-            dedicated: queue.dedicated,
-        })
+        Ok(DevicePortal { at: at.cast(), dedicated: queue.dedicated })
     }
 }
 
@@ -225,10 +208,7 @@ pub struct Mover<P: Portal> {
 impl<P: Portal> Mover<P> {
     /// Over a portal.
     pub fn new(portal: P) -> Mover<P> {
-        Mover {
-            portal,
-            completion: Box::default(),
-        }
+        Mover { portal, completion: Box::default() }
     }
 
     /// Copies the first bytes of one memory to the start of another and waits for the end by looking. Pages must have been touched.
@@ -297,10 +277,8 @@ mod tests {
             assert_eq!(descriptor.completion % 32, 0);
             // SAFETY: the test's own addresses, live during the call.
             unsafe {
-                let (source, destination) = (
-                    descriptor.source as *const u8,
-                    descriptor.destination as *mut u8,
-                );
+                let (source, destination) =
+                    (descriptor.source as *const u8, descriptor.destination as *mut u8);
                 std::ptr::copy_nonoverlapping(source, destination, descriptor.bytes as usize);
                 (*(descriptor.completion as *const Completion))
                     .status
@@ -311,21 +289,15 @@ mod tests {
 
     #[test]
     fn a_move_is_the_descriptor_that_the_specification_asks_for() {
-        let (mut from, mut to) = (
-            DeviceMemory::sparse(8192).unwrap(),
-            DeviceMemory::sparse(8192).unwrap(),
-        );
+        let (mut from, mut to) =
+            (DeviceMemory::sparse(8192).unwrap(), DeviceMemory::sparse(8192).unwrap());
         from.write(0, &[7; 5000]);
-        Mover::new(Software { status: DONE })
-            .copy(&from, &mut to, 5000)
-            .unwrap();
+        Mover::new(Software { status: DONE }).copy(&from, &mut to, 5000).unwrap();
         let mut back = [0; 5001];
         to.read(0, &mut back);
         assert!(back[..5000].iter().all(|byte| *byte == 7) && back[5000] == 0);
-        let error = Mover::new(Software { status: 3 })
-            .copy(&from, &mut to, 64)
-            .unwrap_err()
-            .to_string();
+        let error =
+            Mover::new(Software { status: 3 }).copy(&from, &mut to, 64).unwrap_err().to_string();
         assert!(error.contains("status 0x03"), "{error}");
     }
 

@@ -31,10 +31,8 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Re
     }
     let numbers: Vec<libc::c_int> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let mut control = Control([MaybeUninit::zeroed(); 512]);
-    let mut vector = libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
+    let mut vector =
+        libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: an all-zero msghdr is valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut vector;
@@ -60,10 +58,7 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Re
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
     match usize::try_from(sent) {
         Ok(sent) if sent == bytes.len() => Ok(()),
-        Ok(_) => Err(io::Error::new(
-            io::ErrorKind::WriteZero,
-            "the socket took only a part",
-        )),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::WriteZero, "the socket took only a part")),
         Err(_) => Err(io::Error::last_os_error()),
     }
 }
@@ -74,10 +69,7 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Re
 /// When the socket fails.
 pub fn receive(socket: &UnixStream, room: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut control = Control([MaybeUninit::zeroed(); 512]);
-    let mut vector = libc::iovec {
-        iov_base: room.as_mut_ptr().cast(),
-        iov_len: room.len(),
-    };
+    let mut vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
     // SAFETY: an all-zero msghdr is valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut vector;

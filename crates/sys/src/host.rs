@@ -13,9 +13,7 @@ pub struct Files {
 
 impl Default for Files {
     fn default() -> Self {
-        Files {
-            root: PathBuf::from("/"),
-        }
+        Files { root: PathBuf::from("/") }
     }
 }
 
@@ -40,9 +38,8 @@ impl Files {
     /// Names in a directory, sorted; empty when there is none.
     pub fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.root.join(path)).into_iter().flatten();
-        let mut names: Vec<String> = entries
-            .filter_map(|e| e.ok()?.file_name().into_string().ok())
-            .collect();
+        let mut names: Vec<String> =
+            entries.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
         names.sort();
         names
     }
@@ -63,17 +60,14 @@ impl Files {
 /// [`io::ErrorKind::InvalidInput`] when it is something else; else those of the file system.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let regular = |is_file: bool| {
-        is_file.then_some(()).ok_or(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file",
-        ))
+        is_file
+            .then_some(())
+            .ok_or(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
     };
     // Some devices act when they are opened. What becomes a pipe after this line is not waited for (open(2), O_NONBLOCK).
     regular(fs::metadata(path)?.is_file())?;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)?;
+    let file =
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     regular(file.metadata()?.is_file())?;
     Ok(file)
 }
@@ -108,10 +102,7 @@ pub fn parse_kernel_size(size: &str) -> Option<u64> {
 
 /// The choice that a sysfs file marks with brackets, `always [madvise] never`.
 pub fn bracketed(text: &str) -> Option<&str> {
-    text.split_once('[')?
-        .1
-        .split_once(']')
-        .map(|(chosen, _)| chosen)
+    text.split_once('[')?.1.split_once(']').map(|(chosen, _)| chosen)
 }
 
 /// Flag for opening a file past the page cache; reads and writes are then of whole, aligned blocks (open(2)).
@@ -154,16 +145,10 @@ mod tests {
     fn files_are_read_below_the_root() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("proc")).unwrap();
-        fs::write(
-            root.path().join("proc/cpuinfo"),
-            "processor : 0\nmodel name\t: Test CPU\n",
-        )
-        .unwrap();
+        fs::write(root.path().join("proc/cpuinfo"), "processor : 0\nmodel name\t: Test CPU\n")
+            .unwrap();
         let files = Files::below(root.path());
-        assert_eq!(
-            files.field("proc/cpuinfo", "model name").as_deref(),
-            Some("Test CPU")
-        );
+        assert_eq!(files.field("proc/cpuinfo", "model name").as_deref(), Some("Test CPU"));
         assert_eq!(files.text("proc/none"), None);
         assert_eq!(files.names("proc"), ["cpuinfo"]);
     }
@@ -173,13 +158,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (file, pipe) = (folder.path().join("file"), folder.path().join("pipe"));
         fs::write(&file, "").unwrap();
-        assert!(
-            std::process::Command::new("mkfifo")
-                .arg(&pipe)
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         assert!(open_regular(&file).is_ok());
         for other in [&pipe, Path::new("/dev/zero"), folder.path()] {
             assert_eq!(

@@ -31,10 +31,7 @@ pub(crate) struct Number(u64);
 static TOUCHED: AtomicU64 = AtomicU64::new(0);
 
 /// What was read last.
-static SEEN: Mutex<Seen> = Mutex::new(Seen {
-    touched: 0,
-    mappings: Vec::new(),
-});
+static SEEN: Mutex<Seen> = Mutex::new(Seen { touched: 0, mappings: Vec::new() });
 
 /// The number of a mapping all of whose pages were touched just now.
 pub(crate) fn number() -> Number {
@@ -74,9 +71,7 @@ impl Seen {
             (self.touched, self.mappings) = read();
         }
         // The kernel lists mappings by address, and none overlaps another.
-        let after = self
-            .mappings
-            .partition_point(|mapping| mapping.start <= address);
+        let after = self.mappings.partition_point(|mapping| mapping.start <= address);
         let mapping = self.mappings[..after].last()?;
         (address < mapping.end).then_some(mapping.resident)
     }
@@ -96,11 +91,7 @@ fn parse(smaps: impl BufRead) -> Vec<Mapping> {
     for line in smaps.lines().map_while(Result::ok) {
         if let Some((start, end)) = range(&line) {
             let resident = Resident::default();
-            mappings.push(Mapping {
-                start,
-                end,
-                resident,
-            });
+            mappings.push(Mapping { start, end, resident });
         } else if let Some(Mapping { resident, .. }) = mappings.last_mut() {
             if let Some(bytes) = field(&line, "Rss:") {
                 resident.bytes = bytes;
@@ -115,20 +106,12 @@ fn parse(smaps: impl BufRead) -> Vec<Mapping> {
 /// `7f0000000000-7f0000400000 rw-p ...`: the first line of a mapping.
 fn range(line: &str) -> Option<(u64, u64)> {
     let (start, end) = line.split_whitespace().next()?.split_once('-')?;
-    Some((
-        u64::from_str_radix(start, 16).ok()?,
-        u64::from_str_radix(end, 16).ok()?,
-    ))
+    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
 }
 
 /// `Rss:    2048 kB` in bytes.
 fn field(line: &str, name: &str) -> Option<u64> {
-    line.strip_prefix(name)?
-        .split_whitespace()
-        .next()?
-        .parse::<u64>()
-        .ok()
-        .map(|kib| kib * 1024)
+    line.strip_prefix(name)?.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 #[cfg(test)]
@@ -154,10 +137,7 @@ VmFlags: rd wr mr mw me ac hg
 ";
 
     fn seen() -> Seen {
-        Seen {
-            touched: 5,
-            mappings: parse(SMAPS.as_bytes()),
-        }
+        Seen { touched: 5, mappings: parse(SMAPS.as_bytes()) }
     }
 
     fn at(address: u64) -> Option<Resident> {
@@ -167,18 +147,9 @@ VmFlags: rd wr mr mw me ac hg
 
     #[test]
     fn a_mapping_has_the_pages_that_the_kernel_lists_for_it() {
-        assert_eq!(
-            at(0x7f00_0000_1000),
-            Some(Resident {
-                bytes: 4 << 20,
-                huge_bytes: 4 << 20
-            })
-        );
+        assert_eq!(at(0x7f00_0000_1000), Some(Resident { bytes: 4 << 20, huge_bytes: 4 << 20 }));
         assert!(at(0x7f00_003f_ffff).unwrap().is_mostly_huge());
-        assert!(
-            !at(0x7f00_0060_0000).unwrap().is_mostly_huge(),
-            "advised, and none was given"
-        );
+        assert!(!at(0x7f00_0060_0000).unwrap().is_mostly_huge(), "advised, and none was given");
         assert_eq!(at(0x55d0_c000_0000).unwrap().bytes, 12 << 10);
         assert_eq!(at(0x7f00_0040_0000), None, "just behind a mapping");
         assert_eq!(at(0x7f00_0050_0000), None, "between two mappings");

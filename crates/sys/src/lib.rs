@@ -70,10 +70,7 @@ pub(crate) fn ioctl_number(number: u32) -> libc::Ioctl {
 }
 
 /// A length of control data.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "control rooms are below 600 bytes"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "control rooms are below 600 bytes")]
 pub(crate) fn control_length(bytes: usize) -> ControlLength {
     bytes as ControlLength
 }
@@ -90,10 +87,7 @@ pub struct SysError {
 
 impl SysError {
     fn last(call: impl Into<String>) -> Self {
-        SysError {
-            call: call.into(),
-            source: io::Error::last_os_error(),
-        }
+        SysError { call: call.into(), source: io::Error::last_os_error() }
     }
 
     /// Whether there was not enough memory, or room in the address space.

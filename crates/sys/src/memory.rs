@@ -38,10 +38,7 @@ const PAGE_BYTES: usize = 4096;
 
 /// Bytes that a [`Buffer`] of so many bytes takes: whole huge pages, all of them touched.
 pub fn buffer_bytes(bytes: u64) -> u64 {
-    bytes
-        .max(1)
-        .checked_next_multiple_of(HUGE_BYTES as u64)
-        .unwrap_or(u64::MAX)
+    bytes.max(1).checked_next_multiple_of(HUGE_BYTES as u64).unwrap_or(u64::MAX)
 }
 
 /// The same of [`Buffer::several`].
@@ -90,11 +87,7 @@ impl Mapping {
     fn on_huge_boundary(bytes: usize) -> Result<Mapping, SysError> {
         let too_large = || SysError::last(format!("map {bytes} bytes"));
         let whole = Mapping::new(bytes.checked_add(HUGE_BYTES).ok_or_else(too_large)?, 0)?;
-        let head = whole
-            .start
-            .as_ptr()
-            .align_offset(HUGE_BYTES)
-            .min(HUGE_BYTES);
+        let head = whole.start.as_ptr().align_offset(HUGE_BYTES).min(HUGE_BYTES);
         let (first, tail) = (whole.start.as_ptr(), HUGE_BYTES - head);
         // The parts are unmapped here, so the whole must not be.
         std::mem::forget(whole);
@@ -107,10 +100,7 @@ impl Mapping {
             if tail > 0 {
                 libc::munmap(start.add(bytes).cast(), tail);
             }
-            Ok(Mapping {
-                start: NonNull::new_unchecked(start),
-                bytes,
-            })
+            Ok(Mapping { start: NonNull::new_unchecked(start), bytes })
         }
     }
 }
@@ -167,11 +157,7 @@ impl Buffer {
     /// When the memory cannot be mapped at all.
     pub fn new(bytes: usize, wanted: Pages) -> Result<Buffer, SysError> {
         let whole = Arc::new(Whole::new(bytes, wanted)?);
-        Ok(Buffer {
-            start: whole.mapping.start,
-            bytes,
-            whole,
-        })
+        Ok(Buffer { start: whole.mapping.start, bytes, whole })
     }
 
     /// So many buffers of so many bytes each, one behind the other in one mapping. A mapping for each would begin at the same place
@@ -205,10 +191,8 @@ fn too_large(bytes: usize) -> SysError {
 
 impl Whole {
     fn new(bytes: usize, wanted: Pages) -> Result<Whole, SysError> {
-        let rounded = bytes
-            .max(1)
-            .checked_next_multiple_of(HUGE_BYTES)
-            .ok_or_else(|| too_large(bytes))?;
+        let rounded =
+            bytes.max(1).checked_next_multiple_of(HUGE_BYTES).ok_or_else(|| too_large(bytes))?;
         if wanted == Pages::HugeTlb
             && let Ok(mapping) = Mapping::new(rounded, libc::MAP_HUGETLB)
         {
@@ -252,13 +236,10 @@ impl Buffer {
     /// What kind of pages was got. Of transparent huge pages the kernel is asked, once for all buffers that are there: ask when
     /// all were made, and not in a timed step.
     pub fn pages(&self) -> Pages {
-        *self
-            .whole
-            .pages
-            .get_or_init(|| match self.whole.resident() {
-                Some(resident) if resident.is_mostly_huge() => Pages::Transparent,
-                _ => Pages::Base,
-            })
+        *self.whole.pages.get_or_init(|| match self.whole.resident() {
+            Some(resident) if resident.is_mostly_huge() => Pages::Transparent,
+            _ => Pages::Base,
+        })
     }
 
     /// The first `len` elements.
@@ -282,9 +263,7 @@ impl Buffer {
     }
 
     fn check<T: Plain>(&self, len: usize) {
-        let fits = len
-            .checked_mul(size_of::<T>())
-            .is_some_and(|bytes| bytes <= self.bytes);
+        let fits = len.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= self.bytes);
         assert!(
             fits,
             "{len} elements of {} bytes in a buffer of {} bytes",
@@ -332,14 +311,8 @@ impl DeviceMemory {
     }
 
     fn check(&self, offset: usize, len: usize) {
-        let fits = offset
-            .checked_add(len)
-            .is_some_and(|end| end <= self.mapping.bytes);
-        assert!(
-            fits,
-            "{len} bytes at {offset} of device memory of {} bytes",
-            self.mapping.bytes
-        );
+        let fits = offset.checked_add(len).is_some_and(|end| end <= self.mapping.bytes);
+        assert!(fits, "{len} bytes at {offset} of device memory of {} bytes", self.mapping.bytes);
     }
 
     /// Copies out, starting at `offset`.
@@ -408,10 +381,8 @@ mod tests {
 
     #[test]
     fn an_engine_copies_between_memories_but_never_beyond_them() {
-        let (mut one, mut other) = (
-            DeviceMemory::sparse(8192).unwrap(),
-            DeviceMemory::sparse(4096).unwrap(),
-        );
+        let (mut one, mut other) =
+            (DeviceMemory::sparse(8192).unwrap(), DeviceMemory::sparse(4096).unwrap());
         one.write(100, b"bytes");
         device_copy(&one, 100, &mut other, 7, 5);
         device_copy(&other, 7, &mut one, 4096, 5);
@@ -439,9 +410,7 @@ mod tests {
     fn several_buffers_lie_one_behind_the_other_and_outlive_one_another() {
         let mut all = Buffer::several(5, 5000, Pages::Transparent).unwrap();
         for (at, buffer) in all.iter_mut().enumerate() {
-            buffer
-                .slice_mut::<u8>(5000)
-                .fill(u8::try_from(at + 1).unwrap());
+            buffer.slice_mut::<u8>(5000).fill(u8::try_from(at + 1).unwrap());
         }
         let last = all.pop().unwrap();
         for (at, buffer) in all.iter().enumerate() {
@@ -479,9 +448,7 @@ mod tests {
 
     #[test]
     fn more_memory_than_there_is_is_refused_with_the_size() {
-        let error = Buffer::new(1 << 50, Pages::Transparent)
-            .unwrap_err()
-            .to_string();
+        let error = Buffer::new(1 << 50, Pages::Transparent).unwrap_err().to_string();
         assert!(error.contains("1125899906842624"), "{error}");
         assert!(Buffer::new(usize::MAX, Pages::Base).is_err());
     }

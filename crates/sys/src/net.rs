@@ -49,13 +49,7 @@ pub fn route_mtu(socket: BorrowedFd<'_>, is_ipv6: bool) -> io::Result<usize> {
     let mut length = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("4");
     // SAFETY: both pointers are to locals that outlive the call; the length is that of the value.
     check(unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            level,
-            name,
-            (&raw mut value).cast(),
-            &raw mut length,
-        )
+        libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut length)
     })?;
     usize::try_from(value).map_err(|_| io::ErrorKind::InvalidData.into())
 }
@@ -69,23 +63,13 @@ pub(crate) fn set_option(
     let length = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("4");
     // SAFETY: the pointer is to an int that outlives the call, the length is its own.
     let done = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            name,
-            (&raw const value).cast(),
-            length,
-        )
+        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length)
     };
     check(done).map(drop)
 }
 
 fn check(done: libc::c_int) -> io::Result<libc::c_int> {
-    if done < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(done)
-    }
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) }
 }
 
 fn check_size(done: libc::ssize_t) -> io::Result<usize> {
@@ -130,10 +114,7 @@ fn receive_into(
     name_bytes: libc::socklen_t,
 ) -> io::Result<(Received, libc::socklen_t)> {
     let mut control = Control([0; 64]);
-    let mut vector = libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
+    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: an all-zero msghdr is a valid empty one.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_name = name;
@@ -144,18 +125,10 @@ fn receive_into(
     message.msg_controllen = crate::control_length(control.0.len());
     // SAFETY: every pointer of `message` is to memory of the stated length that outlives the call.
     let bytes = check_size(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) })?;
-    let segment_bytes = segment_of(&message)
-        .filter(|&segment| segment > 0 && segment < bytes)
-        .unwrap_or(bytes);
+    let segment_bytes =
+        segment_of(&message).filter(|&segment| segment > 0 && segment < bytes).unwrap_or(bytes);
     let truncated = message.msg_flags & libc::MSG_TRUNC != 0;
-    Ok((
-        Received {
-            bytes,
-            segment_bytes,
-            truncated,
-        },
-        message.msg_namelen,
-    ))
+    Ok((Received { bytes, segment_bytes, truncated }, message.msg_namelen))
 }
 
 /// The segment size of a batch, from its control message.
@@ -165,9 +138,8 @@ fn segment_of(message: &libc::msghdr) -> Option<usize> {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(control) = header.as_ref() {
             if control.cmsg_level == libc::SOL_UDP && control.cmsg_type == libc::UDP_GRO {
-                let value: libc::c_int = libc::CMSG_DATA(header)
-                    .cast::<libc::c_int>()
-                    .read_unaligned();
+                let value: libc::c_int =
+                    libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned();
                 return usize::try_from(value).ok();
             }
             header = libc::CMSG_NXTHDR(message, header);
@@ -188,10 +160,8 @@ pub fn send(
     to: Option<&SockAddr>,
 ) -> io::Result<usize> {
     let mut control = Control([0; 64]);
-    let mut vector = libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
+    let mut vector =
+        libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: an all-zero msghdr is a valid empty one.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     if let Some(to) = to {
@@ -211,9 +181,7 @@ pub fn send(
             (*header).cmsg_level = libc::SOL_UDP;
             (*header).cmsg_type = libc::UDP_SEGMENT;
             (*header).cmsg_len = crate::control_length(libc::CMSG_LEN(2) as usize);
-            libc::CMSG_DATA(header)
-                .cast::<u16>()
-                .write_unaligned(segment);
+            libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment);
         }
     }
     // SAFETY: every pointer of `message` is to memory of the stated length that outlives the call; the kernel only reads.
@@ -239,14 +207,7 @@ pub fn send_more(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
 fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], flags: libc::c_int) -> io::Result<usize> {
     let flags = flags | libc::MSG_NOSIGNAL;
     // SAFETY: pointer and length are those of `bytes`.
-    check_size(unsafe {
-        libc::send(
-            socket.as_raw_fd(),
-            bytes.as_ptr().cast(),
-            bytes.len(),
-            flags,
-        )
-    })
+    check_size(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) })
 }
 
 /// What a descriptor is ready for.
@@ -269,11 +230,7 @@ pub fn wait_ready(
 ) -> io::Result<Readiness> {
     let events =
         if wanted.read { libc::POLLIN } else { 0 } | if wanted.write { libc::POLLOUT } else { 0 };
-    let mut entry = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events,
-        revents: 0,
-    };
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     let time = timeout.map(timespec);
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: one entry, as the count says; the time is null or valid; no signal mask.
@@ -300,10 +257,7 @@ pub fn select_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
     let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
-    let mut time = libc::timeval {
-        tv_sec: seconds,
-        tv_usec: timeout.subsec_micros().into(),
-    };
+    let mut time = libc::timeval { tv_sec: seconds, tv_usec: timeout.subsec_micros().into() };
     // SAFETY: an all-zero fd_set is empty; the descriptor is below FD_SETSIZE; all pointers are valid or null.
     let ready = unsafe {
         let mut set: libc::fd_set = std::mem::zeroed();
@@ -348,19 +302,13 @@ impl Epoll {
         let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Epoll {
-            epoll,
-            events: vec![libc::epoll_event { events: 0, u64: 0 }; 64],
-        })
+        Ok(Epoll { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; 64] })
     }
 
     fn control(&self, operation: i32, fd: RawFd, key: u64, wanted: Readiness) -> io::Result<()> {
         let bits = if wanted.read { libc::EPOLLIN } else { 0 }
             | if wanted.write { libc::EPOLLOUT } else { 0 };
-        let mut event = libc::epoll_event {
-            events: bits.cast_unsigned(),
-            u64: key,
-        };
+        let mut event = libc::epoll_event { events: bits.cast_unsigned(), u64: key };
         // SAFETY: the event is valid and is only read.
         check(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) })
             .map(drop)
@@ -439,10 +387,8 @@ mod tests {
     use super::*;
 
     fn pair() -> (UdpSocket, UdpSocket) {
-        let (a, b) = (
-            UdpSocket::bind("127.0.0.1:0").unwrap(),
-            UdpSocket::bind("127.0.0.1:0").unwrap(),
-        );
+        let (a, b) =
+            (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
         a.connect(b.local_addr().unwrap()).unwrap();
         (a, b)
     }
@@ -455,10 +401,7 @@ mod tests {
         assert_eq!(send(a.as_fd(), &bytes, 100, None).unwrap(), 250);
         let mut buffer = vec![0; 65536];
         let (received, from) = receive_from(b.as_fd(), &mut buffer, true).unwrap();
-        assert_eq!(
-            (received.bytes, received.segment_bytes, received.truncated),
-            (250, 100, false)
-        );
+        assert_eq!((received.bytes, received.segment_bytes, received.truncated), (250, 100, false));
         assert_eq!(buffer[..250], bytes);
         assert_eq!(from.as_socket().unwrap(), a.local_addr().unwrap());
     }
@@ -468,9 +411,8 @@ mod tests {
         let (a, b) = pair();
         send(a.as_fd(), &[7; 250], 100, None).unwrap();
         let mut buffer = [0; 1000];
-        let sizes: Vec<usize> = (0..3)
-            .map(|_| receive(b.as_fd(), &mut buffer, true).unwrap().bytes)
-            .collect();
+        let sizes: Vec<usize> =
+            (0..3).map(|_| receive(b.as_fd(), &mut buffer, true).unwrap().bytes).collect();
         assert_eq!(sizes, [100, 100, 50]);
         let nothing = receive(b.as_fd(), &mut buffer, false).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
@@ -498,15 +440,9 @@ mod tests {
     #[test]
     fn readiness_is_told_by_every_way_of_waiting() {
         let (a, b) = pair();
-        let read = Readiness {
-            read: true,
-            write: false,
-        };
+        let read = Readiness { read: true, write: false };
         let soon = Some(Duration::from_millis(1));
-        assert_eq!(
-            wait_ready(b.as_fd(), read, soon).unwrap(),
-            Readiness::default()
-        );
+        assert_eq!(wait_ready(b.as_fd(), read, soon).unwrap(), Readiness::default());
         assert!(!select_readable(b.as_fd(), Duration::ZERO).unwrap());
         let mut epoll = Epoll::new().unwrap();
         epoll.add(&b, 42, read).unwrap();
@@ -518,26 +454,8 @@ mod tests {
         assert!(select_readable(b.as_fd(), Duration::from_secs(1)).unwrap());
         epoll.wait(None, &mut ready).unwrap();
         assert_eq!(ready, [(42, read)]);
-        epoll
-            .change(
-                &b,
-                43,
-                Readiness {
-                    read: true,
-                    write: true,
-                },
-            )
-            .unwrap();
+        epoll.change(&b, 43, Readiness { read: true, write: true }).unwrap();
         epoll.wait(None, &mut ready).unwrap();
-        assert_eq!(
-            ready,
-            [(
-                43,
-                Readiness {
-                    read: true,
-                    write: true
-                }
-            )]
-        );
+        assert_eq!(ready, [(43, Readiness { read: true, write: true })]);
     }
 }

@@ -23,41 +23,13 @@ const SW_CPU_CLOCK: u64 = 0;
 
 /// The events that every record asks for; which of them exist depends on the host.
 pub const EVENTS: &[Event] = &[
-    Event {
-        name: "cycles",
-        kind: TYPE_HARDWARE,
-        config: 0,
-    },
-    Event {
-        name: "instructions",
-        kind: TYPE_HARDWARE,
-        config: 1,
-    },
-    Event {
-        name: "cache-references",
-        kind: TYPE_HARDWARE,
-        config: 2,
-    },
-    Event {
-        name: "cache-misses",
-        kind: TYPE_HARDWARE,
-        config: 3,
-    },
-    Event {
-        name: "page-faults",
-        kind: TYPE_SOFTWARE,
-        config: 2,
-    },
-    Event {
-        name: "context-switches",
-        kind: TYPE_SOFTWARE,
-        config: 3,
-    },
-    Event {
-        name: "cpu-migrations",
-        kind: TYPE_SOFTWARE,
-        config: 4,
-    },
+    Event { name: "cycles", kind: TYPE_HARDWARE, config: 0 },
+    Event { name: "instructions", kind: TYPE_HARDWARE, config: 1 },
+    Event { name: "cache-references", kind: TYPE_HARDWARE, config: 2 },
+    Event { name: "cache-misses", kind: TYPE_HARDWARE, config: 3 },
+    Event { name: "page-faults", kind: TYPE_SOFTWARE, config: 2 },
+    Event { name: "context-switches", kind: TYPE_SOFTWARE, config: 3 },
+    Event { name: "cpu-migrations", kind: TYPE_SOFTWARE, config: 4 },
 ];
 
 #[repr(C)]
@@ -112,14 +84,7 @@ pub(crate) fn open_at(
     let cloexec: libc::c_ulong = 8;
     // SAFETY: `attr` is valid for its stated size; the kernel checks the other arguments.
     let fd = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            std::ptr::from_mut(attr),
-            pid,
-            cpu,
-            group,
-            cloexec,
-        )
+        libc::syscall(libc::SYS_perf_event_open, std::ptr::from_mut(attr), pid, cpu, group, cloexec)
     };
     match i32::try_from(fd) {
         // SAFETY: the descriptor was just created and is owned by nobody else.
@@ -200,18 +165,8 @@ impl OpenCounter for KernelCounter {
     fn read(&mut self) -> Reading {
         let mut words = [0_u64; 3];
         // SAFETY: the descriptor is open; `words` takes the 24 bytes of value, enabled and running.
-        unsafe {
-            libc::read(
-                self.fd.as_raw_fd(),
-                words.as_mut_ptr().cast(),
-                size_of_val(&words),
-            )
-        };
-        Reading {
-            value: words[0],
-            enabled_ns: words[1],
-            running_ns: words[2],
-        }
+        unsafe { libc::read(self.fd.as_raw_fd(), words.as_mut_ptr().cast(), size_of_val(&words)) };
+        Reading { value: words[0], enabled_ns: words[1], running_ns: words[2] }
     }
 }
 
@@ -299,12 +254,7 @@ impl Sampler {
                 "map the sample ring (is kernel.perf_event_mlock_kb too small?)",
             ));
         }
-        Ok(Sampler {
-            fd,
-            ring: ring.cast(),
-            page_bytes,
-            sees_kernel,
-        })
+        Ok(Sampler { fd, ring: ring.cast(), page_bytes, sees_kernel })
     }
 
     /// Begins to sample.
@@ -359,12 +309,7 @@ impl Sampler {
         let ring_bytes = (RING_PAGES * self.page_bytes) as u64;
         let offset = usize::try_from(position % ring_bytes).expect("below the ring's size");
         // SAFETY: the offset lies within the data pages; the kernel is done with everything below data_head.
-        unsafe {
-            self.ring
-                .add(self.page_bytes + offset)
-                .cast::<u64>()
-                .read_volatile()
-        }
+        unsafe { self.ring.add(self.page_bytes + offset).cast::<u64>().read_volatile() }
     }
 }
 
@@ -381,39 +326,18 @@ mod tests {
 
     #[test]
     fn a_counter_that_ran_half_the_time_is_doubled_and_says_so() {
-        let reading = Reading {
-            value: 50,
-            enabled_ns: 100,
-            running_ns: 50,
-        };
+        let reading = Reading { value: 50, enabled_ns: 100, running_ns: 50 };
         assert_eq!(reading.scaled(), Some((100.0, 0.5)));
-        assert_eq!(
-            Reading {
-                value: 0,
-                enabled_ns: 10,
-                running_ns: 0
-            }
-            .scaled(),
-            None
-        );
+        assert_eq!(Reading { value: 0, enabled_ns: 10, running_ns: 0 }.scaled(), None);
     }
 
     #[test]
     fn the_fake_gives_what_it_was_told_and_lacks_the_rest() {
-        let reading = |value| Reading {
-            value,
-            enabled_ns: 1,
-            running_ns: 1,
-        };
-        let mut fake = Fake {
-            readings: vec![("cycles", reading(1), reading(5))],
-        };
+        let reading = |value| Reading { value, enabled_ns: 1, running_ns: 1 };
+        let mut fake = Fake { readings: vec![("cycles", reading(1), reading(5))] };
         let mut counter = fake.open(EVENTS[0]).unwrap();
         assert_eq!((counter.read().value, counter.read().value), (1, 5));
-        assert_eq!(
-            fake.open(EVENTS[1]).err().and_then(|e| e.errno()),
-            Some(libc::ENOENT)
-        );
+        assert_eq!(fake.open(EVENTS[1]).err().and_then(|e| e.errno()), Some(libc::ENOENT));
     }
 
     #[test]

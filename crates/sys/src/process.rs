@@ -39,11 +39,7 @@ pub fn ends_within(child: &Child, limit: Duration) -> Result<bool, SysError> {
     };
     // SAFETY: the descriptor was just created and is owned by nobody else.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut poll = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let limit = libc::timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(limit.subsec_nanos()),

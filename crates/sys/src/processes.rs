@@ -118,12 +118,7 @@ mod tests {
     #[test]
     fn processes_are_listed_by_number() {
         let root = tempfile::tempdir().unwrap();
-        for (name, text) in [
-            ("1469", RNGD),
-            ("15", WORKER),
-            ("16", "gone"),
-            ("self", RNGD),
-        ] {
+        for (name, text) in [("1469", RNGD), ("15", WORKER), ("16", "gone"), ("self", RNGD)] {
             std::fs::create_dir_all(root.path().join("proc").join(name)).unwrap();
             std::fs::write(root.path().join("proc").join(name).join("stat"), text).unwrap();
         }

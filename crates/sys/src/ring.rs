@@ -53,14 +53,8 @@ pub struct Pointer {
 }
 
 impl Pointer {
-    const CARD_START: Pointer = Pointer {
-        offset: 0,
-        even: true,
-    };
-    const HOST_START: Pointer = Pointer {
-        offset: 0,
-        even: false,
-    };
+    const CARD_START: Pointer = Pointer { offset: 0, even: true };
+    const HOST_START: Pointer = Pointer { offset: 0, even: false };
 
     fn to_raw(self) -> u64 {
         (self.offset as u64) << 1 | u64::from(self.even)
@@ -69,10 +63,7 @@ impl Pointer {
     fn of_raw(raw: u64, ring_bytes: usize) -> Pointer {
         let offset = usize::try_from(raw >> 1).unwrap_or(usize::MAX);
         // A peer's pointer is not believed: outside the ring it counts as the beginning.
-        Pointer {
-            offset: if offset < ring_bytes { offset } else { 0 },
-            even: raw & 1 == 1,
-        }
+        Pointer { offset: if offset < ring_bytes { offset } else { 0 }, even: raw & 1 == 1 }
     }
 
     /// Forward by at most a whole ring; the bit toggles at the end.
@@ -82,10 +73,7 @@ impl Pointer {
         if offset < ring_bytes {
             Pointer { offset, ..self }
         } else {
-            Pointer {
-                offset: offset - ring_bytes,
-                even: !self.even,
-            }
+            Pointer { offset: offset - ring_bytes, even: !self.even }
         }
     }
 }
@@ -105,10 +93,7 @@ pub fn filled(card: Pointer, host: Pointer, ring_bytes: usize) -> usize {
 #[must_use]
 pub(crate) fn accept_host(old: Pointer, offset: usize, gap_bytes: usize) -> Pointer {
     let wrapped = offset.saturating_add(gap_bytes) < old.offset;
-    Pointer {
-        offset,
-        even: old.even ^ wrapped,
-    }
+    Pointer { offset, even: old.even ^ wrapped }
 }
 
 /// What ring to make.
@@ -135,12 +120,7 @@ impl Shape {
     fn layout(ring_bytes: usize, unit_bytes: usize) -> Option<(usize, usize)> {
         let start = (WORDS_BYTES + Shape::births_bytes(ring_bytes, unit_bytes))
             .checked_next_multiple_of(HUGE_BYTES)?;
-        Some((
-            start,
-            start
-                .checked_add(ring_bytes)?
-                .checked_next_multiple_of(HUGE_BYTES)?,
-        ))
+        Some((start, start.checked_add(ring_bytes)?.checked_next_multiple_of(HUGE_BYTES)?))
     }
 }
 
@@ -192,9 +172,7 @@ impl Memory {
             source: io::Error::new(io::ErrorKind::InvalidInput, what.to_owned()),
         };
         if !is_whole(shape.ring_bytes, shape.unit_bytes) {
-            return Err(wrong(
-                "not a whole number of blocks of whole 64-bit words, or only one",
-            ));
+            return Err(wrong("not a whole number of blocks of whole 64-bit words, or only one"));
         }
         if shape.gap_bytes >= shape.ring_bytes / 2 {
             return Err(wrong(
@@ -207,13 +185,10 @@ impl Memory {
         if let Some(available) = available::memory_bytes()
             && bytes as u64 > available
         {
-            return Err(wrong(&format!(
-                "only {available} bytes of memory are available"
-            )));
+            return Err(wrong(&format!("only {available} bytes of memory are available")));
         }
-        let huge = (shape.pages == Pages::HugeTlb)
-            .then(|| memfd(bytes, libc::MFD_HUGETLB).ok())
-            .flatten();
+        let huge =
+            (shape.pages == Pages::HugeTlb).then(|| memfd(bytes, libc::MFD_HUGETLB).ok()).flatten();
         let (fd, mut pages) = match huge {
             Some(fd) => (fd, Pages::HugeTlb),
             None => (memfd(bytes, 0)?, Pages::Base),
@@ -241,21 +216,11 @@ impl Memory {
             pages,
         };
         memory.place(shape);
-        memory
-            .header(AT_RING_BYTES)
-            .store(shape.ring_bytes as u64, Ordering::Relaxed);
-        memory
-            .header(AT_UNIT_BYTES)
-            .store(shape.unit_bytes as u64, Ordering::Relaxed);
-        memory
-            .header(AT_GAP_BYTES)
-            .store(shape.gap_bytes as u64, Ordering::Relaxed);
-        memory
-            .header(AT_CARD)
-            .store(Pointer::CARD_START.to_raw(), Ordering::Relaxed);
-        memory
-            .header(AT_HOST)
-            .store(Pointer::HOST_START.to_raw(), Ordering::Relaxed);
+        memory.header(AT_RING_BYTES).store(shape.ring_bytes as u64, Ordering::Relaxed);
+        memory.header(AT_UNIT_BYTES).store(shape.unit_bytes as u64, Ordering::Relaxed);
+        memory.header(AT_GAP_BYTES).store(shape.gap_bytes as u64, Ordering::Relaxed);
+        memory.header(AT_CARD).store(Pointer::CARD_START.to_raw(), Ordering::Relaxed);
+        memory.header(AT_HOST).store(Pointer::HOST_START.to_raw(), Ordering::Relaxed);
         memory.header(AT_MAGIC).store(MAGIC, Ordering::Release);
         Ok(memory)
     }
@@ -300,9 +265,7 @@ impl Memory {
         // SAFETY: takes no memory.
         let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
-            return Err(invalid(
-                "not a sealed memory: it could shrink under the reader",
-            ));
+            return Err(invalid("not a sealed memory: it could shrink under the reader"));
         }
         let bytes = usize::try_from(stat.st_size).unwrap_or(0);
         if bytes < WORDS_BYTES {
@@ -328,11 +291,7 @@ impl Memory {
         let (ring_bytes, unit_bytes, gap_bytes) =
             (word(AT_RING_BYTES), word(AT_UNIT_BYTES), word(AT_GAP_BYTES));
         let sane = ring_bytes <= bytes && is_whole(ring_bytes, unit_bytes);
-        let layout = if sane {
-            Shape::layout(ring_bytes, unit_bytes)
-        } else {
-            None
-        };
+        let layout = if sane { Shape::layout(ring_bytes, unit_bytes) } else { None };
         let Some((ring_start, wanted)) = layout else {
             return Err(invalid("its sizes make no sense"));
         };
@@ -351,10 +310,7 @@ impl Memory {
     }
 
     fn birth(&self, unit: usize) -> &AtomicU64 {
-        assert!(
-            unit < self.ring_bytes / self.unit_bytes,
-            "unit {unit} of a ring"
-        );
+        assert!(unit < self.ring_bytes / self.unit_bytes, "unit {unit} of a ring");
         // SAFETY: within the table of times (`Shape::layout`), only ever used as atomics, aligned as the words are.
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(WORDS_BYTES).cast::<u64>().add(unit)) }
     }
@@ -371,15 +327,9 @@ impl Memory {
 
     /// Bytes of the ring as words that another process may write at any time.
     fn foreign(&self, offset: usize, bytes: usize) -> &[AtomicU64] {
-        let fits = offset
-            .checked_add(bytes)
-            .is_some_and(|end| end <= self.ring_bytes);
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.ring_bytes);
         let whole = offset.is_multiple_of(WORD_BYTES) && bytes.is_multiple_of(WORD_BYTES);
-        assert!(
-            fits && whole,
-            "{bytes} bytes at {offset} of a ring of {}",
-            self.ring_bytes
-        );
+        assert!(fits && whole, "{bytes} bytes at {offset} of a ring of {}", self.ring_bytes);
         // SAFETY: within the ring and aligned; a memory that was opened is used by atomics alone in this process.
         unsafe { std::slice::from_raw_parts(self.ring(offset).cast(), bytes / WORD_BYTES) }
     }
@@ -395,18 +345,13 @@ impl Memory {
 #[cfg(miri)]
 fn memfd(_bytes: usize, _flags: libc::c_uint) -> Result<OwnedFd, SysError> {
     let file = std::fs::File::open("/dev/null");
-    file.map(OwnedFd::from).map_err(|source| SysError {
-        call: "open /dev/null".to_owned(),
-        source,
-    })
+    file.map(OwnedFd::from).map_err(|source| SysError { call: "open /dev/null".to_owned(), source })
 }
 
 #[cfg(miri)]
 fn map(_fd: &OwnedFd, bytes: usize) -> Result<NonNull<u8>, SysError> {
-    let (protection, flags) = (
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-    );
+    let (protection, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a fresh mapping at an address of the interpreter's choice touches no memory of ours.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
@@ -433,11 +378,7 @@ fn memfd(bytes: usize, flags: libc::c_uint) -> Result<OwnedFd, SysError> {
     }
     // SAFETY: the descriptor is open; the argument is an integer.
     if unsafe {
-        libc::fcntl(
-            fd.as_raw_fd(),
-            libc::F_ADD_SEALS,
-            libc::F_SEAL_SHRINK | libc::F_SEAL_GROW,
-        )
+        libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)
     } != 0
     {
         return Err(SysError::last("seal a ring"));
@@ -450,14 +391,7 @@ fn map(fd: &OwnedFd, bytes: usize) -> Result<NonNull<u8>, SysError> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
     let start = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            bytes,
-            protection,
-            libc::MAP_SHARED,
-            fd.as_raw_fd(),
-            0,
-        )
+        libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0)
     };
     if start == libc::MAP_FAILED {
         return Err(SysError::last(format!("map a ring of {bytes} bytes")));
@@ -476,14 +410,7 @@ pub fn ring(shape: &Shape) -> Result<(Producer, Consumer), SysError> {
         card: Pointer::CARD_START,
         free: Cell::new(memory.ring_bytes),
     };
-    Ok((
-        producer,
-        Consumer {
-            memory,
-            host: Pointer::HOST_START,
-            copy: None,
-        },
-    ))
+    Ok((producer, Consumer { memory, host: Pointer::HOST_START, copy: None }))
 }
 
 /// The card's end.
@@ -511,10 +438,7 @@ impl Producer {
                 io::ErrorKind::ResourceBusy,
                 "its reader in this process has not ended",
             );
-            return Err(SysError {
-                call: "share a ring".to_owned(),
-                source,
-            });
+            return Err(SysError { call: "share a ring".to_owned(), source });
         }
         Ok(self.memory.fd.as_fd())
     }
@@ -549,11 +473,7 @@ impl Producer {
         let ring_bytes = self.memory.ring_bytes;
         // Acquire: pairs with the consumer's release; what it has read is ours to write again.
         let seen = ring_bytes
-            - filled(
-                self.card,
-                self.memory.pointer(AT_HOST, Ordering::Acquire),
-                ring_bytes,
-            );
+            - filled(self.card, self.memory.pointer(AT_HOST, Ordering::Acquire), ring_bytes);
         self.free.set(self.free.get().max(seen));
         self.free.get()
     }
@@ -563,9 +483,7 @@ impl Producer {
     /// # Panics
     /// When that is not free: the card must look first.
     pub fn write(&mut self, ahead: usize, bytes: &[u8]) {
-        let is_free = ahead
-            .checked_add(bytes.len())
-            .is_some_and(|end| end <= self.free());
+        let is_free = ahead.checked_add(bytes.len()).is_some_and(|end| end <= self.free());
         assert!(is_free, "the card writes what the host has not released");
         let at = self.card.forward(ahead, self.memory.ring_bytes).offset;
         let first = bytes.len().min(self.memory.ring_bytes - at);
@@ -584,9 +502,7 @@ impl Producer {
     /// Says when the first trigger of the unit `ahead` bytes beyond the pointer was issued.
     pub fn set_birth(&self, ahead: usize, ns: u64) {
         let at = self.card.forward(ahead, self.memory.ring_bytes).offset;
-        self.memory
-            .birth(at / self.memory.unit_bytes)
-            .store(ns, Ordering::Relaxed);
+        self.memory.birth(at / self.memory.unit_bytes).store(ns, Ordering::Relaxed);
     }
 
     /// Hands over the next bytes.
@@ -598,9 +514,7 @@ impl Producer {
         self.card = self.card.forward(bytes, self.memory.ring_bytes);
         self.free.set(self.free.get() - bytes);
         // Release: pairs with the consumer's acquire; bytes and times written before are seen.
-        self.memory
-            .header(AT_CARD)
-            .store(self.card.to_raw(), Ordering::Release);
+        self.memory.header(AT_CARD).store(self.card.to_raw(), Ordering::Release);
     }
 
     /// A word that both sides see.
@@ -659,22 +573,11 @@ impl Consumer {
         let reader = reader_number();
         let mark = memory.header(AT_READER);
         // Acquire: pairs with the release of the reader before us, whose pointer we go on from.
-        if mark
-            .compare_exchange(0, reader, Ordering::AcqRel, Ordering::Relaxed)
-            .is_err()
-        {
+        if mark.compare_exchange(0, reader, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return Err(invalid("it has a reader already"));
         }
         let host = memory.pointer(AT_HOST, Ordering::Acquire);
-        let consumer = Consumer {
-            memory,
-            host,
-            copy: Some(RingCopy {
-                bytes,
-                taken: 0,
-                reader,
-            }),
-        };
+        let consumer = Consumer { memory, host, copy: Some(RingCopy { bytes, taken: 0, reader }) };
         if !host.offset.is_multiple_of(consumer.memory.unit_bytes) {
             return Err(invalid("its reader stopped inside a block"));
         }
@@ -685,24 +588,16 @@ impl Consumer {
     /// has to be taken from a card in this process.
     pub fn take(&mut self, most: usize) {
         let written = self.whole_units();
-        let Consumer {
-            memory,
-            host,
-            copy: Some(copy),
-        } = self
-        else {
+        let Consumer { memory, host, copy: Some(copy) } = self else {
             return;
         };
         let unit = memory.unit_bytes;
-        let bytes = written
-            .saturating_sub(copy.taken)
-            .min((most / unit).max(1) * unit);
+        let bytes = written.saturating_sub(copy.taken).min((most / unit).max(1) * unit);
         let at = host.forward(copy.taken, memory.ring_bytes).offset;
         let first = bytes.min(memory.ring_bytes - at);
         for (from, length) in [(at, first), (0, bytes - first)] {
-            let into = copy.bytes.slice_mut::<u8>(from + length)[from..]
-                .as_chunks_mut::<WORD_BYTES>()
-                .0;
+            let into =
+                copy.bytes.slice_mut::<u8>(from + length)[from..].as_chunks_mut::<WORD_BYTES>().0;
             for (into, word) in into.iter_mut().zip(memory.foreign(from, length)) {
                 // Ordered by the acquire of the card's pointer; a card that breaks its word gives mixed bytes, no more.
                 *into = word.load(Ordering::Relaxed).to_ne_bytes();
@@ -718,9 +613,7 @@ impl Consumer {
 
     /// Bytes that may be lent and released.
     fn readable(&self) -> usize {
-        self.copy
-            .as_ref()
-            .map_or_else(|| self.whole_units(), |copy| copy.taken)
+        self.copy.as_ref().map_or_else(|| self.whole_units(), |copy| copy.taken)
     }
 
     /// Bytes of the ring.
@@ -741,11 +634,7 @@ impl Consumer {
     /// Bytes that the card has written, whole units and the beginning of one.
     pub fn filled(&self) -> usize {
         // Acquire: pairs with the producer's release.
-        filled(
-            self.memory.pointer(AT_CARD, Ordering::Acquire),
-            self.host,
-            self.memory.ring_bytes,
-        )
+        filled(self.memory.pointer(AT_CARD, Ordering::Acquire), self.host, self.memory.ring_bytes)
     }
 
     /// What can be read from `skip` bytes beyond the host's pointer on: whole units, up to the end of the ring, and from its
@@ -753,10 +642,7 @@ impl Consumer {
     pub fn spans(&self, skip: usize) -> [&[u8]; 2] {
         let whole = self.readable();
         let length = whole.saturating_sub(skip);
-        let at = self
-            .host
-            .forward(skip.min(whole), self.memory.ring_bytes)
-            .offset;
+        let at = self.host.forward(skip.min(whole), self.memory.ring_bytes).offset;
         let first = length.min(self.memory.ring_bytes - at);
         if let Some(copy) = &self.copy {
             let ring = copy.bytes.slice::<u8>(self.memory.ring_bytes);
@@ -775,9 +661,7 @@ impl Consumer {
     /// When the first trigger of the unit `skip` bytes beyond the host's pointer was issued; 0 where nobody said.
     pub fn birth(&self, skip: usize) -> u64 {
         let at = self.host.forward(skip, self.memory.ring_bytes).offset;
-        self.memory
-            .birth(at / self.memory.unit_bytes)
-            .load(Ordering::Relaxed)
+        self.memory.birth(at / self.memory.unit_bytes).load(Ordering::Relaxed)
     }
 
     /// Gives bytes back to the card. A step back that the card would not take for a wrap is made in three.
@@ -785,15 +669,8 @@ impl Consumer {
     /// # Panics
     /// When more is released than was written, or taken; or of a ring that another process writes, a part of a unit.
     pub fn release(&mut self, bytes: usize) {
-        let most = if self.copy.is_some() {
-            self.readable()
-        } else {
-            self.filled()
-        };
-        assert!(
-            bytes <= most,
-            "the host releases what the card has not written"
-        );
+        let most = if self.copy.is_some() { self.readable() } else { self.filled() };
+        assert!(bytes <= most, "the host releases what the card has not written");
         if let Some(copy) = &mut self.copy {
             assert!(
                 bytes.is_multiple_of(self.memory.unit_bytes),
@@ -806,27 +683,16 @@ impl Consumer {
         if seen != target {
             // Forward to the last unit, back to the beginning, which is long enough, and forward again.
             let mut at = self.host;
-            for stop in [
-                self.memory.ring_bytes - self.memory.unit_bytes,
-                0,
-                target.offset,
-            ] {
+            for stop in [self.memory.ring_bytes - self.memory.unit_bytes, 0, target.offset] {
                 at = accept_host(at, stop, self.memory.gap_bytes);
-                self.memory
-                    .header(AT_HOST)
-                    .store(at.to_raw(), Ordering::Release);
+                self.memory.header(AT_HOST).store(at.to_raw(), Ordering::Release);
             }
             seen = at;
         }
-        assert_eq!(
-            seen, target,
-            "a gap below half the ring lets every wrap be seen"
-        );
+        assert_eq!(seen, target, "a gap below half the ring lets every wrap be seen");
         self.host = target;
         // Release: pairs with the producer's acquire; our reads of the bytes are done.
-        self.memory
-            .header(AT_HOST)
-            .store(target.to_raw(), Ordering::Release);
+        self.memory.header(AT_HOST).store(target.to_raw(), Ordering::Release);
     }
 
     /// A word that both sides see.

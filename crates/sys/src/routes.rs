@@ -16,9 +16,7 @@ pub fn device(files: &Files, to: IpAddr) -> Option<String> {
             text.lines().filter_map(route_v6).collect()
         }
     };
-    let fits = routes
-        .into_iter()
-        .filter(|route| route.prefix(to) == route.prefix(route.to));
+    let fits = routes.into_iter().filter(|route| route.prefix(to) == route.prefix(route.to));
     let best = fits.reduce(|best, next| if next.bits > best.bits { next } else { best });
     best.map(|route| route.device)
 }
@@ -111,12 +109,9 @@ mod tests {
     #[test]
     fn the_device_is_that_of_the_longest_prefix() {
         let (_root, files) = host();
-        for (to, wanted) in [
-            ("10.10.2.7", "eth1"),
-            ("10.10.3.7", "eth0"),
-            ("fd00::7", "eth1"),
-            ("fe00::7", "eth0"),
-        ] {
+        for (to, wanted) in
+            [("10.10.2.7", "eth1"), ("10.10.3.7", "eth0"), ("fd00::7", "eth1"), ("fe00::7", "eth0")]
+        {
             let found = device(&files, to.parse().unwrap());
             assert_eq!(found.as_deref(), Some(wanted), "{to}");
         }

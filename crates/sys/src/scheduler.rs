@@ -8,10 +8,8 @@ use crate::SysError;
 use crate::host::Files;
 
 /// Where the setting is: before Linux 5.13, and since (commit 8a99b6833c88, "sched: Move SCHED_DEBUG sysctl to debugfs").
-const PLACES: [&str; 2] = [
-    "proc/sys/kernel/sched_migration_cost_ns",
-    "sys/kernel/debug/sched/migration_cost_ns",
-];
+const PLACES: [&str; 2] =
+    ["proc/sys/kernel/sched_migration_cost_ns", "sys/kernel/debug/sched/migration_cost_ns"];
 
 /// The time since it last ran for which a task counts as cache hot, so that the scheduler leaves it where it is. Put back as it was
 /// when this is dropped; a process that is killed leaves it as it is.
@@ -67,10 +65,7 @@ fn place(files: &Files) -> Result<PathBuf, SysError> {
 }
 
 fn failed(place: &std::path::Path, source: io::Error) -> SysError {
-    SysError {
-        call: format!("{} (root's)", place.display()),
-        source,
-    }
+    SysError { call: format!("{} (root's)", place.display()), source }
 }
 
 #[cfg(test)]

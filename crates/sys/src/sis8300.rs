@@ -57,17 +57,9 @@ fn ioctl<T>(file: &File, number: u32, argument: &mut T, call: &str) -> Result<()
     // SAFETY: the number encodes the size of `T` (asserted above for each caller), the driver reads and writes that many
     // bytes at the pointer, and `argument` is valid for both.
     let done = unsafe {
-        libc::ioctl(
-            file.as_raw_fd(),
-            crate::ioctl_number(number),
-            std::ptr::from_mut(argument),
-        )
+        libc::ioctl(file.as_raw_fd(), crate::ioctl_number(number), std::ptr::from_mut(argument))
     };
-    if done < 0 {
-        Err(SysError::last(call))
-    } else {
-        Ok(())
-    }
+    if done < 0 { Err(SysError::last(call)) } else { Ok(()) }
 }
 
 /// Reads a register.
@@ -94,17 +86,8 @@ pub fn write_register(file: &File, offset: u32, data: u32) -> Result<(), SysErro
 /// # Errors
 /// As [`read_register`].
 pub fn wait_irq(file: &File, timeout_ms: u32, kind: u32) -> Result<u32, SysError> {
-    let mut wait = IrqWait {
-        timeout_ms,
-        kind,
-        status: 0,
-    };
-    ioctl(
-        file,
-        WAIT_IRQ,
-        &mut wait,
-        "wait for an interrupt (WAIT_IRQ)",
-    )?;
+    let mut wait = IrqWait { timeout_ms, kind, status: 0 };
+    ioctl(file, WAIT_IRQ, &mut wait, "wait for an interrupt (WAIT_IRQ)")?;
     Ok(wait.status)
 }
 
@@ -114,12 +97,7 @@ pub fn wait_irq(file: &File, timeout_ms: u32, kind: u32) -> Result<u32, SysError
 /// As [`read_register`].
 pub fn release_irq(file: &File) -> Result<(), SysError> {
     let mut wait = IrqWait::default();
-    ioctl(
-        file,
-        RELEASE_IRQ,
-        &mut wait,
-        "release a waiter (RELEASE_IRQ)",
-    )
+    ioctl(file, RELEASE_IRQ, &mut wait, "release a waiter (RELEASE_IRQ)")
 }
 
 /// A mapping of the driver's DMA buffer (ESS driver, access mode 1): a `read` whose pointer equals its start is
@@ -155,10 +133,7 @@ impl DmaBuffer {
         if start == libc::MAP_FAILED {
             return Err(SysError::last(format!("map a DMA buffer of {bytes} bytes")));
         }
-        Ok(DmaBuffer {
-            start: start.cast(),
-            bytes,
-        })
+        Ok(DmaBuffer { start: start.cast(), bytes })
     }
 
     /// `pread` of `bytes` at the card offset into the start of the mapping; returns what the driver delivered.
@@ -171,11 +146,7 @@ impl DmaBuffer {
         card_offset: u64,
         bytes: usize,
     ) -> Result<usize, SysError> {
-        assert!(
-            bytes <= self.bytes,
-            "{bytes} bytes into a DMA buffer of {}",
-            self.bytes
-        );
+        assert!(bytes <= self.bytes, "{bytes} bytes into a DMA buffer of {}", self.bytes);
         let offset =
             libc::off_t::try_from(card_offset).expect("card memory is far below 2^63 bytes");
         // The driver knows lseek + read only: its read() uses and advances the file position.
@@ -190,11 +161,7 @@ impl DmaBuffer {
 
     /// The samples that the last read left. The caller holds `&self` only between reads, when the card does not write.
     pub fn samples(&self, len: usize) -> &[u16] {
-        assert!(
-            len <= self.bytes / 2,
-            "{len} samples of a DMA buffer of {} bytes",
-            self.bytes
-        );
+        assert!(len <= self.bytes / 2, "{len} samples of a DMA buffer of {} bytes", self.bytes);
         // SAFETY: within the mapping, page-aligned; `read_into` needs `&mut self`, so no transfer runs meanwhile.
         unsafe { std::slice::from_raw_parts(self.start.cast(), len) }
     }

@@ -38,20 +38,13 @@ impl Symbols {
         };
         for mapping in maps.lines().filter_map(parse_map_line) {
             if mapping.executable {
-                let name = mapping
-                    .path
-                    .rsplit('/')
-                    .next()
-                    .unwrap_or(&mapping.path)
-                    .to_owned();
+                let name = mapping.path.rsplit('/').next().unwrap_or(&mapping.path).to_owned();
                 symbols.objects.push((
                     mapping.start,
                     mapping.end,
                     format!("[{}]", name.trim_matches(['[', ']'])),
                 ));
-                symbols
-                    .user
-                    .extend(object_symbols(&mapping).unwrap_or_default());
+                symbols.user.extend(object_symbols(&mapping).unwrap_or_default());
             }
         }
         symbols.user.sort();
@@ -69,10 +62,7 @@ impl Symbols {
                 .or_else(|| find(&self.objects, address))
                 .unwrap_or("[unknown]")
         };
-        Symbol {
-            in_kernel,
-            name: name.to_owned(),
-        }
+        Symbol { in_kernel, name: name.to_owned() }
     }
 
     /// Counts samples by name, most first.
@@ -123,14 +113,9 @@ fn object_symbols(mapping: &MapLine) -> Option<Table> {
     // byte, and neighbouring segments may share that page: the one that starts there is the one that is mapped.
     let page = crate::host::page_bytes();
     let starts_there = |offset: u64| offset / page * page == mapping.file_offset;
-    let segment = file
-        .segments()
-        .filter(|segment| starts_there(segment.file_range().0))
-        .last()?;
-    let linked_at = segment
-        .address()
-        .wrapping_sub(segment.file_range().0)
-        .wrapping_add(mapping.file_offset);
+    let segment = file.segments().filter(|segment| starts_there(segment.file_range().0)).last()?;
+    let linked_at =
+        segment.address().wrapping_sub(segment.file_range().0).wrapping_add(mapping.file_offset);
     let bias = mapping.start.wrapping_sub(linked_at);
     let named = file
         .symbols()
@@ -160,16 +145,8 @@ fn parse_kallsyms(text: &str) -> Table {
         })
         .collect();
     starts.sort_unstable();
-    let ends = starts
-        .iter()
-        .skip(1)
-        .map(|(start, _)| *start)
-        .chain([u64::MAX]);
-    starts
-        .iter()
-        .zip(ends)
-        .map(|(&(start, name), end)| (start, end, name.to_owned()))
-        .collect()
+    let ends = starts.iter().skip(1).map(|(start, _)| *start).chain([u64::MAX]);
+    starts.iter().zip(ends).map(|(&(start, name), end)| (start, end, name.to_owned())).collect()
 }
 
 #[cfg(test)]
@@ -179,9 +156,7 @@ mod tests {
     #[test]
     fn our_own_function_is_found_by_name() {
         let symbols = Symbols::of_this_process();
-        let name = symbols
-            .name(parse_kallsyms as *const () as usize as u64)
-            .name;
+        let name = symbols.name(parse_kallsyms as *const () as usize as u64).name;
         assert!(name.contains("parse_kallsyms"), "{name}");
     }
 
@@ -190,10 +165,7 @@ mod tests {
         let table = parse_kallsyms(
             "ffffffff81000000 T first\nffffffff81000100 t second\nffffffff81000080 D data\n0000000000000000 T hidden\n",
         );
-        let symbols = Symbols {
-            kernel: table,
-            ..Symbols::default()
-        };
+        let symbols = Symbols { kernel: table, ..Symbols::default() };
         assert_eq!(symbols.name(0xFFFF_FFFF_8100_00FF).name, "first");
         assert_eq!(symbols.name(0xFFFF_FFFF_8100_0150).name, "second");
         assert_eq!(symbols.name(0xFFFF_FFFF_0000_0000).name, "[kernel]");

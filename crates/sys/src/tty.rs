@@ -24,11 +24,7 @@ pub fn make_raw(fd: BorrowedFd<'_>) -> Result<(), SysError> {
         libc::cfmakeraw(&raw mut attributes);
         libc::tcsetattr(fd.as_raw_fd(), libc::TCSANOW, &raw const attributes)
     };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(SysError::last("tcsetattr"))
-    }
+    if done == 0 { Ok(()) } else { Err(SysError::last("tcsetattr")) }
 }
 
 /// Columns of a terminal's window; none where it is not a terminal, or does not know.
@@ -51,11 +47,7 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), SysError> {
     let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
     // SAFETY: takes no pointers.
     let done = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) };
-    if flags >= 0 && done >= 0 {
-        Ok(())
-    } else {
-        Err(SysError::last("fcntl(O_NONBLOCK)"))
-    }
+    if flags >= 0 && done >= 0 { Ok(()) } else { Err(SysError::last("fcntl(O_NONBLOCK)")) }
 }
 
 /// One end of a pseudo-terminal, raw and non-blocking, and the path of the other, which a client opens.
@@ -92,16 +84,10 @@ pub fn open_pty() -> Result<Pty, SysError> {
     // SAFETY: openpty just gave us both descriptors; nobody else owns them.
     let (master, other) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(other)) };
     // SAFETY: openpty ended the name with a zero.
-    let path = unsafe { CStr::from_ptr(name.as_ptr()) }
-        .to_string_lossy()
-        .into_owned();
+    let path = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
     make_raw(other.as_fd())?;
     set_nonblocking(master.as_fd())?;
-    Ok(Pty {
-        master,
-        _other: other,
-        path,
-    })
+    Ok(Pty { master, _other: other, path })
 }
 
 #[cfg(test)]
@@ -113,11 +99,7 @@ mod tests {
     #[test]
     fn bytes_cross_a_raw_pair_unchanged() {
         let mut pty = open_pty().unwrap();
-        let mut other = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(&pty.path)
-            .unwrap();
+        let mut other = std::fs::OpenOptions::new().read(true).write(true).open(&pty.path).unwrap();
         make_raw(other.as_fd()).unwrap();
         let bytes = [0x4e, 0x6f, 0x11, 0xff, 0, 3, b'\n', b'\r'];
         other.write_all(&bytes).unwrap();

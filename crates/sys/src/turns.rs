@@ -54,10 +54,8 @@ impl Page {
     /// # Errors
     /// When the file is too short to be one, or cannot be mapped for reading and writing.
     pub fn of_file(file: File) -> Result<Page, SysError> {
-        let bytes = file
-            .metadata()
-            .map_err(|source| failed("look at a page for turns", source))?
-            .len();
+        let bytes =
+            file.metadata().map_err(|source| failed("look at a page for turns", source))?.len();
         if bytes < WORDS_BYTES as u64 {
             let source = io::Error::new(io::ErrorKind::InvalidData, "it is too short");
             return Err(failed("map a page for turns", source));
@@ -85,9 +83,7 @@ impl Page {
     /// # Errors
     /// When no descriptor is left.
     pub fn share(&self) -> Result<File, SysError> {
-        self.file
-            .try_clone()
-            .map_err(|source| failed("share a page for turns", source))
+        self.file.try_clone().map_err(|source| failed("share a page for turns", source))
     }
 
     /// One word.
@@ -144,17 +140,10 @@ impl Page {
     pub fn set_text(&self, text: &str) -> Result<(), SysError> {
         let wrong = |source| failed("write the text of a page for turns", source);
         if text.len() > MAX_TEXT_BYTES {
-            return Err(wrong(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "it is too long",
-            )));
+            return Err(wrong(io::Error::new(io::ErrorKind::InvalidInput, "it is too long")));
         }
-        self.file
-            .set_len((WORDS_BYTES + text.len()) as u64)
-            .map_err(wrong)?;
-        self.file
-            .write_all_at(text.as_bytes(), WORDS_BYTES as u64)
-            .map_err(wrong)
+        self.file.set_len((WORDS_BYTES + text.len()) as u64).map_err(wrong)?;
+        self.file.write_all_at(text.as_bytes(), WORDS_BYTES as u64).map_err(wrong)
     }
 
     /// The text. What is not UTF-8 is replaced.
@@ -163,22 +152,12 @@ impl Page {
     /// When it is longer than any text may be, or the file cannot be read.
     pub fn text(&self) -> Result<String, SysError> {
         let wrong = |source| failed("read the text of a page for turns", source);
-        let bytes = self
-            .file
-            .metadata()
-            .map_err(wrong)?
-            .len()
-            .saturating_sub(WORDS_BYTES as u64);
+        let bytes = self.file.metadata().map_err(wrong)?.len().saturating_sub(WORDS_BYTES as u64);
         if bytes > MAX_TEXT_BYTES as u64 {
-            return Err(wrong(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "it is too long",
-            )));
+            return Err(wrong(io::Error::new(io::ErrorKind::InvalidData, "it is too long")));
         }
         let mut text = vec![0; usize::try_from(bytes).expect("checked above")];
-        self.file
-            .read_exact_at(&mut text, WORDS_BYTES as u64)
-            .map_err(wrong)?;
+        self.file.read_exact_at(&mut text, WORDS_BYTES as u64).map_err(wrong)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 }
@@ -190,19 +169,13 @@ impl Drop for Page {
     }
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "the lower half is what is compared"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "the lower half is what is compared")]
 fn low(word: u64) -> u32 {
     word as u32
 }
 
 fn failed(call: &str, source: io::Error) -> SysError {
-    SysError {
-        call: call.to_owned(),
-        source,
-    }
+    SysError { call: call.to_owned(), source }
 }
 
 #[cfg(test)]
@@ -255,22 +228,15 @@ mod tests {
     #[test]
     fn a_file_that_is_too_short_is_refused() {
         let file = tempfile().unwrap();
-        assert!(
-            Page::of_file(file)
-                .unwrap_err()
-                .to_string()
-                .contains("too short")
-        );
+        assert!(Page::of_file(file).unwrap_err().to_string().contains("too short"));
     }
 
     fn tempfile() -> io::Result<File> {
-        Page::create()
-            .map_err(io::Error::other)?
-            .share()
-            .map_err(io::Error::other)
-            .and_then(|file| {
+        Page::create().map_err(io::Error::other)?.share().map_err(io::Error::other).and_then(
+            |file| {
                 file.set_len(8)?;
                 Ok(file)
-            })
+            },
+        )
     }
 }

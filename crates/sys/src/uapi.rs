@@ -241,28 +241,18 @@ fn ioctl<T>(file: &File, number: u32, argument: *mut T, call: &str) -> Result<()
     // SAFETY: the number encodes the size of `T`; the module reads and writes that many bytes at the pointer, which comes
     // from a live reference (or is null for commands without argument).
     let done = unsafe { libc::ioctl(file.as_raw_fd(), crate::ioctl_number(number), argument) };
-    if done < 0 {
-        Err(SysError::last(call))
-    } else {
-        Ok(())
-    }
+    if done < 0 { Err(SysError::last(call)) } else { Ok(()) }
 }
 
 /// Text of a NUL-padded field.
 pub fn text(field: &[u8]) -> String {
-    let end = field
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(field.len());
+    let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end]).into_owned()
 }
 
 fn open(path: &Path) -> Result<File, SysError> {
     let opened = File::options().read(true).write(true).open(path);
-    opened.map_err(|source| SysError {
-        call: format!("open {}", path.display()),
-        source,
-    })
+    opened.map_err(|source| SysError { call: format!("open {}", path.display()), source })
 }
 
 fn versioned<T>(
@@ -311,10 +301,7 @@ impl CopyDevice {
     /// # Errors
     /// EPROTO for a module of another version.
     pub fn info(&self) -> Result<Info, SysError> {
-        let mut info = Info {
-            abi: ABI,
-            ..Info::default()
-        };
+        let mut info = Info { abi: ABI, ..Info::default() };
         versioned(&self.0, INFO, &mut info, |info| info.abi)?;
         Ok(info)
     }
@@ -324,10 +311,7 @@ impl CopyDevice {
     /// # Errors
     /// ECHRNG beyond the last.
     pub fn channel(&self, index: u32) -> Result<Channel, SysError> {
-        let mut channel = Channel {
-            index,
-            ..Channel::default()
-        };
+        let mut channel = Channel { index, ..Channel::default() };
         ioctl(&self.0, CHANNEL, &raw mut channel, "ask for a DMA channel")?;
         Ok(channel)
     }
@@ -370,12 +354,7 @@ impl CopyDevice {
     /// # Errors
     /// As [`CopyDevice::copy`].
     fn copy_at(&self, request: &mut Copy) -> Result<(), SysError> {
-        ioctl(
-            &self.0,
-            COPY,
-            std::ptr::from_mut(request),
-            "copy through the module",
-        )
+        ioctl(&self.0, COPY, std::ptr::from_mut(request), "copy through the module")
     }
 
     /// Asks for a copy from or to memory that is not there (page zero), or to a page of the program's own constants; the
@@ -385,11 +364,7 @@ impl CopyDevice {
     /// The refusal.
     pub fn copy_outside(&self, request: &mut Copy, read_only: bool) -> Result<(), SysError> {
         static CONSTANT: [u8; 64] = [7; 64];
-        request.user_address = if read_only {
-            CONSTANT.as_ptr().addr() as u64
-        } else {
-            0
-        };
+        request.user_address = if read_only { CONSTANT.as_ptr().addr() as u64 } else { 0 };
         request.bytes = request.bytes.min(64);
         // Direction "to user" into constants would be wrong if the module did it; the page is read-only, so it cannot.
         self.copy_at(request)
@@ -416,10 +391,7 @@ impl TraceDevice {
     /// # Errors
     /// EPROTO for a module of another version.
     pub fn info(&self) -> Result<TraceInfo, SysError> {
-        let mut info = TraceInfo {
-            abi: ABI,
-            ..TraceInfo::default()
-        };
+        let mut info = TraceInfo { abi: ABI, ..TraceInfo::default() };
         versioned(&self.0, TRACE_INFO, &mut info, |info| info.abi)?;
         Ok(info)
     }
@@ -429,12 +401,7 @@ impl TraceDevice {
     /// # Errors
     /// Those of `register_kretprobe`.
     pub fn start(&self) -> Result<(), SysError> {
-        ioctl(
-            &self.0,
-            TRACE_START,
-            std::ptr::null_mut::<u8>(),
-            "set the probes",
-        )
+        ioctl(&self.0, TRACE_START, std::ptr::null_mut::<u8>(), "set the probes")
     }
 
     /// Takes them away.
@@ -442,12 +409,7 @@ impl TraceDevice {
     /// # Errors
     /// None that is known.
     pub fn stop(&self) -> Result<(), SysError> {
-        ioctl(
-            &self.0,
-            TRACE_STOP,
-            std::ptr::null_mut::<u8>(),
-            "take the probes away",
-        )
+        ioctl(&self.0, TRACE_STOP, std::ptr::null_mut::<u8>(), "take the probes away")
     }
 
     /// Appends what the rings hold; returns how many records came.
@@ -459,10 +421,10 @@ impl TraceDevice {
         let mut bytes = vec![0; 4096 * EACH];
         let mut count = 0;
         loop {
-            let got = self.0.read(&mut bytes).map_err(|source| SysError {
-                call: "read the trace".to_owned(),
-                source,
-            })?;
+            let got = self
+                .0
+                .read(&mut bytes)
+                .map_err(|source| SysError { call: "read the trace".to_owned(), source })?;
             into.extend(bytes[..got].chunks_exact(EACH).map(TraceRecord::parse));
             count += got / EACH;
             if got == 0 {
@@ -524,19 +486,14 @@ mod tests {
         bytes[52] = 3;
         bytes[56..60].copy_from_slice(b"cat\0");
         let record = TraceRecord::parse(&bytes);
-        assert_eq!(
-            (record.counter, record.bytes, record.pid, record.operation),
-            (5, 16, 9, 3)
-        );
+        assert_eq!((record.counter, record.bytes, record.pid, record.operation), (5, 16, 9, 3));
         assert_eq!(text(&record.comm), "cat");
     }
 
     #[test]
     fn a_file_that_is_no_module_is_refused() {
         assert_eq!(
-            CopyDevice::open(Path::new("/dev/null"))
-                .unwrap_err()
-                .errno(),
+            CopyDevice::open(Path::new("/dev/null")).unwrap_err().errno(),
             Some(libc::ENOTTY)
         );
         assert!(CopyDevice::open(Path::new("/nowhere/daqmeter-copy")).is_err());

@@ -36,19 +36,14 @@ impl Drop for Lent {
 
 /// Errors of io_uring_enter(2) after which waiting goes on: requests may be in flight.
 fn is_transient(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
-    )
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
 
 /// A ring that only this thread submits to, and whose completions are made when it waits for them (Linux 6.1): on memory files, whose
 /// requests go to a worker of the kernel, that takes a quarter off. A plain one on older kernels.
 fn ring_of(entries: u32) -> io::Result<IoUring> {
-    let for_one_thread = IoUring::builder()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .build(entries);
+    let for_one_thread =
+        IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries);
     for_one_thread.or_else(|_| IoUring::new(entries))
 }
 
@@ -72,30 +67,16 @@ impl Blocks {
             move |source| SysError { call, source }
         };
         let ring = ring_of(depth.next_power_of_two()).map_err(failed("make an io_uring"))?;
-        ring.submitter()
-            .register_files(&[file.as_raw_fd()])
-            .map_err(failed("register a file"))?;
+        ring.submitter().register_files(&[file.as_raw_fd()]).map_err(failed("register a file"))?;
         let whole = buffer.slice_mut::<u8>(block_bytes as usize * depth as usize);
         if registered {
-            let range = libc::iovec {
-                iov_base: whole.as_mut_ptr().cast(),
-                iov_len: whole.len(),
-            };
+            let range = libc::iovec { iov_base: whole.as_mut_ptr().cast(), iov_len: whole.len() };
             // SAFETY: the buffer lives as long as the ring: both are fields of this structure, the ring declared (dropped) first.
             unsafe { ring.submitter().register_buffers(&[range]) }
                 .map_err(failed("register a buffer"))?;
         }
-        let buffer = Lent {
-            buffer: ManuallyDrop::new(buffer),
-            is_lost: false,
-        };
-        Ok(Blocks {
-            ring,
-            buffer,
-            block_bytes,
-            depth,
-            registered,
-        })
+        let buffer = Lent { buffer: ManuallyDrop::new(buffer), is_lost: false };
+        Ok(Blocks { ring, buffer, block_bytes, depth, registered })
     }
 
     /// The buffer.
@@ -132,32 +113,22 @@ impl Blocks {
         }
         let Some(result) = fault else { return Ok(()) };
         let source = io::Error::from_raw_os_error(-result.min(0));
-        Err(SysError {
-            call: format!("a block of {} bytes by io_uring", self.block_bytes),
-            source,
-        })
+        Err(SysError { call: format!("a block of {} bytes by io_uring", self.block_bytes), source })
     }
 
     fn push_all(&mut self, write: bool) {
         // The only registered file.
         let (bytes, file) = (self.block_bytes, types::Fixed(0));
-        let base = self
-            .buffer
-            .buffer
-            .slice_mut::<u8>(bytes as usize * self.depth as usize)
-            .as_mut_ptr();
+        let base =
+            self.buffer.buffer.slice_mut::<u8>(bytes as usize * self.depth as usize).as_mut_ptr();
         for block in 0..self.depth {
             let offset = u64::from(block) * u64::from(bytes);
             let at = base.wrapping_add(block as usize * bytes as usize);
             let entry = match (write, self.registered) {
                 (false, false) => opcode::Read::new(file, at, bytes).offset(offset).build(),
                 (true, false) => opcode::Write::new(file, at, bytes).offset(offset).build(),
-                (false, true) => opcode::ReadFixed::new(file, at, bytes, 0)
-                    .offset(offset)
-                    .build(),
-                (true, true) => opcode::WriteFixed::new(file, at, bytes, 0)
-                    .offset(offset)
-                    .build(),
+                (false, true) => opcode::ReadFixed::new(file, at, bytes, 0).offset(offset).build(),
+                (true, true) => opcode::WriteFixed::new(file, at, bytes, 0).offset(offset).build(),
             };
             // SAFETY: the range lies within the buffer, which is borrowed until `run` has seen all completions, or is never freed.
             let pushed = unsafe { self.ring.submission().push(&entry) };
@@ -180,10 +151,7 @@ impl Sender {
         let mut known = io_uring::Probe::new();
         ring.submitter().register_probe(&mut known)?;
         match known.is_supported(opcode::Send::CODE) {
-            true => Ok(Sender {
-                ring,
-                is_lost: false,
-            }),
+            true => Ok(Sender { ring, is_lost: false }),
             false => Err(io::Error::from_raw_os_error(libc::EINVAL)),
         }
     }
@@ -236,10 +204,7 @@ impl Sender {
 }
 
 fn submitting(source: io::Error) -> SysError {
-    SysError {
-        call: "submit to io_uring".to_owned(),
-        source,
-    }
+    SysError { call: "submit to io_uring".to_owned(), source }
 }
 
 #[cfg(test)]
@@ -261,11 +226,7 @@ mod tests {
         assert!(blocks.run(false).is_err());
         file.set_len(8 * 512).unwrap();
         blocks.run(false).expect("every block is there now");
-        assert_eq!(
-            blocks.ring.completion().len(),
-            0,
-            "nothing of these calls is left"
-        );
+        assert_eq!(blocks.ring.completion().len(), 0, "nothing of these calls is left");
     }
 
     #[test]
@@ -303,13 +264,7 @@ mod tests {
                 return;
             };
             blocks.run(false).unwrap();
-            assert!(
-                blocks
-                    .buffer()
-                    .slice::<u8>(4096)
-                    .iter()
-                    .all(|byte| *byte == 7)
-            );
+            assert!(blocks.buffer().slice::<u8>(4096).iter().all(|byte| *byte == 7));
             blocks.buffer().slice_mut::<u8>(4096).fill(9);
             blocks.run(true).unwrap();
             let mut back = [0; 4096];

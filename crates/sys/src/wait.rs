@@ -22,10 +22,7 @@ impl IrqLine {
     pub fn timer() -> Result<IrqLine, SysError> {
         // SAFETY: creates a new descriptor; the flags are constants.
         let fd = unsafe {
-            libc::timerfd_create(
-                libc::CLOCK_MONOTONIC,
-                libc::TFD_CLOEXEC | libc::TFD_NONBLOCK,
-            )
+            libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK)
         };
         if fd < 0 {
             return Err(SysError::last("timerfd_create"));
@@ -79,14 +76,8 @@ impl IrqLine {
             tv_sec: (at_ns / 1_000_000_000) as i64,
             tv_nsec: (at_ns % 1_000_000_000) as i64,
         };
-        let none = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let setting = libc::itimerspec {
-            it_interval: none,
-            it_value: value,
-        };
+        let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let setting = libc::itimerspec { it_interval: none, it_value: value };
         // SAFETY: the descriptor is open, `setting` is valid, the old value is not asked for.
         unsafe {
             libc::timerfd_settime(
@@ -110,11 +101,7 @@ impl IrqLine {
     /// # Errors
     /// When the descriptor cannot be polled. A signal to the process ends the wait as a timeout.
     pub fn wait(&self, timeout: Duration) -> Result<bool, SysError> {
-        let mut poll = libc::pollfd {
-            fd: self.fd.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
+        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let limit = libc::timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),

@@ -137,14 +137,7 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_ZEROCOPY | libc::MSG_NOSIGNAL;
     // SAFETY: pointer and length are those of `bytes`. The kernel takes a reference of each page before it returns and only reads them
     // afterwards, so that no memory is read that somebody else owns by then.
-    let sent = unsafe {
-        libc::send(
-            socket.as_raw_fd(),
-            bytes.as_ptr().cast(),
-            bytes.len(),
-            flags,
-        )
-    };
+    let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
@@ -171,9 +164,7 @@ fn completion(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, u32, bool)>> {
         if header.is_null() {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        libc::CMSG_DATA(header)
-            .cast::<libc::sock_extended_err>()
-            .read_unaligned()
+        libc::CMSG_DATA(header).cast::<libc::sock_extended_err>().read_unaligned()
     };
     if error.ee_origin != ORIGIN_ZEROCOPY {
         return Err(io::Error::from_raw_os_error(error.ee_errno.cast_signed()));
@@ -219,11 +210,7 @@ mod tests {
     fn a_send_is_done_when_all_before_it_are_in_whatever_order_the_kernel_says_so() {
         // Just before the numbers wrap.
         let start = u64::from(u32::MAX) - 1;
-        let mut sends = Sends {
-            begun: start + 6,
-            done: start,
-            ..Sends::default()
-        };
+        let mut sends = Sends { begun: start + 6, done: start, ..Sends::default() };
         let mut seen = Vec::new();
         let (a, b) = (u32::MAX - 1, u32::MAX);
         for (first, last, is_copied) in [(b, 0, true), (2, 2, false), (a, a, false), (1, 1, true)] {

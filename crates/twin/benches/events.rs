@@ -2,11 +2,7 @@
 //! of 0.8, and 60 s of a FELIX server with 16 readers at 1 MHz. Prints medians of 5 runs; judges nothing, because shared machines are
 //! noisy. Targets: 10 M events/s with 64 stations, 20 s for the server.
 
-#![allow(
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "a benchmark prints, and may stop"
-)]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and may stop")]
 
 use std::time::Instant;
 
@@ -17,11 +13,7 @@ const US_PS: u64 = SECOND_PS / 1_000_000;
 /// Stations one behind the other, at a load of 0.8.
 fn row(stations: usize, time_ps: u64) -> Model {
     let station = |at: usize| Station {
-        to: if at + 1 < stations {
-            vec![at + 1]
-        } else {
-            vec![]
-        },
+        to: if at + 1 < stations { vec![at + 1] } else { vec![] },
         ..Station::new("station", Draw::Exponential(8 * US_PS))
     };
     Model {
@@ -35,20 +27,13 @@ fn row(stations: usize, time_ps: u64) -> Model {
 /// 16 readers behind one trigger of 1 MHz. An item is what comes in 100 us, the polling interval: nothing looks inside it.
 fn server(time_ps: u64) -> Model {
     let reader = |at: usize| Station {
-        room: Room {
-            bytes: 1 << 30,
-            ..Room::default()
-        },
+        room: Room { bytes: 1 << 30, ..Room::default() },
         poll: Some(Poll {
             rest: Rest::Timer(100 * US_PS),
             look_ps: 6 * US_PS,
             takes: Takes::Found,
         }),
-        busy: Some(Busy {
-            above_bytes: 800 << 20,
-            below_bytes: 792 << 20,
-            stops: vec![0],
-        }),
+        busy: Some(Busy { above_bytes: 800 << 20, below_bytes: 792 << 20, stops: vec![0] }),
         to: vec![16 + at / 8],
         ..Station::new("reader", Draw::Uniform(80 * US_PS, 90 * US_PS))
     };

@@ -60,11 +60,8 @@ pub fn closed_network(demands_s: &[f64], delay_s: f64, items: u32) -> (f64, Vec<
     let mut queues = vec![0.0; demands_s.len()];
     let mut rate = 0.0;
     for n in 1..=items {
-        let times: Vec<f64> = demands_s
-            .iter()
-            .zip(&queues)
-            .map(|(demand, queue)| demand * (1.0 + queue))
-            .collect();
+        let times: Vec<f64> =
+            demands_s.iter().zip(&queues).map(|(demand, queue)| demand * (1.0 + queue)).collect();
         rate = f64::from(n) / (delay_s + times.iter().sum::<f64>());
         queues = times.iter().map(|time| rate * time).collect();
     }

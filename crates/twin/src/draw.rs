@@ -140,9 +140,8 @@ mod tests {
             Draw::Trace(table),
         ] {
             let (mut stream, mut at) = (Stream::new(1, 0), 0);
-            let values: Vec<f64> = (0..60_000)
-                .map(|_| draw.next(&mut at, &mut stream) as f64)
-                .collect();
+            let values: Vec<f64> =
+                (0..60_000).map(|_| draw.next(&mut at, &mut stream) as f64).collect();
             let n = values.len() as f64;
             let mean = values.iter().sum::<f64>() / n;
             let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;

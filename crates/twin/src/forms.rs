@@ -83,10 +83,7 @@ impl Of {
             ("M/D/1", Draw::Constant(mean_ps)),
             ("M/G/1, uniform", Draw::Uniform(0, 2 * mean_ps)),
             ("M/G/1, Erlang 3", Draw::Erlang(3, mean_ps)),
-            (
-                "M/G/1, two values",
-                Draw::Sampled([US_PS, US_PS, 19 * US_PS].into()),
-            ),
+            ("M/G/1, two values", Draw::Sampled([US_PS, US_PS, 19 * US_PS].into())),
         ];
         let row = |(name, service): (&str, Draw)| {
             let (mean, variance) = service.moments();
@@ -125,12 +122,7 @@ impl Of {
             let (rest_s, rest_s2) = (mean * 1e-12, variance * 1e-24);
             let formula = closed::mg1_vacations_wait_s(RATE, (6e-6, 36e-12), rest_s, rest_s2);
             let model = queue(POISSON, station, SECOND_PS / 2);
-            self.wait(
-                format!("M/M/1, {name} vacations: wait"),
-                &model,
-                6e-6,
-                formula,
-            )
+            self.wait(format!("M/M/1, {name} vacations: wait"), &model, 6e-6, formula)
         };
         rests.map(row).into()
     }
@@ -181,19 +173,9 @@ fn random(name: String, formula: f64, unit: &'static str, simulated: Option<Esti
 }
 
 fn exact(name: &str, formula: f64, unit: &'static str, mean: f64, edge: f64) -> Form {
-    let simulated = Estimate {
-        mean,
-        low: mean,
-        high: mean,
-    };
+    let simulated = Estimate { mean, low: mean, high: mean };
     let name = name.to_owned();
-    Form {
-        name,
-        formula,
-        simulated,
-        unit,
-        edge,
-    }
+    Form { name, formula, simulated, unit, edge }
 }
 
 fn queue(arrivals: Draw, station: Station, time_ps: u64) -> Model {
@@ -208,11 +190,7 @@ fn queue(arrivals: Draw, station: Station, time_ps: u64) -> Model {
 
 fn sleeper(rest: Draw, service: Draw) -> Station {
     Station {
-        poll: Some(Poll {
-            rest: Rest::Sleep(rest),
-            look_ps: 0,
-            takes: Takes::All,
-        }),
+        poll: Some(Poll { rest: Rest::Sleep(rest), look_ps: 0, takes: Takes::All }),
         ..Station::new("reader", service)
     }
 }
@@ -221,31 +199,19 @@ fn sleeper(rest: Draw, service: Draw) -> Station {
 fn periodic_items() -> Form {
     let station = sleeper(Draw::Constant(60 * US_PS), Draw::Constant(4 * US_PS));
     let mut model = queue(Draw::Constant(10 * US_PS), station, SECOND_PS / 10);
-    model.sources[0].arrivals = Arrivals::Open {
-        first_ps: Some(5 * US_PS),
-        gap: Draw::Constant(10 * US_PS),
-        burst: 1,
-    };
+    model.sources[0].arrivals =
+        Arrivals::Open { first_ps: Some(5 * US_PS), gap: Draw::Constant(10 * US_PS), burst: 1 };
     let outcome = run(&model, 1).expect("the model is sound");
     let wait_s = outcome.latency_mean_s().expect("items came") - 4e-6;
     let formula_s = closed::dd1_vacations_wait_s(10e-6, 4e-6, 60e-6, 5e-6);
     let formula_s = formula_s.expect("a cycle is ten items");
-    exact(
-        "D/D/1, vacations: wait",
-        formula_s * 1e6,
-        "us",
-        wait_s * 1e6,
-        1e-3,
-    )
+    exact("D/D/1, vacations: wait", formula_s * 1e6, "us", wait_s * 1e6, 1e-3)
 }
 
 /// What an overloaded buffer of 50 items lets pass in 10 ms.
 fn full_buffer() -> Form {
     let station = Station {
-        room: Room {
-            items: 50,
-            ..Room::default()
-        },
+        room: Room { items: 50, ..Room::default() },
         full: Full::Lose,
         ..Station::new("server", Draw::Constant(10 * US_PS))
     };
@@ -260,11 +226,8 @@ fn full_buffer() -> Form {
 /// Threads with 1, 5 and 2 us of work for a block, without any cost of sleeping: the row or the CPU that is used all the time
 /// gives the time of a block.
 fn threads_on_cpus() -> Vec<Form> {
-    let row = |(work_ns, threads): (f64, usize)| ThreadRow {
-        threads,
-        work_ns,
-        ..ThreadRow::default()
-    };
+    let row =
+        |(work_ns, threads): (f64, usize)| ThreadRow { threads, work_ns, ..ThreadRow::default() };
     let model = |threads: [usize; 3], cpus: u32| {
         let rows = [1000.0, 5000.0, 2000.0].into_iter().zip(threads).map(row);
         Threads::without_costs(rows.collect(), cpus, 5000)
@@ -273,11 +236,7 @@ fn threads_on_cpus() -> Vec<Form> {
     pinned.rows[0].cpus = vec![2];
     pinned.rows[1].cpus = vec![2];
     let cases = [
-        (
-            "threads, a CPU each: time of a block",
-            model([1, 1, 1], 8),
-            5.0,
-        ),
+        ("threads, a CPU each: time of a block", model([1, 1, 1], 8), 5.0),
         ("threads, two in the slowest row", model([1, 2, 1], 8), 2.5),
         ("threads, one CPU for all", model([1, 1, 1], 1), 8.0),
         ("threads, two pinned to one CPU", pinned, 6.0),

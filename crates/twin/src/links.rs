@@ -65,18 +65,9 @@ pub fn most_links<H: LinkHost>(host: &mut H, max: u32) -> Result<MostLinks, H::E
             true => carried = links,
             false => refused = links,
         }
-        probes.push(LinkProbe {
-            links,
-            predicted,
-            is_carried,
-            uses,
-        });
+        probes.push(LinkProbe { links, predicted, is_carried, uses });
     }
-    Ok(MostLinks {
-        links: carried,
-        limiting: limiting(&probes, carried),
-        probes,
-    })
+    Ok(MostLinks { links: carried, limiting: limiting(&probes, carried), probes })
 }
 
 /// The next number to try, between one that is carried and one that is not.
@@ -115,10 +106,7 @@ fn predicted(probes: &[LinkProbe], links: u32) -> Option<f64> {
 fn limiting(probes: &[LinkProbe], carried: u32) -> Option<String> {
     let beyond = probes.iter().find(|probe| probe.links == carried + 1);
     let at = beyond.or(probes.iter().find(|probe| probe.links == carried))?;
-    let largest = at
-        .uses
-        .iter()
-        .max_by(|one, other| one.share.total_cmp(&other.share));
+    let largest = at.uses.iter().max_by(|one, other| one.share.total_cmp(&other.share));
     largest.map(|used| used.resource.clone())
 }
 
@@ -142,9 +130,7 @@ pub fn place(threads: &[(String, f64)], cpus: &[u32]) -> Vec<Placed> {
     let mut placed: Vec<(usize, Placed)> = Vec::new();
     for at in order {
         let (thread, share) = threads[at].clone();
-        let least = used
-            .iter_mut()
-            .min_by(|one, other| one.1.total_cmp(&other.1));
+        let least = used.iter_mut().min_by(|one, other| one.1.total_cmp(&other.1));
         let Some((cpu, sum)) = least else {
             return Vec::new();
         };
@@ -190,10 +176,10 @@ mod tests {
 
         /// A resource that is full shows as full, however much more would be wanted.
         fn probe(&mut self, links: u32) -> Result<(bool, Vec<Use>), Infallible> {
-            let uses = self.shares(links).enumerate().map(|(at, share)| Use {
-                resource: format!("r{at}"),
-                share: share.min(1.0),
-            });
+            let uses = self
+                .shares(links)
+                .enumerate()
+                .map(|(at, share)| Use { resource: format!("r{at}"), share: share.min(1.0) });
             Ok((self.carries(links), uses.collect()))
         }
     }
@@ -237,13 +223,7 @@ mod tests {
 
         fn probe(&mut self, links: u32) -> Result<(bool, Vec<Use>), Infallible> {
             let resource = "idle".to_owned();
-            Ok((
-                links <= self.0,
-                vec![Use {
-                    resource,
-                    share: 0.1,
-                }],
-            ))
+            Ok((links <= self.0, vec![Use { resource, share: 0.1 }]))
         }
     }
 
@@ -263,10 +243,7 @@ mod tests {
         let placed = place(&threads, &[0, 1, 2]);
         let cpus: Vec<u32> = placed.iter().map(|placed| placed.cpu).collect();
         assert_eq!(cpus, [1, 2, 0]);
-        let cpus: Vec<u32> = place(&threads, &[0, 1])
-            .iter()
-            .map(|placed| placed.cpu)
-            .collect();
+        let cpus: Vec<u32> = place(&threads, &[0, 1]).iter().map(|placed| placed.cpu).collect();
         assert_eq!(cpus, [0, 1, 0]);
         assert_eq!(place(&threads, &[]), []);
     }
@@ -279,31 +256,18 @@ mod tests {
 
         fn probe(&mut self, links: u32) -> Result<(bool, Vec<Use>), crate::ModelError> {
             let n = links as usize;
-            let poll = Poll {
-                rest: Rest::Timer(100_000_000),
-                look_ps: 6_300_000,
-                takes: Takes::Found,
-            };
+            let poll =
+                Poll { rest: Rest::Timer(100_000_000), look_ps: 6_300_000, takes: Takes::Found };
             let reader = |_| Station {
                 poll: Some(poll.clone()),
-                room: Room {
-                    bytes: 1 << 20,
-                    ..Room::default()
-                },
-                busy: Some(Busy {
-                    above_bytes: 1 << 19,
-                    below_bytes: 1 << 18,
-                    stops: vec![0],
-                }),
+                room: Room { bytes: 1 << 20, ..Room::default() },
+                busy: Some(Busy { above_bytes: 1 << 19, below_bytes: 1 << 18, stops: vec![0] }),
                 to: vec![n],
                 ..Station::new("reader", Draw::Constant(4_000_000))
             };
             let mut stations: Vec<Station> = (0..n).map(reader).collect();
             stations.push(Station {
-                room: Room {
-                    items: 1000,
-                    ..Room::default()
-                },
+                room: Room { items: 1000, ..Room::default() },
                 ..Station::new("network", Draw::Constant(700_000))
             });
             let model = Model {
@@ -326,10 +290,7 @@ mod tests {
             let outcome = run(&model, 1)?;
             let share = |at: usize| outcome.stations[at].work_s / outcome.seconds;
             let uses = [("reader", share(0)), ("network", share(n))];
-            let uses = uses.map(|(resource, share)| Use {
-                resource: resource.to_owned(),
-                share,
-            });
+            let uses = uses.map(|(resource, share)| Use { resource: resource.to_owned(), share });
             Ok((outcome.sources[0].stopped == 0, uses.to_vec()))
         }
     }
@@ -340,9 +301,7 @@ mod tests {
         // 10 us between triggers, 0.7 us each in the network.
         assert_eq!(found.links, 14);
         assert_eq!(found.limiting.as_deref(), Some("network"));
-        let all = (1..=24)
-            .take_while(|links| Server.probe(*links).unwrap().0)
-            .count();
+        let all = (1..=24).take_while(|links| Server.probe(*links).unwrap().0).count();
         assert_eq!(all, 14);
         assert!(found.probes.len() <= 5, "{:?}", found.probes);
     }

@@ -94,10 +94,7 @@ pub struct Room {
 
 impl Default for Room {
     fn default() -> Self {
-        Room {
-            items: u64::MAX,
-            bytes: u64::MAX,
-        }
+        Room { items: u64::MAX, bytes: u64::MAX }
     }
 }
 
@@ -170,11 +167,7 @@ impl Source {
     pub fn open(gap: Draw, bytes: u64, to: Vec<usize>) -> Source {
         Source {
             name: "source".to_owned(),
-            arrivals: Arrivals::Open {
-                first_ps: None,
-                gap,
-                burst: 1,
-            },
+            arrivals: Arrivals::Open { first_ps: None, gap, burst: 1 },
             bytes: Draw::Constant(bytes),
             to,
             each: false,
@@ -210,10 +203,7 @@ pub struct ModelError {
 }
 
 fn wrong<T>(what: &str, problem: impl Into<String>) -> Result<T, ModelError> {
-    Err(ModelError {
-        what: what.to_owned(),
-        problem: problem.into(),
-    })
+    Err(ModelError { what: what.to_owned(), problem: problem.into() })
 }
 
 impl Model {
@@ -231,12 +221,8 @@ impl Model {
         if self.time_ps == 0 || self.time_ps > MAX_TIME_PS || self.warm_up_ps >= self.time_ps {
             return wrong("time", "must be above the warm-up and at most 53 days");
         }
-        self.stations
-            .iter()
-            .try_for_each(|station| self.check_station(station))?;
-        self.sources
-            .iter()
-            .try_for_each(|source| self.check_source(source))
+        self.stations.iter().try_for_each(|station| self.check_station(station))?;
+        self.sources.iter().try_for_each(|source| self.check_source(source))
     }
 
     fn check_station(&self, station: &Station) -> Result<(), ModelError> {
@@ -258,31 +244,18 @@ impl Model {
             return wrong(name, "a loss is a share from 0 to 1");
         }
         if station.lost_to.is_some() && station.loss >= 1.0 {
-            return wrong(
-                name,
-                "items that are always lost and sent again never arrive",
-            );
+            return wrong(name, "items that are always lost and sent again never arrive");
         }
         if station.room.items == 0 || station.room.bytes == 0 {
             return wrong(name, "a buffer without room serves nothing");
         }
-        let largest = self
-            .sources
-            .iter()
-            .map(|source| source.bytes.largest())
-            .max();
+        let largest = self.sources.iter().map(|source| source.bytes.largest()).max();
         let largest = largest.unwrap_or(0);
         if largest > station.room.bytes {
-            return wrong(
-                name,
-                format!("an item of {largest} B never fits into its buffer"),
-            );
+            return wrong(name, format!("an item of {largest} B never fits into its buffer"));
         }
         check_poll(station)?;
-        station
-            .busy
-            .as_ref()
-            .map_or(Ok(()), |busy| self.check_busy(station, busy))
+        station.busy.as_ref().map_or(Ok(()), |busy| self.check_busy(station, busy))
     }
 
     fn check_busy(&self, station: &Station, busy: &Busy) -> Result<(), ModelError> {
@@ -292,10 +265,7 @@ impl Model {
             source.is_some_and(|source| matches!(source.arrivals, Arrivals::Open { .. }))
         };
         if busy.stops.is_empty() || !busy.stops.iter().all(is_open) {
-            return wrong(
-                name,
-                "its BUSY stops sources that exist and are no population",
-            );
+            return wrong(name, "its BUSY stops sources that exist and are no population");
         }
         if busy.below_bytes > busy.above_bytes || busy.above_bytes > station.room.bytes {
             return wrong(name, "BUSY needs below <= above <= the room of the buffer");
@@ -308,10 +278,7 @@ impl Model {
         let name = &source.name;
         let is_bounded = (1..=MAX_STATIONS).contains(&source.to.len());
         if !is_bounded || !source.to.iter().all(is_there) {
-            return wrong(
-                name,
-                format!("needs 1 to {MAX_STATIONS} stations that exist"),
-            );
+            return wrong(name, format!("needs 1 to {MAX_STATIONS} stations that exist"));
         }
         if !source.bytes.is_sound() {
             return wrong(name, "its sizes have no values");
@@ -328,10 +295,9 @@ impl Model {
                     false => wrong(name, format!("1 to {MAX_AT_ONCE} items at once are wanted")),
                 }
             }
-            Arrivals::Closed(items) if !(1..=MAX_AT_ONCE).contains(items) => wrong(
-                name,
-                format!("a population of 1 to {MAX_AT_ONCE} is wanted"),
-            ),
+            Arrivals::Closed(items) if !(1..=MAX_AT_ONCE).contains(items) => {
+                wrong(name, format!("a population of 1 to {MAX_AT_ONCE} is wanted"))
+            }
             Arrivals::Closed(_) if source.each && source.to.len() > 1 => {
                 wrong(name, "a population cannot be at several stations at once")
             }
@@ -342,10 +308,7 @@ impl Model {
                 };
                 match source.to.iter().any(loses) {
                     // It would come again at once, find no room, and so on without end.
-                    true => wrong(
-                        name,
-                        "a population needs a first station that loses nothing",
-                    ),
+                    true => wrong(name, "a population needs a first station that loses nothing"),
                     false => Ok(()),
                 }
             }
@@ -358,10 +321,7 @@ fn check_poll(station: &Station) -> Result<(), ModelError> {
         return Ok(());
     };
     if station.servers.is_none() {
-        return wrong(
-            &station.name,
-            "a station that nobody waits at does not poll",
-        );
+        return wrong(&station.name, "a station that nobody waits at does not poll");
     }
     let mean = match &poll.rest {
         Rest::Sleep(draw) if !draw.is_sound() => 0.0,
@@ -383,11 +343,7 @@ mod tests {
             stations: vec![Station::new("server", Draw::Constant(10))],
             sources: vec![Source {
                 name: "source".to_owned(),
-                arrivals: Arrivals::Open {
-                    first_ps: None,
-                    gap: Draw::Constant(20),
-                    burst: 1,
-                },
+                arrivals: Arrivals::Open { first_ps: None, gap: Draw::Constant(20), burst: 1 },
                 bytes: Draw::Constant(1),
                 to: vec![0],
                 each: false,
@@ -408,18 +364,12 @@ mod tests {
             (|m| m.stations[0].room.items = 0, "without room"),
             (|m| m.stations[0].service = Draw::Uniform(2, 1), "no values"),
             (|m| m.sources[0].to.clear(), "stations that exist"),
-            (
-                |m| m.sources[0].arrivals = Arrivals::Closed(0),
-                "population of 1",
-            ),
+            (|m| m.sources[0].arrivals = Arrivals::Closed(0), "population of 1"),
             (|m| m.warm_up_ps = 1000, "above the warm-up"),
             (
                 |m| {
-                    m.stations[0].busy = Some(Busy {
-                        above_bytes: 1,
-                        below_bytes: 2,
-                        stops: vec![0],
-                    });
+                    m.stations[0].busy =
+                        Some(Busy { above_bytes: 1, below_bytes: 2, stops: vec![0] });
                 },
                 "below <= above",
             ),

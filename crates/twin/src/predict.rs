@@ -23,11 +23,8 @@ const TCP_BYTES: u64 = 2_000_000;
 /// # Errors
 /// When a kind of work or a size was not calibrated.
 pub fn model(shape: &PathShape, profile: &Profile) -> Result<Threads, ProfileError> {
-    let rows: Result<Vec<ThreadRow>, ProfileError> = shape
-        .rows
-        .iter()
-        .map(|row| thread_row(row, profile))
-        .collect();
+    let rows: Result<Vec<ThreadRow>, ProfileError> =
+        shape.rows.iter().map(|row| thread_row(row, profile)).collect();
     let sharing = &profile.sharing;
     Ok(Threads {
         rows: rows?,
@@ -39,11 +36,7 @@ pub fn model(shape: &PathShape, profile: &Profile) -> Result<Threads, ProfileErr
         sleep_cpu_ns: sharing.sleep_at(shape.buffers),
         timer_cpu_ns: sharing.timer_cpu_ns,
         near_wake_cpu_ns: sharing.near_wake_cpu_ns,
-        far_wakes: sharing
-            .far_wakes
-            .iter()
-            .map(|far| (far.idle_ns, far.cpu_ns))
-            .collect(),
+        far_wakes: sharing.far_wakes.iter().map(|far| (far.idle_ns, far.cpu_ns)).collect(),
         slice_ns: sharing.slice_ns,
         stay_ns: sharing.stay_ns,
         far_sleep_cpu_ns: sharing.far_sleep_cpu_ns,
@@ -91,13 +84,7 @@ pub fn simulate(
     seed: u64,
 ) -> Result<Simulated, ProfileError> {
     let model = model(shape, profile)?;
-    let free = run_threads(
-        &Threads {
-            every_ns: None,
-            ..model.clone()
-        },
-        seed,
-    );
+    let free = run_threads(&Threads { every_ns: None, ..model.clone() }, seed);
     let at_rate = match model.every_ns {
         Some(_) => run_threads(&model, seed),
         None => free.clone(),
@@ -124,9 +111,7 @@ pub fn predict(
     let Simulated { free, at_rate } = simulate(shape, profile, seed)?;
     let model = model(shape, profile)?;
     let errors = Errors::of(shape, profile);
-    let largest_hz = errors
-        .ratio(false, |check| check.rate)?
-        .around(free.rate_hz());
+    let largest_hz = errors.ratio(false, |check| check.rate)?.around(free.rate_hz());
     let is_paced = shape.rate_hz.is_some();
     let latency = |share, of: fn(&Check) -> Pair| {
         let ns = at_rate.latency_ns.quantile(share) as f64;
@@ -192,11 +177,8 @@ fn limit(shape: &PathShape, model: &Threads, free: &ThreadsOutcome) -> (String, 
         used.map(|(row, cpu)| cpu * is_here(row)).sum()
     };
     let all = total(&|row| row.threads as f64) / model.cpus.len() as f64;
-    let pins: std::collections::BTreeSet<u32> = model
-        .rows
-        .iter()
-        .flat_map(|row| row.cpus.iter().copied())
-        .collect();
+    let pins: std::collections::BTreeSet<u32> =
+        model.rows.iter().flat_map(|row| row.cpus.iter().copied()).collect();
     let pinned = pins.into_iter().map(|cpu| {
         let here = |row: &ThreadRow| {
             let places = (0..row.threads)
@@ -262,11 +244,7 @@ impl Spread {
     /// Errors are differences; the result stays between 0 and the largest value that there can be.
     fn beside(self, value: f64, max: f64) -> Predicted {
         let within = |error: f64| (value + error).clamp(0.0, max);
-        Predicted {
-            value: within(self.middle),
-            low: within(self.low),
-            high: within(self.high),
-        }
+        Predicted { value: within(self.middle), low: within(self.low), high: within(self.high) }
     }
 
     /// Of n errors the one at rank 0.05 (n + 1), and the one at rank 0.95 (n + 1), hold the next with 90 %.
@@ -288,10 +266,7 @@ impl Spread {
 
 impl<'a> Errors<'a> {
     fn of(shape: &PathShape, profile: &'a Profile) -> Errors<'a> {
-        Errors {
-            profile,
-            is_pinned: shape.rows.iter().any(|row| !row.cpus.is_empty()),
-        }
+        Errors { profile, is_pinned: shape.rows.iter().any(|row| !row.cpus.is_empty()) }
     }
 
     fn checks(&self, is_paced: bool) -> Vec<&'a Check> {
@@ -300,11 +275,7 @@ impl<'a> Errors<'a> {
 
     fn ratio(&self, is_paced: bool, of: impl Fn(&Check) -> Pair) -> Result<Spread, ProfileError> {
         let pairs = self.checks(is_paced).into_iter().map(of);
-        Spread::of(
-            pairs
-                .map(|pair| (pair.measured / pair.predicted).ln())
-                .collect(),
-        )
+        Spread::of(pairs.map(|pair| (pair.measured / pair.predicted).ln()).collect())
     }
 
     fn difference(
@@ -346,15 +317,9 @@ mod tests {
         let found = predict(&shape(), &profile(), 1).unwrap();
         // 3 x 65,536 ns on two CPUs, and the checks were 1.9 % faster than predicted in the middle.
         let wanted = 1e9 / (1.5 * 65_536.0) * (1.0 + 19.0 / 1024.0);
-        assert!(
-            (found.largest_hz.value / wanted - 1.0).abs() < 0.02,
-            "{found:?}"
-        );
+        assert!((found.largest_hz.value / wanted - 1.0).abs() < 0.02, "{found:?}");
         assert_eq!(found.limit, "all CPUs together");
-        assert!(
-            found.limit_used > 0.97 && found.notes.is_empty(),
-            "{found:?}"
-        );
+        assert!(found.limit_used > 0.97 && found.notes.is_empty(), "{found:?}");
         let Predicted { value, low, high } = found.largest_hz;
         assert!(low < value && value < high);
         // Ranks 2 and 38 of 39 errors of 0 to 38/1024.
@@ -382,10 +347,7 @@ mod tests {
         many.rows[1].threads = 4;
         many.rows[2].cpus = vec![0];
         let notes = predict(&many, &profile(), 1).unwrap().notes;
-        assert!(
-            notes[0].contains("6 threads") && notes[1].contains("pinned"),
-            "{notes:?}"
-        );
+        assert!(notes[0].contains("6 threads") && notes[1].contains("pinned"), "{notes:?}");
         assert!(Spread::of(vec![0.0; MIN_CHECKS - 1]).is_err());
     }
 

@@ -205,9 +205,7 @@ impl Profile {
         if let Ok(line) = serde_json::from_str::<BTreeMap<String, serde_json::Value>>(first)
             && line.contains_key("workload")
         {
-            return wrong(format!(
-                "is a file of records, not a profile of a host; {AGAIN}"
-            ));
+            return wrong(format!("is a file of records, not a profile of a host; {AGAIN}"));
         }
         let value: serde_json::Value = serde_json::from_str(text)
             .map_err(|error| ProfileError(format!("is no JSON: {error}; {AGAIN}")))?;
@@ -218,9 +216,7 @@ impl Profile {
         }
         if value["version"] != VERSION {
             let version = value["version"].to_string();
-            return wrong(format!(
-                "has version {version}; this program reads {VERSION}; {AGAIN}"
-            ));
+            return wrong(format!("has version {version}; this program reads {VERSION}; {AGAIN}"));
         }
         // From the text, so that a fault has its line.
         let profile: Profile = serde_json::from_str(text)
@@ -257,11 +253,7 @@ impl Profile {
         self.works.iter().try_for_each(WorkCost::check)?;
         self.sharing.check()?;
         self.checks.iter().try_for_each(Check::check)?;
-        let free = self
-            .checks
-            .iter()
-            .filter(|check| check.rate_hz.is_none())
-            .count();
+        let free = self.checks.iter().filter(|check| check.rate_hz.is_none()).count();
         let paced = self.checks.len() - free;
         match free.min(paced) >= MIN_CHECKS {
             true => Ok(()),
@@ -278,14 +270,9 @@ impl Profile {
     pub fn cost(&self, work: &str, block_bytes: u64) -> Result<Cost, ProfileError> {
         let Some(found) = self.works.iter().find(|found| found.work == work) else {
             let known: Vec<&str> = self.works.iter().map(|found| found.work.as_str()).collect();
-            return wrong(format!(
-                "`{work}` was not calibrated; there are {}",
-                known.join(", ")
-            ));
+            return wrong(format!("`{work}` was not calibrated; there are {}", known.join(", ")));
         };
-        let at = found
-            .points
-            .partition_point(|point| point.block_bytes < block_bytes);
+        let at = found.points.partition_point(|point| point.block_bytes < block_bytes);
         match found.points.get(at) {
             Some(point) if point.block_bytes == block_bytes => Ok(point.cost()),
             Some(above) if at > 0 => Ok(between(found.points[at - 1], *above, block_bytes)),
@@ -315,24 +302,15 @@ impl Profile {
     /// Checks of the same load that are pinned as a path is, or not; all of the same load where these are too few for an interval.
     pub fn checks_like(&self, is_paced: bool, is_pinned: bool) -> Vec<&Check> {
         let all = self.checks.iter();
-        let all: Vec<&Check> = all
-            .filter(|check| check.rate_hz.is_some() == is_paced)
-            .collect();
-        let alike: Vec<&Check> = all
-            .iter()
-            .filter(|check| check.is_pinned == is_pinned)
-            .copied()
-            .collect();
+        let all: Vec<&Check> = all.filter(|check| check.rate_hz.is_some() == is_paced).collect();
+        let alike: Vec<&Check> =
+            all.iter().filter(|check| check.is_pinned == is_pinned).copied().collect();
         if alike.len() < MIN_CHECKS { all } else { alike }
     }
 
     /// Most threads of a path that was checked.
     pub fn max_threads(&self) -> usize {
-        self.checks
-            .iter()
-            .map(|check| check.threads)
-            .max()
-            .unwrap_or(0)
+        self.checks.iter().map(|check| check.threads).max().unwrap_or(0)
     }
 }
 
@@ -347,10 +325,7 @@ pub struct Cost {
 
 impl CostPoint {
     fn cost(&self) -> Cost {
-        Cost {
-            cpu_ns: self.cpu_ns,
-            apart_ns: self.apart_ns,
-        }
+        Cost { cpu_ns: self.cpu_ns, apart_ns: self.apart_ns }
     }
 }
 
@@ -372,17 +347,10 @@ impl WorkCost {
     fn check(&self) -> Result<(), ProfileError> {
         let work = &self.work;
         if self.points.is_empty() || self.points.len() > MAX_ENTRIES {
-            return wrong(format!(
-                "works: {work}: 1 to {MAX_ENTRIES} points are wanted"
-            ));
+            return wrong(format!("works: {work}: 1 to {MAX_ENTRIES} points are wanted"));
         }
-        if !self
-            .points
-            .is_sorted_by(|a, b| a.block_bytes < b.block_bytes)
-        {
-            return wrong(format!(
-                "works: {work}: sizes do not grow from point to point"
-            ));
+        if !self.points.is_sorted_by(|a, b| a.block_bytes < b.block_bytes) {
+            return wrong(format!("works: {work}: sizes do not grow from point to point"));
         }
         for point in &self.points {
             let bytes = point.block_bytes;
@@ -421,10 +389,7 @@ impl Sharing {
             self.stay_ns,
             self.slice_ns,
         ];
-        let far = self
-            .far_wakes
-            .iter()
-            .flat_map(|far| [&far.idle_ns, &far.cpu_ns]);
+        let far = self.far_wakes.iter().flat_map(|far| [&far.idle_ns, &far.cpu_ns]);
         let all = times.iter().chain(&self.wake_ns).chain(far);
         let grow = self.far_wakes.is_sorted_by(|a, b| a.idle_ns < b.idle_ns);
         if !grow {
@@ -447,12 +412,8 @@ impl Check {
         let positive = [self.rate, self.p50_ns, self.p99_ns];
         let shares = self.cpu.iter().chain(&self.depth);
         let mut others = shares.flat_map(|pair| [pair.predicted, pair.measured]);
-        let is_sound = positive
-            .iter()
-            .all(|pair| pair.predicted > 0.0 && pair.measured > 0.0)
-            && positive
-                .iter()
-                .all(|pair| (pair.measured / pair.predicted).is_finite())
+        let is_sound = positive.iter().all(|pair| pair.predicted > 0.0 && pair.measured > 0.0)
+            && positive.iter().all(|pair| (pair.measured / pair.predicted).is_finite())
             && self.cpu.len() + self.depth.len() <= MAX_ENTRIES
             && others.all(|value| (0.0..1e9).contains(&value));
         match is_sound {
@@ -471,10 +432,7 @@ pub(crate) mod tests {
 
     /// Costs of 1 ns per byte, exact predictions but for some per cent.
     pub(crate) fn profile() -> Profile {
-        let host = Host {
-            allowed_cpus: vec![0, 1],
-            ..Host::default()
-        };
+        let host = Host { allowed_cpus: vec![0, 1], ..Host::default() };
         let point = |block_bytes: u64| CostPoint {
             block_bytes,
             cpu_ns: block_bytes as f64,
@@ -506,19 +464,12 @@ pub(crate) mod tests {
                 ..Check::default()
             }
         };
-        let mut profile = Profile::new(
-            "2026-11-22T00:00:00Z".to_owned(),
-            Tool::default(),
-            host,
-            2.0,
-        );
+        let mut profile =
+            Profile::new("2026-11-22T00:00:00Z".to_owned(), Tool::default(), host, 2.0);
         profile.works = ["memory", "copy memcpy", "read"].map(work).into();
         // Something has costs of neighbours: it was measured on more than one CPU.
         let apart = WorkCost {
-            points: vec![CostPoint {
-                apart_ns: 1.0,
-                ..point(4096)
-            }],
+            points: vec![CostPoint { apart_ns: 1.0, ..point(4096) }],
             ..work("checksum")
         };
         profile.works.push(apart);
@@ -535,11 +486,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_wait_goes_with_the_logarithm_of_the_buffers_up_to_eight() {
-        let sharing = Sharing {
-            sleep_cpu_ns: 3000,
-            several_sleep_cpu_ns: 9000,
-            ..Sharing::default()
-        };
+        let sharing =
+            Sharing { sleep_cpu_ns: 3000, several_sleep_cpu_ns: 9000, ..Sharing::default() };
         let found = [0, 1, 2, 4, 8, 16].map(|buffers| sharing.sleep_at(buffers));
         assert_eq!(found, [3000, 3000, 5000, 7000, 9000, 9000]);
     }
@@ -553,12 +501,7 @@ pub(crate) mod tests {
     #[test]
     fn costs_lie_between_the_sizes_that_were_measured_and_nowhere_else() {
         let profile = profile();
-        let cost = |cpu_ns: f64| {
-            Ok(Cost {
-                cpu_ns,
-                apart_ns: 0.0,
-            })
-        };
+        let cost = |cpu_ns: f64| Ok(Cost { cpu_ns, apart_ns: 0.0 });
         assert_eq!(profile.cost("read", 4096), cost(4096.0));
         assert_eq!(profile.cost("read", 8192), cost(8192.0));
         let error = |work, bytes| profile.cost(work, bytes).unwrap_err().0;
@@ -577,14 +520,8 @@ pub(crate) mod tests {
             (|p| p.works[0].points.reverse(), "do not grow"),
             (|p| p.works[0].points[0].runs = 2, "2 runs; 3 are wanted"),
             (|p| p.works[0].points[0].low_ns = 5000.0, "low_ns <= cpu_ns"),
-            (
-                |p| p.sharing.points = 3,
-                "3 parameters were fitted to 3 points",
-            ),
-            (
-                |p| p.sharing.far_wakes = vec![FarWake::default(); 2],
-                "idle times do not grow",
-            ),
+            (|p| p.sharing.points = 3, "3 parameters were fitted to 3 points"),
+            (|p| p.sharing.far_wakes = vec![FarWake::default(); 2], "idle times do not grow"),
             (|p| p.checks.truncate(20), "19 of each"),
             (|p| p.checks[0].rate.predicted = 0.0, "path 0"),
         ];
@@ -599,26 +536,9 @@ pub(crate) mod tests {
     #[test]
     fn other_files_and_fields_without_their_unit_are_refused() {
         let record = "{\"schema\":1,\"workload\":{}}\n";
-        assert!(
-            Profile::parse(record)
-                .unwrap_err()
-                .0
-                .contains("file of records")
-        );
-        assert!(
-            Profile::parse("title = 1")
-                .unwrap_err()
-                .0
-                .contains("no JSON")
-        );
-        let text = profile()
-            .text()
-            .replace("\"sleep_cpu_ns\"", "\"sleep_cpu\"");
-        assert!(
-            Profile::parse(&text)
-                .unwrap_err()
-                .0
-                .contains("unknown field `sleep_cpu`")
-        );
+        assert!(Profile::parse(record).unwrap_err().0.contains("file of records"));
+        assert!(Profile::parse("title = 1").unwrap_err().0.contains("no JSON"));
+        let text = profile().text().replace("\"sleep_cpu_ns\"", "\"sleep_cpu\"");
+        assert!(Profile::parse(&text).unwrap_err().0.contains("unknown field `sleep_cpu`"));
     }
 }

@@ -6,10 +6,7 @@ use crate::draw::whole;
 use crate::model::{MAX_TIME_PS, SECOND_PS};
 
 fn with_unit<'a>(text: &'a str, examples: &str) -> Result<&'a str, String> {
-    match text
-        .trim()
-        .ends_with(|c: char| c.is_ascii_digit() || c == '.')
-    {
+    match text.trim().ends_with(|c: char| c.is_ascii_digit() || c == '.') {
         true => Err(format!("`{text}` has no unit: write {examples}")),
         false => Ok(text.trim()),
     }

@@ -39,9 +39,8 @@ pub fn replicate(
     replications: usize,
     threads: usize,
 ) -> Result<Vec<Outcome>, ModelError> {
-    let jobs: Vec<(&Model, u64)> = (0..replications)
-        .map(|at| (model, seed.wrapping_add(at as u64)))
-        .collect();
+    let jobs: Vec<(&Model, u64)> =
+        (0..replications).map(|at| (model, seed.wrapping_add(at as u64))).collect();
     run_all(&jobs, threads)
 }
 
@@ -77,7 +76,5 @@ pub(crate) fn in_parallel<T: Send + Sync>(
         work();
     });
     let results = done.into_iter().map(OnceLock::into_inner);
-    results
-        .map(|result| result.expect("every job was done"))
-        .collect()
+    results.map(|result| result.expect("every job was done")).collect()
 }

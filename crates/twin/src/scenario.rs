@@ -15,10 +15,7 @@ use crate::quantity::{bytes, gap_ps, item_bytes, per_byte_ps, share, time_ps};
 /// Scenarios that ship: one file in `scenarios/`, one line here.
 pub const SHIPPED: &[(&str, &str)] = &[
     ("bursts", include_str!("../scenarios/bursts.toml")),
-    (
-        "felix-reader",
-        include_str!("../scenarios/felix-reader.toml"),
-    ),
+    ("felix-reader", include_str!("../scenarios/felix-reader.toml")),
     ("lossy-link", include_str!("../scenarios/lossy-link.toml")),
 ];
 
@@ -164,10 +161,7 @@ impl Scenario {
     /// # Errors
     /// As [`Scenario::load`].
     pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
-        let text = TomlText {
-            name: name.to_owned(),
-            text: text.to_owned(),
-        };
+        let text = TomlText { name: name.to_owned(), text: text.to_owned() };
         Reader::scenario(&text).map_err(ScenarioError)
     }
 }
@@ -192,22 +186,11 @@ impl Reader<'_> {
         let file: File = text.parse()?;
         let reader = Reader {
             text,
-            stations: file
-                .station
-                .iter()
-                .map(|at| at.as_ref().name.as_str())
-                .collect(),
-            sources: file
-                .source
-                .iter()
-                .map(|at| at.as_ref().name.as_str())
-                .collect(),
+            stations: file.station.iter().map(|at| at.as_ref().name.as_str()).collect(),
+            sources: file.source.iter().map(|at| at.as_ref().name.as_str()).collect(),
         };
         reader.names_differ(&file)?;
-        let part = Part {
-            reader: &reader,
-            what: String::new(),
-        };
+        let part = Part { reader: &reader, what: String::new() };
         let time_ps = part.quantity("time", &file.time, time_ps)?;
         let warm_up_ps =
             part.optional("warm_up", file.warm_up.as_ref(), crate::quantity::time_ps)?;
@@ -223,11 +206,7 @@ impl Reader<'_> {
             samples: 0,
         };
         reader.check(&file, &model)?;
-        Ok(Scenario {
-            title: file.title,
-            about: file.about,
-            model,
-        })
+        Ok(Scenario { title: file.title, about: file.about, model })
     }
 
     fn names_differ(&self, file: &File) -> Read<()> {
@@ -249,10 +228,7 @@ impl Reader<'_> {
         let Err(error) = model.check() else {
             return self.is_reached(file, model);
         };
-        let station = file
-            .station
-            .iter()
-            .find(|at| at.as_ref().name == error.what);
+        let station = file.station.iter().find(|at| at.as_ref().name == error.what);
         let source = file.source.iter().find(|at| at.as_ref().name == error.what);
         let span = station.map(Spanned::span).or(source.map(Spanned::span));
         let span = span.unwrap_or_else(|| file.time.span());
@@ -263,13 +239,8 @@ impl Reader<'_> {
     fn is_reached(&self, file: &File, model: &Model) -> Read<()> {
         let stations = model.stations.iter();
         let onward = stations.flat_map(|station| station.to.iter().chain(&station.lost_to));
-        let reached: Vec<usize> = model
-            .sources
-            .iter()
-            .flat_map(|source| &source.to)
-            .chain(onward)
-            .copied()
-            .collect();
+        let reached: Vec<usize> =
+            model.sources.iter().flat_map(|source| &source.to).chain(onward).copied().collect();
         let forgotten = (0..model.stations.len()).find(|at| !reached.contains(at));
         forgotten.map_or(Ok(()), |at| {
             let name = &model.stations[at].name;
@@ -280,10 +251,7 @@ impl Reader<'_> {
 
     fn station(&self, fields: &Spanned<StationFields>) -> Read<Station> {
         let (span, fields) = (fields.span(), fields.as_ref());
-        let part = Part {
-            reader: self,
-            what: format!("station `{}`: ", fields.name),
-        };
+        let part = Part { reader: self, what: format!("station `{}`: ", fields.name) };
         if fields.service.is_none() && fields.speed.is_none() {
             let problem = "how long does it take? give a `service` time or a `speed`";
             return Err(self.text.error(span, &fields.name, problem));
@@ -295,26 +263,12 @@ impl Reader<'_> {
             name: fields.name.clone(),
             servers: part.servers(fields.servers.as_ref())?,
             service,
-            per_byte_ps: part
-                .optional("speed", fields.speed.as_ref(), per_byte_ps)?
-                .unwrap_or(0.0),
-            room: part
-                .optional("buffer", fields.buffer.as_ref(), room)?
-                .unwrap_or_default(),
+            per_byte_ps: part.optional("speed", fields.speed.as_ref(), per_byte_ps)?.unwrap_or(0.0),
+            room: part.optional("buffer", fields.buffer.as_ref(), room)?.unwrap_or_default(),
             full: part.full(fields)?,
-            poll: fields
-                .poll
-                .as_ref()
-                .map(|poll| part.poll(poll))
-                .transpose()?,
-            busy: fields
-                .busy
-                .as_ref()
-                .map(|busy| part.busy(busy.as_ref()))
-                .transpose()?,
-            loss: part
-                .optional("loss", fields.loss.as_ref(), share)?
-                .unwrap_or(0.0),
+            poll: fields.poll.as_ref().map(|poll| part.poll(poll)).transpose()?,
+            busy: fields.busy.as_ref().map(|busy| part.busy(busy.as_ref())).transpose()?,
+            loss: part.optional("loss", fields.loss.as_ref(), share)?.unwrap_or(0.0),
             lost_to: part.lost_to(fields)?,
             to: to.map_or(Ok(Vec::new()), |to| part.stations(to))?,
         })
@@ -322,10 +276,7 @@ impl Reader<'_> {
 
     fn source(&self, fields: &Spanned<SourceFields>) -> Read<Source> {
         let (span, fields) = (fields.span(), fields.as_ref());
-        let part = Part {
-            reader: self,
-            what: format!("source `{}`: ", fields.name),
-        };
+        let part = Part { reader: self, what: format!("source `{}`: ", fields.name) };
         Ok(Source {
             name: fields.name.clone(),
             arrivals: part.arrivals(span, fields)?,
@@ -339,21 +290,13 @@ impl Reader<'_> {
 /// `64MiB` or `100 items`.
 fn room(text: &str) -> Read<Room> {
     let room = Room::default();
-    let items = text
-        .trim()
-        .strip_suffix("items")
-        .or(text.trim().strip_suffix("item"));
+    let items = text.trim().strip_suffix("items").or(text.trim().strip_suffix("item"));
     match items {
         Some(number) => match number.trim().parse() {
             Ok(items) => Ok(Room { items, ..room }),
-            Err(_) => Err(format!(
-                "`{text}` is not a number of items such as 100 items"
-            )),
+            Err(_) => Err(format!("`{text}` is not a number of items such as 100 items")),
         },
-        None => Ok(Room {
-            bytes: bytes(text)?,
-            ..room
-        }),
+        None => Ok(Room { bytes: bytes(text)?, ..room }),
     }
 }
 
@@ -383,9 +326,7 @@ impl Part<'_> {
         given: Option<&Spanned<String>>,
         parse: impl Fn(&str) -> Read<T>,
     ) -> Read<Option<T>> {
-        given
-            .map(|given| self.quantity(field, given, parse))
-            .transpose()
+        given.map(|given| self.quantity(field, given, parse)).transpose()
     }
 
     fn servers(&self, given: Option<&Spanned<Value>>) -> Read<Option<u32>> {
@@ -418,9 +359,7 @@ impl Part<'_> {
             (Some(lost_to), None) => {
                 Err(self.error("lost_to", lost_to, "nothing is lost: give `loss` as well"))
             }
-            (Some(lost_to), _) => self
-                .station_at("lost_to", lost_to, lost_to.as_ref())
-                .map(Some),
+            (Some(lost_to), _) => self.station_at("lost_to", lost_to, lost_to.as_ref()).map(Some),
             (None, _) => Ok(None),
         }
     }
@@ -440,22 +379,12 @@ impl Part<'_> {
             TakesWord::Found => Takes::Found,
             TakesWord::All => Takes::All,
         };
-        Ok(Poll {
-            rest,
-            look_ps,
-            takes,
-        })
+        Ok(Poll { rest, look_ps, takes })
     }
 
     fn busy(&self, fields: &BusyFields) -> Read<Busy> {
         let stops = fields.stops.as_ref().all().iter().map(|name| {
-            self.find(
-                "busy.stops",
-                &fields.stops,
-                name,
-                &self.reader.sources,
-                "source",
-            )
+            self.find("busy.stops", &fields.stops, name, &self.reader.sources, "source")
         });
         Ok(Busy {
             stops: stops.collect::<Read<Vec<usize>>>()?,
@@ -466,9 +395,7 @@ impl Part<'_> {
 
     fn stations(&self, given: &Spanned<Names>) -> Read<Vec<usize>> {
         let names = given.as_ref().all().iter();
-        names
-            .map(|name| self.station_at("to", given, name))
-            .collect()
+        names.map(|name| self.station_at("to", given, name)).collect()
     }
 
     fn station_at<T>(&self, field: &str, given: &Spanned<T>, name: &str) -> Read<usize> {
@@ -537,9 +464,9 @@ impl Part<'_> {
                     item_bytes(text).map_err(|problem| self.error("bytes", given, problem))?;
                 Ok(Draw::Constant(bytes))
             }
-            Value::Array(_) => self
-                .values("bytes", given, given.as_ref(), item_bytes)
-                .map(Draw::Trace),
+            Value::Array(_) => {
+                self.values("bytes", given, given.as_ref(), item_bytes).map(Draw::Trace)
+            }
             _ => Err(self.error(
                 "bytes",
                 given,
@@ -573,20 +500,14 @@ impl Part<'_> {
         };
         match names.as_slice() {
             ["exponential"] => Ok(Draw::Exponential(time(&table["exponential"])?)),
-            ["sampled"] => self
-                .values(field, given, &table["sampled"], time_ps)
-                .map(Draw::Sampled),
-            ["trace"] => self
-                .values(field, given, &table["trace"], time_ps)
-                .map(Draw::Trace),
+            ["sampled"] => self.values(field, given, &table["sampled"], time_ps).map(Draw::Sampled),
+            ["trace"] => self.values(field, given, &table["trace"], time_ps).map(Draw::Trace),
             ["uniform"] => match *self.values(field, given, &table["uniform"], time_ps)? {
                 [from, to] if from <= to => Ok(Draw::Uniform(from, to)),
                 _ => Err(self.error(field, given, "`uniform` needs two times, the shorter first")),
             },
             ["erlang", "mean"] => {
-                let phases = table["erlang"]
-                    .as_integer()
-                    .and_then(|n| u32::try_from(n).ok());
+                let phases = table["erlang"].as_integer().and_then(|n| u32::try_from(n).ok());
                 let phases = phases.filter(|phases| (1..=1000).contains(phases));
                 let phases = phases.ok_or_else(|| {
                     self.error(field, given, "`erlang` is a number from 1 to 1000")

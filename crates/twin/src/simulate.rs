@@ -183,9 +183,7 @@ impl Simulation<'_> {
         }
         for at in 0..self.origins.len() {
             match self.model.sources[at].arrivals {
-                Arrivals::Open {
-                    first_ps, burst, ..
-                } => {
+                Arrivals::Open { first_ps, burst, .. } => {
                     let gap = self.gap(at);
                     self.origins[at].burst_left = burst;
                     self.origins[at].next_ps = first_ps.unwrap_or(gap);
@@ -300,10 +298,7 @@ impl Simulation<'_> {
                 "more than {MAX_WAITING} items wait at {at_s} s, most of them here: it cannot keep up; give it a buffer, or simulate a shorter time"
             )
         };
-        ModelError {
-            what: name.to_owned(),
-            problem,
-        }
+        ModelError { what: name.to_owned(), problem }
     }
 
     /// An item was served, or a polling server looks.
@@ -325,10 +320,7 @@ impl Simulation<'_> {
 
     /// A polling server looks: it works if there is something, and rests again if not.
     fn look(&mut self, at: usize) {
-        let poll = self.model.stations[at]
-            .poll
-            .as_ref()
-            .expect("only these look");
+        let poll = self.model.stations[at].poll.as_ref().expect("only these look");
         let live = &mut self.stations[at];
         if let Rest::Timer(every_ps) = poll.rest {
             live.last_tick_ps = self.now_ps / every_ps * every_ps;
@@ -351,10 +343,7 @@ impl Simulation<'_> {
 
     /// Rests once it has done something for so long.
     fn rest_after(&mut self, at: usize, used_ps: u64) {
-        let poll = self.model.stations[at]
-            .poll
-            .as_ref()
-            .expect("only these rest");
+        let poll = self.model.stations[at].poll.as_ref().expect("only these rest");
         let live = &mut self.stations[at];
         let free_ps = self.now_ps + used_ps;
         let until_ps = match &poll.rest {
@@ -394,10 +383,7 @@ impl Simulation<'_> {
             if live.gate != usize::MAX {
                 live.gate -= 1;
             }
-            let end_ps = self
-                .now_ps
-                .saturating_add(delay_ps)
-                .saturating_add(service_ps);
+            let end_ps = self.now_ps.saturating_add(delay_ps).saturating_add(service_ps);
             // Of items that end together, the older one is nearer to the end of the list.
             let place = live.working.partition_point(|(other, _)| *other > end_ps);
             live.working.insert(place, (end_ps, item));
@@ -494,9 +480,7 @@ impl Simulation<'_> {
         let live = &self.stations[at];
         let used = live.working.len() + live.held.len();
         live.gate > 0
-            && self.model.stations[at]
-                .servers
-                .is_none_or(|servers| used < servers as usize)
+            && self.model.stations[at].servers.is_none_or(|servers| used < servers as usize)
     }
 
     fn hold(&mut self, source: usize) {
@@ -660,8 +644,7 @@ impl Simulation<'_> {
     }
 
     fn plan_source(&mut self, at: usize) {
-        self.tree
-            .set(self.stations.len() + at, self.origins[at].next_ps);
+        self.tree.set(self.stations.len() + at, self.origins[at].next_ps);
     }
 
     fn end(mut self, events: u64, stuck_at_s: Option<f64>) -> Outcome {

@@ -265,9 +265,7 @@ impl<'a> Live<'a> {
             }));
         }
         let rings = model.rows.windows(2).zip(first.windows(2));
-        let rings = rings
-            .map(|(pair, first)| rings_between(model, pair, first))
-            .collect();
+        let rings = rings.map(|(pair, first)| rings_between(model, pair, first)).collect();
         let wake = match model.wake_ns.is_empty() {
             true => Draw::Constant(0),
             false => Draw::Sampled(model.wake_ns.clone()),
@@ -301,12 +299,8 @@ impl<'a> Live<'a> {
             Place::Asleep | Place::Ready => None,
         };
         let times = self.threads.iter().enumerate();
-        let next = times
-            .filter_map(|(at, thread)| Some((time(thread)?, at)))
-            .min();
-        let moves = (0..self.cpus.len())
-            .filter_map(|cpu| Some((self.moves_at(cpu)?, cpu)))
-            .min();
+        let next = times.filter_map(|(at, thread)| Some((time(thread)?, at))).min();
+        let moves = (0..self.cpus.len()).filter_map(|cpu| Some((self.moves_at(cpu)?, cpu))).min();
         if let Some((now_ns, cpu)) = moves
             && next.is_none_or(|(at_ns, _)| now_ns <= at_ns)
         {
@@ -367,8 +361,7 @@ impl<'a> Live<'a> {
             return None;
         }
         let may = self.ready.iter().filter(|&&at| self.may_use(at, cpu));
-        may.map(|&at| self.threads[at].ready_ns + self.model.stay_ns)
-            .min()
+        may.map(|&at| self.threads[at].ready_ns + self.model.stay_ns).min()
     }
 
     fn may_use(&self, at: usize, cpu: usize) -> bool {
@@ -386,8 +379,7 @@ impl<'a> Live<'a> {
             false => self.cpus.len(),
         };
         let all = std::iter::once(home).chain(0..others);
-        all.into_iter()
-            .find(|&cpu| self.cpus[cpu].is_none() && self.may_use(at, cpu))
+        all.into_iter().find(|&cpu| self.cpus[cpu].is_none() && self.may_use(at, cpu))
     }
 
     /// Gives a CPU that is free to the thread that has been ready longest.
@@ -493,10 +485,8 @@ impl<'a> Live<'a> {
         let streams = self.model.rows[0].threads as f64;
         let thread = &mut self.threads[at];
         let turn = thread.count as f64 + thread.at as f64 / streams;
-        thread.due_ns = self
-            .model
-            .every_ns
-            .map_or(self.now_ns, |every_ns| whole(turn * every_ns * streams));
+        thread.due_ns =
+            self.model.every_ns.map_or(self.now_ns, |every_ns| whole(turn * every_ns * streams));
         if thread.due_ns > self.now_ns {
             let due_ns = thread.due_ns;
             return self.leave(at, Place::Timer(due_ns));
@@ -632,10 +622,9 @@ impl<'a> Live<'a> {
             return;
         }
         let (waking_ns, sleep_ns) = match self.woken(at) {
-            Some(cpu) => (
-                self.far_wake_cpu_ns(self.now_ns - self.idle_ns[cpu]),
-                self.model.far_sleep_cpu_ns,
-            ),
+            Some(cpu) => {
+                (self.far_wake_cpu_ns(self.now_ns - self.idle_ns[cpu]), self.model.far_sleep_cpu_ns)
+            }
             None => (self.model.near_wake_cpu_ns, self.model.sleep_cpu_ns),
         };
         if !self.is_through_socket(by, at) {
@@ -691,12 +680,7 @@ impl<'a> Live<'a> {
     fn inlet(&self, at: usize) -> usize {
         let thread = &self.threads[at];
         let rings = self.rings[thread.row - 1].len();
-        inlet(
-            thread.count,
-            thread.at,
-            rings,
-            self.model.rows[thread.row].threads,
-        )
+        inlet(thread.count, thread.at, rings, self.model.rows[thread.row].threads)
     }
 
     /// The ring into which the block goes that a thread has begun.
@@ -713,9 +697,8 @@ impl<'a> Live<'a> {
         };
         let passed_ns = (self.now_ns - begin.now_ns).max(1) as f64;
         let used = self.threads.iter().zip(&begin.used_ns);
-        let used: Vec<f64> = used
-            .map(|(thread, before)| (thread.used_ns - before) as f64)
-            .collect();
+        let used: Vec<f64> =
+            used.map(|(thread, before)| (thread.used_ns - before) as f64).collect();
         let row = |(at, row): (usize, &ThreadRow)| {
             let own = &used[self.first[at]..self.first[at] + row.threads];
             own.iter().sum::<f64>() / row.threads as f64 / passed_ns
@@ -726,9 +709,7 @@ impl<'a> Live<'a> {
             blocks: self.done - self.model.warm_up.max(1),
             lost: self.lost - begin.lost,
             cpu: self.model.rows.iter().enumerate().map(row).collect(),
-            depth: depth
-                .map(|(sum, n)| *sum as f64 / (*n).max(1) as f64)
-                .collect(),
+            depth: depth.map(|(sum, n)| *sum as f64 / (*n).max(1) as f64).collect(),
             latency_ns: self.latency_ns,
         }
     }

@@ -19,9 +19,7 @@ impl Tournament {
     /// So many leaves, all without an event.
     pub(crate) fn new(leaves: usize) -> Tournament {
         let width = leaves.next_power_of_two().max(2);
-        let mut tree = Tournament {
-            winners: vec![entry(NEVER, 0); 2 * width],
-        };
+        let mut tree = Tournament { winners: vec![entry(NEVER, 0); 2 * width] };
         (0..width).for_each(|leaf| tree.set(leaf, NEVER));
         tree
     }

@@ -37,10 +37,7 @@ fn everything() -> Model {
     let station = |at: usize| Station {
         per_byte_ps: 3.7,
         servers: [Some(1), Some(3), None][at % 3],
-        room: Room {
-            items: if at % 3 == 2 { u64::MAX } else { 20 },
-            ..Room::default()
-        },
+        room: Room { items: if at % 3 == 2 { u64::MAX } else { 20 }, ..Room::default() },
         full: if at % 2 == 1 { Full::Lose } else { Full::Wait },
         loss: if at == 5 { 0.1 } else { 0.0 },
         lost_to: (at == 5).then_some(2),
@@ -79,22 +76,13 @@ fn a_seed_gives_the_same_bits_whoever_computes_them() {
     assert_eq!(run_all(&jobs, 3).unwrap(), alone);
     assert_ne!(alone[0], alone[1]);
     // Written down once, on x86-64 with glibc: another host, compiler or C library gives the same.
-    assert_eq!(
-        digest(&alone[0]),
-        17_647_116_341_019_364_407,
-        "{:?}",
-        alone[0].stations
-    );
+    assert_eq!(digest(&alone[0]), 17_647_116_341_019_364_407, "{:?}", alone[0].stations);
 }
 
 #[test]
 fn busy_holds_its_source_between_its_marks() {
     let reader = Station {
-        busy: Some(Busy {
-            above_bytes: 5_000,
-            below_bytes: 1_000,
-            stops: vec![0],
-        }),
+        busy: Some(Busy { above_bytes: 5_000, below_bytes: 1_000, stops: vec![0] }),
         ..Station::new("reader", Draw::Constant(11 * US_PS))
     };
     let mut model = queue(Draw::Constant(10 * US_PS), reader, SECOND_PS);
@@ -115,23 +103,13 @@ fn busy_holds_its_source_between_its_marks() {
 #[test]
 fn a_full_buffer_holds_back_whoever_delivers() {
     let slow = Station {
-        room: Room {
-            items: 3,
-            ..Room::default()
-        },
+        room: Room { items: 3, ..Room::default() },
         ..Station::new("slow", Draw::Constant(20 * US_PS))
     };
-    let quick = Station {
-        room: slow.room,
-        ..Station::new("quick", Draw::Constant(US_PS)).to(1)
-    };
+    let quick = Station { room: slow.room, ..Station::new("quick", Draw::Constant(US_PS)).to(1) };
     let model = Model {
         stations: vec![quick, slow],
-        ..queue(
-            Draw::Constant(10 * US_PS),
-            Station::new("", Draw::Constant(1)),
-            100 * MS_PS,
-        )
+        ..queue(Draw::Constant(10 * US_PS), Station::new("", Draw::Constant(1)), 100 * MS_PS)
     };
     let outcome = run(&model, 1).unwrap();
     assert_eq!(outcome.lost(), 0);
@@ -164,15 +142,9 @@ fn a_timer_that_ticked_during_work_is_answered_at_once() {
 
 #[test]
 fn what_is_lost_and_sent_again_comes_later_but_comes() {
-    let link = Station {
-        loss: 0.25,
-        lost_to: Some(1),
-        ..Station::new("link", Draw::Constant(US_PS))
-    };
-    let again = Station {
-        servers: None,
-        ..Station::new("time-out", Draw::Constant(MS_PS)).to(0)
-    };
+    let link =
+        Station { loss: 0.25, lost_to: Some(1), ..Station::new("link", Draw::Constant(US_PS)) };
+    let again = Station { servers: None, ..Station::new("time-out", Draw::Constant(MS_PS)).to(0) };
     let mut model = queue(POISSON, link, SECOND_PS);
     model.stations.push(again);
     let outcome = run(&model, 1).unwrap();
@@ -185,57 +157,34 @@ fn what_is_lost_and_sent_again_comes_later_but_comes() {
 
 #[test]
 fn buffers_in_a_circle_that_are_all_full_are_found() {
-    let room = Room {
-        items: 1,
-        ..Room::default()
-    };
-    let station = |to: usize| Station {
-        room,
-        ..Station::new("station", Draw::Constant(US_PS)).to(to)
-    };
-    let model = Model {
-        stations: vec![station(1), station(0)],
-        ..queue(POISSON, station(0), MS_PS)
-    };
+    let room = Room { items: 1, ..Room::default() };
+    let station =
+        |to: usize| Station { room, ..Station::new("station", Draw::Constant(US_PS)).to(to) };
+    let model =
+        Model { stations: vec![station(1), station(0)], ..queue(POISSON, station(0), MS_PS) };
     assert!(run(&model, 1).unwrap().stuck_at_s.is_some());
 }
 
 #[test]
 fn a_queue_that_grows_without_end_is_refused_before_memory_is_gone() {
-    let mut model = queue(
-        Draw::Constant(1),
-        Station::new("slow", Draw::Constant(MS_PS)),
-        MS_PS,
-    );
-    model.sources[0].arrivals = Arrivals::Open {
-        first_ps: None,
-        gap: Draw::Constant(1),
-        burst: 600_000,
-    };
+    let mut model = queue(Draw::Constant(1), Station::new("slow", Draw::Constant(MS_PS)), MS_PS);
+    model.sources[0].arrivals =
+        Arrivals::Open { first_ps: None, gap: Draw::Constant(1), burst: 600_000 };
     let error = run(&model, 1).unwrap_err().to_string();
-    assert!(
-        error.contains("slow") && error.contains("cannot keep up"),
-        "{error}"
-    );
+    assert!(error.contains("slow") && error.contains("cannot keep up"), "{error}");
 }
 
 #[test]
 fn a_population_larger_than_the_first_buffer_waits_outside() {
     let first = Station {
-        room: Room {
-            items: 2,
-            ..Room::default()
-        },
+        room: Room { items: 2, ..Room::default() },
         ..Station::new("first", Draw::Constant(10 * US_PS))
     };
     let mut model = queue(POISSON, first, 100 * MS_PS);
     model.sources[0].arrivals = Arrivals::Closed(9);
     let outcome = run(&model, 1).unwrap();
     assert!(outcome.left.abs_diff(9000) <= 1, "{}", outcome.left);
-    assert_eq!(
-        (outcome.stations[0].max_items, outcome.stuck_at_s),
-        (2, None)
-    );
+    assert_eq!((outcome.stations[0].max_items, outcome.stuck_at_s), (2, None));
     assert!(outcome.events < 11_000, "{}", outcome.events);
 }
 
@@ -353,13 +302,8 @@ fn every_field_of_a_scenario_becomes_its_part_of_the_model() {
         [[station]]\nname = \"a\"\nservers = 2\nservice = { erlang = 3, mean = \"6us\" }\nspeed = \"1GB/s\"\nbuffer = \"1MiB\"\nfull = \"lose\"\nbusy = { above = \"8KiB\", below = \"4KiB\", stops = \"s\" }\npoll = { sleep = { exponential = \"1us\" }, look = \"2ns\", takes = \"all\" }\nloss = \"2%\"\nlost_to = \"b\"\nto = [\"b\"]\n\
         [[station]]\nname = \"b\"\nservers = \"all\"\nservice = { trace = [\"1us\", \"2us\"] }\n";
     let model = Scenario::parse(file, "all.toml").unwrap().model;
-    assert_eq!(
-        (model.time_ps, model.warm_up_ps),
-        (2 * SECOND_PS, 5 * MS_PS)
-    );
-    let [s, p] = &model.sources[..] else {
-        panic!("two sources")
-    };
+    assert_eq!((model.time_ps, model.warm_up_ps), (2 * SECOND_PS, 5 * MS_PS));
+    let [s, p] = &model.sources[..] else { panic!("two sources") };
     let open = Arrivals::Open {
         first_ps: Some(4 * US_PS),
         gap: Draw::Uniform(US_PS, 3 * US_PS),
@@ -369,18 +313,12 @@ fn every_field_of_a_scenario_becomes_its_part_of_the_model() {
     assert_eq!(s.bytes, Draw::Trace([1, 2048].into()));
     assert_eq!(p.arrivals, Arrivals::Closed(3));
     let a = &model.stations[0];
-    assert_eq!(
-        (a.servers, a.per_byte_ps, a.full),
-        (Some(2), 1000.0, Full::Lose)
-    );
+    assert_eq!((a.servers, a.per_byte_ps, a.full), (Some(2), 1000.0, Full::Lose));
     assert_eq!(a.service, Draw::Erlang(3, 6 * US_PS));
     assert_eq!((a.loss, a.lost_to, &a.to[..]), (0.02, Some(1), &[1][..]));
     assert_eq!(a.room.bytes, 1 << 20);
     let busy = a.busy.as_ref().unwrap();
-    assert_eq!(
-        (busy.above_bytes, busy.below_bytes, &busy.stops[..]),
-        (8192, 4096, &[0][..])
-    );
+    assert_eq!((busy.above_bytes, busy.below_bytes, &busy.stops[..]), (8192, 4096, &[0][..]));
     let poll = a.poll.as_ref().unwrap();
     assert_eq!(poll.rest, Rest::Sleep(Draw::Exponential(US_PS)));
     assert_eq!((poll.look_ps, poll.takes), (2000, Takes::All));

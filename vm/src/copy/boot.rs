@@ -15,11 +15,7 @@ pub(crate) enum Machine<'a> {
     /// AMD Versal, whose eight ADMA controllers QEMU emulates; with a shell for its architecture.
     Versal { busybox: &'a Path },
     /// QEMU's own for Arm, with these options for its CPUs, and another device tree than its own.
-    Arm {
-        cpus: &'a str,
-        busybox: &'a Path,
-        tree: Option<&'a Path>,
-    },
+    Arm { cpus: &'a str, busybox: &'a Path, tree: Option<&'a Path> },
     /// A PC whose CPUs have threads, with these options for them.
     Threads { cpus: &'a str },
 }
@@ -83,10 +79,7 @@ impl Boot<'_> {
         files.push(GuestFile::program("bin/busybox", shell)?);
         let initrd = archive(&folder(), self.name, &files)?;
         let console = folder().join(format!("{}.console", self.name));
-        let status = self
-            .command(&initrd, &console)
-            .status()
-            .context("cannot start QEMU")?;
+        let status = self.command(&initrd, &console).status().context("cannot start QEMU")?;
         let printed = String::from_utf8_lossy(&fs::read(&console)?).replace('\r', "");
         let last = tail(&printed);
         ensure!(
@@ -94,10 +87,7 @@ impl Boot<'_> {
             "not done after {} s; last lines:\n{last}",
             self.limit_s
         );
-        ensure!(
-            printed.contains("GUEST end"),
-            "the machine ended early; last lines:\n{last}"
-        );
+        ensure!(printed.contains("GUEST end"), "the machine ended early; last lines:\n{last}");
         Ok(printed)
     }
 
@@ -129,12 +119,7 @@ impl Boot<'_> {
         };
         command.args("-nographic -no-reboot -nic none -monitor none -serial".split(' '));
         command.arg(format!("file:{}", console.display()));
-        command
-            .arg("-kernel")
-            .arg(self.kernel)
-            .arg("-initrd")
-            .arg(initrd)
-            .arg("-append");
+        command.arg("-kernel").arg(self.kernel).arg("-initrd").arg(initrd).arg("-append");
         command.arg(format!(
             "console={tty} quiet panic=-1 oops=panic rdinit=/init {}",
             self.command_line
@@ -145,10 +130,7 @@ impl Boot<'_> {
 
 impl Pc<'_> {
     /// Four CPUs, one after the other.
-    pub(crate) const IN_TURN: Pc<'static> = Pc {
-        cpus: 4,
-        run: Run::InTurn,
-    };
+    pub(crate) const IN_TURN: Pc<'static> = Pc { cpus: 4, run: Run::InTurn };
 
     /// The first words of the command; returns the serial line's name.
     fn begin(&self, command: &mut Command) -> &'static str {
@@ -160,10 +142,7 @@ impl Pc<'_> {
         };
         // qemu64 has neither ERMS nor FSRM: the string instruction is then not emulated byte by byte.
         command.args("qemu-system-x86_64 -machine q35 -cpu qemu64 -m 1536 -accel".split(' '));
-        command
-            .arg(accelerator)
-            .arg("-smp")
-            .arg(self.cpus.to_string());
+        command.arg(accelerator).arg("-smp").arg(self.cpus.to_string());
         match self.run {
             Run::Counted => command.args(["-icount", "shift=3,sleep=off"]),
             Run::Watched(plugin) => command.args(["-plugin", plugin]),
@@ -188,35 +167,16 @@ const COMPLAINTS: [&str; 9] = [
 
 /// At least so many cases passed, none failed, and the kernel complained of nothing.
 pub(crate) fn judge(printed: &str, cases: usize) -> Result<()> {
-    let starting = |start: &str| {
-        printed
-            .lines()
-            .filter(|line| line.starts_with(start))
-            .count()
-    };
-    printed
-        .lines()
-        .filter(|line| line.starts_with("GUEST"))
-        .for_each(|line| println!("{line}"));
+    let starting = |start: &str| printed.lines().filter(|line| line.starts_with(start)).count();
+    printed.lines().filter(|line| line.starts_with("GUEST")).for_each(|line| println!("{line}"));
     let failed = starting("GUEST failed");
-    ensure!(
-        failed == 0,
-        "{failed} cases failed; last lines:\n{}",
-        tail(printed)
-    );
+    ensure!(failed == 0, "{failed} cases failed; last lines:\n{}", tail(printed));
     let complaint = |line: &&str| COMPLAINTS.iter().any(|complaint| line.contains(complaint));
     if let Some(line) = printed.lines().find(complaint) {
-        bail!(
-            "the kernel complained: {line}; last lines:\n{}",
-            tail(printed)
-        );
+        bail!("the kernel complained: {line}; last lines:\n{}", tail(printed));
     }
     let passed = starting("GUEST ok");
-    ensure!(
-        passed >= cases,
-        "{passed} of {cases} cases passed; last lines:\n{}",
-        tail(printed)
-    );
+    ensure!(passed >= cases, "{passed} of {cases} cases passed; last lines:\n{}", tail(printed));
     Ok(())
 }
 

@@ -71,11 +71,7 @@ fn traced(profile: Profile) -> Result<PathBuf> {
     let mut files = programs::files(profile)?;
     files.extend(modules::files(&modules::built(&kernel)?)?);
     let printed = boot.run(files)?;
-    ensure!(
-        !printed.contains("GUEST failed"),
-        "last lines:\n{}",
-        tail(&printed)
-    );
+    ensure!(!printed.contains("GUEST failed"), "last lines:\n{}", tail(&printed));
     keep(&records_of(&printed)?, "trace.jsonl")
 }
 
@@ -89,14 +85,8 @@ fn draw(profile: Profile, records: &[PathBuf]) -> Result<()> {
 
 /// The table has a line for each figure, and each is drawn.
 fn judge(printed: &str, page: &Path) -> Result<()> {
-    let missing: Vec<&str> = printed
-        .lines()
-        .filter(|line| line.contains("no records; "))
-        .collect();
-    let drawn = printed
-        .lines()
-        .filter(|line| line.ends_with("drawn"))
-        .count();
+    let missing: Vec<&str> = printed.lines().filter(|line| line.contains("no records; ")).collect();
+    let drawn = printed.lines().filter(|line| line.ends_with("drawn")).count();
     ensure!(
         missing.is_empty() && drawn == 50,
         "{drawn} of 50 figures are drawn; missing:\n{}",
@@ -114,16 +104,9 @@ mod tests {
     fn every_figure_must_be_drawn() {
         let all: String = (1..=50).map(|at| format!("2.{at} what  drawn\n")).collect();
         assert!(judge(&all, Path::new("page.html")).is_ok());
-        let one_less = all.replace(
-            "2.21 what  drawn",
-            "2.21 what  no records; daqmeter copy trace",
-        );
-        let error = judge(&one_less, Path::new("page.html"))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.starts_with("49 of 50") && error.contains("copy trace"),
-            "{error}"
-        );
+        let one_less =
+            all.replace("2.21 what  drawn", "2.21 what  no records; daqmeter copy trace");
+        let error = judge(&one_less, Path::new("page.html")).unwrap_err().to_string();
+        assert!(error.starts_with("49 of 50") && error.contains("copy trace"), "{error}");
     }
 }

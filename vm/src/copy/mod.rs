@@ -68,10 +68,7 @@ const BENCHES: &[Bench] = &[
     Bench {
         name: "races",
         series: "6.12",
-        pc: Pc {
-            cpus: 4,
-            run: Run::AtOnce,
-        },
+        pc: Pc { cpus: 4, run: Run::AtOnce },
         command_line: "maxcpus=1",
         script: include_str!("races.sh"),
         cases: 7,
@@ -80,10 +77,7 @@ const BENCHES: &[Bench] = &[
     Bench {
         name: "window",
         series: "6.1",
-        pc: Pc {
-            cpus: 1,
-            run: Run::Counted,
-        },
+        pc: Pc { cpus: 1, run: Run::Counted },
         command_line: "daqmeter.icount=1 preempt=full",
         script: include_str!("window.sh"),
         cases: 3,
@@ -107,21 +101,10 @@ pub(crate) fn missing() -> Option<String> {
 
 /// Installs what is missing of compilers and emulators.
 fn tools() -> Result<()> {
-    [
-        "qemu-system-x86_64",
-        "cpio",
-        "make",
-        "gcc-12",
-        "xz",
-        "sparse",
-    ]
-    .into_iter()
-    .try_for_each(need)?;
-    if Path::new("/bin/busybox").exists() {
-        Ok(())
-    } else {
-        need("busybox")
-    }
+    ["qemu-system-x86_64", "cpio", "make", "gcc-12", "xz", "sparse"]
+        .into_iter()
+        .try_for_each(need)?;
+    if Path::new("/bin/busybox").exists() { Ok(()) } else { need("busybox") }
 }
 
 /// Fetches kernels, headers and sources for the machines with `only` in their name.
@@ -134,9 +117,7 @@ pub(crate) fn fetch(only: &str) -> Result<()> {
     debian::update()?;
     timed("files of Debian's linux-source", modules::source)?;
     for series in series_of(only) {
-        timed(&format!("Debian's {series}: packages"), || {
-            Kernel::fetch(series, "amd64")
-        })?;
+        timed(&format!("Debian's {series}: packages"), || Kernel::fetch(series, "amd64"))?;
     }
     if needs_arm(only) {
         timed("Debian's 6.1 for arm64: packages", || {
@@ -148,13 +129,9 @@ pub(crate) fn fetch(only: &str) -> Result<()> {
 
 /// The series that machines with `only` in their name boot. The cache model's machine boots the first.
 fn series_of(only: &str) -> impl Iterator<Item = &'static str> {
-    let chosen = BENCHES
-        .iter()
-        .filter(move |bench| bench.name.contains(only));
+    let chosen = BENCHES.iter().filter(move |bench| bench.name.contains(only));
     let chosen: Vec<&str> = chosen.map(|bench| bench.series).collect();
-    SERIES
-        .into_iter()
-        .filter(move |series| *series == SERIES[0] || chosen.contains(series))
+    SERIES.into_iter().filter(move |series| *series == SERIES[0] || chosen.contains(series))
 }
 
 fn needs_arm(only: &str) -> bool {
@@ -171,39 +148,26 @@ pub(crate) fn prepare(profile: Profile, only: &str) -> Result<()> {
     timed("checkpatch", || modules::style(&source))?;
     for series in series_of(only) {
         let kernel = Kernel::fetch(series, "amd64")?;
-        timed(&format!("{series}: modules, with sparse"), || {
-            modules::build(&kernel, &source)
-        })?;
+        timed(&format!("{series}: modules, with sparse"), || modules::build(&kernel, &source))?;
     }
     pollution::plugin()?;
     if needs_arm(only) {
-        timed("6.1 arm64: modules, program", || {
-            prepare_versal(&source, profile)
-        })?;
+        timed("6.1 arm64: modules, program", || prepare_versal(&source, profile))?;
     }
     Ok(())
 }
 
 /// Every machine after [`prepare`], or those with `only` in their name.
 pub(crate) fn boot(profile: Profile, only: &str) -> Result<()> {
-    let names = BENCHES
-        .iter()
-        .map(|bench| bench.name)
-        .chain([VERSAL, CACHE]);
+    let names = BENCHES.iter().map(|bench| bench.name).chain([VERSAL, CACHE]);
     let names: Vec<&str> = names.collect();
     let chosen: Vec<&&str> = names.iter().filter(|name| name.contains(only)).collect();
-    ensure!(
-        !chosen.is_empty(),
-        "no machine has `{only}` in its name: {}",
-        names.join(" ")
-    );
+    ensure!(!chosen.is_empty(), "no machine has `{only}` in its name: {}", names.join(" "));
     for name in chosen {
-        timed(name, || {
-            match BENCHES.iter().find(|bench| bench.name == *name) {
-                Some(bench) => bench.run(profile),
-                None if *name == VERSAL => versal(profile),
-                None => pollution(profile, false),
-            }
+        timed(name, || match BENCHES.iter().find(|bench| bench.name == *name) {
+            Some(bench) => bench.run(profile),
+            None if *name == VERSAL => versal(profile),
+            None => pollution(profile, false),
         })?;
     }
     Ok(())
@@ -237,9 +201,7 @@ fn without_arm() -> Option<String> {
         return Some(format!("{error:#}"));
     }
     let added = line("rustup target add").arg(ARM_TARGET).output();
-    added
-        .is_err()
-        .then(|| format!("rustup cannot add the target {ARM_TARGET}"))
+    added.is_err().then(|| format!("rustup cannot add the target {ARM_TARGET}"))
 }
 
 fn prepare_versal(source: &modules::Source, profile: Profile) -> Result<()> {

@@ -42,19 +42,11 @@ pub(crate) fn layout() -> Result<()> {
         .run()?;
     let printed = started(&program).output()?;
     let in_c: Vec<usize> = printed.lines().map(str::parse).collect::<Result<_, _>>()?;
-    let layout = uapi::LAYOUT
-        .iter()
-        .map(|(name, field, at)| (format!("{name}.{field}"), *at));
-    let commands = uapi::COMMANDS
-        .iter()
-        .map(|(name, number)| ((*name).to_owned(), *number as usize));
+    let layout = uapi::LAYOUT.iter().map(|(name, field, at)| (format!("{name}.{field}"), *at));
+    let commands =
+        uapi::COMMANDS.iter().map(|(name, number)| ((*name).to_owned(), *number as usize));
     let in_rust: Vec<(String, usize)> = layout.chain(commands).collect();
-    ensure!(
-        in_c.len() == in_rust.len(),
-        "{} lines of {}",
-        in_c.len(),
-        in_rust.len()
-    );
+    ensure!(in_c.len() == in_rust.len(), "{} lines of {}", in_c.len(), in_rust.len());
     for ((name, in_rust), in_c) in in_rust.iter().zip(&in_c) {
         ensure!(
             in_rust == in_c,
@@ -89,11 +81,8 @@ fn files_in(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
         let extension = path.extension().and_then(|extension| extension.to_str());
         extension.is_some_and(|extension| extensions.contains(&extension))
     };
-    let mut files: Vec<PathBuf> = fs::read_dir(folder)?
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(wanted)
-        .collect();
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(folder)?.flatten().map(|entry| entry.path()).filter(wanted).collect();
     files.sort();
     Ok(files)
 }
@@ -121,10 +110,7 @@ pub(crate) fn style(source: &Source) -> Result<()> {
         let ignored = "MISSING_SIGN_OFF,FILE_PATH_CHANGES,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,CONFIG_DESCRIPTION";
         checkpatch().words(ignored).arg(patch).run()?;
     }
-    println!(
-        "checkpatch --strict reports nothing about {} files",
-        files.len()
-    );
+    println!("checkpatch --strict reports nothing about {} files", files.len());
     Ok(())
 }
 
@@ -182,13 +168,7 @@ fn place(kernel: &Kernel, name: &str) -> PathBuf {
 pub(crate) fn build(kernel: &Kernel, source: &Source) -> Result<()> {
     let native = kernel.arch == "amd64";
     let ours = root().join("kmod");
-    build_copy(
-        kernel,
-        &ours,
-        "kmod",
-        if native { "W=1 C=2 CHECK=sparse" } else { "" },
-        as_is,
-    )?;
+    build_copy(kernel, &ours, "kmod", if native { "W=1 C=2 CHECK=sparse" } else { "" }, as_is)?;
     build_copy(kernel, &source.drivers, "drivers", "KCFLAGS=-w", as_is)?;
     if native {
         // The same modules with faults that must be noticed: of another version, and without the test that a helper was called by an
@@ -220,14 +200,8 @@ fn build_copy(
         fs::remove_dir_all(&place)?;
     }
     fs::create_dir_all(&place)?;
-    for entry in fs::read_dir(sources)?
-        .flatten()
-        .filter(|entry| entry.path().is_file())
-    {
-        fs::write(
-            place.join(entry.file_name()),
-            change(fs::read_to_string(entry.path())?),
-        )?;
+    for entry in fs::read_dir(sources)?.flatten().filter(|entry| entry.path().is_file()) {
+        fs::write(place.join(entry.file_name()), change(fs::read_to_string(entry.path())?))?;
     }
     make(kernel, &place, options)
 }
@@ -235,28 +209,15 @@ fn build_copy(
 /// The kernel's build of modules; a warning is an error.
 fn make(kernel: &Kernel, place: &Path, options: &str) -> Result<()> {
     let mut make = Command::new("make");
-    make.args(["-s", "-C"])
-        .arg(kernel.headers())
-        .arg(format!("M={}", place.display()));
+    make.args(["-s", "-C"]).arg(kernel.headers()).arg(format!("M={}", place.display()));
     make.args(["CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]);
     if kernel.arch == "arm64" {
-        make.args([
-            "ARCH=arm64",
-            "CROSS_COMPILE=aarch64-linux-gnu-",
-            "CC=aarch64-linux-gnu-gcc",
-        ]);
+        make.args(["ARCH=arm64", "CROSS_COMPILE=aarch64-linux-gnu-", "CC=aarch64-linux-gnu-gcc"]);
     }
-    let built = make
-        .args(options.split_whitespace())
-        .output()
-        .context("cannot start make")?;
+    let built = make.args(options.split_whitespace()).output().context("cannot start make")?;
     let printed = [built.stdout, built.stderr].concat();
     let printed = String::from_utf8_lossy(&printed);
-    ensure!(
-        built.status.success(),
-        "make in {}: {printed}",
-        place.display()
-    );
+    ensure!(built.status.success(), "make in {}: {printed}", place.display());
     let complaint = |line: &&str| line.contains("warning:") || line.contains("error:");
     if let Some(line) = printed.lines().find(complaint) {
         bail!("the build is not clean: {line}");
@@ -268,11 +229,7 @@ fn make(kernel: &Kernel, place: &Path, options: &str) -> Result<()> {
 pub(crate) fn built(kernel: &Kernel) -> Result<Modules> {
     let (ours, drivers) = (place(kernel, "kmod"), place(kernel, "drivers"));
     let copy = ours.join("daqmeter_copy.ko");
-    ensure!(
-        copy.exists(),
-        "the modules for {} are not built",
-        kernel.release
-    );
+    ensure!(copy.exists(), "the modules for {} are not built", kernel.release);
     Ok(Modules {
         copy,
         trace: ours.join("daqmeter_trace.ko"),

@@ -49,10 +49,7 @@ pub(crate) fn static_policies(profile: Profile) -> Result<()> {
 fn boot(tree: &Path, profile: Profile, option: &str, cases: usize) -> Result<()> {
     let boot = Boot {
         name: "static",
-        machine: Machine::Pc(Pc {
-            cpus: 2,
-            run: Run::InTurn,
-        }),
+        machine: Machine::Pc(Pc { cpus: 2, run: Run::InTurn }),
         kernel: &tree.join("arch/x86/boot/bzImage"),
         script: include_str!("static.sh"),
         command_line: &format!("kasan.fault=panic {option}"),
@@ -65,15 +62,9 @@ fn boot(tree: &Path, profile: Profile, option: &str, cases: usize) -> Result<()>
 fn patched(source: &Source) -> Result<PathBuf> {
     let place = folder().join("patched");
     let tree = place.join("linux-source-6.1");
-    let parts = [
-        "patches/0001-usercopy-dma-6.1.patch",
-        "softdma.c",
-        "compat.h",
-    ];
+    let parts = ["patches/0001-usercopy-dma-6.1.patch", "softdma.c", "compat.h"];
     let [patch, softdma, compat] = parts.map(|part| root().join("kmod").join(part));
-    let wanted = line("sha256sum")
-        .args([&patch, &softdma, &compat])
-        .output()?;
+    let wanted = line("sha256sum").args([&patch, &softdma, &compat]).output()?;
     let mark = place.join("patched");
     if fs::read_to_string(&mark).is_ok_and(|known| known == wanted) {
         return Ok(tree);
@@ -82,29 +73,15 @@ fn patched(source: &Source) -> Result<PathBuf> {
         fs::remove_dir_all(&place)?;
     }
     fs::create_dir_all(&place)?;
-    line("tar -xJf")
-        .arg(&source.archive)
-        .arg("-C")
-        .arg(&place)
-        .run()?;
-    line("patch -p1 --quiet -d")
-        .arg(&tree)
-        .arg("-i")
-        .arg(patch)
-        .run()?;
+    line("tar -xJf").arg(&source.archive).arg("-C").arg(&place).run()?;
+    line("patch -p1 --quiet -d").arg(&tree).arg("-i").arg(patch).run()?;
     let drivers = tree.join("drivers/dma");
     fs::copy(softdma, drivers.join("softdma.c"))?;
     fs::copy(compat, drivers.join("compat.h"))?;
-    append(
-        &drivers.join("Makefile"),
-        "obj-$(CONFIG_SOFTDMA) += softdma.o\n",
-    )?;
+    append(&drivers.join("Makefile"), "obj-$(CONFIG_SOFTDMA) += softdma.o\n")?;
     let kconfig = fs::read_to_string(drivers.join("Kconfig"))?;
     let ours = "config SOFTDMA\n\tbool \"softdma\"\n\tselect DMA_ENGINE\n\nconfig DMA_ENGINE\n";
-    fs::write(
-        drivers.join("Kconfig"),
-        kconfig.replacen("config DMA_ENGINE\n", ours, 1),
-    )?;
+    fs::write(drivers.join("Kconfig"), kconfig.replacen("config DMA_ENGINE\n", ours, 1))?;
     fs::write(mark, wanted)?;
     Ok(tree)
 }
@@ -117,10 +94,8 @@ fn append(path: &Path, text: &str) -> Result<()> {
 fn build(tree: &Path, policy: &str) -> Result<()> {
     let make = |target: &str| line("make -s").within(tree).arg(target);
     make("tinyconfig").output()?;
-    let mut options: String = CONFIG
-        .split_whitespace()
-        .map(|name| format!("CONFIG_{name}=y\n"))
-        .collect();
+    let mut options: String =
+        CONFIG.split_whitespace().map(|name| format!("CONFIG_{name}=y\n")).collect();
     options += &format!(
         "CONFIG_USERCOPY_DMA_{policy}=y\nCONFIG_USERCOPY_DMA_LEAST=64\nCONFIG_LOG_BUF_SHIFT=17\n# CONFIG_SLOB is not set\n"
     );

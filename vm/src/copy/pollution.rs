@@ -26,9 +26,7 @@ fn plugin_file() -> PathBuf {
 
 /// Builds the cache model.
 pub(super) fn plugin() -> Result<()> {
-    line("gcc-12 -O2 -Wall -Werror -shared -fPIC vm/qemu/cache.c -o")
-        .arg(plugin_file())
-        .run()
+    line("gcc-12 -O2 -Wall -Werror -shared -fPIC vm/qemu/cache.c -o").arg(plugin_file()).run()
 }
 
 /// Every program and pair of the study (`full`), or one program beside copies of a megabyte.
@@ -43,17 +41,11 @@ fn simulated(profile: Profile, full: bool) -> Result<Vec<RunRecord>> {
     let kernel = Kernel::fetch("6.1", "amd64")?;
     let modules = modules::built(&kernel)?;
     let segments = folder().join("segments.txt");
-    let plugin = format!(
-        "{},engine={ENGINE_CPU},out={}",
-        plugin_file().display(),
-        segments.display()
-    );
+    let plugin =
+        format!("{},engine={ENGINE_CPU},out={}", plugin_file().display(), segments.display());
     let boot = Boot {
         name: "cache",
-        machine: Machine::Pc(Pc {
-            cpus: 3,
-            run: Run::Watched(&plugin),
-        }),
+        machine: Machine::Pc(Pc { cpus: 3, run: Run::Watched(&plugin) }),
         kernel: &kernel.image,
         script: &script(full),
         command_line: "",
@@ -63,22 +55,14 @@ fn simulated(profile: Profile, full: bool) -> Result<Vec<RunRecord>> {
     files.push(GuestFile::program("daqmeter_copy.ko", &modules.copy)?);
     files.push(GuestFile::program("softdma.ko", &modules.softdma)?);
     let printed = timed("pollution under the cache model", || boot.run(files))?;
-    ensure!(
-        !printed.contains("GUEST failed"),
-        "last lines:\n{}",
-        tail(&printed)
-    );
+    ensure!(!printed.contains("GUEST failed"), "last lines:\n{}", tail(&printed));
     let records = merged(&printed, &fs::read_to_string(&segments)?)?;
     keep(&records, RECORDS)?;
     Ok(records)
 }
 
 fn script(full: bool) -> String {
-    let what = if full {
-        "--reps 2"
-    } else {
-        "--reps 4 --tests qsort_small --copies from:1MiB"
-    };
+    let what = if full { "--reps 2" } else { "--reps 4 --tests qsort_small --copies from:1MiB" };
     format!(
         "insmod /softdma.ko channels=1 cpu={ENGINE_CPU}\ninsmod /daqmeter_copy.ko region_mb=8\n\
          /daqmeter copy pollution {what} --path module --neighbours ideal,cpu,dma --pin 1,0 --simulated --out /tmp/records > /tmp/said 2>&1 \
@@ -130,18 +114,10 @@ fn merged(printed: &str, segments: &str) -> Result<Vec<RunRecord>> {
     let mut segments = segments.lines();
     let mut records = records_of(printed)?;
     for record in &mut records {
-        ensure!(
-            record.outcome.is_ok(),
-            "{}: {:?}",
-            record.workload,
-            record.outcome
-        );
+        ensure!(record.outcome.is_ok(), "{}: {:?}", record.workload, record.outcome);
         let runs = record.counter("victim-runs").context("no runs")?;
-        let own: Vec<Segment> = segments
-            .by_ref()
-            .take(whole(runs))
-            .map(segment)
-            .collect::<Result<_>>()?;
+        let own: Vec<Segment> =
+            segments.by_ref().take(whole(runs)).map(segment).collect::<Result<_>>()?;
         ensure!(own.len() == whole(runs), "fewer segments than runs");
         attach(record, &own);
     }
@@ -179,9 +155,7 @@ fn attach(record: &mut RunRecord, runs: &[Segment]) {
 /// Percent of misses beside one neighbour.
 fn percent(records: &[RunRecord], neighbour: &str) -> Result<f64> {
     let sum = |name: &str| -> f64 {
-        let beside = records
-            .iter()
-            .filter(|one| one.workload.text("neighbour") == Ok(neighbour));
+        let beside = records.iter().filter(|one| one.workload.text("neighbour") == Ok(neighbour));
         beside.filter_map(|record| record.counter(name)).sum()
     };
     let (references, misses) = (sum("victim-cache-references"), sum("victim-cache-misses"));
@@ -199,9 +173,6 @@ fn judge(records: &[RunRecord]) -> Result<()> {
     println!(
         "misses, SIMULATED: alone {ideal:.2} %, beside copies by CPU {cpu:.2} %, by engine {dma:.2} %"
     );
-    ensure!(
-        cpu > ideal && cpu > dma,
-        "copies by CPU should cost the most misses"
-    );
+    ensure!(cpu > ideal && cpu > dma, "copies by CPU should cost the most misses");
     Ok(())
 }

@@ -19,20 +19,12 @@ pub(crate) enum Profile {
 impl Profile {
     /// Its folder below the build folder or that of a target.
     pub(super) fn folder(self) -> &'static str {
-        if self == Profile::Release {
-            "release"
-        } else {
-            "debug"
-        }
+        if self == Profile::Release { "release" } else { "debug" }
     }
 
     fn build(self) -> Line {
         let build = line("cargo build --quiet");
-        if self == Profile::Release {
-            build.arg("--release")
-        } else {
-            build
-        }
+        if self == Profile::Release { build.arg("--release") } else { build }
     }
 }
 
@@ -50,10 +42,8 @@ pub(crate) fn build(profile: Profile) -> Result<()> {
 pub(crate) fn files(profile: Profile) -> Result<Vec<GuestFile>> {
     let daqmeter = target().join(profile.folder()).join("daqmeter");
     let guest = target().join(profile.folder()).join("examples/kmod_guest");
-    let mut files = vec![
-        GuestFile::program("daqmeter", &daqmeter)?,
-        GuestFile::program("kmod_guest", &guest)?,
-    ];
+    let mut files =
+        vec![GuestFile::program("daqmeter", &daqmeter)?, GuestFile::program("kmod_guest", &guest)?];
     let mut libraries = [libraries_of(&daqmeter)?, libraries_of(&guest)?].concat();
     libraries.sort();
     libraries.dedup();
@@ -61,11 +51,7 @@ pub(crate) fn files(profile: Profile) -> Result<Vec<GuestFile>> {
         let name = library.file_name().and_then(|name| name.to_str());
         let name = name.context("a library without a name")?;
         // The loader is named by its whole path in every program; the rest is searched for in /lib.
-        let folder = if name.starts_with("ld-linux") {
-            "lib64"
-        } else {
-            "lib"
-        };
+        let folder = if name.starts_with("ld-linux") { "lib64" } else { "lib" };
         files.push(GuestFile::program(&format!("{folder}/{name}"), &library)?);
     }
     Ok(files)
@@ -75,11 +61,8 @@ pub(crate) fn files(profile: Profile) -> Result<Vec<GuestFile>> {
 fn libraries_of(program: &Path) -> Result<Vec<PathBuf>> {
     let text = line("ldd").arg(program).output()?;
     // `libc.so.6 => /lib/.../libc.so.6 (0x...)`, or the loader's path alone.
-    let path = |line: &str| {
-        line.split_whitespace()
-            .find(|word| word.starts_with('/'))
-            .map(PathBuf::from)
-    };
+    let path =
+        |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
     Ok(text.lines().filter_map(path).collect())
 }
 
@@ -93,21 +76,12 @@ pub(crate) fn build_foreign_guest(profile: Profile) -> Result<()> {
         .words(GUEST)
         .arg("--target")
         .arg(ARM_TARGET)
-        .env(
-            "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
-            "-Ctarget-feature=+crt-static",
-        )
-        .env(
-            "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
-            "aarch64-linux-gnu-gcc",
-        )
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-Ctarget-feature=+crt-static")
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc")
         .run()
 }
 
 /// What [`build_foreign_guest`] built.
 pub(crate) fn foreign_guest(profile: Profile) -> PathBuf {
-    target()
-        .join(ARM_TARGET)
-        .join(profile.folder())
-        .join("examples/kmod_guest")
+    target().join(ARM_TARGET).join(profile.folder()).join("examples/kmod_guest")
 }

@@ -16,33 +16,23 @@ pub(crate) struct Hosts {
 impl Hosts {
     /// The first has address 1 of the net, the others 2, 3 and so on, also of fd77::/64.
     pub(crate) fn up(net: &str, names: &[&'static str]) -> Result<Hosts> {
-        let hosts = Hosts {
-            names: names.to_vec(),
-        };
+        let hosts = Hosts { names: names.to_vec() };
         hosts.down();
         let ip = |words: &str| line("ip").words(words).run();
         let (first, others) = names.split_first().context("no hosts")?;
         ip(&format!("netns add {first}"))?;
         ip(&format!("-n {first} link add br0 type bridge"))?;
-        ip(&format!(
-            "-n {first} addr add {net}.1/24 brd {net}.255 dev br0"
-        ))?;
+        ip(&format!("-n {first} addr add {net}.1/24 brd {net}.255 dev br0"))?;
         ip(&format!("-n {first} link set br0 up"))?;
         ip(&format!("-n {first} link set lo up"))?;
         for (at, name) in others.iter().enumerate() {
             let host = at + 2;
             ip(&format!("netns add {name}"))?;
-            ip(&format!(
-                "-n {first} link add to{at} type veth peer name eth0 netns {name}"
-            ))?;
+            ip(&format!("-n {first} link add to{at} type veth peer name eth0 netns {name}"))?;
             ip(&format!("-n {first} link set to{at} master br0"))?;
             ip(&format!("-n {first} link set to{at} up"))?;
-            ip(&format!(
-                "-n {name} addr add {net}.{host}/24 brd {net}.255 dev eth0"
-            ))?;
-            ip(&format!(
-                "-n {name} addr add fd77::{host}/64 dev eth0 nodad"
-            ))?;
+            ip(&format!("-n {name} addr add {net}.{host}/24 brd {net}.255 dev eth0"))?;
+            ip(&format!("-n {name} addr add fd77::{host}/64 dev eth0 nodad"))?;
             ip(&format!("-n {name} link set eth0 up"))?;
             ip(&format!("-n {name} link set lo up"))?;
         }
@@ -53,10 +43,7 @@ impl Hosts {
     fn down(&self) {
         for name in self.names.iter().rev() {
             // A namespace that is not there need not be taken down.
-            let _ = Command::new("ip")
-                .args(["netns", "del", name])
-                .stderr(Stdio::null())
-                .status();
+            let _ = Command::new("ip").args(["netns", "del", name]).stderr(Stdio::null()).status();
         }
     }
 }
@@ -98,9 +85,7 @@ impl Background {
             .stdout(out)
             .stderr(Stdio::null())
             .spawn();
-        Ok(Background(child.with_context(|| {
-            format!("cannot start {program} on {host}")
-        })?))
+        Ok(Background(child.with_context(|| format!("cannot start {program} on {host}"))?))
     }
 
     /// Ends it at once, without a chance to say goodbye.

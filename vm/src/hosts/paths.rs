@@ -41,13 +41,7 @@ fn place(name: &str) -> PathBuf {
 }
 
 const CASES: &[Case] = &[
-    Case {
-        name: "TCP",
-        sink: "kind = \"tcp\"",
-        lossless: true,
-        rule: None,
-        expect: all_there,
-    },
+    Case { name: "TCP", sink: "kind = \"tcp\"", lossless: true, rule: None, expect: all_there },
     Case {
         name: "TCP without a copy, 1 % of the packets lost",
         sink: "kind = \"tcp\"\nsend = \"zerocopy\"",
@@ -63,10 +57,7 @@ const CASES: &[Case] = &[
         expect: |outcome| {
             ensure!(outcome.is_ok, "the run failed");
             let (delivered, lost) = (outcome.delivered, outcome.lost_over_udp);
-            ensure!(
-                lost > 0 && delivered > 0,
-                "{lost} lost, {delivered} delivered"
-            );
+            ensure!(lost > 0 && delivered > 0, "{lost} lost, {delivered} delivered");
             Ok(())
         },
     },
@@ -110,12 +101,8 @@ fn one(case: &Case) -> Result<()> {
     let tool = program().display().to_string();
     let mut serve = Background::start(RECEIVER, &tool, &["path", "serve", TO])?;
     if let Some(rule) = case.rule {
-        let nft = |rule: &str| {
-            line("ip netns exec")
-                .arg(RECEIVER)
-                .words(&format!("nft {rule}"))
-                .run()
-        };
+        let nft =
+            |rule: &str| line("ip netns exec").arg(RECEIVER).words(&format!("nft {rule}")).run();
         nft("add table inet dqm")?;
         nft("add chain inet dqm in { type filter hook input priority 0; }")?;
         nft(&format!("add rule inet dqm in {rule}"))?;
@@ -127,11 +114,7 @@ fn one(case: &Case) -> Result<()> {
     })?;
     let outcome = run(case, &tool)?;
     let accounted = outcome.delivered + outcome.lost;
-    ensure!(
-        accounted == outcome.issued,
-        "{accounted} of {} are accounted for",
-        outcome.issued
-    );
+    ensure!(accounted == outcome.issued, "{accounted} of {} are accounted for", outcome.issued);
     (case.expect)(&outcome)?;
     serve.kill()?;
     println!(
@@ -155,10 +138,7 @@ fn run(case: &Case, tool: &str) -> Result<Outcome> {
     let (path, out) = (file.display().to_string(), record.display().to_string());
     let arguments = ["path", "run", &path, "--time", "2s", "--records", &out];
     let mut sends = Background::start(SENDER, tool, &arguments)?;
-    ensure!(
-        sends.ends_within(Duration::from_secs(40))?,
-        "the path hangs"
-    );
+    ensure!(sends.ends_within(Duration::from_secs(40))?, "the path hangs");
     let text = std::fs::read_to_string(&record).context("no record")?;
     let line = text.lines().last().context("an empty record")?;
     let record: Value = serde_json::from_str(line)?;

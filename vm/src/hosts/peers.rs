@@ -32,10 +32,7 @@ fn install() -> Result<(String, String)> {
         need("python3")?;
         let venv = || line("python3 -m venv").arg(&litex).run();
         venv().or_else(|_| shell::install("python3-venv").and_then(|()| venv()))?;
-        started(&python)
-            .words("-m pip install --quiet")
-            .arg(LITEX)
-            .run()?;
+        started(&python).words("-m pip install --quiet").arg(LITEX).run()?;
     }
     let tools = root().join("target/ci/tools");
     let wishbone_tool = tools.join("bin/wishbone-tool");
@@ -48,10 +45,7 @@ fn install() -> Result<(String, String)> {
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .run()?;
     }
-    Ok((
-        python.display().to_string(),
-        wishbone_tool.display().to_string(),
-    ))
+    Ok((python.display().to_string(), wishbone_tool.display().to_string()))
 }
 
 /// Installs the peers, unless they are there.
@@ -94,10 +88,7 @@ fn ours(daqmeter: &str) -> Result<()> {
     let found = eb(&["discover", "udp/10.77.0.255"])?;
     for (_, address) in SLAVES {
         let line = format!("udp4/{address}/60368");
-        ensure!(
-            found.contains(&line),
-            "discover did not find {line}: {found}"
-        );
+        ensure!(found.contains(&line), "discover did not find {line}: {found}");
     }
     for slave in [
         first("udp4", SLAVES[0].1),
@@ -115,9 +106,8 @@ fn ours(daqmeter: &str) -> Result<()> {
     }
     let _tunnel = Background::start(SLAVES[0].0, daqmeter, &["eb", "tunnel", "-q", "8183"])?;
     let through = format!("tunnel/{}/8183/{}/60368", SLAVES[0].1, SLAVES[1].1);
-    let value = until("the tunnel", Duration::from_secs(10), || {
-        eb(&["read", &through, "0x10000/4"])
-    })?;
+    let value =
+        until("the tunnel", Duration::from_secs(10), || eb(&["read", &through, "0x10000/4"]))?;
     ensure!(value.trim() == "11223344", "through the tunnel: {value}");
     println!(
         "agreed: daqmeter with itself between hosts: udp4, udp6, tcp4, tcp6, tunnel, discover"
@@ -134,9 +124,7 @@ fn our_client(daqmeter: &str, slave: &str, what: &str, patience: Duration) -> Re
             &[&["eb"], arguments, &["--litex", "-p", "--timeout", "2s"]].concat(),
         )
     };
-    until(what, patience, || {
-        eb(&["write", slave, "0x10004/4", "0xcafe0001"])
-    })?;
+    until(what, patience, || eb(&["write", slave, "0x10004/4", "0xcafe0001"]))?;
     // Writes are unanswered in this dialect, and a proxy may reorder them behind the next connection's read.
     until(what, patience, || {
         let value = eb(&["read", slave, "0x10004/4"])?;
@@ -148,15 +136,9 @@ fn our_client(daqmeter: &str, slave: &str, what: &str, patience: Duration) -> Re
 }
 
 fn litex(python: &str, daqmeter: &str) -> Result<()> {
-    let script = root()
-        .join("vm/peers/litex_clients.py")
-        .display()
-        .to_string();
+    let script = root().join("vm/peers/litex_clients.py").display().to_string();
     for kind in ["udp", "tcp"] {
-        print!(
-            "{}",
-            on_client(60, python, &[&script, kind, SLAVES[0].1, "1234"])?
-        );
+        print!("{}", on_client(60, python, &[&script, kind, SLAVES[0].1, "1234"])?);
     }
     // litex_server: TCP towards clients, UDP towards our slave.
     let server = python.replace("bin/python", "bin/litex_server");
@@ -171,29 +153,13 @@ fn litex(python: &str, daqmeter: &str) -> Result<()> {
         "4321",
     ];
     let _server = Background::start(CLIENT, python, &arguments)?;
-    let listens = || {
-        on_client(
-            5,
-            "bash",
-            &["-c", "exec 3<>/dev/tcp/127.0.0.1/4321 && head -c 7 <&3"],
-        )
-    };
+    let listens =
+        || on_client(5, "bash", &["-c", "exec 3<>/dev/tcp/127.0.0.1/4321 && head -c 7 <&3"]);
     let banner = until("litex_server", Duration::from_secs(30), listens)?;
-    ensure!(
-        banner.starts_with("CommUDP"),
-        "the banner of litex_server is {banner}"
-    );
-    our_client(
-        daqmeter,
-        "tcp/127.0.0.1/4321",
-        "litex_server",
-        Duration::from_secs(40),
-    )?;
+    ensure!(banner.starts_with("CommUDP"), "the banner of litex_server is {banner}");
+    our_client(daqmeter, "tcp/127.0.0.1/4321", "litex_server", Duration::from_secs(40))?;
     a_file_through(daqmeter, "tcp/127.0.0.1/4321")?;
-    print!(
-        "{}",
-        on_client(60, python, &[&script, "litex_server", "127.0.0.1", "4321"])?
-    );
+    print!("{}", on_client(60, python, &[&script, "litex_server", "127.0.0.1", "4321"])?);
     Ok(())
 }
 
@@ -204,25 +170,17 @@ fn a_file_through(daqmeter: &str, slave: &str) -> Result<()> {
     let data: Vec<u8> = (0..=250).cycle().take(2000).collect();
     std::fs::write(&sent, &data)?;
     let options = ["--litex", "-p"];
-    on_client(
-        30,
-        daqmeter,
-        &[&["eb", "put", slave, "0x12000", &sent], &options[..]].concat(),
-    )?;
+    on_client(30, daqmeter, &[&["eb", "put", slave, "0x12000", &sent], &options[..]].concat())?;
     // The proxy answers no write, so a read on a later connection may overtake the last of them.
-    until(
-        "a file through litex_server",
-        Duration::from_secs(20),
-        || {
-            on_client(
-                30,
-                daqmeter,
-                &[&["eb", "get", slave, "0x12000/2000", &back], &options[..]].concat(),
-            )?;
-            ensure!(std::fs::read(&back)? == data, "the file came back changed");
-            Ok(())
-        },
-    )?;
+    until("a file through litex_server", Duration::from_secs(20), || {
+        on_client(
+            30,
+            daqmeter,
+            &[&["eb", "get", slave, "0x12000/2000", &back], &options[..]].concat(),
+        )?;
+        ensure!(std::fs::read(&back)? == data, "the file came back changed");
+        Ok(())
+    })?;
     println!("agreed: a file by our client through litex_server");
     Ok(())
 }
@@ -234,31 +192,16 @@ fn wishbone(wishbone_tool: &str, daqmeter: &str) -> Result<()> {
     for (way, option) in [("UDP", None), ("TCP", Some("--ethernet-tcp"))] {
         let host = ["--ethernet-host", SLAVES[0].1];
         let call = |arguments: &[&str]| {
-            let options: Vec<&str> = host
-                .into_iter()
-                .chain(option)
-                .chain(arguments.iter().copied())
-                .collect();
-            until("wishbone-tool", PATIENCE, || {
-                on_client(1, wishbone_tool, &options)
-            })
+            let options: Vec<&str> =
+                host.into_iter().chain(option).chain(arguments.iter().copied()).collect();
+            until("wishbone-tool", PATIENCE, || on_client(1, wishbone_tool, &options))
         };
         call(&["0x10010", "0xdecade01"])?;
         let found = call(&["0x10010"])?.to_lowercase();
-        ensure!(
-            found.contains("decade01"),
-            "wishbone-tool over {way} read {found}"
-        );
+        ensure!(found.contains("decade01"), "wishbone-tool over {way} read {found}");
         println!("agreed: wishbone-tool over {way}");
     }
-    let arguments = [
-        "-s",
-        "wishbone",
-        "-n",
-        "5678",
-        "--ethernet-host",
-        SLAVES[1].1,
-    ];
+    let arguments = ["-s", "wishbone", "-n", "5678", "--ethernet-host", SLAVES[1].1];
     until("wishbone-tool as a server", PATIENCE, || {
         let _server = Background::start(CLIENT, wishbone_tool, &arguments)?;
         our_client(

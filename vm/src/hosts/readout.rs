@@ -64,33 +64,17 @@ impl Chain {
         if socket.exists() {
             std::fs::remove_file(&socket)?;
         }
-        let (tool, at) = (
-            program().display().to_string(),
-            socket.display().to_string(),
-        );
+        let (tool, at) = (program().display().to_string(), socket.display().to_string());
         let emulate = ["readout", "emulate", "gbt", "--at", &at];
         let paced = ["--rate", case.rate, "--time", case.time];
         let card = Background::start(SERVER, &tool, &[&emulate[..], &paced].concat())?;
-        let tohost = [
-            "readout",
-            "tohost",
-            "gbt",
-            "--card",
-            &at,
-            "--address",
-            DIRECT,
-            "--json",
-        ];
+        let tohost = ["readout", "tohost", "gbt", "--card", &at, "--address", DIRECT, "--json"];
         let readers = until("the emulated card", Duration::from_secs(10), || {
             ensure!(socket.exists(), "no socket yet");
             Background::into_file(SERVER, &tool, &tohost, &place("tohost.json"))
         })?;
-        let mut chain = Chain {
-            _card: card,
-            address: case.address,
-            readers,
-            receivers: Vec::new(),
-        };
+        let mut chain =
+            Chain { _card: card, address: case.address, readers, receivers: Vec::new() };
         for at in 0..RECEIVERS.len() {
             let receiver = chain.receiver(at, &format!("receive{at}.json"))?;
             chain.receivers.push(receiver);
@@ -106,41 +90,22 @@ impl Chain {
     }
 
     fn outcome(&mut self) -> Result<Outcome> {
-        ensure!(
-            self.readers.ends_within(Duration::from_secs(40))?,
-            "the reader hangs"
-        );
+        ensure!(self.readers.ends_within(Duration::from_secs(40))?, "the reader hangs");
         for receiver in &mut self.receivers {
-            ensure!(
-                receiver.ends_within(Duration::from_secs(30))?,
-                "a receiver hangs"
-            );
+            ensure!(receiver.ends_within(Duration::from_secs(30))?, "a receiver hangs");
         }
         let account = read_json("tohost.json")?;
         let elinks = account["elinks"].as_array().context("no E-links")?;
         ensure!(elinks.len() == 24, "{} E-links", elinks.len());
-        let open: Vec<&Value> = elinks
-            .iter()
-            .filter(|elink| elink["closes"] != true)
-            .collect();
+        let open: Vec<&Value> = elinks.iter().filter(|elink| elink["closes"] != true).collect();
         ensure!(open.is_empty(), "accounts that do not close: {open:?}");
         let ledgers: Vec<&Value> = elinks.iter().map(|elink| &elink["ledger"]).collect();
         let sum = |of: &dyn Fn(&Value) -> &Value| -> u64 {
-            ledgers
-                .iter()
-                .map(|ledger| of(ledger).as_u64().unwrap_or(0))
-                .sum()
+            ledgers.iter().map(|ledger| of(ledger).as_u64().unwrap_or(0)).sum()
         };
-        let reasons = ledgers[0]["losses"]
-            .as_object()
-            .context("no losses")?
-            .keys();
-        let loss = |reason: &String| {
-            (
-                reason.clone(),
-                sum(&|ledger| &ledger["losses"][reason]).into(),
-            )
-        };
+        let reasons = ledgers[0]["losses"].as_object().context("no losses")?.keys();
+        let loss =
+            |reason: &String| (reason.clone(), sum(&|ledger| &ledger["losses"][reason]).into());
         let received = (0..RECEIVERS.len()).map(|at| received(&format!("receive{at}.json")));
         Ok(Outcome {
             issued: sum(&|ledger| &ledger["issued"]),
@@ -160,10 +125,7 @@ fn read_json(name: &str) -> Result<Value> {
 fn received(name: &str) -> (u64, u64) {
     let report = read_json(name).unwrap_or_default();
     let count = |value: &Value| value.as_u64().unwrap_or(0);
-    (
-        count(&report["chunks"]),
-        count(&report["faults"]["payload"]),
-    )
+    (count(&report["chunks"]), count(&report["faults"]["payload"]))
 }
 
 /// Waits for a condition, for a minute at most.
@@ -182,24 +144,19 @@ fn asked(words: &str) -> Result<String> {
 /// Waits until a megabyte has left by the bridge's port to a receiver: data flow, and triggers come.
 fn flows_to(receiver: usize) -> Result<()> {
     let sent = || -> Result<u64> {
-        let bytes = asked(&format!(
-            "cat /sys/class/net/to{receiver}/statistics/tx_bytes"
-        ))?;
+        let bytes = asked(&format!("cat /sys/class/net/to{receiver}/statistics/tx_bytes"))?;
         bytes.trim().parse().context("no number of bytes")
     };
     let before = sent()?;
-    wait_for(&format!("data to receiver {receiver}"), || {
-        Ok(sent()? >= before + 1_000_000)
-    })
+    wait_for(&format!("data to receiver {receiver}"), || Ok(sent()? >= before + 1_000_000))
 }
 
 /// Waits until the publisher has given a receiver up: no process holds a connection to it any more.
 fn given_up(receiver: usize) -> Result<()> {
     let to = format!("ss -Htnp dst 10.78.0.{}", receiver + 2);
-    wait_for(
-        &format!("the end of receiver {receiver}'s connection"),
-        || Ok(!asked(&to)?.contains("users:")),
-    )
+    wait_for(&format!("the end of receiver {receiver}'s connection"), || {
+        Ok(!asked(&to)?.contains("users:"))
+    })
 }
 
 /// Segments that the publisher's host has sent again (`Tcp:` of `/proc/net/snmp`, RetransSegs).
@@ -209,9 +166,7 @@ fn sent_again() -> Result<u64> {
     let (names, values) = (lines.next(), lines.next());
     let (names, values) = names.zip(values).context("no counts of TCP")?;
     let mut pairs = names.split(' ').zip(values.split(' '));
-    let (_, value) = pairs
-        .find(|(name, _)| *name == "RetransSegs")
-        .context("no RetransSegs")?;
+    let (_, value) = pairs.find(|(name, _)| *name == "RetransSegs").context("no RetransSegs")?;
     value.parse().context("no number of segments")
 }
 
@@ -222,11 +177,7 @@ fn on(host: &str, words: &str) -> Result<()> {
 
 /// The bridge's port to the first receiver's host.
 fn link(state: &str) -> Result<()> {
-    line("ip -n")
-        .arg(SERVER)
-        .words("link set to0")
-        .arg(state)
-        .run()
+    line("ip -n").arg(SERVER).words("link set to0").arg(state).run()
 }
 
 fn nothing(_: &mut Chain) -> Result<()> {
@@ -234,19 +185,11 @@ fn nothing(_: &mut Chain) -> Result<()> {
 }
 
 fn all_there(outcome: &Outcome) -> Result<()> {
-    let Outcome {
-        issued,
-        delivered,
-        losses,
-        received,
-    } = outcome;
+    let Outcome { issued, delivered, losses, received } = outcome;
     ensure!(delivered == issued, "{delivered} of {issued}: {losses}");
     let chunks: u64 = received.iter().map(|(chunks, _)| chunks).sum();
     ensure!(chunks == *issued, "receivers had {chunks} of {issued}");
-    ensure!(
-        received.iter().all(|(_, wrong)| *wrong == 0),
-        "wrong payloads"
-    );
+    ensure!(received.iter().all(|(_, wrong)| *wrong == 0), "wrong payloads");
     Ok(())
 }
 
@@ -256,11 +199,7 @@ const UNSUBSCRIBED: &str = "not subscribed";
 /// Nothing but these may cost triggers.
 fn only(outcome: &Outcome, reasons: &[&str]) -> Result<()> {
     let lost: u64 = reasons.iter().map(|reason| outcome.lost(reason)).sum();
-    ensure!(
-        outcome.delivered + lost == outcome.issued,
-        "{}",
-        outcome.losses
-    );
+    ensure!(outcome.delivered + lost == outcome.issued, "{}", outcome.losses);
     Ok(())
 }
 
@@ -270,15 +209,8 @@ fn only_busy(outcome: &Outcome) -> Result<()> {
 
 /// A receiver was away: what it missed is booked as such, and the one of that number received something.
 fn missed_by(outcome: &Outcome, receiver: usize) -> Result<()> {
-    ensure!(
-        outcome.lost(UNSUBSCRIBED) > 0,
-        "nothing was booked as missed: {}",
-        outcome.losses
-    );
-    ensure!(
-        outcome.received[receiver].0 > 0,
-        "receiver {receiver} got nothing"
-    );
+    ensure!(outcome.lost(UNSUBSCRIBED) > 0, "nothing was booked as missed: {}", outcome.losses);
+    ensure!(outcome.received[receiver].0 > 0, "receiver {receiver} got nothing");
     only(outcome, &[UNSUBSCRIBED, "network", BUSY])
 }
 
@@ -301,17 +233,11 @@ const CASES: &[Case] = &[
         time: "3s",
         address: DIRECT,
         meanwhile: |_| {
-            on(
-                SERVER,
-                "tc qdisc add dev to0 root tbf rate 100mbit burst 128kb latency 100ms",
-            )
+            on(SERVER, "tc qdisc add dev to0 root tbf rate 100mbit burst 128kb latency 100ms")
         },
         expect: |outcome| {
             let held = outcome.lost(BUSY) > 0;
-            ensure!(
-                held,
-                "a link of a third of the data did not hold the card back"
-            );
+            ensure!(held, "a link of a third of the data did not hold the card back");
             only_busy(outcome)
         },
     },
@@ -363,9 +289,7 @@ const CASES: &[Case] = &[
             link("down")?;
             // Retransmissions double their distance, and the first comes after 0.2 s or, where the link was slow before, 0.4 or 0.8 s: the
             // third comes seven times as late, before the receiver is given up.
-            wait_for("data that are sent again", || {
-                Ok(sent_again()? >= before + 2)
-            })?;
+            wait_for("data that are sent again", || Ok(sent_again()? >= before + 2))?;
             link("up")
         },
         expect: only_busy,
@@ -412,11 +336,7 @@ fn limited_search() -> Result<()> {
     let search = "readout sweep gbt --from 10kHz --to 100kHz --no-curves --json";
     let lines = asked(&format!("{tool} {search}"))?;
     let record: Value = serde_json::from_str(lines.lines().last().context("no record")?)?;
-    ensure!(
-        record["study"] == "readout/maximum",
-        "the last record is {}",
-        record["study"]
-    );
+    ensure!(record["study"] == "readout/maximum", "the last record is {}", record["study"]);
     let counter = |name: &str| {
         let counters = record["counters"].as_array().into_iter().flatten();
         let mut values = counters.filter(|counter| counter["name"] == name);
@@ -427,10 +347,7 @@ fn limited_search() -> Result<()> {
     let event_bytes = value("network")? / value("trigger-rate")?;
     let share = maximum_hz * event_bytes * 8.0 / LIMIT_BIT_PER_S;
     // A token bucket is full at first; 1.4 times the limit was confirmed before.
-    ensure!(
-        (0.9..=1.01).contains(&share),
-        "{maximum_hz} Hz are {share:.3} of the network's limit"
-    );
+    ensure!((0.9..=1.01).contains(&share), "{maximum_hz} Hz are {share:.3} of the network's limit");
     println!("closed: a limit in the network: {maximum_hz:.0} Hz, {share:.3} of it");
     Ok(())
 }
@@ -447,19 +364,12 @@ fn one(case: &Case) -> Result<()> {
     let done = (case.meanwhile)(&mut chain).and_then(|()| chain.outcome());
     let outcome = done.with_context(|| case.name)?;
     (case.expect)(&outcome).with_context(|| case.name)?;
-    println!(
-        "closed: {}: {} issued, {} delivered",
-        case.name, outcome.issued, outcome.delivered
-    );
+    println!("closed: {}: {} issued, {} delivered", case.name, outcome.issued, outcome.delivered);
     Ok(())
 }
 
 /// Passes a receiver's connection on, 20 ms late.
 fn relay(host: &str) -> Result<Background> {
     let script = root().join("vm/peers/delay_relay.py").display().to_string();
-    Background::start(
-        host,
-        "python3",
-        &[&script, "12351", "10.78.0.1", "12350", "20"],
-    )
+    Background::start(host, "python3", &[&script, "12351", "10.78.0.1", "12350", "20"])
 }

@@ -48,12 +48,7 @@ pub(super) type Source = (u16, u16, u64);
 
 /// That this happens so often.
 pub(super) fn happening((type_code, node_id, event_id): Source, count: u64) -> Happening {
-    Happening {
-        type_code,
-        node_id,
-        event_id,
-        count,
-    }
+    Happening { type_code, node_id, event_id, count }
 }
 
 /// What is counted in a step: event as after `-e`, and the happenings that it adds up.
@@ -63,18 +58,12 @@ pub(super) struct Counted {
 }
 
 pub(super) fn counted(text: &str, of: &[Source]) -> Counted {
-    Counted {
-        text: text.to_owned(),
-        of: of.to_vec(),
-    }
+    Counted { text: text.to_owned(), of: of.to_vec() }
 }
 
 /// Events as options.
 fn options<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
-    texts
-        .into_iter()
-        .map(|text| format!("-e '{text}' "))
-        .collect()
+    texts.into_iter().map(|text| format!("-e '{text}' ")).collect()
 }
 
 /// The first JSON record of what the tool printed.
@@ -86,9 +75,7 @@ pub(super) fn record(printed: &str) -> Result<Value> {
 
 /// An array of a record, which must be there.
 pub(super) fn array<'a>(value: &'a Value, name: &str) -> Result<&'a Vec<Value>> {
-    value[name]
-        .as_array()
-        .with_context(|| format!("no {name}: {value}"))
+    value[name].as_array().with_context(|| format!("no {name}: {value}"))
 }
 
 impl Bench {
@@ -110,18 +97,13 @@ impl Bench {
             return Ok(std::fs::write(maps.join(file), map)?);
         }
         let known = std::fs::read_to_string(&path)?;
-        ensure!(
-            known == text,
-            "{file} is not what the driver shows: cargo xtask pmu-vm --record"
-        );
+        ensure!(known == text, "{file} is not what the driver shows: cargo xtask pmu-vm --record");
         Ok(())
     }
 
     /// The driver's own map, as our tool reads it: every node that has registers is found in its place.
     pub(super) fn map(&mut self) -> Result<()> {
-        let printed = self
-            .machine
-            .guest("daqmeter pmu map --format json 2>/dev/null")?;
+        let printed = self.machine.guest("daqmeter pmu map --format json 2>/dev/null")?;
         let maps = printed.lines().count();
         ensure!(maps == self.meshes.len(), "{maps} maps");
         for (line, mesh) in printed.lines().zip(&self.meshes) {
@@ -135,9 +117,7 @@ impl Bench {
     /// Begins a program that counts by steps; it is ready when this returns.
     pub(super) fn begin_steps(&mut self, events: &[&str]) -> Result<()> {
         let list = options(events.iter().copied());
-        self.machine.send(&format!(
-            "daqmeter pmu stat --step --format csv {list} 2>/tmp/said"
-        ))?;
+        self.machine.send(&format!("daqmeter pmu stat --step --format csv {list} 2>/tmp/said"))?;
         // The first answer shows that everything is open.
         self.step(events.len()).map(drop)
     }
@@ -156,15 +136,8 @@ impl Bench {
                 // Another program's message.
                 continue;
             }
-            let value = line
-                .split(';')
-                .nth(1)
-                .with_context(|| format!("no row: `{line}`"))?;
-            counts.push(
-                value
-                    .parse()
-                    .with_context(|| format!("no count: `{line}`"))?,
-            );
+            let value = line.split(';').nth(1).with_context(|| format!("no row: `{line}`"))?;
+            counts.push(value.parse().with_context(|| format!("no count: `{line}`"))?);
         }
         Ok(counts)
     }
@@ -192,17 +165,13 @@ impl Bench {
         let mut sum = 0_u128;
         for step in 0..steps {
             let sources = events.iter().flat_map(|event| &event.of);
-            let all: Vec<Happening> = sources
-                .map(|source| happening(*source, random.count(max)))
-                .collect();
+            let all: Vec<Happening> =
+                sources.map(|source| happening(*source, random.count(max))).collect();
             sum += all.iter().map(|what| u128::from(what.count)).sum::<u128>();
             self.machine.happen(0, &all)?;
             let found = self.step(events.len())?;
             let expected = expected(events, &all);
-            ensure!(
-                found == expected,
-                "step {step}: counted {found:?} instead of {expected:?}"
-            );
+            ensure!(found == expected, "step {step}: counted {found:?} instead of {expected:?}");
         }
         self.end_steps()?;
         println!(
@@ -219,8 +188,7 @@ impl Bench {
         // The command runs when perf has opened everything.
         let command = "sh -c 'echo > /tmp/began; cat /tmp/go'";
         let wait = "until test -e /tmp/began; do sleep 0.1; done";
-        self.machine
-            .guest("rm -f /tmp/go /tmp/began; mkfifo /tmp/go")?;
+        self.machine.guest("rm -f /tmp/go /tmp/began; mkfifo /tmp/go")?;
         let perf = format!("perf stat -x';' -o /tmp/perf {list} -- {command} & {wait}");
         self.machine.guest(&perf).map(drop)
     }
@@ -250,18 +218,9 @@ impl Bench {
         }
         self.end_steps()?;
         let perfs = self.end_perf()?;
-        ensure!(
-            ours == happened,
-            "the tool counted {ours:?} instead of {happened:?}"
-        );
-        ensure!(
-            perfs == happened,
-            "perf counted {perfs:?} instead of {happened:?}"
-        );
-        println!(
-            "perf and daqmeter agree to the count: {} events",
-            events.len()
-        );
+        ensure!(ours == happened, "the tool counted {ours:?} instead of {happened:?}");
+        ensure!(perfs == happened, "perf counted {perfs:?} instead of {happened:?}");
+        println!("perf and daqmeter agree to the count: {} events", events.len());
         Ok(())
     }
 
@@ -291,10 +250,7 @@ impl Bench {
         let mut mesh = self.meshes[0].clone();
         mesh.name = "arm_cmn_0".to_owned();
         let pmus = [catalogue(&mesh)];
-        let host = Host {
-            pmus: &pmus,
-            files: &Files::below("/nonexistent"),
-        };
+        let host = Host { pmus: &pmus, files: &Files::below("/nonexistent") };
         let set = host.resolve(groups)?;
         let shares = plan(&mesh, Driver::Mainline, &set.groups)?.shares;
         let of = |(share, group): (&f64, &Vec<_>)| std::iter::repeat_n(*share, group.len());
@@ -303,42 +259,26 @@ impl Bench {
 
     fn shares_of_perf(&mut self, list: &str) -> Result<Vec<f64>> {
         // The text has the share with decimals, where there is one.
-        let printed = self.machine.guest(&format!(
-            "perf stat -o /tmp/perf {list} sleep 3; cat /tmp/perf"
-        ))?;
-        Ok(printed
-            .lines()
-            .filter(|line| line.contains("arm_cmn"))
-            .map(share_of)
-            .collect())
+        let printed =
+            self.machine.guest(&format!("perf stat -o /tmp/perf {list} sleep 3; cat /tmp/perf"))?;
+        Ok(printed.lines().filter(|line| line.contains("arm_cmn")).map(share_of).collect())
     }
 
     fn shares_of_ours(&mut self, list: &str) -> Result<Vec<f64>> {
-        let printed = self.machine.guest(&format!(
-            "daqmeter pmu stat {list} -I 3s --count 1 --json 2>/dev/null"
-        ))?;
+        let printed = self
+            .machine
+            .guest(&format!("daqmeter pmu stat {list} -I 3s --count 1 --json 2>/dev/null"))?;
         let record = record(&printed)?;
         let first = |event: &Value, name: &str| event[name][0].as_u64().unwrap_or(0) as f64;
         let share = |event| first(event, "running_ns") / first(event, "enabled_ns").max(1.0);
-        Ok(array(&record["observed"], "events")?
-            .iter()
-            .map(share)
-            .collect())
+        Ok(array(&record["observed"], "events")?.iter().map(share).collect())
     }
 
     /// A command that must be refused, with that in its line.
     pub(super) fn refused(&mut self, arguments: &str, part: &str) -> Result<()> {
-        let (status, printed) = self
-            .machine
-            .run(&format!("daqmeter pmu {arguments} 2>&1"))?;
-        ensure!(
-            status == 2,
-            "`{arguments}` ended with {status} instead of 2:\n{printed}"
-        );
-        ensure!(
-            printed.contains(part),
-            "`{arguments}` printed instead of `{part}`:\n{printed}"
-        );
+        let (status, printed) = self.machine.run(&format!("daqmeter pmu {arguments} 2>&1"))?;
+        ensure!(status == 2, "`{arguments}` ended with {status} instead of 2:\n{printed}");
+        ensure!(printed.contains(part), "`{arguments}` printed instead of `{part}`:\n{printed}");
         Ok(())
     }
 }
@@ -347,18 +287,13 @@ impl Bench {
 fn expected(events: &[Counted], all: &[Happening]) -> Vec<u64> {
     let source = |what: &Happening| (what.type_code, what.node_id, what.event_id);
     let sum = |event: &Counted| {
-        all.iter()
-            .filter(|what| event.of.contains(&source(what)))
-            .map(|what| what.count)
-            .sum()
+        all.iter().filter(|what| event.of.contains(&source(what))).map(|what| what.count).sum()
     };
     events.iter().map(sum).collect()
 }
 
 fn add(sums: &mut [u64], counts: &[u64]) {
-    sums.iter_mut()
-        .zip(counts)
-        .for_each(|(sum, count)| *sum += count);
+    sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
 }
 
 fn same_crosspoints(found: &Mesh, made: &Mesh) -> Result<()> {
@@ -380,10 +315,7 @@ fn same_crosspoints(found: &Mesh, made: &Mesh) -> Result<()> {
             name.is_empty() || found.is_some_and(|found| found == name || found.contains('?'))
         };
         let (seen, made) = (&seen.ports, &made.ports);
-        ensure!(
-            made.iter().enumerate().all(same),
-            "ports {seen:?} instead of {made:?}"
-        );
+        ensure!(made.iter().enumerate().all(same), "ports {seen:?} instead of {made:?}");
     }
     Ok(())
 }
@@ -394,47 +326,25 @@ fn same_nodes(found: &Mesh, made: &Mesh) -> Result<()> {
         return Ok(());
     }
     let known = ["HN-F", "RN-D", "SBSX", "DTC"];
-    for node in made
-        .nodes
-        .iter()
-        .filter(|node| known.contains(&node.kind.as_str()))
-    {
+    for node in made.nodes.iter().filter(|node| known.contains(&node.kind.as_str())) {
         let mut seen = found.nodes.iter();
         let is_there = seen.any(|seen| seen.kind == node.kind && seen.node_id == node.node_id);
-        ensure!(
-            is_there,
-            "{} {:#x} is not on the map",
-            node.kind,
-            node.node_id
-        );
+        ensure!(is_there, "{} {:#x} is not on the map", node.kind, node.node_id);
     }
     Ok(())
 }
 
 fn percents(shares: &[f64]) -> String {
-    let percents: Vec<String> = shares
-        .iter()
-        .map(|share| format!("{:.0}", share * 100.0))
-        .collect();
+    let percents: Vec<String> =
+        shares.iter().map(|share| format!("{:.0}", share * 100.0)).collect();
     percents.join(" ")
 }
 
 fn near(name: &str, found: &[f64], predicted: &[f64], tolerance: f64) -> Result<()> {
-    ensure!(
-        found.len() == predicted.len(),
-        "{name} has {} rows",
-        found.len()
-    );
-    let off = found
-        .iter()
-        .zip(predicted)
-        .map(|(found, planned)| (found - planned).abs());
+    ensure!(found.len() == predicted.len(), "{name} has {} rows", found.len());
+    let off = found.iter().zip(predicted).map(|(found, planned)| (found - planned).abs());
     let off = off.fold(0.0, f64::max);
-    ensure!(
-        off < tolerance,
-        "{name} is off by {:.1} points",
-        off * 100.0
-    );
+    ensure!(off < tolerance, "{name} is off by {:.1} points", off * 100.0);
     Ok(())
 }
 
@@ -443,9 +353,7 @@ fn share_of(line: &str) -> f64 {
     if line.contains("<not") {
         return 0.0;
     }
-    let percent = line
-        .rsplit_once('(')
-        .and_then(|(_, tail)| tail.trim().strip_suffix("%)"));
+    let percent = line.rsplit_once('(').and_then(|(_, tail)| tail.trim().strip_suffix("%)"));
     let percent = percent.and_then(|text| text.trim().parse::<f64>().ok());
     percent.map_or(1.0, |percent| percent / 100.0)
 }
@@ -454,8 +362,7 @@ fn share_of(line: &str) -> f64 {
 fn perf_values(text: &str) -> Result<Vec<u64>> {
     let rows = text.lines().filter(|line| line.contains("arm_cmn"));
     let value = |line: &str| line.split(';').next().unwrap_or("").trim().parse();
-    rows.map(|line| value(line).with_context(|| line.to_owned()))
-        .collect()
+    rows.map(|line| value(line).with_context(|| line.to_owned())).collect()
 }
 
 #[cfg(test)]
@@ -477,33 +384,17 @@ mod tests {
 
     #[test]
     fn an_event_adds_up_what_happened_to_its_nodes() {
-        let events = [
-            counted("one", &[(5, 1, 2)]),
-            counted("all", &[(5, 1, 2), (5, 4, 2)]),
-        ];
-        let all = [
-            happening((5, 1, 2), 10),
-            happening((5, 4, 2), 3),
-            happening((5, 1, 9), 77),
-        ];
+        let events = [counted("one", &[(5, 1, 2)]), counted("all", &[(5, 1, 2), (5, 4, 2)])];
+        let all = [happening((5, 1, 2), 10), happening((5, 4, 2), 3), happening((5, 1, 9), 77)];
         assert_eq!(expected(&events, &all), [10, 13]);
     }
 
     #[test]
     fn shares_and_values_are_read_from_perfs_lines() {
-        assert_eq!(
-            share_of("  1,234  arm_cmn_0/hnf_mc_reqs/   (62.50%)"),
-            0.625
-        );
+        assert_eq!(share_of("  1,234  arm_cmn_0/hnf_mc_reqs/   (62.50%)"), 0.625);
         assert_eq!(share_of("  1,234  arm_cmn_0/hnf_mc_reqs/"), 1.0);
-        assert_eq!(
-            share_of("  <not counted>  arm_cmn_0/hnf_mc_reqs/   (0.00%)"),
-            0.0
-        );
-        assert_eq!(
-            perf_values("# x\n42;;arm_cmn_0/a/;1;100.00;;\n").unwrap(),
-            [42]
-        );
+        assert_eq!(share_of("  <not counted>  arm_cmn_0/hnf_mc_reqs/   (0.00%)"), 0.0);
+        assert_eq!(perf_values("# x\n42;;arm_cmn_0/a/;1;100.00;;\n").unwrap(), [42]);
         assert!(perf_values("<not counted>;;arm_cmn_0/a/;1;0.00;;\n").is_err());
     }
 }

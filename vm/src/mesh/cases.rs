@@ -72,11 +72,7 @@ pub(super) fn run(case: &Case, kernel: &Kernel, guest: &Guest, record: bool) -> 
     let name = format!("{}-{}-{}", kernel.series, case.meshes[0], case.meshes.len());
     let machine = Machine::boot(&name, kernel, guest, &meshes, case.cpus)?;
     println!("booted in {:.1} s", machine.boot_s);
-    let mut bench = Bench {
-        machine,
-        meshes,
-        series: kernel.series.clone(),
-    };
+    let mut bench = Bench { machine, meshes, series: kernel.series.clone() };
     let there = "test -d /sys/bus/event_source/devices/arm_cmn_0 || { dmesg | tail -15; false; }";
     bench.machine.guest(there)?;
     if let Some((file, _)) = case.events.filter(|(_, series)| *series == kernel.series) {
@@ -116,19 +112,12 @@ fn one_of_each(bench: &mut Bench) -> Result<()> {
         let Some(node) = nodes.find(|node| is_counted(node.crosspoint)) else {
             continue;
         };
-        let code = if node.type_code == 0xd {
-            RNI
-        } else {
-            node.type_code
-        };
+        let code = if node.type_code == 0xd { RNI } else { node.type_code };
         let Some(alias) = pmu.events().iter().find(|alias| is_plain(alias, code)) else {
             continue;
         };
         let id = alias.term("eventid").context("no eventid")?;
-        let text = format!(
-            "arm_cmn_0/{},nodeid={:#x},bynodeid=1/",
-            alias.name, node.node_id
-        );
+        let text = format!("arm_cmn_0/{},nodeid={:#x},bynodeid=1/", alias.name, node.node_id);
         events.push(counted(&text, &[(code, node.node_id, id)]));
     }
     let mut crosspoints = mesh.crosspoints.iter().rev();
@@ -151,34 +140,21 @@ fn is_plain(alias: &Alias, code: u16) -> bool {
 fn slices_of(mesh: &Mesh, dtc: u8) -> Vec<u16> {
     let nodes = mesh.nodes.iter().filter(|node| node.kind == "HN-F");
     nodes
-        .filter(|node| {
-            mesh.crosspoint_of(node)
-                .is_some_and(|xp| xp.dtc == Some(dtc))
-        })
+        .filter(|node| mesh.crosspoint_of(node).is_some_and(|xp| xp.dtc == Some(dtc)))
         .map(|node| node.node_id)
         .collect()
 }
 
 /// Four events of each of these HN-F.
 fn four_each(nodes: &[u16]) -> Vec<Counted> {
-    let names = [
-        "cache_miss",
-        "slc_sf_cache_access",
-        "cache_fill",
-        "pocq_retry",
-    ];
+    let names = ["cache_miss", "slc_sf_cache_access", "cache_fill", "pocq_retry"];
     let event = |node: u16, (name, id): (&str, u64)| {
         let text = format!("arm_cmn_0/hnf_{name},nodeid={node:#x},bynodeid=1/");
         counted(&text, &[(HNF, node, id)])
     };
     nodes
         .iter()
-        .flat_map(|node| {
-            names
-                .into_iter()
-                .zip(1..)
-                .map(move |name| event(*node, name))
-        })
+        .flat_map(|node| names.into_iter().zip(1..).map(move |name| event(*node, name)))
         .collect()
 }
 
@@ -203,17 +179,11 @@ fn two_controllers(bench: &mut Bench) -> Result<()> {
 
 /// Two meshes are two PMUs; the family's name adds them up.
 fn two_meshes(bench: &mut Bench) -> Result<()> {
-    let events = [
-        "arm_cmn/hnf_mc_reqs/",
-        "arm_cmn_0/hnf_mc_reqs/",
-        "arm_cmn_1/hnf_mc_reqs/",
-    ];
+    let events = ["arm_cmn/hnf_mc_reqs/", "arm_cmn_0/hnf_mc_reqs/", "arm_cmn_1/hnf_mc_reqs/"];
     bench.begin_steps(&events)?;
     let mut separate = [1_000_000, 3_000_000_000];
     for (mesh, count) in separate.into_iter().enumerate() {
-        bench
-            .machine
-            .happen(mesh, &[happening((HNF, 0x24, 0xd), count)])?;
+        bench.machine.happen(mesh, &[happening((HNF, 0x24, 0xd), count)])?;
     }
     let found = bench.step(3)?;
     bench.end_steps()?;
@@ -228,10 +198,7 @@ fn two_meshes(bench: &mut Bench) -> Result<()> {
         separate.reverse();
     }
     let at = &first["base"];
-    ensure!(
-        found[1..] == separate,
-        "separately {found:?}, arm_cmn_0 at {at}"
-    );
+    ensure!(found[1..] == separate, "separately {found:?}, arm_cmn_0 at {at}");
     println!("two meshes: counted separately and together; arm_cmn_0 is at {at}");
     Ok(())
 }

@@ -54,9 +54,7 @@ impl Registers for FileMemory {
 
 impl Memory for FileMemory {
     fn write(&mut self, offset: u64, value: u64) {
-        let done = self
-            .file
-            .write_all_at(&value.to_le_bytes(), self.at + offset);
+        let done = self.file.write_all_at(&value.to_le_bytes(), self.at + offset);
         done.expect("the file was made as large as the meshes");
     }
 }
@@ -87,9 +85,7 @@ impl Console {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-                let line = String::from_utf8_lossy(&line)
-                    .trim_end_matches('\r')
-                    .to_owned();
+                let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
                 if sender.send(line).is_err() {
                     return;
                 }
@@ -150,11 +146,7 @@ impl Plan<'_> {
             fs::remove_dir_all(&place)?;
         }
         fs::create_dir_all(&place)?;
-        Ok(Plan {
-            place,
-            meshes,
-            cpus,
-        })
+        Ok(Plan { place, meshes, cpus })
     }
 
     fn file(&self, name: &str) -> String {
@@ -192,9 +184,7 @@ impl Plan<'_> {
             "memory-backend-file,id=r1,size={window_mib}M,mem-path={registers},share=on"
         ));
         parts.push("-drive".to_owned());
-        parts.push(format!(
-            "file={disk},if=none,id=d0,format=raw,cache=writeback"
-        ));
+        parts.push(format!("file={disk},if=none,id=d0,format=raw,cache=writeback"));
         parts
     }
 
@@ -242,11 +232,7 @@ impl Plan<'_> {
         let socket = |name: &str| format!("unix:{},server=on,wait=off", self.file(name));
         let mut command = Command::new("qemu-system-aarch64");
         command.arg("-M").arg(MACHINE).args(self.parts());
-        command
-            .arg("-kernel")
-            .arg(&kernel.image)
-            .arg("-initrd")
-            .arg(initrd);
+        command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initrd);
         command.arg("-dtb").arg(self.tree()?);
         // A root file system of half the memory, as the kernel makes it otherwise, does not hold the program beside its archive; nor does
         // the memory where a part is kept for devices (`cma`).
@@ -254,17 +240,9 @@ impl Plan<'_> {
             "console=ttyAMA0 quiet panic=-1 oops=panic rdinit=/init rootfstype=ramfs cma=0 mem={RAM_MIB}M"
         ));
         command.args(["-serial", "stdio", "-no-reboot", "-qtest-log", "none"]);
-        command
-            .arg("-qmp")
-            .arg(socket("qmp"))
-            .arg("-qtest")
-            .arg(socket("qtest"));
+        command.arg("-qmp").arg(socket("qmp")).arg("-qtest").arg(socket("qtest"));
         let log = File::create(self.file("qemu.log"))?;
-        let child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn();
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn();
         child.context("cannot start QEMU")
     }
 }
@@ -304,27 +282,11 @@ impl Machine {
             let (file, at) = (registers.try_clone()?, at as u64 * MESH_BYTES);
             Ok(Emulator::new(mesh, FileMemory { file, at }))
         };
-        let meshes = plan
-            .meshes
-            .iter()
-            .enumerate()
-            .map(emulator)
-            .collect::<Result<_>>()?;
-        let controllers = (0..plan.meshes.len())
-            .map(|at| first_controller(plan.meshes, at))
-            .collect();
+        let meshes = plan.meshes.iter().enumerate().map(emulator).collect::<Result<_>>()?;
+        let controllers =
+            (0..plan.meshes.len()).map(|at| first_controller(plan.meshes, at)).collect();
         let log = String::new();
-        Ok(Machine {
-            child,
-            input,
-            console,
-            log,
-            qmp,
-            qtest,
-            controllers,
-            meshes,
-            boot_s: 0.0,
-        })
+        Ok(Machine { child, input, console, log, qmp, qtest, controllers, meshes, boot_s: 0.0 })
     }
 
     /// The next line of the console.
@@ -366,10 +328,7 @@ impl Machine {
 
     /// Ends the input of the program that reads the console.
     pub(crate) fn end_of_input(&mut self) -> Result<()> {
-        Ok(self
-            .input
-            .write_all(b"\x04")
-            .and_then(|()| self.input.flush())?)
+        Ok(self.input.write_all(b"\x04").and_then(|()| self.input.flush())?)
     }
 
     /// What is printed until the command at hand ends, and its exit status.
@@ -444,13 +403,7 @@ fn initrd(name: &str, kernel: &Kernel, guest: &Guest) -> Result<PathBuf> {
         GuestFile::program("bin/daqmeter", &guest.daqmeter)?,
     ];
     let mut names = Vec::new();
-    for module in [
-        "virtio",
-        "virtio_ring",
-        "virtio_mmio",
-        "virtio_blk",
-        "arm-cmn",
-    ] {
+    for module in ["virtio", "virtio_ring", "virtio_mmio", "virtio_blk", "arm-cmn"] {
         // What is built into the kernel is not a file.
         if let Some(bytes) = kernel.module(module)? {
             names.push(format!("{module}.ko"));

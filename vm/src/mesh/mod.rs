@@ -30,9 +30,7 @@ pub(crate) fn missing() -> Option<String> {
         return Some("no apt-get: kernel and perf are Debian's packages".to_owned());
     }
     let added = line("rustup target add").arg(TARGET).output();
-    added
-        .is_err()
-        .then(|| format!("rustup cannot add the target {TARGET}"))
+    added.is_err().then(|| format!("rustup cannot add the target {TARGET}"))
 }
 
 /// Builds the tool itself, static, for the guest's architecture; Rust's own linker, so that no cross compiler is needed.
@@ -61,15 +59,11 @@ pub(crate) fn fetch() -> Result<()> {
     if let Some(why) = missing() {
         bail!(why);
     }
-    ["qemu-system-aarch64", "fdtput", "readelf", "cpio", "xz"]
-        .into_iter()
-        .try_for_each(need)?;
+    ["qemu-system-aarch64", "fdtput", "readelf", "cpio", "xz"].into_iter().try_for_each(need)?;
     fs::create_dir_all(mesh_folder())?;
     debian::update()?;
     for series in SERIES {
-        timed(&format!("Debian's {series} for arm64"), || {
-            Kernel::image_of(series, "arm64")
-        })?;
+        timed(&format!("Debian's {series} for arm64"), || Kernel::image_of(series, "arm64"))?;
     }
     timed("Debian's busybox and perf for arm64", || {
         foreign_busybox("arm64").and_then(|_| perf::fetch())
@@ -86,21 +80,14 @@ pub(crate) fn prepare() -> Result<()> {
 /// All machines and cases after [`prepare`], or those with `only` in their name, which begins with the kernel's series; with
 /// `record`, the driver's events are written into the source instead of compared with it.
 pub(crate) fn boot(record: bool, only: &str) -> Result<()> {
-    let guest = Guest {
-        daqmeter: daqmeter(),
-        busybox: foreign_busybox("arm64")?,
-        perf: perf::fetch()?,
-    };
+    let guest =
+        Guest { daqmeter: daqmeter(), busybox: foreign_busybox("arm64")?, perf: perf::fetch()? };
     let mut ran = 0;
     for series in SERIES {
         let named = |case: &cases::Case| format!("{series}, {}", case.name);
-        let known = cases::CASES
-            .iter()
-            .filter(|case| case.series.contains(&series));
+        let known = cases::CASES.iter().filter(|case| case.series.contains(&series));
         let chosen: Vec<_> = known.filter(|case| named(case).contains(only)).collect();
-        let kernel = (!chosen.is_empty())
-            .then(|| Kernel::image_of(series, "arm64"))
-            .transpose()?;
+        let kernel = (!chosen.is_empty()).then(|| Kernel::image_of(series, "arm64")).transpose()?;
         for (case, kernel) in chosen.into_iter().zip(kernel.iter().cycle()) {
             timed(&named(case), || cases::run(case, kernel, &guest, record))?;
             ran += 1;

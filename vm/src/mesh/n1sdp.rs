@@ -29,10 +29,7 @@ pub(super) fn n1sdp(bench: &mut Bench) -> Result<()> {
 fn lists(bench: &mut Bench, command: &str, words: &str, wrap: fn(&str) -> String) -> Result<()> {
     let printed = bench.machine.guest(command)?;
     for word in words.split_whitespace().map(wrap) {
-        ensure!(
-            printed.contains(&word),
-            "`{command}` lacks `{word}`:\n{printed}"
-        );
+        ensure!(printed.contains(&word), "`{command}` lacks `{word}`:\n{printed}");
     }
     Ok(())
 }
@@ -41,26 +38,15 @@ fn lists(bench: &mut Bench, command: &str, words: &str, wrap: fn(&str) -> String
 fn driver_is_there(bench: &mut Bench) -> Result<()> {
     let hnf = "brd_snoops_sent cache_fill cache_miss cmp_adq_full dir_snoops_sent intv_dirty \
                ld_st_swp_adq_full mc_reqs mc_retries";
-    lists(
-        bench,
-        "daqmeter pmu list --events arm_cmn_0/hnf_",
-        hnf,
-        |name| format!("arm_cmn_0/hnf_{name}/"),
-    )?;
+    lists(bench, "daqmeter pmu list --events arm_cmn_0/hnf_", hnf, |name| {
+        format!("arm_cmn_0/hnf_{name}/")
+    })?;
     let dn = "dvmop dvmop_vmid_filtered dvmsync retried trk_occupancy_all trk_occupancy_dvmop";
-    lists(
-        bench,
-        "daqmeter pmu list --events arm_cmn_0/dn_",
-        dn,
-        |name| format!("arm_cmn_0/dn_rxreq_{name}/"),
-    )?;
+    lists(bench, "daqmeter pmu list --events arm_cmn_0/dn_", dn, |name| {
+        format!("arm_cmn_0/dn_rxreq_{name}/")
+    })?;
     let files = "cpumask events format perf_event_mux_interval_ms subsystem type uevent";
-    lists(
-        bench,
-        "ls /sys/bus/event_source/devices/arm_cmn_0/",
-        files,
-        str::to_owned,
-    )?;
+    lists(bench, "ls /sys/bus/event_source/devices/arm_cmn_0/", files, str::to_owned)?;
     let listed = bench.machine.guest("daqmeter pmu list arm_cmn")?;
     let address = listed.contains("0x50000000") || bench.series == "6.1";
     ensure!(address, "from 6.12 on sysfs has the address:\n{listed}");
@@ -69,9 +55,7 @@ fn driver_is_there(bench: &mut Bench) -> Result<()> {
         |line: &str| line.contains("interconnect counters") && line.contains("arm_cmn_0");
     ensure!(doctor.lines().any(is_named), "C10: {doctor}");
     let map = "0x24_0x28_0x44_0x48 XP_0x68 p1_RN-D_0x0c p1_SBSX_0x64";
-    lists(bench, "daqmeter pmu map", map, |part| {
-        part.replace('_', " ")
-    })?;
+    lists(bench, "daqmeter pmu map", map, |part| part.replace('_', " "))?;
     println!("C1, C2, C3, C10: the driver shows what the document shows");
     Ok(())
 }
@@ -94,10 +78,8 @@ fn document(bench: &mut Bench) -> Result<()> {
     bench.both(&requests, 5)?;
     let eight: Vec<Counted> = requests.into_iter().chain(retries).collect();
     bench.exact(&eight, 20, 6, 3_000_000_000)?;
-    let beats = [
-        node("rnid_s0_rdata_beats", (RNI, 0xc, 1)),
-        node("rnid_s0_wdata_beats", (RNI, 0xc, 0xc)),
-    ];
+    let beats =
+        [node("rnid_s0_rdata_beats", (RNI, 0xc, 1)), node("rnid_s0_wdata_beats", (RNI, 0xc, 0xc))];
     bench.both(&beats, 7)?;
     println!("C4, C5, C6, C7: counted exactly, by perf too");
     Ok(())
@@ -106,28 +88,13 @@ fn document(bench: &mut Bench) -> Result<()> {
 /// F1, F2, F3 through the groups: the published counts of an interval become the published rates.
 fn formulas(bench: &mut Bench) -> Result<()> {
     let requests = [121_713_206, 121_715_680, 121_712_781, 121_715_432];
-    let requests: Vec<(Source, u64)> = SLICES
-        .into_iter()
-        .zip(requests)
-        .map(|(slice, count)| ((HNF, slice, 0xd), count))
-        .collect();
+    let requests: Vec<(Source, u64)> =
+        SLICES.into_iter().zip(requests).map(|(slice, count)| ((HNF, slice, 0xd), count)).collect();
     let written = [((RNI, 0xc, 0xc), 84_743_908)];
     let read = [((RNI, 0xc, 1), 308_994)];
     formula(bench, "memory", &requests, "memory", 31_158_854_336.0)?;
-    formula(
-        bench,
-        "pcie",
-        &written,
-        "in: from devices to memory",
-        2_711_805_056.0,
-    )?;
-    formula(
-        bench,
-        "pcie",
-        &read,
-        "out: from memory to devices",
-        9_887_808.0,
-    )?;
+    formula(bench, "pcie", &written, "in: from devices to memory", 2_711_805_056.0)?;
+    formula(bench, "pcie", &read, "out: from memory to devices", 9_887_808.0)?;
     println!("F1, F2, F3: the published counts give the published bytes");
     Ok(())
 }
@@ -139,9 +106,7 @@ fn formula(
     metric: &str,
     expected_bytes: f64,
 ) -> Result<()> {
-    bench.machine.send(&format!(
-        "daqmeter pmu stat --step --json --group {group} 2>&1"
-    ))?;
+    bench.machine.send(&format!("daqmeter pmu stat --step --json --group {group} 2>&1"))?;
     bench.machine.until("counting: ")?;
     for (source, count) in counts {
         bench.machine.happen(0, &[happening(*source, *count)])?;
@@ -152,23 +117,15 @@ fn formula(
     ensure!(status == 0, "{printed}");
     let record = record(&printed)?;
     let observed = &record["observed"];
-    let found = array(observed, "metrics")?
-        .iter()
-        .find(|found| found["name"] == metric);
+    let found = array(observed, "metrics")?.iter().find(|found| found["name"] == metric);
     let rate = found.and_then(|found| found["values"][0].as_f64());
     let rate = rate.with_context(|| format!("{group}: {observed}"))?;
     // The rate is per second of the counters' own time.
     let has_counted = |event: &&Value| event["count"][0].as_u64().unwrap_or(0) > 0;
-    let event = array(observed, "events")?
-        .iter()
-        .find(has_counted)
-        .context("nothing counted")?;
+    let event = array(observed, "events")?.iter().find(has_counted).context("nothing counted")?;
     let bytes = rate * event["enabled_ns"][0].as_f64().unwrap_or(0.0) * 1e-9;
     let off = bytes / expected_bytes - 1.0;
-    ensure!(
-        off.abs() < 1e-9,
-        "{group}, {metric}: {bytes} bytes instead of {expected_bytes}"
-    );
+    ensure!(off.abs() < 1e-9, "{group}, {metric}: {bytes} bytes instead of {expected_bytes}");
     Ok(())
 }
 
@@ -183,14 +140,8 @@ fn trap(bench: &mut Bench) -> Result<()> {
     bench.end_steps()?;
     let warning = bench.machine.guest("cat /tmp/said")?;
     let perfs = bench.end_perf()?;
-    ensure!(
-        (&ours[..], &perfs[..]) == (&[1000], &[4000]),
-        "we {ours:?}, perf {perfs:?}"
-    );
-    ensure!(
-        warning.contains("bynodeid=1 was added"),
-        "no warning: {warning}"
-    );
+    ensure!((&ours[..], &perfs[..]) == (&[1000], &[4000]), "we {ours:?}, perf {perfs:?}");
+    ensure!(warning.contains("bynodeid=1 was added"), "no warning: {warning}");
     println!("nodeid without bynodeid: perf counted 4 nodes, we the one, and said so");
     Ok(())
 }
@@ -204,10 +155,7 @@ fn exactness(bench: &mut Bench) -> Result<()> {
         node("rnid_txdat_flits", (RNI, 0x8, 5)),
         node("mxp_p0_dat_txflit_valid", (0x6, 0x28, 0x71)),
         // One event over all nodes of its type: several monitors on one counter of the controller.
-        counted(
-            "arm_cmn_0/hnf_mc_retries/",
-            &SLICES.map(|slice| (HNF, slice, 0xc)),
-        ),
+        counted("arm_cmn_0/hnf_mc_retries/", &SLICES.map(|slice| (HNF, slice, 0xc))),
     ];
     bench.exact(&events, 1000, 1, 3_000_000_000)?;
     // Jumps of 2^47 and more wrap the controller's counter: without the interrupt 2^48 would be lost each time.
@@ -216,14 +164,8 @@ fn exactness(bench: &mut Bench) -> Result<()> {
 
 /// Five events of one monitor, which has four counters.
 fn five() -> [String; 5] {
-    [
-        "s0_rdata_beats",
-        "s1_rdata_beats",
-        "s2_rdata_beats",
-        "rxdat_flits",
-        "txdat_flits",
-    ]
-    .map(|name| node_event(&format!("rnid_{name}"), 0x8))
+    ["s0_rdata_beats", "s1_rdata_beats", "s2_rdata_beats", "rxdat_flits", "txdat_flits"]
+        .map(|name| node_event(&format!("rnid_{name}"), 0x8))
 }
 
 fn planner(bench: &mut Bench) -> Result<()> {
@@ -267,11 +209,7 @@ fn closed_loop(bench: &mut Bench) -> Result<()> {
             let beats = (qmp.bytes_read()? - done) / 32;
             done += beats * 32;
             let happened = (beats > 0).then(|| meshes[0].happen(happening((RNI, 0xc, 0xc), beats)));
-            Ok(happened
-                .into_iter()
-                .flatten()
-                .map(|wrap| (0, wrap))
-                .collect())
+            Ok(happened.into_iter().flatten().map(|wrap| (0, wrap)).collect())
         })?;
         stops += 1;
         if bench.machine.is_silent_for(Duration::from_millis(5)) {
@@ -287,23 +225,12 @@ fn closed_loop(bench: &mut Bench) -> Result<()> {
     let record = record(&printed)?;
     let is_beats = |counter: &&Value| counter["name"].as_str().unwrap_or("").contains("wdata");
     let beats = array(&record, "counters")?.iter().filter(is_beats);
-    let beats: Vec<f64> = beats
-        .filter_map(|counter| counter["value"].as_f64())
-        .collect();
-    ensure!(
-        beats.len() >= 2 && beats[0] > 0.0,
-        "nothing was counted: {printed}"
-    );
+    let beats: Vec<f64> = beats.filter_map(|counter| counter["value"].as_f64()).collect();
+    ensure!(beats.len() >= 2 && beats[0] > 0.0, "nothing was counted: {printed}");
     let same = beats.iter().all(|bytes| *bytes == beats[0]);
-    ensure!(
-        same,
-        "bytes read and beats x 32 differ: {beats:?} ({stops} stops)"
-    );
+    ensure!(same, "bytes read and beats x 32 differ: {beats:?} ({stops} stops)");
     ensure!(record["outcome"]["status"] == "ok", "{printed}");
-    println!(
-        "closed loop: {} bytes read = beats x 32, exactly ({stops} stops)",
-        beats[0]
-    );
+    println!("closed loop: {} bytes read = beats x 32, exactly ({stops} stops)", beats[0]);
     Ok(())
 }
 
@@ -317,18 +244,9 @@ fn tracepoints(bench: &mut Bench) -> Result<()> {
         let counts = event["count"].as_array();
         counts.map_or(0, |counts| counts.iter().filter_map(Value::as_u64).sum())
     };
-    let totals: Vec<u64> = array(&record["observed"], "events")?
-        .iter()
-        .map(total)
-        .collect();
-    ensure!(
-        totals[..3] == [32, 32, 32 << 16] && totals[3] > 0,
-        "{totals:?}"
-    );
-    println!(
-        "tracepoint and disk agree: {} requests, {} bytes",
-        totals[0], totals[2]
-    );
+    let totals: Vec<u64> = array(&record["observed"], "events")?.iter().map(total).collect();
+    ensure!(totals[..3] == [32, 32, 32 << 16] && totals[3] > 0, "{totals:?}");
+    println!("tracepoint and disk agree: {} requests, {} bytes", totals[0], totals[2]);
     Ok(())
 }
 
@@ -336,22 +254,16 @@ fn tracepoints(bench: &mut Bench) -> Result<()> {
 fn hotplug(bench: &mut Bench) -> Result<()> {
     let event = node_event("hnf_mc_reqs", 0x24);
     let cpu = "/sys/devices/system/cpu/cpu0/online";
-    bench.machine.guest(&format!(
-        "(sleep 3; echo 0 > {cpu}; echo GUEST without it) & true"
-    ))?;
+    bench.machine.guest(&format!("(sleep 3; echo 0 > {cpu}; echo GUEST without it) & true"))?;
     bench.begin_steps(&[&event])?;
     let mut found = Vec::new();
     for count in [70_000, 80_000, 5] {
-        bench
-            .machine
-            .happen(0, &[happening((HNF, 0x24, 0xd), count)])?;
+        bench.machine.happen(0, &[happening((HNF, 0x24, 0xd), count)])?;
         found.extend(bench.step(1)?);
         bench.machine.until_heard("GUEST without it")?;
     }
     bench.end_steps()?;
-    let mask = bench
-        .machine
-        .guest("cat /sys/bus/event_source/devices/arm_cmn_0/cpumask")?;
+    let mask = bench.machine.guest("cat /sys/bus/event_source/devices/arm_cmn_0/cpumask")?;
     ensure!(mask.trim() == "1", "the driver counts on CPU {mask}");
     ensure!(found == [70_000, 80_000, 5], "{found:?}");
     bench.machine.guest(&format!("echo 1 > {cpu}"))?;
@@ -367,10 +279,7 @@ fn refused_events(bench: &mut Bench) -> Result<()> {
         (node_event("hnf_mc_reqs", 0x99), "no HN-F with NodeID 0x99"),
         (node_event("hnf_mc_reqs", 0x8), "0x8 is a RN-D"),
         (group(&five()), "the counters of the monitor at XP 0x8"),
-        (
-            group(&["arm_cmn_0/dtc_cycles/"; 2].map(str::to_owned)),
-            "one cycle counter",
-        ),
+        (group(&["arm_cmn_0/dtc_cycles/"; 2].map(str::to_owned)), "one cycle counter"),
         (group(&filters), "the one filter of node 0x24"),
     ] {
         bench.refused(&format!("stat --count 1 -e {events}"), part)?;
@@ -386,23 +295,15 @@ fn group(events: &[String]) -> String {
 fn refused_by_the_driver(bench: &mut Bench) -> Result<()> {
     bench.machine.guest("umount /sys/kernel/debug")?;
     let unknown = node_event("hnf_mc_reqs", 0x99);
-    bench.refused(
-        &format!("stat --count 1 -e {unknown}"),
-        "no node of this type and NodeID",
-    )?;
+    bench.refused(&format!("stat --count 1 -e {unknown}"), "no node of this type and NodeID")?;
     let five = format!("stat --count 1 -e {}", group(&five()));
     bench.refused(&five, "does not fit beside the 4 before it")?;
     bench.refused("map", "debugfs mounted")?;
-    bench
-        .machine
-        .guest("mount -t debugfs debug /sys/kernel/debug")
-        .map(drop)
+    bench.machine.guest("mount -t debugfs debug /sys/kernel/debug").map(drop)
 }
 
 fn refused_to_others(bench: &mut Bench) -> Result<()> {
-    bench
-        .machine
-        .guest("echo 3 > /proc/sys/kernel/perf_event_paranoid")?;
+    bench.machine.guest("echo 3 > /proc/sys/kernel/perf_event_paranoid")?;
     let (status, printed) = bench.machine.run(
         "su nobody -c 'PATH=/bin daqmeter pmu stat --count 1 -e arm_cmn_0/hnf_mc_reqs/' 2>&1",
     )?;

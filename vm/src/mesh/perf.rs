@@ -23,24 +23,16 @@ pub(crate) fn fetch() -> Result<Perf> {
     // What it is linked with comes in packages of libraries; interpreters and their modules are not started.
     let wanted: Vec<String> = names
         .into_iter()
-        .filter(|name| {
-            ["lib", "zlib", "linux-perf"]
-                .iter()
-                .any(|start| name.starts_with(start))
-        })
+        .filter(|name| ["lib", "zlib", "linux-perf"].iter().any(|start| name.starts_with(start)))
         .filter(|name| {
             !name.ends_with(":all") && !name.contains("stdlib") && !name.contains("minimal")
         })
         .collect();
     debian::unpack(&wanted, &place)?;
     let programs = names_below(&place.join("usr/bin"))?;
-    let program = programs
-        .into_iter()
-        .filter(|name| name.starts_with("perf"))
-        .max_by_key(String::len);
-    let program = place
-        .join("usr/bin")
-        .join(program.context("linux-perf brings no perf")?);
+    let program =
+        programs.into_iter().filter(|name| name.starts_with("perf")).max_by_key(String::len);
+    let program = place.join("usr/bin").join(program.context("linux-perf brings no perf")?);
     let mut files = vec![(program.clone(), "bin/perf".to_owned())];
     let (mut open, mut seen) = (vec![program], BTreeSet::new());
     while let Some(file) = open.pop() {
@@ -48,12 +40,8 @@ pub(crate) fn fetch() -> Result<Perf> {
             if !seen.insert(name.clone()) {
                 continue;
             }
-            let directories = [
-                "lib/aarch64-linux-gnu",
-                "usr/lib/aarch64-linux-gnu",
-                "lib",
-                "usr/lib",
-            ];
+            let directories =
+                ["lib/aarch64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib", "usr/lib"];
             let found = directories
                 .iter()
                 .map(|directory| place.join(directory).join(&name))
@@ -70,29 +58,17 @@ pub(crate) fn fetch() -> Result<Perf> {
 
 fn names_below(directory: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
-    Ok(entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect())
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 
 /// Names of the libraries that a program or a library is linked with.
 fn needed(file: &Path) -> Result<Vec<String>> {
     let text = line("readelf -d -l").arg(file).output()?;
     let name = |line: &str, before: &str| {
-        Some(
-            line.split_once(before)?
-                .1
-                .split(']')
-                .next()?
-                .trim()
-                .to_owned(),
-        )
+        Some(line.split_once(before)?.1.split(']').next()?.trim().to_owned())
     };
-    let libraries = text
-        .lines()
-        .filter(|line| line.contains("(NEEDED)"))
-        .filter_map(|line| name(line, "["));
+    let libraries =
+        text.lines().filter(|line| line.contains("(NEEDED)")).filter_map(|line| name(line, "["));
     // The loader is named by its whole path.
     let loader = text.lines().filter_map(|line| name(line, "interpreter: "));
     let loader = loader.filter_map(|path| path.rsplit('/').next().map(str::to_owned));

@@ -28,9 +28,7 @@ pub(crate) struct Qmp {
 
 impl Qmp {
     pub(crate) fn connect(path: &Path) -> Result<Qmp> {
-        let mut qmp = Qmp {
-            stream: connect(path)?,
-        };
+        let mut qmp = Qmp { stream: connect(path)? };
         qmp.read()?;
         qmp.ask("qmp_capabilities", json!({}))?;
         Ok(qmp)
@@ -62,14 +60,9 @@ impl Qmp {
         let all = self.ask("qom-list", json!({ "path": "/machine/unattached" }))?;
         let wanted = format!("child<{kind}>");
         let objects = all.as_array().context("no objects")?;
-        let found = objects
-            .iter()
-            .find(|object| object["type"] == wanted.as_str());
+        let found = objects.iter().find(|object| object["type"] == wanted.as_str());
         let name = found.and_then(|object| object["name"].as_str());
-        Ok(format!(
-            "/machine/unattached/{}",
-            name.with_context(|| format!("no {kind}"))?
-        ))
+        Ok(format!("/machine/unattached/{}", name.with_context(|| format!("no {kind}"))?))
     }
 
     /// Bytes that the guest has read from its first disk.
@@ -88,10 +81,7 @@ pub(crate) struct Qtest {
 
 impl Qtest {
     pub(crate) fn connect(path: &Path, gic: String) -> Result<Qtest> {
-        Ok(Qtest {
-            stream: connect(path)?,
-            gic,
-        })
+        Ok(Qtest { stream: connect(path)?, gic })
     }
 
     /// Raises an interrupt line and lowers it.

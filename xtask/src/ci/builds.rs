@@ -14,9 +14,7 @@ pub(super) const PROMISES: &str = "promises.programs";
 /// The workspace and the package outside of it.
 pub(super) fn format() -> Result<Done> {
     for package in ["Cargo.toml", "fuzz/Cargo.toml"] {
-        line("cargo fmt --all --check --manifest-path")
-            .arg(root().join(package))
-            .run()?;
+        line("cargo fmt --all --check --manifest-path").arg(root().join(package)).run()?;
     }
     Ok(Done::Ran)
 }
@@ -28,10 +26,7 @@ pub(super) fn benches() -> Result<Done> {
     let names = bench_names()?;
     let names = names.iter().flat_map(|name| ["--bench", name]);
     line("cargo build --workspace --quiet").args(names).run()?;
-    build_tests(
-        PROMISES,
-        line("cargo bench -p daqmeter-campaign -p daqmeter-cli --bench promises"),
-    )
+    build_tests(PROMISES, line("cargo bench -p daqmeter-campaign -p daqmeter-cli --bench promises"))
 }
 
 /// The names of all benchmarks that need no feature of their own.
@@ -43,9 +38,7 @@ fn bench_names() -> Result<BTreeSet<String>> {
     let is_bench = |target: &&serde_json::Value| {
         target["kind"][0] == "bench" && target["required-features"].is_null()
     };
-    let names = targets
-        .filter(is_bench)
-        .filter_map(|target| target["name"].as_str());
+    let names = targets.filter(is_bench).filter_map(|target| target["name"].as_str());
     let names: BTreeSet<String> = names.map(str::to_owned).collect();
     ensure!(!names.is_empty(), "cargo metadata names no benchmark");
     Ok(names)
@@ -70,9 +63,8 @@ pub(super) fn docs() -> Result<Done> {
 
 /// Builds test programs and leaves their paths for the step that runs them: cargo itself would wait there for builds.
 fn build_tests(name: &str, build: Line) -> Result<Done> {
-    let messages = build
-        .words("--no-run --quiet --message-format=json-render-diagnostics")
-        .output()?;
+    let messages =
+        build.words("--no-run --quiet --message-format=json-render-diagnostics").output()?;
     let program = |line: &str| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         message["profile"]["test"].as_bool().filter(|test| *test)?;
@@ -81,10 +73,7 @@ fn build_tests(name: &str, build: Line) -> Result<Done> {
     let programs: Vec<String> = messages.lines().filter_map(program).collect();
     ensure!(!programs.is_empty(), "cargo built no program for {name}");
     fs::create_dir_all(root().join("target/ci"))?;
-    ran(Ok(fs::write(
-        root().join("target/ci").join(name),
-        programs.join("\n"),
-    )?))
+    ran(Ok(fs::write(root().join("target/ci").join(name), programs.join("\n"))?))
 }
 
 /// The programs that [`build_tests`] left under that name.
@@ -101,24 +90,17 @@ pub(super) fn fuse() -> Result<Done> {
 
 pub(super) fn neon() -> Result<Done> {
     if cfg!(target_arch = "aarch64") {
-        return Ok(Done::LeftOut(
-            "this host is AArch64: cargo test ran them already".to_owned(),
-        ));
+        return Ok(Done::LeftOut("this host is AArch64: cargo test ran them already".to_owned()));
     }
     need("aarch64-linux-gnu-gcc")?;
     need("qemu-aarch64-static")?;
     let target = "aarch64-unknown-linux-gnu";
     if !there("rustup") || line("rustup target add").arg(target).run().is_err() {
-        return Ok(Done::LeftOut(format!(
-            "rustup cannot add the target {target}"
-        )));
+        return Ok(Done::LeftOut(format!("rustup cannot add the target {target}")));
     }
     let tests = line("cargo test -p daqmeter-kernels --lib --tests --target").arg(target);
     build_tests(
         NEON_TESTS,
-        tests.env(
-            "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
-            "aarch64-linux-gnu-gcc",
-        ),
+        tests.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"),
     )
 }

@@ -31,17 +31,13 @@ pub(super) const PUBLISHED: &str = "bench/record/genoa-vm-2cpu/2026-11-21.jsonl"
 
 pub(super) fn fuse() -> Result<Done> {
     if !Path::new("/dev/fuse").exists() {
-        return Ok(Done::LeftOut(
-            "no /dev/fuse here (modprobe fuse)".to_owned(),
-        ));
+        return Ok(Done::LeftOut("no /dev/fuse here (modprobe fuse)".to_owned()));
     }
     if line("id -u").output()?.trim() != "0" {
         need("fusermount3")?;
     }
     for program in built_tests(FUSE_TESTS)? {
-        started(program.as_ref())
-            .env("DAQMETER_FUSE_TESTS", "1")
-            .run()?;
+        started(program.as_ref()).env("DAQMETER_FUSE_TESTS", "1").run()?;
     }
     Ok(Done::Ran)
 }
@@ -85,16 +81,10 @@ fn none_failed(records: &[RunRecord], fails: fn(&RunRecord) -> bool) -> Result<(
 
 pub(super) fn survey() -> Result<()> {
     let (out, html) = (scratch("survey.jsonl")?, scratch("survey.html")?);
-    daqmeter("survey --budget 20s --out")
-        .arg(&out)
-        .arg("-o")
-        .arg(&html)
-        .run()?;
+    daqmeter("survey --budget 20s --out").arg(&out).arg("-o").arg(&html).run()?;
     exported(&out)?;
     let records = records(&out)?;
-    none_failed(&records, |record| {
-        matches!(record.outcome, daqmeter_record::Outcome::Failed(_))
-    })?;
+    none_failed(&records, |record| matches!(record.outcome, daqmeter_record::Outcome::Failed(_)))?;
     ensure!(records.len() > 50, "{} points only", records.len());
     page(html.as_ref())
 }
@@ -102,11 +92,7 @@ pub(super) fn survey() -> Result<()> {
 /// Records as tables for other programs.
 fn exported(records: &str) -> Result<()> {
     for name in ["export.parquet", "export.csv"] {
-        daqmeter("export")
-            .arg(records)
-            .arg("-o")
-            .arg(scratch(name)?)
-            .run()?;
+        daqmeter("export").arg(records).arg("-o").arg(scratch(name)?).run()?;
     }
     Ok(())
 }
@@ -127,11 +113,7 @@ pub(super) fn etherbone() -> Result<()> {
     each_row_once(6, || {
         let out = scratch("etherbone.jsonl")?;
         let software_us = cycle_without_delay_us()?;
-        daqmeter("eb reproduce --out")
-            .arg(&out)
-            .arg("-o")
-            .arg(&html)
-            .run()?;
+        daqmeter("eb reproduce --out").arg(&out).arg("-o").arg(&html).run()?;
         let lines = compared("etherbone", &records(&out)?)?;
         ensure!(lines.len() > 25, "{} lines only", lines.len());
         rows_off_the_model(&lines, software_us)
@@ -179,9 +161,7 @@ fn cycle_without_delay_us() -> Result<f64> {
         .arg(&out)
         .output()?;
     let records = records(&out)?;
-    let stage = records
-        .first()
-        .and_then(|record| record.lanes.first()?.stages.first());
+    let stage = records.first().and_then(|record| record.lanes.first()?.stages.first());
     let stage = stage.context("no samples")?;
     let mean_ns = stage.sample_ns.iter().sum::<u64>() as f64 / stage.sample_ns.len() as f64;
     let cycle_us = mean_ns / stage.ops_per_sample as f64 / 1e3;
@@ -209,10 +189,7 @@ fn rows_off_the_model(lines: &[Comparison], software_us: f64) -> Result<BTreeSet
             "%" => (f64::INFINITY, off.abs() * model.value() / 100.0),
             unit => bail!("{name}: no rule for {unit}"),
         };
-        ensure!(
-            longer >= -0.05,
-            "{name}: faster than the model allows: {line:?}"
-        );
+        ensure!(longer >= -0.05, "{name}: faster than the model allows: {line:?}");
         if longer > 0.05 + software_us / model_us {
             slow.insert(name);
         }
@@ -228,19 +205,14 @@ fn rows_off_the_model(lines: &[Comparison], software_us: f64) -> Result<BTreeSet
 pub(super) fn twin() -> Result<Done> {
     let out = scratch("twin.html")?;
     let once = || {
-        let code = daqmeter("twin validate --budget 40s --html")
-            .arg(&out)
-            .code()?;
+        let code = daqmeter("twin validate --budget 40s --html").arg(&out).code()?;
         let text = fs::read_to_string(&out)?;
         for part in ["forms", "documents", "live", "live-rate"] {
             ensure!(text.contains(&format!("id=\"{part}\"")), "{out}: no {part}");
         }
         Ok(code)
     };
-    told(
-        "this host changed while its paths were measured, in each of three tries",
-        once,
-    )
+    told("this host changed while its paths were measured, in each of three tries", once)
 }
 
 /// The wheel's rate beside that of the tool's own loop.
@@ -274,9 +246,7 @@ pub(super) fn twin_replayed() -> Result<()> {
     let runs = scratch("twin-runs.jsonl")?;
     let text = line("gzip -dc").arg(&saved).output()?;
     fs::write(&runs, text)?;
-    let text = daqmeter("twin validate --seed 211 --runs")
-        .arg(&runs)
-        .output()?;
+    let text = daqmeter("twin validate --seed 211 --runs").arg(&runs).output()?;
     print!("{text}");
     for (figure, most) in SAVED_ERRORS {
         let mut rows = text.lines().map(str::trim_start);
@@ -284,10 +254,7 @@ pub(super) fn twin_replayed() -> Result<()> {
         let row = row.with_context(|| format!("no row of {figure}"))?;
         let error = row.split_whitespace().nth(1).context("no error")?;
         let error: f64 = error.parse()?;
-        ensure!(
-            error <= *most,
-            "{figure}: {error} in the median, at most {most} with these runs"
-        );
+        ensure!(error <= *most, "{figure}: {error} in the median, at most {most} with these runs");
     }
     Ok(())
 }
@@ -314,18 +281,12 @@ fn tables_off_the_document(lines: &[Comparison]) -> Result<BTreeSet<String>> {
     let means: Vec<&Comparison> = lines.iter().filter(|line| line.row == "mean").collect();
     ensure!(means.len() == 15, "{} tables instead of 15", means.len());
     // Conversions are this host's own.
-    let readouts = means
-        .into_iter()
-        .filter(|line| line.scope == Scope::Repeats);
+    let readouts = means.into_iter().filter(|line| line.scope == Scope::Repeats);
     let readouts: Vec<(&Comparison, f64)> = readouts
         .map(|line| Some((line, line.difference()?)))
         .collect::<Option<_>>()
         .context("a table was not measured")?;
-    ensure!(
-        readouts.len() == 8,
-        "{} read-out tables instead of 8",
-        readouts.len()
-    );
+    ensure!(readouts.len() == 8, "{} read-out tables instead of 8", readouts.len());
     if let Some((line, off)) = readouts.iter().find(|(_, off)| *off > BAND) {
         bail!("{}: {:+.1} % from the document", line.table, off * 100.0);
     }
@@ -345,11 +306,7 @@ fn below_the_uplink(record: &RunRecord) -> Result<()> {
     let readouts = record.lanes.iter().filter_map(|lane| lane.stages.first());
     let end_ns = readouts.map(|stage| stage.end_ns).max().unwrap_or(1);
     let rate = ledger.map_or(0, |ledger| ledger.delivered) as f64 / end_ns as f64 * 1e9;
-    ensure!(
-        rate <= UPLINK_BYTES_PER_S,
-        "{}: {rate:.0} B/s exceed the uplink",
-        record.study
-    );
+    ensure!(rate <= UPLINK_BYTES_PER_S, "{}: {rate:.0} B/s exceed the uplink", record.study);
     Ok(())
 }
 
@@ -364,10 +321,7 @@ pub(super) fn read_out() -> Result<()> {
     page(html.as_ref())?;
     let records = records(&out)?;
     none_failed(&records, |record| !record.outcome.is_ok())?;
-    let points = records
-        .iter()
-        .filter(|record| record.study == "readout/sweep")
-        .count();
+    let points = records.iter().filter(|record| record.study == "readout/sweep").count();
     ensure!(points == 24, "{points} of {} points", records.len());
     daqmeter("readout reproduce").run()
 }
@@ -383,20 +337,11 @@ pub(super) fn copies() -> Result<()> {
         "pollution --reps 20 --tests qsort_small,susan[e]_small --copies from:16064".to_owned(),
         "trace --time 1s".to_owned(),
     ] {
-        daqmeter("copy")
-            .words(&measurement)
-            .arg("--out")
-            .arg(&out)
-            .run()?;
+        daqmeter("copy").words(&measurement).arg("--out").arg(&out).run()?;
     }
     let simulated = target().join("copy-vm/pollution.jsonl");
     let simulated = simulated.exists().then_some(simulated);
-    daqmeter("copy figures")
-        .arg(&out)
-        .args(simulated)
-        .arg("-o")
-        .arg(&html)
-        .run()?;
+    daqmeter("copy figures").arg(&out).args(simulated).arg("-o").arg(&html).run()?;
     page(html.as_ref())?;
     none_failed(&records(&out)?, |record| !record.outcome.is_ok())?;
     daqmeter("copy verify").run()?;

@@ -66,26 +66,14 @@ pub(crate) fn one(name: &str) -> Result<u8> {
 /// The steps with `only` in their name, and all that they come after.
 fn chosen(only: Option<&str>) -> Result<Vec<&'static Step>> {
     let only = only.unwrap_or("");
-    let mut wanted: Vec<&Step> = steps::STEPS
-        .iter()
-        .filter(|step| step.order.name.contains(only))
-        .collect();
+    let mut wanted: Vec<&Step> =
+        steps::STEPS.iter().filter(|step| step.order.name.contains(only)).collect();
     ensure!(!wanted.is_empty(), "no step has `{only}` in its name");
     let mut at = 0;
     while let Some(step) = wanted.get(at) {
         let is_new = |name: &str| wanted.iter().all(|step| step.order.name != name);
-        let new: Vec<&str> = step
-            .order
-            .after
-            .iter()
-            .copied()
-            .filter(|name| is_new(name))
-            .collect();
-        wanted.extend(
-            steps::STEPS
-                .iter()
-                .filter(|step| new.contains(&step.order.name)),
-        );
+        let new: Vec<&str> = step.order.after.iter().copied().filter(|name| is_new(name)).collect();
+        wanted.extend(steps::STEPS.iter().filter(|step| new.contains(&step.order.name)));
         at += 1;
     }
     let is_wanted = |step: &&Step| wanted.iter().any(|one| one.order.name == step.order.name);
@@ -121,12 +109,7 @@ impl Running {
             .stderr(file)
             .spawn()
             .with_context(|| format!("cannot start step `{}`", order.name))?;
-        Ok(Running {
-            at,
-            name: order.name,
-            child,
-            began: Instant::now(),
-        })
+        Ok(Running { at, name: order.name, child, began: Instant::now() })
     }
 
     fn has_ended(&mut self) -> bool {
@@ -138,27 +121,18 @@ impl Running {
         let code = self.child.wait()?.code();
         let wall = self.began.elapsed();
         let printed = fs::read(place(self.name, "log"))?;
-        println!(
-            "\n=== {}\n{}",
-            self.name,
-            String::from_utf8_lossy(&printed).trim_end()
-        );
+        println!("\n=== {}\n{}", self.name, String::from_utf8_lossy(&printed).trim_end());
         let cpu = fs::read_to_string(place(self.name, "cpu")).unwrap_or_else(|_| "?".to_owned());
         let fate = match code {
             Some(0) => Fate::Passed,
             Some(code) if code == i32::from(LEFT_OUT) => {
                 Fate::LeftOut(fs::read_to_string(place(self.name, "left-out")).unwrap_or_default())
             }
-            code => Fate::Failed(code.map_or("ended by a signal".to_owned(), |code| {
-                format!("exit code {code}")
-            })),
+            code => Fate::Failed(
+                code.map_or("ended by a signal".to_owned(), |code| format!("exit code {code}")),
+            ),
         };
-        let ended = Ended {
-            name: self.name,
-            fate,
-            wall,
-            cpu,
-        };
+        let ended = Ended { name: self.name, fate, wall, cpu };
         println!("=== {}", ended.line());
         Ok(ended)
     }
@@ -185,12 +159,7 @@ impl Ended {
             Fate::LeftOut(_) => "left out",
             Fate::Failed(_) => "FAILED",
         };
-        format!(
-            "{}: {how} in {:.0} s (CPU {} s)",
-            self.name,
-            self.wall.as_secs_f64(),
-            self.cpu
-        )
+        format!("{}: {how} in {:.0} s (CPU {} s)", self.name, self.wall.as_secs_f64(), self.cpu)
     }
 }
 
@@ -200,13 +169,7 @@ fn leave_cpu_time(name: &str) {
         return;
     };
     // Fields 14 to 17 of proc(5), counted after the name, which may hold blanks: utime, stime, cutime, cstime in ticks of 10 ms.
-    let fields = stat
-        .rsplit(')')
-        .next()
-        .unwrap_or("")
-        .split_whitespace()
-        .skip(11)
-        .take(4);
+    let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace().skip(11).take(4);
     let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
     // The table only lacks a figure where this cannot be written.
     let _ = fs::write(place(name, "cpu"), format!("{}", ticks / 100));
@@ -224,14 +187,8 @@ fn conclude(ended: &[Ended], wall: Duration) -> Result<()> {
             Fate::Passed => {}
         }
     }
-    let failed = ended
-        .iter()
-        .filter(|step| matches!(step.fate, Fate::Failed(_)))
-        .count();
-    let left_out = ended
-        .iter()
-        .filter(|step| matches!(step.fate, Fate::LeftOut(_)))
-        .count();
+    let failed = ended.iter().filter(|step| matches!(step.fate, Fate::Failed(_))).count();
+    let left_out = ended.iter().filter(|step| matches!(step.fate, Fate::LeftOut(_))).count();
     println!(
         "\nxtask ci: {} steps passed, {failed} failed, {left_out} left out, in {:.0} s",
         ended.len() - failed - left_out,

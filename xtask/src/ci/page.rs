@@ -26,12 +26,8 @@ fn chromium(profile: &str) -> Line {
 pub(crate) fn page(path: &Path) -> Result<()> {
     need("chromium")?;
     need("identify")?;
-    let page = path
-        .canonicalize()
-        .with_context(|| path.display().to_string())?;
-    let figures = fs::read_to_string(&page)?
-        .matches("class=\"chart\"")
-        .count();
+    let page = path.canonicalize().with_context(|| path.display().to_string())?;
+    let figures = fs::read_to_string(&page)?.matches("class=\"chart\"").count();
     let url = format!("file://{}", page.display());
     let scheme = |number| format!("--blink-settings=preferredColorScheme={number}");
     // A browser by itself waits much while it starts.
@@ -42,10 +38,7 @@ pub(crate) fn page(path: &Path) -> Result<()> {
         });
         let first = drawn(&url, figures)
             .and_then(|()| picture(&url, "phone", "--window-size=390,7600", 0.8..1.0));
-        others
-            .join()
-            .expect("looking at a page does not panic")
-            .and(first)
+        others.join().expect("looking at a page does not panic").and(first)
     })?;
     println!("{figures} charts drawn; pictures in target/ci");
     Ok(())
@@ -56,23 +49,11 @@ fn drawn(url: &str, figures: usize) -> Result<()> {
     let dom = chromium("charts").arg("--dump-dom").arg(url).output()?;
     ensure!(figures > 0, "no figure on the page");
     let canvases = dom.matches("<canvas").count();
-    ensure!(
-        canvases == figures,
-        "{canvases} canvases for {figures} figures"
-    );
+    ensure!(canvases == figures, "{canvases} canvases for {figures} figures");
     for (part, wrong) in [
-        (
-            format!("data-charts=\"{figures}\""),
-            "the browser did not draw all figures",
-        ),
-        (
-            "data-faults=\"0\"".to_owned(),
-            "an error, or a request that the page's policy stopped",
-        ),
-        (
-            format!("data-saves=\"{figures}\""),
-            "a figure cannot be saved as CSV or SVG",
-        ),
+        (format!("data-charts=\"{figures}\""), "the browser did not draw all figures"),
+        ("data-faults=\"0\"".to_owned(), "an error, or a request that the page's policy stopped"),
+        (format!("data-saves=\"{figures}\""), "a figure cannot be saved as CSV or SVG"),
     ] {
         ensure!(dom.contains(&part), "{wrong}");
     }
@@ -83,23 +64,14 @@ fn drawn(url: &str, figures: usize) -> Result<()> {
 fn picture(url: &str, theme: &str, option: &str, brightness: Range<f64>) -> Result<()> {
     let picture = root().join(format!("target/ci/page-{theme}.png"));
     let screenshot = format!("--screenshot={}", picture.display());
-    chromium(theme)
-        .arg(option)
-        .arg(screenshot)
-        .arg(url)
-        .output()?;
+    chromium(theme).arg(option).arg(screenshot).arg(url).output()?;
     let (bytes, picture) = (fs::metadata(&picture)?.len(), picture.display().to_string());
-    ensure!(
-        bytes > 50_000,
-        "{picture} is only {bytes} bytes: an empty page?"
-    );
+    ensure!(bytes > 50_000, "{picture} is only {bytes} bytes: an empty page?");
     let measured = line("identify -colorspace gray -format")
         .arg("%[fx:mean] %[fx:standard_deviation]")
         .arg(&picture)
         .output()?;
-    let numbers = measured
-        .split_whitespace()
-        .filter_map(|number| number.parse::<f64>().ok());
+    let numbers = measured.split_whitespace().filter_map(|number| number.parse::<f64>().ok());
     let [mean, deviation] = numbers.collect::<Vec<_>>()[..] else {
         bail!("identify printed `{measured}`")
     };

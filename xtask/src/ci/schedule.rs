@@ -63,16 +63,12 @@ pub(crate) fn next(steps: &[Order], states: &[State], cpus: usize) -> Option<usi
         Load::Build => builds == 0 && singles < cpus.max(2),
         Load::OneCpu => builds + singles < cpus.max(2),
         Load::Waits => running(Load::Waits) < WAITING,
-        Load::Alone => ![Load::Build, Load::OneCpu, Load::Waits]
-            .map(unfinished)
-            .contains(&true),
+        Load::Alone => ![Load::Build, Load::OneCpu, Load::Waits].map(unfinished).contains(&true),
     };
     // What is fetched, and a build that waits, open the way for others: they go first.
     let of =
         |load: Load| (0..steps.len()).find(|&at| steps[at].load == load && ready(at) && fits(load));
-    [Load::Waits, Load::Build, Load::OneCpu, Load::Alone]
-        .into_iter()
-        .find_map(of)
+    [Load::Waits, Load::Build, Load::OneCpu, Load::Alone].into_iter().find_map(of)
 }
 
 #[cfg(test)]
@@ -80,56 +76,16 @@ mod tests {
     use super::*;
 
     const STEPS: &[Order] = &[
-        Order {
-            name: "measure",
-            load: Load::Alone,
-            after: &["program"],
-        },
-        Order {
-            name: "program",
-            load: Load::Build,
-            after: &[],
-        },
-        Order {
-            name: "docs",
-            load: Load::Build,
-            after: &[],
-        },
-        Order {
-            name: "machine",
-            load: Load::OneCpu,
-            after: &["program"],
-        },
-        Order {
-            name: "fuzz",
-            load: Load::OneCpu,
-            after: &["docs"],
-        },
-        Order {
-            name: "checker",
-            load: Load::OneCpu,
-            after: &["not part of this run"],
-        },
-        Order {
-            name: "packages",
-            load: Load::Waits,
-            after: &[],
-        },
-        Order {
-            name: "kernels",
-            load: Load::Waits,
-            after: &["packages"],
-        },
-        Order {
-            name: "server",
-            load: Load::Waits,
-            after: &["program"],
-        },
-        Order {
-            name: "page",
-            load: Load::Waits,
-            after: &["program"],
-        },
+        Order { name: "measure", load: Load::Alone, after: &["program"] },
+        Order { name: "program", load: Load::Build, after: &[] },
+        Order { name: "docs", load: Load::Build, after: &[] },
+        Order { name: "machine", load: Load::OneCpu, after: &["program"] },
+        Order { name: "fuzz", load: Load::OneCpu, after: &["docs"] },
+        Order { name: "checker", load: Load::OneCpu, after: &["not part of this run"] },
+        Order { name: "packages", load: Load::Waits, after: &[] },
+        Order { name: "kernels", load: Load::Waits, after: &["packages"] },
+        Order { name: "server", load: Load::Waits, after: &["program"] },
+        Order { name: "page", load: Load::Waits, after: &["program"] },
     ];
     const LOADS: [Load; 4] = [Load::Alone, Load::Build, Load::OneCpu, Load::Waits];
 
@@ -142,13 +98,9 @@ mod tests {
             while let Some(at) = next(STEPS, &states, 2) {
                 states[at] = State::Running;
             }
-            let running: Vec<usize> = (0..STEPS.len())
-                .filter(|&at| states[at] == State::Running)
-                .collect();
-            assert!(
-                !running.is_empty(),
-                "nothing runs, and not all is done: {states:?}"
-            );
+            let running: Vec<usize> =
+                (0..STEPS.len()).filter(|&at| states[at] == State::Running).collect();
+            assert!(!running.is_empty(), "nothing runs, and not all is done: {states:?}");
             seen.push(running.iter().map(|&at| STEPS[at].name).collect());
             for at in running {
                 left[at] -= 1;

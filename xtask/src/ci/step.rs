@@ -20,10 +20,7 @@ pub(super) const fn step(
     after: &'static [&'static str],
     run: fn() -> Result<Done>,
 ) -> Step {
-    Step {
-        order: Order { name, load, after },
-        run,
-    }
+    Step { order: Order { name, load, after }, run }
 }
 
 /// A file of a step below `target/ci/log`.

@@ -28,24 +28,14 @@ const NEON_BUILD: &str = "kernels on AArch64: build";
 /// All steps. Builds are in the order in which they are made: first those that long steps wait for.
 pub(super) const STEPS: &[Step] = &[
     step(PACKAGES, Waits, &[], need_all),
-    step(PYTHON, Waits, &[PACKAGES], || {
-        ran(daqmeter_dist::python_tools())
-    }),
+    step(PYTHON, Waits, &[PACKAGES], || ran(daqmeter_dist::python_tools())),
     // Both keep Debian's lists in the same place.
-    step(MESH_FETCH, Waits, &[PACKAGES, MACHINES], || {
-        machines::fetch("pmu-vm")
-    }),
+    step(MESH_FETCH, Waits, &[PACKAGES, MACHINES], || machines::fetch("pmu-vm")),
     step(FETCH, Waits, &[MESH_FETCH], || machines::fetch("copy-vm")),
     step(MACHINES, Build, &[], machines::program),
-    step(PROGRAM, Build, &[], || {
-        ran(line("cargo build --release --quiet").run())
-    }),
-    step(MESH_GUESTS, Build, &[MESH_FETCH], || {
-        machines::prepare("pmu-vm")
-    }),
-    step(GUESTS, Build, &[PROGRAM, FETCH], || {
-        machines::prepare("copy-vm")
-    }),
+    step(PROGRAM, Build, &[], || ran(line("cargo build --release --quiet").run())),
+    step(MESH_GUESTS, Build, &[MESH_FETCH], || machines::prepare("pmu-vm")),
+    step(GUESTS, Build, &[PROGRAM, FETCH], || machines::prepare("copy-vm")),
     step(FUZZ_BUILD, Build, &[], || ran(fuzz::build())),
     step(FUSE_BUILD, Build, &[], builds::fuse),
     step("clippy", Build, &[], || {
@@ -64,169 +54,68 @@ pub(super) const STEPS: &[Step] = &[
     step("format", OneCpu, &[], builds::format),
     step("tidy", OneCpu, &[], || ran(tidy::run())),
     step("schema", OneCpu, &[], || ran(schema::check())),
-    step(
-        "kernels on AArch64 (NEON) under qemu",
-        OneCpu,
-        &[NEON_BUILD],
-        checks::neon,
-    ),
-    step(
-        "real-device path against FUSE files",
-        OneCpu,
-        &[FUSE_BUILD],
-        checks::fuse,
-    ),
-    step(
-        "counters: the mesh's PMU without silicon, in QEMU, 6.1",
-        OneCpu,
-        &[MESH_GUESTS],
-        || machines::boot("pmu-vm", "6.1, "),
-    ),
-    step(
-        "counters: the mesh's PMU without silicon, in QEMU, 6.12",
-        OneCpu,
-        &[MESH_GUESTS],
-        || machines::boot("pmu-vm", "6.12, "),
-    ),
+    step("kernels on AArch64 (NEON) under qemu", OneCpu, &[NEON_BUILD], checks::neon),
+    step("real-device path against FUSE files", OneCpu, &[FUSE_BUILD], checks::fuse),
+    step("counters: the mesh's PMU without silicon, in QEMU, 6.1", OneCpu, &[MESH_GUESTS], || {
+        machines::boot("pmu-vm", "6.1, ")
+    }),
+    step("counters: the mesh's PMU without silicon, in QEMU, 6.12", OneCpu, &[MESH_GUESTS], || {
+        machines::boot("pmu-vm", "6.12, ")
+    }),
     step(
         "topologies: a survey on two sockets of two cores of two threads",
         OneCpu,
         &[MESH_GUESTS],
         || machines::boot("topology-vm", "2-sockets"),
     ),
-    step(
-        "topologies: a survey on fast and slow cores",
-        OneCpu,
-        &[MESH_GUESTS],
-        || machines::boot("topology-vm", "hybrid"),
-    ),
-    step(COPY_MACHINES, OneCpu, &[GUESTS], || {
-        machines::boot("copy-vm", "")
+    step("topologies: a survey on fast and slow cores", OneCpu, &[MESH_GUESTS], || {
+        machines::boot("topology-vm", "hybrid")
     }),
-    step(
-        "read-out: the published run's 384 E-links",
-        OneCpu,
-        &[PROGRAM],
-        published::two_channels,
-    ),
-    step(
-        "Miri: record, stats, wire, portable kernels, rings",
-        Build,
-        &[],
-        miri::run,
-    ),
+    step(COPY_MACHINES, OneCpu, &[GUESTS], || machines::boot("copy-vm", "")),
+    step("read-out: the published run's 384 E-links", OneCpu, &[PROGRAM], published::two_channels),
+    step("Miri: record, stats, wire, portable kernels, rings", Build, &[], miri::run),
     // The browser waits for lines that come twice a second.
-    step(
-        "a page that follows its file, in a browser",
-        Waits,
-        &[PROGRAM, PACKAGES],
-        || ran(page::live()),
-    ),
-    step(
-        "twin: formulas and documents within their bands",
-        OneCpu,
-        &[PROGRAM],
-        || ran(daqmeter("twin validate --no-live").run()),
-    ),
-    step(
-        "twin: a model held to saved runs",
-        OneCpu,
-        &[PROGRAM],
-        || ran(checks::twin_replayed()),
-    ),
+    step("a page that follows its file, in a browser", Waits, &[PROGRAM, PACKAGES], || {
+        ran(page::live())
+    }),
+    step("twin: formulas and documents within their bands", OneCpu, &[PROGRAM], || {
+        ran(daqmeter("twin validate --no-live").run())
+    }),
+    step("twin: a model held to saved runs", OneCpu, &[PROGRAM], || ran(checks::twin_replayed())),
     step(
         "what users install: package and wheel",
         OneCpu,
         &[PROGRAM, WHEEL],
         daqmeter_dist::what_users_install,
     ),
-    step(
-        "Python: tests, types, notebook",
-        OneCpu,
-        &[PROGRAM, WHEEL],
-        checks::python,
-    ),
-    step(
-        "comparisons: their promises, simulated",
-        OneCpu,
-        &[BENCHES],
-        || ran(checks::promises("simulated")),
-    ),
-    step("fuzz", OneCpu, &[FUZZ_BUILD], || {
-        ran(fuzz::run_all(fuzz::CI_SECONDS, None))
+    step("Python: tests, types, notebook", OneCpu, &[PROGRAM, WHEEL], checks::python),
+    step("comparisons: their promises, simulated", OneCpu, &[BENCHES], || {
+        ran(checks::promises("simulated"))
     }),
-    step(
-        "survey, and its page in a browser",
-        Alone,
-        &[PROGRAM],
-        || ran(tried(checks::survey)),
-    ),
+    step("fuzz", OneCpu, &[FUZZ_BUILD], || ran(fuzz::run_all(fuzz::CI_SECONDS, None))),
+    step("survey, and its page in a browser", Alone, &[PROGRAM], || ran(tried(checks::survey))),
     step("Python: rate", Alone, &[WHEEL], checks::python_rate),
     // Has several tries.
-    step(
-        "other makers' Etherbone",
-        Waits,
-        &[PROGRAM, PEERS_BUILD],
-        || machines::alone("peers"),
-    ),
-    step("read-out between hosts", Alone, &[PROGRAM], || {
-        machines::alone("readout")
+    step("other makers' Etherbone", Waits, &[PROGRAM, PEERS_BUILD], || machines::alone("peers")),
+    step("read-out between hosts", Alone, &[PROGRAM], || machines::alone("readout")),
+    step("paths between hosts", Alone, &[PROGRAM], || machines::alone("paths")),
+    step("the document's tables on emulated boards", Alone, &[PROGRAM], || {
+        ran(checks::digitizers())
     }),
-    step("paths between hosts", Alone, &[PROGRAM], || {
-        machines::alone("paths")
+    step("the Etherbone study on emulated bridges", Alone, &[PROGRAM], || ran(checks::etherbone())),
+    step("read-out: maximum rate and study", Alone, &[PROGRAM], || ran(tried(checks::read_out))),
+    step("read-out and paths over Zenoh", Alone, &[ZENOH_BUILD], || {
+        ran(tried(|| builds::zenoh("zenoh")))
     }),
-    step(
-        "the document's tables on emulated boards",
-        Alone,
-        &[PROGRAM],
-        || ran(checks::digitizers()),
-    ),
-    step(
-        "the Etherbone study on emulated bridges",
-        Alone,
-        &[PROGRAM],
-        || ran(checks::etherbone()),
-    ),
-    step(
-        "read-out: maximum rate and study",
-        Alone,
-        &[PROGRAM],
-        || ran(tried(checks::read_out)),
-    ),
-    step(
-        "read-out and paths over Zenoh",
-        Alone,
-        &[ZENOH_BUILD],
-        || ran(tried(|| builds::zenoh("zenoh"))),
-    ),
-    step(
-        "copies: the study's figures and claims",
-        Alone,
-        &[PROGRAM, COPY_MACHINES],
-        || ran(tried(checks::copies)),
-    ),
-    step(
-        "twin: predictions beside what is measured",
-        Alone,
-        &[PROGRAM],
-        checks::twin,
-    ),
-    step(
-        "counters: a mesh on a page",
-        Alone,
-        &[PROGRAM],
-        checks::mesh_page,
-    ),
-    step(
-        "comparisons: their promises with real work, alone",
-        Alone,
-        &[BENCHES],
-        || ran(tried(|| checks::promises("alone"))),
-    ),
-    step(
-        "comparisons: their promises with real work, overcommitted",
-        Alone,
-        &[BENCHES],
-        || ran(tried(|| checks::promises("overcommitted"))),
-    ),
+    step("copies: the study's figures and claims", Alone, &[PROGRAM, COPY_MACHINES], || {
+        ran(tried(checks::copies))
+    }),
+    step("twin: predictions beside what is measured", Alone, &[PROGRAM], checks::twin),
+    step("counters: a mesh on a page", Alone, &[PROGRAM], checks::mesh_page),
+    step("comparisons: their promises with real work, alone", Alone, &[BENCHES], || {
+        ran(tried(|| checks::promises("alone")))
+    }),
+    step("comparisons: their promises with real work, overcommitted", Alone, &[BENCHES], || {
+        ran(tried(|| checks::promises("overcommitted")))
+    }),
 ];

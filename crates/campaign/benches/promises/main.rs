@@ -82,27 +82,15 @@ fn part(name: &str, seconds: Option<u64>, usual: u64, folder: &Path) -> Vec<Prom
 
 fn main() -> ExitCode {
     let began = Instant::now();
-    let words: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|word| word != "--bench")
-        .collect();
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     if words.first().is_some_and(|word| word == SIDE) {
         turns::side();
         return ExitCode::SUCCESS;
     }
     let seconds = words.get(1).map(|text| text.parse().unwrap());
     let scratch = tempfile::tempdir().unwrap();
-    let folder = |name: &str| {
-        words
-            .get(2)
-            .map_or(scratch.path().join(name), PathBuf::from)
-    };
-    let usual = |name: &str| {
-        PARTS
-            .iter()
-            .find(|part| part.0 == name)
-            .map_or(0, |part| part.1)
-    };
+    let folder = |name: &str| words.get(2).map_or(scratch.path().join(name), PathBuf::from);
+    let usual = |name: &str| PARTS.iter().find(|part| part.0 == name).map_or(0, |part| part.1);
     let wanted: Vec<&str> = match words.first() {
         Some(all) if all == "all" => PARTS.iter().map(|part| part.0).collect(),
         Some(name) => vec![name],
@@ -113,9 +101,7 @@ fn main() -> ExitCode {
         promises.extend(part(name, seconds, usual(name), &folder(name)));
     }
     println!("{}", Promise::head());
-    promises
-        .iter()
-        .for_each(|promise| println!("{}", promise.line()));
+    promises.iter().for_each(|promise| println!("{}", promise.line()));
     println!("in {:.0} s", began.elapsed().as_secs_f64());
     if promises.iter().all(Promise::is_kept) {
         ExitCode::SUCCESS

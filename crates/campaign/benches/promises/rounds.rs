@@ -68,13 +68,8 @@ impl Engine for Slowed {
 
     fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
         let every = if self.is_slower { SLOWED } else { UNCHANGED };
-        let slowed = |inner| -> Box<dyn Session> {
-            Box::new(SlowedSession {
-                inner,
-                every,
-                owed: 0,
-            })
-        };
+        let slowed =
+            |inner| -> Box<dyn Session> { Box::new(SlowedSession { inner, every, owed: 0 }) };
         Ok(self.inner.open(workload)?.into_iter().map(slowed).collect())
     }
 }
@@ -201,9 +196,7 @@ impl Rounds {
             }
             let round = [0, 1, 2].map(|at| occasion(&context, first + at, at == 1));
             for (part, records) in PARTS.iter().zip(&round) {
-                let lines = records
-                    .iter()
-                    .map(|record| serde_json::to_string(record).unwrap());
+                let lines = records.iter().map(|record| serde_json::to_string(record).unwrap());
                 let text: String = lines.map(|line| line + "\n").collect();
                 std::fs::write(file(part), text).unwrap();
             }
@@ -252,10 +245,8 @@ impl Rounds {
             let count = |of: &[Compared], is: &dyn Fn(&Compared) -> bool| {
                 of.iter().filter(|found| is(found)).count()
             };
-            let (wrong, speed_up) = (
-                count(&alike, &differs),
-                count(&slowed, &|found| found.count("faster") > 0),
-            );
+            let (wrong, speed_up) =
+                (count(&alike, &differs), count(&slowed, &|found| found.count("faster") > 0));
             println!(
                 "{where_}: {rounds} rounds, {occasions} a side in turn: of {} with 5 % {} found it; of {} of the same program {} were the same, {wrong} different",
                 slowed.len(),
@@ -273,11 +264,7 @@ impl Rounds {
             }
         }
         let invocations = self.plain.concat();
-        let false_ones = if rounds > 1 {
-            pairs(&invocations, 0)
-        } else {
-            0
-        };
+        let false_ones = if rounds > 1 { pairs(&invocations, 0) } else { 0 };
         let name = format!("real work, {where_}, pairs of single invocations, false");
         // A pair is of two rounds.
         promises.push(Promise::false_ones(name, false_ones, PAIRS, rounds / 2));
@@ -292,10 +279,7 @@ fn differs(found: &Compared) -> bool {
 /// Points that are found to be slower by about what was put in.
 fn slower(found: &Compared) -> bool {
     let is_found = |ratio: f64| (1.02..1.10).contains(&ratio);
-    let points = found
-        .points
-        .iter()
-        .filter(|point| point.verdict == "slower");
+    let points = found.points.iter().filter(|point| point.verdict == "slower");
     points.filter(|point| is_found(point.ratio)).count() > 0
 }
 
@@ -312,21 +296,12 @@ fn pairs(invocations: &[Vec<RunRecord>], history: usize) -> usize {
         while b == a {
             b = draw();
         }
-        let others: Vec<usize> = (0..history)
-            .map(|_| draw())
-            .filter(|at| *at != a && *at != b)
-            .collect();
+        let others: Vec<usize> =
+            (0..history).map(|_| draw()).filter(|at| *at != a && *at != b).collect();
         let others: std::collections::BTreeSet<usize> = others.into_iter().collect();
-        let others: Vec<RunRecord> = others
-            .into_iter()
-            .flat_map(|at| invocations[at].clone())
-            .collect();
-        let found = cmp(
-            &invocations[a],
-            &invocations[b],
-            &others,
-            Asked::ignoring(IGNORE),
-        );
+        let others: Vec<RunRecord> =
+            others.into_iter().flat_map(|at| invocations[at].clone()).collect();
+        let found = cmp(&invocations[a], &invocations[b], &others, Asked::ignoring(IGNORE));
         if differs(&found) {
             println!("false comparison of a pair:\n{}", found.text(false));
         }

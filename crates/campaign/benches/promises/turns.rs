@@ -31,46 +31,14 @@ struct Host {
 }
 
 const HOSTS: [Host; 8] = [
-    Host {
-        name: "independent, 2 %",
-        kind: Kind::Independent,
-        process: 0.0,
-    },
-    Host {
-        name: "AR(1) 0.3",
-        kind: Kind::Correlated(0.3),
-        process: 0.0,
-    },
-    Host {
-        name: "AR(1) 0.7",
-        kind: Kind::Correlated(0.7),
-        process: 0.0,
-    },
-    Host {
-        name: "AR(1) 0.99",
-        kind: Kind::Correlated(0.99),
-        process: 0.0,
-    },
-    Host {
-        name: "bursts",
-        kind: Kind::Bursts,
-        process: 0.0,
-    },
-    Host {
-        name: "two modes, 12 %",
-        kind: Kind::TwoModes,
-        process: 0.0,
-    },
-    Host {
-        name: "skewed, 5 %",
-        kind: Kind::Skewed,
-        process: 0.0,
-    },
-    Host {
-        name: "AR(1) 0.7, processes 1 %",
-        kind: Kind::Correlated(0.7),
-        process: 0.01,
-    },
+    Host { name: "independent, 2 %", kind: Kind::Independent, process: 0.0 },
+    Host { name: "AR(1) 0.3", kind: Kind::Correlated(0.3), process: 0.0 },
+    Host { name: "AR(1) 0.7", kind: Kind::Correlated(0.7), process: 0.0 },
+    Host { name: "AR(1) 0.99", kind: Kind::Correlated(0.99), process: 0.0 },
+    Host { name: "bursts", kind: Kind::Bursts, process: 0.0 },
+    Host { name: "two modes, 12 %", kind: Kind::TwoModes, process: 0.0 },
+    Host { name: "skewed, 5 %", kind: Kind::Skewed, process: 0.0 },
+    Host { name: "AR(1) 0.7, processes 1 %", kind: Kind::Correlated(0.7), process: 0.01 },
 ];
 
 /// So many comparisons on each simulated host, of equal sides and of 1 % more.
@@ -110,27 +78,14 @@ fn compared(host: &Host, effect: f64, ignore: f64, random: &mut Random) -> (Deci
 /// Logarithm of B over A of a group whose order is drawn by lot.
 fn ratio(group: &[f64], random: &mut Random) -> f64 {
     let ratio = ((group[0] + group[3]) / (group[1] + group[2])).ln();
-    if random.uniform() < 0.5 {
-        ratio
-    } else {
-        -ratio
-    }
+    if random.uniform() < 0.5 { ratio } else { -ratio }
 }
 
 /// Points of one stage that any host has, with one that does 1 % more.
 const POINTS: [(&str, &str); 3] = [
-    (
-        "convert function=3 samples=20000",
-        "convert function=3 samples=20200",
-    ),
-    (
-        "convert function=2 samples=20000",
-        "convert function=2 samples=20200",
-    ),
-    (
-        "convert function=3 samples=200000",
-        "convert function=3 samples=202000",
-    ),
+    ("convert function=3 samples=20000", "convert function=3 samples=20200"),
+    ("convert function=2 samples=20000", "convert function=2 samples=20200"),
+    ("convert function=3 samples=200000", "convert function=3 samples=202000"),
 ];
 /// Difference that is ignored where one of 1 % is to be found, and where none is.
 const IGNORED: [f64; 2] = [0.005, 0.01];
@@ -159,10 +114,7 @@ pub(crate) fn real(where_: &str, time: Duration, found: f64) -> Vec<Promise> {
         }
     }
     for ((point, _), right) in POINTS.into_iter().zip(right) {
-        println!(
-            "{where_}: {point}: 1 % found in {right} of {}",
-            of / POINTS.len()
-        );
+        println!("{where_}: {point}: 1 % found in {right} of {}", of / POINTS.len());
     }
     let right = right.iter().sum();
     let name = |what: &str| format!("ab, {where_}, {what}");
@@ -180,17 +132,11 @@ fn answer(question: Question) -> Answer {
 }
 
 fn question(a: &str, b: &str, ignore: f64, seed: u64, seconds: f64) -> Question {
-    let cpu = daqmeter_sys::affinity::allowed_cpus()
-        .unwrap()
-        .last()
-        .copied();
+    let cpu = daqmeter_sys::affinity::allowed_cpus().unwrap().last().copied();
     let side = |text: &str| Side::Point {
         program: std::env::current_exe().unwrap(),
         arguments: vec![crate::SIDE.to_owned()],
-        request: Request {
-            cpu,
-            ..Request::parse(text).unwrap()
-        },
+        request: Request { cpu, ..Request::parse(text).unwrap() },
     };
     let budget = Duration::from_secs_f64(seconds);
     Question {
@@ -233,8 +179,6 @@ impl Drop for Load {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let threads = std::mem::take(&mut self.threads);
-        threads
-            .into_iter()
-            .for_each(|thread| thread.join().unwrap());
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 }

@@ -68,13 +68,7 @@ pub(super) struct Tracked {
 impl Tracked {
     pub(super) fn new(stage: String, operations: u64, ignore: f64, alpha: f64) -> Tracked {
         let sequence = MedianSequence::new(alpha);
-        Tracked {
-            stage,
-            operations,
-            ignore,
-            sequence,
-            blocks: Vec::new(),
-        }
+        Tracked { stage, operations, ignore, sequence, blocks: Vec::new() }
     }
 
     pub(super) fn add(&mut self, block: Block) {
@@ -112,10 +106,7 @@ impl Tracked {
     pub(super) fn answer(self, block_s: f64) -> Answer {
         let (low, high) = self.sequence.interval();
         let is_interval = low.is_finite() && high.is_finite() && low <= high;
-        let missing = self
-            .sequence
-            .missing(self.ignore)
-            .filter(|_| !self.is_decided());
+        let missing = self.sequence.missing(self.ignore).filter(|_| !self.is_decided());
         let time = |of: &dyn Fn(&Block) -> f64| {
             let counted = self.blocks.iter().filter(|block| block.log_ratio.is_some());
             let times: Vec<f64> = counted.map(of).collect();
@@ -207,24 +198,15 @@ mod tests {
         assert!((700.0..720.0).contains(&longest), "{longest}");
         // Nothing varies: nothing is known.
         assert_eq!(wanted(0.0, 0.0), None);
-        assert_eq!(
-            Tracked::new("copy".to_owned(), 3, 0.01, 0.01).wanted_groups(200.0),
-            None
-        );
+        assert_eq!(Tracked::new("copy".to_owned(), 3, 0.01, 0.01).wanted_groups(200.0), None);
     }
 
     #[test]
     fn a_block_that_says_nothing_is_kept_and_decides_nothing() {
         let mut tracked = Tracked::new("copy".to_owned(), 3, 0.01, 0.01);
-        tracked.add(Block {
-            left_out: 7,
-            ..Block::default()
-        });
+        tracked.add(Block { left_out: 7, ..Block::default() });
         let found = tracked.answer(1.0);
-        assert_eq!(
-            (found.ratio, found.a_ns, found.verdict),
-            (None, None, Verdict::Undecided)
-        );
+        assert_eq!((found.ratio, found.a_ns, found.verdict), (None, None, Verdict::Undecided));
         assert_eq!(found.sum(|block| block.left_out), 7);
     }
 }

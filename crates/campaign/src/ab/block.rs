@@ -73,19 +73,13 @@ impl<'a> Pair<'a> {
         let is_command = matches!(question.sides[0], Side::Command { .. });
         let turns = (!is_command).then(|| Turns::start(question, first, shifts, operations));
         let turns = turns.transpose()?;
-        Ok(Pair {
-            question,
-            turns,
-            shifts: [shifts[0], shifts[1]],
-        })
+        Ok(Pair { question, turns, shifts: [shifts[0], shifts[1]] })
     }
 
     /// Names of the stages with the operations of a slice.
     pub(super) fn stages(&self) -> Vec<(String, u64)> {
         let run = || vec![("run".to_owned(), 1)];
-        self.turns
-            .as_ref()
-            .map_or_else(run, |turns| turns.stages().to_vec())
+        self.turns.as_ref().map_or_else(run, |turns| turns.stages().to_vec())
     }
 
     /// Schemas of the records that A and B write.
@@ -115,19 +109,13 @@ impl<'a> Pair<'a> {
             if began.elapsed() >= time || self.is_one_group() {
                 break;
             }
-            let left = time
-                .saturating_sub(began.elapsed())
-                .min(BATCH)
-                .as_secs_f64();
+            let left = time.saturating_sub(began.elapsed()).min(BATCH).as_secs_f64();
             groups = fitting(groups, before.elapsed().as_secs_f64(), left);
         }
         if let Some(turns) = &mut self.turns {
             turns.verify()?;
         }
-        Ok(found
-            .into_iter()
-            .map(|(groups, block)| concluded(&groups, block))
-            .collect())
+        Ok(found.into_iter().map(|(groups, block)| concluded(&groups, block)).collect())
     }
 
     fn batch(
@@ -177,14 +165,7 @@ impl<'a> Pair<'a> {
             (Some(turns), _) => Ok(turns.work(&[wanted])?[0]),
             (None, Side::Command { line, cpu }) => {
                 let (shift, patience) = (self.shifts[side], self.question.patience);
-                Run {
-                    side,
-                    line,
-                    cpu: *cpu,
-                    shift,
-                    patience,
-                }
-                .once(stop)
+                Run { side, line, cpu: *cpu, shift, patience }.once(stop)
             }
             (None, Side::Point { .. }) => {
                 Err("a command cannot be compared with a point".to_owned())
@@ -200,11 +181,7 @@ fn shift(random: &mut Xoshiro256PlusPlus) -> usize {
 /// How many groups take so long, if so many took that.
 fn fitting(groups: usize, took_s: f64, left_s: f64) -> usize {
     let fitting = groups as f64 * left_s / took_s.max(1e-6);
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "clamped"
-    )]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
     let fitting = fitting.clamp(1.0, MAX_GROUPS as f64) as usize;
     fitting
 }
@@ -214,11 +191,7 @@ fn group(wanted: &[(usize, usize)], slices: &[Slice], operations: u64, block: &m
     for ((side, _), slice) in wanted.iter().zip(slices) {
         group.op_ns[*side] += slice.ns as f64 / operations as f64 / 2.0;
         group.is_disturbed |= slice.disturbed.any() && slice.ns < LONG_NS;
-        let Disturbed {
-            preempted,
-            migrated,
-            stolen,
-        } = slice.disturbed;
+        let Disturbed { preempted, migrated, stolen } = slice.disturbed;
         block.preempted += u64::from(preempted);
         block.migrated += u64::from(migrated);
         block.stolen += u64::from(stolen);
@@ -256,14 +229,8 @@ mod tests {
     const ORDER: [(usize, usize); 4] = [(1, 0), (0, 0), (0, 0), (1, 0)];
 
     fn slices(ns: [u64; 4], preempted: bool) -> [Slice; 4] {
-        let disturbed = Disturbed {
-            preempted,
-            ..Disturbed::default()
-        };
-        let mut slices = ns.map(|ns| Slice {
-            ns,
-            ..Slice::default()
-        });
+        let disturbed = Disturbed { preempted, ..Disturbed::default() };
+        let mut slices = ns.map(|ns| Slice { ns, ..Slice::default() });
         slices[2].disturbed = disturbed;
         slices
     }
@@ -282,24 +249,13 @@ mod tests {
         let disturbed = group(&ORDER, &slices([100, 100, 900, 100], true), 1, &mut block);
         assert_eq!(block.preempted, 1);
         let found = concluded(&[clean, disturbed, disturbed], block.clone());
-        assert_eq!(
-            (found.groups, found.left_out, found.log_ratio),
-            (1, 2, Some(0.0))
-        );
+        assert_eq!((found.groups, found.left_out, found.log_ratio), (1, 2, Some(0.0)));
         let found = concluded(&[disturbed, disturbed], block.clone());
         assert_eq!((found.groups, found.left_out), (2, 0));
-        assert!(
-            found.log_ratio.is_some_and(|ratio| ratio < -1.0),
-            "{found:?}"
-        );
+        assert!(found.log_ratio.is_some_and(|ratio| ratio < -1.0), "{found:?}");
         assert_eq!(concluded(&[], block).log_ratio, None);
         // A whole operation that is longer than any scheduler leaves alone.
-        let long = group(
-            &ORDER,
-            &slices([LONG_NS; 4], true),
-            1,
-            &mut Block::default(),
-        );
+        let long = group(&ORDER, &slices([LONG_NS; 4], true), 1, &mut Block::default());
         assert!(!long.is_disturbed);
     }
 

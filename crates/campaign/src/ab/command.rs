@@ -40,10 +40,7 @@ impl Run<'_> {
         let ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let status = child.0.wait().map_err(|error| self.wrong(error))?;
         match status.success() {
-            true => Ok(Slice {
-                ns,
-                ..Slice::default()
-            }),
+            true => Ok(Slice { ns, ..Slice::default() }),
             false => Err(self.wrong(format!("failed ({status})"))),
         }
     }
@@ -71,9 +68,7 @@ impl Run<'_> {
                 affinity::pin_to(cpu).map_err(|error| self.wrong(error))?;
                 spawn(&mut command)
             });
-            pinned
-                .join()
-                .map_err(|_| self.wrong("could not be started"))?
+            pinned.join().map_err(|_| self.wrong("could not be started"))?
         })
     }
 }
@@ -94,13 +89,7 @@ mod tests {
     use super::*;
 
     fn run(line: &str, patience: Duration) -> Result<Slice, String> {
-        let run = Run {
-            side: 1,
-            line,
-            cpu: None,
-            shift: 5,
-            patience,
-        };
+        let run = Run { side: 1, line, cpu: None, shift: 5, patience };
         run.once(&StopFlag::default())
     }
 
@@ -116,23 +105,9 @@ mod tests {
         let hangs = run("tail -f /dev/null", Duration::ZERO).unwrap_err();
         assert!(hangs.contains("did not end within 0 s"), "{hangs}");
         let cpu = affinity::allowed_cpus().unwrap()[0];
-        let pinned = Run {
-            side: 0,
-            line: "true",
-            cpu: Some(cpu),
-            shift: 0,
-            patience: long,
-        };
+        let pinned = Run { side: 0, line: "true", cpu: Some(cpu), shift: 0, patience: long };
         assert!(pinned.once(&StopFlag::default()).is_ok());
-        let nowhere = Run {
-            cpu: Some(1023),
-            ..pinned
-        };
-        assert!(
-            nowhere
-                .once(&StopFlag::default())
-                .unwrap_err()
-                .contains("CPU 1023")
-        );
+        let nowhere = Run { cpu: Some(1023), ..pinned };
+        assert!(nowhere.once(&StopFlag::default()).unwrap_err().contains("CPU 1023"));
     }
 }

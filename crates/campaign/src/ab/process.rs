@@ -43,15 +43,11 @@ impl Process {
     ) -> Result<Process, String> {
         let side = request.side;
         let wrong = |what: String| format!("side {}: {what}", letter(side));
-        let Side::Point {
-            program, arguments, ..
-        } = of
-        else {
+        let Side::Point { program, arguments, .. } = of else {
             return Err(wrong("a command takes no turns".to_owned()));
         };
         let text = serde_json::to_string(request).map_err(|error| wrong(error.to_string()))?;
-        page.set_text(&text)
-            .map_err(|error| wrong(error.to_string()))?;
+        page.set_text(&text).map_err(|error| wrong(error.to_string()))?;
         let seen = page.word(WRITER).load(Ordering::Acquire);
         let mut child = Command::new(program)
             .args(arguments)
@@ -65,13 +61,7 @@ impl Process {
             .map_err(|error| wrong(format!("cannot start {}: {error}", program.display())))?;
         let complaint = child.stderr.take().map(last_line);
         let (schema, stages) = (0, Vec::new());
-        let mut process = Process {
-            side,
-            child,
-            complaint,
-            schema,
-            stages,
-        };
+        let mut process = Process { side, child, complaint, schema, stages };
         wait(page, seen, patience, side, &mut [&mut process])?;
         match process.reply(page)? {
             Reply::Ready { stages, .. } if stages.is_empty() || stages.len() > MAX_STAGES => {
@@ -136,9 +126,7 @@ pub(super) fn wait(
         }
         if since.elapsed() > patience {
             let (side, seconds) = (letter(at_turn()), patience.as_secs_f64());
-            return Err(format!(
-                "side {side}: did nothing for {seconds} s and was ended"
-            ));
+            return Err(format!("side {side}: did nothing for {seconds} s and was ended"));
         }
     }
     let at_turn = at_turn();

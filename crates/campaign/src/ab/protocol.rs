@@ -75,11 +75,7 @@ pub(super) enum Reply {
 impl Reply {
     pub(super) fn ready(stages: Vec<(String, u64)>) -> Reply {
         let schema = SCHEMA_VERSION;
-        Reply::Ready {
-            version: VERSION,
-            schema,
-            stages,
-        }
+        Reply::Ready { version: VERSION, schema, stages }
     }
 }
 
@@ -108,9 +104,7 @@ pub(super) fn hand(page: &Page, side: usize, task: Task) {
 /// What the turn at hand is for; none for what is not a task.
 pub(super) fn task(page: &Page) -> Option<Task> {
     let word = page.word(TASK).load(Ordering::Acquire);
-    [Task::Work, Task::Verify]
-        .into_iter()
-        .find(|task| *task as u64 == word)
+    [Task::Work, Task::Verify].into_iter().find(|task| *task as u64 == word)
 }
 
 /// Writes steps to be worked from the first one on.
@@ -120,19 +114,13 @@ pub(super) fn task(page: &Page) -> Option<Task> {
 pub(super) fn write_steps(page: &Page, steps: &[Step]) {
     assert!(steps.len() <= MAX_STEPS, "{} steps", steps.len());
     for (at, step) in steps.iter().enumerate() {
-        let values = [
-            step.side as u64 | (step.stage as u64) << 8,
-            step.operations,
-            0,
-            0,
-        ];
+        let values = [step.side as u64 | (step.stage as u64) << 8, step.operations, 0, 0];
         for (word, value) in values.into_iter().enumerate() {
             page.word(place(at) + word).store(value, Ordering::Relaxed);
         }
     }
     page.word(POSITION).store(0, Ordering::Relaxed);
-    page.word(STEPS)
-        .store(steps.len() as u64, Ordering::Release);
+    page.word(STEPS).store(steps.len() as u64, Ordering::Release);
 }
 
 fn place(step: usize) -> usize {
@@ -165,11 +153,7 @@ pub(super) fn next_step(page: &Page) -> Option<Step> {
 /// Keeps what the step at hand took, and goes to the next one.
 pub(super) fn finish_step(page: &Page, slice: Slice) {
     let at = place(position(page).min(MAX_STEPS - 1));
-    let Disturbed {
-        preempted,
-        migrated,
-        stolen,
-    } = slice.disturbed;
+    let Disturbed { preempted, migrated, stolen } = slice.disturbed;
     let flags = u64::from(preempted) | u64::from(migrated) << 1 | u64::from(stolen) << 2;
     page.word(at + 2).store(slice.ns, Ordering::Relaxed);
     page.word(at + 3).store(flags, Ordering::Relaxed);
@@ -179,11 +163,8 @@ pub(super) fn finish_step(page: &Page, slice: Slice) {
 /// What a step took; none where that makes no sense.
 pub(super) fn slice_of(page: &Page, step: usize) -> Option<Slice> {
     let [ns, flags] = [2, 3].map(|word| page.word(place(step) + word).load(Ordering::Relaxed));
-    let disturbed = Disturbed {
-        preempted: flags & 1 != 0,
-        migrated: flags & 2 != 0,
-        stolen: flags & 4 != 0,
-    };
+    let disturbed =
+        Disturbed { preempted: flags & 1 != 0, migrated: flags & 2 != 0, stolen: flags & 4 != 0 };
     (ns > 0 && flags < 8).then_some(Slice { ns, disturbed })
 }
 
@@ -204,9 +185,7 @@ impl Request {
     /// When a word is not a `name=value`, or the CPU no number.
     pub fn parse(text: &str) -> Result<Request, String> {
         let mut words = text.split_whitespace();
-        let kind = words
-            .next()
-            .ok_or("a point begins with the name of an engine")?;
+        let kind = words.next().ok_or("a point begins with the name of an engine")?;
         let mut workload = Workload::new(kind);
         let mut cpu = None;
         for word in words {
@@ -214,11 +193,7 @@ impl Request {
                 format!("`{word}` is not a parameter: ENGINE NAME=VALUE ... is wanted")
             })?;
             if name == "cpu" {
-                cpu = Some(
-                    value
-                        .parse()
-                        .map_err(|_| format!("cpu={value}: no CPU number"))?,
-                );
+                cpu = Some(value.parse().map_err(|_| format!("cpu={value}: no CPU number"))?);
             } else {
                 workload.params.insert(name.to_owned(), param(name, value)?);
             }
@@ -254,9 +229,7 @@ fn param(name: &str, text: &str) -> Result<Param, String> {
     }
     if name.ends_with("_bytes") {
         let bytes = daqmeter_record::units::parse_bytes(text);
-        return bytes
-            .map(Param::Int)
-            .map_err(|error| format!("{name}: {error}"));
+        return bytes.map(Param::Int).map_err(|error| format!("{name}: {error}"));
     }
     Ok(Param::Text(text.to_owned()))
 }
@@ -269,17 +242,10 @@ mod tests {
     fn steps_are_worked_in_their_order_and_keep_what_they_took() {
         let page = Page::create().unwrap();
         assert_eq!(next_step(&page), None);
-        let step = |side, stage| Step {
-            side,
-            stage,
-            operations: 7,
-        };
+        let step = |side, stage| Step { side, stage, operations: 7 };
         let steps = [step(1, 3), step(0, 3)];
         write_steps(&page, &steps);
-        let disturbed = Disturbed {
-            migrated: true,
-            ..Disturbed::default()
-        };
+        let disturbed = Disturbed { migrated: true, ..Disturbed::default() };
         for (ns, step) in [(5, steps[0]), (6, steps[1])] {
             assert_eq!(next_step(&page), Some(step));
             finish_step(&page, Slice { ns, disturbed });

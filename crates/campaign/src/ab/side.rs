@@ -28,9 +28,7 @@ pub fn serve(page: File) -> Result<(), String> {
         Err(why) => return say(&page, &Reply::Refused(why)),
     };
     let own_turn = TURN[side.number];
-    let mut seen = page
-        .word(own_turn)
-        .load(std::sync::atomic::Ordering::Acquire);
+    let mut seen = page.word(own_turn).load(std::sync::atomic::Ordering::Acquire);
     say(&page, &Reply::ready(side.stages.clone()))?;
     let parent = parent_id();
     loop {
@@ -87,11 +85,7 @@ impl Side {
         let mut slices = open(&request)?;
         let stages = warm(&mut slices, &request).map_err(|fault| fault.to_string())?;
         let number = request.side;
-        Ok(Side {
-            number,
-            slices,
-            stages,
-        })
+        Ok(Side { number, slices, stages })
     }
 
     /// Works the steps that are this side's, and hands on.
@@ -166,20 +160,14 @@ mod tests {
         for (workload, wanted) in [
             (Workload::new("nothing"), "no engine is named `nothing`"),
             (Workload::new("convert").with("samples", "x"), "samples"),
-            (
-                Workload::new("digitizer").with("devices", "/dev/none0"),
-                "none0",
-            ),
+            (Workload::new("digitizer").with("devices", "/dev/none0"), "none0"),
         ] {
             let request = serde_json::to_string(&Request::new(workload, None)).unwrap();
             let said = refused(&request);
             assert!(said.contains(wanted), "{said}");
         }
         refused("garbage");
-        let newer = Request {
-            version: VERSION + 1,
-            ..Request::new(Workload::new("null"), None)
-        };
+        let newer = Request { version: VERSION + 1, ..Request::new(Workload::new("null"), None) };
         let said = refused(&serde_json::to_string(&newer).unwrap());
         assert!(said.contains("speaks version"), "{said}");
     }

@@ -29,9 +29,7 @@ impl Switch {
             return Ok(());
         }
         let path = self.path.display();
-        Err(format!(
-            "{path} has the value `{found}` after `{value}` was written to it"
-        ))
+        Err(format!("{path} has the value `{found}` after `{value}` was written to it"))
     }
 }
 
@@ -49,11 +47,7 @@ pub struct Setting {
 impl Setting {
     /// Puts the text back into a file, and finds out which form of it the file accepts.
     fn put_back(path: &Path, text: Vec<u8>) -> Result<Setting, String> {
-        let whole = Setting {
-            path: path.to_owned(),
-            value: text.clone(),
-            text,
-        };
+        let whole = Setting { path: path.to_owned(), value: text.clone(), text };
         let Err(why) = whole.restore() else {
             return Ok(whole);
         };
@@ -136,11 +130,7 @@ impl Restored {
             setting.path.display(),
             note.path.display()
         ));
-        Ok(Restored {
-            setting,
-            note,
-            said,
-        })
+        Ok(Restored { setting, note, said })
     }
 
     /// Returns the setting, for a caller that puts it back earlier.
@@ -154,9 +144,7 @@ impl Restored {
     /// When the setting cannot be put back; the note is kept then.
     pub fn restore(&self) -> Result<(), String> {
         let note = self.note.path.display();
-        self.setting
-            .restore()
-            .map_err(|why| format!("{why}; {note} holds what it was"))?;
+        self.setting.restore().map_err(|why| format!("{why}; {note} holds what it was"))?;
         self.note.remove();
         Ok(())
     }
@@ -187,9 +175,7 @@ impl Note {
         let whole = setting.canonicalize().unwrap_or(setting.to_owned());
         let flat = whole.to_string_lossy().replace('/', "-");
         let in_state = state.map(|state| state.join(with(flat.trim_start_matches('-').into())));
-        std::iter::once(with(whole.into_os_string()))
-            .chain(in_state)
-            .collect()
+        std::iter::once(with(whole.into_os_string())).chain(in_state).collect()
     }
 
     /// Returns the note of a killed run, with its value.
@@ -207,10 +193,7 @@ impl Note {
             }
             let wrong = |error| format!("cannot open {shown}: {error}");
             let file = OpenOptions::new().read(true).write(true).open(&path);
-            let note = Note {
-                file: file.map_err(wrong)?,
-                path: path.clone(),
-            };
+            let note = Note { file: file.map_err(wrong)?, path: path.clone() };
             note.lock(setting)?;
             let value = read(&note.path)?;
             return Ok(Some((note, value)));
@@ -255,10 +238,9 @@ impl Note {
     fn lock(&self, setting: &Path) -> Result<(), String> {
         match self.file.try_lock() {
             Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
-            Err(TryLockError::WouldBlock) => Err(format!(
-                "another run switches {}: wait for its end",
-                setting.display()
-            )),
+            Err(TryLockError::WouldBlock) => {
+                Err(format!("another run switches {}: wait for its end", setting.display()))
+            }
         }
     }
 
@@ -290,9 +272,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
         return Err(format!("cannot read {shown}: it is not a regular file"));
     }
     let (file, mut text) = (File::open(path).map_err(wrong)?, Vec::new());
-    file.take(MAX_SETTING_BYTES + 1)
-        .read_to_end(&mut text)
-        .map_err(wrong)?;
+    file.take(MAX_SETTING_BYTES + 1).read_to_end(&mut text).map_err(wrong)?;
     if text.len() as u64 > MAX_SETTING_BYTES {
         return Err(format!(
             "{shown} is longer than {MAX_SETTING_BYTES} bytes: a setting is a short text"
@@ -311,12 +291,11 @@ fn chosen(text: &[u8]) -> String {
 fn write(path: &Path, value: &[u8]) -> Result<(), String> {
     // Not created, where there is none.
     let file = OpenOptions::new().write(true).truncate(true).open(path);
-    file.and_then(|mut file| file.write_all(value))
-        .map_err(|error| {
-            let value = String::from_utf8_lossy(value);
-            let value = value.trim_end();
-            format!("cannot write `{value}` to {}: {error}", path.display())
-        })
+    file.and_then(|mut file| file.write_all(value)).map_err(|error| {
+        let value = String::from_utf8_lossy(value);
+        let value = value.trim_end();
+        format!("cannot write `{value}` to {}: {error}", path.display())
+    })
 }
 
 #[cfg(test)]
@@ -324,18 +303,14 @@ mod tests {
     use super::*;
 
     fn switch(path: &Path) -> Switch {
-        Switch {
-            path: path.to_owned(),
-            values: ["cubic".to_owned(), "reno".to_owned()],
-        }
+        Switch { path: path.to_owned(), values: ["cubic".to_owned(), "reno".to_owned()] }
     }
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
         let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name();
-        let mut names: Vec<String> = entries
-            .map(|entry| name(entry).into_string().unwrap())
-            .collect();
+        let mut names: Vec<String> =
+            entries.map(|entry| name(entry).into_string().unwrap()).collect();
         names.sort();
         names
     }

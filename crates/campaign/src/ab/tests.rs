@@ -16,14 +16,9 @@ fn side(test: &str) -> Side {
     request.slice_us = 20;
     Side::Point {
         program: std::env::current_exe().unwrap(),
-        arguments: [
-            "--exact",
-            &format!("ab::tests::sides::{test}"),
-            "--ignored",
-            "--nocapture",
-        ]
-        .map(str::to_owned)
-        .into(),
+        arguments: ["--exact", &format!("ab::tests::sides::{test}"), "--ignored", "--nocapture"]
+            .map(str::to_owned)
+            .into(),
         request,
     }
 }
@@ -49,11 +44,7 @@ mod sides {
     use super::*;
 
     fn page() -> std::fs::File {
-        std::io::stdin()
-            .as_fd()
-            .try_clone_to_owned()
-            .unwrap()
-            .into()
+        std::io::stdin().as_fd().try_clone_to_owned().unwrap().into()
     }
 
     fn say(text: &str) {
@@ -69,12 +60,7 @@ mod sides {
 
     fn ready(version: u32, stage: &str) -> String {
         let stages = vec![(stage.to_owned(), 10)];
-        serde_json::to_string(&Reply::Ready {
-            version,
-            schema: 1,
-            stages,
-        })
-        .unwrap()
+        serde_json::to_string(&Reply::Ready { version, schema: 1, stages }).unwrap()
     }
 
     #[test]
@@ -162,10 +148,7 @@ mod sides {
 fn fresh_processes_lie_at_other_places_of_heap_and_stack() {
     let shifts = |seed: u64| {
         let test = "says_how_it_is_shifted";
-        let question = Question {
-            seed,
-            ..question(side(test), side(test))
-        };
+        let question = Question { seed, ..question(side(test), side(test)) };
         let said = asked(&question).unwrap_err();
         let numbers = said.split_whitespace();
         let numbers: Vec<usize> = numbers.filter_map(|word| word.parse().ok()).collect();
@@ -184,23 +167,11 @@ fn fresh_processes_lie_at_other_places_of_heap_and_stack() {
 
 #[test]
 fn a_side_against_itself_is_decided_and_every_block_is_kept() {
-    let question = Question {
-        ignore: 9.0,
-        ..question(side("serves"), side("serves"))
-    };
+    let question = Question { ignore: 9.0, ..question(side("serves"), side("serves")) };
     let found = asked(&question).unwrap();
-    let [answer] = &found.answers[..] else {
-        panic!("{found:?}")
-    };
-    assert_eq!(
-        (answer.stage.as_str(), answer.verdict),
-        ("null", Verdict::Same),
-        "{answer:?}"
-    );
-    assert!(
-        answer.blocks.len() >= 11 && answer.sum(|block| block.groups) >= 11,
-        "{answer:?}"
-    );
+    let [answer] = &found.answers[..] else { panic!("{found:?}") };
+    assert_eq!((answer.stage.as_str(), answer.verdict), ("null", Verdict::Same), "{answer:?}");
+    assert!(answer.blocks.len() >= 11 && answer.sum(|block| block.groups) >= 11, "{answer:?}");
     assert!(answer.operations > 1 && answer.a_ns.is_some_and(|ns| ns > 0.0));
     assert_eq!(found.notes, [""; 0]);
 }
@@ -208,14 +179,8 @@ fn a_side_against_itself_is_decided_and_every_block_is_kept() {
 #[test]
 fn each_side_that_goes_wrong_is_named_with_what_went_wrong() {
     for (bad, wanted) in [
-        (
-            "prints_garbage",
-            "side B: `<html>` is not an answer of a side",
-        ),
-        (
-            "crashes_when_it_has_the_turn",
-            "side B: ended before its work was done (signal: 6",
-        ),
+        ("prints_garbage", "side B: `<html>` is not an answer of a side"),
+        ("crashes_when_it_has_the_turn", "side B: ended before its work was done (signal: 6"),
         ("speaks_another_version", "speaks version 2 of the protocol"),
         ("has_another_stage", "A has the stages null, B has other"),
         ("finds_wrong_bytes", "side B: byte 3 is 0, not 1"),
@@ -224,41 +189,19 @@ fn each_side_that_goes_wrong_is_named_with_what_went_wrong() {
         assert!(error.contains(wanted), "{bad}: {error}");
         assert!(!error.contains('\n'), "{error}");
     }
-    let error = asked(&question(
-        side("says_that_its_work_took_no_time"),
-        side("serves"),
-    ));
-    assert!(
-        error
-            .unwrap_err()
-            .contains("side A: says that a slice took no time")
-    );
+    let error = asked(&question(side("says_that_its_work_took_no_time"), side("serves")));
+    assert!(error.unwrap_err().contains("side A: says that a slice took no time"));
 }
 
 #[test]
 fn a_side_that_hangs_is_named_and_ended() {
     let patience = Duration::from_millis(300);
     for (a, b, wanted) in [
-        (
-            "hangs_when_it_has_the_turn",
-            "serves",
-            "side A: did nothing for",
-        ),
-        (
-            "serves",
-            "hangs_when_it_has_the_turn",
-            "side B: did nothing for",
-        ),
+        ("hangs_when_it_has_the_turn", "serves", "side A: did nothing for"),
+        ("serves", "hangs_when_it_has_the_turn", "side B: did nothing for"),
     ] {
-        let error = asked(&Question {
-            patience,
-            ..question(side(a), side(b))
-        })
-        .unwrap_err();
-        assert!(
-            error.contains(wanted) && error.contains("was ended"),
-            "{error}"
-        );
+        let error = asked(&Question { patience, ..question(side(a), side(b)) }).unwrap_err();
+        assert!(error.contains(wanted) && error.contains("was ended"), "{error}");
     }
 }
 
@@ -276,9 +219,7 @@ fn what_is_no_side_is_named() {
     assert!(error(program("/nowhere/x")).contains("side A: cannot start /nowhere/x"));
     let complains = Side::Point {
         program: "sh".into(),
-        arguments: ["-c", "echo unknown verb >&2; exit 2"]
-            .map(str::to_owned)
-            .into(),
+        arguments: ["-c", "echo unknown verb >&2; exit 2"].map(str::to_owned).into(),
         request: Request::new(Workload::new("null"), None),
     };
     assert!(error(complains).ends_with("(exit status: 2); it said: unknown verb"));
@@ -287,37 +228,22 @@ fn what_is_no_side_is_named() {
 #[test]
 fn at_the_budget_it_is_undecided_and_says_what_is_missing() {
     let budget = Duration::from_millis(1);
-    let found = asked(&Question {
-        budget,
-        ..question(side("serves"), side("serves"))
-    })
-    .unwrap();
-    let [answer] = &found.answers[..] else {
-        panic!("{found:?}")
-    };
-    assert_eq!(
-        (answer.verdict, answer.blocks.len()),
-        (Verdict::Undecided, 1)
-    );
+    let found = asked(&Question { budget, ..question(side("serves"), side("serves")) }).unwrap();
+    let [answer] = &found.answers[..] else { panic!("{found:?}") };
+    assert_eq!((answer.verdict, answer.blocks.len()), (Verdict::Undecided, 1));
     assert!(answer.visible.is_none() && answer.missing_s.is_some_and(|seconds| seconds > 0.0));
 }
 
 #[test]
 fn commands_are_compared_as_a_whole() {
-    let command = |line: &str| Side::Command {
-        line: line.to_owned(),
-        cpu: None,
-    };
+    let command = |line: &str| Side::Command { line: line.to_owned(), cpu: None };
     // Twenty processes against none.
     let slower =
         command("for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do env true; done");
     let found = asked(&question(command(":"), slower)).unwrap();
     assert_eq!(found.answers[0].verdict, Verdict::Slower, "{found:?}");
     let error = asked(&question(command(":"), command("exit 3"))).unwrap_err();
-    assert!(
-        error.contains("side B: `exit 3` failed (exit status: 3)"),
-        "{error}"
-    );
+    assert!(error.contains("side B: `exit 3` failed (exit status: 3)"), "{error}");
     let mixed = asked(&question(command(":"), side("serves"))).unwrap_err();
     assert!(mixed.contains("cannot be compared with a point"), "{mixed}");
 }
@@ -327,22 +253,13 @@ fn a_switch_is_put_to_both_values() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("setting");
     std::fs::write(&path, "x").unwrap();
-    let switch = Switch {
-        path: path.clone(),
-        values: ["slow".to_owned(), "fast".to_owned()],
-    };
+    let switch = Switch { path: path.clone(), values: ["slow".to_owned(), "fast".to_owned()] };
     let line = format!(
         "if [ $(cat {}) = slow ]; then for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do env true; done; fi",
         path.display()
     );
-    let command = || Side::Command {
-        line: line.clone(),
-        cpu: None,
-    };
-    let found = asked(&Question {
-        switch: Some(switch),
-        ..question(command(), command())
-    });
+    let command = || Side::Command { line: line.clone(), cpu: None };
+    let found = asked(&Question { switch: Some(switch), ..question(command(), command()) });
     assert_eq!(found.unwrap().answers[0].verdict, Verdict::Faster);
 }
 
@@ -350,10 +267,7 @@ fn a_switch_is_put_to_both_values() {
 fn who_asks_to_stop_gets_what_there_is() {
     let stop = StopFlag::default();
     let asks = stop.clone();
-    let question = Question {
-        ignore: 0.0,
-        ..question(side("serves"), side("serves"))
-    };
+    let question = Question { ignore: 0.0, ..question(side("serves"), side("serves")) };
     let found = ask(&question, &stop, |_| asks.set()).unwrap();
     assert_eq!(found.answers[0].blocks.len(), 1);
 }

@@ -38,12 +38,7 @@ impl Turns {
                 return Err(format!("side {}: a command takes no turns", letter(side)));
             };
             let (operations, shift_bytes) = (operations.clone(), shifts[side]);
-            let request = Request {
-                side,
-                operations,
-                shift_bytes,
-                ..request.clone()
-            };
+            let request = Request { side, operations, shift_bytes, ..request.clone() };
             if let Some(switch) = &question.switch {
                 switch.set(side)?;
             }
@@ -51,19 +46,10 @@ impl Turns {
         };
         // Who comes first gets the memory that is free first.
         let (one, other) = (start(first)?, start(1 - first)?);
-        let sides = if first == 0 {
-            [one, other]
-        } else {
-            [other, one]
-        };
+        let sides = if first == 0 { [one, other] } else { [other, one] };
         let stages = common_stages(&sides)?;
         let patience = question.patience;
-        Ok(Turns {
-            page,
-            sides,
-            stages,
-            patience,
-        })
+        Ok(Turns { page, sides, stages, patience })
     }
 
     pub(super) fn stages(&self) -> &[(String, u64)] {
@@ -123,18 +109,12 @@ impl Turns {
 fn common_stages(sides: &[Process; 2]) -> Result<Vec<(String, u64)>, String> {
     let [a, b] = sides;
     let names = |process: &Process| {
-        let names: Vec<&str> = process
-            .stages
-            .iter()
-            .map(|(name, _)| name.as_str())
-            .collect();
+        let names: Vec<&str> = process.stages.iter().map(|(name, _)| name.as_str()).collect();
         names.join(", ")
     };
     if names(a) != names(b) {
         return Err(format!("A has the stages {}, B has {}", names(a), names(b)));
     }
     let both = a.stages.iter().zip(&b.stages);
-    Ok(both
-        .map(|((name, a), (_, b))| (name.clone(), (*a).min(*b).max(1)))
-        .collect())
+    Ok(both.map(|((name, a), (_, b))| (name.clone(), (*a).min(*b).max(1))).collect())
 }

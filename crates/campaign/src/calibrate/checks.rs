@@ -47,11 +47,7 @@ pub struct Again<'a> {
 impl<'a> Again<'a> {
     /// Begins with the first path; the profile is one of the CPUs that are allowed now.
     pub fn new(profile: &'a Profile) -> Again<'a> {
-        Again {
-            profile,
-            random: Random::new(SEED),
-            at: 0,
-        }
+        Again { profile, random: Random::new(SEED), at: 0 }
     }
 
     /// How much faster the next path is now than it was then, as a logarithm; nothing where its runs are not in the file, or where the
@@ -84,9 +80,7 @@ impl<'a> Again<'a> {
             }
             rates.push(blocks_per_s(&run));
         }
-        Ok(Some(
-            (daqmeter_stats::median(&rates) / then.rate.measured).ln(),
-        ))
+        Ok(Some((daqmeter_stats::median(&rates) / then.rate.measured).ln()))
     }
 }
 
@@ -108,11 +102,7 @@ impl Compared {
     /// How far each run is from the median of the others.
     pub fn apart(&self, value: impl Fn(&Check) -> f64, distance: fn(f64, f64) -> f64) -> Vec<f64> {
         let of = |at: usize| {
-            let others = self
-                .runs
-                .iter()
-                .enumerate()
-                .filter(|(other, _)| *other != at);
+            let others = self.runs.iter().enumerate().filter(|(other, _)| *other != at);
             let others: Vec<f64> = others.map(|(_, run)| value(run)).collect();
             distance(value(&self.runs[at]), daqmeter_stats::median(&others))
         };
@@ -150,11 +140,7 @@ fn compared(
         let (shape, run) = paths.run(&drawn.text, CHECK_S, rate_hz, &[])?;
         runs.push(beside(&shape, &run, &at_rate));
     }
-    Ok(Compared {
-        check: middle(&runs),
-        shape,
-        runs,
-    })
+    Ok(Compared { check: middle(&runs), shape, runs })
 }
 
 /// The median of each figure over the runs.
@@ -181,37 +167,21 @@ fn middle(runs: &[Check]) -> Check {
 
 /// Prediction and measurement of a run.
 fn beside(shape: &PathShape, run: &PathRun, at_rate: &ThreadsOutcome) -> Check {
-    let pair = |predicted: f64, measured: f64| Pair {
-        predicted,
-        measured,
-    };
+    let pair = |predicted: f64, measured: f64| Pair { predicted, measured };
     let latency = |share| {
         let measured = run.latency_ns(share).unwrap_or(0).max(1);
-        pair(
-            at_rate.latency_ns.quantile(share).max(1) as f64,
-            measured as f64,
-        )
+        pair(at_rate.latency_ns.quantile(share).max(1) as f64, measured as f64)
     };
-    let cpu = threads_by_row(shape, run)
-        .zip(&at_rate.cpu)
-        .map(|(own, predicted)| {
-            let cpu_ns: u64 = own.iter().map(|thread| thread.cpu_ns).sum();
-            pair(
-                *predicted,
-                cpu_ns as f64 / run.wall_ns as f64 / own.len() as f64,
-            )
-        });
-    let depth = threads_by_row(shape, run)
-        .skip(1)
-        .zip(&at_rate.depth)
-        .filter_map(|(own, predicted)| {
-            let queues = run
-                .queues
-                .iter()
-                .filter(|queue| own.iter().any(|thread| thread.name == queue.to));
-            let means: Vec<f64> = queues
-                .filter_map(daqmeter_record::path::PathQueue::mean)
-                .collect();
+    let cpu = threads_by_row(shape, run).zip(&at_rate.cpu).map(|(own, predicted)| {
+        let cpu_ns: u64 = own.iter().map(|thread| thread.cpu_ns).sum();
+        pair(*predicted, cpu_ns as f64 / run.wall_ns as f64 / own.len() as f64)
+    });
+    let depth =
+        threads_by_row(shape, run).skip(1).zip(&at_rate.depth).filter_map(|(own, predicted)| {
+            let queues =
+                run.queues.iter().filter(|queue| own.iter().any(|thread| thread.name == queue.to));
+            let means: Vec<f64> =
+                queues.filter_map(daqmeter_record::path::PathQueue::mean).collect();
             (!means.is_empty())
                 .then(|| pair(*predicted, means.iter().sum::<f64>() / means.len() as f64))
         });
@@ -244,24 +214,13 @@ mod tests {
     #[test]
     fn the_median_of_the_runs_counts_and_each_is_held_to_the_others() {
         let check = |measured: f64| {
-            let pair = Pair {
-                predicted: 10.0,
-                measured,
-            };
-            Check {
-                rate: pair,
-                cpu: vec![pair],
-                ..Check::default()
-            }
+            let pair = Pair { predicted: 10.0, measured };
+            Check { rate: pair, cpu: vec![pair], ..Check::default() }
         };
         let runs: Vec<Check> = [8.0, 30.0, 11.0].map(check).into();
         let found = middle(&runs);
         assert_eq!((found.rate.measured, found.cpu[0].measured), (11.0, 11.0));
-        let compared = Compared {
-            shape: PathShape::default(),
-            check: found,
-            runs,
-        };
+        let compared = Compared { shape: PathShape::default(), check: found, runs };
         let apart = compared.apart(|run| run.rate.measured, |one, other| (one - other).abs());
         assert_eq!(apart, [12.5, 20.5, 8.0]);
     }

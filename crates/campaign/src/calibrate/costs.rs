@@ -40,13 +40,7 @@ pub(super) const READ: &str = "kind = \"read\"\n";
 /// One path for each kind of work: source, stage, sink.
 fn kinds(file: &str) -> Vec<(String, String, String)> {
     let short = format!("{MEMORY}{SHORT_SPAN}");
-    let through = |stage: String| {
-        (
-            short.clone(),
-            format!("[[stage]]\n{stage}\n"),
-            READ.to_owned(),
-        )
-    };
+    let through = |stage: String| (short.clone(), format!("[[stage]]\n{stage}\n"), READ.to_owned());
     let copies = CopyKernel::available().into_iter();
     let copies = copies.map(|kernel| format!("kind = \"copy\"\nby = \"{}\"", kernel.name()));
     let converts = (1..=8).map(|function| format!("kind = \"convert\"\nfunction = {function}"));
@@ -59,11 +53,7 @@ fn kinds(file: &str) -> Vec<(String, String, String)> {
     let others = [
         (MEMORY.to_owned(), String::new(), READ.to_owned()),
         (replay, String::new(), READ.to_owned()),
-        (
-            felix,
-            "[[stage]]\nkind = \"decode\"\n".to_owned(),
-            READ.to_owned(),
-        ),
+        (felix, "[[stage]]\nkind = \"decode\"\n".to_owned(), READ.to_owned()),
         (short.clone(), String::new(), write),
     ];
     stages.map(through).chain(others).collect()
@@ -206,9 +196,7 @@ fn works(together: &Costs, apart: &Costs) -> Vec<WorkCost> {
 /// What comes on top where neighbours are on other CPUs. Of small blocks it goes with the size.
 fn on_top(together: &Costs, apart: &Costs, work: &str, block_bytes: u64) -> f64 {
     let sizes = apart.keys().filter(|(known, _)| known == work);
-    let measured = sizes
-        .map(|(_, bytes)| *bytes)
-        .find(|bytes| *bytes >= block_bytes);
+    let measured = sizes.map(|(_, bytes)| *bytes).find(|bytes| *bytes >= block_bytes);
     let Some(bytes) = measured else {
         return 0.0;
     };
@@ -233,11 +221,8 @@ mod tests {
         let together = costs(&[(4096, 600.0), (65_536, 4000.0), (1 << 20, 60_000.0)]);
         let apart = costs(&[(65_536, 8000.0), (1 << 20, 50_000.0)]);
         let works = works(&together, &apart);
-        let found: Vec<(f64, f64)> = works[0]
-            .points
-            .iter()
-            .map(|point| (point.cpu_ns, point.apart_ns))
-            .collect();
+        let found: Vec<(f64, f64)> =
+            works[0].points.iter().map(|point| (point.cpu_ns, point.apart_ns)).collect();
         // Never negative: it was noise.
         assert_eq!(found, [(600.0, 250.0), (4000.0, 4000.0), (60_000.0, 0.0)]);
     }

@@ -130,9 +130,7 @@ impl<'a> Paths<'a> {
         let no_runs = |why: String| {
             format!("is no file of runs: {why}; write one with daqmeter twin validate --save-runs")
         };
-        let (_, first) = lines
-            .next()
-            .ok_or_else(|| no_runs("it is empty".to_owned()))?;
+        let (_, first) = lines.next().ok_or_else(|| no_runs("it is empty".to_owned()))?;
         let measured: Measured =
             serde_json::from_str(first).map_err(|error| no_runs(error.to_string()))?;
         if (measured.format.as_str(), measured.version) != (FORMAT, VERSION) {
@@ -145,13 +143,7 @@ impl<'a> Paths<'a> {
                 .map_err(|error| format!("line {number} is no run: {error}"))?;
             saved.entry(run.asked()).or_default().push_back(run);
         }
-        Ok(Paths {
-            from: From::File(saved),
-            save: None,
-            measured,
-            runs: 0,
-            disturbed: (0, None),
-        })
+        Ok(Paths { from: From::File(saved), save: None, measured, runs: 0, disturbed: (0, None) })
     }
 
     /// Whether a path can be run as fast as it goes: from a file as often as it was run, on a host always.
@@ -300,14 +292,8 @@ mod tests {
 
     #[test]
     fn threads_are_pinned_in_turn_from_source_to_sink() {
-        let row = |threads| daqmeter_record::shape::ShapeRow {
-            threads,
-            ..Default::default()
-        };
-        let mut shape = PathShape {
-            rows: vec![row(1), row(2), row(1)],
-            ..PathShape::default()
-        };
+        let row = |threads| daqmeter_record::shape::ShapeRow { threads, ..Default::default() };
+        let mut shape = PathShape { rows: vec![row(1), row(2), row(1)], ..PathShape::default() };
         pin(&mut shape, &[4, 7]);
         let cpus: Vec<&[u32]> = shape.rows.iter().map(|row| &row.cpus[..]).collect();
         assert_eq!(cpus, [&[4][..], &[7, 4], &[7]]);
@@ -338,11 +324,7 @@ mod tests {
             rate_hz,
             pins: Vec::new(),
             disturbed: (blocks == 2).then(|| "other programs".to_owned()),
-            run: PathRun {
-                blocks,
-                wall_ns: 1_000_000_000,
-                ..PathRun::default()
-            },
+            run: PathRun { blocks, wall_ns: 1_000_000_000, ..PathRun::default() },
         };
         serde_json::to_string(&run).unwrap()
     }
@@ -355,21 +337,13 @@ mod tests {
             Check {
                 line: line.map_or(shape.line, str::to_owned),
                 block_bytes: shape.block_bytes,
-                rate: Pair {
-                    predicted: 1.0,
-                    measured: 50.0,
-                },
+                rate: Pair { predicted: 1.0, measured: 50.0 },
                 ..Check::default()
             }
         };
         let paced = Check::default();
         let mut profile = Profile {
-            checks: vec![
-                check(&first, None),
-                paced.clone(),
-                check(&other, None),
-                paced,
-            ],
+            checks: vec![check(&first, None), paced.clone(), check(&other, None), paced],
             ..Profile::default()
         };
         profile.host.allowed_cpus = vec![0, 1];
@@ -392,12 +366,7 @@ mod tests {
 
     #[test]
     fn runs_of_a_file_come_in_their_order_by_what_is_asked() {
-        let lines = [
-            first_line(VERSION),
-            line(None, 1),
-            line(Some(5.0), 3),
-            line(None, 2),
-        ];
+        let lines = [first_line(VERSION), line(None, 1), line(Some(5.0), 3), line(None, 2)];
         let mut paths = Paths::of_file(&lines.join("\n")).unwrap();
         assert!(paths.is_file() && paths.has(TEXT) && !paths.has("another"));
         let mut blocks = |rate_hz| {

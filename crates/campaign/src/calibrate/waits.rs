@@ -45,11 +45,7 @@ impl Fitted {
         let model = model(shape, profile).map_err(|error| error.to_string())?;
         let is_paced = shape.rate_hz.is_some();
         Ok(Fitted {
-            model: Threads {
-                blocks: FIT_BLOCKS,
-                warm_up: FIT_BLOCKS / 8,
-                ..model
-            },
+            model: Threads { blocks: FIT_BLOCKS, warm_up: FIT_BLOCKS / 8, ..model },
             block_ns: (!is_paced).then(|| run.wall_ns as f64 / run.blocks as f64),
             p50_ns: run.latency_ns(0.5).filter(|_| is_paced).map(|ns| ns as f64),
         })
@@ -69,9 +65,7 @@ impl Fitted {
         let block_ns = 1e9 / outcome.rate_hz();
         let rate = self.block_ns.map(|measured| (measured / block_ns).ln());
         let p50_ns = outcome.latency_ns.quantile(0.5).max(1) as f64;
-        let p50 = self
-            .p50_ns
-            .map(|measured| (measured.max(1.0) / p50_ns).ln());
+        let p50 = self.p50_ns.map(|measured| (measured.max(1.0) / p50_ns).ln());
         rate.or(p50).unwrap_or(0.0).abs()
     }
 }
@@ -89,10 +83,7 @@ pub(super) fn sharing(
         wake_ns: vec![0],
         ..waits(paths, profile, hands, &one, &far)?
     };
-    let profile = Profile {
-        sharing: usual.clone(),
-        ..profile.clone()
-    };
+    let profile = Profile { sharing: usual.clone(), ..profile.clone() };
     let idle = path_text(4096, 8, MEMORY, "", READ);
     let (shape, run) = paths.run(&idle, IDLE_S, Some(1000.0), &far)?;
     let wake_ns = wakes(&shape, &run, &profile)?;
@@ -120,11 +111,7 @@ struct Probed {
 /// Probes at a rate: CPU time of the source's timer, of the waits of the others, and of the stage's work beyond its cost: it wakes one.
 fn probed(paths: &mut Paths<'_>, cost_ns: f64, hz: f64, pins: &[u32]) -> Result<Probed, String> {
     let text = path_text(4096, 8, MEMORY, "[[stage]]\nkind = \"copy\"\n", READ);
-    let mut found = Probed {
-        timer_ns: Vec::new(),
-        sleep_ns: Vec::new(),
-        wake_ns: Vec::new(),
-    };
+    let mut found = Probed { timer_ns: Vec::new(), sleep_ns: Vec::new(), wake_ns: Vec::new() };
     for _ in 0..MIN_RUNS {
         let (_, run) = paths.run(&text, PROBE_S, Some(hz), pins)?;
         let blocks = run.blocks as f64;
@@ -133,12 +120,8 @@ fn probed(paths: &mut Paths<'_>, cost_ns: f64, hz: f64, pins: &[u32]) -> Result<
         };
         let wait_ns = |thread: &PathThread| thread.cpu_ns.saturating_sub(thread.busy_ns) as f64;
         found.timer_ns.push(source.due_cpu_ns as f64 / blocks);
-        found
-            .sleep_ns
-            .extend([stage, sink].map(|thread| wait_ns(thread) / blocks));
-        found
-            .wake_ns
-            .push((stage.busy_ns as f64 / blocks - cost_ns).max(0.0));
+        found.sleep_ns.extend([stage, sink].map(|thread| wait_ns(thread) / blocks));
+        found.wake_ns.push((stage.busy_ns as f64 / blocks - cost_ns).max(0.0));
     }
     Ok(found)
 }
@@ -158,11 +141,8 @@ pub(super) fn hand_overs(paths: &mut Paths<'_>, cpus: &[u32]) -> Result<HandOver
     };
     Ok(HandOvers {
         near: near.with_wake(wake_ns),
-        several: Handed {
-            sleep_ns: several.sleep_ns * SEVERAL as f64,
-            ..several
-        }
-        .with_wake(wake_ns),
+        several: Handed { sleep_ns: several.sleep_ns * SEVERAL as f64, ..several }
+            .with_wake(wake_ns),
         far: far.with_wake((far.busy_ns - work_ns).max(0.0)),
     })
 }
@@ -177,11 +157,7 @@ struct Handed {
 
 impl Handed {
     fn with_wake(self, wake_ns: f64) -> HandOver {
-        HandOver {
-            sleep_ns: self.sleep_ns,
-            wake_ns,
-            off_ns: self.off_ns,
-        }
+        HandOver { sleep_ns: self.sleep_ns, wake_ns, off_ns: self.off_ns }
     }
 }
 
@@ -191,10 +167,7 @@ fn handed_over(paths: &mut Paths<'_>, buffers: usize, pins: &[u32]) -> Result<Ha
     let mut all = [Vec::new(), Vec::new(), Vec::new()];
     for _ in 0..MIN_RUNS {
         let (_, run) = paths.run(&text, PROBE_S, None, pins)?;
-        let sink = run
-            .threads
-            .last()
-            .ok_or("a path without threads: a bug in daqmeter")?;
+        let sink = run.threads.last().ok_or("a path without threads: a bug in daqmeter")?;
         let blocks = run.blocks as f64;
         let waits_ns = sink.cpu_ns.saturating_sub(sink.busy_ns) as f64;
         all[0].push(sink.busy_ns as f64 / blocks);
@@ -202,11 +175,7 @@ fn handed_over(paths: &mut Paths<'_>, buffers: usize, pins: &[u32]) -> Result<Ha
         all[2].push(run.wall_ns.saturating_sub(sink.cpu_ns) as f64 / blocks);
     }
     let [busy_ns, sleep_ns, off_ns] = all.map(|values| daqmeter_stats::median(&values));
-    Ok(Handed {
-        busy_ns,
-        sleep_ns,
-        off_ns,
-    })
+    Ok(Handed { busy_ns, sleep_ns, off_ns })
 }
 
 /// What sleeping and waking costs: on one CPU while it is used all the time, with neighbours on two at rates and as fast as they go.
@@ -218,14 +187,9 @@ fn waits(
     two: &[u32],
 ) -> Result<Sharing, String> {
     let work = format!("copy {}", CopyKernel::Memcpy.name());
-    let cost = profile
-        .cost(&work, 4096)
-        .map_err(|error| error.to_string())?;
+    let cost = profile.cost(&work, 4096).map_err(|error| error.to_string())?;
     let (mut timers, mut sleeps) = (Vec::new(), vec![far.sleep_ns]);
-    let mut far_wakes = vec![FarWake {
-        idle_ns: whole(far.off_ns),
-        cpu_ns: whole(far.wake_ns),
-    }];
+    let mut far_wakes = vec![FarWake { idle_ns: whole(far.off_ns), cpu_ns: whole(far.wake_ns) }];
     for hz in PROBE_HZ {
         let here = probed(paths, cost.cpu_ns, hz, one)?;
         let there = probed(paths, cost.cpu_ns + cost.apart_ns, hz, two)?;
@@ -267,11 +231,7 @@ fn short_paths() -> Vec<(String, Option<f64>)> {
 /// How long a wake-up takes: what is left of the latency of a path that is nearly idle, which has two of them, by equal shares.
 fn wakes(shape: &PathShape, run: &PathRun, profile: &Profile) -> Result<Vec<u64>, String> {
     let model = model(shape, profile).map_err(|error| error.to_string())?;
-    let work_ns: f64 = model
-        .rows
-        .iter()
-        .map(|row| row.work_ns + row.apart_ns)
-        .sum();
+    let work_ns: f64 = model.rows.iter().map(|row| row.work_ns + row.apart_ns).sum();
     let paid_ns = (model.timer_cpu_ns + model.far_sleep_cpu_ns) as f64;
     let value = |at: usize| {
         let share = (at as f64 + 0.5) / WAKE_VALUES as f64;
@@ -293,10 +253,7 @@ fn best(fitted: &[Fitted], wake_ns: &[u64], usual: &Sharing) -> Sharing {
     for (factor, stay_ns, keeps_cpu) in combinations {
         let tried = Sharing {
             how: HOW.to_owned(),
-            wake_ns: wake_ns
-                .iter()
-                .map(|ns| whole(*ns as f64 * factor))
-                .collect(),
+            wake_ns: wake_ns.iter().map(|ns| whole(*ns as f64 * factor)).collect(),
             stay_ns,
             keeps_cpu,
             points: fitted.len(),

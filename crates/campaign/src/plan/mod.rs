@@ -68,10 +68,7 @@ impl Plan {
     /// As [`Plan::load`].
     pub fn parse_for(text: &str, name: &str, site: &Site) -> Result<Plan, PlanError> {
         let source = Source {
-            toml: TomlText {
-                name: name.to_owned(),
-                text: text.to_owned(),
-            },
+            toml: TomlText { name: name.to_owned(), text: text.to_owned() },
             folder: None,
         };
         Plan::of(&source, site)
@@ -84,9 +81,7 @@ impl Plan {
         let mut above = BTreeSet::from([source.toml.name.clone()]);
         let sweeps = reader.sweeps(source, &file, &mut above)?;
         let budget = file.budget.as_ref();
-        let time = budget
-            .map(|text| source.duration("budget", text))
-            .transpose()?;
+        let time = budget.map(|text| source.duration("budget", text)).transpose()?;
         if sweeps.iter().all(|(repetitions, _)| *repetitions == 0) {
             return Err(PlanError(format!(
                 "{}: no point is left: give it a [[sweep]] or an include",
@@ -97,10 +92,7 @@ impl Plan {
         Ok(Plan {
             title: file.title,
             about: file.about.trim().to_owned(),
-            budget: Budget {
-                time,
-                spend: file.spend,
-            },
+            budget: Budget { time, spend: file.spend },
             points,
         })
     }
@@ -119,9 +111,7 @@ fn in_order(sweeps: &[(u64, PlannedPoint)], order: Order, seed: u64) -> Vec<Plan
         match order {
             Order::Given => points.extend(in_round),
             Order::Random => points.extend(
-                ordered(in_round, seed.wrapping_add(round))
-                    .into_iter()
-                    .map(|(_, point)| point),
+                ordered(in_round, seed.wrapping_add(round)).into_iter().map(|(_, point)| point),
             ),
         }
     }

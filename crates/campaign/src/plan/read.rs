@@ -40,11 +40,7 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(engines: &'a [Box<dyn Engine>], site: &'a Site) -> Reader<'a> {
-        Reader {
-            engines,
-            site,
-            room: Cell::new(Room::default()),
-        }
+        Reader { engines, site, room: Cell::new(Room::default()) }
     }
 
     fn take(&self, part: impl FnOnce(&mut Room) -> Result<(), String>) -> Result<(), String> {
@@ -120,24 +116,15 @@ impl<'a> Reader<'a> {
             workload: Workload::default(),
             steps,
             takes,
-            extent: sweep
-                .sweep
-                .extent
-                .as_ref()
-                .map(|name| name.as_ref().clone()),
+            extent: sweep.sweep.extent.as_ref().map(|name| name.as_ref().clone()),
             pin: sweep.pin.clone(),
             profile_hz: sweep.sweep.profile_hz,
             place: Order::default(),
             source: sweep.place(),
         };
         let workloads = sweep.workloads(self.engines, &ranges)?.into_iter();
-        let planned = |workload| PlannedPoint {
-            workload,
-            ..point.clone()
-        };
-        Ok(workloads
-            .map(|workload| (repetitions, planned(workload)))
-            .collect())
+        let planned = |workload| PlannedPoint { workload, ..point.clone() };
+        Ok(workloads.map(|workload| (repetitions, planned(workload))).collect())
     }
 
     /// CPUs for the threads: those that the user chose, else those of the plan.
@@ -236,10 +223,8 @@ impl Sweep<'_> {
     fn ranges(&self) -> Result<Vec<Values<'_>>, PlanError> {
         let of_host = |(name, range): (_, &Spanned<crate::site::Range>)| {
             let values = range.as_ref().values(&self.site.host);
-            let values = values.map_err(|error| {
-                self.source
-                    .error(range.span(), &self.field("ranges"), error)
-            })?;
+            let values = values
+                .map_err(|error| self.source.error(range.span(), &self.field("ranges"), error))?;
             Ok((name, values))
         };
         self.sweep.ranges.iter().map(of_host).collect()
@@ -251,10 +236,7 @@ impl Sweep<'_> {
         engines: &[Box<dyn Engine>],
         ranges: &[Values<'_>],
     ) -> Result<Vec<Workload>, PlanError> {
-        let params = ParamReader {
-            sweep: self,
-            engine: self.engine(engines)?,
-        };
+        let params = ParamReader { sweep: self, engine: self.engine(engines)? };
         let Some(base) = params.base()? else {
             return Ok(Vec::new());
         };
@@ -304,10 +286,7 @@ impl Sweep<'_> {
         found.map(Box::as_ref).ok_or_else(|| {
             let names: Vec<&str> = engines.iter().map(|engine| engine.name()).collect();
             let names = names.join(", ");
-            self.refuse(
-                Some("engine"),
-                format!("`{name}` is not an engine; there are: {names}"),
-            )
+            self.refuse(Some("engine"), format!("`{name}` is not an engine; there are: {names}"))
         })
     }
 
@@ -324,9 +303,7 @@ impl Sweep<'_> {
             return Ok(());
         }
         let problem = format!("`{}` is not a number in every point", name.as_ref());
-        Err(self
-            .source
-            .error(name.span(), &self.field("extent"), problem))
+        Err(self.source.error(name.span(), &self.field("extent"), problem))
     }
 }
 
@@ -352,10 +329,7 @@ impl ParamReader<'_> {
         if parameters.iter().any(|parameter| parameter.name == today) {
             return Ok(());
         }
-        let names: Vec<&str> = parameters
-            .iter()
-            .map(|parameter| parameter.name.as_str())
-            .collect();
+        let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
         let problem = format!(
             "`{}` is not a parameter of {}; there are: {}",
             name.as_ref(),
@@ -427,9 +401,7 @@ impl ParamReader<'_> {
             return Err(self.error(name.span(), "axes", problem));
         }
         let values = values.iter();
-        values
-            .map(|value| self.param(name, value, "axes"))
-            .collect()
+        values.map(|value| self.param(name, value, "axes")).collect()
     }
 }
 
@@ -441,16 +413,16 @@ fn text_bytes(value: &Spanned<Value>) -> usize {
 fn param(name: &str, value: &Value) -> Result<Param, String> {
     match value {
         Value::Boolean(flag) => Ok(Param::Flag(*flag)),
-        Value::Integer(number) => u64::try_from(*number)
-            .map(Param::Int)
-            .map_err(|_| format!("{number} is below zero")),
+        Value::Integer(number) => {
+            u64::try_from(*number).map(Param::Int).map_err(|_| format!("{number} is below zero"))
+        }
         Value::Float(number) if number.is_finite() => Ok(Param::Float(*number)),
-        Value::String(text) if name.ends_with("bytes") => parse_bytes(text)
-            .map(Param::Int)
-            .map_err(|error| error.to_string()),
-        Value::String(text) if name.ends_with("_hz") => parse_rate_hz(text)
-            .map(Param::Float)
-            .map_err(|error| error.to_string()),
+        Value::String(text) if name.ends_with("bytes") => {
+            parse_bytes(text).map(Param::Int).map_err(|error| error.to_string())
+        }
+        Value::String(text) if name.ends_with("_hz") => {
+            parse_rate_hz(text).map(Param::Float).map_err(|error| error.to_string())
+        }
         Value::String(text) => Ok(Param::Text(text.clone())),
         other => Err(format!(
             "{} is not a parameter: a number, a name, true or false is wanted",

@@ -29,23 +29,14 @@ impl Source {
     pub(super) fn find(name_or_path: &str, beside: Option<&Path>) -> Result<Source, String> {
         if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == name_or_path) {
             return Ok(Source {
-                toml: TomlText {
-                    name: (*name).to_owned(),
-                    text: (*text).to_owned(),
-                },
+                toml: TomlText { name: (*name).to_owned(), text: (*text).to_owned() },
                 folder: None,
             });
         }
-        let path = beside.map_or_else(
-            || PathBuf::from(name_or_path),
-            |folder| folder.join(name_or_path),
-        );
+        let path =
+            beside.map_or_else(|| PathBuf::from(name_or_path), |folder| folder.join(name_or_path));
         // What was named on the command line may be a pipe; what a file names may not.
-        let read = if beside.is_some() {
-            text_file
-        } else {
-            text_input
-        };
+        let read = if beside.is_some() { text_file } else { text_input };
         let text = read(&path).map_err(|error| {
             let shipped: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
             format!(
@@ -55,10 +46,7 @@ impl Source {
             )
         })?;
         Ok(Source {
-            toml: TomlText {
-                name: path.display().to_string(),
-                text,
-            },
+            toml: TomlText { name: path.display().to_string(), text },
             folder: path.parent().map(Path::to_owned),
         })
     }

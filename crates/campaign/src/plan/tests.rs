@@ -40,10 +40,7 @@ seconds = 0.1
 #[test]
 fn a_plan_becomes_points_in_shuffled_rounds() {
     let plan = Plan::parse(PLAN, "p.toml").unwrap();
-    assert_eq!(
-        (plan.budget.time, plan.points.len()),
-        (Some(Duration::from_secs(120)), 5 * 2 + 2)
-    );
+    assert_eq!((plan.budget.time, plan.points.len()), (Some(Duration::from_secs(120)), 5 * 2 + 2));
     let memory = |point: &&PlannedPoint| point.study == "memory";
     assert_eq!(plan.points.iter().filter(memory).count(), 10);
     let first = plan.points.iter().find(memory).unwrap();
@@ -51,39 +48,25 @@ fn a_plan_becomes_points_in_shuffled_rounds() {
         (first.steps, &first.pin[..]),
         (StepPlan::Timed(Duration::from_millis(40)), &[1][..])
     );
-    let chain = plan
-        .points
-        .iter()
-        .find(|point| point.workload.text("scenario") == Ok("gbt"))
-        .unwrap();
-    assert_eq!(
-        (chain.workload.float("rate_hz"), chain.steps),
-        (Ok(1e6), StepPlan::ByStage(1))
-    );
+    let chain =
+        plan.points.iter().find(|point| point.workload.text("scenario") == Ok("gbt")).unwrap();
+    assert_eq!((chain.workload.float("rate_hz"), chain.steps), (Ok(1e6), StepPlan::ByStage(1)));
     // The first round holds every point once, before the second begins.
     let round = |points: &[PlannedPoint]| {
-        points
-            .iter()
-            .map(|point| point.workload.to_string())
-            .collect::<BTreeSet<_>>()
+        points.iter().map(|point| point.workload.to_string()).collect::<BTreeSet<_>>()
     };
     assert_eq!(round(&plan.points[..7]).len(), 7);
     assert_eq!(round(&plan.points[7..]).len(), 5);
-    assert!(plan.points.iter().enumerate().all(|(at, point)| point.place
-        == Place {
-            seed: 1,
-            position: at as u64,
-            of: 12
-        }));
-    assert_eq!(
-        (&*first.source, &*chain.source),
-        ("p.toml:11: sweep 1", "p.toml:23: sweep 2")
+    assert!(
+        plan.points
+            .iter()
+            .enumerate()
+            .all(|(at, point)| point.place == Place { seed: 1, position: at as u64, of: 12 })
     );
+    assert_eq!((&*first.source, &*chain.source), ("p.toml:11: sweep 1", "p.toml:23: sweep 2"));
     let given = Plan::parse(&PLAN.replace("pin = [1]", "order = 'given'"), "p.toml").unwrap();
     assert!(
-        given.points[..5]
-            .iter()
-            .all(|point| point.study == "memory")
+        given.points[..5].iter().all(|point| point.study == "memory")
             && given.points[5].study == "chain"
     );
 }
@@ -113,34 +96,20 @@ fn includes_bring_their_sweeps_and_no_circle_is_entered() {
             "include = ['b.toml', 'quick']\n[[sweep]]\nstudy = \"memory\"",
         ),
     );
-    write(
-        "b.toml",
-        "title = 'b'\n[[sweep]]\nstudy = 'b'\nengine = 'null'\n",
-    );
+    write("b.toml", "title = 'b'\n[[sweep]]\nstudy = 'b'\nengine = 'null'\n");
     let a = folder.path().join("a.toml").display().to_string();
     let plan = Plan::load(&a).unwrap();
-    assert_eq!(
-        plan.points
-            .iter()
-            .filter(|point| point.study == "b")
-            .count(),
-        1
-    );
+    assert_eq!(plan.points.iter().filter(|point| point.study == "b").count(), 1);
     assert!(plan.points.len() > 13);
     write("b.toml", "title = 'b'\ninclude = ['a.toml']\n");
     let error = Plan::load(&a).unwrap_err().to_string();
-    assert!(
-        error.contains("b.toml:2: include") && error.contains("by itself"),
-        "{error}"
-    );
+    assert!(error.contains("b.toml:2: include") && error.contains("by itself"), "{error}");
 }
 
 #[test]
 fn what_is_wrong_is_named_with_file_line_and_field() {
     let refused = |from: &str, to: &str| {
-        Plan::parse(&PLAN.replacen(from, to, 1), "p.toml")
-            .unwrap_err()
-            .to_string()
+        Plan::parse(&PLAN.replacen(from, to, 1), "p.toml").unwrap_err().to_string()
     };
     for (from, to, wanted) in [
         (
@@ -153,71 +122,33 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             "read_line = 1",
             "p.toml:13: sweep 1, workload: `read_line` is not a parameter of memory; there are: lanes, read_bytes",
         ),
-        (
-            "\"16KiB\"",
-            "\"16Kib\"",
-            "p.toml:15: sweep 1, axes.read_bytes: ",
-        ),
-        (
-            "\"1MHz\"",
-            "\"1MHx\"",
-            "p.toml:26: sweep 2, points.rate_hz: ",
-        ),
-        (
-            "budget = \"2m\"",
-            "budget = \"2 moons\"",
-            "p.toml:5: budget: ",
-        ),
-        (
-            "repetitions = 2",
-            "repetition = 2",
-            "p.toml:4: unknown field `repetition`",
-        ),
+        ("\"16KiB\"", "\"16Kib\"", "p.toml:15: sweep 1, axes.read_bytes: "),
+        ("\"1MHz\"", "\"1MHx\"", "p.toml:26: sweep 2, points.rate_hz: "),
+        ("budget = \"2m\"", "budget = \"2 moons\"", "p.toml:5: budget: "),
+        ("repetitions = 2", "repetition = 2", "p.toml:4: unknown field `repetition`"),
         (
             "reads = 1\n",
             "reads = 1\ntime = '1s'\n",
             "p.toml:23: sweep 2, time: one of time, reads and passes",
         ),
-        (
-            "reads = 1\n",
-            "reads = 0\n",
-            "p.toml:23: sweep 2, reads: 0; 1 to ",
-        ),
+        ("reads = 1\n", "reads = 0\n", "p.toml:23: sweep 2, reads: 0; 1 to "),
         (
             "reads = 1\n",
             "reads = 9223372036854775807\n",
             "p.toml:23: sweep 2, reads: 9223372036854775807; 1 to ",
         ),
-        (
-            "reads = 1\n",
-            "reads = 1\nprofile_hz = 0\n",
-            "p.toml:23: sweep 2, profile_hz: 0; 1 to ",
-        ),
-        (
-            "time = \"40ms\"",
-            "time = \"25h\"",
-            "p.toml:6: time: a point takes at most 24h",
-        ),
+        ("reads = 1\n", "reads = 1\nprofile_hz = 0\n", "p.toml:23: sweep 2, profile_hz: 0; 1 to "),
+        ("time = \"40ms\"", "time = \"25h\"", "p.toml:6: time: a point takes at most 24h"),
         ("seconds = 0.1", "seconds = [1]", "array is not a parameter"),
-        (
-            "[0, 1]",
-            "[]",
-            "p.toml:16: sweep 1, axes: `write_lines` has no value",
-        ),
+        ("[0, 1]", "[]", "p.toml:16: sweep 1, axes: `write_lines` has no value"),
         ("title = \"Footprints\"\n", "", "missing field `title`"),
         ("read_lines = 1", "read_lines = -1", "-1 is below zero"),
     ] {
         let error = refused(from, to);
-        assert!(
-            error.contains(wanted) && !error.contains('\n'),
-            "{to}: {error}"
-        );
+        assert!(error.contains(wanted) && !error.contains('\n'), "{to}: {error}");
     }
     let error = Plan::load("/nonexistent.toml").unwrap_err().to_string();
-    assert!(
-        error.contains("No such file") && error.contains("memory"),
-        "{error}"
-    );
+    assert!(error.contains("No such file") && error.contains("memory"), "{error}");
     assert!(
         Plan::parse("title = 'empty'", "p.toml")
             .unwrap_err()
@@ -234,21 +165,14 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
 /// A sweep of memory with axes of these lengths.
 fn product(axes: &[usize]) -> String {
     let names = ["read_bytes", "read_lines", "write_lines", "lanes"];
-    let list = |length: usize| {
-        (1..=length)
-            .map(|value| value.to_string())
-            .collect::<Vec<_>>()
-            .join(",")
-    };
+    let list =
+        |length: usize| (1..=length).map(|value| value.to_string()).collect::<Vec<_>>().join(",");
     let axes: Vec<String> = names
         .iter()
         .zip(axes)
         .map(|(name, length)| format!("{name} = [{}]", list(*length)))
         .collect();
-    format!(
-        "[[sweep]]\nstudy = 's'\nengine = 'memory'\n[sweep.axes]\n{}\n",
-        axes.join("\n")
-    )
+    format!("[[sweep]]\nstudy = 's'\nengine = 'memory'\n[sweep.axes]\n{}\n", axes.join("\n"))
 }
 
 /// Each of these took all memory or all time before it was refused.
@@ -256,34 +180,16 @@ fn product(axes: &[usize]) -> String {
 fn points_are_counted_before_they_are_made() {
     let refused = |text: &str| Plan::parse(text, "p.toml").unwrap_err().to_string();
     let huge = refused(&format!("title = 't'\n{}", product(&[46, 46, 46, 1000])));
-    assert!(
-        huge.contains("p.toml:4: sweep 1: ") && huge.contains("97336000 points"),
-        "{huge}"
-    );
-    let many = refused(&format!(
-        "title = 't'\n{}",
-        product(&[300, 300]).repeat(200)
-    ));
-    assert!(
-        many.contains("sweep 2: ") && many.contains("at most 100000"),
-        "{many}"
-    );
-    let wrapped = refused(&format!(
-        "title = 't'\nrepetitions = 9223372036854775807\n{}",
-        product(&[2])
-    ));
+    assert!(huge.contains("p.toml:4: sweep 1: ") && huge.contains("97336000 points"), "{huge}");
+    let many = refused(&format!("title = 't'\n{}", product(&[300, 300]).repeat(200)));
+    assert!(many.contains("sweep 2: ") && many.contains("at most 100000"), "{many}");
+    let wrapped =
+        refused(&format!("title = 't'\nrepetitions = 9223372036854775807\n{}", product(&[2])));
     assert!(wrapped.contains("sweep 1: "), "{wrapped}");
-    let skips = format!(
-        "title = 't'\n{}{}",
-        product(&[2]),
-        "[[sweep.skip]]\nread_bytes = 1\n".repeat(101)
-    );
+    let skips =
+        format!("title = 't'\n{}{}", product(&[2]), "[[sweep.skip]]\nread_bytes = 1\n".repeat(101));
     assert!(refused(&skips).contains("at most 100 are compared"));
-    let long = format!(
-        "title = 't'\npin = [{}]\n{}",
-        "1,".repeat(60_000),
-        product(&[300, 300])
-    );
+    let long = format!("title = 't'\npin = [{}]\n{}", "1,".repeat(60_000), product(&[300, 300]));
     assert!(refused(&long).contains("bytes"), "{}", refused(&long));
     assert!(Plan::parse(&format!("title = 't'\n{}", product(&[300, 300])), "p.toml").is_ok());
 }
@@ -292,33 +198,21 @@ fn points_are_counted_before_they_are_made() {
 fn points_and_files_are_counted_over_includes() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    let load = || {
-        Plan::load(&folder.path().join("a.toml").display().to_string())
-            .unwrap_err()
-            .to_string()
-    };
+    let load =
+        || Plan::load(&folder.path().join("a.toml").display().to_string()).unwrap_err().to_string();
     let includes =
         |name: &str, times: usize| format!("include = [{}]\n", format!("'{name}',").repeat(times));
-    write(
-        "a.toml",
-        &format!("title = 'a'\n{}", includes("b.toml", 20)),
-    );
+    write("a.toml", &format!("title = 'a'\n{}", includes("b.toml", 20)));
     write("b.toml", &format!("title = 'b'\n{}", product(&[100, 100])));
     let points = load();
     assert!(
         points.contains("b.toml:4: sweep 1: ") && points.contains("at most 100000 points"),
         "{points}"
     );
-    write(
-        "b.toml",
-        &format!("title = 'b'\n{}", includes("c.toml", 20)),
-    );
+    write("b.toml", &format!("title = 'b'\n{}", includes("c.toml", 20)));
     write("c.toml", "title = 'c'\n");
     let files = load();
-    assert!(
-        files.contains(".toml:2: include: a plan has at most 64 files"),
-        "{files}"
-    );
+    assert!(files.contains(".toml:2: include: a plan has at most 64 files"), "{files}");
 }
 
 #[test]

@@ -83,9 +83,7 @@ pub fn studies() -> Vec<Box<dyn Study>> {
 
 /// The study of that name.
 pub fn study(name: &str) -> Option<Box<dyn Study>> {
-    studies()
-        .into_iter()
-        .find(|study| study.names().contains(&name))
+    studies().into_iter().find(|study| study.names().contains(&name))
 }
 
 /// A data file of the binary.
@@ -95,15 +93,12 @@ fn shipped<T: DeserializeOwned>(text: &str) -> T {
 
 /// The points of a study's plan.
 fn planned(text: &str) -> Vec<PlannedPoint> {
-    Plan::parse(text, "plan.toml")
-        .expect("ships with the binary and is tested")
-        .points
+    Plan::parse(text, "plan.toml").expect("ships with the binary and is tested").points
 }
 
 /// A statement or question of a document by its name in the data file.
 fn named<'a, T>(all: &'a BTreeMap<String, T>, name: &str) -> &'a T {
-    all.get(name)
-        .unwrap_or_else(|| panic!("the shipped data file has `{name}`"))
+    all.get(name).unwrap_or_else(|| panic!("the shipped data file has `{name}`"))
 }
 
 #[cfg(test)]

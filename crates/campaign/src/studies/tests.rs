@@ -3,11 +3,7 @@ use super::*;
 #[test]
 fn names_are_unique() {
     let all = studies();
-    let mut names: Vec<&str> = all
-        .iter()
-        .flat_map(|study| study.names())
-        .copied()
-        .collect();
+    let mut names: Vec<&str> = all.iter().flat_map(|study| study.names()).copied().collect();
     let count = names.len();
     names.sort_unstable();
     names.dedup();
@@ -19,17 +15,11 @@ fn every_point_belongs_to_its_study_and_an_engine_opens_it() {
     let engines = crate::engines(32 << 20);
     for study in studies() {
         let cpus = [0, 1];
-        let wanted = Wanted {
-            cpus: &cpus,
-            ..Wanted::default()
-        };
+        let wanted = Wanted { cpus: &cpus, ..Wanted::default() };
         for point in study.points(&wanted) {
             let name = format!("{}: {}", study.name(), point.workload);
             let words: Vec<&str> = point.study.split('/').collect();
-            assert!(
-                words.contains(&"reproduce") && words.contains(&study.name()),
-                "{name}"
-            );
+            assert!(words.contains(&"reproduce") && words.contains(&study.name()), "{name}");
             let engine = engines.iter().find(|engine| engine.name() == point.engine);
             let engine = engine.unwrap_or_else(|| panic!("{name}: no engine"));
             if engine.probe_for(&point.workload) == daqmeter_harness::Availability::Ready {
@@ -45,10 +35,7 @@ fn without_records_nothing_is_measured_and_no_finding_is_judged() {
     for study in studies() {
         for line in study.compare(&[]) {
             assert!(line.measured.is_none(), "{line:?}");
-            assert!(
-                line.published.is_some() || line.derived.is_some(),
-                "{line:?}"
-            );
+            assert!(line.published.is_some() || line.derived.is_some(), "{line:?}");
         }
         for finding in study.findings(&[]) {
             assert_eq!(finding.verdict.to_string(), "cannot tell", "{finding:?}");
@@ -60,15 +47,8 @@ fn without_records_nothing_is_measured_and_no_finding_is_judged() {
 #[test]
 fn every_option_of_a_study_changes_its_points() {
     let cpus = [0, 1];
-    let usual = Wanted {
-        cpus: &cpus,
-        ..Wanted::default()
-    };
-    let chosen = Wanted {
-        reps: Some(7),
-        receiver_cpus: Some("1"),
-        ..usual
-    };
+    let usual = Wanted { cpus: &cpus, ..Wanted::default() };
+    let chosen = Wanted { reps: Some(7), receiver_cpus: Some("1"), ..usual };
     for study in studies() {
         let is_changed = study.points(&usual) != study.points(&chosen);
         assert_eq!(is_changed, !study.options().is_empty(), "{}", study.name());
@@ -85,12 +65,7 @@ fn models_meet_the_documents_but_for_what_is_known() {
         let grades = lines.iter().filter_map(|line| line.verdict().grade());
         let differ = grades.filter(|grade| grade.contradicts()).count();
         let known = KNOWN.iter().find(|(name, _)| *name == study.name());
-        assert_eq!(
-            differ,
-            known.map_or(0, |(_, count)| *count),
-            "{}",
-            study.name()
-        );
+        assert_eq!(differ, known.map_or(0, |(_, count)| *count), "{}", study.name());
     }
 }
 
@@ -98,34 +73,19 @@ fn models_meet_the_documents_but_for_what_is_known() {
 #[test]
 fn the_hour_in_short_is_run_and_judged() {
     let plan = Plan::load("felix-hour").unwrap();
-    let [point] = plan.points.as_slice() else {
-        panic!("one point: {:?}", plan.points)
-    };
+    let [point] = plan.points.as_slice() else { panic!("one point: {:?}", plan.points) };
     let of = |name: &str| point.workload.float(name).unwrap();
     assert_eq!((of("seconds"), of("rate_hz")), (3600.0, 1e6));
-    let workload = point
-        .workload
-        .clone()
-        .with("seconds", 0.05)
-        .with("rate_hz", 1000.0);
+    let workload = point.workload.clone().with("seconds", 0.05).with("rate_hz", 1000.0);
     let engines = crate::engines(32 << 20);
-    let engine = engines
-        .iter()
-        .find(|engine| engine.name() == point.engine)
-        .unwrap();
+    let engine = engines.iter().find(|engine| engine.name() == point.engine).unwrap();
     let settings = daqmeter_harness::Settings::new(point.steps, &point.study);
     let facts = daqmeter_harness::Context::default();
     let mut record =
         daqmeter_harness::measure(engine.as_ref(), &workload, &settings, &facts, &[], &mut [])
             .unwrap();
     assert!(record.outcome.is_ok(), "{:?}", record.outcome);
-    assert!(
-        record
-            .host_cpu
-            .processes
-            .iter()
-            .any(|process| process.pid == std::process::id())
-    );
+    assert!(record.host_cpu.processes.iter().any(|process| process.pid == std::process::id()));
     // The record looks like one at 1 MHz on a quiet host, since the verdict uses only the counts.
     record.workload = point.workload.clone().into();
     record.host_cpu = Default::default();
@@ -135,9 +95,7 @@ fn the_hour_in_short_is_run_and_judged() {
     let study = study("readout").unwrap();
     let hour = |record: &RunRecord| {
         let findings = study.findings(std::slice::from_ref(record));
-        let mut of_hour = findings
-            .into_iter()
-            .filter(|finding| finding.text.contains("1 hour"));
+        let mut of_hour = findings.into_iter().filter(|finding| finding.text.contains("1 hour"));
         of_hour.next().unwrap().verdict.to_string()
     };
     assert_eq!(hour(&record), "refuted (emulated)", "1 kHz is not 1 MHz");
@@ -201,10 +159,7 @@ fn the_twin_of_copy_engines_predicts_a_size_that_it_was_not_fitted_to() {
     let rows = study("copy").unwrap().predictions();
     let find = |name: &str| rows.iter().find(|row| row.figure.row == name).unwrap();
     let dsa = find("time of a call, about 100 KB");
-    assert!(
-        !dsa.fitted && dsa.difference().unwrap().abs() < 0.05,
-        "{dsa:?}"
-    );
+    assert!(!dsa.fitted && dsa.difference().unwrap().abs() < 0.05, "{dsa:?}");
     let one = find("size from which 1 channel beats the CPU");
     assert_eq!(one.difference(), Some(0.0), "{one:?}");
     // What does not fit is shown: four channels share a memory that the model does not have.

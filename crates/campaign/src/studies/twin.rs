@@ -40,10 +40,7 @@ impl Prediction {
 
     /// The same for a figure that the model is known to miss, and why.
     pub(super) fn misses(self, why: &'static str) -> Prediction {
-        Prediction {
-            misses: Some(why),
-            ..self
-        }
+        Prediction { misses: Some(why), ..self }
     }
 
     /// Whether it lies within its band; none where there is nothing to compare.
@@ -53,10 +50,7 @@ impl Prediction {
 
     /// The same for a figure that the model was fitted to.
     pub(super) fn fitted(self) -> Prediction {
-        Prediction {
-            fitted: true,
-            ..self
-        }
+        Prediction { fitted: true, ..self }
     }
 
     /// The simulation, or the formula where nothing is simulated, less what is published (or derived, where nothing is), relative to it.
@@ -75,11 +69,7 @@ impl Prediction {
 pub(super) fn periodic(name: &str, gap_ps: u64, bytes: u64, to: Vec<usize>) -> Source {
     Source {
         name: name.to_owned(),
-        arrivals: Arrivals::Open {
-            first_ps: None,
-            gap: Draw::Constant(gap_ps),
-            burst: 1,
-        },
+        arrivals: Arrivals::Open { first_ps: None, gap: Draw::Constant(gap_ps), burst: 1 },
         bytes: Draw::Constant(bytes),
         to,
         each: true,

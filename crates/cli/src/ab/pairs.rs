@@ -35,10 +35,7 @@ pub(super) fn pairs(arguments: &Arguments) -> Result<Vec<Pair>, Failure> {
     if arguments.commands {
         return Ok(vec![of_commands(arguments, names)]);
     }
-    let switch = arguments.switch.clone().map(|path| Switch {
-        path,
-        values: names.clone(),
-    });
+    let switch = arguments.switch.clone().map(|path| Switch { path, values: names.clone() });
     let texts = match &arguments.point {
         Some(point) => [point.clone(), point.clone()],
         None => names.clone(),
@@ -51,11 +48,7 @@ pub(super) fn pairs(arguments: &Arguments) -> Result<Vec<Pair>, Failure> {
         check_cpus(&format!("{option}: cpu"), &cpus)?;
         Ok::<Side, Failure>(point(own.clone(), placed(arguments, request)?))
     };
-    let (first, second) = if switch.is_some() {
-        ("--point", "--point")
-    } else {
-        ("A", "B")
-    };
+    let (first, second) = if switch.is_some() { ("--point", "--point") } else { ("A", "B") };
     let pair = Pair {
         point: arguments.point.clone().unwrap_or_else(|| shared(&names)),
         sides: [side(0, first)?, side(1, second)?],
@@ -82,10 +75,7 @@ fn shared(names: &[String; 2]) -> String {
 }
 
 fn of_commands(arguments: &Arguments, names: [String; 2]) -> Pair {
-    let side = |line: &String| Side::Command {
-        line: line.clone(),
-        cpu: arguments.pin,
-    };
+    let side = |line: &String| Side::Command { line: line.clone(), cpu: arguments.pin };
     Pair {
         point: "command".to_owned(),
         sides: [side(&names[0]), side(&names[1])],
@@ -103,19 +93,12 @@ fn placed(arguments: &Arguments, request: Request) -> Result<Request, Failure> {
 }
 
 fn point(program: PathBuf, request: Request) -> Side {
-    Side::Point {
-        program,
-        arguments: vec![SIDE.to_owned()],
-        request,
-    }
+    Side::Point { program, arguments: vec![SIDE.to_owned()], request }
 }
 
 /// Every point of the plan once, for both binaries.
 fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
-    let site = Site {
-        pin: arguments.pin.map(|cpu| vec![cpu]),
-        ..Site::here()
-    };
+    let site = Site { pin: arguments.pin.map(|cpu| vec![cpu]), ..Site::here() };
     let plan = Plan::load_for(plan, &site).map_err(Failure::refused)?;
     let binaries = [binary(&arguments.a)?, binary(&arguments.b)?];
     let known = engines(site.host.last_level_cache_bytes());
@@ -134,29 +117,23 @@ fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
             left_out: left_out(&known, &planned.engine, &request),
             point: name,
             names: [arguments.a.clone(), arguments.b.clone()],
-            sides: binaries
-                .clone()
-                .map(|binary| point(binary, request.clone())),
+            sides: binaries.clone().map(|binary| point(binary, request.clone())),
             switch: None,
         });
     }
     match pairs.iter().all(|pair| pair.left_out.is_some()) {
         false => Ok(pairs),
-        true => Err(Failure::refused(
-            match pairs.iter().find_map(|pair| pair.left_out.as_ref()) {
-                Some(why) => format!("no point of this plan can be measured in turns: {why}"),
-                None => "the plan has no points".to_owned(),
-            },
-        )),
+        true => Err(Failure::refused(match pairs.iter().find_map(|pair| pair.left_out.as_ref()) {
+            Some(why) => format!("no point of this plan can be measured in turns: {why}"),
+            None => "the plan has no points".to_owned(),
+        })),
     }
 }
 
 /// Why this work is nothing for turns; none for an engine that is not known here: the binaries may know it.
 fn left_out(known: &[Box<dyn Engine>], name: &str, request: &Request) -> Option<String> {
     let engine = known.iter().find(|engine| engine.name() == name)?;
-    slices::check(engine.as_ref(), &request.workload)
-        .err()
-        .map(|fault| fault.to_string())
+    slices::check(engine.as_ref(), &request.workload).err().map(|fault| fault.to_string())
 }
 
 /// A file is meant as a file, also without a path before it; else it is looked for as the shell would.

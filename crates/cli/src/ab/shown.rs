@@ -50,23 +50,12 @@ impl Compared {
             Outcome::Same
         };
         let [a, b] = pair.names.clone();
-        Compared {
-            point: pair.point.clone(),
-            a,
-            b,
-            outcome,
-            reason: None,
-            found,
-        }
+        Compared { point: pair.point.clone(), a, b, outcome, reason: None, found }
     }
 
     pub(super) fn without(pair: &Pair, outcome: Outcome, why: &str) -> Compared {
         let found = Compared::of(pair, Found::default());
-        Compared {
-            outcome,
-            reason: Some(why.to_owned()),
-            ..found
-        }
+        Compared { outcome, reason: Some(why.to_owned()), ..found }
     }
 
     /// As one line of JSON.
@@ -80,9 +69,8 @@ impl Compared {
     }
 }
 
-const HEADERS: [&str; 10] = [
-    "verdict", "stage", "A", "B", "B/A", "interval", "blocks", "groups", "left out", "point",
-];
+const HEADERS: [&str; 10] =
+    ["verdict", "stage", "A", "B", "B/A", "interval", "blocks", "groups", "left out", "point"];
 
 /// What goes with every line.
 fn described(arguments: &Arguments, context: &Context) -> serde_json::Value {
@@ -104,12 +92,7 @@ fn described(arguments: &Arguments, context: &Context) -> serde_json::Value {
 pub(super) fn text(compared: &[Compared], ignore: f64, error: f64) -> String {
     let rows: Vec<Vec<String>> = compared
         .iter()
-        .flat_map(|one| {
-            one.found
-                .answers
-                .iter()
-                .map(|answer| row(answer, &one.point))
-        })
+        .flat_map(|one| one.found.answers.iter().map(|answer| row(answer, &one.point)))
         .collect();
     let mut out = String::new();
     if !rows.is_empty() {
@@ -135,9 +118,7 @@ fn row(answer: &Answer, point: &str) -> Vec<String> {
         answer.stage.clone(),
         time(answer.a_ns),
         time(answer.b_ns),
-        answer
-            .ratio
-            .map_or("-".to_owned(), |ratio| format!("{ratio:.4}")),
+        answer.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.4}")),
         answer.interval.map_or("-".to_owned(), interval),
         answer.blocks.len().to_string(),
         answer.sum(|block| block.groups).to_string(),
@@ -158,11 +139,7 @@ fn verdict(verdict: Verdict) -> &'static str {
 fn notes(out: &mut String, one: &Compared) {
     let point = &one.point;
     if let Some(why) = &one.reason {
-        let what = if one.outcome == Outcome::LeftOut {
-            "left out"
-        } else {
-            "not measured"
-        };
+        let what = if one.outcome == Outcome::LeftOut { "left out" } else { "not measured" };
         let _ = writeln!(out, "{what}: {point}: {why}");
     }
     for note in &one.found.notes {
@@ -170,24 +147,11 @@ fn notes(out: &mut String, one: &Compared) {
     }
     let stolen = one.found.stolen.filter(|share| *share > 0.01);
     if let Some(stolen) = stolen {
-        let _ = writeln!(
-            out,
-            "note: {point}: a hypervisor took {} of the CPU's time",
-            percent(stolen)
-        );
+        let _ =
+            writeln!(out, "note: {point}: a hypervisor took {} of the CPU's time", percent(stolen));
     }
-    for answer in one
-        .found
-        .answers
-        .iter()
-        .filter(|one| one.verdict == Verdict::Undecided)
-    {
-        let _ = writeln!(
-            out,
-            "undecided: {} of {point}: {}",
-            answer.stage,
-            undecided(answer)
-        );
+    for answer in one.found.answers.iter().filter(|one| one.verdict == Verdict::Undecided) {
+        let _ = writeln!(out, "undecided: {} of {point}: {}", answer.stage, undecided(answer));
     }
 }
 
@@ -197,15 +161,10 @@ fn undecided(answer: &Answer) -> String {
         return "the difference itself changed while it was measured; more time does not help"
             .to_owned();
     }
-    let seen = answer.visible.map_or(
-        "too few blocks to see any difference".to_owned(),
-        |visible| {
-            format!(
-                "a difference above {} would have been seen",
-                percent(visible)
-            )
-        },
-    );
+    let seen =
+        answer.visible.map_or("too few blocks to see any difference".to_owned(), |visible| {
+            format!("a difference above {} would have been seen", percent(visible))
+        });
     match answer.missing_s {
         Some(seconds) => format!("{seen}; about {} more would decide", seconds_more(seconds)),
         None => {
@@ -230,12 +189,7 @@ mod tests {
     use super::*;
 
     fn answer(verdict: Verdict) -> Answer {
-        let block = Block {
-            log_ratio: Some(0.0),
-            groups: 12,
-            left_out: 2,
-            ..Block::default()
-        };
+        let block = Block { log_ratio: Some(0.0), groups: 12, left_out: 2, ..Block::default() };
         Answer {
             stage: "copy".to_owned(),
             verdict,
@@ -252,40 +206,18 @@ mod tests {
     }
 
     fn compared(point: &str, outcome: Outcome, answers: Vec<Answer>) -> Compared {
-        let found = Found {
-            answers,
-            took_s: 3.0,
-            ..Found::default()
-        };
+        let found = Found { answers, took_s: 3.0, ..Found::default() };
         let (point, a, b) = (point.to_owned(), "old".to_owned(), "new".to_owned());
-        Compared {
-            point,
-            a,
-            b,
-            outcome,
-            reason: None,
-            found,
-        }
+        Compared { point, a, b, outcome, reason: None, found }
     }
 
     #[test]
     fn every_point_is_in_the_text_with_what_became_of_it() {
-        let wandered = Answer {
-            wandered: true,
-            interval: None,
-            ..answer(Verdict::Undecided)
-        };
-        let early = Answer {
-            visible: None,
-            interval: None,
-            ..answer(Verdict::Undecided)
-        };
+        let wandered = Answer { wandered: true, interval: None, ..answer(Verdict::Undecided) };
+        let early = Answer { visible: None, interval: None, ..answer(Verdict::Undecided) };
         let reason = Some("it has 2 lanes".to_owned());
         let mut noted = compared("memory", Outcome::Same, vec![answer(Verdict::Same)]);
-        noted
-            .found
-            .notes
-            .push("A writes records of schema 1".to_owned());
+        noted.found.notes.push("A writes records of schema 1".to_owned());
         noted.found.stolen = Some(0.125);
         let all = [
             compared(
@@ -299,10 +231,7 @@ mod tests {
                 Outcome::Undecided,
                 vec![answer(Verdict::Undecided), wandered, early],
             ),
-            Compared {
-                reason,
-                ..compared("stream", Outcome::LeftOut, Vec::new())
-            },
+            Compared { reason, ..compared("stream", Outcome::LeftOut, Vec::new()) },
             Compared {
                 reason: Some("side B: ended".to_owned()),
                 ..compared("null", Outcome::NotMeasured, Vec::new())

@@ -81,11 +81,7 @@ fn flagged(found: &Compared, places: &[usize], records: Records<'_>) -> Vec<Flag
         of_b.find_map(|record| {
             let stage = of(record, name).filter(|_| is_there(&record))?;
             let record = record.clone();
-            Some(Flagged {
-                at: *at,
-                stage,
-                record,
-            })
+            Some(Flagged { at: *at, stage, record })
         })
     };
     places.iter().filter_map(flagged).collect()

@@ -65,12 +65,7 @@ pub(super) fn afresh(
     match measured(program, &own, b, stop) {
         Ok(fresh) => {
             let fresh = &fresh;
-            let records = Afresh {
-                a,
-                b,
-                fresh,
-                history,
-            };
+            let records = Afresh { a, b, fresh, history };
             confirmations.extend(confirm_afresh(found, &places, records, asked));
         }
         Err(why) => confirmations.extend(
@@ -90,10 +85,7 @@ fn measured(
     stop: &StopFlag,
 ) -> Result<Vec<RunRecord>, String> {
     let points = grouped(flagged);
-    tell(&format!(
-        "daqmeter: measuring {} points again in {RUNS} fresh runs",
-        points.len()
-    ));
+    tell(&format!("daqmeter: measuring {} points again in {RUNS} fresh runs", points.len()));
     let (mut plan, mut time) = ("title = 'confirm'\n".to_owned(), Duration::ZERO);
     for point in points {
         let (repetitions, time_ms) = extent(point[0], b);
@@ -123,24 +115,14 @@ fn extent(point: &Flagged, b: &[RunRecord]) -> (usize, u64) {
     };
     let repetitions = b.iter().filter(is_repetition).count();
     let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
-    let longest_ns = stages
-        .map(|stage| stage.sample_ns.iter().sum::<u64>())
-        .max();
+    let longest_ns = stages.map(|stage| stage.sample_ns.iter().sum::<u64>()).max();
     let time_ms = longest_ns.unwrap_or(0).div_ceil(1_000_000);
-    (
-        repetitions.clamp(1, MAX_REPETITIONS),
-        time_ms.clamp(TIME_MS.0, TIME_MS.1),
-    )
+    (repetitions.clamp(1, MAX_REPETITIONS), time_ms.clamp(TIME_MS.0, TIME_MS.1))
 }
 
 /// A point as a sweep of a plan. Text of JSON is text of TOML.
 fn sweep(point: &Flagged, repetitions: usize, time_ms: u64) -> String {
-    let RunRecord {
-        study,
-        engine,
-        workload,
-        ..
-    } = &point.record;
+    let RunRecord { study, engine, workload, .. } = &point.record;
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let value = |value: &Param| match value {
         Param::Flag(flag) => flag.to_string(),
@@ -236,26 +218,12 @@ mod tests {
     use super::*;
 
     fn flagged(workload: Workload, cpu: Option<u32>) -> Flagged {
-        let engine = EngineInfo {
-            name: workload.kind.as_str().into(),
-            ..EngineInfo::default()
-        };
+        let engine = EngineInfo { name: workload.kind.as_str().into(), ..EngineInfo::default() };
         let mut record = RunRecord::new(engine, workload);
         record.study = "a \"quoted\" \\ study".into();
-        let stage = Stage {
-            sample_ns: vec![1_500_000; 3],
-            ..Stage::default()
-        };
-        record.lanes = vec![Lane {
-            requested_cpu: cpu,
-            stages: vec![stage],
-            ..Lane::default()
-        }];
-        Flagged {
-            at: 0,
-            stage: "null".to_owned(),
-            record,
-        }
+        let stage = Stage { sample_ns: vec![1_500_000; 3], ..Stage::default() };
+        record.lanes = vec![Lane { requested_cpu: cpu, stages: vec![stage], ..Lane::default() }];
+        Flagged { at: 0, stage: "null".to_owned(), record }
     }
 
     /// The plan's own reader is the inverse.

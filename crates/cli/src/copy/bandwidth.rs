@@ -54,14 +54,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         who: chosen.who(Context::value_variants())?,
         operations: chosen.operations(&["from", "to", "both"]),
         sizes: chosen.sizes(1024)?,
-        lanes: arguments.lanes.map_or(cpus.len(), |lanes| {
-            usize::try_from(lanes).unwrap_or(usize::MAX)
-        }),
-        pin: arguments
-            .common
-            .pin
-            .as_ref()
-            .map_or(cpus, |list| list.0.clone()),
+        lanes: arguments
+            .lanes
+            .map_or(cpus.len(), |lanes| usize::try_from(lanes).unwrap_or(usize::MAX)),
+        pin: arguments.common.pin.as_ref().map_or(cpus, |list| list.0.clone()),
     };
     let ending = Ending {
         common: &arguments.common,

@@ -23,12 +23,7 @@ pub(super) struct Arguments {
     #[arg(required = true, value_name = "FILE.jsonl")]
     files: Vec<PathBuf>,
     /// Page to write
-    #[arg(
-        short,
-        long,
-        value_name = "FILE.html",
-        default_value = "copy-figures.html"
-    )]
+    #[arg(short, long, value_name = "FILE.html", default_value = "copy-figures.html")]
     output: Replaced,
 }
 
@@ -51,13 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         ));
     }
     let count = figures.len();
-    write_file(
-        &arguments.output,
-        &page_of(&records, figures).map_err(Failure::refused)?,
-    )?;
-    tell(&format!(
-        "wrote {} with {count} of 50 figures",
-        arguments.output.display()
-    ));
+    write_file(&arguments.output, &page_of(&records, figures).map_err(Failure::refused)?)?;
+    tell(&format!("wrote {} with {count} of 50 figures", arguments.output.display()));
     Ok(ExitCode::SUCCESS)
 }

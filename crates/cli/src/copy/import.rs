@@ -22,17 +22,8 @@ use crate::runner::{Common, context};
 pub(super) const UNKNOWN: &str = "unknown";
 
 /// Options of a measurement, which files have behind them.
-pub(super) const NOT_OF_FILES: [&str; 9] = [
-    "operations",
-    "sizes",
-    "up_to",
-    "menu",
-    "reps",
-    "seed",
-    "pin",
-    "observe",
-    "metrics",
-];
+pub(super) const NOT_OF_FILES: [&str; 9] =
+    ["operations", "sizes", "up_to", "menu", "reps", "seed", "pin", "observe", "metrics"];
 
 /// Longest file: 300 copies of 26 sizes are a third of a MiB.
 const MAX_BYTES: u64 = 256 << 20;
@@ -125,9 +116,7 @@ fn names(verb: &str) -> &'static str {
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let refused = |error| Failure::refused(format!("{}: {error}", folder.display()));
     let entries = std::fs::read_dir(folder).map_err(refused)?;
-    entries
-        .map(|entry| entry.map(|entry| entry.path()).map_err(refused))
-        .collect()
+    entries.map(|entry| entry.map(|entry| entry.path()).map_err(refused)).collect()
 }
 
 /// The points of a file.
@@ -143,13 +132,9 @@ fn read(file: &Path, template: &RunRecord) -> Result<Vec<RunRecord>, Failure> {
 
 fn text_of(file: &Path) -> std::io::Result<String> {
     let mut text = String::new();
-    let read = File::open(file)?
-        .take(MAX_BYTES + 1)
-        .read_to_string(&mut text)?;
+    let read = File::open(file)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
     if read as u64 > MAX_BYTES {
-        return Err(std::io::Error::other(format!(
-            "longer than {MAX_BYTES} bytes"
-        )));
+        return Err(std::io::Error::other(format!("longer than {MAX_BYTES} bytes")));
     }
     Ok(text)
 }
@@ -166,14 +151,9 @@ pub(super) fn elsewhere(blank: RunRecord, source: &Path, file: &Path, verb: &str
     let mut record = blank;
     record.study = format!("copy/{verb}").into();
     record.time_utc.clear();
-    record.host = Arc::new(Host {
-        cpu_model: format!("unknown (files of {folder})"),
-        ..Host::default()
-    });
-    record.clock = Clock {
-        source: UNKNOWN.into(),
-        ..Clock::default()
-    };
+    record.host =
+        Arc::new(Host { cpu_model: format!("unknown (files of {folder})"), ..Host::default() });
+    record.clock = Clock { source: UNKNOWN.into(), ..Clock::default() };
     record.noise = NoiseFloor::default();
     record.warnings = vec![format!(
         "measured elsewhere: read from {}; host, load and limits are not known, and no byte was verified here",
@@ -191,11 +171,7 @@ impl Chosen {
             _ if self.engine == EngineChoice::Auto => None,
             _ => Some(self.engine.path()),
         };
-        let request = Request {
-            path: way.unwrap_or(Way::Pread),
-            context,
-            ..self.request.clone()
-        };
+        let request = Request { path: way.unwrap_or(Way::Pread), context, ..self.request.clone() };
         let workload = match way {
             Some(_) => request.workload(),
             None => request.workload().with("path", UNKNOWN),

@@ -49,12 +49,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         operations: chosen.operations(&["from", "to", "from_nc", "to_nc"]),
         sizes: chosen.sizes(1)?,
         lanes: 1,
-        pin: arguments
-            .common
-            .pin
-            .as_ref()
-            .map(|list| list.0.clone())
-            .unwrap_or_default(),
+        pin: arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
     };
     if arguments.written.format == Format::Classic && chosen.request.depth > 1 {
         return Err(Failure::refused(

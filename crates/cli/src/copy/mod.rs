@@ -160,9 +160,7 @@ pub(super) struct Operation {
 }
 
 fn operation(text: &str) -> Result<Operation, String> {
-    let (name, cold) = text
-        .strip_suffix("_nc")
-        .map_or((text, false), |name| (name, true));
+    let (name, cold) = text.strip_suffix("_nc").map_or((text, false), |name| (name, true));
     let direction = direction(name)
         .map_err(|_| format!("`{text}` is none of from, to, both, from_nc, to_nc, both_nc"))?;
     Ok(Operation { direction, cold })
@@ -209,19 +207,12 @@ impl Chosen {
                 "--sizes: at least one size of 1 B or more is wanted, e.g. --sizes 1,64,4KiB",
             ));
         }
-        sizes
-            .into_iter()
-            .map(|size| usize::try_from(size).map_err(Failure::refused))
-            .collect()
+        sizes.into_iter().map(|size| usize::try_from(size).map_err(Failure::refused)).collect()
     }
 
     /// The contexts, each with the way to copy in it.
     fn who(&self, otherwise: &[Context]) -> Result<Vec<(Context, Path)>, Failure> {
-        let contexts = if self.contexts.is_empty() {
-            otherwise
-        } else {
-            &self.contexts
-        };
+        let contexts = if self.contexts.is_empty() { otherwise } else { &self.contexts };
         contexts
             .iter()
             .map(|context| {
@@ -238,10 +229,7 @@ impl Chosen {
         if !self.operations.is_empty() {
             return self.operations.clone();
         }
-        otherwise
-            .iter()
-            .filter_map(|name| operation(name).ok())
-            .collect()
+        otherwise.iter().filter_map(|name| operation(name).ok()).collect()
     }
 }
 
@@ -321,11 +309,7 @@ fn usable(path: Path) -> Result<Path, Failure> {
 
 /// Writes the original's files.
 fn write_classic(written: &Written, files: &Files) -> Result<(), Failure> {
-    let Some(dir) = written
-        .out_dir
-        .as_ref()
-        .filter(|_| written.format == Format::Classic)
-    else {
+    let Some(dir) = written.out_dir.as_ref().filter(|_| written.format == Format::Classic) else {
         return Ok(());
     };
     for (name, text) in files {
@@ -336,11 +320,7 @@ fn write_classic(written: &Written, files: &Files) -> Result<(), Failure> {
         }
         write_file(&path, text)?;
     }
-    tell(&format!(
-        "wrote {} below {}",
-        plural(files.len() as u64, "file"),
-        dir.display()
-    ));
+    tell(&format!("wrote {} below {}", plural(files.len() as u64, "file"), dir.display()));
     Ok(())
 }
 

@@ -47,12 +47,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     request: PollutionRequest,
     /// Name of the classic result files
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "daqmeter",
-        help_heading = "Output"
-    )]
+    #[arg(long, value_name = "NAME", default_value = "daqmeter", help_heading = "Output")]
     name: String,
     /// Seed of the random order
     #[arg(long, value_name = "N", default_value = "1")]
@@ -64,9 +59,8 @@ pub(super) struct Arguments {
 }
 
 fn copies(text: &str) -> Result<(Direction, usize), String> {
-    let (way, size) = text
-        .split_once(':')
-        .ok_or_else(|| format!("`{text}` is not like from:224"))?;
+    let (way, size) =
+        text.split_once(':').ok_or_else(|| format!("`{text}` is not like from:224"))?;
     let size = usize::try_from(bytes(size)?).map_err(|error| error.to_string())?;
     if size == 0 {
         return Err(format!("`{text}`: copies of 1 B or more are wanted"));
@@ -158,17 +152,10 @@ fn told(arguments: &Arguments, file: &File) -> Result<Told, Failure> {
             )));
         }
     };
-    let request = PollutionRequest {
-        neighbour,
-        direction,
-        block_bytes,
-        ..arguments.request.clone()
-    };
-    let engine = EngineInfo {
-        name: "pollution".into(),
-        target: shown.to_string().into(),
-        emulated: false,
-    };
+    let request =
+        PollutionRequest { neighbour, direction, block_bytes, ..arguments.request.clone() };
+    let engine =
+        EngineInfo { name: "pollution".into(), target: shown.to_string().into(), emulated: false };
     Ok((engine, request.workload().with("path", UNKNOWN)))
 }
 
@@ -188,11 +175,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (program, neighbour) = placement(arguments, &runner.context.host.allowed_cpus)?;
     let points = points(arguments, neighbour);
     runner.expect(points.len());
-    let settings = runner.settings(
-        StepPlan::ByStage(arguments.reps),
-        "copy/pollution",
-        &[program],
-    );
+    let settings = runner.settings(StepPlan::ByStage(arguments.reps), "copy/pollution", &[program]);
     let name = arguments.name.clone();
     let ending = Ending {
         common: &arguments.common,
@@ -201,12 +184,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         files: move |records: &[RunRecord]| copy_classic::pollution(records, &name),
     };
     let kept = ending.kept();
-    let measured = ordered(points, arguments.seed)
-        .into_iter()
-        .try_for_each(|(order, workload)| {
-            runner.point("pollution", &workload, &settings, Some(order))?;
-            kept.add(&runner.recorder.records);
-            Ok(())
-        });
+    let measured = ordered(points, arguments.seed).into_iter().try_for_each(|(order, workload)| {
+        runner.point("pollution", &workload, &settings, Some(order))?;
+        kept.add(&runner.recorder.records);
+        Ok(())
+    });
     ending.end(&mut runner, measured)
 }

@@ -51,20 +51,10 @@ pub(super) struct Arguments {
     #[command(flatten)]
     written: Written,
     /// Append the record to this file (JSON lines)
-    #[arg(
-        long = "records",
-        alias = "out",
-        value_name = "FILE.jsonl",
-        help_heading = "Output"
-    )]
+    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", help_heading = "Output")]
     out: Option<Appended>,
     /// Name of this host in the records [default: its node name]
-    #[arg(
-        long,
-        value_name = "TEXT",
-        hide_short_help = true,
-        help_heading = "Output"
-    )]
+    #[arg(long, value_name = "TEXT", hide_short_help = true, help_heading = "Output")]
     label: Option<String>,
     /// Print the record (a JSON line) instead of tables
     #[arg(long, help_heading = "Output")]
@@ -192,11 +182,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             )));
         }
     };
-    let info = EngineInfo {
-        name: engine.into(),
-        target: TRACE_DEVICE.into(),
-        emulated: false,
-    };
+    let info = EngineInfo { name: engine.into(), target: TRACE_DEVICE.into(), emulated: false };
     let workload = Workload::new("trace").with("seconds", arguments.time.as_secs_f64());
     let watched = context_as(arguments.label.as_ref()).watch("copy/trace", info, workload);
     let traced = match device {
@@ -298,9 +284,7 @@ impl Tracing<'_> {
             }
             self.is_stopped()
         };
-        let Arguments {
-            time, delay, top, ..
-        } = *self.arguments;
+        let Arguments { time, delay, top, .. } = *self.arguments;
         let (rows, requests) = sampled(time, delay, look).map_err(Failure::tool)?;
         let warnings = vec![PROC_WARNING.to_owned()];
         let cells = rows.iter().take(top).map(|row| row.cells().to_vec());
@@ -354,22 +338,12 @@ fn look(device: &mut TraceDevice, trace: &mut Trace) -> Result<(), Failure> {
 }
 
 fn lines(warnings: &[String]) -> String {
-    warnings
-        .iter()
-        .map(|warning| format!("{warning}\n"))
-        .collect()
+    warnings.iter().map(|warning| format!("{warning}\n")).collect()
 }
 
 fn tables(trace: &Trace, names: &Names, top: usize, seconds: Duration) -> String {
-    let mut out = format!(
-        "{} copies in {:.1} s\n",
-        trace.calls(),
-        seconds.as_secs_f64()
-    );
-    let lines = trace
-        .operations()
-        .into_iter()
-        .map(|row| row.cells().to_vec());
+    let mut out = format!("{} copies in {:.1} s\n", trace.calls(), seconds.as_secs_f64());
+    let lines = trace.operations().into_iter().map(|row| row.cells().to_vec());
     out.push_str(&numbers_from(
         1,
         &["operation", "calls", "bytes", "median size", "mean ns"],
@@ -381,11 +355,7 @@ fn tables(trace: &Trace, names: &Names, top: usize, seconds: Duration) -> String
         ("process", trace.by_process(top)),
     ] {
         out.push('\n');
-        out.push_str(&numbers_from(
-            2,
-            &[title, "operation", "calls", "bytes"],
-            lines,
-        ));
+        out.push_str(&numbers_from(2, &[title, "operation", "calls", "bytes"], lines));
     }
     out
 }

@@ -34,11 +34,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     arguments.path.map(usable).transpose()?;
     let largest = usize::try_from(arguments.up_to).map_err(Failure::refused)?;
-    let plan = Plan {
-        only: arguments.path,
-        largest_bytes: largest,
-        times: arguments.times,
-    };
+    let plan = Plan { only: arguments.path, largest_bytes: largest, times: arguments.times };
     let stop = StopFlag::default();
     let asked = stop.clone();
     interrupt::on_signal(move || asked.set());
@@ -51,18 +47,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         emit(&table(&cases))?;
     }
     if stop.is_set() {
-        tell(&format!(
-            "daqmeter: interrupted after {} cases",
-            cases.len()
-        ));
+        tell(&format!("daqmeter: interrupted after {} cases", cases.len()));
     }
     let failed = |case: &&Case| matches!(case.outcome, Outcome::Failed(_));
     match cases.iter().filter(failed).count() {
         0 => Ok(ExitCode::SUCCESS),
-        failed => Err(Failure::tool(format!(
-            "{failed} of {} cases failed",
-            cases.len()
-        ))),
+        failed => Err(Failure::tool(format!("{failed} of {} cases failed", cases.len()))),
     }
 }
 

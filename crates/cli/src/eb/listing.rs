@@ -39,13 +39,7 @@ fn put_line(out: &mut String, name: &str, value: &str) {
 }
 
 fn put_bus(out: &mut String, head: &Found, bus: (u64, u64)) {
-    let Record::Interconnect {
-        records,
-        version,
-        component,
-        ..
-    } = &head.record
-    else {
+    let Record::Interconnect { records, version, component, .. } = &head.record else {
         return;
     };
     let path = match head.path.is_empty() {
@@ -53,11 +47,7 @@ fn put_bus(out: &mut String, head: &Found, bus: (u64, u64)) {
         false => head.path_text(),
     };
     let _ = writeln!(out, "SDB Bus {path}");
-    put_line(
-        out,
-        "sdb_magic",
-        &format!("{:08x}", daqmeter_wire::etherbone::sdb::MAGIC),
-    );
+    put_line(out, "sdb_magic", &format!("{:08x}", daqmeter_wire::etherbone::sdb::MAGIC));
     put_line(out, "sdb_records", &records.to_string());
     put_line(out, "sdb_version", &version.to_string());
     put_component(out, head, component, bus);
@@ -75,11 +65,7 @@ fn put_record(out: &mut String, found: &Found, bus: (u64, u64)) {
             put_bus_specific(out, device.bus_specific);
             put_component(out, found, &device.component, bus);
         }
-        Record::MsiMaster {
-            flags,
-            bus_specific,
-            component,
-        } => {
+        Record::MsiMaster { flags, bus_specific, component } => {
             let _ = writeln!(out, "Device {path}");
             put_line(out, "msi_flags", &format!("{flags:08x}"));
             put_bus_specific(out, *bus_specific);
@@ -123,33 +109,17 @@ fn put_component(out: &mut String, found: &Found, component: &Component, bus: (u
         true => mark(true, "out of range"),
         false => mark(last < first, "precedes addr_first"),
     };
-    put_line(
-        out,
-        "sdb_component.addr_first",
-        &format!("{first:016x}{first_mark}"),
-    );
-    put_line(
-        out,
-        "sdb_component.addr_last",
-        &format!("{last:016x}{last_mark}"),
-    );
+    put_line(out, "sdb_component.addr_first", &format!("{first:016x}{first_mark}"));
+    put_line(out, "sdb_component.addr_last", &format!("{last:016x}{last_mark}"));
     put_product(out, &component.product);
 }
 
 fn put_product(out: &mut String, product: &Product) {
-    put_line(
-        out,
-        "product.vendor_id",
-        &format!("{:016x}", product.vendor),
-    );
+    put_line(out, "product.vendor_id", &format!("{:016x}", product.vendor));
     put_line(out, "product.device_id", &format!("{:08x}", product.device));
     put_line(out, "product.version", &format!("{:08x}", product.version));
     put_line(out, "product.date", &format!("{:08x}", product.date));
-    put_line(
-        out,
-        "product.name",
-        &format!("{:<NAME_CHARS$}", product.name.to_string()),
-    );
+    put_line(out, "product.name", &format!("{:<NAME_CHARS$}", product.name.to_string()));
     out.push('\n');
 }
 
@@ -212,31 +182,14 @@ pub(super) fn as_json(found: &Found) -> Value {
     match record {
         Record::Device(device) => {
             set("abi_class", json!(device.abi_class));
-            set(
-                "abi_version",
-                json!(format!("{}.{}", device.abi_major, device.abi_minor)),
-            );
+            set("abi_version", json!(format!("{}.{}", device.abi_major, device.abi_minor)));
             set("widths", json!(device.widths().to_string()));
-            set(
-                "endian",
-                json!(if device.endian() == Endian::Big {
-                    "big"
-                } else {
-                    "little"
-                }),
-            );
+            set("endian", json!(if device.endian() == Endian::Big { "big" } else { "little" }));
         }
         Record::Bridge { child, .. } => set("child", json!(child)),
         Record::MsiMaster { flags, .. } => set("flags", json!(flags)),
         Record::RepoUrl(url) => set("url", json!(url.to_string())),
-        Record::Synthesis(Synthesis {
-            name,
-            commit,
-            tool,
-            tool_version,
-            date,
-            user,
-        }) => {
+        Record::Synthesis(Synthesis { name, commit, tool, tool_version, date, user }) => {
             let commit: String = commit.iter().map(|byte| format!("{byte:02x}")).collect();
             set("name", json!(name.to_string()));
             set("commit", json!(commit));

@@ -87,12 +87,7 @@ pub(crate) struct Wire {
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5s", help_heading = "Conversation")]
     timeout: Duration,
     /// Ask reads again so often after their deadline
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "0",
-        help_heading = "Conversation"
-    )]
+    #[arg(long, value_name = "N", default_value = "0", help_heading = "Conversation")]
     retries: u32,
     /// Speak the dialect of LiteX
     #[arg(long, help_heading = "Conversation")]
@@ -116,11 +111,7 @@ impl Wire {
             probes: self.probes,
             timeout: self.timeout,
             read_retries: self.retries,
-            dialect: if self.litex {
-                Dialect::Litex
-            } else {
-                Dialect::Gsi
-            },
+            dialect: if self.litex { Dialect::Litex } else { Dialect::Gsi },
             ..Options::default()
         }
     }
@@ -134,9 +125,7 @@ impl Wire {
         let client = Client::open(address, options).map_err(refused)?;
         let layout = client.layout();
         let (a, d) = (layout.address.bits(), layout.data.bits());
-        self.say(&format!(
-            "Connected to {address} with {a}/{d}-bit address/port widths."
-        ));
+        self.say(&format!("Connected to {address} with {a}/{d}-bit address/port widths."));
         Ok(client)
     }
 
@@ -149,10 +138,7 @@ impl Wire {
 
     fn warn(&self, line: &str) {
         if !self.quiet {
-            crate::output::tell(&format!(
-                "{}: warning: {line}",
-                crate::output::program_name()
-            ));
+            crate::output::tell(&format!("{}: warning: {line}", crate::output::program_name()));
         }
     }
 }
@@ -181,10 +167,7 @@ impl Order {
                 endian_name(endian)
             ));
         }
-        Reach {
-            endian: Some(endian),
-            ..reach
-        }
+        Reach { endian: Some(endian), ..reach }
     }
 
     fn endian(self) -> Option<Endian> {

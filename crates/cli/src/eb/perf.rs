@@ -55,12 +55,8 @@ struct List(Vec<u64>);
 
 fn list(text: &str) -> Result<List, String> {
     let wrong = || format!("`{text}` is not a list such as 4, 1,2,8 or 1-8");
-    let number = |part: &str| {
-        part.parse::<u64>()
-            .ok()
-            .filter(|number| *number > 0)
-            .ok_or_else(wrong)
-    };
+    let number =
+        |part: &str| part.parse::<u64>().ok().filter(|number| *number > 0).ok_or_else(wrong);
     let mut values = Vec::new();
     for part in text.split(',') {
         match part.split_once('-') {
@@ -109,11 +105,7 @@ fn workloads(arguments: &Arguments) -> Vec<Workload> {
         Some(method) => vec![method],
         None => Method::ALL.to_vec(),
     };
-    let point = |count, method| EtherboneRequest {
-        count,
-        method,
-        ..arguments.request.clone()
-    };
+    let point = |count, method| EtherboneRequest { count, method, ..arguments.request.clone() };
     counts
         .iter()
         .flat_map(|&count| methods.iter().map(move |&method| point(count, method)))

@@ -74,11 +74,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
         .split_once('-')
         .ok_or_else(|| format!("`{text}` is not first-last, e.g. 0x0-0xffff"))?;
     let (first, last) = (number(first)?, number(last)?);
-    if first > last {
-        Err(format!("`{text}` ends before it begins"))
-    } else {
-        Ok((first, last))
-    }
+    if first > last { Err(format!("`{text}` ends before it begins")) } else { Ok((first, last)) }
 }
 
 /// Memory is accessed by words of any of its widths.
@@ -98,31 +94,20 @@ fn what(arguments: &SnoopArguments) -> Result<(Description, Option<Address>), Fa
         (Some(_), []) => (None, None),
         (Some(_), [stream]) => (None, Some(stream)),
         (Some(_), _) => {
-            return Err(refused(
-                "--bus is served instead of memory: leave FIRST-LAST out",
-            ));
+            return Err(refused("--bus is served instead of memory: leave FIRST-LAST out"));
         }
         (None, []) => {
-            return Err(refused(
-                "nothing to serve: give FIRST-LAST, e.g. 0x0-0xffff, or --bus",
-            ));
+            return Err(refused("nothing to serve: give FIRST-LAST, e.g. 0x0-0xffff, or --bus"));
         }
         (None, [memory]) => (Some(memory), None),
         (None, [memory, stream, ..]) => (Some(memory), Some(stream)),
     };
-    let stream = stream
-        .map(|text| address(text))
-        .transpose()
-        .map_err(refused)?;
+    let stream = stream.map(|text| address(text)).transpose().map_err(refused)?;
     let description = match memory {
         Some(memory) => {
             let (first, last) = range(memory).map_err(refused)?;
             check_whole_words(memory, (first, last), arguments.device).map_err(refused)?;
-            let endian = if arguments.order.little {
-                Endian::Little
-            } else {
-                Endian::Big
-            };
+            let endian = if arguments.order.little { Endian::Little } else { Endian::Big };
             Description::memory(first, last, arguments.device, endian)
         }
         None => described(arguments.bus.as_deref().unwrap_or_default())?,
@@ -136,9 +121,7 @@ fn described(bus: &str) -> Result<Description, Failure> {
         "timing-receiver" => Ok(Description::timing_receiver()),
         file => {
             let text = text_input(file.as_ref()).map_err(|error| {
-                refused(format!(
-                    "cannot read {file}: {error} (or: --bus timing-receiver)"
-                ))
+                refused(format!("cannot read {file}: {error} (or: --bus timing-receiver)"))
             })?;
             Description::parse(&text).map_err(|error| refused(format!("{file}: {error}")))
         }
@@ -227,15 +210,10 @@ fn log(server: &mut Server, quiet: bool) {
 }
 
 fn access_text(access: &Access) -> String {
-    let (how, ok) = (
-        if access.write { "Write" } else { "Read " },
-        if access.ok { "ok" } else { "error" },
-    );
+    let (how, ok) =
+        (if access.write { "Write" } else { "Read " }, if access.ok { "ok" } else { "error" });
     let width = 2 * access.bytes;
-    format!(
-        "{how} {:#010x}/{}: {:0width$x} {ok}\n",
-        access.address, access.bytes, access.value
-    )
+    format!("{how} {:#010x}/{}: {:0width$x} {ok}\n", access.address, access.bytes, access.value)
 }
 
 fn show_counts(server: &Server, page: &Page) {
@@ -270,10 +248,7 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
     let quiet = arguments.quiet;
     if !quiet {
         let port = server.port().map_err(refused)?;
-        tell(&format!(
-            "{}: tunnel on TCP port {port}; Ctrl-C ends it",
-            program_name()
-        ));
+        tell(&format!("{}: tunnel on TCP port {port}; Ctrl-C ends it", program_name()));
     }
     let report = move |peer: std::net::SocketAddr,
                        result: Result<(), daqmeter_etherbone::EbError>| {
@@ -285,9 +260,7 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
     interrupt::on_signal(move || stop.store(true, Ordering::Relaxed));
     server.run(report).map_err(refused)?;
     if !quiet {
-        let (traffic, of) = (server.traffic(), |count: &AtomicU64| {
-            count.load(Ordering::Relaxed)
-        });
+        let (traffic, of) = (server.traffic(), |count: &AtomicU64| count.load(Ordering::Relaxed));
         tell(&format!(
             "{}: {} frames to slaves ({} bytes), {} answers ({} bytes)",
             program_name(),

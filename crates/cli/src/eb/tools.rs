@@ -77,29 +77,18 @@ struct AccessOptions {
 
 impl AccessOptions {
     fn check(&self) -> Check {
-        if self.silent {
-            Check::Silent
-        } else {
-            Check::Status
-        }
+        if self.silent { Check::Silent } else { Check::Status }
     }
 
     fn space(&self) -> Space {
-        if self.config {
-            Space::Config
-        } else {
-            Space::Bus
-        }
+        if self.config { Space::Config } else { Space::Bus }
     }
 
     /// What the device can do: by SDB, unless that is not to be asked.
     fn reach(&self, client: &mut Client, wire: &Wire, at: u64) -> Result<Reach, Failure> {
         if self.plain || self.config || wire.litex {
             let endian = self.order.endian().or(self.config.then_some(Endian::Big));
-            return Ok(Reach {
-                widths: Widths::ALL,
-                endian,
-            });
+            return Ok(Reach { widths: Widths::ALL, endian });
         }
         let reach = Reach::of(client, at).map_err(refused)?;
         Ok(self.order.over(reach, wire))
@@ -138,15 +127,9 @@ pub(crate) fn read(arguments: &ReadArguments) -> Result<ExitCode, Failure> {
     let mut client = arguments.wire.open(&arguments.slave)?;
     let reach = options.reach(&mut client, &arguments.wire, at)?;
     options.check_way(&client, reach, size, &arguments.wire)?;
-    let (value, failed) = access::read(
-        &mut client,
-        reach,
-        at,
-        size,
-        options.space(),
-        options.check(),
-    )
-    .map_err(refused)?;
+    let (value, failed) =
+        access::read(&mut client, reach, at, size, options.space(), options.check())
+            .map_err(refused)?;
     if failed {
         return Err(Failure::tool(format!(
             "wishbone segfault reading {at:#x}/{}: the bus reports an error",
@@ -166,23 +149,13 @@ pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
     let (at, size) = arguments.place;
     let (options, value) = (&arguments.access, arguments.value);
     if value & !size.mask() != 0 {
-        return Err(refused(format!(
-            "value {value:#x} does not fit {} bytes",
-            size.bytes()
-        )));
+        return Err(refused(format!("value {value:#x} does not fit {} bytes", size.bytes())));
     }
     let mut client = arguments.wire.open(&arguments.slave)?;
     let reach = options.reach(&mut client, &arguments.wire, at)?;
     options.check_way(&client, reach, size, &arguments.wire)?;
-    let failed = access::write(
-        &mut client,
-        reach,
-        at,
-        size,
-        options.space(),
-        options.check(),
-        value,
-    );
+    let failed =
+        access::write(&mut client, reach, at, size, options.space(), options.check(), value);
     if failed.map_err(refused)? {
         return Err(Failure::tool(format!(
             "wishbone segfault writing {at:#x}/{}: the bus reports an error",
@@ -190,10 +163,9 @@ pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
         )));
     }
     match arguments.wire.json {
-        true => emit(&format!(
-            "{}\n",
-            json!({ "address": at, "bytes": size.bytes(), "value": value })
-        )),
+        true => {
+            emit(&format!("{}\n", json!({ "address": at, "bytes": size.bytes(), "value": value })))
+        }
         false => Ok(ExitCode::SUCCESS),
     }
 }
@@ -254,12 +226,8 @@ pub(crate) struct FindArguments {
 }
 
 pub(crate) fn find(arguments: &FindArguments) -> Result<ExitCode, Failure> {
-    let device = u32::try_from(arguments.device).map_err(|_| {
-        refused(format!(
-            "device id {:#x} has more than 32 bits",
-            arguments.device
-        ))
-    })?;
+    let device = u32::try_from(arguments.device)
+        .map_err(|_| refused(format!("device id {:#x} has more than 32 bits", arguments.device)))?;
     let mut client = arguments.wire.open(&arguments.slave)?;
     let scan = scan::scan(&mut client, true).map_err(refused)?;
     let found = scan.devices((arguments.vendor, device));
@@ -282,12 +250,7 @@ pub(crate) fn find(arguments: &FindArguments) -> Result<ExitCode, Failure> {
     if arguments.wire.json {
         return emit(&format!("{}\n", json!(chosen)));
     }
-    emit(
-        &chosen
-            .iter()
-            .map(|first| format!("{first:#x}\n"))
-            .collect::<String>(),
-    )
+    emit(&chosen.iter().map(|first| format!("{first:#x}\n")).collect::<String>())
 }
 
 /// Read a range of bytes into a file.
@@ -353,10 +316,7 @@ impl TransferOptions {
             options.window_cycles = cycles;
         }
         let mut client = wire.open_with(slave, &options)?;
-        let by_hand = Reach {
-            widths: Widths::ALL,
-            endian: self.order.endian(),
-        };
+        let by_hand = Reach { widths: Widths::ALL, endian: self.order.endian() };
         if self.plain || wire.litex {
             return Ok((client, by_hand));
         }
@@ -411,12 +371,8 @@ impl TransferOptions {
 pub(crate) fn get(arguments: &GetArguments) -> Result<ExitCode, Failure> {
     let (at, length) = arguments.span;
     let (mut client, reach) =
-        arguments
-            .transfer
-            .open(&arguments.wire, &arguments.slave, arguments.span)?;
-    arguments
-        .transfer
-        .announce(&arguments.wire, &client, reach, "Reading", arguments.span);
+        arguments.transfer.open(&arguments.wire, &arguments.slave, arguments.span)?;
+    arguments.transfer.announce(&arguments.wire, &client, reach, "Reading", arguments.span);
     let (data, transfer) = access::get(&mut client, reach, at, length).map_err(refused)?;
     arguments.transfer.judge(&transfer, "reading")?;
     if arguments.file.as_os_str() == "-" {
@@ -441,12 +397,8 @@ pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
     };
     let data = data.map_err(|error| refused(format!("cannot read {shown}: {error}")))?;
     let span = (arguments.at, data.len() as u64);
-    let (mut client, reach) = arguments
-        .transfer
-        .open(&arguments.wire, &arguments.slave, span)?;
-    arguments
-        .transfer
-        .announce(&arguments.wire, &client, reach, "Writing", span);
+    let (mut client, reach) = arguments.transfer.open(&arguments.wire, &arguments.slave, span)?;
+    arguments.transfer.announce(&arguments.wire, &client, reach, "Writing", span);
     let transfer = access::put(&mut client, reach, arguments.at, &data).map_err(refused)?;
     arguments.transfer.judge(&transfer, "writing")?;
     conclude(&arguments.wire, arguments.at, data.len(), &transfer)
@@ -511,10 +463,7 @@ pub(crate) fn discover(arguments: &DiscoverArguments) -> Result<ExitCode, Failur
     let row = |found: &finding::Discovered| {
         let proto = if found.peer.is_ipv4() { "udp4" } else { "udp6" };
         let name = format!("{proto}/{}/{}", found.peer.ip(), found.peer.port());
-        format!(
-            "{name:<33} V.1; data={}-bit addr={}-bit\n",
-            found.data, found.address
-        )
+        format!("{name:<33} V.1; data={}-bit addr={}-bit\n", found.data, found.address)
     };
     emit(&found.iter().map(row).collect::<String>())
 }

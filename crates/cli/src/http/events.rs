@@ -111,10 +111,7 @@ async fn send(
         };
         if !text.is_empty() {
             last = Instant::now();
-            if timeout(limits.send_time, sender.send(Bytes::from(text)))
-                .await
-                .is_err()
-            {
+            if timeout(limits.send_time, sender.send(Bytes::from(text))).await.is_err() {
                 until.send_replace(Instant::now());
                 return;
             }

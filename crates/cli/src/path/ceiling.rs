@@ -44,10 +44,7 @@ fn measured(runner: &Runner, threads: usize) -> Option<f64> {
     let host = &runner.context.host;
     let lanes = threads.min(host.allowed_cpus.len()).max(1);
     let read_bytes = FOOTPRINT * host.last_level_cache_bytes() / lanes as u64;
-    let request = MemoryRequest {
-        lanes,
-        ..MemoryRequest::new(read_bytes, 1, 0)
-    };
+    let request = MemoryRequest { lanes, ..MemoryRequest::new(read_bytes, 1, 0) };
     let settings = runner.settings(StepPlan::Timed(TIME), "path/memory", &[]);
     let record = runner.quietly(MemoryRequest::KIND, &request.workload(), &settings);
     record.ok().as_ref().and_then(rate)
@@ -78,10 +75,7 @@ mod tests {
             sample_ns: vec![1_000_000_000],
             ..Stage::default()
         };
-        let lane = || Lane {
-            stages: vec![stage(100), stage(300)],
-            ..Lane::default()
-        };
+        let lane = || Lane { stages: vec![stage(100), stage(300)], ..Lane::default() };
         let mut record = RunRecord::default();
         record.lanes = vec![lane(), lane()];
         assert_eq!(rate(&record), Some(600.0));

@@ -128,24 +128,16 @@ impl System for Chain<'_> {
         let free = self.request.clone();
         let request = match load {
             Load::Free => free,
-            Load::Slowed { element, ns } => PathRequest {
-                slow_element: Some(element as u64),
-                slow_ns: ns,
-                ..free
-            },
-            Load::Without { element } => PathRequest {
-                left_out: Some(element as u64),
-                ..free
-            },
-            Load::Buffers { times } => PathRequest {
-                with: self.path.with_more_buffers(times),
-                ..free
-            },
-            Load::Every { ns } => PathRequest {
-                unpaced: false,
-                rate_hz: Some(self.path.rate_every(ns)),
-                ..free
-            },
+            Load::Slowed { element, ns } => {
+                PathRequest { slow_element: Some(element as u64), slow_ns: ns, ..free }
+            }
+            Load::Without { element } => PathRequest { left_out: Some(element as u64), ..free },
+            Load::Buffers { times } => {
+                PathRequest { with: self.path.with_more_buffers(times), ..free }
+            }
+            Load::Every { ns } => {
+                PathRequest { unpaced: false, rate_hz: Some(self.path.rate_every(ns)), ..free }
+            }
         };
         let record = match self.is_kept {
             true => probe(self.runner, &request)?,
@@ -167,10 +159,8 @@ impl System for Chain<'_> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let path = loaded(&arguments.path, &arguments.set)?;
-    let mut request = PathRequest {
-        unpaced: true,
-        ..request(&path, arguments.time, &arguments.common)
-    };
+    let mut request =
+        PathRequest { unpaced: true, ..request(&path, arguments.time, &arguments.common) };
     checked(&request)?;
     let mut runner = Runner::new(&arguments.common, 0)?;
     // Changes are tried where the scheduler places threads: one of them is a choice of CPUs, others change how many threads there are.
@@ -183,9 +173,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let mut chain = Chain::new(&mut runner, &path, request, true);
     chain.topology = topology;
-    let explained = explain(&mut chain, &path.parts(), |_| {
-        begin.elapsed() < arguments.budget
-    })?;
+    let explained = explain(&mut chain, &path.parts(), |_| begin.elapsed() < arguments.budget)?;
     let topology = chain.topology.take();
     let mut record = limits::proved(chain, "path/explain", &explained)?;
     if let (Some(within), Some(run)) = (arguments.within, &mut record.path) {
@@ -198,13 +186,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     runner.keep(record)?;
     runner.conclude(None, |records| {
-        let last = records
-            .iter()
-            .rev()
-            .find_map(|record| record.path.as_deref());
-        let line = last.map_or_else(String::new, |run| {
-            format!("{}\n", sanitise::text(&run.line))
-        });
+        let last = records.iter().rev().find_map(|record| record.path.as_deref());
+        let line = last.map_or_else(String::new, |run| format!("{}\n", sanitise::text(&run.line)));
         let shown = Shown {
             explained: &explained,
             placed: &placed,
@@ -256,11 +239,7 @@ impl Shown<'_> {
             let (low, high) = (self.rate(ns.high), self.rate(ns.low.max(f64::MIN_POSITIVE)));
             format!("{} MB/s ({low} to {high})", self.rate(ns.mean))
         };
-        let Explained {
-            block_ns,
-            predicted_ns,
-            ..
-        } = self.explained;
+        let Explained { block_ns, predicted_ns, .. } = self.explained;
         let Interval { mean, low, high } = self.explained.more_buffers;
         let [mean, low, high] = [mean, low, high].map(|times| significant(times, 3));
         let more = self.more_buffers();
@@ -281,10 +260,9 @@ impl Shown<'_> {
         let share = room.share_without_loss(buffers, buffers);
         let full = match room.no_room_ns > 0.0 {
             true => format!("were too few for up to {}", show_ns(room.no_room_ns)),
-            false => format!(
-                "were at most {} % full",
-                significant(room.fullest.min(1.0) * 100.0, 2)
-            ),
+            false => {
+                format!("were at most {} % full", significant(room.fullest.min(1.0) * 100.0, 2))
+            }
         };
         format!(
             "without loss from a source that cannot wait: about {} MB/s, predicted: at 80 % its {buffers} buffers {full}, in {}\n",
@@ -394,11 +372,7 @@ impl Shown<'_> {
             "allows MB/s",
         ];
         let table = numbers_from(1, &headings, self.explained.resources.iter().map(row));
-        let refuted = self
-            .explained
-            .resources
-            .iter()
-            .filter(|one| one.is_refuted());
+        let refuted = self.explained.resources.iter().filter(|one| one.is_refuted());
         let notes = refuted.map(|one| {
             format!(
                 "{}: more than was measured to go through it, so that part of what is counted for it stayed in the cache; not taken for a limit\n",
@@ -417,11 +391,7 @@ impl Shown<'_> {
                 format!("{} to {}", significant(low, 2), significant(high, 2)),
             ]
         };
-        numbers_from(
-            1,
-            &["part", "slope", "interval"],
-            self.explained.slopes.iter().map(row),
-        )
+        numbers_from(1, &["part", "slope", "interval"], self.explained.slopes.iter().map(row))
     }
 
     fn ceilings(&self) -> String {

@@ -63,13 +63,7 @@ pub(super) fn proved(
     study: &str,
     explained: &Explained,
 ) -> Result<RunRecord, Failure> {
-    let Chain {
-        runner,
-        request,
-        path,
-        mut ceiling,
-        ..
-    } = chain;
+    let Chain { runner, request, path, mut ceiling, .. } = chain;
     let settings = runner.settings(StepPlan::ByStage(1), study, &[]);
     let mut record = runner.measured("path", &request.workload(), &settings)?;
     if let Some(run) = &mut record.path {
@@ -104,10 +98,7 @@ fn kept(Interval { mean, low, high }: Interval) -> PathGain {
 /// How far a resource was used; none of buffers.
 pub(super) fn used(explained: &Explained, what: &What) -> Option<PathUsed> {
     let own = explained.resources.iter().find(|used| used.what == *what)?;
-    Some(PathUsed {
-        works: kept(own.used),
-        waits_for_cpu: own.occupied.mean - own.used.mean,
-    })
+    Some(PathUsed { works: kept(own.used), waits_for_cpu: own.occupied.mean - own.used.mean })
 }
 
 #[allow(

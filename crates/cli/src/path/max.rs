@@ -14,20 +14,14 @@ use crate::runner::Runner;
 
 /// One run that is not a point: a step of a search.
 pub(super) fn probe(runner: &mut Runner, request: &PathRequest) -> Result<RunRecord, Failure> {
-    let settings = Settings {
-        role: Role::Probe,
-        ..runner.settings(StepPlan::ByStage(1), "path/probe", &[])
-    };
+    let settings =
+        Settings { role: Role::Probe, ..runner.settings(StepPlan::ByStage(1), "path/probe", &[]) };
     runner.point("path", &request.workload(), &settings, None)?;
     if runner.stop.is_set() {
         return Err(Failure::interrupted());
     }
     let record = runner.recorder.records.last();
-    done(
-        record
-            .ok_or_else(|| Failure::refused("nothing was measured"))?
-            .clone(),
-    )
+    done(record.ok_or_else(|| Failure::refused("nothing was measured"))?.clone())
 }
 
 /// The same without a record in the file, for searches whose result alone is kept.
@@ -121,25 +115,13 @@ pub(super) fn search(
         resolution: 0.02,
         probe: confirm / 6,
         confirm,
-        allowed: Allowed {
-            lost: 0,
-            dead_share: 0.0,
-        },
+        allowed: Allowed { lost: 0, dead_share: 0.0 },
     };
-    let mut searched = Searched {
-        runner,
-        path,
-        request: request.clone(),
-        begin,
-        budget,
-    };
+    let mut searched = Searched { runner, path, request: request.clone(), begin, budget };
     let found = highest_rate(&mut searched, &plan)?;
     request.rate_hz = found.rate_hz;
     request.lossy = !path.is_live();
-    Ok(Searching {
-        text: text(path, &found),
-        cannot_tell: found.is_cut && found.rate_hz.is_none(),
-    })
+    Ok(Searching { text: text(path, &found), cannot_tell: found.is_cut && found.rate_hz.is_none() })
 }
 
 /// Result of a search.

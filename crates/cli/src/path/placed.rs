@@ -117,10 +117,7 @@ mod tests {
     fn where_threads_would_share_a_core_the_scheduler_places_them() {
         let two_cores = host(&[[0, 1], [2, 3]], &[]);
         let placed = Placed::of(&two_cores, None, &threads(&[5, 90, 80]));
-        assert_eq!(
-            placed.text(),
-            "3 threads, but 2 cores: left to the scheduler"
-        );
+        assert_eq!(placed.text(), "3 threads, but 2 cores: left to the scheduler");
         assert!(matches!(
             Placed::of(&two_cores, None, &threads(&[5, 90])),
             Placed::OwnCores { .. }

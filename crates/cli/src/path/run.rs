@@ -74,9 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.max {
         if !arguments.common.json && !arguments.common.quiet {
             let budget = show_ns(arguments.budget.as_secs_f64() * 1e9);
-            tell(&format!(
-                "searching for the largest rate, for {budget} at most (--budget)"
-            ));
+            tell(&format!("searching for the largest rate, for {budget} at most (--budget)"));
         }
         searched = max::search(&mut runner, &path, &mut request, arguments.budget)?;
     }
@@ -112,10 +110,7 @@ pub(crate) fn loaded(path: &str, with: &[String]) -> Result<Path, Failure> {
 /// What the options of every verb say.
 pub(super) fn request(path: &Path, time: Duration, common: &Common) -> PathRequest {
     let cpus: Vec<String> = common.pins().iter().map(u32::to_string).collect();
-    PathRequest {
-        cpus: cpus.join(","),
-        ..PathRequest::new(path, time.as_secs_f64())
-    }
+    PathRequest { cpus: cpus.join(","), ..PathRequest::new(path, time.as_secs_f64()) }
 }
 
 /// Refuses what the engine would refuse, before the first record.

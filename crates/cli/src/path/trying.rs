@@ -23,10 +23,7 @@ pub(super) fn trials(
 ) -> Result<Vec<Trial>, Failure> {
     let all = changes(path, run, limit, &runner.context.host, &Files::default());
     let (begin, mut trials) = (Instant::now(), Vec::new());
-    let tried = all
-        .iter()
-        .filter(|change| change.obstacle.is_none())
-        .count();
+    let tried = all.iter().filter(|change| change.obstacle.is_none()).count();
     let mut waiting = tried;
     for change in all {
         let found = match &change.obstacle {
@@ -59,10 +56,7 @@ fn in_turns(
     of: usize,
     share: Duration,
 ) -> Result<InTurns, Failure> {
-    let mut changed = PathRequest {
-        with: change.with.clone(),
-        ..request.clone()
-    };
+    let mut changed = PathRequest { with: change.with.clone(), ..request.clone() };
     if !change.cpus.is_empty() {
         let cpus: Vec<String> = change.cpus.iter().map(u32::to_string).collect();
         changed.cpus = cpus.join(",");

@@ -21,12 +21,7 @@ use crate::output::{Failure, tell};
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Wanted {
     /// Events, as for perf; several with commas, {a,b} are counted together
-    #[arg(
-        short,
-        long = "event",
-        value_name = "EVENTS",
-        allow_hyphen_values = true
-    )]
+    #[arg(short, long = "event", value_name = "EVENTS", allow_hyphen_values = true)]
     pub(crate) events: Vec<String>,
     /// Groups: memory, pcie, slc, block, net, ... or a file.toml
     #[arg(short, long = "group", value_name = "GROUP")]
@@ -45,12 +40,7 @@ pub(crate) struct Place {
     #[arg(long, value_name = "FILE", help_heading = "Mesh")]
     pub(crate) map: Vec<PathBuf>,
     /// A mesh that is not there, with counts of its own: n1sdp, cmn650, cmn700, s3
-    #[arg(
-        long,
-        value_name = "MESH",
-        help_heading = "Mesh",
-        conflicts_with = "map"
-    )]
+    #[arg(long, value_name = "MESH", help_heading = "Mesh", conflicts_with = "map")]
     pub(crate) emulated: Option<String>,
 }
 
@@ -126,26 +116,15 @@ impl Place {
         } else {
             name_after(&mut meshes, &pmus);
         }
-        Ok(Setting {
-            driver: driver_of(&files, &pmus),
-            files,
-            pmus,
-            meshes,
-            is_emulated: false,
-        })
+        Ok(Setting { driver: driver_of(&files, &pmus), files, pmus, meshes, is_emulated: false })
     }
 }
 
 /// Maps from files belong to the PMUs at the same address, or in the same order.
 fn name_after(meshes: &mut [Mesh], pmus: &[Pmu]) {
-    let cmns: Vec<&Pmu> = pmus
-        .iter()
-        .filter(|pmu| pmu.family() == "arm_cmn")
-        .collect();
+    let cmns: Vec<&Pmu> = pmus.iter().filter(|pmu| pmu.family() == "arm_cmn").collect();
     for (at, mesh) in meshes.iter_mut().enumerate() {
-        let by_address = cmns
-            .iter()
-            .find(|pmu| pmu.base.is_some() && pmu.base == mesh.base);
+        let by_address = cmns.iter().find(|pmu| pmu.base.is_some() && pmu.base == mesh.base);
         let name = by_address
             .or(cmns.get(at))
             .map_or_else(|| format!("arm_cmn_{at}"), |pmu| pmu.name.clone());
@@ -167,9 +146,8 @@ impl Wanted {
         for name in &self.groups {
             let group = Group::find(name).map_err(Failure::refused)?;
             let first = texts.len();
-            let (events, found) = group
-                .expand(&setting.pmus, &setting.meshes)
-                .map_err(Failure::refused)?;
+            let (events, found) =
+                group.expand(&setting.pmus, &setting.meshes).map_err(Failure::refused)?;
             refuse_unknown(setting, name, &events)?;
             texts.extend(events);
             metrics.extend(found.into_iter().map(|metric| metric.shifted(first)));
@@ -186,39 +164,24 @@ impl Wanted {
                 "what is to be counted? --event, --group or --heat (daqmeter pmu list --groups)",
             ));
         }
-        let host = Host {
-            pmus: &setting.pmus,
-            files: &setting.files,
-        };
+        let host = Host { pmus: &setting.pmus, files: &setting.files };
         let set = host.resolve(&texts).map_err(Failure::refused)?;
         for warning in &set.warnings {
             tell(&format!("daqmeter: warning: {warning}"));
         }
         let used = |mesh: &&Mesh| set.events().any(|event| event.is_on(&mesh.name));
         let driver = setting.driver;
-        for warning in setting
-            .meshes
-            .iter()
-            .filter(used)
-            .filter_map(|mesh| driver.warning(mesh))
-        {
+        for warning in setting.meshes.iter().filter(used).filter_map(|mesh| driver.warning(mesh)) {
             tell(&format!("daqmeter: warning: {warning}"));
         }
         refuse_impossible(&set, &setting.meshes, driver)?;
-        Ok(Chosen {
-            what: names.join(", "),
-            set,
-            metrics,
-        })
+        Ok(Chosen { what: names.join(", "), set, metrics })
     }
 }
 
 /// An event of a group's file that does not exist is named with the file.
 fn refuse_unknown(setting: &Setting, group: &str, events: &[String]) -> Result<(), Failure> {
-    let host = Host {
-        pmus: &setting.pmus,
-        files: &setting.files,
-    };
+    let host = Host { pmus: &setting.pmus, files: &setting.files };
     match host.resolve(events) {
         Err(error) if group.ends_with(".toml") => {
             Err(Failure::refused(format!("{group}: {error}")))
@@ -238,17 +201,12 @@ fn refuse_impossible(set: &EventSet, meshes: &[Mesh], driver: Driver) -> Result<
         let errors: Vec<PlanError> = meshes
             .iter()
             .filter(of_pmu)
-            .filter_map(|mesh| {
-                Rules::new(mesh, driver)
-                    .check(std::slice::from_ref(group))
-                    .err()
-            })
+            .filter_map(|mesh| Rules::new(mesh, driver).check(std::slice::from_ref(group)).err())
             .collect();
         // Of several meshes one at least must have what is asked for; the driver adds them up.
-        if let (Some(error), true) = (
-            errors.first(),
-            errors.len() == meshes.iter().filter(of_pmu).count(),
-        ) {
+        if let (Some(error), true) =
+            (errors.first(), errors.len() == meshes.iter().filter(of_pmu).count())
+        {
             return Err(Failure::refused(error));
         }
     }
@@ -258,9 +216,7 @@ fn refuse_impossible(set: &EventSet, meshes: &[Mesh], driver: Driver) -> Result<
 /// One event for each node of the kind that the event is of.
 fn heat_events(event: &str, setting: &Setting) -> Result<Vec<String>, Failure> {
     let bare = event.trim_end_matches('/');
-    let (pmu, name) = bare
-        .split_once('/')
-        .map_or((None, bare), |(pmu, name)| (Some(pmu), name));
+    let (pmu, name) = bare.split_once('/').map_or((None, bare), |(pmu, name)| (Some(pmu), name));
     let mut texts = Vec::new();
     for mesh in &setting.meshes {
         if pmu.is_some_and(|pmu| pmu != mesh.name && !mesh.name.starts_with(&format!("{pmu}_"))) {
@@ -288,8 +244,7 @@ fn heat_events(event: &str, setting: &Setting) -> Result<Vec<String>, Failure> {
             ids = mesh.crosspoints.iter().map(|xp| xp.node_id).collect();
         }
         texts.extend(
-            ids.into_iter()
-                .map(|id| format!("{}/{name},bynodeid=1,nodeid={id:#x}/", mesh.name)),
+            ids.into_iter().map(|id| format!("{}/{name},bynodeid=1,nodeid={id:#x}/", mesh.name)),
         );
     }
     if texts.is_empty() {
@@ -328,27 +283,15 @@ impl Observed {
         let setting = wanted.place.setting()?;
         let chosen = wanted.choose(&setting)?;
         // What cannot be opened is better known before anything is measured.
-        Count::open(
-            &chosen.set,
-            &chosen.what,
-            &mut Kernel {
-                files: setting.files,
-            },
-        )
-        .map_err(Failure::refused)?;
-        Ok(Observed {
-            chosen,
-            meshes: setting.meshes,
-            interval,
-        })
+        Count::open(&chosen.set, &chosen.what, &mut Kernel { files: setting.files })
+            .map_err(Failure::refused)?;
+        Ok(Observed { chosen, meshes: setting.meshes, interval })
     }
 
     /// An observer of one point.
     pub(crate) fn observer(&self) -> Box<dyn Observer> {
         let Chosen { what, set, metrics } = &self.chosen;
-        let kernel = Kernel {
-            files: Files::default(),
-        };
+        let kernel = Kernel { files: Files::default() };
         Box::new(PmuObserver::new(
             what,
             set.clone(),

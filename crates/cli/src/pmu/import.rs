@@ -56,11 +56,7 @@ pub(super) fn run(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failur
 }
 
 fn blank(label: Option<&String>) -> RunRecord {
-    let info = EngineInfo {
-        name: "pmu".into(),
-        target: "perf stat".into(),
-        emulated: false,
-    };
+    let info = EngineInfo { name: "pmu".into(), target: "perf stat".into(), emulated: false };
     let mut record =
         context_as(label).blank_record(info, Workload::new("pmu").with("what", "perf stat"));
     record.study = "pmu/perf".into();
@@ -130,10 +126,7 @@ impl Import<'_> {
                     taken.map_err(|error| self.refused(&error))?;
                 }
                 Ok(Err(error)) => {
-                    return Err(Failure::refused(format!(
-                        "cannot read {}: {error}",
-                        self.shown
-                    )));
+                    return Err(Failure::refused(format!("cannot read {}: {error}", self.shown)));
                 }
                 Err(RecvTimeoutError::Timeout) if source.is_stream => {
                     self.reader.pause().map_err(|error| self.refused(&error))?;
@@ -247,13 +240,7 @@ impl Import<'_> {
         self.print(all)?;
         self.compute(all)?;
         let record = self.record(all);
-        finish(
-            record,
-            self.reader.observed(),
-            self.arguments,
-            false,
-            self.recorder,
-        )
+        finish(record, self.reader.observed(), self.arguments, false, self.recorder)
     }
 }
 

@@ -71,17 +71,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn cpus(pmu: &Pmu) -> String {
-    let text = |cpus: &[u32]| {
-        cpus.iter()
-            .map(u32::to_string)
-            .collect::<Vec<_>>()
-            .join(",")
-    };
-    if pmu.cpus.is_empty() {
-        "each".to_owned()
-    } else {
-        text(&pmu.cpus)
-    }
+    let text = |cpus: &[u32]| cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    if pmu.cpus.is_empty() { "each".to_owned() } else { text(&pmu.cpus) }
 }
 
 impl Arguments {
@@ -92,10 +83,7 @@ impl Arguments {
 }
 
 fn overview(files: &Files, pmus: &[Pmu], arguments: &Arguments) -> String {
-    let wanted: Vec<&Pmu> = pmus
-        .iter()
-        .filter(|pmu| arguments.wants(&pmu.name))
-        .collect();
+    let wanted: Vec<&Pmu> = pmus.iter().filter(|pmu| arguments.wants(&pmu.name)).collect();
     if wanted.is_empty() && arguments.filter.is_some() {
         return events(files, pmus, arguments.filter.as_deref());
     }
@@ -129,16 +117,7 @@ fn table_of_pmus(pmus: &[&Pmu]) -> String {
         ]
     };
     plain(
-        &[
-            "PMU",
-            "type",
-            "events",
-            "CPUs",
-            "turn [ms]",
-            "identifier",
-            "registers",
-            "fields",
-        ],
+        &["PMU", "type", "events", "CPUs", "turn [ms]", "identifier", "registers", "fields"],
         pmus.iter().map(row),
     )
 }
@@ -166,25 +145,16 @@ fn of_system(files: &Files, pmus: &[Pmu]) -> String {
 fn by_node_type(pmu: &Pmu) -> String {
     let mut counts = std::collections::BTreeMap::new();
     for alias in pmu.events() {
-        *counts
-            .entry(alias.name.split('_').next().unwrap_or(""))
-            .or_insert(0_u32) += 1;
+        *counts.entry(alias.name.split('_').next().unwrap_or("")).or_insert(0_u32) += 1;
     }
-    counts
-        .iter()
-        .map(|(kind, count)| format!("{kind} {count}"))
-        .collect::<Vec<_>>()
-        .join(", ")
+    counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect::<Vec<_>>().join(", ")
 }
 
 /// What cannot be counted here, with what can.
 fn missing(pmus: &[Pmu]) -> Option<String> {
     let interconnect = ["arm_cmn", "uncore_imc", "amd_df", "amd_umc"];
-    let there = pmus.iter().any(|pmu| {
-        interconnect
-            .iter()
-            .any(|family| pmu.name.starts_with(family))
-    });
+    let there =
+        pmus.iter().any(|pmu| interconnect.iter().any(|family| pmu.name.starts_with(family)));
     (!there).then(|| {
         "no PMU of an interconnect or a memory controller: DRAM bandwidth cannot be counted here (usual in virtual machines); copies \
          measured by `daqmeter survey` are context, not a counter"
@@ -216,10 +186,7 @@ fn events(files: &Files, pmus: &[Pmu], filter: Option<&str>) -> String {
             } else {
                 format!(" x {} {}", alias.scale, alias.unit)
             };
-            (
-                format!("{}/{}/", pmu.name, alias.name),
-                format!("{}{unit}", alias.terms),
-            )
+            (format!("{}/{}/", pmu.name, alias.name), format!("{}{unit}", alias.terms))
         });
         section(&pmu.name, lines.collect());
     }
@@ -246,31 +213,18 @@ fn events(files: &Files, pmus: &[Pmu], filter: Option<&str>) -> String {
                 .collect(),
         );
         for (source, names) in SystemCounter::all(files) {
-            section(
-                source,
-                names
-                    .into_iter()
-                    .map(|name| (name, String::new()))
-                    .collect(),
-            );
+            section(source, names.into_iter().map(|name| (name, String::new())).collect());
         }
     }
     out
 }
 
 fn groups(setting: &Setting) -> String {
-    let host = Host {
-        pmus: &setting.pmus,
-        files: &setting.files,
-    };
+    let host = Host { pmus: &setting.pmus, files: &setting.files };
     let mut out = String::new();
     for (folder, group) in Group::shipped() {
         let missing = group.missing(&host, &setting.meshes);
-        let state = if missing.is_none() {
-            "here"
-        } else {
-            "not here"
-        };
+        let state = if missing.is_none() { "here" } else { "not here" };
         let _ = writeln!(out, "{} ({folder}, {state})\n  {}", group.name, group.about);
         if let Some(missing) = missing {
             let _ = writeln!(out, "  not here: {missing}");
@@ -287,11 +241,7 @@ fn groups(setting: &Setting) -> String {
 
 /// `memory [B/s] = (mc_reqs) x 64`.
 fn formula(metric: &Metric) -> String {
-    let unit = if metric.unit.is_empty() {
-        "ratio"
-    } else {
-        &metric.unit
-    };
+    let unit = if metric.unit.is_empty() { "ratio" } else { &metric.unit };
     let mut text = format!("{} [{unit}] = ({})", metric.name, metric.sum.join(" + "));
     if (metric.times - 1.0).abs() >= f64::EPSILON {
         let _ = write!(text, " x {}", metric.times);
@@ -331,10 +281,6 @@ pub(crate) fn summary() -> (bool, String) {
     let names: Vec<&str> = pmus.iter().map(|pmu| pmu.name.as_str()).collect();
     (
         missing(&pmus).is_none(),
-        if names.is_empty() {
-            "none in sysfs".to_owned()
-        } else {
-            names.join(", ")
-        },
+        if names.is_empty() { "none in sysfs".to_owned() } else { names.join(", ") },
     )
 }

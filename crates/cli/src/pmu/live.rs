@@ -26,11 +26,7 @@ impl Live {
     pub(super) fn open(what: String) -> Result<Live, Failure> {
         let terminal = ratatui::try_init()
             .map_err(|error| Failure::refused(format!("cannot take over the terminal: {error}")))?;
-        Ok(Live {
-            terminal,
-            what,
-            most: 0.0,
-        })
+        Ok(Live { terminal, what, most: 0.0 })
     }
 
     /// Waits for a key; true when it says to end.
@@ -54,12 +50,8 @@ impl Live {
         self.most = most;
         let passed_ns = observed.end_ns[at].saturating_sub(observed.begin_ns);
         let what = format!("{}   {:.1} s", self.what, passed_ns as f64 * 1e-9);
-        let drawn = self
-            .terminal
-            .draw(|frame| draw(frame, &heats, &last, most, &what));
-        drawn
-            .map(|_| ())
-            .map_err(|error| Failure::refused(format!("cannot draw: {error}")))
+        let drawn = self.terminal.draw(|frame| draw(frame, &heats, &last, most, &what));
+        drawn.map(|_| ()).map_err(|error| Failure::refused(format!("cannot draw: {error}")))
     }
 }
 
@@ -86,9 +78,7 @@ fn colour(share: f64) -> Style {
     )]
     let at = (share.clamp(0.0, 1.0) * 5.0).round() as usize;
     let (red, green, blue) = steps[at];
-    Style::new()
-        .bg(Color::Rgb(red, green, blue))
-        .fg(Color::White)
+    Style::new().bg(Color::Rgb(red, green, blue)).fg(Color::White)
 }
 
 fn draw(frame: &mut Frame<'_>, heats: &[Heat], observed: &Observations, most: f64, what: &str) {
@@ -96,10 +86,7 @@ fn draw(frame: &mut Frame<'_>, heats: &[Heat], observed: &Observations, most: f6
     let [main, foot] =
         Layout::vertical([Constraint::Min(3), Constraint::Length(foot_lines)]).areas(frame.area());
     let shares = vec![Constraint::Fill(1); heats.len().max(1)];
-    for (heat, area) in heats
-        .iter()
-        .zip(Layout::vertical(shares).split(main).iter())
-    {
+    for (heat, area) in heats.iter().zip(Layout::vertical(shares).split(main).iter()) {
         mesh(frame, heat, *area, most);
     }
     let scaled = observed
@@ -112,20 +99,10 @@ fn draw(frame: &mut Frame<'_>, heats: &[Heat], observed: &Observations, most: f6
     } else {
         String::new()
     };
-    let unsure = observed
-        .events
-        .iter()
-        .filter(|event| event.scaled(0).is_none())
-        .count();
-    let unsure = if unsure > 0 {
-        format!("; {unsure} not counted")
-    } else {
-        String::new()
-    };
-    let mut lines = vec![Line::from(format!(
-        "{what}   full colour {}/s{turns}{unsure}",
-        short(most)
-    ))];
+    let unsure = observed.events.iter().filter(|event| event.scaled(0).is_none()).count();
+    let unsure = if unsure > 0 { format!("; {unsure} not counted") } else { String::new() };
+    let mut lines =
+        vec![Line::from(format!("{what}   full colour {}/s{turns}{unsure}", short(most)))];
     for metric in &observed.metrics {
         let value = metric.values.first().copied().flatten();
         lines.push(Line::from(format!(
@@ -184,19 +161,15 @@ mod tests {
         let mut mesh = shipped("n1sdp").unwrap();
         mesh.name = "arm_cmn_0".into();
         let pmus = [catalogue(&mesh)];
-        let host = Host {
-            pmus: &pmus,
-            files: &Files::below("/nonexistent"),
-        };
+        let host = Host { pmus: &pmus, files: &Files::below("/nonexistent") };
         let texts: Vec<String> = [0x24, 0x28, 0x44, 0x48]
             .map(|id| format!("arm_cmn_0/hnf_mc_reqs,bynodeid=1,nodeid={id:#x}/"))
             .into();
         let set = host.resolve(&texts).unwrap();
         let now = Arc::new(AtomicU64::new(0));
         let mut source = Synthetic::at(&mesh, &set.groups, now.clone()).unwrap();
-        let mut count = Count::open(&set, "heat of hnf_mc_reqs", &mut source)
-            .unwrap()
-            .with(vec![], vec![mesh]);
+        let mut count =
+            Count::open(&set, "heat of hnf_mc_reqs", &mut source).unwrap().with(vec![], vec![mesh]);
         count.begin(0);
         now.store(1_000_000_000, Ordering::Relaxed);
         count.interval();
@@ -208,13 +181,7 @@ mod tests {
             ratatui::Terminal::new(ratatui::backend::TestBackend::new(100, 13)).unwrap();
         terminal
             .draw(|frame| {
-                draw(
-                    frame,
-                    &heats,
-                    &last,
-                    heats[0].most(),
-                    "heat of hnf_mc_reqs   1.0 s",
-                )
+                draw(frame, &heats, &last, heats[0].most(), "heat of hnf_mc_reqs   1.0 s")
             })
             .unwrap();
         insta::assert_snapshot!(terminal.backend());

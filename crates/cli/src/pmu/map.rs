@@ -57,11 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         tell(&format!("wrote {}", path.display()));
     }
     let is_of_host = arguments.place.map.is_empty();
-    for warning in setting
-        .meshes
-        .iter()
-        .filter_map(|mesh| setting.driver.warning(mesh))
-    {
+    for warning in setting.meshes.iter().filter_map(|mesh| setting.driver.warning(mesh)) {
         if is_of_host {
             tell(&format!("daqmeter: warning: {warning}"));
         }
@@ -72,10 +68,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Format::Toml => topology::emit(mesh),
         Format::Json => format!("{}\n", serde_json::to_string(mesh).unwrap_or_default()),
     });
-    let between = if arguments.format == Format::Json {
-        ""
-    } else {
-        "\n"
-    };
+    let between = if arguments.format == Format::Json { "" } else { "\n" };
     emit(&text.collect::<Vec<_>>().join(between))
 }

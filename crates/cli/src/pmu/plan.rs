@@ -51,13 +51,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut out = String::new();
     for mesh in &setting.meshes {
         let of_mesh = |event: &Event| event.is_on(&mesh.name);
-        let groups: Vec<Vec<Event>> = chosen
-            .set
-            .groups
-            .iter()
-            .filter(|group| group.iter().all(of_mesh))
-            .cloned()
-            .collect();
+        let groups: Vec<Vec<Event>> =
+            chosen.set.groups.iter().filter(|group| group.iter().all(of_mesh)).cloned().collect();
         if groups.is_empty() {
             continue;
         }
@@ -83,11 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 fn name(group: &[Event]) -> String {
     let names: Vec<&str> = group.iter().map(|event| event.name.as_str()).collect();
-    if names.len() == 1 {
-        names[0].to_owned()
-    } else {
-        format!("{{{}}}", names.join(","))
-    }
+    if names.len() == 1 { names[0].to_owned() } else { format!("{{{}}}", names.join(",")) }
 }
 
 fn percent(share: f64) -> String {
@@ -106,10 +97,7 @@ fn limits(plan: &Plan, at: usize) -> Vec<String> {
 fn text(mesh: &str, driver: Driver, groups: &[Vec<Event>], plan: &Plan) -> String {
     let least = plan.shares.iter().copied().fold(f64::INFINITY, f64::min);
     let mut out = if least >= 1.0 {
-        format!(
-            "{mesh}, {} driver: everything counts all the time\n",
-            driver.name()
-        )
+        format!("{mesh}, {} driver: everything counts all the time\n", driver.name())
     } else {
         format!(
             "{mesh}, {} driver: events take turns, the least counts {} of the time\n",
@@ -127,14 +115,9 @@ fn text(mesh: &str, driver: Driver, groups: &[Vec<Event>], plan: &Plan) -> Strin
     out.push_str(&plain(&["event", "share", "waits for"], rows));
     if let Some((order, shares)) = &plan.better {
         let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
-        let _ = writeln!(
-            out,
-            "\na better order, the least counts {}:",
-            percent(least)
-        );
-        let rows = order
-            .iter()
-            .map(|at| vec![format!("-e {}", name(&groups[*at])), percent(shares[*at])]);
+        let _ = writeln!(out, "\na better order, the least counts {}:", percent(least));
+        let rows =
+            order.iter().map(|at| vec![format!("-e {}", name(&groups[*at])), percent(shares[*at])]);
         out.push_str(&plain(&["event", "share"], rows));
     }
     out
@@ -155,8 +138,5 @@ fn json(mesh: &str, groups: &[Vec<Event>], plan: &Plan) -> String {
             .map(|at| serde_json::json!({ "group": name(&groups[*at]), "share": shares[*at] }))
             .collect::<Vec<_>>()
     });
-    format!(
-        "{}\n",
-        serde_json::json!({ "mesh": mesh, "groups": rows, "better": better })
-    )
+    format!("{}\n", serde_json::json!({ "mesh": mesh, "groups": rows, "better": better }))
 }

@@ -37,9 +37,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if !(arguments.speed > 0.0 && arguments.speed.is_finite()) {
-        return Err(Failure::refused(
-            "--speed: a factor above 0 is wanted, e.g. --speed 10",
-        ));
+        return Err(Failure::refused("--speed: a factor above 0 is wanted, e.g. --speed 10"));
     }
     let records = read_all(&arguments.records)?;
     let mut shown = 0;
@@ -59,10 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         if !arguments.totals {
             emit(&intervals(observed, arguments))?;
         }
-        emit(&format!(
-            "{}\n",
-            tables::summary(observed, arguments.bytes.into(), total_error_of)
-        ))?;
+        emit(&format!("{}\n", tables::summary(observed, arguments.bytes.into(), total_error_of)))?;
     }
     if shown == 0 {
         return Err(Failure::refused(format!(
@@ -100,10 +95,7 @@ fn play(observed: &Observations, speed: f64) -> Result<bool, Failure> {
         let due = Duration::from_secs_f64(
             observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9 / speed,
         );
-        while let Some(left) = due
-            .checked_sub(began.elapsed())
-            .filter(|left| !left.is_zero())
-        {
+        while let Some(left) = due.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
             if live.wait(left)? {
                 return Ok(true);
             }

@@ -90,32 +90,16 @@ pub(super) struct Written {
     #[arg(long, value_enum, default_value = "table", help_heading = "Output")]
     format: Format,
     /// Separator of --format csv
-    #[arg(
-        short = 'x',
-        long,
-        value_name = "CHAR",
-        default_value = ";",
-        help_heading = "Output"
-    )]
+    #[arg(short = 'x', long, value_name = "CHAR", default_value = ";", help_heading = "Output")]
     separator: char,
     /// Unit of bytes
     #[arg(long, value_enum, default_value = "mb", help_heading = "Output")]
     pub(super) bytes: ByteUnit,
     /// Append the record to this file (JSON lines), in parts while it counts
-    #[arg(
-        long = "records",
-        alias = "out",
-        value_name = "FILE.jsonl",
-        help_heading = "Output"
-    )]
+    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", help_heading = "Output")]
     pub(super) out: Option<Appended>,
     /// Name of this host in the records [default: its node name]
-    #[arg(
-        long,
-        value_name = "TEXT",
-        hide_short_help = true,
-        help_heading = "Output"
-    )]
+    #[arg(long, value_name = "TEXT", hide_short_help = true, help_heading = "Output")]
     pub(super) label: Option<String>,
     /// Print the record (JSON lines) instead of tables
     #[arg(long, help_heading = "Output")]
@@ -210,11 +194,7 @@ pub(super) struct Parts {
 impl Parts {
     pub(super) fn new() -> Parts {
         let now = Instant::now();
-        Parts {
-            written: 0,
-            began: now,
-            last: now,
-        }
+        Parts { written: 0, began: now, last: now }
     }
 
     /// True if a part is due: after each hundredth of the run, so that there are few parts. This is
@@ -245,25 +225,18 @@ fn so_far(
     observed: &Observations,
     parts: &mut Parts,
 ) -> RunRecord {
-    let found = Tally {
-        counters: totals(observed),
-        warnings: warnings.to_vec(),
-        ..Tally::default()
-    };
+    let found =
+        Tally { counters: totals(observed), warnings: warnings.to_vec(), ..Tally::default() };
     let part = parts.next(observed, observed.end_ns.len());
     watched.so_far(found, Some(part), Vec::new())
 }
 
 fn check(arguments: &Arguments, quiet: bool) -> Result<(), Failure> {
     if quiet && arguments.written.out.is_none() {
-        return Err(Failure::refused(
-            "record needs --records FILE.jsonl, into which it records",
-        ));
+        return Err(Failure::refused("record needs --records FILE.jsonl, into which it records"));
     }
     if arguments.length().is_zero() {
-        return Err(Failure::refused(
-            "-I 0: an interval has a length, e.g. -I 1s",
-        ));
+        return Err(Failure::refused("-I 0: an interval has a length, e.g. -I 1s"));
     }
     Ok(())
 }
@@ -273,9 +246,7 @@ fn opened(chosen: &Chosen, setting: &Setting) -> Result<Count, Failure> {
     let mut opener: Box<dyn Opener> = if setting.is_emulated {
         Box::new(Synthetic::new(&setting.meshes[0], &chosen.set.groups).map_err(Failure::refused)?)
     } else {
-        Box::new(Kernel {
-            files: setting.files.clone(),
-        })
+        Box::new(Kernel { files: setting.files.clone() })
     };
     let count =
         Count::open(&chosen.set, &chosen.what, opener.as_mut()).map_err(Failure::refused)?;
@@ -286,18 +257,10 @@ fn opened(chosen: &Chosen, setting: &Setting) -> Result<Count, Failure> {
 }
 
 fn info(chosen: &Chosen, setting: &Setting) -> EngineInfo {
-    let mut pmus: Vec<&str> = chosen
-        .set
-        .events()
-        .map(|event| event.pmu.as_str())
-        .collect();
+    let mut pmus: Vec<&str> = chosen.set.events().map(|event| event.pmu.as_str()).collect();
     pmus.sort_unstable();
     pmus.dedup();
-    EngineInfo {
-        name: "pmu".into(),
-        target: pmus.join(", ").into(),
-        emulated: setting.is_emulated,
-    }
+    EngineInfo { name: "pmu".into(), target: pmus.join(", ").into(), emulated: setting.is_emulated }
 }
 
 fn workload(arguments: &Arguments, chosen: &Chosen) -> Workload {
@@ -322,9 +285,7 @@ pub(super) fn finish(
     recorder.take(record)?;
     // Ctrl-C is how a count without an end ends.
     recorder.finish(written.output.as_ref(), false, |records| {
-        let observed = records
-            .iter()
-            .filter_map(|record| record.observed.as_deref());
+        let observed = records.iter().filter_map(|record| record.observed.as_deref());
         let summary = |observed| {
             let text = tables::summary(observed, written.bytes.into(), total_error_of);
             format!("\n{text}")
@@ -340,11 +301,7 @@ pub(super) fn finish(
 /// What the last interval counted, scaled to the time for which the event was enabled.
 fn publish(page: &Page, observed: &Observations) {
     for event in &observed.events {
-        let last = (
-            event.count.last(),
-            event.enabled_ns.last(),
-            event.running_ns.last(),
-        );
+        let last = (event.count.last(), event.enabled_ns.last(), event.running_ns.last());
         if let (Some(&count), Some(&enabled), Some(&running)) = last
             && running > 0
         {
@@ -357,11 +314,7 @@ fn publish(page: &Page, observed: &Observations) {
     for metric in &observed.metrics {
         if let Some(value) = metric.values.last().copied().flatten() {
             let (kind, name) = (&metric.unit, &metric.name);
-            let name = if kind.is_empty() {
-                name.clone()
-            } else {
-                format!("{name} [{kind}]")
-            };
+            let name = if kind.is_empty() { name.clone() } else { format!("{name} [{kind}]") };
             page.set("daqmeter_event_rate", &name, value);
         }
     }
@@ -390,9 +343,7 @@ fn shown(
     }
     let has_heat = arguments.wanted.heat.is_some() && !setting.meshes.is_empty();
     if has_heat && std::io::stdout().is_terminal() && !arguments.step {
-        return Ok(Shown::Live(Box::new(Live::open(
-            count.observed().what.clone(),
-        )?)));
+        return Ok(Shown::Live(Box::new(Live::open(count.observed().what.clone())?)));
     }
     // One interval is its own summary.
     let is_one = arguments.count == Some(1);
@@ -487,10 +438,7 @@ impl Loop<'_> {
 
     /// Whether the command ended by itself.
     fn has_ended(&self, child: Option<&mut Child>) -> Result<bool, Failure> {
-        let ended = child
-            .map(Child::try_wait)
-            .transpose()
-            .map_err(Failure::refused)?;
+        let ended = child.map(Child::try_wait).transpose().map_err(Failure::refused)?;
         Ok(ended.flatten().is_some() && !self.stop.load(Ordering::Relaxed))
     }
 
@@ -546,9 +494,9 @@ impl Loop<'_> {
             return Ok(None);
         };
         let child = Command::new(program).args(arguments).spawn();
-        Ok(Some(child.map_err(|error| {
-            Failure::refused(format!("cannot start {program}: {error}"))
-        })?))
+        Ok(Some(
+            child.map_err(|error| Failure::refused(format!("cannot start {program}: {error}")))?,
+        ))
     }
 
     /// Sleeps until then; true when it is to end: Ctrl-C, q in the view, the command's end.
@@ -568,9 +516,8 @@ impl Loop<'_> {
             {
                 return Ok(true);
             }
-            let Some(left) = until
-                .checked_duration_since(Instant::now())
-                .filter(|left| !left.is_zero())
+            let Some(left) =
+                until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
             else {
                 return Ok(false);
             };
@@ -641,11 +588,8 @@ mod tests {
             values: vec![Some(6400.0)],
             ..ObservedMetric::default()
         };
-        let observed = Observations {
-            events: vec![event],
-            metrics: vec![metric],
-            ..Observations::default()
-        };
+        let observed =
+            Observations { events: vec![event], metrics: vec![metric], ..Observations::default() };
         let page = Page::default();
         publish(&page, &observed);
         let text = page.text(crate::metrics::Format::Text);

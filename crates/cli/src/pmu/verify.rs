@@ -61,20 +61,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "20ms")]
     settle: Duration,
     /// Append the record to this file (JSON lines)
-    #[arg(
-        long = "records",
-        alias = "out",
-        value_name = "FILE.jsonl",
-        help_heading = "Output"
-    )]
+    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", help_heading = "Output")]
     out: Option<Appended>,
     /// Name of this host in the records [default: its node name]
-    #[arg(
-        long,
-        value_name = "TEXT",
-        hide_short_help = true,
-        help_heading = "Output"
-    )]
+    #[arg(long, value_name = "TEXT", hide_short_help = true, help_heading = "Output")]
     label: Option<String>,
     /// Print the record instead of a table
     #[arg(long, help_heading = "Output")]
@@ -102,26 +92,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         ));
     }
     if !(0.0..1.0).contains(&arguments.tolerance) {
-        return Err(Failure::refused(
-            "--tolerance: a fraction below 1 is wanted, e.g. 0.05",
-        ));
+        return Err(Failure::refused("--tolerance: a fraction below 1 is wanted, e.g. 0.05"));
     }
     let request = arguments.request()?;
     let setting = arguments.place.setting()?;
-    let host = Host {
-        pmus: &setting.pmus,
-        files: &setting.files,
-    };
+    let host = Host { pmus: &setting.pmus, files: &setting.files };
     let mut recorder = Recorder::new(arguments.out.as_ref(), arguments.json)?;
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
-    let (checks, record) = checked(
-        &request,
-        &host,
-        &context_as(arguments.label.as_ref()),
-        &stop,
-    )
-    .map_err(Failure::refused)?;
+    let (checks, record) = checked(&request, &host, &context_as(arguments.label.as_ref()), &stop)
+        .map_err(Failure::refused)?;
     recorder.take(record)?;
     recorder.finish(None, false, |_| text(&checks))
 }
@@ -170,23 +150,14 @@ impl Arguments {
 
 /// The checks of a survey, as a record: short loads, a small file in the present directory.
 pub(crate) fn survey(time: Duration, context: &Context, stop: &AtomicBool) -> Option<RunRecord> {
-    let request = Request {
-        time,
-        file_bytes: 32 << 20,
-        ..Request::default()
-    };
+    let request = Request { time, file_bytes: 32 << 20, ..Request::default() };
     let setting = Place::default().setting().ok()?;
-    let host = Host {
-        pmus: &setting.pmus,
-        files: &setting.files,
-    };
+    let host = Host { pmus: &setting.pmus, files: &setting.files };
     let (_, mut record) = checked(&request, &host, context, stop).ok()?;
     record.study = "survey/counters".into();
     // Others' traffic may be on a disk: a counter that differs is reported, and fails no survey.
     if let Outcome::Failed(reason) = std::mem::take(&mut record.outcome) {
-        record
-            .warnings
-            .push(format!("FAILED: {reason} (daqmeter pmu verify)"));
+        record.warnings.push(format!("FAILED: {reason} (daqmeter pmu verify)"));
     }
     Some(record)
 }
@@ -203,29 +174,15 @@ fn text(checks: &[Check]) -> String {
             check.load.to_owned(),
             check.counter.clone(),
             note,
-            if check.payload > 0 {
-                bytes(check.payload as f64)
-            } else {
-                "-".to_owned()
-            },
+            if check.payload > 0 { bytes(check.payload as f64) } else { "-".to_owned() },
             check.counted.map_or("-".to_owned(), bytes),
-            check
-                .ratio()
-                .map_or("-".to_owned(), |ratio| significant(ratio, 7)),
+            check.ratio().map_or("-".to_owned(), |ratio| significant(ratio, 7)),
             verdict.to_owned(),
         ]
     });
     numbers_from(
         3,
-        &[
-            "load",
-            "counter",
-            "how",
-            "payload [B]",
-            "counted [B]",
-            "ratio",
-            "verdict",
-        ],
+        &["load", "counter", "how", "payload [B]", "counted [B]", "ratio", "verdict"],
         rows,
     )
 }

@@ -89,10 +89,6 @@ pub(super) fn show_progress(card: &Card, name: &str, page: &Page) {
         name,
         card.filled_bytes().into_iter().max().unwrap_or(0) as f64,
     );
-    page.set(
-        "daqmeter_ring_size_bytes",
-        name,
-        card.scenario().card.ring.0 as f64,
-    );
+    page.set("daqmeter_ring_size_bytes", name, card.scenario().card.ring.0 as f64);
     page.set("daqmeter_cpu_seconds_total", name, cpu_seconds());
 }

@@ -59,15 +59,9 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
     let page = arguments.metrics.served()?;
     if arguments.output.as_os_str() == "-" {
         let id = only_channel(&ids)?;
-        record_channel(
-            &scenario,
-            id,
-            arguments,
-            "standard output",
-            &stop,
-            page.as_ref(),
-            || Ok(io::stdout().lock()),
-        )?;
+        record_channel(&scenario, id, arguments, "standard output", &stop, page.as_ref(), || {
+            Ok(io::stdout().lock())
+        })?;
         return arguments.finish(&scenario, &stop);
     }
     for id in &ids {
@@ -76,15 +70,10 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
             _ => name_of_channel(&arguments.output, id),
         };
         let shown = path.display().to_string();
-        let is_whole = record_channel(
-            &scenario,
-            *id,
-            arguments,
-            &shown,
-            &stop,
-            page.as_ref(),
-            || File::create(&path),
-        )?;
+        let is_whole =
+            record_channel(&scenario, *id, arguments, &shown, &stop, page.as_ref(), || {
+                File::create(&path)
+            })?;
         if !is_whole {
             break;
         }
@@ -124,9 +113,7 @@ fn name_of_channel(output: &Path, id: &ChannelId) -> PathBuf {
     let text =
         |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
     let stem = text(output.file_stem()).unwrap_or_default();
-    let ending = text(output.extension())
-        .map(|ending| format!(".{ending}"))
-        .unwrap_or_default();
+    let ending = text(output.extension()).map(|ending| format!(".{ending}")).unwrap_or_default();
     output.with_file_name(format!("{stem}-{}-{}{ending}", id.device, id.channel))
 }
 
@@ -167,10 +154,7 @@ fn record_channel<W: Write>(
         true => "wrote",
         false => "interrupted, wrote the first part of",
     };
-    tell(&format!(
-        "{how} {shown}: {bytes} bytes, {} blocks",
-        bytes / scenario.card.block.0 as u64
-    ));
+    tell(&format!("{how} {shown}: {bytes} bytes, {} blocks", bytes / scenario.card.block.0 as u64));
     Ok(is_whole)
 }
 
@@ -249,10 +233,7 @@ fn chosen_channels(
             last.channel
         )));
     }
-    Ok(all
-        .into_iter()
-        .filter(|id| wanted.is_empty() || wanted.contains(id))
-        .collect())
+    Ok(all.into_iter().filter(|id| wanted.is_empty() || wanted.contains(id)).collect())
 }
 
 fn elinks_text(elinks: &[u16]) -> String {
@@ -353,34 +334,22 @@ impl CheckArguments {
             let absent = elinks_text(absent);
             found.fails(format!("no block was checked of E-link {absent}"));
         }
-        checked
-            .damages()
-            .for_each(|(what, count)| found.fault(count, what));
+        checked.damages().for_each(|(what, count)| found.fault(count, what));
         let chunks = checked.sum(|row| row.chunks_with_timeouts);
         let (missing, of) = if self.level >= 3 {
             (checked.sum(|row| row.missing_events), chunks)
         } else {
-            (
-                checked.sum(|row| row.missing_blocks),
-                checked.checked_blocks,
-            )
+            (checked.sum(|row| row.missing_blocks), checked.checked_blocks)
         };
         let cut = checked.sum(|row| row.cut_events);
         found.value(Measure::Loss, missing + cut, of + missing);
-        let [falls, perhaps] = [
-            checked.sum(|row| row.falls),
-            checked.sum(|row| row.falls_missing),
-        ];
+        let [falls, perhaps] = [checked.sum(|row| row.falls), checked.sum(|row| row.falls_missing)];
         fell_to_0(&mut found, falls, perhaps);
         let order = checked.sum(|row| {
             row.duplicate_blocks + row.late_blocks + row.duplicate_events + row.late_events
         });
         found.value(Measure::Order, order, of);
-        found.value(
-            Measure::Flags,
-            checked.sum(|row| row.flagged_events),
-            chunks,
-        );
+        found.value(Measure::Flags, checked.sum(|row| row.flagged_events), chunks);
         found.value(Measure::Resets, checked.sum(|row| row.resets), chunks);
         found.verdict(&self.limits.fail_on)
     }
@@ -405,11 +374,7 @@ impl<'a> Stoppable<'a> {
             Some("-") => File::from(io::stdin().as_fd().try_clone_to_owned()?),
             _ => File::open(path)?,
         };
-        Ok(Stoppable {
-            file,
-            stop,
-            read: 0,
-        })
+        Ok(Stoppable { file, stop, read: 0 })
     }
 
     fn is_asked(&self) -> bool {
@@ -421,23 +386,12 @@ impl Read for Stoppable<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let rest =
             usize::try_from(self.read.next_multiple_of(MAX_BLOCK_BYTES) - self.read).unwrap_or(0);
-        let wanted = if self.is_asked() {
-            rest.min(room.len())
-        } else {
-            room.len()
-        };
+        let wanted = if self.is_asked() { rest.min(room.len()) } else { room.len() };
         if wanted == 0 {
             return Ok(0);
         }
-        while !wait_ready(
-            self.file.as_fd(),
-            Readiness {
-                read: true,
-                write: false,
-            },
-            Some(LOOK),
-        )?
-        .read
+        while !wait_ready(self.file.as_fd(), Readiness { read: true, write: false }, Some(LOOK))?
+            .read
         {
             if self.is_asked() {
                 return Ok(0);
@@ -538,9 +492,7 @@ fn check_card(
             });
         }
     });
-    let mut done = done
-        .into_inner()
-        .map_err(|_| locked("a checking thread panicked"))?;
+    let mut done = done.into_inner().map_err(|_| locked("a checking thread panicked"))?;
     done.sort_by_key(|(id, _)| (id.device, id.channel));
     done.into_iter()
         .map(|(id, checked)| Ok((id, checked.map_err(|error| locked(&error))?)))

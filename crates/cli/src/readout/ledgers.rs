@@ -14,37 +14,24 @@ pub(super) fn cpu_seconds() -> f64 {
 
 /// Accounts that do not close.
 pub(super) fn not_closed(ledgers: &[(u64, Ledger)]) -> u64 {
-    ledgers
-        .iter()
-        .filter(|(_, ledger)| !ledger.closes())
-        .count() as u64
+    ledgers.iter().filter(|(_, ledger)| !ledger.closes()).count() as u64
 }
 
 pub(super) fn elink_name(tag: u64) -> String {
-    elink_of(tag).map_or_else(
-        || format!("{tag:#x}"),
-        |elink| format!("{:#05x}", elink.number()),
-    )
+    elink_of(tag).map_or_else(|| format!("{tag:#x}"), |elink| format!("{:#05x}", elink.number()))
 }
 
 pub(super) fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
     let mut all = Ledger::new("triggers x E-links");
     for (_, ledger) in ledgers {
-        all.add(&Ledger {
-            unit: all.unit.clone(),
-            ..ledger.clone()
-        });
+        all.add(&Ledger { unit: all.unit.clone(), ..ledger.clone() });
     }
     // What did not happen is left out; that the sum closes says that it was watched.
     let mut shown = all.clone();
     shown.losses.retain(|_, count| *count > 0);
     let mut out = format!(" ledger: {shown}\n");
     let closed = ledgers.len() as u64 - not_closed(ledgers);
-    let _ = writeln!(
-        out,
-        " accounts that close: {closed} of {} E-links",
-        ledgers.len()
-    );
+    let _ = writeln!(out, " accounts that close: {closed} of {} E-links", ledgers.len());
     for (tag, ledger) in ledgers.iter().filter(|(_, ledger)| !ledger.closes()) {
         let _ = writeln!(out, "  E-link {}: {ledger}", elink_name(*tag));
     }

@@ -111,16 +111,9 @@ impl Scrapers {
             std::thread::spawn(move || {
                 while asked.recv().is_ok() && answer.send((at, scrape(&own))).is_ok() {}
             });
-            Scraper {
-                address: address.clone(),
-                ask,
-                is_asked: false,
-            }
+            Scraper { address: address.clone(), ask, is_asked: false }
         });
-        Scrapers {
-            each: each.collect(),
-            answers,
-        }
+        Scrapers { each: each.collect(), answers }
     }
 
     /// Asks all that are not busy with an earlier look, and waits for the answers.
@@ -153,9 +146,7 @@ impl Scrapers {
 impl Watch {
     fn silent_text(&self) -> String {
         let each = self.silent.iter();
-        let each: Vec<String> = each
-            .map(|(address, why)| format!("{address}: {why}"))
-            .collect();
+        let each: Vec<String> = each.map(|(address, why)| format!("{address}: {why}")).collect();
         each.join("; ")
     }
 
@@ -175,18 +166,13 @@ impl Watch {
         silent.sort();
         self.silent = silent;
         let now = Instant::now();
-        self.seconds = self
-            .at
-            .map_or(0.0, |at| now.duration_since(at).as_secs_f64());
+        self.seconds = self.at.map_or(0.0, |at| now.duration_since(at).as_secs_f64());
         self.at = Some(now);
         self.before = std::mem::replace(&mut self.now, values);
     }
 
     fn shown(&self) -> Vec<Shown> {
-        let alive = self
-            .now
-            .iter()
-            .map(|(instance, values)| self.one(instance, values));
+        let alive = self.now.iter().map(|(instance, values)| self.one(instance, values));
         alive.chain(self.dead()).collect()
     }
 
@@ -282,10 +268,7 @@ fn lines(
         }
         watch.look(scrapers, stop);
         for shown in watch.shown() {
-            emit(&format!(
-                "{}\n",
-                serde_json::to_string(&shown).expect("plain data")
-            ))?;
+            emit(&format!("{}\n", serde_json::to_string(&shown).expect("plain data")))?;
         }
         looks += 1;
         if looks == arguments.looks || watch.silent.len() == arguments.instances.len() {
@@ -328,9 +311,7 @@ fn view(
 /// Ten characters of a bar.
 fn bar(share: f64) -> String {
     let full = (share.clamp(0.0, 1.0) * 10.0).round();
-    (0..10)
-        .map(|at| if f64::from(at) < full { '#' } else { '.' })
-        .collect()
+    (0..10).map(|at| if f64::from(at) < full { '#' } else { '.' }).collect()
 }
 
 fn draw(frame: &mut Frame<'_>, watch: &Watch) {
@@ -387,10 +368,7 @@ fn draw(frame: &mut Frame<'_>, watch: &Watch) {
         .block(Block::bordered().title(" daqmeter readout "));
     frame.render_widget(table, main);
     let silent = sanitise::text(&watch.silent_text()).into_owned();
-    let foot_lines = vec![
-        Line::from("q ends"),
-        Line::styled(silent, Style::new().fg(Color::Red)),
-    ];
+    let foot_lines = vec![Line::from("q ends"), Line::styled(silent, Style::new().fg(Color::Red))];
     frame.render_widget(Paragraph::new(foot_lines), foot);
 }
 
@@ -420,12 +398,7 @@ mod tests {
                 ]),
             )])
         };
-        Watch {
-            before: values(0.0, 1.0),
-            now: values(48e6, 2.6),
-            seconds: 2.0,
-            ..Watch::default()
-        }
+        Watch { before: values(0.0, 1.0), now: values(48e6, 2.6), seconds: 2.0, ..Watch::default() }
     }
 
     #[test]
@@ -447,21 +420,13 @@ mod tests {
         let known = BTreeSet::from(["receiver 1".to_owned(), "receiver 2".to_owned()]);
         watch.known.insert("host:9100".to_owned(), known);
         for address in ["host:9100", "host:9101"] {
-            watch
-                .silent
-                .push((address.to_owned(), "connection refused".to_owned()));
+            watch.silent.push((address.to_owned(), "connection refused".to_owned()));
         }
         let shown = watch.shown();
         let names: Vec<&str> = shown.iter().map(|shown| shown.instance.as_str()).collect();
-        assert_eq!(
-            names,
-            ["tohost gbt:0.0", "receiver 1", "receiver 2", "host:9101"]
-        );
+        assert_eq!(names, ["tohost gbt:0.0", "receiver 1", "receiver 2", "host:9101"]);
         assert_eq!(shown[0].silent, None);
-        assert_eq!(
-            shown[3].silent.as_deref(),
-            Some("host:9101: connection refused")
-        );
+        assert_eq!(shown[3].silent.as_deref(), Some("host:9101: connection refused"));
     }
 
     #[test]

@@ -58,8 +58,7 @@ impl Length {
         }
         let unsaid = self.triggers.is_none().then_some(DEFAULT_LENGTH);
         if let Some(time) = self.time.or(unsaid) {
-            card.source()
-                .end_at(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1));
+            card.source().end_at(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1));
         }
         Ok((card, rings))
     }
@@ -125,9 +124,7 @@ impl WrittenTriggers {
         tell(&format!("wrote {shown}: {written} triggers"));
         if bytes > MAX_TRIGGERS_BYTES {
             let most = units::show_bytes(MAX_TRIGGERS_BYTES);
-            tell(&format!(
-                "{shown}: longer than {most}, which --trigger-file does not read"
-            ));
+            tell(&format!("{shown}: longer than {most}, which --trigger-file does not read"));
         }
         Ok(())
     }

@@ -83,28 +83,12 @@ impl Arguments {
         found.fault(faults.wrong_elink, "events of another E-link");
         found.fault(report.bad_pages, "pages that cannot be read");
         found.fault(report.refused.len() as u64, "publishers that refused");
-        let cut = report
-            .streams
-            .iter()
-            .map(|stream| stream.truncated)
-            .sum::<u64>();
-        found.value(
-            Measure::Loss,
-            faults.missing + cut,
-            report.chunks() + faults.missing,
-        );
+        let cut = report.streams.iter().map(|stream| stream.truncated).sum::<u64>();
+        found.value(Measure::Loss, faults.missing + cut, report.chunks() + faults.missing);
         fell_to_0(&mut found, faults.falls, faults.falls_missing);
-        found.value(
-            Measure::Order,
-            faults.duplicates + faults.out_of_order,
-            report.chunks(),
-        );
+        found.value(Measure::Order, faults.duplicates + faults.out_of_order, report.chunks());
         found.value(Measure::Connections, report.lost, 0);
-        let flagged = report
-            .streams
-            .iter()
-            .map(|stream| stream.flagged)
-            .sum::<u64>();
+        let flagged = report.streams.iter().map(|stream| stream.flagged).sum::<u64>();
         found.value(Measure::Flags, flagged, report.chunks());
         found.value(Measure::Resets, faults.resets, report.chunks());
         found.verdict(&self.limits.fail_on)
@@ -139,10 +123,7 @@ impl Arguments {
                 .collect());
         };
         let found = bus::find(directory, &tags).map_err(Failure::refused)?;
-        Ok(found
-            .iter()
-            .map(|(address, tags)| (publish(address), tags.clone()))
-            .collect())
+        Ok(found.iter().map(|(address, tags)| (publish(address), tags.clone())).collect())
     }
 
     /// Connects, and waits for publishers that are not there yet.

@@ -44,12 +44,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             live::each_card(|name, card| show_progress(card, &format!("card {name}"), page))
         });
     }
-    let pin = arguments
-        .common
-        .pin
-        .as_ref()
-        .map(|list| list.0.clone())
-        .unwrap_or_default();
+    let pin = arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
     let settings = runner.settings(StepPlan::ByStage(1), "readout/run", &pin);
     runner.point("readout", &request.workload(), &settings, None)?;
     runner.finish();
@@ -75,15 +70,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 /// Triggers of the run.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a count"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
 fn issued(records: &[RunRecord]) -> u64 {
-    let counted = records
-        .iter()
-        .filter_map(|record| record.counter("triggers"));
+    let counted = records.iter().filter_map(|record| record.counter("triggers"));
     counted.fold(0.0, f64::max) as u64
 }
 
@@ -104,17 +93,10 @@ fn found(records: &[RunRecord]) -> Found {
     if issued > 0 && ledgers().all(|ledger| ledger.delivered == 0) {
         found.fails("no event was delivered");
     }
-    found.value(
-        Measure::Loss,
-        ledgers().map(Ledger::lost_on_the_way).sum(),
-        issued,
-    );
+    found.value(Measure::Loss, ledgers().map(Ledger::lost_on_the_way).sum(), issued);
     let flagged = ledgers().filter_map(|ledger| ledger.losses.get(accounts::FLAGGED));
     found.value(Measure::Flags, flagged.sum(), issued);
-    let dead = records
-        .iter()
-        .filter_map(|record| record.counter("dead-time"))
-        .fold(0.0, f64::max);
+    let dead = records.iter().filter_map(|record| record.counter("dead-time")).fold(0.0, f64::max);
     found.share(Measure::Dead, dead);
     found
 }

@@ -83,9 +83,7 @@ impl System for Chain<'_> {
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Failure> {
         let settings = Settings {
             role: Role::Probe,
-            ..self
-                .runner
-                .settings(StepPlan::ByStage(1), "readout/search", &self.pin)
+            ..self.runner.settings(StepPlan::ByStage(1), "readout/search", &self.pin)
         };
         let workload = probe(&self.base, rate_hz, duration).workload();
         self.runner.point("readout", &workload, &settings, None)?;
@@ -126,10 +124,7 @@ fn over<T: Copy>(
         set(&mut request, value);
         request
     };
-    bases
-        .iter()
-        .flat_map(|base| values.iter().map(move |&value| with(base, value)))
-        .collect()
+    bases.iter().flat_map(|base| values.iter().map(move |&value| with(base, value))).collect()
 }
 
 impl Arguments {
@@ -141,10 +136,9 @@ impl Arguments {
                 "--from {from} kHz is above --to {to} kHz: the search goes up from --from"
             )));
         }
-        for (option, value, range) in [
-            ("--resolution", self.resolution, 1e-4..=0.5),
-            ("--dead", self.dead, 0.0..=1.0),
-        ] {
+        for (option, value, range) in
+            [("--resolution", self.resolution, 1e-4..=0.5), ("--dead", self.dead, 0.0..=1.0)]
+        {
             if !range.contains(&value) {
                 let (least, most) = range.into_inner();
                 return Err(Failure::refused(format!(
@@ -153,10 +147,8 @@ impl Arguments {
             }
         }
         // A probe takes its time, however short a recorded file is.
-        let chosen = Chosen {
-            replay_loop: self.chosen.replay.is_some(),
-            ..completed(&self.chosen)?
-        };
+        let chosen =
+            Chosen { replay_loop: self.chosen.replay.is_some(), ..completed(&self.chosen)? };
         let base = ReadoutRequest {
             chosen,
             receivers: self.receivers.clone(),
@@ -198,10 +190,7 @@ impl Arguments {
             resolution: self.resolution,
             probe: self.probe,
             confirm: self.probe * 4,
-            allowed: Allowed {
-                lost: 0,
-                dead_share: self.dead,
-            },
+            allowed: Allowed { lost: 0, dead_share: self.dead },
         }
     }
 }
@@ -218,17 +207,10 @@ fn preferred(rate_hz: f64) -> f64 {
     ];
     let decade = 10_f64.powf(rate_hz.log10().floor());
     let distance = |step: &f64| (step * decade / rate_hz).ln().abs();
-    let nearest = R20
-        .into_iter()
-        .min_by(|a, b| distance(a).total_cmp(&distance(b)))
-        .unwrap_or(1.0);
+    let nearest = R20.into_iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(1.0);
     // Digits beyond the series' three are of the floating point only.
     let unit = decade / 100.0;
-    if unit >= 1.0 {
-        (nearest * 100.0).round() * unit
-    } else {
-        nearest * decade
-    }
+    if unit >= 1.0 { (nearest * 100.0).round() * unit } else { nearest * decade }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -256,11 +238,7 @@ fn search(
         Some(Placement::Free) => Vec::new(),
         _ => asked.map(|list| list.0.clone()).unwrap_or_default(),
     };
-    let mut chain = Chain {
-        runner,
-        base: base.clone(),
-        pin: pin.clone(),
-    };
+    let mut chain = Chain { runner, base: base.clone(), pin: pin.clone() };
     let before = chain.runner.recorder.records.len();
     let found = highest_rate(&mut chain, &arguments.plan())?;
     let highest_hz = found.rate_hz;
@@ -306,10 +284,7 @@ fn with_maximum(last: &RunRecord, found: &Found) -> RunRecord {
 
 /// The rates of the curves for a measured maximum.
 fn rates(highest_hz: f64) -> Vec<f64> {
-    let mut rates: Vec<f64> = SHARES
-        .iter()
-        .map(|share| preferred(share * highest_hz))
-        .collect();
+    let mut rates: Vec<f64> = SHARES.iter().map(|share| preferred(share * highest_hz)).collect();
     rates.dedup();
     // As good as no trigger: what polling costs by itself.
     rates.push(1.0);
@@ -325,9 +300,7 @@ fn curves(arguments: &Arguments, base: &ReadoutRequest, highest_hz: f64) -> Vec<
     bases
         .iter()
         .flat_map(|base| {
-            rates(highest_hz)
-                .into_iter()
-                .map(|rate_hz| probe(base, rate_hz, arguments.probe))
+            rates(highest_hz).into_iter().map(|rate_hz| probe(base, rate_hz, arguments.probe))
         })
         .collect()
 }
@@ -344,15 +317,10 @@ fn finish(
 }
 
 fn text(results: &[(Workload, Found)], records: &[RunRecord]) -> String {
-    let mut out: String = results
-        .iter()
-        .map(|(workload, found)| result_text(workload, found))
-        .collect();
-    let swept: Vec<RunRecord> = records
-        .iter()
-        .filter(|record| record.role.is_point())
-        .cloned()
-        .collect();
+    let mut out: String =
+        results.iter().map(|(workload, found)| result_text(workload, found)).collect();
+    let swept: Vec<RunRecord> =
+        records.iter().filter(|record| record.role.is_point()).cloned().collect();
     if !swept.is_empty() {
         out.push('\n');
         out.push_str(&chains_text(&swept));
@@ -385,12 +353,9 @@ fn result_text(workload: &Workload, found: &Found) -> String {
 
 fn chain_name(workload: &Workload) -> String {
     let mut name = workload.text("scenario").unwrap_or("").to_owned();
-    for (parameter, unit) in [
-        ("payload_bytes", " B"),
-        ("channels", " channels"),
-        ("mode", ""),
-        ("placement", ""),
-    ] {
+    for (parameter, unit) in
+        [("payload_bytes", " B"), ("channels", " channels"), ("mode", ""), ("placement", "")]
+    {
         if let Some(value) = workload.params.get(parameter) {
             name.push_str(&format!(", {value}{unit}"));
         }
@@ -443,10 +408,7 @@ mod tests {
         assert_eq!((maximum.wall_ns, maximum.role), (3000, Role::Point));
         assert_eq!(maximum.study, "readout/maximum");
         assert_eq!(
-            (
-                maximum.counter(MAXIMUM_RATE),
-                maximum.counter(UNSTABLE_RATE)
-            ),
+            (maximum.counter(MAXIMUM_RATE), maximum.counter(UNSTABLE_RATE)),
             (Some(3e3), Some(3.5e3))
         );
         let none = of(None);
@@ -459,15 +421,11 @@ mod tests {
         for highest in [1.5, 37.0, 999.0, 1.04e6, 7.77e6] {
             let rates = rates(highest);
             assert!(
-                rates
-                    .iter()
-                    .any(|rate| (0.7..1.0).contains(&(rate / highest))),
+                rates.iter().any(|rate| (0.7..1.0).contains(&(rate / highest))),
                 "{highest}: {rates:?}"
             );
             assert!(
-                rates
-                    .iter()
-                    .any(|rate| (1.0..1.3).contains(&(rate / highest))),
+                rates.iter().any(|rate| (1.0..1.3).contains(&(rate / highest))),
                 "{highest}: {rates:?}"
             );
         }

@@ -74,36 +74,20 @@ impl Arguments {
         } else {
             found.fault(not_closed(&ledgers), "accounts that do not close");
         }
-        let open = account
-            .subscriptions
-            .iter()
-            .filter(|subscription| subscription.gap() != 0);
+        let open = account.subscriptions.iter().filter(|subscription| subscription.gap() != 0);
         found.fault(open.count() as u64, "subscriptions that do not close");
         let sum = |name: &str| {
-            ledgers
-                .iter()
-                .filter_map(|(_, ledger)| ledger.losses.get(name))
-                .sum::<u64>()
+            ledgers.iter().filter_map(|(_, ledger)| ledger.losses.get(name)).sum::<u64>()
         };
-        let unheard = if self.no_wait {
-            sum(accounts::NOT_SUBSCRIBED)
-        } else {
-            0
-        };
+        let unheard = if self.no_wait { sum(accounts::NOT_SUBSCRIBED) } else { 0 };
         let [issued, delivered] =
-            ledgers
-                .iter()
-                .fold([0, 0], |[issued, delivered], (_, ledger)| {
-                    [issued + ledger.issued, delivered + ledger.delivered]
-                });
+            ledgers.iter().fold([0, 0], |[issued, delivered], (_, ledger)| {
+                [issued + ledger.issued, delivered + ledger.delivered]
+            });
         if issued > unheard && delivered == 0 {
             found.fails("no event was delivered");
         }
-        found.value(
-            Measure::Loss,
-            account.lost_on_the_way() - unheard,
-            account.due(),
-        );
+        found.value(Measure::Loss, account.lost_on_the_way() - unheard, account.due());
         found.value(Measure::Flags, sum(accounts::FLAGGED), issued);
         found.value(Measure::Dead, view.dead[2].ns, view.now_ns);
         found.verdict(&self.limits.fail_on)
@@ -204,11 +188,8 @@ impl Arguments {
     ) -> Vec<Result<ReadDone, Failure>> {
         let cpus = self.pin.as_ref().map_or(&[][..], |list| &list.0);
         let wait = (!self.no_wait).then_some(self.wait);
-        let panicked = |_| {
-            Err(Failure::refused(
-                "a reader panicked: a bug in daqmeter, please report it",
-            ))
-        };
+        let panicked =
+            |_| Err(Failure::refused("a reader panicked: a bug in daqmeter, please report it"));
         std::thread::scope(|scope| {
             let threads: Vec<_> = ready
                 .into_iter()
@@ -218,10 +199,7 @@ impl Arguments {
                     scope.spawn(move || read(ready, cpu, wait, page, stop))
                 })
                 .collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(panicked))
-                .collect()
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
         })
     }
 }
@@ -272,10 +250,8 @@ impl Ready {
             chain::reader_of(scenario, port, pump, at, &publish).map_err(Failure::refused)?;
         let id = channel_ids(scenario)[at];
         let name = format!("tohost {}:{}.{}", scenario.name, id.device, id.channel);
-        let facts: Vec<String> = facts
-            .iter()
-            .map(|(name, value)| format!("{name} {value}"))
-            .collect();
+        let facts: Vec<String> =
+            facts.iter().map(|(name, value)| format!("{name} {value}")).collect();
         let facts = match facts.is_empty() {
             true => String::new(),
             false => format!(" ({})", facts.join(", ")),
@@ -283,11 +259,7 @@ impl Ready {
         let address = reader.tohost.address();
         tell(&format!("{name} publishes at {address}{facts}"));
         let announcement = announce(network, scenario, at, address)?;
-        Ok(Ready {
-            name,
-            reader,
-            _announcement: announcement,
-        })
+        Ok(Ready { name, reader, _announcement: announcement })
     }
 }
 
@@ -302,9 +274,7 @@ fn nth_address(address: &str, nth: usize) -> Result<String, Failure> {
     if port == 0 {
         return Ok(address.to_owned());
     }
-    let next = u16::try_from(nth)
-        .ok()
-        .and_then(|nth| port.checked_add(nth));
+    let next = u16::try_from(nth).ok().and_then(|nth| port.checked_add(nth));
     let next =
         next.ok_or_else(|| Failure::refused(format!("{address}: no port left for channel {nth}")))?;
     Ok(format!("{host}:{next}"))
@@ -330,14 +300,8 @@ fn announce(
             address = format!("{}:{port}", host.trim());
         }
     }
-    let entry = Entry {
-        address,
-        stream: hello.stream,
-        tags: hello.tags,
-    };
-    bus::announce(directory, &entry)
-        .map(Some)
-        .map_err(Failure::refused)
+    let entry = Entry { address, stream: hello.stream, tags: hello.tags };
+    bus::announce(directory, &entry).map(Some).map_err(Failure::refused)
 }
 
 /// A reader that has ended.
@@ -351,11 +315,8 @@ struct ReadDone {
 fn without_subscriber(reader: &ToHost) -> String {
     const MAX_NAMED: usize = 4;
     let missing = reader.without_subscriber();
-    let mut named: Vec<String> = missing
-        .iter()
-        .take(MAX_NAMED)
-        .map(|elink| format!("{:#05x}", elink.number()))
-        .collect();
+    let mut named: Vec<String> =
+        missing.iter().take(MAX_NAMED).map(|elink| format!("{:#05x}", elink.number())).collect();
     if missing.len() > MAX_NAMED {
         named.push("...".to_owned());
     }
@@ -404,11 +365,7 @@ fn read(
             "{name}: nobody subscribed to {elinks} within {within}; subscribe to all, give --wait more time, or begin without them by --no-wait"
         )));
     }
-    Ok(ReadDone {
-        name,
-        account,
-        view: reader.card(),
-    })
+    Ok(ReadDone { name, account, view: reader.card() })
 }
 
 fn show_progress(reader: &ToHost, name: &str, page: &Page) {
@@ -436,12 +393,7 @@ fn show_progress(reader: &ToHost, name: &str, page: &Page) {
 
 /// The accounts of a channel: all E-links added up, and each that does not close or lost something of its own.
 fn show_account(done: &ReadDone, verdict: &Verdict, json: bool) -> Result<(), Failure> {
-    let ReadDone {
-        name,
-        account,
-        view,
-        ..
-    } = done;
+    let ReadDone { name, account, view, .. } = done;
     let ledgers = account.ledgers();
     if json {
         let each: Vec<serde_json::Value> = ledgers
@@ -456,15 +408,8 @@ fn show_account(done: &ReadDone, verdict: &Verdict, json: bool) -> Result<(), Fa
     }
     let mut out = format!("{name}\n");
     if account.card_is_lost {
-        let read = account
-            .readers
-            .iter()
-            .map(|elink| elink.chunks)
-            .sum::<u64>();
-        let _ = writeln!(
-            out,
-            " {read} chunks read; no ledger can close without the card"
-        );
+        let read = account.readers.iter().map(|elink| elink.chunks).sum::<u64>();
+        let _ = writeln!(out, " {read} chunks read; no ledger can close without the card");
     } else {
         out.push_str(&ledger_text(&ledgers));
     }
@@ -496,15 +441,10 @@ fn show_account(done: &ReadDone, verdict: &Verdict, json: bool) -> Result<(), Fa
 
 /// How many subscriptions there were, and those whose account does not close.
 fn subscriptions_text(account: &FinalAccount) -> String {
-    let (closed, open): (Vec<&SubscriptionAccount>, Vec<_>) = account
-        .subscriptions
-        .iter()
-        .partition(|subscription| subscription.gap() == 0);
-    let mut out = format!(
-        " subscriptions that close: {} of {}\n",
-        closed.len(),
-        account.subscriptions.len()
-    );
+    let (closed, open): (Vec<&SubscriptionAccount>, Vec<_>) =
+        account.subscriptions.iter().partition(|subscription| subscription.gap() == 0);
+    let mut out =
+        format!(" subscriptions that close: {} of {}\n", closed.len(), account.subscriptions.len());
     for subscription in open {
         let _ = writeln!(
             out,

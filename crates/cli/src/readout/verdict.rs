@@ -54,12 +54,12 @@ impl Measure {
             format!("`{name}={text}`: write a number or a share from 0% to 100%, such as {name}=0 or {name}=1%")
         })?;
         match (self, limit) {
-            (Measure::Dead, Limit::Count(count)) if count > 0 => Err(format!(
-                "`dead={text}`: dead time is a share of the time, such as dead=1%"
-            )),
-            (Measure::Connections | Measure::Resets, Limit::Share(_)) => Err(format!(
-                "`{name}={text}`: this is a number, such as {name}=0"
-            )),
+            (Measure::Dead, Limit::Count(count)) if count > 0 => {
+                Err(format!("`dead={text}`: dead time is a share of the time, such as dead=1%"))
+            }
+            (Measure::Connections | Measure::Resets, Limit::Share(_)) => {
+                Err(format!("`{name}={text}`: this is a number, such as {name}=0"))
+            }
             _ => Ok(limit),
         }
     }
@@ -79,9 +79,7 @@ impl Limit {
             return units::parse_count(text).ok().map(Limit::Count);
         };
         let percent: f64 = percent.trim().parse().ok()?;
-        (0.0..=100.0)
-            .contains(&percent)
-            .then_some(Limit::Share(percent / 100.0))
+        (0.0..=100.0).contains(&percent).then_some(Limit::Share(percent / 100.0))
     }
 
     fn is_exceeded(self, count: u64, of: u64) -> bool {
@@ -121,10 +119,7 @@ impl FailOn {
                 .iter()
                 .find(|measure| measure.name() == name)
                 .ok_or_else(|| unknown(name, known))?;
-            if limits
-                .insert(*measure, measure.limit(limit.trim())?)
-                .is_some()
-            {
+            if limits.insert(*measure, measure.limit(limit.trim())?).is_some() {
                 return Err(format!("`{name}` is there twice"));
             }
         }
@@ -135,11 +130,7 @@ impl FailOn {
 fn unknown(name: &str, known: &[Measure]) -> String {
     let names: Vec<&str> = known.iter().map(|measure| measure.name()).collect();
     let elsewhere = Measure::ALL.iter().any(|measure| measure.name() == name);
-    let why = if elsewhere {
-        "is not measured here"
-    } else {
-        "is not known"
-    };
+    let why = if elsewhere { "is not measured here" } else { "is not known" };
     format!("`{name}` {why}; write {}, or {NONE}", names.join(", "))
 }
 
@@ -206,26 +197,12 @@ fn of_run(text: &str) -> Result<FailOn, String> {
 fn of_receive(text: &str) -> Result<FailOn, String> {
     FailOn::parse(
         text,
-        &[
-            Measure::Loss,
-            Measure::Order,
-            Measure::Connections,
-            Measure::Flags,
-            Measure::Resets,
-        ],
+        &[Measure::Loss, Measure::Order, Measure::Connections, Measure::Flags, Measure::Resets],
     )
 }
 
 fn of_check(text: &str) -> Result<FailOn, String> {
-    FailOn::parse(
-        text,
-        &[
-            Measure::Loss,
-            Measure::Order,
-            Measure::Flags,
-            Measure::Resets,
-        ],
-    )
+    FailOn::parse(text, &[Measure::Loss, Measure::Order, Measure::Flags, Measure::Resets])
 }
 
 /// What was found: faults that no limit allows, and what is held against the limits.
@@ -291,11 +268,7 @@ impl Found {
                 kept.push(format!("{} {value}, limit {limit}", measure.name()));
             }
         }
-        Verdict {
-            exceeded,
-            undecided,
-            kept,
-        }
+        Verdict { exceeded, undecided, kept }
     }
 }
 
@@ -375,15 +348,7 @@ mod tests {
     use super::*;
 
     fn limits(text: &str) -> Result<FailOn, String> {
-        FailOn::parse(
-            text,
-            &[
-                Measure::Loss,
-                Measure::Dead,
-                Measure::Flags,
-                Measure::Connections,
-            ],
-        )
+        FailOn::parse(text, &[Measure::Loss, Measure::Dead, Measure::Flags, Measure::Connections])
     }
 
     #[test]
@@ -393,10 +358,7 @@ mod tests {
             (Measure::Dead, Limit::Share(0.015)),
             (Measure::Flags, Limit::Count(0)),
         ];
-        assert_eq!(
-            limits(" loss=1k, dead=1.5% ,flags"),
-            Ok(FailOn(expected.into()))
-        );
+        assert_eq!(limits(" loss=1k, dead=1.5% ,flags"), Ok(FailOn(expected.into())));
         assert_eq!(limits("none"), Ok(FailOn(BTreeMap::new())));
         assert_eq!(limits("dead=0").unwrap().0[&Measure::Dead], Limit::Count(0));
     }
@@ -404,20 +366,14 @@ mod tests {
     #[test]
     fn what_is_no_limit_is_said_with_what_is() {
         for (text, part) in [
-            (
-                "",
-                "`` is not known; write loss, dead, flags, connections, or none",
-            ),
+            ("", "`` is not known; write loss, dead, flags, connections, or none"),
             ("los=1", "`los` is not known"),
             ("order=1", "`order` is not measured here; write loss"),
             ("loss=", "`loss=`: write a number or a share"),
             ("loss=-1", "`loss=-1`: write a number"),
             ("loss=101%", "from 0% to 100%"),
             ("loss=nan%", "`loss=nan%`"),
-            (
-                "dead=5",
-                "dead time is a share of the time, such as dead=1%",
-            ),
+            ("dead=5", "dead time is a share of the time, such as dead=1%"),
             ("connections=1%", "this is a number, such as connections=0"),
             ("loss=1,loss=2", "`loss` is there twice"),
             ("loss=1,", "`` is not known"),
@@ -461,21 +417,13 @@ mod tests {
         found.value(Measure::Loss, 12, 1000);
         fell_to_0(&mut found, 1, 5);
         for (limit, judgement, text) in [
-            (
-                "loss=11",
-                Judgement::Failed,
-                "failed: loss 12 of 1000 (1.2 %) is more than 11",
-            ),
+            ("loss=11", Judgement::Failed, "failed: loss 12 of 1000 (1.2 %) is more than 11"),
             (
                 "loss=16",
                 Judgement::CannotTell,
                 "cannot tell: loss 12 of 1000 (1.2 %), limit 16: event counters fell to 0 1 time: resets, or a loss of 5",
             ),
-            (
-                "loss=17",
-                Judgement::Passed,
-                "passed: loss 12 of 1000 (1.2 %), limit 17",
-            ),
+            ("loss=17", Judgement::Passed, "passed: loss 12 of 1000 (1.2 %), limit 17"),
             ("none", Judgement::Passed, "passed: no limits"),
         ] {
             let verdict = found.verdict(&limits(limit).unwrap());

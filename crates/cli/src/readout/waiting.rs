@@ -21,11 +21,7 @@ pub(super) struct Waiting {
 impl Waiting {
     /// From now on, for so long.
     pub(super) fn new(limit: Duration) -> Waiting {
-        Waiting {
-            begun: Instant::now(),
-            limit,
-            said: None,
-        }
+        Waiting { begun: Instant::now(), limit, said: None }
     }
 
     /// Whether it has lasted long enough.
@@ -43,11 +39,7 @@ impl Waiting {
         if is_due {
             self.said = Some(now);
             let left = self.limit.saturating_sub(self.begun.elapsed());
-            tell(&format!(
-                "daqmeter: waiting for {}; gives up in {}",
-                what(),
-                show(left)
-            ));
+            tell(&format!("daqmeter: waiting for {}; gives up in {}", what(), show(left)));
         }
     }
 
@@ -59,10 +51,6 @@ impl Waiting {
 
 fn show(time: Duration) -> String {
     // Whole seconds, unless it is short.
-    let ns = if time < SILENT {
-        time.as_nanos() as f64
-    } else {
-        time.as_secs() as f64 * 1e9
-    };
+    let ns = if time < SILENT { time.as_nanos() as f64 } else { time.as_secs() as f64 * 1e9 };
     show_ns(ns)
 }

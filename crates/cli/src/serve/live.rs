@@ -56,11 +56,7 @@ impl Live {
         let begin = Instant::now();
         let contents = read(file, MAX_FILE_BYTES)?;
         let page = live_page(&contents.records, events).map_err(Unread::Page)?;
-        let made = Made {
-            stamp,
-            parts: page.parts.clone(),
-            took: begin.elapsed(),
-        };
+        let made = Made { stamp, parts: page.parts.clone(), took: begin.elapsed() };
         self.keep(file, Arc::new(made));
         Ok(page)
     }
@@ -104,13 +100,7 @@ pub(super) struct Following {
 
 impl Following {
     pub(super) fn new(site: Arc<Site>, file: PathBuf, from: &str) -> Following {
-        Following {
-            site,
-            file,
-            from: from.to_owned(),
-            shown: None,
-            not_before: Instant::now(),
-        }
+        Following { site, file, from: from.to_owned(), shown: None, not_before: Instant::now() }
     }
 
     /// Whether the page shows the file as it is.

@@ -65,13 +65,9 @@ fn calibrate_within(runner: &Runner, budget: Duration, file: &Path) -> Result<Pr
 
 /// What was measured, and how far off the held-back paths were before they correct anything.
 fn summary(profile: &Profile) -> String {
-    let free = profile
-        .checks
-        .iter()
-        .filter(|check| check.rate_hz.is_none());
-    let off: Vec<f64> = free
-        .map(|check| (check.rate.measured / check.rate.predicted).ln().abs() * 100.0)
-        .collect();
+    let free = profile.checks.iter().filter(|check| check.rate_hz.is_none());
+    let off: Vec<f64> =
+        free.map(|check| (check.rate.measured / check.rate.predicted).ln().abs() * 100.0).collect();
     let points: usize = profile.works.iter().map(|work| work.points.len()).sum();
     format!(
         "{} runs in {} s: {} kinds of work, {points} costs; largest rate of {} held-back paths: {} % off in the median, uncorrected\n",

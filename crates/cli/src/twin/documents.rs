@@ -36,9 +36,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         false => arguments.studies.iter().map(String::as_str).collect(),
     };
     let studies = chosen.into_iter().filter_map(studies::study);
-    let tables: Vec<String> = studies
-        .map(|study| document(study.as_ref(), arguments.places))
-        .collect();
+    let tables: Vec<String> =
+        studies.map(|study| document(study.as_ref(), arguments.places)).collect();
     emit(&tables.join("\n"))
 }
 
@@ -52,43 +51,28 @@ fn document(study: &dyn Study, places: bool) -> String {
     headings.extend(["published", "formula", "simulated", "difference", ""]);
     let rows = predictions.iter().map(|prediction| row(prediction, places));
     let table = numbers_from(first, &headings, rows);
-    format!(
-        "{}\n\n{table}{}\n",
-        study.about().title,
-        summary(&predictions)
-    )
+    format!("{}\n\n{table}{}\n", study.about().title, summary(&predictions))
 }
 
 fn row(prediction: &Prediction, places: bool) -> Vec<String> {
     let figure = &prediction.figure;
     let with_unit = |text: String| format!("{text} {}", figure.unit);
     let published = figure.published.as_ref().map(ToString::to_string);
-    let derived = figure
-        .derived
-        .as_ref()
-        .map(|derived| format!("({derived})"));
+    let derived = figure.derived.as_ref().map(|derived| format!("({derived})"));
     let text = |text: Option<String>| text.map_or("-".to_owned(), with_unit);
     let difference = prediction.difference();
     let percent = difference.filter(|difference| difference.is_finite());
     let mut cells = vec![figure.table.clone(), figure.row.clone()];
     if places {
-        let place = figure
-            .published
-            .as_ref()
-            .map(|published| published.place().to_owned());
-        let how = figure
-            .derived
-            .as_ref()
-            .map(|derived| derived.how().to_owned());
+        let place = figure.published.as_ref().map(|published| published.place().to_owned());
+        let how = figure.derived.as_ref().map(|derived| derived.how().to_owned());
         cells.push(place.or(how).unwrap_or_default());
     }
     cells.extend([
         text(published.or(derived)),
         text(figure.model.map(|model| model.to_string())),
         text(prediction.simulated.map(|value| significant(value, 4))),
-        percent.map_or("-".to_owned(), |difference| {
-            format!("{:+.1} %", difference * 100.0)
-        }),
+        percent.map_or("-".to_owned(), |difference| format!("{:+.1} %", difference * 100.0)),
         if prediction.fitted { "fit" } else { "" }.to_owned(),
     ]);
     cells
@@ -96,10 +80,7 @@ fn row(prediction: &Prediction, places: bool) -> Vec<String> {
 
 /// How far off what was not fitted is.
 fn summary(predictions: &[Prediction]) -> String {
-    let fitted = predictions
-        .iter()
-        .filter(|prediction| prediction.fitted)
-        .count();
+    let fitted = predictions.iter().filter(|prediction| prediction.fitted).count();
     let free: Vec<f64> = predictions
         .iter()
         .filter(|prediction| !prediction.fitted)

@@ -99,9 +99,7 @@ fn text(arguments: &Arguments, farm: &Farm, answer: &Answer) -> String {
 
 fn latency(answer: &Answer) -> String {
     let show = |found: Option<Estimate>| {
-        found.map_or("-".to_owned(), |found| {
-            with_interval(found, |seconds| show_ns(seconds * 1e9))
-        })
+        found.map_or("-".to_owned(), |found| with_interval(found, |seconds| show_ns(seconds * 1e9)))
     };
     let (half, late) = (show(answer.latency_p50_s), show(answer.latency_p99_s));
     format!("latency, from when a message was to be sent: p50 {half}, p99 {late}\n")
@@ -109,11 +107,8 @@ fn latency(answer: &Answer) -> String {
 
 /// In per cent, with its interval.
 fn share(found: Estimate) -> String {
-    let percent = Estimate {
-        mean: found.mean * 100.0,
-        low: found.low * 100.0,
-        high: found.high * 100.0,
-    };
+    let percent =
+        Estimate { mean: found.mean * 100.0, low: found.low * 100.0, high: found.high * 100.0 };
     number(percent)
 }
 
@@ -155,11 +150,7 @@ fn layers(layers: &[LayerAnswer]) -> String {
 
 fn begins(answer: &Answer) -> String {
     let begins = &answer.begins;
-    let what = if begins.is_loss {
-        "loss"
-    } else {
-        "back-pressure"
-    };
+    let what = if begins.is_loss { "loss" } else { "back-pressure" };
     format!(
         "Limit: {what} begins at {} times the stated rates ({} GB/s), at `{}`. By arithmetic the busiest layer works all the time at {} times.",
         number(begins.at),
@@ -171,9 +162,9 @@ fn begins(answer: &Answer) -> String {
 
 fn slow(farm: &Farm, answer: &Answer) -> String {
     let slow = &answer.slow;
-    let others = slow.others.map_or(String::new(), |others| {
-        format!(", all others together {} %", share(others))
-    });
+    let others = slow
+        .others
+        .map_or(String::new(), |others| format!(", all others together {} %", share(others)));
     format!(
         "One slow receiver: a `{}` that takes {} times as long receives {} % of what it receives otherwise{others}; of all messages {} % are lost or refused and {} % pile up.",
         farm.kinds[farm.flows[0].to].name,
@@ -188,17 +179,10 @@ fn adds(arguments: &Arguments, answer: &Answer) -> String {
     let spare = significant(arguments.spare * 100.0, 3);
     let mut all = answer.layers.iter();
     let first = all.next().map(|first| {
-        all.fold(
-            first,
-            |most, layer| if layer.load > most.load { layer } else { most },
-        )
+        all.fold(first, |most, layer| if layer.load > most.load { layer } else { most })
     });
     let binds = first.map_or(String::new(), |layer| {
-        format!(
-            " `{}` binds first, at {} %.",
-            layer.name,
-            significant(layer.load * 100.0, 3)
-        )
+        format!(" `{}` binds first, at {} %.", layer.name, significant(layer.load * 100.0, 3))
     });
     match answer.needs.is_empty() {
         true => format!("To add for {spare} % to spare: nothing.{binds}"),
@@ -211,11 +195,7 @@ fn needs(answer: &Answer) -> String {
         return String::new();
     }
     let row = |need: &daqmeter_twin::farm::Need| {
-        let what = if need.is_links {
-            "links"
-        } else {
-            "servers of a node"
-        };
+        let what = if need.is_links { "links" } else { "servers of a node" };
         vec![
             need.name.clone(),
             what.to_owned(),
@@ -225,25 +205,14 @@ fn needs(answer: &Answer) -> String {
         ]
     };
     let headings = ["layer", "what", "each has", "each needs", "to add in all"];
-    format!(
-        "\n{}",
-        numbers_from(2, &headings, answer.needs.iter().map(row))
-    )
+    format!("\n{}", numbers_from(2, &headings, answer.needs.iter().map(row)))
 }
 
 fn gains(answer: &Answer) -> String {
     let row = |gain: &daqmeter_twin::farm::Gain| {
-        vec![
-            gain.name.clone(),
-            gain.links.to_string(),
-            significant(gain.bytes_per_s / 1e6, 3),
-        ]
+        vec![gain.name.clone(), gain.links.to_string(), significant(gain.bytes_per_s / 1e6, 3)]
     };
-    let headings = [
-        "one more link for each",
-        "links",
-        "brings for each link [MB/s]",
-    ];
+    let headings = ["one more link for each", "links", "brings for each link [MB/s]"];
     numbers_from(1, &headings, answer.gains.iter().map(row))
 }
 
@@ -252,10 +221,7 @@ fn bases(farm: &Farm) -> String {
         let word = if basis.is_known { "known" } else { "assumed" };
         vec![basis.what.clone(), word.to_owned(), basis.why.clone()]
     };
-    plain(
-        &["number", "is", "source, or reason"],
-        farm.basis.iter().map(row).collect::<Vec<_>>(),
-    )
+    plain(&["number", "is", "source, or reason"], farm.basis.iter().map(row).collect::<Vec<_>>())
 }
 
 fn json(arguments: &Arguments, farm: &Farm, answer: &Answer) -> String {

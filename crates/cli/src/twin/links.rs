@@ -56,15 +56,12 @@ impl Here<'_> {
     fn once(&mut self, readers: u32) -> Result<(bool, Vec<Use>), Failure> {
         let settings = Settings {
             role: Role::Probe,
-            ..self
-                .runner
-                .settings(StepPlan::ByStage(1), "twin/links", &self.pin)
+            ..self.runner.settings(StepPlan::ByStage(1), "twin/links", &self.pin)
         };
         let mut request = self.request.clone();
         // A scenario with more is refused by its own check.
         request.chosen.channels = Some(u16::try_from(readers).unwrap_or(u16::MAX));
-        self.runner
-            .point("readout", &request.workload(), &settings, None)?;
+        self.runner.point("readout", &request.workload(), &settings, None)?;
         self.runs += 1;
         if self.runner.stop.is_set() {
             return Err(Failure::interrupted());
@@ -79,10 +76,7 @@ impl Here<'_> {
 }
 
 fn is_carried(record: &RunRecord) -> bool {
-    let allowed = Allowed {
-        lost: 0,
-        dead_share: 0.0,
-    };
+    let allowed = Allowed { lost: 0, dead_share: 0.0 };
     observation(record).verdict(allowed) == Verdict::Stable
 }
 
@@ -91,10 +85,7 @@ fn uses(record: &RunRecord, readers: u32) -> Vec<Use> {
     let value = |name: &str| record.counter(name).unwrap_or(0.0);
     let (reading, receiving) = (value("reader-cpu-ppm") * 1e-6, value("receiver-cpu"));
     let each = f64::from(readers);
-    let used = |resource: &str, share: f64| Use {
-        resource: resource.to_owned(),
-        share,
-    };
+    let used = |resource: &str, share: f64| Use { resource: resource.to_owned(), share };
     vec![
         used(READER, reading / each),
         used(RECEIVER, receiving / each),
@@ -161,12 +152,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     refuse_more_than_a_card_has(&request, readers, arguments.max)?;
     let began = Instant::now();
     let mut runner = Runner::new(&arguments.common, 0)?;
-    let mut here = Here {
-        runner: &mut runner,
-        request,
-        pin: arguments.common.pins(),
-        runs: 0,
-    };
+    let mut here = Here { runner: &mut runner, request, pin: arguments.common.pins(), runs: 0 };
     let found = most_links(&mut here, readers)?;
     let runs = here.runs;
     let placed = placed(&found);
@@ -188,9 +174,7 @@ fn placed(found: &MostLinks) -> Vec<Placed> {
     let threads = |name: &str| {
         let share = largest.uses.iter().find(|used| used.resource == name);
         let share = share.map_or(0.0, |used| used.share);
-        (0..found.links)
-            .map(|at| (format!("{name} {at}"), share))
-            .collect::<Vec<_>>()
+        (0..found.links).map(|at| (format!("{name} {at}"), share)).collect::<Vec<_>>()
     };
     let all = [threads(READER), threads(RECEIVER)].concat();
     place(&all, affinity::process_cpus())
@@ -238,12 +222,8 @@ fn text(found: &MostLinks, each: u32, readers: u32, runs: u32, took: Duration) -
 
 /// CPUs of some threads in their order, as options want them.
 fn list(placed: &[Placed], name: &str) -> String {
-    let of = placed
-        .iter()
-        .filter(|placed| placed.thread.starts_with(name));
-    of.map(|placed| placed.cpu.to_string())
-        .collect::<Vec<_>>()
-        .join(",")
+    let of = placed.iter().filter(|placed| placed.thread.starts_with(name));
+    of.map(|placed| placed.cpu.to_string()).collect::<Vec<_>>().join(",")
 }
 
 fn pins(

@@ -113,13 +113,7 @@ fn write_records(
     let context = context();
     let all = points.iter().zip(predictions);
     let records = all.map(|(point, found)| {
-        record_of(
-            &context,
-            &point.path,
-            &point.request,
-            profile,
-            found.clone(),
-        )
+        record_of(&context, &point.path, &point.request, profile, found.clone())
     });
     let records: Vec<RunRecord> = records.collect();
     if let Some(file) = &arguments.html {
@@ -127,9 +121,7 @@ fn write_records(
         tell(&format!("daqmeter: wrote {}", file.display()));
     }
     let mut recorder = Recorder::new(arguments.records.as_ref(), false)?;
-    records
-        .into_iter()
-        .try_for_each(|record| recorder.take(record))
+    records.into_iter().try_for_each(|record| recorder.take(record))
 }
 
 /// The profile from which runs are predicted: the one that is named, or that of this host where the folder has one; what is in the
@@ -144,10 +136,7 @@ pub(crate) fn profile_for_runs(named: Option<&PathBuf>) -> Result<Option<Profile
     match found {
         Ok(profile) => Ok(Some(profile)),
         Err(failure) => {
-            tell(&format!(
-                "daqmeter: nothing is predicted: {}",
-                failure.line()
-            ));
+            tell(&format!("daqmeter: nothing is predicted: {}", failure.line()));
             Ok(None)
         }
     }
@@ -181,10 +170,7 @@ pub(super) fn host_notes(
     }
     if is_other {
         let cpus = there.allowed_cpus.len();
-        notes.push(format!(
-            "the profile is of another host: {}, {cpus} CPUs",
-            there.cpu_model
-        ));
+        notes.push(format!("the profile is of another host: {}, {cpus} CPUs", there.cpu_model));
     } else if there.kernel != here.kernel {
         notes.push("the profile was measured under another kernel".to_owned());
     }
@@ -203,9 +189,7 @@ fn points(arguments: &Arguments) -> Result<Vec<Point>, Failure> {
         return Ok(vec![point(path, set, None)?]);
     };
     let (field, values) = sweep.split_once('=').ok_or_else(|| {
-        Failure::refused(format!(
-            "--sweep {sweep}: FIELD=VALUES is wanted, such as buffers=2,4,8"
-        ))
+        Failure::refused(format!("--sweep {sweep}: FIELD=VALUES is wanted, such as buffers=2,4,8"))
     })?;
     let values =
         sweep_values(values).map_err(|problem| Failure::refused(format!("--sweep {problem}")))?;
@@ -222,12 +206,7 @@ fn point(name: &str, set: &[String], value: Option<String>) -> Result<Point, Fai
     let request = PathRequest::new(&path, RUN_S);
     let shape = shape_of(&path, &request)
         .map_err(|why| Failure::refused(format!("{name} cannot be predicted: {why}")))?;
-    Ok(Point {
-        value,
-        path,
-        request,
-        shape,
-    })
+    Ok(Point { value, path, request, shape })
 }
 
 /// On all CPUs, in the order of the points.
@@ -235,30 +214,18 @@ fn predictions(points: &[Point], profile: &Profile, seed: u64) -> Result<Vec<Pre
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let each = points.len().div_ceil(threads).max(1);
     let part = |part: &[Point]| -> Vec<_> {
-        part.iter()
-            .map(|point| predict(&point.shape, profile, seed))
-            .collect()
+        part.iter().map(|point| predict(&point.shape, profile, seed)).collect()
     };
     let found = std::thread::scope(|scope| {
-        let parts: Vec<_> = points
-            .chunks(each)
-            .map(|own| scope.spawn(move || part(own)))
-            .collect();
-        let done = parts
-            .into_iter()
-            .map(|part| part.join().expect("it does not panic"));
+        let parts: Vec<_> = points.chunks(each).map(|own| scope.spawn(move || part(own))).collect();
+        let done = parts.into_iter().map(|part| part.join().expect("it does not panic"));
         done.flatten().collect::<Result<Vec<_>, _>>()
     });
     found.map_err(|error| Failure::refused(format!("cannot be predicted: {error}")))
 }
 
 fn with_ends(found: Predicted, show: impl Fn(f64) -> String) -> String {
-    format!(
-        "{} ({} to {})",
-        show(found.value),
-        show(found.low),
-        show(found.high)
-    )
+    format!("{} ({} to {})", show(found.value), show(found.low), show(found.high))
 }
 
 fn rate(shape: &PathShape, hz: Predicted) -> String {
@@ -278,12 +245,8 @@ fn one(point: &Point, found: &Prediction) -> String {
         rate(shape, found.largest_hz),
         significant(found.largest_hz.value, 4)
     );
-    let _ = writeln!(
-        out,
-        "limit: {}, used {} % of the time",
-        found.limit,
-        percent(found.limit_used)
-    );
+    let _ =
+        writeln!(out, "limit: {}, used {} % of the time", found.limit, percent(found.limit_used));
     let at = match found.offered_hz {
         Some(hz) => format!("at {} MB/s", show_mb_per_s(hz * shape.block_bytes as f64)),
         None => "at the largest rate".to_owned(),
@@ -304,23 +267,13 @@ fn one(point: &Point, found: &Prediction) -> String {
             row.threads.to_string(),
             show_ns(row.cost_ns),
             with_ends(row.cpu, percent),
-            row.depth.map_or("-".to_owned(), |depth| {
-                with_ends(depth, |depth| significant(depth, 2))
-            }),
+            row.depth
+                .map_or("-".to_owned(), |depth| with_ends(depth, |depth| significant(depth, 2))),
         ]
     };
-    let headings = [
-        "part",
-        "threads",
-        "CPU of a block",
-        "CPU of each thread [%]",
-        "queue before it [blocks]",
-    ];
-    let _ = write!(
-        out,
-        "\n{}",
-        numbers_from(1, &headings, found.parts.iter().map(row))
-    );
+    let headings =
+        ["part", "threads", "CPU of a block", "CPU of each thread [%]", "queue before it [blocks]"];
+    let _ = write!(out, "\n{}", numbers_from(1, &headings, found.parts.iter().map(row)));
     for note in &found.notes {
         let _ = writeln!(out, "{}", wrapped(&format!(" {note}"), 3));
     }
@@ -339,24 +292,14 @@ fn table(sweep: &str, points: &[Point], predictions: &[Prediction]) -> String {
             percent(found.lost.value),
         ]
     };
-    let headings = [
-        field,
-        "largest rate [MB/s]",
-        "limit",
-        "latency, median",
-        "p99",
-        "lost or held back [%]",
-    ];
+    let headings =
+        [field, "largest rate [MB/s]", "limit", "latency, median", "p99", "lost or held back [%]"];
     let mut out = numbers_from(1, &headings, points.iter().zip(predictions).map(row));
     let mut notes: Vec<&String> = predictions.iter().flat_map(|found| &found.notes).collect();
     notes.sort();
     notes.dedup();
     for note in notes {
-        let _ = writeln!(
-            out,
-            "{}",
-            wrapped(&format!(" {note} (some of these points)"), 3)
-        );
+        let _ = writeln!(out, "{}", wrapped(&format!(" {note} (some of these points)"), 3));
     }
     out
 }
@@ -368,9 +311,7 @@ fn foot(profile: &Profile, notes: Vec<String>) -> String {
         sanitise::text(&profile.time_utc)
     );
     let lines = std::iter::once(first).chain(notes);
-    lines
-        .map(|line| format!("{}\n", wrapped(&format!(" {line}"), 3)))
-        .collect()
+    lines.map(|line| format!("{}\n", wrapped(&format!(" {line}"), 3))).collect()
 }
 
 fn json(point: &Point, found: &Prediction) -> String {

@@ -53,9 +53,8 @@ impl Of<'_> {
 
     /// `12.3 +-0.4`; one number where all replications agree.
     fn shown(&self, value: impl Fn(&Outcome) -> f64) -> String {
-        self.estimate(value).map_or("-".to_owned(), |found| {
-            with_interval(found, |x| significant(x, 4))
-        })
+        self.estimate(value)
+            .map_or("-".to_owned(), |found| with_interval(found, |x| significant(x, 4)))
     }
 }
 
@@ -106,11 +105,7 @@ fn latency(outcomes: &[Outcome]) -> String {
             format!("{} +-{}", show_ns(found.mean), show_ns(half))
         })
     };
-    format!(
-        "latency from source to end: median {}, p99 {}\n",
-        quantile(0.5),
-        quantile(0.99)
-    )
+    format!("latency from source to end: median {}, p99 {}\n", quantile(0.5), quantile(0.99))
 }
 
 /// Share of the servers that work; none where nobody waits.
@@ -160,28 +155,17 @@ fn sources(model: &Model, of: &Of<'_>) -> String {
             first.map_or("-".to_owned(), |seconds| show_ns(seconds * 1e9)),
         ]
     };
-    let headings = [
-        "source",
-        "offered [/s]",
-        "stopped by BUSY [/s]",
-        "BUSY [%]",
-        "first BUSY",
-    ];
+    let headings = ["source", "offered [/s]", "stopped by BUSY [/s]", "BUSY [%]", "first BUSY"];
     numbers_from(1, &headings, model.sources.iter().enumerate().map(row))
 }
 
 /// What must be known to believe the tables.
 fn remarks(model: &Model, outcomes: &[Outcome]) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(at_s) = outcomes
-        .iter()
-        .filter_map(|run| run.stuck_at_s)
-        .reduce(f64::min)
-    {
+    if let Some(at_s) = outcomes.iter().filter_map(|run| run.stuck_at_s).reduce(f64::min) {
         let at = show_ns(at_s * 1e9);
-        lines.push(format!(
-            "STUCK at {at}: buffers in a circle are all full, and nothing can move"
-        ));
+        lines
+            .push(format!("STUCK at {at}: buffers in a circle are all full, and nothing can move"));
     }
     for (at, station) in model.stations.iter().enumerate() {
         let grows = |run: &Outcome| {
@@ -207,9 +191,8 @@ fn json(arguments: &Arguments, scenario: &Scenario, outcomes: &[Outcome]) -> Str
         )
     };
     let quantile_ns = |share| {
-        let found = estimate(outcomes, |run| {
-            Some(run.latency_ps.supported_quantile(share)? as f64 / 1e3)
-        });
+        let found =
+            estimate(outcomes, |run| Some(run.latency_ps.supported_quantile(share)? as f64 / 1e3));
         found.map(|found| {
             let bucket = found.mean * HALF_BUCKET;
             let low = found.low.min(found.mean - bucket);

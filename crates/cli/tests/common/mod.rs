@@ -12,11 +12,7 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_daqmeter");
 
 /// Runs the program with a verb and its arguments.
 pub(crate) fn daqmeter(verb: &str, arguments: &[&str]) -> Output {
-    Command::new(PROGRAM)
-        .arg(verb)
-        .args(arguments)
-        .output()
-        .unwrap()
+    Command::new(PROGRAM).arg(verb).args(arguments).output().unwrap()
 }
 
 pub(crate) fn stdout(output: &Output) -> String {
@@ -34,10 +30,6 @@ pub(crate) fn are_refused(verb: &str, calls: &[(&[&str], &str)]) {
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains(wanted), "{arguments:?}: {said}");
-        assert!(
-            stdout(&output).is_empty(),
-            "{arguments:?}: {}",
-            stdout(&output)
-        );
+        assert!(stdout(&output).is_empty(), "{arguments:?}: {}", stdout(&output));
     }
 }

@@ -28,13 +28,7 @@ fn start(arguments: &[&str]) -> Child {
 /// Sends a signal by its name, as a shell does.
 fn signal(child: &Child, name: &str) {
     let line = format!("kill -{name} {}", child.id());
-    assert!(
-        Command::new("sh")
-            .args(["-c", &line])
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("sh").args(["-c", &line]).status().unwrap().success());
 }
 
 fn ended(child: &mut Child, within: Duration) -> ExitStatus {
@@ -57,10 +51,7 @@ fn until_said(from: &mut impl BufRead, text: &str) {
     let mut line = String::new();
     while !line.contains(text) {
         line.clear();
-        assert!(
-            from.read_line(&mut line).unwrap() > 0,
-            "it ended without `{text}`"
-        );
+        assert!(from.read_line(&mut line).unwrap() > 0, "it ended without `{text}`");
         assert!(begin.elapsed() < EVENT_WITHIN, "no `{text}`");
     }
 }
@@ -123,9 +114,7 @@ fn card_reader_and_receiver_end_with_their_accounts() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().join("card");
     let shown = at.display().to_string();
-    let emulate = start(&[
-        "emulate", "gbt", "--at", &shown, "--rate", "5kHz", "--time", "1h",
-    ]);
+    let emulate = start(&["emulate", "gbt", "--at", &shown, "--rate", "5kHz", "--time", "1h"]);
     let mut tohost = start(&["tohost", "gbt", "--card", &shown]);
     let mut said = errors(&mut tohost);
     let mut line = String::new();
@@ -133,14 +122,8 @@ fn card_reader_and_receiver_end_with_their_accounts() {
         line.clear();
         assert!(said.read_line(&mut line).unwrap() > 0);
     }
-    let address = line
-        .split("publishes at ")
-        .nth(1)
-        .unwrap()
-        .split_whitespace()
-        .next()
-        .unwrap()
-        .to_owned();
+    let address =
+        line.split("publishes at ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
     let metrics = ["receive", &address, "--metrics", "127.0.0.1:0"];
     let mut receive = start(&metrics);
     let mut said = errors(&mut receive);
@@ -154,10 +137,7 @@ fn card_reader_and_receiver_end_with_their_accounts() {
         .unwrap()
         .to_owned();
     let mut monitor = start(&["monitor", &page, "--json", "--interval", "50ms"]);
-    until_said(
-        &mut BufReader::new(monitor.stdout.as_mut().unwrap()),
-        "\"mchunks_per_s\":0.",
-    );
+    until_said(&mut BufReader::new(monitor.stdout.as_mut().unwrap()), "\"mchunks_per_s\":0.");
     monitor.kill().unwrap();
     monitor.wait().unwrap();
     let text = interrupted(receive, "INT");
@@ -206,11 +186,7 @@ fn a_check_ends_with_the_table_of_what_it_had() {
     drop(input);
     let metrics = ["--metrics", "127.0.0.1:0"];
     let mut child = start(
-        &[
-            &["check", "--scenario", "gbt", "--triggers", "1000000000000"][..],
-            &metrics,
-        ]
-        .concat(),
+        &[&["check", "--scenario", "gbt", "--triggers", "1000000000000"][..], &metrics].concat(),
     );
     // By then it has taken the signals over.
     until_said(&mut errors(&mut child), "metrics at");
@@ -238,11 +214,7 @@ fn a_run_and_a_search_end_with_their_records() {
         interrupted(child, "INT");
         let record: serde_json::Value =
             serde_json::from_str(&std::fs::read_to_string(&records).unwrap()).unwrap();
-        assert!(
-            record["outcome"].to_string().contains("interrupted"),
-            "{}",
-            record["outcome"]
-        );
+        assert!(record["outcome"].to_string().contains("interrupted"), "{}", record["outcome"]);
     }
 }
 
@@ -266,14 +238,8 @@ fn what_is_waited_for_in_vain_is_said_and_ends_with_2() {
     let mut said = errors(&mut tohost);
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
-    let address = line
-        .split("publishes at ")
-        .nth(1)
-        .unwrap()
-        .split_whitespace()
-        .next()
-        .unwrap()
-        .to_owned();
+    let address =
+        line.split("publishes at ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
     let receive = readout(&["receive", &address, "--elinks", "0x008", "--wait", "100ms"]);
     let text = stderr(&receive);
     assert!(
@@ -289,18 +255,13 @@ fn a_card_that_is_killed_is_reported_and_ends_with_1() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().join("card");
     let shown = at.display().to_string();
-    let mut emulate = start(&[
-        "emulate", "gbt", "--at", &shown, "--rate", "5kHz", "--time", "1h",
-    ]);
+    let mut emulate = start(&["emulate", "gbt", "--at", &shown, "--rate", "5kHz", "--time", "1h"]);
     let mut tohost = start(&["tohost", "gbt", "--card", &shown, "--no-wait"]);
     let mut said = errors(&mut tohost);
     until_said(&mut said, "publishes at ");
     emulate.kill().unwrap();
     emulate.wait().unwrap();
-    until_said(
-        &mut said,
-        "the card's process ended before its triggers did",
-    );
+    until_said(&mut said, "the card's process ended before its triggers did");
     assert_eq!(ended(&mut tohost, EVENT_WITHIN).code(), Some(1));
 }
 
@@ -313,19 +274,13 @@ fn an_ordinary_file_is_left_where_a_socket_is_wanted() {
     let shown = path.display().to_string();
     are_refused(
         "readout",
-        &[(
-            &["emulate", "gbt", "--at", &shown][..],
-            "is not a socket: it is left as it is",
-        )],
+        &[(&["emulate", "gbt", "--at", &shown][..], "is not a socket: it is left as it is")],
     );
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "data");
     let stale = directory.path().join("stale");
     drop(UnixListener::bind(&stale).unwrap());
     let mut emulate = start(&["emulate", "gbt", "--at", &stale.display().to_string()]);
-    until_said(
-        &mut errors(&mut emulate),
-        "triggers begin when all have readers",
-    );
+    until_said(&mut errors(&mut emulate), "triggers begin when all have readers");
     interrupted(emulate, "INT");
     assert!(!stale.exists());
 }
@@ -346,20 +301,12 @@ fn a_card_that_is_killed_fails_the_verdict_in_one_line() {
     card.wait().unwrap();
     assert_eq!(ended(&mut reader, WITHIN).code(), Some(1));
     let mut text = String::new();
-    reader
-        .stdout
-        .take()
-        .unwrap()
-        .read_to_string(&mut text)
-        .unwrap();
+    reader.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     assert!(
         text.contains("verdict: failed: the card's process ended before its triggers did"),
         "{text}"
     );
-    assert!(
-        !text.contains("unaccounted") && text.lines().count() < 7,
-        "{text}"
-    );
+    assert!(!text.contains("unaccounted") && text.lines().count() < 7, "{text}");
 }
 
 #[test]
@@ -374,14 +321,7 @@ fn a_card_says_what_it_did_as_json() {
     assert!(ended(&mut card, EVENT_WITHIN).success());
     ended(&mut reader, EVENT_WITHIN);
     let mut text = String::new();
-    card.stdout
-        .take()
-        .unwrap()
-        .read_to_string(&mut text)
-        .unwrap();
+    card.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     let line: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(
-        (&line["triggers"], &line["name"]),
-        (&100.into(), &"card gbt".into())
-    );
+    assert_eq!((&line["triggers"], &line["name"]), (&100.into(), &"card gbt".into()));
 }

@@ -28,34 +28,19 @@ pub fn engines_found(files: &Files) -> Vec<EngineFound> {
                 usable: true,
                 found: format!("DSA {} (never exercised on hardware by us)", queue.name),
             },
-            Some(refusal) => EngineFound {
-                usable: false,
-                found: format!("DSA {refusal}"),
-            },
+            Some(refusal) => EngineFound { usable: false, found: format!("DSA {refusal}") },
         })
         .collect();
     if found.is_empty() {
-        found.push(EngineFound {
-            usable: false,
-            found: "no DSA work queue".to_owned(),
-        });
+        found.push(EngineFound { usable: false, found: "no DSA work queue".to_owned() });
     }
     found.push(match Api::load().and_then(|api| api.devices()) {
         Ok(names) if !names.is_empty() => EngineFound {
             usable: true,
-            found: format!(
-                "CUDA {} (never exercised on hardware by us)",
-                names.join(", ")
-            ),
+            found: format!("CUDA {} (never exercised on hardware by us)", names.join(", ")),
         },
-        Ok(_) => EngineFound {
-            usable: false,
-            found: "CUDA without a device".to_owned(),
-        },
-        Err(_) => EngineFound {
-            usable: false,
-            found: "no CUDA driver".to_owned(),
-        },
+        Ok(_) => EngineFound { usable: false, found: "CUDA without a device".to_owned() },
+        Err(_) => EngineFound { usable: false, found: "no CUDA driver".to_owned() },
     });
     found
 }
@@ -68,11 +53,8 @@ struct DsaMover {
 
 fn usable_queues() -> Result<Vec<WorkQueue>, String> {
     let all = work_queues(&Files::default());
-    let usable: Vec<WorkQueue> = all
-        .iter()
-        .filter(|queue| queue.refusal.is_none())
-        .cloned()
-        .collect();
+    let usable: Vec<WorkQueue> =
+        all.iter().filter(|queue| queue.refusal.is_none()).cloned().collect();
     if !usable.is_empty() {
         return Ok(usable);
     }
@@ -104,11 +86,7 @@ pub(super) fn dsa(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
                 ));
             }
         };
-        Ok(DsaMover {
-            queue: queue.clone(),
-            bytes: request.block_bytes,
-            open: None,
-        })
+        Ok(DsaMover { queue: queue.clone(), bytes: request.block_bytes, open: None })
     })
 }
 
@@ -130,21 +108,13 @@ impl Mover for DsaMover {
             memory.write(0, &vec![0; self.bytes]);
             Ok(memory)
         };
-        self.open = Some((
-            Dsa::new(DevicePortal::open(&self.queue)?),
-            touched()?,
-            touched()?,
-        ));
+        self.open = Some((Dsa::new(DevicePortal::open(&self.queue)?), touched()?, touched()?));
         Ok(())
     }
 
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
         let (engine, user, kernel) = self.open.as_mut().expect("prepared before the first copy");
-        let (from, to) = if direction == Direction::To {
-            (kernel, user)
-        } else {
-            (user, kernel)
-        };
+        let (from, to) = if direction == Direction::To { (kernel, user) } else { (user, kernel) };
         Ok(engine.copy(from, to, self.bytes)?)
     }
 
@@ -203,14 +173,7 @@ fn lanes(request: &Request, api: Api) -> Result<Vec<Box<dyn Mover>>, Fault> {
         ));
     }
     let pinned = request.path != Path::CudaPageable;
-    each(request, |_| {
-        Ok(CudaMover {
-            bytes: request.block_bytes,
-            pinned,
-            api,
-            pair: None,
-        })
-    })
+    each(request, |_| Ok(CudaMover { bytes: request.block_bytes, pinned, api, pair: None }))
 }
 
 impl CudaMover {
@@ -221,10 +184,7 @@ impl CudaMover {
 
 impl Mover for CudaMover {
     fn device(&self) -> String {
-        format!(
-            "cuda, {} host memory",
-            if self.pinned { "pinned" } else { "pageable" }
-        )
+        format!("cuda, {} host memory", if self.pinned { "pinned" } else { "pageable" })
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
@@ -273,9 +233,8 @@ mod tests {
         for path in [Path::CudaPinned, Path::CudaPageable] {
             let mut request = Request::new(path, Direction::Both, 4097);
             request.context = Context::Shared;
-            let mut lane = lanes(&request, daqmeter_sys::cuda::software::driver())
-                .unwrap()
-                .remove(0);
+            let mut lane =
+                lanes(&request, daqmeter_sys::cuda::software::driver()).unwrap().remove(0);
             lane.prepare().unwrap();
             let (bytes, mut back) = (vec![5; 4097], vec![0; 4097]);
             lane.put_kernel(&bytes).unwrap();

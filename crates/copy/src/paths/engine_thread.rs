@@ -55,26 +55,17 @@ impl EngineMover {
 
     fn now(&self) -> (u64, u64, u64, u64) {
         let (high_ns, low_ns, windows) = self.engine.gate();
-        (
-            high_ns,
-            low_ns,
-            windows,
-            self.engine.copies(self.lane % self.engine.channels()),
-        )
+        (high_ns, low_ns, windows, self.engine.copies(self.lane % self.engine.channels()))
     }
 }
 
 impl Mover for EngineMover {
     fn device(&self) -> String {
         match self.context {
-            Context::Shared => format!(
-                "emulated engine, {} channels shared",
-                self.engine.channels()
-            ),
-            _ => format!(
-                "emulated engine, channel {}",
-                self.lane % self.engine.channels()
-            ),
+            Context::Shared => {
+                format!("emulated engine, {} channels shared", self.engine.channels())
+            }
+            _ => format!("emulated engine, channel {}", self.lane % self.engine.channels()),
         }
     }
 
@@ -84,10 +75,7 @@ impl Mover for EngineMover {
             memory.write(0, &vec![0; self.bytes]);
             Ok(memory)
         };
-        let pair = Arc::new(Mutex::new(Pair {
-            user: memory()?,
-            kernel: memory()?,
-        }));
+        let pair = Arc::new(Mutex::new(Pair { user: memory()?, kernel: memory()? }));
         self.engine.register(self.lane, pair.clone());
         self.pair = Some(pair);
         Ok(())
@@ -95,8 +83,7 @@ impl Mover for EngineMover {
 
     #[inline]
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
-        self.engine
-            .copy(self.lane, direction, self.bytes, self.completion);
+        self.engine.copy(self.lane, direction, self.bytes, self.completion);
         Ok(())
     }
 
@@ -137,10 +124,8 @@ impl Mover for EngineMover {
 
     fn counters(&mut self) -> Vec<Counter> {
         let ((high, low, windows, copies), before) = (self.now(), self.before);
-        let mut counters = vec![Counter::count(
-            format!("copies of lane {}", self.lane),
-            copies - before.3,
-        )];
+        let mut counters =
+            vec![Counter::count(format!("copies of lane {}", self.lane), copies - before.3)];
         // The gate is the engine's, not the lane's: counted once, by the first of them.
         if self.context == Context::Priority && self.lane == 0 {
             let ns = |name: &str, value: u64| Counter {

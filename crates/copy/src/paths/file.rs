@@ -28,30 +28,15 @@ fn lanes(
     pages: Pages,
     make: MakeFile,
 ) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    each(request, |_| {
-        Ok(FileMover {
-            name,
-            bytes: request.block_bytes,
-            pages,
-            make,
-            open: None,
-        })
-    })
+    each(request, |_| Ok(FileMover { name, bytes: request.block_bytes, pages, make, open: None }))
 }
 
 pub(super) fn memfd(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    lanes(request, "memfd", Pages::Base, |bytes| {
-        memory_file(bytes, false)
-    })
+    lanes(request, "memfd", Pages::Base, |bytes| memory_file(bytes, false))
 }
 
 pub(super) fn tmpfs_huge(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    lanes(
-        request,
-        "tmpfs huge=always",
-        Pages::Transparent,
-        huge_tmpfs_file,
-    )
+    lanes(request, "tmpfs huge=always", Pages::Transparent, huge_tmpfs_file)
 }
 
 pub(super) fn hugetlb(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
@@ -78,9 +63,9 @@ pub(super) fn probe_hugetlb() -> Availability {
     let made = hugetlb_file(1).and_then(|file| fill_by_mapping(&file, &[0]));
     match made {
         Ok(()) => Availability::Ready,
-        Err(error) => Availability::Waived(format!(
-            "{error}: reserve pages, e.g. sysctl vm.nr_hugepages=64"
-        )),
+        Err(error) => {
+            Availability::Waived(format!("{error}: reserve pages, e.g. sysctl vm.nr_hugepages=64"))
+        }
     }
 }
 
@@ -110,17 +95,13 @@ impl Mover for FileMover {
     #[inline]
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
         let (file, user) = self.open();
-        let done = if direction == Direction::To {
-            file.read_at(user, 0)
-        } else {
-            file.write_at(user, 0)
-        };
+        let done =
+            if direction == Direction::To { file.read_at(user, 0) } else { file.write_at(user, 0) };
         match done {
             Ok(bytes) if bytes == self.bytes => Ok(()),
-            Ok(bytes) => Err(Fault::new(format!(
-                "{}: {bytes} of {} bytes moved",
-                self.name, self.bytes
-            ))),
+            Ok(bytes) => {
+                Err(Fault::new(format!("{}: {bytes} of {} bytes moved", self.name, self.bytes)))
+            }
             Err(error) => Err(self.failed(&error)),
         }
     }
@@ -156,9 +137,7 @@ impl Mover for FileMover {
     }
 
     fn numa_node(&self) -> Option<u32> {
-        self.open
-            .as_ref()
-            .and_then(|(_, buffer)| buffer.numa_node())
+        self.open.as_ref().and_then(|(_, buffer)| buffer.numa_node())
     }
 }
 

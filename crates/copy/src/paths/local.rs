@@ -25,21 +25,13 @@ pub(super) fn kernel(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
         return Err(Fault::new(format!("this CPU has no {}", request.path)));
     };
     each(request, |_| {
-        Ok(LocalMover {
-            how: How::Kernel(kernel),
-            bytes: request.block_bytes,
-            buffers: None,
-        })
+        Ok(LocalMover { how: How::Kernel(kernel), bytes: request.block_bytes, buffers: None })
     })
 }
 
 pub(super) fn process_vm(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
     each(request, |_| {
-        Ok(LocalMover {
-            how: How::ProcessVm,
-            bytes: request.block_bytes,
-            buffers: None,
-        })
+        Ok(LocalMover { how: How::ProcessVm, bytes: request.block_bytes, buffers: None })
     })
 }
 
@@ -74,14 +66,8 @@ pub(super) fn probe_process_vm() -> Availability {
 impl LocalMover {
     /// The two sides: the user's, and the one that stands for the kernel's.
     fn sides(&mut self) -> (&mut [u8], &mut [u8]) {
-        let (user, kernel) = self
-            .buffers
-            .as_mut()
-            .expect("prepared before the first copy");
-        (
-            user.slice_mut::<u8>(self.bytes),
-            kernel.slice_mut::<u8>(self.bytes),
-        )
+        let (user, kernel) = self.buffers.as_mut().expect("prepared before the first copy");
+        (user.slice_mut::<u8>(self.bytes), kernel.slice_mut::<u8>(self.bytes))
     }
 }
 
@@ -103,11 +89,7 @@ impl Mover for LocalMover {
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
         let (how, bytes) = (self.how, self.bytes);
         let (user, kernel) = self.sides();
-        let (from, to) = if direction == Direction::To {
-            (kernel, user)
-        } else {
-            (user, kernel)
-        };
+        let (from, to) = if direction == Direction::To { (kernel, user) } else { (user, kernel) };
         let done = match how {
             How::Kernel(copy) => {
                 copy.copy(from, to);
@@ -119,9 +101,7 @@ impl Mover for LocalMover {
         };
         match done {
             Ok(moved) if moved == bytes => Ok(()),
-            Ok(moved) => Err(Fault::new(format!(
-                "process_vm: {moved} of {bytes} bytes moved"
-            ))),
+            Ok(moved) => Err(Fault::new(format!("process_vm: {moved} of {bytes} bytes moved"))),
             Err(error) => Err(Fault::new(format!("process_vm: {error}"))),
         }
     }
@@ -148,11 +128,7 @@ impl Mover for LocalMover {
 
     fn flush(&mut self) -> Result<(), Fault> {
         let (user, kernel) = self.sides();
-        if flush(user) && flush(kernel) {
-            Ok(())
-        } else {
-            Err(not_flushed())
-        }
+        if flush(user) && flush(kernel) { Ok(()) } else { Err(not_flushed()) }
     }
 
     fn is_system_call(&self) -> bool {
@@ -160,10 +136,7 @@ impl Mover for LocalMover {
     }
 
     fn warnings(&mut self) -> Vec<String> {
-        let base = self
-            .buffers
-            .as_ref()
-            .is_some_and(|(user, _)| user.pages() == Pages::Base);
+        let base = self.buffers.as_ref().is_some_and(|(user, _)| user.pages() == Pages::Base);
         let warning =
             base.then(|| "no huge pages for the buffers: TLB misses lower the rates".to_owned());
         warning.into_iter().collect()

@@ -37,15 +37,9 @@ impl Service {
         let device = CopyDevice::open(Path::new(COPY_DEVICE)).map_err(|error| explained(&error))?;
         let number = match request.context {
             Context::Cpu => 0,
-            _ => device
-                .set_policy(policy)
-                .map_err(|error| explained(&error))?,
+            _ => device.set_policy(policy).map_err(|error| explained(&error))?,
         };
-        let service = Arc::new(Service {
-            device,
-            policy,
-            number,
-        });
+        let service = Arc::new(Service { device, policy, number });
         if request.context != Context::Cpu {
             *in_use = Arc::downgrade(&service);
         }
@@ -67,10 +61,7 @@ impl Service {
 }
 
 fn policy_of(request: &Request) -> Policy {
-    let policy = Policy {
-        policy: policy_number(request.context),
-        ..Policy::default()
-    };
+    let policy = Policy { policy: policy_number(request.context), ..Policy::default() };
     if request.context != Context::Priority {
         return policy;
     }
@@ -94,10 +85,8 @@ impl Gate {
     /// Returns the increase of the counters since `before`, or `None` if they began again
     /// meanwhile.
     fn counters_since(self, before: Gate) -> Option<[Counter; 3]> {
-        let ns = |name: &str, value: u64| Counter {
-            unit: "ns".into(),
-            ..Counter::count(name, value)
-        };
+        let ns =
+            |name: &str, value: u64| Counter { unit: "ns".into(), ..Counter::count(name, value) };
         Some([
             ns("gate-high", self.high_ns.checked_sub(before.high_ns)?),
             ns("gate-low", self.low_ns.checked_sub(before.low_ns)?),
@@ -139,9 +128,7 @@ pub(super) fn probe() -> Availability {
 
 /// Why the module cannot be used, or none.
 pub(crate) fn waiver() -> Option<String> {
-    CopyDevice::open(Path::new(COPY_DEVICE))
-        .err()
-        .map(|error| explained(&error).0)
+    CopyDevice::open(Path::new(COPY_DEVICE)).err().map(|error| explained(&error).0)
 }
 
 /// Driver of the channels, how many, and whether they are software.
@@ -149,19 +136,12 @@ pub(crate) fn provider(request: &Request) -> Option<(String, u32, bool)> {
     let service = Service::start(request).ok()?;
     let info = service.info().ok()?;
     let first = service.device.channel(0).ok()?;
-    Some((
-        text(&first.driver),
-        info.channels,
-        first.flags & CHANNEL_SOFTWARE != 0,
-    ))
+    Some((text(&first.driver), info.channels, first.flags & CHANNEL_SOFTWARE != 0))
 }
 
 /// True if there are DMA channels, in use by another program or not.
 pub(super) fn has_channels() -> bool {
-    let shared = Policy {
-        policy: policy_number(Context::Shared),
-        ..Policy::default()
-    };
+    let shared = Policy { policy: policy_number(Context::Shared), ..Policy::default() };
     let set = CopyDevice::open(Path::new(COPY_DEVICE)).and_then(|device| device.set_policy(shared));
     set.map_or_else(|error| error.errno() == Some(16), |_| true)
 }
@@ -246,23 +226,12 @@ fn number(direction: Direction) -> u32 {
 impl ModuleMover {
     /// By the CPU, with another buffer: what puts and gets the region's bytes for verification.
     fn by_cpu(&self, bytes: &mut Buffer, direction: Direction) -> Result<(), Fault> {
-        let mut copy = Copy {
-            by: 0,
-            flags: 0,
-            direction: number(direction),
-            ..self.copy
-        };
-        self.service
-            .device
-            .copy(&mut copy, bytes, 0)
-            .map_err(|error| explained(&error))
+        let mut copy = Copy { by: 0, flags: 0, direction: number(direction), ..self.copy };
+        self.service.device.copy(&mut copy, bytes, 0).map_err(|error| explained(&error))
     }
 
     fn user(&mut self) -> &mut [u8] {
-        self.user
-            .as_mut()
-            .expect("prepared before the first copy")
-            .slice_mut::<u8>(self.bytes)
+        self.user.as_mut().expect("prepared before the first copy").slice_mut::<u8>(self.bytes)
     }
 }
 
@@ -291,16 +260,10 @@ impl Mover for ModuleMover {
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
         self.copy.direction = number(direction);
         let user = self.user.as_mut().expect("prepared before the first copy");
-        self.service
-            .device
-            .copy(&mut self.copy, user, 0)
-            .map_err(|error| explained(&error))?;
+        self.service.device.copy(&mut self.copy, user, 0).map_err(|error| explained(&error))?;
         let copy = &self.copy;
         same_policy(self.service.number, copy)?;
-        self.last = DeviceTime {
-            before_ns: copy.before_ns,
-            after_ns: copy.after_ns,
-        };
+        self.last = DeviceTime { before_ns: copy.before_ns, after_ns: copy.after_ns };
         self.spent.pin_ns += copy.pin_ns;
         self.spent.map_ns += copy.map_ns;
         self.spent.unmap_ns += copy.unmap_ns;
@@ -347,10 +310,8 @@ impl Mover for ModuleMover {
     }
 
     fn counters(&mut self) -> Vec<Counter> {
-        let ns = |name: &str, value: u64| Counter {
-            unit: "ns".into(),
-            ..Counter::count(name, value)
-        };
+        let ns =
+            |name: &str, value: u64| Counter { unit: "ns".into(), ..Counter::count(name, value) };
         let mut counters = vec![Counter::count("segments", self.spent.segments)];
         if self.copy.by == 1 {
             counters.push(ns("pin", self.spent.pin_ns));
@@ -390,27 +351,16 @@ mod tests {
 
     #[test]
     fn a_copy_under_another_policy_is_refused() {
-        let copy = |by, policy_number| Copy {
-            by,
-            policy_number,
-            ..Copy::default()
-        };
+        let copy = |by, policy_number| Copy { by, policy_number, ..Copy::default() };
         assert!(same_policy(7, &copy(1, 7)).is_ok());
-        assert!(
-            same_policy(7, &copy(0, 0)).is_ok(),
-            "the CPU has no channels"
-        );
+        assert!(same_policy(7, &copy(0, 0)).is_ok(), "the CPU has no channels");
         let fault = same_policy(7, &copy(1, 9)).unwrap_err().0;
         assert!(fault.contains("policy 9, measured is policy 7"), "{fault}");
     }
 
     #[test]
     fn a_gate_that_began_again_has_no_counters_and_panics_nowhere() {
-        let gate = |high_ns, low_ns, windows| Gate {
-            high_ns,
-            low_ns,
-            windows,
-        };
+        let gate = |high_ns, low_ns, windows| Gate { high_ns, low_ns, windows };
         let counters = gate(60, 90, 3).counters_since(gate(20, 30, 1)).unwrap();
         assert_eq!(counters.map(|counter| counter.value), [40.0, 60.0, 2.0]);
         assert!(gate(5, 90, 3).counters_since(gate(20, 30, 1)).is_none());

@@ -82,9 +82,7 @@ pub(super) fn each<M: Mover + 'static>(
     request: &Request,
     make: impl Fn(usize) -> Result<M, Fault>,
 ) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    (0..request.lanes)
-        .map(|lane| Ok(Box::new(make(lane)?) as Box<dyn Mover>))
-        .collect()
+    (0..request.lanes).map(|lane| Ok(Box::new(make(lane)?) as Box<dyn Mover>)).collect()
 }
 
 pub(super) fn not_flushed() -> Fault {

@@ -36,12 +36,7 @@ pub(super) fn pipe(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
             io::pipe().map_err(|error| Fault::new(format!("make a pipe: {error}")))?;
         // Whole pages, and one more: a write that is not aligned to them begins in one of its own.
         set_pipe_bytes(&write, request.block_bytes.next_power_of_two().max(1 << 16))?;
-        Ok(mover(
-            "pipe",
-            request,
-            OwnedFd::from(write).into(),
-            OwnedFd::from(read).into(),
-        ))
+        Ok(mover("pipe", request, OwnedFd::from(write).into(), OwnedFd::from(read).into()))
     })
 }
 
@@ -50,12 +45,7 @@ pub(super) fn unix(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
     each(request, |_| {
         let (write, read) = UnixStream::pair()
             .map_err(|error| Fault::new(format!("make a socket pair: {error}")))?;
-        Ok(mover(
-            "unix",
-            request,
-            OwnedFd::from(write).into(),
-            OwnedFd::from(read).into(),
-        ))
+        Ok(mover("unix", request, OwnedFd::from(write).into(), OwnedFd::from(read).into()))
     })
 }
 
@@ -83,10 +73,7 @@ fn mover(name: &'static str, request: &Request, write: File, read: File) -> Stre
 
 impl StreamMover {
     fn user(&mut self) -> &mut [u8] {
-        self.user
-            .as_mut()
-            .expect("prepared before the first copy")
-            .slice_mut::<u8>(self.bytes)
+        self.user.as_mut().expect("prepared before the first copy").slice_mut::<u8>(self.bytes)
     }
 
     fn drain(&mut self) -> Result<(), Fault> {
@@ -115,11 +102,8 @@ impl Mover for StreamMover {
     }
 
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
-        let user = self
-            .user
-            .as_mut()
-            .expect("prepared before the first copy")
-            .slice_mut::<u8>(self.bytes);
+        let user =
+            self.user.as_mut().expect("prepared before the first copy").slice_mut::<u8>(self.bytes);
         let done = if direction == Direction::To {
             self.filled = 0;
             self.read.read_exact(user)

@@ -22,14 +22,7 @@ fn lanes(request: &Request, registered: bool) -> Result<Vec<Box<dyn Mover>>, Fau
     let block_bytes = u32::try_from(request.block_bytes)
         .map_err(|_| Fault::new("io_uring moves blocks below 4 GiB: choose smaller --sizes"))?;
     let depth = u32::try_from(request.depth).map_err(|error| Fault::new(error.to_string()))?;
-    each(request, |_| {
-        Ok(UringMover {
-            block_bytes,
-            depth,
-            registered,
-            open: None,
-        })
-    })
+    each(request, |_| Ok(UringMover { block_bytes, depth, registered, open: None }))
 }
 
 pub(super) fn plain(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
@@ -55,21 +48,13 @@ impl UringMover {
     }
 
     fn ring(&mut self) -> &mut Blocks {
-        &mut self
-            .open
-            .as_mut()
-            .expect("prepared before the first copy")
-            .1
+        &mut self.open.as_mut().expect("prepared before the first copy").1
     }
 }
 
 impl Mover for UringMover {
     fn device(&self) -> String {
-        let buffers = if self.registered {
-            "registered"
-        } else {
-            "plain"
-        };
+        let buffers = if self.registered { "registered" } else { "plain" };
         format!("io_uring, depth {}, {buffers}", self.depth)
     }
 
@@ -88,10 +73,7 @@ impl Mover for UringMover {
     }
 
     fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.ring()
-            .buffer()
-            .slice_mut::<u8>(bytes.len())
-            .copy_from_slice(bytes);
+        self.ring().buffer().slice_mut::<u8>(bytes.len()).copy_from_slice(bytes);
         Ok(())
     }
 
@@ -107,8 +89,7 @@ impl Mover for UringMover {
 
     fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
         let (file, _) = self.open.as_ref().expect("prepared before the first copy");
-        file.read_exact_at(into, 0)
-            .map_err(|error| Fault::new(format!("read back: {error}")))
+        file.read_exact_at(into, 0).map_err(|error| Fault::new(format!("read back: {error}")))
     }
 
     fn blocks(&self) -> usize {

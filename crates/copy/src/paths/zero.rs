@@ -24,12 +24,7 @@ pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
             "dev-zero: a write to /dev/zero moves nothing; ask for direction `to`",
         ));
     }
-    each(request, |_| {
-        Ok(ZeroMover {
-            bytes: request.block_bytes,
-            open: None,
-        })
-    })
+    each(request, |_| Ok(ZeroMover { bytes: request.block_bytes, open: None }))
 }
 
 fn device() -> Result<File, String> {
@@ -75,9 +70,7 @@ impl Mover for ZeroMover {
         let (file, user) = self.open();
         match file.read(user) {
             Ok(bytes) if bytes == wanted => Ok(()),
-            Ok(bytes) => Err(Fault::new(format!(
-                "{DEVICE}: {bytes} of {wanted} bytes cleared"
-            ))),
+            Ok(bytes) => Err(Fault::new(format!("{DEVICE}: {bytes} of {wanted} bytes cleared"))),
             Err(error) => Err(Fault::new(format!("{DEVICE}: {wanted} bytes: {error}"))),
         }
     }
@@ -110,11 +103,7 @@ impl Mover for ZeroMover {
     }
 
     fn flush(&mut self) -> Result<(), Fault> {
-        if flush(self.open().1) {
-            Ok(())
-        } else {
-            Err(not_flushed())
-        }
+        if flush(self.open().1) { Ok(()) } else { Err(not_flushed()) }
     }
 
     fn is_system_call(&self) -> bool {
@@ -122,8 +111,6 @@ impl Mover for ZeroMover {
     }
 
     fn numa_node(&self) -> Option<u32> {
-        self.open
-            .as_ref()
-            .and_then(|(_, buffer)| buffer.numa_node())
+        self.open.as_ref().and_then(|(_, buffer)| buffer.numa_node())
     }
 }

@@ -75,17 +75,11 @@ impl Victim {
             }
             _ if size == "small" => {
                 let input: Vec<Word> = (0..10_000).map(|_| word(&mut random)).collect();
-                Victim::Words {
-                    work: input.clone(),
-                    input,
-                }
+                Victim::Words { work: input.clone(), input }
             }
             _ => {
                 let input: Vec<Point> = (0..50_000).map(|_| Point::random(&mut random)).collect();
-                Victim::Points {
-                    work: input.clone(),
-                    input,
-                }
+                Victim::Points { work: input.clone(), input }
             }
         };
         Ok(victim)
@@ -118,11 +112,7 @@ impl Victim {
             Victim::Words { work, .. } => work.is_sorted_by(|a, b| a >= b),
             Victim::Points { work, .. } => work.is_sorted_by_key(Point::distance_squared),
         };
-        if right {
-            Ok(())
-        } else {
-            Err("its result is not what the algorithm gives".to_owned())
-        }
+        if right { Ok(()) } else { Err("its result is not what the algorithm gives".to_owned()) }
     }
 }
 
@@ -146,16 +136,10 @@ mod tests {
         for test in TESTS.iter().filter(|test| !test.ends_with("huge")) {
             let mut victim = Victim::new(test).unwrap();
             victim.run();
-            victim
-                .check()
-                .unwrap_or_else(|error| panic!("{test}: {error}"));
+            victim.check().unwrap_or_else(|error| panic!("{test}: {error}"));
         }
         assert!(
-            Victim::new("susan[x]_small")
-                .err()
-                .unwrap()
-                .0
-                .contains("choose among susan[s]_small")
+            Victim::new("susan[x]_small").err().unwrap().0.contains("choose among susan[s]_small")
         );
     }
 

@@ -21,17 +21,12 @@ impl Point {
     pub(crate) fn random(random: &mut Xoshiro256PlusPlus) -> Point {
         let mut coordinate =
             || i32::try_from(random.next_u64() % (1 << 21)).unwrap_or(0) - (1 << 20);
-        Point {
-            at: [coordinate(), coordinate(), coordinate()],
-        }
+        Point { at: [coordinate(), coordinate(), coordinate()] }
     }
 
     /// Square of the distance from the origin.
     pub(crate) fn distance_squared(&self) -> i64 {
-        self.at
-            .iter()
-            .map(|at| i64::from(*at) * i64::from(*at))
-            .sum()
+        self.at.iter().map(|at| i64::from(*at) * i64::from(*at)).sum()
     }
 }
 

@@ -33,10 +33,7 @@ impl Image {
         let steps: u64 = self
             .pixels
             .chunks(self.width)
-            .flat_map(|row| {
-                row.windows(2)
-                    .map(|pair| u64::from(pair[0].abs_diff(pair[1])))
-            })
+            .flat_map(|row| row.windows(2).map(|pair| u64::from(pair[0].abs_diff(pair[1]))))
             .sum();
         steps as f64 / self.pixels.len() as f64
     }
@@ -67,11 +64,7 @@ pub(crate) fn scene(width: usize, height: usize, random: &mut Xoshiro256PlusPlus
     for pixel in &mut pixels {
         *pixel = pixel.saturating_add(u8::try_from(random.next_u64() % 7).unwrap_or(0));
     }
-    Image {
-        width,
-        height,
-        pixels,
-    }
+    Image { width, height, pixels }
 }
 
 /// How alike two brightnesses are, by their difference: 100 exp(-(d / t)^6) (equation 4).
@@ -134,9 +127,8 @@ fn usan(image: &Image, likeness: &Likeness, x: usize, y: usize) -> (i32, i32, i3
 /// alike, the median of the eight neighbours.
 pub(crate) fn smooth(image: &Image, out: &mut Image) {
     /// exp(-r^2 / 2 s^2) x 100 with s = 2, by r^2: distances beyond 10 do not occur in the mask.
-    const NEARNESS: [i32; 19] = [
-        100, 88, 78, 69, 61, 54, 47, 42, 37, 32, 29, 25, 22, 20, 17, 15, 14, 12, 11,
-    ];
+    const NEARNESS: [i32; 19] =
+        [100, 88, 78, 69, 61, 54, 47, 42, 37, 32, 29, 25, 22, 20, 17, 15, 14, 12, 11];
     let likeness = Likeness::new(2);
     out.pixels.copy_from_slice(&image.pixels);
     for (x, y) in image.inner(RADIUS) {
@@ -298,14 +290,11 @@ impl Corners {
         here > 0
             && (y - 2..=y + 2).all(|row| {
                 let start = row * self.width + x;
-                self.response[start - 2..=start + 2]
-                    .iter()
-                    .enumerate()
-                    .all(|(column, other)| {
-                        // Of equal ones the first in reading order stays.
-                        let before = (row, column) < (y, 2);
-                        here > *other || here == *other && !before
-                    })
+                self.response[start - 2..=start + 2].iter().enumerate().all(|(column, other)| {
+                    // Of equal ones the first in reading order stays.
+                    let before = (row, column) < (y, 2);
+                    here > *other || here == *other && !before
+                })
             })
     }
 
@@ -345,11 +334,7 @@ mod tests {
             .flat_map(|y| (0..width).map(move |x| (x, y)))
             .map(|(x, y)| shade(x, y))
             .collect();
-        Image {
-            width,
-            height,
-            pixels,
-        }
+        Image { width, height, pixels }
     }
 
     #[test]
@@ -370,10 +355,8 @@ mod tests {
         let (mut edges, mut corners) = (Edges::of(&step), Corners::of(&step));
         edges.find(&step);
         corners.find(&step);
-        let columns: Vec<usize> = (0..step.pixels.len())
-            .filter(|at| edges.edge[*at])
-            .map(|at| at % 40)
-            .collect();
+        let columns: Vec<usize> =
+            (0..step.pixels.len()).filter(|at| edges.edge[*at]).map(|at| at % 40).collect();
         assert!(
             !columns.is_empty() && columns.iter().all(|x| (19..=20).contains(x)),
             "{columns:?}"
@@ -383,13 +366,14 @@ mod tests {
 
     #[test]
     fn a_square_has_four_corners() {
-        let square = image(40, 40, |x, y| {
-            if (12..28).contains(&x) && (12..28).contains(&y) {
-                200
-            } else {
-                50
-            }
-        });
+        let square =
+            image(
+                40,
+                40,
+                |x, y| {
+                    if (12..28).contains(&x) && (12..28).contains(&y) { 200 } else { 50 }
+                },
+            );
         let mut corners = Corners::of(&square);
         corners.find(&square);
         for wanted in [(12, 12), (27, 12), (12, 27), (27, 27)] {
@@ -413,16 +397,9 @@ mod tests {
         let mut out = noisy.clone();
         smooth(&noisy, &mut out);
         let noise = |image: &Image| {
-            (5..25)
-                .map(|x| image.pixels[20 * 60 + x].abs_diff(image.pixels[20 * 60 + x + 1]))
-                .max()
+            (5..25).map(|x| image.pixels[20 * 60 + x].abs_diff(image.pixels[20 * 60 + x + 1])).max()
         };
-        assert!(
-            noise(&out) < noise(&noisy),
-            "{:?} {:?}",
-            noise(&out),
-            noise(&noisy)
-        );
+        assert!(noise(&out) < noise(&noisy), "{:?} {:?}", noise(&out), noise(&noisy));
         assert!(out.pixels[20 * 60 + 30] - out.pixels[20 * 60 + 29] > 130);
     }
 }

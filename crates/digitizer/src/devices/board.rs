@@ -154,10 +154,7 @@ pub trait Board: Send {
     /// The fault of a board that is asked for what it has not.
     fn cannot(&self, what: &str) -> Fault {
         let identity = self.identity();
-        Fault::new(format!(
-            "{}: {} cannot {what}",
-            identity.device, identity.model
-        ))
+        Fault::new(format!("{}: {} cannot {what}", identity.device, identity.model))
     }
 }
 
@@ -219,10 +216,7 @@ pub trait Family: Sync {
 }
 
 /// The 16-bit sample at an index of an emulated board's memory.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "a hash keeps the bits it wants"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "a hash keeps the bits it wants")]
 pub fn pattern_sample(index: u64) -> u16 {
     // Multiplicative hashing: neighbours and equal places of different channels all differ.
     (((index as u32).wrapping_mul(0x9E37_79B1)) >> 16) as u16

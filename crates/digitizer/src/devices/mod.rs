@@ -56,9 +56,8 @@ pub fn nodes(files: &Files) -> impl Iterator<Item = (&'static dyn Family, String
 /// # Errors
 /// When it is not a range; the problem follows the name of a parameter.
 pub fn expand(device: &str) -> Result<Vec<String>, String> {
-    let Some((first, last)) = device
-        .strip_prefix(EMULATED_PREFIX)
-        .and_then(|name| name.split_once(".."))
+    let Some((first, last)) =
+        device.strip_prefix(EMULATED_PREFIX).and_then(|name| name.split_once(".."))
     else {
         return Ok(vec![device.to_owned()]);
     };
@@ -68,12 +67,8 @@ pub fn expand(device: &str) -> Result<Vec<String>, String> {
         Some(first.parse().ok()?..=last.parse().ok()?)
     };
     match range().filter(|range| !range.is_empty() && range.end() - range.start() < 1000) {
-        Some(range) => Ok(range
-            .map(|n| format!("{EMULATED_PREFIX}{stem}{n}"))
-            .collect()),
-        None => Err(format!(
-            "has `{device}`; a range of emulated boards is written emu:l0..4"
-        )),
+        Some(range) => Ok(range.map(|n| format!("{EMULATED_PREFIX}{stem}{n}")).collect()),
+        None => Err(format!("has `{device}`; a range of emulated boards is written emu:l0..4")),
     }
 }
 

@@ -18,25 +18,15 @@ impl Link {
     /// The link of the PCI device whose folder in sysfs that is; none where it is no PCI device, or not trained.
     pub fn below(files: &Files, device: &str) -> Option<Link> {
         let speed = files.text(&format!("{device}/current_link_speed"))?;
-        let lanes = files
-            .text(&format!("{device}/current_link_width"))?
-            .parse()
-            .ok()?;
+        let lanes = files.text(&format!("{device}/current_link_width"))?.parse().ok()?;
         // "8.0 GT/s PCIe"
         let gigatransfers_per_s = speed.split_whitespace().next()?.parse().ok()?;
-        (lanes > 0).then_some(Link {
-            gigatransfers_per_s,
-            lanes,
-        })
+        (lanes > 0).then_some(Link { gigatransfers_per_s, lanes })
     }
 
     /// Bytes per second after line coding: 8b/10b up to 5 GT/s (PCIe 1 and 2), 128b/130b above. Packet headers come off this.
     pub fn bytes_per_s(self) -> f64 {
-        let coding = if self.gigatransfers_per_s > 5.0 {
-            128.0 / 130.0
-        } else {
-            0.8
-        };
+        let coding = if self.gigatransfers_per_s > 5.0 { 128.0 / 130.0 } else { 0.8 };
         self.gigatransfers_per_s * 1e9 * coding * f64::from(self.lanes) / 8.0
     }
 }
@@ -53,10 +43,7 @@ impl std::fmt::Display for Link {
 
 /// Major and minor number of a device node, as glibc packs them for numbers below 4096 and 2^20.
 pub fn device_numbers(rdev: u64) -> (u64, u64) {
-    (
-        (rdev >> 8) & 0xFFF,
-        (rdev & 0xFF) | ((rdev >> 12) & 0xFFF00),
-    )
+    ((rdev >> 8) & 0xFFF, (rdev & 0xFF) | ((rdev >> 12) & 0xFFF00))
 }
 
 #[cfg(test)]

@@ -61,10 +61,7 @@ pub enum DescriptionError {
     #[error("{0} bytes of memory; at most {MAX_MEMORY_BYTES} are emulated")]
     Memory(u64),
     /// A crossbar with too many devices, or bridges too deep.
-    #[error(
-        "more than {} records in a table, or bridges deeper than {DEEPEST}",
-        sdb::MAX_RECORDS
-    )]
+    #[error("more than {} records in a table, or bridges deeper than {DEEPEST}", sdb::MAX_RECORDS)]
     TooMany,
     /// No gap for an SDB table.
     #[error("no gap of {0} bytes for an SDB table; give one by sdb = ...")]
@@ -196,9 +193,7 @@ impl CrossbarDescription {
             (_, _, Some(_)) => Err(DescriptionError::Syntax(
                 "[timing] is of the whole bus, not of a bridge".to_owned(),
             )),
-            _ => Err(DescriptionError::Syntax(
-                "a [[bridge]] needs first and last".to_owned(),
-            )),
+            _ => Err(DescriptionError::Syntax("a [[bridge]] needs first and last".to_owned())),
         }
     }
 }
@@ -221,13 +216,11 @@ impl Description {
     /// When it is not TOML or does not have these fields.
     pub fn parse(text: &str) -> Result<Description, DescriptionError> {
         let syntax = |error: toml::de::Error| {
-            let at = error.span().map_or(0, |span| {
-                text[..span.start.min(text.len())].matches('\n').count()
-            });
-            let (line, message) = (
-                text.lines().nth(at).unwrap_or("").trim(),
-                error.message().replace('\n', " "),
-            );
+            let at = error
+                .span()
+                .map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count());
+            let (line, message) =
+                (text.lines().nth(at).unwrap_or("").trim(), error.message().replace('\n', " "));
             DescriptionError::Syntax(format!("line {} (`{line}`): {message}", at + 1))
         };
         let top: CrossbarDescription = toml::from_str(text).map_err(syntax)?;
@@ -236,10 +229,7 @@ impl Description {
                 "first and last are of devices and bridges, not of the whole bus".to_owned(),
             ));
         }
-        Ok(Description {
-            timing: top.timing.unwrap_or_default(),
-            top,
-        })
+        Ok(Description { timing: top.timing.unwrap_or_default(), top })
     }
 
     /// An emulated timing receiver: nested crossbars with an ECA, a TLU, memory and registers of every kind.
@@ -270,14 +260,8 @@ impl Description {
             register: Vec::new(),
             msi: false,
         };
-        let top = CrossbarDescription {
-            device: vec![device],
-            ..CrossbarDescription::default()
-        };
-        Description {
-            timing: Timing::default(),
-            top,
-        }
+        let top = CrossbarDescription { device: vec![device], ..CrossbarDescription::default() };
+        Description { timing: Timing::default(), top }
     }
 
     /// Puts everything on a bus.
@@ -285,18 +269,8 @@ impl Description {
     /// # Errors
     /// When ranges overlap, leave their bridge, or ask for too much memory.
     pub fn build(&self) -> Result<Bus, DescriptionError> {
-        let mut builder = Builder {
-            bus: Bus::new(self.timing, 0),
-            memory_bytes: 0,
-        };
-        let root = builder.crossbar(
-            &self.top,
-            Place {
-                base: 0,
-                last: u64::MAX,
-            },
-            0,
-        )?;
+        let mut builder = Builder { bus: Bus::new(self.timing, 0), memory_bytes: 0 };
+        let root = builder.crossbar(&self.top, Place { base: 0, last: u64::MAX }, 0)?;
         builder.bus.sdb_root = root;
         Ok(builder.bus)
     }
@@ -338,23 +312,11 @@ impl Builder {
             let inner = within("a bridge", first, last, place)?;
             let table = self.crossbar(bridge, inner, depth + 1)?;
             let product = bridge.product((ids::CROSSBAR, "WB4-Bridge-Emulated"));
-            let component = Component {
-                first,
-                last,
-                product,
-            };
-            records.push(Record::Bridge {
-                child: table - place.base,
-                component,
-            });
+            let component = Component { first, last, product };
+            records.push(Record::Bridge { child: table - place.base, component });
         }
         records.extend(crossbar.synthesis.as_ref().map(synthesis_record));
-        records.extend(
-            crossbar
-                .repo_url
-                .as_ref()
-                .map(|url| Record::RepoUrl(Text::new(url))),
-        );
+        records.extend(crossbar.repo_url.as_ref().map(|url| Record::RepoUrl(Text::new(url))));
         let integration = |name: &String| {
             let (vendor, device) = ids::CROSSBAR;
             Record::Integration(Product {
@@ -376,39 +338,21 @@ impl Builder {
         records: Vec<Record>,
         place: Place,
     ) -> Result<u64, DescriptionError> {
-        let count = u16::try_from(records.len() + 1)
-            .ok()
-            .filter(|count| *count <= sdb::MAX_RECORDS);
+        let count =
+            u16::try_from(records.len() + 1).ok().filter(|count| *count <= sdb::MAX_RECORDS);
         let count = count.ok_or(DescriptionError::TooMany)?;
         let bytes = u64::from(count) * sdb::RECORD_BYTES as u64;
         let first = match crossbar.sdb {
             Some(offset) => {
-                within(
-                    "an SDB table",
-                    offset,
-                    offset.saturating_add(bytes - 1),
-                    place,
-                )?
-                .base
+                within("an SDB table", offset, offset.saturating_add(bytes - 1), place)?.base
             }
             None => self.gap(crossbar, bytes, place)?,
         };
         let product = crossbar.product((ids::SOFTWARE_BUS, "Software-EB-Bus"));
-        let component = Component {
-            first: 0,
-            last: place.last - place.base,
-            product,
-        };
-        let head = Record::Interconnect {
-            records: count,
-            version: 1,
-            bus_type: 0,
-            component,
-        };
-        let table: Vec<u8> = std::iter::once(head)
-            .chain(records)
-            .flat_map(|record| record.emit())
-            .collect();
+        let component = Component { first: 0, last: place.last - place.base, product };
+        let head = Record::Interconnect { records: count, version: 1, bus_type: 0, component };
+        let table: Vec<u8> =
+            std::iter::once(head).chain(records).flat_map(|record| record.emit()).collect();
         let region = Region {
             first,
             last: first + (bytes - 1),
@@ -428,14 +372,8 @@ impl Builder {
         bytes: u64,
         place: Place,
     ) -> Result<u64, DescriptionError> {
-        let ranges = crossbar
-            .device
-            .iter()
-            .map(|device| (device.first, device.last));
-        let bridges = crossbar
-            .bridge
-            .iter()
-            .filter_map(|bridge| bridge.range().ok());
+        let ranges = crossbar.device.iter().map(|device| (device.first, device.last));
+        let bridges = crossbar.bridge.iter().filter_map(|bridge| bridge.range().ok());
         let mut taken: Vec<(u64, u64)> = ranges.chain(bridges).collect();
         taken.sort_unstable();
         let inside = place.last - place.base;
@@ -450,10 +388,7 @@ impl Builder {
                 };
                 candidate = after.checked_next_multiple_of(step).unwrap_or(u64::MAX);
             }
-            if candidate
-                .checked_add(bytes - 1)
-                .is_some_and(|last| last <= inside)
-            {
+            if candidate.checked_add(bytes - 1).is_some_and(|last| last <= inside) {
                 return Ok(place.base + candidate);
             }
         }
@@ -474,18 +409,8 @@ impl Builder {
             Kind::Tlu => Occupant::Device(Box::<Tlu>::default()),
             Kind::Registers => Occupant::Device(Box::new(Registers(device.register.clone()))),
         };
-        let endian = if device.little_endian {
-            Endian::Little
-        } else {
-            Endian::Big
-        };
-        self.bus.insert(Region {
-            first: range.base,
-            last: range.last,
-            endian,
-            widths,
-            occupant,
-        })
+        let endian = if device.little_endian { Endian::Little } else { Endian::Big };
+        self.bus.insert(Region { first: range.base, last: range.last, endian, widths, occupant })
     }
 
     fn memory(&mut self, range: Place) -> Result<Vec<u8>, DescriptionError> {
@@ -509,10 +434,7 @@ fn within(what: &str, first: u64, last: u64, place: Place) -> Result<Place, Desc
             inside: size.saturating_add(1),
         });
     }
-    Ok(Place {
-        base: place.base + first,
-        last: place.base + last,
-    })
+    Ok(Place { base: place.base + first, last: place.base + last })
 }
 
 fn widths_of(device: &DeviceDescription) -> Result<Widths, DescriptionError> {
@@ -522,10 +444,7 @@ fn widths_of(device: &DeviceDescription) -> Result<Widths, DescriptionError> {
     };
     let bits = device.widths.as_deref().unwrap_or(default);
     bits.iter().try_fold(Widths::NONE, |set, bits| {
-        let width = bits
-            .is_multiple_of(8)
-            .then(|| Width::of_bytes(bits / 8))
-            .flatten();
+        let width = bits.is_multiple_of(8).then(|| Width::of_bytes(bits / 8)).flatten();
         let width = width.ok_or_else(|| {
             DescriptionError::Syntax(format!("widths: {bits} is not 8, 16, 32 or 64"))
         })?;
@@ -540,18 +459,11 @@ fn device_record(device: &DeviceDescription, widths: Widths) -> Record {
         Kind::Tlu => (ids::TLU, "GSI_TM_LATCH_V2"),
         Kind::Registers | Kind::Absent => ((ids::GSI, 0xdead_0000), "Registers"),
     };
-    let component = Component {
-        first: device.first,
-        last: device.last,
-        product: device.product(default),
-    };
+    let component =
+        Component { first: device.first, last: device.last, product: device.product(default) };
     let bus_specific = u32::from(widths.nibble()) | if device.little_endian { 0x80 } else { 0 };
     if device.msi {
-        return Record::MsiMaster {
-            flags: 0,
-            bus_specific,
-            component,
-        };
+        return Record::MsiMaster { flags: 0, bus_specific, component };
     }
     Record::Device(sdb::Device {
         abi_class: device.abi_class,
@@ -623,10 +535,7 @@ mod tests {
     #[test]
     fn a_table_finds_its_own_place_between_the_devices() {
         let text = "[[device]]\nkind = \"memory\"\nfirst = 0\nlast = 0xffff\n[[device]]\nkind = \"memory\"\nfirst = 0x20000\nlast = 0x2ffff\n";
-        assert_eq!(
-            Description::parse(text).unwrap().build().unwrap().sdb_root,
-            0x10000
-        );
+        assert_eq!(Description::parse(text).unwrap().build().unwrap().sdb_root, 0x10000);
         let full = "[[bridge]]\nfirst = 0\nlast = 0xff\n[[bridge.device]]\nkind = \"memory\"\nfirst = 0\nlast = 0xff\n";
         assert!(error(full).contains("no gap"));
     }

@@ -28,13 +28,10 @@ pub(crate) fn load(bytes: &[u8], offset: u64, size: Width, endian: Endian) -> Op
         (Width::W32, Endian::Big) => {
             u64::from(u32::from_be_bytes(found.try_into().expect("4 bytes")))
         }
-        (_, Endian::Big) => found
-            .iter()
-            .fold(0, |value, byte| value << 8 | u64::from(*byte)),
-        (_, Endian::Little) => found
-            .iter()
-            .rev()
-            .fold(0, |value, byte| value << 8 | u64::from(*byte)),
+        (_, Endian::Big) => found.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)),
+        (_, Endian::Little) => {
+            found.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+        }
     })
 }
 
@@ -58,11 +55,7 @@ pub(crate) fn store(
 
 /// 32-bit registers are read and written whole.
 pub(super) fn whole(size: Width) -> Result<(), BusError> {
-    if size == Width::W32 {
-        Ok(())
-    } else {
-        Err(BusError::Refused)
-    }
+    if size == Width::W32 { Ok(()) } else { Err(BusError::Refused) }
 }
 
 pub(super) fn low32(value: u64) -> u64 {
@@ -185,20 +178,13 @@ mod tests {
     fn the_eca_gives_the_time_in_two_words() {
         let tai_ns = 0x1234_5678_9abc_def0;
         let read = |offset| Eca.read(offset, Width::W32, tai_ns);
-        assert_eq!(
-            (read(ECA_TIME_HI), read(ECA_TIME_LO)),
-            (Ok(0x1234_5678), Ok(0x9abc_def0))
-        );
+        assert_eq!((read(ECA_TIME_HI), read(ECA_TIME_LO)), (Ok(0x1234_5678), Ok(0x9abc_def0)));
         assert_eq!(Eca.read(ECA_TIME_HI, Width::W8, 0), Err(BusError::Refused));
     }
 
     #[test]
     fn registers_obey_their_permissions() {
-        let register = |offset, access| Register {
-            offset,
-            value: 5,
-            access,
-        };
+        let register = |offset, access| Register { offset, value: 5, access };
         let mut registers = Registers(vec![
             register(0, Permission::ReadWrite),
             register(4, Permission::ReadOnly),
@@ -207,25 +193,13 @@ mod tests {
             register(16, Permission::Silent),
         ]);
         let mut outcome = |offset| {
-            (
-                registers.write(offset, Width::W32, 6, 0),
-                registers.read(offset, Width::W32, 0),
-            )
+            (registers.write(offset, Width::W32, 6, 0), registers.read(offset, Width::W32, 0))
         };
         assert_eq!(outcome(0), (Ok(()), Ok(6)));
         assert_eq!(outcome(4), (Err(BusError::Refused), Ok(5)));
         assert_eq!(outcome(8), (Ok(()), Err(BusError::Refused)));
-        assert_eq!(
-            outcome(12),
-            (Err(BusError::Refused), Err(BusError::Refused))
-        );
-        assert_eq!(
-            outcome(16),
-            (Err(BusError::Timeout), Err(BusError::Timeout))
-        );
-        assert_eq!(
-            outcome(20),
-            (Err(BusError::Refused), Err(BusError::Refused))
-        );
+        assert_eq!(outcome(12), (Err(BusError::Refused), Err(BusError::Refused)));
+        assert_eq!(outcome(16), (Err(BusError::Timeout), Err(BusError::Timeout)));
+        assert_eq!(outcome(20), (Err(BusError::Refused), Err(BusError::Refused)));
     }
 }

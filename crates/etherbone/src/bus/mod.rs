@@ -81,9 +81,7 @@ impl Region {
     fn place(&self, layout: Layout, address: u64, lanes: Lanes) -> (u64, Option<u64>) {
         let address = address & !(layout.data.bytes() as u64 - 1) | lanes.low_bits(self.endian);
         // Where the region does not begin at a word, the low bits may lead out of it.
-        let offset = address
-            .checked_sub(self.first)
-            .filter(|_| self.widths.has(lanes.size()));
+        let offset = address.checked_sub(self.first).filter(|_| self.widths.has(lanes.size()));
         (address, offset)
     }
 }
@@ -159,17 +157,12 @@ impl Bus {
     }
 
     fn insert(&mut self, region: Region) -> Result<(), DescriptionError> {
-        let at = self
-            .regions
-            .partition_point(|known| known.first < region.first);
+        let at = self.regions.partition_point(|known| known.first < region.first);
         let clash = |known: Option<&Region>| {
             known.is_some_and(|known| known.first <= region.last && region.first <= known.last)
         };
         if clash(self.regions.get(at)) || at > 0 && clash(self.regions.get(at - 1)) {
-            return Err(DescriptionError::Overlap {
-                first: region.first,
-                last: region.last,
-            });
+            return Err(DescriptionError::Overlap { first: region.first, last: region.last });
         }
         self.regions.insert(at, region);
         Ok(())
@@ -191,12 +184,8 @@ impl Bus {
         if self.regions.get(self.last_found).is_some_and(holds) {
             return Some(self.last_found);
         }
-        let after = self
-            .regions
-            .partition_point(|region| region.first <= address);
-        let at = after
-            .checked_sub(1)
-            .filter(|&at| holds(&self.regions[at]))?;
+        let after = self.regions.partition_point(|region| region.first <= address);
+        let at = after.checked_sub(1).filter(|&at| holds(&self.regions[at]))?;
         self.last_found = at;
         Some(at)
     }
@@ -215,11 +204,7 @@ impl Bus {
     /// TAI, if what lies there may ask for it.
     #[inline]
     fn time_for(&self, at: usize) -> u64 {
-        if matches!(self.regions[at].occupant, Occupant::Device(_)) {
-            self.tai_ns()
-        } else {
-            0
-        }
+        if matches!(self.regions[at].occupant, Occupant::Device(_)) { self.tai_ns() } else { 0 }
     }
 
     /// Reads a word: the value in its lanes, 0 when the access fails.
@@ -238,13 +223,8 @@ impl Bus {
             None => (address, Err(BusError::Refused)),
         };
         let is_sdb = found.is_some_and(|at| matches!(self.regions[at].occupant, Occupant::Sdb(_)));
-        let access = |value, ok| Access {
-            address,
-            value,
-            bytes: lanes.size().bytes(),
-            write: false,
-            ok,
-        };
+        let access =
+            |value, ok| Access { address, value, bytes: lanes.size().bytes(), write: false, ok };
         match result {
             Ok(value) => {
                 session.errors.shift_in(false);
@@ -302,13 +282,7 @@ impl Bus {
         if let Err(error) = result {
             self.book(session, error);
         }
-        Access {
-            address,
-            value,
-            bytes: lanes.size().bytes(),
-            write: true,
-            ok: result.is_ok(),
-        }
+        Access { address, value, bytes: lanes.size().bytes(), write: true, ok: result.is_ok() }
     }
 
     fn write_region(
@@ -354,9 +328,7 @@ impl Bus {
         let bytes = word(address & !7).to_be_bytes();
         let port = layout.data.bytes();
         let low = usize::try_from(address & 7).expect("below 8") & !(port - 1);
-        bytes[low..low + port]
-            .iter()
-            .fold(0, |value, byte| value << 8 | u64::from(*byte))
+        bytes[low..low + port].iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
     }
 
     /// Runs one operation of a cycle. Config writes reach nothing, as in the C slave.
@@ -380,13 +352,7 @@ impl Bus {
                     // Lanes that are not enabled are 0.
                     lanes.place(lanes.take(self.read_config(session, layout, address)))
                 };
-                Access {
-                    address,
-                    value,
-                    bytes: layout.data.bytes(),
-                    write,
-                    ok: true,
-                }
+                Access { address, value, bytes: layout.data.bytes(), write, ok: true }
             }
         }
     }
@@ -425,34 +391,17 @@ mod tests {
         let mut bus = bus(MEMORY);
         let mut session = Session::default();
         let whole = Lanes::full(Width::W32);
-        for (base, endian, first_byte) in [
-            (0x10000, Endian::Big, 0x11),
-            (0x20000, Endian::Little, 0x44),
-        ] {
-            assert!(
-                bus.write(&mut session, Layout::L32, base, whole, 0x1122_3344)
-                    .ok
-            );
+        for (base, endian, first_byte) in
+            [(0x10000, Endian::Big, 0x11), (0x20000, Endian::Little, 0x44)]
+        {
+            assert!(bus.write(&mut session, Layout::L32, base, whole, 0x1122_3344).ok);
             let first = lanes(base, Width::W8, endian);
             let word = bus.read(&mut session, Layout::L32, base, first).value;
             assert_eq!(first.take(word), first_byte);
             let second = lanes(base + 2, Width::W16, endian);
-            bus.write(
-                &mut session,
-                Layout::L32,
-                base + 2,
-                second,
-                second.place(0xBEEF),
-            );
+            bus.write(&mut session, Layout::L32, base + 2, second, second.place(0xBEEF));
             let word = bus.read(&mut session, Layout::L32, base, whole).value;
-            assert_eq!(
-                word,
-                if endian == Endian::Big {
-                    0x1122_BEEF
-                } else {
-                    0xBEEF_3344
-                }
-            );
+            assert_eq!(word, if endian == Endian::Big { 0x1122_BEEF } else { 0xBEEF_3344 });
         }
         assert_eq!(session.errors.0, 0);
     }
@@ -465,56 +414,27 @@ mod tests {
         for address in [0x10000, 0x30000, 0x10ffc, 0x11000, 0x8000] {
             bus.read(&mut session, Layout::L32, address, whole);
         }
-        let found: Vec<bool> = (0..5)
-            .map(|index| failed(session.errors.0, index, 5))
-            .collect();
+        let found: Vec<bool> = (0..5).map(|index| failed(session.errors.0, index, 5)).collect();
         assert_eq!(found, [false, true, false, true, true]);
     }
 
     #[test]
     fn accesses_of_a_width_that_the_device_lacks_are_refused() {
         let mut bus = bus(MEMORY);
-        let wide = Layout {
-            address: Width::W32,
-            data: Width::W64,
-        };
-        let access = bus.read(
-            &mut Session::default(),
-            wide,
-            0x20000,
-            Lanes::full(Width::W64),
-        );
+        let wide = Layout { address: Width::W32, data: Width::W64 };
+        let access = bus.read(&mut Session::default(), wide, 0x20000, Lanes::full(Width::W64));
         assert!(!access.ok);
-        assert!(
-            bus.read(
-                &mut Session::default(),
-                wide,
-                0x10000,
-                Lanes::full(Width::W64)
-            )
-            .ok
-        );
+        assert!(bus.read(&mut Session::default(), wide, 0x10000, Lanes::full(Width::W64)).ok);
     }
 
     #[test]
     fn time_advances_with_each_access_and_never_goes_back() {
         let mut bus = bus(MEMORY);
-        bus.set_timing(Timing {
-            read_ns: 32,
-            write_ns: 8,
-            cycle_ns: 100,
-            ..Timing::default()
-        });
+        bus.set_timing(Timing { read_ns: 32, write_ns: 8, cycle_ns: 100, ..Timing::default() });
         let mut session = Session::default();
         bus.begin_cycle(1000);
         bus.read(&mut session, Layout::L32, 0x10000, Lanes::full(Width::W32));
-        bus.write(
-            &mut session,
-            Layout::L32,
-            0x10000,
-            Lanes::full(Width::W32),
-            1,
-        );
+        bus.write(&mut session, Layout::L32, 0x10000, Lanes::full(Width::W32), 1);
         assert_eq!(bus.busy_until_ns(), 1000 + 100 + 32 + 8);
         bus.begin_cycle(500);
         assert_eq!(bus.busy_until_ns(), 1240);
@@ -524,19 +444,10 @@ mod tests {
     fn config_registers_are_read_in_port_sized_parts() {
         let mut bus = bus(MEMORY);
         bus.sdb_root = 0x0000_0001_2345_6700;
-        let session = Session {
-            errors: ErrorRegister(0x0102_0304_0506_0708),
-            ..Session::default()
-        };
+        let session =
+            Session { errors: ErrorRegister(0x0102_0304_0506_0708), ..Session::default() };
         let read = |data, address| {
-            bus.read_config(
-                &session,
-                Layout {
-                    address: Width::W32,
-                    data,
-                },
-                address,
-            )
+            bus.read_config(&session, Layout { address: Width::W32, data }, address)
         };
         assert_eq!(read(Width::W32, 4), 0x0506_0708);
         assert_eq!(read(Width::W8, 7), 0x08);

@@ -205,28 +205,17 @@ mod tests {
         let time = (read(&mut tlu, TIME_HI), read(&mut tlu, TIME_LO));
         let cycles: u64 = tai_ns / 8;
         assert_eq!(time, (Ok(cycles >> 32), Ok(cycles & 0xffff_ffff)));
-        assert_eq!(
-            (read(&mut tlu, 0x34), read(&mut tlu, 0x38)),
-            (Ok(4), Ok(256))
-        );
+        assert_eq!((read(&mut tlu, 0x34), read(&mut tlu, 0x38)), (Ok(4), Ok(256)));
         let mut write = |tlu: &mut Tlu, offset, value| {
             tai_ns += 1000;
             tlu.write(offset, Width::W32, value, tai_ns)
         };
         write(&mut tlu, SELECT, 2).unwrap();
-        assert_eq!(
-            write(&mut tlu, POP, 0xF),
-            Err(BusError::Refused),
-            "no stamp"
-        );
+        assert_eq!(write(&mut tlu, POP, 0xF), Err(BusError::Refused), "no stamp");
         write(&mut tlu, TEST, 0xFF).unwrap();
         write(&mut tlu, ACTIVE_SET, 0b100).unwrap();
         write(&mut tlu, TEST, 0x0F).unwrap();
-        assert_eq!(
-            tlu.read(READY, Width::W32, 0),
-            Ok(0),
-            "not active, too short"
-        );
+        assert_eq!(tlu.read(READY, Width::W32, 0), Ok(0), "not active, too short");
         write(&mut tlu, TEST_ALL, 0xFF).unwrap();
         let stamp_ns = 0x1234_5678_9abc_def5 + 6000;
         for (offset, wanted) in [

@@ -58,11 +58,7 @@ impl Done<'_> {
             if of >= 64 { u64::MAX } else { (1 << of) - 1 }
         };
         self.result.is_ok()
-            && self
-                .statuses
-                .iter()
-                .enumerate()
-                .all(|(chunk, status)| status & mask(chunk) == 0)
+            && self.statuses.iter().enumerate().all(|(chunk, status)| status & mask(chunk) == 0)
     }
 }
 
@@ -166,10 +162,8 @@ impl Flights {
                 return tag_at(index);
             }
         }
-        let (_, tag) = self
-            .late
-            .pop_front()
-            .expect("all tags are taken, at most half of them by flights");
+        let (_, tag) =
+            self.late.pop_front().expect("all tags are taken, at most half of them by flights");
         self.tags[index_of(tag)] = Tag::Flight(flight);
         tag
     }
@@ -215,11 +209,7 @@ impl Flights {
         check: Check,
         left: u32,
     ) {
-        self.flights[usize::from(number)].retry = Some(Retry {
-            ops: ops.to_vec(),
-            check,
-            left,
-        });
+        self.flights[usize::from(number)].retry = Some(Retry { ops: ops.to_vec(), check, left });
     }
 
     fn land(&mut self, number: FlightNumber, tag: Tag) {
@@ -271,11 +261,7 @@ impl Flights {
     /// The earliest deadline of what is on its way.
     pub(super) fn next_deadline_ns(&mut self) -> Option<u64> {
         let (_, sequence) = self.oldest()?;
-        while self
-            .sendings
-            .front()
-            .is_some_and(|(before, _)| *before <= sequence)
-        {
+        while self.sendings.front().is_some_and(|(before, _)| *before <= sequence) {
             self.sendings.pop_front();
         }
         self.sendings.front().map(|(_, deadline_ns)| *deadline_ns)
@@ -357,19 +343,14 @@ impl Flights {
     /// Takes a new tag for a cycle that may be asked again, and gives out its operations; [`Flights::keep_again`] takes them
     /// back.
     pub(super) fn again(&mut self, number: FlightNumber) -> Option<(u16, Vec<Op>, Check)> {
-        let retry = self.flights[usize::from(number)]
-            .retry
-            .as_mut()
-            .filter(|retry| retry.left > 0)?;
+        let retry =
+            self.flights[usize::from(number)].retry.as_mut().filter(|retry| retry.left > 0)?;
         retry.left -= 1;
         let (ops, check) = (std::mem::take(&mut retry.ops), retry.check);
         let old = self.flights[usize::from(number)].tag;
         let tag = self.new_tag(number);
         // No deadline is known here: the time of the oldest sending is what has just passed.
-        let now_ns = self
-            .sendings
-            .front()
-            .map_or(0, |(_, deadline_ns)| *deadline_ns);
+        let now_ns = self.sendings.front().map_or(0, |(_, deadline_ns)| *deadline_ns);
         self.make_late(old, now_ns);
         let flight = &mut self.flights[usize::from(number)];
         flight.tag = tag;
@@ -396,10 +377,8 @@ impl Flights {
         now_ns: u64,
         on_done: &mut dyn FnMut(Done<'_>),
     ) {
-        let (tag, token) = (
-            self.flights[usize::from(number)].tag,
-            self.flights[usize::from(number)].token,
-        );
+        let (tag, token) =
+            (self.flights[usize::from(number)].tag, self.flights[usize::from(number)].token);
         self.land(number, Tag::Late);
         self.make_late(tag, now_ns);
         self.counts.timed_out += 1;
@@ -419,10 +398,7 @@ impl Flights {
         for number in 0..self.flights.len() {
             if self.flights[number].used {
                 let tag = self.flights[number].tag;
-                self.land(
-                    FlightNumber::try_from(number).expect("numbers of flights"),
-                    Tag::Late,
-                );
+                self.land(FlightNumber::try_from(number).expect("numbers of flights"), Tag::Late);
                 self.make_late(tag, now_ns);
                 self.counts.abandoned += 1;
             }

@@ -16,10 +16,7 @@ const BURST: usize = 15;
 impl Client {
     pub(super) fn litex_cycle(&mut self, ops: &[Op], outcome: &mut Outcome) -> Result<(), EbError> {
         let whole = Lanes::full(Width::W32);
-        if let Some(odd) = ops
-            .iter()
-            .find(|op| op.lanes != whole || op.space == Space::Config)
-        {
+        if let Some(odd) = ops.iter().find(|op| op.lanes != whole || op.space == Space::Config) {
             let address = odd.address;
             return Err(EbError::Unsupported(format!(
                 "the LiteX dialect has whole 32-bit words of the bus only (address {address:#x})"
@@ -57,13 +54,7 @@ impl Client {
 
     fn litex_write(&mut self, ops: &[Op]) -> Result<(), EbError> {
         let values: Vec<u64> = ops.iter().map(|op| op.value & 0xFFFF_FFFF).collect();
-        self.litex_send(
-            Some(Block {
-                base: ops[0].address,
-                values: &values,
-            }),
-            None,
-        )?;
+        self.litex_send(Some(Block { base: ops[0].address, values: &values }), None)?;
         self.flights.counts.completed += 1;
         Ok(())
     }
@@ -74,10 +65,7 @@ impl Client {
             self.litex_counter = self.litex_counter.wrapping_add(1);
             self.litex_send(
                 None,
-                Some(Block {
-                    base: self.litex_counter.into(),
-                    values: &addresses,
-                }),
+                Some(Block { base: self.litex_counter.into(), values: &addresses }),
             )?;
             if let Some(values) = self.litex_answer(ops.len())? {
                 outcome.values.extend(values);
@@ -97,15 +85,13 @@ impl Client {
             if left_ns == 0 {
                 return Ok(None);
             }
-            let received = self
-                .transport
-                .receive(&mut self.received, Duration::from_nanos(left_ns))?;
+            let received =
+                self.transport.receive(&mut self.received, Duration::from_nanos(left_ns))?;
             let Some(arrived) = received else { continue };
             if let Framing::Datagram { .. } = self.framing {
                 self.partial.clear();
             }
-            self.partial
-                .extend_from_slice(&self.received[..arrived.bytes]);
+            self.partial.extend_from_slice(&self.received[..arrived.bytes]);
             loop {
                 let (base, values, used) = match litex::split(&self.partial) {
                     Ok((record, after)) => {

@@ -129,8 +129,7 @@ impl Outgoing {
     /// Makes room for so many bytes beyond what is used.
     fn reserve(&mut self, bytes: usize) {
         if self.bytes.len() < self.used + bytes {
-            self.bytes
-                .resize((self.used + bytes).next_power_of_two(), 0);
+            self.bytes.resize((self.used + bytes).next_power_of_two(), 0);
         }
     }
 }
@@ -165,19 +164,14 @@ impl Client {
     /// # Errors
     /// When nothing answers in time, or the access fails on the bus.
     pub fn write(&mut self, address: u64, value: u64) -> Result<(), EbError> {
-        self.one(Op::write(address, value, self.layout.data))
-            .map(drop)
+        self.one(Op::write(address, value, self.layout.data)).map(drop)
     }
 
     fn one(&mut self, op: Op) -> Result<u64, EbError> {
         let outcome = self.cycle(&[op], Check::Status)?;
         match outcome.failed.first() {
             None => Ok(outcome.values[0]),
-            Some(_) => Err(EbError::Bus {
-                failed: 1,
-                of: 1,
-                first: op.address,
-            }),
+            Some(_) => Err(EbError::Bus { failed: 1, of: 1, first: op.address }),
         }
     }
 
@@ -237,10 +231,7 @@ impl Client {
     /// Opens a pipeline: cycles are sent without waiting for the answers to those before, as far as the window lets. The
     /// closure is called once for each cycle, in the order of the answers.
     pub fn pipeline<F: FnMut(Done<'_>)>(&mut self, on_done: F) -> Pipeline<'_, F> {
-        Pipeline {
-            client: self,
-            on_done,
-        }
+        Pipeline { client: self, on_done }
     }
 
     /// Queues a cycle; sends when enough has gathered; waits while the window is full.
@@ -262,8 +253,7 @@ impl Client {
             Ok(encoded) if encoded.is_answered() => {
                 self.flights.expect(flight, encoded, self.layout.data);
                 if retry {
-                    self.flights
-                        .keep_for_retry(flight, ops, check, self.options.read_retries);
+                    self.flights.keep_for_retry(flight, ops, check, self.options.read_retries);
                 }
             }
             Ok(_) => self.flights.complete_unanswered(flight, on_done),
@@ -325,14 +315,9 @@ impl Client {
         }
         let begins = self.outgoing.used;
         let records = begins + layout.header_bytes();
-        let encoded = encode(
-            ops,
-            layout,
-            tag,
-            check,
-            &mut self.outgoing.bytes[records..begins + max_bytes],
-        )
-        .map_err(|_| self.overflow(ops.len(), max_bytes))?;
+        let encoded =
+            encode(ops, layout, tag, check, &mut self.outgoing.bytes[records..begins + max_bytes])
+                .map_err(|_| self.overflow(ops.len(), max_bytes))?;
         if encoded.bytes > 0 {
             self.outgoing.bytes[begins..records].fill(0);
             self.outgoing.bytes[begins..begins + 4]
@@ -351,10 +336,7 @@ impl Client {
                 "the cycle of {operations} operations does not fit {max_bytes} bytes, which is what this server receives at once: make it shorter"
             ));
         }
-        EbError::Overflow {
-            operations,
-            datagram_bytes: max_bytes,
-        }
+        EbError::Overflow { operations, datagram_bytes: max_bytes }
     }
 
     /// A datagram in which something is answered must not say that it has no reads.
@@ -371,22 +353,14 @@ impl Client {
         check: Check,
         tag: u16,
     ) -> Result<daqmeter_wire::etherbone::cycle::Encoded, EbError> {
-        let too_long = |bytes| EbError::TooLong {
-            operations: ops.len(),
-            bytes,
-        };
+        let too_long = |bytes| EbError::TooLong { operations: ops.len(), bytes };
         let least_bytes = ops.len() * self.layout.value_bytes();
         if least_bytes > MAX_CYCLE_BYTES {
             return Err(too_long(least_bytes));
         }
         self.outgoing.reserve(self.longest(ops));
-        let encoded = encode(
-            ops,
-            self.layout,
-            tag,
-            check,
-            &mut self.outgoing.bytes[self.outgoing.used..],
-        )?;
+        let encoded =
+            encode(ops, self.layout, tag, check, &mut self.outgoing.bytes[self.outgoing.used..])?;
         if encoded.bytes > MAX_CYCLE_BYTES {
             return Err(too_long(encoded.bytes));
         }
@@ -406,10 +380,8 @@ impl Client {
         }
         self.now_ns = monotonic_ns();
         self.flights.sent(self.now_ns + as_ns(self.options.timeout));
-        let sent = self.transport.send(
-            &self.outgoing.bytes[..self.outgoing.used],
-            &self.outgoing.lengths,
-        );
+        let sent =
+            self.transport.send(&self.outgoing.bytes[..self.outgoing.used], &self.outgoing.lengths);
         self.outgoing.clear();
         sent
     }
@@ -532,9 +504,7 @@ impl Client {
                     queued?;
                     self.flush()?;
                 }
-                None => self
-                    .flights
-                    .fail(expired, EbError::Timeout(timeout), self.now_ns, on_done),
+                None => self.flights.fail(expired, EbError::Timeout(timeout), self.now_ns, on_done),
             }
         }
         Ok(())
@@ -545,9 +515,7 @@ impl Client {
 const MAX_RECORD_BYTES: usize = 8 + (2 + 2 * 255) * 8;
 
 fn as_ns(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos())
-        .unwrap_or(u64::MAX / 4)
-        .min(u64::MAX / 4)
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }
 
 /// Values and errors of a cycle, operation by operation.
@@ -555,14 +523,8 @@ fn collect(ops: &[Op], done: &Done<'_>, outcome: &mut Outcome) {
     let mut words = done.words.iter();
     let mut bus_index = 0;
     for (index, op) in ops.iter().enumerate() {
-        let word = if op.write {
-            0
-        } else {
-            words.next().copied().unwrap_or(0)
-        };
-        outcome
-            .values
-            .push(if op.write { 0 } else { op.lanes.take(word) });
+        let word = if op.write { 0 } else { words.next().copied().unwrap_or(0) };
+        outcome.values.push(if op.write { 0 } else { op.lanes.take(word) });
         if op.space == Space::Bus {
             if done.failed(bus_index) {
                 outcome.failed.push(index);
@@ -651,10 +613,7 @@ pub(crate) fn lanes_of(
     Lanes::at(address, size, port, endian).ok_or_else(|| {
         let bytes = size.bytes();
         EbError::Unsupported(if size > port {
-            format!(
-                "{bytes} bytes are wider than the port of {} bits",
-                port.bits()
-            )
+            format!("{bytes} bytes are wider than the port of {} bits", port.bits())
         } else {
             format!("address {address:#x} is not a multiple of {bytes}")
         })

@@ -48,10 +48,7 @@ impl Client {
     /// Whether a read that has no effect is answered: of the error register.
     fn is_understood(&mut self) -> bool {
         let deadline = std::mem::replace(&mut self.options.timeout, FRAMING_WAIT);
-        let read = Op {
-            space: Space::Config,
-            ..Op::read(config::ERRORS, self.layout.data)
-        };
+        let read = Op { space: Space::Config, ..Op::read(config::ERRORS, self.layout.data) };
         let answered = self.cycle(&[read], Check::Silent).is_ok();
         self.options.timeout = deadline;
         // It is not one of the cycles of whoever asked for the conversation.
@@ -102,12 +99,7 @@ fn probe(transport: &mut dyn Transport, options: &Options, name: &str) -> Result
         // An id that an earlier conversation did not use.
         #[allow(clippy::cast_possible_truncation, reason = "any 32 bits do")]
         let id = (monotonic_ns() >> 4) as u32 ^ attempt << 28;
-        let probe = Probe {
-            response: false,
-            address: options.address,
-            data: options.data,
-            id,
-        };
+        let probe = Probe { response: false, address: options.address, data: options.data, id };
         // A stream carries its probe once: a second one would be taken for a record by the C slave.
         if attempt == 0 || !transport.framing().is_stream() {
             transport.send(&probe.emit(), &[PROBE_BYTES])?;
@@ -149,10 +141,7 @@ fn probe(transport: &mut dyn Transport, options: &Options, name: &str) -> Result
 
 fn settle(options: &Options, slave: Probe) -> Result<Layout, EbError> {
     let common = |ours: Widths, theirs: Widths| ours.and(theirs).widest();
-    match (
-        common(options.address, slave.address),
-        common(options.data, slave.data),
-    ) {
+    match (common(options.address, slave.address), common(options.data, slave.data)) {
         (Some(address), Some(data)) => Ok(Layout { address, data }),
         _ => Err(EbError::Width {
             our_address: options.address,

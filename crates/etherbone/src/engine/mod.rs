@@ -20,9 +20,7 @@ use session::EtherboneSession;
 /// # Errors
 /// When the request is wrong, or the conversation cannot be opened.
 pub fn reach(request: &EtherboneRequest) -> Result<(), Fault> {
-    request
-        .check()
-        .map_err(|problem| request.workload().error(problem.name, problem.text))?;
+    request.check().map_err(|problem| request.workload().error(problem.name, problem.text))?;
     let plan = Plan::of(request)?;
     if !plan.is_ours() {
         let (client, _) = plan.open()?;

@@ -70,9 +70,9 @@ impl Plan {
                 ]
             }
             // Up to the 64 KiB of the emulated memory, then from its beginning again.
-            Payload::Memory => (0..self.request.count)
-                .map(|word| read(4 * (word % 0x4000)))
-                .collect(),
+            Payload::Memory => {
+                (0..self.request.count).map(|word| read(4 * (word % 0x4000))).collect()
+            }
         }
     }
 
@@ -188,9 +188,7 @@ impl Plan {
                 Ok((client, None))
             }
             Target::Loop(protocol) => {
-                let mut bus = Description::timing_receiver()
-                    .build()
-                    .map_err(EbError::from)?;
+                let mut bus = Description::timing_receiver().build().map_err(EbError::from)?;
                 // The host's own time only: what is measured here is the path.
                 bus.set_timing(Timing::default());
                 let server = Server::bind(Slave::new(bus), ServerOptions::loopback())?
@@ -206,14 +204,8 @@ impl Plan {
     fn negotiate(&self, address: &Address, narrow: Options) -> Result<Client, Fault> {
         let wrong = |problem: Problem| Fault::new(format!("{} {}", problem.name, problem.text));
         let (address_widths, data) = self.request.widths().map_err(wrong)?;
-        let client = self.client(
-            address,
-            &Options {
-                address: address_widths,
-                data,
-                ..narrow.clone()
-            },
-        )?;
+        let client =
+            self.client(address, &Options { address: address_widths, data, ..narrow.clone() })?;
         if client.layout() == Layout::L32 {
             return Ok(client);
         }
@@ -228,10 +220,7 @@ impl Plan {
         };
         let way = transport::open(address, options.dialect, options.probe_timeout)?;
         let way = Faulty::new(way, link.request, link.reply, 1)?;
-        let options = Options {
-            probes: 30,
-            ..options.clone()
-        };
+        let options = Options { probes: 30, ..options.clone() };
         Client::over(Box::new(way), &options, &address.to_string())
     }
 
@@ -280,29 +269,15 @@ fn emulated_limit(
     let bus_ns =
         (messages * timing.cycle_ns + reads * timing.read_ns + writes * timing.write_ns) as f64;
     let line = |bytes_per_s: f64| {
-        if bytes_per_s > 0.0 {
-            bytes as f64 / bytes_per_s * 1e9
-        } else {
-            0.0
-        }
+        if bytes_per_s > 0.0 { bytes as f64 / bytes_per_s * 1e9 } else { 0.0 }
     };
     let line_ns = line(bridge.request.bytes_per_s);
-    let (what, ns) = if line_ns > bus_ns {
-        ("line", line_ns)
-    } else {
-        ("bus", bus_ns)
-    };
+    let (what, ns) = if line_ns > bus_ns { ("line", line_ns) } else { ("bus", bus_ns) };
     (ns > 0.0).then(|| {
         LimitSpec::Given(Limit::given(
-            format!(
-                "{what} of emu/{}, {counted_bytes} B in {messages}",
-                bridge.name
-            ),
+            format!("{what} of emu/{}, {counted_bytes} B in {messages}", bridge.name),
             counted_bytes as f64 / ns * 1e9,
-            format!(
-                "{} ns of the {what} per cycle, by the bridge's profile",
-                ns.round()
-            ),
+            format!("{} ns of the {what} per cycle, by the bridge's profile", ns.round()),
         ))
     })
 }

@@ -227,10 +227,7 @@ impl Request for EtherboneRequest {
                 ));
             }
             Payload::Timestamps | Payload::Memory if self.pop_channel.is_some() => {
-                return Err(Problem::new(
-                    "pop_channel",
-                    "is for the payload tlu: leave it out",
-                ));
+                return Err(Problem::new("pop_channel", "is for the payload tlu: leave it out"));
             }
             Payload::Memory if !is_ours && self.base.is_none() => {
                 return Err(Problem::new(

@@ -93,10 +93,7 @@ impl Seen {
         let since = |ns: u64, paused_ns: u64| self.last_ns.saturating_sub(ns + paused_ns) as f64;
         let (before_ns, within_ns) = (self.paused_before_ns, self.paused_within_ns);
         let mut counters = vec![
-            time(
-                "eca-window-realistic",
-                since(start_ns, before_ns + within_ns),
-            ),
+            time("eca-window-realistic", since(start_ns, before_ns + within_ns)),
             time("eca-window-underestimated", since(first_ns, within_ns)),
         ];
         if self.gaps > 0 {
@@ -146,11 +143,7 @@ fn must_work(failed: impl Fn(usize) -> bool) -> impl Fn((usize, &Op)) -> bool {
 }
 
 fn time(name: &str, ns: f64) -> Counter {
-    Counter {
-        value: ns,
-        unit: "ns".into(),
-        ..Counter::count(name, 0)
-    }
+    Counter { value: ns, unit: "ns".into(), ..Counter::count(name, 0) }
 }
 
 impl Way {
@@ -186,11 +179,7 @@ impl Way {
         for op in &self.ops {
             let outcome = self.client.cycle(std::slice::from_ref(op), Check::Status)?;
             if !op.write && !outcome.failed.is_empty() {
-                return Err(EbError::Bus {
-                    failed: 1,
-                    of: 1,
-                    first: op.address,
-                });
+                return Err(EbError::Bus { failed: 1, of: 1, first: op.address });
             }
             if !op.write {
                 words.push(outcome.values[0]);
@@ -297,12 +286,7 @@ impl Session for EtherboneSession {
         let (mut client, server) = self.plan.open()?;
         let (base, unread) = self.plan.device_base(&mut client)?;
         self.unread = unread;
-        let way = self.way.insert(Way {
-            client,
-            ops: self.plan.ops(base),
-            base,
-            _server: server,
-        });
+        let way = self.way.insert(Way { client, ops: self.plan.ops(base), base, _server: server });
         match self.plan.request.payload {
             Payload::Tlu => way.select(self.plan.request.channel()),
             Payload::Timestamps | Payload::Memory => Ok(()),
@@ -316,9 +300,9 @@ impl Session for EtherboneSession {
         }
         match self.seen.failed_on_bus {
             0 => Ok(()),
-            failed => Err(Fault::new(format!(
-                "{failed} cycles had operations that failed on the bus"
-            ))),
+            failed => {
+                Err(Fault::new(format!("{failed} cycles had operations that failed on the bus")))
+            }
         }
     }
 
@@ -347,11 +331,8 @@ impl Session for EtherboneSession {
 
     fn tally(&mut self) -> Tally {
         let seen = std::mem::take(&mut self.seen);
-        let mut ledger = Ledger {
-            issued: seen.issued,
-            delivered: seen.delivered,
-            ..Ledger::new("cycles")
-        };
+        let mut ledger =
+            Ledger { issued: seen.issued, delivered: seen.delivered, ..Ledger::new("cycles") };
         ledger.lose("timeout", seen.timed_out);
         ledger.lose("abandoned", seen.abandoned);
         let mut counters = seen.windows();
@@ -386,9 +367,7 @@ fn verify_time(way: &mut Way) -> Result<(), Fault> {
     for pair in outcome.values.chunks_exact(2) {
         let time_ns = unroller.time_ns(pair[0], pair[1]);
         if time_ns < before_ns {
-            return Err(Fault::new(format!(
-                "the time goes back from {before_ns} to {time_ns} ns"
-            )));
+            return Err(Fault::new(format!("the time goes back from {before_ns} to {time_ns} ns")));
         }
         before_ns = time_ns;
     }
@@ -431,11 +410,8 @@ fn verify_latch(way: &mut Way, channel: u64) -> Result<(), Fault> {
 /// Writes a pattern over what the cycles read, and reads it back by such a cycle.
 fn verify_memory(way: &mut Way) -> Result<(), Fault> {
     let value_at = |address: u64| address.wrapping_mul(0x9E37_79B1) & 0xFFFF_FFFF;
-    let writes: Vec<Op> = way
-        .ops
-        .iter()
-        .map(|op| Op::write(op.address, value_at(op.address), Width::W32))
-        .collect();
+    let writes: Vec<Op> =
+        way.ops.iter().map(|op| Op::write(op.address, value_at(op.address), Width::W32)).collect();
     for part in writes.chunks(256) {
         way.client.cycle(part, Check::Status)?;
     }
@@ -460,10 +436,7 @@ mod tests {
     #[test]
     fn windows_leave_out_what_the_harness_did_between_the_samples() {
         let words = |time_ns: u64| [time_ns >> 32, time_ns & 0xFFFF_FFFF];
-        let mut seen = Seen {
-            start_ns: Some(1_000),
-            ..Seen::default()
-        };
+        let mut seen = Seen { start_ns: Some(1_000), ..Seen::default() };
         for (paused_ns, time_ns) in [(20_000, 25_000), (0, 26_000), (300, 29_300)] {
             seen.paused_since_ns += paused_ns;
             seen.timestamps(&words(time_ns));

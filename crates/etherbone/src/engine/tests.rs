@@ -39,13 +39,7 @@ fn run(request: &EtherboneRequest, plan: StepPlan) -> RunRecord {
 
 #[test]
 fn every_method_and_payload_over_every_way() {
-    for address in [
-        "loop/udp",
-        "loop/tcp",
-        "emu/perfect",
-        "emu/gige",
-        "emu/scu-pcie-2018",
-    ] {
+    for address in ["loop/udp", "loop/tcp", "emu/perfect", "emu/gige", "emu/scu-pcie-2018"] {
         for method in Method::ALL {
             for payload in [Payload::Timestamps, Payload::Tlu, Payload::Memory] {
                 let request = EtherboneRequest {
@@ -57,10 +51,7 @@ fn every_method_and_payload_over_every_way() {
                     ..example()
                 };
                 let record = run(&request, StepPlan::ByStage(20));
-                assert_eq!(
-                    (record.ledgers[0].issued, record.ledgers[0].delivered),
-                    (20, 20)
-                );
+                assert_eq!((record.ledgers[0].issued, record.ledgers[0].delivered), (20, 20));
                 let samples = if method == Method::Pipelined { 2 } else { 20 };
                 assert_eq!(record.lanes[0].stages[0].sample_ns.len(), samples);
             }
@@ -90,12 +81,8 @@ fn a_lossy_link_is_in_the_ledger() {
 #[test]
 fn the_gap_within_a_cycle_is_that_of_the_bridge() {
     for (address, wanted_ns) in [("emu/gige", 64.0), ("emu/scu-pcie-2018", 5970.0)] {
-        let request = EtherboneRequest {
-            address: address.to_owned(),
-            count: 8,
-            cycles: 20,
-            ..example()
-        };
+        let request =
+            EtherboneRequest { address: address.to_owned(), count: 8, cycles: 20, ..example() };
         let record = run(&request, StepPlan::ByStage(20));
         let gap_ns = record.counter("eca-in-cycle-gap").unwrap();
         // Timestamps are whole ticks of 8 ns; seven gaps are divided by seven.
@@ -110,14 +97,9 @@ fn the_gap_within_a_cycle_is_that_of_the_bridge() {
 }
 
 fn datagram_bytes(timestamps: u64) -> usize {
-    let request = EtherboneRequest {
-        count: timestamps,
-        ..example()
-    };
+    let request = EtherboneRequest { count: timestamps, ..example() };
     let ops = Plan::of(&request).unwrap().ops(0);
-    4 + encode(&ops, Layout::L32, 0x8000, Check::Status, &mut [0; 1000])
-        .unwrap()
-        .bytes
+    4 + encode(&ops, Layout::L32, 0x8000, Check::Status, &mut [0; 1000]).unwrap().bytes
 }
 
 #[test]
@@ -133,9 +115,7 @@ fn opened(params: &[(&str, Param)]) -> Result<(), Fault> {
         workload.with(name, value.clone())
     };
     let workload = params.iter().fold(example().workload(), with);
-    EtherboneEngine
-        .open(&EtherboneRequest::of(&workload)?)
-        .map(drop)
+    EtherboneEngine.open(&EtherboneRequest::of(&workload)?).map(drop)
 }
 
 #[test]
@@ -143,16 +123,8 @@ fn wrong_requests_are_named() {
     for (name, value, wanted) in [
         ("address", "nowhere".into(), "no protocol"),
         ("address", "emu/warp".into(), "no bridge `warp`"),
-        (
-            "method",
-            "magic".into(),
-            "expected one of `convenience`, `blocking`, `pipelined`",
-        ),
-        (
-            "payload",
-            "gold".into(),
-            "expected one of `timestamps`, `tlu`, `memory`",
-        ),
+        ("method", "magic".into(), "expected one of `convenience`, `blocking`, `pipelined`"),
+        ("payload", "gold".into(), "expected one of `timestamps`, `tlu`, `memory`"),
         ("link", "warp".into(), "no bridge `warp`"),
         ("count", "many".into(), "expected u64"),
         ("count", Param::Int(0), "`count` is 0; 1 to 100000"),
@@ -175,10 +147,7 @@ fn a_cycle_must_fit_a_datagram_but_not_on_streams() {
     };
     assert!(long("loop/udp", 158).is_ok() && long("loop/tcp", 159).is_ok());
     let error = long("loop/udp", 159).unwrap_err().0;
-    assert!(
-        error.contains("does not fit a datagram of 1472 bytes"),
-        "{error}"
-    );
+    assert!(error.contains("does not fit a datagram of 1472 bytes"), "{error}");
     assert!(long("udp/127.0.0.1/9", 1).is_ok());
 }
 
@@ -219,10 +188,7 @@ fn forward(mut client: &TcpStream, mut slave: &TcpStream, bytes: usize, breaks: 
     std::thread::scope(|threads| {
         threads.spawn(|| std::io::copy(&mut &*client, &mut &*slave));
         // Either end may have closed the connection before.
-        let _ = std::io::copy(
-            &mut Read::by_ref(&mut slave).take(bytes as u64),
-            &mut client,
-        );
+        let _ = std::io::copy(&mut Read::by_ref(&mut slave).take(bytes as u64), &mut client);
         if breaks {
             let _ = client.shutdown(Shutdown::Both);
         } else {
@@ -272,10 +238,7 @@ fn a_slave_that_falls_silent_ends_the_point_after_a_few_deadlines() {
     for method in Method::ALL {
         let record = ended(&address, method, Some(200));
         let reason = record.outcome.reason().unwrap();
-        assert!(
-            reason.contains("is silent: no answer for 3 times 200ms (--timeout)"),
-            "{reason}"
-        );
+        assert!(reason.contains("is silent: no answer for 3 times 200ms (--timeout)"), "{reason}");
         let ledger = &record.ledgers[0];
         assert!(ledger.closes(), "{method:?}: {ledger}");
         assert!(ledger.losses["timeout"] > 0, "{method:?}: {ledger}");
@@ -285,10 +248,7 @@ fn a_slave_that_falls_silent_ends_the_point_after_a_few_deadlines() {
 #[test]
 fn points_share_the_conversation_with_a_character_device() {
     let bus = Description::timing_receiver().build().unwrap();
-    let options = ServerOptions {
-        pty: true,
-        ..ServerOptions::loopback()
-    };
+    let options = ServerOptions { pty: true, ..ServerOptions::loopback() };
     let server = Server::bind(Slave::new(bus), options).unwrap();
     let path = server.pty_path().unwrap().trim_start_matches("/dev/");
     let request = EtherboneRequest {
@@ -300,16 +260,10 @@ fn points_share_the_conversation_with_a_character_device() {
     let server = server.spawn(None).unwrap();
     reach(&request).unwrap();
     for method in Method::ALL {
-        let request = EtherboneRequest {
-            method,
-            ..request.clone()
-        };
+        let request = EtherboneRequest { method, ..request.clone() };
         run(&request, StepPlan::ByStage(6));
     }
-    let other = EtherboneRequest {
-        timeout_ms: Some(60_000),
-        ..request
-    };
+    let other = EtherboneRequest { timeout_ms: Some(60_000), ..request };
     run(&other, StepPlan::ByStage(6));
     assert_eq!(server.stop().unwrap().probes, 2);
 }

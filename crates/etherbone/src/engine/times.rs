@@ -45,9 +45,7 @@ impl Times {
     /// # Errors
     /// When the request is wrong, nobody answers, or there is no clock on the slave's bus.
     pub fn open(request: &EtherboneRequest) -> Result<Times, Fault> {
-        request
-            .check()
-            .map_err(|problem| request.workload().error(problem.name, problem.text))?;
+        request.check().map_err(|problem| request.workload().error(problem.name, problem.text))?;
         let plan = Plan::of(request)?;
         let (mut client, server) = plan.open()?;
         let (base, _) = plan.device_base(&mut client)?;

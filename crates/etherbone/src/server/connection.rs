@@ -82,10 +82,7 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn tcp(stream: TcpStream, peer: String, banner_at_ns: Option<u64>) -> Connection {
-        Connection {
-            banner_at_ns,
-            ..Connection::device(Io::Tcp(stream), peer)
-        }
+        Connection { banner_at_ns, ..Connection::device(Io::Tcp(stream), peer) }
     }
 
     pub(super) fn device(io: Io, peer: String) -> Connection {
@@ -95,10 +92,7 @@ impl Connection {
             stream: Stream::default(),
             counted_bytes: 0,
             backlog: Vec::new(),
-            watched: Readiness {
-                read: true,
-                write: false,
-            },
+            watched: Readiness { read: true, write: false },
             banner_at_ns: None,
             owes_since_ns: None,
             delayed: 0,
@@ -127,10 +121,7 @@ impl Connection {
     }
 
     pub(super) fn wanted(&self) -> Readiness {
-        Readiness {
-            read: self.wants_to_read(),
-            write: !self.backlog.is_empty(),
-        }
+        Readiness { read: self.wants_to_read(), write: !self.backlog.is_empty() }
     }
 
     /// Reads what has come and executes the cycles that are whole. Returns when the answers are ready.
@@ -196,8 +187,5 @@ impl Connection {
 }
 
 fn gone(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
-    )
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }

@@ -48,10 +48,8 @@ impl Server {
         if self.answer.is_empty() {
             return;
         }
-        let (answer, lengths) = (
-            std::mem::take(&mut self.answer),
-            std::mem::take(&mut self.lengths),
-        );
+        let (answer, lengths) =
+            (std::mem::take(&mut self.answer), std::mem::take(&mut self.lengths));
         self.send_datagrams(socket, &answer, &lengths, &self.target(to));
         (self.answer, self.lengths) = (answer, lengths);
         self.answer.clear();
@@ -68,13 +66,7 @@ impl Server {
             return;
         }
         self.answer = last;
-        self.delay(
-            ready_ns,
-            Destination::Datagram {
-                socket,
-                to: self.target(from.clone()),
-            },
-        );
+        self.delay(ready_ns, Destination::Datagram { socket, to: self.target(from.clone()) });
     }
 
     /// Where the answer to a datagram goes.

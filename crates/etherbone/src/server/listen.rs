@@ -8,11 +8,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 /// A UDP socket and a TCP listener on one port. A port that was in use a moment ago can be had at once.
 pub(super) fn listen_on(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, TcpListener)> {
-    let domain = if ip.is_ipv4() {
-        Domain::IPV4
-    } else {
-        Domain::IPV6
-    };
+    let domain = if ip.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
     let mut last = None;
     // With port 0 the kernel chooses for UDP; that TCP has the same one free is likely, not certain.
     for _ in 0..if port == 0 { 16 } else { 1 } {

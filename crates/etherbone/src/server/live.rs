@@ -17,13 +17,7 @@ pub struct Live {
 
 impl Live {
     pub(super) fn set(&self, counts: &Counts, connections: usize) {
-        let Counts {
-            probes,
-            cycles,
-            operations,
-            litex,
-            refused,
-        } = *counts;
+        let Counts { probes, cycles, operations, litex, refused } = *counts;
         let pairs = [
             (&self.probes, probes),
             (&self.cycles, cycles),
@@ -32,9 +26,7 @@ impl Live {
             (&self.refused, refused),
             (&self.connections, connections as u64),
         ];
-        pairs
-            .iter()
-            .for_each(|(place, count)| place.store(*count, Ordering::Relaxed));
+        pairs.iter().for_each(|(place, count)| place.store(*count, Ordering::Relaxed));
     }
 
     /// What the slave did.

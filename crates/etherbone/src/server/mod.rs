@@ -56,10 +56,7 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         ServerOptions {
-            bind: vec![
-                IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-                IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            ],
+            bind: vec![IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
             port: daqmeter_wire::etherbone::PORT,
             reply_port: None,
             banner_after: Some(Duration::from_millis(100)),
@@ -148,9 +145,7 @@ impl Server {
         let epoll = Epoll::new().map_err(EbError::io("cannot make an epoll set"))?;
         let (waker, woken) =
             UnixStream::pair().map_err(EbError::io("cannot make a socket pair"))?;
-        epoll
-            .add(&woken, WAKE, READ)
-            .map_err(EbError::io("epoll"))?;
+        epoll.add(&woken, WAKE, READ).map_err(EbError::io("epoll"))?;
         let mut server = Server {
             slave,
             epoll,
@@ -184,10 +179,7 @@ impl Server {
         for ip in self.options.bind.clone() {
             match listen_on(ip, port) {
                 Ok((udp, tcp)) => {
-                    port = udp
-                        .local_addr()
-                        .map_err(EbError::io("cannot read a port"))?
-                        .port();
+                    port = udp.local_addr().map_err(EbError::io("cannot read a port"))?.port();
                     self.epoll
                         .add(&udp, FIRST_UDP + self.udp.len() as u64, READ)
                         .map_err(EbError::io("epoll"))?;
@@ -229,18 +221,13 @@ impl Server {
             Some(Address::Tcp(family, host)) => {
                 let stream = crate::transport::connect_tcp(&host, family, Duration::from_secs(5))?;
                 let name = format!("{}/{}", host.name, host.port);
-                stream
-                    .set_nonblocking(true)
-                    .map_err(EbError::io("cannot set O_NONBLOCK"))?;
+                stream.set_nonblocking(true).map_err(EbError::io("cannot set O_NONBLOCK"))?;
                 // Here the other side speaks first, and no banner is due.
                 self.add(Connection::device(connection::Io::Tcp(stream), name))
             }
             Some(Address::Dev(name)) => {
                 let path = format!("/dev/{name}");
-                let open = std::fs::OpenOptions::new()
-                    .read(true)
-                    .write(true)
-                    .open(&path);
+                let open = std::fs::OpenOptions::new().read(true).write(true).open(&path);
                 let file = open.map_err(EbError::io(format!("cannot open {path}")))?;
                 tty::make_raw(file.as_fd())?;
                 tty::set_nonblocking(file.as_fd())?;
@@ -270,10 +257,7 @@ impl Server {
 
     /// What ends the loop from another thread.
     pub fn stopper(&self) -> Stopper {
-        Stopper {
-            stop: self.stop.clone(),
-            waker: self.waker.clone(),
-        }
+        Stopper { stop: self.stop.clone(), waker: self.waker.clone() }
     }
 
     /// What the slave did.
@@ -298,27 +282,15 @@ impl Server {
             let serve = placed.is_ok();
             // The maker waits for this, so it is there to hear it.
             let _ = ready.send(placed);
-            if serve {
-                self.run().map(|()| self.counts())
-            } else {
-                Ok(self.counts())
-            }
+            if serve { self.run().map(|()| self.counts()) } else { Ok(self.counts()) }
         };
-        let thread = std::thread::Builder::new()
-            .name("eb-server".to_owned())
-            .spawn(body);
+        let thread = std::thread::Builder::new().name("eb-server".to_owned()).spawn(body);
         let thread = thread.map_err(EbError::io("cannot start a thread"))?;
-        let running = Running {
-            port,
-            stopper,
-            thread: Some(thread),
-        };
+        let running = Running { port, stopper, thread: Some(thread) };
         match pinned.recv() {
             Ok(Ok(())) => Ok(running),
             Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(EbError::Unsupported(
-                "the server's thread ended at once".to_owned(),
-            )),
+            Err(_) => Err(EbError::Unsupported("the server's thread ended at once".to_owned())),
         }
     }
 
@@ -330,9 +302,7 @@ impl Server {
         let mut ready = Vec::new();
         while !self.stop.load(Ordering::Acquire) {
             let timeout = self.timeout();
-            self.epoll
-                .wait(timeout, &mut ready)
-                .map_err(EbError::io("cannot wait"))?;
+            self.epoll.wait(timeout, &mut ready).map_err(EbError::io("cannot wait"))?;
             let now_ns = monotonic_ns();
             for &(key, readiness) in &ready {
                 self.serve(now_ns, key, readiness);
@@ -350,15 +320,8 @@ impl Server {
 
     /// How long the loop may wait.
     fn timeout(&self) -> Option<Duration> {
-        let sweep_ns = if self.connections.is_empty() {
-            None
-        } else {
-            Some(self.next_sweep_ns)
-        };
-        let due_ns = self
-            .delayed
-            .first_key_value()
-            .map(|((due_ns, _), _)| *due_ns);
+        let sweep_ns = if self.connections.is_empty() { None } else { Some(self.next_sweep_ns) };
+        let due_ns = self.delayed.first_key_value().map(|((due_ns, _), _)| *due_ns);
         let next_ns = [sweep_ns, due_ns].into_iter().flatten().min()?;
         let left_ns = next_ns.saturating_sub(monotonic_ns());
         // Wake-ups come late by tens of microseconds: what is due sooner is spun for.
@@ -373,14 +336,12 @@ impl Server {
         match key {
             // The byte said that there is something to look at; the loop's condition does.
             WAKE => drop(io::Read::read(&mut &self.woken, &mut [0; 16])),
-            FIRST_UDP..FIRST_TCP => self.serve_datagrams(
-                now_ns,
-                usize::try_from(key - FIRST_UDP).expect("few sockets"),
-            ),
-            FIRST_TCP..FIRST_CONNECTION => self.accept(
-                now_ns,
-                usize::try_from(key - FIRST_TCP).expect("few sockets"),
-            ),
+            FIRST_UDP..FIRST_TCP => {
+                self.serve_datagrams(now_ns, usize::try_from(key - FIRST_UDP).expect("few sockets"))
+            }
+            FIRST_TCP..FIRST_CONNECTION => {
+                self.accept(now_ns, usize::try_from(key - FIRST_TCP).expect("few sockets"))
+            }
             key => self.serve_connection(now_ns, key, readiness),
         }
     }
@@ -405,25 +366,14 @@ impl Server {
             return;
         };
         let full = self.connections.len() >= self.options.max_connections;
-        if full
-            || stream
-                .set_nonblocking(true)
-                .and_then(|()| stream.set_nodelay(true))
-                .is_err()
-        {
+        if full || stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_err() {
             let why = full.then(|| {
-                format!(
-                    "{} connections are the most that are served",
-                    self.options.max_connections
-                )
+                format!("{} connections are the most that are served", self.options.max_connections)
             });
             self.tell(Event::Ended(peer.to_string(), why));
             return;
         }
-        let banner_at_ns = self
-            .options
-            .banner_after
-            .map(|after| now_ns + nanoseconds(after));
+        let banner_at_ns = self.options.banner_after.map(|after| now_ns + nanoseconds(after));
         let connection = Connection::tcp(stream, peer.to_string(), banner_at_ns);
         if self.add(connection).is_ok() {
             self.tell(Event::Connected(peer.to_string()));
@@ -433,9 +383,7 @@ impl Server {
     fn add(&mut self, connection: Connection) -> Result<(), EbError> {
         let key = self.next_connection;
         self.next_connection += 1;
-        self.epoll
-            .add(&connection.io, key, READ)
-            .map_err(EbError::io("epoll"))?;
+        self.epoll.add(&connection.io, key, READ).map_err(EbError::io("epoll"))?;
         self.connections.insert(key, connection);
         Ok(())
     }
@@ -513,10 +461,8 @@ impl Server {
 
     fn delay(&mut self, due_ns: u64, destination: Destination) {
         self.delayed_count += 1;
-        self.delayed.insert(
-            (due_ns, self.delayed_count),
-            (destination, std::mem::take(&mut self.answer)),
-        );
+        self.delayed
+            .insert((due_ns, self.delayed_count), (destination, std::mem::take(&mut self.answer)));
     }
 
     /// Sends the answers whose time has come, spinning for those that are very near.
@@ -554,10 +500,7 @@ impl Server {
         let banner = format!("daqmeter:{}\n", self.port());
         let mut ended = Vec::new();
         for (&key, connection) in &mut self.connections {
-            if connection
-                .owes_since_ns
-                .is_some_and(|since_ns| now_ns - since_ns > timeout_ns)
-            {
+            if connection.owes_since_ns.is_some_and(|since_ns| now_ns - since_ns > timeout_ns) {
                 let why = format!(
                     "the rest of a cycle did not come within {:?}",
                     self.options.cycle_timeout
@@ -581,10 +524,7 @@ impl Server {
     }
 }
 
-const READ: Readiness = Readiness {
-    read: true,
-    write: false,
-};
+const READ: Readiness = Readiness { read: true, write: false };
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4)

@@ -68,10 +68,7 @@ impl Slave {
     pub fn datagram(&mut self, now_ns: u64, request: &[u8], answer: &mut Vec<u8>) -> u64 {
         let begin = answer.len();
         let mut session = Session::default();
-        if self
-            .datagram_in(now_ns, request, answer, &mut session)
-            .is_err()
-        {
+        if self.datagram_in(now_ns, request, answer, &mut session).is_err() {
             self.counts.refused += 1;
             answer.truncate(begin);
         }
@@ -106,9 +103,8 @@ impl Slave {
             }
             return Err(WireError::Overflow);
         }
-        let layout = self
-            .layout_of(&header)
-            .ok_or(WireError::NotOneWidth(header.address, header.data))?;
+        let layout =
+            self.layout_of(&header).ok_or(WireError::NotOneWidth(header.address, header.data))?;
         let message = Message::with_layout(request, layout)?;
         self.message(now_ns, message, answer, session)
     }
@@ -119,13 +115,8 @@ impl Slave {
         } else {
             let probe = Probe::parse(request)?;
             answer.extend(
-                Probe {
-                    response: true,
-                    address: self.address,
-                    data: self.data,
-                    id: probe.id,
-                }
-                .emit(),
+                Probe { response: true, address: self.address, data: self.data, id: probe.id }
+                    .emit(),
             );
         }
         self.counts.probes += 1;
@@ -159,10 +150,7 @@ impl Slave {
         if executed || message.records.is_empty() {
             Ok(())
         } else {
-            Err(WireError::Truncated {
-                wanted: 4,
-                found: rest.len(),
-            })
+            Err(WireError::Truncated { wanted: 4, found: rest.len() })
         }
     }
 
@@ -178,10 +166,7 @@ impl Slave {
         answer: &mut Vec<u8>,
     ) {
         if !cycle.open {
-            *cycle = Cycle {
-                open: true,
-                answered: false,
-            };
+            *cycle = Cycle { open: true, answered: false };
             self.bus.begin_cycle(now_ns);
             self.counts.cycles += u64::from(!record.header.is_empty());
         }
@@ -193,10 +178,7 @@ impl Slave {
             if !answered && cycle.answered {
                 // The cycle was answered, but not its last record: a lone header ends it.
                 put_record_header(
-                    RecordHeader {
-                        flags: Flags::CYC,
-                        ..RecordHeader::default()
-                    },
+                    RecordHeader { flags: Flags::CYC, ..RecordHeader::default() },
                     layout,
                     answer,
                 );
@@ -327,11 +309,7 @@ impl Slave {
 }
 
 fn space(flags: Flags, config: Flags) -> Space {
-    if flags.has(config) {
-        Space::Config
-    } else {
-        Space::Bus
-    }
+    if flags.has(config) { Space::Config } else { Space::Bus }
 }
 
 /// Of the record that answers the reads of another.
@@ -357,12 +335,7 @@ fn refuse(session: &mut Session, space: Space) -> u64 {
 
 /// The header of an answer: that of the request, with its widths, and without reads.
 pub(super) fn put_header(request: Header, layout: Layout, out: &mut Vec<u8>) {
-    let header = Header {
-        no_reads: true,
-        probe_response: false,
-        probe_request: false,
-        ..request
-    };
+    let header = Header { no_reads: true, probe_response: false, probe_request: false, ..request };
     out.extend(header.emit());
     out.resize(out.len() + layout.header_bytes() - 4, 0);
 }

@@ -219,17 +219,12 @@ impl Stream {
     ) -> Result<usize, StreamFault> {
         let bytes = &self.buffer[at..at + PROBE_BYTES];
         let probe = Probe::parse(bytes)?;
-        let (address, data) = (
-            slave.address.and(probe.address).widest(),
-            slave.data.and(probe.data).widest(),
-        );
+        let (address, data) =
+            (slave.address.and(probe.address).widest(), slave.data.and(probe.data).widest());
         // Answered even without a common width, so that the asker can say so; then dropped.
         slave.probe(bytes, answer)?;
         let (Some(address), Some(data)) = (address, data) else {
-            return Err(StreamFault::Width {
-                address: probe.address,
-                data: probe.data,
-            });
+            return Err(StreamFault::Width { address: probe.address, data: probe.data });
         };
         self.framing = Framing::Bare(Layout { address, data });
         Ok(PROBE_BYTES)
@@ -260,11 +255,7 @@ fn header(slave: &Slave, rest: &[u8]) -> Result<Next, StreamFault> {
         return Err(WireError::ProbeLength(rest.len()).into());
     }
     if header.probe_request {
-        return Ok(if rest.len() < PROBE_BYTES {
-            Next::Incomplete
-        } else {
-            Next::Probe
-        });
+        return Ok(if rest.len() < PROBE_BYTES { Next::Incomplete } else { Next::Probe });
     }
     match litex::recognise(rest) {
         None => return Ok(Next::Incomplete),
@@ -277,10 +268,9 @@ fn header(slave: &Slave, rest: &[u8]) -> Result<Next, StreamFault> {
         }
         Some(false) => {}
     }
-    let layout = slave.layout_of(&header).ok_or(StreamFault::Width {
-        address: header.address,
-        data: header.data,
-    })?;
+    let layout = slave
+        .layout_of(&header)
+        .ok_or(StreamFault::Width { address: header.address, data: header.data })?;
     Ok(if rest.len() < layout.header_bytes() {
         Next::Incomplete
     } else {

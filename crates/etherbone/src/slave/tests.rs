@@ -36,10 +36,7 @@ fn golden_answers_of_the_c_slave() {
         "4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001 00000004",
         "4e6f1444 060f0100 00008000 dddddddd 0e0f0100 00008001 00000000",
     );
-    check(
-        "4e6f1044 a80f0001 00008000 00010000",
-        "4e6f1444 0e0f0100 00008000 dddddddd",
-    );
+    check("4e6f1044 a80f0001 00008000 00010000", "4e6f1444 0e0f0100 00008000 dddddddd");
     check(
         "4e6f1044 a00f0001 00008000 000a0000 e80f0001 00008001 00000004",
         "4e6f1444 060f0100 00008000 00000000 0e0f0100 00008001 00000001",
@@ -54,10 +51,7 @@ fn golden_answers_of_the_c_slave() {
         "4e6f1488 00000000 06ff0100 00000000 0000000000008000 1122334400000000
          0eff0100 00000000 0000000000008001 0000000000000000",
     );
-    check(
-        "4e6f1042 a8030001 00008000 00010002",
-        "4e6f1442 0e030100 00008000 00003344",
-    );
+    check("4e6f1042 a8030001 00008000 00010002", "4e6f1442 0e030100 00008000 00003344");
 }
 
 #[test]
@@ -76,22 +70,14 @@ fn byte_enables_that_are_no_run_execute_nothing_and_are_an_error() {
         &mut slave,
         "4e6f1044 a0060101 00010000 ffffffff 00008000 00010000 e80f0001 00008001 00000004",
     );
-    assert_eq!(
-        answer,
-        hex("4e6f1444 06060100 00008000 00000000 0e0f0100 00008001 00000003")
-    );
-    assert_eq!(
-        answer_of(&mut slave, "4e6f1044 a80f0001 00008000 00010000")[12..],
-        [0, 0, 0, 0]
-    );
+    assert_eq!(answer, hex("4e6f1444 06060100 00008000 00000000 0e0f0100 00008001 00000003"));
+    assert_eq!(answer_of(&mut slave, "4e6f1044 a80f0001 00008000 00010000")[12..], [0, 0, 0, 0]);
 }
 
 #[test]
 fn a_cycle_whose_last_record_only_writes_ends_with_a_lone_header() {
-    let answer = answer_of(
-        &mut slave(),
-        "4e6f1044 a00f0001 00008000 00010000 a80f0100 00010000 00000005",
-    );
+    let answer =
+        answer_of(&mut slave(), "4e6f1044 a00f0001 00008000 00010000 a80f0100 00010000 00000005");
     assert_eq!(answer, hex("4e6f1444 060f0100 00008000 00000000 08000000"));
 }
 
@@ -124,10 +110,7 @@ fn what_must_not_be_answered_is_not() {
 
 #[test]
 fn a_truncated_datagram_is_answered_as_far_as_it_was_whole() {
-    let answer = answer_of(
-        &mut slave(),
-        "4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001",
-    );
+    let answer = answer_of(&mut slave(), "4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001");
     assert_eq!(answer, hex("4e6f1444 060f0100 00008000 00000000"));
 }
 
@@ -135,20 +118,11 @@ fn a_truncated_datagram_is_answered_as_far_as_it_was_whole() {
 fn the_litex_dialect_is_told_by_its_packets() {
     let mut slave = slave();
     assert_eq!(
-        answer_of(
-            &mut slave,
-            "4e6f1044 00000000 000f0200 00010000 00000007 00000008"
-        ),
+        answer_of(&mut slave, "4e6f1044 00000000 000f0200 00010000 00000007 00000008"),
         [0; 0]
     );
-    let answer = answer_of(
-        &mut slave,
-        "4e6f1044 00000000 000f0002 000000aa 00010000 00010004",
-    );
-    assert_eq!(
-        answer,
-        hex("4e6f1044 00000000 000f0200 000000aa 00000007 00000008")
-    );
+    let answer = answer_of(&mut slave, "4e6f1044 00000000 000f0002 000000aa 00010000 00010004");
+    assert_eq!(answer, hex("4e6f1044 00000000 000f0200 000000aa 00000007 00000008"));
     assert_eq!(
         answer_of(&mut slave, "4e6f1144 0000000000000000"),
         hex("4e6f1244 0000000000000000")
@@ -159,10 +133,7 @@ fn the_litex_dialect_is_told_by_its_packets() {
 #[test]
 fn silent_registers_hold_the_answer_until_the_bus_timeout() {
     let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
-    slave.bus.set_timing(Timing {
-        timeout_ns: 1_000_000,
-        ..Timing::default()
-    });
+    slave.bus.set_timing(Timing { timeout_ns: 1_000_000, ..Timing::default() });
     let mut answer = Vec::new();
     let silent = hex("4e6f1044 a00f0001 00008000 00180110 e80f0001 00008001 00000004");
     assert_eq!(slave.datagram(500, &silent, &mut answer), 1_000_500);
@@ -182,23 +153,15 @@ fn stream_bytes(cycles: &[Vec<Op>]) -> Vec<u8> {
 }
 
 fn reads(count: u64) -> Vec<Op> {
-    (0..count)
-        .map(|index| Op::read(0x10000 + 4 * index, Width::W32))
-        .collect()
+    (0..count).map(|index| Op::read(0x10000 + 4 * index, Width::W32)).collect()
 }
 
 #[test]
 fn a_stream_cut_anywhere_gives_the_same_answers() {
-    let bytes = stream_bytes(&[
-        reads(1),
-        reads(40),
-        vec![Op::write(0x10000, 5, Width::W32)],
-        reads(3),
-    ]);
+    let bytes =
+        stream_bytes(&[reads(1), reads(40), vec![Op::write(0x10000, 5, Width::W32)], reads(3)]);
     let mut whole = Vec::new();
-    Stream::default()
-        .feed(&mut slave(), 0, &bytes, &mut whole)
-        .unwrap();
+    Stream::default().feed(&mut slave(), 0, &bytes, &mut whole).unwrap();
     assert!(whole.len() > 48 * 4);
     for step in [1, 2, 3, 5, 7, 64] {
         let (mut slave, mut stream, mut answer) = (slave(), Stream::default(), Vec::new());
@@ -212,20 +175,13 @@ fn a_stream_cut_anywhere_gives_the_same_answers() {
 
 #[test]
 fn nothing_of_a_cycle_is_executed_before_all_of_it_is_there() {
-    let ops = vec![
-        Op::write(0x10000, 5, Width::W32),
-        Op::read(0x10000, Width::W32),
-    ];
+    let ops = vec![Op::write(0x10000, 5, Width::W32), Op::read(0x10000, Width::W32)];
     let bytes = stream_bytes(&[ops]);
     let (mut slave, mut stream, mut answer) = (slave(), Stream::default(), Vec::new());
-    stream
-        .feed(&mut slave, 0, &bytes[..bytes.len() - 1], &mut answer)
-        .unwrap();
+    stream.feed(&mut slave, 0, &bytes[..bytes.len() - 1], &mut answer).unwrap();
     assert_eq!(slave.counts.operations, 0);
     assert!(stream.is_waiting());
-    stream
-        .feed(&mut slave, 0, &bytes[bytes.len() - 1..], &mut answer)
-        .unwrap();
+    stream.feed(&mut slave, 0, &bytes[bytes.len() - 1..], &mut answer).unwrap();
     assert_eq!(slave.counts.operations, 3);
 }
 
@@ -234,46 +190,29 @@ fn both_framings_and_both_dialects_are_served_on_one_connection() {
     let (mut slave, mut stream) = (slave(), Stream::default());
     let mut exchange = |request: &str| {
         let mut answer = Vec::new();
-        stream
-            .feed(&mut slave, 0, &hex(request), &mut answer)
-            .unwrap();
+        stream.feed(&mut slave, 0, &hex(request), &mut answer).unwrap();
         answer
     };
     let framed = exchange("4e6f1044 a80f0001 00008000 00010000 a80f0001 00008002 00010004");
-    assert_eq!(
-        framed,
-        hex("4e6f1444 0e0f0100 00008000 00000000 0e0f0100 00008002 00000000")
-    );
+    assert_eq!(framed, hex("4e6f1444 0e0f0100 00008000 00000000 0e0f0100 00008002 00000000"));
     let litex = exchange("4e6f1044 00000000 000f0001 00000000 00010000");
     assert_eq!(litex, hex("4e6f1044 00000000 000f0100 00000000 00000000"));
     assert_eq!(exchange("4e6f1144 00000009"), hex("4e6f16ff 00000009"));
-    assert_eq!(
-        exchange("a80f0001 00008000 00010000"),
-        hex("0e0f0100 00008000 00000000")
-    );
+    assert_eq!(exchange("a80f0001 00008000 00010000"), hex("0e0f0100 00008000 00000000"));
 }
 
 #[test]
 fn addresses_are_cut_to_their_width_and_of_several_widths_the_widest_counts() {
-    let mut slave = Slave::new(
-        Description::memory(0, 0xffff, Widths::ALL, Endian::Big)
-            .build()
-            .unwrap(),
-    );
+    let mut slave =
+        Slave::new(Description::memory(0, 0xffff, Widths::ALL, Endian::Big).build().unwrap());
     let mut check = |request: &str, wanted: &str| {
         assert_eq!(answer_of(&mut slave, request), hex(wanted), "{request}")
     };
     // Addresses of 16 bits in fields of 32: the C slave does not look at the rest.
     check("4e6f1424 a80f0100 abcd1000 11223344", "");
-    check(
-        "4e6f1024 a80f0001 00008000 dcba1000",
-        "4e6f1424 0e0f0100 00008000 11223344",
-    );
+    check("4e6f1024 a80f0001 00008000 dcba1000", "4e6f1424 0e0f0100 00008000 11223344");
     // Several widths in one header: the widest that the slave does, and the header comes back as it was.
-    check(
-        "4e6f1064 a80f0001 00008000 00001000",
-        "4e6f1464 0e0f0100 00008000 11223344",
-    );
+    check("4e6f1064 a80f0001 00008000 00001000", "4e6f1464 0e0f0100 00008000 11223344");
     slave.address = Widths::only(Width::W32);
     assert_eq!(
         answer_of(&mut slave, "4e6f10f4 a80f0001 00008000 00001000"),
@@ -304,14 +243,8 @@ fn config_reads_have_only_the_lanes_that_are_enabled() {
 #[test]
 fn a_stream_that_is_not_etherbone_is_ended() {
     let feed = |bytes: &[u8]| Stream::default().feed(&mut slave(), 0, bytes, &mut Vec::new());
-    assert!(matches!(
-        feed(b"GET / HTTP/1.1"),
-        Err(StreamFault::Wire(WireError::Magic(_)))
-    ));
-    assert!(matches!(
-        feed(&hex("4e6f1004 00000000 00000000")),
-        Err(StreamFault::Width { .. })
-    ));
+    assert!(matches!(feed(b"GET / HTTP/1.1"), Err(StreamFault::Wire(WireError::Magic(_)))));
+    assert!(matches!(feed(&hex("4e6f1004 00000000 00000000")), Err(StreamFault::Width { .. })));
     let mut narrow = slave();
     narrow.data = Widths::only(Width::W8);
     let mut answer = Vec::new();
@@ -323,27 +256,15 @@ fn a_stream_that_is_not_etherbone_is_ended() {
 #[test]
 fn a_cycle_that_never_ends_is_ended() {
     let (mut slave, mut stream) = (slave(), Stream::default());
-    stream
-        .feed(&mut slave, 0, &hex("4e6f1144 00000001"), &mut Vec::new())
-        .unwrap();
+    stream.feed(&mut slave, 0, &hex("4e6f1144 00000001"), &mut Vec::new()).unwrap();
     let mut record = vec![0; 4096];
     let values = [0; 255];
-    let write = Some(Block {
-        base: 0x10000,
-        values: &values,
-    });
-    let repr = daqmeter_wire::etherbone::RecordRepr {
-        select: 0x0F,
-        write,
-        ..Default::default()
-    };
+    let write = Some(Block { base: 0x10000, values: &values });
+    let repr = daqmeter_wire::etherbone::RecordRepr { select: 0x0F, write, ..Default::default() };
     let bytes = repr.emit(Layout::L32, &mut record).unwrap();
     let records = 1 + MAX_CYCLE_BYTES / bytes;
-    let fault = (0..records + 2).find_map(|_| {
-        stream
-            .feed(&mut slave, 0, &record[..bytes], &mut Vec::new())
-            .err()
-    });
+    let fault = (0..records + 2)
+        .find_map(|_| stream.feed(&mut slave, 0, &record[..bytes], &mut Vec::new()).err());
     assert_eq!(fault, Some(StreamFault::Endless));
 }
 

@@ -40,12 +40,7 @@ impl Udp {
             match socket.and_then(|socket| socket.connect(to).map(|()| socket)) {
                 Ok(socket) => {
                     net::enable_gro(socket.as_fd());
-                    return Ok(Udp {
-                        socket,
-                        wait: None,
-                        batches: true,
-                        to: to.to_string(),
-                    });
+                    return Ok(Udp { socket, wait: None, batches: true, to: to.to_string() });
                 }
                 Err(error) => last = Some((to, error)),
             }
@@ -75,17 +70,13 @@ impl Udp {
                 Err(error) => return Err(error),
             }
         }
-        bytes
-            .chunks(segment_bytes)
-            .try_for_each(|datagram| self.send_one(datagram))
+        bytes.chunks(segment_bytes).try_for_each(|datagram| self.send_one(datagram))
     }
 }
 
 impl Transport for Udp {
     fn framing(&self) -> Framing {
-        Framing::Datagram {
-            max_bytes: DATAGRAM_BYTES,
-        }
+        Framing::Datagram { max_bytes: DATAGRAM_BYTES }
     }
 
     fn window_bytes(&self) -> usize {
@@ -126,9 +117,7 @@ impl Transport for Udp {
                     "{} refuses: nothing listens on that port",
                     self.to
                 ))),
-                _ => Err(EbError::io(format!("cannot receive from {}", self.to))(
-                    error,
-                )),
+                _ => Err(EbError::io(format!("cannot receive from {}", self.to))(error)),
             },
         }
     }
@@ -167,37 +156,23 @@ mod tests {
     fn every_datagram_arrives_whatever_the_lengths() {
         let listener = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let host = Host {
-            name: "127.0.0.1".to_owned(),
-            port,
-        };
+        let host = Host { name: "127.0.0.1".to_owned(), port };
         let mut udp = Udp::connect(&host, Family::Any, Dialect::Gsi).unwrap();
         let lengths = [300, 300, 20, 500, 10, 10, 10];
         udp.send(&vec![7; lengths.iter().sum()], &lengths).unwrap();
         let mut buffer = [0; 2000];
-        let found: Vec<usize> = lengths
-            .iter()
-            .map(|_| listener.recv(&mut buffer).unwrap())
-            .collect();
+        let found: Vec<usize> =
+            lengths.iter().map(|_| listener.recv(&mut buffer).unwrap()).collect();
         assert_eq!(found, lengths);
     }
 
     #[test]
     fn a_port_where_nothing_listens_refuses() {
-        let unused = UdpSocket::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let host = Host {
-            name: "127.0.0.1".to_owned(),
-            port: unused,
-        };
+        let unused = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let host = Host { name: "127.0.0.1".to_owned(), port: unused };
         let mut udp = Udp::connect(&host, Family::Any, Dialect::Gsi).unwrap();
         udp.send(b"probe", &[5]).unwrap();
-        let error = udp
-            .receive(&mut [0; 64], Duration::from_secs(5))
-            .unwrap_err();
+        let error = udp.receive(&mut [0; 64], Duration::from_secs(5)).unwrap_err();
         assert!(error.to_string().contains("nothing listens"), "{error}");
     }
 }

@@ -94,10 +94,7 @@ impl Bridge {
     /// # Errors
     /// When there is none of that name, or the file cannot be read.
     pub fn named(name: &str) -> Result<Bridge, BridgeError> {
-        if std::path::Path::new(name)
-            .extension()
-            .is_some_and(|extension| extension == "toml")
-        {
+        if std::path::Path::new(name).extension().is_some_and(|extension| extension == "toml") {
             let text = text_file(name.as_ref())
                 .map_err(|error| BridgeError(format!("cannot read {name}: {error}")))?;
             let found =
@@ -113,9 +110,7 @@ impl Bridge {
             "no bridge `{name}`; there are {}, or a file ending in .toml",
             names.join(", ")
         ));
-        all.into_iter()
-            .find(|bridge| bridge.name == name)
-            .ok_or(unknown)
+        all.into_iter().find(|bridge| bridge.name == name).ok_or(unknown)
     }
 
     /// The way to an emulated timing receiver behind this bridge.
@@ -172,8 +167,7 @@ impl Emulated {
                     })?,
             };
             if !self.answer.is_empty() {
-                self.on_the_way
-                    .put(self.reply.carry(ready_ns, self.answer.len()), &self.answer);
+                self.on_the_way.put(self.reply.carry(ready_ns, self.answer.len()), &self.answer);
             }
         }
         Ok(())
@@ -185,9 +179,7 @@ impl Transport for Emulated {
         if self.stream.is_some() {
             Framing::Stream
         } else {
-            Framing::Datagram {
-                max_bytes: DATAGRAM_BYTES,
-            }
+            Framing::Datagram { max_bytes: DATAGRAM_BYTES }
         }
     }
 
@@ -222,10 +214,7 @@ impl Transport for Emulated {
         let next_ns = self.on_the_way.next_ns().unwrap_or(until_ns).min(until_ns);
         wait_until(next_ns);
         let bytes = self.on_the_way.take(next_ns, buffer);
-        Ok(bytes.map(|bytes| Arrived {
-            bytes,
-            segment_bytes: bytes.max(1),
-        }))
+        Ok(bytes.map(|bytes| Arrived { bytes, segment_bytes: bytes.max(1) }))
     }
 }
 
@@ -246,29 +235,11 @@ mod tests {
     #[test]
     fn wrong_bridges_say_what_is_wrong() {
         let error = Bridge::named("warp").unwrap_err().to_string();
-        assert!(
-            error.contains("no bridge `warp`") && error.contains("scu-pcie-2018"),
-            "{error}"
-        );
-        assert!(
-            Bridge::named("absent.toml")
-                .unwrap_err()
-                .to_string()
-                .contains("cannot read")
-        );
+        assert!(error.contains("no bridge `warp`") && error.contains("scu-pcie-2018"), "{error}");
+        assert!(Bridge::named("absent.toml").unwrap_err().to_string().contains("cannot read"));
         let lossy =
             "[[bridge]]\nname = \"x\"\nabout = \"\"\nstream = true\nrequest = { loss = 0.5 }";
-        assert!(
-            Bridge::parse(lossy)
-                .unwrap_err()
-                .to_string()
-                .contains("neither loses")
-        );
-        assert!(
-            Bridge::parse("[[bridge]]\nspeed = 1")
-                .unwrap_err()
-                .to_string()
-                .contains("speed")
-        );
+        assert!(Bridge::parse(lossy).unwrap_err().to_string().contains("neither loses"));
+        assert!(Bridge::parse("[[bridge]]\nspeed = 1").unwrap_err().to_string().contains("speed"));
     }
 }

@@ -99,10 +99,7 @@ impl<T: Transport> Faulty<T> {
                 ));
             }
         }
-        let links = (
-            Link::new(request, seed),
-            Link::new(reply, seed.wrapping_add(1)),
-        );
+        let links = (Link::new(request, seed), Link::new(reply, seed.wrapping_add(1)));
         let (outbox, inbox) = (OnTheWay::default(), OnTheWay::default());
         Ok(Faulty {
             inner,
@@ -123,8 +120,7 @@ impl<T: Transport> Faulty<T> {
         if let Some(arrived) = self.inner.receive(&mut self.scratch, wait)? {
             let now_ns = monotonic_ns();
             for message in self.scratch[..arrived.bytes].chunks(arrived.segment_bytes.max(1)) {
-                self.inbox
-                    .put(self.reply.carry(now_ns, message.len()), message);
+                self.inbox.put(self.reply.carry(now_ns, message.len()), message);
             }
         }
         Ok(())
@@ -157,10 +153,7 @@ impl<T: Transport> Transport for Faulty<T> {
         loop {
             let now_ns = monotonic_ns();
             if let Some(bytes) = self.inbox.take(now_ns, buffer) {
-                return Ok(Some(Arrived {
-                    bytes,
-                    segment_bytes: bytes.max(1),
-                }));
+                return Ok(Some(Arrived { bytes, segment_bytes: bytes.max(1) }));
             }
             if now_ns >= until_ns {
                 return Ok(None);

@@ -13,9 +13,7 @@ pub(crate) struct Framed(pub(crate) Box<dyn Transport>);
 
 impl Transport for Framed {
     fn framing(&self) -> Framing {
-        Framing::Messages {
-            max_bytes: MESSAGE_BYTES,
-        }
+        Framing::Messages { max_bytes: MESSAGE_BYTES }
     }
 
     fn window_bytes(&self) -> usize {

@@ -116,11 +116,9 @@ pub fn open(
         Address::Udp(family, host) => Box::new(datagram::Udp::connect(host, *family, dialect)?),
         Address::Tcp(family, host) => Box::new(stream::Tcp::connect(host, *family, timeout)?),
         Address::Dev(name) => Box::new(stream::Dev::open(name)?),
-        Address::Tunnel {
-            family,
-            proxy,
-            target,
-        } => Box::new(tunnel::Tunnel::connect(proxy, *family, target, timeout)?),
+        Address::Tunnel { family, proxy, target } => {
+            Box::new(tunnel::Tunnel::connect(proxy, *family, target, timeout)?)
+        }
         Address::Emulated(bridge) => Bridge::named(bridge)?.transport()?,
     })
 }

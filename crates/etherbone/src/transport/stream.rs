@@ -55,10 +55,7 @@ fn broken(error: io::Error) -> EbError {
 fn arrived(read: io::Result<usize>) -> Result<Option<Arrived>, EbError> {
     match read {
         Ok(0) => Err(EbError::Closed),
-        Ok(bytes) => Ok(Some(Arrived {
-            bytes,
-            segment_bytes: bytes,
-        })),
+        Ok(bytes) => Ok(Some(Arrived { bytes, segment_bytes: bytes })),
         Err(error) => match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {
                 Ok(None)
@@ -76,10 +73,7 @@ fn pump(
     wait: Duration,
     write: impl FnMut(&[u8]) -> io::Result<usize>,
 ) -> Result<bool, EbError> {
-    let wanted = net::Readiness {
-        read: true,
-        write: !backlog.0.is_empty(),
-    };
+    let wanted = net::Readiness { read: true, write: !backlog.0.is_empty() };
     let ready = net::wait_ready(fd, wanted, Some(wait)).map_err(EbError::io("cannot wait"))?;
     if ready.write {
         backlog.push(&[], write).map_err(broken)?;
@@ -100,11 +94,7 @@ const TCP_WINDOW_BYTES: usize = 128 * 1024;
 impl Tcp {
     pub(super) fn connect(host: &Host, family: Family, timeout: Duration) -> Result<Tcp, EbError> {
         let stream = connect_tcp(host, family, timeout)?;
-        Ok(Tcp {
-            stream,
-            backlog: Backlog::default(),
-            wait: None,
-        })
+        Ok(Tcp { stream, backlog: Backlog::default(), wait: None })
     }
 }
 
@@ -119,9 +109,7 @@ impl Transport for Tcp {
 
     fn send(&mut self, bytes: &[u8], _lengths: &[usize]) -> Result<(), EbError> {
         let stream = self.stream.as_fd();
-        self.backlog
-            .push(bytes, |part| net::send_now(stream, part))
-            .map_err(broken)
+        self.backlog.push(bytes, |part| net::send_now(stream, part)).map_err(broken)
     }
 
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
@@ -157,10 +145,7 @@ impl Dev {
         tty::make_raw(file.as_fd())?;
         tty::set_nonblocking(file.as_fd())?;
         discard(&file, &path)?;
-        Ok(Dev {
-            file,
-            backlog: Backlog::default(),
-        })
+        Ok(Dev { file, backlog: Backlog::default() })
     }
 }
 
@@ -174,10 +159,7 @@ const MAX_STALE_BYTES: usize = 1 << 20;
 /// Drops answers to an earlier client that did not wait for them, since they would be taken for
 /// answers to this one.
 fn discard(mut file: &File, path: &str) -> Result<(), EbError> {
-    let wanted = net::Readiness {
-        read: true,
-        write: false,
-    };
+    let wanted = net::Readiness { read: true, write: false };
     let mut buffer = [0; 4096];
     let mut stale_bytes = 0;
     while stale_bytes < MAX_STALE_BYTES {
@@ -206,16 +188,12 @@ impl Transport for Dev {
 
     fn send(&mut self, bytes: &[u8], _lengths: &[usize]) -> Result<(), EbError> {
         let mut file = &self.file;
-        self.backlog
-            .push(bytes, |part| file.write(part))
-            .map_err(broken)
+        self.backlog.push(bytes, |part| file.write(part)).map_err(broken)
     }
 
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
         let mut file = &self.file;
-        if !pump(self.file.as_fd(), &mut self.backlog, wait, |part| {
-            file.write(part)
-        })? {
+        if !pump(self.file.as_fd(), &mut self.backlog, wait, |part| file.write(part))? {
             return Ok(None);
         }
         // A pseudo-terminal whose other end is gone gives EIO.
@@ -260,11 +238,7 @@ mod tests {
             let now = part.len().min(room);
             room -= now;
             taken.extend_from_slice(&part[..now]);
-            if now == 0 {
-                Err(io::Error::from(io::ErrorKind::WouldBlock))
-            } else {
-                Ok(now)
-            }
+            if now == 0 { Err(io::Error::from(io::ErrorKind::WouldBlock)) } else { Ok(now) }
         };
         backlog.push(&[1, 2, 3, 4], &mut write).unwrap();
         backlog.push(&[5], &mut write).unwrap();

@@ -23,9 +23,7 @@ pub(crate) fn connect_tcp(
         match TcpStream::connect_timeout(&to, timeout) {
             Ok(stream) => {
                 // Requests are whole when they are sent; waiting for more only delays them.
-                stream
-                    .set_nodelay(true)
-                    .map_err(EbError::io("cannot set TCP_NODELAY"))?;
+                stream.set_nodelay(true).map_err(EbError::io("cannot set TCP_NODELAY"))?;
                 return Ok(stream);
             }
             Err(error) => last = Some((to, error)),
@@ -53,14 +51,8 @@ impl Tunnel {
     ) -> Result<Tunnel, EbError> {
         let mut stream = connect_tcp(proxy, family, timeout)?;
         let hello: Vec<u8> = target.bytes().chain([0]).collect();
-        stream
-            .write_all(&hello)
-            .map_err(EbError::io("cannot talk to the tunnel"))?;
-        Ok(Tunnel {
-            stream,
-            pending: Vec::new(),
-            frames: Vec::new(),
-        })
+        stream.write_all(&hello).map_err(EbError::io("cannot talk to the tunnel"))?;
+        Ok(Tunnel { stream, pending: Vec::new(), frames: Vec::new() })
     }
 
     /// Takes the first whole datagram of what is pending.
@@ -69,10 +61,7 @@ impl Tunnel {
         let shown = bytes.min(buffer.len());
         buffer[..shown].copy_from_slice(&self.pending[2..2 + shown]);
         self.pending.drain(..2 + bytes);
-        Some(Arrived {
-            bytes: shown,
-            segment_bytes: shown.max(1),
-        })
+        Some(Arrived { bytes: shown, segment_bytes: shown.max(1) })
     }
 }
 
@@ -84,9 +73,7 @@ pub(crate) fn read_frame(pending: &[u8]) -> Option<usize> {
 
 impl Transport for Tunnel {
     fn framing(&self) -> Framing {
-        Framing::Datagram {
-            max_bytes: DATAGRAM_BYTES,
-        }
+        Framing::Datagram { max_bytes: DATAGRAM_BYTES }
     }
 
     fn window_bytes(&self) -> usize {
@@ -104,19 +91,14 @@ impl Transport for Tunnel {
             self.frames.extend_from_slice(datagram);
             rest = later;
         }
-        self.stream
-            .write_all(&self.frames)
-            .map_err(EbError::io("the tunnel broke"))
+        self.stream.write_all(&self.frames).map_err(EbError::io("the tunnel broke"))
     }
 
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
         if let Some(arrived) = self.take(buffer) {
             return Ok(Some(arrived));
         }
-        let wanted = net::Readiness {
-            read: true,
-            write: false,
-        };
+        let wanted = net::Readiness { read: true, write: false };
         if !net::wait_ready(self.stream.as_fd(), wanted, Some(wait))
             .map_err(EbError::io("cannot wait"))?
             .read

@@ -21,11 +21,7 @@ fn forged(answers: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Client {
         timeout: Duration::from_millis(200),
         ..Options::default()
     };
-    Client::open(
-        &Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(),
-        &options,
-    )
-    .unwrap()
+    Client::open(&Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(), &options).unwrap()
 }
 
 /// The answer to a checked read of one word.
@@ -47,19 +43,11 @@ fn tag_in(request: &[u8]) -> u16 {
 fn answers_with_stale_tags_or_that_are_none_are_never_delivered() {
     let mut client = forged(|request| {
         let tag = tag_in(request);
-        let too_many = [
-            &[0x4e, 0x6f, 0x14, 0x44, 0x06, 0x0f, 3, 0][..],
-            &[0, 0, 0x80, 0],
-            &[9; 12],
-        ]
-        .concat();
+        let too_many =
+            [&[0x4e, 0x6f, 0x14, 0x44, 0x06, 0x0f, 3, 0][..], &[0, 0, 0x80, 0], &[9; 12]].concat();
         let cut = answer(tag, 8)[..14].to_vec();
-        let to_the_bus = [
-            &[0x4e, 0x6f, 0x14, 0x44, 0x02, 0x0f, 1, 0][..],
-            &[0, 0, 0x80, 0],
-            &[9; 4],
-        ]
-        .concat();
+        let to_the_bus =
+            [&[0x4e, 0x6f, 0x14, 0x44, 0x02, 0x0f, 1, 0][..], &[0, 0, 0x80, 0], &[9; 4]].concat();
         let noise = vec![
             vec![],
             b"noise".to_vec(),
@@ -68,10 +56,7 @@ fn answers_with_stale_tags_or_that_are_none_are_never_delivered() {
             to_the_bus,
             answer(tag.wrapping_add(2).max(0x8000), 7),
         ];
-        noise
-            .into_iter()
-            .chain([answer(tag, 42), answer(tag, 43)])
-            .collect()
+        noise.into_iter().chain([answer(tag, 42), answer(tag, 43)]).collect()
     });
     for _ in 0..50 {
         assert_eq!(client.read(0).unwrap(), 42);
@@ -95,17 +80,9 @@ fn an_answer_from_elsewhere_is_never_delivered() {
         }
     });
     let w32 = Widths::only(Width::W32);
-    let options = Options {
-        address: w32,
-        data: w32,
-        probes: 0,
-        ..quick()
-    };
-    let mut client = Client::open(
-        &Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(),
-        &options,
-    )
-    .unwrap();
+    let options = Options { address: w32, data: w32, probes: 0, ..quick() };
+    let mut client =
+        Client::open(&Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(), &options).unwrap();
     for _ in 0..20 {
         assert_eq!(client.read(0).unwrap(), 42);
     }

@@ -27,19 +27,13 @@ const SILENT: u64 = 0x0018_0110;
 
 fn slave() -> Slave {
     let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
-    let timing = daqmeter_etherbone::bus::Timing {
-        timeout_ns: 2_000_000,
-        ..Default::default()
-    };
+    let timing = daqmeter_etherbone::bus::Timing { timeout_ns: 2_000_000, ..Default::default() };
     slave.bus.set_timing(timing);
     slave
 }
 
 fn serve() -> Running {
-    Server::bind(slave(), ServerOptions::loopback())
-        .unwrap()
-        .spawn(None)
-        .unwrap()
+    Server::bind(slave(), ServerOptions::loopback()).unwrap().spawn(None).unwrap()
 }
 
 fn quick() -> Options {
@@ -67,17 +61,7 @@ fn converse(client: &mut Client) {
     client.write(MEMORY + 8, 0x1122_3344).unwrap();
     assert_eq!(client.read(MEMORY + 8).unwrap(), 0x1122_3344);
     let error = client.read(0x9000_0000).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            EbError::Bus {
-                failed: 1,
-                of: 1,
-                first: 0x9000_0000
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, EbError::Bus { failed: 1, of: 1, first: 0x9000_0000 }), "{error}");
 
     // Errors are found at the right place in cycles longer than a status register.
     let port = client.layout().data;
@@ -86,15 +70,11 @@ fn converse(client: &mut Client) {
         .map(|index| Op::read(if bad(index) { 0x9000_0000 } else { MEMORY }, port))
         .collect();
     let failed = client.cycle(&ops, Check::Status).unwrap().failed.clone();
-    assert_eq!(
-        failed,
-        (0..150).filter(|index| bad(*index)).collect::<Vec<_>>()
-    );
+    assert_eq!(failed, (0..150).filter(|index| bad(*index)).collect::<Vec<_>>());
 
     // Cycles in a pipeline come back once each, with their own values.
-    let writes: Vec<Op> = (0..64)
-        .map(|word| Op::write(MEMORY + 8 * word, 1000 + word, port))
-        .collect();
+    let writes: Vec<Op> =
+        (0..64).map(|word| Op::write(MEMORY + 8 * word, 1000 + word, port)).collect();
     client.cycle(&writes, Check::Status).unwrap();
     let mut seen = [0; 500];
     let mut pipeline = client.pipeline(|done| {
@@ -105,20 +85,13 @@ fn converse(client: &mut Client) {
     });
     for token in 0..500 {
         let read = Op::read(MEMORY + 8 * (token % 64), port);
-        pipeline
-            .submit(&[read, read], Check::Status, token)
-            .unwrap();
+        pipeline.submit(&[read, read], Check::Status, token).unwrap();
     }
     pipeline.finish().unwrap();
     assert_eq!(seen, [1; 500]);
     let counts = client.counts();
     assert_eq!(
-        (
-            counts.issued,
-            counts.completed,
-            counts.stray,
-            counts.malformed
-        ),
+        (counts.issued, counts.completed, counts.stray, counts.malformed),
         (counts.completed, counts.issued, 0, 0)
     );
 }
@@ -159,10 +132,7 @@ fn a_conversation_with_a_server_that_frames_messages_on_tcp() {
     converse(&mut open(&address));
     // Windows of one and of three cycles keep to one message on its way, too; writes that ask for nothing are answered.
     for window_cycles in [1, 3] {
-        let options = Options {
-            window_cycles,
-            ..quick()
-        };
+        let options = Options { window_cycles, ..quick() };
         let address = Address::parse(&address).unwrap();
         let mut client = Client::open(&address, &options).unwrap();
         let mut pipeline = client.pipeline(|done| done.result.unwrap());
@@ -185,11 +155,8 @@ fn a_conversation_with_a_server_that_frames_messages_on_tcp() {
 fn a_million_reads_in_one_cycle_go_over_tcp_and_more_are_refused_before_they_are_sent() {
     let server = serve();
     let address = Address::parse(&format!("tcp/127.0.0.1/{}", server.port)).unwrap();
-    let options = Options {
-        data: Widths::only(Width::W32),
-        timeout: Duration::from_secs(60),
-        ..quick()
-    };
+    let options =
+        Options { data: Widths::only(Width::W32), timeout: Duration::from_secs(60), ..quick() };
     let mut client = Client::open(&address, &options).unwrap();
     client.write(MEMORY, 0x1234).unwrap();
     let mut reads = vec![Op::read(MEMORY, Width::W32); 1_000_000];
@@ -199,19 +166,13 @@ fn a_million_reads_in_one_cycle_go_over_tcp_and_more_are_refused_before_they_are
     reads.resize(5_000_000, reads[0]);
     let error = client.cycle(&reads, Check::Status).unwrap_err();
     assert!(error.to_string().contains("divide it"), "{error}");
-    assert_eq!(
-        client.read(MEMORY).unwrap(),
-        0x1234,
-        "the way is still good"
-    );
+    assert_eq!(client.read(MEMORY).unwrap(), 0x1234, "the way is still good");
 }
 
 #[test]
 fn a_conversation_over_ipv6_where_the_host_has_it() {
-    let options = ServerOptions {
-        bind: vec![IpAddr::V6(Ipv6Addr::LOCALHOST)],
-        ..ServerOptions::loopback()
-    };
+    let options =
+        ServerOptions { bind: vec![IpAddr::V6(Ipv6Addr::LOCALHOST)], ..ServerOptions::loopback() };
     let Ok(server) = Server::bind(slave(), options) else {
         return;
     };
@@ -222,16 +183,9 @@ fn a_conversation_over_ipv6_where_the_host_has_it() {
 
 #[test]
 fn a_conversation_over_a_pseudo_terminal() {
-    let options = ServerOptions {
-        pty: true,
-        ..ServerOptions::loopback()
-    };
+    let options = ServerOptions { pty: true, ..ServerOptions::loopback() };
     let server = Server::bind(slave(), options).unwrap();
-    let path = server
-        .pty_path()
-        .unwrap()
-        .trim_start_matches("/dev/")
-        .to_owned();
+    let path = server.pty_path().unwrap().trim_start_matches("/dev/").to_owned();
     let _server = server.spawn(None).unwrap();
     converse(&mut open(&format!("dev/{path}")));
     // Another client after the first has left.
@@ -244,10 +198,7 @@ fn a_conversation_through_a_tunnel() {
     let tunnel = TunnelServer::bind(0).unwrap();
     let port = tunnel.port().unwrap();
     std::thread::spawn(move || tunnel.run(|_, _| {}));
-    converse(&mut open(&format!(
-        "tunnel/127.0.0.1/{port}/127.0.0.1/{}",
-        server.port
-    )));
+    converse(&mut open(&format!("tunnel/127.0.0.1/{port}/127.0.0.1/{}", server.port)));
 }
 
 #[test]
@@ -262,22 +213,14 @@ fn every_width_on_either_side() {
     let server = serve();
     for layout in Layout::all().filter(|layout| layout.address >= Width::W32) {
         let (address, data) = (Widths::only(layout.address), Widths::only(layout.data));
-        let options = Options {
-            address,
-            data,
-            ..quick()
-        };
+        let options = Options { address, data, ..quick() };
         for proto in ["udp", "tcp"] {
             let address = Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap();
             let mut client = Client::open(&address, &options).unwrap();
             assert_eq!(client.layout(), layout);
             let value = 0x1122_3344_5566_7788 & layout.data.mask();
             client.write(MEMORY, value).unwrap();
-            assert_eq!(
-                client.read(MEMORY).unwrap(),
-                value,
-                "{layout:?} over {proto}"
-            );
+            assert_eq!(client.read(MEMORY).unwrap(), value, "{layout:?} over {proto}");
         }
     }
 }
@@ -286,14 +229,8 @@ fn every_width_on_either_side() {
 fn widths_that_do_not_meet_are_told() {
     let mut slave = slave();
     slave.data = Widths::only(Width::W32);
-    let server = Server::bind(slave, ServerOptions::loopback())
-        .unwrap()
-        .spawn(None)
-        .unwrap();
-    let options = Options {
-        data: Widths::only(Width::W64),
-        ..quick()
-    };
+    let server = Server::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap();
+    let options = Options { data: Widths::only(Width::W64), ..quick() };
     for proto in ["udp", "tcp"] {
         let address = Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap();
         let error = Client::open(&address, &options).err().unwrap().to_string();
@@ -310,48 +247,31 @@ fn widths_that_do_not_meet_are_told() {
 fn parts_of_words_are_read_and_written_in_both_byte_orders() {
     let server = serve();
     let mut client = open(&format!("udp/127.0.0.1/{}", server.port));
-    for (base, endian, wanted) in [
-        (MEMORY, Endian::Big, 0x1122_3344),
-        (0x0019_0000, Endian::Little, 0x4433_2211),
-    ] {
+    for (base, endian, wanted) in
+        [(MEMORY, Endian::Big, 0x1122_3344), (0x0019_0000, Endian::Little, 0x4433_2211)]
+    {
         let bytes: Vec<Op> = [0x11, 0x22, 0x33, 0x44]
             .into_iter()
             .enumerate()
             .map(|(index, value)| {
                 let address = base + index as u64;
                 let lanes = Lanes::at(address, Width::W8, client.layout().data, endian).unwrap();
-                Op {
-                    lanes,
-                    ..Op::write(address, value, client.layout().data)
-                }
+                Op { lanes, ..Op::write(address, value, client.layout().data) }
             })
             .collect();
-        assert!(
-            client
-                .cycle(&bytes, Check::Status)
-                .unwrap()
-                .failed
-                .is_empty()
-        );
+        assert!(client.cycle(&bytes, Check::Status).unwrap().failed.is_empty());
         let lanes = Lanes::at(base, Width::W32, client.layout().data, endian).unwrap();
-        let word = Op {
-            lanes,
-            ..Op::read(base, client.layout().data)
-        };
-        assert_eq!(
-            client.cycle(&[word], Check::Status).unwrap().values,
-            [wanted]
-        );
+        let word = Op { lanes, ..Op::read(base, client.layout().data) };
+        assert_eq!(client.cycle(&[word], Check::Status).unwrap().values, [wanted]);
     }
 }
 
 #[test]
 fn the_self_describing_bus_is_read_through_every_bridge() {
     let server = serve();
-    for address in [
-        format!("udp/127.0.0.1/{}", server.port),
-        format!("tcp/127.0.0.1/{}", server.port),
-    ] {
+    for address in
+        [format!("udp/127.0.0.1/{}", server.port), format!("tcp/127.0.0.1/{}", server.port)]
+    {
         let mut client = open(&address);
         let whole = scan::scan(&mut client, true).unwrap();
         let eca = whole.devices(ids::ECA)[0];
@@ -380,10 +300,7 @@ fn scan_from(root: u64, memory: &[u8]) -> Result<scan::Scan, EbError> {
             &daqmeter_etherbone::transport::Bridge::named("perfect").unwrap(),
             Slave::new(description.build().unwrap()),
         )),
-        &Options {
-            data: Widths::only(Width::W32),
-            ..quick()
-        },
+        &Options { data: Widths::only(Width::W32), ..quick() },
         "emulated",
     )
     .unwrap();
@@ -392,10 +309,7 @@ fn scan_from(root: u64, memory: &[u8]) -> Result<scan::Scan, EbError> {
         .chunks(4)
         .enumerate()
         .map(|(word, bytes)| {
-            write(
-                word as u64,
-                u32::from_be_bytes(bytes.try_into().unwrap()).into(),
-            )
+            write(word as u64, u32::from_be_bytes(bytes.try_into().unwrap()).into())
         })
         .collect();
     for part in writes.chunks(64) {
@@ -410,22 +324,11 @@ fn tables_that_lie_or_loop_are_refused_and_what_is_beside_them_is_found() {
     let component = |first, last| Component {
         first,
         last,
-        product: Product {
-            vendor: 1,
-            device: 2,
-            version: 3,
-            date: 4,
-            name: Text::new("liar"),
-        },
+        product: Product { vendor: 1, device: 2, version: 3, date: 4, name: Text::new("liar") },
     };
     let head = |records| {
-        Record::Interconnect {
-            records,
-            version: 1,
-            bus_type: 0,
-            component: component(0, u64::MAX),
-        }
-        .emit()
+        Record::Interconnect { records, version: 1, bus_type: 0, component: component(0, u64::MAX) }
+            .emit()
     };
     let device = |first| {
         Record::Device(Device {
@@ -437,13 +340,7 @@ fn tables_that_lie_or_loop_are_refused_and_what_is_beside_them_is_found() {
         })
         .emit()
     };
-    let bridge = |child| {
-        Record::Bridge {
-            child,
-            component: component(0, u64::MAX),
-        }
-        .emit()
-    };
+    let bridge = |child| Record::Bridge { child, component: component(0, u64::MAX) }.emit();
     let refused = |table: &[u8]| scan_of(table).unwrap_err().to_string();
     assert!(refused(&[0; 64]).contains("no SDB table at 0x10000"));
     assert!(refused(&head(0)).contains("claims 0 records"));
@@ -477,13 +374,8 @@ fn a_million_queued_cycles_are_all_answered() {
     let server = serve();
     let mut client = open(&format!("udp/127.0.0.1/{}", server.port));
     let (mut answered, mut failed) = (0_u64, 0_u64);
-    let mut pipeline = client.pipeline(|done| {
-        if done.result.is_ok() {
-            answered += 1
-        } else {
-            failed += 1
-        }
-    });
+    let mut pipeline =
+        client.pipeline(|done| if done.result.is_ok() { answered += 1 } else { failed += 1 });
     for token in 0..1_000_000 {
         pipeline.submit(&[read(1)], Check::Status, token).unwrap();
     }
@@ -496,34 +388,18 @@ fn a_million_queued_cycles_are_all_answered() {
 fn cycles_too_long_for_a_datagram_are_refused_and_streams_take_them() {
     let server = serve();
     let ops: Vec<Op> = (0..6000).map(|word| read(word % 16)).collect();
-    let options = Options {
-        address: Widths::only(Width::W32),
-        data: Widths::only(Width::W32),
-        ..quick()
-    };
+    let options =
+        Options { address: Widths::only(Width::W32), data: Widths::only(Width::W32), ..quick() };
     let client = |proto: &str| {
         let address = Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap();
         Client::open(&address, &options).unwrap()
     };
     let mut udp = client("udp");
     assert!(udp.cycle(&ops[..317], Check::Status).is_ok());
-    let error = udp
-        .cycle(&ops[..318], Check::Status)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("318 operations does not fit a datagram of 1472 bytes"),
-        "{error}"
-    );
+    let error = udp.cycle(&ops[..318], Check::Status).unwrap_err().to_string();
+    assert!(error.contains("318 operations does not fit a datagram of 1472 bytes"), "{error}");
     assert_eq!(udp.cycle(&ops[..1], Check::Status).unwrap().values.len(), 1);
-    assert_eq!(
-        client("tcp")
-            .cycle(&ops, Check::Status)
-            .unwrap()
-            .values
-            .len(),
-        6000
-    );
+    assert_eq!(client("tcp").cycle(&ops, Check::Status).unwrap().values.len(), 6000);
 }
 
 #[test]
@@ -534,9 +410,7 @@ fn a_register_that_never_answers_delays_its_own_client_only() {
     let waiting = std::thread::spawn(move || {
         let error = slow.read(SILENT).unwrap_err().to_string();
         assert!(error.contains("1 of 1 operations failed"), "{error}");
-        let outcome = slow
-            .cycle(&[read(0), Op::read(FAULTY, Width::W32)], Check::Status)
-            .unwrap();
+        let outcome = slow.cycle(&[read(0), Op::read(FAULTY, Width::W32)], Check::Status).unwrap();
         assert_eq!(outcome.failed, [1]);
     });
     for _ in 0..100 {
@@ -553,10 +427,7 @@ fn a_bus_that_takes_its_time_is_served_over_sockets() {
         cycle_ns: 700,
         ..Default::default()
     });
-    let server = Server::bind(slave, ServerOptions::loopback())
-        .unwrap()
-        .spawn(None)
-        .unwrap();
+    let server = Server::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap();
     for proto in ["udp", "tcp"] {
         let mut client = open(&format!("{proto}/127.0.0.1/{}", server.port));
         let began = std::time::Instant::now();
@@ -576,18 +447,8 @@ fn a_server_that_dies_ends_the_cycle_and_can_be_started_again_at_once() {
     server.stop().unwrap();
     assert!(matches!(tcp.read(MEMORY), Err(EbError::Closed)));
     let error = udp.read(MEMORY).unwrap_err().to_string();
-    assert!(
-        error.contains("nothing listens") || error.contains("no answer"),
-        "{error}"
-    );
-    let again = Server::bind(
-        slave(),
-        ServerOptions {
-            port,
-            ..ServerOptions::loopback()
-        },
-    )
-    .unwrap();
+    assert!(error.contains("nothing listens") || error.contains("no answer"), "{error}");
+    let again = Server::bind(slave(), ServerOptions { port, ..ServerOptions::loopback() }).unwrap();
     let _again = again.spawn(None).unwrap();
     open(&format!("tcp/127.0.0.1/{port}")).read(MEMORY).unwrap();
     udp.read(MEMORY).unwrap();
@@ -596,19 +457,12 @@ fn a_server_that_dies_ends_the_cycle_and_can_be_started_again_at_once() {
 #[test]
 fn a_port_in_use_is_named() {
     let server = serve();
-    let error = Server::bind(
-        slave(),
-        ServerOptions {
-            port: server.port,
-            ..ServerOptions::loopback()
-        },
-    )
-    .err()
-    .unwrap();
+    let error =
+        Server::bind(slave(), ServerOptions { port: server.port, ..ServerOptions::loopback() })
+            .err()
+            .unwrap();
     assert!(
-        error
-            .to_string()
-            .contains(&format!("cannot listen on 127.0.0.1:{}", server.port)),
+        error.to_string().contains(&format!("cannot listen on 127.0.0.1:{}", server.port)),
         "{error}"
     );
 }
@@ -643,9 +497,7 @@ fn reads_are_asked_again_only_when_that_was_wished_and_writes_never() {
     let counts = patient.counts();
     assert!(counts.retried > 10 && counts.timed_out == 0, "{counts:?}");
     let before = patient.counts().retried;
-    let lost = (0..60)
-        .filter(|_| patient.write(MEMORY, 1).is_err())
-        .count();
+    let lost = (0..60).filter(|_| patient.write(MEMORY, 1).is_err()).count();
     assert!(lost > 10 && patient.counts().retried == before);
     let mut impatient = client(0);
     let lost = (0..60).filter(|_| impatient.read(MEMORY).is_err()).count();
@@ -657,61 +509,30 @@ fn reads_are_asked_again_only_when_that_was_wished_and_writes_never() {
 #[test]
 fn nobody_home_is_said_soon() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let address = Address::parse(&format!(
-        "udp/127.0.0.1/{}",
-        silent.local_addr().unwrap().port()
-    ))
-    .unwrap();
-    let options = Options {
-        probes: 2,
-        probe_timeout: Duration::from_millis(10),
-        ..Options::default()
-    };
+    let address =
+        Address::parse(&format!("udp/127.0.0.1/{}", silent.local_addr().unwrap().port())).unwrap();
+    let options =
+        Options { probes: 2, probe_timeout: Duration::from_millis(10), ..Options::default() };
     let error = Client::open(&address, &options).err().unwrap().to_string();
     assert!(error.contains("no answer to 2 probes of 10ms"), "{error}");
-    let closed = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
-    let error = Client::open(
-        &Address::parse(&format!("tcp/127.0.0.1/{closed}")).unwrap(),
-        &options,
-    )
-    .err()
-    .unwrap();
-    assert!(
-        error.to_string().contains("cannot connect to 127.0.0.1"),
-        "{error}"
-    );
-    let error = Client::open(
-        &Address::parse("udp/no-such-host.invalid").unwrap(),
-        &options,
-    )
-    .err()
-    .unwrap();
-    assert!(
-        error.to_string().contains("no-such-host.invalid"),
-        "{error}"
-    );
-    let error = Client::open(&Address::parse("dev/no-such-device").unwrap(), &options)
-        .err()
-        .unwrap();
-    assert!(
-        error
-            .to_string()
-            .contains("cannot open /dev/no-such-device"),
-        "{error}"
-    );
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let error =
+        Client::open(&Address::parse(&format!("tcp/127.0.0.1/{closed}")).unwrap(), &options)
+            .err()
+            .unwrap();
+    assert!(error.to_string().contains("cannot connect to 127.0.0.1"), "{error}");
+    let error =
+        Client::open(&Address::parse("udp/no-such-host.invalid").unwrap(), &options).err().unwrap();
+    assert!(error.to_string().contains("no-such-host.invalid"), "{error}");
+    let error =
+        Client::open(&Address::parse("dev/no-such-device").unwrap(), &options).err().unwrap();
+    assert!(error.to_string().contains("cannot open /dev/no-such-device"), "{error}");
 }
 
 #[test]
 fn the_litex_dialect_over_udp_and_tcp() {
     let server = serve();
-    let options = Options {
-        dialect: Dialect::Litex,
-        ..quick()
-    };
+    let options = Options { dialect: Dialect::Litex, ..quick() };
     for proto in ["udp", "tcp"] {
         let address = Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap();
         let mut client = Client::open(&address, &options).unwrap();
@@ -721,37 +542,24 @@ fn the_litex_dialect_over_udp_and_tcp() {
         let outcome = client.cycle(&reads, Check::Silent).unwrap();
         assert_eq!(outcome.values, (7..47).collect::<Vec<_>>());
         let error = client.cycle(
-            &[Op {
-                lanes: Lanes::of_select(1, Width::W32).unwrap(),
-                ..read(0)
-            }],
+            &[Op { lanes: Lanes::of_select(1, Width::W32).unwrap(), ..read(0) }],
             Check::Silent,
         );
-        assert!(
-            error
-                .unwrap_err()
-                .to_string()
-                .contains("whole 32-bit words")
-        );
+        assert!(error.unwrap_err().to_string().contains("whole 32-bit words"));
     }
 }
 
 #[test]
 fn a_client_that_sends_half_a_cycle_is_ended_and_blocks_nobody() {
-    let options = ServerOptions {
-        cycle_timeout: Duration::from_millis(20),
-        ..ServerOptions::loopback()
-    };
+    let options =
+        ServerOptions { cycle_timeout: Duration::from_millis(20), ..ServerOptions::loopback() };
     let mut server = Server::bind(slave(), options).unwrap();
     let (events, ended) = std::sync::mpsc::channel();
     server.set_log(move |event| drop(events.send(event)));
     let server = server.spawn(None).unwrap();
     let mut half = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-    half.write_all(&[0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 1, 0xa0, 0x0f, 0, 2])
-        .unwrap();
-    open(&format!("tcp/127.0.0.1/{}", server.port))
-        .read(MEMORY)
-        .unwrap();
+    half.write_all(&[0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 1, 0xa0, 0x0f, 0, 2]).unwrap();
+    open(&format!("tcp/127.0.0.1/{}", server.port)).read(MEMORY).unwrap();
     let mut answer = Vec::new();
     half.read_to_end(&mut answer).unwrap();
     assert_eq!(answer[..4], [0x4e, 0x6f, 0x16, 0xff]);
@@ -759,18 +567,13 @@ fn a_client_that_sends_half_a_cycle_is_ended_and_blocks_nobody() {
         Event::Ended(_, Some(why)) => Some(why),
         _ => None,
     });
-    assert!(
-        why.unwrap()
-            .contains("the rest of a cycle did not come within 20ms")
-    );
+    assert!(why.unwrap().contains("the rest of a cycle did not come within 20ms"));
 }
 
 #[test]
 fn a_silent_client_gets_a_banner_and_one_that_speaks_first_none() {
-    let options = ServerOptions {
-        banner_after: Some(Duration::from_millis(5)),
-        ..ServerOptions::loopback()
-    };
+    let options =
+        ServerOptions { banner_after: Some(Duration::from_millis(5)), ..ServerOptions::loopback() };
     let server = Server::bind(slave(), options).unwrap().spawn(None).unwrap();
     let mut silent = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     let mut banner = [0; 64];
@@ -783,22 +586,11 @@ fn a_silent_client_gets_a_banner_and_one_that_speaks_first_none() {
 fn answers_can_go_to_a_fixed_port() {
     let fixed = UdpSocket::bind("127.0.0.1:0").unwrap();
     let reply_port = Some(fixed.local_addr().unwrap().port());
-    let server = Server::bind(
-        slave(),
-        ServerOptions {
-            reply_port,
-            ..ServerOptions::loopback()
-        },
-    )
-    .unwrap();
+    let server =
+        Server::bind(slave(), ServerOptions { reply_port, ..ServerOptions::loopback() }).unwrap();
     let server = server.spawn(None).unwrap();
     let asking = UdpSocket::bind("127.0.0.1:0").unwrap();
-    asking
-        .send_to(
-            &[0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 9],
-            ("127.0.0.1", server.port),
-        )
-        .unwrap();
+    asking.send_to(&[0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 9], ("127.0.0.1", server.port)).unwrap();
     let mut answer = [0; 16];
     assert_eq!(fixed.recv(&mut answer).unwrap(), 8);
     assert_eq!(answer[..8], [0x4e, 0x6f, 0x16, 0xff, 0, 0, 0, 9]);
@@ -812,18 +604,10 @@ fn every_access_is_in_the_log() {
     let (events, log) = std::sync::mpsc::channel();
     server.set_log(move |event| drop(events.send(event)));
     let server = server.spawn(None).unwrap();
-    let options = Options {
-        data: Widths::only(Width::W32),
-        ..quick()
-    };
+    let options = Options { data: Widths::only(Width::W32), ..quick() };
     let address = Address::parse(&format!("udp/127.0.0.1/{}", server.port)).unwrap();
     let mut client = Client::open(&address, &options).unwrap();
-    client
-        .cycle(
-            &[write(1, 5), read(1), Op::read(FAULTY, Width::W32)],
-            Check::Status,
-        )
-        .unwrap();
+    client.cycle(&[write(1, 5), read(1), Op::read(FAULTY, Width::W32)], Check::Status).unwrap();
     server.stop().unwrap();
     let accesses: Vec<(u64, u64, bool, bool)> = log
         .iter()
@@ -834,10 +618,6 @@ fn every_access_is_in_the_log() {
         .collect();
     assert_eq!(
         accesses,
-        [
-            (MEMORY + 4, 5, true, true),
-            (MEMORY + 4, 5, false, true),
-            (FAULTY, 0, false, false)
-        ]
+        [(MEMORY + 4, 5, true, true), (MEMORY + 4, 5, false, true), (FAULTY, 0, false, false)]
     );
 }

@@ -27,39 +27,21 @@ pub struct Qmn {
 
 impl Qmn {
     /// Q1.15 unsigned: the magnitude channel of the source document (functions 5 and 7).
-    pub const MAGNITUDE: Qmn = Qmn {
-        int_bits: 1,
-        frac_bits: 15,
-        signed: false,
-        in_degrees: false,
-    };
+    pub const MAGNITUDE: Qmn = Qmn { int_bits: 1, frac_bits: 15, signed: false, in_degrees: false };
     /// Q3.13 signed: the phase channel of the source document (functions 6 and 8).
-    pub const PHASE: Qmn = Qmn {
-        int_bits: 3,
-        frac_bits: 13,
-        signed: true,
-        in_degrees: false,
-    };
+    pub const PHASE: Qmn = Qmn { int_bits: 3, frac_bits: 13, signed: true, in_degrees: false };
 
     /// A format of `int_bits` + `frac_bits` bits. `None` unless the sum is 1 to 63, as in the original's `0x1UL << (m + n)`.
     pub fn new(int_bits: u32, frac_bits: u32, signed: bool) -> Option<Qmn> {
         let bits = int_bits.checked_add(frac_bits)?;
-        (1..=63).contains(&bits).then_some(Qmn {
-            int_bits,
-            frac_bits,
-            signed,
-            in_degrees: false,
-        })
+        (1..=63).contains(&bits).then_some(Qmn { int_bits, frac_bits, signed, in_degrees: false })
     }
 
     /// Radians to degrees: the value times 180/pi, which later revisions of the original do in function 6. For f64 only: in f32
     /// the weight of a bit would be rounded.
     #[must_use]
     pub fn in_degrees(self) -> Qmn {
-        Qmn {
-            in_degrees: true,
-            ..self
-        }
+        Qmn { in_degrees: true, ..self }
     }
 
     /// Integer bits m.
@@ -75,21 +57,13 @@ impl Qmn {
     /// Codes from here on are negative. Raw codes have 16 bits, so formats of more than 16 bits never fold.
     pub(crate) fn fold_from(self) -> i32 {
         let bits = self.int_bits + self.frac_bits;
-        if self.signed && bits <= 16 {
-            1 << (bits - 1)
-        } else {
-            i32::MAX
-        }
+        if self.signed && bits <= 16 { 1 << (bits - 1) } else { i32::MAX }
     }
 
     /// What is taken from a negative code: 2^(m+n).
     pub(crate) fn fold_by(self) -> i32 {
         let bits = self.int_bits + self.frac_bits;
-        if self.signed && bits <= 16 {
-            1 << bits
-        } else {
-            0
-        }
+        if self.signed && bits <= 16 { 1 << bits } else { 0 }
     }
 
     /// 2^-n, exact in f64 (and in f32, since n is at most 63); in degrees times 180/pi, whose scaling by a power of two is exact.
@@ -150,11 +124,7 @@ pub enum Conversion {
 impl Conversion {
     /// Bytes of one converted sample.
     pub fn out_bytes(self) -> usize {
-        if matches!(self, Conversion::QmnF64(_)) {
-            8
-        } else {
-            4
-        }
+        if matches!(self, Conversion::QmnF64(_)) { 8 } else { 4 }
     }
 }
 
@@ -169,10 +139,7 @@ pub struct Decimation {
 
 impl Decimation {
     /// Every sample.
-    pub const NONE: Decimation = Decimation {
-        offset: 0,
-        factor: 1,
-    };
+    pub const NONE: Decimation = Decimation { offset: 0, factor: 1 };
 
     /// Number of samples kept of `samples`.
     pub fn kept(self, samples: usize) -> usize {
@@ -258,13 +225,7 @@ impl Converter {
     /// The same for a slice that begins with the first sample to be kept.
     #[must_use]
     pub fn without_offset(&self) -> Converter {
-        Converter {
-            decimation: Decimation {
-                offset: 0,
-                ..self.decimation
-            },
-            ..self.clone()
-        }
+        Converter { decimation: Decimation { offset: 0, ..self.decimation }, ..self.clone() }
     }
 
     /// The instruction set.
@@ -291,10 +252,7 @@ impl Converter {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Converter::new` saw that this CPU has the instruction set.
             Isa::Avx512 => unsafe {
-                let source = x86_64::avx512::Source {
-                    factor,
-                    picks: self.prepared.picks.as_ref(),
-                };
+                let source = x86_64::avx512::Source { factor, picks: self.prepared.picks.as_ref() };
                 x86_64::avx512::to_f32(
                     self.conversion,
                     self.prepared.scaling,
@@ -324,18 +282,13 @@ impl Converter {
     }
 
     fn convert_f64(&self, raw: &[u16], out: &mut [f64]) {
-        let Conversion::QmnF64(qmn) = self.conversion else {
-            panic!("only QmnF64 writes f64")
-        };
+        let Conversion::QmnF64(qmn) = self.conversion else { panic!("only QmnF64 writes f64") };
         let factor = self.decimation.factor;
         match self.isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Converter::new` saw that this CPU has the instruction set.
             Isa::Avx512 => unsafe {
-                let source = x86_64::avx512::Source {
-                    factor,
-                    picks: self.prepared.picks.as_ref(),
-                };
+                let source = x86_64::avx512::Source { factor, picks: self.prepared.picks.as_ref() };
                 x86_64::avx512::to_f64(qmn, self.store, source, raw, out);
             },
             #[cfg(target_arch = "x86_64")]
@@ -369,10 +322,7 @@ fn equals_the_oracle(conversion: Conversion, isa: Isa, scaling: Scaling) -> bool
         decimation: Decimation::NONE,
         isa,
         store: Store::Cached,
-        prepared: Prepared {
-            scaling,
-            ..Prepared::default()
-        },
+        prepared: Prepared { scaling, ..Prepared::default() },
     };
     let codes: Vec<u16> = (0..=u16::MAX).collect();
     let mut out = Box::new(Part([0.0; 4096]));
@@ -410,13 +360,8 @@ mod tests {
 
     fn conversions() -> Vec<Conversion> {
         let qmn = |m, n, signed| Qmn::new(m, n, signed).unwrap();
-        let mut all = vec![
-            Conversion::CastF32,
-            Conversion::FastScaleF32 {
-                factor: 0.1,
-                offset: -3.7,
-            },
-        ];
+        let mut all =
+            vec![Conversion::CastF32, Conversion::FastScaleF32 { factor: 0.1, offset: -3.7 }];
         all.extend(SCALES.map(|(factor, offset)| Conversion::ScaleF32 { factor, offset }));
         for q in [
             Qmn::MAGNITUDE,
@@ -444,10 +389,7 @@ mod tests {
             assert!(
                 out[..misalign].iter().all(canary) && out[misalign + kept..].iter().all(canary)
             );
-            out[misalign..misalign + kept]
-                .iter()
-                .map(|x| u64::from(x.to_bits()))
-                .collect()
+            out[misalign..misalign + kept].iter().map(|x| u64::from(x.to_bits())).collect()
         } else {
             let mut out = vec![f64::from_bits(0xDEAD_BEEF); places];
             converter.convert(raw, Out::F64(&mut out[misalign..misalign + kept]));
@@ -455,10 +397,7 @@ mod tests {
             assert!(
                 out[..misalign].iter().all(canary) && out[misalign + kept..].iter().all(canary)
             );
-            out[misalign..misalign + kept]
-                .iter()
-                .map(|x| x.to_bits())
-                .collect()
+            out[misalign..misalign + kept].iter().map(|x| x.to_bits()).collect()
         }
     }
 
@@ -501,12 +440,7 @@ mod tests {
     fn decimation_keeps_what_the_original_keeps() {
         let kept = |n, offset, factor| Decimation { offset, factor }.kept(n);
         assert_eq!(
-            (
-                kept(100, 0, 1),
-                kept(100, 0, 10),
-                kept(100, 1, 10),
-                kept(5, 9, 2)
-            ),
+            (kept(100, 0, 1), kept(100, 0, 10), kept(100, 1, 10), kept(5, 9, 2)),
             (100, 10, 9, 0)
         );
     }
@@ -526,14 +460,8 @@ mod tests {
             let made = Converter::new(Conversion::CastF32, Decimation::NONE, isa, Store::Cached);
             assert_eq!(made.is_some(), isa.is_available());
         }
-        let zero = Decimation {
-            offset: 0,
-            factor: 0,
-        };
-        assert_eq!(
-            Converter::new(Conversion::CastF32, zero, Isa::Portable, Store::Cached),
-            None
-        );
+        let zero = Decimation { offset: 0, factor: 0 };
+        assert_eq!(Converter::new(Conversion::CastF32, zero, Isa::Portable, Store::Cached), None);
     }
 
     /// Calibrations as converters have them: full scale and offset in volts of codes of 16 bits, with errors of gain and offset.
@@ -554,10 +482,7 @@ mod tests {
             let made = Converter::new(conversion, Decimation::NONE, isa, Store::Cached);
             made.unwrap().arithmetic().unwrap()
         };
-        for isa in [Isa::Avx2, Isa::Avx512]
-            .into_iter()
-            .filter(|isa| isa.is_available())
-        {
+        for isa in [Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| isa.is_available()) {
             let found = (0..200).map(|number| arithmetic(usual(number), isa));
             let single = found.filter(|found| *found == "f32-centred").count();
             assert!(single >= 195, "{isa:?} {single} of 200");
@@ -572,10 +497,7 @@ mod tests {
     fn a_trial_tries_the_first_codes_too() {
         for isa in Isa::available() {
             check_isa(
-                Conversion::ScaleF32 {
-                    factor: -2.0,
-                    offset: -0.0,
-                },
+                Conversion::ScaleF32 { factor: -2.0, offset: -0.0 },
                 Decimation::NONE,
                 isa,
                 &[0; 64],

@@ -20,30 +20,19 @@ pub(super) unsafe fn to_f32(conversion: Conversion, factor: usize, raw: &[u16], 
     let one = |x| one_f32(x, conversion);
     match conversion {
         Conversion::CastF32 => drive_f32(raw, out, one, |x| vcvtq_f32_s32(x)),
-        Conversion::ScaleF32 {
-            factor: scale,
-            offset,
-        } => {
+        Conversion::ScaleF32 { factor: scale, offset } => {
             let (scale, offset) = (vdupq_n_f64(scale), vdupq_n_f64(offset));
             // Two roundings as in the original: multiply and add stay apart.
             let half = |x: int32x2_t| {
-                vcvt_f32_f64(vaddq_f64(
-                    vmulq_f64(vcvtq_f64_s64(vmovl_s32(x)), scale),
-                    offset,
-                ))
+                vcvt_f32_f64(vaddq_f64(vmulq_f64(vcvtq_f64_s64(vmovl_s32(x)), scale), offset))
             };
             drive_f32(raw, out, one, |x| {
                 vcombine_f32(half(vget_low_s32(x)), half(vget_high_s32(x)))
             });
         }
-        Conversion::FastScaleF32 {
-            factor: scale,
-            offset,
-        } => {
+        Conversion::FastScaleF32 { factor: scale, offset } => {
             let (scale, offset) = (vdupq_n_f32(scale), vdupq_n_f32(offset));
-            drive_f32(raw, out, one, |x| {
-                vaddq_f32(vmulq_f32(vcvtq_f32_s32(x), scale), offset)
-            });
+            drive_f32(raw, out, one, |x| vaddq_f32(vmulq_f32(vcvtq_f32_s32(x), scale), offset));
         }
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
             #[allow(
@@ -51,13 +40,8 @@ pub(super) unsafe fn to_f32(conversion: Conversion, factor: usize, raw: &[u16], 
                 reason = "2^-n is exact in f32 for n up to 63"
             )]
             let weight = vdupq_n_f32(format.weight() as f32);
-            let (from, by) = (
-                vdupq_n_s32(format.fold_from()),
-                vdupq_n_s32(format.fold_by()),
-            );
-            drive_f32(raw, out, one, |x| {
-                vmulq_f32(vcvtq_f32_s32(fold(x, from, by)), weight)
-            });
+            let (from, by) = (vdupq_n_s32(format.fold_from()), vdupq_n_s32(format.fold_by()));
+            drive_f32(raw, out, one, |x| vmulq_f32(vcvtq_f32_s32(fold(x, from, by)), weight));
         }
     }
 }
@@ -72,10 +56,7 @@ pub(super) unsafe fn to_f64(format: Qmn, factor: usize, raw: &[u16], out: &mut [
         return portable::to_f64(format, factor, raw, out);
     }
     let weight = vdupq_n_f64(format.weight());
-    let (from, by) = (
-        vdupq_n_s32(format.fold_from()),
-        vdupq_n_s32(format.fold_by()),
-    );
+    let (from, by) = (vdupq_n_s32(format.fold_from()), vdupq_n_s32(format.fold_by()));
     let half = |x: int32x2_t| vmulq_f64(vcvtq_f64_s64(vmovl_s32(x)), weight);
     let steps = out.len().min(raw.len()) / STEP;
     for step in 0..steps {

@@ -14,10 +14,7 @@ pub fn qmn(raw: u16, format: Qmn) -> f64 {
 }
 
 /// One sample to f32; `None` for the conversion that writes f64.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "rounding to f32 is what the conversion is"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "rounding to f32 is what the conversion is")]
 pub(crate) fn to_f32(raw: u16, conversion: Conversion) -> Option<f32> {
     Some(match conversion {
         Conversion::CastF32 => f32::from(raw),
@@ -38,11 +35,7 @@ pub fn bits(
         let sample = raw[j * decimation.factor + decimation.offset];
         match conversion {
             Conversion::QmnF64(format) => qmn(sample, format).to_bits(),
-            other => u64::from(
-                to_f32(sample, other)
-                    .expect("QmnF64 is handled above")
-                    .to_bits(),
-            ),
+            other => u64::from(to_f32(sample, other).expect("QmnF64 is handled above").to_bits()),
         }
     })
 }
@@ -82,10 +75,7 @@ pub struct FastScaleError {
 )]
 pub fn fast_scale_error(factor: f64, offset: f64) -> FastScaleError {
     let exact = Conversion::ScaleF32 { factor, offset };
-    let fast = Conversion::FastScaleF32 {
-        factor: factor as f32,
-        offset: offset as f32,
-    };
+    let fast = Conversion::FastScaleF32 { factor: factor as f32, offset: offset as f32 };
     let mut error = FastScaleError::default();
     for raw in 0..=u16::MAX {
         let (Some(exact), Some(fast)) = (to_f32(raw, exact), to_f32(raw, fast)) else {
@@ -104,11 +94,7 @@ pub fn fast_scale_error(factor: f64, offset: f64) -> FastScaleError {
 /// Maps floats to integers that keep their order, so that neighbours differ by one.
 fn ordered(value: f32) -> i64 {
     let bits = i64::from(value.to_bits());
-    if bits & 0x8000_0000 == 0 {
-        bits
-    } else {
-        0x8000_0000 - bits
-    }
+    if bits & 0x8000_0000 == 0 { bits } else { 0x8000_0000 - bits }
 }
 
 #[cfg(test)]
@@ -117,20 +103,14 @@ mod tests {
 
     #[test]
     fn the_documents_two_formats_give_known_values() {
-        for (raw, expected) in [
-            (0, 0.0),
-            (0x4000, 0.5),
-            (0x8000, 1.0),
-            (0xFFFF, 65_535.0 / 32_768.0),
-        ] {
+        for (raw, expected) in
+            [(0, 0.0), (0x4000, 0.5), (0x8000, 1.0), (0xFFFF, 65_535.0 / 32_768.0)]
+        {
             assert_eq!(qmn(raw, Qmn::MAGNITUDE), expected);
         }
-        for (raw, expected) in [
-            (0x2000, 1.0),
-            (0x7FFF, 32_767.0 / 8192.0),
-            (0x8000, -4.0),
-            (0xFFFF, -1.0 / 8192.0),
-        ] {
+        for (raw, expected) in
+            [(0x2000, 1.0), (0x7FFF, 32_767.0 / 8192.0), (0x8000, -4.0), (0xFFFF, -1.0 / 8192.0)]
+        {
             assert_eq!(qmn(raw, Qmn::PHASE), expected);
         }
     }
@@ -139,10 +119,7 @@ mod tests {
     fn fast_scaling_says_how_far_off_it_is() {
         assert_eq!(fast_scale_error(1.0, 0.0), FastScaleError::default());
         let error = fast_scale_error(0.1, -3.7);
-        assert!(
-            error.codes > 0 && error.worst_ulp > 0 && error.worst_absolute < 1e-2,
-            "{error:?}"
-        );
+        assert!(error.codes > 0 && error.worst_ulp > 0 && error.worst_absolute < 1e-2, "{error:?}");
     }
 
     #[test]

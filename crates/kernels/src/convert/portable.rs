@@ -12,19 +12,12 @@ pub(super) fn one_f64(raw: u16, format: Qmn) -> f64 {
 #[inline(always)]
 fn fold(raw: u16, format: Qmn) -> i32 {
     let value = i32::from(raw);
-    if value >= format.fold_from() {
-        value - format.fold_by()
-    } else {
-        value
-    }
+    if value >= format.fold_from() { value - format.fold_by() } else { value }
 }
 
 /// One sample to f32.
 #[inline(always)]
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "rounding to f32 is what the conversion is"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "rounding to f32 is what the conversion is")]
 pub(super) fn one_f32(raw: u16, conversion: Conversion) -> f32 {
     match conversion {
         Conversion::CastF32 => f32::from(raw),
@@ -35,23 +28,16 @@ pub(super) fn one_f32(raw: u16, conversion: Conversion) -> f32 {
 }
 
 /// Converts every `factor`-th sample. The match stands outside the loops, so that each loop is one plain expression.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "rounding to f32 is what the conversion is"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "rounding to f32 is what the conversion is")]
 pub(super) fn to_f32(conversion: Conversion, factor: usize, raw: &[u16], out: &mut [f32]) {
     match conversion {
         Conversion::CastF32 => map(factor, raw, out, f32::from),
-        Conversion::ScaleF32 {
-            factor: scale,
-            offset,
-        } => {
+        Conversion::ScaleF32 { factor: scale, offset } => {
             map(factor, raw, out, |x| (f64::from(x) * scale + offset) as f32);
         }
-        Conversion::FastScaleF32 {
-            factor: scale,
-            offset,
-        } => map(factor, raw, out, |x| f32::from(x) * scale + offset),
+        Conversion::FastScaleF32 { factor: scale, offset } => {
+            map(factor, raw, out, |x| f32::from(x) * scale + offset)
+        }
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
             let weight = format.weight() as f32;
             map(factor, raw, out, |x| fold(x, format) as f32 * weight);

@@ -44,10 +44,7 @@ impl Scaling {
 /// `fma(x - centre, high, fma(x - centre, low, offset))`, where `high + low` is the factor to 48 bits.
 #[cfg_attr(
     not(target_arch = "x86_64"),
-    allow(
-        dead_code,
-        reason = "only the x86-64 kernels scale in single precision"
-    )
+    allow(dead_code, reason = "only the x86-64 kernels scale in single precision")
 )]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Centred {

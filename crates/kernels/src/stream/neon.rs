@@ -44,12 +44,7 @@ fn load(bytes: &[u8; LINE_BYTES]) -> Line {
     let from = bytes.as_ptr();
     // SAFETY: four vectors of 16 bytes are the 64 bytes of the line; loads need no alignment.
     unsafe {
-        [
-            vld1q_u8(from),
-            vld1q_u8(from.add(16)),
-            vld1q_u8(from.add(32)),
-            vld1q_u8(from.add(48)),
-        ]
+        [vld1q_u8(from), vld1q_u8(from.add(16)), vld1q_u8(from.add(32)), vld1q_u8(from.add(48))]
     }
 }
 
@@ -66,10 +61,5 @@ fn store(line: Line, bytes: &mut [u8; LINE_BYTES]) {
 #[inline]
 #[target_feature(enable = "neon")]
 fn fold(a: Line, b: Line) -> Line {
-    [
-        veorq_u8(a[0], b[0]),
-        veorq_u8(a[1], b[1]),
-        veorq_u8(a[2], b[2]),
-        veorq_u8(a[3], b[3]),
-    ]
+    [veorq_u8(a[0], b[0]), veorq_u8(a[1], b[1]), veorq_u8(a[2], b[2]), veorq_u8(a[3], b[3])]
 }

@@ -245,11 +245,7 @@ pub(super) fn memory(reading: &Reading<'_>, block_bytes: usize) -> Result<Source
 
 pub(super) fn replay(reading: &Reading<'_>, block_bytes: usize) -> Result<Source, String> {
     let FileFields { path, cached } = reading.fields()?;
-    let request = BlockRequest {
-        path: path.clone(),
-        block_bytes,
-        cached,
-    };
+    let request = BlockRequest { path: path.clone(), block_bytes, cached };
     // Its parameter is this file's block.
     request
         .check()
@@ -413,11 +409,7 @@ pub(super) fn file_sink(reading: &Reading<'_>, flow: &Flow) -> Result<SinkKind, 
         return Err(reading.error("direct", problem));
     }
     let max = size(reading, "max", max.as_deref(), USUAL_FILE_BYTES)?;
-    Ok(SinkKind::File {
-        path,
-        span_bytes: max.max(flow.bytes),
-        direct,
-    })
+    Ok(SinkKind::File { path, span_bytes: max.max(flow.bytes), direct })
 }
 
 pub(super) fn copy(reading: &Reading<'_>) -> Result<StageKind, String> {
@@ -431,10 +423,7 @@ pub(super) fn copy(reading: &Reading<'_>) -> Result<StageKind, String> {
         return Err(reading.error("by", problem));
     };
     ways[at].kernel().map(StageKind::Copy).ok_or_else(|| {
-        let here: Vec<&str> = CopyKernel::available()
-            .into_iter()
-            .map(CopyKernel::name)
-            .collect();
+        let here: Vec<&str> = CopyKernel::available().into_iter().map(CopyKernel::name).collect();
         let problem = format!(
             "`{}` does not copy between two blocks here; these do: {}",
             fields.by,
@@ -499,12 +488,8 @@ pub(super) fn stand_in(reading: &Reading<'_>, name: &str) -> Result<StageKind, S
         return Err(reading.error("time", problem));
     }
     Ok(match name {
-        "work" => StageKind::Work {
-            ns: time.as_secs_f64() * 1e9,
-        },
-        _ => StageKind::Wait {
-            ns: u64::try_from(time.as_nanos()).expect("a second at most"),
-        },
+        "work" => StageKind::Work { ns: time.as_secs_f64() * 1e9 },
+        _ => StageKind::Wait { ns: u64::try_from(time.as_nanos()).expect("a second at most") },
     })
 }
 
@@ -517,10 +502,7 @@ pub(super) fn program(reading: &Reading<'_>, flow: &mut Flow) -> Result<StageKin
     if fields.changes {
         flow.unit = Unit::Bytes;
     }
-    Ok(StageKind::Program {
-        command: fields.command,
-        same: !fields.changes,
-    })
+    Ok(StageKind::Program { command: fields.command, same: !fields.changes })
 }
 
 pub(super) fn tcp(reading: &Reading<'_>) -> Result<StageKind, String> {
@@ -571,40 +553,23 @@ pub(super) fn zenoh(reading: &Reading<'_>, flow: &Flow) -> Result<StageKind, Str
     if flow.names.contains_key("zenoh") {
         return Err(reading.error("kind", "one stage of a path may go over Zenoh"));
     }
-    let ZenohFields {
-        congestion,
-        shared_memory,
-    } = reading.fields()?;
-    Ok(StageKind::Zenoh(ZenohWay {
-        when_full: congestion,
-        shared_memory,
-    }))
+    let ZenohFields { congestion, shared_memory } = reading.fields()?;
+    Ok(StageKind::Zenoh(ZenohWay { when_full: congestion, shared_memory }))
 }
 
 /// A receiver on another host.
 pub(super) fn remote(reading: &Reading<'_>, name: &str) -> Result<SinkKind, String> {
     let (to, over) = match name {
         "tcp" => {
-            let TcpSinkFields {
-                to,
-                congestion,
-                send,
-            } = reading.fields()?;
+            let TcpSinkFields { to, congestion, send } = reading.fields()?;
             let fields = TcpFields { congestion, send };
             of_tcp(reading, &fields)?;
             let TcpFields { congestion, send } = fields;
             (to, Over::Tcp { congestion, send })
         }
         _ => {
-            let UdpSinkFields {
-                to,
-                datagram,
-                socket_buffer,
-            } = reading.fields()?;
-            let fields = UdpFields {
-                datagram,
-                socket_buffer,
-            };
+            let UdpSinkFields { to, datagram, socket_buffer } = reading.fields()?;
+            let fields = UdpFields { datagram, socket_buffer };
             (to, Over::Udp(of_udp(reading, &fields)?))
         }
     };

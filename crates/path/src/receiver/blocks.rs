@@ -78,9 +78,7 @@ impl Datagrams {
     pub(crate) fn take(&mut self, head: Head, bytes: &[u8]) -> Result<(), String> {
         let of = head.of as usize;
         if of > MAX_BLOCK_BYTES + BlockHead::BYTES {
-            return Err(format!(
-                "a block of {of} bytes; {MAX_BLOCK_BYTES} is the most"
-            ));
+            return Err(format!("a block of {of} bytes; {MAX_BLOCK_BYTES} is the most"));
         }
         // The first datagram of a block: those that are missing before it are of blocks that are lost.
         if head.at == 0 && head.number >= self.next {
@@ -120,12 +118,8 @@ mod tests {
 
     /// A block as it is sent over TCP.
     fn sent(stream: u64, block: &[u8]) -> Vec<u8> {
-        let head = BlockHead {
-            bytes: block.len() as u64,
-            stream,
-            events: 1,
-            sum: Some(sum(block)),
-        };
+        let head =
+            BlockHead { bytes: block.len() as u64, stream, events: 1, sum: Some(sum(block)) };
         [&head.emit(), block].concat()
     }
 
@@ -165,10 +159,7 @@ mod tests {
 
     #[test]
     fn a_head_that_promises_more_than_comes_takes_no_memory_for_it() {
-        let head = BlockHead {
-            bytes: MAX_BLOCK_BYTES as u64,
-            ..BlockHead::default()
-        };
+        let head = BlockHead { bytes: MAX_BLOCK_BYTES as u64, ..BlockHead::default() };
         let mut asked = Vec::new();
         let refused = of_stream(|into| {
             asked.push(into.len());

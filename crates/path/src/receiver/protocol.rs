@@ -41,12 +41,8 @@ impl Hello {
             Transport::Tcp => 0,
             Transport::Udp => 1,
         };
-        let fields = [
-            u64::from_le_bytes(*MAGIC),
-            transport,
-            self.udp_port.into(),
-            self.socket_buffer_bytes,
-        ];
+        let fields =
+            [u64::from_le_bytes(*MAGIC), transport, self.udp_port.into(), self.socket_buffer_bytes];
         words(&fields)
     }
 
@@ -91,13 +87,8 @@ impl BlockHead {
     pub fn emit(self) -> [u8; BlockHead::BYTES] {
         let mut out = [0; BlockHead::BYTES];
         let sum = self.sum;
-        let fields = [
-            self.bytes,
-            self.stream,
-            self.events,
-            u64::from(sum.is_some()),
-            sum.unwrap_or(0),
-        ];
+        let fields =
+            [self.bytes, self.stream, self.events, u64::from(sum.is_some()), sum.unwrap_or(0)];
         for (place, field) in out.as_chunks_mut::<8>().0.iter_mut().zip(fields) {
             *place = field.to_le_bytes();
         }
@@ -113,9 +104,7 @@ impl BlockHead {
         let fields = numbers(bytes).ok_or("a block without its head")?;
         let [bytes, stream, events, is_known, sum] = fields;
         if bytes > MAX_BLOCK_BYTES as u64 {
-            return Err(format!(
-                "a block of {bytes} bytes; {MAX_BLOCK_BYTES} is the most"
-            ));
+            return Err(format!("a block of {bytes} bytes; {MAX_BLOCK_BYTES} is the most"));
         }
         if stream >= MAX_STREAMS as u64 {
             return Err(format!("stream {stream}; there are {MAX_STREAMS} at most"));
@@ -240,17 +229,12 @@ impl Came {
 pub(crate) fn whole(name: &str, number: u64) -> Result<u64, String> {
     match number <= MAX_WHOLE {
         true => Ok(number),
-        false => Err(format!(
-            "{name} is {number}; the largest number taken is {MAX_WHOLE}"
-        )),
+        false => Err(format!("{name} is {number}; the largest number taken is {MAX_WHOLE}")),
     }
 }
 
 pub(crate) fn words(fields: &[u64]) -> Vec<u8> {
-    fields
-        .iter()
-        .flat_map(|field| field.to_le_bytes())
-        .collect()
+    fields.iter().flat_map(|field| field.to_le_bytes()).collect()
 }
 
 /// The first numbers of some bytes.
@@ -268,12 +252,7 @@ mod tests {
     #[test]
     fn what_came_is_the_same_at_both_ends() {
         let mut came = Came::default();
-        let head = BlockHead {
-            bytes: 4096,
-            stream: 3,
-            events: 5,
-            sum: Some(7),
-        };
+        let head = BlockHead { bytes: 4096, stream: 3, events: 5, sum: Some(7) };
         came.book(&head, Some(7));
         came.book(&head, Some(8));
         let unknown = BlockHead { sum: None, ..head };
@@ -287,11 +266,8 @@ mod tests {
         for head in [head, unknown] {
             assert_eq!(BlockHead::parse(&head.emit()), Ok(head));
         }
-        let hello = Hello {
-            transport: Transport::Udp,
-            udp_port: 5010,
-            socket_buffer_bytes: 1 << 20,
-        };
+        let hello =
+            Hello { transport: Transport::Udp, udp_port: 5010, socket_buffer_bytes: 1 << 20 };
         let bytes = hello.emit();
         assert_eq!(Hello::parse(bytes.first_chunk().unwrap()), Some(hello));
     }

@@ -81,20 +81,12 @@ pub(crate) fn open(way: ZenohWay, block_bytes: usize, cuts: &Cuts) -> Result<Wor
         .wait()
         .map_err(|error| failed("subscribe", error))?;
     let between = Arc::new(Between::default());
-    let (publisher, end) = (
-        publisher(&outer, way.when_full)?,
-        publisher(&outer, WhenFull::Block)?,
-    );
+    let (publisher, end) = (publisher(&outer, way.when_full)?, publisher(&outer, WhenFull::Block)?);
     wait_for_subscriber(&publisher, &between)?;
     let cut = between.clone();
     cuts.add(move || cut.is_cut.store(true, Ordering::Release));
-    let out = ZenohOut {
-        publisher,
-        end: Some(end),
-        number: 0,
-        between: between.clone(),
-        session: outer,
-    };
+    let out =
+        ZenohOut { publisher, end: Some(end), number: 0, between: between.clone(), session: outer };
     let inward = ZenohIn {
         came,
         pending: None,
@@ -172,9 +164,7 @@ impl Outward for ZenohOut {
     fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         self.between.check()?;
         if !self.between.is_heard.load(Ordering::Acquire) {
-            return Err(Fault::new(
-                "zenoh: the subscriber went, or took nothing for too long",
-            ));
+            return Err(Fault::new("zenoh: the subscriber went, or took nothing for too long"));
         }
         let number = self.number;
         self.number += 1;
@@ -204,12 +194,7 @@ impl Outward for ZenohOut {
             }
         };
         Remarks {
-            helpers: names
-                .into_iter()
-                .zip(THREADS)
-                .zip(before)
-                .map(helper)
-                .collect(),
+            helpers: names.into_iter().zip(THREADS).zip(before).map(helper).collect(),
             ..Remarks::default()
         }
     }

@@ -28,11 +28,7 @@ impl ZenohWay {
             WhenFull::Block => "",
             WhenFull::Drop => ", drops when full",
         };
-        let by = if self.shared_memory {
-            "through shared memory"
-        } else {
-            "on loopback"
-        };
+        let by = if self.shared_memory { "through shared memory" } else { "on loopback" };
         format!("zenoh {by}{when_full}")
     }
 }

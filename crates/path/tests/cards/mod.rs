@@ -40,10 +40,8 @@ fn a_card_is_read_out_live_and_each_e_link_s_ledger_closes_from_trigger_to_recei
 
 /// A card with fields beside its scenario.
 pub(super) fn card(fields: &str) -> String {
-    live(&[TO_HOST, "kind = \"tcp\""], RECEIVER).replace(
-        "scenario = \"gbt\"",
-        &format!("scenario = \"gbt\"\n{fields}"),
-    )
+    live(&[TO_HOST, "kind = \"tcp\""], RECEIVER)
+        .replace("scenario = \"gbt\"", &format!("scenario = \"gbt\"\n{fields}"))
 }
 
 #[test]
@@ -55,11 +53,7 @@ fn several_channels_share_receivers_and_each_option_of_a_card_is_a_field() {
     let run = record.path.unwrap();
     let threads: Vec<_> = run.threads.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(threads, ["to-host.0", "to-host.1", "receiver"]);
-    let carried: u64 = record
-        .lanes
-        .iter()
-        .filter_map(|lane| lane.stages[0].carried_bytes)
-        .sum();
+    let carried: u64 = record.lanes.iter().filter_map(|lane| lane.stages[0].carried_bytes).sum();
     assert_eq!(carried, run.payload_bytes);
     assert_eq!(run.events, 48 * BLOCKS);
 }
@@ -110,18 +104,11 @@ fn the_engine_readout_runs_a_path_and_keeps_its_own_account() {
         panic!("{:?}", record.ledgers);
     };
     assert_eq!(ledger.unit, "triggers x E-links");
-    assert_eq!(
-        ledger.issued as f64,
-        48.0 * record.counter("triggers").unwrap()
-    );
+    assert_eq!(ledger.issued as f64, 48.0 * record.counter("triggers").unwrap());
     for counter in ["dead-time", "reader-cpu-ppm", "receiver-cpu", "ring peak"] {
         assert!(record.counter(counter).is_some(), "{counter}");
     }
-    let devices: Vec<&str> = record
-        .lanes
-        .iter()
-        .map(|lane| lane.device.as_str())
-        .collect();
+    let devices: Vec<&str> = record.lanes.iter().map(|lane| lane.device.as_str()).collect();
     assert_eq!(devices, ["gbt:0.0", "gbt:0.1"]);
     let run = record.path.unwrap();
     assert_eq!(run.events, ledger.delivered);
@@ -138,18 +125,13 @@ fn a_card_whose_ring_is_not_emptied_is_busy_and_its_triggers_are_booked() {
     std::fs::write(&scenario, small).unwrap();
     let path = live(&[TO_HOST, "kind = \"tcp\""], RECEIVER)
         .replace("\"gbt\"", &format!("\"{}\"", scenario.display()));
-    let record = record(folder.path(), &path, |request| {
-        request.blocks = Some(50_000)
-    });
+    let record = record(folder.path(), &path, |request| request.blocks = Some(50_000));
     assert!(record.outcome.is_ok(), "{:?}", fault(&record));
     assert!(record.counter("dead-time").is_some_and(|share| share > 0.0));
     let vetoed = record.counter("stopped-triggers").unwrap();
     assert!(vetoed > 0.0);
     for ledger in &record.ledgers {
-        assert!(
-            ledger.closes() && ledger.lost() as f64 == vetoed,
-            "{ledger}"
-        );
+        assert!(ledger.closes() && ledger.lost() as f64 == vetoed, "{ledger}");
     }
 }
 
@@ -163,20 +145,8 @@ fn what_a_card_cannot_do_is_refused() {
     let asked = PathRequest::new(&path, 1.0);
     let asked = || asked.clone();
     let requests = [
-        (
-            "lossy",
-            PathRequest {
-                lossy: true,
-                ..asked()
-            },
-        ),
-        (
-            "left_out",
-            PathRequest {
-                left_out: Some(0),
-                ..asked()
-            },
-        ),
+        ("lossy", PathRequest { lossy: true, ..asked() }),
+        ("left_out", PathRequest { left_out: Some(0), ..asked() }),
     ];
     for (name, request) in requests {
         let error = engine.open(&request.workload()).err().unwrap().0;
@@ -203,11 +173,8 @@ fn as_fast_as_it_goes_work_is_added_to_each_part_and_those_of_one_thread_are_tol
         let [reader, receiver] = &run.threads[..] else {
             panic!("{:?}", run.threads);
         };
-        let within: Vec<(usize, &str)> = reader
-            .within
-            .iter()
-            .map(|other| (other.element, other.name.as_str()))
-            .collect();
+        let within: Vec<(usize, &str)> =
+            reader.within.iter().map(|other| (other.element, other.name.as_str())).collect();
         assert_eq!(within, [(0, "card"), (2, "tcp")]);
         // A part of a block is rounded down, and the CPU may be faster than when it was calibrated.
         let wanted_ns = run.blocks as f64 * ADDED_NS * 0.4;
@@ -218,10 +185,7 @@ fn as_fast_as_it_goes_work_is_added_to_each_part_and_those_of_one_thread_are_tol
             Some(3) => receiver.cpu_ns,
             Some(_) => reader.cpu_ns,
         };
-        assert!(
-            took_ns as f64 >= wanted_ns,
-            "{slowed:?}: {took_ns} of {wanted_ns}"
-        );
+        assert!(took_ns as f64 >= wanted_ns, "{slowed:?}: {took_ns} of {wanted_ns}");
     }
 }
 

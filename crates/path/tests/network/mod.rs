@@ -38,11 +38,7 @@ fn a_receiver_compares_every_known_byte_and_the_ledger_closes_over_both_sides() 
         let stages = ["kind = \"convert\"\nfunction = 5"];
         let record = ran(&text(source, &stages, &sink));
         let run = record.path.unwrap();
-        assert_eq!(
-            (run.blocks, run.verified_blocks),
-            (2 * BLOCKS, 2 * BLOCKS),
-            "{transport}"
-        );
+        assert_eq!((run.blocks, run.verified_blocks), (2 * BLOCKS, 2 * BLOCKS), "{transport}");
         assert_eq!(run.payload_bytes, 2 * BLOCKS * 4096);
         let delivered: Vec<u64> = record.ledgers.iter().map(|one| one.delivered).collect();
         assert_eq!(delivered, [BLOCKS, BLOCKS]);
@@ -71,10 +67,7 @@ fn a_receiver_that_dies_ends_the_path_in_a_line_and_what_it_did_not_confirm_is_n
     let record = record(folder.path(), &text(MEMORY, &[], &sink), endless);
     dies.join().unwrap();
     let fault = fault(&record);
-    assert!(
-        fault.contains("receiver 127.0.0.1:") && !fault.contains('\n'),
-        "{fault}"
-    );
+    assert!(fault.contains("receiver 127.0.0.1:") && !fault.contains('\n'), "{fault}");
     let ledger = &record.ledgers[0];
     assert!(ledger.closes() && ledger.delivered == 0, "{ledger}");
     let unconfirmed = ledger.losses["sent, but the receiver did not say that they came"];
@@ -105,9 +98,7 @@ fn a_receiver_that_says_what_no_run_reaches_is_refused_by_the_name_of_the_number
             // A head of no bytes marks the end.
             let blocks = usize::try_from(BLOCKS).unwrap() * (40 + 4096) + 40;
             if stream.read_exact(&mut vec![0; blocks]).is_ok() {
-                stream
-                    .write_all([[0; 32], [255; 32]].as_flattened())
-                    .unwrap();
+                stream.write_all([[0; 32], [255; 32]].as_flattened()).unwrap();
                 stream.write_all(&vec![255; 8 * 132 - 64]).unwrap();
             }
         }
@@ -148,20 +139,13 @@ fn a_receiver_that_is_not_there_is_another_version_or_got_other_bytes_is_named()
     }
     lies.join().unwrap();
     let nobody = record(folder.path(), &text(MEMORY, &[], &sink), |_| {});
-    assert!(
-        fault(&nobody).contains("start `daqmeter path serve"),
-        "{}",
-        fault(&nobody)
-    );
+    assert!(fault(&nobody).contains("start `daqmeter path serve"), "{}", fault(&nobody));
 }
 
 #[test]
 fn what_udp_loses_is_a_loss_of_its_stream_or_fails_a_path_that_must_lose_nothing() {
     // Blocks of 64 KiB in a socket that holds less than one, and a slow stage behind it.
-    let stages = [
-        "kind = \"udp\"\nsocket_buffer = \"4KiB\"",
-        "kind = \"wait\"\ntime = \"1ms\"",
-    ];
+    let stages = ["kind = \"udp\"\nsocket_buffer = \"4KiB\"", "kind = \"wait\"\ntime = \"1ms\""];
     let lossy = text(MEMORY, &stages, READ)
         .replace("4KiB\"\nbuffers", "64KiB\"\nbuffers")
         .replace("[source]", "lossless = false\n[source]");
@@ -173,10 +157,7 @@ fn what_udp_loses_is_a_loss_of_its_stream_or_fails_a_path_that_must_lose_nothing
     assert!(ledger.closes() && lost > 0, "{ledger}");
     assert_eq!((ledger.issued, ledger.delivered + lost), (BLOCKS, BLOCKS));
     let run = counted.path.as_ref().unwrap();
-    assert_eq!(
-        (run.blocks, run.verified_blocks),
-        (ledger.delivered, ledger.delivered)
-    );
+    assert_eq!((run.blocks, run.verified_blocks), (ledger.delivered, ledger.delivered));
     assert_eq!(counted.counter("udp-buffer-asked"), Some(4096.0));
     let lossless = lossy.replace("lossless = false", "lossless = true");
     let failed = record_of(&lossless);
@@ -201,10 +182,7 @@ fn sends_by_io_uring_carry_every_block_or_are_refused_before_the_run() {
         Err(error) => {
             let error = error.to_string();
             assert!(error.starts_with("a.toml:9: stage 1: send: this kernel does not send by"));
-            assert!(
-                error.ends_with("write \"copy\", or leave it out"),
-                "{error}"
-            );
+            assert!(error.ends_with("write \"copy\", or leave it out"), "{error}");
         }
     }
 }
@@ -216,10 +194,8 @@ fn a_send_without_a_copy_that_the_kernel_copied_is_counted_and_noted() {
     let record = record(folder.path(), &text(MEMORY, &[stage], READ), |_| {});
     // Where a socket of the host cannot, the path was refused before.
     assert!(record.outcome.is_ok(), "{:?}", fault(&record));
-    let (sends, copied) = (
-        record.counter("zerocopy-sends").unwrap(),
-        record.counter("zerocopy-copied").unwrap(),
-    );
+    let (sends, copied) =
+        (record.counter("zerocopy-sends").unwrap(), record.counter("zerocopy-copied").unwrap());
     // Loopback copies all of them.
     assert!(sends >= BLOCKS as f64 && copied == sends);
     let note = "the kernel copied 100 % of what was to be sent without a copy";

@@ -24,11 +24,7 @@ mod built_in {
                 let text = text(MEMORY, &[stage, "kind = \"checksum\""], READ);
                 let record = ran(&text.replace("4KiB\"\nbuffers", &format!("{block}\"\nbuffers")));
                 let run = record.path.unwrap();
-                assert_eq!(
-                    (run.blocks, run.verified_blocks),
-                    (BLOCKS, BLOCKS),
-                    "{stage} {block}"
-                );
+                assert_eq!((run.blocks, run.verified_blocks), (BLOCKS, BLOCKS), "{stage} {block}");
                 // Zenoh's own threads are rows behind those of the path.
                 let parts: Vec<&str> = run.threads.iter().map(|one| one.part.as_str()).collect();
                 assert_eq!(parts[1..3], ["zenoh out", "zenoh in"]);
@@ -42,10 +38,7 @@ mod built_in {
     fn what_zenoh_drops_is_a_loss_of_its_stream_or_fails_a_path_that_must_lose_nothing() {
         // More than sockets and Zenoh hold, and the stage behind takes a block in a millisecond.
         const MANY: u64 = 1000;
-        let stages = [
-            "kind = \"zenoh\"\ncongestion = \"drop\"",
-            "kind = \"wait\"\ntime = \"1ms\"",
-        ];
+        let stages = ["kind = \"zenoh\"\ncongestion = \"drop\"", "kind = \"wait\"\ntime = \"1ms\""];
         let lossy = text(MEMORY, &stages, READ)
             .replace("4KiB\"\nbuffers", "32KiB\"\nbuffers")
             .replace("[source]", "lossless = false\n[source]");
@@ -79,10 +72,8 @@ mod built_in {
     /// What is behind Zenoh ends first: nobody waits for ever, and the ledger closes.
     #[test]
     fn a_program_behind_zenoh_that_dies_ends_the_path_in_a_line() {
-        let stages = [
-            "kind = \"zenoh\"",
-            "kind = \"program\"\ncommand = [\"head\", \"-c\", \"20000\"]",
-        ];
+        let stages =
+            ["kind = \"zenoh\"", "kind = \"program\"\ncommand = [\"head\", \"-c\", \"20000\"]"];
         let folder = tempfile::tempdir().unwrap();
         let endless = |request: &mut PathRequest| request.blocks = None;
         let record = record(folder.path(), &text(MEMORY, &stages, READ), endless);

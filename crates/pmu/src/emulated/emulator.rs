@@ -52,18 +52,9 @@ impl<M: Memory> Emulator<M> {
     /// Takes over memory that holds the image of the mesh.
     pub fn new(mesh: &Mesh, memory: M) -> Emulator<M> {
         let places = Places::of(mesh);
-        let dtcs = mesh
-            .nodes
-            .iter()
-            .zip(&places.nodes)
-            .filter(|(node, _)| node.type_code == DTC);
+        let dtcs = mesh.nodes.iter().zip(&places.nodes).filter(|(node, _)| node.type_code == DTC);
         let controllers = dtcs.map(|(_, place)| *place).collect();
-        Emulator {
-            mesh: mesh.clone(),
-            places,
-            controllers,
-            memory,
-        }
+        Emulator { mesh: mesh.clone(), places, controllers, memory }
     }
 
     fn read(&self, at: u64) -> u64 {
@@ -81,10 +72,7 @@ impl<M: Memory> Emulator<M> {
 
     /// True while the driver lets the counters run: only the first controller starts and stops.
     pub fn runs(&self) -> bool {
-        let control = self
-            .controllers
-            .first()
-            .map_or(0, |place| self.read(place + DTC_CONTROL));
+        let control = self.controllers.first().map_or(0, |place| self.read(place + DTC_CONTROL));
         control & 1 == 1 && self.read(self.dtc_pmu(0) + DTC_PMCR) & 1 == 1
     }
 
@@ -110,11 +98,7 @@ impl<M: Memory> Emulator<M> {
         }
         for at in 0..self.mesh.crosspoints.len() {
             let ports = self.mesh.crosspoints[at].ports.len();
-            let monitors = if self.mesh.multi_dtm {
-                ports.div_ceil(2).max(1)
-            } else {
-                1
-            };
+            let monitors = if self.mesh.multi_dtm { ports.div_ceil(2).max(1) } else { 1 };
             for monitor in 0..monitors {
                 self.count(at, monitor, what, &mut wraps);
             }
@@ -145,17 +129,10 @@ impl<M: Memory> Emulator<M> {
             let sum = before.wrapping_add(what.count);
             let carried = (u128::from(before) + u128::from(what.count)) >> 16;
             let field = 0xFFFF << (16 * counter);
-            self.memory.write(
-                base + DTM_COUNTERS,
-                live & !field | (sum & 0xFFFF) << (16 * counter),
-            );
+            self.memory
+                .write(base + DTM_COUNTERS, live & !field | (sum & 0xFFFF) << (16 * counter));
             let global = config >> (16 + 4 * counter) & 0x7;
-            self.carry(
-                crosspoint,
-                global,
-                u64::try_from(carried).unwrap_or(u64::MAX),
-                wraps,
-            );
+            self.carry(crosspoint, global, u64::try_from(carried).unwrap_or(u64::MAX), wraps);
         }
     }
 
@@ -166,34 +143,21 @@ impl<M: Memory> Emulator<M> {
             let xp = &self.mesh.crosspoints[crosspoint];
             let select = self.read(self.places.crosspoints[crosspoint] + pmu_at(&self.mesh, XP));
             let slot = input - 4;
-            let event = if wide {
-                select >> (16 * slot) & 0xFFFF
-            } else {
-                select >> (8 * slot) & 0xFF
-            };
+            let event =
+                if wide { select >> (16 * slot) & 0xFFFF } else { select >> (8 * slot) & 0xFF };
             return Some((XP, xp.node_id, event));
         }
         let device = input.checked_sub(0x10)?;
         let (slot, number, port) = (device & 3, device >> 2 & 3, device >> 4);
-        let port = port
-            + if self.mesh.multi_dtm {
-                2 * monitor as u64
-            } else {
-                0
-            };
-        let here = self
-            .mesh
-            .nodes
-            .iter()
-            .zip(&self.places.nodes)
-            .filter(|(node, _)| {
-                let is_here = node.crosspoint as usize == crosspoint;
-                // A controller has counters where other nodes have their selects.
-                is_here
-                    && u64::from(node.port) == port
-                    && u64::from(node.device) == number
-                    && node.type_code != DTC
-            });
+        let port = port + if self.mesh.multi_dtm { 2 * monitor as u64 } else { 0 };
+        let here = self.mesh.nodes.iter().zip(&self.places.nodes).filter(|(node, _)| {
+            let is_here = node.crosspoint as usize == crosspoint;
+            // A controller has counters where other nodes have their selects.
+            is_here
+                && u64::from(node.port) == port
+                && u64::from(node.device) == number
+                && node.type_code != DTC
+        });
         // Several nodes may share a place (HN-D): the one whose select is set is meant.
         here.flat_map(|(node, place)| {
             let at = place + pmu_at(&self.mesh, node.type_code);
@@ -203,9 +167,7 @@ impl<M: Memory> Emulator<M> {
                 RND => vec![(RNI, at)],
                 code => vec![(code, at)],
             };
-            selects
-                .into_iter()
-                .map(|(code, at)| (code, node.node_id, at))
+            selects.into_iter().map(|(code, at)| (code, node.node_id, at))
         })
         .map(|(code, node_id, at)| (code, node_id, self.read(at) >> (8 * slot) & 0xFF))
         .find(|(.., event)| *event != 0)
@@ -221,10 +183,7 @@ impl<M: Memory> Emulator<M> {
         let shift = 32 * (global % 2);
         let pair = self.read(at);
         let sum = (pair >> shift & 0xFFFF_FFFF) + carried;
-        self.memory.write(
-            at,
-            pair & !(0xFFFF_FFFF << shift) | (sum & 0xFFFF_FFFF) << shift,
-        );
+        self.memory.write(at, pair & !(0xFFFF_FFFF << shift) | (sum & 0xFFFF_FFFF) << shift);
         if sum >> 32 != 0 {
             self.overflow(dtc, 1 << global, wraps);
         }
@@ -241,11 +200,7 @@ impl<M: Memory> Emulator<M> {
     pub fn cycles(&mut self, count: u64) -> Vec<Wrap> {
         self.acknowledge();
         let mut wraps = Vec::new();
-        let running = if self.runs() {
-            self.controllers.len()
-        } else {
-            0
-        };
+        let running = if self.runs() { self.controllers.len() } else { 0 };
         for dtc in 0..running {
             let at = self.dtc_pmu(dtc) + DTC_CYCLES;
             let sum = (self.read(at) & 0xFF_FFFF_FFFF) + count;
@@ -277,20 +232,13 @@ mod tests {
             .find(|(_, node)| node.kind == kind && node.node_id == node_id)
             .unwrap();
         let port = u64::from(node.port);
-        let (monitor, port) = if mesh.multi_dtm {
-            (port / 2, port % 2)
-        } else {
-            (0, port)
-        };
+        let (monitor, port) = if mesh.multi_dtm { (port / 2, port % 2) } else { (0, port) };
         let dtm =
             places.crosspoints[node.crosspoint as usize] + pmu_at(&mesh, XP) + DTM_STRIDE * monitor;
         let input = 0x10 + 1 + (port << 4) + (u64::from(node.device) << 2);
         let memory = emulator.memory();
         memory.write(dtm + DTM_CONFIG, 1 | 1 << 5 | 3 << 20 | input << 40);
-        memory.write(
-            places.nodes[number] + pmu_at(&mesh, node.type_code),
-            event << 8,
-        );
+        memory.write(places.nodes[number] + pmu_at(&mesh, node.type_code), event << 8);
         let dtcs: Vec<u64> = emulator.controllers.clone();
         for dtc in 0..dtcs.len() {
             let pmu = emulator.dtc_pmu(dtc);
@@ -318,12 +266,7 @@ mod tests {
         for count in [1, 65_534, 1, 1, 3_000_000_000, 65_536, 12_345] {
             assert!(
                 emulator
-                    .happen(Happening {
-                        type_code: 0x5,
-                        node_id: 0x24,
-                        event_id: 0xd,
-                        count
-                    })
+                    .happen(Happening { type_code: 0x5, node_id: 0x24, event_id: 0xd, count })
                     .is_empty()
             );
             sum += count;
@@ -337,11 +280,7 @@ mod tests {
                 count: 99,
             });
         }
-        assert_eq!(
-            counted(&emulator, dtm, 0),
-            sum,
-            "other nodes and other events are not counted"
-        );
+        assert_eq!(counted(&emulator, dtm, 0), sum, "other nodes and other events are not counted");
     }
 
     #[test]
@@ -349,19 +288,10 @@ mod tests {
         // Port 2 of a crosspoint with four ports: the second monitor.
         let mut emulator = programmed("cmn700", "RN-I", 0x2c, 4);
         let mesh = emulator.mesh.clone();
-        let number = mesh
-            .nodes
-            .iter()
-            .find(|node| node.kind == "RN-I")
-            .unwrap()
-            .crosspoint as usize;
+        let number =
+            mesh.nodes.iter().find(|node| node.kind == "RN-I").unwrap().crosspoint as usize;
         let dtm = Places::of(&mesh).crosspoints[number] + 0x2000 + DTM_STRIDE;
-        emulator.happen(Happening {
-            type_code: RNI,
-            node_id: 0x2c,
-            event_id: 4,
-            count: 70_000,
-        });
+        emulator.happen(Happening { type_code: RNI, node_id: 0x2c, event_id: 4, count: 70_000 });
         assert_eq!(counted(&emulator, dtm, 0), 70_000);
         let right = mesh
             .nodes
@@ -389,12 +319,7 @@ mod tests {
         // The controller's counters stand where a select would be.
         let counters = emulator.dtc_pmu(0);
         emulator.memory().write(counters, 0x8000_0707);
-        emulator.happen(Happening {
-            type_code: 0x4,
-            node_id: 0x68,
-            event_id: 3,
-            count: 12,
-        });
+        emulator.happen(Happening { type_code: 0x4, node_id: 0x68, event_id: 3, count: 12 });
         assert_eq!(counted(&emulator, dtm, 0), 12);
     }
 
@@ -417,12 +342,7 @@ mod tests {
     #[test]
     fn a_wrap_of_the_controller_asks_for_an_interrupt_until_it_is_cleared() {
         let mut emulator = programmed("n1sdp", "HN-F", 0x24, 0xd);
-        let event = Happening {
-            type_code: 0x5,
-            node_id: 0x24,
-            event_id: 0xd,
-            count: 1 << 47,
-        };
+        let event = Happening { type_code: 0x5, node_id: 0x24, event_id: 0xd, count: 1 << 47 };
         assert_eq!(emulator.happen(event), [Wrap { dtc: 0 }]);
         let status = emulator.dtc_pmu(0) + DTC_OVERFLOW;
         assert_eq!(emulator.read(status), 1 << 3);
@@ -436,12 +356,7 @@ mod tests {
         let mut emulator = programmed("n1sdp", "HN-F", 0x24, 0xd);
         let control = emulator.dtc_pmu(0) + DTC_PMCR;
         emulator.memory().write(control, 0x40);
-        emulator.happen(Happening {
-            type_code: 0x5,
-            node_id: 0x24,
-            event_id: 0xd,
-            count: 5,
-        });
+        emulator.happen(Happening { type_code: 0x5, node_id: 0x24, event_id: 0xd, count: 5 });
         let dtm = emulator.places.crosspoints[1] + 0x2000;
         assert_eq!(emulator.memory().read(dtm + DTM_COUNTERS), None);
     }

@@ -68,11 +68,7 @@ impl Places {
         };
         let crosspoints = mesh.crosspoints.iter().map(|_| place()).collect();
         let nodes = mesh.nodes.iter().map(|_| place()).collect();
-        Places {
-            root,
-            crosspoints,
-            nodes,
-        }
+        Places { root, crosspoints, nodes }
     }
 }
 
@@ -80,11 +76,8 @@ impl Image {
     /// The space of a mesh.
     pub fn of(mesh: &Mesh) -> Image {
         let places = Places::of(mesh);
-        let mut image = Image {
-            base: mesh.base.unwrap_or(0),
-            places: places.clone(),
-            ..Image::default()
-        };
+        let mut image =
+            Image { base: mesh.base.unwrap_or(0), places: places.clone(), ..Image::default() };
         image.write_root(mesh);
         for (number, place) in places.crosspoints.iter().enumerate() {
             image.write_crosspoint(mesh, number, *place);
@@ -108,9 +101,7 @@ impl Image {
         let id = u64::from(part.code & 0xFF) | u64::from(part.code >> 8) << 32;
         self.write(root + PERIPH_ID_01, id);
         let mut revisions = part.revisions.iter();
-        let revision = revisions
-            .position(|revision| *revision == mesh.revision)
-            .unwrap_or(0);
+        let revision = revisions.position(|revision| *revision == mesh.revision).unwrap_or(0);
         self.write(root + PERIPH_ID_23, (revision as u64) << 4);
         // One virtual channel of each kind.
         let multi_dtm = if mesh.multi_dtm { MULTIPLE_DTM } else { 0 };
@@ -143,10 +134,7 @@ impl Image {
     }
 
     fn children(&mut self, of: u64, children: &[u64]) {
-        self.write(
-            of + CHILD_INFO,
-            children.len() as u64 | CHILD_POINTERS << 16,
-        );
+        self.write(of + CHILD_INFO, children.len() as u64 | CHILD_POINTERS << 16);
         for (at, child) in children.iter().enumerate() {
             self.write(of + CHILD_POINTERS + 8 * at as u64, *child);
         }

@@ -57,15 +57,9 @@ pub fn catalogue(mesh: &Mesh) -> Pmu {
         };
         has(alias.term("type")?).then_some(alias)
     };
-    let of_part = EVENTS
-        .iter()
-        .find(|(part, _)| *part == mesh.part)
-        .map_or("", |(_, events)| *events);
-    let events = of_part
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(alias)
-        .collect();
+    let of_part =
+        EVENTS.iter().find(|(part, _)| *part == mesh.part).map_or("", |(_, events)| *events);
+    let events = of_part.lines().filter(|line| !line.starts_with('#')).filter_map(alias).collect();
     let formats = FORMATS
         .iter()
         .map(|(name, text)| Format::parse(name, text).expect("constant, and tested"))
@@ -109,13 +103,7 @@ impl Synthetic {
     /// # Errors
     /// When the driver would refuse one.
     pub fn new(mesh: &Mesh, groups: &[Vec<Event>]) -> Result<Synthetic, crate::plan::PlanError> {
-        Synthetic::with_clock(
-            mesh,
-            groups,
-            Clock::Real {
-                since_ns: clock::monotonic_ns(),
-            },
-        )
+        Synthetic::with_clock(mesh, groups, Clock::Real { since_ns: clock::monotonic_ns() })
     }
 
     /// The same at a time that the caller sets, in nanoseconds.
@@ -136,12 +124,7 @@ impl Synthetic {
         clock: Clock,
     ) -> Result<Synthetic, crate::plan::PlanError> {
         let schedule = Schedule::of(&Rules::new(mesh, Driver::Mainline), groups)?;
-        Ok(Synthetic {
-            mesh: mesh.clone(),
-            schedule: Arc::new(schedule),
-            opened: 0,
-            clock,
-        })
+        Ok(Synthetic { mesh: mesh.clone(), schedule: Arc::new(schedule), opened: 0, clock })
     }
 
     /// Events per second of what an event looks at, before its ups and downs.
@@ -153,11 +136,7 @@ impl Synthetic {
             let same = nodes::counts_as(code, on.type_code);
             same && on.node_id.is_none_or(|wanted| wanted == id)
         };
-        let nodes = self
-            .mesh
-            .nodes
-            .iter()
-            .map(|node| (node.type_code, node.node_id));
+        let nodes = self.mesh.nodes.iter().map(|node| (node.type_code, node.node_id));
         let xps = self.mesh.crosspoints.iter().map(|xp| (XP, xp.node_id));
         let meant = nodes.chain(xps).filter(|(code, id)| is_meant(*code, *id));
         // Far apart, as in the document: 121.7 M requests per home node, 84.7 M beats.
@@ -198,11 +177,7 @@ impl Opener for Synthetic {
         for (member, event) in group.iter().enumerate() {
             let Some(on) = &event.on_mesh else {
                 let reason = "it is not an event of the emulated mesh".to_owned();
-                return Err(Refused {
-                    member,
-                    event: event.name.clone(),
-                    reason,
-                });
+                return Err(Refused { member, event: event.name.clone(), reason });
             };
             rates.push(self.rate(on));
         }
@@ -228,16 +203,10 @@ impl Counters for Group {
             let until_ns = ((tick + 1) * MUX_NS).min(now_ns);
             let passed_ns = until_ns - self.done_ns;
             let at = usize::try_from(tick % self.schedule.ticks.len().max(1) as u64).unwrap_or(0);
-            let runs = self
-                .schedule
-                .ticks
-                .get(at)
-                .is_some_and(|groups| groups.contains(&self.number));
-            for ((reading, fraction), rates) in self
-                .readings
-                .iter_mut()
-                .zip(&mut self.fractions)
-                .zip(&self.rates)
+            let runs =
+                self.schedule.ticks.get(at).is_some_and(|groups| groups.contains(&self.number));
+            for ((reading, fraction), rates) in
+                self.readings.iter_mut().zip(&mut self.fractions).zip(&self.rates)
             {
                 reading.enabled_ns += passed_ns;
                 if runs {
@@ -303,34 +272,21 @@ mod tests {
             assert!(pmu.event(name).is_some(), "{name}");
         }
         assert_eq!(
-            pmu.event("mxp_p0_dat_txflit_valid")
-                .and_then(|alias| alias.term("eventid")),
+            pmu.event("mxp_p0_dat_txflit_valid").and_then(|alias| alias.term("eventid")),
             Some(0x71)
         );
-        assert!(
-            pmu.event("hns_mc_reqs_local_all").is_none(),
-            "no HN-S on this mesh"
-        );
+        assert!(pmu.event("hns_mc_reqs_local_all").is_none(), "no HN-S on this mesh");
     }
 
     #[test]
     fn shares_are_those_of_the_plan_and_scaled_counts_near_the_truth() {
         let mesh = shipped("n1sdp").unwrap();
         let pmus = [catalogue(&mesh)];
-        let host = Host {
-            pmus: &pmus,
-            files: &Files::below("/nonexistent"),
-        };
-        let names = [
-            "rxdat_flits",
-            "txdat_flits",
-            "s0_rdata_beats",
-            "s0_wdata_beats",
-            "txreq_flits_total",
-        ];
-        let texts: Vec<String> = names
-            .map(|name| format!("arm_cmn/rnid_{name},bynodeid=1,nodeid=8/"))
-            .into();
+        let host = Host { pmus: &pmus, files: &Files::below("/nonexistent") };
+        let names =
+            ["rxdat_flits", "txdat_flits", "s0_rdata_beats", "s0_wdata_beats", "txreq_flits_total"];
+        let texts: Vec<String> =
+            names.map(|name| format!("arm_cmn/rnid_{name},bynodeid=1,nodeid=8/")).into();
         let set = host.resolve(&texts).unwrap();
         let now = Arc::new(AtomicU64::new(0));
         let mut source = Synthetic::at(&mesh, &set.groups, now.clone()).unwrap();
@@ -340,11 +296,7 @@ mod tests {
         count.interval();
         let observed = count.finish();
         for event in &observed.events {
-            assert!(
-                (event.share(0).unwrap() - 0.8).abs() < 0.01,
-                "{:?}",
-                event.share(0)
-            );
+            assert!((event.share(0).unwrap() - 0.8).abs() < 0.01, "{:?}", event.share(0));
             assert!(event.scaled(0).unwrap() > 1e5);
         }
         // One by itself counts all the time: the same rate.

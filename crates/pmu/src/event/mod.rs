@@ -90,10 +90,8 @@ impl Host<'_> {
         let mut set = EventSet::default();
         for text in texts {
             for group in split_groups(text)? {
-                let events: Result<Vec<_>, _> = group
-                    .iter()
-                    .map(|event| self.event(event, &mut set.warnings))
-                    .collect();
+                let events: Result<Vec<_>, _> =
+                    group.iter().map(|event| self.event(event, &mut set.warnings)).collect();
                 set.groups.push(events?);
             }
         }
@@ -141,11 +139,7 @@ impl Host<'_> {
             name: text.to_owned(),
             pmu: pmu.to_owned(),
             sources: vec![Source::Perf {
-                attributes: Attributes {
-                    kind,
-                    config,
-                    ..Attributes::default()
-                },
+                attributes: Attributes { kind, config, ..Attributes::default() },
                 cpus: self.online(),
             }],
             unit: unit.to_owned(),
@@ -164,17 +158,14 @@ impl Host<'_> {
         if let Some((subsystem, event)) = text.split_once(':') {
             return match tracepoint(self.files, subsystem, event) {
                 Some(config) => Ok(perf("tracepoint", TYPE_TRACEPOINT, config, "")),
-                None if !has_tracefs(self.files) => Err(EventError::NoTracefs {
-                    text: text.to_owned(),
-                }),
-                None => Err(EventError::Unknown {
-                    text: text.to_owned(),
-                }),
+                None if !has_tracefs(self.files) => {
+                    Err(EventError::NoTracefs { text: text.to_owned() })
+                }
+                None => Err(EventError::Unknown { text: text.to_owned() }),
             };
         }
-        let counter = SystemCounter::find(self.files, text).ok_or(EventError::Unknown {
-            text: text.to_owned(),
-        })?;
+        let counter = SystemCounter::find(self.files, text)
+            .ok_or(EventError::Unknown { text: text.to_owned() })?;
         Ok(Event {
             name: text.to_owned(),
             pmu: "system".to_owned(),
@@ -186,13 +177,9 @@ impl Host<'_> {
     }
 
     fn online(&self) -> Vec<u32> {
-        let online = self
-            .files
-            .text("sys/devices/system/cpu/online")
-            .map(|text| parse_cpu_list(&text));
-        online
-            .filter(|cpus| !cpus.is_empty())
-            .unwrap_or_else(|| vec![0])
+        let online =
+            self.files.text("sys/devices/system/cpu/online").map(|text| parse_cpu_list(&text));
+        online.filter(|cpus| !cpus.is_empty()).unwrap_or_else(|| vec![0])
     }
 
     fn pmu_event(
@@ -226,9 +213,7 @@ impl Host<'_> {
             on_mesh: None,
         };
         for pmu in self.instances(text, wanted)? {
-            let Terms {
-                mut words, alias, ..
-            } = Terms::of(text, pmu, terms)?;
+            let Terms { mut words, alias, .. } = Terms::of(text, pmu, terms)?;
             if let Some(alias) = alias {
                 event.unit.clone_from(&alias.unit);
                 event.scale = alias.scale;
@@ -243,18 +228,8 @@ impl Host<'_> {
                 });
             }
             event.sources.push(Source::Perf {
-                attributes: Attributes {
-                    kind: pmu.kind,
-                    config,
-                    config1,
-                    config2,
-                    excluded,
-                },
-                cpus: if is_of_cpus {
-                    self.online()
-                } else {
-                    pmu.cpus.clone()
-                },
+                attributes: Attributes { kind: pmu.kind, config, config1, config2, excluded },
+                cpus: if is_of_cpus { self.online() } else { pmu.cpus.clone() },
             });
         }
         Ok(event)
@@ -265,25 +240,13 @@ impl Host<'_> {
         if let Some(pmu) = self.pmus.iter().find(|pmu| pmu.name == wanted) {
             return Ok(vec![pmu]);
         }
-        let found: Vec<&Pmu> = self
-            .pmus
-            .iter()
-            .filter(|pmu| pmu.family() == wanted)
-            .collect();
+        let found: Vec<&Pmu> = self.pmus.iter().filter(|pmu| pmu.family() == wanted).collect();
         if !found.is_empty() {
             return Ok(found);
         }
         let there: Vec<&str> = self.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
-        let there = if there.is_empty() {
-            "none".to_owned()
-        } else {
-            there.join(", ")
-        };
-        Err(EventError::NoPmu {
-            text: text.to_owned(),
-            pmu: wanted.to_owned(),
-            there,
-        })
+        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+        Err(EventError::NoPmu { text: text.to_owned(), pmu: wanted.to_owned(), there })
     }
 }
 

@@ -8,10 +8,7 @@ pub(super) fn split_groups(text: &str) -> Result<Vec<Vec<String>>, EventError> {
     text.chars()
         .try_for_each(|letter| reader.take(letter))
         .and_then(|()| reader.end())
-        .map_err(|problem| EventError::Syntax {
-            text: text.to_owned(),
-            problem,
-        })
+        .map_err(|problem| EventError::Syntax { text: text.to_owned(), problem })
 }
 
 #[derive(Default)]
@@ -33,10 +30,7 @@ impl Reader {
             }
             '}' if !self.in_slashes => {
                 self.end_event();
-                let group = self
-                    .group
-                    .take()
-                    .ok_or("a brace is closed that was not opened")?;
+                let group = self.group.take().ok_or("a brace is closed that was not opened")?;
                 self.groups.push(group);
             }
             ',' if !self.in_slashes => self.end_event(),
@@ -66,10 +60,6 @@ impl Reader {
         }
         self.end_event();
         self.groups.retain(|group| !group.is_empty());
-        if self.groups.is_empty() {
-            Err("no event is named")
-        } else {
-            Ok(self.groups)
-        }
+        if self.groups.is_empty() { Err("no event is named") } else { Ok(self.groups) }
     }
 }

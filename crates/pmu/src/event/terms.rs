@@ -16,35 +16,21 @@ pub(super) struct Terms<'a> {
 impl<'a> Terms<'a> {
     /// The words for terms; a bare name is an event of the PMU or a field of one bit.
     pub(super) fn of(text: &'a str, pmu: &'a Pmu, terms: &str) -> Result<Terms<'a>, EventError> {
-        let mut all = Terms {
-            text,
-            pmu,
-            words: [0; 3],
-            alias: None,
-        };
-        let split = || {
-            terms
-                .split(',')
-                .map(str::trim)
-                .filter(|term| !term.is_empty())
-        };
+        let mut all = Terms { text, pmu, words: [0; 3], alias: None };
+        let split = || terms.split(',').map(str::trim).filter(|term| !term.is_empty());
         // Names first: what is written beside them is more special, whatever the order.
         for alias in split().filter_map(|term| pmu.event(term)) {
             all.alias = Some(alias);
             all.apply_alias(alias, terms)?;
         }
-        split()
-            .filter(|term| pmu.event(term).is_none())
-            .try_for_each(|term| all.apply(term))?;
+        split().filter(|term| pmu.event(term).is_none()).try_for_each(|term| all.apply(term))?;
         Ok(all)
     }
 
     /// The terms of a named event; `?` stands for what the user must give beside it.
     fn apply_alias(&mut self, alias: &Alias, given: &str) -> Result<(), EventError> {
         let is_given = |field: &str| {
-            let mut terms = given
-                .split(',')
-                .filter_map(|term| term.trim().split_once('='));
+            let mut terms = given.split(',').filter_map(|term| term.trim().split_once('='));
             terms.any(|(name, _)| name == field)
         };
         for term in alias.terms.split(',').map(str::trim) {
@@ -78,17 +64,11 @@ impl<'a> Terms<'a> {
         let format = self.pmu.format(field).ok_or_else(|| self.no_term(field))?;
         format
             .place(value, &mut self.words)
-            .map_err(|error| EventError::Format {
-                text: self.text.to_owned(),
-                error,
-            })
+            .map_err(|error| EventError::Format { text: self.text.to_owned(), error })
     }
 
     fn no_value(&self, term: &str) -> EventError {
-        EventError::NoValue {
-            text: self.text.to_owned(),
-            term: term.to_owned(),
-        }
+        EventError::NoValue { text: self.text.to_owned(), term: term.to_owned() }
     }
 
     fn no_term(&self, term: &str) -> EventError {
@@ -98,12 +78,8 @@ impl<'a> Terms<'a> {
         let names = self.pmu.events().iter().map(|alias| alias.name.as_str());
         let near: Vec<&str> = names.filter(is_near).take(6).collect();
         let hint = if near.is_empty() {
-            let fields: Vec<&str> = self
-                .pmu
-                .formats()
-                .iter()
-                .map(|format| format.name.as_str())
-                .collect();
+            let fields: Vec<&str> =
+                self.pmu.formats().iter().map(|format| format.name.as_str()).collect();
             format!("; its fields are {}", fields.join(", "))
         } else {
             format!("; near are {}", near.join(", "))

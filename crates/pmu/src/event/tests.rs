@@ -11,11 +11,7 @@ fn cmn(name: &str) -> Pmu {
 
 fn resolve(text: &str) -> Result<EventSet, EventError> {
     let pmus = [cmn("arm_cmn_0"), cmn("arm_cmn_1")];
-    Host {
-        pmus: &pmus,
-        files: &Files::below("/nonexistent"),
-    }
-    .resolve(&[text.to_owned()])
+    Host { pmus: &pmus, files: &Files::below("/nonexistent") }.resolve(&[text.to_owned()])
 }
 
 fn config(event: &Event, at: usize) -> u64 {
@@ -29,37 +25,17 @@ fn config(event: &Event, at: usize) -> u64 {
 fn nodeid_without_bynodeid_is_done_as_meant_and_reported() {
     let set = resolve("arm_cmn_0/hnf_mc_reqs,nodeid=0x24/").unwrap();
     assert_eq!(config(&set.groups[0][0], 0), 0x24_800d_0005);
-    assert!(
-        set.warnings[0].contains("bynodeid=1 was added"),
-        "{:?}",
-        set.warnings
-    );
+    assert!(set.warnings[0].contains("bynodeid=1 was added"), "{:?}", set.warnings);
     let set = resolve("arm_cmn_0/hnf_mc_reqs,bynodeid,nodeid=0x24/").unwrap();
-    assert_eq!(
-        (config(&set.groups[0][0], 0), set.warnings.len()),
-        (0x24_800d_0005, 0)
-    );
+    assert_eq!((config(&set.groups[0][0], 0), set.warnings.len()), (0x24_800d_0005, 0));
     let set = resolve("arm_cmn_0/hnf_mc_reqs/").unwrap();
-    assert_eq!(
-        (config(&set.groups[0][0], 0), set.warnings.len()),
-        (0xd_0005, 0)
-    );
+    assert_eq!((config(&set.groups[0][0], 0), set.warnings.len()), (0xd_0005, 0));
 }
 
 #[test]
 fn a_family_adds_up_its_instances_and_a_name_picks_one() {
-    assert_eq!(
-        resolve("arm_cmn/hnf_mc_reqs/").unwrap().groups[0][0]
-            .sources
-            .len(),
-        2
-    );
-    assert_eq!(
-        resolve("arm_cmn_1/hnf_mc_reqs/").unwrap().groups[0][0]
-            .sources
-            .len(),
-        1
-    );
+    assert_eq!(resolve("arm_cmn/hnf_mc_reqs/").unwrap().groups[0][0].sources.len(), 2);
+    assert_eq!(resolve("arm_cmn_1/hnf_mc_reqs/").unwrap().groups[0][0].sources.len(), 1);
 }
 
 #[test]
@@ -68,10 +44,7 @@ fn braces_group_and_commas_in_slashes_belong_to_the_event() {
         resolve("{arm_cmn_0/hnf_mc_reqs,nodeid=8,bynodeid=1/,arm_cmn_0/type=0x3/},page-faults")
             .unwrap();
     assert_eq!(set.groups.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
-    assert_eq!(
-        set.groups[0][0].on_mesh.as_ref().and_then(|on| on.node_id),
-        Some(8)
-    );
+    assert_eq!(set.groups[0][0].on_mesh.as_ref().and_then(|on| on.node_id), Some(8));
     assert_eq!(set.groups[1][0].pmu, "software");
 }
 
@@ -79,34 +52,19 @@ fn braces_group_and_commas_in_slashes_belong_to_the_event() {
 fn a_filter_of_the_name_is_kept_beside_a_node() {
     let set = resolve("arm_cmn_0/hnf_qos_pocq_occupancy_read,bynodeid=1,nodeid=0x28/").unwrap();
     let on = set.groups[0][0].on_mesh.clone().unwrap();
-    assert_eq!(
-        (on.type_code, on.event_id, on.occup_id, on.node_id),
-        (5, 0xf, 1, Some(0x28))
-    );
+    assert_eq!((on.type_code, on.event_id, on.occup_id, on.node_id), (5, 0xf, 1, Some(0x28)));
 }
 
 #[test]
 fn wrong_events_are_refused_with_what_to_do() {
     for (text, part) in [
-        (
-            "arm_cnm/hnf_mc_reqs/",
-            "no PMU `arm_cnm`; it has arm_cmn_0, arm_cmn_1",
-        ),
+        ("arm_cnm/hnf_mc_reqs/", "no PMU `arm_cnm`; it has arm_cmn_0, arm_cmn_1"),
         ("arm_cmn/hnf_mc_req/", "near are hnf_mc_reqs"),
         ("arm_cmn/nonsense/", "its fields are type, eventid"),
-        (
-            "arm_cmn/hnf_mc_reqs,nodeid=0x12345/",
-            "nodeid=0x12345 does not fit",
-        ),
+        ("arm_cmn/hnf_mc_reqs,nodeid=0x12345/", "nodeid=0x12345 does not fit"),
         ("arm_cmn/hnf_mc_reqs,nodeid/", "nodeid needs a value"),
-        (
-            "arm_cmn/watchpoint_up,wp_dev_sel=0,wp_chn_sel=0,wp_grp=0/",
-            "wp_val needs a value",
-        ),
-        (
-            "arm_cmn/hnf_mc_reqs/u",
-            "the modifier `:u` is not taken here",
-        ),
+        ("arm_cmn/watchpoint_up,wp_dev_sel=0,wp_chn_sel=0,wp_grp=0/", "wp_val needs a value"),
+        ("arm_cmn/hnf_mc_reqs/u", "the modifier `:u` is not taken here"),
         ("arm_cmn/hnf_mc_reqs", "second slash"),
         ("{page-faults", "not closed"),
         ("page-faults}", "not opened"),
@@ -114,10 +72,7 @@ fn wrong_events_are_refused_with_what_to_do() {
         ("", "no event"),
         ("pagefaults", "is not an event"),
         ("block:nothing", "mount -t tracefs none /sys/kernel/tracing"),
-        (
-            "page-faults:z",
-            "the modifier `:z` is not taken; there are u",
-        ),
+        ("page-faults:z", "the modifier `:z` is not taken; there are u"),
         ("rxyz", "is not an event"),
     ] {
         let error = resolve(text).unwrap_err().to_string();
@@ -138,45 +93,23 @@ fn modifiers_and_raw_codes_are_taken_as_by_perf() {
         ("instructions:uk", false, false, true),
         ("r1a2:u", false, true, true),
     ] {
-        let excluded = Excluded {
-            user,
-            kernel,
-            hypervisor,
-        };
+        let excluded = Excluded { user, kernel, hypervisor };
         assert_eq!(attributes(text).excluded, excluded, "{text}");
     }
     let raw = attributes("r1a2");
     assert_eq!((raw.kind, raw.config), (4, 0x1a2));
-    assert_eq!(
-        resolve("page-faults:u").unwrap().groups[0][0].name,
-        "page-faults:u"
-    );
+    assert_eq!(resolve("page-faults:u").unwrap().groups[0][0].name, "page-faults:u");
 }
 
 #[test]
 fn a_tracepoint_that_is_not_there_is_told_from_a_tracefs_that_is_not() {
     let id = "sys/kernel/tracing/events/block/block_rq_issue/id";
     let (_root, files) = crate::sysfs::tests::tree(&[(id, "42\n")]);
-    let host = Host {
-        pmus: &[],
-        files: &files,
-    };
+    let host = Host { pmus: &[], files: &files };
     let resolve = |text: &str| host.resolve(&[text.to_owned()]);
-    assert!(
-        resolve("block:nothing")
-            .unwrap_err()
-            .to_string()
-            .contains("is not an event")
-    );
-    let event = resolve("block:block_rq_issue:k")
-        .unwrap()
-        .groups
-        .remove(0)
-        .remove(0);
-    assert_eq!(
-        (config(&event, 0), event.name.as_str()),
-        (42, "block:block_rq_issue:k")
-    );
+    assert!(resolve("block:nothing").unwrap_err().to_string().contains("is not an event"));
+    let event = resolve("block:block_rq_issue:k").unwrap().groups.remove(0).remove(0);
+    assert_eq!((config(&event, 0), event.name.as_str()), (42, "block:block_rq_issue:k"));
 }
 
 proptest! {

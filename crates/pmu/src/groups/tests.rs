@@ -20,18 +20,10 @@ fn metric(text: &str, events: &[ObservedEvent]) -> Option<f64> {
     let ids: Vec<String> = (0..events.len())
         .map(|at| format!("[[events]]\nid='e{at}'\nevent='page-faults'\n"))
         .collect();
-    let text = format!(
-        "name='x'\nabout='x'\n{}[[metric]]\nname='m'\nsource='x'\n{text}",
-        ids.concat()
-    );
-    let (_, metrics) = Group::parse(&text, "test")
-        .unwrap()
-        .expand(&[], &[])
-        .unwrap();
-    let observed = Observations {
-        events: events.to_vec(),
-        ..Observations::default()
-    };
+    let text =
+        format!("name='x'\nabout='x'\n{}[[metric]]\nname='m'\nsource='x'\n{text}", ids.concat());
+    let (_, metrics) = Group::parse(&text, "test").unwrap().expand(&[], &[]).unwrap();
+    let observed = Observations { events: events.to_vec(), ..Observations::default() };
     metrics[0].value(&observed, 0)
 }
 
@@ -45,10 +37,7 @@ fn the_published_memory_bandwidth_is_right_once_units_and_the_interval_are() {
         .into();
     let rate = metric("unit='B/s'\nsum=['e0','e1','e2','e3']\ntimes=64", &second).unwrap();
     assert_eq!(
-        (
-            format!("{:.2}", rate / 1e6),
-            format!("{:.2}", rate / f64::from(1 << 20))
-        ),
+        (format!("{:.2}", rate / 1e6), format!("{:.2}", rate / f64::from(1 << 20))),
         ("31143.45".into(), "29700.71".into())
     );
 }
@@ -64,36 +53,23 @@ fn the_published_block_and_network_rates() {
         (248_145, 1.0, "7.94"),
     ] {
         assert_eq!(
-            format!(
-                "{:.2}",
-                metric(beats, &[counted(count, passed)]).unwrap() / 1e6
-            ),
+            format!("{:.2}", metric(beats, &[counted(count, passed)]).unwrap() / 1e6),
             expected
         );
     }
     let bits = "unit='bit/s'\nsum=['e0']\ntimes=256";
     let rate = metric(bits, &[counted(4_024_000, 1.0)]).unwrap();
     assert_eq!(rate / 1e6, 1030.144);
-    assert_eq!(
-        format!("{:.3}", rate / 941.52e6),
-        "1.094",
-        "framing and descriptors: above one"
-    );
+    assert_eq!(format!("{:.3}", rate / 941.52e6), "1.094", "framing and descriptors: above one");
     // Against fio: 202101 reads of 64 KiB in 4.894 s.
     let fio = 202_101.0 * 65_536.0 / 4.894;
-    assert_eq!(
-        format!("{:.2} {:.3}", fio / 1e6, 84.74e6 * 32.0 / fio),
-        "2706.35 1.002"
-    );
+    assert_eq!(format!("{:.2} {:.3}", fio / 1e6, 84.74e6 * 32.0 / fio), "2706.35 1.002");
 }
 
 #[test]
 fn ratios_need_something_below_the_line_and_nothing_is_invented() {
     let ratio = "unit=''\nsum=['e0']\nover=['e1']";
-    assert_eq!(
-        metric(ratio, &[counted(1, 1.0), counted(4, 1.0)]),
-        Some(0.25)
-    );
+    assert_eq!(metric(ratio, &[counted(1, 1.0), counted(4, 1.0)]), Some(0.25));
     assert_eq!(metric(ratio, &[counted(1, 1.0), counted(0, 1.0)]), None);
     let never = ObservedEvent {
         count: vec![0],
@@ -113,10 +89,8 @@ fn every_shipped_group_parses_and_says_where_its_formulas_are_from() {
             group.name
         );
     }
-    let mut names: Vec<String> = Group::shipped()
-        .into_iter()
-        .map(|(_, group)| group.name)
-        .collect();
+    let mut names: Vec<String> =
+        Group::shipped().into_iter().map(|(_, group)| group.name).collect();
     let all = names.len();
     names.sort();
     names.dedup();
@@ -133,13 +107,7 @@ fn host(name: &str) -> (Vec<Pmu>, Vec<Mesh>) {
 fn a_group_is_there_when_its_events_are() {
     let files = Files::below("/nonexistent");
     let missing = |group: &str, pmus: &[Pmu], meshes: &[Mesh]| {
-        Group::find(group).unwrap().missing(
-            &Host {
-                pmus,
-                files: &files,
-            },
-            meshes,
-        )
+        Group::find(group).unwrap().missing(&Host { pmus, files: &files }, meshes)
     };
     for name in ["n1sdp", "cmn650", "cmn700", "s3"] {
         let (pmus, meshes) = host(name);
@@ -160,14 +128,8 @@ fn the_documents_formulas_are_computed_from_perfs_output() {
     let row = |at: &str, count: u64, event: &str| format!("{at} {count} arm_cmn/{event}/\n");
     let mut memory = String::new();
     for (at, counts) in [
-        (
-            "2.000394365",
-            [121_713_206, 121_715_680, 121_712_781, 121_715_432],
-        ),
-        (
-            "3.000644408",
-            [121_683_890, 121_685_839, 121_682_684, 121_685_669],
-        ),
+        ("2.000394365", [121_713_206, 121_715_680, 121_712_781, 121_715_432]),
+        ("3.000644408", [121_683_890, 121_685_839, 121_682_684, 121_685_669]),
     ] {
         for (count, node) in counts.into_iter().zip(["0x24", "0x28", "0x44", "0x48"]) {
             memory.push_str(&row(at, count, &format!("hnf_mc_reqs,nodeid={node}")));
@@ -175,54 +137,26 @@ fn the_documents_formulas_are_computed_from_perfs_output() {
     }
     let of = |group: &str, text: &str| -> Vec<ObservedMetric> {
         let observed = crate::perf_format::parse(text).unwrap();
-        let metrics = Group::find(group)
-            .unwrap()
-            .metrics_of(&observed.events)
-            .unwrap();
-        metrics
-            .iter()
-            .map(|metric| metric.observe(&observed))
-            .collect()
+        let metrics = Group::find(group).unwrap().metrics_of(&observed.events).unwrap();
+        metrics.iter().map(|metric| metric.observe(&observed)).collect()
     };
     let rates = of("memory", &memory);
     // The retries are not in the output: their ratio is left out.
     assert_eq!(rates.len(), 1);
-    assert_eq!(
-        format!("{:.2}", rates[0].values[1].unwrap() / 1e6),
-        "31143.45"
-    );
+    assert_eq!(format!("{:.2}", rates[0].values[1].unwrap() / 1e6), "31143.45");
     let disk = [
-        row(
-            "4.000522271",
-            84_743_908,
-            "rnid_s0_wdata_beats,nodeid=0xc,bynodeid=1",
-        ),
-        row(
-            "5.000680754",
-            84_746_976,
-            "rnid_s0_wdata_beats,nodeid=0xc,bynodeid=1",
-        ),
+        row("4.000522271", 84_743_908, "rnid_s0_wdata_beats,nodeid=0xc,bynodeid=1"),
+        row("5.000680754", 84_746_976, "rnid_s0_wdata_beats,nodeid=0xc,bynodeid=1"),
     ];
     let rates = of("pcie", &disk.concat());
-    assert_eq!(
-        format!("{:.2}", rates[0].values[1].unwrap() / 1e6),
-        "2711.47"
-    );
+    assert_eq!(format!("{:.2}", rates[0].values[1].unwrap() / 1e6), "2711.47");
     // Beside the sum of all nodes, single nodes would be counted twice.
     let both = row("1.000000000", 100, "hnf_mc_reqs")
         + &row("1.000000000", 25, "hnf_mc_reqs,nodeid=0x24,bynodeid=1");
     assert_eq!(of("memory", &both)[0].values, [Some(6400.0)]);
     let observed = crate::perf_format::parse("1.000000000 5 page-faults\n").unwrap();
-    let error = Group::find("memory")
-        .unwrap()
-        .metrics_of(&observed.events)
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("there is no arm_cmn/hnf_mc_reqs/"),
-        "{error}"
-    );
+    let error = Group::find("memory").unwrap().metrics_of(&observed.events).unwrap_err();
+    assert!(error.to_string().contains("there is no arm_cmn/hnf_mc_reqs/"), "{error}");
 }
 
 #[test]
@@ -230,10 +164,7 @@ fn a_wrong_file_is_refused_with_its_line() {
     let error = Group::parse("name='x'\nabout='x'\nsurprise=1\nevents=[]", "mine.toml")
         .unwrap_err()
         .to_string();
-    assert!(
-        error.starts_with("mine.toml: line 3: unknown field"),
-        "{error}"
-    );
+    assert!(error.starts_with("mine.toml: line 3: unknown field"), "{error}");
     let error = Group::parse(
         "name='x'\nabout='x'\n[[events]]\nid='a'\nevent='faults'\n[[metric]]\nname='m'\nunit=''\nsource='s'\nsum=['b']",
         "mine.toml",

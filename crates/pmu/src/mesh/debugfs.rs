@@ -46,12 +46,7 @@ fn read_line<'a>(rows: &mut Vec<RowLines<'a>>, line: &'a str) -> Result<(), &'st
     let (place, first) = (head.trim(), cells.first().copied().unwrap_or(""));
     if first.starts_with("XP") {
         let y = place.parse().map_err(|_| "a row without its number")?;
-        rows.push(RowLines {
-            y,
-            domains: vec![],
-            types: vec![],
-            numbers: vec![],
-        });
+        rows.push(RowLines { y, domains: vec![], types: vec![], numbers: vec![] });
         return Ok(());
     }
     let row = rows.last_mut().ok_or("cells before the first row")?;
@@ -84,12 +79,7 @@ fn build(mut rows: Vec<RowLines<'_>>, name: &str) -> Result<Mesh, String> {
     if rows.iter().enumerate().any(is_wrong) {
         return Err("rows are missing or of different lengths".to_owned());
     }
-    let mut mesh = Mesh {
-        name: name.to_owned(),
-        width,
-        height,
-        ..Mesh::default()
-    };
+    let mut mesh = Mesh { name: name.to_owned(), width, height, ..Mesh::default() };
     for row in &rows {
         (0..width).try_for_each(|x| row.add(&mut mesh, x))?;
     }
@@ -115,22 +105,12 @@ impl RowLines<'_> {
             let kinds = nodes::device_of_name(name).map_or(&[][..], |(_, kinds)| kinds);
             for device in 0..2_u8 {
                 let number = cell(&self.numbers[port][usize::from(device)]);
-                let number = number
-                    .strip_prefix('#')
-                    .and_then(|text| text.trim().parse().ok());
+                let number = number.strip_prefix('#').and_then(|text| text.trim().parse().ok());
                 let Some(logical_id) = number else {
                     continue;
                 };
-                let place = Place {
-                    crosspoint,
-                    port,
-                    device,
-                    device_bits,
-                };
-                let node = |code: &u16| Node {
-                    logical_id,
-                    ..place.node(*code, node_id)
-                };
+                let place = Place { crosspoint, port, device, device_bits };
+                let node = |code: &u16| Node { logical_id, ..place.node(*code, node_id) };
                 mesh.nodes.extend(kinds.iter().map(node));
             }
         }
@@ -182,20 +162,14 @@ mod tests {
                     .iter()
                     .zip(&xp.ports)
                     .all(|(seen, made)| seen == made || seen.contains('?'));
-                assert!(
-                    same && seen.ports.len() == xp.ports.len(),
-                    "{name}: {seen:?} {xp:?}"
-                );
+                assert!(same && seen.ports.len() == xp.ports.len(), "{name}: {seen:?} {xp:?}");
             }
             for node in &found.nodes {
                 let is_there = |other: &&Node| {
                     (other.type_code, other.node_id, other.crosspoint)
                         == (node.type_code, node.node_id, node.crosspoint)
                 };
-                assert!(
-                    made.nodes.iter().any(|other| is_there(&other)),
-                    "{name}: {node:?}"
-                );
+                assert!(made.nodes.iter().any(|other| is_there(&other)), "{name}: {node:?}");
             }
             let home = |mesh: &Mesh| -> Vec<u16> {
                 mesh.nodes

@@ -12,11 +12,7 @@ pub fn of_host(files: &Files, pmus: &[Pmu]) -> Vec<Mesh> {
     let mut meshes = Vec::new();
     for pmu in pmus.iter().filter(|pmu| pmu.family() == "arm_cmn") {
         let number = pmu.name.rsplit('_').next().unwrap_or("0");
-        let file = if number == "0" {
-            "map".to_owned()
-        } else {
-            format!("map_{number}")
-        };
+        let file = if number == "0" { "map".to_owned() } else { format!("map_{number}") };
         let Some(text) = files.text(&format!("sys/kernel/debug/arm-cmn/{file}")) else {
             continue;
         };

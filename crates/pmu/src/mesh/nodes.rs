@@ -119,10 +119,7 @@ pub const DEVICES: &[(u8, &str, &[u16])] = &[
 /// The device of that name; `RN-F` alone is any of the kind.
 pub(crate) fn device_of_name(name: &str) -> Option<(u8, &'static [u16])> {
     let wanted = if name == "RN-F" { "RN-F_A" } else { name };
-    DEVICES
-        .iter()
-        .find(|(_, known, _)| *known == wanted)
-        .map(|(code, _, nodes)| (*code, *nodes))
+    DEVICES.iter().find(|(_, known, _)| *known == wanted).map(|(code, _, nodes)| (*code, *nodes))
 }
 
 /// Name of a device type, `?NN` for one that is not known.
@@ -207,23 +204,14 @@ pub(crate) fn part_of_code(code: u16) -> Option<&'static Part> {
 
 /// The part of that name.
 pub(crate) fn part_of_name(name: &str) -> Option<&'static Part> {
-    PARTS
-        .iter()
-        .find(|part| part.name.eq_ignore_ascii_case(name))
+    PARTS.iter().find(|part| part.name.eq_ignore_ascii_case(name))
 }
 
 /// Part and revision from the driver's `identifier`: `43402` is part 0x434, revision 2.
 pub(crate) fn of_identifier(text: &str) -> Option<(String, String)> {
     let part = part_of_code(u16::from_str_radix(text.get(..3)?, 16).ok()?)?;
     let revision = usize::from_str_radix(text.get(3..)?, 16).ok()?;
-    Some((
-        part.name.to_owned(),
-        part.revisions
-            .get(revision)
-            .copied()
-            .unwrap_or("")
-            .to_owned(),
-    ))
+    Some((part.name.to_owned(), part.revisions.get(revision).copied().unwrap_or("").to_owned()))
 }
 
 #[cfg(test)]
@@ -232,14 +220,8 @@ mod tests {
 
     #[test]
     fn identifiers_name_part_and_revision() {
-        assert_eq!(
-            of_identifier("43402"),
-            Some(("CMN-600".into(), "r1p2".into()))
-        );
-        assert_eq!(
-            of_identifier("43c03"),
-            Some(("CMN-700".into(), "r3p0".into()))
-        );
+        assert_eq!(of_identifier("43402"), Some(("CMN-600".into(), "r1p2".into())));
+        assert_eq!(of_identifier("43c03"), Some(("CMN-700".into(), "r3p0".into())));
         for wrong in ["", "4", "zzz00", "99900", "43"] {
             assert_eq!(of_identifier(wrong), None, "{wrong}");
         }
@@ -256,9 +238,7 @@ mod tests {
         }
         for (at, (code, name, nodes)) in DEVICES.iter().enumerate() {
             assert!(
-                DEVICES[at + 1..]
-                    .iter()
-                    .all(|(other, label, _)| other != code && label != name)
+                DEVICES[at + 1..].iter().all(|(other, label, _)| other != code && label != name)
             );
             assert!(nodes.iter().all(|node| of_code(*node).is_some()));
         }

@@ -60,10 +60,7 @@ const MAX_CHILDREN: u64 = 64;
 /// # Errors
 /// Names the register that makes no sense.
 pub fn discover(registers: &dyn Registers, root: u64, name: &str) -> Result<Mesh, MeshError> {
-    let mut walk = Walk {
-        registers,
-        seen: BTreeSet::new(),
-    };
+    let mut walk = Walk { registers, seen: BTreeSet::new() };
     walk.mesh(root, name)
 }
 
@@ -80,10 +77,7 @@ struct Found {
 }
 
 fn wrong<T>(at: u64, problem: impl Into<String>) -> Result<T, MeshError> {
-    Err(MeshError::Registers {
-        at,
-        problem: problem.into(),
-    })
+    Err(MeshError::Registers { at, problem: problem.into() })
 }
 
 fn bits(value: u64, first: u32, last: u32) -> u64 {
@@ -98,10 +92,7 @@ impl Walk<'_> {
     fn read(&self, at: u64) -> Result<u64, MeshError> {
         match self.registers.read(at) {
             Some(value) => Ok(value),
-            None => wrong(
-                at,
-                "it is not in the dump, or lies outside of the configuration space",
-            ),
+            None => wrong(at, "it is not in the dump, or lies outside of the configuration space"),
         }
     }
 
@@ -122,10 +113,7 @@ impl Walk<'_> {
         let info = self.read(of + CHILD_INFO)?;
         let (count, pointers) = (bits(info, 0, 15), bits(info, 16, 31));
         if count > max {
-            return wrong(
-                of + CHILD_INFO,
-                format!("{count} children; {max} at most are possible"),
-            );
+            return wrong(of + CHILD_INFO, format!("{count} children; {max} at most are possible"));
         }
         let mut offsets = Vec::new();
         for at in 0..count {
@@ -152,10 +140,7 @@ impl Walk<'_> {
         let config = self.node(root)?;
         if config.type_code != nodes::CFG {
             let code = config.type_code;
-            return wrong(
-                root,
-                format!("a node of type {code:#x}; the root is of type 0x2"),
-            );
+            return wrong(root, format!("a node of type {code:#x}; the root is of type 0x2"));
         }
         let code = part_code(self.read(root + PERIPH_ID_01)?);
         let Some(part) = nodes::part_of_code(code) else {
@@ -163,9 +148,7 @@ impl Walk<'_> {
             return wrong(root + PERIPH_ID_01, problem);
         };
         let revision = bits(self.read(root + PERIPH_ID_23)?, 4, 7);
-        let revision = usize::try_from(revision)
-            .ok()
-            .and_then(|at| part.revisions.get(at));
+        let revision = usize::try_from(revision).ok().and_then(|at| part.revisions.get(at));
         // Older parts have no such register; a dump may lack it.
         let global = self.registers.read(root + INFO_GLOBAL).unwrap_or(0);
         let mut mesh = Mesh {
@@ -191,10 +174,7 @@ impl Walk<'_> {
             let xp = self.node(offset)?;
             if xp.type_code != nodes::XP {
                 let code = xp.type_code;
-                return wrong(
-                    offset,
-                    format!("a node of type {code:#x} where crosspoints are"),
-                );
+                return wrong(offset, format!("a node of type {code:#x} where crosspoints are"));
             }
             xps.push(xp);
         }
@@ -204,10 +184,8 @@ impl Walk<'_> {
     /// Width and height: the crosspoint with NodeID 8 is (0,1), and its logical number is the width.
     fn place(&self, mesh: &mut Mesh, xps: &mut [Found], root: u64) -> Result<(), MeshError> {
         let count = u32::try_from(xps.len()).unwrap_or(u32::MAX);
-        let width = xps
-            .iter()
-            .find(|xp| xp.node_id == 8)
-            .map_or(count, |xp| u32::from(xp.logical_id));
+        let width =
+            xps.iter().find(|xp| xp.node_id == 8).map_or(count, |xp| u32::from(xp.logical_id));
         if count == 0 || width == 0 || !count.is_multiple_of(width) {
             return wrong(root, format!("{count} crosspoints in rows of {width}"));
         }
@@ -224,10 +202,7 @@ impl Walk<'_> {
             if usize::from(xp.logical_id) != number {
                 return wrong(
                     xp.offset,
-                    format!(
-                        "logical number {} where {number} is expected",
-                        xp.logical_id
-                    ),
+                    format!("logical number {} where {number} is expected", xp.logical_id),
                 );
             }
             let number = u32::try_from(number).unwrap_or(u32::MAX);
@@ -257,9 +232,7 @@ impl Walk<'_> {
             ports.pop();
         }
         let crosspoint = &mut mesh.crosspoints[number];
-        crosspoint.dtc = part
-            .domain_at
-            .and_then(|at| u8::try_from(read(at) & 0x3).ok());
+        crosspoint.dtc = part.domain_at.and_then(|at| u8::try_from(read(at) & 0x3).ok());
         crosspoint.ports = ports;
     }
 
@@ -277,10 +250,7 @@ impl Walk<'_> {
             let node = self.node(offset)?;
             let (code, id) = (node.type_code, node.node_id);
             if nodes::of_code(code).is_none() {
-                return wrong(
-                    offset,
-                    format!("a node of type {code:#x}, which is not known"),
-                );
+                return wrong(offset, format!("a node of type {code:#x}, which is not known"));
             }
             // What is below the crosspoint's own bits is port and device; the rest must be the crosspoint's.
             let below = id & 0x7;
@@ -295,11 +265,7 @@ impl Walk<'_> {
                 device_bits,
             };
             let logical_id = node.logical_id;
-            mesh.nodes.push(Node {
-                node_id: id,
-                logical_id,
-                ..place.node(code, id)
-            });
+            mesh.nodes.push(Node { node_id: id, logical_id, ..place.node(code, id) });
         }
         Ok(())
     }
@@ -330,10 +296,7 @@ impl Dump {
             file: file.to_owned(),
             problem: format!("line {}: {problem}", line + 1),
         };
-        let mut dump = Dump {
-            file: file.to_owned(),
-            ..Dump::default()
-        };
+        let mut dump = Dump { file: file.to_owned(), ..Dump::default() };
         for (at, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or("").trim();
             if line.is_empty() {
@@ -380,23 +343,13 @@ impl Dump {
             let problem =
                 "no register is the root of a mesh (node type 2 with a known part number)"
                     .to_owned();
-            return Err(MeshError::File {
-                file: self.file.clone(),
-                problem,
-            });
+            return Err(MeshError::File { file: self.file.clone(), problem });
         };
         // The root is at the base, but for CMN-600, whose pointers count from the base of 64 MiB in which it lies.
-        let id = self
-            .values
-            .get(&(root + PERIPH_ID_01))
-            .copied()
-            .unwrap_or(0);
+        let id = self.values.get(&(root + PERIPH_ID_01)).copied().unwrap_or(0);
         let is_600 = matches!(part_code(id), 0x434 | 0x438);
         let base = if is_600 { root & !0x3FF_FFFF } else { *root };
-        let at_base = Dump {
-            base,
-            ..self.clone()
-        };
+        let at_base = Dump { base, ..self.clone() };
         let mut mesh = discover(&at_base, root - base, &self.file)?;
         mesh.base = Some(base);
         Ok(mesh)
@@ -427,10 +380,7 @@ mod tests {
             let mesh = topology::shipped(name).unwrap();
             let image = Image::of(&mesh);
             let found = discover(&image, image.root(), name).unwrap();
-            let without_base = Mesh {
-                base: None,
-                ..unlabelled(mesh)
-            };
+            let without_base = Mesh { base: None, ..unlabelled(mesh) };
             assert_eq!(found, without_base, "{name}");
         }
     }
@@ -456,10 +406,7 @@ mod tests {
             found.nodes.iter().find(bridge).unwrap().label.clone()
         };
         assert_eq!(label(&Image::of(&mesh).dump()), "PCI_0 (all other PCI-E)");
-        let elsewhere = Mesh {
-            base: mesh.base.map(|base| base << 1),
-            ..mesh
-        };
+        let elsewhere = Mesh { base: mesh.base.map(|base| base << 1), ..mesh };
         assert_eq!(label(&Image::of(&elsewhere).dump()), "");
     }
 
@@ -474,11 +421,7 @@ mod tests {
     fn a_node_that_could_not_be_read_is_left_out() {
         let mesh = topology::shipped("n1sdp").unwrap();
         let places = crate::emulated::Places::of(&mesh);
-        let lost = mesh
-            .nodes
-            .iter()
-            .position(|node| node.kind == "SBSX")
-            .unwrap();
+        let lost = mesh.nodes.iter().position(|node| node.kind == "SBSX").unwrap();
         let address = mesh.base.unwrap() + places.nodes[lost];
         let of_node = |line: &&str| line.starts_with(&format!("R {address:#x} "));
         let dump = Image::of(&mesh).dump();
@@ -487,12 +430,7 @@ mod tests {
         let mut expected = unlabelled(mesh);
         expected.nodes.remove(lost);
         assert_eq!(from_text(&dump, "n1sdp"), Ok(expected));
-        assert!(
-            from_text("R 5x ERROR\n", "x")
-                .unwrap_err()
-                .to_string()
-                .contains("line 1")
-        );
+        assert!(from_text("R 5x ERROR\n", "x").unwrap_err().to_string().contains("line 1"));
     }
 
     fn corrupt(change: impl Fn(&mut Image)) -> String {
@@ -544,10 +482,7 @@ mod tests {
             ("R 0x0 0x0", "no register is the root"),
         ] {
             let error = from_text(text, "x.dump").unwrap_err().to_string();
-            assert!(
-                error.starts_with("x.dump") && error.contains(part),
-                "{text}: {error}"
-            );
+            assert!(error.starts_with("x.dump") && error.contains(part), "{text}: {error}");
         }
     }
 

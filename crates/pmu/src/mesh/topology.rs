@@ -86,9 +86,7 @@ pub(super) fn check_size(width: u32, height: u32) -> Result<(), String> {
     if is_possible(width) && is_possible(height) {
         Ok(())
     } else {
-        Err(format!(
-            "a mesh of {width} x {height}; 1 to {MAX_DIMENSION} each are possible"
-        ))
+        Err(format!("a mesh of {width} x {height}; 1 to {MAX_DIMENSION} each are possible"))
     }
 }
 
@@ -136,18 +134,12 @@ impl Place {
 /// # Errors
 /// Names what is wrong, with the line where it is one line's fault.
 pub fn parse(text: &str, file: &str) -> Result<Mesh, MeshError> {
-    let wrong = |problem: String| MeshError::File {
-        file: file.to_owned(),
-        problem,
-    };
+    let wrong = |problem: String| MeshError::File { file: file.to_owned(), problem };
     let description: Description = toml::from_str(text).map_err(|error| {
-        let line = error.span().map_or(1, |span| {
-            text[..span.start.min(text.len())].matches('\n').count() + 1
-        });
-        wrong(format!(
-            "line {line}: {}",
-            error.message().lines().next().unwrap_or("")
-        ))
+        let line = error
+            .span()
+            .map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+        wrong(format!("line {line}: {}", error.message().lines().next().unwrap_or("")))
     })?;
     build(description).map_err(wrong)
 }
@@ -177,15 +169,10 @@ fn build(description: Description) -> Result<Mesh, String> {
     }
     if let Some(xp) = description.xp.iter().find(outside) {
         let DescribedXp { x, y, .. } = xp;
-        return Err(format!(
-            "crosspoint ({x},{y}) lies outside of {width} x {height}"
-        ));
+        return Err(format!("crosspoint ({x},{y}) lies outside of {width} x {height}"));
     }
     number(&mut mesh);
-    description
-        .label
-        .into_iter()
-        .try_for_each(|label| set_label(&mut mesh, label))?;
+    description.label.into_iter().try_for_each(|label| set_label(&mut mesh, label))?;
     Ok(mesh)
 }
 
@@ -193,23 +180,12 @@ fn build(description: Description) -> Result<Mesh, String> {
 /// same part, at the same address, with the same nodes. Registers themselves do not say what is behind a bridge.
 pub(super) fn label_known(mesh: &mut Mesh) {
     let nodes = |mesh: &Mesh| {
-        let mut nodes: Vec<(u16, u16)> = mesh
-            .nodes
-            .iter()
-            .map(|node| (node.type_code, node.node_id))
-            .collect();
+        let mut nodes: Vec<(u16, u16)> =
+            mesh.nodes.iter().map(|node| (node.type_code, node.node_id)).collect();
         nodes.sort_unstable();
         nodes
     };
-    let layout = |mesh: &Mesh| {
-        (
-            mesh.part.clone(),
-            mesh.base,
-            mesh.width,
-            mesh.height,
-            nodes(mesh),
-        )
-    };
+    let layout = |mesh: &Mesh| (mesh.part.clone(), mesh.base, mesh.width, mesh.height, nodes(mesh));
     if mesh.base.is_none() {
         return;
     }
@@ -230,10 +206,7 @@ fn check_part(part: &str) -> Result<(), String> {
     let parts: Vec<&str> = nodes::PARTS.iter().map(|part| part.name).collect();
     match nodes::part_of_name(part) {
         Some(_) => Ok(()),
-        None => Err(format!(
-            "there is no part `{part}`; there are {}",
-            parts.join(", ")
-        )),
+        None => Err(format!("there is no part `{part}`; there are {}", parts.join(", "))),
     }
 }
 
@@ -244,19 +217,14 @@ fn set_label(mesh: &mut Mesh, label: Label) -> Result<(), String> {
             node.label = label.text;
             Ok(())
         }
-        None => Err(format!(
-            "label for {} {:#x}, which is not there",
-            label.kind, label.node
-        )),
+        None => Err(format!("label for {} {:#x}, which is not there", label.kind, label.node)),
     }
 }
 
 fn add_crosspoint(mesh: &mut Mesh, xp: &DescribedXp) -> Result<(), String> {
     let (x, y, count) = (xp.x, xp.y, xp.ports.len());
     if count > MAX_PORTS {
-        return Err(format!(
-            "crosspoint ({x},{y}) has {count} ports; {MAX_PORTS} at most"
-        ));
+        return Err(format!("crosspoint ({x},{y}) has {count} ports; {MAX_PORTS} at most"));
     }
     let node_id = node_id(mesh, x, y)?;
     let mut ports = Vec::new();
@@ -264,14 +232,7 @@ fn add_crosspoint(mesh: &mut Mesh, xp: &DescribedXp) -> Result<(), String> {
         ports.push(add_devices(mesh, xp, node_id, port, text)?);
     }
     let logical_id = u16::try_from(mesh.crosspoints.len()).unwrap_or(u16::MAX);
-    mesh.crosspoints.push(Crosspoint {
-        x,
-        y,
-        node_id,
-        logical_id,
-        dtc: xp.dtc,
-        ports,
-    });
+    mesh.crosspoints.push(Crosspoint { x, y, node_id, logical_id, dtc: xp.dtc, ports });
     Ok(())
 }
 
@@ -284,37 +245,25 @@ fn add_devices(
     text: &str,
 ) -> Result<String, String> {
     let (name, devices) = text.split_once('*').unwrap_or((text, "1"));
-    let devices: u8 = devices
-        .parse()
-        .map_err(|_| format!("`{text}` is not a device; write HN-F or HN-F*2"))?;
+    let devices: u8 =
+        devices.parse().map_err(|_| format!("`{text}` is not a device; write HN-F or HN-F*2"))?;
     if name.is_empty() {
         return Ok(String::new());
     }
     let (_, kinds) = nodes::device_of_name(name).ok_or_else(|| {
         let known: Vec<&str> = nodes::DEVICES.iter().map(|(_, name, _)| *name).collect();
-        format!(
-            "there is no device `{name}`; there are {}",
-            known.join(", ")
-        )
+        format!("there is no device `{name}`; there are {}", known.join(", "))
     })?;
     let crosspoints = (mesh.width * mesh.height) as usize;
     let (port_bits, device_bits) = port_and_device_bits(crosspoints, xp.ports.len());
     if port >= 1 << port_bits || devices > 1 << device_bits || devices == 0 {
         let DescribedXp { x, y, .. } = xp;
-        return Err(format!(
-            "`{text}` at port {port} of ({x},{y}) has no NodeIDs of its own"
-        ));
+        return Err(format!("`{text}` at port {port} of ({x},{y}) has no NodeIDs of its own"));
     }
     let crosspoint = mesh.crosspoints.len();
     for device in 0..devices {
-        let place = Place {
-            crosspoint,
-            port,
-            device,
-            device_bits,
-        };
-        mesh.nodes
-            .extend(kinds.iter().map(|code| place.node(*code, node_id)));
+        let place = Place { crosspoint, port, device, device_bits };
+        mesh.nodes.extend(kinds.iter().map(|code| place.node(*code, node_id)));
     }
     Ok(if name == "RN-F" { "RN-F_A" } else { name }.to_owned())
 }
@@ -333,10 +282,8 @@ fn number(mesh: &mut Mesh) {
 /// The description of a mesh, which [`parse`] reads back: for saving a map.
 pub fn emit(mesh: &Mesh) -> String {
     use std::fmt::Write;
-    let mut out = format!(
-        "name = {:?}\npart = {:?}\nrevision = {:?}\n",
-        mesh.name, mesh.part, mesh.revision
-    );
+    let mut out =
+        format!("name = {:?}\npart = {:?}\nrevision = {:?}\n", mesh.name, mesh.part, mesh.revision);
     if let Some(base) = mesh.base {
         let _ = writeln!(out, "base = {base:#x}");
     }
@@ -353,31 +300,16 @@ pub fn emit(mesh: &Mesh) -> String {
         let port = |(port, name): (usize, &String)| {
             let here =
                 |node: &&Node| node.crosspoint as usize == at && usize::from(node.port) == port;
-            let devices = mesh
-                .nodes
-                .iter()
-                .filter(here)
-                .map(|node| node.device + 1)
-                .max()
-                .unwrap_or(1);
-            format!(
-                "\"{name}{}\"",
-                if devices > 1 {
-                    format!("*{devices}")
-                } else {
-                    String::new()
-                }
-            )
+            let devices =
+                mesh.nodes.iter().filter(here).map(|node| node.device + 1).max().unwrap_or(1);
+            format!("\"{name}{}\"", if devices > 1 { format!("*{devices}") } else { String::new() })
         };
         let ports: Vec<String> = xp.ports.iter().enumerate().map(port).collect();
         let _ = writeln!(out, "ports = [{}]", ports.join(", "));
     }
     for node in mesh.nodes.iter().filter(|node| !node.label.is_empty()) {
         let (kind, id, text) = (&node.kind, node.node_id, &node.label);
-        let _ = write!(
-            out,
-            "\n[[label]]\nkind = \"{kind}\"\nnode = {id:#x}\ntext = {text:?}\n"
-        );
+        let _ = write!(out, "\n[[label]]\nkind = \"{kind}\"\nnode = {id:#x}\ntext = {text:?}\n");
     }
     out
 }
@@ -399,16 +331,9 @@ mod tests {
             ("SBSX", 0x64, 3, 0, 1),
             ("DTC", 0x68, 3, 1, 0),
         ] {
-            let found = mesh
-                .nodes
-                .iter()
-                .find(|found| found.kind == kind && found.node_id == node);
+            let found = mesh.nodes.iter().find(|found| found.kind == kind && found.node_id == node);
             let found = found.unwrap_or_else(|| panic!("no {kind} {node:#x}"));
-            assert_eq!(
-                (mesh.place(node), found.port),
-                (Some((x, y)), port),
-                "{kind} {node:#x}"
-            );
+            assert_eq!((mesh.place(node), found.port), (Some((x, y)), port), "{kind} {node:#x}");
         }
         let xps: Vec<u16> = mesh.crosspoints.iter().map(|xp| xp.node_id).collect();
         let mut sorted = xps.clone();
@@ -430,25 +355,15 @@ mod tests {
         let n1sdp = SHIPPED[0].1;
         for (from, to, part) in [
             ("width = 4", "width = 40", "40 x 2"),
-            (
-                "width = 4",
-                "width = 5",
-                "crosspoint (4,0) is to be described once",
-            ),
+            ("width = 4", "width = 5", "crosspoint (4,0) is to be described once"),
             ("x = 3\ny = 1", "x = 3\ny = 0", "described once"),
-            (
-                "part = \"CMN-600\"",
-                "part = \"CMN-1\"",
-                "there is no part `CMN-1`",
-            ),
+            ("part = \"CMN-600\"", "part = \"CMN-1\"", "there is no part `CMN-1`"),
             ("\"SBSX\"", "\"SBSY\"", "there is no device `SBSY`"),
             ("\"SBSX\"", "\"SBSX*9\"", "no NodeIDs of its own"),
             ("width = 4", "width = four", "line "),
         ] {
             assert!(n1sdp.contains(from), "{from}");
-            let error = parse(&n1sdp.replace(from, to), "x.toml")
-                .unwrap_err()
-                .to_string();
+            let error = parse(&n1sdp.replace(from, to), "x.toml").unwrap_err().to_string();
             assert!(
                 error.starts_with("x.toml: ") && error.contains(part),
                 "{from} -> {to}: {error}"

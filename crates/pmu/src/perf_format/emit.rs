@@ -68,15 +68,8 @@ fn text(event: &ObservedEvent, interval: usize, stamp: &str) -> String {
         format!("  ({:.2}%)", percent(event, interval))
     };
     let (place, name) = place_and_event(&event.name);
-    let place = if place.is_empty() {
-        String::new()
-    } else {
-        format!(" {place}")
-    };
-    format!(
-        "{stamp:>16}{place} {value:>18} {:<4} {name:<32}{share}",
-        event.unit
-    )
+    let place = if place.is_empty() { String::new() } else { format!(" {place}") };
+    format!("{stamp:>16}{place} {value:>18} {:<4} {name:<32}{share}", event.unit)
 }
 
 /// The share is an integer division in perf, too.

@@ -55,10 +55,7 @@ impl Reader {
     pub fn new(length: Option<Duration>) -> Reader {
         Reader {
             length_s: length.map(|length| length.as_secs_f64()),
-            observed: Observations {
-                what: "perf stat".to_owned(),
-                ..Observations::default()
-            },
+            observed: Observations { what: "perf stat".to_owned(), ..Observations::default() },
             ..Reader::default()
         }
     }
@@ -139,11 +136,7 @@ impl Reader {
     /// Intervals of which all rows were read: those before the present one, and at the end all.
     pub fn complete(&self) -> usize {
         let all = self.observed.end_ns.len();
-        if self.is_over {
-            all
-        } else {
-            all.saturating_sub(1)
-        }
+        if self.is_over { all } else { all.saturating_sub(1) }
     }
 
     /// Time of the last row.
@@ -177,10 +170,7 @@ impl Reader {
 
     fn refuse_more_than(&self, counts: usize) -> Result<(), PerfError> {
         if counts > MAX_COUNTS {
-            return Err(PerfError::TooMany {
-                line: self.lines.number,
-                max: MAX_COUNTS,
-            });
+            return Err(PerfError::TooMany { line: self.lines.number, max: MAX_COUNTS });
         }
         Ok(())
     }
@@ -224,9 +214,7 @@ impl Reader {
         };
         let least = u64::from(is_counted);
         event.enabled_ns.push(enabled.max(least));
-        event
-            .running_ns
-            .push(if is_counted { running.max(1) } else { 0 });
+        event.running_ns.push(if is_counted { running.max(1) } else { 0 });
     }
 }
 
@@ -254,11 +242,7 @@ fn begin_of(ends: &[f64], has_title: bool, interval_s: f64) -> f64 {
         sorted => sorted[sorted.len() / 2],
     };
     // Stamps are late by up to some milliseconds, never by half an interval.
-    if length <= 0.0 || *first <= 1.5 * length {
-        0.0
-    } else {
-        first - length
-    }
+    if length <= 0.0 || *first <= 1.5 * length { 0.0 } else { first - length }
 }
 
 /// Adds a value, on the scale of the finest so far.

@@ -31,8 +31,7 @@ pub fn parse(text: &str) -> Result<Observations, PerfError> {
 /// As [`parse`].
 pub fn parse_with(text: &str, interval: Option<Duration>) -> Result<Observations, PerfError> {
     let mut reader = Reader::new(interval);
-    text.lines()
-        .try_for_each(|line| reader.line(line.as_bytes()))?;
+    text.lines().try_for_each(|line| reader.line(line.as_bytes()))?;
     reader.end()?;
     Ok(std::mem::take(reader.observed()))
 }

@@ -52,10 +52,7 @@ pub(super) struct Printed {
 
 /// Marks of decimals and of thousands in all locales: perf prints both as the locale has them.
 fn is_mark(letter: char) -> bool {
-    matches!(
-        letter,
-        '.' | ',' | '\'' | '\u{2019}' | '\u{a0}' | '\u{202f}'
-    )
+    matches!(letter, '.' | ',' | '\'' | '\u{2019}' | '\u{a0}' | '\u{202f}')
 }
 
 /// True if digits are grouped: up to three first, two or three (India) after each mark, and three
@@ -101,10 +98,7 @@ fn value_of(text: &str, may_group: bool) -> Option<Printed> {
     // perf's JSON has six decimals, all zero for a count.
     let fraction = fraction.trim_end_matches('0');
     let digits = format!("{whole}{fraction}").parse().ok()?;
-    Some(Printed {
-        digits,
-        decimals: fraction.len(),
-    })
+    Some(Printed { digits, decimals: fraction.len() })
 }
 
 /// A value of perf's text.
@@ -215,18 +209,13 @@ impl Lines {
 
     /// Error for the present line.
     pub(super) fn wrong(&self, problem: String, line: &str) -> PerfError {
-        PerfError::Line {
-            line: self.number,
-            problem,
-            text: line.chars().take(60).collect(),
-        }
+        PerfError::Line { line: self.number, problem, text: line.chars().take(60).collect() }
     }
 }
 
 /// A stamp has nine decimals.
 fn is_stamp(word: &str) -> bool {
-    word.split_once('.')
-        .is_some_and(|(_, decimals)| decimals.len() == 9)
+    word.split_once('.').is_some_and(|(_, decimals)| decimals.len() == 9)
 }
 
 /// ` 1.000089438    0   unit arm_cmn/x,nodeid=8/   #  metric   ( +- 1.00% )  (50.00%)`.
@@ -235,9 +224,8 @@ fn parse_text(line: &str) -> Result<Row, String> {
     let rest = rest.split("( +-").next().unwrap_or("");
     let rest = rest.split('#').next().unwrap_or("").trim();
     // The marks hold a blank: one word each while the line is taken apart.
-    let marked = rest
-        .replace(NOT_COUNTED, "<not-counted>")
-        .replace(NOT_SUPPORTED, "<not-supported>");
+    let marked =
+        rest.replace(NOT_COUNTED, "<not-counted>").replace(NOT_SUPPORTED, "<not-supported>");
     let mut words: Vec<&str> = marked.split_ascii_whitespace().collect();
     let mut time = None;
     // A value, or who it is of, follows.
@@ -295,10 +283,8 @@ fn take_place(words: &mut Vec<&str>) -> String {
         return String::new();
     };
     // The name of a thread may hold blanks; its number is at the end.
-    let is_thread = |word: &str| {
-        word.rsplit_once('-')
-            .is_some_and(|(_, tid)| tid.parse::<u32>().is_ok())
-    };
+    let is_thread =
+        |word: &str| word.rsplit_once('-').is_some_and(|(_, tid)| tid.parse::<u32>().is_ok());
     let is_known = match &words[..count] {
         [] => false,
         [place] => is_place(place) || is_thread(place),
@@ -356,9 +342,7 @@ fn split_csv(line: &str, separator: char) -> Vec<String> {
         if is_hidden { HIDDEN } else { letter }
     };
     // 6.1 pads the stamp; a blank stands before `[software]`.
-    let line = line
-        .trim_start_matches(' ')
-        .replace(" [", &format!("{HIDDEN}["));
+    let line = line.trim_start_matches(' ').replace(" [", &format!("{HIDDEN}["));
     let masked: String = line.chars().map(mask).collect();
     let shown = |field: &str| {
         let field = field.replace(&format!("{HIDDEN}["), " [");
@@ -376,9 +360,7 @@ fn parse_csv(line: &str, separator: char) -> Result<Row, String> {
         |field: &str| field == NOT_COUNTED || field == NOT_SUPPORTED || plain(field).is_some();
     let time_at = |value_at: usize| {
         // With -r, how much the runs differ.
-        let has_variance = fields
-            .get(value_at + 3)
-            .is_some_and(|field| field.ends_with('%'));
+        let has_variance = fields.get(value_at + 3).is_some_and(|field| field.ends_with('%'));
         value_at + 3 + usize::from(has_variance)
     };
     let time = |value_at: usize| fields.get(time_at(value_at))?.parse::<u64>().ok();
@@ -420,9 +402,7 @@ fn parse_csv(line: &str, separator: char) -> Result<Row, String> {
 }
 
 /// Who a row is of, by the names that perf's JSON has for it.
-const PLACES: [&str; 8] = [
-    "cpu", "thread", "socket", "die", "cluster", "cache", "core", "node",
-];
+const PLACES: [&str; 8] = ["cpu", "thread", "socket", "die", "cluster", "cache", "core", "node"];
 
 /// Returns the line as JSON: in some locales perf writes numbers with a decimal comma. The comma
 /// between two fields is followed by a blank.
@@ -433,11 +413,7 @@ fn with_points(line: &str) -> String {
         let is_digit = |letter: Option<char>| letter.is_some_and(|letter| letter.is_ascii_digit());
         let is_within =
             is_digit(line[..at].chars().next_back()) && is_digit(line[at..].chars().nth(1));
-        if letter == ',' && !in_string && is_within {
-            '.'
-        } else {
-            letter
-        }
+        if letter == ',' && !in_string && is_within { '.' } else { letter }
     });
     letters.collect()
 }

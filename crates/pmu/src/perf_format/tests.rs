@@ -13,9 +13,7 @@ const DOCUMENT: &str = "\
 ";
 
 fn values(observed: &Observations, event: usize) -> Vec<Option<f64>> {
-    (0..observed.end_ns.len())
-        .map(|at| observed.events[event].scaled(at).map(f64::round))
-        .collect()
+    (0..observed.end_ns.len()).map(|at| observed.events[event].scaled(at).map(f64::round)).collect()
 }
 
 #[test]
@@ -23,11 +21,7 @@ fn the_documents_output_is_read_with_shares_and_gaps() {
     let observed = parse(DOCUMENT).unwrap();
     assert_eq!(observed.end_ns, [1_000_089_438, 2_000_231_897]);
     assert_eq!(values(&observed, 0), [Some(0.0), Some(79.0)]);
-    assert_eq!(
-        values(&observed, 1),
-        [Some(0.0), None],
-        "zero is not `not counted`"
-    );
+    assert_eq!(values(&observed, 1), [Some(0.0), None], "zero is not `not counted`");
     assert!((observed.events[0].share(1).unwrap() - 0.5001).abs() < 1e-4);
     assert!((observed.seconds_of(&observed.events[0], 1).unwrap() - 1.000_142_459).abs() < 1e-6);
 }
@@ -52,19 +46,13 @@ fn csv_of_every_version_is_read_though_names_hold_commas() {
         "79;;arm_cmn/rnid_txdat_flits/;1000089438;100.00;;\n",
     ] {
         let observed = parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-        assert!(
-            observed.events[0].name.contains("arm_cmn/rnid_txdat_flits"),
-            "{text}"
-        );
+        assert!(observed.events[0].name.contains("arm_cmn/rnid_txdat_flits"), "{text}");
         let value = observed.events[0].scaled(0).unwrap();
         assert!((value - 79.0).abs() < 1.0, "{text}: {value}");
     }
     let text = "1.0;<not supported>;;arm_cmn/x/;0;100.00;;\n".replace("1.0;", "1.000000000;");
     let observed = parse(&text).unwrap();
-    assert!(matches!(
-        observed.events[0].status,
-        EventStatus::NotSupported(_)
-    ));
+    assert!(matches!(observed.events[0].status, EventStatus::NotSupported(_)));
     let observed = parse("1.000000000;<not counted>;;arm_cmn/x/;0;0.00;;\n").unwrap();
     assert_eq!(
         (observed.events[0].scaled(0), &observed.events[0].status),
@@ -123,32 +111,16 @@ fn text_csv_and_json_of_one_count_give_one_rate_in_every_locale() {
     let cases = [
         ("C", TEXT.to_owned(), CSV.to_owned(), JSON.to_owned()),
         ("en_US", grouped(TEXT, ","), CSV.to_owned(), JSON.to_owned()),
-        (
-            "de_DE",
-            grouped(&commas(TEXT), "."),
-            commas(CSV),
-            commas(JSON),
-        ),
-        (
-            "fr_FR",
-            grouped(&commas(TEXT), "\u{202f}"),
-            commas(CSV),
-            commas(JSON),
-        ),
+        ("de_DE", grouped(&commas(TEXT), "."), commas(CSV), commas(JSON)),
+        ("fr_FR", grouped(&commas(TEXT), "\u{202f}"), commas(CSV), commas(JSON)),
     ];
     for (locale, text, csv, json) in cases {
         for output in [&text, &csv, &json] {
             let observed =
                 parse(output).unwrap_or_else(|error| panic!("{locale}: {error}\n{output}"));
             let rate = |at: usize| observed.rate_of(&observed.events[at]).unwrap();
-            assert!(
-                (rate(0) / (8934.0 / 0.300_144_436) - 1.0).abs() < 1e-9,
-                "{locale}: {output}"
-            );
-            assert!(
-                (rate(1) / (600.62 / 0.300_144_436) - 1.0).abs() < 1e-9,
-                "{locale}: {output}"
-            );
+            assert!((rate(0) / (8934.0 / 0.300_144_436) - 1.0).abs() < 1e-9, "{locale}: {output}");
+            assert!((rate(1) / (600.62 / 0.300_144_436) - 1.0).abs() < 1e-9, "{locale}: {output}");
             let share = observed.events[1].share(0).unwrap();
             assert!((share - 0.5).abs() < 1e-6, "{locale}: {share}");
         }
@@ -170,20 +142,11 @@ fn a_share_that_perf_cut_changes_no_rate() {
 #[test]
 fn what_a_locale_makes_ambiguous_is_refused() {
     for (text, part) in [
-        (
-            "403,96,msec,cpu-clock,402962274,100,00,2,CPUs utilized\n",
-            "LC_ALL=C",
-        ),
-        (
-            "1.000000000,S0,2,403,96,msec,cpu-clock,402962274,100,00,2,CPUs utilized\n",
-            "LC_ALL=C",
-        ),
+        ("403,96,msec,cpu-clock,402962274,100,00,2,CPUs utilized\n", "LC_ALL=C"),
+        ("1.000000000,S0,2,403,96,msec,cpu-clock,402962274,100,00,2,CPUs utilized\n", "LC_ALL=C"),
         ("1.000000000 1.23,45 x/y/\n", "no count"),
         ("1.000000000;1.234,56;;x;1;100,00;;\n", "line 1"),
-        (
-            "2.000000000 5 x/y/\n1.000000000 5 x/y/\n",
-            "line 2: the time goes back",
-        ),
+        ("2.000000000 5 x/y/\n1.000000000 5 x/y/\n", "line 2: the time goes back"),
     ] {
         let error = parse(text).unwrap_err().to_string();
         assert!(error.contains(part), "{text:?}: {error}");
@@ -199,11 +162,7 @@ fn what_a_locale_makes_ambiguous_is_refused() {
         ("0.123", 0.123),
         ("4.879", 4879.0),
     ] {
-        assert!(
-            (value(text) - expected).abs() < 1e-9,
-            "{text}: {}",
-            value(text)
-        );
+        assert!((value(text) - expected).abs() < 1e-9, "{text}: {}", value(text));
     }
     // An older encoding: the blank between thousands is one byte.
     let mut reader = Reader::new(None);
@@ -217,13 +176,7 @@ fn intervals_are_there_as_soon_as_they_are_whole() {
     let row = |time: &str, event: &str| format!("{time}000000000;5;;{event};1;100.00;;");
     let mut reader = Reader::new(None);
     let mut states = Vec::new();
-    for line in [
-        row("1.", "a"),
-        row("1.", "b"),
-        row("2.", "a"),
-        row("2.", "b"),
-        row("3.", "a"),
-    ] {
+    for line in [row("1.", "a"), row("1.", "b"), row("2.", "a"), row("2.", "b"), row("3.", "a")] {
         reader.line(line.as_bytes()).unwrap();
         reader.pause().unwrap();
         states.push((reader.complete(), reader.observed().end_ns.len()));
@@ -242,10 +195,7 @@ fn intervals_are_there_as_soon_as_they_are_whole() {
     assert_eq!(reader.observed().end_ns.len(), 0);
     reader.line(row("8.", "a").as_bytes()).unwrap();
     reader.pause().unwrap();
-    assert_eq!(
-        (reader.observed().begin_ns, reader.complete()),
-        (6_000_000_000, 1)
-    );
+    assert_eq!((reader.observed().begin_ns, reader.complete()), (6_000_000_000, 1));
 }
 
 #[test]
@@ -299,10 +249,7 @@ fn rows_from_the_middle_of_an_output_have_their_own_length() {
         assert!((found / rate - 1.0).abs() < 2e-3, "{found} for {rate}");
         let first =
             values(&observed, 0)[0].unwrap() / observed.seconds_of(&observed.events[0], 0).unwrap();
-        assert!(
-            (first / rate - 1.0).abs() < 2e-3,
-            "first interval: {first} for {rate}"
-        );
+        assert!((first / rate - 1.0).abs() < 2e-3, "first interval: {first} for {rate}");
     }
     let tenth = parse_with(single, Some(Duration::from_millis(100))).unwrap();
     assert!((tenth.total_seconds() - 0.1).abs() < 1e-6);
@@ -315,12 +262,8 @@ fn a_whole_output_begins_at_0_also_with_a_short_last_interval() {
         "0.100242541 76 page-faults\n0.2005 4 page-faults\n0.21 4 page-faults\n",
         "#           time             counts unit events\n 1.0001 1 a/b/\n 1.2501 1 a/b/\n",
     ] {
-        let text = text
-            .replace("0.151", "0.151917929")
-            .replace("0.2005", "0.200601695");
-        let text = text
-            .replace("0.21 ", "0.210000000 ")
-            .replace("1.0001", "1.000100000");
+        let text = text.replace("0.151", "0.151917929").replace("0.2005", "0.200601695");
+        let text = text.replace("0.21 ", "0.210000000 ").replace("1.0001", "1.000100000");
         let observed = parse(&text.replace("1.2501", "1.250100000")).unwrap();
         assert_eq!(observed.begin_ns, 0, "{text}");
     }
@@ -345,29 +288,12 @@ fn csv_is_read_whatever_separates_its_fields() {
             "1.000089438;79;;arm_cmn/x,nodeid=8/;1000089438;100.00;;",
             "1.000089438;<not counted>;;page-faults [software];0;0.00;;",
         ];
-        let text = lines
-            .map(|line| format!("{}\n", line.replace(';', &s)))
-            .concat();
+        let text = lines.map(|line| format!("{}\n", line.replace(';', &s))).concat();
         let observed = parse(&text).unwrap_or_else(|error| panic!("{separator:?}: {error}"));
-        let names: Vec<&str> = observed
-            .events
-            .iter()
-            .map(|event| event.name.as_str())
-            .collect();
-        assert_eq!(
-            names,
-            ["arm_cmn/x,nodeid=8/", "page-faults"],
-            "{separator:?}"
-        );
-        assert_eq!(
-            observed.events[0].running_ns,
-            [1_000_089_438],
-            "{separator:?}"
-        );
-        assert_eq!(
-            (values(&observed, 0), values(&observed, 1)),
-            (vec![Some(79.0)], vec![None])
-        );
+        let names: Vec<&str> = observed.events.iter().map(|event| event.name.as_str()).collect();
+        assert_eq!(names, ["arm_cmn/x,nodeid=8/", "page-faults"], "{separator:?}");
+        assert_eq!(observed.events[0].running_ns, [1_000_089_438], "{separator:?}");
+        assert_eq!((values(&observed, 0), values(&observed, 1)), (vec![Some(79.0)], vec![None]));
     }
 }
 
@@ -377,10 +303,7 @@ fn repeated_runs_and_verbose_output_are_read() {
     let observed = parse(repeated).unwrap();
     assert_eq!(values(&observed, 0), [Some(48.0)]);
     assert_eq!(
-        (
-            observed.events[1].unit.as_str(),
-            observed.events[1].running_ns[0]
-        ),
+        (observed.events[1].unit.as_str(), observed.events[1].running_ns[0]),
         ("msec", 469_852)
     );
     let verbose = "Using CPUID GenuineIntel-6-8F-8\nControl descriptor is not initialized\npage-faults: 76 765368 765368\narm_cmn/x,nodeid=8/: 5 100 100\n";
@@ -389,10 +312,7 @@ fn repeated_runs_and_verbose_output_are_read() {
         "\n Performance counter stats for 'true':\n\n   76   page-faults\n",
     ] {
         let observed = parse(&format!("{verbose}{rows}")).unwrap();
-        assert_eq!(
-            (observed.events.len(), values(&observed, 0)),
-            (1, vec![Some(76.0)])
-        );
+        assert_eq!((observed.events.len(), values(&observed, 0)), (1, vec![Some(76.0)]));
     }
 }
 
@@ -404,16 +324,8 @@ fn rows_of_threads_keep_their_names() {
         "{\"interval\" : 1.000089438, \"thread\" : \"sleep-12345\", \"counter-value\" : \"79.000000\", \"unit\" : \"\", \"event\" : \"page-faults\", \"event-runtime\" : 5, \"pcnt-running\" : 100.00}\n{\"interval\" : 1.000089438, \"thread\" : \"Web Content-7\", \"counter-value\" : \"5.000000\", \"unit\" : \"\", \"event\" : \"page-faults\", \"event-runtime\" : 5, \"pcnt-running\" : 100.00}\n",
     ] {
         let observed = parse(text).unwrap();
-        let names: Vec<&str> = observed
-            .events
-            .iter()
-            .map(|event| event.name.as_str())
-            .collect();
-        assert_eq!(
-            names,
-            ["sleep-12345 page-faults", "Web Content-7 page-faults"],
-            "{text}"
-        );
+        let names: Vec<&str> = observed.events.iter().map(|event| event.name.as_str()).collect();
+        assert_eq!(names, ["sleep-12345 page-faults", "Web Content-7 page-faults"], "{text}");
         assert_eq!(values(&observed, 0), [Some(79.0)]);
     }
 }
@@ -460,43 +372,23 @@ fn recorded_output_of_three_versions_is_read_with_its_three_states() {
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         files += 1;
         let per_cpu = if name.contains("cpus") { 2 } else { 1 };
-        assert_eq!(
-            observed.events.len(),
-            4 * per_cpu,
-            "{name}: {:?}",
-            observed.events
-        );
+        assert_eq!(observed.events.len(), 4 * per_cpu, "{name}: {:?}", observed.events);
         let of = |event: &str| {
-            let found = observed
-                .events
-                .iter()
-                .find(|found| found.name.ends_with(event));
+            let found = observed.events.iter().find(|found| found.name.ends_with(event));
             found.unwrap_or_else(|| panic!("{name}: no {event} in {:?}", observed.events))
         };
-        assert!(
-            matches!(of("cycles").status, EventStatus::NotSupported(_)),
-            "{name}"
-        );
+        assert!(matches!(of("cycles").status, EventStatus::NotSupported(_)), "{name}");
         assert_eq!(of("cpu-clock").unit, "msec", "{name}");
         let (faults, clock) = (of("page-faults"), of("cpu-clock"));
         assert!(
-            faults
-                .scaled(0)
-                .is_some_and(|count| count >= 1.0 && count.fract() == 0.0),
+            faults.scaled(0).is_some_and(|count| count >= 1.0 && count.fract() == 0.0),
             "{name}: {faults:?}"
         );
-        assert!(
-            clock.scaled(0).is_some_and(|ms| ms > 0.0 && ms < 500.0),
-            "{name}: {clock:?}"
-        );
+        assert!(clock.scaled(0).is_some_and(|ms| ms > 0.0 && ms < 500.0), "{name}: {clock:?}");
         if name.contains("interval") {
             assert_eq!(observed.end_ns.len(), 3, "{name}");
             // The command sleeps in the second interval: never scheduled there.
-            assert_eq!(
-                (faults.scaled(1), faults.scaled(2)),
-                (None, Some(0.0)),
-                "{name}"
-            );
+            assert_eq!((faults.scaled(1), faults.scaled(2)), (None, Some(0.0)), "{name}");
         }
         if name.contains("cpus") {
             assert!(observed.events[0].name.starts_with("CPU0 "), "{name}");
@@ -518,16 +410,11 @@ fn observed() -> impl Strategy<Value = Observations> {
                 places: 1,
                 count: rows.iter().map(|(count, ..)| *count).collect(),
                 enabled_ns: rows.iter().map(|(_, ns, _)| *ns).collect(),
-                running_ns: rows
-                    .iter()
-                    .map(|(_, ns, ran)| if *ran { *ns } else { 0 })
-                    .collect(),
+                running_ns: rows.iter().map(|(_, ns, ran)| if *ran { *ns } else { 0 }).collect(),
                 ..ObservedEvent::default()
             }
         });
-        let end_ns = (1..=intervals as u64)
-            .map(|at| at * 1_000_000_007)
-            .collect();
+        let end_ns = (1..=intervals as u64).map(|at| at * 1_000_000_007).collect();
         Observations {
             what: "perf stat".into(),
             begin_ns: 0,

@@ -40,9 +40,8 @@ impl Driver {
 
     /// The driver of a kernel, from its release such as `6.1.0-18-arm64`. What is not a release counts as the latest.
     pub fn of_kernel(release: &str) -> Driver {
-        let mut numbers = release
-            .split(|c: char| !c.is_ascii_digit())
-            .map(|number| number.parse::<u32>().ok());
+        let mut numbers =
+            release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
         match (numbers.next().flatten(), numbers.next().flatten()) {
             (Some(major), Some(minor)) => match (major, minor) {
                 (..6, _) | (6, ..7) => Driver::Linux6_1,
@@ -99,10 +98,7 @@ impl Driver {
     /// releases of 6.1).
     fn other_crosspoint(self, mesh: &Mesh) -> Option<String> {
         let is_small = mesh.width <= 2 && mesh.height <= 2 && mesh.crosspoints.len() > 1;
-        let may_be_wrong = matches!(
-            self,
-            Driver::Linux6_1 | Driver::Linux6_7 | Driver::Linux6_12
-        );
+        let may_be_wrong = matches!(self, Driver::Linux6_1 | Driver::Linux6_7 | Driver::Linux6_12);
         (is_small && may_be_wrong).then(|| {
             format!(
                 "{}: the arm-cmn drivers of Linux 6.1 and 6.12 program another crosspoint on a mesh of {} x {}; use Linux 6.18 or \
@@ -150,9 +146,7 @@ pub(super) fn filter_of(part: &str, on: &OnMesh) -> Option<Filter> {
         // CMN-600's tracker occupancy; `dvmsync` of the other parts has the same number and no filter.
         (DVM, 0x5) => is_600.then_some(Filter::Occupancy),
         (DVM, 0xc) => (!is_600).then_some(Filter::Occupancy),
-        (DVM, 0xd | 0xe) => ["CMN-700", "CMN-S3"]
-            .contains(&part)
-            .then_some(Filter::Occupancy),
+        (DVM, 0xd | 0xe) => ["CMN-700", "CMN-S3"].contains(&part).then_some(Filter::Occupancy),
         (HNF | HNS, 0xf) => Some(Filter::Occupancy),
         (HNF, 0x26..=0x2b) if part != "CMN-700" => None,
         (HNF | HNS, 0x26..=0x29) | (HNS, 0x3c) => Some(Filter::Class),
@@ -212,25 +206,17 @@ mod tests {
     fn counts_that_an_old_driver_loses_are_warned_of() {
         let (one, two) = (shipped("n1sdp").unwrap(), shipped("cmn700").unwrap());
         let warning = Driver::Linux6_1.warning(&two).unwrap();
-        assert!(
-            warning.contains("loses counts") && warning.contains("2 DTCs"),
-            "{warning}"
-        );
+        assert!(warning.contains("loses counts") && warning.contains("2 DTCs"), "{warning}");
         assert_eq!(Driver::Linux6_1.warning(&one), None);
         assert_eq!(Driver::Linux6_12.warning(&two), None);
         let mut small = one;
         (small.width, small.height) = (2, 2);
         small.crosspoints.truncate(4);
-        for (driver, is_warned) in [
-            (Driver::Linux6_1, true),
-            (Driver::Linux6_12, true),
-            (Driver::Mainline, false),
-        ] {
+        for (driver, is_warned) in
+            [(Driver::Linux6_1, true), (Driver::Linux6_12, true), (Driver::Mainline, false)]
+        {
             let warning = driver.warning(&small).unwrap_or_default();
-            assert_eq!(
-                warning.contains("another crosspoint on a mesh of 2 x 2"),
-                is_warned
-            );
+            assert_eq!(warning.contains("another crosspoint on a mesh of 2 x 2"), is_warned);
         }
     }
 }

@@ -39,11 +39,7 @@ pub fn plan(mesh: &Mesh, driver: Driver, groups: &[Vec<Event>]) -> Result<Plan, 
     let found = Schedule::in_order(&rules, &demands, &order).shares();
     let smallest = |shares: &[f64]| shares.iter().copied().fold(f64::INFINITY, f64::min);
     let better = (smallest(&found) > smallest(&shares) + 1e-9).then_some((order, found));
-    Ok(Plan {
-        shares,
-        binding: schedule.binding,
-        better,
-    })
+    Ok(Plan { shares, binding: schedule.binding, better })
 }
 
 #[cfg(test)]

@@ -164,12 +164,7 @@ impl<'a> Rules<'a> {
             let here = ports.div_ceil(2).max(1);
             monitor_at.extend(std::iter::repeat_n(xp.node_id, here));
         }
-        Rules {
-            mesh,
-            driver,
-            first_monitor,
-            monitor_at,
-        }
+        Rules { mesh, driver, first_monitor, monitor_at }
     }
 
     fn first_monitor_of(&self, crosspoint: usize) -> usize {
@@ -183,9 +178,7 @@ impl<'a> Rules<'a> {
         }
         let next = self.first_monitor.get(crosspoint + 1);
         // A watchpoint may name a port that the crosspoint does not have.
-        let last = next
-            .map_or(self.monitor_at.len(), |next| *next)
-            .saturating_sub(1);
+        let last = next.map_or(self.monitor_at.len(), |next| *next).saturating_sub(1);
         (first + usize::from(port) / 2).min(last.max(first))
     }
 
@@ -194,31 +187,23 @@ impl<'a> Rules<'a> {
     /// # Errors
     /// When the mesh has no such node.
     pub(super) fn demand(&self, event: &Event) -> Result<Demand, PlanError> {
-        let on = event.on_mesh.as_ref().ok_or_else(|| PlanError::NotOnMesh {
-            event: event.name.clone(),
-        })?;
+        let on = event
+            .on_mesh
+            .as_ref()
+            .ok_or_else(|| PlanError::NotOnMesh { event: event.name.clone() })?;
         if on.type_code == DTC {
-            return Ok(Demand {
-                cycles: true,
-                ..Demand::default()
-            });
+            return Ok(Demand { cycles: true, ..Demand::default() });
         }
         let places = self.places(event, on)?;
         let is_watchpoint = on.type_code == WATCHPOINT;
         let monitor = |place: &Place| {
             // A watchpoint looks at one pair of ports.
             let watched = u8::try_from(on.wp_device).unwrap_or(u8::MAX);
-            self.monitor_of(
-                place.crosspoint,
-                if is_watchpoint { watched } else { place.port },
-            )
+            self.monitor_of(place.crosspoint, if is_watchpoint { watched } else { place.port })
         };
         let monitors: Vec<usize> = places.iter().map(monitor).collect();
         let booked = if is_watchpoint {
-            places
-                .iter()
-                .map(|place| self.first_monitor_of(place.crosspoint))
-                .collect()
+            places.iter().map(|place| self.first_monitor_of(place.crosspoint)).collect()
         } else {
             monitors.clone()
         };
@@ -257,11 +242,7 @@ impl<'a> Rules<'a> {
     fn of_type(&self, type_code: u16) -> Vec<(u16, Place)> {
         if type_code == XP || type_code == WATCHPOINT {
             let xps = self.mesh.crosspoints.iter().enumerate();
-            let place = |crosspoint| Place {
-                crosspoint,
-                port: 0,
-                node: None,
-            };
+            let place = |crosspoint| Place { crosspoint, port: 0, node: None };
             return xps.map(|(at, xp)| (xp.node_id, place(at))).collect();
         }
         let wanted = match type_code {
@@ -273,14 +254,7 @@ impl<'a> Rules<'a> {
             .filter(|(_, node)| wanted != RND && nodes::counts_as(node.type_code, wanted))
             .map(|(number, node)| {
                 let crosspoint = node.crosspoint as usize;
-                (
-                    node.node_id,
-                    Place {
-                        crosspoint,
-                        port: node.port,
-                        node: Some(number),
-                    },
-                )
+                (node.node_id, Place { crosspoint, port: node.port, node: Some(number) })
             })
             .collect()
     }
@@ -348,11 +322,7 @@ impl<'a> Rules<'a> {
     fn take(&self, taken: &mut Taken, demand: &Demand) -> Result<(), Limit> {
         if demand.cycles {
             taken.cycles += 1;
-            return if taken.cycles > self.mesh.dtcs() {
-                Err(Limit::Cycles)
-            } else {
-                Ok(())
-            };
+            return if taken.cycles > self.mesh.dtcs() { Err(Limit::Cycles) } else { Ok(()) };
         }
         for at in &demand.controllers {
             taken.controllers[*at] += 1;
@@ -384,24 +354,18 @@ impl<'a> Rules<'a> {
             let Some(slot) = slot.filter(|slot| agrees(*slot)) else {
                 return Err(Limit::Watchpoint(self.monitor_at[*monitor]));
             };
-            taken
-                .watchpoints
-                .insert((*monitor, slot), watchpoint.combine);
+            taken.watchpoints.insert((*monitor, slot), watchpoint.combine);
         }
         Ok(())
     }
 
     /// The comparator that a watchpoint gets, if it is free.
     fn comparator(&self, watchpoint: Watchpoint, is_free: impl Fn(u64) -> bool) -> Option<u64> {
-        let Watchpoint {
-            direction, group, ..
-        } = watchpoint;
+        let Watchpoint { direction, group, .. } = watchpoint;
         if self.driver.fixes_watchpoints() {
             return Some(direction + group).filter(|slot| is_free(*slot));
         }
-        [direction, direction + 1]
-            .into_iter()
-            .find(|slot| is_free(*slot))
+        [direction, direction + 1].into_iter().find(|slot| is_free(*slot))
     }
 
     fn take_filter(&self, taken: &mut Taken, demand: &Demand) -> Result<(), Limit> {
@@ -409,11 +373,7 @@ impl<'a> Rules<'a> {
             return Ok(());
         };
         for node in nodes {
-            if taken
-                .filters
-                .insert((*filter, *node), *value)
-                .is_some_and(|set| set != *value)
-            {
+            if taken.filters.insert((*filter, *node), *value).is_some_and(|set| set != *value) {
                 return Err(Limit::Filter(self.mesh.nodes[*node].node_id));
             }
         }
@@ -468,19 +428,15 @@ impl<'a> Rules<'a> {
             return Err(Limit::Monitor(self.monitor_at[at]));
         }
         if let Some((filter, _, value)) = &demand.filter
-            && booked
-                .filters
-                .get(&(at, *filter))
-                .is_some_and(|set| set != value)
+            && booked.filters.get(&(at, *filter)).is_some_and(|set| set != value)
         {
             return Err(Limit::Filter(self.monitor_at[at]));
         }
         let Some(watchpoint) = demand.watchpoint else {
             return Ok(());
         };
-        let slot = self.comparator(watchpoint, |slot| {
-            !booked.watchpoints.contains_key(&(at, slot))
-        });
+        let slot =
+            self.comparator(watchpoint, |slot| !booked.watchpoints.contains_key(&(at, slot)));
         let agrees = |slot: u64| match booked.watchpoints.get(&(at, slot ^ 1)) {
             None => true,
             Some(other) if self.driver.fixes_watchpoints() => *other == watchpoint.combine,
@@ -531,9 +487,7 @@ impl<'a> Rules<'a> {
             Ok(()) => Ok(demands),
             Err((member, limit)) => Err(PlanError::Group {
                 members: group.len(),
-                event: group
-                    .get(member)
-                    .map_or(String::new(), |event| event.name.clone()),
+                event: group.get(member).map_or(String::new(), |event| event.name.clone()),
                 limit,
             }),
         }

@@ -51,29 +51,19 @@ impl Schedule {
         }
         binding.sort_by_key(|(group, _)| *group);
         binding.dedup();
-        Schedule {
-            groups: count,
-            ticks,
-            binding,
-        }
+        Schedule { groups: count, ticks, binding }
     }
 
     fn ran(&self) -> Vec<u32> {
         let mut ran = vec![0_u32; self.groups];
-        self.ticks
-            .iter()
-            .flatten()
-            .for_each(|group| ran[*group] += 1);
+        self.ticks.iter().flatten().for_each(|group| ran[*group] += 1);
         ran
     }
 
     /// Share of the time that each group counts.
     pub(super) fn shares(&self) -> Vec<f64> {
         let ticks = self.ticks.len().max(1) as f64;
-        self.ran()
-            .into_iter()
-            .map(|ran| f64::from(ran) / ticks)
-            .collect()
+        self.ran().into_iter().map(|ran| f64::from(ran) / ticks).collect()
     }
 
     /// How good it is: the smallest number of ticks of a group, then the sum of all.

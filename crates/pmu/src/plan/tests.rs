@@ -5,14 +5,7 @@ use crate::mesh::topology::shipped;
 use proptest::prelude::*;
 
 fn event(type_code: u16, event_id: u64, node_id: Option<u16>) -> Event {
-    let on = OnMesh {
-        type_code,
-        event_id,
-        occup_id: 0,
-        node_id,
-        wp_device: 0,
-        wp_group: 0,
-    };
+    let on = OnMesh { type_code, event_id, occup_id: 0, node_id, wp_device: 0, wp_group: 0 };
     Event {
         name: format!("{type_code:#x}/{event_id:#x}@{node_id:?}"),
         pmu: "arm_cmn_0".into(),
@@ -28,9 +21,7 @@ fn alone(events: &[Event]) -> Vec<Vec<Event>> {
 }
 
 fn shares(driver: Driver, groups: &[Vec<Event>]) -> Vec<f64> {
-    plan(&shipped("n1sdp").unwrap(), driver, groups)
-        .unwrap()
-        .shares
+    plan(&shipped("n1sdp").unwrap(), driver, groups).unwrap().shares
 }
 
 fn rnd(number: u64, node: u16) -> Event {
@@ -46,28 +37,18 @@ fn the_documents_four_rnd_events_get_half_the_time_and_all_of_it_in_mainline() {
     let four = alone(&[rnd(5, 0x8), rnd(5, 0xc), rnd(4, 0x8), rnd(4, 0xc)]);
     assert_eq!(shares(Driver::N1sdp, &four), [0.5; 4]);
     assert_eq!(shares(Driver::Mainline, &four), [1.0; 4]);
-    let more = |count: u64| {
-        alone(
-            &(1..=count)
-                .map(|number| rnd(number, 0x8))
-                .collect::<Vec<_>>(),
-        )
-    };
+    let more = |count: u64| alone(&(1..=count).map(|number| rnd(number, 0x8)).collect::<Vec<_>>());
     assert_eq!(shares(Driver::Mainline, &more(5)), [0.8; 5]);
     assert!(
-        shares(Driver::Mainline, &more(6))
-            .iter()
-            .all(|share| (share - 4.0 / 6.0).abs() < 1e-12)
+        shares(Driver::Mainline, &more(6)).iter().all(|share| (share - 4.0 / 6.0).abs() < 1e-12)
     );
 }
 
 #[test]
 fn the_documents_eight_events_fit_under_both_drivers() {
     let nodes = [0x24, 0x28, 0x44, 0x48];
-    let eight: Vec<Event> = [0xd, 0xc]
-        .into_iter()
-        .flat_map(|number| nodes.map(|node| hnf(number, node)))
-        .collect();
+    let eight: Vec<Event> =
+        [0xd, 0xc].into_iter().flat_map(|number| nodes.map(|node| hnf(number, node))).collect();
     assert_eq!(shares(Driver::Mainline, &alone(&eight)), [1.0; 8]);
     assert_eq!(shares(Driver::N1sdp, &alone(&eight)), [1.0; 8]);
 }
@@ -96,26 +77,14 @@ fn percentages_that_perf_showed_are_predicted() {
 fn a_better_order_is_found_and_keeps_what_it_promises() {
     let mut events: Vec<Event> = (1..=5).map(|number| rnd(number, 0x8)).collect();
     events.extend([hnf(0xd, 0x24), hnf(0xd, 0x28), hnf(0xd, 0x44)]);
-    let plan = plan(
-        &shipped("n1sdp").unwrap(),
-        Driver::Mainline,
-        &alone(&events),
-    )
-    .unwrap();
+    let plan = plan(&shipped("n1sdp").unwrap(), Driver::Mainline, &alone(&events)).unwrap();
     let (order, promised) = plan.better.unwrap();
     assert!(promised.iter().all(|share| *share >= 0.75), "{promised:?}");
     let ordered: Vec<Vec<Event>> = order.iter().map(|at| vec![events[*at].clone()]).collect();
     let kept = shares(Driver::Mainline, &ordered);
+    assert!(order.iter().zip(&kept).all(|(at, share)| promised[*at] == *share));
     assert!(
-        order
-            .iter()
-            .zip(&kept)
-            .all(|(at, share)| promised[*at] == *share)
-    );
-    assert!(
-        plan.binding
-            .iter()
-            .any(|(_, limit)| *limit == Limit::Monitor(0x8)),
+        plan.binding.iter().any(|(_, limit)| *limit == Limit::Monitor(0x8)),
         "{:?}",
         plan.binding
     );
@@ -149,33 +118,18 @@ fn two_domains_have_eight_counters_each() {
             .all(|share| *share == 1.0)
     );
     // Twelve on three crosspoints of one domain: two thirds, bound by the controller.
-    let twelve: Vec<Event> = of(0)[..3]
-        .iter()
-        .flat_map(|node| (1..=4).map(|number| hnf(number, *node)))
-        .collect();
+    let twelve: Vec<Event> =
+        of(0)[..3].iter().flat_map(|node| (1..=4).map(|number| hnf(number, *node))).collect();
     let plan = plan(&mesh, Driver::Mainline, &alone(&twelve)).unwrap();
-    assert!(
-        plan.shares
-            .iter()
-            .all(|share| (share - 2.0 / 3.0).abs() < 0.01),
-        "{:?}",
-        plan.shares
-    );
-    assert!(
-        plan.binding
-            .iter()
-            .all(|(_, limit)| *limit == Limit::Controller(0))
-    );
+    assert!(plan.shares.iter().all(|share| (share - 2.0 / 3.0).abs() < 0.01), "{:?}", plan.shares);
+    assert!(plan.binding.iter().all(|(_, limit)| *limit == Limit::Controller(0)));
 }
 
 #[test]
 fn what_can_never_be_opened_is_refused_with_the_reason() {
     let mesh = shipped("n1sdp").unwrap();
-    let refused = |groups: &[Vec<Event>]| {
-        plan(&mesh, Driver::Mainline, groups)
-            .unwrap_err()
-            .to_string()
-    };
+    let refused =
+        |groups: &[Vec<Event>]| plan(&mesh, Driver::Mainline, groups).unwrap_err().to_string();
     let group: Vec<Event> = (1..=5).map(|number| rnd(number, 0x8)).collect();
     assert!(refused(&[group]).contains(
         "group of 5: `0xa/0x5@Some(8)` does not fit beside those before it: the counters of the monitor at XP 0x8"
@@ -205,30 +159,13 @@ fn what_can_never_be_opened_is_refused_with_the_reason() {
     assert!(refused(&[vec![filter(0), filter(2)]]).contains("the one filter of node 0x24"));
     let watch = |direction| event(WATCHPOINT, direction, Some(0x8));
     assert!(refused(&[vec![watch(0), watch(0), watch(0)]]).contains("the watchpoints of XP 0x8"));
-    assert!(
-        plan(
-            &mesh,
-            Driver::Mainline,
-            &[vec![watch(0), watch(0), watch(2), watch(2)]]
-        )
-        .is_ok()
-    );
+    assert!(plan(&mesh, Driver::Mainline, &[vec![watch(0), watch(0), watch(2), watch(2)]]).is_ok());
     // A watchpoint at a port that is not there takes the last monitor's.
     let mut beyond = event(WATCHPOINT, 0, Some(0x78));
     beyond.on_mesh.as_mut().unwrap().wp_device = 7;
-    assert!(
-        plan(
-            &shipped("cmn700").unwrap(),
-            Driver::Mainline,
-            &alone(&[beyond])
-        )
-        .is_ok()
-    );
+    assert!(plan(&shipped("cmn700").unwrap(), Driver::Mainline, &alone(&[beyond])).is_ok());
     // By themselves, two cycle events share the one counter.
-    assert_eq!(
-        shares(Driver::Mainline, &alone(&[cycles.clone(), cycles])),
-        [0.5, 0.5]
-    );
+    assert_eq!(shares(Driver::Mainline, &alone(&[cycles.clone(), cycles])), [0.5, 0.5]);
 }
 
 proptest! {

@@ -60,10 +60,7 @@ impl Blocks {
 }
 
 fn options(level: u8) -> Options {
-    Options {
-        level,
-        ..Options::default()
-    }
+    Options { level, ..Options::default() }
 }
 
 fn finish(checker: Checker) {
@@ -89,11 +86,7 @@ fn print(row: &Row, against: &Row) {
 /// One thread on the CPU at hand; from memory, from the page cache, and as `readout check` does it, on all CPUs.
 pub(crate) fn levels(scenario: &str, bytes: usize, cpu: u32) {
     let blocks = Blocks::of(scenario, bytes);
-    println!(
-        "  {scenario}, {} MiB, {:.0} chunks, {TURNS} turns",
-        bytes >> 20,
-        blocks.chunks
-    );
+    println!("  {scenario}, {} MiB, {:.0} chunks, {TURNS} turns", bytes >> 20, blocks.chunks);
     let mut room = vec![Subchunk::default(); most_subchunks(blocks.format)];
     let mut room_of_parts = room.clone();
     let (all, chunks) = (&blocks, blocks.chunks);
@@ -106,9 +99,7 @@ pub(crate) fn levels(scenario: &str, bytes: usize, cpu: u32) {
     for level in 1..=3 {
         sides.push(Side::timed(format!("level {level}"), chunks, move || {
             let mut checker = Checker::new(options(level));
-            all.bytes
-                .chunks(PART)
-                .for_each(|part| checker.take(part).unwrap());
+            all.bytes.chunks(PART).for_each(|part| checker.take(part).unwrap());
             finish(checker);
         }));
     }

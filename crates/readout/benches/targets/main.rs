@@ -68,9 +68,7 @@ fn prepared(engine: &dyn Engine, workload: &Workload) -> Box<dyn Session> {
 fn decode(scenario: &str, bytes: u64) {
     let mut blocks = prepared(
         &DecodeEngine,
-        &Workload::new("decode")
-            .with("scenario", scenario)
-            .with("bytes", bytes),
+        &Workload::new("decode").with("scenario", scenario).with("bytes", bytes),
     );
     let read = Workload::new("memory")
         .with("read_bytes", bytes)
@@ -80,30 +78,19 @@ fn decode(scenario: &str, bytes: u64) {
     let stages = memory.stages().len();
     blocks.step(0, 1).unwrap();
     let counters = blocks.tally().counters;
-    let subchunks = counters
-        .iter()
-        .find(|counter| counter.name == "subchunks per pass")
-        .unwrap()
-        .value;
+    let subchunks =
+        counters.iter().find(|counter| counter.name == "subchunks per pass").unwrap().value;
     // The fastest way of reading is the limit.
     let best = (0..stages)
         .min_by(|a, b| {
             let mut of = |stage: usize| {
-                median(
-                    (0..9)
-                        .map(|_| seconds(&mut || memory.step(stage, 1).unwrap()))
-                        .collect(),
-                )
+                median((0..9).map(|_| seconds(&mut || memory.step(stage, 1).unwrap())).collect())
             };
             of(*a).total_cmp(&of(*b))
         })
         .unwrap();
-    let [took, limit] = in_turn(
-        60,
-        [&mut || blocks.step(0, 1).unwrap(), &mut || {
-            memory.step(best, 1).unwrap()
-        }],
-    );
+    let [took, limit] =
+        in_turn(60, [&mut || blocks.step(0, 1).unwrap(), &mut || memory.step(best, 1).unwrap()]);
     println!(
         "  decode {scenario}, {} MiB: {:.0} M subchunks/s, {:.2} ns each, {:.2} GB/s; memory read {:.2} GB/s; ratio {:.2}",
         bytes >> 20,
@@ -118,16 +105,11 @@ fn decode(scenario: &str, bytes: u64) {
 fn checker(scenario: &str, triggers: u64) {
     let mut file = tempfile::tempfile().unwrap();
     let scenario = Scenario::load(scenario).unwrap();
-    recording::record(&scenario, triggers, |_, part| {
-        std::io::Write::write_all(&mut file, part)
-    })
-    .unwrap();
+    recording::record(&scenario, triggers, |_, part| std::io::Write::write_all(&mut file, part))
+        .unwrap();
     let bytes = file.metadata().unwrap().len() as f64;
     for level in [1, 2, 3] {
-        let options = Options {
-            level,
-            ..Options::default()
-        };
+        let options = Options { level, ..Options::default() };
         let (mut checked, mut plain) = (file.try_clone().unwrap(), file.try_clone().unwrap());
         let mut buffer = vec![0; 512 << 10];
         let [took, limit] = in_turn(
@@ -154,11 +136,8 @@ fn checker(scenario: &str, triggers: u64) {
 }
 
 fn run(scenario: &Scenario, cpus: (u32, u32), time: Duration) -> Done {
-    let placement = Placement {
-        reader_cpus: vec![cpus.0],
-        receiver_cpus: vec![cpus.1],
-        receivers: 1,
-    };
+    let placement =
+        Placement { reader_cpus: vec![cpus.0], receiver_cpus: vec![cpus.1], receivers: 1 };
     by_hand::run(scenario, &placement, time, None, &AtomicBool::new(false)).unwrap()
 }
 
@@ -225,10 +204,7 @@ fn idle(cpus: (u32, u32)) {
         run(&scenario, cpus, time).readers[0].load.cpu * 100.0
     };
     for (poll, target) in [(Nanos(100_000), "2 %"), (Nanos(1_000_000), "0.3 %")] {
-        let (ours, bare) = (
-            reader(poll, Completion::Poll),
-            bare_sleep(poll.0, time) * 100.0,
-        );
+        let (ours, bare) = (reader(poll, Completion::Poll), bare_sleep(poll.0, time) * 100.0);
         println!(
             "  idle reader, polling every {} us: {ours:.2} % of a core; a thread that only sleeps {bare:.2} % (target {target})",
             poll.0 / 1000
@@ -243,14 +219,7 @@ fn idle(cpus: (u32, u32)) {
 fn rates(cpus: (u32, u32), time: Duration) {
     // A look at the ring every millisecond: waking up costs 20 us on a virtual machine.
     let slow_poll = |scenario: &mut Scenario| scenario.reader.poll = Nanos(1_000_000);
-    rate(
-        "gbt",
-        2.0e6,
-        slow_poll,
-        cpus,
-        time,
-        "2000 kHz, lost 0, BUSY 0",
-    );
+    rate("gbt", 2.0e6, slow_poll, cpus, time, "2000 kHz, lost 0, BUSY 0");
     let zero_copy = |scenario: &mut Scenario| scenario.reader.mode = ReaderMode::ZeroCopy;
     // 1.09 kB of blocks per trigger.
     rate("full", 2.8e6, slow_poll, cpus, time, "3 GB/s");
@@ -271,10 +240,7 @@ fn files(cpu: u32) {
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let time = words
-        .iter()
-        .find_map(|word| word.parse().ok())
-        .unwrap_or(10);
+    let time = words.iter().find_map(|word| word.parse().ok()).unwrap_or(10);
     let time = Duration::from_secs(time);
     let is_group = |word: &&String| !word.starts_with('-') && word.parse::<u64>().is_err();
     let named: Vec<&String> = words.iter().filter(is_group).collect();

@@ -185,12 +185,7 @@ fn walk(pages: &[Vec<u8>]) -> f64 {
 }
 
 fn print(row: &Row, against: &Row) {
-    println!(
-        "    {:<44} {:>6.2} ns a chunk; {}",
-        row.name,
-        row.median(),
-        over(row, against)
-    );
+    println!("    {:<44} {:>6.2} ns a chunk; {}", row.name, row.median(), over(row, against));
 }
 
 /// One reader of 24 E-links and one receiver over TCP on loopback, at a rate.
@@ -224,9 +219,7 @@ pub(crate) fn chain_and_parts(rate_hz: f64, cpus: (u32, u32)) {
                 cost.reader_ns / cost.chunks
             }),
             Side::measured("receiver", || receiver.get()),
-            Side::measured("card alone", || {
-                card_alone(&scenario, triggers) / first.chunks
-            }),
+            Side::measured("card alone", || card_alone(&scenario, triggers) / first.chunks),
             Side::timed("decoding", in_blocks, || {
                 decode(format, &blocks, &mut room).unwrap();
             }),
@@ -249,17 +242,7 @@ pub(crate) fn chain_and_parts(rate_hz: f64, cpus: (u32, u32)) {
             }),
         ],
     );
-    let [
-        both,
-        receiver,
-        card,
-        decoding,
-        copy,
-        sending,
-        receiving,
-        walking,
-    ] = &rows[..]
-    else {
+    let [both, receiver, card, decoding, copy, sending, receiving, walking] = &rows[..] else {
         unreachable!("as many rows as sides")
     };
     let reader_parts = Row::sum("decoding + copy + bare sending", &[decoding, copy, sending]);
@@ -315,29 +298,14 @@ pub(crate) fn instances(rate_hz: f64, cpus: (u32, u32)) {
             side("16 readers, 16 ms", &rarely, triggers / 16, 2),
             Side::measured("their 16 receivers", || receivers[2].get()),
             Side::measured("one card", || card_alone(&one, triggers) / chunks),
-            Side::measured("16 cards", || {
-                16.0 * card_alone(&alone, triggers / 16) / chunks
-            }),
+            Side::measured("16 cards", || 16.0 * card_alone(&alone, triggers / 16) / chunks),
             Side::measured("16 cards, 16 ms", || {
                 16.0 * card_alone(&alone_rarely, triggers / 16) / chunks
             }),
         ],
     );
-    println!(
-        "  {:.0} kHz of 24 chunks in all, {TURNS} turns",
-        rate_hz / 1e3
-    );
-    let shown = [
-        (0, 0),
-        (2, 0),
-        (4, 0),
-        (1, 1),
-        (3, 1),
-        (5, 1),
-        (6, 6),
-        (7, 6),
-        (8, 6),
-    ];
+    println!("  {:.0} kHz of 24 chunks in all, {TURNS} turns", rate_hz / 1e3);
+    let shown = [(0, 0), (2, 0), (4, 0), (1, 1), (3, 1), (5, 1), (6, 6), (7, 6), (8, 6)];
     for (row, against) in shown {
         print(&rows[row], &rows[against]);
     }

@@ -12,10 +12,7 @@ pub(crate) struct Side<'a> {
 impl<'a> Side<'a> {
     /// A side that measures itself.
     pub(crate) fn measured(name: impl Into<String>, work: impl FnMut() -> f64 + 'a) -> Side<'a> {
-        Side {
-            name: name.into(),
-            work: Box::new(work),
-        }
+        Side { name: name.into(), work: Box::new(work) }
     }
 
     /// A side whose time is taken here, over so many chunks.
@@ -47,19 +44,13 @@ impl Row {
     pub(crate) fn sum(name: &str, rows: &[&Row]) -> Row {
         let turns = rows.iter().map(|row| row.ns.len()).min().unwrap_or(0);
         let ns = (0..turns).map(|turn| rows.iter().map(|row| row.ns[turn]).sum());
-        Row {
-            name: name.to_owned(),
-            ns: ns.collect(),
-        }
+        Row { name: name.to_owned(), ns: ns.collect() }
     }
 }
 
 /// Samples all sides in turn; the first tenth warms up.
 pub(crate) fn in_turn(turns: usize, sides: Vec<Side<'_>>) -> Vec<Row> {
-    let row = |side: &Side<'_>| Row {
-        name: side.name.clone(),
-        ns: Vec::with_capacity(turns),
-    };
+    let row = |side: &Side<'_>| Row { name: side.name.clone(), ns: Vec::with_capacity(turns) };
     let mut rows: Vec<Row> = sides.iter().map(row).collect();
     let mut sides = sides;
     let warm_up = turns / 10 + 1;

@@ -37,14 +37,7 @@ pub(crate) struct Replay {
 
 impl Replay {
     pub(crate) fn new(lap: Lap) -> Replay {
-        Replay {
-            lap,
-            accepted: 0,
-            next: 0,
-            laps: 0,
-            fifo_lost: 0,
-            closed: false,
-        }
+        Replay { lap, accepted: 0, next: 0, laps: 0, fifo_lost: 0, closed: false }
     }
 
     /// The accepted trigger, counted from 1, that completes the next block.
@@ -58,10 +51,7 @@ impl Replay {
         let turned = self.laps * (self.lap.blocks_of[usize::from(block.emulator)] & 0x1F);
         let sequence =
             u8::try_from((u64::from(block.header.sequence) + turned) & 0x1F).expect("five bits");
-        let header = Header {
-            sequence,
-            ..block.header
-        };
+        let header = Header { sequence, ..block.header };
         let spans = block.complete_at - block.first_trigger;
         self.next += 1;
         if self.next == self.lap.blocks.len() {
@@ -73,10 +63,7 @@ impl Replay {
 
     /// Whole laps done, and how far in the next one.
     pub(crate) fn position(&self) -> (u64, u64) {
-        (
-            self.accepted / self.lap.triggers,
-            self.accepted % self.lap.triggers,
-        )
+        (self.accepted / self.lap.triggers, self.accepted % self.lap.triggers)
     }
 }
 
@@ -178,11 +165,7 @@ impl Dma {
             self.store[place..place + HEADER_BYTES].copy_from_slice(&head);
         }
         self.store_next = (place + self.block_bytes) % self.store.len();
-        self.waiting.push_back(Waiting {
-            ready_ns: now_ns,
-            birth_ns,
-            what: What::Stored(place),
-        });
+        self.waiting.push_back(Waiting { ready_ns: now_ns, birth_ns, what: What::Stored(place) });
     }
 
     /// The next block of a lap is complete.

@@ -51,23 +51,14 @@ impl Emulator {
         let encoder =
             Encoder::new(format, spec.elink, block).expect("the memory is a block of the format");
         let mut payload = vec![0; spec.payload_bytes];
-        let width = if scenario.card.mode == Mode::Full {
-            16
-        } else {
-            8
-        };
+        let width = if scenario.card.mode == Mode::Full { 16 } else { 8 };
         #[allow(
             clippy::cast_possible_truncation,
             reason = "the header has 16 bits; longer chunks say their length modulo 2^16"
         )]
         let length = spec.payload_bytes as u16;
-        EmulatorHeader {
-            length,
-            event: 0,
-            elink_index: spec.elink.index(),
-            width,
-        }
-        .fill(&mut payload);
+        EmulatorHeader { length, event: 0, elink_index: spec.elink.index(), width }
+            .fill(&mut payload);
         let own: Vec<FaultSpec> = scenario
             .fault
             .iter()
@@ -75,11 +66,8 @@ impl Emulator {
             .copied()
             .collect();
         let faults = (!own.is_empty()).then(|| Box::new(Faults::new(format, own)));
-        let account = CardElink {
-            tag: spec.tag,
-            elink: spec.elink.number(),
-            ..CardElink::default()
-        };
+        let account =
+            CardElink { tag: spec.tag, elink: spec.elink.number(), ..CardElink::default() };
         Emulator {
             spec,
             format,
@@ -108,20 +96,17 @@ impl Emulator {
             self.account.deficit += 1;
             return;
         }
-        let event = if self.counts_triggers {
-            l0id
-        } else {
-            self.fragments
-        };
+        let event = if self.counts_triggers { l0id } else { self.fragments };
         self.fragments += 1;
         if self.spec.is_ttc {
             self.payload.copy_from_slice(&ttc(now_ns, l0id).emit());
         } else if let Some(place) = self.payload.get_mut(3) {
             *place = event.to_le_bytes()[0];
         }
-        let flags = self.faults.as_mut().map_or(Flags::default(), |faults| {
-            faults.chunk(&mut self.encoder, out)
-        });
+        let flags = self
+            .faults
+            .as_mut()
+            .map_or(Flags::default(), |faults| faults.chunk(&mut self.encoder, out));
         let Some(length) = self.fits(room) else {
             self.account.fifo_lost += 1;
             return;
@@ -131,19 +116,15 @@ impl Emulator {
         self.account.chunks += 1;
         let is_marked = flags.truncated || flags.error || flags.crc;
         self.account.fault_flagged += u64::from(is_marked && !truncated);
-        let flags = Flags {
-            truncated: truncated || flags.truncated,
-            ..flags
-        };
+        let flags = Flags { truncated: truncated || flags.truncated, ..flags };
         let mut birth_ns = *self.opened_ns.get_or_insert(now_ns);
         let (faults, account) = (&mut self.faults, &mut self.account);
         let mut made = 0;
-        self.encoder
-            .chunk(&self.payload[..length], flags, &mut |block| {
-                pass(faults, account, Made { block, birth_ns }, out);
-                birth_ns = now_ns;
-                made += 1;
-            });
+        self.encoder.chunk(&self.payload[..length], flags, &mut |block| {
+            pass(faults, account, Made { block, birth_ns }, out);
+            birth_ns = now_ns;
+            made += 1;
+        });
         if self.encoder.is_empty() {
             self.opened_ns = None;
         } else if made > 0 {
@@ -170,10 +151,7 @@ impl Emulator {
 
     /// Closes a block that is older than the timeout.
     pub(crate) fn timeout(&mut self, opened_before_ns: u64, out: &mut impl FnMut(Made<'_>)) {
-        if self
-            .opened_ns
-            .is_some_and(|opened_ns| opened_ns <= opened_before_ns)
-        {
+        if self.opened_ns.is_some_and(|opened_ns| opened_ns <= opened_before_ns) {
             self.close(out);
         }
     }
@@ -182,8 +160,7 @@ impl Emulator {
     pub(crate) fn close(&mut self, out: &mut impl FnMut(Made<'_>)) {
         let birth_ns = self.opened_ns.take().unwrap_or(0);
         let (faults, account) = (&mut self.faults, &mut self.account);
-        self.encoder
-            .timeout(&mut |block| pass(faults, account, Made { block, birth_ns }, out));
+        self.encoder.timeout(&mut |block| pass(faults, account, Made { block, birth_ns }, out));
         if let Some(faults) = faults {
             faults.finish(out);
         }
@@ -218,11 +195,7 @@ fn ttc(now_ns: u64, l0id: u64) -> Ttc {
 pub(crate) fn emulators(scenario: &Scenario, device: u16, channel: u16) -> Vec<Emulator> {
     let format = scenario.format().expect("the scenario was checked");
     let of = |spec| Emulator::new(spec, format, scenario);
-    scenario
-        .elinks(device, channel)
-        .into_iter()
-        .map(of)
-        .collect()
+    scenario.elinks(device, channel).into_iter().map(of).collect()
 }
 
 /// A block to the ring, through the faults if there are any.
@@ -314,26 +287,17 @@ impl Faults {
         let (_, found) =
             subchunks(self.format, block, &mut self.room).expect("the encoder's own block");
         let kinds = found.iter().map(|subchunk| subchunk.trailer());
-        let ended = kinds
-            .clone()
-            .filter(|trailer| matches!(trailer.kind, Kind::Both | Kind::Last))
-            .count() as u64;
+        let ended =
+            kinds.clone().filter(|trailer| matches!(trailer.kind, Kind::Both | Kind::Last)).count()
+                as u64;
         let mut data = kinds.filter(Trailer::carries_data);
-        let ends_inside = data.next_back().map_or(self.last.ends_inside, |last| {
-            matches!(last.kind, Kind::First | Kind::Middle)
-        });
+        let ends_inside = data
+            .next_back()
+            .map_or(self.last.ends_inside, |last| matches!(last.kind, Kind::First | Kind::Middle));
         let begins_inside = self.last.ends_inside;
-        let first = if begins_inside {
-            self.last.end - 1
-        } else {
-            self.last.end
-        };
-        self.last = Span {
-            first,
-            end: first + ended + u64::from(ends_inside),
-            begins_inside,
-            ends_inside,
-        };
+        let first = if begins_inside { self.last.end - 1 } else { self.last.end };
+        self.last =
+            Span { first, end: first + ended + u64::from(ends_inside), begins_inside, ends_inside };
         self.last
     }
 
@@ -363,10 +327,7 @@ impl Faults {
                 self.lose(account, span.end - 1, span.end);
             }
             out(made);
-            out(Made {
-                block: &held,
-                birth_ns,
-            });
+            out(Made { block: &held, birth_ns });
             return;
         }
         match kind {
@@ -388,10 +349,7 @@ impl Faults {
                     let last = block.len() - 1;
                     block[last] = block[last] & 0x1F | (Kind::Undefined as u8) << 5;
                 }
-                out(Made {
-                    block: &block,
-                    ..made
-                });
+                out(Made { block: &block, ..made });
             }
             _ => out(made),
         }
@@ -400,10 +358,7 @@ impl Faults {
     /// A block that waited for another that never came goes as it is.
     fn finish(&mut self, out: &mut impl FnMut(Made<'_>)) {
         if let Some((block, birth_ns, _)) = self.held.take() {
-            out(Made {
-                block: &block,
-                birth_ns,
-            });
+            out(Made { block: &block, birth_ns });
         }
     }
 }

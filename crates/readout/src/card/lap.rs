@@ -33,9 +33,7 @@ pub(crate) struct Lap {
     pub(crate) bytes: Vec<u8>,
 }
 
-const PLENTY: Room = Room {
-    blocks: usize::MAX / 2,
-};
+const PLENTY: Room = Room { blocks: usize::MAX / 2 };
 
 impl Lap {
     /// As many triggers as the ring of the scenario holds.
@@ -106,9 +104,8 @@ impl Lap {
         for trigger in 1..=triggers {
             for (at, emulator) in emulators.iter_mut().enumerate() {
                 // The trigger's number stands for its time.
-                emulator.trigger(trigger, trigger - 1, PLENTY, &mut |made| {
-                    lap.take(at, trigger, made)
-                });
+                emulator
+                    .trigger(trigger, trigger - 1, PLENTY, &mut |made| lap.take(at, trigger, made));
             }
         }
         for (at, emulator) in emulators.iter_mut().enumerate() {
@@ -118,9 +115,8 @@ impl Lap {
     }
 
     fn take(&mut self, emulator: usize, trigger: u64, made: Made<'_>) {
-        let head: [u8; HEADER_BYTES] = made.block[..HEADER_BYTES]
-            .try_into()
-            .expect("a block has a header");
+        let head: [u8; HEADER_BYTES] =
+            made.block[..HEADER_BYTES].try_into().expect("a block has a header");
         self.blocks.push(LapBlock {
             header: Header::parse(head),
             emulator: u16::try_from(emulator).expect("a channel has few E-links"),
@@ -147,9 +143,8 @@ impl Lap {
         }
         for (at, emulator) in emulators.iter_mut().enumerate() {
             emulator.close(&mut |made| {
-                let head: [u8; HEADER_BYTES] = made.block[..HEADER_BYTES]
-                    .try_into()
-                    .expect("a block has a header");
+                let head: [u8; HEADER_BYTES] =
+                    made.block[..HEADER_BYTES].try_into().expect("a block has a header");
                 out(at, Header::parse(head), made.block);
             });
         }

@@ -94,10 +94,7 @@ impl Card {
         ids: &[ChannelId],
     ) -> Result<(Card, Vec<Consumer>), ScenarioError> {
         scenario.check()?;
-        scenario.check_memory(Parts {
-            channels: ids.len(),
-            ..Parts::default()
-        })?;
+        scenario.check_memory(Parts { channels: ids.len(), ..Parts::default() })?;
         let source = Source::new(&scenario.trigger)?;
         let pattern = scenario.external_busy()?;
         let mut scenario = scenario.clone();
@@ -122,10 +119,7 @@ impl Card {
             },
             Hysteresis { high, low },
         ];
-        let line = BusyLine::new(
-            [scenario.busy.dma, scenario.busy.fifo],
-            scenario.busy.inhibit,
-        );
+        let line = BusyLine::new([scenario.busy.dma, scenario.busy.fifo], scenario.busy.inhibit);
         let mut card = Card {
             scenario,
             source,
@@ -239,9 +233,7 @@ impl Card {
 
     /// Whether every reader said that it is ready.
     pub(crate) fn may_go(&self) -> bool {
-        self.channels
-            .iter()
-            .all(|channel| words::may_go(&channel.dma.producer))
+        self.channels.iter().all(|channel| words::may_go(&channel.dma.producer))
     }
 
     /// Triggers come from now on; `start_ns` is the clock at this moment.
@@ -454,18 +446,13 @@ impl Card {
                 if let Some(Some(before_ns)) = before_ns {
                     channel.time_out(at_ns, before_ns);
                 }
-                channel.flow_control(
-                    card.xoff_above.map(|b| b.0),
-                    card.xon_below.map_or(0, |b| b.0),
-                );
+                channel
+                    .flow_control(card.xoff_above.map(|b| b.0), card.xon_below.map_or(0, |b| b.0));
                 channel.live_trigger(at_ns, number, card.sender_events);
             }
         }
-        if let Some(before_ns) = self
-            .scenario
-            .card
-            .timeout
-            .and_then(|timeout| now_ns.checked_sub(timeout.0))
+        if let Some(before_ns) =
+            self.scenario.card.timeout.and_then(|timeout| now_ns.checked_sub(timeout.0))
         {
             for channel in &mut self.channels {
                 channel.time_out(now_ns, before_ns);
@@ -502,18 +489,12 @@ impl Card {
 
     /// Highest filling of each ring so far, in bytes.
     pub fn peak_bytes(&self) -> Vec<usize> {
-        self.channels
-            .iter()
-            .map(|channel| channel.peak_bytes)
-            .collect()
+        self.channels.iter().map(|channel| channel.peak_bytes).collect()
     }
 
     /// Bytes in each ring now.
     pub fn filled_bytes(&self) -> Vec<usize> {
-        self.channels
-            .iter()
-            .map(|channel| channel.dma.producer.filled())
-            .collect()
+        self.channels.iter().map(|channel| channel.dma.producer.filled()).collect()
     }
 
     /// BUSY.
@@ -575,9 +556,7 @@ impl Channel {
             if (self.held.len() as u64) < most_held {
                 self.held.push_back((now_ns, number));
             } else if let Filler::Live(emulators) = &mut self.filler {
-                emulators
-                    .iter_mut()
-                    .for_each(|emulator| emulator.account.sender_lost += 1);
+                emulators.iter_mut().for_each(|emulator| emulator.account.sender_lost += 1);
             }
             return;
         }
@@ -593,9 +572,7 @@ impl Channel {
             return;
         };
         for emulator in emulators {
-            let room = Room {
-                blocks: self.dma.fifo_room(),
-            };
+            let room = Room { blocks: self.dma.fifo_room() };
             emulator.trigger(at_ns, number, room, &mut |made| {
                 self.dma.push(now_ns, made.birth_ns, made.block)
             });
@@ -617,11 +594,8 @@ impl Channel {
 
     fn flow_control(&mut self, xoff_above: Option<usize>, xon_below: usize) {
         let Some(xoff_above) = xoff_above else { return };
-        self.xoff = Hysteresis {
-            high: xoff_above,
-            low: xon_below + 1,
-        }
-        .state(self.xoff, self.dma.fifo_bytes());
+        self.xoff = Hysteresis { high: xoff_above, low: xon_below + 1 }
+            .state(self.xoff, self.dma.fifo_bytes());
     }
 
     /// Closes what is open, as far as the FIFO takes it.
@@ -635,10 +609,7 @@ impl Channel {
                 let Filler::Live(emulators) = &mut self.filler else {
                     return;
                 };
-                for emulator in emulators
-                    .iter_mut()
-                    .filter(|emulator| emulator.has_open_block())
-                {
+                for emulator in emulators.iter_mut().filter(|emulator| emulator.has_open_block()) {
                     self.dma.drain(now_ns);
                     if self.dma.fifo_room() > 0 {
                         emulator
@@ -654,24 +625,17 @@ impl Channel {
                 }
                 replay.closed = true;
                 let (blocks_of, dma) = (&replay.lap.blocks_of, &mut self.dma);
-                Lap::open_blocks(
-                    scenario,
-                    id.device,
-                    id.channel,
-                    triggers,
-                    |at, header, block| {
-                        let sequence = u8::try_from(
-                            (laps * blocks_of[at] + u64::from(header.sequence)) & 0x1F,
-                        );
-                        let header = daqmeter_wire::felix::Header {
-                            sequence: sequence.expect("five bits"),
-                            ..header
-                        };
-                        let mut block = block.to_vec();
-                        block[..4].copy_from_slice(&header.emit());
-                        dma.push(now_ns, now_ns, &block);
-                    },
-                );
+                Lap::open_blocks(scenario, id.device, id.channel, triggers, |at, header, block| {
+                    let sequence =
+                        u8::try_from((laps * blocks_of[at] + u64::from(header.sequence)) & 0x1F);
+                    let header = daqmeter_wire::felix::Header {
+                        sequence: sequence.expect("five bits"),
+                        ..header
+                    };
+                    let mut block = block.to_vec();
+                    block[..4].copy_from_slice(&header.emit());
+                    dma.push(now_ns, now_ns, &block);
+                });
             }
         }
     }

@@ -48,8 +48,7 @@ impl Player {
 
     /// Whether the accepted triggers have completed the next block.
     pub(super) fn is_due(&self) -> bool {
-        self.next_completion()
-            .is_some_and(|due| due <= self.accepted)
+        self.next_completion().is_some_and(|due| due <= self.accepted)
     }
 
     /// The next block and its header.
@@ -72,9 +71,7 @@ impl Player {
     /// The accounts of the channel's E-links. A chunk whose trigger was accepted and whose block was not complete waits; it counts as
     /// held back. A trigger for which the file has no chunk counts as a deficit.
     pub(super) fn accounts(&self, specs: &[ElinkSpec]) -> Vec<CardElink> {
-        let in_turn = self
-            .accepted
-            .saturating_sub(self.turns * self.file.triggers);
+        let in_turn = self.accepted.saturating_sub(self.turns * self.file.triggers);
         let each = specs.iter().zip(&self.file.elinks).zip(&self.in_turn);
         each.map(|((spec, elink), given)| {
             let chunks = self.turns * elink.chunks + given;

@@ -58,11 +58,7 @@ impl Card {
     pub fn played(&self) -> Option<Played> {
         let player = self.channels[0].player()?;
         let of = player.file.blocks.len() as u64;
-        Some(Played {
-            blocks: player.turns * of + player.next as u64,
-            of,
-            wrong: player.wrong,
-        })
+        Some(Played { blocks: player.turns * of + player.next as u64, of, wrong: player.wrong })
     }
 
     /// Whether it has given all of a file that is not repeated.

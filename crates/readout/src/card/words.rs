@@ -100,9 +100,8 @@ pub(crate) fn publish(ring: &impl Words, view: &CardView) {
     ring.set(FLAGS, view.flags);
     ring.set(FIFO_BYTES, view.fifo_bytes);
     for (at, dead) in view.dead.iter().enumerate() {
-        for (field, value) in [dead.ns, dead.count, dead.longest_ns, dead.vetoed]
-            .into_iter()
-            .enumerate()
+        for (field, value) in
+            [dead.ns, dead.count, dead.longest_ns, dead.vetoed].into_iter().enumerate()
         {
             ring.set(DEAD + 4 * at + field, value);
         }
@@ -149,12 +148,7 @@ pub(crate) fn view(ring: &impl Words) -> CardView {
     };
     let dead = |at: usize| {
         let field = |field: usize| ring.count(DEAD + 4 * at + field);
-        Dead {
-            ns: field(0),
-            count: field(1),
-            longest_ns: field(2),
-            vetoed: field(3),
-        }
+        Dead { ns: field(0), count: field(1), longest_ns: field(2), vetoed: field(3) }
     };
     CardView {
         state,

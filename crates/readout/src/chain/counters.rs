@@ -22,9 +22,7 @@ pub fn check_ledgers(readers: &[ReaderDone], received: &[(Report, Load)]) -> Res
             return Err(format!("E-link {tag:#x}: {ledger}"));
         }
     }
-    let subscriptions = readers
-        .iter()
-        .flat_map(|reader| reader.account.subscription_ledgers());
+    let subscriptions = readers.iter().flat_map(|reader| reader.account.subscription_ledgers());
     for (subscription, ledger) in subscriptions {
         if !ledger.closes() {
             let tag = subscription.tag;
@@ -74,11 +72,7 @@ pub fn counters_of_reader(reader: &ReaderDone) -> Vec<Counter> {
     .to_vec()
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a share of a CPU"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a CPU")]
 fn ppm(share: f64) -> u64 {
     (share * 1e6) as u64
 }
@@ -95,10 +89,7 @@ pub fn counters(
     };
     let measured = |name: &str, value: f64, unit: &str| Counter {
         unit: unit.into(),
-        ..Counter {
-            value,
-            ..Counter::count(name, 0)
-        }
+        ..Counter { value, ..Counter::count(name, 0) }
     };
     let [dma, fifo, any, external] = first.dead;
     let card_ns = first.card_ns.max(1) as f64;
@@ -112,31 +103,15 @@ pub fn counters(
         measured("trigger-rate", issued as f64 / card_ns * 1e9, "Hz"),
         measured("stopped-triggers", any.vetoed as f64, ""),
         measured("dead-time", any.ns as f64 / card_ns, "of the time"),
-        measured(
-            "dead-time BUSY-by-DMA",
-            dma.ns as f64 / card_ns,
-            "of the time",
-        ),
-        measured(
-            "dead-time BUSY-by-FIFO",
-            fifo.ns as f64 / card_ns,
-            "of the time",
-        ),
-        measured(
-            "dead-time external BUSY",
-            external.ns as f64 / card_ns,
-            "of the time",
-        ),
+        measured("dead-time BUSY-by-DMA", dma.ns as f64 / card_ns, "of the time"),
+        measured("dead-time BUSY-by-FIFO", fifo.ns as f64 / card_ns, "of the time"),
+        measured("dead-time external BUSY", external.ns as f64 / card_ns, "of the time"),
         measured("external BUSY intervals", external.count as f64, ""),
         measured("stopped by external BUSY", external.vetoed as f64, ""),
         measured("BUSY intervals", any.count as f64, ""),
         measured("longest BUSY", any.longest_ns as f64, "ns"),
         measured("ring", first.ring_bytes as f64, "B"),
-        measured(
-            "ring peak",
-            peak_bytes.iter().copied().max().unwrap_or(0) as f64,
-            "B",
-        ),
+        measured("ring peak", peak_bytes.iter().copied().max().unwrap_or(0) as f64, "B"),
         measured("ring found", found as f64 / polls.max(1) as f64, "B"),
         measured("network", bytes as f64 / card_ns * 1e9, "B/s"),
         measured(
@@ -148,9 +123,7 @@ pub fn counters(
         measured("latency max", latency.max() as f64, "ns"),
     ];
     counters.extend(
-        latency
-            .supported_quantile(0.99)
-            .map(|ns| measured("latency p99", ns as f64, "ns")),
+        latency.supported_quantile(0.99).map(|ns| measured("latency p99", ns as f64, "ns")),
     );
     let (assert, _) = scenario.dma_thresholds();
     let mark = scenario.card.ring.0.saturating_sub(assert);
@@ -172,10 +145,7 @@ pub fn filling(readers: &[&ReaderDone]) -> Vec<TimeSeries> {
         Some(series(name.to_owned(), of(reader)))
     };
     let filling = largest(FILLING, |reader| &reader.filling);
-    filling
-        .into_iter()
-        .chain(largest(BACKLOG, |reader| &reader.backlog))
-        .collect()
+    filling.into_iter().chain(largest(BACKLOG, |reader| &reader.backlog)).collect()
 }
 
 /// Samples of bytes over time, at equal distance.
@@ -183,12 +153,7 @@ fn series(name: String, filling: &[(u64, u64)]) -> TimeSeries {
     let samples = FILLING_SAMPLES.min(filling.len());
     let thinned = (0..samples).map(|sample| filling[sample * filling.len() / samples]);
     let (times_ns, values) = thinned.map(|(ns, bytes)| (ns, Some(bytes as f64))).unzip();
-    TimeSeries {
-        name,
-        unit: "B".into(),
-        times_ns,
-        values,
-    }
+    TimeSeries { name, unit: "B".into(), times_ns, values }
 }
 
 /// The series of one channel's ring.
@@ -244,9 +209,7 @@ pub fn observed(record: &RunRecord, event_bytes: f64, lost: u64) -> Observation 
     Observation {
         lost,
         dead_share: value("dead-time"),
-        backlog: record
-            .series(BACKLOG)
-            .map_or_else(Vec::new, |series| series.points_s().collect()),
+        backlog: record.series(BACKLOG).map_or_else(Vec::new, |series| series.points_s().collect()),
         busy_at_bytes: value("BUSY mark"),
         input_bytes_per_s: event_bytes * value("trigger-rate"),
     }
@@ -267,9 +230,7 @@ pub fn losses_by_elink(ledgers: &[(u64, Ledger)]) -> Vec<Counter> {
     let told = losing.len().min(MAX_LOSING_ELINKS);
     let rest: u64 = losing[told..].iter().map(|(lost, ..)| lost).sum();
     let name = |tag: u64| {
-        elink_of(tag).map_or(format!("{tag:#x}"), |elink| {
-            format!("{:#05x}", elink.number())
-        })
+        elink_of(tag).map_or(format!("{tag:#x}"), |elink| format!("{:#05x}", elink.number()))
     };
     let mut counters: Vec<Counter> = losing[..told]
         .iter()
@@ -307,10 +268,7 @@ mod tests {
             }
             observed(&record, 960.0, 0).verdict(Plan::default().allowed)
         };
-        assert_eq!(
-            [verdict(false), verdict(true)],
-            [Verdict::Stable, Verdict::Growing]
-        );
+        assert_eq!([verdict(false), verdict(true)], [Verdict::Stable, Verdict::Growing]);
     }
 
     #[test]
@@ -325,16 +283,10 @@ mod tests {
             let elink = daqmeter_wire::felix::Elink::new(elink);
             daqmeter_wire::felix::payload::Fid::of_elink(0, 0, elink).to_u64()
         };
-        let few = [
-            (tag(8), ledger(2, 100)),
-            (tag(9), ledger(0, 100)),
-            (tag(0x10), ledger(5, 100)),
-        ];
+        let few = [(tag(8), ledger(2, 100)), (tag(9), ledger(0, 100)), (tag(0x10), ledger(5, 100))];
         let told = |ledgers: &[(u64, Ledger)]| -> Vec<(String, f64)> {
             let counters = losses_by_elink(ledgers).into_iter();
-            counters
-                .map(|counter| (counter.name.to_string(), counter.value))
-                .collect()
+            counters.map(|counter| (counter.name.to_string(), counter.value)).collect()
         };
         assert_eq!(
             told(&few),
@@ -346,9 +298,6 @@ mod tests {
         let many: Vec<_> = (0..40).map(|at| (tag(at), ledger(1, 0))).collect();
         let counters = told(&many);
         assert_eq!(counters.len(), MAX_LOSING_ELINKS + 1);
-        assert_eq!(
-            counters.last().unwrap(),
-            &("E-links beyond: lost".to_owned(), 8.0)
-        );
+        assert_eq!(counters.last().unwrap(), &("E-links beyond: lost".to_owned(), 8.0));
     }
 }

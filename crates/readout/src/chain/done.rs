@@ -42,19 +42,12 @@ pub struct ReaderDone {
 pub fn joined(readers: &[ReaderDone], receivers: &[(Report, Load)]) -> Vec<(u64, Ledger)> {
     let mut ledgers = Vec::new();
     for reader in readers {
-        for (at, counts) in reader
-            .account
-            .card
-            .elinks
-            .iter()
-            .zip(&reader.account.readers)
-        {
+        for (at, counts) in reader.account.card.elinks.iter().zip(&reader.account.readers) {
             let mut ledger = ledger(&reader.account.card, at, counts);
             let streams = receivers.iter().flat_map(|(report, _)| &report.streams);
             let had = streams.filter(|stream| stream.tag == at.tag);
-            ledger.delivered = had
-                .map(|stream| stream.chunks - stream.truncated - stream.flagged)
-                .sum();
+            ledger.delivered =
+                had.map(|stream| stream.chunks - stream.truncated - stream.flagged).sum();
             ledgers.push((at.tag, ledger));
         }
     }

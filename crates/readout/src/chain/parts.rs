@@ -97,11 +97,7 @@ impl Chain {
     /// What a chain of the scenario consists of: a reader, a subscriber and a connection for each channel.
     pub fn parts(scenario: &Scenario) -> Parts {
         let channels = channel_ids(scenario).len();
-        Parts {
-            channels,
-            subscribers: channels,
-            receptions: channels,
-        }
+        Parts { channels, subscribers: channels, receptions: channels }
     }
 
     /// As [`Chain::open_watched`], with nothing added and nothing watched.
@@ -138,12 +134,9 @@ impl Chain {
         triggers: Option<u64>,
         experiment: Option<&Experiment>,
     ) -> Result<Chain, ChainError> {
-        scenario
-            .check_memory(Chain::parts(scenario))
-            .map_err(ChainError::TooLarge)?;
+        scenario.check_memory(Chain::parts(scenario)).map_err(ChainError::TooLarge)?;
         let (mut card, consumers) = Card::new(scenario)?;
-        card.source()
-            .end_at(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1));
+        card.source().end_at(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1));
         if let Some(triggers) = triggers {
             card.source().end_after(triggers);
         }
@@ -250,12 +243,7 @@ pub fn reader_of(
 ) -> Result<(Reader, Vec<(String, String)>), ChainError> {
     let outlet = outlet_of(scenario, at, publish)?;
     let facts = outlet.facts();
-    let parts = ReaderParts {
-        port,
-        pump,
-        outlet,
-        times: None,
-    };
+    let parts = ReaderParts { port, pump, outlet, times: None };
     Ok((parts.reader(scenario, at, publish)?, facts))
 }
 
@@ -293,9 +281,7 @@ impl ReaderParts {
     ) -> Result<Reader, ChainError> {
         let id = channel_ids(scenario)[at];
         let elinks = scenario.elinks(id.device, id.channel);
-        let format = scenario
-            .format()
-            .ok_or_else(|| ChainError::System("no format".to_owned()))?;
+        let format = scenario.format().ok_or_else(|| ChainError::System("no format".to_owned()))?;
         let (port, outlet) = (self.port, self.outlet);
         Ok(Reader {
             tohost: ToHost::new(port, outlet, scenario.reader, publish, format, &elinks),
@@ -312,11 +298,7 @@ pub fn hello(scenario: &Scenario, at: usize) -> Hello {
     Hello {
         stream: monotonic_ns() ^ u64::from(std::process::id()) << 40 ^ (at as u64) << 32,
         scenario: scenario.name.clone(),
-        tags: scenario
-            .elinks(id.device, id.channel)
-            .iter()
-            .map(|elink| elink.tag)
-            .collect(),
+        tags: scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect(),
         magic: format.magic,
         block_bytes: u32::try_from(format.block_bytes).expect("at most 16 KiB"),
     }
@@ -339,21 +321,13 @@ fn dealt_out(
 ) -> Vec<Receiving> {
     let count = receivers.clamp(1, readers.len().max(1));
     let publisher = |reader: &Reader| {
-        let publish = Publish {
-            address: reader.tohost.address(),
-            ..scenario.publish.clone()
-        };
+        let publish = Publish { address: reader.tohost.address(), ..scenario.publish.clone() };
         (publish, Vec::new())
     };
     let receiving = |at| Receiving {
         transport: scenario.publish.transport.clone(),
         experiment: experiment.cloned(),
-        publishers: readers
-            .iter()
-            .skip(at)
-            .step_by(count)
-            .map(publisher)
-            .collect(),
+        publishers: readers.iter().skip(at).step_by(count).map(publisher).collect(),
     };
     (0..count).map(receiving).collect()
 }

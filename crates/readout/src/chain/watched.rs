@@ -58,10 +58,7 @@ pub(super) struct Bytes {
 
 impl Bytes {
     pub(super) fn new(block_bytes: usize) -> Arc<Bytes> {
-        Arc::new(Bytes {
-            block_bytes: block_bytes as f64,
-            ..Bytes::default()
-        })
+        Arc::new(Bytes { block_bytes: block_bytes as f64, ..Bytes::default() })
     }
 
     /// How many blocks so many bytes of pages are: not more than as many bytes of blocks, for the head of a chunk in a page is longer than
@@ -117,11 +114,7 @@ impl Watch {
     }
 
     pub(super) fn pump(&self, inner: Box<dyn Pump>) -> Box<dyn Pump> {
-        Box::new(WatchedPump {
-            inner,
-            added: self.experiment.of(Part::Card),
-            watch: self.clone(),
-        })
+        Box::new(WatchedPump { inner, added: self.experiment.of(Part::Card), watch: self.clone() })
     }
 
     pub(super) fn outlet(&self, inner: Box<dyn Outlet>) -> Box<dyn Outlet> {
@@ -140,11 +133,7 @@ pub(super) fn transport(
     bytes: &Arc<Bytes>,
 ) -> Box<dyn Transport> {
     match experiment.of(Part::Receiver) {
-        Some(added) => Box::new(SlowedTransport {
-            inner,
-            added,
-            bytes: bytes.clone(),
-        }),
+        Some(added) => Box::new(SlowedTransport { inner, added, bytes: bytes.clone() }),
         None => inner,
     }
 }
@@ -169,11 +158,7 @@ impl Port for WatchedPort {
     }
 
     fn release(&mut self, bytes: usize) {
-        let Watch {
-            bytes: all,
-            returned,
-            ..
-        } = &self.watch;
+        let Watch { bytes: all, returned, .. } = &self.watch;
         all.read.fetch_add(bytes as u64, Ordering::Relaxed);
         returned.fetch_add(bytes as u64, Ordering::Relaxed);
         if let Some(added) = &self.added {
@@ -215,12 +200,7 @@ struct WatchedPump {
 
 impl Pump for WatchedPump {
     fn advance(&mut self) {
-        let Watch {
-            bytes,
-            times,
-            returned,
-            ..
-        } = &self.watch;
+        let Watch { bytes, times, returned, .. } = &self.watch;
         timed(&times.card_ns, || {
             self.inner.advance();
             // What was given back is what the card fills again.
@@ -315,14 +295,8 @@ impl Transport for SlowedTransport {
         last_page_of: &dyn Fn(u64) -> u64,
         quit: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Inlet>, TransportError> {
-        let inner = self
-            .inner
-            .subscribe(settings, subscription, last_page_of, quit)?;
-        Ok(Box::new(SlowedInlet {
-            inner,
-            added: self.added.clone(),
-            bytes: self.bytes.clone(),
-        }))
+        let inner = self.inner.subscribe(settings, subscription, last_page_of, quit)?;
+        Ok(Box::new(SlowedInlet { inner, added: self.added.clone(), bytes: self.bytes.clone() }))
     }
 }
 

@@ -115,10 +115,8 @@ impl ElinkCheck {
     pub(super) fn place(&mut self, header: Header, block: &[u8]) -> Place {
         let sequence = u32::from(header.sequence);
         let fingerprint = fingerprint(block);
-        let before = std::mem::replace(
-            &mut self.fingerprints[usize::from(header.sequence)],
-            fingerprint,
-        );
+        let before =
+            std::mem::replace(&mut self.fingerprints[usize::from(header.sequence)], fingerprint);
         if self.order.expected() == Some(sequence) {
             self.order.advance(sequence, SEQUENCES);
             return Place::Next;
@@ -136,9 +134,7 @@ impl ElinkCheck {
             Step::Missing(count) => {
                 self.missing_blocks += u64::from(count);
                 self.fragments.gap();
-                Place::Ahead {
-                    expected: expected.unwrap_or(0),
-                }
+                Place::Ahead { expected: expected.unwrap_or(0) }
             }
             Step::Late => {
                 self.missing_blocks = self.missing_blocks.saturating_sub(1);
@@ -244,9 +240,7 @@ impl ElinkCheck {
         let all = run.begin()..run.begin() + run.count * run.stride;
         if run.count >= MIN_ALIKE
             && looked.strides.of(run.stride).holds(&block[all])
-            && self
-                .fragments
-                .is_repeated(&block[run.begin()..][..length], others)
+            && self.fragments.is_repeated(&block[run.begin()..][..length], others)
         {
             return others;
         }
@@ -304,23 +298,10 @@ impl ElinkCheck {
             subchunks: counts.subchunks,
             chunks: counts.chunks,
             chunks_with_timeouts: counts.ended(),
-            smallest: if counts.ended() > 0 {
-                self.smallest as u64
-            } else {
-                0
-            },
+            smallest: if counts.ended() > 0 { self.smallest as u64 } else { 0 },
             largest: self.largest as u64,
-            width: if is_ttc {
-                0
-            } else {
-                self.fragments.width().unwrap_or(0)
-            },
-            flags: [
-                counts.truncated,
-                counts.errors,
-                counts.crc_errors,
-                counts.busy,
-            ],
+            width: if is_ttc { 0 } else { self.fragments.width().unwrap_or(0) },
+            flags: [counts.truncated, counts.errors, counts.crc_errors, counts.busy],
             cut_events: self.cut_events,
             flagged_events: self.flagged_events,
             missing_blocks: self.missing_blocks,

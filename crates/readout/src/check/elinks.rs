@@ -17,10 +17,7 @@ pub(super) struct Elinks {
 
 impl Elinks {
     pub(super) fn new() -> Elinks {
-        Elinks {
-            places: vec![NOWHERE; usize::from(Elink::MOST) + 1].into(),
-            all: Vec::new(),
-        }
+        Elinks { places: vec![NOWHERE; usize::from(Elink::MOST) + 1].into(), all: Vec::new() }
     }
 
     /// The one that came with this number.
@@ -50,11 +47,7 @@ impl Elinks {
 
     /// All of them, in the order of their numbers.
     pub(super) fn sorted(&self) -> Vec<(u16, &ElinkCheck)> {
-        let mut all: Vec<_> = self
-            .all
-            .iter()
-            .map(|(number, one)| (*number, one))
-            .collect();
+        let mut all: Vec<_> = self.all.iter().map(|(number, one)| (*number, one)).collect();
         all.sort_by_key(|(number, _)| *number);
         all
     }

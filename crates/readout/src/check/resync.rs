@@ -54,15 +54,8 @@ fn is_followed(bytes: &[u8], at: usize, format: Format, last: bool) -> Option<bo
     }
     let magic = format.magic.to_le_bytes();
     let starts = |place: &usize| bytes.get(place + 2..place + HEADER_BYTES) == Some(&magic[..]);
-    let found = (1..=FOLLOWERS)
-        .map(|nth| at + nth * size)
-        .filter(starts)
-        .count();
-    let wanted = if at == 0 {
-        MIN_FOLLOWERS_OF_FIRST
-    } else {
-        MIN_FOLLOWERS
-    };
+    let found = (1..=FOLLOWERS).map(|nth| at + nth * size).filter(starts).count();
+    let wanted = if at == 0 { MIN_FOLLOWERS_OF_FIRST } else { MIN_FOLLOWERS };
     Some(found >= wanted || at + (found + 1) * size == bytes.len())
 }
 
@@ -97,9 +90,8 @@ pub(crate) fn places(bytes: &[u8], abce_kib: u8) -> Option<(Format, Vec<usize>)>
     };
     let size = format.block_bytes;
     let (mut at, mut places) = (0, Vec::with_capacity(bytes.len() / size));
-    while let Some(head) = bytes[at..]
-        .first_chunk::<HEADER_BYTES>()
-        .filter(|_| bytes.len() - at >= size)
+    while let Some(head) =
+        bytes[at..].first_chunk::<HEADER_BYTES>().filter(|_| bytes.len() - at >= size)
     {
         let step = match Header::parse(*head).magic == format.magic {
             true => size,

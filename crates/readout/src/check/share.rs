@@ -42,24 +42,13 @@ impl Share {
         if of == 1 {
             return Share::Whole;
         }
-        Share::Part {
-            own,
-            of,
-            shares: vec![None; 1 << 16].into(),
-            seen: 0,
-        }
+        Share::Part { own, of, shares: vec![None; 1 << 16].into(), seen: 0 }
     }
 
     /// Whether an E-link whose block is at hand is its own. E-links are dealt in the order in which their first blocks come, which
     /// is the same for all.
     pub(super) fn is_own(&mut self, elink: u16) -> bool {
-        let Share::Part {
-            own,
-            of,
-            shares,
-            seen,
-        } = self
-        else {
+        let Share::Part { own, of, shares, seen } = self else {
             return true;
         };
         let share = shares[usize::from(elink)].get_or_insert_with(|| {
@@ -183,12 +172,7 @@ fn alone(
     window: Option<usize>,
     watch: &mut impl FnMut(Progress),
 ) -> Result<Checked, CheckError> {
-    let mut choice = Choice {
-        window,
-        windows: 0,
-        itself: Vec::new(),
-        ahead: Vec::new(),
-    };
+    let mut choice = Choice { window, windows: 0, itself: Vec::new(), ahead: Vec::new() };
     let mut buffers = Buffers::new();
     loop {
         let (reads, parts) = choice.next();
@@ -276,9 +260,7 @@ fn by_several(
             .collect();
         let first = take_all(first, first_parts, |checker| {
             let own = checker.progress();
-            let of_others = faults[1..]
-                .iter()
-                .map(|faults| faults.load(Ordering::Relaxed));
+            let of_others = faults[1..].iter().map(|faults| faults.load(Ordering::Relaxed));
             let faults = own.faults + of_others.sum::<u64>();
             watch(Progress { faults, ..own });
         });
@@ -325,9 +307,7 @@ impl Buffers {
 
     /// An empty one, as soon as there is one.
     fn one(&self) -> Vec<u8> {
-        self.empty
-            .recv()
-            .expect("its other end is in the same struct")
+        self.empty.recv().expect("its other end is in the same struct")
     }
 
     fn give_back(&self, buffer: Vec<u8>) {
@@ -349,11 +329,7 @@ fn read_ahead(
         if filled == 0 {
             return Ok(true);
         }
-        let part = Arc::new(Part {
-            bytes,
-            filled,
-            back: buffers.back.clone(),
-        });
+        let part = Arc::new(Part { bytes, filled, back: buffers.back.clone() });
         if outs.iter().any(|out| out.send(Arc::clone(&part)).is_err()) {
             break;
         }
@@ -427,10 +403,7 @@ mod tests {
         assert!(bytes.len() > 9 * READ_BYTES, "{}", bytes.len());
         let result = |window: Option<usize>| {
             let mut by = BTreeSet::new();
-            let from = Seen {
-                bytes: &bytes,
-                by: &mut by,
-            };
+            let from = Seen { bytes: &bytes, by: &mut by };
             let checker = Checker::new(Options::default());
             let mut seen = Vec::new();
             let checked = alone(from, checker, window, &mut |progress: Progress| {
@@ -448,12 +421,8 @@ mod tests {
 
     #[test]
     fn the_faster_way_is_taken_after_the_trials_and_the_first_window_does_not_count() {
-        let mut choice = Choice {
-            window: Some(4),
-            windows: 0,
-            itself: Vec::new(),
-            ahead: Vec::new(),
-        };
+        let mut choice =
+            Choice { window: Some(4), windows: 0, itself: Vec::new(), ahead: Vec::new() };
         // Itself: 9 ms while it warms up, then 3; ahead: 4, and 1 once.
         let mut ahead_ms = [4, 1, 4].into_iter();
         let mut itself_ms = [9, 3, 3, 3].into_iter();

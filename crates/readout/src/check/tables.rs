@@ -136,18 +136,10 @@ impl Checked {
         for (what, count) in &self.faults {
             let _ = write!(out, ", {what} {count}");
         }
-        let _ = write!(
-            out,
-            "\n-> Elink chunks @Dev-DMA={dev_dma}:\n\n Elink  Lnk-i      Chunks\n"
-        );
+        let _ = write!(out, "\n-> Elink chunks @Dev-DMA={dev_dma}:\n\n Elink  Lnk-i      Chunks\n");
         for row in &self.rows {
-            let _ = writeln!(
-                out,
-                " {:#05x}  {}  {:>10}",
-                row.elink,
-                Elink::new(row.elink),
-                row.chunks
-            );
+            let _ =
+                writeln!(out, " {:#05x}  {}  {:>10}", row.elink, Elink::new(row.elink), row.chunks);
         }
         out
     }
@@ -159,11 +151,7 @@ impl Checked {
         );
         let kind = |row: &Row, kind: Kind| row.subchunks[kind as usize];
         for row in &self.rows {
-            let width = if row.width == 0 {
-                "-".to_owned()
-            } else {
-                row.width.to_string()
-            };
+            let width = if row.width == 0 { "-".to_owned() } else { row.width.to_string() };
             let _ = writeln!(
                 out,
                 " {:#05x}  {} {:>10} {width:>6} {:>12} {:>9} {:>9} {:>9} {:>10} {:>9} {:>8} {:>8} {:>10} {:>9} {:>5} {:>5} {:>6} {:>6} {:>6} {:>6}",
@@ -189,9 +177,10 @@ impl Checked {
             );
         }
         let undefined = self.faults.get(fault::UNDEFINED).copied().unwrap_or(0);
-        let flags = self.rows.iter().fold([0; 4], |sum, row| {
-            [0, 1, 2, 3].map(|at| sum[at] + row.flags[at])
-        });
+        let flags = self
+            .rows
+            .iter()
+            .fold([0; 4], |sum, row| [0, 1, 2, 3].map(|at| sum[at] + row.flags[at]));
         let _ = writeln!(
             out,
             " {} blocks of {} bytes, {undefined} undefined types, {} truncated, {} errors, {} CRC errors, {} busy",

@@ -27,25 +27,11 @@ fn of(bytes: &[u8]) -> Checked {
 fn a_good_file_gives_the_tables_of_the_tools() {
     let checked = of(&file(1000, ""));
     assert!(checked.is_good(), "{:?}", checked.faults);
-    assert_eq!(
-        (
-            checked.rows.len(),
-            checked.rows[0].chunks,
-            checked.rows[0].width
-        ),
-        (8, 1000, 8)
-    );
+    assert_eq!((checked.rows.len(), checked.rows[0].chunks, checked.rows[0].width), (8, 1000, 8));
     let table = checked.fdaqm_table("0-0");
-    assert!(
-        table.starts_with("-> Data checked @Dev-DMA=0-0: Blocks 224\n"),
-        "{table}"
-    );
+    assert!(table.starts_with("-> Data checked @Dev-DMA=0-0: Blocks 224\n"), "{table}");
     assert!(table.contains("\n 0x008  00-08        1000\n"), "{table}");
-    assert!(
-        checked
-            .fcheck_table()
-            .contains("224 blocks of 1024 bytes, 0 undefined types")
-    );
+    assert!(checked.fcheck_table().contains("224 blocks of 1024 bytes, 0 undefined types"));
 }
 
 #[test]
@@ -54,9 +40,7 @@ fn however_the_bytes_are_cut_the_result_is_the_same() {
     let whole = of(&bytes);
     for cut in [1, 7, 1000, 1024, 1025, 5000] {
         let mut checker = Checker::new(Options::default());
-        bytes
-            .chunks(cut)
-            .for_each(|part| checker.take(part).unwrap());
+        bytes.chunks(cut).for_each(|part| checker.take(part).unwrap());
         assert_eq!(checker.finish().unwrap(), whole, "{cut}");
     }
 }
@@ -76,22 +60,14 @@ fn each_fault_has_its_message_with_block_and_place() {
         "{:?}",
         bad_start.messages
     );
-    assert_eq!(
-        bad_start.blocks,
-        of(&good).blocks,
-        "the next block is where it was"
-    );
+    assert_eq!(bad_start.blocks, of(&good).blocks, "the next block is where it was");
     let undefined = faults(&|bytes| bytes[21 * 1024 - 1] = 0xC0);
     assert_eq!(undefined.faults["undefined type"], 1);
     let length = faults(&|bytes| bytes[21 * 1024 - 3] = 0xFF);
     assert_eq!(length.faults["length mismatch"], 1);
     let lost = faults(&|bytes| drop(bytes.drain(20 * 1024..21 * 1024)));
     assert_eq!(lost.faults["sequence mismatch"], 1);
-    assert!(
-        lost.messages[0].contains("expected 2, seen 3"),
-        "{:?}",
-        lost.messages
-    );
+    assert!(lost.messages[0].contains("expected 2, seen 3"), "{:?}", lost.messages);
     assert!(
         lost.messages[0].starts_with("block 27 @ 0x6c00: sequence mismatch: E-link 0x018"),
         "{:?}",
@@ -99,19 +75,13 @@ fn each_fault_has_its_message_with_block_and_place() {
     );
     let missing = faults(&|bytes| drop(bytes.drain(20_000..20_100)));
     assert_eq!(
-        (
-            missing.faults["bytes of no block"],
-            missing.faults["sequence mismatch"]
-        ),
+        (missing.faults["bytes of no block"], missing.faults["sequence mismatch"]),
         (1, 1),
         "{missing:?}"
     );
     let payload = faults(&|bytes| bytes[20] ^= 1);
     assert_eq!(payload.faults["wrong payload"], 1);
-    assert_eq!(
-        payload.messages,
-        ["block 0 @ 0x0: wrong payload: E-link 0x008 at 0x4"]
-    );
+    assert_eq!(payload.messages, ["block 0 @ 0x0: wrong payload: E-link 0x008 at 0x4"]);
     let short = faults(&|bytes| bytes.truncate(20 * 1024 + 5));
     assert_eq!((short.faults["cut off"], short.skipped_bytes), (1, 5));
 }
@@ -121,17 +91,7 @@ fn levels_leave_out_what_is_above_them() {
     let mut bytes = file(500, "");
     bytes[20] ^= 1;
     bytes.drain(21 * 1024..22 * 1024);
-    let at = |level| {
-        check(
-            &bytes[..],
-            &Options {
-                level,
-                ..Options::default()
-            },
-        )
-        .unwrap()
-        .faults
-    };
+    let at = |level| check(&bytes[..], &Options { level, ..Options::default() }).unwrap().faults;
     assert!(at(0).is_empty());
     assert_eq!(at(1).keys().collect::<Vec<_>>(), [&"sequence mismatch"]);
     assert!(at(2).contains_key("sequence mismatch") && !at(2).contains_key("wrong payload"));
@@ -166,44 +126,23 @@ fn what_is_missing_what_comes_twice_and_what_comes_late_are_counted_apart() {
     // Eight E-links in turn: blocks 80, 88, 96 are of one.
     let lost = [&good[..80 * 1024], &good[81 * 1024..]].concat();
     let lost = of(&lost);
-    let [[blocks, 0, 0], [events, 0, 0]] = sums(&lost) else {
-        panic!("{lost:?}")
-    };
+    let [[blocks, 0, 0], [events, 0, 0]] = sums(&lost) else { panic!("{lost:?}") };
     assert!(blocks == 1 && (36..=38).contains(&events), "{lost:?}");
-    let place = lost
-        .messages
-        .iter()
-        .find(|line| line.contains("missing events"))
-        .unwrap();
+    let place = lost.messages.iter().find(|line| line.contains("missing events")).unwrap();
     assert!(
         place.starts_with("block 87 @ 0x15c00: missing events: E-link 0x008 at 0x15c"),
         "{place}"
     );
-    let twice = [
-        &good[..96 * 1024],
-        &good[80 * 1024..81 * 1024],
-        &good[88 * 1024..],
-    ]
-    .concat();
+    let twice = [&good[..96 * 1024], &good[80 * 1024..81 * 1024], &good[88 * 1024..]].concat();
     let twice = of(&[&twice[..97 * 1024], &good[96 * 1024..]].concat());
     assert_eq!(sums(&twice), [[0, 1, 0], [0, 0, 0]], "{:?}", twice.messages);
     let repeated = of(&[&good[..104 * 1024], &good[80 * 1024..]].concat());
-    assert_eq!(
-        sums(&repeated),
-        [[0, 24, 0], [0, 0, 0]],
-        "{:?}",
-        repeated.messages
-    );
-    assert_eq!(
-        repeated.faults.keys().collect::<Vec<_>>(),
-        [&"duplicate block"]
-    );
+    assert_eq!(sums(&repeated), [[0, 24, 0], [0, 0, 0]], "{:?}", repeated.messages);
+    assert_eq!(repeated.faults.keys().collect::<Vec<_>>(), [&"duplicate block"]);
     let mut late = good.clone();
     swapped(&mut late, 80, 88);
     let late = of(&late);
-    let [[0, 0, 1], [broken, 0, came_late]] = sums(&late) else {
-        panic!("{late:?}")
-    };
+    let [[0, 0, 1], [broken, 0, came_late]] = sums(&late) else { panic!("{late:?}") };
     // The chunks that go over the edges of blocks cannot be put together.
     assert!(broken <= 3 && (33..=37).contains(&came_late), "{late:?}");
     // At any position, even if a chunk lies over the edge after the swapped blocks.
@@ -211,9 +150,7 @@ fn what_is_missing_what_comes_twice_and_what_comes_late_are_counted_apart() {
         let mut late = good.clone();
         swapped(&mut late, first, first + 8);
         let late = of(&late);
-        let [[0, 0, 1], [broken, 0, came_late]] = sums(&late) else {
-            panic!("{first}: {late:?}")
-        };
+        let [[0, 0, 1], [broken, 0, came_late]] = sums(&late) else { panic!("{first}: {late:?}") };
         assert!(broken <= 3 && came_late >= 33, "{first}: {late:?}");
     }
 }
@@ -222,14 +159,7 @@ fn what_is_missing_what_comes_twice_and_what_comes_late_are_counted_apart() {
 fn a_block_that_is_missing_among_blocks_that_are_all_alike_is_missing() {
     let bytes = one_elink(Elink::new(8), std::iter::repeat_n(vec![0x55; 1016], 100));
     let lost = [&bytes[..50 * 1024], &bytes[51 * 1024..]].concat();
-    let checked = check(
-        &lost[..],
-        &Options {
-            level: 2,
-            ..Options::default()
-        },
-    )
-    .unwrap();
+    let checked = check(&lost[..], &Options { level: 2, ..Options::default() }).unwrap();
     assert_eq!(sums(&checked)[0], [1, 0, 0], "{:?}", checked.messages);
 }
 
@@ -240,20 +170,9 @@ fn blocks_whose_e_links_are_exchanged_are_found() {
         bytes.swap(80 * 1024 + at, 81 * 1024 + at);
     }
     let checked = of(&bytes);
-    assert!(
-        (70..=76).contains(&checked.faults["wrong E-link"]),
-        "{:?}",
-        checked.faults
-    );
-    let line = checked
-        .messages
-        .iter()
-        .find(|line| line.contains("wrong E-link"))
-        .unwrap();
-    assert!(
-        line.starts_with("block 80 @ 0x14000: wrong E-link: E-link 0x00c at 0x14"),
-        "{line}"
-    );
+    assert!((70..=76).contains(&checked.faults["wrong E-link"]), "{:?}", checked.faults);
+    let line = checked.messages.iter().find(|line| line.contains("wrong E-link")).unwrap();
+    assert!(line.starts_with("block 80 @ 0x14000: wrong E-link: E-link 0x00c at 0x14"), "{line}");
     assert!(line.contains("names index 0x08"), "{line}");
 }
 
@@ -283,13 +202,8 @@ fn ttc((ecr, number): (u8, u32)) -> Vec<u8> {
 
 fn emulated(elink: u16, event: u8) -> Vec<u8> {
     let mut chunk = vec![0; 24];
-    EmulatorHeader {
-        length: 24,
-        event,
-        elink_index: Elink::new(elink).index(),
-        width: 8,
-    }
-    .fill(&mut chunk);
+    EmulatorHeader { length: 24, event, elink_index: Elink::new(elink).index(), width: 8 }
+        .fill(&mut chunk);
     chunk
 }
 
@@ -309,20 +223,14 @@ fn device(elinks: &[u16], triggers: u32, chunk: impl Fn(u16, u32) -> Option<Vec<
             }
         }
     }
-    encoders
-        .iter_mut()
-        .for_each(|encoder| encoder.timeout(&mut out));
+    encoders.iter_mut().for_each(|encoder| encoder.timeout(&mut out));
     bytes
 }
 
 /// Events in the rows: missing, resets, and falls that may be resets or losses.
 fn events_of(checked: &Checked) -> [u64; 3] {
     let sum = |of: fn(&Row) -> u64| checked.sum(of);
-    [
-        sum(|row| row.missing_events),
-        sum(|row| row.resets),
-        sum(|row| row.falls),
-    ]
+    [sum(|row| row.missing_events), sum(|row| row.resets), sum(|row| row.falls)]
 }
 
 const LINKS: [u16; 4] = [8, 12, 16, 20];
@@ -341,10 +249,7 @@ fn a_counter_that_falls_to_0_is_a_loss_where_the_other_e_links_count_on() {
         assert_eq!(events_of(&checked), [missing, 0, 0], "{:?}", checked.faults);
         assert!(checked.faults["missing events"] == missing && !checked.is_good());
         // Without the other E-links it may be a reset.
-        let alone = Options {
-            elinks: vec![12],
-            ..Options::default()
-        };
+        let alone = Options { elinks: vec![12], ..Options::default() };
         let checked = check(&bytes[..], &alone).unwrap();
         assert_eq!(events_of(&checked), [0, 0, 1], "{:?}", checked.faults);
         assert!(checked.rows[0].falls_missing == missing && !checked.is_good());
@@ -352,14 +257,7 @@ fn a_counter_that_falls_to_0_is_a_loss_where_the_other_e_links_count_on() {
     // The trigger counter, with the same number of resets.
     let bytes = device(&[8, 12, 0x600], 1000, |elink, trigger| {
         Some(match elink {
-            0x600 => ttc((
-                3,
-                if trigger < 500 {
-                    trigger
-                } else {
-                    trigger - 500
-                },
-            )),
+            0x600 => ttc((3, if trigger < 500 { trigger } else { trigger - 500 })),
             _ => emulated(elink, low(trigger)),
         })
     });
@@ -380,9 +278,7 @@ fn a_counter_that_falls_to_0_on_all_e_links_together_was_reset() {
     };
     for elinks in [&LINKS[..], &[8, 12, 0x600]] {
         let triggers = 1800;
-        let bytes = device(elinks, triggers, |elink, trigger| {
-            Some(chunk(elink, trigger))
-        });
+        let bytes = device(elinks, triggers, |elink, trigger| Some(chunk(elink, trigger)));
         let checked = of(&bytes);
         let resets = elinks.len() as u64;
         assert_eq!(events_of(&checked), [0, resets, 0], "{:?}", checked.faults);
@@ -391,39 +287,24 @@ fn a_counter_that_falls_to_0_on_all_e_links_together_was_reset() {
     let bytes = device(&LINKS, 3000, |elink, trigger| Some(chunk(elink, trigger)));
     assert_eq!(events_of(&of(&bytes)), [0, 8, 0], "two resets");
     // One E-link alone does not show which it is.
-    let alone = one_elink(
-        Elink::new(8),
-        (0..200).chain(0..100).map(|event| emulated(8, event)),
-    );
+    let alone = one_elink(Elink::new(8), (0..200).chain(0..100).map(|event| emulated(8, event)));
     let checked = of(&alone);
     assert_eq!(events_of(&checked), [0, 0, 1]);
     assert_eq!(checked.faults["counter fell to 0"], 1);
     let table = checked.fcheck_table();
     assert!(table.contains("event counters fell to 0 1 times more: resets, or 56 events missing"));
     let line = &checked.messages[0];
-    assert!(
-        line.contains("counter fell to 0: E-link 0x008 at 0x"),
-        "{line}"
-    );
-    assert!(
-        line.ends_with(": a reset, or 56 events missing before it"),
-        "{line}"
-    );
+    assert!(line.contains("counter fell to 0: E-link 0x008 at 0x"), "{line}");
+    assert!(line.ends_with(": a reset, or 56 events missing before it"), "{line}");
 }
 
 #[test]
 fn a_reset_that_the_trigger_system_announces_is_counted_and_is_no_fault() {
-    let counts = (0..50)
-        .map(|number| (0, number))
-        .chain((0..60).map(|number| (1, number)));
+    let counts = (0..50).map(|number| (0, number)).chain((0..60).map(|number| (1, number)));
     let checked = of(&one_elink(Elink::TTC, counts.map(ttc)));
     assert!(checked.is_good(), "{:?}", checked.messages);
     assert_eq!((checked.rows[0].resets, checked.rows[0].chunks), (1, 110));
-    assert!(
-        checked
-            .fcheck_table()
-            .contains("event counters began anew 1 times")
-    );
+    assert!(checked.fcheck_table().contains("event counters began anew 1 times"));
     assert!(
         checked.messages[0].contains("counter reset: E-link 0x600 at 0x"),
         "{:?}",
@@ -432,16 +313,9 @@ fn a_reset_that_the_trigger_system_announces_is_counted_and_is_no_fault() {
     // The same event twice, and one that came too late.
     let checked = of(&one_elink(
         Elink::new(8),
-        [0, 1, 1, 2, 5, 6, 3, 7]
-            .into_iter()
-            .map(|event| emulated(8, event)),
+        [0, 1, 1, 2, 5, 6, 3, 7].into_iter().map(|event| emulated(8, event)),
     ));
-    assert_eq!(
-        sums(&checked),
-        [[0; 3], [1, 1, 1]],
-        "{:?}",
-        checked.messages
-    );
+    assert_eq!(sums(&checked), [[0; 3], [1, 1, 1]], "{:?}", checked.messages);
 }
 
 #[test]
@@ -461,11 +335,7 @@ fn a_bad_beginning_costs_what_is_bad_and_no_more() {
     for id in [[0, 0], [0xCE, 0xC1]] {
         let spoilt = edited(&|bytes| bytes[2..4].copy_from_slice(&id));
         assert_eq!(
-            (
-                spoilt.blocks,
-                spoilt.faults["bad block start"],
-                spoilt.faults.len()
-            ),
+            (spoilt.blocks, spoilt.faults["bad block start"], spoilt.faults.len()),
             (whole.blocks, 1, 1)
         );
     }
@@ -482,44 +352,18 @@ fn a_selection_of_nothing_is_not_good() {
     let blocks = of(&bytes).checked_blocks;
     assert_eq!(blocks, bytes.len() as u64 / 1024);
     for options in [
-        Options {
-            elinks: vec![0x7FF],
-            ..Options::default()
-        },
-        Options {
-            skip_blocks: 100_000,
-            ..Options::default()
-        },
-        Options {
-            elinks: vec![0x7FF],
-            level: 0,
-            ..Options::default()
-        },
+        Options { elinks: vec![0x7FF], ..Options::default() },
+        Options { skip_blocks: 100_000, ..Options::default() },
+        Options { elinks: vec![0x7FF], level: 0, ..Options::default() },
     ] {
         let checked = with(options);
         assert_eq!(
-            (
-                checked.checked_blocks,
-                checked.is_good(),
-                checked.faults.len()
-            ),
+            (checked.checked_blocks, checked.is_good(), checked.faults.len()),
             (0, false, 0)
         );
     }
-    assert!(
-        with(Options {
-            elinks: vec![8],
-            ..Options::default()
-        })
-        .is_good()
-    );
-    assert!(
-        with(Options {
-            skip_blocks: blocks - 1,
-            ..Options::default()
-        })
-        .is_good()
-    );
+    assert!(with(Options { elinks: vec![8], ..Options::default() }).is_good());
+    assert!(with(Options { skip_blocks: blocks - 1, ..Options::default() }).is_good());
 }
 
 #[test]
@@ -529,14 +373,7 @@ fn messages_that_are_left_out_are_counted() {
     bytes[2] = 0xCE;
     let last = bytes.len() - 1022;
     bytes[last] = 0xCE;
-    let checked = check(
-        &bytes[..],
-        &Options {
-            max_messages: 7,
-            ..Options::default()
-        },
-    )
-    .unwrap();
+    let checked = check(&bytes[..], &Options { max_messages: 7, ..Options::default() }).unwrap();
     assert_eq!(checked.messages.len(), 7);
     assert_eq!(
         checked.messages_left_out + 7,
@@ -548,16 +385,10 @@ fn messages_that_are_left_out_are_counted() {
 
 #[test]
 fn foreign_and_short_files_are_refused() {
-    let error = check(&b"#!/bin/sh\necho not a block\n"[..], &Options::default())
-        .unwrap_err()
-        .to_string();
+    let error =
+        check(&b"#!/bin/sh\necho not a block\n"[..], &Options::default()).unwrap_err().to_string();
     assert!(error.contains("no file of FELIX blocks"), "{error}");
-    assert!(
-        check(&b""[..], &Options::default())
-            .unwrap_err()
-            .to_string()
-            .contains("0 bytes")
-    );
+    assert!(check(&b""[..], &Options::default()).unwrap_err().to_string().contains("0 bytes"));
 }
 
 #[test]
@@ -566,24 +397,12 @@ fn both_ways_of_counting_differ_by_what_a_timeout_cut_off() {
     let mut memory = vec![0; 1024];
     let mut bytes = Vec::new();
     let mut encoder = Encoder::new(format, Elink::new(8), &mut memory[..]).unwrap();
-    encoder.chunk(&[0xAA; 900], Flags::default(), &mut |block| {
-        bytes.extend_from_slice(block)
-    });
+    encoder.chunk(&[0xAA; 900], Flags::default(), &mut |block| bytes.extend_from_slice(block));
     encoder.timeout(&mut |block| bytes.extend_from_slice(block));
     // The flag of the timeout's trailer.
     *bytes.last_mut().unwrap() |= 1 << 4;
-    let checked = check(
-        &bytes[..],
-        &Options {
-            level: 2,
-            ..Options::default()
-        },
-    )
-    .unwrap();
-    assert_eq!(
-        (checked.rows[0].chunks, checked.rows[0].chunks_with_timeouts),
-        (1, 2)
-    );
+    let checked = check(&bytes[..], &Options { level: 2, ..Options::default() }).unwrap();
+    assert_eq!((checked.rows[0].chunks, checked.rows[0].chunks_with_timeouts), (1, 2));
 }
 
 /// Damage as files have it: bytes changed, left out, and blocks exchanged.
@@ -662,10 +481,7 @@ fn progress_has_the_faults_of_all_threads() {
             last = Some(progress);
         });
         let (last, checked) = (last.unwrap(), checked.unwrap());
-        assert_eq!(
-            (last.blocks, last.bytes),
-            (checked.blocks, bytes.len() as u64)
-        );
+        assert_eq!((last.blocks, last.bytes), (checked.blocks, bytes.len() as u64));
         assert!(last.faults > 0 && last.faults <= checked.faults.values().sum());
     }
 }

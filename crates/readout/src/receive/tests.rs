@@ -46,13 +46,9 @@ impl Inlet for BreakingInlet {
         }
         match &self.account {
             None => Err(TransportError::Other("the connection broke".to_owned())),
-            Some(account) => Ok(Received::Frame(
-                Frame {
-                    kind: FrameKind::Account,
-                    ..frame
-                },
-                account,
-            )),
+            Some(account) => {
+                Ok(Received::Frame(Frame { kind: FrameKind::Account, ..frame }, account))
+            }
         }
     }
 
@@ -85,10 +81,7 @@ impl Transport for Breaking {
         let is_first = told.is_empty();
         told.push(last_page_of(STREAM));
         Ok(Box::new(BreakingInlet {
-            hello: Hello {
-                stream: STREAM,
-                ..Hello::default()
-            },
+            hello: Hello { stream: STREAM, ..Hello::default() },
             left: if is_first { self.pages } else { 0 },
             sequence: 0,
             account: (!is_first).then(|| b"{}".to_vec()),
@@ -100,10 +93,7 @@ impl Transport for Breaking {
 fn pages_before_a_break_in_the_middle_of_a_batch_are_told_when_the_publisher_is_back() {
     // In the middle of the first batch, and of the second.
     for pages in [3, ACKNOWLEDGE_EACH + 2] {
-        let way = Breaking {
-            pages,
-            ..Breaking::default()
-        };
+        let way = Breaking { pages, ..Breaking::default() };
         let publishers = [(Publish::default(), Vec::new())];
         let mut receiver = Receiver::connect(Box::new(way.clone()), &publishers).unwrap();
         let report = receiver.run(&AtomicBool::new(false), Duration::from_secs(10), |_| {});
@@ -150,13 +140,7 @@ impl Inlet for ScriptedInlet {
             }
         };
         self.sequence += 1;
-        let frame = Frame {
-            kind,
-            body_bytes: 0,
-            count: 0,
-            sequence: self.sequence,
-            birth_ns: 0,
-        };
+        let frame = Frame { kind, body_bytes: 0, count: 0, sequence: self.sequence, birth_ns: 0 };
         Ok(Received::Frame(frame, &self.body))
     }
 
@@ -189,17 +173,10 @@ impl Transport for Scripted {
             return Err(TransportError::Other("it does not come back".to_owned()));
         }
         Ok(Box::new(ScriptedInlet {
-            hello: Hello {
-                stream: STREAM,
-                tags: LINKS.map(tag).to_vec(),
-                ..Hello::default()
-            },
+            hello: Hello { stream: STREAM, tags: LINKS.map(tag).to_vec(), ..Hello::default() },
             pages: self.pages.clone().into_iter(),
             body: Vec::new(),
-            account: self
-                .account
-                .as_ref()
-                .map(|account| serde_json::to_vec(account).unwrap()),
+            account: self.account.as_ref().map(|account| serde_json::to_vec(account).unwrap()),
             sequence: 0,
         }))
     }
@@ -232,18 +209,11 @@ fn pages(events: u32, counter: impl Fn(u16, u32) -> Option<u32>) -> Vec<Vec<u8>>
 /// Account in which this many events of each E-link were delivered and dropped.
 fn account(delivered: [u64; 2], dropped: [u64; 2]) -> FinalAccount {
     let issued = delivered[0] + dropped[0];
-    let readers = delivered
-        .iter()
-        .zip(dropped)
-        .map(|(delivered, dropped)| ReaderElink {
-            before: 0,
-            chunks: issued,
-            outcomes: Outcomes {
-                delivered: *delivered,
-                dropped,
-                ..Outcomes::default()
-            },
-        });
+    let readers = delivered.iter().zip(dropped).map(|(delivered, dropped)| ReaderElink {
+        before: 0,
+        chunks: issued,
+        outcomes: Outcomes { delivered: *delivered, dropped, ..Outcomes::default() },
+    });
     FinalAccount {
         readers: readers.collect(),
         card: CardAccount {
@@ -270,42 +240,24 @@ fn received(way: Scripted, elinks: &[u16]) -> [u64; 5] {
     let mut receiver = Receiver::connect(Box::new(way), &publishers).unwrap();
     let report = receiver.run(&AtomicBool::new(false), Duration::ZERO, |_| {});
     let faults = report.faults();
-    [
-        faults.missing,
-        faults.duplicates,
-        faults.out_of_order,
-        faults.resets,
-        faults.falls,
-    ]
+    [faults.missing, faults.duplicates, faults.out_of_order, faults.resets, faults.falls]
 }
 
 #[test]
 fn a_counter_that_falls_to_0_is_judged_by_the_account_or_the_other_e_links() {
     let since = |event: u32| if event < 100 { event } else { event - 100 };
     let both = || pages(300, |_, event| Some(since(event)));
-    let one = || {
-        pages(300, |elink, event| {
-            (elink == 8 || !(100..256).contains(&event)).then_some(event)
-        })
-    };
-    let broken = |pages| Scripted {
-        pages,
-        account: None,
-    };
+    let one =
+        || pages(300, |elink, event| (elink == 8 || !(100..256).contains(&event)).then_some(event));
+    let broken = |pages| Scripted { pages, account: None };
     assert_eq!(received(broken(both()), &LINKS), [0, 0, 0, 2, 0]);
     assert_eq!(received(broken(both()), &[]), [0, 0, 0, 2, 0]);
     assert_eq!(received(broken(both()), &[12]), [0, 0, 0, 0, 1]);
     assert_eq!(received(broken(one()), &LINKS), [156, 0, 0, 0, 0]);
     assert_eq!(received(broken(one()), &[12]), [0, 0, 0, 0, 1]);
-    let told = |pages, account| Scripted {
-        pages,
-        account: Some(account),
-    };
+    let told = |pages, account| Scripted { pages, account: Some(account) };
     let whole = account([300, 300], [0, 0]);
-    assert_eq!(
-        received(told(both(), whole.clone()), &[12]),
-        [0, 0, 0, 1, 0]
-    );
+    assert_eq!(received(told(both(), whole.clone()), &[12]), [0, 0, 0, 1, 0]);
     let lossy = account([300, 144], [0, 156]);
     assert_eq!(received(told(one(), lossy), &[12]), [156, 0, 0, 0, 0]);
     // An account that does not close says nothing.
@@ -319,16 +271,11 @@ fn what_is_missing_is_what_the_account_says_and_not_what_a_wrapping_counter_says
         let missing = u64::from(lost.end - lost.start);
         let events = 2000;
         let came = || {
-            pages(events, |elink, event| {
-                (elink == 8 || !lost.contains(&event)).then_some(event)
-            })
+            pages(events, |elink, event| (elink == 8 || !lost.contains(&event)).then_some(event))
         };
         let delivered = u64::from(events) - missing;
         let account = account([u64::from(events), delivered], [0, missing]);
-        let way = Scripted {
-            pages: came(),
-            account: Some(account),
-        };
+        let way = Scripted { pages: came(), account: Some(account) };
         assert_eq!(received(way, &LINKS), [missing, 0, 0, 0, 0]);
     }
     // From one E-link nothing came.

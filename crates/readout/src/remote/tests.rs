@@ -49,10 +49,7 @@ fn a_channel_has_one_reader_at_a_time_and_the_next_goes_on_where_it_was() {
         second.wait(Duration::from_millis(100));
     }
     let format = scenario.format().unwrap();
-    assert_eq!(
-        bytes as u64,
-        8 * 1024 * daqmeter_wire::felix::encoder::blocks_of(format, 24, 2000)
-    );
+    assert_eq!(bytes as u64, 8 * 1024 * daqmeter_wire::felix::encoder::blocks_of(format, 24, 2000));
     drop(second);
     thread.join().unwrap();
     assert!(!path.exists());
@@ -104,9 +101,7 @@ fn silent_and_endless_clients_neither_delay_others_nor_cost_memory() {
     });
     let silent: Vec<UnixStream> = (0..2 * MAX_ASKING).map(|_| reach(&path).unwrap()).collect();
     let mut endless = reach(&path).unwrap();
-    endless
-        .set_write_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
+    endless.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
     let piece = [b'x'; 4096];
     let mut sent = 0;
     while endless.write_all(&piece).is_ok() {
@@ -217,9 +212,7 @@ fn a_reader_that_follows_another_accounts_for_what_that_took() {
     let reader = |port: SharedPort| {
         let publish = &scenario.publish;
         let (port, pump) = (Box::new(port), Box::new(Unpumped));
-        chain::reader_of(&scenario, port, pump, 0, publish)
-            .unwrap()
-            .0
+        chain::reader_of(&scenario, port, pump, 0, publish).unwrap().0
     };
     let mut first = reader(connect(&path, &scenario, 0).unwrap());
     let stop = AtomicBool::new(false);
@@ -236,16 +229,8 @@ fn a_reader_that_follows_another_accounts_for_what_that_took() {
     };
     let mut second = reader(second);
     let account = second.run(&AtomicBool::new(false), false, |_| {});
-    assert!(
-        account.closes() && !account.card_is_lost,
-        "{:?}",
-        account.ledgers()
-    );
-    let before = account
-        .ledgers()
-        .iter()
-        .map(|(_, ledger)| ledger.losses[BEFORE])
-        .sum::<u64>();
+    assert!(account.closes() && !account.card_is_lost, "{:?}", account.ledgers());
+    let before = account.ledgers().iter().map(|(_, ledger)| ledger.losses[BEFORE]).sum::<u64>();
     // Each of 8 E-links may have a chunk that began in a block of the first reader and ended in one
     // of the second.
     assert!((had..=had + 8).contains(&before), "{before} of {had}");

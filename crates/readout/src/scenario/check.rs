@@ -65,10 +65,7 @@ impl Number {
             Some(value) if !self.allowed.contains(&value) => {
                 let [value, least, greatest] = [value, *self.allowed.start(), *self.allowed.end()]
                     .map(|number| self.unit.show(number));
-                Err(Wrong::new(
-                    self.field,
-                    format!("{value}; {least} to {greatest}"),
-                ))
+                Err(Wrong::new(self.field, format!("{value}; {least} to {greatest}")))
             }
             _ => Ok(()),
         }
@@ -102,22 +99,13 @@ fn optional(
     allowed: RangeInclusive<u64>,
     unit: Unit,
 ) -> Number {
-    Number {
-        field,
-        value: value.map(Into::into),
-        allowed,
-        unit,
-    }
+    Number { field, value: value.map(Into::into), allowed, unit }
 }
 
 type Checked = Result<(), Wrong>;
 
 fn ensure(holds: bool, field: &str, what: impl FnOnce() -> String) -> Checked {
-    if holds {
-        Ok(())
-    } else {
-        Err(Wrong::new(field, what()))
-    }
+    if holds { Ok(()) } else { Err(Wrong::new(field, what())) }
 }
 
 impl Scenario {
@@ -126,8 +114,7 @@ impl Scenario {
     /// # Errors
     /// Names the field.
     pub fn check(&self) -> Result<(), ScenarioError> {
-        self.find_wrong()
-            .map_err(|wrong| ScenarioError(wrong.to_string()))
+        self.find_wrong().map_err(|wrong| ScenarioError(wrong.to_string()))
     }
 
     /// The first field that is wrong.
@@ -174,12 +161,7 @@ impl Scenario {
             number("card.links", u64::from(card.links), 1..=24, Count),
             number("card.payload", card.payload, payload, Bytes),
             number("card.ring", ring, 64 * block..=MAX_RING_BYTES, Bytes),
-            optional(
-                "card.numa_node",
-                card.numa_node.map(u64::from),
-                0..=63,
-                Count,
-            ),
+            optional("card.numa_node", card.numa_node.map(u64::from), 0..=63, Count),
             number("card.tlp", card.tlp, 1..=block, Bytes),
             optional("card.pointer_gap", card.pointer_gap, gap, Bytes),
             number("card.fifo", card.fifo, 4 * block..=MAX_FIFO_BYTES, Bytes),
@@ -196,12 +178,7 @@ impl Scenario {
         [
             optional("card.xoff_above", card.xoff_above, 1..=fifo, Unit::Bytes),
             optional("card.xon_below", card.xon_below, 0..=xoff, Unit::Bytes),
-            number(
-                "card.sender_events",
-                card.sender_events,
-                0..=1 << 20,
-                Unit::Count,
-            ),
+            number("card.sender_events", card.sender_events, 0..=1 << 20, Unit::Count),
         ]
     }
 
@@ -210,12 +187,7 @@ impl Scenario {
         let (busy, fifo) = (&self.busy, self.card.fifo.0 as u64);
         let in_ring = 0..=(self.card.ring.0 as u64).saturating_sub(1);
         [
-            optional(
-                "busy.assert_below",
-                busy.assert_below,
-                in_ring.clone(),
-                Bytes,
-            ),
+            optional("busy.assert_below", busy.assert_below, in_ring.clone(), Bytes),
             optional("busy.release_above", busy.release_above, in_ring, Bytes),
             optional("busy.fifo_high", busy.fifo_high, 0..=fifo, Bytes),
             optional("busy.fifo_low", busy.fifo_low, 0..=fifo, Bytes),
@@ -231,12 +203,7 @@ impl Scenario {
             number("reader.page", reader.page, 4096..=2 << 20, Bytes),
             number("reader.pages", reader.pages as u64, 2..=4096, Count),
             number("reader.timeout", reader.timeout, 0..=1_000_000_000, Time),
-            number(
-                "publish.dead_after",
-                publish.dead_after,
-                100_000_000..=HOUR_NS,
-                Time,
-            ),
+            number("publish.dead_after", publish.dead_after, 100_000_000..=HOUR_NS, Time),
             number("publish.max_subscribers", subscribers, 1..=256, Count),
         ]
     }
@@ -246,17 +213,12 @@ impl Scenario {
         let texts = [
             ("name", self.name.as_str()),
             ("trigger.file", self.trigger.file.as_deref().unwrap_or("")),
-            (
-                "trigger.external_busy",
-                self.trigger.external_busy.as_deref().unwrap_or(""),
-            ),
+            ("trigger.external_busy", self.trigger.external_busy.as_deref().unwrap_or("")),
             ("publish.address", &publish.address),
             ("publish.congestion", &publish.congestion),
         ];
         texts.iter().try_for_each(|(field, text)| {
-            ensure(text.len() <= MAX_NAME, field, || {
-                format!("longer than {MAX_NAME} bytes")
-            })?;
+            ensure(text.len() <= MAX_NAME, field, || format!("longer than {MAX_NAME} bytes"))?;
             ensure(!text.chars().any(char::is_control), field, || {
                 "has control characters".to_owned()
             })
@@ -265,10 +227,7 @@ impl Scenario {
 
     fn check_format(&self) -> Checked {
         ensure(self.format().is_some(), "card.block", || {
-            format!(
-                "{} bytes; blocks are 1KiB to 16KiB, Phase I ones 1KiB",
-                self.card.block.0
-            )
+            format!("{} bytes; blocks are 1KiB to 16KiB, Phase I ones 1KiB", self.card.block.0)
         })
     }
 
@@ -302,10 +261,7 @@ impl Scenario {
         let card = &self.card;
         let all = u32::from(card.links) * u32::from(card.channels);
         ensure(all <= 24, "card.links", || {
-            format!(
-                "{} x {} channels; a device has 1 to 24 links",
-                card.links, card.channels
-            )
+            format!("{} x {} channels; a device has 1 to 24 links", card.links, card.channels)
         })?;
         let mut indices = self.link_elinks();
         let count = indices.len();
@@ -326,11 +282,9 @@ impl Scenario {
 
     fn check_card(&self) -> Checked {
         let card = &self.card;
-        ensure(
-            self.pointer_gap() < card.ring.0 / 2,
-            "card.pointer_gap",
-            || "not less than half of the ring, so that no wrap would be seen".to_owned(),
-        )?;
+        ensure(self.pointer_gap() < card.ring.0 / 2, "card.pointer_gap", || {
+            "not less than half of the ring, so that no wrap would be seen".to_owned()
+        })?;
         ensure(card.tlp.0.is_power_of_two(), "card.tlp", || {
             format!("{} bytes; a power of two", card.tlp.0)
         })?;
@@ -340,11 +294,9 @@ impl Scenario {
                 "emptying the FIFO would take {drain_s} s; at most {MAX_DRAIN_S} s, so take a smaller card.fifo"
             )
         })?;
-        ensure(
-            card.xoff_above.is_none() || card.mode == Mode::Full,
-            "card.xoff_above",
-            || "links in GBT mode have no XOFF; say mode = \"full\", or leave it out".to_owned(),
-        )?;
+        ensure(card.xoff_above.is_none() || card.mode == Mode::Full, "card.xoff_above", || {
+            "links in GBT mode have no XOFF; say mode = \"full\", or leave it out".to_owned()
+        })?;
         if card.huge_pages == Some(true) {
             let rings = u64::from(card.devices) * u64::from(card.channels) * card.ring.0 as u64;
             let pool = huge_pool_bytes(&Files::default());
@@ -355,11 +307,9 @@ impl Scenario {
                 )
             })?;
         }
-        ensure(
-            card.xon_below.is_none() || card.xoff_above.is_some(),
-            "card.xon_below",
-            || "does nothing without card.xoff_above".to_owned(),
-        )?;
+        ensure(card.xon_below.is_none() || card.xoff_above.is_some(), "card.xon_below", || {
+            "does nothing without card.xoff_above".to_owned()
+        })?;
         if let Some(node) = card.numa_node {
             let online = numa_nodes(&Files::default());
             ensure(online.contains(&node), "card.numa_node", || {
@@ -367,10 +317,9 @@ impl Scenario {
             })?;
         }
         match self.why_not_replayed() {
-            Some(why) if card.blocks == Blocks::Replay => Err(Wrong::new(
-                "card.blocks",
-                format!("{why} cannot be replayed; say live"),
-            )),
+            Some(why) if card.blocks == Blocks::Replay => {
+                Err(Wrong::new("card.blocks", format!("{why} cannot be replayed; say live")))
+            }
             _ => Ok(()),
         }
     }
@@ -386,11 +335,7 @@ impl Scenario {
             "assert_below <= release_above < card.ring is needed (bytes that are free)".to_owned()
         })?;
         let ((low, high), fifo) = (self.fifo_thresholds(), self.card.fifo.0);
-        let field = if self.busy.fifo_low.is_some() {
-            "busy.fifo_low"
-        } else {
-            "busy.fifo_high"
-        };
+        let field = if self.busy.fifo_low.is_some() { "busy.fifo_low" } else { "busy.fifo_high" };
         ensure(low <= high && high <= fifo, field, || {
             "fifo_low <= fifo_high <= card.fifo is needed".to_owned()
         })
@@ -400,26 +345,17 @@ impl Scenario {
         for (at, link) in self.link.iter().enumerate() {
             let field = |name: &str| format!("link[{at}].{name}");
             ensure(link.link < self.card.links, &field("link"), || {
-                format!(
-                    "{}; a channel has links 0 to {}",
-                    link.link,
-                    self.card.links - 1
-                )
+                format!("{}; a channel has links 0 to {}", link.link, self.card.links - 1)
             })?;
-            let is_again = self.link[..at]
-                .iter()
-                .any(|before| before.link == link.link);
+            let is_again = self.link[..at].iter().any(|before| before.link == link.link);
             ensure(!is_again, &field("link"), || {
                 format!("link {} has a [[link]] already", link.link)
             })?;
-            ensure(
-                (0.0..1.0).contains(&link.deficit),
-                &field("deficit"),
-                || format!("{}; a share from 0 to below 1", link.deficit),
-            )?;
-            let is_chunk = link
-                .payload
-                .is_none_or(|bytes| (1..=MAX_PAYLOAD_BYTES).contains(&bytes.0));
+            ensure((0.0..1.0).contains(&link.deficit), &field("deficit"), || {
+                format!("{}; a share from 0 to below 1", link.deficit)
+            })?;
+            let is_chunk =
+                link.payload.is_none_or(|bytes| (1..=MAX_PAYLOAD_BYTES).contains(&bytes.0));
             ensure(is_chunk, &field("payload"), || "1B to 1MiB".to_owned())?;
         }
         Ok(())
@@ -450,11 +386,9 @@ impl Scenario {
     fn check_publish(&self) -> Checked {
         let publish = &self.publish;
         let name = &publish.transport;
-        ensure(
-            ["tcp", "zenoh"].contains(&name.as_str()),
-            "publish.transport",
-            || format!("`{}`; tcp or zenoh", name.escape_default()),
-        )?;
+        ensure(["tcp", "zenoh"].contains(&name.as_str()), "publish.transport", || {
+            format!("`{}`; tcp or zenoh", name.escape_default())
+        })?;
         check_congestion(&publish.congestion).map_err(|what| Wrong::new("publish.congestion", what))
     }
 }
@@ -470,10 +404,7 @@ pub fn check_congestion(name: &str) -> Result<(), String> {
         return Ok(());
     }
     if name.len() > MAX_BYTES {
-        return Err(format!(
-            "`{}` is longer than {MAX_BYTES} bytes",
-            name.escape_default()
-        ));
+        return Err(format!("`{}` is longer than {MAX_BYTES} bytes", name.escape_default()));
     }
     let Ok(socket) = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
     else {

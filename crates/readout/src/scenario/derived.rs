@@ -48,21 +48,12 @@ impl Scenario {
         let mut elinks = Vec::new();
         for link in 0..self.card.links {
             let own = self.link.iter().find(|own| own.link == link);
-            let payload = own
-                .and_then(|own| own.payload)
-                .unwrap_or(self.card.payload)
-                .0;
+            let payload = own.and_then(|own| own.payload).unwrap_or(self.card.payload).0;
             let number = u8::try_from(u16::from(link) + channel * u16::from(self.card.links))
                 .unwrap_or(u8::MAX);
             let deficit = own.map_or(0.0, |own| own.deficit);
             for index in self.link_elinks() {
-                elinks.push(of(
-                    Elink::of_link(number, index),
-                    link,
-                    payload,
-                    deficit,
-                    false,
-                ));
+                elinks.push(of(Elink::of_link(number, index), link, payload, deficit, false));
             }
         }
         if self.card.ttc && channel == 0 {
@@ -110,9 +101,7 @@ impl Scenario {
 
     /// Whether the blocks of a file come as fast as they are taken, at no trigger rate.
     pub fn is_flat_out(&self) -> bool {
-        self.recorded
-            .as_ref()
-            .is_some_and(|playback| !playback.is_paced)
+        self.recorded.as_ref().is_some_and(|playback| !playback.is_paced)
     }
 
     /// Whether triggers come at a rate that may be chosen.
@@ -132,18 +121,14 @@ impl Scenario {
 
     /// The card's pointer gap.
     pub fn pointer_gap(&self) -> usize {
-        self.card
-            .pointer_gap
-            .map_or(self.card.ring.0 / 8, |gap| gap.0)
+        self.card.pointer_gap.map_or(self.card.ring.0 / 8, |gap| gap.0)
     }
 
     /// Free bytes below which BUSY-by-DMA is asserted, and above which it is released.
     pub(crate) fn dma_thresholds(&self) -> (usize, usize) {
         let ring = self.card.ring.0;
         (
-            self.busy
-                .assert_below
-                .map_or(ring / 32 * 7, |bytes| bytes.0),
+            self.busy.assert_below.map_or(ring / 32 * 7, |bytes| bytes.0),
             self.busy.release_above.map_or(ring / 4, |bytes| bytes.0),
         )
     }
@@ -159,11 +144,7 @@ impl Scenario {
 
     /// Pages to ask for.
     pub(crate) fn ring_pages(&self) -> Pages {
-        if self.card.huge_pages != Some(false) {
-            Pages::HugeTlb
-        } else {
-            Pages::Base
-        }
+        if self.card.huge_pages != Some(false) { Pages::HugeTlb } else { Pages::Base }
     }
 }
 

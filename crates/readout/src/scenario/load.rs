@@ -22,9 +22,7 @@ const MAX_SCENARIO_BYTES: u64 = 1 << 20;
 /// A text file of at most so many bytes. Devices and pipes may never end.
 pub(crate) fn read_text(path: &Path, max_bytes: u64) -> std::io::Result<String> {
     let mut text = String::new();
-    let got = std::fs::File::open(path)?
-        .take(max_bytes + 1)
-        .read_to_string(&mut text)?;
+    let got = std::fs::File::open(path)?.take(max_bytes + 1).read_to_string(&mut text)?;
     if got as u64 > max_bytes {
         let what = format!("longer than {}", units::show_bytes(max_bytes));
         return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, what));
@@ -49,9 +47,8 @@ impl Scenario {
                 names.join(", ")
             ))
         })?;
-        let stem = path
-            .file_stem()
-            .map_or(name.to_owned(), |stem| stem.to_string_lossy().into_owned());
+        let stem =
+            path.file_stem().map_or(name.to_owned(), |stem| stem.to_string_lossy().into_owned());
         let named = |error| ScenarioError(format!("{name}: {error}"));
         let mut scenario = Scenario::parse(&text, &stem).map_err(named)?;
         scenario.origin.file = Some(name.to_owned());
@@ -68,13 +65,8 @@ impl Scenario {
         if scenario.name.is_empty() {
             name.clone_into(&mut scenario.name);
         }
-        scenario.origin = Origin {
-            file: None,
-            text: text.into(),
-        };
-        scenario
-            .find_wrong()
-            .map_err(|wrong| ScenarioError(scenario.origin.located(&wrong)))?;
+        scenario.origin = Origin { file: None, text: text.into() };
+        scenario.find_wrong().map_err(|wrong| ScenarioError(scenario.origin.located(&wrong)))?;
         Ok(scenario)
     }
 }

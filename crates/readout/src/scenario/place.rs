@@ -16,10 +16,7 @@ pub(crate) struct Wrong {
 
 impl Wrong {
     pub(crate) fn new(field: impl Into<String>, what: impl Into<String>) -> Wrong {
-        Wrong {
-            field: field.into(),
-            what: what.into(),
-        }
+        Wrong { field: field.into(), what: what.into() }
     }
 }
 
@@ -48,9 +45,7 @@ impl Origin {
     /// The same behind the name of the file.
     pub(crate) fn located_in_file(&self, wrong: &Wrong) -> String {
         let line = self.located(wrong);
-        self.file
-            .as_ref()
-            .map_or_else(|| line.clone(), |file| format!("{file}: {line}"))
+        self.file.as_ref().map_or_else(|| line.clone(), |file| format!("{file}: {line}"))
     }
 }
 
@@ -112,14 +107,9 @@ mod tests {
     fn check(field: &str, line: Option<&str>) {
         let text =
             "[card]\nlinks = 2 # two\nring = \"1MiB\"\n[[link]]\nlink = 0\n[[link]]\n  link = 1\n";
-        let origin = Origin {
-            file: None,
-            text: text.into(),
-        };
+        let origin = Origin { file: None, text: text.into() };
         let wrong = Wrong::new(field, "bad");
-        let expected = line.map_or(format!("{field}: bad"), |line| {
-            format!("{line}: {field}: bad")
-        });
+        let expected = line.map_or(format!("{field}: bad"), |line| format!("{line}: {field}: bad"));
         assert_eq!(origin.located(&wrong), expected);
     }
 

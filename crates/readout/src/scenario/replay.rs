@@ -28,15 +28,9 @@ impl Scenario {
         let file = Recorded::read(path, kib.clamp(1, 16)).map_err(wrong)?;
         if file.elinks.len() > MAX_ELINKS {
             let count = file.elinks.len();
-            return Err(wrong(format!(
-                "{count} E-links; a channel has {MAX_ELINKS} at the most"
-            )));
+            return Err(wrong(format!("{count} E-links; a channel has {MAX_ELINKS} at the most")));
         }
-        if let Some(long) = file
-            .elinks
-            .iter()
-            .find(|elink| elink.longest > MAX_CHUNK_BYTES)
-        {
+        if let Some(long) = file.elinks.iter().find(|elink| elink.longest > MAX_CHUNK_BYTES) {
             return Err(wrong(format!(
                 "E-link {:#05x} has a chunk of {} bytes; {MAX_CHUNK_BYTES} at the most",
                 long.elink.number(),
@@ -54,11 +48,7 @@ impl Scenario {
             0xABCE => Generation::Phase1Wide,
             _ => Generation::Phase2,
         };
-        self.recorded = Some(Playback {
-            file: Arc::new(file),
-            is_paced,
-            loops,
-        });
+        self.recorded = Some(Playback { file: Arc::new(file), is_paced, loops });
         Ok(())
     }
 }

@@ -64,9 +64,7 @@ impl<'de> Deserialize<'de> for Bytes {
 impl<'de> Deserialize<'de> for Nanos {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let time = written(deserializer, units::parse_duration)?;
-        u64::try_from(time.as_nanos())
-            .map(Nanos)
-            .map_err(de::Error::custom)
+        u64::try_from(time.as_nanos()).map(Nanos).map_err(de::Error::custom)
     }
 }
 

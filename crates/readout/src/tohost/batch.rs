@@ -116,9 +116,7 @@ impl ToHost {
 
 #[inline]
 fn header(block: &[u8]) -> Header {
-    let head: [u8; HEADER_BYTES] = block[..HEADER_BYTES]
-        .try_into()
-        .expect("a block has a header");
+    let head: [u8; HEADER_BYTES] = block[..HEADER_BYTES].try_into().expect("a block has a header");
     Header::parse(head)
 }
 
@@ -193,15 +191,7 @@ impl Decoder<'_> {
         if elink.is_repeated(header, block) {
             return Ok(Taken::Nothing);
         }
-        lend_block(
-            elink,
-            self.dests,
-            header,
-            found,
-            block,
-            context,
-            self.settings,
-        );
+        lend_block(elink, self.dests, header, found, block, context, self.settings);
         Ok(Taken::Chunks)
     }
 }

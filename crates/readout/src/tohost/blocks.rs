@@ -45,19 +45,10 @@ pub(super) fn copy_chunks(
     block: &[u8],
     context: &Context,
 ) {
-    let ElinkState {
-        spec,
-        reassembler,
-        subscribers,
-        partial,
-        check,
-        account,
-        ..
-    } = elink;
+    let ElinkState { spec, reassembler, subscribers, partial, check, account, .. } = elink;
     for subscriber in subscribers.iter_mut() {
-        subscriber.takes = dests[subscriber.place]
-            .as_ref()
-            .is_some_and(|dest| dest.pool.len() >= context.wanted);
+        subscriber.takes =
+            dests[subscriber.place].as_ref().is_some_and(|dest| dest.pool.len() >= context.wanted);
     }
     reassembler.block(header, found, |part| {
         let Some(chunk) = whole(partial, part, block, context.longest) else {
@@ -103,13 +94,7 @@ pub(super) fn copy_to_one(
 ) {
     dest.open(context);
     elink.reassembler.begin(header);
-    let mut copying = Copying {
-        elink,
-        dest,
-        block,
-        context,
-        clean: 0,
-    };
+    let mut copying = Copying { elink, dest, block, context, clean: 0 };
     for (index, subchunk) in found.before.iter().enumerate() {
         copying.subchunk(subchunk, index == 0);
     }
@@ -183,17 +168,10 @@ impl Copying<'_> {
         if let Some(check) = &mut self.elink.check {
             check.check(chunk.payload());
         }
-        let Chunk {
-            source,
-            begin,
-            length,
-            status,
-        } = *chunk;
+        let Chunk { source, begin, length, status } = *chunk;
         let (page, tag) = (&mut self.dest.page, self.elink.spec.tag);
         if status.is_clean()
-            && page
-                .writer
-                .push(&mut page.bytes, tag, status, source, begin, length)
+            && page.writer.push(&mut page.bytes, tag, status, source, begin, length)
         {
             self.clean += 1;
             return;
@@ -239,12 +217,7 @@ fn whole<'a>(
 ) -> Option<Chunk<'a>> {
     if part.begins && part.ends {
         let status = Status::of_flags(part.flags);
-        return Some(Chunk {
-            source: block,
-            begin: part.begin,
-            length: part.length,
-            status,
-        });
+        return Some(Chunk { source: block, begin: part.begin, length: part.length, status });
     }
     pieced(partial, part, block, longest)
 }
@@ -263,37 +236,21 @@ fn pieced<'a>(
         partial.extend_from_slice(&block[part.begin..part.begin + part.length]);
     }
     let (source, status) = (&partial[..], Status::of_flags(part.flags));
-    part.ends.then_some(Chunk {
-        source,
-        begin: 0,
-        length: source.len(),
-        status,
-    })
+    part.ends.then_some(Chunk { source, begin: 0, length: source.len(), status })
 }
 
 /// A chunk into a destination's page, or the next. False when there is no next one, or it is too long for any.
 fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) -> bool {
-    let Chunk {
-        source,
-        begin,
-        length,
-        status,
-    } = *chunk;
+    let Chunk { source, begin, length, status } = *chunk;
     dest.open(context);
-    if dest
-        .page
-        .writer
-        .push(&mut dest.page.bytes, tag, status, source, begin, length)
-    {
+    if dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length) {
         return true;
     }
     if !dest.roll() {
         return false;
     }
     dest.open(context);
-    dest.page
-        .writer
-        .push(&mut dest.page.bytes, tag, status, source, begin, length)
+    dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length)
 }
 
 /// What a block holds, by how its chunks lie over blocks.
@@ -315,12 +272,7 @@ fn held(
     block: &[u8],
     longest: usize,
 ) -> Held {
-    let ElinkState {
-        reassembler,
-        partial,
-        check,
-        ..
-    } = elink;
+    let ElinkState { reassembler, partial, check, .. } = elink;
     let mut held = Held::default();
     reassembler.block(header, found, |part| {
         if let Some(check) = check
@@ -352,11 +304,7 @@ pub(super) fn lend_block(
 ) {
     let held = held(elink, header, found, block, context.longest);
     let is_open = elink.reassembler.is_open();
-    let ElinkState {
-        subscribers,
-        account,
-        ..
-    } = elink;
+    let ElinkState { subscribers, account, .. } = elink;
     let count = |chunks: ByStatus| chunks.iter().copied().map(u64::from).sum::<u64>();
     if subscribers.is_empty() {
         account.outcomes.unsubscribed += count(held.whole) + held.tail.map_or(0, count);

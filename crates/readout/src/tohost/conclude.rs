@@ -93,26 +93,16 @@ impl ToHost {
                 // one that is cut in two.
                 let handed_over = found(elink.tag).map_or(0, |found| found.chunks);
                 let missing = u64::try_from(ledger(&card, elink, &own).gap()).unwrap_or(0);
-                ReaderElink {
-                    before: missing.min(handed_over),
-                    ..own
-                }
+                ReaderElink { before: missing.min(handed_over), ..own }
             })
             .collect();
-        FinalAccount {
-            readers,
-            card,
-            subscriptions,
-            card_is_lost: self.port.is_lost(),
-        }
+        FinalAccount { readers, card, subscriptions, card_is_lost: self.port.is_lost() }
     }
 
     fn send_account(&mut self, account: &FinalAccount, stop: &AtomicBool) {
         let body = serde_json::to_vec(account).expect("plain data");
-        let frame = Frame::control(
-            FrameKind::Account,
-            u32::try_from(body.len()).unwrap_or(u32::MAX),
-        );
+        let frame =
+            Frame::control(FrameKind::Account, u32::try_from(body.len()).unwrap_or(u32::MAX));
         let mut patience = Patience::new(FAREWELL_NS, stop);
         let dests = self.dests.iter().flatten();
         let mut waiting: Vec<usize> = dests.map(|dest| dest.number).collect();
@@ -146,11 +136,7 @@ struct Patience<'a> {
 
 impl Patience<'_> {
     fn new(ns: u64, stop: &AtomicBool) -> Patience<'_> {
-        Patience {
-            end_ns: monotonic_ns().saturating_add(ns),
-            stop,
-            is_hurried: false,
-        }
+        Patience { end_ns: monotonic_ns().saturating_add(ns), stop, is_hurried: false }
     }
 
     /// Lasts longer, unless it was asked to stop.

@@ -31,10 +31,7 @@ pub(super) struct Booked {
 
 impl Booked {
     fn new(elinks: usize) -> Booked {
-        Booked {
-            all: vec![ByStatus::default(); elinks],
-            copies: Vec::new(),
-        }
+        Booked { all: vec![ByStatus::default(); elinks], copies: Vec::new() }
     }
 
     /// Books chunks of an E-link.
@@ -53,11 +50,7 @@ impl Booked {
 
     /// For each E-link: all chunks, and those that its own account counts here.
     pub(super) fn counts(&self) -> impl Iterator<Item = (ByStatus, ByStatus)> {
-        let copies = self
-            .copies
-            .iter()
-            .copied()
-            .chain(std::iter::repeat(ByStatus::default()));
+        let copies = self.copies.iter().copied().chain(std::iter::repeat(ByStatus::default()));
         self.all
             .iter()
             .zip(copies)
@@ -130,13 +123,7 @@ impl Page {
             (FrameKind::Messages, self.writer.used(), self.writer.count())
         };
         let body_bytes = u32::try_from(bytes).expect("a page is at most 2 MiB and one block");
-        Frame {
-            kind,
-            body_bytes,
-            count,
-            sequence: self.sequence,
-            birth_ns: self.birth_ns,
-        }
+        Frame { kind, body_bytes, count, sequence: self.sequence, birth_ns: self.birth_ns }
     }
 }
 
@@ -203,11 +190,7 @@ impl Dest {
         now_ns: u64,
     ) -> bool {
         let mut went = false;
-        while let Some(page) = self
-            .queue
-            .front()
-            .filter(|_| self.pending.len() < MAX_PENDING)
-        {
+        while let Some(page) = self.queue.front().filter(|_| self.pending.len() < MAX_PENDING) {
             let frame = page.frame();
             let sent = if page.blocks > 0 {
                 let mut parts = Vec::with_capacity(2 * page.spans.len());
@@ -222,11 +205,7 @@ impl Dest {
                 }
                 outlet.send(self.number, &frame, &parts)
             } else {
-                outlet.send(
-                    self.number,
-                    &frame,
-                    &[IoSlice::new(&page.bytes[..page.writer.used()])],
-                )
+                outlet.send(self.number, &frame, &[IoSlice::new(&page.bytes[..page.writer.used()])])
             };
             if sent != Sent::Done {
                 break;
@@ -236,10 +215,7 @@ impl Dest {
             if self.pending.is_empty() {
                 self.heard_ns = now_ns;
             }
-            let spare = self
-                .spare
-                .pop()
-                .unwrap_or_else(|| Booked::new(page.booked.all.len()));
+            let spare = self.spare.pop().unwrap_or_else(|| Booked::new(page.booked.all.len()));
             let booked = std::mem::replace(&mut page.booked, spare);
             self.pending.push_back(Pending {
                 sequence: page.sequence,
@@ -256,18 +232,12 @@ impl Dest {
     pub(super) fn acknowledged(&self) -> Option<u64> {
         let open = (!self.page.is_empty()).then_some(self.page.position);
         let queued = || self.queue.front().map(|page| page.position).or(open);
-        self.pending
-            .front()
-            .map(|page| page.position)
-            .or_else(queued)
+        self.pending.front().map(|page| page.position).or_else(queued)
     }
 
     /// The earliest byte of the ring that it still needs.
     pub(super) fn needs_from(&self) -> Option<u64> {
         let pages = self.queue.iter().chain([&self.page]);
-        pages
-            .filter_map(|page| page.spans.first())
-            .map(|span| span.0)
-            .min()
+        pages.filter_map(|page| page.spans.first()).map(|span| span.0).min()
     }
 }

@@ -37,12 +37,7 @@ pub(super) struct Subscriber {
 
 impl Subscriber {
     pub(super) fn new(place: usize, missed: Missed) -> Subscriber {
-        Subscriber {
-            place,
-            missed,
-            skipped: 0,
-            takes: false,
-        }
+        Subscriber { place, missed, skipped: 0, takes: false }
     }
 }
 
@@ -76,11 +71,9 @@ impl ElinkState {
 
     /// Whether a subscriber has no room for what a block may need.
     pub(super) fn is_full(&self, dests: &[Option<Dest>], wanted: usize) -> bool {
-        self.subscribers.iter().any(|one| {
-            dests[one.place]
-                .as_ref()
-                .is_some_and(|dest| dest.pool.len() < wanted)
-        })
+        self.subscribers
+            .iter()
+            .any(|one| dests[one.place].as_ref().is_some_and(|dest| dest.pool.len() < wanted))
     }
 
     /// Books the chunks that the decoder found since then as offered to every subscriber: not what was done with them, which is counted

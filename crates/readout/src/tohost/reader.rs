@@ -116,10 +116,7 @@ impl ToHost {
         let longest = elinks.iter().map(|elink| elink.payload_bytes).max();
         let longest = longest.unwrap_or(0);
         let state = |spec: &ElinkSpec| ElinkState::new(*spec, longest, settings.l0id_check);
-        let with_spare = Settings {
-            pages: spare_pages(outlet.as_ref(), &settings),
-            ..settings
-        };
+        let with_spare = Settings { pages: spare_pages(outlet.as_ref(), &settings), ..settings };
         let found = match port.state() {
             State::Idle => CardAccount::default(),
             State::Running | State::Finished => port.view().account,
@@ -196,9 +193,7 @@ impl ToHost {
 
     /// True when every E-link has a subscriber.
     pub fn is_subscribed(&self) -> bool {
-        self.elinks
-            .iter()
-            .all(|elink| !elink.subscribers.is_empty())
+        self.elinks.iter().all(|elink| !elink.subscribers.is_empty())
     }
 
     /// The E-links that nobody has subscribed to.

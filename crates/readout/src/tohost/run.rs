@@ -160,24 +160,14 @@ impl ToHost {
 
     /// Whether a subscriber has pages that it has not acknowledged.
     fn is_owed(&self) -> bool {
-        self.dests
-            .iter()
-            .flatten()
-            .any(|dest| !dest.pending.is_empty() || !dest.queue.is_empty())
+        self.dests.iter().flatten().any(|dest| !dest.pending.is_empty() || !dest.queue.is_empty())
     }
 
     /// How long a sleep may be: open pages must go in time.
     fn longest_wait(&self) -> Duration {
-        let open = self
-            .dests
-            .iter()
-            .flatten()
-            .any(|dest| !dest.page.is_empty() || !dest.queue.is_empty());
+        let open =
+            self.dests.iter().flatten().any(|dest| !dest.page.is_empty() || !dest.queue.is_empty());
         let timeout = Duration::from_nanos(self.settings.timeout.0.max(10_000));
-        if open {
-            timeout.min(INTERRUPT_SERVICE)
-        } else {
-            INTERRUPT_SERVICE
-        }
+        if open { timeout.min(INTERRUPT_SERVICE) } else { INTERRUPT_SERVICE }
     }
 }

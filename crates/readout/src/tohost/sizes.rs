@@ -43,28 +43,16 @@ impl Sizes {
 
 /// Pages that may wait for a destination; one of a single E-link needs few.
 pub(super) fn spare_pages(outlet: &dyn Outlet, settings: &Settings) -> usize {
-    if outlet.is_per_elink() {
-        settings.pages.min(4)
-    } else {
-        settings.pages
-    }
+    if outlet.is_per_elink() { settings.pages.min(4) } else { settings.pages }
 }
 
 /// Bytes that a subscriber of all these E-links costs at the most: pages, and what is remembered of those on their way.
 pub(crate) fn subscriber_bytes(format: Format, settings: &Settings, elinks: &[ElinkSpec]) -> u64 {
-    let longest = elinks
-        .iter()
-        .map(|elink| elink.payload_bytes)
-        .max()
-        .unwrap_or(0);
+    let longest = elinks.iter().map(|elink| elink.payload_bytes).max().unwrap_or(0);
     let sizes = Sizes::new(format, settings, longest);
     let booked = size_of::<Booked>() + elinks.len() * size_of::<ByStatus>();
     // Pages of blocks need no memory of their own.
-    let body = if settings.mode == ReaderMode::Buffered {
-        sizes.page_bytes
-    } else {
-        0
-    };
+    let body = if settings.mode == ReaderMode::Buffered { sizes.page_bytes } else { 0 };
     let pages = settings.pages.max(sizes.max_pages()) + 3;
     let pending = MAX_PENDING * (size_of::<Pending>() + booked);
     (pages * (body + SPANS_BYTES + booked) + pending) as u64

@@ -46,13 +46,8 @@ impl ToHost {
         let dead = |dest: &&Dest| {
             !dest.pending.is_empty() && now_ns.saturating_sub(dest.heard_ns) > dead_after_ns
         };
-        let silent: Vec<usize> = self
-            .dests
-            .iter()
-            .flatten()
-            .filter(dead)
-            .map(|dest| dest.number)
-            .collect();
+        let silent: Vec<usize> =
+            self.dests.iter().flatten().filter(dead).map(|dest| dest.number).collect();
         for number in silent {
             self.outlet.close(number);
             self.depart(
@@ -75,25 +70,13 @@ impl ToHost {
             return self.refuse(number, &why);
         }
         let dest = self.dest(number, subscription, now_ns);
-        let at = self
-            .dests
-            .iter()
-            .position(Option::is_none)
-            .unwrap_or(self.dests.len());
+        let at = self.dests.iter().position(Option::is_none).unwrap_or(self.dests.len());
         if at == self.dests.len() {
             self.dests.push(None);
         }
         self.dests[at] = Some(dest);
-        for elink in self
-            .elinks
-            .iter_mut()
-            .filter(|elink| wanted(elink.spec.tag))
-        {
-            let missed = if elink.reassembler.is_open() {
-                Missed::Before
-            } else {
-                Missed::Nothing
-            };
+        for elink in self.elinks.iter_mut().filter(|elink| wanted(elink.spec.tag)) {
+            let missed = if elink.reassembler.is_open() { Missed::Before } else { Missed::Nothing };
             elink.subscribers.push(Subscriber::new(at, missed));
         }
     }
@@ -117,9 +100,7 @@ impl ToHost {
             receiver: subscription.receiver,
             page: page(),
             queue: VecDeque::with_capacity(self.settings.pages + 4),
-            pool: (0..spare_pages.max(self.sizes.max_pages()) + 2)
-                .map(|_| page())
-                .collect(),
+            pool: (0..spare_pages.max(self.sizes.max_pages()) + 2).map(|_| page()).collect(),
             pending: VecDeque::with_capacity(MAX_PENDING),
             spare: Vec::with_capacity(MAX_PENDING),
             sequence: subscription.last_page,
@@ -162,16 +143,13 @@ impl ToHost {
 
     fn refuse(&mut self, number: usize, why: &str) {
         let frame = Frame::control(FrameKind::Refused, u32::try_from(why.len()).unwrap_or(0));
-        self.outlet
-            .send(number, &frame, &[IoSlice::new(why.as_bytes())]);
+        self.outlet.send(number, &frame, &[IoSlice::new(why.as_bytes())]);
         self.outlet.close(number);
         self.notes.push(format!("refused a subscriber: {why}"));
     }
 
     fn place(&self, number: usize) -> Option<usize> {
-        self.dests
-            .iter()
-            .position(|dest| dest.as_ref().is_some_and(|dest| dest.number == number))
+        self.dests.iter().position(|dest| dest.as_ref().is_some_and(|dest| dest.number == number))
     }
 
     fn acknowledge(&mut self, number: usize, sequence: u64, now_ns: u64) {
@@ -196,9 +174,7 @@ impl ToHost {
         };
         self.notes.push(format!("subscriber lost: {why}"));
         for elink in &mut self.elinks {
-            elink
-                .subscribers
-                .retain(|subscriber| subscriber.place != at);
+            elink.subscribers.retain(|subscriber| subscriber.place != at);
         }
         if !dest.page.is_empty() {
             dest.queue.push_back(dest.page);
@@ -207,10 +183,7 @@ impl ToHost {
         for page in dest.queue {
             lose(&mut self.elinks, &mut dest.accounts, &page.booked);
         }
-        let departed = Departed {
-            pending: dest.pending,
-            accounts: dest.accounts,
-        };
+        let departed = Departed { pending: dest.pending, accounts: dest.accounts };
         if let Some(before) = self.departed.insert(dest.receiver, departed) {
             self.settle(dest.receiver, before, 0);
         }
@@ -224,28 +197,17 @@ impl ToHost {
     /// A receiver that comes back before its lost connection was seen to be lost.
     fn replace(&mut self, receiver: u64) {
         let same = |dest: &&Dest| dest.receiver == receiver;
-        let old: Vec<usize> = self
-            .dests
-            .iter()
-            .flatten()
-            .filter(same)
-            .map(|dest| dest.number)
-            .collect();
+        let old: Vec<usize> =
+            self.dests.iter().flatten().filter(same).map(|dest| dest.number).collect();
         for number in old {
             self.outlet.close(number);
-            self.depart(
-                number,
-                "its receiver came back by another connection".to_owned(),
-            );
+            self.depart(number, "its receiver came back by another connection".to_owned());
         }
     }
 
     /// Pages of a lost connection, of which the receiver had those up to a number.
     fn settle(&mut self, receiver: u64, departed: Departed, last_page: u64) {
-        let Departed {
-            pending,
-            mut accounts,
-        } = departed;
+        let Departed { pending, mut accounts } = departed;
         for page in pending {
             if page.sequence <= last_page {
                 deliver(&mut self.elinks, &mut accounts, &page.booked);
@@ -258,22 +220,12 @@ impl ToHost {
 
     /// Keeps the accounts of subscriptions that have ended.
     fn end(&mut self, receiver: u64, accounts: &[SubscriptionAccount]) {
-        for (at, account) in accounts
-            .iter()
-            .enumerate()
-            .filter(|(_, account)| account.offered > 0)
+        for (at, account) in accounts.iter().enumerate().filter(|(_, account)| account.offered > 0)
         {
             let is_kept = self.ended.len() < MAX_ENDED || self.ended.contains_key(&(receiver, at));
             let receiver = if is_kept { receiver } else { 0 };
-            let empty = SubscriptionAccount {
-                receiver,
-                tag: account.tag,
-                ..Default::default()
-            };
-            self.ended
-                .entry((receiver, at))
-                .or_insert(empty)
-                .add(account);
+            let empty = SubscriptionAccount { receiver, tag: account.tag, ..Default::default() };
+            self.ended.entry((receiver, at)).or_insert(empty).add(account);
         }
     }
 
@@ -298,10 +250,7 @@ impl ToHost {
             self.settle(receiver, departed, 0);
         }
         let dests = std::mem::take(&mut self.dests);
-        dests
-            .iter()
-            .flatten()
-            .for_each(|dest| self.end(dest.receiver, &dest.accounts));
+        dests.iter().flatten().for_each(|dest| self.end(dest.receiver, &dest.accounts));
         self.dests = dests;
         std::mem::take(&mut self.ended).into_values().collect()
     }

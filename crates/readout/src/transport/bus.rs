@@ -73,10 +73,7 @@ pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, Entry)>, TransportError
             Err(error) => return Err(other(format!("{}: {error}", file.display()))),
         };
         let entry = from_peer(text.as_bytes()).map_err(|why| {
-            other(format!(
-                "{}: not an entry of a bus directory: {why}",
-                file.display()
-            ))
+            other(format!("{}: not an entry of a bus directory: {why}", file.display()))
         })?;
         entries.push((file, entry));
     }
@@ -86,11 +83,7 @@ pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, Entry)>, TransportError
 
 /// Whether somebody listens there.
 fn is_alive(entry: &Entry) -> bool {
-    let address = entry
-        .address
-        .to_socket_addrs()
-        .ok()
-        .and_then(|mut addresses| addresses.next());
+    let address = entry.address.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
     address.is_some_and(|address| {
         TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok()
     })
@@ -127,10 +120,7 @@ pub fn announce(directory: &Path, entry: &Entry) -> Result<Announcement, Transpo
 pub fn holder(directory: &Path, tags: &[u64]) -> Option<String> {
     let has_all = |entry: &Entry| tags.iter().all(|tag| entry.tags.contains(tag));
     let entries = entries(directory).ok()?.into_iter().map(|(_, entry)| entry);
-    entries
-        .filter(has_all)
-        .find(is_alive)
-        .map(|entry| entry.address)
+    entries.filter(has_all).find(is_alive).map(|entry| entry.address)
 }
 
 /// Who has the wanted tags (all where it is empty): addresses, each with its part.
@@ -139,9 +129,8 @@ pub fn holder(directory: &Path, tags: &[u64]) -> Option<String> {
 /// When nobody has one of them, or the entry that has it is stale.
 pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>, TransportError> {
     let entries = entries(directory)?;
-    if let Some(missing) = wanted
-        .iter()
-        .find(|tag| !entries.iter().any(|(_, entry)| entry.tags.contains(tag)))
+    if let Some(missing) =
+        wanted.iter().find(|tag| !entries.iter().any(|(_, entry)| entry.tags.contains(tag)))
     {
         return Err(other(format!(
             "nobody publishes E-link {missing:#x} in {}",
@@ -168,10 +157,7 @@ pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>,
         found.push((entry.address.clone(), tags));
     }
     if found.is_empty() {
-        return Err(other(format!(
-            "nobody publishes anything in {}",
-            directory.display()
-        )));
+        return Err(other(format!("nobody publishes anything in {}", directory.display())));
     }
     Ok(found)
 }
@@ -186,78 +172,29 @@ mod tests {
     fn living_publishers_are_found_stale_ones_named_and_tags_have_one_publisher() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
-        assert!(
-            find(path, &[])
-                .unwrap_err()
-                .to_string()
-                .contains("nobody publishes anything")
-        );
+        assert!(find(path, &[]).unwrap_err().to_string().contains("nobody publishes anything"));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let entry = Entry {
-            address: address.clone(),
-            stream: 1,
-            tags: vec![5, 6],
-        };
+        let entry = Entry { address: address.clone(), stream: 1, tags: vec![5, 6] };
         let kept = announce(path, &entry).unwrap();
         assert_eq!(find(path, &[6]).unwrap(), [(address.clone(), vec![6])]);
-        assert_eq!(
-            (holder(path, &[5, 6]), holder(path, &[5, 7])),
-            (Some(address.clone()), None)
-        );
-        assert!(
-            find(path, &[7])
-                .unwrap_err()
-                .to_string()
-                .contains("nobody publishes E-link 0x7")
-        );
-        let second = Entry {
-            stream: 2,
-            ..entry.clone()
-        };
-        assert!(
-            announce(path, &second)
-                .unwrap_err()
-                .to_string()
-                .contains("published already")
-        );
+        assert_eq!((holder(path, &[5, 6]), holder(path, &[5, 7])), (Some(address.clone()), None));
+        assert!(find(path, &[7]).unwrap_err().to_string().contains("nobody publishes E-link 0x7"));
+        let second = Entry { stream: 2, ..entry.clone() };
+        assert!(announce(path, &second).unwrap_err().to_string().contains("published already"));
         drop(listener);
-        assert!(
-            find(path, &[])
-                .unwrap_err()
-                .to_string()
-                .contains("is stale")
-        );
+        assert!(find(path, &[]).unwrap_err().to_string().contains("is stale"));
         let over = announce(path, &second).unwrap();
-        assert_eq!(
-            entries(path).unwrap().len(),
-            1,
-            "the stale entry is taken over"
-        );
+        assert_eq!(entries(path).unwrap().len(), 1, "the stale entry is taken over");
         drop((kept, over));
         assert!(entries(path).unwrap().is_empty());
         std::os::unix::fs::symlink("/dev/zero", path.join("endless.bus")).unwrap();
         assert!(entries(path).unwrap().is_empty(), "only files are entries");
         fs::write(path.join("long.bus"), vec![b' '; 1 << 20]).unwrap();
-        assert!(
-            entries(path)
-                .unwrap_err()
-                .to_string()
-                .contains("longer than 64 KiB")
-        );
+        assert!(entries(path).unwrap_err().to_string().contains("longer than 64 KiB"));
         fs::remove_file(path.join("long.bus")).unwrap();
         fs::write(path.join("x.bus"), "{").unwrap();
-        assert!(
-            entries(path)
-                .unwrap_err()
-                .to_string()
-                .contains("not an entry")
-        );
-        assert!(
-            find(&path.join("none"), &[])
-                .unwrap_err()
-                .to_string()
-                .contains("bus directory")
-        );
+        assert!(entries(path).unwrap_err().to_string().contains("not an entry"));
+        assert!(find(&path.join("none"), &[]).unwrap_err().to_string().contains("bus directory"));
     }
 }

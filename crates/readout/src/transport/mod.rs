@@ -206,8 +206,6 @@ pub fn named(name: &str) -> Result<Box<dyn Transport>, TransportError> {
         "zenoh" => Err(TransportError::Other(
             "this daqmeter was built without zenoh: build it with --features zenoh".to_owned(),
         )),
-        _ => Err(TransportError::Other(format!(
-            "there is no transport `{name}`; tcp or zenoh"
-        ))),
+        _ => Err(TransportError::Other(format!("there is no transport `{name}`; tcp or zenoh"))),
     }
 }

@@ -100,15 +100,11 @@ impl Transport for Tcp {
             hello: Hello::default(),
         };
         inlet.hello = inlet.greeted(quit)?;
-        let subscription = Subscription {
-            last_page: last_page_of(inlet.hello.stream),
-            ..subscription.clone()
-        };
+        let subscription =
+            Subscription { last_page: last_page_of(inlet.hello.stream), ..subscription.clone() };
         let body = serde_json::to_vec(&subscription).expect("plain data");
-        let frame = Frame::control(
-            FrameKind::Subscribe,
-            u32::try_from(body.len()).unwrap_or(u32::MAX),
-        );
+        let frame =
+            Frame::control(FrameKind::Subscribe, u32::try_from(body.len()).unwrap_or(u32::MAX));
         inlet.write(&[&frame.emit()[..], &body].concat())?;
         Ok(Box::new(inlet))
     }
@@ -116,11 +112,7 @@ impl Transport for Tcp {
 
 fn resolve(address: &str) -> io::Result<std::net::SocketAddr> {
     let none = || io::Error::new(ErrorKind::NotFound, "not an address; write host:port");
-    address
-        .to_socket_addrs()
-        .map_err(|_| none())?
-        .next()
-        .ok_or_else(none)
+    address.to_socket_addrs().map_err(|_| none())?.next().ok_or_else(none)
 }
 
 /// Sets it, and says what it is then.
@@ -130,17 +122,14 @@ fn set_congestion(socket: &SockRef<'_>, wanted: &str) -> String {
         let _ = socket.set_tcp_congestion(wanted.as_bytes());
     }
     let name = socket.tcp_congestion().unwrap_or_default();
-    String::from_utf8_lossy(&name)
-        .trim_end_matches('\0')
-        .to_owned()
+    String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned()
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(5))
-        .with_interval(Duration::from_secs(2));
+    let keepalive =
+        TcpKeepalive::new().with_time(Duration::from_secs(5)).with_interval(Duration::from_secs(2));
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
@@ -190,9 +179,7 @@ impl Outlet for TcpOutlet {
             connection.greet(&self.greeting);
             connection.listen(dest, events);
             if !connection.subscribed && connection.since.elapsed() > SUBSCRIBE_WITHIN {
-                connection
-                    .broken
-                    .get_or_insert_with(|| "said nothing".to_owned());
+                connection.broken.get_or_insert_with(|| "said nothing".to_owned());
             }
         }
         self.connections.retain(|&dest, connection| {
@@ -200,10 +187,7 @@ impl Outlet for TcpOutlet {
                 return true;
             };
             if connection.subscribed {
-                events.push(OutletEvent::Gone {
-                    dest,
-                    why: format!("{}: {why}", connection.peer),
-                });
+                events.push(OutletEvent::Gone { dest, why: format!("{}: {why}", connection.peer) });
             }
             false
         });
@@ -218,9 +202,7 @@ impl Outlet for TcpOutlet {
 
     fn close(&mut self, dest: usize) {
         if let Some(connection) = self.connections.get_mut(&dest) {
-            connection
-                .broken
-                .get_or_insert_with(|| "given up".to_owned());
+            connection.broken.get_or_insert_with(|| "given up".to_owned());
         }
     }
 }
@@ -327,11 +309,7 @@ impl Connection {
         let mut at = 0;
         while let Some(head) = self.heard[at..].first_chunk::<FRAME_BYTES>() {
             let frame = Frame::parse(head).map_err(|error| error.to_string())?;
-            let most = if frame.kind == FrameKind::Subscribe {
-                MAX_CONTROL_BYTES
-            } else {
-                0
-            };
+            let most = if frame.kind == FrameKind::Subscribe { MAX_CONTROL_BYTES } else { 0 };
             if frame.body_bytes as usize > most {
                 return Err(format!(
                     "a frame of kind {:?} with {} bytes",
@@ -413,18 +391,11 @@ struct TcpInlet {
 
 impl TcpInlet {
     fn lost(&self, source: io::Error) -> TransportError {
-        TransportError::Io {
-            what: "lost",
-            address: self.address.clone(),
-            source,
-        }
+        TransportError::Io { what: "lost", address: self.address.clone(), source }
     }
 
     fn foreign(&self, source: PageError) -> TransportError {
-        TransportError::Foreign {
-            address: self.address.clone(),
-            source,
-        }
+        TransportError::Foreign { address: self.address.clone(), source }
     }
 
     fn greeted(&mut self, quit: &dyn Fn() -> bool) -> Result<Hello, TransportError> {
@@ -433,22 +404,16 @@ impl TcpInlet {
         let since = Instant::now();
         while since.elapsed() < SUBSCRIBE_WITHIN && !quit() {
             match self.receive(Duration::from_millis(100))? {
-                Received::Frame(
-                    Frame {
-                        kind: FrameKind::Hello,
-                        ..
-                    },
-                    body,
-                ) => return hello(body).map_err(other),
+                Received::Frame(Frame { kind: FrameKind::Hello, .. }, body) => {
+                    return hello(body).map_err(other);
+                }
                 Received::Frame(frame, _) => {
                     return Err(other(format!(": begins with {:?}", frame.kind)));
                 }
                 Received::Nothing => {}
             }
         }
-        Err(other(
-            " says nothing: is it a daqmeter readout publisher?".to_owned(),
-        ))
+        Err(other(" says nothing: is it a daqmeter readout publisher?".to_owned()))
     }
 
     /// Short messages, which the socket takes at once.
@@ -462,10 +427,7 @@ impl TcpInlet {
                     let Some(left) = WRITE_WITHIN.checked_sub(since.elapsed()) else {
                         return Err(self.lost(ErrorKind::TimedOut.into()));
                     };
-                    let wanted = Readiness {
-                        read: false,
-                        write: true,
-                    };
+                    let wanted = Readiness { read: false, write: true };
                     wait_ready(self.stream.as_fd(), wanted, Some(left))
                         .map_err(|error| self.lost(error))?;
                 }
@@ -491,9 +453,7 @@ impl TcpInlet {
         let wanted = match self.buffer[self.begin..self.end].first_chunk::<FRAME_BYTES>() {
             Some(head) => {
                 FRAME_BYTES
-                    + Frame::parse(head)
-                        .map_err(|error| self.foreign(error))?
-                        .body_bytes as usize
+                    + Frame::parse(head).map_err(|error| self.foreign(error))?.body_bytes as usize
             }
             None => FRAME_BYTES,
         };
@@ -533,10 +493,7 @@ impl Inlet for TcpInlet {
                     if left.is_zero() {
                         return Ok(Received::Nothing);
                     }
-                    let wanted = Readiness {
-                        read: true,
-                        write: false,
-                    };
+                    let wanted = Readiness { read: true, write: false };
                     wait_ready(self.stream.as_fd(), wanted, Some(left))
                         .map_err(|error| self.lost(error))?;
                 }
@@ -549,19 +506,13 @@ impl Inlet for TcpInlet {
         let body = &self.buffer[body..self.begin];
         if frame.kind == FrameKind::Refused {
             let why = String::from_utf8_lossy(body).into_owned();
-            return Err(TransportError::Refused {
-                address: self.address.clone(),
-                why,
-            });
+            return Err(TransportError::Refused { address: self.address.clone(), why });
         }
         Ok(Received::Frame(frame, body))
     }
 
     fn acknowledge(&mut self, sequence: u64) -> Result<(), TransportError> {
-        let frame = Frame {
-            sequence,
-            ..Frame::control(FrameKind::Acknowledge, 0)
-        };
+        let frame = Frame { sequence, ..Frame::control(FrameKind::Acknowledge, 0) };
         self.write(&frame.emit())
     }
 }

@@ -59,9 +59,7 @@ pub fn session(
 ) -> Result<Session, TransportError> {
     let mut config = Config::default();
     let mut set = |key: &str, value: String| {
-        config
-            .insert_json5(key, &value)
-            .map_err(|error| other(&format!("cannot set {key}"), error))
+        config.insert_json5(key, &value).map_err(|error| other(&format!("cannot set {key}"), error))
     };
     if memory == SharedMemory::NotUsed {
         set("transport/shared_memory/enabled", "false".to_owned())?;
@@ -69,17 +67,11 @@ pub fn session(
     if address == "scout" {
         set("listen/endpoints", "[\"tcp/0.0.0.0:0\"]".to_owned())?;
     } else {
-        let endpoint = if address.contains('/') {
-            address.to_owned()
-        } else {
-            format!("tcp/{address}")
-        };
+        let endpoint =
+            if address.contains('/') { address.to_owned() } else { format!("tcp/{address}") };
         set("scouting/multicast/enabled", "false".to_owned())?;
-        let (own, peer) = if listens {
-            (endpoint, None)
-        } else {
-            ("tcp/127.0.0.1:0".to_owned(), Some(endpoint))
-        };
+        let (own, peer) =
+            if listens { (endpoint, None) } else { ("tcp/127.0.0.1:0".to_owned(), Some(endpoint)) };
         set("listen/endpoints", format!("[\"{own}\"]"))?;
         if let Some(peer) = peer {
             set("connect/endpoints", format!("[\"{peer}\"]"))?;
@@ -126,12 +118,7 @@ impl Transport for Zenoh {
                 .congestion_control(CongestionControl::Block)
                 .wait()
                 .map_err(|error| other("cannot declare a publisher", error))?;
-            lanes.push(Lane {
-                tag: *tag,
-                publisher,
-                matched: false,
-                acknowledged: 0,
-            });
+            lanes.push(Lane { tag: *tag, publisher, matched: false, acknowledged: 0 });
         }
         let body = serde_json::to_vec(hello).expect("plain data");
         let key = format!("felix-hello/{:016x}", hello.stream);
@@ -161,13 +148,7 @@ impl Transport for Zenoh {
             .wait()
             .map_err(|error| other("cannot subscribe to acknowledgements", error))?;
         let keep: Box<dyn Send> = Box::new((queryable, acknowledgements));
-        Ok(Box::new(ZenohOutlet {
-            session,
-            address,
-            lanes,
-            acknowledged,
-            _keep: keep,
-        }))
+        Ok(Box::new(ZenohOutlet { session, address, lanes, acknowledged, _keep: keep }))
     }
 
     fn subscribe(
@@ -186,10 +167,7 @@ impl Transport for Zenoh {
         };
         if let Some(unknown) = wanted.iter().find(|tag| !hello.tags.contains(tag)) {
             let why = format!("no E-link {unknown:#x} is published here");
-            return Err(TransportError::Refused {
-                address: settings.address.clone(),
-                why,
-            });
+            return Err(TransportError::Refused { address: settings.address.clone(), why });
         }
         let (sender, pages) = std::sync::mpsc::sync_channel::<Sample>(RECEIVE_PAGES);
         let mut subscribers = Vec::new();
@@ -239,9 +217,7 @@ fn hellos(session: &Session, quit: &dyn Fn() -> bool) -> Result<Hello, Transport
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    Err(TransportError::Other(
-        "zenoh: nobody publishes there".to_owned(),
-    ))
+    Err(TransportError::Other("zenoh: nobody publishes there".to_owned()))
 }
 
 struct Lane {
@@ -278,11 +254,8 @@ impl Outlet for ZenohOutlet {
     fn poll(&mut self, events: &mut Vec<OutletEvent>) {
         let heard = locked(&self.acknowledged).clone();
         for (dest, lane) in self.lanes.iter_mut().enumerate() {
-            let matches = lane
-                .publisher
-                .matching_status()
-                .wait()
-                .is_ok_and(|status| status.matching());
+            let matches =
+                lane.publisher.matching_status().wait().is_ok_and(|status| status.matching());
             if matches != lane.matched {
                 lane.matched = matches;
                 events.push(if matches {
@@ -293,10 +266,7 @@ impl Outlet for ZenohOutlet {
                     };
                     OutletEvent::Subscribed { dest, subscription }
                 } else {
-                    OutletEvent::Gone {
-                        dest,
-                        why: "closed by the receiver".to_owned(),
-                    }
+                    OutletEvent::Gone { dest, why: "closed by the receiver".to_owned() }
                 });
             }
             if let Some(&sequence) = heard.get(&lane.tag)
@@ -406,9 +376,7 @@ fn contiguous<'a>(payload: &'a ZBytes, body: &'a mut Vec<u8>) -> &'a [u8] {
         (Some(only), None) => only,
         _ => {
             body.clear();
-            payload
-                .slices()
-                .for_each(|piece| body.extend_from_slice(piece));
+            payload.slices().for_each(|piece| body.extend_from_slice(piece));
             body
         }
     }
@@ -419,10 +387,6 @@ struct Pages(std::sync::mpsc::Receiver<Sample>);
 
 impl Pages {
     fn next(&self, wait: Duration) -> Option<Sample> {
-        if wait.is_zero() {
-            self.0.try_recv().ok()
-        } else {
-            self.0.recv_timeout(wait).ok()
-        }
+        if wait.is_zero() { self.0.try_recv().ok() } else { self.0.recv_timeout(wait).ok() }
     }
 }

@@ -35,9 +35,7 @@ pub(crate) struct Done {
 impl Done {
     /// Triggers issued.
     pub(crate) fn issued(&self) -> u64 {
-        self.readers
-            .first()
-            .map_or(0, |reader| reader.account.card.issued)
+        self.readers.first().map_or(0, |reader| reader.account.card.issued)
     }
 
     /// Issued per second, over the time that triggers came.
@@ -68,11 +66,7 @@ impl Done {
 
     /// The most that was in a ring, in bytes.
     pub(crate) fn peak_bytes(&self) -> u64 {
-        self.readers
-            .iter()
-            .map(|reader| reader.stats.peak_bytes)
-            .max()
-            .unwrap_or(0)
+        self.readers.iter().map(|reader| reader.stats.peak_bytes).max().unwrap_or(0)
     }
 
     /// All E-links' ledgers added up.
@@ -120,12 +114,7 @@ pub(crate) fn run(
             scope.spawn(move || pinned(cpu).and_then(|()| receiving.receive(failed, quit)))
         };
         let reading: Vec<_> = chain.readers.into_iter().enumerate().map(read).collect();
-        let receiving: Vec<_> = chain
-            .receivers
-            .into_iter()
-            .enumerate()
-            .map(receive)
-            .collect();
+        let receiving: Vec<_> = chain.receivers.into_iter().enumerate().map(receive).collect();
         // All are waited for before the first fault is reported.
         let read: Vec<_> = reading.into_iter().map(joined_thread).collect();
         let received: Vec<_> = receiving.into_iter().map(joined_thread).collect();
@@ -133,9 +122,5 @@ pub(crate) fn run(
     });
     let readers = read.into_iter().collect::<Result<Vec<_>, _>>()?;
     let receivers = received.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Ok(Done {
-        ledgers: joined(&readers, &receivers),
-        readers,
-        receivers,
-    })
+    Ok(Done { ledgers: joined(&readers, &receivers), readers, receivers })
 }

@@ -54,8 +54,7 @@ impl Reading {
                     .iter()
                     .position(|(elink, ..)| *elink == header.elink)
                     .unwrap_or_else(|| {
-                        self.links
-                            .push((header.elink, Reassembler::new(), Vec::new()));
+                        self.links.push((header.elink, Reassembler::new(), Vec::new()));
                         self.links.len() - 1
                     });
                 let (_, reassembler, events) = &mut self.links[at];
@@ -75,12 +74,7 @@ impl Reading {
     }
 
     fn counts(&self, elink: u16) -> Counts {
-        self.links
-            .iter()
-            .find(|(known, ..)| known.number() == elink)
-            .unwrap()
-            .1
-            .counts
+        self.links.iter().find(|(known, ..)| known.number() == elink).unwrap().1.counts
     }
 }
 
@@ -116,9 +110,7 @@ fn live_and_replayed_blocks_carry_the_same_fragments() {
             );
             // Fragments over a block's end are not in the list; the others count on.
             assert!(
-                events
-                    .windows(2)
-                    .all(|pair| (1..=2).contains(&pair[1].wrapping_sub(pair[0]))),
+                events.windows(2).all(|pair| (1..=2).contains(&pair[1].wrapping_sub(pair[0]))),
                 "{blocks} {elink}"
             );
         }
@@ -129,16 +121,10 @@ fn live_and_replayed_blocks_carry_the_same_fragments() {
 #[test]
 fn a_live_run_makes_exactly_the_blocks_of_the_arithmetic() {
     let (card, reading) = run("[card]\nttc = true\nring = \"16MiB\"\n", 30_000, MS);
-    let blocks: u64 = reading
-        .links
-        .iter()
-        .map(|(_, reassembler, _)| reassembler.counts.blocks)
-        .sum();
+    let blocks: u64 =
+        reading.links.iter().map(|(_, reassembler, _)| reassembler.counts.blocks).sum();
     let format = card.scenario().format().unwrap();
-    assert_eq!(
-        blocks,
-        24 * blocks_of(format, 24, 30_000) + blocks_of(format, 26, 30_000)
-    );
+    assert_eq!(blocks, 24 * blocks_of(format, 24, 30_000) + blocks_of(format, 26, 30_000));
     assert_eq!(reading.counts(0x600).chunks, 30_000);
 }
 
@@ -147,11 +133,7 @@ fn deficits_are_each_links_own_and_the_same_for_its_e_links() {
     let text = "[card]\nlinks = 2\nring = \"16MiB\"\n[[link]]\nlink = 1\ndeficit = 0.01\n";
     let (_, reading) = run(text, 10_000, MS);
     assert_eq!(
-        (
-            reading.counts(0x008).chunks,
-            reading.counts(0x048).chunks,
-            reading.counts(0x064).chunks
-        ),
+        (reading.counts(0x008).chunks, reading.counts(0x048).chunks, reading.counts(0x064).chunks),
         (10_000, 9900, 9900)
     );
 }
@@ -165,18 +147,11 @@ fn every_format_and_mode_can_be_read_back() {
         ("format = \"phase1-wide\"\nblock = \"2KiB\"\n", 2048),
         ("mode = \"full\"\npayload = \"5000B\"\n", 1024),
     ] {
-        let (card, reading) = run(
-            &format!("[card]\nlinks = 1\nring = \"16MiB\"\n{text}"),
-            2000,
-            MS,
-        );
+        let (card, reading) =
+            run(&format!("[card]\nlinks = 1\nring = \"16MiB\"\n{text}"), 2000, MS);
         assert_eq!(card.scenario().format().unwrap().block_bytes, block);
         let counts = reading.links[0].1.counts;
-        assert_eq!(
-            (counts.chunks, counts.chunks_broken, reading.bad),
-            (2000, 0, 0),
-            "{text}"
-        );
+        assert_eq!((counts.chunks, counts.chunks_broken, reading.bad), (2000, 0, 0), "{text}");
     }
 }
 
@@ -201,11 +176,7 @@ fn busy_by_dma_is_asserted_at_the_mark_and_released_above_the_other() {
             "{blocks}: {filled}"
         );
         card.advance(now_ns + MS);
-        assert_eq!(
-            card.filled_bytes()[0],
-            filled,
-            "{blocks}: nothing came while BUSY"
-        );
+        assert_eq!(card.filled_bytes()[0], filled, "{blocks}: nothing came while BUSY");
         // Half a MiB more free is between the marks; another half is above.
         rings[0].release(512 << 10);
         card.advance(now_ns + 2 * MS);
@@ -213,23 +184,12 @@ fn busy_by_dma_is_asserted_at_the_mark_and_released_above_the_other() {
         rings[0].release(540 << 10);
         card.advance(now_ns + 3 * MS);
         let line = card.line();
-        assert_eq!(
-            (line.asserted(), line.is_latched(Cause::Dma)),
-            (None, true),
-            "{blocks}"
-        );
+        assert_eq!((line.asserted(), line.is_latched(Cause::Dma)), (None, true), "{blocks}");
         let dead = line.all(now_ns + 3 * MS);
         assert_eq!(dead.count, 1);
         // From the assertion to the call before the one that saw the release.
-        assert!(
-            (2 * MS..2 * MS + 20_000).contains(&dead.ns),
-            "{blocks}: {}",
-            dead.ns
-        );
-        assert!(
-            dead.vetoed.abs_diff(dead.ns / 1000) <= 1,
-            "{blocks}: {dead:?}"
-        );
+        assert!((2 * MS..2 * MS + 20_000).contains(&dead.ns), "{blocks}: {}", dead.ns);
+        assert!(dead.vetoed.abs_diff(dead.ns / 1000) <= 1, "{blocks}: {dead:?}");
     }
 }
 
@@ -241,11 +201,7 @@ fn an_inhibited_busy_lets_the_ring_fill_and_the_fifo_cut_off() {
     card.source().end_after(20_000);
     card.advance(20 * MS);
     assert!(card.line().is_latched(Cause::Dma) && card.line().asserted().is_none());
-    assert_eq!(
-        card.filled_bytes()[0],
-        1 << 20,
-        "the card never writes over the host's pointer"
-    );
+    assert_eq!(card.filled_bytes()[0], 1 << 20, "the card never writes over the host's pointer");
     let mut reading = Reading::new(card.scenario().format().unwrap());
     for step in 1..100 {
         reading.read(&mut rings[0]);
@@ -254,10 +210,7 @@ fn an_inhibited_busy_lets_the_ring_fill_and_the_fifo_cut_off() {
     assert_eq!(card.state(), State::Finished);
     for (elink, reassembler, _) in &reading.links {
         let counts = reassembler.counts;
-        assert!(
-            counts.chunks < 20_000 && counts.chunks_broken == 0,
-            "{elink}: {counts:?}"
-        );
+        assert!(counts.chunks < 20_000 && counts.chunks_broken == 0, "{elink}: {counts:?}");
     }
 }
 
@@ -272,19 +225,13 @@ fn a_slow_bus_backs_up_into_the_fifo_and_busy_by_fifo_holds_it() {
         reading.read(&mut rings[0]);
     }
     let line = card.line();
-    let (dma, fifo) = (
-        line.dead(Cause::Dma, 100 * MS),
-        line.dead(Cause::Fifo, 100 * MS),
-    );
+    let (dma, fifo) = (line.dead(Cause::Dma, 100 * MS), line.dead(Cause::Fifo, 100 * MS));
     // 8 E-links of 28.2 bytes at 1 MHz are 225 MB/s in blocks; the bus takes 100.
     assert_eq!((dma.ns, dma.vetoed), (0, 0));
     let share = fifo.ns as f64 / 100e6;
     assert!((0.53..0.58).contains(&share), "{share}");
     let events = reading.links[0].1.counts.chunks as f64;
-    assert!(
-        (events / 0.1 / 1e6 - (1.0 - share)).abs() < 0.02,
-        "{events}"
-    );
+    assert!((events / 0.1 / 1e6 - (1.0 - share)).abs() < 0.02, "{events}");
 }
 
 #[test]
@@ -293,14 +240,7 @@ fn xoff_holds_events_back_at_the_sender_and_loses_what_it_cannot_hold() {
                 dma_rate = \"180MB\"\nxoff_above = \"32KiB\"\nxon_below = \"16KiB\"\nsender_events = 10\n";
     let (card, reading) = run(text, 20_000, 100_000);
     let counts = reading.links[0].1.counts;
-    assert_eq!(
-        (
-            counts.chunks_broken,
-            counts.truncated,
-            card.line().all(0).count
-        ),
-        (0, 0, 0)
-    );
+    assert_eq!((counts.chunks_broken, counts.truncated, card.line().all(0).count), (0, 0, 0));
     let share = counts.chunks as f64 / 20_000.0;
     // 360 bytes a fragment at 180 MB/s are half of them.
     assert!((0.47..0.52).contains(&share), "{share}");
@@ -360,10 +300,7 @@ fn bursts_and_random_gaps_end_with_every_fragment_too() {
             );
             let (_, reading) = run(&text, 5000, 100_000);
             assert!(
-                reading
-                    .links
-                    .iter()
-                    .all(|(_, reassembler, _)| reassembler.counts.chunks == 5000),
+                reading.links.iter().all(|(_, reassembler, _)| reassembler.counts.chunks == 5000),
                 "{source} {blocks}"
             );
         }
@@ -390,21 +327,13 @@ fn busy_from_outside_stops_triggers_and_is_no_dead_time_of_the_card() {
             "[trigger]\nrate = \"1MHz\"\nexternal_busy = \"10ms/25%\"\n[card]\nlinks = 1\nring = \"8MiB\"\nblocks = \"{blocks}\"\n"
         );
         let (card, reading) = run(&text, 100_000, MS / 3);
-        let (own, external) = (
-            card.line().all(card.now_ns()),
-            card.line().dead(Cause::External, card.now_ns()),
-        );
+        let (own, external) =
+            (card.line().all(card.now_ns()), card.line().dead(Cause::External, card.now_ns()));
         assert_eq!((own.count, own.vetoed), (0, 0), "{blocks}");
         // Each period of 10 000 triggers loses those of its last 2.5 ms; one at an edge may be on either side.
         assert_eq!(external.count, 10, "{blocks}");
-        assert!(
-            external.vetoed.abs_diff(25_000) <= 10,
-            "{blocks}: {external:?}"
-        );
-        assert!(
-            external.ns.abs_diff(25 * MS) <= 10_000,
-            "{blocks}: {external:?}"
-        );
+        assert!(external.vetoed.abs_diff(25_000) <= 10, "{blocks}: {external:?}");
+        assert!(external.ns.abs_diff(25 * MS) <= 10_000, "{blocks}: {external:?}");
         let chunks = reading.counts(8).chunks;
         assert_eq!(chunks + external.vetoed, 100_000, "{blocks}");
     }
@@ -413,9 +342,7 @@ fn busy_from_outside_stops_triggers_and_is_no_dead_time_of_the_card() {
 #[test]
 fn chunks_carry_the_numbers_of_a_trigger_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let lines: Vec<String> = (0..3000)
-        .map(|at| format!("{}us {}", 5 * at, 250 + at))
-        .collect();
+    let lines: Vec<String> = (0..3000).map(|at| format!("{}us {}", 5 * at, 250 + at)).collect();
     std::fs::write(file.path(), lines.join("\n")).unwrap();
     let text = format!(
         "[trigger]\nsource = \"times\"\nfile = {:?}\n[card]\nlinks = 1\nttc = true\nring = \"8MiB\"\n",
@@ -436,12 +363,7 @@ fn chunks_carry_the_numbers_of_a_trigger_file() {
     }
     assert_eq!(card.issued(), 3000);
     let checked = checker.finish().unwrap();
-    assert!(
-        checked.is_good(),
-        "{:?} {:?}",
-        checked.faults,
-        checked.messages
-    );
+    assert!(checked.is_good(), "{:?} {:?}", checked.faults, checked.messages);
     assert!(checked.rows.iter().all(|row| row.chunks == 3000));
     // The counter of an E-link's first chunk is the low byte of the first number.
     let mut blocks = first.chunks_exact(1024);

@@ -40,23 +40,14 @@ const SMALL: &str = "[trigger]\nrate = \"40kHz\"\n[card]\nring = \"64MiB\"\n";
 #[test]
 fn nothing_is_lost_in_either_mode() {
     for mode in ["buffered", "zero-copy"] {
-        for card in [
-            "",
-            "ttc = true\n",
-            "mode = \"full\"\npayload = \"3000B\"\nlinks = 2\n",
-        ] {
+        for card in ["", "ttc = true\n", "mode = \"full\"\npayload = \"3000B\"\nlinks = 2\n"] {
             let done = run(
                 &format!("{SMALL}{card}[reader]\nmode = \"{mode}\"\nl0id_check = true\n"),
                 4000,
             );
             let (report, _) = &done.receivers[0];
             let found = (done.lost(), report.faults(), report.bad_pages);
-            assert_eq!(
-                found,
-                (0, Default::default(), 0),
-                "{mode} {card}: {}",
-                done.ledger()
-            );
+            assert_eq!(found, (0, Default::default(), 0), "{mode} {card}: {}", done.ledger());
             assert_eq!(done.readers[0].stats.jumps, 0);
             assert!(report.latency_ns.count() > 0 && report.latency_ns.max() < 5_000_000_000);
         }
@@ -65,10 +56,7 @@ fn nothing_is_lost_in_either_mode() {
 
 #[test]
 fn an_interrupt_wakes_the_reader() {
-    let done = run(
-        &format!("{SMALL}[reader]\ncompletion = \"interrupt\"\n"),
-        2000,
-    );
+    let done = run(&format!("{SMALL}[reader]\ncompletion = \"interrupt\"\n"), 2000);
     assert_eq!(done.lost(), 0);
 }
 
@@ -76,23 +64,11 @@ fn an_interrupt_wakes_the_reader() {
 fn several_channels_go_to_one_receiver() {
     let text = "[trigger]\nrate = \"40kHz\"\n[card]\ndevices = 2\nchannels = 2\nlinks = 1\nring = \"32MiB\"\n";
     let scenario = Scenario::parse(text, "test").unwrap();
-    let placement = Placement {
-        receivers: 1,
-        ..Placement::default()
-    };
+    let placement = Placement { receivers: 1, ..Placement::default() };
     let stop = AtomicBool::new(false);
-    let done = by_hand::run(
-        &scenario,
-        &placement,
-        Duration::from_secs(60),
-        Some(2000),
-        &stop,
-    )
-    .unwrap();
-    assert_eq!(
-        (done.readers.len(), done.receivers.len(), done.ledgers.len()),
-        (4, 1, 32)
-    );
+    let done =
+        by_hand::run(&scenario, &placement, Duration::from_secs(60), Some(2000), &stop).unwrap();
+    assert_eq!((done.readers.len(), done.receivers.len(), done.ledgers.len()), (4, 1, 32));
     assert!(done.closes() && done.lost() == 0);
 }
 
@@ -107,27 +83,15 @@ fn each_injected_fault_is_booked_where_it_belongs() {
         ("error", 100, "flagged at the source"),
         ("crc", 100, "flagged at the source"),
     ] {
-        for card in [
-            "links = 1\n",
-            "mode = \"full\"\npayload = \"700B\"\nlinks = 1\n",
-        ] {
+        for card in ["links = 1\n", "mode = \"full\"\npayload = \"700B\"\nlinks = 1\n"] {
             for mode in ["buffered", "zero-copy"] {
                 // Blocks of a page that cannot be read reach the receiver in zero-copy mode too.
                 let text = format!(
                     "{SMALL}{card}[reader]\nmode = \"{mode}\"\n[[fault]]\nkind = \"{kind}\"\nevery = {every}\n"
                 );
                 let done = run(&text, 2000);
-                assert!(
-                    losses(&done, reason) > 0,
-                    "{kind} {mode}: {}",
-                    done.ledger()
-                );
-                assert_eq!(
-                    done.lost(),
-                    losses(&done, reason),
-                    "{kind} {mode}: {}",
-                    done.ledger()
-                );
+                assert!(losses(&done, reason) > 0, "{kind} {mode}: {}", done.ledger());
+                assert_eq!(done.lost(), losses(&done, reason), "{kind} {mode}: {}", done.ledger());
                 assert_eq!(done.ledger().lost_on_the_way(), 0, "{kind} {mode}");
             }
         }
@@ -137,15 +101,10 @@ fn each_injected_fault_is_booked_where_it_belongs() {
 #[test]
 fn repeated_blocks_are_known_markers_and_busy_flags_cost_nothing() {
     for kind in ["duplicated-block", "busy", "out-of-band"] {
-        let done = run(
-            &format!("{SMALL}links = 1\n[[fault]]\nkind = \"{kind}\"\nevery = 5\n"),
-            2000,
-        );
+        let done =
+            run(&format!("{SMALL}links = 1\n[[fault]]\nkind = \"{kind}\"\nevery = 5\n"), 2000);
         assert_eq!(done.lost(), 0, "{kind}");
-        assert_eq!(
-            done.readers[0].stats.duplicates > 0,
-            kind == "duplicated-block"
-        );
+        assert_eq!(done.readers[0].stats.duplicates > 0, kind == "duplicated-block");
     }
 }
 
@@ -171,10 +130,7 @@ fn publisher(text: &str, triggers: u64) -> Publisher {
     let chain = Chain::open(&scenario, 1, Duration::MAX, Some(triggers)).unwrap();
     let (scenario, mut readers) = (chain.scenario, chain.readers);
     let mut reader = readers.remove(0);
-    let publish = Publish {
-        address: reader.tohost.address(),
-        ..scenario.publish.clone()
-    };
+    let publish = Publish { address: reader.tohost.address(), ..scenario.publish.clone() };
     let stop = Arc::new(AtomicBool::new(false));
     let asked = stop.clone();
     let thread = std::thread::spawn(move || {
@@ -182,27 +138,18 @@ fn publisher(text: &str, triggers: u64) -> Publisher {
         let account = reader.run(&asked, true, |reader| notes.extend(reader.take_notes()));
         (account, notes)
     });
-    Publisher {
-        publish,
-        stop,
-        thread,
-    }
+    Publisher { publish, stop, thread }
 }
 
 fn receiver(publish: &Publish, tags: &[u64]) -> Receiver {
-    Receiver::connect(
-        transport::named("tcp").unwrap(),
-        &[(publish.clone(), tags.to_vec())],
-    )
-    .unwrap()
+    Receiver::connect(transport::named("tcp").unwrap(), &[(publish.clone(), tags.to_vec())])
+        .unwrap()
 }
 
 #[test]
 fn a_killed_receiver_s_pages_are_booked_to_the_network_and_the_next_one_goes_on() {
-    let publisher = publisher(
-        "[trigger]\nrate = \"50kHz\"\n[card]\nlinks = 1\nring = \"8MiB\"\n",
-        20_000,
-    );
+    let publisher =
+        publisher("[trigger]\nrate = \"50kHz\"\n[card]\nlinks = 1\nring = \"8MiB\"\n", 20_000);
     let mut first = receiver(&publisher.publish, &[]);
     let enough = AtomicBool::new(false);
     first.run(&enough, Duration::from_secs(5), |receiver| {
@@ -217,37 +164,24 @@ fn a_killed_receiver_s_pages_are_booked_to_the_network_and_the_next_one_goes_on(
         assert!(ledger.closes(), "{tag:#x}: {ledger}");
         assert!(ledger.delivered > 0);
     }
-    assert!(
-        notes.iter().any(|note| note.contains("subscriber lost")),
-        "{notes:?}"
-    );
+    assert!(notes.iter().any(|note| note.contains("subscriber lost")), "{notes:?}");
 }
 
 #[test]
 fn two_receivers_share_the_e_links_and_one_of_nothing_known_is_refused() {
-    let publisher = publisher(
-        "[trigger]\nrate = \"100kHz\"\n[card]\nlinks = 2\nring = \"8MiB\"\n",
-        10_000,
-    );
+    let publisher =
+        publisher("[trigger]\nrate = \"100kHz\"\n[card]\nlinks = 2\nring = \"8MiB\"\n", 10_000);
     let scenario = Scenario::parse("[card]\nlinks = 2\n", "").unwrap();
-    let tags: Vec<u64> = scenario
-        .elinks(0, 0)
-        .iter()
-        .map(|elink| elink.tag)
-        .collect();
+    let tags: Vec<u64> = scenario.elinks(0, 0).iter().map(|elink| elink.tag).collect();
     let mut stranger = receiver(&publisher.publish, &[5]);
     // It does not ask again and again: the publisher is there, and what it wants is not.
-    let refused = stranger
-        .run(&AtomicBool::new(false), Duration::from_secs(5), |_| {})
-        .refused;
+    let refused = stranger.run(&AtomicBool::new(false), Duration::from_secs(5), |_| {}).refused;
     assert!(
         refused.len() == 1 && refused[0].contains("no E-link 0x5 is published here"),
         "{refused:?}"
     );
-    let mut halves: Vec<Receiver> = tags
-        .chunks(8)
-        .map(|half| receiver(&publisher.publish, half))
-        .collect();
+    let mut halves: Vec<Receiver> =
+        tags.chunks(8).map(|half| receiver(&publisher.publish, half)).collect();
     let mut other = halves.pop().unwrap();
     let thread = std::thread::spawn(move || {
         other.run(&AtomicBool::new(false), Duration::from_secs(5), |_| {})
@@ -255,12 +189,7 @@ fn two_receivers_share_the_e_links_and_one_of_nothing_known_is_refused() {
     let one = halves[0].run(&AtomicBool::new(false), Duration::from_secs(5), |_| {});
     let two = thread.join().unwrap();
     assert_eq!(
-        (
-            one.streams.len(),
-            two.streams.len(),
-            one.chunks(),
-            two.chunks()
-        ),
+        (one.streams.len(), two.streams.len(), one.chunks(), two.chunks()),
         (8, 8, 80_000, 80_000)
     );
     assert!(one.closes() && two.closes() && one.ledgers.len() + two.ledgers.len() == 16);
@@ -290,38 +219,22 @@ fn ports_that_are_taken_and_publishers_that_are_none_are_said() {
     let text = format!("[publish]\naddress = \"{address}\"\n");
     let scenario = Scenario::parse(&text, "test").unwrap();
     let stop = AtomicBool::new(false);
-    let error = by_hand::run(
-        &scenario,
-        &Placement::default(),
-        Duration::from_millis(1),
-        None,
-        &stop,
-    )
-    .unwrap_err();
+    let error =
+        by_hand::run(&scenario, &Placement::default(), Duration::from_millis(1), None, &stop)
+            .unwrap_err();
     assert!(error.to_string().contains("cannot listen on"), "{error}");
     let answers = std::thread::spawn(move || {
         use std::io::Write;
-        taken
-            .accept()
-            .unwrap()
-            .0
-            .write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n")
-            .unwrap();
+        taken.accept().unwrap().0.write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n").unwrap();
     });
-    let publish = Publish {
-        address,
-        ..Publish::default()
-    };
+    let publish = Publish { address, ..Publish::default() };
     let error = Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])])
         .err()
         .unwrap()
         .to_string();
     assert!(error.contains("does not begin a frame"), "{error}");
     answers.join().unwrap();
-    let placement = Placement {
-        reader_cpus: vec![1000],
-        ..Placement::default()
-    };
+    let placement = Placement { reader_cpus: vec![1000], ..Placement::default() };
     let scenario = Scenario::parse("[card]\nring = \"2MiB\"\nlinks = 1\n", "test").unwrap();
     let error = by_hand::run(&scenario, &placement, Duration::from_millis(1), None, &stop)
         .unwrap_err()
@@ -331,25 +244,16 @@ fn ports_that_are_taken_and_publishers_that_are_none_are_said() {
 
 #[test]
 fn a_reader_that_is_told_to_stop_ends_its_card_and_the_accounts_close() {
-    let publisher = publisher(
-        "[trigger]\nrate = \"100kHz\"\n[card]\nlinks = 1\nring = \"8MiB\"\n",
-        u64::MAX,
-    );
+    let publisher =
+        publisher("[trigger]\nrate = \"100kHz\"\n[card]\nlinks = 1\nring = \"8MiB\"\n", u64::MAX);
     let stop = publisher.stop.clone();
     let mut receiver = receiver(&publisher.publish, &[]);
-    let report = receiver.run(
-        &AtomicBool::new(false),
-        Duration::from_secs(5),
-        |receiver| {
-            stop.store(receiver.report().chunks() > 10_000, Ordering::Relaxed);
-        },
-    );
+    let report = receiver.run(&AtomicBool::new(false), Duration::from_secs(5), |receiver| {
+        stop.store(receiver.report().chunks() > 10_000, Ordering::Relaxed);
+    });
     let (account, _) = publisher.thread.join().unwrap();
     assert!(
-        account
-            .ledgers()
-            .iter()
-            .all(|(_, ledger)| ledger.closes() && ledger.lost() == 0),
+        account.ledgers().iter().all(|(_, ledger)| ledger.closes() && ledger.lost() == 0),
         "{:?}",
         account.ledgers()
     );

@@ -36,32 +36,21 @@ fn publisher(text: &str) -> (Reader, Publish) {
     let chain = Chain::open(&scenario, 1, Duration::MAX, None).unwrap();
     let mut readers = chain.readers;
     let reader = readers.remove(0);
-    let publish = Publish {
-        address: reader.tohost.address(),
-        ..scenario.publish
-    };
+    let publish = Publish { address: reader.tohost.address(), ..scenario.publish };
     (reader, publish)
 }
 
 fn control(kind: FrameKind, body: &[u8]) -> Vec<u8> {
-    let mut bytes = Frame::control(kind, body.len().try_into().unwrap())
-        .emit()
-        .to_vec();
+    let mut bytes = Frame::control(kind, body.len().try_into().unwrap()).emit().to_vec();
     bytes.extend_from_slice(body);
     bytes
 }
 
 fn subscribe_raw(publish: &Publish, receiver: u64) -> TcpStream {
     let mut stream = TcpStream::connect(&publish.address).unwrap();
-    let subscription = Subscription {
-        receiver,
-        ..Subscription::default()
-    };
+    let subscription = Subscription { receiver, ..Subscription::default() };
     stream
-        .write_all(&control(
-            FrameKind::Subscribe,
-            &serde_json::to_vec(&subscription).unwrap(),
-        ))
+        .write_all(&control(FrameKind::Subscribe, &serde_json::to_vec(&subscription).unwrap()))
         .unwrap();
     stream
 }
@@ -86,10 +75,7 @@ fn one_subscriber_too_many_is_refused_and_told_why() {
     let told = std::thread::spawn(move || until_closed(further));
     turn_until(&mut reader, |_| told.is_finished());
     let told = String::from_utf8_lossy(&told.join().unwrap()).into_owned();
-    assert!(
-        told.contains("there are 3 subscribers already (publish.max_subscribers)"),
-        "{told}"
-    );
+    assert!(told.contains("there are 3 subscribers already (publish.max_subscribers)"), "{told}");
     assert_eq!(reader.tohost.stats().subscribers, 3);
     drop(kept);
     turn_until(&mut reader, |reader| reader.stats().subscribers == 0);
@@ -99,9 +85,8 @@ fn one_subscriber_too_many_is_refused_and_told_why() {
 #[test]
 fn connections_that_say_nothing_are_bounded_and_do_not_keep_others_out() {
     let (mut reader, publish) = publisher(SMALL);
-    let silent: Vec<TcpStream> = (0..100)
-        .map(|_| TcpStream::connect(&publish.address).unwrap())
-        .collect();
+    let silent: Vec<TcpStream> =
+        (0..100).map(|_| TcpStream::connect(&publish.address).unwrap()).collect();
     let mut silent = silent.into_iter();
     let first = silent.next().unwrap();
     let closed = std::thread::spawn(move || until_closed(first));
@@ -115,17 +100,12 @@ fn connections_that_say_nothing_are_bounded_and_do_not_keep_others_out() {
 fn a_subscriber_that_says_too_much_is_dropped() {
     let (mut reader, publish) = publisher(SMALL);
     for bytes in [
-        Frame::control(FrameKind::Subscribe, 1 << 20)
-            .emit()
-            .to_vec(),
+        Frame::control(FrameKind::Subscribe, 1 << 20).emit().to_vec(),
         Frame::control(FrameKind::Acknowledge, 1000).emit().to_vec(),
         control(
             FrameKind::Subscribe,
-            &serde_json::to_vec(&Subscription {
-                tags: vec![1; 1000],
-                ..Default::default()
-            })
-            .unwrap(),
+            &serde_json::to_vec(&Subscription { tags: vec![1; 1000], ..Default::default() })
+                .unwrap(),
         ),
     ] {
         let mut stream = TcpStream::connect(&publish.address).unwrap();
@@ -150,32 +130,17 @@ fn fake_publisher_of(
     account: Vec<u8>,
 ) -> (Publish, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let publish = Publish {
-        address: listener.local_addr().unwrap().to_string(),
-        ..Publish::default()
-    };
+    let publish =
+        Publish { address: listener.local_addr().unwrap().to_string(), ..Publish::default() };
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let hello = Hello {
-            stream: 7,
-            tags,
-            magic: 0xC0CE,
-            block_bytes: 1024,
-            ..Hello::default()
-        };
-        stream
-            .write_all(&control(
-                FrameKind::Hello,
-                &serde_json::to_vec(&hello).unwrap(),
-            ))
-            .unwrap();
+        let hello = Hello { stream: 7, tags, magic: 0xC0CE, block_bytes: 1024, ..Hello::default() };
+        stream.write_all(&control(FrameKind::Hello, &serde_json::to_vec(&hello).unwrap())).unwrap();
         stream.read_exact(&mut [0; FRAME_BYTES]).unwrap();
         for page in pages {
             stream.write_all(&page).unwrap();
         }
-        stream
-            .write_all(&control(FrameKind::Account, &account))
-            .unwrap();
+        stream.write_all(&control(FrameKind::Account, &account)).unwrap();
         until_closed(stream);
     });
     (publish, thread)
@@ -237,15 +202,11 @@ fn received_with(tags: &[u64], account: Vec<u8>) -> (Report, String) {
 fn account_of(tags: &[u64]) -> FinalAccount {
     let mut account = FinalAccount::default();
     for tag in tags {
-        account.card.elinks.push(CardElink {
-            tag: *tag,
-            ..CardElink::default()
-        });
+        account.card.elinks.push(CardElink { tag: *tag, ..CardElink::default() });
         account.readers.push(ReaderElink::default());
-        account.subscriptions.push(SubscriptionAccount {
-            tag: *tag,
-            ..SubscriptionAccount::default()
-        });
+        account
+            .subscriptions
+            .push(SubscriptionAccount { tag: *tag, ..SubscriptionAccount::default() });
     }
     account
 }
@@ -274,11 +235,7 @@ fn no_number_of_an_account_costs_what_was_received() {
     assert!(paths.len() > 20, "{paths:?}");
     for path in &paths {
         let name = path.rsplit('/').next().unwrap();
-        for number in [
-            Value::from(u64::MAX),
-            Value::from(i64::MAX),
-            Value::from(i64::MIN),
-        ] {
+        for number in [Value::from(u64::MAX), Value::from(i64::MAX), Value::from(i64::MIN)] {
             let mut account = whole.clone();
             *account.pointer_mut(path).unwrap() = number.clone();
             let (report, notes) = received_with(&[5], serde_json::to_vec(&account).unwrap());
@@ -290,11 +247,7 @@ fn no_number_of_an_account_costs_what_was_received() {
                 if is_taken { (0, 1) } else { (1, 0) },
                 "{path}: {number}"
             );
-            assert_eq!(
-                notes.contains("its account is refused"),
-                !is_taken,
-                "{notes}"
-            );
+            assert_eq!(notes.contains("its account is refused"), !is_taken, "{notes}");
             // Serde names no field of a number that does not fit its type.
             if number == i64::MAX && !is_taken && name != "elink" {
                 assert!(notes.contains(&format!("{name} is {number};")), "{notes}");
@@ -337,10 +290,8 @@ fn the_numbers_of_an_account_may_be_added_up() {
 #[test]
 fn a_greeting_byte_by_byte_does_not_hold_a_receiver_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let publish = Publish {
-        address: listener.local_addr().unwrap().to_string(),
-        ..Publish::default()
-    };
+    let publish =
+        Publish { address: listener.local_addr().unwrap().to_string(), ..Publish::default() };
     let drips = Arc::new(AtomicBool::new(false));
     let seen = drips.clone();
     let thread = std::thread::spawn(move || {
@@ -356,11 +307,8 @@ fn a_greeting_byte_by_byte_does_not_hold_a_receiver_up() {
     });
     let begin = Instant::now();
     let quit = || drips.load(Ordering::Relaxed);
-    let tried = Receiver::connect_unless(
-        transport::named("tcp").unwrap(),
-        &[(publish, vec![])],
-        &quit,
-    );
+    let tried =
+        Receiver::connect_unless(transport::named("tcp").unwrap(), &[(publish, vec![])], &quit);
     assert!(matches!(tried, Err(TransportError::Other(_))) && begin.elapsed() < DEADLINE);
     thread.join().unwrap();
 }
@@ -401,9 +349,5 @@ fn chunks_longer_than_all_pages_do_not_stop_the_reader() {
     let stop = AtomicBool::new(false);
     let placement = by_hand::Placement::default();
     let done = by_hand::run(&scenario, &placement, DEADLINE, Some(100), &stop).unwrap();
-    assert!(
-        done.closes() && done.issued() == 100 && done.lost() == 0,
-        "{}",
-        done.ledger()
-    );
+    assert!(done.closes() && done.issued() == 100 && done.lost() == 0, "{}", done.ledger());
 }

@@ -35,11 +35,7 @@ enum News {
 
 impl Memory {
     pub(crate) fn new(hello: Hello, room: usize) -> Memory {
-        Memory {
-            hello,
-            room,
-            lanes: Arc::default(),
-        }
+        Memory { hello, room, lanes: Arc::default() }
     }
 }
 
@@ -65,19 +61,10 @@ impl Transport for Memory {
     ) -> Result<Box<dyn Inlet>, TransportError> {
         let last_page = last_page_of(self.hello.stream);
         let mut lanes = self.lanes.0.lock().unwrap();
-        let news = VecDeque::from([News::Subscribed(Subscription {
-            last_page,
-            ..subscription.clone()
-        })]);
-        lanes.push(Lane {
-            news,
-            ..Lane::default()
-        });
-        Ok(Box::new(MemoryInlet {
-            way: self.clone(),
-            lane: lanes.len() - 1,
-            body: Vec::new(),
-        }))
+        let news =
+            VecDeque::from([News::Subscribed(Subscription { last_page, ..subscription.clone() })]);
+        lanes.push(Lane { news, ..Lane::default() });
+        Ok(Box::new(MemoryInlet { way: self.clone(), lane: lanes.len() - 1, body: Vec::new() }))
     }
 }
 
@@ -95,10 +82,7 @@ impl Outlet for Memory {
             events.extend(lane.news.drain(..).map(|news| match news {
                 News::Subscribed(subscription) => OutletEvent::Subscribed { dest, subscription },
                 News::Acknowledged(sequence) => OutletEvent::Acknowledged { dest, sequence },
-                News::Gone => OutletEvent::Gone {
-                    dest,
-                    why: "closed by the receiver".to_owned(),
-                },
+                News::Gone => OutletEvent::Gone { dest, why: "closed by the receiver".to_owned() },
             }));
         }
     }
@@ -111,10 +95,8 @@ impl Outlet for Memory {
         if lane.frames.len() >= self.room && frame.kind != FrameKind::Account {
             return Sent::Blocked;
         }
-        lane.frames.push_back((
-            *frame,
-            body.iter().flat_map(|part| part.iter().copied()).collect(),
-        ));
+        lane.frames
+            .push_back((*frame, body.iter().flat_map(|part| part.iter().copied()).collect()));
         self.lanes.1.notify_all();
         Sent::Done
     }
@@ -133,9 +115,7 @@ struct MemoryInlet {
 
 impl MemoryInlet {
     fn say(&self, news: News) {
-        self.way.lanes.0.lock().unwrap()[self.lane]
-            .news
-            .push_back(news);
+        self.way.lanes.0.lock().unwrap()[self.lane].news.push_back(news);
     }
 }
 
@@ -155,12 +135,7 @@ impl Inlet for MemoryInlet {
         let lanes = self.way.lanes.0.lock().unwrap();
         let empty =
             |lanes: &mut Vec<Lane>| lanes[self.lane].frames.is_empty() && !lanes[self.lane].closed;
-        let (mut lanes, _) = self
-            .way
-            .lanes
-            .1
-            .wait_timeout_while(lanes, wait, empty)
-            .unwrap();
+        let (mut lanes, _) = self.way.lanes.1.wait_timeout_while(lanes, wait, empty).unwrap();
         let lane = &mut lanes[self.lane];
         let Some((frame, body)) = lane.frames.pop_front() else {
             return if lane.closed {

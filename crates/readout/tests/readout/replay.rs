@@ -52,18 +52,11 @@ fn a_good_file_arrives_whole_once_and_as_often_as_it_is_repeated() {
         let elinks = check(&bytes[..], &Options::default()).unwrap().rows.len() as u64;
         for mode in [ReaderMode::Buffered, ReaderMode::ZeroCopy] {
             for rate_hz in [Some(40e3), None] {
-                let once = Chosen {
-                    mode: Some(mode),
-                    rate_hz,
-                    ..chosen(&file, &bytes)
-                };
+                let once = Chosen { mode: Some(mode), rate_hz, ..chosen(&file, &bytes) };
                 let done = run(&once, None);
                 assert_eq!((done.issued(), done.ledger().lost()), (1000, 0));
                 assert_eq!(done.ledger().delivered, 1000 * elinks);
-                let over = Chosen {
-                    replay_loop: true,
-                    ..once
-                };
+                let over = Chosen { replay_loop: true, ..once };
                 let done = run(&over, Some(3000));
                 assert_eq!(done.ledger().delivered, 3000 * elinks, "{text} {mode:?}");
                 let (report, _) = &done.receivers[0];
@@ -87,11 +80,8 @@ fn what_a_file_lacks_is_no_loss_of_the_chain() {
         ("duplicated-block", ""),
     ] {
         let fault = format!("[[fault]]\nkind = \"{kind}\"\nelink = 8\nevery = 7\n");
-        let chosen = Chosen {
-            rate_hz: Some(100e3),
-            replay_loop: true,
-            ..chosen(&file, &made(&fault, 700))
-        };
+        let chosen =
+            Chosen { rate_hz: Some(100e3), replay_loop: true, ..chosen(&file, &made(&fault, 700)) };
         // Three turns and a part.
         let done = run(&chosen, Some(2345));
         let (whole, turns) = (done.ledger(), 3);
@@ -110,18 +100,10 @@ fn a_file_that_begins_and_ends_inside_chunks_is_repeated_without_joining_them() 
     let bytes = made("mode = \"full\"\npayload = \"2500B\"\n", 300);
     for (from, to) in [(0, bytes.len()), (1, 1), (2 << 10, 5 << 10), (1000, 4321)] {
         let part = &bytes[from..bytes.len() - to % bytes.len()];
-        let chosen = Chosen {
-            rate_hz: Some(50e3),
-            replay_loop: true,
-            ..chosen(&file, part)
-        };
+        let chosen = Chosen { rate_hz: Some(50e3), replay_loop: true, ..chosen(&file, part) };
         let done = run(&chosen, Some(1500));
         let (report, _) = &done.receivers[0];
-        assert_eq!(
-            (report.faults().payload, report.bad_pages),
-            (0, 0),
-            "{from}"
-        );
+        assert_eq!((report.faults().payload, report.bad_pages), (0, 0), "{from}");
         assert!(done.ledger().delivered > 1400, "{}", done.ledger());
     }
 }
@@ -131,11 +113,7 @@ fn the_ring_gets_the_bytes_of_the_file_and_numbers_go_on_over_its_end() {
     let file = tempfile::NamedTempFile::new().unwrap();
     // A multiple of 256: the counters of events go on, too.
     let bytes = made("", 512);
-    let chosen = Chosen {
-        rate_hz: Some(1e6),
-        replay_loop: true,
-        ..chosen(&file, &bytes)
-    };
+    let chosen = Chosen { rate_hz: Some(1e6), replay_loop: true, ..chosen(&file, &bytes) };
     let (mut card, mut rings) = Card::new(&chosen.load().unwrap()).unwrap();
     card.source().end_after(5 * 512 + 77);
     card.start(0);
@@ -144,10 +122,7 @@ fn the_ring_gets_the_bytes_of_the_file_and_numbers_go_on_over_its_end() {
         now_ns += 50_000;
         card.advance(now_ns);
         let before = given.len();
-        rings[0]
-            .spans(0)
-            .iter()
-            .for_each(|span| given.extend_from_slice(span));
+        rings[0].spans(0).iter().for_each(|span| given.extend_from_slice(span));
         rings[0].release(given.len() - before);
     }
     assert!(given.len() > 5 * bytes.len());
@@ -155,12 +130,7 @@ fn the_ring_gets_the_bytes_of_the_file_and_numbers_go_on_over_its_end() {
     let mut checker = Checker::new(Options::default());
     checker.take(&given).unwrap();
     let checked = checker.finish().unwrap();
-    assert!(
-        checked.is_good(),
-        "{:?} {:?}",
-        checked.faults,
-        checked.messages
-    );
+    assert!(checked.is_good(), "{:?} {:?}", checked.faults, checked.messages);
     let played = card.played().unwrap();
     assert_eq!((played.of, played.wrong), (bytes.len() as u64 / 1024, 0));
 }
@@ -170,11 +140,7 @@ fn busy_stops_the_file_where_nobody_reads_and_flat_out_it_waits() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let bytes = made("", 20_000);
     for (rate_hz, is_stopped) in [(Some(1e6), true), (None, false)] {
-        let chosen = Chosen {
-            rate_hz,
-            replay_loop: true,
-            ..chosen(&file, &bytes)
-        };
+        let chosen = Chosen { rate_hz, replay_loop: true, ..chosen(&file, &bytes) };
         let (mut card, rings) = Card::new(&chosen.load().unwrap()).unwrap();
         card.start(0);
         (1..=2000).for_each(|ms| card.advance(ms * 1_000_000));
@@ -194,33 +160,17 @@ fn what_cannot_be_replayed_is_refused_with_the_reason() {
         (&b""[..], "0 bytes: shorter than one block"),
         (&b"hello"[..], "no file of FELIX blocks"),
         (&[7; 2 << 20][..], "no file of FELIX blocks"),
-        (
-            &made("mode = \"full\"\npayload = \"9000B\"\n", 1)[..2048],
-            "no whole chunk",
-        ),
+        (&made("mode = \"full\"\npayload = \"9000B\"\n", 1)[..2048], "no whole chunk"),
     ] {
         let error = refused(chosen(&file, bytes));
-        assert!(
-            error.starts_with("replay: /") && error.contains(wanted),
-            "{error}"
-        );
+        assert!(error.starts_with("replay: /") && error.contains(wanted), "{error}");
     }
-    let of = |path: &str| Chosen {
-        replay: Some(path.to_owned()),
-        ..chosen(&file, &good)
-    };
+    let of = |path: &str| Chosen { replay: Some(path.to_owned()), ..chosen(&file, &good) };
     assert!(refused(of("/dev/zero")).contains("not a regular file"));
     assert!(refused(of("/none")).contains("No such file"));
-    let sized = Chosen {
-        payload_bytes: Some(20),
-        ..chosen(&file, &good)
-    };
+    let sized = Chosen { payload_bytes: Some(20), ..chosen(&file, &good) };
     assert!(refused(sized).contains("`payload_bytes` does not go with `replay`"));
-    let alone = Chosen {
-        replay: None,
-        replay_loop: true,
-        ..chosen(&file, &good)
-    };
+    let alone = Chosen { replay: None, replay_loop: true, ..chosen(&file, &good) };
     assert!(refused(alone).contains("`replay_loop` does nothing"));
 }
 
@@ -259,33 +209,15 @@ fn wrong_trigger_files_and_patterns_are_refused_with_file_and_line() {
     std::fs::write(file.path(), "1 1\n2 3\n").unwrap();
     let path = file.path().to_str().unwrap().to_owned();
     let of = |chosen: Chosen| {
-        let chosen = Chosen {
-            scenario: "gbt".to_owned(),
-            ..chosen
-        };
+        let chosen = Chosen { scenario: "gbt".to_owned(), ..chosen };
         chosen.load().unwrap_err().to_string()
     };
-    let triggers = Chosen {
-        trigger_file: Some(path.clone()),
-        ..Chosen::default()
-    };
+    let triggers = Chosen { trigger_file: Some(path.clone()), ..Chosen::default() };
     let error = of(triggers.clone());
-    assert!(
-        error.ends_with(&format!("{path}:2: trigger 3 follows 1: 1 are missing")),
-        "{error}"
-    );
-    let rated = Chosen {
-        rate_hz: Some(1e3),
-        ..triggers
-    };
+    assert!(error.ends_with(&format!("{path}:2: trigger 3 follows 1: 1 are missing")), "{error}");
+    let rated = Chosen { rate_hz: Some(1e3), ..triggers };
     assert!(of(rated).contains("`rate_hz` does not go with a trigger file"));
-    let busy = Chosen {
-        busy_pattern: Some(path.clone()),
-        ..Chosen::default()
-    };
+    let busy = Chosen { busy_pattern: Some(path.clone()), ..Chosen::default() };
     let error = of(busy);
-    assert!(
-        error.contains(&format!("{path}:1: `1` where `on` is wanted")),
-        "{error}"
-    );
+    assert!(error.contains(&format!("{path}:1: `1` where `on` is wanted")), "{error}");
 }

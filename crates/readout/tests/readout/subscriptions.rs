@@ -37,22 +37,11 @@ fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
     let scenario = card.scenario().clone();
     let way = Memory::new(chain::hello(&scenario, 0), 1);
     let (port, mut pump) = inline(Arc::new(Mutex::new(card)), consumers.remove(0)).unwrap();
-    let outlet = way
-        .publish(&Publish::default(), &chain::hello(&scenario, 0))
-        .unwrap();
+    let outlet = way.publish(&Publish::default(), &chain::hello(&scenario, 0)).unwrap();
     let (format, elinks) = (scenario.format().unwrap(), scenario.elinks(0, 0));
-    let publish = Publish {
-        dead_after: Nanos(10_000_000_000),
-        ..Publish::default()
-    };
-    let mut reader = ToHost::new(
-        Box::new(port),
-        outlet,
-        scenario.reader,
-        &publish,
-        format,
-        &elinks,
-    );
+    let publish = Publish { dead_after: Nanos(10_000_000_000), ..Publish::default() };
+    let mut reader =
+        ToHost::new(Box::new(port), outlet, scenario.reader, &publish, format, &elinks);
     let receive = |slow_us: u64| {
         let mut receiver =
             Receiver::connect(Box::new(way.clone()), &[(Publish::default(), Vec::new())]).unwrap();
@@ -60,10 +49,8 @@ fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
         receiver.run(&AtomicBool::new(false), Duration::from_secs(10), |_| {})
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = slow_us
-            .iter()
-            .map(|slow_us| scope.spawn(|| receive(*slow_us)))
-            .collect();
+        let threads: Vec<_> =
+            slow_us.iter().map(|slow_us| scope.spawn(|| receive(*slow_us))).collect();
         // All are there before the first trigger.
         let deadline = Instant::now() + Duration::from_secs(30);
         while reader.stats().subscribers < slow_us.len() as u64 {
@@ -73,39 +60,23 @@ fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
         let account = reader.run(&mut pump, &AtomicBool::new(false), true, |_| {});
         Shared {
             account,
-            reports: threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .collect(),
+            reports: threads.into_iter().map(|thread| thread.join().unwrap()).collect(),
         }
     })
 }
 
 /// Whether every receiver had every event, and every account says so.
 fn none_is_missing(shared: &Shared, of: &str) {
-    assert!(
-        shared.account.closes(),
-        "{of}: {:?}",
-        shared.account.subscriptions
-    );
+    assert!(shared.account.closes(), "{of}: {:?}", shared.account.subscriptions);
     for (at, report) in shared.reports.iter().enumerate() {
         let faults = report.faults();
         assert_eq!(
-            (
-                faults.missing,
-                faults.payload,
-                faults.jumps,
-                report.bad_pages
-            ),
+            (faults.missing, faults.payload, faults.jumps, report.bad_pages),
             (0, 0, 0, 0),
             "{of}: {at}"
         );
         assert!(report.closes(), "{of}: {at}: {:?}", report.ledgers);
-        assert_eq!(
-            report.ledgers.len(),
-            shared.account.card.elinks.len(),
-            "{of}: {at}"
-        );
+        assert_eq!(report.ledgers.len(), shared.account.card.elinks.len(), "{of}: {at}");
         for stream in &report.streams {
             assert_eq!(
                 stream.chunks,
@@ -148,11 +119,7 @@ fn what_a_slow_receiver_of_two_is_not_given_is_in_its_own_account() {
         for card in ["", "mode = \"full\"\npayload = \"3000B\"\n"] {
             let text = format!("{}on_slow = \"drop\"\n", text(mode, card));
             let shared = shared(&text, 2000, &[0, 3000]);
-            assert!(
-                shared.account.closes(),
-                "{mode} {card}: {:?}",
-                shared.account.subscriptions
-            );
+            assert!(shared.account.closes(), "{mode} {card}: {:?}", shared.account.subscriptions);
             assert!(shared.reports.iter().all(Report::closes), "{mode} {card}");
             let dropped: Vec<u64> = shared
                 .reports
@@ -168,11 +135,7 @@ fn what_a_slow_receiver_of_two_is_not_given_is_in_its_own_account() {
             assert!(dropped[1] > 0, "{mode} {card}: {dropped:?}");
             let elinks = shared.account.card.elinks.len() as u64;
             for (report, dropped) in shared.reports.iter().zip(dropped) {
-                assert_eq!(
-                    report.chunks() + dropped,
-                    shared.accepted() * elinks,
-                    "{mode} {card}"
-                );
+                assert_eq!(report.chunks() + dropped, shared.accepted() * elinks, "{mode} {card}");
             }
         }
     }

@@ -29,12 +29,7 @@ fn nothing_is_lost_and_every_account_closes() {
         for (tag, ledger) in &done.ledgers {
             assert!(ledger.closes(), "{mode} {tag:#x}: {ledger}");
         }
-        assert_eq!(
-            (done.issued(), done.lost()),
-            (3000, 0),
-            "{mode}: {}",
-            done.ledger()
-        );
+        assert_eq!((done.issued(), done.lost()), (3000, 0), "{mode}: {}", done.ledger());
     }
 }
 
@@ -45,8 +40,7 @@ fn a_receiver_of_nobody_says_so() {
         address: "127.0.0.1:9".to_owned(),
         ..Publish::default()
     };
-    let error = Receiver::connect(transport::named("zenoh").unwrap(), &[(publish, vec![])])
-        .err()
-        .unwrap();
+    let error =
+        Receiver::connect(transport::named("zenoh").unwrap(), &[(publish, vec![])]).err().unwrap();
     assert!(error.to_string().starts_with("zenoh: "), "{error}");
 }

@@ -32,13 +32,7 @@ pub(super) fn read_parts(
     // Of each worker one batch that it parses, and one that waits for those before it.
     let under_way = 2 * workers;
     let (turns, turn) = sync_channel(under_way);
-    let lines = Lines {
-        source,
-        line: 0,
-        batches: 0,
-        ended: false,
-        turn,
-    };
+    let lines = Lines { source, line: 0, batches: 0, ended: false, turn };
     let lines = Mutex::new(lines);
     (0..under_way).for_each(|_| turns.send(()).expect("as many have space"));
     let known = Known::default();
@@ -126,13 +120,7 @@ type Parsed = (usize, std::thread::Result<io::Result<Contents>>);
 
 impl<'a, S: BufRead> Worker<'a, S> {
     fn new(lines: &'a Mutex<Lines<S>>, parse: Parse, known: &'a Known) -> Worker<'a, S> {
-        Worker {
-            lines,
-            parse,
-            known,
-            seen: Seen::default(),
-            batch: Batch::default(),
-        }
+        Worker { lines, parse, known, seen: Seen::default(), batch: Batch::default() }
     }
 
     /// The next batch, parsed.
@@ -187,15 +175,8 @@ impl Batch {
     }
 
     fn parse(&self, parse: Parse, known: &Known) -> Contents {
-        let errors = self
-            .too_long
-            .iter()
-            .map(|&line| LineError::TooLong { line })
-            .collect();
-        let mut contents = Contents {
-            records: Vec::with_capacity(self.lines.len()),
-            errors,
-        };
+        let errors = self.too_long.iter().map(|&line| LineError::TooLong { line }).collect();
+        let mut contents = Contents { records: Vec::with_capacity(self.lines.len()), errors };
         for (line, range, ended) in &self.lines {
             let bytes = without_mark(&self.bytes[range.clone()], *line);
             if bytes.iter().all(u8::is_ascii_whitespace) {
@@ -255,11 +236,7 @@ fn read_line(source: &mut impl BufRead, bytes: &mut Vec<u8>) -> io::Result<LineR
             bytes.truncate(from);
         }
         if ended {
-            return Ok(if too_long {
-                LineRead::TooLong
-            } else {
-                LineRead::Line { ended: true }
-            });
+            return Ok(if too_long { LineRead::TooLong } else { LineRead::Line { ended: true } });
         }
     }
 }

@@ -54,10 +54,7 @@ impl Parts<'_> {
                 let (first, then) = (&self.before[..asked.start], &self.before[asked.end..]);
                 Some([first, NOTHING_ASKED, then, own, end].concat())
             }
-            _ => self
-                .host
-                .is_some()
-                .then(|| [self.before, own, end].concat()),
+            _ => self.host.is_some().then(|| [self.before, own, end].concat()),
         }
     }
 
@@ -81,15 +78,9 @@ impl Known {
             None => (line, None),
         };
         let asked = object_of(before, b"\"workload\"");
-        let workload = asked
-            .as_ref()
-            .and_then(|range| lock(&self.asked).get(&before[range.clone()]).cloned());
-        Parts {
-            before,
-            host,
-            asked,
-            workload,
-        }
+        let workload =
+            asked.as_ref().and_then(|range| lock(&self.asked).get(&before[range.clone()]).cloned());
+        Parts { before, host, asked, workload }
     }
 
     /// What a line says before its host, and the host. None where the host is not the last that it says.
@@ -124,9 +115,7 @@ impl Known {
         }
         let fingerprint = record.workload.fingerprint();
         let mut workloads = lock(&self.workloads);
-        let known = workloads
-            .entry(fingerprint)
-            .or_insert_with(|| Arc::clone(&record.workload));
+        let known = workloads.entry(fingerprint).or_insert_with(|| Arc::clone(&record.workload));
         if *known == record.workload {
             record.workload = Arc::clone(known);
         }

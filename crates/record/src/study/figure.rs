@@ -20,11 +20,7 @@ impl Range {
     /// Distance of a value from the range relative to its nearer end; zero inside.
     fn difference(self, value: f64) -> f64 {
         let edge = value.clamp(self.from, self.to);
-        if value == edge {
-            0.0
-        } else {
-            (value - edge) / edge.abs()
-        }
+        if value == edge { 0.0 } else { (value - edge) / edge.abs() }
     }
 
     fn show(self, number: impl Fn(f64) -> String) -> String {
@@ -64,10 +60,7 @@ impl TryFrom<Written> for Published {
         if written.place.trim().is_empty() {
             return Err("a published figure needs the `place` in its document".to_owned());
         }
-        Ok(Published {
-            range: written.range()?,
-            place: written.place,
-        })
+        Ok(Published { range: written.range()?, place: written.place })
     }
 }
 
@@ -99,10 +92,7 @@ impl Published {
 
     /// The same figure, its place within a section or table.
     pub fn within(&self, section: &str) -> Published {
-        Published {
-            range: self.range,
-            place: format!("{section}, {}", self.place),
-        }
+        Published { range: self.range, place: format!("{section}, {}", self.place) }
     }
 
     /// Another figure of the same row of the document, in another column: `row 1, start` beside `row 1, speed`.
@@ -112,13 +102,7 @@ impl Published {
             "" => column.to_owned(),
             row => format!("{row}, {column}"),
         };
-        Published {
-            range: Range {
-                from: value,
-                to: value,
-            },
-            place,
-        }
+        Published { range: Range { from: value, to: value }, place }
     }
 
     /// The value, where the document states one and no range or bound.
@@ -139,31 +123,16 @@ impl Published {
     /// What follows from this figure by a monotonic function.
     pub fn derived(&self, how: impl Into<String>, function: impl Fn(f64) -> f64) -> Derived {
         let (one, other) = (function(self.range.from), function(self.range.to));
-        Derived {
-            range: Range {
-                from: one.min(other),
-                to: one.max(other),
-            },
-            how: how.into(),
-        }
+        Derived { range: Range { from: one.min(other), to: one.max(other) }, how: how.into() }
     }
 
     /// From the smallest to the largest of several figures; none of none.
     pub fn span(figures: &[Published], place: &str) -> Option<Published> {
         let range = Range {
-            from: figures
-                .iter()
-                .map(|figure| figure.range.from)
-                .reduce(f64::min)?,
-            to: figures
-                .iter()
-                .map(|figure| figure.range.to)
-                .reduce(f64::max)?,
+            from: figures.iter().map(|figure| figure.range.from).reduce(f64::min)?,
+            to: figures.iter().map(|figure| figure.range.to).reduce(f64::max)?,
         };
-        Some(Published {
-            range,
-            place: place.to_owned(),
-        })
+        Some(Published { range, place: place.to_owned() })
     }
 }
 
@@ -184,13 +153,7 @@ pub struct Derived {
 impl Derived {
     /// Computed from the inputs of a study.
     pub fn computed(value: f64, how: impl Into<String>) -> Derived {
-        Derived {
-            range: Range {
-                from: value,
-                to: value,
-            },
-            how: how.into(),
-        }
+        Derived { range: Range { from: value, to: value }, how: how.into() }
     }
 
     /// The mean of published figures; none of none.
@@ -275,36 +238,22 @@ impl Measured {
         let (mut basis, mut is_disturbed) = (None, false);
         for record in records {
             is_disturbed |= !conditions::of(record).is_empty();
-            let of_this = if record.engine.emulated {
-                Basis::Emulated
-            } else {
-                Basis::Measured
-            };
+            let of_this = if record.engine.emulated { Basis::Emulated } else { Basis::Measured };
             basis = Some(of_this.weaker(basis.unwrap_or(Basis::Measured)))
                 .filter(|_| record.outcome.is_ok());
             basis?;
         }
-        basis.filter(|_| value.is_finite()).map(|basis| Measured {
-            value,
-            basis,
-            is_disturbed,
-        })
+        basis.filter(|_| value.is_finite()).map(|basis| Measured { value, basis, is_disturbed })
     }
 
     /// A value of this host's own processor, though an emulated device delivered the data, such as the rate of a conversion.
     pub fn of_processor(record: &RunRecord, value: f64) -> Option<Measured> {
-        Measured::of(record, value).map(|measured| Measured {
-            basis: Basis::Measured,
-            ..measured
-        })
+        Measured::of(record, value).map(|measured| Measured { basis: Basis::Measured, ..measured })
     }
 
     /// The same, where a model took part that the records' engines do not know of.
     pub fn of_emulation(self) -> Measured {
-        Measured {
-            basis: Basis::Emulated,
-            ..self
-        }
+        Measured { basis: Basis::Emulated, ..self }
     }
 
     /// The value.
@@ -384,18 +333,12 @@ impl Comparison {
 
     /// With a derived figure.
     pub fn derived(self, derived: impl Into<Option<Derived>>) -> Comparison {
-        Comparison {
-            derived: derived.into(),
-            ..self
-        }
+        Comparison { derived: derived.into(), ..self }
     }
 
     /// With a model's value.
     pub fn model(self, value: impl Into<Option<f64>>) -> Comparison {
-        Comparison {
-            model: value.into().and_then(Modelled::new),
-            ..self
-        }
+        Comparison { model: value.into().and_then(Modelled::new), ..self }
     }
 
     /// With what was measured.
@@ -405,18 +348,12 @@ impl Comparison {
 
     /// Of the machine that it was measured on.
     pub fn of_this_host(self) -> Comparison {
-        Comparison {
-            scope: Scope::ThisHost,
-            ..self
-        }
+        Comparison { scope: Scope::ThisHost, ..self }
     }
 
     /// Of a figure that the profile was fitted to: its own fit is no reproduction.
     pub fn of_a_fit(self) -> Comparison {
-        Comparison {
-            is_fitted: true,
-            ..self
-        }
+        Comparison { is_fitted: true, ..self }
     }
 
     /// What is judged: the measurement where it can repeat the figure, else the model.
@@ -448,14 +385,8 @@ impl Comparison {
     /// What was measured less what is published, or derived where nothing is published, relative to it.
     pub fn difference(&self) -> Option<f64> {
         let value = self.measured?.value;
-        let published = self
-            .published
-            .as_ref()
-            .map(|published| published.difference(value));
-        published.or(self
-            .derived
-            .as_ref()
-            .map(|derived| derived.difference(value)))
+        let published = self.published.as_ref().map(|published| published.difference(value));
+        published.or(self.derived.as_ref().map(|derived| derived.difference(value)))
     }
 
     /// What was measured less what the model gives, relative to it.

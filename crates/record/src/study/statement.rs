@@ -44,12 +44,7 @@ impl Written {
     }
 
     fn finding(&self, verdict: Verdict, evidence: String) -> Finding {
-        Finding {
-            text: self.text.clone(),
-            place: self.place.clone(),
-            verdict,
-            evidence,
-        }
+        Finding { text: self.text.clone(), place: self.place.clone(), verdict, evidence }
     }
 }
 
@@ -128,8 +123,7 @@ impl Statement {
             Holds::InPart => Grade::InPart,
             Holds::No => Grade::Refuted,
         };
-        self.0
-            .finding(Verdict::of_statement(grade, basis), evidence)
+        self.0.finding(Verdict::of_statement(grade, basis), evidence)
     }
 
     /// What is needed to judge it is not there.

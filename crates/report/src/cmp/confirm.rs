@@ -119,9 +119,7 @@ impl Compared {
     pub fn flagged(&self) -> Vec<usize> {
         let all = self.overall.as_ref().is_some_and(ComparedPoint::differs);
         let places = 0..self.points.len();
-        places
-            .filter(|at| all || self.points[*at].differs())
-            .collect()
+        places.filter(|at| all || self.points[*at].differs()).collect()
     }
 
     /// Takes what was found of points, by their places. Each then has the verdict of its second measurement; one that could not be
@@ -136,9 +134,7 @@ impl Compared {
             point.confirmation = Some(confirmation);
         }
         let verdict = |points: &[ComparedPoint], overall: &ComparedPoint| {
-            let again = points
-                .iter()
-                .filter_map(|point| point.confirmation.as_ref());
+            let again = points.iter().filter_map(|point| point.confirmation.as_ref());
             let again: Vec<Again> = again.map(|again| again.verdict).collect();
             let stays =
                 |again: &Again| *again == Again::NotMeasured || again.word() == overall.verdict;
@@ -186,12 +182,7 @@ pub fn confirm_afresh(
     records: Afresh<'_>,
     asked: Asked,
 ) -> Vec<(usize, Confirmation)> {
-    let Afresh {
-        a,
-        b,
-        fresh,
-        history,
-    } = records;
+    let Afresh { a, b, fresh, history } = records;
     let together = cmp(a, &[b, fresh].concat(), history, asked);
     let alone = cmp(a, fresh, history, asked);
     let of = |compared: &Compared, name: &str| {
@@ -213,9 +204,7 @@ pub fn confirm_afresh(
         _ => Confirmation::not_measured(How::FreshRuns, "no fresh run of it was done"),
     };
     let places = places.iter();
-    places
-        .map(|at| (*at, confirmation(&found.points[*at].point)))
-        .collect()
+    places.map(|at| (*at, confirmation(&found.points[*at].point))).collect()
 }
 
 #[cfg(test)]
@@ -246,56 +235,31 @@ mod tests {
     fn a_difference_that_does_not_come_back_is_none() {
         let same = || again(Again::Same, 1.001);
         let found = confirmed([same(), same(), same(), same()]);
-        assert_eq!(
-            (found.conclusion, found.gate(0.03)),
-            (Conclusion::Same, Gate::Passed)
-        );
+        assert_eq!((found.conclusion, found.gate(0.03)), (Conclusion::Same, Gate::Passed));
         let undecided = again(Again::Undecided, 1.01);
         let found = confirmed([same(), same(), same(), undecided]);
-        assert_eq!(
-            (found.conclusion, found.count("unclear")),
-            (Conclusion::CannotTell, 1)
-        );
+        assert_eq!((found.conclusion, found.count("unclear")), (Conclusion::CannotTell, 1));
     }
 
     #[test]
     fn a_difference_that_comes_back_or_cannot_be_measured_again_stays() {
         let same = || again(Again::Same, 1.0);
         let slower = confirmed([again(Again::Slower, 1.051), same(), same(), same()]);
-        assert_eq!(
-            (slower.conclusion, slower.count("slower")),
-            (Conclusion::Different, 1)
-        );
-        assert_eq!(
-            (slower.gate(0.04), slower.gate(0.08)),
-            (Gate::Failed, Gate::Passed)
-        );
+        assert_eq!((slower.conclusion, slower.count("slower")), (Conclusion::Different, 1));
+        assert_eq!((slower.gate(0.04), slower.gate(0.08)), (Gate::Failed, Gate::Passed));
         let why = Confirmation::not_measured(How::InTurns, "it has 2 lanes");
         let kept = confirmed([why, same(), same(), same()]);
-        assert_eq!(
-            (kept.conclusion, kept.points[0].verdict),
-            (Conclusion::Different, "slower")
-        );
+        assert_eq!((kept.conclusion, kept.points[0].verdict), (Conclusion::Different, "slower"));
         let text = kept.text(false);
-        assert!(
-            text.contains("func_readout: not measured in turns: it has 2 lanes\n"),
-            "{text}"
-        );
+        assert!(text.contains("func_readout: not measured in turns: it has 2 lanes\n"), "{text}");
         assert!(text.contains("same in turns, B/A 1.0000"), "{text}");
-        assert!(
-            serde_json::to_string(&kept)
-                .unwrap()
-                .contains("\"how\":\"in-turns\"")
-        );
+        assert!(serde_json::to_string(&kept).unwrap().contains("\"how\":\"in-turns\""));
     }
 
     #[test]
     fn all_points_together_stay_different_only_with_a_point_of_the_same_direction() {
         let mut found = plain(&runs(1.0, 0), &runs(1.001, 1));
-        let overall = ComparedPoint {
-            verdict: "slower",
-            ..found.points[0].clone()
-        };
+        let overall = ComparedPoint { verdict: "slower", ..found.points[0].clone() };
         found.overall = Some(overall);
         found.conclusion = found.concluded();
         assert_eq!(found.conclusion, Conclusion::Different);
@@ -325,12 +289,7 @@ mod tests {
         let again = |fresh: &[RunRecord]| {
             let history = &[];
             let (a, b) = (&a[..], &b[..]);
-            let records = Afresh {
-                a,
-                b,
-                fresh,
-                history,
-            };
+            let records = Afresh { a, b, fresh, history };
             confirm_afresh(&found, &[1], records, Asked::ignoring(0.02))
         };
         let verdict = |fresh: &[RunRecord]| {

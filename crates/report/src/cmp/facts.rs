@@ -23,8 +23,7 @@ pub(crate) fn fact_changes(a: &[RunRecord], b: &[RunRecord]) -> Vec<FactChange> 
     let (a, b) = (facts(a), facts(b));
     let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     let shown = |side: &Facts, name: &String| {
-        side.get(name)
-            .map_or("-".to_owned(), |values| values.join(" | "))
+        side.get(name).map_or("-".to_owned(), |values| values.join(" | "))
     };
     let all = names.into_iter().map(|name| FactChange {
         name: name.clone(),
@@ -62,19 +61,12 @@ fn flatten(facts: &mut Facts, name: &str, value: &Value) {
         return;
     }
     match value {
-        Value::Object(fields) if name.is_empty() => fields
-            .iter()
-            .for_each(|(name, value)| flatten(facts, name, value)),
+        Value::Object(fields) if name.is_empty() => {
+            fields.iter().for_each(|(name, value)| flatten(facts, name, value))
+        }
         Value::String(text) => add(facts, name, text.clone()),
         Value::Array(list) if list.iter().all(Value::is_string) => {
-            add(
-                facts,
-                name,
-                list.iter()
-                    .filter_map(Value::as_str)
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            );
+            add(facts, name, list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
         }
         other => add(facts, name, other.to_string()),
     }

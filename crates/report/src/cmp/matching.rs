@@ -53,33 +53,20 @@ pub(crate) fn matched<'a>(
 ) -> Matching<'a> {
     let same_host = is_one_host(a.iter().chain(b));
     let mut of_b: HashMap<Point, Runs> = runs_by_point(b).into_iter().collect();
-    let mut of_history: HashMap<Point, Runs> = if same_host {
-        runs_by_point(history).into_iter().collect()
-    } else {
-        HashMap::new()
-    };
-    let sides: BTreeSet<&str> = a
-        .iter()
-        .chain(b)
-        .map(|record| record.run_id.as_str())
-        .collect();
+    let mut of_history: HashMap<Point, Runs> =
+        if same_host { runs_by_point(history).into_iter().collect() } else { HashMap::new() };
+    let sides: BTreeSet<&str> = a.iter().chain(b).map(|record| record.run_id.as_str()).collect();
     let here = a.first().map(host);
     let is_other = |run: &(&RunRecord, &Stage)| {
         !sides.contains(run.0.run_id.as_str()) && Some(host(run.0)) == here
     };
-    let mut matching = Matching {
-        points: Vec::new(),
-        apart: Vec::new(),
-        misplaced: 0,
-    };
+    let mut matching = Matching { points: Vec::new(), apart: Vec::new(), misplaced: 0 };
     for (point, runs) in runs_by_point(a) {
         let Some(others) = of_b.remove(&point) else {
             continue;
         };
         let places = |runs: &Runs| -> BTreeSet<_> {
-            runs.iter()
-                .filter_map(|run| placement(run.0, same_host))
-                .collect()
+            runs.iter().filter_map(|run| placement(run.0, same_host)).collect()
         };
         let common: BTreeSet<_> = &places(&runs) & &places(&others);
         let is_common = |run: &(&RunRecord, &Stage)| {
@@ -95,12 +82,7 @@ pub(crate) fn matched<'a>(
         let history = keep(history.into_iter().filter(is_other).collect());
         let (a, b) = (keep(runs), keep(others));
         matching.misplaced += all - a.len() - b.len();
-        matching.points.push(Matched {
-            point,
-            a,
-            b,
-            history,
-        });
+        matching.points.push(Matched { point, a, b, history });
     }
     matching
 }

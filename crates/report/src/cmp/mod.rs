@@ -121,12 +121,7 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], asked: Asked
     let moments = moments(a.iter().chain(b).chain(history));
     let mut groups: Vec<(&str, &str, &str)> = Vec::new();
     let sides = matching.points.iter().map(|found| {
-        let Point {
-            study,
-            engine,
-            workload,
-            ..
-        } = &found.point;
+        let Point { study, engine, workload, .. } = &found.point;
         let record = (study.as_str(), engine.as_str(), workload.as_str());
         let known = groups.iter().position(|group| *group == record);
         let group = known.unwrap_or_else(|| {
@@ -192,10 +187,7 @@ fn rates(records: &[RunRecord]) -> Vec<(CounterName, Vec<f64>)> {
     let mut places: HashMap<CounterName, usize> = HashMap::new();
     let mut all: Vec<(CounterName, Vec<f64>)> = Vec::new();
     for record in records.iter().filter(|record| is_done(record)) {
-        let point = format!(
-            "{} {} {}",
-            record.study, record.engine.name, record.workload
-        );
+        let point = format!("{} {} {}", record.study, record.engine.name, record.workload);
         let observed = record.observed.as_deref();
         for (counter, unit, rate) in observed.map(tables::rates).unwrap_or_default() {
             let name = (point.clone(), counter, unit);
@@ -216,13 +208,7 @@ fn compared_counters(a: &[RunRecord], b: &[RunRecord]) -> Vec<ComparedCounter> {
         let b = mean(of_b.get(&name)?);
         let (point, counter, unit) = name;
         let a = mean(&of_a);
-        Some(ComparedCounter {
-            point,
-            counter,
-            unit,
-            a,
-            b,
-        })
+        Some(ComparedCounter { point, counter, unit, a, b })
     });
     both.collect()
 }
@@ -233,14 +219,10 @@ fn name(matched: &Matched<'_>) -> String {
 
 /// Points that were done in one set of records and are not in the other, where one that failed is not missing.
 fn only(records: &[RunRecord], others: &[RunRecord]) -> Vec<String> {
-    let known: HashSet<Point> = others
-        .iter()
-        .flat_map(|record| points_of(record).map(|(point, _)| point))
-        .collect();
+    let known: HashSet<Point> =
+        others.iter().flat_map(|record| points_of(record).map(|(point, _)| point)).collect();
     let own = runs_by_point(records).into_iter().map(|(point, _)| point);
-    own.filter(|point| !known.contains(point))
-        .map(|point| point.to_string())
-        .collect()
+    own.filter(|point| !known.contains(point)).map(|point| point.to_string()).collect()
 }
 
 fn described(point: String, level: &'static str, effect: &Effect) -> ComparedPoint {
@@ -250,15 +232,7 @@ fn described(point: String, level: &'static str, effect: &Effect) -> ComparedPoi
         Verdict::Same => "same",
         Verdict::Unclear | Verdict::Missing => "unclear",
     };
-    let Effect {
-        ratio,
-        corrected,
-        interval,
-        joint,
-        visible,
-        explained,
-        ..
-    } = *effect;
+    let Effect { ratio, corrected, interval, joint, visible, explained, .. } = *effect;
     ComparedPoint {
         point,
         level,
@@ -314,22 +288,15 @@ impl Compared {
         }
         let could_be = |point: &&ComparedPoint| point.largest() >= 1.0 + by;
         let missed = self.points.iter().filter(could_be).count() + self.apart.len();
-        if missed == 0 {
-            Gate::Passed
-        } else {
-            Gate::NoPower(missed)
-        }
+        if missed == 0 { Gate::Passed } else { Gate::NoPower(missed) }
     }
 }
 
 /// Points that A did and verified, and that went wrong in B.
 fn broken(a: &[RunRecord], b: &[RunRecord]) -> Vec<String> {
     let name = |record: &RunRecord| format!("{} {}", record.study, record.workload);
-    let done: std::collections::HashSet<String> = a
-        .iter()
-        .filter(|record| record.outcome.is_ok())
-        .map(name)
-        .collect();
+    let done: std::collections::HashSet<String> =
+        a.iter().filter(|record| record.outcome.is_ok()).map(name).collect();
     let failed = b.iter().filter_map(|record| match &record.outcome {
         Outcome::Failed(why) if done.contains(&name(record)) => {
             Some(format!("{}: {why}", name(record)))
@@ -343,11 +310,8 @@ fn broken(a: &[RunRecord], b: &[RunRecord]) -> Vec<String> {
 
 /// Median of the reference times of the runs; none for older records.
 fn reference(records: &[RunRecord]) -> Option<f64> {
-    let times: Vec<f64> = records
-        .iter()
-        .map(|record| record.noise.reference_ns)
-        .filter(|&ns| ns > 0.0)
-        .collect();
+    let times: Vec<f64> =
+        records.iter().map(|record| record.noise.reference_ns).filter(|&ns| ns > 0.0).collect();
     (!times.is_empty()).then(|| daqmeter_stats::quantile(&daqmeter_stats::sorted(&times), 0.5))
 }
 
@@ -366,10 +330,7 @@ mod tests {
             record.time_utc = format!("2026-11-21T03:{minute:02}:00.000Z");
             let factor = factor * (1.0 + f64::from(at * 3 % 5) * 1e-3);
             for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
-                stage
-                    .sample_ns
-                    .iter_mut()
-                    .for_each(|ns| *ns = (*ns as f64 * factor) as u64);
+                stage.sample_ns.iter_mut().for_each(|ns| *ns = (*ns as f64 * factor) as u64);
             }
             record
         };
@@ -383,35 +344,19 @@ mod tests {
     #[test]
     fn five_per_cent_are_found_and_a_gate_fails_on_them() {
         let found = plain(&runs(1.0, 0), &runs(1.05, 1));
-        assert_eq!(
-            (found.count("slower"), found.conclusion),
-            (4, Conclusion::Different)
-        );
-        assert_eq!(
-            (found.gate(0.04), found.gate(0.08)),
-            (Gate::Failed, Gate::Passed)
-        );
+        assert_eq!((found.count("slower"), found.conclusion), (4, Conclusion::Different));
+        assert_eq!((found.gate(0.04), found.gate(0.08)), (Gate::Failed, Gate::Passed));
         let back = plain(&runs(1.05, 0), &runs(1.0, 1));
         assert_eq!((back.count("faster"), back.gate(0.02)), (4, Gate::Passed));
-        assert_eq!(
-            plain(&runs(1.0, 0), &runs(1.0, 1)).conclusion,
-            Conclusion::Same
-        );
+        assert_eq!(plain(&runs(1.0, 0), &runs(1.0, 1)).conclusion, Conclusion::Same);
     }
 
     #[test]
     fn one_invocation_a_side_tells_nothing_and_a_gate_says_that_it_had_no_power() {
         let found = plain(&runs(1.0, 0)[..1], &runs(1.05, 1)[..1]);
-        assert_eq!(
-            (found.count("unclear"), found.conclusion),
-            (4, Conclusion::CannotTell)
-        );
+        assert_eq!((found.count("unclear"), found.conclusion), (4, Conclusion::CannotTell));
         assert_eq!(found.gate(0.05), Gate::NoPower(4));
-        assert!(
-            found.text(false).contains("verdict: cannot tell"),
-            "{}",
-            found.text(false)
-        );
+        assert!(found.text(false).contains("verdict: cannot tell"), "{}", found.text(false));
         let twenty = plain(&runs(1.0, 0)[..1], &runs(20.0, 1)[..1]);
         assert_eq!(twenty.conclusion, Conclusion::Different);
     }
@@ -421,16 +366,11 @@ mod tests {
     fn repetitions_of_one_invocation_are_one_occasion() {
         let once = |parity: u32, factor: f64| {
             let mut records = runs(factor, parity);
-            records
-                .iter_mut()
-                .for_each(|record| record.run_id = format!("run {parity}").into());
+            records.iter_mut().for_each(|record| record.run_id = format!("run {parity}").into());
             records
         };
         let found = plain(&once(0, 1.0), &once(1, 1.05));
-        assert_eq!(
-            (found.points[0].occasions, found.conclusion),
-            ((1, 1), Conclusion::CannotTell)
-        );
+        assert_eq!((found.points[0].occasions, found.conclusion), ((1, 1), Conclusion::CannotTell));
     }
 
     #[test]
@@ -450,14 +390,8 @@ mod tests {
             host.cpu_model = "another".into();
             record.host = host.into();
         }
-        assert_eq!(
-            cmp(&a[..1], &b[..1], &elsewhere, asked).points[0].history,
-            0
-        );
-        assert_eq!(
-            cmp(&a[..1], &b[..1], &[a[0].clone()], asked).points[0].history,
-            0
-        );
+        assert_eq!(cmp(&a[..1], &b[..1], &elsewhere, asked).points[0].history, 0);
+        assert_eq!(cmp(&a[..1], &b[..1], &[a[0].clone()], asked).points[0].history, 0);
     }
 
     #[test]
@@ -520,11 +454,8 @@ mod tests {
         }
         b[3].outcome = Outcome::Failed("bytes differ".into());
         let found = plain(&runs(1.0, 0), &b);
-        let powersave = FactChange {
-            name: "governor".into(),
-            a: "-".into(),
-            b: "powersave".into(),
-        };
+        let powersave =
+            FactChange { name: "governor".into(), a: "-".into(), b: "powersave".into() };
         assert_eq!(found.facts, [powersave]);
         assert_eq!((found.broken.len(), found.gate(0.5)), (1, Gate::Failed));
         assert_eq!(found.conclusion, Conclusion::Different);
@@ -543,18 +474,11 @@ mod tests {
         let is_same = |point: &ComparedPoint| point.occasions == (10, 8) && point.verdict == "same";
         assert!(found.points.iter().all(is_same), "{found:?}");
         assert_eq!((found.left_out, found.broken.len()), ((0, 2), 1));
-        b.iter_mut()
-            .for_each(|record| record.outcome = Outcome::Failed("bytes differ".into()));
+        b.iter_mut().for_each(|record| record.outcome = Outcome::Failed("bytes differ".into()));
         let found = plain(&a, &b);
-        assert_eq!(
-            (found.points.len(), found.only_a.len(), found.left_out),
-            (0, 0, (0, 10))
-        );
+        assert_eq!((found.points.len(), found.only_a.len(), found.left_out), (0, 0, (0, 10)));
         let text = found.text(true);
-        assert!(
-            text.contains("verdict: B is broken where A was not"),
-            "{text}"
-        );
+        assert!(text.contains("verdict: B is broken where A was not"), "{text}");
     }
 
     #[test]
@@ -565,9 +489,8 @@ mod tests {
                 record.lanes.truncate(1);
                 record.lanes[0].stages.truncate(1);
                 let slow_ns = slow_ns + at as u64 * 1000;
-                record.lanes[0].stages[0].sample_ns = (0..200)
-                    .map(|at| if at % 5 < 3 { 100_000 } else { slow_ns })
-                    .collect();
+                record.lanes[0].stages[0].sample_ns =
+                    (0..200).map(|at| if at % 5 < 3 { 100_000 } else { slow_ns }).collect();
             }
             records
         };
@@ -579,8 +502,7 @@ mod tests {
     #[test]
     fn nothing_in_common_is_said() {
         let mut b = runs(1.0, 1);
-        b.iter_mut()
-            .for_each(|record| record.study = "another".into());
+        b.iter_mut().for_each(|record| record.study = "another".into());
         let found = plain(&runs(1.0, 0), &b);
         let text = found.text(false);
         assert!(text.contains("no point is in both"), "{text}");
@@ -591,10 +513,8 @@ mod tests {
     #[test]
     fn samples_that_are_no_times_are_never_printed_as_numbers() {
         let mut b = runs(1.0, 1);
-        for stage in b
-            .iter_mut()
-            .flat_map(|record| &mut record.lanes)
-            .flat_map(|lane| &mut lane.stages)
+        for stage in
+            b.iter_mut().flat_map(|record| &mut record.lanes).flat_map(|lane| &mut lane.stages)
         {
             stage.sample_ns = vec![0; 3];
         }

@@ -7,17 +7,8 @@ use daqmeter_record::units::{show_ns, significant};
 use super::{Compared, ComparedPoint, Conclusion, FactChange};
 use crate::aligned::numbers_from;
 
-const HEADINGS: [&str; 9] = [
-    "verdict",
-    "point",
-    "time",
-    "A",
-    "B",
-    "B/A",
-    "95 %",
-    "counts from",
-    "runs",
-];
+const HEADINGS: [&str; 9] =
+    ["verdict", "point", "time", "A", "B", "B/A", "95 %", "counts from", "runs"];
 
 impl Compared {
     /// Facts that changed, points that differ (or all), and the verdict.
@@ -36,11 +27,8 @@ impl Compared {
             out.push('\n');
         }
         let counters = self.counters.iter().map(|found| {
-            let ratio = if found.a == 0.0 {
-                "-".to_owned()
-            } else {
-                significant(found.b / found.a, 4)
-            };
+            let ratio =
+                if found.a == 0.0 { "-".to_owned() } else { significant(found.b / found.a, 4) };
             vec![
                 found.point.clone(),
                 found.counter.clone(),
@@ -83,23 +71,15 @@ impl Compared {
             per_cent(self.ignore),
             self.count("unclear")
         );
-        if let Some(ComparedPoint {
-            ratio, interval, ..
-        }) = &self.overall
-        {
+        if let Some(ComparedPoint { ratio, interval, .. }) = &self.overall {
             let (low, high) = interval;
-            let _ = writeln!(
-                out,
-                "all points together: B/A {ratio:.3} ({low:.3} - {high:.3})"
-            );
+            let _ = writeln!(out, "all points together: B/A {ratio:.3} ({low:.3} - {high:.3})");
         }
         out
     }
 
     fn reference_note(&self) -> Option<String> {
-        let reference = self
-            .reference
-            .filter(|reference| (reference - 1.0).abs() > 0.01)?;
+        let reference = self.reference.filter(|reference| (reference - 1.0).abs() > 0.01)?;
         Some(format!(
             "plain arithmetic took {reference:.3} times as long on B's host: part of any difference is the host's"
         ))
@@ -107,18 +87,14 @@ impl Compared {
 
     /// How small a difference can be seen, and what would make it smaller.
     fn power_notes(&self) -> Vec<String> {
-        let unclear = self
-            .points
-            .iter()
-            .filter(|point| point.verdict == "unclear");
+        let unclear = self.points.iter().filter(|point| point.verdict == "unclear");
         let visible: Vec<f64> = unclear.map(|point| point.visible).collect();
         if visible.is_empty() {
             return Vec::new();
         }
         let typical = shown_visible(daqmeter_stats::median(&visible));
-        let mut notes = vec![format!(
-            "where it cannot be told, a slowdown counts from about {typical} on"
-        )];
+        let mut notes =
+            vec![format!("where it cannot be told, a slowdown counts from about {typical} on")];
         if self.points.iter().any(|point| !point.in_turn) {
             notes.push(
                 "the sides were not recorded in turn, so an hour of the host may be the difference: record A, B, A, B, \
@@ -159,10 +135,7 @@ impl Compared {
         let points = [
             first("are only in A", &self.only_a),
             first("are only in B", &self.only_b),
-            first(
-                "ran on other CPUs in A than in B and are not compared",
-                &self.apart,
-            ),
+            first("ran on other CPUs in A than in B and are not compared", &self.apart),
         ];
         let left_out = [("A", self.left_out.0), ("B", self.left_out.1)];
         let left_out = left_out.into_iter().filter(|(_, count)| *count > 0);
@@ -175,12 +148,7 @@ impl Compared {
                 self.misplaced
             )
         });
-        points
-            .into_iter()
-            .flatten()
-            .chain(left_out)
-            .chain(misplaced)
-            .collect()
+        points.into_iter().flatten().chain(left_out).chain(misplaced).collect()
     }
 
     fn conclusion(&self) -> String {
@@ -224,20 +192,12 @@ fn row(point: &ComparedPoint) -> Vec<String> {
 
 /// A ratio that may be a wide interval's end.
 fn ratio(ratio: f64) -> String {
-    if (0.01..100.0).contains(&ratio) {
-        format!("{ratio:.3}")
-    } else {
-        significant(ratio, 2)
-    }
+    if (0.01..100.0).contains(&ratio) { format!("{ratio:.3}") } else { significant(ratio, 2) }
 }
 
 /// The smallest slowdown that counts; beyond a factor of a hundred nothing does.
 fn shown_visible(visible: f64) -> String {
-    if visible < 100.0 {
-        format!("{} %", per_cent(visible))
-    } else {
-        "nothing".to_owned()
-    }
+    if visible < 100.0 { format!("{} %", per_cent(visible)) } else { "nothing".to_owned() }
 }
 
 fn per_cent(fraction: f64) -> String {

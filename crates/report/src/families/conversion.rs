@@ -70,10 +70,7 @@ impl<'a> Split<'a> {
             known.is_some_and(|known| known.iter().any(|size| *size != known[0]))
         };
         let (by_footprint, others) = all.partition(is_swept);
-        Split {
-            by_footprint,
-            others,
-        }
+        Split { by_footprint, others }
     }
 }
 
@@ -153,13 +150,8 @@ fn limited_by(measured: &Measured<'_>) -> Option<Answer> {
     let (points, _) = points(measured.usable);
     let share = |point: &Point| Some((point.share?, point.name.clone()));
     let shares: Vec<(Rate, String)> = points.iter().filter_map(share).collect();
-    let (worst, slowest) = shares
-        .iter()
-        .min_by(|a, b| a.0.per_s.total_cmp(&b.0.per_s))?;
-    let at_limit = shares
-        .iter()
-        .filter(|(share, _)| share.per_s >= 0.9)
-        .count();
+    let (worst, slowest) = shares.iter().min_by(|a, b| a.0.per_s.total_cmp(&b.0.per_s))?;
+    let at_limit = shares.iter().filter(|(share, _)| share.per_s >= 0.9).count();
     Some(Answer {
         question: "Is conversion limited by arithmetic or by memory?",
         answer: format!(
@@ -173,19 +165,15 @@ fn limited_by(measured: &Measured<'_>) -> Option<Answer> {
 
 /// Rate by footprint, a curve for each kind of stores.
 fn store_curves(records: &[&RunRecord]) -> Vec<Curve> {
-    let names: Vec<String> = records
-        .iter()
-        .filter_map(|record| store(record).map(str::to_owned))
-        .collect();
+    let names: Vec<String> =
+        records.iter().filter_map(|record| store(record).map(str::to_owned)).collect();
     let names = distinguished(records, &names, &["samples", "store"]);
     let mut curves = Vec::new();
     for (record, name) in records.iter().zip(&names) {
         let stage = first_stage(record);
         if let Some((stage, rate)) = stage.and_then(|stage| Some((stage, rate::of(stage)?))) {
             let footprint = stage.traffic_bytes_per_op as f64;
-            curve(&mut curves, name)
-                .points
-                .push((footprint, rate.per_s / 1e6));
+            curve(&mut curves, name).points.push((footprint, rate.per_s / 1e6));
         }
     }
     curves.sort_by(|a, b| a.label.cmp(&b.label));
@@ -202,10 +190,7 @@ fn stores_figure(records: &[RunRecord]) -> Option<Figure> {
         caption: "Conversion by one thread. Non-temporal stores lose while the result fits into the caches and win beyond; \
                   daqmeter chooses by footprint.",
     };
-    let (x, y) = (
-        Axis::log_bytes("footprint, raw + converted"),
-        Axis::linear("MB/s raw"),
-    );
+    let (x, y) = (Axis::log_bytes("footprint, raw + converted"), Axis::linear("MB/s raw"));
     // One way to store is not a comparison.
     (curves.len() > 1).then(|| lines(texts, x, y, curves).drawn_from(drawn))
 }
@@ -257,9 +242,8 @@ fn stores_advice(records: &[RunRecord]) -> Option<Advice> {
 /// Scaling to f32, which every crate does; else the first conversion there is.
 fn segment(records: &[RunRecord]) -> Option<Segment> {
     let others = Split::of(records).others;
-    let record = others
-        .into_iter()
-        .min_by_key(|record| record.workload.int("function") != Ok(3))?;
+    let record =
+        others.into_iter().min_by_key(|record| record.workload.int("function") != Ok(3))?;
     let stage = first_stage(record)?;
     let by = format!("conversion: {}", functions::short(&stage.name));
     let found = Found::of(record, stage)?;
@@ -275,10 +259,7 @@ mod tests {
     use super::*;
 
     fn record(study: &str, samples: u64, store: &str, ns: u64) -> RunRecord {
-        let engine = EngineInfo {
-            name: "convert".into(),
-            ..Default::default()
-        };
+        let engine = EngineInfo { name: "convert".into(), ..Default::default() };
         let workload = Workload::new("convert")
             .with("function", 4_u64)
             .with("samples", samples)
@@ -293,19 +274,13 @@ mod tests {
             sample_ns: vec![ns; 5],
             ..Stage::default()
         };
-        record.lanes = vec![Lane {
-            stages: vec![stage],
-            ..Lane::default()
-        }];
+        record.lanes = vec![Lane { stages: vec![stage], ..Lane::default() }];
         record
     }
 
     /// Both kinds of stores at two sizes, on a host with these vector sets.
     fn swept(study: &str, isa: &[&str]) -> Vec<RunRecord> {
-        let host = Host {
-            isa: isa.iter().map(ToString::to_string).collect(),
-            ..Host::default()
-        };
+        let host = Host { isa: isa.iter().map(ToString::to_string).collect(), ..Host::default() };
         let host = Arc::new(host);
         let points = [1000, 2000].into_iter().flat_map(|samples| {
             [("cached", 3000), ("non-temporal", 1000)].map(|(store, ns)| (samples, store, ns))
@@ -338,10 +313,7 @@ mod tests {
             let figure = stores_figure(&records).unwrap();
             assert_eq!(figure.xs, [6000.0, 12_000.0], "{study}");
             assert!(rates_figure(&records).is_none(), "{study}");
-            let answer = stores_answer(&Measured {
-                usable: &records,
-                all: &records,
-            });
+            let answer = stores_answer(&Measured { usable: &records, all: &records });
             assert_eq!(
                 answer.unwrap().answer,
                 "at 11.72 KiB non-temporal stores run at 3 (3 - 3) times the rate of cached ones"
@@ -358,10 +330,7 @@ mod tests {
             record("a", 1000, "non-temporal", 500),
         ];
         let figure = rates_figure(&records).unwrap();
-        assert_eq!(
-            figure.categories,
-            ["cast, store cached", "cast, store non-temporal"]
-        );
+        assert_eq!(figure.categories, ["cast, store cached", "cast, store non-temporal"]);
         assert_eq!(figure.series[0].ys, [Some(1000.0), Some(4000.0)]);
     }
 }

@@ -31,9 +31,5 @@ pub(crate) const IN_LABEL: &[&str] = &["function", "dec_factor"];
 pub(crate) fn label(record: &RunRecord, stage: &Stage) -> String {
     let factor = record.workload.int("dec_factor").unwrap_or(1);
     let name = short(&stage.name);
-    if factor > 1 && name.contains("decimate") {
-        format!("{name} 1:{factor}")
-    } else {
-        name
-    }
+    if factor > 1 && name.contains("decimate") { format!("{name} 1:{factor}") } else { name }
 }

@@ -95,10 +95,7 @@ fn storage(records: &[RunRecord]) -> Option<Segment> {
         Some(_) => path.to_owned(),
         None => format!("{} on disk", path.rsplit('/').next().unwrap_or_default()),
     };
-    let by = format!(
-        "replay from {device}{}",
-        rate::of_several("fastest", points.len())
-    );
+    let by = format!("replay from {device}{}", rate::of_several("fastest", points.len()));
     Some(Segment::new(Place::Replay, by, found))
 }
 

@@ -34,9 +34,8 @@ fn name((_, reads, writes): (u64, u64, u64)) -> String {
 
 fn figure(records: &[RunRecord]) -> Option<Figure> {
     let all = of_engine(records, ENGINE);
-    let drawn: Vec<(&RunRecord, (u64, u64, u64))> = all
-        .filter_map(|record| Some((record, ratio(record)?)))
-        .collect();
+    let drawn: Vec<(&RunRecord, (u64, u64, u64))> =
+        all.filter_map(|record| Some((record, ratio(record)?))).collect();
     let names: Vec<String> = drawn.iter().map(|(_, ratio)| name(*ratio)).collect();
     let drawn_records: Vec<&RunRecord> = drawn.iter().map(|(record, _)| *record).collect();
     let but = ["read_bytes", "read_lines", "write_lines"];
@@ -60,10 +59,7 @@ fn figure(records: &[RunRecord]) -> Option<Figure> {
         caption: "Bytes read and written together, best of all kinds of stores, one thread. The steps are the caches; a stage \
                   can be no faster than the curve of its own ratio at its own footprint.",
     };
-    let (x, y) = (
-        Axis::log_bytes("footprint"),
-        Axis::log("MB/s read + written"),
-    );
+    let (x, y) = (Axis::log_bytes("footprint"), Axis::log("MB/s read + written"));
     let figure = lines(texts, x, y, curves);
     (figure.xs.len() > 1).then(|| figure.drawn_from(drawn_records))
 }
@@ -92,10 +88,8 @@ fn huge_pages(records: &[RunRecord]) -> Option<Advice> {
         "give buffers huge pages (transparent: {}); reserve some with vm.nr_hugepages",
         host.transparent_huge_pages
     );
-    let mut warnings = of_engine(records, ENGINE)
-        .next()
-        .into_iter()
-        .flat_map(|record| &record.warnings);
+    let mut warnings =
+        of_engine(records, ENGINE).next().into_iter().flat_map(|record| &record.warnings);
     if warnings.any(|warning| warning.contains("page")) {
         let evidence = "buffers of this run fell back to base pages".to_owned();
         return Some(Advice::measured(&what, evidence));

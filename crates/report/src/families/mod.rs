@@ -64,11 +64,7 @@ pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
 /// median). Work of this CPU alone is the latter, because what disturbs it is foreign to it; and so is what moves no bytes: waits, calls.
 pub(crate) fn level(record: &RunRecord, stage: &Stage) -> Level {
     let work = of_engine(&record.engine.name).map_or(Work::Path, |(_, work)| work);
-    if stage.bytes_per_op > 0 && work == Work::Path {
-        Level::Mean
-    } else {
-        Level::Median
-    }
+    if stage.bytes_per_op > 0 && work == Work::Path { Level::Mean } else { Level::Median }
 }
 
 /// The level in words, for columns.
@@ -87,18 +83,12 @@ pub(crate) fn label(record: &RunRecord, stage: &Stage) -> String {
 
 /// Parameters that some label shows.
 pub(crate) fn in_label() -> Vec<&'static str> {
-    FAMILIES
-        .iter()
-        .flat_map(|family| family.in_label)
-        .copied()
-        .collect()
+    FAMILIES.iter().flat_map(|family| family.in_label).copied().collect()
 }
 
 /// What the families say below the table of one record, a line each.
 pub(crate) fn footnotes(record: &RunRecord) -> impl Iterator<Item = String> {
-    FAMILIES
-        .iter()
-        .filter_map(|family| (family.footnote)(record))
+    FAMILIES.iter().filter_map(|family| (family.footnote)(record))
 }
 
 #[cfg(test)]
@@ -132,26 +122,15 @@ mod tests {
     fn paths_are_compared_by_all_their_time_and_work_of_the_cpu_by_its_median() {
         let mut record = example();
         let stage = record.lanes[0].stages[0].clone();
-        let levels = [
-            "digitizer",
-            "block",
-            "stream",
-            "copy",
-            "etherbone",
-            "convert",
-            "memory",
-        ]
-        .map(|engine| {
-            record.engine.name = engine.into();
-            level(&record, &stage)
-        });
+        let levels = ["digitizer", "block", "stream", "copy", "etherbone", "convert", "memory"]
+            .map(|engine| {
+                record.engine.name = engine.into();
+                level(&record, &stage)
+            });
         assert_eq!(levels[..5], [Level::Mean; 5]);
         assert_eq!(levels[5..], [Level::Median; 2]);
         record.engine.name = "copy".into();
-        let waiting = Stage {
-            bytes_per_op: 0,
-            ..stage
-        };
+        let waiting = Stage { bytes_per_op: 0, ..stage };
         assert_eq!(level(&record, &waiting), Level::Median);
     }
 }

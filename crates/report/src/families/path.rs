@@ -60,9 +60,7 @@ pub(crate) fn longest(records: &[RunRecord]) -> BTreeMap<String, Longest<'_>> {
         let (Some(run), Some(name)) = (record.path.as_deref(), name(record)) else {
             continue;
         };
-        let found = longest
-            .entry(name)
-            .or_insert(Longest { record, run, of: 0 });
+        let found = longest.entry(name).or_insert(Longest { record, run, of: 0 });
         found.of += 1;
         if rank(run) >= rank(found.run) {
             (found.record, found.run) = (record, run);
@@ -89,18 +87,13 @@ pub(crate) fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
     });
     let due_ns = run.payload_bytes as f64 / asked * 1e9;
     // The bytes of a card's triggers are not those that come out of its blocks.
-    let behind_ns = if is_live(record) {
-        0.0
-    } else {
-        run.behind_ns(due_ns)
-    };
+    let behind_ns = if is_live(record) { 0.0 } else { run.behind_ns(due_ns) };
     let kept = match (lost, behind_ns > 0.0, not_given) {
         (1.., ..) => format!("not kept, {} lost", plural_of(lost, what)),
         (0, true, _) => format!("not kept, it took {} longer", show_ns(behind_ns)),
-        (0, false, 1..) => format!(
-            "not tried, its source did not give {}",
-            plural_of(not_given, what)
-        ),
+        (0, false, 1..) => {
+            format!("not tried, its source did not give {}", plural_of(not_given, what))
+        }
         (0, false, 0) => "kept".to_owned(),
     };
     Some(format!("asked {} MB/s{of}: {kept}", show_mb_per_s(asked)))
@@ -163,11 +156,7 @@ pub fn threads_text(records: &[RunRecord]) -> String {
 }
 
 fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
-    let emulated = if record.engine.emulated {
-        " (a part is emulated)"
-    } else {
-        ""
-    };
+    let emulated = if record.engine.emulated { " (a part is emulated)" } else { "" };
     let _ = writeln!(out, "{}", sanitise::text(&run.line));
     let _ = writeln!(
         out,
@@ -186,11 +175,7 @@ fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
         true => "compared chunk by chunk with what the card makes",
         false => "compared byte by byte through their sums",
     };
-    let _ = writeln!(
-        out,
-        "{} of {} blocks {how}",
-        run.verified_blocks, run.blocks
-    );
+    let _ = writeln!(out, "{} of {} blocks {how}", run.verified_blocks, run.blocks);
     out.push_str(&card(record));
     out.push_str(&network(record));
     let ledgers = record.ledgers.iter();
@@ -219,18 +204,9 @@ fn used(run: &PathRun) -> String {
             true => show_mb_per_s(block_bytes / ns * 1e9),
             false => "-".to_owned(),
         };
-        vec![
-            resource.what.text(),
-            significant(ns / block_ns(run) * 100.0, 3),
-            show_ns(ns),
-            allows,
-        ]
+        vec![resource.what.text(), significant(ns / block_ns(run) * 100.0, 3), show_ns(ns), allows]
     });
-    numbers_from(
-        1,
-        &["resource", "used [%]", "per block", "allows MB/s"],
-        rows,
-    )
+    numbers_from(1, &["resource", "used [%]", "per block", "allows MB/s"], rows)
 }
 
 fn events(run: &PathRun) -> String {
@@ -283,10 +259,7 @@ pub(crate) fn busy(record: &RunRecord) -> Option<String> {
 }
 
 fn latency(record: &RunRecord, run: &PathRun) -> String {
-    let ns = |share| {
-        run.latency_ns(share)
-            .map_or("-".to_owned(), |ns| show_ns(ns as f64))
-    };
+    let ns = |share| run.latency_ns(share).map_or("-".to_owned(), |ns| show_ns(ns as f64));
     let from = match run.is_paced {
         _ if is_live(record) => "from the oldest trigger of a page to its receipt",
         true => "from the time at which a block was due",
@@ -319,11 +292,7 @@ fn threads(run: &PathRun) -> String {
         "CPU ns/B",
         "CPU/event",
     ];
-    let table = numbers_from(
-        1,
-        &headings,
-        run.threads.iter().map(|thread| cells(run, thread)),
-    );
+    let table = numbers_from(1, &headings, run.threads.iter().map(|thread| cells(run, thread)));
     let shared = run.threads.iter().filter_map(within);
     shared.fold(table, |table, line| table + &line + "\n")
 }
@@ -335,13 +304,8 @@ fn within(thread: &PathThread) -> Option<String> {
         format!("{} {} %", other.name, significant(percent, 2))
     };
     let others: Vec<String> = thread.within.iter().map(share).collect();
-    (!others.is_empty()).then(|| {
-        format!(
-            " of the time at work of {}: {}",
-            thread.name,
-            others.join(", ")
-        )
-    })
+    (!others.is_empty())
+        .then(|| format!(" of the time at work of {}: {}", thread.name, others.join(", ")))
 }
 
 fn cells(run: &PathRun, thread: &PathThread) -> Vec<String> {
@@ -377,9 +341,7 @@ fn queues(run: &PathRun) -> String {
         vec![
             format!("{} -> {}", queue.from, queue.to),
             queue.seen.len().saturating_sub(1).to_string(),
-            queue
-                .mean()
-                .map_or("-".to_owned(), |mean| significant(mean, 3)),
+            queue.mean().map_or("-".to_owned(), |mean| significant(mean, 3)),
             share(queue.seen.first()),
             share(queue.seen.last()),
         ]
@@ -412,9 +374,7 @@ pub(crate) mod tests {
         let mut record = crate::examples::example();
         record.engine.name = ENGINE.into();
         record.engine.emulated = false;
-        record.workload = daqmeter_record::Workload::new(ENGINE)
-            .with("path", "pattern")
-            .into();
+        record.workload = daqmeter_record::Workload::new(ENGINE).with("path", "pattern").into();
         record.ledgers.clear();
         record.path = Some(Box::new(PathRun {
             line: "64 KiB -> memory -> copy memcpy -> read".to_owned(),
@@ -433,10 +393,7 @@ pub(crate) mod tests {
                 to: "copy".to_owned(),
                 seen: vec![0, 10, 990],
             }],
-            latency: vec![Bucket {
-                from_ns: 30_000,
-                count: 1000,
-            }],
+            latency: vec![Bucket { from_ns: 30_000, count: 1000 }],
             latency_max_ns: 77_000,
             is_paced: false,
             cpus: 2.0,
@@ -459,11 +416,7 @@ pub(crate) mod tests {
         let copy = text.lines().find(|line| line.starts_with(" copy "));
         let cells: Vec<&str> = copy.unwrap().split_whitespace().collect();
         // Blocks, busy, no input, no room, not due, preempted, elsewhere.
-        assert_eq!(
-            &cells[2..9],
-            ["1000", "90", "5", "0", "0", "1", "4"],
-            "{text}"
-        );
+        assert_eq!(&cells[2..9], ["1000", "90", "5", "0", "0", "1", "4"], "{text}");
     }
 
     /// The faster of two runs represented a path: one of 33 ms where another took 299.
@@ -501,19 +454,13 @@ pub(crate) mod tests {
         let kept = said(|_, _| {});
         assert_eq!(kept.as_deref(), Some("asked 65.54 MB/s: kept"));
         let late = said(|_, run| run.wall_ns += 20_000_000);
-        assert_eq!(
-            late.as_deref(),
-            Some("asked 65.54 MB/s: not kept, it took 20 ms longer")
-        );
+        assert_eq!(late.as_deref(), Some("asked 65.54 MB/s: not kept, it took 20 ms longer"));
         let lossy = said(|record, _| {
             let mut ledger = Ledger::new("blocks of memory");
             ledger.lose("due when there was no room", 3);
             record.ledgers.push(ledger);
         });
-        assert_eq!(
-            lossy.as_deref(),
-            Some("asked 65.54 MB/s: not kept, 3 blocks lost")
-        );
+        assert_eq!(lossy.as_deref(), Some("asked 65.54 MB/s: not kept, 3 blocks lost"));
         assert_eq!(said(|_, run| run.asked_bytes_per_s = None), None);
         assert_eq!(
             said(|record, _| record.outcome = daqmeter_record::Outcome::Failed("bytes".into())),
@@ -526,10 +473,7 @@ pub(crate) mod tests {
         let text = text(&[record()]);
         let cells = |name: &str| -> Vec<String> {
             let is_row = |line: &&str| line.starts_with(name) && line.split("  ").count() > 3;
-            let row = text
-                .lines()
-                .rfind(is_row)
-                .unwrap_or_else(|| panic!("{name}: {text}"));
+            let row = text.lines().rfind(is_row).unwrap_or_else(|| panic!("{name}: {text}"));
             let numbers = row[name.len()..].split_whitespace();
             numbers.map(str::to_owned).collect()
         };

@@ -39,9 +39,7 @@ fn trust(measured: &Measured<'_>) -> Option<Answer> {
         .take(SPREAD_RECORDS)
         .flat_map(stages)
         .map(|stage| daqmeter_stats::relative_spread(&times_ns(stage)));
-    let widest = spreads
-        .filter(|spread| spread.is_finite())
-        .fold(0.0, f64::max);
+    let widest = spreads.filter(|spread| spread.is_finite()).fold(0.0, f64::max);
     let percent = |fraction: f64| significant(fraction * 100.0, 2);
     Some(Answer {
         question: "How far can these numbers be trusted?",
@@ -64,10 +62,8 @@ fn stolen(records: &[RunRecord]) -> Option<Advice> {
     let busy =
         steal + all(|record| record.host_cpu.user_ns) + all(|record| record.host_cpu.system_ns);
     (steal > 0.01 * busy).then(|| {
-        let evidence = format!(
-            "{:.1} % of the busy time was stolen by the hypervisor",
-            steal / busy * 100.0
-        );
+        let evidence =
+            format!("{:.1} % of the busy time was stolen by the hypervisor", steal / busy * 100.0);
         Advice::measured("reserve CPUs for this guest", evidence)
     })
 }

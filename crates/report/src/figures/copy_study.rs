@@ -92,12 +92,7 @@ const fn latency(
     cold: bool,
 ) -> Study {
     let what = What::Latency { direction, cold };
-    Study {
-        number,
-        id,
-        load,
-        what,
-    }
+    Study { number, id, load, what }
 }
 
 const fn total(
@@ -107,12 +102,7 @@ const fn total(
     direction: &'static str,
 ) -> Study {
     let what = What::Total { direction };
-    Study {
-        number,
-        id,
-        load,
-        what,
-    }
+    Study { number, id, load, what }
 }
 
 const fn channels(
@@ -122,12 +112,7 @@ const fn channels(
     direction: &'static str,
 ) -> Study {
     let what = What::Channels { direction };
-    Study {
-        number,
-        id,
-        load,
-        what,
-    }
+    Study { number, id, load, what }
 }
 
 const fn calls(
@@ -136,12 +121,7 @@ const fn calls(
     operations: &'static [&'static str],
 ) -> Study {
     let what = What::Calls { operations };
-    Study {
-        number,
-        id,
-        load: "",
-        what,
-    }
+    Study { number, id, load: "", what }
 }
 
 const fn misses(
@@ -152,12 +132,7 @@ const fn misses(
     small: bool,
 ) -> Study {
     let what = What::Misses { copies, small };
-    Study {
-        number,
-        id,
-        load,
-        what,
-    }
+    Study { number, id, load, what }
 }
 
 const fn time(
@@ -168,12 +143,7 @@ const fn time(
     small: bool,
 ) -> Study {
     let what = What::Time { copies, small };
-    Study {
-        number,
-        id,
-        load,
-        what,
-    }
+    Study { number, id, load, what }
 }
 
 /// Megabyte of the study's bandwidth: 2^20 bytes.
@@ -197,10 +167,7 @@ pub struct Drawn {
 pub fn study(records: &[RunRecord]) -> Vec<Drawn> {
     let (mut copies, pollution) = (copy_rows(records), pollution_rows(records));
     copies.retain(|row| !row.is_clearing());
-    STUDY
-        .iter()
-        .map(|study| study.draw(records, &copies, &pollution))
-        .collect()
+    STUDY.iter().map(|study| study.draw(records, &copies, &pollution)).collect()
 }
 
 impl Study {
@@ -211,26 +178,16 @@ impl Study {
         };
         let load = self.load;
         let programs = |small: bool| {
-            if small {
-                "small programs"
-            } else {
-                "large and huge programs"
-            }
+            if small { "small programs" } else { "large and huge programs" }
         };
         match &self.what {
             What::Latency { direction, cold } => {
                 let cold = if *cold { ", no cache" } else { "" };
-                format!(
-                    "{} {}{cold}: mean latency, {load} load",
-                    self.number,
-                    of(direction)
-                )
+                format!("{} {}{cold}: mean latency, {load} load", self.number, of(direction))
             }
-            What::Total { direction } => format!(
-                "{} {}: total bandwidth, {load} load",
-                self.number,
-                of(direction)
-            ),
+            What::Total { direction } => {
+                format!("{} {}: total bandwidth, {load} load", self.number, of(direction))
+            }
             What::Channels { direction } => {
                 format!(
                     "{} {}: bandwidth by channel, priority policy, {load} load",
@@ -238,11 +195,9 @@ impl Study {
                     of(direction)
                 )
             }
-            What::Calls { operations } => format!(
-                "{} {}: calls in 100 s by size",
-                self.number,
-                operations.join(" + ")
-            ),
+            What::Calls { operations } => {
+                format!("{} {}: calls in 100 s by size", self.number, operations.join(" + "))
+            }
             What::Misses { copies, small } => {
                 format!(
                     "{} {}: cache misses beside {copies} B copies",
@@ -261,19 +216,12 @@ impl Study {
     }
 
     fn command(&self) -> String {
-        let heavy = if self.load == "heavy" {
-            " --load heavy"
-        } else {
-            ""
-        };
+        let heavy = if self.load == "heavy" { " --load heavy" } else { "" };
         let suffix = |cold: bool| if cold { "_nc" } else { "" };
         let copies = |copies: &str| copies.replace(' ', ":");
         match &self.what {
             What::Latency { direction, cold } => {
-                format!(
-                    "daqmeter copy latency --operations {direction}{}{heavy}",
-                    suffix(*cold)
-                )
+                format!("daqmeter copy latency --operations {direction}{}{heavy}", suffix(*cold))
             }
             What::Total { direction } => {
                 format!("daqmeter copy bandwidth --operations {direction}{heavy}")
@@ -299,16 +247,8 @@ impl Study {
             What::Misses { copies, small } => self.programs(pollution, copies, *small, true),
             What::Time { copies, small } => self.programs(pollution, copies, *small, false),
         };
-        let figure = figure.map(|figure| Figure {
-            command: self.command(),
-            ..figure
-        });
-        Drawn {
-            number: self.number,
-            title: self.title(),
-            figure,
-            command: self.command(),
-        }
+        let figure = figure.map(|figure| Figure { command: self.command(), ..figure });
+        Drawn { number: self.number, title: self.title(), figure, command: self.command() }
     }
 
     fn curves(
@@ -326,11 +266,7 @@ impl Study {
             id: self.id,
             title: self.title(),
             caption,
-            kind: if xs.len() > 1 {
-                Kind::Lines
-            } else {
-                Kind::Points
-            },
+            kind: if xs.len() > 1 { Kind::Lines } else { Kind::Points },
             x: Axis::log_bytes("block"),
             y: Axis::log(y),
             xs,
@@ -348,18 +284,11 @@ impl Study {
                 && row.load == self.load
                 && row.context != "priority"
         };
-        let rows: Vec<&CopyRow> = rows
-            .iter()
-            .filter(of)
-            .filter(|row| row.lanes_bytes_per_s.len() == 1)
-            .collect();
+        let rows: Vec<&CopyRow> =
+            rows.iter().filter(of).filter(|row| row.lanes_bytes_per_s.len() == 1).collect();
         let mut curves = Vec::new();
         for row in &rows {
-            add_point(
-                &mut curves,
-                &series(row),
-                (row.block_bytes as f64, row.mean_ns),
-            );
+            add_point(&mut curves, &series(row), (row.block_bytes as f64, row.mean_ns));
         }
         let caption = format!(
             "System load: {}. Mean of {} copies of each size, one at a time.{}",
@@ -367,21 +296,13 @@ impl Study {
             repetitions(&rows),
             emulation(&rows)
         );
-        self.curves(
-            curves,
-            "mean latency [ns]",
-            caption,
-            rows.iter().any(|row| row.emulated),
-        )
+        self.curves(curves, "mean latency [ns]", caption, rows.iter().any(|row| row.emulated))
     }
 
     fn total(&self, rows: &[CopyRow], direction: &str) -> Option<Figure> {
         let of = |row: &&CopyRow| row.direction == direction && !row.cold && row.load == self.load;
-        let rows: Vec<&CopyRow> = rows
-            .iter()
-            .filter(of)
-            .filter(|row| row.lanes_bytes_per_s.len() > 1)
-            .collect();
+        let rows: Vec<&CopyRow> =
+            rows.iter().filter(of).filter(|row| row.lanes_bytes_per_s.len() > 1).collect();
         let mut curves = Vec::new();
         for row in &rows {
             add_point(
@@ -397,12 +318,7 @@ impl Study {
             repetitions(&rows),
             emulation(&rows)
         );
-        self.curves(
-            curves,
-            "total bandwidth [MB/s]",
-            caption,
-            rows.iter().any(|row| row.emulated),
-        )
+        self.curves(curves, "total bandwidth [MB/s]", caption, rows.iter().any(|row| row.emulated))
     }
 
     fn channels(&self, rows: &[CopyRow], direction: &str) -> Option<Figure> {
@@ -429,12 +345,7 @@ impl Study {
             repetitions(&rows),
             emulation(&rows)
         );
-        self.curves(
-            curves,
-            "bandwidth [MB/s]",
-            caption,
-            rows.iter().any(|row| row.emulated),
-        )
+        self.curves(curves, "bandwidth [MB/s]", caption, rows.iter().any(|row| row.emulated))
     }
 
     fn calls(&self, records: &[RunRecord], operations: &[&str]) -> Option<Figure> {
@@ -447,10 +358,7 @@ impl Study {
         for operation in operations {
             for (bytes, calls) in traced_sizes(record, operation) {
                 let point = (bytes.max(1) as f64, calls / seconds * CALLS_SECONDS);
-                match curves
-                    .iter_mut()
-                    .find(|curve: &&mut Curve| !curve.points.is_empty())
-                {
+                match curves.iter_mut().find(|curve: &&mut Curve| !curve.points.is_empty()) {
                     // Both forms of a direction are one curve: their calls of a size are added up.
                     Some(curve) => match curve.points.iter_mut().find(|known| known.0 == point.0) {
                         Some(known) => known.1 += point.1,
@@ -468,10 +376,7 @@ impl Study {
         let caption =
             format!("Calls in 100 s{scaled}, by bytes asked; system load as it was. One trace.");
         let figure = self.curves(curves, "calls in 100 s", caption, false)?;
-        Some(Figure {
-            kind: Kind::Points,
-            ..figure
-        })
+        Some(Figure { kind: Kind::Points, ..figure })
     }
 
     fn programs(
@@ -484,11 +389,7 @@ impl Study {
         let of = |row: &&PollutionRow| row.copies == copies && row.test.ends_with("small") == small;
         // Times of an emulator are not results, and misses of a cache and of a model are not one series.
         let value = |row: &PollutionRow| {
-            if misses {
-                row.miss_percent
-            } else {
-                Some(row.mean_ns / 1e3)
-            }
+            if misses { row.miss_percent } else { Some(row.mean_ns / 1e3) }
         };
         // Of a host that counts no misses and of the model there may be records of one program.
         let rows: Vec<&PollutionRow> = rows
@@ -534,16 +435,9 @@ impl Study {
         let caption = format!(
             "Mean of {n} runs of each program on one CPU while another copies {copies} B blocks.{model} spin and null call copy nothing: what they cost, copies do not explain."
         );
-        let y = if misses {
-            "cache misses [%]"
-        } else {
-            "execution time [us]"
-        };
+        let y = if misses { "cache misses [%]" } else { "execution time [us]" };
         let figure = bars(self.id, &self.title(), &caption, y, tests, series);
-        Some(Figure {
-            emulated: simulated,
-            ..figure
-        })
+        Some(Figure { emulated: simulated, ..figure })
     }
 }
 
@@ -565,11 +459,7 @@ fn repetitions(rows: &[&CopyRow]) -> u64 {
 }
 
 fn emulation(rows: &[&CopyRow]) -> &'static str {
-    if rows.iter().any(|row| row.emulated) {
-        " The DMA engine is EMULATED by a CPU."
-    } else {
-        ""
-    }
+    if rows.iter().any(|row| row.emulated) { " The DMA engine is EMULATED by a CPU." } else { "" }
 }
 
 #[cfg(test)]
@@ -584,10 +474,7 @@ mod tests {
             assert_eq!(study.number, format!("2.{}", at + 1));
         }
         let titles: Vec<String> = STUDY.iter().map(Study::title).collect();
-        assert_eq!(
-            titles[7],
-            "2.8 copy_to_user, no cache: mean latency, heavy load"
-        );
+        assert_eq!(titles[7], "2.8 copy_to_user, no cache: mean latency, heavy load");
         assert_eq!(
             titles[16],
             "2.17 copy_from_user + copy_to_user: bandwidth by channel, priority policy, light load"
@@ -604,10 +491,8 @@ mod tests {
 
     #[test]
     fn a_figure_is_drawn_from_its_own_records_only() {
-        let mut records = vec![
-            example("cpu", "from", 64, &[100, 200]),
-            example("shared", "from", 64, &[300]),
-        ];
+        let mut records =
+            vec![example("cpu", "from", 64, &[100, 200]), example("shared", "from", 64, &[300])];
         let drawn = |records: &[RunRecord]| -> Vec<&str> {
             study(records)
                 .into_iter()
@@ -622,11 +507,7 @@ mod tests {
         let mut several = example("cpu", "to", 64, &[300]);
         several.lanes[0].stages[0].ops_per_sample = 300;
         let figure = study(&[several]).remove(1).figure.unwrap();
-        assert!(
-            figure.caption.contains("Mean of 300 copies"),
-            "{}",
-            figure.caption
-        );
+        assert!(figure.caption.contains("Mean of 300 copies"), "{}", figure.caption);
         let lane = records[1].lanes[0].clone();
         records[1].lanes.push(lane);
         records[1].set_param("context", "priority");

@@ -64,48 +64,29 @@ pub struct Axis {
 
 impl Axis {
     pub(crate) fn linear(label: &str) -> Axis {
-        Axis {
-            label: label.to_owned(),
-            log: false,
-            unit: "",
-            dates: Vec::new(),
-        }
+        Axis { label: label.to_owned(), log: false, unit: "", dates: Vec::new() }
     }
 
     /// Of these times, in seconds since 1970.
     pub(crate) fn dates(label: &str, times: impl Iterator<Item = f64>) -> Axis {
         /// The drawing is 754 wide, a date 68.
         const MOST: usize = 10;
-        let (from, to) = times.fold((f64::INFINITY, 0.0), |(from, to): (f64, f64), at| {
-            (from.min(at), to.max(at))
-        });
-        let ticks = if from <= to {
-            ticks(from, to, MOST)
-        } else {
-            Vec::new()
-        };
+        let (from, to) = times
+            .fold((f64::INFINITY, 0.0), |(from, to): (f64, f64), at| (from.min(at), to.max(at)));
+        let ticks = if from <= to { ticks(from, to, MOST) } else { Vec::new() };
         Axis {
             unit: "date",
-            dates: ticks
-                .into_iter()
-                .map(|tick| (tick.at_s, tick.label))
-                .collect(),
+            dates: ticks.into_iter().map(|tick| (tick.at_s, tick.label)).collect(),
             ..Axis::linear(label)
         }
     }
 
     pub(crate) fn log(label: &str) -> Axis {
-        Axis {
-            log: true,
-            ..Axis::linear(label)
-        }
+        Axis { log: true, ..Axis::linear(label) }
     }
 
     pub(crate) fn log_bytes(label: &str) -> Axis {
-        Axis {
-            unit: "bytes",
-            ..Axis::log(label)
-        }
+        Axis { unit: "bytes", ..Axis::log(label) }
     }
 }
 
@@ -126,21 +107,13 @@ pub struct Series {
 impl Series {
     /// A series without intervals.
     pub fn new(label: impl Into<String>, ys: Vec<Option<f64>>) -> Series {
-        Series {
-            label: label.into(),
-            ys,
-            limit: false,
-            band: Vec::new(),
-        }
+        Series { label: label.into(), ys, limit: false, band: Vec::new() }
     }
 
     /// The same as a limit.
     #[must_use]
     pub(crate) fn into_limit(self) -> Series {
-        Series {
-            limit: true,
-            ..self
-        }
+        Series { limit: true, ..self }
     }
 }
 
@@ -184,11 +157,7 @@ pub fn by_rank(
     y: &str,
     series: Vec<Series>,
 ) -> Figure {
-    let count = series
-        .iter()
-        .map(|series| series.ys.len())
-        .max()
-        .unwrap_or(0);
+    let count = series.iter().map(|series| series.ys.len()).max().unwrap_or(0);
     Figure {
         kind: Kind::Lines,
         x: Axis::linear("number"),
@@ -250,20 +219,12 @@ pub(crate) struct Curve {
 
 impl Curve {
     pub(crate) fn new(label: impl Into<String>, points: Vec<(f64, f64)>) -> Curve {
-        Curve {
-            label: label.into(),
-            limit: false,
-            points,
-            bands: Vec::new(),
-        }
+        Curve { label: label.into(), limit: false, points, bands: Vec::new() }
     }
 
     #[must_use]
     pub(crate) fn into_limit(self) -> Curve {
-        Curve {
-            limit: true,
-            ..self
-        }
+        Curve { limit: true, ..self }
     }
 }
 
@@ -308,11 +269,7 @@ pub(crate) fn join(curves: Vec<Curve>) -> (Vec<f64>, Vec<Series>) {
     xs.dedup();
     let series = curves.into_iter().map(|curve| Series {
         ys: at_places(&xs, &curve.points),
-        band: if curve.bands.is_empty() {
-            Vec::new()
-        } else {
-            at_places(&xs, &curve.bands)
-        },
+        band: if curve.bands.is_empty() { Vec::new() } else { at_places(&xs, &curve.bands) },
         label: curve.label,
         limit: curve.limit,
     });
@@ -322,9 +279,7 @@ pub(crate) fn join(curves: Vec<Curve>) -> (Vec<f64>, Vec<Series>) {
 /// Thousands of places are usual: they are looked up, not searched for.
 fn at_places<T: Copy>(xs: &[f64], known: &[(f64, T)]) -> Vec<Option<T>> {
     let by_place: HashMap<u64, T> = known.iter().map(|(x, y)| (x.to_bits(), *y)).collect();
-    xs.iter()
-        .map(|x| by_place.get(&x.to_bits()).copied())
-        .collect()
+    xs.iter().map(|x| by_place.get(&x.to_bits()).copied()).collect()
 }
 
 #[cfg(test)]
@@ -334,10 +289,8 @@ mod tests {
     #[test]
     fn curves_with_different_places_get_holes() {
         let curve = |label: &str, points: &[(f64, f64)]| Curve::new(label, points.to_vec());
-        let (xs, series) = join(vec![
-            curve("a", &[(1.0, 10.0), (3.0, 30.0)]),
-            curve("b", &[(2.0, 20.0)]),
-        ]);
+        let (xs, series) =
+            join(vec![curve("a", &[(1.0, 10.0), (3.0, 30.0)]), curve("b", &[(2.0, 20.0)])]);
         assert_eq!(xs, [1.0, 2.0, 3.0]);
         assert_eq!(series[0].ys, [Some(10.0), None, Some(30.0)]);
         assert_eq!(series[1].ys, [None, Some(20.0), None]);
@@ -350,11 +303,7 @@ mod tests {
             record.command = command.into();
             record
         };
-        let records = [
-            record("daqmeter a"),
-            record("daqmeter b"),
-            record("daqmeter a"),
-        ];
+        let records = [record("daqmeter a"), record("daqmeter b"), record("daqmeter a")];
         let figure = bars("f", "", "", "", Vec::new(), Vec::new()).drawn_from(&records);
         assert_eq!(figure.command, "daqmeter a; daqmeter b");
     }

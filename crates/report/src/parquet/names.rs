@@ -38,11 +38,7 @@ pub(super) fn append<W: Write + Send>(
     let of_both = |bytes: fn(&PageWriteSpec) -> usize| count(bytes(&dictionary) + bytes(&data));
     let metadata = ColumnChunkMetaData::builder(descr)
         .set_compression(Compression::UNCOMPRESSED)
-        .set_encodings(vec![
-            Encoding::PLAIN,
-            Encoding::RLE,
-            Encoding::RLE_DICTIONARY,
-        ])
+        .set_encodings(vec![Encoding::PLAIN, Encoding::RLE, Encoding::RLE_DICTIONARY])
         .set_total_compressed_size(of_both(|page| page.compressed_size)?)
         .set_total_uncompressed_size(of_both(|page| page.uncompressed_size)?)
         .set_num_values(count(rows)?)
@@ -166,15 +162,9 @@ mod tests {
             places: places.to_vec(),
         };
         let numbers = Column::Int(vec![Some(7); places.len()]);
-        let columns = [
-            Column::Text(names.clone()),
-            numbers,
-            Column::Text(names.clone()),
-        ];
+        let columns = [Column::Text(names.clone()), numbers, Column::Text(names.clone())];
         let columns = ["a", "b", "c"].map(str::to_owned).into_iter().zip(columns);
-        let frame = Frame {
-            columns: columns.collect(),
-        };
+        let frame = Frame { columns: columns.collect() };
         let mut bytes = Vec::new();
         frame.parquet(&mut bytes).unwrap();
         let reader = SerializedFileReader::new(Bytes::from(bytes)).unwrap();

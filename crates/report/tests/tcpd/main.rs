@@ -36,10 +36,7 @@ fn ours(values: &[f64]) -> Vec<usize> {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
     let deviation = (values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt();
-    let times: Vec<f64> = values
-        .iter()
-        .map(|x| (0.1 * (x - mean) / deviation).exp())
-        .collect();
+    let times: Vec<f64> = values.iter().map(|x| (0.1 * (x - mean) / deviation).exp()).collect();
     let steps = daqmeter_stats::change_points(&times, 0.0);
     steps.into_iter().map(|step| step.at).collect()
 }
@@ -49,10 +46,7 @@ fn hits(marks: &[usize], places: &[usize]) -> usize {
     let mut left = places.to_vec();
     let mut count = 0;
     for mark in marks {
-        let near = left
-            .iter()
-            .enumerate()
-            .filter(|(_, place)| place.abs_diff(*mark) <= MARGIN);
+        let near = left.iter().enumerate().filter(|(_, place)| place.abs_diff(*mark) <= MARGIN);
         let Some((at, _)) = near.min_by_key(|(_, place)| place.abs_diff(*mark)) else {
             continue;
         };
@@ -99,15 +93,10 @@ fn series(path: &Path) -> Vec<f64> {
 fn f1_is_that_of_the_paper() {
     let marks = |each: &[&[usize]]| -> Marks {
         let numbered = each.iter().enumerate();
-        numbered
-            .map(|(at, marks)| (at.to_string(), marks.to_vec()))
-            .collect()
+        numbered.map(|(at, marks)| (at.to_string(), marks.to_vec())).collect()
     };
     let close = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-12, "{found}");
-    close(
-        f1(&marks(&[&[10, 20], &[11, 20], &[10], &[0, 5]]), &[10, 20]),
-        1.0,
-    );
+    close(f1(&marks(&[&[10, 20], &[11, 20], &[10], &[0, 5]]), &[10, 20]), 1.0);
     close(f1(&marks(&[&[], &[10], &[50]]), &[10]), 10.0 / 11.0);
     close(f1(&marks(&[&[], &[10], &[50]]), &[]), 0.8);
 }
@@ -115,9 +104,8 @@ fn f1_is_that_of_the_paper() {
 #[test]
 fn the_published_ways_find_a_clear_step() {
     let mut random = daqmeter_stats::simulated::Random::new(3);
-    let values: Vec<f64> = (0..60)
-        .map(|at| random.normal() + if at < 30 { 0.0 } else { 20.0 })
-        .collect();
+    let values: Vec<f64> =
+        (0..60).map(|at| random.normal() + if at < 30 { 0.0 } else { 20.0 }).collect();
     for (name, method) in METHODS {
         assert_eq!(method(&values), [30], "{name}");
     }
@@ -142,26 +130,14 @@ fn our_steps_score_above_published_ways_on_annotated_series() {
     let known: Vec<(&String, &Marks, Vec<f64>)> = known.collect();
     assert!(known.len() >= 25, "{} series", known.len());
     let mean = |method: Method| {
-        let each = known
-            .iter()
-            .map(|(_, marks, values)| f1(marks, &method(values)));
+        let each = known.iter().map(|(_, marks, values)| f1(marks, &method(values)));
         each.sum::<f64>() / known.len() as f64
     };
-    let scores: Vec<(&str, f64)> = METHODS
-        .into_iter()
-        .map(|(name, method)| (name, mean(method)))
-        .collect();
+    let scores: Vec<(&str, f64)> =
+        METHODS.into_iter().map(|(name, method)| (name, mean(method))).collect();
     for (name, score) in &scores {
-        writeln!(
-            std::io::stderr(),
-            "{name:24} F1 {score:.3} over {} series",
-            known.len()
-        )
-        .unwrap();
+        writeln!(std::io::stderr(), "{name:24} F1 {score:.3} over {} series", known.len()).unwrap();
     }
     let ours = scores[0].1;
-    assert!(
-        scores[1..].iter().all(|(_, score)| ours > *score),
-        "{scores:?}"
-    );
+    assert!(scores[1..].iter().all(|(_, score)| ours > *score), "{scores:?}");
 }

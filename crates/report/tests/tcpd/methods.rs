@@ -13,10 +13,7 @@ struct Distances {
 impl Distances {
     fn of(values: &[f64]) -> Distances {
         let n = values.len();
-        let mut found = Distances {
-            n,
-            sums: vec![0.0; (n + 1) * (n + 1)],
-        };
+        let mut found = Distances { n, sums: vec![0.0; (n + 1) * (n + 1)] };
         for length in 2..=n {
             for from in 0..=n - length {
                 let to = from + length;
@@ -84,9 +81,7 @@ pub(crate) fn e_divisive(values: &[f64]) -> Vec<usize> {
         };
         let as_large = |random: &mut Random| {
             let mut shuffled = values.to_vec();
-            bounds
-                .windows(2)
-                .for_each(|range| shuffle(&mut shuffled[range[0]..range[1]], random));
+            bounds.windows(2).for_each(|range| shuffle(&mut shuffled[range[0]..range[1]], random));
             best_of_all(&shuffled, &bounds, least).is_some_and(|(_, found)| found >= divergence)
         };
         // It is not significant as soon as a twentieth of all permutations is as large.
@@ -111,12 +106,7 @@ fn shuffle(values: &mut [f64], random: &mut Random) {
 /// Chance that two means differ as much by themselves: Student's t with a pooled variance; 1 where there are too few values.
 fn t_test(left: &[f64], right: &[f64]) -> f64 {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    let squares = |values: &[f64]| {
-        values
-            .iter()
-            .map(|x| (x - mean(values)).powi(2))
-            .sum::<f64>()
-    };
+    let squares = |values: &[f64]| values.iter().map(|x| (x - mean(values)).powi(2)).sum::<f64>();
     let freedom = (left.len() + right.len()) as f64 - 2.0;
     if freedom <= 0.0 {
         return 1.0;
@@ -146,15 +136,11 @@ pub(crate) fn hunter(values: &[f64]) -> Vec<usize> {
     loop {
         let bounds = bounds(&weak, values.len());
         let p = |at: usize| {
-            let (left, right) = (
-                &values[bounds[at]..bounds[at + 1]],
-                &values[bounds[at + 1]..bounds[at + 2]],
-            );
+            let (left, right) =
+                (&values[bounds[at]..bounds[at + 1]], &values[bounds[at + 1]..bounds[at + 2]]);
             t_test(left, right)
         };
-        let weakest = (0..weak.len())
-            .map(|at| (at, p(at)))
-            .max_by(|a, b| a.1.total_cmp(&b.1));
+        let weakest = (0..weak.len()).map(|at| (at, p(at))).max_by(|a, b| a.1.total_cmp(&b.1));
         match weakest {
             Some((at, p)) if p >= P => weak.remove(at),
             _ => return weak,
@@ -193,12 +179,9 @@ pub(crate) fn t_tests(values: &[f64]) -> Vec<usize> {
         let error = ((variance(left) + variance(right)) / WINDOW as f64).sqrt();
         (mean(left) - mean(right)).abs() / error.max(f64::MIN_POSITIVE)
     };
-    let tested: Vec<(usize, f64)> = (WINDOW..(values.len() + 1).saturating_sub(WINDOW))
-        .map(|at| (at, t(at)))
-        .collect();
-    let runs = tested
-        .split(|(_, t)| *t <= LEAST)
-        .filter(|run| !run.is_empty());
+    let tested: Vec<(usize, f64)> =
+        (WINDOW..(values.len() + 1).saturating_sub(WINDOW)).map(|at| (at, t(at))).collect();
+    let runs = tested.split(|(_, t)| *t <= LEAST).filter(|run| !run.is_empty());
     let largest = runs.filter_map(|run| run.iter().max_by(|a, b| a.1.total_cmp(&b.1)));
     largest.map(|(at, _)| *at).collect()
 }

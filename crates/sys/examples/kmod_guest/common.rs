@@ -18,13 +18,8 @@ pub(crate) fn device(policy: u32) -> CopyDevice {
 
 /// A policy whose first channel owns the engine for the quantum in each 90 us.
 pub(crate) fn set_policy(device: &CopyDevice, policy: u32, quantum_ns: u64) {
-    let policy = Policy {
-        policy,
-        high_channels: 1,
-        quantum_ns,
-        window_ns: 90_000,
-        ..Policy::default()
-    };
+    let policy =
+        Policy { policy, high_channels: 1, quantum_ns, window_ns: 90_000, ..Policy::default() };
     device.set_policy(policy).unwrap();
 }
 
@@ -43,18 +38,11 @@ pub(crate) fn dma(bytes: u64, direction: u32, completion: u32, channel: u32) -> 
 
 /// A copy that an engine will not complete, which is given up soon.
 pub(crate) fn given_up(bytes: u64, completion: u32, channel: u32) -> Copy {
-    Copy {
-        timeout_ms: 300,
-        ..dma(bytes, 1, completion, channel)
-    }
+    Copy { timeout_ms: 300, ..dma(bytes, 1, completion, channel) }
 }
 
 pub(crate) fn set(parameter: &str, value: u32) {
-    fs::write(
-        format!("/sys/module/softdma/parameters/{parameter}"),
-        value.to_string(),
-    )
-    .unwrap();
+    fs::write(format!("/sys/module/softdma/parameters/{parameter}"), value.to_string()).unwrap();
 }
 
 pub(crate) fn expect<T: PartialEq + std::fmt::Debug>(
@@ -62,11 +50,7 @@ pub(crate) fn expect<T: PartialEq + std::fmt::Debug>(
     found: T,
     wanted: T,
 ) -> Result<(), String> {
-    if found == wanted {
-        Ok(())
-    } else {
-        Err(format!("{what}: {found:?}, expected {wanted:?}"))
-    }
+    if found == wanted { Ok(()) } else { Err(format!("{what}: {found:?}, expected {wanted:?}")) }
 }
 
 /// No page stays pinned, by the module's account and by the kernel's.
@@ -75,11 +59,7 @@ pub(crate) fn nothing_pinned(device: &CopyDevice) -> Result<(), String> {
     expect("pinned pages", info.pinned_pages, 0)?;
     expect("quarantined pages", info.quarantined_pages, 0)?;
     let acquired = vmstat("nr_foll_pin_acquired");
-    expect(
-        "pins acquired and released",
-        acquired,
-        vmstat("nr_foll_pin_released"),
-    )
+    expect("pins acquired and released", acquired, vmstat("nr_foll_pin_released"))
 }
 
 /// A count of the kernel's.
@@ -98,11 +78,7 @@ pub(crate) fn errno<T>(done: Result<T, SysError>) -> Option<i32> {
 
 /// A pattern that no two places of a page share.
 pub(crate) fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
-    (0..=250_u8)
-        .cycle()
-        .map(|byte| byte.wrapping_mul(3) ^ seed)
-        .take(bytes)
-        .collect()
+    (0..=250_u8).cycle().map(|byte| byte.wrapping_mul(3) ^ seed).take(bytes).collect()
 }
 
 /// Fills the region by CPU, copies to the user by the request, compares.
@@ -111,26 +87,16 @@ pub(crate) fn round(device: &CopyDevice, request: &mut Copy, seed: u8) -> Result
     let mut buffer = Buffer::new(bytes + 8192, Pages::Base).unwrap();
     let pattern = pattern(bytes, seed);
     buffer.slice_mut::<u8>(bytes).copy_from_slice(&pattern);
-    let mut by_cpu = Copy {
-        by: 0,
-        direction: 0,
-        ..*request
-    };
-    device
-        .copy(&mut by_cpu, &mut buffer, 0)
-        .map_err(|error| error.to_string())?;
+    let mut by_cpu = Copy { by: 0, direction: 0, ..*request };
+    device.copy(&mut by_cpu, &mut buffer, 0).map_err(|error| error.to_string())?;
     buffer.slice_mut::<u8>(bytes + 8192).fill(0xA5);
     // An address that is aligned to nothing.
     let offset = 4093;
     request.direction = 1;
-    device
-        .copy(request, &mut buffer, offset)
-        .map_err(|error| error.to_string())?;
+    device.copy(request, &mut buffer, offset).map_err(|error| error.to_string())?;
     let whole = buffer.slice::<u8>(bytes + 8192);
     if whole[offset..offset + bytes] != pattern {
-        let at = (0..bytes)
-            .find(|at| whole[offset + at] != pattern[*at])
-            .unwrap();
+        let at = (0..bytes).find(|at| whole[offset + at] != pattern[*at]).unwrap();
         return Err(format!("byte {at} of {bytes} is wrong"));
     }
     let outside = whole[..offset].iter().chain(&whole[offset + bytes..]);

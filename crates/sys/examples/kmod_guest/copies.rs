@@ -36,14 +36,8 @@ pub(crate) fn both() -> Verdict {
         let whole = |buffer: &mut Buffer, byte| buffer.slice_mut::<u8>(bytes + 4096).fill(byte);
         let copy = |by, direction, buffer: &mut Buffer| {
             let request = dma(bytes as u64, direction, completion, 0);
-            let mut request = Copy {
-                by,
-                timeout_ms: 30_000,
-                ..request
-            };
-            device
-                .copy(&mut request, buffer, 33)
-                .map_err(|error| error.to_string())?;
+            let mut request = Copy { by, timeout_ms: 30_000, ..request };
+            device.copy(&mut request, buffer, 33).map_err(|error| error.to_string())?;
             Ok::<_, String>(request.after_ns - request.before_ns)
         };
         // What the region held before is what a stale bounce buffer would bring.
@@ -54,25 +48,13 @@ pub(crate) fn both() -> Verdict {
         let took_ns = copy(1, 2, &mut buffer)?;
         let wrong = |buffer: &Buffer| {
             let found = &buffer.slice::<u8>(bytes + 4096)[33..33 + bytes];
-            found
-                .iter()
-                .zip(&wanted)
-                .filter(|(found, wanted)| found != wanted)
-                .count()
+            found.iter().zip(&wanted).filter(|(found, wanted)| found != wanted).count()
         };
-        expect(
-            &format!("wrong bytes of the user's {bytes}"),
-            wrong(&buffer),
-            0,
-        )?;
+        expect(&format!("wrong bytes of the user's {bytes}"), wrong(&buffer), 0)?;
         expect("a time", took_ns > 0, true)?;
         whole(&mut buffer, 0);
         copy(0, 1, &mut buffer)?;
-        expect(
-            &format!("wrong bytes of the region's {bytes}"),
-            wrong(&buffer),
-            0,
-        )?;
+        expect(&format!("wrong bytes of the region's {bytes}"), wrong(&buffer), 0)?;
         copies += 1;
     }
     nothing_pinned(&device)?;
@@ -90,26 +72,15 @@ pub(crate) fn racing() -> Verdict {
         let mut buffer = Buffer::new(65_536, Pages::Base).unwrap();
         for at in 0..EACH {
             let bytes = [64, 4096, 50_001][(at % 3) as usize];
-            let channel = if at % 2 == 0 {
-                ANY_CHANNEL
-            } else {
-                (lane + at) % channels
-            };
+            let channel = if at % 2 == 0 { ANY_CHANNEL } else { (lane + at) % channels };
             let request = dma(bytes, at % 3, (lane + at) % 2, channel);
-            let mut request = Copy {
-                timeout_ms: 60_000,
-                ..request
-            };
+            let mut request = Copy { timeout_ms: 60_000, ..request };
             match errno(device.copy(&mut request, &mut buffer, 0)) {
                 None => done.fetch_add(1, Ordering::Relaxed),
                 Some(5) => failed.fetch_add(1, Ordering::Relaxed),
                 Some(other) => return Err(format!("copy {at} of lane {lane}: error {other}")),
             };
-            if errno(device.set_policy(Policy {
-                policy: 1,
-                ..Policy::default()
-            })) == Some(16)
-            {
+            if errno(device.set_policy(Policy { policy: 1, ..Policy::default() })) == Some(16) {
                 busy.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -118,12 +89,8 @@ pub(crate) fn racing() -> Verdict {
     let lanes = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap() * 2;
     let copying = &copying;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..lanes)
-            .map(|lane| scope.spawn(move || copying(lane)))
-            .collect();
-        threads
-            .into_iter()
-            .try_for_each(|thread| thread.join().unwrap())
+        let threads: Vec<_> = (0..lanes).map(|lane| scope.spawn(move || copying(lane))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
     })?;
     set("fail_every", 0);
     let (done, failed, busy) = (done.into_inner(), failed.into_inner(), busy.into_inner());
@@ -134,9 +101,7 @@ pub(crate) fn racing() -> Verdict {
     round(&device, &mut dma(100_000, 1, 1, 0), 9)?;
     nothing_pinned(&device)?;
     let lanes = format!("{lanes} lanes on {} CPUs", lanes / 2);
-    Ok(format!(
-        "{lanes}: {done} copies, {failed} failed, {busy} changes refused"
-    ))
+    Ok(format!("{lanes}: {done} copies, {failed} failed, {busy} changes refused"))
 }
 
 /// Requests that cannot be: each has its errno.
@@ -147,76 +112,22 @@ pub(crate) fn refusals() -> Verdict {
     let page = dma(4096, 1, 0, ANY_CHANNEL);
     for (what, mut copy, wanted) in [
         ("nothing to copy", Copy { bytes: 0, ..page }, 34),
-        (
-            "beyond the region",
-            Copy {
-                region_offset: info.region_bytes,
-                ..page
-            },
-            34,
-        ),
-        (
-            "a sum that wraps",
-            Copy {
-                region_offset: u64::MAX - 100,
-                ..page
-            },
-            34,
-        ),
-        (
-            "no such channel",
-            Copy {
-                channel: 63,
-                ..page
-            },
-            44,
-        ),
+        ("beyond the region", Copy { region_offset: info.region_bytes, ..page }, 34),
+        ("a sum that wraps", Copy { region_offset: u64::MAX - 100, ..page }, 34),
+        ("no such channel", Copy { channel: 63, ..page }, 44),
         ("an unknown flag", Copy { flags: 8, ..page }, 22),
-        (
-            "an unknown direction",
-            Copy {
-                direction: 9,
-                ..page
-            },
-            22,
-        ),
-        (
-            "a limit of more than an hour",
-            Copy {
-                timeout_ms: 3_600_001,
-                ..page
-            },
-            22,
-        ),
-        (
-            "a limit without end",
-            Copy {
-                timeout_ms: 1 << 31,
-                ..page
-            },
-            22,
-        ),
+        ("an unknown direction", Copy { direction: 9, ..page }, 22),
+        ("a limit of more than an hour", Copy { timeout_ms: 3_600_001, ..page }, 22),
+        ("a limit without end", Copy { timeout_ms: 1 << 31, ..page }, 22),
     ] {
-        expect(
-            what,
-            errno(device.copy(&mut copy, &mut buffer, 0)),
-            Some(wanted),
-        )?;
+        expect(what, errno(device.copy(&mut copy, &mut buffer, 0)), Some(wanted))?;
     }
     for by in [0, 1] {
-        let mut copy = Copy {
-            by,
-            direction: 0,
-            ..dma(64, 0, 0, ANY_CHANNEL)
-        };
+        let mut copy = Copy { by, direction: 0, ..dma(64, 0, 0, ANY_CHANNEL) };
         let outside = errno(device.copy_outside(&mut copy, false));
         expect("memory that is not there", outside, Some(14))?;
         copy.direction = 1;
-        expect(
-            "read-only memory",
-            errno(device.copy_outside(&mut copy, true)),
-            Some(14),
-        )?;
+        expect("read-only memory", errno(device.copy_outside(&mut copy, true)), Some(14))?;
     }
     for (policy, quantum_ns, window_ns, high_channels) in [
         (9, 30_000, 90_000, 1),
@@ -228,18 +139,8 @@ pub(crate) fn refusals() -> Verdict {
         (3, 30_000, 90_000, 1 << 40),
         (3, 30_000, 90_000, 0),
     ] {
-        let policy = Policy {
-            policy,
-            high_channels,
-            quantum_ns,
-            window_ns,
-            ..Policy::default()
-        };
-        expect(
-            &format!("{policy:?}"),
-            errno(device.set_policy(policy)),
-            Some(22),
-        )?;
+        let policy = Policy { policy, high_channels, quantum_ns, window_ns, ..Policy::default() };
+        expect(&format!("{policy:?}"), errno(device.set_policy(policy)), Some(22))?;
     }
     nothing_pinned(&device)?;
     Ok("each with its errno".to_owned())

@@ -21,11 +21,7 @@ pub(crate) fn failing() -> Verdict {
     }
     set("fail_every", 0);
     round(&device, &mut dma(100_000, 1, 1, 0), 9)?;
-    expect(
-        "failures of the channel",
-        device.channel(0).unwrap().failures,
-        failed,
-    )?;
+    expect("failures of the channel", device.channel(0).unwrap().failures, failed)?;
     if failed == 0 || done == 0 {
         return Err(format!("{failed} failed, {done} done"));
     }
@@ -37,9 +33,7 @@ pub(crate) fn failing() -> Verdict {
 pub(crate) fn flipping() -> Verdict {
     set("flip_every", 5);
     let device = device(1);
-    let wrong = (0..20)
-        .filter(|_| round(&device, &mut dma(2 * 4096, 1, 0, 1), 2).is_err())
-        .count();
+    let wrong = (0..20).filter(|_| round(&device, &mut dma(2 * 4096, 1, 0, 1), 2).is_err()).count();
     set("flip_every", 0);
     if wrong == 0 {
         return Err("no wrong byte was found".to_owned());
@@ -62,11 +56,7 @@ pub(crate) fn losing() -> Verdict {
         }
         round(&device, &mut dma(100_000, 1, completion, 2), 4)?;
     }
-    expect(
-        "timeouts of the channel",
-        device.channel(2).unwrap().timeouts,
-        timeouts,
-    )?;
+    expect("timeouts of the channel", device.channel(2).unwrap().timeouts, timeouts)?;
     // Slower than the timeout: what completes late must find nothing to touch.
     set("delay_us", 400_000);
     let late = round(&device, &mut given_up(64, 1, 3), 5);
@@ -88,14 +78,7 @@ pub(crate) fn late() -> Verdict {
     let mut buffer = Buffer::new(BYTES, Pages::Base).unwrap();
     buffer.slice_mut::<u8>(BYTES).fill(0x11);
     device
-        .copy(
-            &mut Copy {
-                by: 0,
-                ..dma(BYTES as u64, 0, 0, 0)
-            },
-            &mut buffer,
-            0,
-        )
+        .copy(&mut Copy { by: 0, ..dma(BYTES as u64, 0, 0, 0) }, &mut buffer, 0)
         .map_err(|error| error.to_string())?;
     set("delay_us", 8_000_000);
     let began = Instant::now();
@@ -106,18 +89,11 @@ pub(crate) fn late() -> Verdict {
     nothing_pinned(&device)?;
     buffer.slice_mut::<u8>(BYTES).fill(0x22);
     std::thread::sleep(Duration::from_secs(10).saturating_sub(waited));
-    let written = buffer
-        .slice::<u8>(BYTES)
-        .iter()
-        .filter(|byte| **byte != 0x22)
-        .count();
+    let written = buffer.slice::<u8>(BYTES).iter().filter(|byte| **byte != 0x22).count();
     expect("bytes written after their pages were let go", written, 0)?;
     round(&device, &mut dma(100_000, 1, 1, 0), 6)?;
     nothing_pinned(&device)?;
-    Ok(format!(
-        "stopped after {:.1} s, nothing written afterwards",
-        waited.as_secs_f64()
-    ))
+    Ok(format!("stopped after {:.1} s, nothing written afterwards", waited.as_secs_f64()))
 }
 
 /// An engine that cannot be stopped (`terminating=0`) keeps its pages until the channel is given back.
@@ -142,10 +118,7 @@ pub(crate) fn stuck() -> Verdict {
         return Err("no page was kept".to_owned());
     }
     let refused = round(&device, &mut dma(64, 1, 1, 0), 1);
-    if !refused
-        .as_ref()
-        .is_err_and(|why| why.contains("os error 16"))
-    {
+    if !refused.as_ref().is_err_and(|why| why.contains("os error 16")) {
         return Err(format!("{refused:?} instead of busy"));
     }
     let began = Instant::now();
@@ -157,13 +130,9 @@ pub(crate) fn stuck() -> Verdict {
         )?;
         std::thread::sleep(Duration::from_millis(10));
     }
-    device
-        .set_policy(Policy::default())
-        .map_err(|error| error.to_string())?;
+    device.set_policy(Policy::default()).map_err(|error| error.to_string())?;
     nothing_pinned(&device)?;
-    Ok(format!(
-        "{kept} pages kept while the engine was late, none afterwards"
-    ))
+    Ok(format!("{kept} pages kept while the engine was late, none afterwards"))
 }
 
 /// The policy cannot change while a copy is under way.
@@ -172,14 +141,7 @@ pub(crate) fn busy() -> Verdict {
     set("delay_us", 20_000);
     let refused = std::thread::scope(|scope| {
         let copying = scope.spawn(|| {
-            round(
-                &device,
-                &mut Copy {
-                    timeout_ms: 20_000,
-                    ..dma(40 * 4096, 1, 1, 0)
-                },
-                1,
-            )
+            round(&device, &mut Copy { timeout_ms: 20_000, ..dma(40 * 4096, 1, 1, 0) }, 1)
         });
         let mut refused = None;
         while !copying.is_finished() {

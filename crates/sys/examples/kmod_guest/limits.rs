@@ -19,11 +19,7 @@ fn again(part: &str) -> Command {
 
 /// The device with a policy, and its open file once more, for a program to inherit.
 fn lent() -> (fs::File, CopyDevice) {
-    let file = fs::File::options()
-        .read(true)
-        .write(true)
-        .open(COPY_DEVICE)
-        .unwrap();
+    let file = fs::File::options().read(true).write(true).open(COPY_DEVICE).unwrap();
     let device = CopyDevice::inherited(file.try_clone().unwrap()).unwrap();
     set_policy(&device, 1, 30_000);
     (file, device)
@@ -33,18 +29,9 @@ fn lent() -> (fs::File, CopyDevice) {
 /// memory to 64 KiB.
 pub(crate) fn locked_memory() -> Verdict {
     let (file, device) = lent();
-    let output = again("inherited")
-        .uid(65_534)
-        .gid(65_534)
-        .stdin(file)
-        .output()
-        .unwrap();
+    let output = again("inherited").uid(65_534).gid(65_534).stdin(file).output().unwrap();
     let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    expect(
-        "errors of 1 and 16 pages by engine, 16 by CPU",
-        found.as_str(),
-        "None Some(12) None",
-    )?;
+    expect("errors of 1 and 16 pages by engine, 16 by CPU", found.as_str(), "None Some(12) None")?;
     nothing_pinned(&device)?;
     let mut buffer = Buffer::new(65_536, Pages::Base).unwrap();
     let privileged = errno(device.copy(&mut dma(65_536, 1, 0, 0), &mut buffer, 0));
@@ -63,10 +50,7 @@ pub(crate) fn inherited() {
     let device = of_stdin();
     let mut buffer = Buffer::new(1 << 20, Pages::Base).unwrap();
     let mut copy = |by, pages: u64| {
-        let mut request = Copy {
-            by,
-            ..dma(pages * 4096, 1, 0, 0)
-        };
+        let mut request = Copy { by, ..dma(pages * 4096, 1, 0, 0) };
         errno(device.copy(&mut request, &mut buffer, 0))
     };
     // The second time, what the first pinned is free again.
@@ -87,21 +71,14 @@ pub(crate) fn killed() -> Verdict {
     child.wait().unwrap();
     let took = ended?;
     nothing_pinned(&device)?;
-    Ok(format!(
-        "ended {:.1} s after it was killed",
-        took.as_secs_f64()
-    ))
+    Ok(format!("ended {:.1} s after it was killed", took.as_secs_f64()))
 }
 
 /// Waits until a copy is under way.
 fn begun(device: &CopyDevice) -> Result<(), String> {
     let began = Instant::now();
     while device.info().unwrap().in_flight == 0 {
-        expect(
-            "a copy within a minute",
-            began.elapsed() < Duration::from_secs(60),
-            true,
-        )?;
+        expect("a copy within a minute", began.elapsed() < Duration::from_secs(60), true)?;
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(())
@@ -120,10 +97,7 @@ fn ends_within(child: &mut Child, limit: Duration) -> Result<Duration, String> {
 pub(crate) fn starved() {
     let device = of_stdin();
     let mut buffer = Buffer::new(4096, Pages::Base).unwrap();
-    let mut request = Copy {
-        timeout_ms: 120_000,
-        ..dma(4096, 1, 0, 0)
-    };
+    let mut request = Copy { timeout_ms: 120_000, ..dma(4096, 1, 0, 0) };
     let ended = errno(device.copy(&mut request, &mut buffer, 0));
     println!("the starved copy ended with {ended:?}");
 }
@@ -141,7 +115,5 @@ pub(crate) fn kept() -> Verdict {
     let moved = vmstat("pgmigrate_success") - before;
     expect("pages were moved out of movable memory", moved > 0, true)?;
     nothing_pinned(&device)?;
-    Ok(format!(
-        "{moved} of {PAGES} pages were moved out of movable memory"
-    ))
+    Ok(format!("{moved} of {PAGES} pages were moved out of movable memory"))
 }

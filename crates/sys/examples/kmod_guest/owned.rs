@@ -27,58 +27,31 @@ pub(crate) fn owned() -> Verdict {
     let mut number = |device: &CopyDevice| {
         let mut copy = dma(4096, 1, 0, 0);
         let copied = device.copy(&mut copy, &mut buffer, 0);
-        copied
-            .map(|()| copy.policy_number)
-            .map_err(|error| error.errno())
+        copied.map(|()| copy.policy_number).map_err(|error| error.errno())
     };
     let first = number(&owner).map_err(|errno| format!("the owner's copy: {errno:?}"))?;
     let set = |device: &CopyDevice, to| errno(device.set_policy(to));
-    expect(
-        "another policy of another program",
-        set(&other, policy(2, 1)),
-        BUSY,
-    )?;
-    expect(
-        "the end by another program",
-        set(&other, policy(0, 0)),
-        BUSY,
-    )?;
+    expect("another policy of another program", set(&other, policy(2, 1)), BUSY)?;
+    expect("the end by another program", set(&other, policy(0, 0)), BUSY)?;
     expect("a DMA copy of another program", number(&other), Err(BUSY))?;
-    let mut cpu = Copy {
-        by: 0,
-        ..dma(4096, 1, 0, 0)
-    };
+    let mut cpu = Copy { by: 0, ..dma(4096, 1, 0, 0) };
     let mut own = Buffer::new(4096, Pages::Base).unwrap();
-    expect(
-        "its copy by CPU",
-        errno(other.copy(&mut cpu, &mut own, 0)),
-        None,
-    )?;
+    expect("its copy by CPU", errno(other.copy(&mut cpu, &mut own, 0)), None)?;
     drop(other);
     expect("the policy after all that", number(&owner), Ok(first))?;
 
     // Channels that do not exist cannot be high.
-    expect(
-        "a policy that cannot be",
-        set(&owner, policy(3, 1 << 40)),
-        Some(22),
-    )?;
+    expect("a policy that cannot be", set(&owner, policy(3, 1 << 40)), Some(22))?;
     expect("the policy before it", number(&owner), Ok(first))?;
     expect("its copies", owner.channel(0).unwrap().copies, 3)?;
-    let second = owner
-        .set_policy(policy(3, 1))
-        .map_err(|error| error.to_string())?;
+    let second = owner.set_policy(policy(3, 1)).map_err(|error| error.to_string())?;
     expect("another number", second != first, true)?;
     expect("a copy of the new policy", number(&owner), Ok(second))?;
     round(&owner, &mut dma(50_001, 1, 1, 1), 5)?;
     nothing_pinned(&owner)?;
     drop(owner);
     let heir = device(2);
-    expect(
-        "the policy is free again",
-        number(&heir).is_ok_and(|it| it > second),
-        true,
-    )?;
+    expect("the policy is free again", number(&heir).is_ok_and(|it| it > second), true)?;
     nothing_pinned(&heir)?;
     Ok("EBUSY for another program; a change that cannot be changes nothing".to_owned())
 }
@@ -96,8 +69,5 @@ pub(crate) fn private() -> Verdict {
     expect("channels that the kernel took for itself", users, 0)?;
     let unbind = Path::new("/sys/bus/platform/drivers/softdma/unbind");
     expect("softdma can be unbound", unbind.exists(), false)?;
-    Ok(format!(
-        "{} channels, none taken, none can be unbound",
-        channels.len()
-    ))
+    Ok(format!("{} channels, none taken, none can be unbound", channels.len()))
 }

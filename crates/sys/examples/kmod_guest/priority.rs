@@ -24,15 +24,9 @@ const PRIORITY: u32 = 3;
 pub(crate) fn priority() -> Verdict {
     let device = device(PRIORITY);
     // Real time is hopeless in an emulator without icount: there only the accounts are checked.
-    let exact = fs::read_to_string("/proc/cmdline")
-        .unwrap()
-        .contains("daqmeter.icount");
+    let exact = fs::read_to_string("/proc/cmdline").unwrap().contains("daqmeter.icount");
     let judged = || {
-        if exact {
-            exactly(&device)
-        } else {
-            one_second(&device).text()
-        }
+        if exact { exactly(&device) } else { one_second(&device).text() }
     };
     for attempt in 1..3 {
         match judged() {
@@ -72,37 +66,25 @@ fn one_second(device: &CopyDevice) -> Second {
     let windows = (after.gate_windows - before.gate_windows).max(1);
     let high_ns = (after.gate_high_ns - before.gate_high_ns) as f64 / windows as f64;
     let low_ns = (after.gate_low_ns - before.gate_low_ns) as f64 / windows as f64;
-    let kib: Vec<u64> = kib(device)
-        .iter()
-        .zip(kib_before)
-        .map(|(after, before)| after - before)
-        .collect();
+    let kib: Vec<u64> =
+        kib(device).iter().zip(kib_before).map(|(after, before)| after - before).collect();
     let text = format!(
         "{windows} windows, high {high_ns:.0} ns, low {low_ns:.0} ns; KiB by channel {kib:?}"
     );
-    Second {
-        high_ns,
-        low_ns,
-        kib,
-        text,
-    }
+    Second { high_ns, low_ns, kib, text }
 }
 
 /// What each channel has copied so far.
 fn kib(device: &CopyDevice) -> Vec<u64> {
     let channels = 0..device.info().unwrap().channels;
-    channels
-        .map(|at| device.channel(at).unwrap().bytes >> 10)
-        .collect()
+    channels.map(|at| device.channel(at).unwrap().bytes >> 10).collect()
 }
 
 fn copies_within(device: &CopyDevice, channel: u32, time: Duration) -> u32 {
     let mut buffer = Buffer::new(65_536, Pages::Base).unwrap();
     let (begin, mut copies) = (Instant::now(), 0);
     while begin.elapsed() < time {
-        device
-            .copy(&mut dma(65_536, 1, 1, channel), &mut buffer, 0)
-            .unwrap();
+        device.copy(&mut dma(65_536, 1, 1, channel), &mut buffer, 0).unwrap();
         copies += 1;
     }
     copies
@@ -113,10 +95,7 @@ fn exactly(device: &CopyDevice) -> Verdict {
     let second = one_second(device);
     let near = |found: f64, wanted: f64| (found / wanted - 1.0).abs() < 0.05;
     if !near(second.high_ns, 30_000.0) || !near(second.low_ns, 60_000.0) {
-        return Err(format!(
-            "30000 and 60000 ns were asked for: {}",
-            second.text
-        ));
+        return Err(format!("30000 and 60000 ns were asked for: {}", second.text));
     }
     let text = second.text()?;
     // Which share each gets beside the others is decided by the scheduler on one CPU, not by the gate. Alone, a low channel is

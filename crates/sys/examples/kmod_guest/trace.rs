@@ -40,10 +40,8 @@ pub(crate) fn known_calls() {
 }
 
 pub(crate) fn run_known_calls() -> u32 {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .arg("known-calls")
-        .spawn()
-        .unwrap();
+    let mut child =
+        Command::new(std::env::current_exe().unwrap()).arg("known-calls").spawn().unwrap();
     child.wait().unwrap();
     child.id()
 }
@@ -51,34 +49,20 @@ pub(crate) fn run_known_calls() -> u32 {
 /// Counts the known program's records, live, while it runs.
 pub(crate) fn trace() -> Verdict {
     let (child, records, info, probed) = traced()?;
-    expect(
-        "records in all",
-        records.len() as u64,
-        info.recorded.iter().sum(),
-    )?;
+    expect("records in all", records.len() as u64, info.recorded.iter().sum())?;
     expect("dropped", info.dropped.iter().sum::<u64>(), 0)?;
     expect("missed", info.missed, 0)?;
-    let own = records
-        .iter()
-        .filter(|record| record.pid == std::process::id())
-        .count();
+    let own = records.iter().filter(|record| record.pid == std::process::id()).count();
     expect("the reader's own copies", own, 0)?;
     let impossible =
         |record: &&TraceRecord| record.after_ns < record.before_ns || record.caller >> 47 == 0;
     if let Some(record) = records.iter().find(impossible) {
         return Err(format!("a record that cannot be: {record:?}"));
     }
-    let known: Vec<&TraceRecord> = records
-        .iter()
-        .filter(|record| record.pid == child)
-        .collect();
+    let known: Vec<&TraceRecord> = records.iter().filter(|record| record.pid == child).collect();
     let all = probed & 0b1100 == 0b1100;
     each_call_once(&known, all)?;
-    let inline = if all {
-        "all four operations"
-    } else {
-        "the __ forms cannot be seen here"
-    };
+    let inline = if all { "all four operations" } else { "the __ forms cannot be seen here" };
     Ok(format!(
         "{} records, {CALLS} of each known call exactly, {inline}; the child is `{}`",
         records.len(),
@@ -114,22 +98,14 @@ fn each_call_once(known: &[&TraceRecord], all: bool) -> Result<(), String> {
     };
     expect("uname, copy_to_user 390", of(TO, 390), CALLS)?;
     expect("nanosleep, copy_from_user 16", of(FROM, 16), CALLS)?;
-    expect(
-        "uname, counted as __copy_to_user, too",
-        of(INLINE_TO, 390),
-        0,
-    )?;
+    expect("uname, counted as __copy_to_user, too", of(INLINE_TO, 390), 0)?;
     // The program's start copies 16 bytes a few times.
     let twice = of(INLINE_FROM, 16) >= CALLS / 2;
     expect("nanosleep, counted as __copy_from_user, too", twice, false)?;
     if all {
         expect("pwrite, __copy_from_user", of(INLINE_FROM, WRITTEN), CALLS)?;
         expect("pread, __copy_to_user", of(INLINE_TO, READ), CALLS)?;
-        expect(
-            "pwrite, counted as copy_from_user, too",
-            of(FROM, WRITTEN),
-            0,
-        )?;
+        expect("pwrite, counted as copy_from_user, too", of(FROM, WRITTEN), 0)?;
         expect("pread, counted as copy_to_user, too", of(TO, READ), 0)?;
     }
     Ok(())
@@ -139,10 +115,7 @@ fn each_call_once(known: &[&TraceRecord], all: bool) -> Result<(), String> {
 pub(crate) fn trace_full() -> Verdict {
     let mut tracer =
         TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
-    if TraceDevice::open(Path::new(TRACE_DEVICE))
-        .err()
-        .and_then(|error| error.errno())
-        != Some(16)
+    if TraceDevice::open(Path::new(TRACE_DEVICE)).err().and_then(|error| error.errno()) != Some(16)
     {
         return Err("a second reader was not refused with EBUSY".to_owned());
     }
@@ -160,19 +133,12 @@ pub(crate) fn trace_full() -> Verdict {
     // The oldest stay: each ring's counters begin at 0 and have no hole.
     let mut rings: BTreeMap<(u32, u16), Vec<u64>> = Default::default();
     for record in &records {
-        rings
-            .entry((record.ring_cpu, record.operation))
-            .or_default()
-            .push(record.counter);
+        rings.entry((record.ring_cpu, record.operation)).or_default().push(record.counter);
     }
-    let whole = rings
-        .values()
-        .all(|counters| counters.iter().copied().eq(0..counters.len() as u64));
+    let whole =
+        rings.values().all(|counters| counters.iter().copied().eq(0..counters.len() as u64));
     expect("the oldest are kept, without a hole", whole, true)?;
-    Ok(format!(
-        "{recorded} kept, {dropped} dropped, {} rings",
-        rings.len()
-    ))
+    Ok(format!("{recorded} kept, {dropped} dropped, {} rings", rings.len()))
 }
 
 /// Prints the time of one of many calls of uname.
@@ -208,10 +174,7 @@ pub(crate) fn trace_cost() -> Verdict {
     let in_child = || -> f64 {
         let own = std::env::current_exe().unwrap();
         let output = Command::new(own).arg("uname-cost").output().unwrap();
-        String::from_utf8_lossy(&output.stdout)
-            .trim()
-            .parse()
-            .unwrap()
+        String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
     };
     let without = in_child();
     let tracer = TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
@@ -222,12 +185,7 @@ pub(crate) fn trace_cost() -> Verdict {
     let list = std::fs::read_to_string("/sys/kernel/debug/kprobes/list").unwrap_or_default();
     let probes: Vec<String> = list
         .lines()
-        .map(|line| {
-            line.split_whitespace()
-                .skip(2)
-                .collect::<Vec<_>>()
-                .join(" ")
-        })
+        .map(|line| line.split_whitespace().skip(2).collect::<Vec<_>>().join(" "))
         .collect();
     let instructions = (with - without) / 8.0;
     let times = format!("{without:.0} ns without, {with:.0} ns with, 8 ns each");
@@ -249,10 +207,7 @@ pub(crate) fn trace_memory() -> Verdict {
     let bytes = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
     let found: u64 = rings.filter_map(bytes).sum();
     let cpus = fs::read_to_string("/proc/cpuinfo").unwrap();
-    let cpus = cpus
-        .lines()
-        .filter(|line| line.starts_with("processor"))
-        .count() as u64;
+    let cpus = cpus.lines().filter(|line| line.starts_with("processor")).count() as u64;
     // Each ring has a page behind it that is not mapped.
     expect("bytes of rings", found, cpus * (RINGS_BYTES + 4 * 4096))?;
     Ok(format!("{found} bytes for {cpus} CPUs online"))

@@ -77,11 +77,7 @@ unsafe extern "C" fn alloc(memory: *mut DevicePointer, bytes: usize) -> Result_ 
 }
 unsafe extern "C" fn free(memory: DevicePointer) -> Result_ {
     // SAFETY: one of `alloc`'s.
-    unsafe {
-        give(std::ptr::with_exposed_provenance_mut(
-            usize::try_from(memory).unwrap_or(0),
-        ))
-    };
+    unsafe { give(std::ptr::with_exposed_provenance_mut(usize::try_from(memory).unwrap_or(0))) };
     0
 }
 unsafe extern "C" fn host_alloc(memory: *mut Handle, bytes: usize, _: c_uint) -> Result_ {

@@ -152,23 +152,14 @@ pub fn answer(farm: &Farm, questions: &Questions) -> Result<Answer, FarmError> {
     let network = Network::new(farm);
     let seeds = |seed: usize| questions.seed.wrapping_add(seed as u64);
     let runs = |network: &Network, change: Change| {
-        each(questions, |at| {
-            simulate_changed(farm, network, seeds(at), change)
-        })
+        each(questions, |at| simulate_changed(farm, network, seeds(at), change))
     };
     let as_stated = runs(&network, Change::NONE)?;
     let found = each(questions, |at| beginning(farm, &network, seeds(at)))?;
-    let slow_change = Change {
-        slow: questions.slow,
-        ..Change::NONE
-    };
+    let slow_change = Change { slow: questions.slow, ..Change::NONE };
     // A queue that grows holds up what is before it, fluid or not.
     let slow = runs(&network.clone().without_fluid(), slow_change)?;
-    let events = as_stated
-        .iter()
-        .chain(&slow)
-        .map(|run| run.events)
-        .sum::<u64>();
+    let events = as_stated.iter().chain(&slow).map(|run| run.events).sum::<u64>();
     let searched = found.iter().map(|found| found.events).sum::<u64>();
     let messages = |flow: &Flow| flow.messages_per_s() * f64::from(farm.kinds[flow.from].count);
     Ok(Answer {
@@ -253,30 +244,17 @@ fn beginning(farm: &Farm, network: &Network, seed: u64) -> Result<Found, FarmErr
     let (bound, layer) = network.bound();
     // At higher rates another layer may queue.
     let loaded = network.clone().at(bound);
-    let mut found = Found {
-        factor: bound,
-        is_loss: false,
-        layer,
-        events: 0,
-    };
+    let mut found = Found { factor: bound, is_loss: false, layer, events: 0 };
     let mut carried = MIN_PART * bound;
     let mut factor = LIKELY_PART * bound;
     while found.factor > carried * 1.01 {
-        let change = Change {
-            rate: factor,
-            ..Change::NONE
-        };
+        let change = Change { rate: factor, ..Change::NONE };
         let run = simulate_changed(farm, &loaded, seed, change)?;
         found.events += run.events;
         match fails(farm, &loaded, &run) {
             None => carried = factor,
             Some((is_loss, layer)) => {
-                found = Found {
-                    factor,
-                    is_loss,
-                    layer,
-                    ..found
-                };
+                found = Found { factor, is_loss, layer, ..found };
             }
         }
         factor = (found.factor * carried).sqrt();
@@ -309,10 +287,7 @@ fn fails(farm: &Farm, network: &Network, run: &FarmOutcome) -> Option<(bool, usi
 
 fn begins(network: &Network, found: &[Found]) -> Beginning {
     let times = |layer: usize| found.iter().filter(|one| one.layer == layer).count();
-    let layer = found
-        .iter()
-        .map(|one| one.layer)
-        .max_by_key(|layer| times(*layer));
+    let layer = found.iter().map(|one| one.layer).max_by_key(|layer| times(*layer));
     Beginning {
         at: estimate(found, |found| found.factor),
         bound: network.bound().0,
@@ -392,9 +367,8 @@ fn needs(farm: &Farm, network: &Network, spare: f64) -> Vec<Need> {
             is_links,
         };
         // A link goes both ways: what it needs one way it has the other.
-        let same = needs
-            .iter_mut()
-            .find(|other| is_links && other.kind == need.kind && other.is_links);
+        let same =
+            needs.iter_mut().find(|other| is_links && other.kind == need.kind && other.is_links);
         match same {
             Some(other) if other.needs < need.needs => *other = need,
             Some(_) => {}

@@ -90,10 +90,7 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    pub(crate) const NONE: Change = Change {
-        rate: 1.0,
-        slow: 1.0,
-    };
+    pub(crate) const NONE: Change = Change { rate: 1.0, slow: 1.0 };
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -214,11 +211,7 @@ impl Simulation<'_> {
             network,
             tree: Tournament::new(0),
             senders: Vec::new(),
-            gaps_ps: farm
-                .flows
-                .iter()
-                .map(|flow| flow.gap_ps as f64 / change.rate)
-                .collect(),
+            gaps_ps: farm.flows.iter().map(|flow| flow.gap_ps as f64 / change.rate).collect(),
             queues,
             now_ps: 0,
             under_way: 0,
@@ -245,24 +238,13 @@ impl Simulation<'_> {
                     Timing::Poisson => exponential(gap, &mut stream) as f64,
                 };
                 let receivers = self.farm.kinds[of.to].count;
-                let begins = if of.pattern == Pattern::Turn {
-                    at % receivers
-                } else {
-                    0
-                };
-                self.senders.push(Sender {
-                    flow,
-                    at,
-                    next_ps: whole(first),
-                    turn: begins,
-                    stream,
-                });
+                let begins = if of.pattern == Pattern::Turn { at % receivers } else { 0 };
+                self.senders.push(Sender { flow, at, next_ps: whole(first), turn: begins, stream });
             }
         }
         self.tree = Tournament::new(self.queues.len() + self.senders.len());
         for at in 0..self.senders.len() {
-            self.tree
-                .set(self.queues.len() + at, self.senders[at].next_ps);
+            self.tree.set(self.queues.len() + at, self.senders[at].next_ps);
         }
         self.forget();
     }
@@ -303,10 +285,7 @@ impl Simulation<'_> {
             }
             false => format!("more than {MAX_EVENTS} events at {at_s} s"),
         };
-        wrong(
-            name,
-            format!("{problem}: give smaller buffers, or a shorter `time`"),
-        )
+        wrong(name, format!("{problem}: give smaller buffers, or a shorter `time`"))
     }
 
     /// The warm-up is over: counting begins.
@@ -353,9 +332,7 @@ impl Simulation<'_> {
     fn count(&mut self, layer: usize, change: i64) {
         let (items, until_ps) = &mut self.filled[layer];
         self.counted.layers[layer].mean_queue += *items as f64 * (self.now_ps - *until_ps) as f64;
-        *items = items
-            .checked_add_signed(change)
-            .expect("what left came before");
+        *items = items.checked_add_signed(change).expect("what left came before");
         *until_ps = self.now_ps;
     }
 

@@ -16,14 +16,8 @@ use crate::scenario::{Part, Read, Reader, ScenarioError};
 
 /// Farms that ship: one file in `farms/`, one line here.
 pub const SHIPPED_FARMS: &[(&str, &str)] = &[
-    (
-        "event-builder",
-        include_str!("../../farms/event-builder.toml"),
-    ),
-    (
-        "felix-phase-2",
-        include_str!("../../farms/felix-phase-2.toml"),
-    ),
+    ("event-builder", include_str!("../../farms/event-builder.toml")),
+    ("felix-phase-2", include_str!("../../farms/felix-phase-2.toml")),
 ];
 
 type Because = BTreeMap<String, Spanned<String>>;
@@ -159,10 +153,7 @@ impl Farm {
     /// # Errors
     /// As [`Farm::load`].
     pub fn parse(text: &str, name: &str) -> Result<Farm, ScenarioError> {
-        let text = TomlText {
-            name: name.to_owned(),
-            text: text.to_owned(),
-        };
+        let text = TomlText { name: name.to_owned(), text: text.to_owned() };
         farm(&text).map_err(ScenarioError)
     }
 }
@@ -172,11 +163,7 @@ fn farm(text: &TomlText) -> Read<Farm> {
     names_differ(text, &file)?;
     let nodes = file.node.iter().map(|node| node.as_ref().name.as_str());
     let switches = file.switch.iter().map(|at| at.as_ref().name.as_str());
-    let reader = Reader {
-        text,
-        stations: nodes.chain(switches).collect(),
-        sources: Vec::new(),
-    };
+    let reader = Reader { text, stations: nodes.chain(switches).collect(), sources: Vec::new() };
     let part = part(&reader, String::new());
     let time_ps = part.quantity("time", &file.time, time_ps)?;
     let warm_up_ps = part.optional("warm_up", file.warm_up.as_ref(), crate::quantity::time_ps)?;
@@ -224,22 +211,14 @@ fn check(text: &TomlText, file: &File, farm: &Farm) -> Read<()> {
     let node = file.node.iter().find(|at| at.as_ref().name == error.what);
     let switch = file.switch.iter().find(|at| at.as_ref().name == error.what);
     let flow = file.flow.iter().find(|at| at.as_ref().name == error.what);
-    let span = node
-        .map(Spanned::span)
-        .or(switch.map(Spanned::span))
-        .or(flow.map(Spanned::span));
+    let span = node.map(Spanned::span).or(switch.map(Spanned::span)).or(flow.map(Spanned::span));
     let span = span.unwrap_or_else(|| file.time.span());
     Err(text.error(span, &error.what, error.problem))
 }
 
 /// Nodes that neither send nor receive are a flow that was forgotten.
 fn is_used(text: &TomlText, file: &File, farm: &Farm) -> Read<()> {
-    let is_idle = |at: &usize| {
-        !farm
-            .flows
-            .iter()
-            .any(|flow| flow.from == *at || flow.to == *at)
-    };
+    let is_idle = |at: &usize| !farm.flows.iter().any(|flow| flow.from == *at || flow.to == *at);
     let idle = (0..file.node.len()).find(is_idle);
     idle.map_or(Ok(()), |at| {
         let problem = "neither sends nor receives: no flow names it";
@@ -251,9 +230,7 @@ fn node(reader: &Reader<'_>, fields: &NodeFields) -> Read<Kind> {
     let part = part(reader, format!("node `{}`: ", fields.name));
     let speed = part.optional("speed", fields.speed.as_ref(), per_byte_ps)?;
     let service = fields.service.as_ref();
-    let service = service
-        .map(|given| part.draw("service", given))
-        .transpose()?;
+    let service = service.map(|given| part.draw("service", given)).transpose()?;
     if let Some(servers) = &fields.servers
         && speed.is_none()
         && service.is_none()
@@ -276,10 +253,7 @@ fn node(reader: &Reader<'_>, fields: &NodeFields) -> Read<Kind> {
         work: has_work.then(|| Work {
             service: service.unwrap_or(Draw::Constant(0)),
             per_byte_ps: speed.unwrap_or(0.0),
-            servers: fields
-                .servers
-                .as_ref()
-                .map_or(1, |servers| *servers.as_ref()),
+            servers: fields.servers.as_ref().map_or(1, |servers| *servers.as_ref()),
         }),
         buffer_bytes: buffer.unwrap_or(WITHOUT_LIMIT),
         full: full(fields.full.as_ref().map(|full| *full.as_ref())),
@@ -312,9 +286,7 @@ fn link(reader: &Reader<'_>, fields: &LinkFields) -> Read<Link> {
         to: kind(&part, "to", &fields.to)?,
         links: fields.links.unwrap_or(1),
         per_byte_ps: part.quantity("rate", &fields.rate, link_per_byte_ps)?,
-        latency_ps: part
-            .optional("latency", fields.latency.as_ref(), time_ps)?
-            .unwrap_or(0),
+        latency_ps: part.optional("latency", fields.latency.as_ref(), time_ps)?.unwrap_or(0),
     })
 }
 
@@ -361,11 +333,7 @@ fn bases(text: &TomlText, file: &File) -> Read<Vec<Basis>> {
                 return Err(text.error(why.span(), &what, problem));
             }
             let why = why.as_ref().clone();
-            all.push(Basis {
-                what,
-                is_known,
-                why,
-            });
+            all.push(Basis { what, is_known, why });
         }
         Ok(())
     };

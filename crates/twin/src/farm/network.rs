@@ -106,10 +106,7 @@ impl Way {
             let chain = farm.chain(kind);
             Ladder {
                 counts: chain.iter().map(|kind| farm.kinds[*kind].count).collect(),
-                layers: chain
-                    .iter()
-                    .map(|kind| of_kind[*kind][place as usize])
-                    .collect(),
+                layers: chain.iter().map(|kind| of_kind[*kind][place as usize]).collect(),
             }
         };
         let (ups, downs) = farm.meeting(flow.from, flow.to).expect("checked");
@@ -160,10 +157,7 @@ impl Way {
             }
             at if at <= ups + downs => {
                 let height = downs - (at - ups);
-                Some((
-                    self.down.layers[height],
-                    self.down.element(receiver, height),
-                ))
+                Some((self.down.layers[height], self.down.element(receiver, height)))
             }
             at if at == ups + downs + 1 => Some((self.receives, receiver)),
             _ => None,
@@ -209,9 +203,7 @@ impl Network {
     /// All layers are simulated: what the fluid ones are checked against.
     #[must_use]
     pub fn without_fluid(mut self) -> Network {
-        self.layers
-            .iter_mut()
-            .for_each(|layer| layer.is_fluid = false);
+        self.layers.iter_mut().for_each(|layer| layer.is_fluid = false);
         self
     }
 
@@ -242,19 +234,11 @@ impl Network {
         for (flow, way) in farm.flows.iter().zip(&self.ways) {
             let (senders, receivers) = (farm.kinds[flow.from].count, farm.kinds[flow.to].count);
             let is_one = flow.pattern == Pattern::Fixed;
-            let share = if is_one {
-                1.0
-            } else {
-                1.0 / f64::from(receivers)
-            };
+            let share = if is_one { 1.0 } else { 1.0 / f64::from(receivers) };
             let per_s = flow.messages_per_s() * share;
             for sender in 0..senders {
                 let fixed = fixed_receiver(sender, senders, receivers);
-                let all = if is_one {
-                    fixed..fixed + 1
-                } else {
-                    0..receivers
-                };
+                let all = if is_one { fixed..fixed + 1 } else { 0..receivers };
                 for receiver in all {
                     self.add_pair(way, flow, (sender, receiver), per_s, &mut loads);
                 }
@@ -322,11 +306,7 @@ fn meet(farm: &Farm, flow: &Flow, layer: &Layer) -> bool {
 
 fn worked(kind: &Kind, place: Place) -> Option<Layer> {
     let work = kind.work.as_ref()?;
-    let what = if place == Place::Send {
-        "sends"
-    } else {
-        "receives"
-    };
+    let what = if place == Place::Send { "sends" } else { "receives" };
     Some(Layer {
         name: format!("{} {what}", kind.name),
         kind: 0,
@@ -337,11 +317,7 @@ fn worked(kind: &Kind, place: Place) -> Option<Layer> {
         service: work.service.clone(),
         per_byte_ps: work.per_byte_ps,
         room_bytes: kind.buffer_bytes,
-        full: if place == Place::Send {
-            Full::Wait
-        } else {
-            kind.full
-        },
+        full: if place == Place::Send { Full::Wait } else { kind.full },
         load: 0.0,
         mean_load: 0.0,
         meets: false,
@@ -367,11 +343,7 @@ fn linked(farm: &Farm, link: &Link, place: Place) -> Layer {
         per_byte_ps: link.per_byte_ps,
         room_bytes: holds.buffer_bytes,
         // A node does not lose what it sends itself.
-        full: if holds.ports.is_none() {
-            Full::Wait
-        } else {
-            holds.full
-        },
+        full: if holds.ports.is_none() { Full::Wait } else { holds.full },
         load: 0.0,
         mean_load: 0.0,
         meets: false,

@@ -66,13 +66,7 @@ fn layer<'a>(network: &Network, outcome: &'a FarmOutcome, name: &str) -> &'a Lay
 }
 
 fn questions() -> Questions {
-    Questions {
-        seed: 1,
-        replications: 3,
-        threads: 1,
-        slow: 4.0,
-        spare: 0.2,
-    }
+    Questions { seed: 1, replications: 3, threads: 1, slow: 4.0, spare: 0.2 }
 }
 
 #[test]
@@ -143,10 +137,7 @@ fn layers_that_are_fluid_give_what_their_events_give() {
 #[test]
 fn a_slow_receiver_holds_up_only_its_own_senders_or_all() {
     let receivers = [
-        (
-            "count = 1\n\n[[switch",
-            "count = 4\nbuffer = \"8kB\"\n\n[[switch",
-        ),
+        ("count = 1\n\n[[switch", "count = 4\nbuffer = \"8kB\"\n\n[[switch"),
         ("1GiB", "8kB"),
         ("count = 4", "count = 4\nbuffer = \"8kB\""),
     ];
@@ -159,10 +150,7 @@ fn a_slow_receiver_holds_up_only_its_own_senders_or_all() {
     // 0.8 MB/s of 1 MB/s: at a quarter of the speed 1.25 of what comes to one is too much.
     let own = with("\"fixed\"");
     assert!((own.own.mean - 1.0).abs() < 0.02, "{own:?}");
-    let slow = Questions {
-        slow: 10.0,
-        ..questions()
-    };
+    let slow = Questions { slow: 10.0, ..questions() };
     let of = |pattern: &str| {
         let mut changes = receivers.to_vec();
         changes.push(("\"turn\"", pattern));
@@ -190,9 +178,7 @@ fn a_full_buffer_behind_a_fluid_layer_holds_up_its_sender() {
     let lossy = farm(&[("1GiB\"", "2kB\"\nfull = \"lose\""), ("20ms", "2ms")]);
     let network = Network::new(&lossy);
     let found = simulate(&lossy, &network, 1).unwrap().totals();
-    let all = simulate(&lossy, &network.without_fluid(), 1)
-        .unwrap()
-        .totals();
+    let all = simulate(&lossy, &network.without_fluid(), 1).unwrap().totals();
     assert!(found.lost > 0 && found.refused == 0, "{found:?}");
     assert!(found.lost.abs_diff(all.lost) <= 4, "{found:?} {all:?}");
 }
@@ -214,14 +200,9 @@ fn the_limit_is_that_of_arithmetic_or_of_the_buffer() {
 fn what_to_add_is_the_layer_without_enough_to_spare() {
     let answer = answer(&farm(&[]), &questions()).unwrap();
     assert!(answer.needs.is_empty());
-    let more = Questions {
-        spare: 0.5,
-        ..questions()
-    };
+    let more = Questions { spare: 0.5, ..questions() };
     let answer = super::answer(&farm(&[]), &more).unwrap();
-    let [need] = answer.needs.as_slice() else {
-        panic!("{:?}", answer.needs)
-    };
+    let [need] = answer.needs.as_slice() else { panic!("{:?}", answer.needs) };
     assert_eq!((need.has, need.needs, need.added), (1, 2, 1));
     // One link more for the one receiver: from 1 GB/s to 2 GB/s; for the senders it brings nothing.
     let gains: Vec<f64> = answer.gains.iter().map(|gain| gain.bytes_per_s).collect();
@@ -233,10 +214,7 @@ fn what_to_add_is_the_layer_without_enough_to_spare() {
 fn tree(pattern: &str) -> Farm {
     farm(&[
         ("count = 1\n\n[[switch", "count = 4\n\n[[switch"),
-        (
-            "name = \"switch\"\ncount = 1",
-            "name = \"switch\"\ncount = 2",
-        ),
+        ("name = \"switch\"\ncount = 1", "name = \"switch\"\ncount = 2"),
         (
             "[[link]]",
             "[[switch]]\nname = \"spine\"\ncount = 1\nports = 64\nbuffer = \"1MiB\"\n\n[[link]]\nfrom = \"switch\"\nto = \"spine\"\nrate = \"1GB/s\"\n\n[[link]]",
@@ -267,74 +245,36 @@ fn messages_turn_at_the_lowest_switch_that_both_are_below() {
 #[test]
 fn a_farm_that_contradicts_itself_is_refused_with_line_and_field() {
     for (change, wanted) in [
-        (
-            (
-                "from = \"sender\"\nto = \"rec",
-                "from = \"snder\"\nto = \"rec",
-            ),
-            "`snder`",
-        ),
+        (("from = \"sender\"\nto = \"rec", "from = \"snder\"\nto = \"rec"), "`snder`"),
         (("rate = \"1GB/s\"\n", ""), "missing field `rate`"),
-        (
-            ("count = 4", "count = 0"),
-            "farm.toml:4: sender: a count of 1",
-        ),
+        (("count = 4", "count = 0"), "farm.toml:4: sender: a count of 1"),
         (("1GB/s", "1GB"), "link from `receiver`: rate"),
         (("200kHz", "200"), "flow `data`: rate: `200` has no unit"),
         (("1000B", "1000"), "has no unit"),
         (("1GiB", "1"), "switch `switch`: buffer"),
-        (
-            ("ports = 64", "ports = 3"),
-            "5 links come to each, and each has 3 ports",
-        ),
+        (("ports = 64", "ports = 3"), "5 links come to each, and each has 3 ports"),
         (("1GiB", "999B"), "never fit into the buffer of `switch`"),
+        (("to = \"receiver\"", "to = \"switch\""), "flows go between nodes"),
+        (("to = \"switch\"", "to = \"receiver\""), "links lead to switches"),
         (
-            ("to = \"receiver\"", "to = \"switch\""),
-            "flows go between nodes",
-        ),
-        (
-            ("to = \"switch\"", "to = \"receiver\""),
-            "links lead to switches",
-        ),
-        (
-            (
-                "from = \"receiver\"\nto = \"switch\"",
-                "from = \"sender\"\nto = \"switch\"",
-            ),
+            ("from = \"receiver\"\nto = \"switch\"", "from = \"sender\"\nto = \"switch\""),
             "links to two kinds",
         ),
         (
-            (
-                "from = \"receiver\"\nto = \"switch\"",
-                "from = \"switch\"\nto = \"switch\"",
-            ),
+            ("from = \"receiver\"\nto = \"switch\"", "from = \"switch\"\nto = \"switch\""),
             "in a circle",
         ),
-        (
-            ("name = \"receiver\"", "name = \"sender\""),
-            "name of another one, in line 4",
-        ),
-        (
-            ("count = 4", "count = 4\nservers = 2"),
-            "a message takes no time here",
-        ),
+        (("name = \"receiver\"", "name = \"sender\""), "name of another one, in line 4"),
+        (("count = 4", "count = 4\nservers = 2"), "a message takes no time here"),
         (("count = 4", "count = 4\nfull = \"lose\""), "is never full"),
-        (
-            ("count = 4", "count = 4\nknown = { speed = \"x\" }"),
-            "`speed` is not given here",
-        ),
+        (("count = 4", "count = 4\nknown = { speed = \"x\" }"), "`speed` is not given here"),
         (("20ms", "0s"), "above the warm-up"),
         (
-            (
-                "[[flow]]",
-                "[[node]]\nname = \"idle\"\ncount = 1\n\n[[flow]]",
-            ),
+            ("[[flow]]", "[[node]]\nname = \"idle\"\ncount = 1\n\n[[flow]]"),
             "neither sends nor receives",
         ),
     ] {
-        let error = Farm::parse(&text(&[change]), "farm.toml")
-            .unwrap_err()
-            .to_string();
+        let error = Farm::parse(&text(&[change]), "farm.toml").unwrap_err().to_string();
         assert!(error.starts_with("farm.toml:"), "{error}");
         assert!(error.contains(wanted), "{error}");
         assert!(!error.contains('\n'), "{error}");
@@ -343,17 +283,9 @@ fn a_farm_that_contradicts_itself_is_refused_with_line_and_field() {
 
 #[test]
 fn a_flow_needs_a_way() {
-    let cut = [(
-        "[[link]]\nfrom = \"receiver\"\nto = \"switch\"\nrate = \"1GB/s\"\n",
-        "",
-    )];
-    let error = Farm::parse(&text(&cut), "farm.toml")
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("no way from `sender` to `receiver`"),
-        "{error}"
-    );
+    let cut = [("[[link]]\nfrom = \"receiver\"\nto = \"switch\"\nrate = \"1GB/s\"\n", "")];
+    let error = Farm::parse(&text(&cut), "farm.toml").unwrap_err().to_string();
+    assert!(error.contains("no way from `sender` to `receiver`"), "{error}");
 }
 
 #[test]
@@ -369,10 +301,7 @@ fn shipped_farms_can_run() {
 #[test]
 fn every_number_of_felix_phase_2_is_known_or_assumed() {
     let farm = Farm::load("felix-phase-2").unwrap();
-    let (_, text) = SHIPPED_FARMS
-        .iter()
-        .find(|(name, _)| *name == "felix-phase-2")
-        .unwrap();
+    let (_, text) = SHIPPED_FARMS.iter().find(|(name, _)| *name == "felix-phase-2").unwrap();
     let file: toml::Table = toml::from_str(text).unwrap();
     let mut numbers = 0;
     for section in ["node", "switch", "link", "flow"] {

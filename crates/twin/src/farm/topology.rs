@@ -143,10 +143,7 @@ pub struct FarmError {
 }
 
 pub(super) fn wrong<T>(what: &str, problem: impl Into<String>) -> Result<T, FarmError> {
-    Err(FarmError {
-        what: what.to_owned(),
-        problem: problem.into(),
-    })
+    Err(FarmError { what: what.to_owned(), problem: problem.into() })
 }
 
 impl Farm {
@@ -160,28 +157,18 @@ impl Farm {
         }
         let parts = [self.kinds.len(), self.flows.len()];
         if parts.iter().any(|count| !(1..=MAX_KINDS).contains(count)) {
-            return wrong(
-                "farm",
-                format!("1 to {MAX_KINDS} kinds and flows are wanted"),
-            );
+            return wrong("farm", format!("1 to {MAX_KINDS} kinds and flows are wanted"));
         }
         self.kinds.iter().try_for_each(check_kind)?;
-        self.links
-            .iter()
-            .try_for_each(|link| self.check_link(link))?;
+        self.links.iter().try_for_each(|link| self.check_link(link))?;
         self.check_ways_up()?;
         (0..self.kinds.len()).try_for_each(|at| self.check_ports(at))?;
-        self.flows
-            .iter()
-            .try_for_each(|flow| self.check_flow(flow))?;
+        self.flows.iter().try_for_each(|flow| self.check_flow(flow))?;
         let pairs = |flow: &Flow| {
             u64::from(self.kinds[flow.from].count) * u64::from(self.kinds[flow.to].count)
         };
         match self.flows.iter().map(pairs).sum::<u64>() > MAX_PAIRS {
-            true => wrong(
-                "farm",
-                format!("more than {MAX_PAIRS} pairs of sender and receiver"),
-            ),
+            true => wrong("farm", format!("more than {MAX_PAIRS} pairs of sender and receiver")),
             false => Ok(()),
         }
     }
@@ -190,10 +177,7 @@ impl Farm {
         let name = &self.kinds[link.from].name;
         if self.kinds[link.to].ports.is_none() {
             let above = &self.kinds[link.to].name;
-            return wrong(
-                name,
-                format!("links lead to switches, and `{above}` is none"),
-            );
+            return wrong(name, format!("links lead to switches, and `{above}` is none"));
         }
         if !(1..=MAX_SERVERS).contains(&link.links) {
             return wrong(name, format!("1 to {MAX_SERVERS} links are wanted"));
@@ -222,10 +206,7 @@ impl Farm {
                 }
             }
             if self.up(above).is_some() {
-                return wrong(
-                    &kind.name,
-                    "its links lead round in a circle: leave one out",
-                );
+                return wrong(&kind.name, "its links lead round in a circle: leave one out");
             }
         }
         Ok(())
@@ -299,10 +280,7 @@ impl Farm {
     /// How many links up from each the lowest kind is that is above both.
     pub(crate) fn meeting(&self, from: usize, to: usize) -> Option<(usize, usize)> {
         let (left, right) = (self.chain(from), self.chain(to));
-        let ups = left
-            .iter()
-            .skip(1)
-            .position(|kind| right[1..].contains(kind));
+        let ups = left.iter().skip(1).position(|kind| right[1..].contains(kind));
         let ups = ups? + 1;
         let downs = right.iter().position(|kind| *kind == left[ups])?;
         Some((ups, downs))
@@ -341,10 +319,7 @@ impl Flow {
 
 fn check_kind(kind: &Kind) -> Result<(), FarmError> {
     if !(1..=MAX_OF_A_KIND).contains(&kind.count) {
-        return wrong(
-            &kind.name,
-            format!("a count of 1 to {MAX_OF_A_KIND} is wanted"),
-        );
+        return wrong(&kind.name, format!("a count of 1 to {MAX_OF_A_KIND} is wanted"));
     }
     if kind.ports == Some(0) || kind.buffer_bytes == 0 {
         return wrong(&kind.name, "needs ports and a buffer above 0");

@@ -3,12 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn row(threads: usize, work_ns: f64) -> ThreadRow {
-    ThreadRow {
-        threads,
-        cpus: Vec::new(),
-        work_ns,
-        ..ThreadRow::default()
-    }
+    ThreadRow { threads, cpus: Vec::new(), work_ns, ..ThreadRow::default() }
 }
 
 fn chain(rows: Vec<ThreadRow>, cpus: u32) -> Threads {

@@ -44,24 +44,12 @@ pub struct Op {
 impl Op {
     /// A read of a whole word of the bus.
     pub fn read(address: u64, port: Width) -> Op {
-        Op {
-            address,
-            value: 0,
-            lanes: Lanes::full(port),
-            space: Space::Bus,
-            write: false,
-        }
+        Op { address, value: 0, lanes: Lanes::full(port), space: Space::Bus, write: false }
     }
 
     /// A write of a whole word of the bus.
     pub fn write(address: u64, value: u64, port: Width) -> Op {
-        Op {
-            address,
-            value,
-            lanes: Lanes::full(port),
-            space: Space::Bus,
-            write: true,
-        }
+        Op { address, value, lanes: Lanes::full(port), space: Space::Bus, write: true }
     }
 
     fn same_place(&self, other: &Op) -> bool {
@@ -109,14 +97,7 @@ pub fn encode(
     check: Check,
     out: &mut [u8],
 ) -> Result<Encoded, WireError> {
-    let mut writer = Writer {
-        layout,
-        tag,
-        check,
-        out,
-        done: Encoded::default(),
-        unchecked: 0,
-    };
+    let mut writer = Writer { layout, tag, check, out, done: Encoded::default(), unchecked: 0 };
     let mut rest = ops;
     let mut last_record = None;
     while !rest.is_empty() || writer.status_is_due(true) {
@@ -166,29 +147,21 @@ impl Writer<'_> {
     fn record<'ops>(&mut self, ops: &'ops [Op]) -> Result<&'ops [Op], WireError> {
         let header_at = self.done.bytes;
         let header_bytes = self.layout.header_bytes();
-        let header = self
-            .out
-            .get_mut(header_at..header_at + header_bytes)
-            .ok_or(WireError::Overflow)?;
+        let header =
+            self.out.get_mut(header_at..header_at + header_bytes).ok_or(WireError::Overflow)?;
         header.fill(0);
         self.done.bytes += header_bytes;
 
         let mut flags = Flags::BCA.with(Flags::RFF);
         let full = Lanes::full(self.layout.data);
-        let (writes, rest) = if self.status_is_due(false) {
-            (&ops[..0], ops)
-        } else {
-            self.write_run(ops)
-        };
+        let (writes, rest) =
+            if self.status_is_due(false) { (&ops[..0], ops) } else { self.write_run(ops) };
         let mut lanes = None;
         if let Some(first) = writes.first() {
             lanes = Some(first.lanes);
-            let fifo = writes
-                .get(1)
-                .is_some_and(|second| second.address == first.address);
-            flags = flags
-                .with_if(fifo, Flags::WFF)
-                .with_if(first.space == Space::Config, Flags::WCA);
+            let fifo = writes.get(1).is_some_and(|second| second.address == first.address);
+            flags =
+                flags.with_if(fifo, Flags::WFF).with_if(first.space == Space::Config, Flags::WCA);
             self.block(first.address, writes, |op| op.lanes.place(op.value))?;
             self.book(first.space, writes.len());
         }
@@ -222,12 +195,8 @@ impl Writer<'_> {
         }
         let count = |count: usize| u8::try_from(count).expect("runs end at 255");
         let select = lanes.unwrap_or(full).select();
-        let header = RecordHeader {
-            flags,
-            select,
-            writes: count(writes.len()),
-            reads: count(read_count),
-        };
+        let header =
+            RecordHeader { flags, select, writes: count(writes.len()), reads: count(read_count) };
         self.out[header_at..header_at + 4].copy_from_slice(&header.emit());
         Ok(after)
     }
@@ -252,17 +221,12 @@ impl Writer<'_> {
 
     /// The reads at the front that fit the lanes of the record, if it has any yet.
     fn read_run<'ops>(&self, ops: &'ops [Op], lanes: Option<Lanes>) -> (&'ops [Op], &'ops [Op]) {
-        let Some(first) = ops
-            .first()
-            .filter(|op| lanes.is_none_or(|lanes| lanes == op.lanes))
+        let Some(first) = ops.first().filter(|op| lanes.is_none_or(|lanes| lanes == op.lanes))
         else {
             return (&ops[..0], ops);
         };
         let room = self.room(first.space).min(ops.len());
-        let run = ops[..room]
-            .iter()
-            .take_while(|op| !op.write && op.same_place(first))
-            .count();
+        let run = ops[..room].iter().take_while(|op| !op.write && op.same_place(first)).count();
         ops.split_at(run)
     }
 
@@ -347,29 +311,11 @@ mod tests {
             Check::Status,
             "4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001 00000004",
         );
-        check(
-            &read,
-            l32,
-            Check::Silent,
-            "4e6f1044 a80f0001 00008000 00010000",
-        );
-        check(
-            &write,
-            l32,
-            Check::Status,
-            "4e6f1044 e80f0101 00010000 11223344 00008001 00000004",
-        );
-        check(
-            &write,
-            l32,
-            Check::Silent,
-            "4e6f1444 a80f0100 00010000 11223344",
-        );
+        check(&read, l32, Check::Silent, "4e6f1044 a80f0001 00008000 00010000");
+        check(&write, l32, Check::Status, "4e6f1044 e80f0101 00010000 11223344 00008001 00000004");
+        check(&write, l32, Check::Silent, "4e6f1444 a80f0100 00010000 11223344");
         let lanes = Lanes::at(0x10001, Width::W8, Width::W32, Endian::Big).unwrap();
-        let byte = [Op {
-            lanes,
-            ..Op::write(0x10001, 0x7f, Width::W32)
-        }];
+        let byte = [Op { lanes, ..Op::write(0x10001, 0x7f, Width::W32) }];
         check(
             &byte,
             l32,
@@ -378,42 +324,26 @@ mod tests {
         );
         check(
             &[Op::read(0x10000, Width::W64)],
-            Layout {
-                address: Width::W64,
-                data: Width::W64,
-            },
+            Layout { address: Width::W64, data: Width::W64 },
             Check::Status,
             "4e6f1088 00000000 a0ff0001 00000000 0000000000008000 0000000000010000
              e8ff0001 00000000 0000000000008001 0000000000000000",
         );
         check(
             &[Op::read(0x10000, Width::W16)],
-            Layout {
-                address: Width::W32,
-                data: Width::W16,
-            },
+            Layout { address: Width::W32, data: Width::W16 },
             Check::Status,
             "4e6f1042 a0030001 00008000 00010000 e8030001 00008001 00000006",
         );
         check(
             &[Op::read(0x4000, Width::W8)],
-            Layout {
-                address: Width::W16,
-                data: Width::W8,
-            },
+            Layout { address: Width::W16, data: Width::W8 },
             Check::Status,
             "4e6f1021 a0010001 8000 4000 e8010001 8001 0007",
         );
-        let pointer = [8, 12].map(|address| Op {
-            space: Space::Config,
-            ..Op::read(address, Width::W32)
-        });
-        check(
-            &pointer,
-            l32,
-            Check::Status,
-            "4e6f1044 e80f0002 00008000 00000008 0000000c",
-        );
+        let pointer =
+            [8, 12].map(|address| Op { space: Space::Config, ..Op::read(address, Width::W32) });
+        check(&pointer, l32, Check::Status, "4e6f1044 e80f0002 00008000 00000008 0000000c");
     }
 
     /// The longest cycles that fit a datagram of 1472 bytes, counted with the C library.
@@ -422,14 +352,8 @@ mod tests {
         let most = |layout: Layout, check, op: &dyn Fn(u64) -> Op| {
             let mut out = vec![0; 1472 - layout.header_bytes()];
             let fits = |count: u64| {
-                encode(
-                    &(0..count).map(op).collect::<Vec<_>>(),
-                    layout,
-                    0x8000,
-                    check,
-                    &mut out,
-                )
-                .is_ok()
+                encode(&(0..count).map(op).collect::<Vec<_>>(), layout, 0x8000, check, &mut out)
+                    .is_ok()
             };
             (1..500)
                 .take_while({
@@ -445,26 +369,10 @@ mod tests {
         assert_eq!(most(Layout::L32, Check::Status, &write32), 323);
         assert_eq!(most(Layout::L32, Check::Silent, &read32), 363);
         assert_eq!(most(Layout::L32, Check::Silent, &write32), 363);
-        let l64 = Layout {
-            address: Width::W64,
-            data: Width::W64,
-        };
-        assert_eq!(
-            most(l64, Check::Status, &|index| Op::read(8 * index, Width::W64)),
-            168
-        );
-        assert_eq!(
-            most(l64, Check::Status, &|index| Op::write(
-                8 * index,
-                index,
-                Width::W64
-            )),
-            171
-        );
-        assert_eq!(
-            most(l64, Check::Silent, &|index| Op::read(8 * index, Width::W64)),
-            181
-        );
+        let l64 = Layout { address: Width::W64, data: Width::W64 };
+        assert_eq!(most(l64, Check::Status, &|index| Op::read(8 * index, Width::W64)), 168);
+        assert_eq!(most(l64, Check::Status, &|index| Op::write(8 * index, index, Width::W64)), 171);
+        assert_eq!(most(l64, Check::Silent, &|index| Op::read(8 * index, Width::W64)), 181);
     }
 
     #[test]
@@ -502,18 +410,10 @@ mod tests {
             let flags = record.header.flags;
             let lanes = Lanes::of_select(record.header.select, layout.data).unwrap();
             let space = |config| {
-                if flags.has(config) {
-                    Space::Config
-                } else {
-                    Space::Bus
-                }
+                if flags.has(config) { Space::Config } else { Space::Bus }
             };
             if let Some((base, values)) = record.write_block() {
-                let step = if flags.has(Flags::WFF) {
-                    0
-                } else {
-                    layout.data.bytes() as u64
-                };
+                let step = if flags.has(Flags::WFF) { 0 } else { layout.data.bytes() as u64 };
                 for (index, value) in values.enumerate() {
                     let address = base.wrapping_add(step * index as u64);
                     seen.push(Op {
@@ -552,23 +452,9 @@ mod tests {
         )
             .prop_map(|(word, value, write, select, space)| {
                 let lanes = Lanes::of_select(select, Width::W32).unwrap();
-                let space = if space == 0 {
-                    Space::Config
-                } else {
-                    Space::Bus
-                };
-                let value = if write {
-                    lanes.take(lanes.place(u64::from(value)))
-                } else {
-                    0
-                };
-                Op {
-                    address: word * 4,
-                    value,
-                    lanes,
-                    space,
-                    write,
-                }
+                let space = if space == 0 { Space::Config } else { Space::Bus };
+                let value = if write { lanes.take(lanes.place(u64::from(value))) } else { 0 };
+                Op { address: word * 4, value, lanes, space, write }
             })
     }
 

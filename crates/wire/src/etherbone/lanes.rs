@@ -24,11 +24,7 @@ impl Lanes {
     /// All lanes of the port.
     #[inline]
     pub const fn full(port: Width) -> Lanes {
-        Lanes {
-            port,
-            size: port,
-            shift: 0,
-        }
+        Lanes { port, size: port, shift: 0 }
     }
 
     /// The lanes for `size` bytes at an address; only its low bits count. None when the size is wider than the port or the
@@ -44,11 +40,7 @@ impl Lanes {
             Endian::Big => width - (low + bytes),
             Endian::Little => low,
         };
-        Some(Lanes {
-            port,
-            size,
-            shift: u8::try_from(shift).expect("below 8"),
-        })
+        Some(Lanes { port, size, shift: u8::try_from(shift).expect("below 8") })
     }
 
     /// From the byte enables of a record.
@@ -65,11 +57,7 @@ impl Lanes {
         let aligned = shift.is_multiple_of(bytes);
         let inside = shift + bytes <= u32::from(port as u8);
         if unbroken && aligned && inside {
-            Ok(Lanes {
-                port,
-                size,
-                shift: u8::try_from(shift).expect("below 8"),
-            })
+            Ok(Lanes { port, size, shift: u8::try_from(shift).expect("below 8") })
         } else {
             Err(wrong)
         }
@@ -91,11 +79,8 @@ impl Lanes {
     /// The low bits of the address that a device of that endianness sees: the slave ignores those on the wire.
     #[inline]
     pub fn low_bits(self, endian: Endian) -> u64 {
-        let (width, bytes, shift) = (
-            self.port.bytes() as u64,
-            self.size.bytes() as u64,
-            u64::from(self.shift),
-        );
+        let (width, bytes, shift) =
+            (self.port.bytes() as u64, self.size.bytes() as u64, u64::from(self.shift));
         match endian {
             Endian::Big => width - (shift + bytes),
             Endian::Little => shift,
@@ -129,20 +114,14 @@ mod tests {
 
     #[test]
     fn only_runs_inside_the_port_are_selects() {
-        let runs = |port| {
-            (0..=255)
-                .filter(|select| Lanes::of_select(*select, port).is_ok())
-                .count()
-        };
+        let runs =
+            |port| (0..=255).filter(|select| Lanes::of_select(*select, port).is_ok()).count();
         assert_eq!(runs(Width::W64), 8 + 4 + 2 + 1);
         assert_eq!(runs(Width::W32), 4 + 2 + 1);
         assert_eq!(runs(Width::W16), 2 + 1);
         assert_eq!(runs(Width::W8), 1);
         for wrong in [0x00, 0x05, 0x06, 0x07, 0x6F, 0x3C] {
-            assert_eq!(
-                Lanes::of_select(wrong, Width::W64),
-                Err(WireError::Select(wrong))
-            );
+            assert_eq!(Lanes::of_select(wrong, Width::W64), Err(WireError::Select(wrong)));
         }
     }
 

@@ -33,21 +33,13 @@ pub fn answer_probe(packet: &[u8]) -> Option<[u8; PROBE_BYTES]> {
 pub fn recognise(bytes: &[u8]) -> Option<bool> {
     let magic = MAGIC.to_be_bytes();
     let same = |part: &[u8], at: usize| {
-        bytes
-            .iter()
-            .skip(at)
-            .zip(part)
-            .all(|(found, wanted)| found == wanted)
+        bytes.iter().skip(at).zip(part).all(|(found, wanted)| found == wanted)
     };
     if !same(&magic, 0) || bytes.len() > 3 && bytes[3] != 0x44 || !same(&[0; 5], 4) {
         return Some(false);
     }
     // An empty record would be padding of the other dialect; here a record always enables bytes.
-    if bytes.len() < 12 {
-        None
-    } else {
-        Some(bytes[9] != 0 && (bytes[10] != 0 || bytes[11] != 0))
-    }
+    if bytes.len() < 12 { None } else { Some(bytes[9] != 0 && (bytes[10] != 0 || bytes[11] != 0)) }
 }
 
 /// A packet: its one record, and what follows it (nothing in a datagram).
@@ -58,10 +50,9 @@ pub fn split(bytes: &[u8]) -> Result<(Record<'_>, &[u8]), WireError> {
     need(bytes, HEADER_BYTES)?;
     super::Header::parse(bytes)?;
     Record::split(Layout::L32, &bytes[HEADER_BYTES..]).map_err(|error| match error {
-        WireError::Truncated { wanted, found } => WireError::Truncated {
-            wanted: wanted + HEADER_BYTES,
-            found: found + HEADER_BYTES,
-        },
+        WireError::Truncated { wanted, found } => {
+            WireError::Truncated { wanted: wanted + HEADER_BYTES, found: found + HEADER_BYTES }
+        }
         other => other,
     })
 }
@@ -77,12 +68,7 @@ pub fn emit(
     read: Option<Block<'_>>,
     out: &mut [u8],
 ) -> Result<usize, WireError> {
-    let record = RecordRepr {
-        flags: Flags(0),
-        select,
-        write,
-        read,
-    };
+    let record = RecordRepr { flags: Flags(0), select, write, read };
     if out.len() < HEADER_BYTES {
         return Err(WireError::Overflow);
     }
@@ -99,14 +85,9 @@ mod tests {
     #[test]
     fn a_single_read_is_the_20_bytes_of_wishbone_tool() {
         let mut out = [0xAA; 64];
-        let read = Some(Block {
-            base: 0,
-            values: &[0xf000_0000],
-        });
+        let read = Some(Block { base: 0, values: &[0xf000_0000] });
         let length = emit(0x0F, None, read, &mut out).unwrap();
-        let wanted = [
-            0x4e, 0x6f, 0x10, 0x44, 0, 0, 0, 0, 0, 0x0f, 0, 1, 0, 0, 0, 0, 0xf0, 0, 0, 0,
-        ];
+        let wanted = [0x4e, 0x6f, 0x10, 0x44, 0, 0, 0, 0, 0, 0x0f, 0, 1, 0, 0, 0, 0, 0xf0, 0, 0, 0];
         assert_eq!(out[..length], wanted);
         assert_eq!(recognise(&wanted), Some(true));
         let (record, rest) = split(&wanted).unwrap();
@@ -134,34 +115,16 @@ mod tests {
         let answer = answer_probe(&asked).unwrap();
         assert_eq!(answer[..4], [0x4e, 0x6f, 0x12, 0x44]);
         assert_eq!(answer_probe(&asked[..8]), None);
-        assert_eq!(
-            answer_probe(&[0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 1, 0, 0, 0, 0]),
-            None
-        );
+        assert_eq!(answer_probe(&[0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 1, 0, 0, 0, 0]), None);
     }
 
     #[test]
     fn truncated_packets_say_what_they_need() {
         let mut out = [0; 64];
-        let length = emit(
-            0x0F,
-            Some(Block {
-                base: 4,
-                values: &[1, 2],
-            }),
-            None,
-            &mut out,
-        )
-        .unwrap();
+        let length = emit(0x0F, Some(Block { base: 4, values: &[1, 2] }), None, &mut out).unwrap();
         for cut in 0..length {
             assert!(split(&out[..cut]).is_err());
         }
-        assert_eq!(
-            split(&out[..14]),
-            Err(WireError::Truncated {
-                wanted: length,
-                found: 14
-            })
-        );
+        assert_eq!(split(&out[..14]), Err(WireError::Truncated { wanted: length, found: 14 }));
     }
 }

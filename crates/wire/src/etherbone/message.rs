@@ -32,13 +32,7 @@ impl Header {
     /// The header of a data message.
     pub fn of(layout: Layout, no_reads: bool) -> Header {
         let (address, data) = (Widths::only(layout.address), Widths::only(layout.data));
-        Header {
-            no_reads,
-            probe_response: false,
-            probe_request: false,
-            address,
-            data,
-        }
+        Header { no_reads, probe_response: false, probe_request: false, address, data }
     }
 
     /// Reads the first four bytes.
@@ -70,12 +64,7 @@ impl Header {
             | flag(self.probe_response, PROBE_RESPONSE)
             | flag(self.probe_request, PROBE_REQUEST);
         let magic = MAGIC.to_be_bytes();
-        [
-            magic[0],
-            magic[1],
-            VERSION << 4 | flags,
-            self.address.nibble() << 4 | self.data.nibble(),
-        ]
+        [magic[0], magic[1], VERSION << 4 | flags, self.address.nibble() << 4 | self.data.nibble()]
     }
 
     /// The layout of a data message.
@@ -165,11 +154,7 @@ impl<'a> Message<'a> {
     pub fn with_layout(bytes: &'a [u8], layout: Layout) -> Result<Message<'a>, WireError> {
         let header = Header::parse(bytes)?;
         need(bytes, layout.header_bytes())?;
-        Ok(Message {
-            header,
-            layout,
-            records: &bytes[layout.header_bytes()..],
-        })
+        Ok(Message { header, layout, records: &bytes[layout.header_bytes()..] })
     }
 }
 
@@ -183,23 +168,10 @@ mod tests {
         let asked = [0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 0x86];
         let probe = Probe::parse(&asked).unwrap();
         let w32 = Widths::only(Width::W32);
-        assert_eq!(
-            probe,
-            Probe {
-                response: false,
-                address: w32,
-                data: w32,
-                id: 0x86
-            }
-        );
+        assert_eq!(probe, Probe { response: false, address: w32, data: w32, id: 0x86 });
         assert_eq!(probe.emit(), asked);
         let answered = [0x4e, 0x6f, 0x16, 0xff, 0, 0, 0, 0x86];
-        let answer = Probe {
-            response: true,
-            address: Widths::ALL,
-            data: Widths::ALL,
-            id: 0x86,
-        };
+        let answer = Probe { response: true, address: Widths::ALL, data: Widths::ALL, id: 0x86 };
         assert_eq!(answer.emit(), answered);
         assert_eq!(Probe::parse(&answered), Ok(answer));
     }
@@ -215,27 +187,13 @@ mod tests {
     fn impossible_headers_are_refused_by_name() {
         assert_eq!(
             Header::parse(&[0x4e, 0x6f, 0x10]),
-            Err(WireError::Truncated {
-                wanted: 4,
-                found: 3
-            })
+            Err(WireError::Truncated { wanted: 4, found: 3 })
         );
-        assert_eq!(
-            Header::parse(&[0x4e, 0x70, 0x10, 0x44]),
-            Err(WireError::Magic(0x4e70))
-        );
-        assert_eq!(
-            Header::parse(&[0x4e, 0x6f, 0x20, 0x44]),
-            Err(WireError::Version(2))
-        );
+        assert_eq!(Header::parse(&[0x4e, 0x70, 0x10, 0x44]), Err(WireError::Magic(0x4e70)));
+        assert_eq!(Header::parse(&[0x4e, 0x6f, 0x20, 0x44]), Err(WireError::Version(2)));
         let two = Header::parse(&[0x4e, 0x6f, 0x10, 0xc4]).unwrap();
         assert!(matches!(two.layout(), Err(WireError::NotOneWidth(..))));
-        assert!(
-            Header::parse(&[0x4e, 0x6f, 0x10, 0x40])
-                .unwrap()
-                .layout()
-                .is_err()
-        );
+        assert!(Header::parse(&[0x4e, 0x6f, 0x10, 0x40]).unwrap().layout().is_err());
     }
 
     #[test]

@@ -94,10 +94,9 @@ impl core::fmt::Display for WireError {
                     "address widths {address} and data widths {data}: exactly one of each is wanted"
                 )
             }
-            WireError::Select(found) => write!(
-                f,
-                "byte enables {found:#04x} are not one aligned run inside the port"
-            ),
+            WireError::Select(found) => {
+                write!(f, "byte enables {found:#04x} are not one aligned run inside the port")
+            }
             WireError::ProbeLength(found) => write!(f, "a probe of {found} bytes instead of 8"),
             WireError::Overflow => write!(f, "does not fit"),
             WireError::SdbMagic(found) => {
@@ -111,10 +110,7 @@ impl core::error::Error for WireError {}
 
 fn need(bytes: &[u8], wanted: usize) -> Result<(), WireError> {
     if bytes.len() < wanted {
-        Err(WireError::Truncated {
-            wanted,
-            found: bytes.len(),
-        })
+        Err(WireError::Truncated { wanted, found: bytes.len() })
     } else {
         Ok(())
     }

@@ -55,12 +55,7 @@ impl RecordHeader {
     /// From four bytes.
     #[inline]
     pub fn parse(bytes: [u8; 4]) -> RecordHeader {
-        RecordHeader {
-            flags: Flags(bytes[0]),
-            select: bytes[1],
-            writes: bytes[2],
-            reads: bytes[3],
-        }
+        RecordHeader { flags: Flags(bytes[0]), select: bytes[1], writes: bytes[2], reads: bytes[3] }
     }
 
     /// Four bytes.
@@ -73,11 +68,7 @@ impl RecordHeader {
     #[inline]
     pub fn body_bytes(self, layout: Layout) -> usize {
         let block = |values: u8| {
-            if values == 0 {
-                0
-            } else {
-                1 + usize::from(values)
-            }
+            if values == 0 { 0 } else { 1 + usize::from(values) }
         };
         (block(self.writes) + block(self.reads)) * layout.value_bytes()
     }
@@ -134,21 +125,15 @@ impl<'a> Record<'a> {
     /// Base address and values that are written.
     #[inline]
     pub fn write_block(&self) -> Option<(u64, Values<'a>)> {
-        Values {
-            bytes: &self.body[..self.write_block_bytes()],
-            size: self.value_bytes,
-        }
-        .split_base()
+        Values { bytes: &self.body[..self.write_block_bytes()], size: self.value_bytes }
+            .split_base()
     }
 
     /// Address that the answer goes to, and the addresses that are read.
     #[inline]
     pub fn read_block(&self) -> Option<(u64, Values<'a>)> {
-        Values {
-            bytes: &self.body[self.write_block_bytes()..],
-            size: self.value_bytes,
-        }
-        .split_base()
+        Values { bytes: &self.body[self.write_block_bytes()..], size: self.value_bytes }
+            .split_base()
     }
 }
 
@@ -223,10 +208,7 @@ impl Iterator for Values<'_> {
                 .bytes
                 .chunks_exact(4)
                 .fold(init, |state, bytes| f(state, u64::from(be32(bytes, 0)))),
-            _ => self
-                .bytes
-                .chunks_exact(8)
-                .fold(init, |state, bytes| f(state, be64(bytes, 0))),
+            _ => self.bytes.chunks_exact(8).fold(init, |state, bytes| f(state, be64(bytes, 0))),
         }
     }
 
@@ -326,23 +308,12 @@ mod tests {
 
     #[test]
     fn a_record_of_64_bits_has_a_header_of_8_bytes() {
-        let layout = Layout {
-            address: Width::W64,
-            data: Width::W64,
-        };
+        let layout = Layout { address: Width::W64, data: Width::W64 };
         let mut out = [0xAA; 64];
-        let read = Some(Block {
-            base: 0x8000,
-            values: &[0x10000],
-        });
-        let length = RecordRepr {
-            flags: Flags(0xA0),
-            select: 0xFF,
-            read,
-            write: None,
-        }
-        .emit(layout, &mut out)
-        .unwrap();
+        let read = Some(Block { base: 0x8000, values: &[0x10000] });
+        let length = RecordRepr { flags: Flags(0xA0), select: 0xFF, read, write: None }
+            .emit(layout, &mut out)
+            .unwrap();
         let wanted = [
             &[0xa0, 0xff, 0, 1, 0, 0, 0, 0][..],
             &0x8000_u64.to_be_bytes(),
@@ -360,15 +331,9 @@ mod tests {
         let (record, rest) = Record::split(Layout::L32, &bytes).unwrap();
         assert_eq!(rest, [0xEE]);
         let (base, values) = record.write_block().unwrap();
-        assert_eq!(
-            (base, values.collect::<Vec<_>>()),
-            (0x10000, std::vec![0x1122_3344])
-        );
+        assert_eq!((base, values.collect::<Vec<_>>()), (0x10000, std::vec![0x1122_3344]));
         let (back, addresses) = record.read_block().unwrap();
-        assert_eq!(
-            (back, addresses.collect::<Vec<_>>()),
-            (0x8001, std::vec![4])
-        );
+        assert_eq!((back, addresses.collect::<Vec<_>>()), (0x8001, std::vec![4]));
     }
 
     #[test]
@@ -382,28 +347,17 @@ mod tests {
     fn a_count_beyond_the_bytes_is_refused_with_what_is_needed() {
         let bytes = [0xa8, 0x0f, 0, 255, 0, 0, 0x80, 0];
         let error = Record::split(Layout::L32, &bytes).unwrap_err();
-        assert_eq!(
-            error,
-            WireError::Truncated {
-                wanted: 4 + 256 * 4,
-                found: 8
-            }
-        );
+        assert_eq!(error, WireError::Truncated { wanted: 4 + 256 * 4, found: 8 });
     }
 
     #[test]
     fn blocks_that_no_header_can_count_are_refused() {
         let many = [0_u64; 256];
-        let repr = |values| RecordRepr {
-            write: Some(Block { base: 0, values }),
-            ..RecordRepr::default()
-        };
+        let repr =
+            |values| RecordRepr { write: Some(Block { base: 0, values }), ..RecordRepr::default() };
         assert_eq!(repr(&many[..]).header(), Err(WireError::Overflow));
         assert_eq!(repr(&[]).header(), Err(WireError::Overflow));
-        assert_eq!(
-            repr(&many[..255]).emit(Layout::L32, &mut [0; 100]),
-            Err(WireError::Overflow)
-        );
+        assert_eq!(repr(&many[..255]).emit(Layout::L32, &mut [0; 100]), Err(WireError::Overflow));
     }
 
     proptest! {

@@ -59,17 +59,10 @@ impl<const N: usize> Text<N> {
 impl<const N: usize> core::fmt::Display for Text<N> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         use core::fmt::Write;
-        let end = self
-            .0
-            .iter()
-            .rposition(|byte| !matches!(byte, b' ' | 0))
-            .map_or(0, |last| last + 1);
+        let end =
+            self.0.iter().rposition(|byte| !matches!(byte, b' ' | 0)).map_or(0, |last| last + 1);
         for &byte in &self.0[..end] {
-            f.write_char(if (0x20..0x7f).contains(&byte) {
-                char::from(byte)
-            } else {
-                '?'
-            })?;
+            f.write_char(if (0x20..0x7f).contains(&byte) { char::from(byte) } else { '?' })?;
         }
         Ok(())
     }
@@ -174,11 +167,7 @@ impl Device {
 
     /// Its byte order.
     pub fn endian(&self) -> super::Endian {
-        if self.bus_specific & 0x80 != 0 {
-            super::Endian::Little
-        } else {
-            super::Endian::Big
-        }
+        if self.bus_specific & 0x80 != 0 { super::Endian::Little } else { super::Endian::Big }
     }
 }
 
@@ -227,10 +216,7 @@ impl Record {
                 bus_specific: be32(bytes, 4),
                 component: component(bytes),
             }),
-            0x02 => Record::Bridge {
-                child: be64(bytes, 0),
-                component: component(bytes),
-            },
+            0x02 => Record::Bridge { child: be64(bytes, 0), component: component(bytes) },
             0x03 => Record::MsiMaster {
                 flags: be32(bytes, 0),
                 bus_specific: be32(bytes, 4),
@@ -256,12 +242,7 @@ impl Record {
         let mut out = [0; RECORD_BYTES];
         let mut set = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match self {
-            Record::Interconnect {
-                records,
-                version,
-                bus_type,
-                ..
-            } => {
+            Record::Interconnect { records, version, bus_type, .. } => {
                 set(0, &MAGIC.to_be_bytes());
                 set(4, &records.to_be_bytes());
                 set(6, &[*version, *bus_type]);
@@ -272,11 +253,7 @@ impl Record {
                 set(4, &device.bus_specific.to_be_bytes());
             }
             Record::Bridge { child, .. } => set(0, &child.to_be_bytes()),
-            Record::MsiMaster {
-                flags,
-                bus_specific,
-                ..
-            } => {
+            Record::MsiMaster { flags, bus_specific, .. } => {
                 set(0, &flags.to_be_bytes());
                 set(4, &bus_specific.to_be_bytes());
             }
@@ -342,11 +319,7 @@ impl Record {
 }
 
 fn component(bytes: &[u8; RECORD_BYTES]) -> Component {
-    Component {
-        first: be64(bytes, 0x08),
-        last: be64(bytes, 0x10),
-        product: product(bytes),
-    }
+    Component { first: be64(bytes, 0x08), last: be64(bytes, 0x10), product: product(bytes) }
 }
 
 fn product(bytes: &[u8; RECORD_BYTES]) -> Product {
@@ -382,28 +355,14 @@ mod tests {
 
     fn product(name: &str) -> Product {
         let (vendor, device) = ids::ECA;
-        Product {
-            vendor,
-            device,
-            version: 1,
-            date: 0x2017_1016,
-            name: Text::new(name),
-        }
+        Product { vendor, device, version: 1, date: 0x2017_1016, name: Text::new(name) }
     }
 
     fn one_of_each() -> [Record; 9] {
-        let component = Component {
-            first: 0x1000,
-            last: 0x1FFF,
-            product: product("ECA_UNIT:CONTROL"),
-        };
+        let component =
+            Component { first: 0x1000, last: 0x1FFF, product: product("ECA_UNIT:CONTROL") };
         [
-            Record::Interconnect {
-                records: 9,
-                version: 1,
-                bus_type: 0,
-                component,
-            },
+            Record::Interconnect { records: 9, version: 1, bus_type: 0, component },
             Record::Device(Device {
                 abi_class: 1,
                 abi_major: 2,
@@ -411,15 +370,8 @@ mod tests {
                 bus_specific: 0x87,
                 component,
             }),
-            Record::Bridge {
-                child: 0x0010_0300,
-                component,
-            },
-            Record::MsiMaster {
-                flags: 1 << 31,
-                bus_specific: 4,
-                component,
-            },
+            Record::Bridge { child: 0x0010_0300, component },
+            Record::MsiMaster { flags: 1 << 31, bus_specific: 4, component },
             Record::Integration(product("integrated")),
             Record::RepoUrl(Text::new("git@example.org:timing.git")),
             Record::Synthesis(Synthesis {
@@ -446,20 +398,12 @@ mod tests {
     fn fields_are_where_the_specification_puts_them() {
         let bytes = one_of_each()[1].emit();
         assert_eq!(bytes[..8], [0, 1, 2, 3, 0, 0, 0, 0x87]);
-        assert_eq!(
-            bytes[0x08..0x18],
-            [0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0x1F, 0xFF]
-        );
-        assert_eq!(
-            bytes[0x18..0x24],
-            [0, 0, 0, 0, 0, 0, 6, 0x51, 0xb2, 0xaf, 0xc2, 0x51]
-        );
+        assert_eq!(bytes[0x08..0x18], [0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0x1F, 0xFF]);
+        assert_eq!(bytes[0x18..0x24], [0, 0, 0, 0, 0, 0, 6, 0x51, 0xb2, 0xaf, 0xc2, 0x51]);
         assert_eq!(bytes[0x28..0x2C], [0x20, 0x17, 0x10, 0x16]);
         assert_eq!(&bytes[0x2C..0x3F], b"ECA_UNIT:CONTROL   ");
         assert_eq!(bytes[0x3F], 1);
-        let Ok(Record::Device(device)) = Record::parse(&bytes) else {
-            panic!("a device")
-        };
+        let Ok(Record::Device(device)) = Record::parse(&bytes) else { panic!("a device") };
         assert_eq!(
             (device.endian(), device.widths().to_string()),
             (super::super::Endian::Little, "8/16/32".to_string())

@@ -139,10 +139,7 @@ pub struct Layout {
 
 impl Layout {
     /// 32-bit addresses, 32-bit data: what the HDL slave and LiteX speak.
-    pub const L32: Layout = Layout {
-        address: Width::W32,
-        data: Width::W32,
-    };
+    pub const L32: Layout = Layout { address: Width::W32, data: Width::W32 };
 
     /// Bytes of every base address, read address and value: the widest of both, at least 2. Narrower ones are extended with
     /// zeros at the most significant side.
@@ -156,20 +153,14 @@ impl Layout {
     /// Bytes of the message header and of each record header: at least 4; with 8 the last four are zero.
     #[inline]
     pub const fn header_bytes(self) -> usize {
-        if self.value_bytes() < 4 {
-            4
-        } else {
-            self.value_bytes()
-        }
+        if self.value_bytes() < 4 { 4 } else { self.value_bytes() }
     }
 
     /// All 16 of them.
     pub fn all() -> impl Iterator<Item = Layout> {
-        Width::ALL.into_iter().flat_map(|address| {
-            Width::ALL
-                .into_iter()
-                .map(move |data| Layout { address, data })
-        })
+        Width::ALL
+            .into_iter()
+            .flat_map(|address| Width::ALL.into_iter().map(move |data| Layout { address, data }))
     }
 }
 

@@ -80,11 +80,8 @@ pub struct Format {
 
 impl Format {
     /// Phase I: 1 KiB, 16-bit trailers, magic ABCD.
-    pub const PHASE1: Format = Format {
-        magic: 0xABCD,
-        block_bytes: BLOCK_UNIT_BYTES,
-        trailer: TrailerWidth::W16,
-    };
+    pub const PHASE1: Format =
+        Format { magic: 0xABCD, block_bytes: BLOCK_UNIT_BYTES, trailer: TrailerWidth::W16 };
 
     /// Phase II: 1 to 16 KiB, 32-bit trailers; the size is in the magic. None for other sizes.
     pub const fn phase2(kib: u8) -> Option<Format> {
@@ -103,10 +100,7 @@ impl Format {
     /// Phase I firmware with 32-bit trailers, magic ABCE; the size is known from a register only. None for other sizes.
     pub const fn phase1_wide(kib: u8) -> Option<Format> {
         match Format::phase2(kib) {
-            Some(format) => Some(Format {
-                magic: 0xABCE,
-                ..format
-            }),
+            Some(format) => Some(Format { magic: 0xABCE, ..format }),
             None => None,
         }
     }
@@ -150,11 +144,7 @@ impl Header {
     pub fn parse(bytes: [u8; HEADER_BYTES]) -> Header {
         let low = u16::from_le_bytes([bytes[0], bytes[1]]);
         let magic = u16::from_le_bytes([bytes[2], bytes[3]]);
-        Header {
-            elink: Elink::new(low),
-            sequence: low.to_be_bytes()[0] >> 3,
-            magic,
-        }
+        Header { elink: Elink::new(low), sequence: low.to_be_bytes()[0] >> 3, magic }
     }
 
     /// The four bytes.
@@ -248,22 +238,12 @@ impl Trailer {
         match width {
             TrailerWidth::W32 => Trailer {
                 kind: Kind::of_bits(bytes[0] >> 5),
-                flags: Flags {
-                    truncated: bit(28),
-                    error: bit(27),
-                    crc: bit(26),
-                    busy: bit(25),
-                },
+                flags: Flags { truncated: bit(28), error: bit(27), crc: bit(26), busy: bit(25) },
                 length: u16::from_be_bytes([bytes[2], bytes[3]]),
             },
             TrailerWidth::W16 => Trailer {
                 kind: Kind::of_bits(bytes[2] >> 5),
-                flags: Flags {
-                    truncated: bit(12),
-                    error: bit(11),
-                    crc: bit(10),
-                    busy: false,
-                },
+                flags: Flags { truncated: bit(12), error: bit(11), crc: bit(10), busy: false },
                 length: u16::from_be_bytes([bytes[2], bytes[3]]) & 0x3FF,
             },
         }
@@ -367,11 +347,7 @@ mod tests {
     #[test]
     fn e_links_are_numbered_by_link_egroup_and_epath() {
         let elink = Elink::new(0x05C);
-        assert_eq!(
-            (elink.link(), elink.index()),
-            (1, 3 * 8 + 4),
-            "group 3, path 4"
-        );
+        assert_eq!((elink.link(), elink.index()), (1, 3 * 8 + 4), "group 3, path 4");
         assert_eq!(elink.to_string(), "01-28");
         assert_eq!(Elink::of_link(1, 28), elink);
         assert_eq!(Elink::TTC.link(), 24);
@@ -380,15 +356,8 @@ mod tests {
 
     #[test]
     fn headers_are_one_little_endian_word() {
-        let header = Header {
-            elink: Elink::new(0x5C),
-            sequence: 31,
-            magic: 0xC0CE,
-        };
-        assert_eq!(
-            u32::from_le_bytes(header.emit()),
-            0xC0CE << 16 | 31 << 11 | 0x5C
-        );
+        let header = Header { elink: Elink::new(0x5C), sequence: 31, magic: 0xC0CE };
+        assert_eq!(u32::from_le_bytes(header.emit()), 0xC0CE << 16 | 31 << 11 | 0x5C);
         for word in [0_u32, 0xC0CE_F85C, 0xABCD_0600, u32::MAX] {
             assert_eq!(Header::parse(word.to_le_bytes()).emit(), word.to_le_bytes());
         }
@@ -422,39 +391,20 @@ mod tests {
         for bits in 0..8 {
             for flags in 0..16_u8 {
                 let bit = |at: u8| flags >> at & 1 == 1;
-                let flags = Flags {
-                    truncated: bit(0),
-                    error: bit(1),
-                    crc: bit(2),
-                    busy: bit(3),
-                };
-                let trailer = Trailer {
-                    kind: Kind::of_bits(bits),
-                    flags,
-                    length: 0x3A5,
-                };
+                let flags = Flags { truncated: bit(0), error: bit(1), crc: bit(2), busy: bit(3) };
+                let trailer = Trailer { kind: Kind::of_bits(bits), flags, length: 0x3A5 };
                 assert_eq!(
                     Trailer::of_word(trailer.word(TrailerWidth::W32), TrailerWidth::W32),
                     trailer
                 );
-                let narrow = Trailer {
-                    flags: Flags {
-                        busy: false,
-                        ..flags
-                    },
-                    ..trailer
-                };
+                let narrow = Trailer { flags: Flags { busy: false, ..flags }, ..trailer };
                 assert_eq!(
                     Trailer::of_word(trailer.word(TrailerWidth::W16), TrailerWidth::W16),
                     narrow
                 );
             }
         }
-        let both = Trailer {
-            kind: Kind::Both,
-            flags: Flags::default(),
-            length: 24,
-        };
+        let both = Trailer { kind: Kind::Both, flags: Flags::default(), length: 24 };
         assert_eq!(
             (both.word(TrailerWidth::W32), both.word(TrailerWidth::W16)),
             (0x6000_0018, 0x6018)

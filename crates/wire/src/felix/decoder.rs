@@ -71,10 +71,7 @@ pub struct Reassembler {
 impl Reassembler {
     /// At the start of an E-link, where a chunk may be under way already.
     pub fn new() -> Reassembler {
-        Reassembler {
-            after_gap: true,
-            ..Reassembler::default()
-        }
+        Reassembler { after_gap: true, ..Reassembler::default() }
     }
 
     /// A block that could not be read: what was open is broken, and its sequence number is not missed again.
@@ -113,9 +110,8 @@ impl Reassembler {
     /// The next block begins; its subchunks follow one by one.
     pub fn begin(&mut self, header: Header) {
         self.counts.blocks += 1;
-        let missing = self
-            .next_sequence
-            .map_or(0, |next| header.sequence.wrapping_sub(next) & 0x1F);
+        let missing =
+            self.next_sequence.map_or(0, |next| header.sequence.wrapping_sub(next) & 0x1F);
         if missing > 0 {
             self.counts.blocks_missing += u64::from(missing);
             self.gap();
@@ -136,12 +132,7 @@ impl Reassembler {
     #[inline]
     fn plain(&mut self, count: u64, length: usize) {
         // The hot path: 64 bits of chunks or bytes are never counted to their end.
-        let Counts {
-            subchunks,
-            chunks,
-            payload_bytes,
-            ..
-        } = &mut self.counts;
+        let Counts { subchunks, chunks, payload_bytes, .. } = &mut self.counts;
         let both = &mut subchunks[Kind::Both as usize];
         *both = both.wrapping_add(count);
         *chunks = chunks.wrapping_add(count);
@@ -155,13 +146,7 @@ impl Reassembler {
         if subchunk.is_plain() && !self.open {
             let (begin, length) = (subchunk.begin(), subchunk.plain_length());
             self.plain(1, length);
-            return Some(Part {
-                begins: true,
-                ends: true,
-                begin,
-                length,
-                flags: Flags::default(),
-            });
+            return Some(Part { begins: true, ends: true, begin, length, flags: Flags::default() });
         }
         self.part_of_any(subchunk, first_of_block)
     }
@@ -176,13 +161,7 @@ impl Reassembler {
             false => self.flags.with(trailer.flags),
         };
         let range = subchunk.range();
-        Some(Part {
-            begins,
-            ends,
-            begin: range.start,
-            length: range.len(),
-            flags: self.flags,
-        })
+        Some(Part { begins, ends, begin: range.start, length: range.len(), flags: self.flags })
     }
 
     /// Whether it begins and ends a chunk; none for what carries no data, or has no beginning.
@@ -246,12 +225,7 @@ mod tests {
     const KIB: Format = Format::phase2(1).unwrap();
 
     fn formats() -> [Format; 4] {
-        [
-            KIB,
-            Format::PHASE1,
-            Format::phase1_wide(2).unwrap(),
-            Format::phase2(16).unwrap(),
-        ]
+        [KIB, Format::PHASE1, Format::phase1_wide(2).unwrap(), Format::phase2(16).unwrap()]
     }
 
     fn encode(format: Format, chunks: &[Vec<u8>]) -> Vec<Vec<u8>> {
@@ -330,10 +304,7 @@ mod tests {
         let (found, counts) = decode(KIB, &blocks);
         assert_eq!(found, chunks);
         assert_eq!(counts.subchunks, [0, 1, 1, 0, 1, 1, 0, 0]);
-        assert_eq!(
-            (counts.blocks, counts.chunks, counts.payload_bytes),
-            (3, 1, 2500)
-        );
+        assert_eq!((counts.blocks, counts.chunks, counts.payload_bytes), (3, 1, 2500));
     }
 
     #[test]
@@ -344,11 +315,7 @@ mod tests {
             let mut rest = blocks.clone();
             rest.remove(lost);
             let (found, counts) = decode(KIB, &rest);
-            assert_eq!(
-                (counts.blocks_missing, counts.orphans),
-                (1, 0),
-                "block {lost}"
-            );
+            assert_eq!((counts.blocks_missing, counts.orphans), (1, 0), "block {lost}");
             assert!(
                 found.iter().all(|chunk| chunks.contains(chunk)),
                 "nothing is joined that does not belong together"
@@ -364,10 +331,7 @@ mod tests {
         let last = blocks[2].len() - 1;
         blocks[2][last] = 0xC0;
         let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
-        assert_eq!(
-            subchunks(KIB, &blocks[2], &mut room),
-            Err(BlockError::Undefined { at: 1020 })
-        );
+        assert_eq!(subchunks(KIB, &blocks[2], &mut room), Err(BlockError::Undefined { at: 1020 }));
         let (_, counts) = decode(KIB, &blocks);
         assert_eq!((counts.blocks_missing, counts.orphans), (0, 0));
         assert!(counts.chunks > 250);
@@ -380,45 +344,23 @@ mod tests {
         let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
         assert_eq!(
             subchunks(KIB, &block, &mut room),
-            Err(BlockError::Length {
-                at: 1020,
-                length: 0x3FD
-            })
+            Err(BlockError::Length { at: 1020, length: 0x3FD })
         );
         assert_eq!(
             subchunks(KIB, &block[..1000], &mut room),
-            Err(BlockError::Size {
-                found: 1000,
-                wanted: 1024
-            })
+            Err(BlockError::Size { found: 1000, wanted: 1024 })
         );
         block[2] = 0;
-        assert_eq!(
-            subchunks(KIB, &block, &mut room),
-            Err(BlockError::Magic(0xC000))
-        );
+        assert_eq!(subchunks(KIB, &block, &mut room), Err(BlockError::Magic(0xC000)));
     }
 
     fn single(kind: Kind, truncated: bool, length: u16) -> Trailer {
-        Trailer {
-            kind,
-            flags: Flags {
-                truncated,
-                ..Flags::default()
-            },
-            length,
-        }
+        Trailer { kind, flags: Flags { truncated, ..Flags::default() }, length }
     }
 
     /// A block of the given trailers, each with its payload before it; the first one is stretched to fill the block.
     fn by_hand(sequence: u8, trailers: &[Trailer]) -> Vec<u8> {
-        let mut block = Header {
-            elink: Elink::new(1),
-            sequence,
-            magic: KIB.magic,
-        }
-        .emit()
-        .to_vec();
+        let mut block = Header { elink: Elink::new(1), sequence, magic: KIB.magic }.emit().to_vec();
         let taken: usize = trailers
             .iter()
             .map(|trailer| 4 + usize::from(trailer.length).next_multiple_of(4))
@@ -430,10 +372,7 @@ mod tests {
                 block.extend([0; 4]);
                 stretch -= 4;
             }
-            block.resize(
-                block.len() + usize::from(trailer.length).next_multiple_of(4),
-                0xAA,
-            );
+            block.resize(block.len() + usize::from(trailer.length).next_multiple_of(4), 0xAA);
             block.extend(trailer.word(TrailerWidth::W32).to_le_bytes());
         }
         block
@@ -451,10 +390,7 @@ mod tests {
         marked[4..8].copy_from_slice(&0x0000_FFFF_u32.to_le_bytes());
         marked[8..12].copy_from_slice(&0xE000_1234_u32.to_le_bytes());
         let counts = counts_of(&[marked]);
-        assert_eq!(
-            (counts.chunks, counts.payload_bytes, counts.subchunks[7]),
-            (1, 8, 1)
-        );
+        assert_eq!((counts.chunks, counts.payload_bytes, counts.subchunks[7]), (1, 8, 1));
     }
 
     #[test]
@@ -462,25 +398,13 @@ mod tests {
         let full_first = |sequence| by_hand(sequence, &[single(Kind::First, false, 1016)]);
         let ends = by_hand(1, &[single(Kind::Timeout, true, 1016)]);
         let counts = counts_of(&[full_first(0), ends]);
-        assert_eq!(
-            (counts.chunks, counts.chunks_timed_out, counts.chunks_broken),
-            (0, 1, 0)
-        );
+        assert_eq!((counts.chunks, counts.chunks_timed_out, counts.chunks_broken), (0, 1, 0));
         // Not the first of its block: a short chunk of its own.
-        let alone = by_hand(
-            0,
-            &[single(Kind::Both, false, 8), single(Kind::Timeout, true, 8)],
-        );
+        let alone = by_hand(0, &[single(Kind::Both, false, 8), single(Kind::Timeout, true, 8)]);
         let counts = counts_of(&[alone]);
         assert_eq!((counts.chunks, counts.chunks_timed_out), (1, 1));
         // Without the flag it is filler.
-        let filler = by_hand(
-            0,
-            &[
-                single(Kind::Both, false, 8),
-                single(Kind::Timeout, false, 8),
-            ],
-        );
+        let filler = by_hand(0, &[single(Kind::Both, false, 8), single(Kind::Timeout, false, 8)]);
         let counts = counts_of(&[filler]);
         assert_eq!((counts.chunks_timed_out, counts.payload_bytes), (0, 8));
     }
@@ -554,10 +478,7 @@ mod tests {
         let run = parts.run.iter();
         let run = run.flat_map(|run| (0..run.count).map(|at| run.skip(at).first()));
         let before = parts.before.iter().copied();
-        before
-            .chain(run)
-            .chain(parts.behind.iter().copied())
-            .collect()
+        before.chain(run).chain(parts.behind.iter().copied()).collect()
     }
 
     proptest! {

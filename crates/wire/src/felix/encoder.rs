@@ -20,18 +20,9 @@ impl<B: AsMut<[u8]>> Encoder<B> {
     pub fn new(format: Format, elink: Elink, mut block: B) -> Result<Encoder<B>, BlockError> {
         let found = block.as_mut().len();
         if found != format.block_bytes {
-            return Err(BlockError::Size {
-                found,
-                wanted: format.block_bytes,
-            });
+            return Err(BlockError::Size { found, wanted: format.block_bytes });
         }
-        Ok(Encoder {
-            format,
-            elink,
-            sequence: 0,
-            block,
-            used: HEADER_BYTES,
-        })
+        Ok(Encoder { format, elink, sequence: 0, block, used: HEADER_BYTES })
     }
 
     /// Bytes that are left in the block at hand.
@@ -83,14 +74,7 @@ impl<B: AsMut<[u8]>> Encoder<B> {
         self.block.as_mut()[self.used..end].fill(0);
         self.used = end;
         let length = u16::try_from(unused).expect("a block has at most 16 KiB");
-        self.trailer(
-            Trailer {
-                kind: Kind::Timeout,
-                flags: Flags::default(),
-                length,
-            },
-            out,
-        );
+        self.trailer(Trailer { kind: Kind::Timeout, flags: Flags::default(), length }, out);
     }
 
     fn put(&mut self, kind: Kind, payload: &[u8], flags: Flags, out: &mut impl FnMut(&[u8])) {
@@ -101,14 +85,7 @@ impl<B: AsMut<[u8]>> Encoder<B> {
         pad.fill(0);
         self.used += padded;
         let length = u16::try_from(payload.len()).expect("a block has at most 16 KiB");
-        self.trailer(
-            Trailer {
-                kind,
-                flags,
-                length,
-            },
-            out,
-        );
+        self.trailer(Trailer { kind, flags, length }, out);
     }
 
     /// Writes a trailer, and hands the block over when it is full.
@@ -119,11 +96,8 @@ impl<B: AsMut<[u8]>> Encoder<B> {
         block[self.used..self.used + bytes].copy_from_slice(&word[..bytes]);
         self.used += bytes;
         if self.used == block.len() {
-            let header = Header {
-                elink: self.elink,
-                sequence: self.sequence,
-                magic: self.format.magic,
-            };
+            let header =
+                Header { elink: self.elink, sequence: self.sequence, magic: self.format.magic };
             block[..HEADER_BYTES].copy_from_slice(&header.emit());
             out(block);
             self.sequence = (self.sequence + 1) & 0x1F;
@@ -160,16 +134,9 @@ fn after_chunk(format: Format, length: usize, used: usize) -> (usize, u64) {
     } else {
         let rest = length - (room - trailer);
         let middles = (rest - 1) / (body - trailer);
-        (
-            format.padded(rest - middles * (body - trailer)) + trailer,
-            1 + middles as u64,
-        )
+        (format.padded(rest - middles * (body - trailer)) + trailer, 1 + middles as u64)
     };
-    if used == body {
-        (0, filled + 1)
-    } else {
-        (used, filled)
-    }
+    if used == body { (0, filled + 1) } else { (used, filled) }
 }
 
 #[cfg(test)]
@@ -198,21 +165,12 @@ mod tests {
 
     #[test]
     fn published_packings_of_short_chunks() {
-        for (length, chunks, blocks) in [
-            (16, 51, 1),
-            (20, 127, 3),
-            (24, 109, 3),
-            (28, 127, 4),
-            (32, 113, 4),
-            (26, 127, 4),
-        ] {
+        for (length, chunks, blocks) in
+            [(16, 51, 1), (20, 127, 3), (24, 109, 3), (28, 127, 4), (32, 113, 4), (26, 127, 4)]
+        {
             assert_eq!(blocks_of(KIB, length, chunks), blocks, "{length} bytes");
             // There is no room for one more; four bytes that are left take a NULL.
-            assert_eq!(
-                blocks_of(KIB, length, chunks + 1),
-                blocks + 1,
-                "{length} bytes"
-            );
+            assert_eq!(blocks_of(KIB, length, chunks + 1), blocks + 1, "{length} bytes");
             assert_eq!(
                 encoded(KIB, &vec![length; usize::try_from(chunks).unwrap()], true).len() as u64,
                 blocks
@@ -231,18 +189,15 @@ mod tests {
             links + blocks_of(KIB, 26, ttc)
         };
         assert_eq!(total(5_013_397, 5_021_221, 4_956_131, 5_023_743), 3_458_957);
-        assert_eq!(
-            total(49_648_974, 49_724_208, 49_118_639, 49_748_082),
-            34_262_333
-        );
+        assert_eq!(total(49_648_974, 49_724_208, 49_118_639, 49_748_082), 34_262_333);
     }
 
     #[test]
     fn arithmetic_and_encoder_agree_for_every_length_and_format() {
         for format in [KIB, Format::PHASE1, Format::phase2(4).unwrap()] {
-            for length in (0..100).chain([
-                1000, 1011, 1012, 1013, 1016, 1017, 1020, 1021, 2032, 5000, 9999,
-            ]) {
+            for length in
+                (0..100).chain([1000, 1011, 1012, 1013, 1016, 1017, 1020, 1021, 2032, 5000, 9999])
+            {
                 for chunks in [1, 2, 3, 60] {
                     let blocks = encoded(format, &vec![length; chunks], true).len() as u64;
                     assert_eq!(
@@ -260,10 +215,7 @@ mod tests {
         let blocks = encoded(KIB, &[1016; 40], false);
         for (at, block) in blocks.iter().enumerate() {
             let header = Header::parse(block[..4].try_into().unwrap());
-            assert_eq!(
-                (usize::from(header.sequence), header.magic),
-                (at % 32, 0xC0CE)
-            );
+            assert_eq!((usize::from(header.sequence), header.magic), (at % 32, 0xC0CE));
         }
     }
 
@@ -271,10 +223,7 @@ mod tests {
     fn memory_that_is_no_block_is_refused() {
         assert!(matches!(
             Encoder::new(KIB, Elink::TTC, [0_u8; 100]),
-            Err(BlockError::Size {
-                found: 100,
-                wanted: 1024
-            })
+            Err(BlockError::Size { found: 100, wanted: 1024 })
         ));
     }
 }

@@ -45,11 +45,7 @@ impl Order {
     /// The number that comes next if nothing is wrong; none before the first, and while numbers come that are behind others.
     #[inline]
     pub fn expected(&self) -> Option<u32> {
-        if self.ahead.is_none() {
-            self.next
-        } else {
-            None
-        }
+        if self.ahead.is_none() { self.next } else { None }
     }
 
     /// The number after the last one.
@@ -77,11 +73,7 @@ impl Order {
             return Step::Next;
         }
         if number == next {
-            return if self.ahead.is_some() {
-                self.behind(number, modulus)
-            } else {
-                Step::Next
-            };
+            return if self.ahead.is_some() { self.behind(number, modulus) } else { Step::Next };
         }
         let late = self.fills(number, modulus).is_some();
         let is_ahead = match way {
@@ -95,10 +87,7 @@ impl Order {
             Way::Gap | Way::New => false,
         };
         if begins_anew && !late {
-            *self = Order {
-                next: self.next,
-                ..Order::default()
-            };
+            *self = Order { next: self.next, ..Order::default() };
             return Step::Restarted;
         }
         if is_ahead {
@@ -138,10 +127,7 @@ mod tests {
 
     fn steps(numbers: &[u32], modulus: u32, way: Way) -> Vec<Step> {
         let mut order = Order::default();
-        numbers
-            .iter()
-            .map(|number| order.step(*number, modulus, way))
-            .collect()
+        numbers.iter().map(|number| order.step(*number, modulus, way)).collect()
     }
 
     #[test]
@@ -151,36 +137,18 @@ mod tests {
             (&[3, 4, 7, 8], &[Next, Next, Missing(2), Next]),
             (&[3, 4, 4, 5], &[Next, Next, Again, Next]),
             (&[3, 5, 4, 6], &[Next, Missing(1), Late, Next]),
-            (
-                &[3, 6, 7, 4, 5, 8, 9],
-                &[Next, Missing(2), Next, Late, Late, Next, Next],
-            ),
-            (
-                &[3, 4, 5, 3, 4, 5, 6, 7],
-                &[Next, Next, Next, Again, Again, Again, Next, Next],
-            ),
-            (
-                &[3, 4, 5, 0, 1, 2, 3],
-                &[Next, Next, Next, Restarted, Next, Next, Next],
-            ),
+            (&[3, 6, 7, 4, 5, 8, 9], &[Next, Missing(2), Next, Late, Late, Next, Next]),
+            (&[3, 4, 5, 3, 4, 5, 6, 7], &[Next, Next, Next, Again, Again, Again, Next, Next]),
+            (&[3, 4, 5, 0, 1, 2, 3], &[Next, Next, Next, Restarted, Next, Next, Next]),
             // A step back that goes on into what was never there.
-            (
-                &[9, 10, 8, 9, 10, 11, 12],
-                &[Next, Next, Again, Again, Again, Next, Next],
-            ),
+            (&[9, 10, 8, 9, 10, 11, 12], &[Next, Next, Again, Again, Again, Next, Next]),
             (&[31, 1, 0, 2], &[Next, Missing(1), Late, Next]),
             // After a step back, a loss leads ahead again: only numbers that never came are
             // missing.
             (&[5, 6, 5, 9, 10], &[Next, Next, Again, Missing(2), Next]),
-            (
-                &[3, 6, 4, 5, 8, 9],
-                &[Next, Missing(2), Late, Late, Missing(1), Next],
-            ),
+            (&[3, 6, 4, 5, 8, 9], &[Next, Missing(2), Late, Late, Missing(1), Next]),
             // Forward to numbers that came before a step back.
-            (
-                &[3, 4, 5, 6, 7, 4, 6, 8],
-                &[Next, Next, Next, Next, Next, Again, Again, Next],
-            ),
+            (&[3, 4, 5, 6, 7, 4, 6, 8], &[Next, Next, Next, Next, Next, Again, Again, Next]),
         ] {
             assert_eq!(steps(numbers, 32, Way::Unknown), expected, "{numbers:?}");
         }

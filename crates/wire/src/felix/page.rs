@@ -98,18 +98,15 @@ pub enum PageError {
 impl core::fmt::Display for PageError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            PageError::Foreign(found) => write!(
-                f,
-                "{found:#010x} does not begin a frame of this version of daqmeter"
-            ),
-            PageError::Kind(kind) => write!(
-                f,
-                "a frame of kind {kind}, which this version does not know"
-            ),
-            PageError::Body(bytes) => write!(
-                f,
-                "a frame of {bytes} bytes; at most {MAX_BODY_BYTES} are taken"
-            ),
+            PageError::Foreign(found) => {
+                write!(f, "{found:#010x} does not begin a frame of this version of daqmeter")
+            }
+            PageError::Kind(kind) => {
+                write!(f, "a frame of kind {kind}, which this version does not know")
+            }
+            PageError::Body(bytes) => {
+                write!(f, "a frame of {bytes} bytes; at most {MAX_BODY_BYTES} are taken")
+            }
             PageError::Message { at, length } => {
                 write!(
                     f,
@@ -126,13 +123,7 @@ impl core::error::Error for PageError {}
 impl Frame {
     /// A frame without pages' fields.
     pub const fn control(kind: FrameKind, body_bytes: u32) -> Frame {
-        Frame {
-            kind,
-            body_bytes,
-            count: 0,
-            sequence: 0,
-            birth_ns: 0,
-        }
+        Frame { kind, body_bytes, count: 0, sequence: 0, birth_ns: 0 }
     }
 
     /// The header.
@@ -246,10 +237,7 @@ impl PageWriter {
         if plain && length <= MOVE {
             let at = self.used;
             // Sums that wrap are ranges that no slice has; the others lie within the page, or count its messages.
-            let (room, payload) = (
-                at..at.wrapping_add(4 + MOVE),
-                begin..begin.wrapping_add(MOVE),
-            );
+            let (room, payload) = (at..at.wrapping_add(4 + MOVE), begin..begin.wrapping_add(MOVE));
             if let (Some(room), Some(payload)) = (page.get_mut(room), source.get(payload)) {
                 #[allow(clippy::cast_possible_truncation, reason = "at most 32")]
                 let header = (length as u32).to_le_bytes();
@@ -341,12 +329,7 @@ pub struct Messages<'a> {
 impl<'a> Messages<'a> {
     /// Of a page's body.
     pub fn new(page: &'a [u8]) -> Messages<'a> {
-        Messages {
-            page,
-            at: 0,
-            tag: None,
-            last_length: 0,
-        }
+        Messages { page, at: 0, tag: None, last_length: 0 }
     }
 
     /// Takes the messages that follow the last one, `most` of them at most, and are as long, with its tag and nothing wrong. Returns how
@@ -384,10 +367,7 @@ impl<'a> Iterator for Messages<'a> {
             return None;
         }
         let Some(head) = self.page.get(begin..begin + 4) else {
-            return self.fail(PageError::Message {
-                at: begin,
-                length: 4,
-            });
+            return self.fail(PageError::Message { at: begin, length: 4 });
         };
         let header = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
         let length = header & LENGTH;
@@ -416,11 +396,7 @@ impl<'a> Iterator for Messages<'a> {
             return self.fail(PageError::Message { at: begin, length });
         };
         (self.at, self.last_length) = (at + payload.len(), payload.len());
-        Some(Ok(Message {
-            tag,
-            status,
-            payload,
-        }))
+        Some(Ok(Message { tag, status, payload }))
     }
 }
 
@@ -461,12 +437,7 @@ mod tests {
 
     #[test]
     fn a_tag_is_written_once_and_a_status_only_when_something_went_wrong() {
-        let messages = [
-            (7, 0, vec![1, 2]),
-            (7, 0, vec![3]),
-            (7, 1, vec![4]),
-            (9, 0, vec![]),
-        ];
+        let messages = [(7, 0, vec![1, 2]), (7, 0, vec![3]), (7, 1, vec![4]), (9, 0, vec![])];
         let (page, _) = write(&messages, 100);
         let bytes = [
             &[2, 0, 0, 0x80, 7, 0, 0, 0, 0, 0, 0, 0, 1, 2][..],
@@ -486,14 +457,9 @@ mod tests {
         for begin in [10, 40, 90] {
             assert!(writer.push(&mut page, 1, Status::default(), &block, begin, 10));
         }
-        let payloads: Vec<Vec<u8>> = read(&page[..writer.used()])
-            .into_iter()
-            .map(|(_, _, payload)| payload)
-            .collect();
-        assert_eq!(
-            payloads,
-            [10, 40, 90].map(|begin: usize| block[begin..begin + 10].to_vec())
-        );
+        let payloads: Vec<Vec<u8>> =
+            read(&page[..writer.used()]).into_iter().map(|(_, _, payload)| payload).collect();
+        assert_eq!(payloads, [10, 40, 90].map(|begin: usize| block[begin..begin + 10].to_vec()));
     }
 
     #[test]
@@ -501,14 +467,8 @@ mod tests {
         for (page, error) in [
             (&[1, 0, 0, 0, 5][..], PageError::Untagged),
             (&[1, 0][..], PageError::Message { at: 0, length: 4 }),
-            (
-                &[1, 0, 0, 0x80, 5][..],
-                PageError::Message { at: 0, length: 1 },
-            ),
-            (
-                &[0, 0, 0, 0x40][..],
-                PageError::Message { at: 0, length: 0 },
-            ),
+            (&[1, 0, 0, 0x80, 5][..], PageError::Message { at: 0, length: 1 }),
+            (&[0, 0, 0, 0x40][..], PageError::Message { at: 0, length: 0 }),
             (
                 &[9, 0, 0, 0x80, 1, 0, 0, 0, 0, 0, 0, 0, 1][..],
                 PageError::Message { at: 0, length: 9 },
@@ -532,36 +492,16 @@ mod tests {
         let mut bytes = frame.emit();
         bytes[8] = 99;
         assert_eq!(Frame::parse(&bytes), Err(PageError::Kind(99)));
-        assert!(matches!(
-            Frame::parse(&[0x48; 32]),
-            Err(PageError::Foreign(0x4848_4848))
-        ));
-        let long = Frame {
-            body_bytes: u32::MAX,
-            ..frame
-        };
+        assert!(matches!(Frame::parse(&[0x48; 32]), Err(PageError::Foreign(0x4848_4848))));
+        let long = Frame { body_bytes: u32::MAX, ..frame };
         assert_eq!(Frame::parse(&long.emit()), Err(PageError::Body(u32::MAX)));
     }
 
     #[test]
     fn a_status_names_what_the_trailer_flagged() {
-        let flags = Flags {
-            truncated: true,
-            error: false,
-            crc: true,
-            busy: true,
-        };
-        assert_eq!(
-            Status::of_flags(flags).0,
-            Status::CARD_TRUNCATED | Status::CRC
-        );
-        assert!(
-            Status::of_flags(Flags {
-                busy: true,
-                ..Flags::default()
-            })
-            .is_clean()
-        );
+        let flags = Flags { truncated: true, error: false, crc: true, busy: true };
+        assert_eq!(Status::of_flags(flags).0, Status::CARD_TRUNCATED | Status::CRC);
+        assert!(Status::of_flags(Flags { busy: true, ..Flags::default() }).is_clean());
     }
 
     /// A block of chunks of these lengths, a run among them, into pages of any size: by the run as one by one.
@@ -591,14 +531,7 @@ mod tests {
                 continue;
             }
             let range = found[at].range();
-            if writer.push(
-                &mut page,
-                9,
-                Status::default(),
-                block,
-                range.start,
-                range.len(),
-            ) {
+            if writer.push(&mut page, 9, Status::default(), block, range.start, range.len()) {
                 at += 1;
             } else {
                 pages.push((writer.count(), page[..writer.used()].to_vec()));

@@ -22,16 +22,7 @@ impl EmulatorHeader {
     /// The eight bytes.
     pub fn emit(self) -> [u8; EMULATOR_HEADER_BYTES] {
         let [high, low] = self.length.to_be_bytes();
-        [
-            0xAA,
-            high,
-            low,
-            self.event,
-            self.elink_index,
-            0xBB,
-            0xAA,
-            self.width,
-        ]
+        [0xAA, high, low, self.event, self.elink_index, 0xBB, 0xAA, self.width]
     }
 
     /// Fills a chunk of the header's length: header and pattern. Shorter chunks hold what fits.
@@ -49,12 +40,8 @@ impl EmulatorHeader {
         let [0xAA, high, low, event, elink_index, 0xBB, 0xAA, width] = *chunk.first_chunk()? else {
             return None;
         };
-        let header = EmulatorHeader {
-            length: u16::from_be_bytes([high, low]),
-            event,
-            elink_index,
-            width,
-        };
+        let header =
+            EmulatorHeader { length: u16::from_be_bytes([high, low]), event, elink_index, width };
         let pattern = chunk[EMULATOR_HEADER_BYTES..]
             .iter()
             .zip((0..=255_u8).cycle())
@@ -93,11 +80,7 @@ impl Ttc {
     /// The bytes of format 2; those of format 1 are the first 20 of them.
     pub fn emit(self) -> [u8; TTC_BYTES] {
         let mut out = [0; TTC_BYTES];
-        let length = if self.format == 1 {
-            TTC_FORMAT1_BYTES
-        } else {
-            TTC_BYTES
-        };
+        let length = if self.format == 1 { TTC_FORMAT1_BYTES } else { TTC_BYTES };
         out[0] = self.format;
         out[1] = length.to_le_bytes()[0];
         out[2..4].copy_from_slice(&(self.bcid & 0xFFF).to_le_bytes());
@@ -127,9 +110,7 @@ impl Ttc {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
         let accepts = bytes.get(20..26).map_or(0, |tail| {
-            tail.iter()
-                .rev()
-                .fold(0, |value, byte| value << 8 | u64::from(*byte))
+            tail.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
         });
         Some(Ttc {
             format: bytes[0],
@@ -232,12 +213,7 @@ mod tests {
     #[test]
     fn the_emulator_s_pattern_is_found_and_one_wrong_byte_too() {
         let mut chunk = [0; 300];
-        let header = EmulatorHeader {
-            length: 300,
-            event: 7,
-            elink_index: 12,
-            width: 8,
-        };
+        let header = EmulatorHeader { length: 300, event: 7, elink_index: 12, width: 8 };
         header.fill(&mut chunk);
         assert_eq!(chunk[..10], [0xAA, 1, 44, 7, 12, 0xBB, 0xAA, 8, 0, 1]);
         assert_eq!(EmulatorHeader::check(&chunk), Some(header));
@@ -264,11 +240,7 @@ mod tests {
         assert_eq!(bytes[8..14], [4, 3, 2, 1, 0xAA, 0x55]);
         assert_eq!(Ttc::parse(&bytes), Some(ttc));
         assert!(ttc.is_consistent());
-        let short = Ttc {
-            format: 1,
-            accepts: 0,
-            ..ttc
-        };
+        let short = Ttc { format: 1, accepts: 0, ..ttc };
         assert_eq!(Ttc::parse(&short.emit()[..20]), Some(short));
         assert_eq!(Ttc::parse(&short.emit()), None);
         assert_eq!(Ttc::parse(&bytes[..25]), None);

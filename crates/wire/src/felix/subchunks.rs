@@ -19,14 +19,7 @@ impl Subchunk {
     /// The trailer.
     #[inline]
     pub fn trailer(&self) -> Trailer {
-        Trailer::of_word(
-            self.word,
-            if self.narrow {
-                TrailerWidth::W16
-            } else {
-                TrailerWidth::W32
-            },
-        )
+        Trailer::of_word(self.word, if self.narrow { TrailerWidth::W16 } else { TrailerWidth::W32 })
     }
 
     /// A whole chunk and nothing wrong with it: by far the most.
@@ -58,13 +51,7 @@ impl Subchunk {
     pub fn range(&self) -> core::ops::Range<usize> {
         let trailer = self.trailer();
         let begin = usize::from(self.begin);
-        begin
-            ..begin
-                + if trailer.carries_data() {
-                    usize::from(trailer.length)
-                } else {
-                    0
-                }
+        begin..begin + if trailer.carries_data() { usize::from(trailer.length) } else { 0 }
     }
 }
 
@@ -87,9 +74,7 @@ impl Run {
         Some(Run {
             first,
             count: subchunks.iter().take_while(is_next).count(),
-            stride: subchunks
-                .get(1)
-                .map_or(0, |next| next.begin() - first.begin()),
+            stride: subchunks.get(1).map_or(0, |next| next.begin() - first.begin()),
         })
     }
 
@@ -173,21 +158,14 @@ pub fn parts<'room>(
         TrailerWidth::W16 => walk::<2, false>(block, room)?,
     };
     let (before, behind) = room[walked.first..].split_at(walked.behind - walked.first);
-    let parts = Parts {
-        before,
-        run: walked.run,
-        behind,
-    };
+    let parts = Parts { before, run: walked.run, behind };
     Ok((header, parts))
 }
 
 #[inline]
 fn header(format: Format, block: &[u8]) -> Result<Header, BlockError> {
     if block.len() != format.block_bytes {
-        return Err(BlockError::Size {
-            found: block.len(),
-            wanted: format.block_bytes,
-        });
+        return Err(BlockError::Size { found: block.len(), wanted: format.block_bytes });
     }
     let header = Header::parse([block[0], block[1], block[2], block[3]]);
     if header.magic != format.magic {
@@ -239,11 +217,7 @@ fn walk<const TRAILER: usize, const WITH_RUN: bool>(
     while end > HEADER_BYTES {
         step::<TRAILER>(block, room, &mut end, &mut place)?;
     }
-    Ok(Walked {
-        first: place,
-        behind,
-        run,
-    })
+    Ok(Walked { first: place, behind, run })
 }
 
 /// The chunks before `end` that are whole and end with this trailer.
@@ -299,11 +273,7 @@ fn step<const TRAILER: usize>(
 /// Checking each of them for overflow costs a tenth of the loop; a wrong one would still be caught by the slices' bounds.
 #[inline(always)]
 fn extent<const TRAILER: usize>(word: u32, end: usize) -> Result<usize, BlockError> {
-    let width = if TRAILER == 4 {
-        TrailerWidth::W32
-    } else {
-        TrailerWidth::W16
-    };
+    let width = if TRAILER == 4 { TrailerWidth::W32 } else { TrailerWidth::W16 };
     let at = end.wrapping_sub(TRAILER);
     let padded = |length: u16| usize::from(length).wrapping_add(TRAILER - 1) & !(TRAILER - 1);
     // By far the most are whole chunks with nothing wrong.
@@ -317,10 +287,7 @@ fn extent<const TRAILER: usize>(word: u32, end: usize) -> Result<usize, BlockErr
         _ => padded(trailer.length),
     };
     if extent > at.saturating_sub(HEADER_BYTES) {
-        return Err(BlockError::Length {
-            at,
-            length: trailer.length,
-        });
+        return Err(BlockError::Length { at, length: trailer.length });
     }
     Ok(extent)
 }

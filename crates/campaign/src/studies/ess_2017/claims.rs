@@ -9,9 +9,7 @@ use super::{CpuRow, Kind, Row, Table, model};
 pub(super) fn compare(here: &Here<'_>) -> Vec<Comparison> {
     let profile = Profile::default();
     let tables = here.published.table.iter();
-    let mut lines: Vec<Comparison> = tables
-        .flat_map(|table| rows(table, &profile, here))
-        .collect();
+    let mut lines: Vec<Comparison> = tables.flat_map(|table| rows(table, &profile, here)).collect();
     let cpu = || here.published.cpu.iter().enumerate();
     lines.extend(cpu().map(|(_, row)| cpu_model(row, &profile)));
     lines.extend(cpu().map(|(at, row)| cpu_measured(at, row, here)));
@@ -65,13 +63,9 @@ fn times(table: &Table, row: &Row, board: Option<&Board>, model: Option<f64>) ->
     let read_mb = (table.samples * 2) as f64 / 1e6;
     let duration_ms = model.map(|mb_per_s| read_mb / mb_per_s * 1e3);
     [
-        line("start", row.start_ms)
-            .measured(board.map(|board| board.start))
-            .of_this_host(),
+        line("start", row.start_ms).measured(board.map(|board| board.start)).of_this_host(),
         line("end", row.end_ms).measured(board.map(|board| board.end)),
-        line("dur", row.dur_ms)
-            .model(duration_ms)
-            .measured(board.map(|board| board.duration)),
+        line("dur", row.dur_ms).model(duration_ms).measured(board.map(|board| board.duration)),
     ]
 }
 
@@ -88,10 +82,7 @@ fn cpu_line(table: &str, row: &CpuRow) -> Comparison {
 
 /// A CPU figure beside the model of the document's host.
 fn cpu_model(row: &CpuRow, profile: &Profile) -> Comparison {
-    cpu_line("CPU at 14 Hz", row)
-        .model(model::cpu_percent(row, profile))
-        .of_this_host()
-        .of_a_fit()
+    cpu_line("CPU at 14 Hz", row).model(model::cpu_percent(row, profile)).of_this_host().of_a_fit()
 }
 
 /// The same figure beside what it costs here, with emulated boards, whose waiting and copying is not the document's: the verdict

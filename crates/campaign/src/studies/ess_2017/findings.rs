@@ -20,9 +20,7 @@ pub(super) fn findings(here: &Here<'_>) -> Vec<Finding> {
 
 /// Whether a symbol of a profile copies bytes.
 fn is_copy(symbol: &str) -> bool {
-    ["copy", "memmove", "memcpy", "libc"]
-        .iter()
-        .any(|part| symbol.contains(part))
+    ["copy", "memmove", "memcpy", "libc"].iter().any(|part| symbol.contains(part))
 }
 
 impl Here<'_> {
@@ -35,14 +33,13 @@ impl Here<'_> {
 
     /// Section "PCIe transfer speed".
     fn speed(&self) -> Vec<Finding> {
-        let (l1, ku1, l5) = (
-            self.mean("l1-60mb"),
-            self.mean("ku1-60mb"),
-            self.mean("l5-60mb"),
-        );
+        let (l1, ku1, l5) = (self.mean("l1-60mb"), self.mean("ku1-60mb"), self.mean("l5-60mb"));
         vec![
             self.statement("l-speed").judged([l1], |[l1]| {
-                ((550.0..650.0).contains(&l1).into(), format!("{l1:.0} MB/s alone; 550 to 650 counts as around 600"))
+                (
+                    (550.0..650.0).contains(&l1).into(),
+                    format!("{l1:.0} MB/s alone; 550 to 650 counts as around 600"),
+                )
             }),
             self.statement("ku-speed").judged([ku1], |[ku1]| {
                 (
@@ -52,13 +49,18 @@ impl Here<'_> {
             }),
             self.statement("parallel").judged([l1, l5], |[l1, l5]| {
                 let all = l5 * 5.0;
-                ((all > 2.0 * l1).into(), format!("5 boards move {all:.0} MB/s together, one {l1:.0}"))
+                (
+                    (all > 2.0 * l1).into(),
+                    format!("5 boards move {all:.0} MB/s together, one {l1:.0}"),
+                )
             }),
-            self.statement("more-boards")
-                .judged([l1, l5], |[l1, l5]| ((l5 < l1).into(), format!("{l1:.0} MB/s alone, {l5:.0} each of five"))),
+            self.statement("more-boards").judged([l1, l5], |[l1, l5]| {
+                ((l5 < l1).into(), format!("{l1:.0} MB/s alone, {l5:.0} each of five"))
+            }),
             self.statement("mixed").judged([l5, self.beside_ku()], |[without, with]| {
-                let evidence =
-                    format!("each L board moves {without:.0} MB/s without the KU board, {with:.0} beside it");
+                let evidence = format!(
+                    "each L board moves {without:.0} MB/s without the KU board, {with:.0} beside it"
+                );
                 ((with < without * 0.95).into(), evidence)
             }),
         ]
@@ -92,21 +94,14 @@ impl Here<'_> {
             },
         );
         let floats = "no device transfers floats, here or in the document; it follows where time is linear in the bytes";
-        vec![
-            linear,
-            self.statement("float-transfer").cannot_tell(floats),
-            twice,
-        ]
+        vec![linear, self.statement("float-transfer").cannot_tell(floats), twice]
     }
 
     /// Section "Data conversion".
     fn conversion(&self) -> Vec<Finding> {
         let rate = |(factor, offset): (f64, f64)| {
             let record = self.record(&format!("scale-{factor}-{offset}"))?;
-            Measured::of(
-                record,
-                record.lanes.first()?.stages.first()?.rate_bytes_per_s() / 1e6,
-            )
+            Measured::of(record, record.lanes.first()?.stages.first()?.rate_bytes_per_s() / 1e6)
         };
         vec![
             self.statement("operation").judged(
@@ -119,14 +114,13 @@ impl Here<'_> {
                     )
                 },
             ),
-            self.statement("factor-values")
-                .judged(SCALES.map(rate), |[one, other]| {
-                    let ratio = other / one;
-                    let evidence = format!(
-                        "x*1+0: {one:.0} MB/s, x*0.123-45.6: {other:.0} MB/s (ratio {ratio:.2})"
-                    );
-                    ((0.85..1.18).contains(&ratio).into(), evidence)
-                }),
+            self.statement("factor-values").judged(SCALES.map(rate), |[one, other]| {
+                let ratio = other / one;
+                let evidence = format!(
+                    "x*1+0: {one:.0} MB/s, x*0.123-45.6: {other:.0} MB/s (ratio {ratio:.2})"
+                );
+                ((0.85..1.18).contains(&ratio).into(), evidence)
+            }),
             self.statement("decimation").judged(
                 [self.mean("dec1"), self.mean("dec10")],
                 |[by_1, by_10]| {
@@ -143,10 +137,7 @@ impl Here<'_> {
     fn cpu(&self) -> Vec<Finding> {
         let cpu = |at| self.cpu_percent(at);
         let reads = self.record("cpu-0").and_then(|record| {
-            Measured::of(
-                record,
-                record.counter("register-reads")? / CPU_PASSES as f64,
-            )
+            Measured::of(record, record.counter("register-reads")? / CPU_PASSES as f64)
         });
         vec![
             self.statement("cpu-samples").judged([cpu(0), cpu(4)], |[small, large]| {
@@ -174,17 +165,11 @@ impl Here<'_> {
 
     fn copies(&self) -> Finding {
         let statement = self.statement("cpu-copy");
-        let Some(record) = self
-            .record("cpu-1")
-            .filter(|record| !record.hotspots.is_empty())
-        else {
+        let Some(record) = self.record("cpu-1").filter(|record| !record.hotspots.is_empty()) else {
             return statement.cannot_tell("not sampled here");
         };
         let copies = record.hotspots.iter().filter(|spot| is_copy(&spot.symbol));
-        let share = copies
-            .map(|spot| spot.share)
-            .fold(0.0, |sum, share| sum + share)
-            * 100.0;
+        let share = copies.map(|spot| spot.share).fold(0.0, |sum, share| sum + share) * 100.0;
         statement.judged([Measured::of(record, share)], |[share]| {
             (
                 (share > 50.0).into(),
@@ -214,10 +199,7 @@ mod tests {
                 end_ns,
                 ..Stage::default()
             };
-            Lane {
-                stages: vec![stage],
-                ..Lane::default()
-            }
+            Lane { stages: vec![stage], ..Lane::default() }
         };
         record.lanes = mb_per_s.iter().map(lane).collect();
         record
@@ -225,46 +207,24 @@ mod tests {
 
     fn verdict(records: &[RunRecord], text: &str) -> String {
         let findings = Document::default().findings(records);
-        findings
-            .iter()
-            .find(|finding| finding.text.contains(text))
-            .unwrap()
-            .verdict
-            .to_string()
+        findings.iter().find(|finding| finding.text.contains(text)).unwrap().verdict.to_string()
     }
 
     #[test]
     fn without_records_no_finding_is_confirmed() {
         let findings = Document::default().findings(&[]);
         assert_eq!(findings.len(), 15);
-        assert_eq!(
-            findings.len(),
-            Document::default().finding.len(),
-            "each statement once"
-        );
+        assert_eq!(findings.len(), Document::default().finding.len(), "each statement once");
         for finding in findings {
-            assert_eq!(
-                finding.verdict.to_string(),
-                "cannot tell",
-                "{}",
-                finding.text
-            );
-            assert!(
-                finding.place.contains("Findings, bullet "),
-                "{}",
-                finding.place
-            );
+            assert_eq!(finding.verdict.to_string(), "cannot tell", "{}", finding.text);
+            assert!(finding.place.contains("Findings, bullet "), "{}", finding.place);
         }
     }
 
     #[test]
     fn twice_as_fast_is_judged_by_what_was_measured() {
         let noisy = [record("l1-60mb", &[562]), record("ku1-60mb", &[895])];
-        assert_eq!(
-            verdict(&noisy, "~2 times faster"),
-            "refuted (emulated)",
-            "895 / 562 = 1.6"
-        );
+        assert_eq!(verdict(&noisy, "~2 times faster"), "refuted (emulated)", "895 / 562 = 1.6");
         let quiet = [record("l1-60mb", &[622]), record("ku1-60mb", &[1249])];
         assert_eq!(verdict(&quiet, "~2 times faster"), "confirmed (emulated)");
     }
@@ -272,28 +232,16 @@ mod tests {
     #[test]
     fn boards_side_by_side_are_judged_by_what_was_measured() {
         let one_after_the_other = [record("l1-60mb", &[600]), record("l5-60mb", &[120; 5])];
-        assert_eq!(
-            verdict(&one_after_the_other, "in parallel"),
-            "refuted (emulated)"
-        );
-        assert_eq!(
-            verdict(&one_after_the_other, "are lowering"),
-            "confirmed (emulated)"
-        );
+        assert_eq!(verdict(&one_after_the_other, "in parallel"), "refuted (emulated)");
+        assert_eq!(verdict(&one_after_the_other, "are lowering"), "confirmed (emulated)");
         let mixed = |slow: u64| {
             [
                 record("l5-60mb", &[580; 5]),
                 record("ku1-l5-60mb", &[1000, slow, slow, slow, slow, slow]),
             ]
         };
-        assert_eq!(
-            verdict(&mixed(510), "effect of SIS8300KU"),
-            "confirmed (emulated)"
-        );
-        assert_eq!(
-            verdict(&mixed(579), "effect of SIS8300KU"),
-            "refuted (emulated)"
-        );
+        assert_eq!(verdict(&mixed(510), "effect of SIS8300KU"), "confirmed (emulated)");
+        assert_eq!(verdict(&mixed(579), "effect of SIS8300KU"), "refuted (emulated)");
     }
 
     #[test]

@@ -103,10 +103,7 @@ fn times(record: &RunRecord, table: &Table) -> Vec<Times> {
         Kind::Readout => 0,
         Kind::Conversion => 1,
     };
-    let stages = record
-        .lanes
-        .iter()
-        .filter_map(|lane| lane.stages.get(stage_at));
+    let stages = record.lanes.iter().filter_map(|lane| lane.stages.get(stage_at));
     let of = |stage: &daqmeter_record::Stage| {
         let reads = stage.ops_per_sample * stage.sample_ns.len() as u64;
         let ns = (stage.end_ns.saturating_sub(stage.start_ns)).max(1) as f64;

@@ -52,16 +52,10 @@ struct Table {
     samples: u64,
     reads: u64,
     /// `-A`.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "a test compares it with the plan")
-    )]
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test compares it with the plan"))]
     function: u64,
     /// `-f`.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "a test compares it with the plan")
-    )]
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test compares it with the plan"))]
     dec_factor: u64,
     /// Rows in the document's order.
     rows: Vec<Row>,
@@ -99,10 +93,7 @@ struct CpuRow {
     /// Per cent of one core.
     percent: Published,
     /// The document shows the command and a profile.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "a test compares it with the plan")
-    )]
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test compares it with the plan"))]
     command: bool,
 }
 
@@ -114,10 +105,7 @@ impl Default for Document {
 
 impl Document {
     fn here<'a>(&'a self, records: &'a [RunRecord]) -> Here<'a> {
-        Here {
-            published: self,
-            records,
-        }
+        Here { published: self, records }
     }
 }
 

@@ -11,9 +11,8 @@ fn workload(table: &Table) -> Workload {
         before.filter(|board| *board == model).count()
     };
     let boards = table.boards.iter().enumerate();
-    let names: Vec<String> = boards
-        .map(|(at, model)| format!("emu:{model}{}", count(model, at)))
-        .collect();
+    let names: Vec<String> =
+        boards.map(|(at, model)| format!("emu:{model}{}", count(model, at))).collect();
     Workload::new("digitizer")
         .with("devices", names.join(" "))
         .with("samples", table.samples)
@@ -45,10 +44,7 @@ fn as_recorded(workload: &Workload) -> Workload {
 fn points(name: &str) -> Vec<PlannedPoint> {
     let study = format!("reproduce/digitizer/{name}");
     let points = Document::default().points(&Wanted::default());
-    points
-        .into_iter()
-        .filter(|point| point.study == study)
-        .collect()
+    points.into_iter().filter(|point| point.study == study).collect()
 }
 
 #[test]
@@ -64,15 +60,9 @@ fn the_plan_asks_for_every_table_what_the_document_did() {
             assert_eq!(point.steps, StepPlan::ByStage(table.reads));
         }
     }
-    let studies: std::collections::BTreeSet<String> = published
-        .points(&Wanted::default())
-        .into_iter()
-        .map(|point| point.study)
-        .collect();
-    assert_eq!(
-        studies.len(),
-        published.table.len() + published.cpu.len() + 2
-    );
+    let studies: std::collections::BTreeSet<String> =
+        published.points(&Wanted::default()).into_iter().map(|point| point.study).collect();
+    assert_eq!(studies.len(), published.table.len() + published.cpu.len() + 2);
 }
 
 #[test]
@@ -99,15 +89,10 @@ fn a_record_lands_in_its_row_with_the_documents_definition_of_speed() {
         end_ns: 2_895_600_000,
         ..Stage::default()
     };
-    record.lanes.push(Lane {
-        stages: vec![stage],
-        ..Lane::default()
-    });
+    record.lanes.push(Lane { stages: vec![stage], ..Lane::default() });
     let lines = published.compare(&[record]);
-    let line = lines
-        .iter()
-        .find(|line| line.row == "sis8300-6" && line.table == "1x L, 60 MB")
-        .unwrap();
+    let line =
+        lines.iter().find(|line| line.row == "sis8300-6" && line.table == "1x L, 60 MB").unwrap();
     assert_eq!(
         line.published.as_ref().unwrap().place(),
         "PCIe transfer speed, 1x AMC SIS8300L/L2, row 1, speed"
@@ -138,18 +123,14 @@ fn conversions_and_cpu_figures_are_never_judged_by_this_host() {
     let published = Document::default();
     let all = published.compare(&[]);
     let of = |table: &'static str| {
-        all.iter()
-            .filter(move |line| line.table == table && line.row != "mean")
+        all.iter().filter(move |line| line.table == table && line.row != "mean")
     };
     assert!(
         of("cast to float").all(|line| line.verdict().to_string() == "not measured"),
         "no model of conversions"
     );
     assert!(of("CPU at 14 Hz").all(|line| line.verdict().to_string().ends_with("(model)")));
-    assert_eq!(
-        all.iter().filter(|line| line.published.is_some()).count(),
-        4 * 68 + 2 * 18
-    );
+    assert_eq!(all.iter().filter(|line| line.published.is_some()).count(), 4 * 68 + 2 * 18);
     assert!(
         all.iter()
             .filter(|line| line.row == "mean")
@@ -175,12 +156,7 @@ fn all_68_rows_satisfy_the_documents_own_definitions() {
             // start and end are rounded to 0.1 ms, so the speed is known to 0.1 ms over the span.
             let tolerance = 0.05 + speed * 0.1 / span_ms;
             let off = row.speed_mb_per_s.difference(speed) * speed;
-            assert!(
-                off.abs() <= tolerance * 1.01,
-                "{} {}: {speed}",
-                table.id,
-                row.board
-            );
+            assert!(off.abs() <= tolerance * 1.01, "{} {}: {speed}", table.id, row.board);
         }
     }
     assert_eq!(rows, 68);
@@ -190,17 +166,11 @@ fn all_68_rows_satisfy_the_documents_own_definitions() {
 fn the_model_reproduces_the_33_readout_rows_within_3_per_cent_per_table() {
     let profile = Profile::default();
     let mut rows = 0;
-    for table in Document::default()
-        .table
-        .iter()
-        .filter(|table| table.kind == Kind::Readout)
-    {
+    for table in Document::default().table.iter().filter(|table| table.kind == Kind::Readout) {
         rows += table.rows.len();
         let model = model::speeds_mb_per_s(table, &profile);
         let mean = model.iter().sum::<f64>() / model.len() as f64;
-        let error = claims::published_mean(table)
-            .expect("rows")
-            .difference(mean);
+        let error = claims::published_mean(table).expect("rows").difference(mean);
         assert!(error.abs() < 0.03, "{}: {:.1} %", table.id, error * 100.0);
     }
     assert_eq!(rows, 33);

@@ -22,11 +22,7 @@ impl Model {
         let mut buffer = vec![0; 64 + 32 * ops.len()];
         let encoded =
             encode(&ops, Layout::L32, 0x8000, Check::Status, &mut buffer).unwrap_or_default();
-        let header = if self.bridge.stream {
-            0
-        } else {
-            Layout::L32.header_bytes()
-        };
+        let header = if self.bridge.stream { 0 } else { Layout::L32.header_bytes() };
         // Of each record with reads: its header, the return address, the values.
         let records = if reads > 0 { 2 } else { 1 };
         let answer = header + records * 8 + 4 * (encoded.values + encoded.statuses);

@@ -22,10 +22,7 @@ pub(super) fn predictions(published: &Document) -> Vec<Prediction> {
 fn cycle_us(model: &Model, reads: u64, writes: u64, under_way: u32) -> Option<f64> {
     let parts = model.parts_us(reads, writes);
     let station = |name: &str, us: f64| Station::new(name, Draw::Constant(us_ps(us)));
-    let flight = |name: &str, us: f64| Station {
-        servers: None,
-        ..station(name, us)
-    };
+    let flight = |name: &str, us: f64| Station { servers: None, ..station(name, us) };
     let stations = vec![
         station("line out", parts.line_out).to(1),
         flight("flight out", parts.flight_out).to(2),
@@ -73,29 +70,14 @@ fn pcie(published: &Document) -> Vec<Prediction> {
         let each = |us| us / count as f64;
         Prediction::new(figure, cycle_us(&model, 2 * count, 0, 1).map(each))
     };
-    let one = time(
-        "time of a timestamp, 1 per cycle",
-        pcie.time_one_us.clone(),
-        1,
-    );
-    let many = time(
-        "time of a timestamp, 8 per cycle",
-        pcie.time_many_us.clone(),
-        MANY,
-    );
+    let one = time("time of a timestamp, 1 per cycle", pcie.time_one_us.clone(), 1);
+    let many = time("time of a timestamp, 8 per cycle", pcie.time_many_us.clone(), MANY);
     let gain = |blocking: f64, pipelined: f64| (blocking / pipelined - 1.0) * 100.0;
     let published = pcie.pipelining_gain_percent.clone();
-    let formula = gain(
-        model.blocking_us(2 * MANY, 0),
-        model.pipelined_us(2 * MANY, 0),
-    );
+    let formula = gain(model.blocking_us(2 * MANY, 0), model.pipelined_us(2 * MANY, 0));
     let figure = Comparison::new(table, "gain by pipelining, 8 per cycle", published, "%");
     let blocking = cycle_us(&model, 2 * MANY, 0, 1);
     let pipelined = cycle_us(&model, 2 * MANY, 0, PIPELINED);
     let simulated = blocking.zip(pipelined).map(|(one, other)| gain(one, other));
-    vec![
-        one.fitted(),
-        many,
-        Prediction::new(figure.model(formula), simulated),
-    ]
+    vec![one.fitted(), many, Prediction::new(figure.model(formula), simulated)]
 }

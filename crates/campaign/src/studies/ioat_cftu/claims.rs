@@ -31,12 +31,7 @@ fn latencies(sample: &Sample, here: &Here) -> [Comparison; 3] {
     [
         row("copy of 1 B, mean", &sample.mean_1_ns, 1, |row| row.mean_ns),
         row("copy of 1 B, median", &sample.median_1_ns, 1, median),
-        row(
-            "copy of 64 B (here the median)",
-            &sample.time_64_ns,
-            64,
-            median,
-        ),
+        row("copy of 64 B (here the median)", &sample.time_64_ns, 64, median),
     ]
 }
 
@@ -103,26 +98,16 @@ pub(super) struct Here {
 
 impl Here {
     pub(super) fn of(records: &[RunRecord]) -> Here {
-        let records: Vec<RunRecord> = records
-            .iter()
-            .filter(|record| record.outcome.is_ok())
-            .cloned()
-            .collect();
-        Here {
-            rows: copy_rows(&records),
-            programs: pollution_rows(&records),
-            records,
-        }
+        let records: Vec<RunRecord> =
+            records.iter().filter(|record| record.outcome.is_ok()).cloned().collect();
+        Here { rows: copy_rows(&records), programs: pollution_rows(&records), records }
     }
 
     /// A value from the copies of these contexts.
     pub(super) fn copies(&self, contexts: &[&str], value: f64) -> Option<Measured> {
         let is_of = |record: &&RunRecord| {
             record.engine.name == "copy"
-                && record
-                    .workload
-                    .text("context")
-                    .is_ok_and(|context| contexts.contains(&context))
+                && record.workload.text("context").is_ok_and(|context| contexts.contains(&context))
         };
         Measured::over(self.records.iter().filter(is_of), value)
     }
@@ -130,16 +115,10 @@ impl Here {
     /// A value from programs beside neighbours.
     pub(super) fn pollution(&self, value: f64) -> Option<Measured> {
         let measured = Measured::over(
-            self.records
-                .iter()
-                .filter(|record| record.engine.name == "pollution"),
+            self.records.iter().filter(|record| record.engine.name == "pollution"),
             value,
         )?;
         let simulated = self.programs.iter().any(|row| row.simulated);
-        Some(if simulated {
-            measured.of_emulation()
-        } else {
-            measured
-        })
+        Some(if simulated { measured.of_emulation() } else { measured })
     }
 }

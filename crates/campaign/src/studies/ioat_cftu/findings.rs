@@ -42,24 +42,20 @@ pub(super) fn findings(document: &Document, records: &[RunRecord]) -> Vec<Findin
 fn small(document: &Document, here: &Here) -> Finding {
     let cpu = times(&here.rows, "cpu", "to", false);
     let at = |bytes: u64| here.copies(&["cpu"], cpu.iter().find(|(size, _)| *size == bytes)?.1);
-    document
-        .question("small")
-        .answered([at(1), at(64)], |[one, line]| {
-            format!(
-                "copy_to_user by the CPU: 1 B {}, 64 B {} (ratio {})",
-                show_ns(one),
-                show_ns(line),
-                significant(line / one, 3)
-            )
-        })
+    document.question("small").answered([at(1), at(64)], |[one, line]| {
+        format!(
+            "copy_to_user by the CPU: 1 B {}, 64 B {} (ratio {})",
+            show_ns(one),
+            show_ns(line),
+            significant(line / one, 3)
+        )
+    })
 }
 
 fn cold(document: &Document, here: &Here) -> Finding {
     let question = document.question("cold");
-    let (warm, cold) = (
-        times(&here.rows, "cpu", "from", false),
-        times(&here.rows, "cpu", "from", true),
-    );
+    let (warm, cold) =
+        (times(&here.rows, "cpu", "from", false), times(&here.rows, "cpu", "from", true));
     let ratios: Vec<(u64, f64)> = cold
         .iter()
         .filter_map(|(bytes, ns)| {
@@ -99,10 +95,7 @@ fn predictable(document: &Document, here: &Here) -> Finding {
         return question.cannot_tell("no size was measured by both");
     }
     let count = |holds: fn(&CopyRow, &CopyRow) -> bool| {
-        let sizes = pairs
-            .iter()
-            .filter(|(cpu, engine)| holds(cpu, engine))
-            .count();
+        let sizes = pairs.iter().filter(|(cpu, engine)| holds(cpu, engine)).count();
         here.copies(&["cpu", "exclusive"], sizes as f64)
     };
     let higher = count(|cpu, engine| engine.mean_ns > cpu.mean_ns);
@@ -121,21 +114,11 @@ fn crossover(question: &Question, here: &Here, direction: &'static str) -> Findi
     if cpu.len() < 2 || engine.len() < 2 {
         return question.cannot_tell("too few sizes were measured by both");
     }
-    let at = |bytes: u64| {
-        engine
-            .iter()
-            .find(|(size, _)| *size == bytes)
-            .map(|(_, ns)| *ns)
-    };
+    let at = |bytes: u64| engine.iter().find(|(size, _)| *size == bytes).map(|(_, ns)| *ns);
     let show = |size: Option<u64>| {
-        size.map_or("at no size measured".to_owned(), |size| {
-            format!("from {}", show_bytes(size))
-        })
+        size.map_or("at no size measured".to_owned(), |size| format!("from {}", show_bytes(size)))
     };
-    let (measured, modelled) = (
-        pays_from(&cpu, at),
-        pays_from(&cpu, |bytes| Some(DSA.ns(bytes))),
-    );
+    let (measured, modelled) = (pays_from(&cpu, at), pays_from(&cpu, |bytes| Some(DSA.ns(bytes))));
     let sizes = here.copies(&["cpu", "exclusive"], engine.len() as f64);
     question.answered([sizes], |[sizes]| {
         format!(
@@ -185,65 +168,37 @@ fn cost(ratios: &[f64]) -> String {
     } else {
         "whether they are within 5 % cannot be told"
     };
-    format!(
-        "{verdict} (95 % interval {} to {})",
-        significant(low, 3),
-        significant(high, 3)
-    )
+    format!("{verdict} (95 % interval {} to {})", significant(low, 3), significant(high, 3))
 }
 
 /// The quantum and the window of the priority policy, as they were.
 fn gate(records: &[RunRecord]) -> Option<String> {
     records.iter().rev().find_map(|record| {
-        let windows = record
-            .counter("gate-windows")
-            .filter(|windows| *windows > 0.0)?;
-        let (high, low) = (
-            record.counter("gate-high")? / windows,
-            record.counter("gate-low")? / windows,
-        );
-        Some(format!(
-            "; the quantum was {} of {}",
-            show_ns(high),
-            show_ns(high + low)
-        ))
+        let windows = record.counter("gate-windows").filter(|windows| *windows > 0.0)?;
+        let (high, low) =
+            (record.counter("gate-high")? / windows, record.counter("gate-low")? / windows);
+        Some(format!("; the quantum was {} of {}", show_ns(high), show_ns(high + low)))
     })
 }
 
 fn priority(document: &Document, here: &Here) -> Finding {
     let statement = document.statement("priority");
     let of_several = |row: &&CopyRow| row.context == "priority" && row.lanes_bytes_per_s.len() > 1;
-    let Some(row) = here
-        .rows
-        .iter()
-        .filter(of_several)
-        .max_by_key(|row| row.block_bytes)
-    else {
+    let Some(row) = here.rows.iter().filter(of_several).max_by_key(|row| row.block_bytes) else {
         return statement.cannot_tell("the policy was not measured with several channels");
     };
-    let (high, low) = (
-        row.lanes_bytes_per_s[0],
-        row.lanes_bytes_per_s[1..]
-            .iter()
-            .copied()
-            .fold(0.0, f64::max),
-    );
-    statement.judged(
-        [high, low].map(|rate| here.copies(&["priority"], rate)),
-        |[high, low]| {
-            let mib = |rate: f64| significant(rate / MIB, 4);
-            let (size, gate) = (
-                show_bytes(row.block_bytes),
-                gate(&here.records).unwrap_or_default(),
-            );
-            let evidence = format!(
-                "at {size}: high {} MB/s, best of the others {} MB/s{gate}",
-                mib(high),
-                mib(low)
-            );
-            ((high > low).into(), evidence)
-        },
-    )
+    let (high, low) =
+        (row.lanes_bytes_per_s[0], row.lanes_bytes_per_s[1..].iter().copied().fold(0.0, f64::max));
+    statement.judged([high, low].map(|rate| here.copies(&["priority"], rate)), |[high, low]| {
+        let mib = |rate: f64| significant(rate / MIB, 4);
+        let (size, gate) = (show_bytes(row.block_bytes), gate(&here.records).unwrap_or_default());
+        let evidence = format!(
+            "at {size}: high {} MB/s, best of the others {} MB/s{gate}",
+            mib(high),
+            mib(low)
+        );
+        ((high > low).into(), evidence)
+    })
 }
 
 /// Rates of lanes that copy at the same time for less of the time than this are rates of different times: adding them up means
@@ -255,11 +210,7 @@ const SUM_WITHIN: f64 = 0.05;
 /// Whether the sum of the rates is what all channels moved while every one copied ("nello stesso intorno temporale").
 fn total(document: &Document, here: &Here) -> Finding {
     let statement = document.statement("total");
-    let several = || {
-        here.rows
-            .iter()
-            .filter_map(|row| Some((row, row.together?)))
-    };
+    let several = || here.rows.iter().filter_map(|row| Some((row, row.together?)));
     let Some(longest) = several().map(|(_, one)| one.share).reduce(f64::max) else {
         return statement.cannot_tell("nothing was measured on several CPUs or channels");
     };
@@ -268,9 +219,7 @@ fn total(document: &Document, here: &Here) -> Finding {
         .map(|(row, one)| (row, one.sum_bytes_per_s / one.moved_bytes_per_s))
         .collect();
     let far = |ratio: &f64| ratio.ln().abs();
-    let furthest = at_once
-        .iter()
-        .max_by(|a, b| far(&a.1).total_cmp(&far(&b.1)));
+    let furthest = at_once.iter().max_by(|a, b| far(&a.1).total_cmp(&far(&b.1)));
     let Some((row, ratio)) = furthest else {
         return statement.cannot_tell(&format!(
             "the channels copied at the same time for at most {} % of the time, {} % are needed: repeat on a quiet host",
@@ -297,12 +246,8 @@ fn against(rows: &[PollutionRow], neighbour: &str) -> Option<f64> {
             ideal.test == row.test && ideal.copies == row.copies && ideal.neighbour == "ideal"
         })
     };
-    let of = rows
-        .iter()
-        .filter(|row| row.neighbour == neighbour && !row.simulated);
-    let ratios: Vec<f64> = of
-        .filter_map(|row| Some(row.p10_ns? / alone(row)?.p10_ns?))
-        .collect();
+    let of = rows.iter().filter(|row| row.neighbour == neighbour && !row.simulated);
+    let ratios: Vec<f64> = of.filter_map(|row| Some(row.p10_ns? / alone(row)?.p10_ns?)).collect();
     (!ratios.is_empty()).then(|| mean(&ratios))
 }
 
@@ -313,10 +258,7 @@ fn mean(ratios: &[f64]) -> f64 {
 fn polluted(document: &Document, here: &Here) -> Finding {
     let question = document.question("pollution");
     let missed = |neighbour: &str| {
-        let of = here
-            .programs
-            .iter()
-            .filter(|row| row.neighbour == neighbour);
+        let of = here.programs.iter().filter(|row| row.neighbour == neighbour);
         let misses: Vec<f64> = of.filter_map(|row| row.miss_percent).collect();
         here.pollution(misses.iter().sum::<f64>() / misses.len() as f64)
     };
@@ -354,11 +296,7 @@ fn controls(document: &Document, here: &Here) -> Finding {
 
 fn traced(document: &Document, here: &Here) -> Finding {
     let statement = document.statement("sizes");
-    let Some(record) = here
-        .records
-        .iter()
-        .rev()
-        .find(|record| record.engine.name == "trace")
+    let Some(record) = here.records.iter().rev().find(|record| record.engine.name == "trace")
     else {
         return statement
             .cannot_tell("no trace: the tracer (kmod/daqmeter_trace.ko) is not loaded");
@@ -374,16 +312,9 @@ fn traced(document: &Document, here: &Here) -> Finding {
     }
     sizes.sort_by(|a, b| b.1.total_cmp(&a.1));
     let calls = sizes.iter().map(|(_, calls)| calls).sum();
-    let top: Vec<String> = sizes
-        .iter()
-        .take(5)
-        .map(|(bytes, _)| show_bytes(*bytes))
-        .collect();
+    let top: Vec<String> = sizes.iter().take(5).map(|(bytes, _)| show_bytes(*bytes)).collect();
     statement.judged([Measured::of(record, calls)], |[calls]| {
         let is_there = sizes.iter().take(5).any(|(bytes, _)| *bytes == 16);
-        (
-            is_there.into(),
-            format!("most often of {calls} calls: {}", top.join(", ")),
-        )
+        (is_there.into(), format!("most often of {calls} calls: {}", top.join(", ")))
     })
 }

@@ -19,17 +19,7 @@ const MAX_LONG_REPS: u64 = 30;
 /// Blocks above this are long.
 const LONG_BYTES: u64 = 4 << 20;
 /// Sizes: each third power of two up to the study's largest, and a cache line.
-const SIZES: [usize; 9] = [
-    1,
-    64,
-    512,
-    4096,
-    32 << 10,
-    256 << 10,
-    1 << 20,
-    4 << 20,
-    32 << 20,
-];
+const SIZES: [usize; 9] = [1, 64, 512, 4096, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 32 << 20];
 /// Sizes of the bandwidth points.
 const LARGE: [usize; 2] = [64 << 10, 1 << 20];
 /// How long lanes copy at the same time. By a number of copies each, as in the study, a lane that waited for its CPU goes on alone
@@ -66,24 +56,15 @@ fn steps(workload: &Workload, reps: u64) -> StepPlan {
     if workload.int("lanes").is_ok_and(|lanes| lanes > 1) {
         return StepPlan::Timed(AT_ONCE);
     }
-    let is_large = workload
-        .int("block_bytes")
-        .is_ok_and(|bytes| bytes > LONG_BYTES);
-    let reps = if is_large || workload.kind == "pollution" {
-        reps.min(MAX_LONG_REPS)
-    } else {
-        reps
-    };
+    let is_large = workload.int("block_bytes").is_ok_and(|bytes| bytes > LONG_BYTES);
+    let reps =
+        if is_large || workload.kind == "pollution" { reps.min(MAX_LONG_REPS) } else { reps };
     StepPlan::ByStage(reps.max(2))
 }
 
 /// Every size, from and to the kernel, warm and cold, by the CPU and by the engine.
 fn latencies(engine: Path) -> Vec<Workload> {
-    let by_cpu = if module_waiver().is_none() {
-        Path::Module
-    } else {
-        Path::Pread
-    };
+    let by_cpu = if module_waiver().is_none() { Path::Module } else { Path::Pread };
     let ways = [
         (Context::Cpu, by_cpu, false),
         (Context::Cpu, by_cpu, true),
@@ -95,11 +76,7 @@ fn latencies(engine: Path) -> Vec<Workload> {
     for size in SIZES {
         for (context, path, cold) in ways {
             for direction in [Direction::From, Direction::To] {
-                let request = Request {
-                    context,
-                    cold,
-                    ..Request::new(path, direction, size)
-                };
+                let request = Request { context, cold, ..Request::new(path, direction, size) };
                 points.push(request.workload());
             }
         }
@@ -108,11 +85,8 @@ fn latencies(engine: Path) -> Vec<Workload> {
 }
 
 fn bandwidths(engine: Path, lanes: usize) -> Vec<Workload> {
-    let request = |context, size| Request {
-        context,
-        lanes,
-        ..Request::new(engine, Direction::From, size)
-    };
+    let request =
+        |context, size| Request { context, lanes, ..Request::new(engine, Direction::From, size) };
     let contexts = [Context::Exclusive, Context::Shared, Context::Priority];
     contexts
         .into_iter()
@@ -143,13 +117,8 @@ fn programs(engine: Path, cpus: &[u32]) -> Vec<Workload> {
         };
         request.workload()
     };
-    let neighbours = [
-        Neighbour::Ideal,
-        Neighbour::Cpu,
-        Neighbour::Dma,
-        Neighbour::Spin,
-        Neighbour::NullCall,
-    ];
+    let neighbours =
+        [Neighbour::Ideal, Neighbour::Cpu, Neighbour::Dma, Neighbour::Spin, Neighbour::NullCall];
     PROGRAMS
         .into_iter()
         .flat_map(|test| neighbours.map(|neighbour| point(test, neighbour)))

@@ -10,11 +10,7 @@ fn example(context: &str, direction: &str, block_bytes: u64, samples: &[u64]) ->
         .with("context", context)
         .with("direction", direction)
         .with("block_bytes", block_bytes);
-    let engine = EngineInfo {
-        name: "copy".into(),
-        target: path.into(),
-        emulated: !is_cpu,
-    };
+    let engine = EngineInfo { name: "copy".into(), target: path.into(), emulated: !is_cpu };
     let stage = Stage {
         ops_per_sample: 1,
         bytes_per_op: block_bytes,
@@ -24,10 +20,7 @@ fn example(context: &str, direction: &str, block_bytes: u64, samples: &[u64]) ->
         ..Stage::default()
     };
     let mut record = RunRecord::new(engine, workload);
-    record.lanes = vec![Lane {
-        stages: vec![stage],
-        ..Lane::default()
-    }];
+    record.lanes = vec![Lane { stages: vec![stage], ..Lane::default() }];
     record
 }
 
@@ -43,15 +36,8 @@ fn finding(records: &[RunRecord], text: &str) -> Finding {
 fn findings_come_only_from_what_was_measured() {
     let document = Document::default();
     let none = document.findings(&[]);
-    assert_eq!(
-        none.len(),
-        document.statement.len() + document.question.len()
-    );
-    assert!(
-        none.iter()
-            .all(|finding| finding.verdict.to_string() == "cannot tell"),
-        "{none:?}"
-    );
+    assert_eq!(none.len(), document.statement.len() + document.question.len());
+    assert!(none.iter().all(|finding| finding.verdict.to_string() == "cannot tell"), "{none:?}");
     let records = [
         example("cpu", "from", 64, &[100, 200]),
         example("cpu", "from", 1 << 20, &[90_000, 91_000]),
@@ -61,9 +47,7 @@ fn findings_come_only_from_what_was_measured() {
     let crossover = finding(&records, "copy_from_user");
     assert_eq!(crossover.verdict.to_string(), "this host (emulated)");
     assert!(
-        crossover
-            .evidence
-            .contains("pays from 1 MiB, of 2 sizes; MODELLED"),
+        crossover.evidence.contains("pays from 1 MiB, of 2 sizes; MODELLED"),
         "{}",
         crossover.evidence
     );
@@ -71,18 +55,12 @@ fn findings_come_only_from_what_was_measured() {
         record.engine.emulated = false;
         record
     });
-    assert_eq!(
-        finding(&real, "copy_from_user").verdict.to_string(),
-        "this host"
-    );
+    assert_eq!(finding(&real, "copy_from_user").verdict.to_string(), "this host");
     let failed = real.map(|mut record| {
         record.outcome = daqmeter_record::Outcome::Failed("wrong bytes".into());
         record
     });
-    assert_eq!(
-        finding(&failed, "copy_from_user").verdict.to_string(),
-        "cannot tell"
-    );
+    assert_eq!(finding(&failed, "copy_from_user").verdict.to_string(), "cannot tell");
 }
 
 /// Two lanes, the samples of each from the start that is given.
@@ -115,10 +93,9 @@ fn the_sum_of_rates_is_judged_by_records_and_not_by_the_sample() {
 #[test]
 fn rates_of_different_times_are_not_added_up() {
     let starved: Vec<u64> = [vec![100_000], vec![10; 100]].concat();
-    for lanes in [
-        [(0, [500].as_slice()), (500, &[500])],
-        [(0, [10; 101].as_slice()), (0, &starved)],
-    ] {
+    for lanes in
+        [[(0, [500].as_slice()), (500, &[500])], [(0, [10; 101].as_slice()), (0, &starved)]]
+    {
         let apart = two_lanes(lanes);
         assert_eq!(apart.verdict.to_string(), "cannot tell");
         assert!(apart.evidence.contains("at the same time"), "{apart:?}");
@@ -145,10 +122,7 @@ fn the_cost_of_the_policies_is_stated_with_its_interval() {
 
 #[test]
 fn lanes_are_measured_for_the_same_time_and_not_for_as_many_copies() {
-    let points = Document::default().points(&Wanted {
-        cpus: &[0, 1],
-        ..Wanted::default()
-    });
+    let points = Document::default().points(&Wanted { cpus: &[0, 1], ..Wanted::default() });
     let of_several =
         |point: &&PlannedPoint| point.workload.int("lanes").is_ok_and(|lanes| lanes > 1);
     let mut several = points.iter().filter(of_several).peekable();
@@ -160,9 +134,7 @@ fn lanes_are_measured_for_the_same_time_and_not_for_as_many_copies() {
 #[test]
 fn the_samples_own_channels_moved_less_than_the_sum_of_their_rates() {
     let rows = Document::default().compare(&[]);
-    let row = rows
-        .iter()
-        .find(|row| row.row.contains("over the time of all"));
+    let row = rows.iter().find(|row| row.row.contains("over the time of all"));
     let derived = row.unwrap().derived.as_ref().unwrap();
     assert!((derived.difference(10_038.0)).abs() < 1e-4, "{derived}");
     assert!(derived.how().contains("71 %"), "{}", derived.how());
@@ -170,16 +142,8 @@ fn the_samples_own_channels_moved_less_than_the_sum_of_their_rates() {
 
 #[test]
 fn the_samples_rates_come_out_by_our_definition() {
-    for line in Document::default()
-        .compare(&[])
-        .into_iter()
-        .filter(|line| line.model.is_some())
-    {
-        let off = line
-            .published
-            .as_ref()
-            .unwrap()
-            .difference(line.model.unwrap().value());
+    for line in Document::default().compare(&[]).into_iter().filter(|line| line.model.is_some()) {
+        let off = line.published.as_ref().unwrap().difference(line.model.unwrap().value());
         assert!(off.abs() < 1e-6, "{line:?}");
     }
     let here = Document::default().compare(&[example("cpu", "to", 1, &[400, 500, 600])]);

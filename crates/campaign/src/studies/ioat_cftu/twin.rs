@@ -38,10 +38,7 @@ impl Cost {
     /// Through two sizes with their times.
     fn through(small: (f64, f64), large: (f64, f64)) -> Cost {
         let byte_ns = (large.1 - small.1) / (large.0 - small.0);
-        Cost {
-            copy_ns: small.1 - byte_ns * small.0,
-            byte_ns,
-        }
+        Cost { copy_ns: small.1 - byte_ns * small.0, byte_ns }
     }
 
     /// Through two sizes with their rates in GB/s.
@@ -56,9 +53,7 @@ impl Cost {
         let moving = self.byte_ns * bytes;
         let ns = match channels {
             1 => self.copy_ns + moving,
-            _ => self
-                .copy_ns
-                .max((self.copy_ns + moving) / f64::from(channels)),
+            _ => self.copy_ns.max((self.copy_ns + moving) / f64::from(channels)),
         };
         bytes / ns
     }
@@ -135,18 +130,8 @@ fn ptdma(published: &Engines) -> Vec<Prediction> {
         rate("1 channel, 2 MiB", &of.one_2m_gb_per_s, one, 1, HUGE).fitted(),
         rate("4 channels, 4 KiB", &of.four_4k_gb_per_s, one, 4, PAGE).misses(IN_TURN),
         rate("4 channels, 2 MiB", &of.four_2m_gb_per_s, one, 4, HUGE).misses(SHARED),
-        pays(
-            "size from which 1 channel beats the CPU",
-            &of.one_pays_from_bytes,
-            1,
-        )
-        .fitted(),
-        pays(
-            "size from which 4 channels beat the CPU",
-            &of.four_pay_from_bytes,
-            4,
-        )
-        .misses(IN_TURN),
+        pays("size from which 1 channel beats the CPU", &of.one_pays_from_bytes, 1).fitted(),
+        pays("size from which 4 channels beat the CPU", &of.four_pay_from_bytes, 4).misses(IN_TURN),
     ]
 }
 
@@ -156,11 +141,7 @@ const IN_TURN: &str = "all of a copy's own time is taken as the CPU's, one after
 const SHARED: &str = "the model has no memory that the channels share";
 
 fn dsa(published: &Engines) -> Vec<Prediction> {
-    let times = [
-        &published.dsa_10k_us,
-        &published.dsa_100k_us,
-        &published.dsa_1m_us,
-    ];
+    let times = [&published.dsa_10k_us, &published.dsa_100k_us, &published.dsa_1m_us];
     let known: Option<Vec<f64>> = times.iter().map(|time| Some(time.value()? * 1e3)).collect();
     let Some(known) = known else {
         return Vec::new();
@@ -172,16 +153,9 @@ fn dsa(published: &Engines) -> Vec<Prediction> {
         let name = ["8 to 12 KiB", "about 100 KB", "about 1 MB"][at];
         let formula_us = bytes / cost.gb_per_s(1, bytes) * 1e-3;
         let simulated = cost.simulated_gb_per_s(1, bytes);
-        let figure = Comparison::new(
-            DSA,
-            format!("time of a call, {name}"),
-            (*time).clone(),
-            "us",
-        );
-        let row = Prediction::new(
-            figure.model(formula_us),
-            simulated.map(|rate| bytes / rate * 1e-3),
-        );
+        let figure = Comparison::new(DSA, format!("time of a call, {name}"), (*time).clone(), "us");
+        let row =
+            Prediction::new(figure.model(formula_us), simulated.map(|rate| bytes / rate * 1e-3));
         if at == 1 { row } else { row.fitted() }
     };
     times.iter().enumerate().map(row).collect()
@@ -206,10 +180,7 @@ fn gate() -> Vec<Prediction> {
         // The formula is what the policy says: that it comes out proves the gate and nothing of the engine.
         Prediction::new(figure, shares[channel] * 100.0).fitted()
     };
-    vec![
-        row("first channel", alone + each, 0),
-        row("each other channel", each, 1),
-    ]
+    vec![row("first channel", alone + each, 0), row("each other channel", each, 1)]
 }
 
 /// Shares of the engine, descriptor by descriptor: one that has begun is not stopped when the quantum begins.
@@ -245,26 +216,17 @@ mod tests {
 
     #[test]
     fn formula_and_simulation_agree_on_rates_and_crossover() {
-        let cost = Cost {
-            copy_ns: 1000.0,
-            byte_ns: 0.1,
-        };
+        let cost = Cost { copy_ns: 1000.0, byte_ns: 0.1 };
         for channels in [1, 2, 4, 16] {
             for bytes in [64.0, 4096.0, 65_536.0, 2_097_152.0] {
                 let formula = cost.gb_per_s(channels, bytes);
                 let simulated = cost.simulated_gb_per_s(channels, bytes).unwrap();
                 let off = simulated / formula - 1.0;
-                assert!(
-                    off.abs() < 0.01,
-                    "{channels} {bytes}: {simulated} {formula}"
-                );
+                assert!(off.abs() < 0.01, "{channels} {bytes}: {simulated} {formula}");
             }
         }
         // 1000 + 0.1 b = 500 + 0.2 b at 5000 B.
-        let cpu = Cost {
-            copy_ns: 500.0,
-            byte_ns: 0.2,
-        };
+        let cpu = Cost { copy_ns: 500.0, byte_ns: 0.2 };
         let found = crossover(|b| cost.gb_per_s(1, b) > cpu.gb_per_s(1, b)).unwrap();
         assert!((found / 5000.0 - 1.0).abs() < 0.002, "{found}");
         assert_eq!(crossover(|_| false), None);

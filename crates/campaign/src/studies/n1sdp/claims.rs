@@ -47,13 +47,7 @@ fn rates(document: &Document) -> Vec<Comparison> {
         row("NVMe read", beats, &document.nvme_mb_per_s, disk, "MB"),
         row("NVMe read", &fio, &document.fio_mb_per_s, disk, "MB"),
         row("Ethernet", bits, &document.ethernet_mbit_per_s, net, "Mbit"),
-        row(
-            "Ethernet",
-            &netperf,
-            &document.netperf_mbit_per_s,
-            net,
-            "Mbit",
-        ),
+        row("Ethernet", &netperf, &document.netperf_mbit_per_s, net, "Mbit"),
     ]
 }
 
@@ -71,11 +65,7 @@ fn shares(document: &Document) -> Vec<Comparison> {
             share_percent(&crosspoint),
             "%",
         ),
-        together(
-            "of the devices at one crosspoint",
-            &document.events_of_crosspoint,
-            &crosspoint,
-        ),
+        together("of the devices at one crosspoint", &document.events_of_crosspoint, &crosspoint),
         together("of one debug domain", &document.events_of_domain, &domain),
     ]
 }
@@ -93,13 +83,7 @@ struct Printed<'a> {
 /// The document's outputs, each with the interval that its formula uses.
 fn used(document: &Document) -> [(Printed<'_>, usize); 3] {
     let counts = &document.counts;
-    let printed = |what, text, group, metric, unit| Printed {
-        what,
-        text,
-        group,
-        metric,
-        unit,
-    };
+    let printed = |what, text, group, metric, unit| Printed { what, text, group, metric, unit };
     let pcie = |what, text, unit| printed(what, text, "pcie", "in: from devices to memory", unit);
     let memory = ("MiB/s", MIB);
     let memory = printed("memory", &counts.memory, "memory", "memory", memory);
@@ -136,11 +120,7 @@ impl Printed<'_> {
         let row = |(at, rate): (usize, &Option<f64>)| {
             let seconds = observed.seconds_of(observed.events.first()?, at)?;
             let end = observed.end_ns[at] as f64 * 1e-9;
-            let from = if at == 0 {
-                ", the step of the others"
-            } else {
-                ""
-            };
+            let from = if at == 0 { ", the step of the others" } else { "" };
             let how = format!("counts x bytes / {seconds:.9} s{from}");
             let name = format!("{}, to {end:.9} s", self.what);
             let (unit, per_unit) = self.unit;
@@ -164,10 +144,7 @@ fn share_percent(texts: &[String]) -> Option<f64> {
     mesh.name = "arm_cmn_0".to_owned();
     let pmus = [catalogue(&mesh)];
     let files = Files::below("/nonexistent");
-    let host = Host {
-        pmus: &pmus,
-        files: &files,
-    };
+    let host = Host { pmus: &pmus, files: &files };
     let set = host.resolve(texts).ok()?;
     let shares = plan(&mesh, Driver::N1sdp, &set.groups).ok()?.shares;
     Some(shares.into_iter().fold(1.0, f64::min) * 100.0)
@@ -209,17 +186,9 @@ mod tests {
         let published = compare(&document);
         let published = published.iter().filter(|line| line.published.is_some());
         for line in published {
-            let off = line
-                .published
-                .as_ref()
-                .unwrap()
-                .difference(line.model.unwrap().value());
+            let off = line.published.as_ref().unwrap().difference(line.model.unwrap().value());
             // Packets are larger than what netperf calls data: 9 %.
-            let band = if line.row.contains("netperf") {
-                0.10
-            } else {
-                0.003
-            };
+            let band = if line.row.contains("netperf") { 0.10 } else { 0.003 };
             assert!(off.abs() < band, "{line:?}");
             assert!(line.verdict().to_string().ends_with("(model)"), "{line:?}");
         }
@@ -233,10 +202,8 @@ mod tests {
     #[test]
     fn every_printed_interval_is_divided_by_its_own_length() {
         let rows = compare(&Document::default());
-        let rows: Vec<&Comparison> = rows
-            .iter()
-            .filter(|row| row.table == "rows by their own time steps")
-            .collect();
+        let rows: Vec<&Comparison> =
+            rows.iter().filter(|row| row.table == "rows by their own time steps").collect();
         assert_eq!(rows.len(), 2 + 4 + 4);
         for (row, expected) in [
             ("memory, to 3.000644408 s", 29_700.71),
@@ -248,10 +215,7 @@ mod tests {
         ] {
             let found = rows.iter().find(|found| found.row == row);
             let derived = found.and_then(|found| found.derived.as_ref()).unwrap();
-            assert!(
-                derived.difference(expected).abs() < 1e-5,
-                "{row}: {derived}"
-            );
+            assert!(derived.difference(expected).abs() < 1e-5, "{row}: {derived}");
             assert!(found.unwrap().published.is_none());
         }
     }

@@ -31,17 +31,9 @@ fn totals(published: &Document) -> Vec<Comparison> {
             .sum();
         let blocks = (links + blocks_of(format, TTC_BYTES, run.ttc)) as f64;
         let share = run.ttc as f64 / run.pittrigger as f64;
-        let name = format!(
-            "{}, {:.4} of the triggers seen by the TTC E-link",
-            run.name, share
-        );
-        Comparison::new(
-            "blocks of device 0, DMA 0",
-            name,
-            run.blocks.clone(),
-            "blocks",
-        )
-        .model(blocks)
+        let name = format!("{}, {:.4} of the triggers seen by the TTC E-link", run.name, share);
+        Comparison::new("blocks of device 0, DMA 0", name, run.blocks.clone(), "blocks")
+            .model(blocks)
     };
     published.run.iter().map(of).collect()
 }
@@ -89,11 +81,7 @@ fn bandwidth(published: &Document) -> Vec<Comparison> {
             &output.agogna_gbit_per_s,
             8.0 * first + 4.0 * second + 2.0 * ttc,
         ),
-        of(
-            "turano: 4 channels of 20 B",
-            &output.turano_gbit_per_s,
-            4.0 * second,
-        ),
+        of("turano: 4 channels of 20 B", &output.turano_gbit_per_s, 4.0 * second),
     ]
 }
 
@@ -114,12 +102,7 @@ fn full(published: &Document) -> Vec<Comparison> {
             "B",
             "\"about 72 Gb/s via each 100 GbE link\" / 24 links / 1050 kHz",
         ),
-        of(
-            "chunks of one channel",
-            links * rate_hz / 1e6,
-            "M/s",
-            "3 links x \"~ 1050 kHz\"",
-        ),
+        of("chunks of one channel", links * rate_hz / 1e6, "M/s", "3 links x \"~ 1050 kHz\""),
         of(
             "DMA of one channel",
             dma,

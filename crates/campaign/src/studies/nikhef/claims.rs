@@ -22,10 +22,7 @@ fn ns_per_chunk(record: &RunRecord) -> Option<(f64, f64)> {
     let chunks = record.counter("chunks")?;
     let seconds = record.counter("triggers")? / record.counter("trigger-rate")?;
     let ns = |cpu: f64| cpu * seconds * 1e9 / chunks;
-    Some((
-        ns(record.counter("reader-cpu-ppm")? * 1e-6),
-        ns(record.counter("receiver-cpu")?),
-    ))
+    Some((ns(record.counter("reader-cpu-ppm")? * 1e-6), ns(record.counter("receiver-cpu")?)))
 }
 
 /// CPU use as published. It is of the study's server; of one here it is this host's own.
@@ -38,21 +35,12 @@ fn loads(published: &Document, records: &[RunRecord]) -> Vec<Comparison> {
         Comparison::new("CPU of one core", name, published.clone(), "%").of_this_host()
     };
     vec![
-        of(
-            "reader, GBT, 20 B at 800 kHz, 10 us polling",
-            &output.reader_800_percent,
-        )
-        .measured(find(records, "gbt", 10.0, false).and_then(reader_percent)),
-        of(
-            "reader of 3 links, FULL, 1050 kHz",
-            &output.full_reader_percent,
-        )
-        .measured(full.and_then(reader_percent)),
-        of(
-            "receiver of 6 links (here 3), FULL, 1050 kHz",
-            &output.full_receiver_percent,
-        )
-        .measured(receiver),
+        of("reader, GBT, 20 B at 800 kHz, 10 us polling", &output.reader_800_percent)
+            .measured(find(records, "gbt", 10.0, false).and_then(reader_percent)),
+        of("reader of 3 links, FULL, 1050 kHz", &output.full_reader_percent)
+            .measured(full.and_then(reader_percent)),
+        of("receiver of 6 links (here 3), FULL, 1050 kHz", &output.full_receiver_percent)
+            .measured(receiver),
     ]
 }
 
@@ -72,9 +60,7 @@ fn costs(published: &Document, records: &[RunRecord]) -> Vec<Comparison> {
     };
     let receiver = |load: &Published| {
         let how = format!("{load} % of a core / 48 E-links / 800 kHz");
-        load.derived(how, |percent| {
-            percent / 100.0 * 1e9 / (2.0 * elinks * 800e3)
-        })
+        load.derived(how, |percent| percent / 100.0 * 1e9 / (2.0 * elinks * 800e3))
     };
     let full_core = |khz: f64, how: &str| Derived::computed(1e6 / (elinks * khz), how);
     vec![
@@ -85,22 +71,13 @@ fn costs(published: &Document, records: &[RunRecord]) -> Vec<Comparison> {
         .measured(ns(at_800, |(reader, _)| reader)),
         row(
             "reader, 24 B at 1 MHz",
-            full_core(
-                1000.0,
-                "at most a full core / 24 E-links / 1 MHz (\"just possible\")",
-            ),
+            full_core(1000.0, "at most a full core / 24 E-links / 1 MHz (\"just possible\")"),
         )
         .measured(ns(at_1000, |(reader, _)| reader)),
-        row(
-            "receiver, turano",
-            receiver(&output.receiver_turano_percent),
-        )
-        .measured(ns(at_800, |(_, receiver)| receiver)),
-        row(
-            "receiver, agogna",
-            receiver(&output.receiver_agogna_percent),
-        )
-        .measured(ns(at_800, |(_, receiver)| receiver)),
+        row("receiver, turano", receiver(&output.receiver_turano_percent))
+            .measured(ns(at_800, |(_, receiver)| receiver)),
+        row("receiver, agogna", receiver(&output.receiver_agogna_percent))
+            .measured(ns(at_800, |(_, receiver)| receiver)),
     ]
 }
 
@@ -112,10 +89,8 @@ mod tests {
     fn every_modelled_row_is_within_its_band() {
         let rows = compare(&Document::default(), &[]);
         let check = |row: &str, low: f64, high: f64| {
-            let line = rows
-                .iter()
-                .find(|line| line.row.starts_with(row))
-                .expect("a row of that name");
+            let line =
+                rows.iter().find(|line| line.row.starts_with(row)).expect("a row of that name");
             let value = line.model.expect("a model").value();
             assert!((low..=high).contains(&value), "{row}: {value}");
         };
@@ -131,29 +106,21 @@ mod tests {
         check("1100 kHz: mean", 797e6, 847e6);
         check("1100 kHz: time until BUSY", 13.0, 17.0);
         check("1100 kHz: time with BUSY", 3.5, 5.5);
-        let differs = rows.iter().find(|line| {
-            line.verdict()
-                .grade()
-                .is_some_and(|grade| grade.contradicts())
-        });
+        let differs = rows
+            .iter()
+            .find(|line| line.verdict().grade().is_some_and(|grade| grade.contradicts()));
         assert_eq!(differs, None);
     }
 
     #[test]
     fn what_no_document_states_is_derived_and_gets_no_verdict() {
         let rows = compare(&Document::default(), &[]);
-        let computed = rows
-            .iter()
-            .find(|line| line.row == "DMA, 16 B, 800 kHz")
-            .unwrap();
+        let computed = rows.iter().find(|line| line.row == "DMA, 16 B, 800 kHz").unwrap();
         assert_eq!(computed.published, None, "385.5 MB/s stands in no document");
         assert_eq!(computed.derived.as_ref().unwrap().to_string(), "385.5");
         assert_eq!(computed.verdict().to_string(), "nothing published");
         for line in &rows {
-            assert!(
-                line.published.is_some() || line.derived.is_some(),
-                "{line:?}"
-            );
+            assert!(line.published.is_some() || line.derived.is_some(), "{line:?}");
         }
     }
 
@@ -161,13 +128,7 @@ mod tests {
     fn the_costs_of_a_chunk_follow_from_the_published_loads() {
         let rows = compare(&Document::default(), &[]);
         let of = |name: &str| {
-            rows.iter()
-                .find(|line| line.row == name)
-                .unwrap()
-                .derived
-                .as_ref()
-                .unwrap()
-                .to_string()
+            rows.iter().find(|line| line.row == name).unwrap().derived.as_ref().unwrap().to_string()
         };
         assert_eq!(of("reader, 20 B at 800 kHz, 10 us polling"), "52.08");
         assert_eq!(of("receiver, turano"), "25.63 to 25.99");

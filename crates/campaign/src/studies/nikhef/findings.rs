@@ -34,12 +34,7 @@ const RATE_WITHIN: f64 = 0.99;
 
 impl Maximum {
     fn new(scenario: &'static str, rate_hz: f64, instances: usize, seconds: f64) -> Maximum {
-        Maximum {
-            scenario,
-            rate_hz,
-            instances,
-            seconds,
-        }
+        Maximum { scenario, rate_hz, instances, seconds }
     }
 
     /// The record of this rate that says most: of the most readers, then of the longest time.
@@ -47,9 +42,7 @@ impl Maximum {
         let is_wanted = |record: &&RunRecord| {
             let workload = &record.workload;
             is_chain(record)
-                && workload
-                    .text("scenario")
-                    .is_ok_and(|name| name == self.scenario)
+                && workload.text("scenario").is_ok_and(|name| name == self.scenario)
                 && workload.float("rate_hz").is_ok_and(|hz| hz == self.rate_hz)
         };
         let weight = |record: &RunRecord| (record.lanes.len(), seconds(record));
@@ -110,15 +103,9 @@ fn cpu(record: &RunRecord) -> Option<u32> {
 /// Dead time and the reader's CPU of a record, for people.
 fn dead_and_cpu(record: &RunRecord) -> String {
     let of = |name: &str, factor: f64| {
-        record
-            .counter(name)
-            .map_or("-".to_owned(), |value| significant(value * factor, 3))
+        record.counter(name).map_or("-".to_owned(), |value| significant(value * factor, 3))
     };
-    format!(
-        "BUSY {} %, reader {} % of a core",
-        of("dead-time", 100.0),
-        of("reader-cpu-ppm", 1e-4)
-    )
+    format!("BUSY {} %, reader {} % of a core", of("dead-time", 100.0), of("reader-cpu-ppm", 1e-4))
 }
 
 /// Two records of one workload, of which `is_one` holds for the first alone.
@@ -161,11 +148,7 @@ fn shares(record: &RunRecord) -> Option<(usize, usize)> {
     let count = usize::try_from(record.workload.int("receivers").ok()?).ok()?;
     let cpus = record.workload.text("peer_cpu").ok()?;
     let turns: Vec<&str> = cpus.split(',').collect();
-    let of = |cpu: &str| {
-        (0..count)
-            .filter(|at| turns[at % turns.len()] == cpu)
-            .count()
-    };
+    let of = |cpu: &str| (0..count).filter(|at| turns[at % turns.len()] == cpu).count();
     let mut each: Vec<usize> = turns.iter().map(|cpu| of(cpu)).collect();
     each.sort_unstable();
     each.dedup();
@@ -174,11 +157,8 @@ fn shares(record: &RunRecord) -> Option<(usize, usize)> {
 
 fn receivers(document: &Document, records: &[RunRecord]) -> Finding {
     let question = named(&document.question, "receivers");
-    let found = pair(
-        records,
-        |one| shares(one) == Some((8, 8)),
-        |_, other| shares(other) == Some((12, 4)),
-    );
+    let found =
+        pair(records, |one| shares(one) == Some((8, 8)), |_, other| shares(other) == Some((12, 4)));
     let Some((even, uneven)) = found else {
         return question.cannot_tell("no chain was run with both: daqmeter run felix-placement");
     };
@@ -193,11 +173,7 @@ fn receivers(document: &Document, records: &[RunRecord]) -> Finding {
     })
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "bytes of a ring"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a ring")]
 fn show(bytes: f64) -> String {
     show_bytes(bytes as u64)
 }
@@ -211,11 +187,7 @@ fn peak<'a>(records: impl Iterator<Item = &'a RunRecord>) -> Option<Measured> {
 fn pinned(document: &Document, records: &[RunRecord]) -> Finding {
     let question = named(&document.question, "pinned");
     let at_1_ms = |record: &&RunRecord| {
-        is_chain(record)
-            && record
-                .workload
-                .float("poll_us")
-                .is_ok_and(|us| us == 1000.0)
+        is_chain(record) && record.workload.float("poll_us").is_ok_and(|us| us == 1000.0)
     };
     let of = |is_pinned: bool, cost: Option<u64>| {
         let is_wanted = |record: &&RunRecord| {
@@ -253,17 +225,10 @@ mod tests {
             .with("rate_hz", rate_hz)
             .with("poll_us", 1000.0)
             .with("seconds", seconds);
-        let engine = EngineInfo {
-            name: "readout".into(),
-            emulated: true,
-            ..EngineInfo::default()
-        };
+        let engine = EngineInfo { name: "readout".into(), emulated: true, ..EngineInfo::default() };
         let mut record = RunRecord::new(engine, workload);
         record.lanes = vec![Lane::default(); readers];
-        let counter = |name: &str, value| Counter {
-            value,
-            ..Counter::count(name, 0)
-        };
+        let counter = |name: &str, value| Counter { value, ..Counter::count(name, 0) };
         record.counters = vec![
             counter("dead-time", dead),
             counter("trigger-rate", rate_hz * 0.9995),
@@ -276,9 +241,7 @@ mod tests {
 
     fn found(records: &[RunRecord], text: &str) -> Finding {
         let all = findings(&Document::default(), records);
-        all.into_iter()
-            .find(|finding| finding.text.contains(text))
-            .unwrap()
+        all.into_iter().find(|finding| finding.text.contains(text)).unwrap()
     }
 
     fn verdict(records: &[RunRecord], text: &str) -> String {
@@ -307,16 +270,10 @@ mod tests {
             "confirmed (emulated)"
         );
         let mut losing = chain(800e3, 1.0, 15, 0.0);
-        let mut ledger = Ledger {
-            issued: 1,
-            ..Ledger::new("triggers x E-links")
-        };
+        let mut ledger = Ledger { issued: 1, ..Ledger::new("triggers x E-links") };
         ledger.lose("ring full", 1);
         losing.ledgers.push(ledger);
-        assert_eq!(
-            verdict(&[losing], "0 % dead time at 800 kHz"),
-            "refuted (emulated)"
-        );
+        assert_eq!(verdict(&[losing], "0 % dead time at 800 kHz"), "refuted (emulated)");
     }
 
     #[test]
@@ -329,11 +286,7 @@ mod tests {
         let both = [on(Some(0), 0.1), on(Some(1), 0.0)];
         let answer = found(&both, "core 0");
         assert_eq!(answer.verdict.to_string(), "this host (emulated)");
-        assert!(
-            answer.evidence.starts_with("on CPU 0: BUSY 10 %"),
-            "{}",
-            answer.evidence
-        );
+        assert!(answer.evidence.starts_with("on CPU 0: BUSY 10 %"), "{}", answer.evidence);
         assert_eq!(verdict(&both[..1], "core 0"), "cannot tell");
         let with = |cpus: &str| {
             let mut record = chain(1e4, 2.0, 16, 0.0);
@@ -345,10 +298,7 @@ mod tests {
         assert_eq!(verdict(&hosts, "8 and 8"), "this host (emulated)");
         assert_eq!(verdict(&hosts[..1], "8 and 8"), "cannot tell");
         let mut free = on(None, 0.0);
-        assert_eq!(
-            verdict(&[on(Some(1), 0.0), free.clone()], "peaks"),
-            "this host (emulated)"
-        );
+        assert_eq!(verdict(&[on(Some(1), 0.0), free.clone()], "peaks"), "this host (emulated)");
         free.set_param("migration_cost_ns", 1000_u64);
         let all = [on(Some(1), 0.0), on(None, 0.0), free];
         assert!(

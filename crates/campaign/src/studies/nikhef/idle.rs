@@ -18,10 +18,11 @@ fn of_interval(idle: &Idle, poll_cost_us: f64, records: &[RunRecord]) -> [Compar
     let row = |table: &str, name: String, figure, unit| {
         Comparison::new(table, name, figure, unit).of_this_host()
     };
-    let cost = idle.cpu_percent.derived(
-        format!("{} % of {} us", idle.cpu_percent, idle.poll_us),
-        |percent| percent / 100.0 * idle.poll_us,
-    );
+    let cost = idle
+        .cpu_percent
+        .derived(format!("{} % of {} us", idle.cpu_percent, idle.poll_us), |percent| {
+            percent / 100.0 * idle.poll_us
+        });
     let asked = Derived::computed(idle.poll_us, "as it is asked for");
     let parts = "looks of an idle reader";
     [
@@ -34,14 +35,9 @@ fn of_interval(idle: &Idle, poll_cost_us: f64, records: &[RunRecord]) -> [Compar
         )
         .model(poll_cost_us / idle.poll_us * 100.0)
         .measured(record.and_then(reader_percent)),
-        row(
-            parts,
-            format!("time between two looks, {every}"),
-            None,
-            "us",
-        )
-        .derived(asked)
-        .measured(record.and_then(between_looks_us)),
+        row(parts, format!("time between two looks, {every}"), None, "us")
+            .derived(asked)
+            .measured(record.and_then(between_looks_us)),
         row(parts, format!("CPU time of a look, {every}"), None, "us")
             .derived(cost)
             .measured(record.and_then(cost_of_a_look_us)),
@@ -57,11 +53,7 @@ fn of_interval(idle: &Idle, poll_cost_us: f64, records: &[RunRecord]) -> [Compar
 
 /// Time for which triggers came.
 fn seconds(record: &RunRecord) -> Option<f64> {
-    record
-        .workload
-        .float("seconds")
-        .ok()
-        .filter(|seconds| *seconds > 0.0)
+    record.workload.float("seconds").ok().filter(|seconds| *seconds > 0.0)
 }
 
 fn between_looks_us(record: &RunRecord) -> Option<Measured> {
@@ -99,10 +91,8 @@ mod tests {
             .with("seconds", 2.0);
         let mut record = RunRecord::new(EngineInfo::default(), workload);
         // 20,000 looks in 2 s, 100 us each, take 0.12 s of CPU time.
-        record.counters = vec![
-            Counter::count("polls", 20_000),
-            Counter::count("reader-cpu-ppm", 60_000),
-        ];
+        record.counters =
+            vec![Counter::count("polls", 20_000), Counter::count("reader-cpu-ppm", 60_000)];
         record.wall_ns = 2_000_000_000;
         record.host_cpu.user_ns = 200_000_000;
         record.process_cpu.user_ns = 120_000_000;
@@ -119,10 +109,8 @@ mod tests {
         ] {
             assert!((measured(name) - expected).abs() < 1e-9, "{name}");
         }
-        let cost = rows.iter().find(|row| {
-            row.row
-                .starts_with("CPU time of a look, polling every 10 us")
-        });
+        let cost =
+            rows.iter().find(|row| row.row.starts_with("CPU time of a look, polling every 10 us"));
         assert_eq!(cost.unwrap().derived.as_ref().unwrap().to_string(), "5.5");
         assert_eq!(rows.len(), 12);
     }

@@ -14,9 +14,7 @@ pub(super) fn find<'a>(
         let workload = &record.workload;
         workload.text("scenario").is_ok_and(|name| name == scenario)
             && workload.float("poll_us").is_ok_and(|us| us == poll_us)
-            && workload
-                .float("rate_hz")
-                .is_ok_and(|hz| (hz < 100.0) == idle)
+            && workload.float("rate_hz").is_ok_and(|hz| (hz < 100.0) == idle)
             && record.outcome.is_ok()
     })
 }

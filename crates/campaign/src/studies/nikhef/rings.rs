@@ -14,12 +14,7 @@ fn simulate(published: &Document, khz: f64, seconds: f64) -> Occupancy {
     let ttc = block_share(format, TTC_BYTES);
     let ring = |at: usize| {
         // The first channel of each device of four has the trigger system's E-link.
-        let bytes = event
-            + if at.is_multiple_of(CHANNELS) {
-                ttc
-            } else {
-                0.0
-            };
+        let bytes = event + if at.is_multiple_of(CHANNELS) { ttc } else { 0.0 };
         // The reserve is there for late polls; a load beyond the limit finds none.
         let limit_khz = if khz > input.full_khz {
             input.full_khz
@@ -28,23 +23,11 @@ fn simulate(published: &Document, khz: f64, seconds: f64) -> Occupancy {
         };
         let input_bytes = bytes * khz * 1e3;
         let marks = (input.busy_used_bytes, input.busy_release_bytes);
-        Ring {
-            marks,
-            input: input_bytes,
-            drain: bytes * limit_khz * 1e3,
-            filled: 0.0,
-        }
+        Ring { marks, input: input_bytes, drain: bytes * limit_khz * 1e3, filled: 0.0 }
     };
     let rings = (0..input.channels).map(ring).collect();
     let poll_s = input.full_poll_us * 1e-6;
-    Rings {
-        rings,
-        poll_s,
-        jitter: input.late_polls,
-        hiccups: (0.0, 0.0),
-        seed: 1,
-    }
-    .run(seconds, 30)
+    Rings { rings, poll_s, jitter: input.late_polls, hiccups: (0.0, 0.0), seed: 1 }.run(seconds, 30)
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -71,10 +54,7 @@ fn by_channel(published: &Document, below: &Occupancy, above: &Occupancy) -> Vec
     let device = |device: usize| {
         let own = |at: &usize| (at % channels) / CHANNELS == device;
         let seen = &output.occupancy_1050_bytes;
-        let seen: Vec<Published> = (0..seen.len())
-            .filter(own)
-            .map(|at| seen[at].clone())
-            .collect();
+        let seen: Vec<Published> = (0..seen.len()).filter(own).map(|at| seen[at].clone()).collect();
         let rings = &below.samples[device * CHANNELS..][..CHANNELS];
         let samples: Vec<f64> = rings.iter().flatten().copied().collect();
         let place = format!(
@@ -113,13 +93,8 @@ fn below_the_limit(published: &Document, simulated: &Occupancy) -> Vec<Compariso
             .model(mean(&samples)),
         Comparison::new(RINGS, "1050 kHz: fullest", largest, "B")
             .model(samples.iter().copied().fold(0.0, f64::max)),
-        Comparison::new(
-            RINGS,
-            "1050 kHz: time with BUSY",
-            output.busy_1050_percent.clone(),
-            "%",
-        )
-        .model(simulated.dead_share * 100.0),
+        Comparison::new(RINGS, "1050 kHz: time with BUSY", output.busy_1050_percent.clone(), "%")
+            .model(simulated.dead_share * 100.0),
     ]
 }
 
@@ -127,11 +102,7 @@ fn below_the_limit(published: &Document, simulated: &Occupancy) -> Vec<Compariso
 fn above_the_limit(published: &Document, simulated: &Occupancy) -> Vec<Comparison> {
     let (input, output) = (&published.input, &published.output);
     let seen = &output.occupancy_1100_bytes;
-    let last: Vec<f64> = simulated
-        .samples
-        .iter()
-        .filter_map(|ring| ring.last().copied())
-        .collect();
+    let last: Vec<f64> = simulated.samples.iter().filter_map(|ring| ring.last().copied()).collect();
     let (fullest, emptiest) = (
         last.iter().copied().fold(0.0, f64::max),
         last.iter().copied().fold(f64::INFINITY, f64::min),
@@ -153,17 +124,9 @@ fn above_the_limit(published: &Document, simulated: &Occupancy) -> Vec<Compariso
         of("1100 kHz: fullest, share of the ring", None, "%")
             .derived(largest.map(|largest| largest.derived("its bytes / 1 GiB", of_ring)))
             .model(of_ring(fullest)),
-        of(
-            "1100 kHz: time until BUSY",
-            Some(&output.busy_1100_after_s),
-            "s",
-        )
-        .model(first_busy),
+        of("1100 kHz: time until BUSY", Some(&output.busy_1100_after_s), "s").model(first_busy),
         of("1100 kHz: time with BUSY, once it came", None, "%")
-            .derived(Derived::computed(
-                (1.0 - 1050.0 / 1100.0) * 100.0,
-                "1 - 1050 kHz / 1100 kHz",
-            ))
+            .derived(Derived::computed((1.0 - 1050.0 / 1100.0) * 100.0, "1 - 1050 kHz / 1100 kHz"))
             .model(dead),
     ]
 }

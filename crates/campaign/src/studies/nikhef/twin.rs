@@ -77,8 +77,7 @@ impl Reader {
     fn carries(self) -> bool {
         let us = (self.poll_us * 4000.0).max(200e3);
         let most = us_ps((self.poll_us * 4.0).max(1e3)) / self.gap_ps();
-        self.alone(us)
-            .is_some_and(|outcome| outcome.stations[0].samples_bytes[0] <= most)
+        self.alone(us).is_some_and(|outcome| outcome.stations[0].samples_bytes[0] <= most)
     }
 
     /// The largest rate that it carries, in kHz, by halving.
@@ -113,9 +112,7 @@ fn idle(published: &Document) -> Vec<Prediction> {
         let row = format!("CPU of an idle reader, polling every {} us", idle.poll_us);
         let formula = published.input.poll_cost_us / idle.poll_us * 100.0;
         let figure = Comparison::new(GBT, row, idle.cpu_percent.clone(), "%").model(formula);
-        Prediction::new(figure, reader.percent())
-            .fitted()
-            .within(IDLE_BAND)
+        Prediction::new(figure, reader.percent()).fitted().within(IDLE_BAND)
     };
     published.idle.iter().map(of).collect()
 }
@@ -126,13 +123,7 @@ const POSSIBLE: (f64, f64) = (1000.0, 1000.0);
 fn gbt(published: &Document) -> Reader {
     let (khz, poll_us) = POSSIBLE;
     let look_us = published.input.poll_cost_us;
-    Reader {
-        look_us,
-        poll_us,
-        work_us: (1.0 - look_us / poll_us) * 1e3 / khz,
-        khz,
-        triggers: 10,
-    }
+    Reader { look_us, poll_us, work_us: (1.0 - look_us / poll_us) * 1e3 / khz, khz, triggers: 10 }
 }
 
 /// The load that the work for a trigger in FULL mode is fitted to.
@@ -177,17 +168,9 @@ fn loads(published: &Document) -> Vec<Prediction> {
         let figure = Comparison::new(table, row, figure.clone(), "%");
         Prediction::new(figure.model(formula_percent(reader)), reader.percent())
     };
-    let at_800 = Reader {
-        khz: GBT_KHZ,
-        poll_us: 10.0,
-        triggers: 1,
-        ..gbt(published)
-    };
+    let at_800 = Reader { khz: GBT_KHZ, poll_us: 10.0, triggers: 1, ..gbt(published) };
     let full = full(published);
-    let often = Reader {
-        poll_us: 10.0,
-        ..full
-    };
+    let often = Reader { poll_us: 10.0, ..full };
     let percent = &output.full_reader_percent;
     let receiver = receiver(published).map(|receiver| {
         of(
@@ -204,13 +187,7 @@ fn loads(published: &Document) -> Vec<Prediction> {
             &output.reader_800_percent,
             at_800,
         ),
-        of(
-            FULL,
-            "CPU of a reader at 1050 kHz, polling every 100 us",
-            percent,
-            full,
-        )
-        .fitted(),
+        of(FULL, "CPU of a reader at 1050 kHz, polling every 100 us", percent, full).fitted(),
         of(
             FULL,
             "CPU of a reader at 1050 kHz, polling every 10 us",
@@ -235,11 +212,7 @@ fn largest_rates(published: &Document) -> Vec<Prediction> {
             ..gbt
         };
         // Where looks are cut down to what the work leaves, only the work counts; else both.
-        let looks = if poll_us < 100.0 {
-            0.0
-        } else {
-            reader.look_us / poll_us
-        };
+        let looks = if poll_us < 100.0 { 0.0 } else { reader.look_us / poll_us };
         let formula = (1.0 - looks) * 1e3 / reader.work_us;
         let figure = Comparison::new(GBT, row, figure.clone(), "kHz").model(formula);
         Prediction::new(figure, reader.largest_khz())
@@ -247,25 +220,12 @@ fn largest_rates(published: &Document) -> Vec<Prediction> {
     let others = |poll_us: f64| {
         let mut idle = published.idle.iter();
         let idle = idle.find(|idle| idle.poll_us == poll_us);
-        idle.and_then(|idle| idle.rngd_percent.value())
-            .unwrap_or(0.0)
-            / 100.0
+        idle.and_then(|idle| idle.rngd_percent.value()).unwrap_or(0.0) / 100.0
     };
     let possible = &output.largest_1ms_khz;
     vec![
-        of(
-            "largest rate of a reader, polling every 1 ms",
-            possible,
-            1000.0,
-            0.0,
-        )
-        .fitted(),
-        of(
-            "largest rate on core 0, polling every 1 ms",
-            possible,
-            1000.0,
-            others(1000.0),
-        ),
+        of("largest rate of a reader, polling every 1 ms", possible, 1000.0, 0.0).fitted(),
+        of("largest rate on core 0, polling every 1 ms", possible, 1000.0, others(1000.0)),
         of(
             "largest rate on core 0, polling every 10 us",
             &output.core_0_10us_khz,
@@ -277,11 +237,7 @@ fn largest_rates(published: &Document) -> Vec<Prediction> {
 
 /// What 15 readers that poll every 10 us and their receivers carry: "felix-test-swrod runs on turano at 100% CPU at 800 kHz".
 fn largest_with_receivers(published: &Document) -> Option<Prediction> {
-    let reader = Reader {
-        poll_us: 10.0,
-        triggers: 1,
-        ..gbt(published)
-    };
+    let reader = Reader { poll_us: 10.0, triggers: 1, ..gbt(published) };
     let receiver = receiver(published)?;
     // Where looks are cut down to what the work leaves, only the work counts.
     let formula = 1e3 / reader.work_us.max(receiver.work_us);
@@ -311,10 +267,7 @@ impl Server {
         let network_us = self.triggers as f64 * 1e3 / self.network_khz / channels as f64;
         stations.push(Station {
             // Pages of a few polling intervals; how many there are is not published, and more only fill later.
-            room: Room {
-                items: 1000,
-                ..Room::default()
-            },
+            room: Room { items: 1000, ..Room::default() },
             ..Station::new("network", Draw::Constant(us_ps(network_us)))
         });
         let (event, ttc) = bytes_per_trigger(published);
@@ -325,10 +278,7 @@ impl Server {
         let source = |bytes: f64, to| periodic("trigger", gap_ps, to_bytes(bytes), to);
         let model = Model {
             stations,
-            sources: vec![
-                source(bytes(event + ttc), first),
-                source(bytes(event), others),
-            ],
+            sources: vec![source(bytes(event + ttc), first), source(bytes(event), others)],
             time_ps: self.seconds * SECOND_PS,
             warm_up_ps: 0,
             samples: 30,
@@ -338,10 +288,7 @@ impl Server {
 
     fn reader(&self, published: &Document) -> Station {
         let input = &published.input;
-        let reader = Reader {
-            triggers: self.triggers,
-            ..full(published)
-        };
+        let reader = Reader { triggers: self.triggers, ..full(published) };
         let poll_ps = us_ps(input.full_poll_us);
         let station = reader.station();
         let rest = match self.late_polls > 0.0 {
@@ -352,10 +299,7 @@ impl Server {
             false => Rest::Timer(poll_ps),
         };
         Station {
-            room: Room {
-                bytes: to_bytes(input.ring_bytes),
-                ..Room::default()
-            },
+            room: Room { bytes: to_bytes(input.ring_bytes), ..Room::default() },
             poll: station.poll.map(|poll| Poll { rest, ..poll }),
             busy: Some(Busy {
                 above_bytes: to_bytes(input.busy_used_bytes),
@@ -371,10 +315,7 @@ impl Server {
 /// Fillings of all rings in all snapshots.
 fn fillings(outcome: &Outcome, channels: usize) -> Vec<f64> {
     let rings = outcome.stations[..channels].iter();
-    rings
-        .flat_map(|ring| &ring.samples_bytes)
-        .map(|bytes| *bytes as f64)
-        .collect()
+    rings.flat_map(|ring| &ring.samples_bytes).map(|bytes| *bytes as f64).collect()
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -391,10 +332,7 @@ fn below_the_limit(published: &Document) -> Vec<Prediction> {
         triggers: 10,
         seconds: 1,
     };
-    let late = Server {
-        late_polls: input.late_polls,
-        ..server
-    };
+    let late = Server { late_polls: input.late_polls, ..server };
     let (event, _) = bytes_per_trigger(published);
     // Work is begun by a look: half of what comes between two looks, and what comes while half of it is worked on.
     let load = full(published).work_us * input.full_khz * 1e-3;
@@ -408,26 +346,15 @@ fn below_the_limit(published: &Document) -> Vec<Prediction> {
         Prediction::new(figure.model(formula(between_us)), filling)
     };
     let (server, late) = (server.run(published), late.run(published));
-    let busy = server
-        .as_ref()
-        .map(|outcome| outcome.sources[0].busy_share * 100.0);
-    let figure = Comparison::new(
-        FULL,
-        "1050 kHz: time with BUSY",
-        output.busy_1050_percent.clone(),
-        "%",
-    );
+    let busy = server.as_ref().map(|outcome| outcome.sources[0].busy_share * 100.0);
+    let figure =
+        Comparison::new(FULL, "1050 kHz: time with BUSY", output.busy_1050_percent.clone(), "%");
     // Looks that come late by up to so many intervals, evenly: the mean square over the mean.
     let (first, width) = (input.full_poll_us, input.late_polls * input.full_poll_us);
     let between = first + width / 2.0;
     let late_us = between + width * width / 12.0 / between;
     vec![
-        row(
-            "1050 kHz: filling of a ring, looks each 100 us",
-            server.as_ref(),
-            first,
-        )
-        .misses(LATE),
+        row("1050 kHz: filling of a ring, looks each 100 us", server.as_ref(), first).misses(LATE),
         row(
             "1050 kHz: filling of a ring, looks late by up to 14 intervals",
             late.as_ref(),
@@ -473,13 +400,9 @@ fn above_the_limit(published: &Document) -> Vec<Prediction> {
         input.busy_used_bytes,
         is_first,
     ));
-    rows.push(rings(
-        published,
-        &outcome,
-        "1100 kHz after 30 s: other channels",
-        others,
-        |at| !is_first(at),
-    ));
+    rows.push(rings(published, &outcome, "1100 kHz after 30 s: other channels", others, |at| {
+        !is_first(at)
+    }));
     rows
 }
 
@@ -523,11 +446,7 @@ fn rings(
     Prediction::new(figure.model(formula), mean(&values))
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "bytes of a ring"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a ring")]
 fn to_bytes(bytes: f64) -> u64 {
     bytes as u64
 }

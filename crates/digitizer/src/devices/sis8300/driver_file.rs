@@ -93,14 +93,8 @@ impl BoardFile {
             };
             match status {
                 Ok(status) => {
-                    traffic
-                        .triggers
-                        .fetch_add(u64::from(status == 0), Ordering::Relaxed);
-                    let wait = IrqWait {
-                        timeout_ms,
-                        kind: 0,
-                        status,
-                    };
+                    traffic.triggers.fetch_add(u64::from(status == 0), Ordering::Relaxed);
+                    let wait = IrqWait { timeout_ms, kind: 0, status };
                     reply.ioctl(
                         0,
                         &[
@@ -120,11 +114,7 @@ impl BoardFile {
 /// The driver's status: 0 fired, 2 timeout. Waits a little at a time, so that the board is free for others in between.
 fn wait_in_slices(board: &Shared, timeout_ms: u32) -> Result<u32, Errno> {
     let slice = Duration::from_millis(1);
-    let slices = if timeout_ms == 0 {
-        u32::MAX
-    } else {
-        timeout_ms
-    };
+    let slices = if timeout_ms == 0 { u32::MAX } else { timeout_ms };
     for _ in 0..slices {
         match lock(board).wait(slice) {
             Ok(true) => return Ok(0),
@@ -152,13 +142,9 @@ impl DriverFile for BoardFile {
         }
         let left = self.memory_bytes.saturating_sub(offset).min(size as u64);
         let mut bytes = vec![0; usize::try_from(left).expect("at most what is asked for")];
-        let delivered = lock(&self.board)
-            .read(offset, &mut bytes)
-            .map_err(|_| GONE)?;
+        let delivered = lock(&self.board).read(offset, &mut bytes).map_err(|_| GONE)?;
         bytes.truncate(delivered);
-        self.traffic
-            .read_bytes
-            .fetch_add(delivered as u64, Ordering::Relaxed);
+        self.traffic.read_bytes.fetch_add(delivered as u64, Ordering::Relaxed);
         Ok(bytes)
     }
 

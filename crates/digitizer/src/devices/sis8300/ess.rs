@@ -45,18 +45,10 @@ impl EssBoard {
             writable: true,
             repeatable: true,
         };
-        let (major, minor) = file
-            .metadata()
-            .map(|metadata| device_numbers(metadata.rdev()))
-            .unwrap_or_default();
+        let (major, minor) =
+            file.metadata().map(|metadata| device_numbers(metadata.rdev())).unwrap_or_default();
         let link = Link::of(&Files::default(), major, minor);
-        Ok(EssBoard {
-            identity,
-            file,
-            dma: None,
-            link,
-            stop: StopFlag::default(),
-        })
+        Ok(EssBoard { identity, file, dma: None, link, stop: StopFlag::default() })
     }
 
     fn gone(&self, error: impl std::fmt::Display) -> Fault {
@@ -80,9 +72,7 @@ impl Registers for EssBoard {
                 "{asked}: the board writes 64, 128, 256, ... bytes to a multiple of 64"
             )));
         }
-        self.file
-            .seek(SeekFrom::Start(card_offset))
-            .map_err(|error| self.gone(error))?;
+        self.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
         // One call is one DMA write: what it does not take is not sent again as a length that the board cannot write.
         loop {
             match self.file.write(from) {
@@ -122,9 +112,7 @@ impl Board for EssBoard {
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
         // The driver has no pread: its read() starts at the position that lseek set. A read may come in parts; only the
         // end of the memory ends it.
-        self.file
-            .seek(SeekFrom::Start(card_offset))
-            .map_err(|error| self.gone(error))?;
+        self.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
         let mut done = 0;
         while done < into.len() {
             match self.file.read(&mut into[done..]) {
@@ -155,23 +143,18 @@ impl Board for EssBoard {
     }
 
     fn mapped(&self, samples: usize) -> &[u16] {
-        self.dma
-            .as_ref()
-            .expect("mapped before the first read")
-            .samples(samples)
+        self.dma.as_ref().expect("mapped before the first read").samples(samples)
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<bool, Fault> {
         // Zero would wait for ever.
-        let timeout_ms = u32::try_from(timeout.as_millis())
-            .unwrap_or(u32::MAX)
-            .max(1);
+        let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
         match sis8300::wait_irq(&self.file, timeout_ms, DAQ_DONE) {
             Ok(FIRED) => Ok(true),
             Ok(TIMEOUT) => Ok(false),
-            Ok(status) => Err(self.gone(format!(
-                "waiting for DAQ done: the driver says status {status}"
-            ))),
+            Ok(status) => {
+                Err(self.gone(format!("waiting for DAQ done: the driver says status {status}")))
+            }
             Err(error) => Err(self.gone(error)),
         }
     }

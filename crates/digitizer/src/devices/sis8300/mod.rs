@@ -36,10 +36,7 @@ impl Family for Sis8300 {
 
     fn claims(&self, device: &str) -> bool {
         let node = device.rsplit('/').next().unwrap_or(device);
-        is_node(node)
-            || device
-                .strip_prefix(EMULATED_PREFIX)
-                .is_some_and(is_emulated)
+        is_node(node) || device.strip_prefix(EMULATED_PREFIX).is_some_and(is_emulated)
     }
 
     fn open(&self, devices: &[&str], emulation: &Emulation) -> Result<Vec<Box<dyn Board>>, Fault> {
@@ -65,10 +62,9 @@ impl Family for Sis8300 {
 
     fn describe(&self, node: &str) -> NodeFound {
         let (driver, about) = match probe(node) {
-            Ok(Found::Ess { id, .. }) => (
-                "sis8300drv (ESS)".to_owned(),
-                format!("identification {id:#010x}"),
-            ),
+            Ok(Found::Ess { id, .. }) => {
+                ("sis8300drv (ESS)".to_owned(), format!("identification {id:#010x}"))
+            }
             Ok(Found::Struck) => ("Struck's driver".to_owned(), UNDRIVEN.to_owned()),
             Ok(Found::Upciedev { driver }) => (driver, UNDRIVEN.to_owned()),
             Err(fault) => ("not understood".to_owned(), fault.0),

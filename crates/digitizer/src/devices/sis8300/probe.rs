@@ -50,25 +50,14 @@ pub fn probe(device: &str) -> Result<Found, Fault> {
     if let Some(driver) = upciedev_driver(device, metadata.rdev()) {
         return Ok(Found::Upciedev { driver });
     }
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(device)
-        .map_err(|error| {
-            refuse(format!(
-                "{error}{}",
-                if error.raw_os_error() == Some(13) {
-                    " (are you in the device's group?)"
-                } else {
-                    ""
-                }
-            ))
-        })?;
-    let id = sis8300::read_register(&file, regs::ID).map_err(|error| {
+    let file = OpenOptions::new().read(true).write(true).open(device).map_err(|error| {
         refuse(format!(
-            "not a digitizer: it does not answer a register read ({})",
-            error.source
+            "{error}{}",
+            if error.raw_os_error() == Some(13) { " (are you in the device's group?)" } else { "" }
         ))
+    })?;
+    let id = sis8300::read_register(&file, regs::ID).map_err(|error| {
+        refuse(format!("not a digitizer: it does not answer a register read ({})", error.source))
     })?;
     if Model::from_id(id).is_none() {
         return Err(refuse(format!(
@@ -123,10 +112,7 @@ mod tests {
     fn a_fifo_is_refused_without_waiting_for_its_other_end() {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
-        let made = std::process::Command::new("mkfifo")
-            .arg(&fifo)
-            .status()
-            .unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
         assert!(made.success());
         assert!(refusal(fifo.to_str().unwrap()).contains("is a FIFO"));
     }

@@ -38,9 +38,7 @@ pub(super) fn configure(board: &mut impl Registers, samples: u64) -> Result<(), 
     let channel_blocks = channel_samples(samples) / regs::BLOCK_SAMPLES;
     let to_register = |blocks: u64| {
         u32::try_from(blocks).map_err(|_| {
-            Fault::new(format!(
-                "{samples} samples do not fit the board's length register"
-            ))
+            Fault::new(format!("{samples} samples do not fit the board's length register"))
         })
     };
     for channel in 0..regs::CHANNELS {

@@ -107,9 +107,7 @@ impl Model {
 
     /// The model with that identification register.
     pub(crate) fn from_id(id: u32) -> Option<Model> {
-        Model::ALL
-            .into_iter()
-            .find(|model| model.code() == id >> 16)
+        Model::ALL.into_iter().find(|model| model.code() == id >> 16)
     }
 
     /// Product name.

@@ -21,10 +21,7 @@ struct ChannelFile {
 
 pub(super) fn serve(channel: EmulatedChannel, path: &Path) -> Result<Served, Fault> {
     let traffic = Arc::<Traffic>::default();
-    let file = ChannelFile {
-        channel: Mutex::new(channel),
-        traffic: Arc::clone(&traffic),
-    };
+    let file = ChannelFile { channel: Mutex::new(channel), traffic: Arc::clone(&traffic) };
     crate::serve::serve(file, path, traffic)
 }
 

@@ -59,10 +59,7 @@ impl Family for Xdma {
             Ok(_) => "can be read".to_owned(),
             Err(fault) => fault.0,
         };
-        NodeFound {
-            driver: "xdma".to_owned(),
-            about,
-        }
+        NodeFound { driver: "xdma".to_owned(), about }
     }
 
     fn emulated(&self) -> Vec<(String, String)> {
@@ -100,9 +97,7 @@ fn emulated_name(device: &str) -> Option<&str> {
 
 /// `xdma0_c2h_0`: card 0, from card to host, channel 0.
 fn is_node(name: &str) -> bool {
-    let numbers = name
-        .strip_prefix("xdma")
-        .and_then(|rest| rest.split_once("_c2h_"));
+    let numbers = name.strip_prefix("xdma").and_then(|rest| rest.split_once("_c2h_"));
     let is_number = |text: &str| text.parse::<u8>().is_ok();
     numbers.is_some_and(|(card, channel)| is_number(card) && is_number(channel))
 }

@@ -8,9 +8,7 @@ use crate::DigitizerEngine;
 use crate::devices::board::pattern_sample;
 
 fn run(device: &str, workload: Workload) -> RunRecord {
-    let workload = workload
-        .with("devices", device)
-        .with("samples", 100_003_u64);
+    let workload = workload.with("devices", device).with("samples", 100_003_u64);
     let settings = Settings::new(StepPlan::ByStage(2), "test");
     let context = Context::default();
     let engine = DigitizerEngine::default();
@@ -28,21 +26,10 @@ fn refusal(workload: Workload) -> String {
 
 #[test]
 fn names_of_channels_belong_to_this_family() {
-    for name in [
-        "/dev/xdma0_c2h_0",
-        "/tmp/x/xdma12_c2h_3",
-        "stream:/dev/anything",
-        "emu:xdma0",
-    ] {
+    for name in ["/dev/xdma0_c2h_0", "/tmp/x/xdma12_c2h_3", "stream:/dev/anything", "emu:xdma0"] {
         assert!(Xdma.claims(name), "{name}");
     }
-    for name in [
-        "/dev/xdma0_h2c_0",
-        "/dev/xdma0_user",
-        "/dev/sis8300-4",
-        "emu:l0",
-        "emu:x",
-    ] {
+    for name in ["/dev/xdma0_h2c_0", "/dev/xdma0_user", "/dev/sis8300-4", "emu:l0", "emu:x"] {
         assert!(!Xdma.claims(name), "{name}");
     }
 }
@@ -53,21 +40,16 @@ fn an_emulated_channel_verifies_every_function_and_fused_blocks() {
     assert_eq!(record.outcome, Outcome::Ok);
     assert!(record.engine.emulated);
     assert_eq!(record.lanes[0].stages.len(), 9);
-    let fused = digitizer()
-        .with("function", 2_u64)
-        .with("dec_offset", 13_u64);
-    let fused = fused
-        .with("dec_factor", 3_u64)
-        .with("block_bytes", 4096_u64);
+    let fused = digitizer().with("function", 2_u64).with("dec_offset", 13_u64);
+    let fused = fused.with("dec_factor", 3_u64).with("block_bytes", 4096_u64);
     assert_eq!(run("emu:xdma0", fused).outcome, Outcome::Ok);
 }
 
 #[test]
 fn what_a_stream_cannot_do_is_refused_before_it_is_opened_for_work() {
-    for (name, value, says) in [
-        ("access", 1_u64, "cannot be mapped: use -B 0"),
-        ("function", 100, "cannot be written"),
-    ] {
+    for (name, value, says) in
+        [("access", 1_u64, "cannot be mapped: use -B 0"), ("function", 100, "cannot be written")]
+    {
         let refused = refusal(digitizer().with(name, value));
         assert!(refused.contains(says), "{refused}");
     }
@@ -84,9 +66,7 @@ fn a_real_stream_says_in_its_record_what_could_not_be_verified() {
     std::fs::write(&path, samples.collect::<Vec<u8>>()).unwrap();
     for workload in [
         digitizer().with("function", 1_u64),
-        digitizer()
-            .with("function", 1_u64)
-            .with("block_bytes", 4096_u64),
+        digitizer().with("function", 1_u64).with("block_bytes", 4096_u64),
     ] {
         let record = run(path.to_str().unwrap(), workload);
         assert_eq!(record.outcome, Outcome::Ok, "{:?}", record.lanes[0].outcome);
@@ -111,10 +91,7 @@ fn a_channel_behind_fuse_is_read_and_converted() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let emulation = Emulation {
-        profile: "ess-2017".to_owned(),
-        paced: true,
-    };
+    let emulation = Emulation { profile: "ess-2017".to_owned(), paced: true };
     let path = dir.path().join("xdma0_c2h_0");
     let served = Xdma.serve("emu:xdma0", &path, &emulation, None).unwrap();
     let node = path.to_str().unwrap();
@@ -122,20 +99,11 @@ fn a_channel_behind_fuse_is_read_and_converted() {
     let record = run(node, digitizer().with("function", 99_u64));
     assert_eq!(record.outcome, Outcome::Ok, "{:?}", record.lanes[0].outcome);
     assert!(!record.engine.emulated);
-    let read = served
-        .traffic
-        .read_bytes
-        .load(std::sync::atomic::Ordering::Relaxed);
+    let read = served.traffic.read_bytes.load(std::sync::atomic::Ordering::Relaxed);
     assert!(read >= 3 * 200_032, "{read}");
     let mut board = Channel::open(node, node).unwrap();
     let mut odd = [0; 7];
-    assert_eq!(
-        board.read(3, &mut odd).unwrap(),
-        7,
-        "any length from any offset"
-    );
-    let expected: Vec<u8> = (0..5)
-        .flat_map(|index| pattern_sample(index).to_le_bytes())
-        .collect();
+    assert_eq!(board.read(3, &mut odd).unwrap(), 7, "any length from any offset");
+    let expected: Vec<u8> = (0..5).flat_map(|index| pattern_sample(index).to_le_bytes()).collect();
     assert_eq!(odd, expected[3..10]);
 }

@@ -27,17 +27,13 @@ pub(in super::super) unsafe fn to_f32(
 ) {
     let one = |x| one_f32(x, conversion);
     match conversion {
-        Conversion::CastF32 => drive_f32(store, factor, raw, out, one, |x| {
-            _mm256_cvtepi32_ps(widened(x))
-        }),
-        Conversion::ScaleF32 {
-            factor: scale,
-            offset,
-        } => scale_f32(scaling, [scale, offset], store, factor, raw, out),
-        Conversion::FastScaleF32 {
-            factor: scale,
-            offset,
-        } => {
+        Conversion::CastF32 => {
+            drive_f32(store, factor, raw, out, one, |x| _mm256_cvtepi32_ps(widened(x)))
+        }
+        Conversion::ScaleF32 { factor: scale, offset } => {
+            scale_f32(scaling, [scale, offset], store, factor, raw, out)
+        }
+        Conversion::FastScaleF32 { factor: scale, offset } => {
             let (scale, offset) = (_mm256_set1_ps(scale), _mm256_set1_ps(offset));
             drive_f32(store, factor, raw, out, one, |x| {
                 _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(widened(x)), scale), offset)
@@ -72,18 +68,12 @@ fn scale_f32(
     raw: &[u16],
     out: &mut [f32],
 ) {
-    let conversion = Conversion::ScaleF32 {
-        factor: scale,
-        offset,
-    };
+    let conversion = Conversion::ScaleF32 { factor: scale, offset };
     let one = |x| one_f32(x, conversion);
     let (scale, offset) = (_mm256_set1_pd(scale), _mm256_set1_pd(offset));
     match scaling {
         Scaling::Single(centred) => {
-            let (centre, small) = (
-                _mm256_set1_ps(centred.centre),
-                _mm256_set1_ps(centred.offset),
-            );
+            let (centre, small) = (_mm256_set1_ps(centred.centre), _mm256_set1_ps(centred.offset));
             let (high, low) = (_mm256_set1_ps(centred.high), _mm256_set1_ps(centred.low));
             drive_f32(store, factor, raw, out, one, |x| {
                 let x = _mm256_sub_ps(_mm256_cvtepi32_ps(widened(x)), centre);
@@ -134,9 +124,7 @@ pub(in super::super) unsafe fn to_f64(
     let one = |x| one_f64(x, format);
     // Where the fold is by 2^16, or none, taking it off changes no bit of 16.
     if whole_is_zero(format) {
-        drive_f64(store, factor, raw, out, one, |x| {
-            doubles(_mm_add_epi16(x, half))
-        });
+        drive_f64(store, factor, raw, out, one, |x| doubles(_mm_add_epi16(x, half)));
     } else {
         drive_f64(store, factor, raw, out, one, |x| {
             let is_negative = _mm_cmpeq_epi16(_mm_max_epu16(x, half), x);
@@ -151,10 +139,7 @@ fn whole_is_zero(format: Qmn) -> bool {
     low_half(format.fold_by()) == 0
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "arithmetic of 16-bit codes is modulo 2^16"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "arithmetic of 16-bit codes is modulo 2^16")]
 fn low_half(fold: i32) -> i16 {
     fold as i16
 }

@@ -43,13 +43,7 @@ impl Picks {
         if !(2..=LINE_SAMPLES).contains(&factor) {
             return None;
         }
-        let mut lines = vec![
-            Line {
-                indices: [0; LINE_SAMPLES],
-                mask: 0
-            };
-            factor
-        ];
+        let mut lines = vec![Line { indices: [0; LINE_SAMPLES], mask: 0 }; factor];
         for result in 0..LINE_SAMPLES {
             let sample = result * factor;
             let line = &mut lines[sample / LINE_SAMPLES];
@@ -104,14 +98,10 @@ pub(in super::super) unsafe fn to_f32(
     let one = |x| one_f32(x, conversion);
     match conversion {
         Conversion::CastF32 => drive_f32(store, source, raw, out, one, |x| _mm512_cvtepi32_ps(x)),
-        Conversion::ScaleF32 {
-            factor: scale,
-            offset,
-        } => scale_f32(scaling, [scale, offset], store, source, raw, out),
-        Conversion::FastScaleF32 {
-            factor: scale,
-            offset,
-        } => {
+        Conversion::ScaleF32 { factor: scale, offset } => {
+            scale_f32(scaling, [scale, offset], store, source, raw, out)
+        }
+        Conversion::FastScaleF32 { factor: scale, offset } => {
             let (scale, offset) = (_mm512_set1_ps(scale), _mm512_set1_ps(offset));
             drive_f32(store, source, raw, out, one, |x| {
                 _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(x), scale), offset)
@@ -123,10 +113,8 @@ pub(in super::super) unsafe fn to_f32(
                 reason = "2^-n is exact in f32 for n up to 63"
             )]
             let weight = _mm512_set1_ps(format.weight() as f32);
-            let (from, by) = (
-                _mm512_set1_epi32(format.fold_from()),
-                _mm512_set1_epi32(format.fold_by()),
-            );
+            let (from, by) =
+                (_mm512_set1_epi32(format.fold_from()), _mm512_set1_epi32(format.fold_by()));
             drive_f32(store, source, raw, out, one, |x| {
                 _mm512_mul_ps(_mm512_cvtepi32_ps(fold(x, from, by)), weight)
             });
@@ -145,18 +133,12 @@ fn scale_f32(
     raw: &[u16],
     out: &mut [f32],
 ) {
-    let conversion = Conversion::ScaleF32 {
-        factor: scale,
-        offset,
-    };
+    let conversion = Conversion::ScaleF32 { factor: scale, offset };
     let one = |x| one_f32(x, conversion);
     let (scale, offset) = (_mm512_set1_pd(scale), _mm512_set1_pd(offset));
     match scaling {
         Scaling::Single(centred) => {
-            let (centre, small) = (
-                _mm512_set1_ps(centred.centre),
-                _mm512_set1_ps(centred.offset),
-            );
+            let (centre, small) = (_mm512_set1_ps(centred.centre), _mm512_set1_ps(centred.offset));
             let (high, low) = (_mm512_set1_ps(centred.high), _mm512_set1_ps(centred.low));
             drive_f32(store, source, raw, out, one, |x| {
                 let x = _mm512_sub_ps(_mm512_cvtepi32_ps(x), centre);
@@ -207,10 +189,7 @@ fn above_two_to_52(x: __m512i) -> [__m512d; 2] {
 #[target_feature(enable = "avx512f")]
 fn joined([first, second]: [__m256; 2]) -> __m512 {
     let order = _mm512_setr_epi32(0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23);
-    let (first, second) = (
-        _mm512_castps256_ps512(first),
-        _mm512_castps256_ps512(second),
-    );
+    let (first, second) = (_mm512_castps256_ps512(first), _mm512_castps256_ps512(second));
     _mm512_permutex2var_ps(first, order, second)
 }
 
@@ -227,10 +206,7 @@ pub(in super::super) unsafe fn to_f64(
     out: &mut [f64],
 ) {
     let weight = _mm512_set1_pd(format.weight());
-    let (from, by) = (
-        _mm512_set1_epi32(format.fold_from()),
-        _mm512_set1_epi32(format.fold_by()),
-    );
+    let (from, by) = (_mm512_set1_epi32(format.fold_from()), _mm512_set1_epi32(format.fold_by()));
     let put = |place: *mut f64, value: __m512d| {
         // SAFETY: `drive` calls with aligned places that hold a whole step.
         unsafe {
@@ -246,10 +222,7 @@ pub(in super::super) unsafe fn to_f64(
         let half = |x: __m256i| _mm512_mul_pd(_mm512_cvtepi32_pd(x), weight);
         put(place, half(_mm512_castsi512_si256(x)));
         // 8 doubles, one cache line, further.
-        put(
-            place.wrapping_add(8),
-            half(_mm512_extracti64x4_epi64::<1>(x)),
-        );
+        put(place.wrapping_add(8), half(_mm512_extracti64x4_epi64::<1>(x)));
     });
     fence(store);
 }
@@ -348,10 +321,7 @@ fn picked<T>(
         // SAFETY: each group has `factor` whole lines of `raw` and 32 places of `out`.
         unsafe {
             let results = picks.pick(raw.as_ptr().add(at * factor));
-            put(
-                _mm512_cvtepu16_epi32(_mm512_castsi512_si256(results)),
-                out.as_mut_ptr().add(at),
-            );
+            put(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(results)), out.as_mut_ptr().add(at));
             let high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(results));
             put(high, out.as_mut_ptr().add(at + STEP));
         }
@@ -363,29 +333,19 @@ fn picked<T>(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn gathered<T>(factor: usize, raw: &[u16], out: &mut [T], put: impl Fn(__m512i, *mut T)) -> usize {
     // 15 * factor * 2 bytes must fit the signed 32-bit index of the gather.
-    let Some(stride) = i32::try_from(factor)
-        .ok()
-        .filter(|&factor| factor < 1 << 24)
-    else {
+    let Some(stride) = i32::try_from(factor).ok().filter(|&factor| factor < 1 << 24) else {
         return 0;
     };
     let ramp = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     let indices = _mm512_mullo_epi32(ramp, _mm512_set1_epi32(stride));
     // A gathered word reads one sample past its own: the last result of a step must not be the last of the slice.
-    let readable = if raw.len() < 2 {
-        0
-    } else {
-        (raw.len() - 2) / factor + 1
-    };
+    let readable = if raw.len() < 2 { 0 } else { (raw.len() - 2) / factor + 1 };
     let done = out.len().min(readable) / STEP * STEP;
     for at in (0..done).step_by(STEP) {
         // SAFETY: results `at` to `at + 15` are readable by the count above, and have their places.
         unsafe {
             let words = _mm512_i32gather_epi32::<2>(indices, raw.as_ptr().add(at * factor).cast());
-            put(
-                _mm512_and_si512(words, _mm512_set1_epi32(0xFFFF)),
-                out.as_mut_ptr().add(at),
-            );
+            put(_mm512_and_si512(words, _mm512_set1_epi32(0xFFFF)), out.as_mut_ptr().add(at));
         }
     }
     done

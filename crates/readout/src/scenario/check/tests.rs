@@ -6,38 +6,20 @@ fn refused(text: &str) -> String {
 
 fn check(text: &str, wanted: &str) {
     let found = refused(text);
-    assert!(
-        found.contains(wanted) && !found.contains('\n'),
-        "{text}: {found}"
-    );
+    assert!(found.contains(wanted) && !found.contains('\n'), "{text}: {found}");
 }
 
 #[test]
 fn mistakes_are_named_with_line_and_field() {
     for (text, wanted) in [
         ("[card]\nlinks = 3\nbananas = 1\n", "line 3 (`bananas = 1`)"),
-        (
-            "[trigger]\nrate = \"fast\"\n",
-            "line 2 (`rate = \"fast\"`): `fast` is not a rate",
-        ),
+        ("[trigger]\nrate = \"fast\"\n", "line 2 (`rate = \"fast\"`): `fast` is not a rate"),
         ("[card]\nring = \"lots\"\n", "`lots` is not a size"),
-        (
-            "[card]\nring = -1\n",
-            "line 2 (`ring = -1`): `-1` is not a size",
-        ),
-        (
-            "[card]\nring = true\n",
-            "line 2 (`ring = true`): expected a text such as",
-        ),
+        ("[card]\nring = -1\n", "line 2 (`ring = -1`): `-1` is not a size"),
+        ("[card]\nring = true\n", "line 2 (`ring = true`): expected a text such as"),
         ("[card]\nblock = \"3000B\"\n", "card.block"),
-        (
-            "[card]\nlinks = 25\n",
-            "line 2 (`links = 25`): card.links: 25; 1 to 24",
-        ),
-        (
-            "[card]\nchannels = 8\nlinks = 4\n",
-            "line 3 (`links = 4`): card.links: 4 x 8 channels",
-        ),
+        ("[card]\nlinks = 25\n", "line 2 (`links = 25`): card.links: 25; 1 to 24"),
+        ("[card]\nchannels = 8\nlinks = 4\n", "line 3 (`links = 4`): card.links: 4 x 8 channels"),
         ("[card]\nelinks = [1, 1]\n", "card.elinks"),
         (
             "[card]\npointer_gap = \"32MiB\"\n",
@@ -53,19 +35,10 @@ fn mistakes_are_named_with_line_and_field() {
         ("[[link]]\nlink = 0\ndeficit = 1.0\n", "link[0].deficit"),
         ("[[link]]\nlink = 0\ndeficit = nan\n", "link[0].deficit"),
         ("[[fault]]\nkind = \"crc\"\nevery = 0\n", "fault[0].every"),
-        (
-            "[[fault]]\nkind = \"crc\"\nevery = 1\nelink = 9\n",
-            "fault[0].elink: 0x009",
-        ),
-        (
-            "[card]\nttc = true\nblocks = \"replay\"\n",
-            "cannot be replayed",
-        ),
+        ("[[fault]]\nkind = \"crc\"\nevery = 1\nelink = 9\n", "fault[0].elink: 0x009"),
+        ("[card]\nttc = true\nblocks = \"replay\"\n", "cannot be replayed"),
         ("[trigger]\nsource = \"file\"\n", "trigger.file"),
-        (
-            "[trigger]\nsource = \"bursty\"\nrate = \"100MHz\"\n",
-            "trigger.spacing: bursts of 10",
-        ),
+        ("[trigger]\nsource = \"bursty\"\nrate = \"100MHz\"\n", "trigger.spacing: bursts of 10"),
         ("[publish]\ntransport = \"pigeon\"\n", "publish.transport"),
         ("name = \"a\\u001b[2Jb\"\n", "name: has control characters"),
         ("[card\n", "line 1"),
@@ -78,10 +51,7 @@ fn mistakes_are_named_with_line_and_field() {
         "960 E-links in a channel; at most 789",
     );
     assert!(
-        Scenario::load("nothing-like-it")
-            .unwrap_err()
-            .to_string()
-            .contains("shipped ones are gbt")
+        Scenario::load("nothing-like-it").unwrap_err().to_string().contains("shipped ones are gbt")
     );
 }
 
@@ -109,10 +79,7 @@ fn what_would_hang_or_kill_is_refused_where_it_stands() {
             "[card]\nnuma_node = 63\n",
             "line 2 (`numa_node = 63`): card.numa_node: 63; this host has [",
         ),
-        (
-            "[card]\nnuma_node = 99\n",
-            "line 2 (`numa_node = 99`): card.numa_node: 99; 0 to 63",
-        ),
+        ("[card]\nnuma_node = 99\n", "line 2 (`numa_node = 99`): card.numa_node: 99; 0 to 63"),
         (
             "[publish]\ncongestion = \"bbr9\"\n",
             "line 2 (`congestion = \"bbr9\"`): publish.congestion: `bbr9` cannot be had here",
@@ -182,10 +149,7 @@ fn every_number_has_a_least_and_a_greatest_value() {
     ] {
         for value in wrong {
             let found = refused(&format!("[{table}]\n{field} = {value}\n"));
-            assert!(
-                found.starts_with("line 2 (`"),
-                "{table}.{field} = {value}: {found}"
-            );
+            assert!(found.starts_with("line 2 (`"), "{table}.{field} = {value}: {found}");
         }
     }
 }

@@ -22,19 +22,8 @@ pub type Files = BTreeMap<String, String>;
 /// Name of the file of an operation: the document calls both directions at once `from_to`.
 fn operation(record: &RunRecord) -> String {
     let direction = record.workload.text("direction").unwrap_or("");
-    let direction = if direction == "both" {
-        "from_to"
-    } else {
-        direction
-    };
-    format!(
-        "{direction}{}",
-        if record.workload.flag("cold") {
-            "_nc"
-        } else {
-            ""
-        }
-    )
+    let direction = if direction == "both" { "from_to" } else { direction };
+    format!("{direction}{}", if record.workload.flag("cold") { "_nc" } else { "" })
 }
 
 /// Menu number of the largest block: 1 is 2 MB, 10 is 1024 MB; smaller ones count as 1.
@@ -51,11 +40,8 @@ fn of_engine<'a>(records: &'a [RunRecord], engine: &str) -> Vec<&'a RunRecord> {
     // The files have no place to say that a point failed.
     let is_wanted =
         |record: &&RunRecord| record.engine.name == engine && copied(record).next().is_some();
-    let mut of: Vec<&RunRecord> = records
-        .iter()
-        .filter(is_wanted)
-        .filter(|record| rate::is_done(record))
-        .collect();
+    let mut of: Vec<&RunRecord> =
+        records.iter().filter(is_wanted).filter(|record| rate::is_done(record)).collect();
     of.sort_by_key(|record| int(record, "block_bytes"));
     of
 }
@@ -63,10 +49,7 @@ fn of_engine<'a>(records: &'a [RunRecord], engine: &str) -> Vec<&'a RunRecord> {
 /// `cpu/`, `shared/` where there are several contexts.
 fn folder(records: &[&RunRecord], record: &RunRecord) -> String {
     let context = |record: &RunRecord| record.workload.text("context").unwrap_or("").to_owned();
-    if records
-        .iter()
-        .all(|other| context(other) == context(record))
-    {
+    if records.iter().all(|other| context(other) == context(record)) {
         return String::new();
     }
     format!("{}/", context(record))
@@ -75,9 +58,7 @@ fn folder(records: &[&RunRecord], record: &RunRecord) -> String {
 /// Start of each sample on the absolute clock.
 fn starts(record: &RunRecord, stage: &Stage) -> Vec<u64> {
     let starts = stage.sample_starts_ns();
-    starts
-        .map(|start| start.saturating_add(record.origin_ns))
-        .collect()
+    starts.map(|start| start.saturating_add(record.origin_ns)).collect()
 }
 
 /// Series of the CPU of each sample, where the samples of one lane are of several.
@@ -99,19 +80,11 @@ fn cpus(record: &RunRecord, lane: &Lane, stage: &Stage) -> Vec<String> {
 /// Files of the latency benchmark.
 pub fn latency(records: &[RunRecord]) -> Files {
     let copies = of_engine(records, "copy");
-    let x = menu(
-        copies
-            .iter()
-            .map(|record| int(record, "block_bytes"))
-            .max()
-            .unwrap_or(0),
-    );
+    let x = menu(copies.iter().map(|record| int(record, "block_bytes")).max().unwrap_or(0));
     let mut files = Files::new();
     for record in &copies {
         let (folder, operation) = (folder(&copies, record), operation(record));
-        let raw = files
-            .entry(format!("{folder}micro-benchmark_{operation}_{x}.dat"))
-            .or_default();
+        let raw = files.entry(format!("{folder}micro-benchmark_{operation}_{x}.dat")).or_default();
         for (lane, stage) in record.lanes.iter().zip(copied(record)) {
             let times = starts(record, stage).into_iter().zip(&stage.sample_ns);
             for ((start, ns), cpu) in times.zip(cpus(record, lane, stage)) {
@@ -142,10 +115,7 @@ pub fn latency(records: &[RunRecord]) -> Files {
 fn channels(record: &RunRecord) -> Vec<u32> {
     let is_by_cpu = record.workload.text("context") == Ok("cpu");
     let own = |lane: &Lane| {
-        let channel = lane
-            .device
-            .rsplit_once("channel ")
-            .and_then(|(_, of)| of.parse().ok());
+        let channel = lane.device.rsplit_once("channel ").and_then(|(_, of)| of.parse().ok());
         channel.or(match &lane.seen_cpus[..] {
             [cpu] if is_by_cpu => Some(*cpu),
             _ => None,
@@ -153,9 +123,7 @@ fn channels(record: &RunRecord) -> Vec<u32> {
     };
     let found: Option<Vec<u32>> = record.lanes.iter().map(own).collect();
     let is_unique = |found: &Vec<u32>| found.iter().collect::<BTreeSet<_>>().len() == found.len();
-    found
-        .filter(is_unique)
-        .unwrap_or_else(|| (0..).take(record.lanes.len()).collect())
+    found.filter(is_unique).unwrap_or_else(|| (0..).take(record.lanes.len()).collect())
 }
 
 /// Files of the bandwidth benchmark: channel, bytes of a copy, copies, clock before and after, time spent in the copies, rate.
@@ -168,15 +136,10 @@ pub fn bandwidth(records: &[RunRecord]) -> Files {
     let mut files = Files::new();
     for record in &copies {
         let file = files
-            .entry(format!(
-                "{}measures_{}.dat",
-                folder(&copies, record),
-                operation(record)
-            ))
+            .entry(format!("{}measures_{}.dat", folder(&copies, record), operation(record)))
             .or_default();
-        let rates: Vec<f64> = copied(record)
-            .map(|stage| stage.rate_bytes_per_s() / 1_048_576.0)
-            .collect();
+        let rates: Vec<f64> =
+            copied(record).map(|stage| stage.rate_bytes_per_s() / 1_048_576.0).collect();
         let channels = channels(record);
         for (lane, stage) in copied(record).enumerate() {
             let (before, after) = (
@@ -221,9 +184,7 @@ pub fn pollution(records: &[RunRecord], name: &str) -> Files {
         let percent = shown(row.miss_percent, 6);
         let mean_references = shown(row.references, 4);
         let folder = format!("{}_{}/", row.neighbour, row.copies.replace(' ', "_"));
-        let raw = files
-            .entry(format!("{folder}measure_{name}.dat"))
-            .or_default();
+        let raw = files.entry(format!("{folder}measure_{name}.dat")).or_default();
         for stage in copied(record) {
             let times = starts(record, stage).into_iter().zip(&stage.sample_ns);
             for (at, (start, ns)) in times.enumerate() {
@@ -241,9 +202,7 @@ pub fn pollution(records: &[RunRecord], name: &str) -> Files {
                 );
             }
         }
-        let synthesis = files
-            .entry(format!("{folder}synthesis_{name}.dat"))
-            .or_default();
+        let synthesis = files.entry(format!("{folder}synthesis_{name}.dat")).or_default();
         let _ = writeln!(
             synthesis,
             "{}\t{}\t{:.4}\t{:.0}\t{mean_references}\t{percent}",
@@ -290,10 +249,7 @@ mod tests {
 
     #[test]
     fn the_menu_number_is_the_largest_blocks() {
-        assert_eq!(
-            [64, 2 << 20, (2 << 20) + 1, 32 << 20, 1024 << 20].map(menu),
-            [1, 1, 2, 5, 10]
-        );
+        assert_eq!([64, 2 << 20, (2 << 20) + 1, 32 << 20, 1024 << 20].map(menu), [1, 1, 2, 5, 10]);
     }
 
     #[test]
@@ -303,32 +259,21 @@ mod tests {
         record.lanes[0].stages[0].ops_per_sample = 300;
         let files = bandwidth(&[record]);
         let line = &files["measures_from.dat"];
-        assert!(
-            line.ends_with("108743\t2694.138933\ttotal_band= 2694.138933\n"),
-            "{line}"
-        );
+        assert!(line.ends_with("108743\t2694.138933\ttotal_band= 2694.138933\n"), "{line}");
     }
 
     /// Rate of a line from its own fields: bytes of a copy, copies, time spent in them.
     fn recomputed(line: &str) -> (f64, f64) {
-        let fields: Vec<f64> = line
-            .split('\t')
-            .take(7)
-            .map(|field| field.parse().unwrap())
-            .collect();
-        (
-            fields[1] * fields[2] / fields[5] * 1e9 / 1_048_576.0,
-            fields[6],
-        )
+        let fields: Vec<f64> =
+            line.split('\t').take(7).map(|field| field.parse().unwrap()).collect();
+        (fields[1] * fields[2] / fields[5] * 1e9 / 1_048_576.0, fields[6])
     }
 
     #[test]
     fn a_rate_can_be_computed_from_its_line_both_ways_at_once_and_with_pauses_between_samples() {
         let mut both = example("exclusive", "both", 1024, &[1000, 1210, 990]);
-        (
-            both.lanes[0].stages[0].bytes_per_op,
-            both.lanes[0].stages[0].ops_per_sample,
-        ) = (2048, 100);
+        (both.lanes[0].stages[0].bytes_per_op, both.lanes[0].stages[0].ops_per_sample) =
+            (2048, 100);
         let mut cold = example("exclusive", "from", 4096, &[700, 800]);
         cold.set_param("cold", true);
         // Emptying caches between the samples is not in them.
@@ -336,10 +281,7 @@ mod tests {
         let files = bandwidth(&[both, cold]);
         for name in ["measures_from_to.dat", "measures_from_nc.dat"] {
             let (computed, written) = recomputed(files[name].lines().next().unwrap());
-            assert!(
-                (computed / written - 1.0).abs() < 1e-6,
-                "{name}: {computed} {written}"
-            );
+            assert!((computed / written - 1.0).abs() < 1e-6, "{name}: {computed} {written}");
         }
         assert!(
             files["measures_from_to.dat"].starts_with("0\t1024\t600\t"),
@@ -361,14 +303,10 @@ mod tests {
                 .all(|line| line.ends_with("\tn/a\tn/a\tn/a"))
         );
         assert!(files["cpu_from_224/synthesis_x.dat"].ends_with("\tn/a\tn/a\n"));
-        let counted = [
-            ("victim-runs", 2),
-            ("victim-cache-references", 400),
-            ("victim-cache-misses", 4),
-        ];
-        record.counters = counted
-            .map(|(name, value)| daqmeter_record::Counter::count(name, value))
-            .into();
+        let counted =
+            [("victim-runs", 2), ("victim-cache-references", 400), ("victim-cache-misses", 4)];
+        record.counters =
+            counted.map(|(name, value)| daqmeter_record::Counter::count(name, value)).into();
         let files = pollution(&[record], "x");
         assert!(
             files["cpu_from_224/measure_x.dat"]
@@ -397,23 +335,16 @@ mod tests {
             of("victim-cache-references", [100.0, 900.0]),
             of("victim-cache-misses", [1.0, 450.0]),
         ];
-        let sums = [
-            ("victim-runs", 2),
-            ("victim-cache-references", 1000),
-            ("victim-cache-misses", 451),
-        ];
-        record.counters = sums
-            .map(|(name, value)| daqmeter_record::Counter::count(name, value))
-            .into();
+        let sums =
+            [("victim-runs", 2), ("victim-cache-references", 1000), ("victim-cache-misses", 451)];
+        record.counters =
+            sums.map(|(name, value)| daqmeter_record::Counter::count(name, value)).into();
         let files = pollution(&[record], "x");
         let raw: Vec<&str> = files["cpu_from_224/measure_x.dat"].lines().collect();
         assert!(raw[0].ends_with("\t100\t1\t1.000000"), "{raw:?}");
         assert!(raw[1].ends_with("\t900\t450\t50.000000"), "{raw:?}");
         let synthesis = &files["cpu_from_224/synthesis_x.dat"];
-        assert!(
-            synthesis.ends_with("\t500.0000\t25.500000\n"),
-            "{synthesis}"
-        );
+        assert!(synthesis.ends_with("\t500.0000\t25.500000\n"), "{synthesis}");
     }
 
     #[test]
@@ -421,9 +352,7 @@ mod tests {
         let first = |record: RunRecord| -> Vec<String> {
             let files = bandwidth(&[record]);
             let lines = files["measures_to.dat"].lines();
-            lines
-                .map(|line| line.split('\t').next().unwrap().to_owned())
-                .collect()
+            lines.map(|line| line.split('\t').next().unwrap().to_owned()).collect()
         };
         let of = |context: &str, devices: [&str; 2], cpus: [&[u32]; 2]| {
             let mut record = example(context, "to", 64, &[9]);
@@ -440,15 +369,9 @@ mod tests {
         assert_eq!(of("exclusive", channels, one), ["2", "0"]);
         assert_eq!(of("cpu", ["module, CPU"; 2], one), ["5", "7"]);
         // A lane without a channel of its own, or that moved from CPU to CPU, is counted.
-        assert_eq!(
-            of("shared", ["module, softdma shared channels"; 2], one),
-            ["0", "1"]
-        );
+        assert_eq!(of("shared", ["module, softdma shared channels"; 2], one), ["0", "1"]);
         assert_eq!(of("cpu", ["pread"; 2], [&[5, 6], &[7]]), ["0", "1"]);
-        assert_eq!(
-            of("exclusive", ["emulated engine, channel 0"; 2], one),
-            ["0", "1"]
-        );
+        assert_eq!(of("exclusive", ["emulated engine, channel 0"; 2], one), ["0", "1"]);
     }
 
     #[test]
@@ -462,10 +385,7 @@ mod tests {
 
     #[test]
     fn several_contexts_get_a_folder_each() {
-        let files = latency(&[
-            example("cpu", "to", 64, &[1]),
-            example("shared", "to", 64, &[1]),
-        ]);
+        let files = latency(&[example("cpu", "to", 64, &[1]), example("shared", "to", 64, &[1])]);
         assert!(
             files.contains_key("cpu/micro-benchmark_to_1.dat")
                 && files.contains_key("shared/micro-benchmark_to_1.dat")

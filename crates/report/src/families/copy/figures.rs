@@ -30,11 +30,7 @@ fn by_size(
 pub(super) fn latency(records: &[RunRecord]) -> Option<Figure> {
     let caption = "Median time of one copy between user and kernel. Flat on the left: the cost of asking; rising on the right: the bytes. \
                    An engine pays from the size at which its line falls below the CPU's.";
-    let texts = Texts {
-        id: "copy-latency",
-        title: "Copies: time by size",
-        caption,
-    };
+    let texts = Texts { id: "copy-latency", title: "Copies: time by size", caption };
     by_size(
         records,
         texts,
@@ -46,11 +42,8 @@ pub(super) fn latency(records: &[RunRecord]) -> Option<Figure> {
 
 pub(super) fn bandwidth(records: &[RunRecord]) -> Option<Figure> {
     let caption = "Sum of the rates of all CPUs or channels that copy at once; MB of 2^20 bytes.";
-    let texts = Texts {
-        id: "copy-bandwidth",
-        title: "Copies: all CPUs or channels at once",
-        caption,
-    };
+    let texts =
+        Texts { id: "copy-bandwidth", title: "Copies: all CPUs or channels at once", caption };
     by_size(
         records,
         texts,

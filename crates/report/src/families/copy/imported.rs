@@ -95,9 +95,7 @@ impl File {
 
 /// As the names of files spell it.
 fn operation(text: &str) -> Option<Operation> {
-    let (name, cold) = text
-        .strip_suffix("_nc")
-        .map_or((text, false), |name| (name, true));
+    let (name, cold) = text.strip_suffix("_nc").map_or((text, false), |name| (name, true));
     let direction = match name {
         "from" => "from",
         "to" => "to",
@@ -118,10 +116,7 @@ pub struct Problem {
 
 impl Problem {
     fn of_file(what: &str) -> Problem {
-        Problem {
-            place: None,
-            what: what.to_owned(),
-        }
+        Problem { place: None, what: what.to_owned() }
     }
 }
 
@@ -153,31 +148,18 @@ fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
             from = at + field.len();
             at
         };
-        let fields: Vec<(usize, &str)> = text
-            .split_whitespace()
-            .take(MOST)
-            .map(|field| (place(field), field))
-            .collect();
-        (!fields.is_empty()).then_some(Line {
-            number: at + 1,
-            text,
-            fields,
-        })
+        let fields: Vec<(usize, &str)> =
+            text.split_whitespace().take(MOST).map(|field| (place(field), field)).collect();
+        (!fields.is_empty()).then_some(Line { number: at + 1, text, fields })
     })
 }
 
 impl Line<'_> {
     /// A problem at a field, or behind the last one.
     fn wrong(&self, field: usize, what: impl Into<String>) -> Problem {
-        let at = self
-            .fields
-            .get(field)
-            .map_or(self.text.len(), |(at, _)| *at);
+        let at = self.fields.get(field).map_or(self.text.len(), |(at, _)| *at);
         let column = self.text[..at].chars().count() + 1;
-        Problem {
-            place: Some((self.number, column)),
-            what: what.into(),
-        }
+        Problem { place: Some((self.number, column)), what: what.into() }
     }
 
     /// Refuses another number of fields than one of these.
@@ -186,18 +168,10 @@ impl Line<'_> {
         if found == count {
             return Ok(());
         }
-        let few = if found < count {
-            "ends after"
-        } else {
-            "has more than"
-        };
+        let few = if found < count { "ends after" } else { "has more than" };
         Err(self.wrong(
             count.min(found),
-            format!(
-                "{few} {} fields; {count} are wanted: {}",
-                count.min(found),
-                wanted.join(", ")
-            ),
+            format!("{few} {} fields; {count} are wanted: {}", count.min(found), wanted.join(", ")),
         ))
     }
 
@@ -207,9 +181,7 @@ impl Line<'_> {
 
     fn number<T: FromStr>(&self, at: usize, what: &str) -> Result<T, Problem> {
         let field = self.field(at);
-        field
-            .parse()
-            .map_err(|_| self.wrong(at, format!("`{}` is not {what}", shortened(field))))
+        field.parse().map_err(|_| self.wrong(at, format!("`{}` is not {what}", shortened(field))))
     }
 
     /// Above zero.
@@ -410,10 +382,7 @@ fn bandwidth(
     let mut last = None;
     for line in lines(text) {
         // The total stands behind the last channel, or on a line of its own.
-        let total = line
-            .fields
-            .iter()
-            .position(|(_, field)| *field == "total_band=");
+        let total = line.fields.iter().position(|(_, field)| *field == "total_band=");
         if total != Some(0) {
             channel_of(operation, &line, total, &channels).map(|channel| channels.push(channel))?;
         }
@@ -443,15 +412,8 @@ fn channel_of(
     total: Option<usize>,
     before: &[Channel],
 ) -> Result<Channel, Problem> {
-    const FIELDS: [&str; 7] = [
-        "channel",
-        "bytes",
-        "operations",
-        "ns before",
-        "ns after",
-        "ns",
-        "MB/s",
-    ];
+    const FIELDS: [&str; 7] =
+        ["channel", "bytes", "operations", "ns before", "ns after", "ns", "MB/s"];
     let alone = Line {
         number: line.number,
         text: line.text,
@@ -479,10 +441,7 @@ fn channel_of(
     };
     // Both ways, and read as well as written.
     let traffic = bytes.checked_mul(4);
-    if traffic
-        .and_then(|bytes| bytes.checked_mul(channel.operations))
-        .is_none()
-    {
+    if traffic.and_then(|bytes| bytes.checked_mul(channel.operations)).is_none() {
         return Err(line.wrong(2, "bytes x operations are more than can be counted"));
     }
     if channel.span.ns == 0 {
@@ -513,11 +472,7 @@ fn check_total(line: &Line<'_>, at: usize, channels: &[Channel]) -> Result<(), P
         return Err(line.wrong(at, "total_band= of no channel"));
     }
     if line.fields.len() != at + 2 {
-        let place = if line.fields.len() < at + 2 {
-            usize::MAX
-        } else {
-            at + 2
-        };
+        let place = if line.fields.len() < at + 2 { usize::MAX } else { at + 2 };
         return Err(line.wrong(place, "one rate is wanted behind total_band="));
     }
     let written = line.value(at + 1, "a rate in MB/s")?;
@@ -531,10 +486,7 @@ fn check_total(line: &Line<'_>, at: usize, channels: &[Channel]) -> Result<(), P
 }
 
 fn point_of(operation: Operation, channels: &[Channel], template: &RunRecord) -> RunRecord {
-    let mut record = record_of(
-        template,
-        bounds(channels.iter().map(|channel| &channel.span)),
-    );
+    let mut record = record_of(template, bounds(channels.iter().map(|channel| &channel.span)));
     operation.asked(&mut record, channels[0].bytes);
     record.set_param("lanes", channels.len() as u64);
     let lane = |channel: &Channel| {
@@ -588,10 +540,7 @@ fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, Problem
         runs.spans.push(span);
         runs.counted.push(counted);
     }
-    Ok(tests
-        .into_iter()
-        .map(|(test, runs)| program_of(test, &runs, template))
-        .collect())
+    Ok(tests.into_iter().map(|(test, runs)| program_of(test, &runs, template)).collect())
 }
 
 /// References and misses of a run; none where the host counted none.
@@ -614,10 +563,7 @@ fn counted(line: &Line<'_>) -> Result<Option<Counted>, Problem> {
     if line.field(6) != NOT_KNOWN {
         line.value(6, "a share in percent, or n/a")?;
     }
-    Ok(Some(Counted {
-        references: references as f64,
-        misses: misses as f64,
-    }))
+    Ok(Some(Counted { references: references as f64, misses: misses as f64 }))
 }
 
 fn program_of(test: String, runs: &Runs, template: &RunRecord) -> RunRecord {
@@ -627,26 +573,19 @@ fn program_of(test: String, runs: &Runs, template: &RunRecord) -> RunRecord {
     let values = |of: fn(Counted) -> f64| -> Vec<Option<f64>> {
         runs.counted.iter().map(|run| run.map(of)).collect()
     };
-    for (name, values) in [
-        (REFERENCES, values(|run| run.references)),
-        (MISSES, values(|run| run.misses)),
-    ] {
+    for (name, values) in
+        [(REFERENCES, values(|run| run.references)), (MISSES, values(|run| run.misses))]
+    {
         // A sum over all runs only where all were counted.
         if let Some(sum) = values.iter().copied().sum::<Option<f64>>() {
-            record.counters.push(Counter {
-                value: sum,
-                ..Counter::count(name, 0)
-            });
+            record.counters.push(Counter { value: sum, ..Counter::count(name, 0) });
         }
         if values.iter().any(Option::is_some) {
             record.series.push(series_of(name, &stage, values));
         }
     }
-    record.lanes = vec![Lane {
-        device: test.as_str().into(),
-        stages: vec![stage],
-        ..Lane::default()
-    }];
+    record.lanes =
+        vec![Lane { device: test.as_str().into(), stages: vec![stage], ..Lane::default() }];
     record.set_param("test", test);
     record
 }

@@ -107,17 +107,12 @@ fn copied(record: &RunRecord) -> Option<Found> {
 /// Fewer calls, where a call without work is a large part of a small copy.
 fn mitigations(records: &[RunRecord]) -> Option<Advice> {
     let mitigations = &records.first()?.host.mitigations;
-    let active = mitigations
-        .iter()
-        .filter(|line| line.contains("Mitigation"))
-        .count();
+    let active = mitigations.iter().filter(|line| line.contains("Mitigation")).count();
     if active == 0 {
         return None;
     }
     let rows = copy_rows(records);
-    let small = rows
-        .iter()
-        .filter(|row| row.block_bytes <= 4096 && row.path == "pread");
+    let small = rows.iter().filter(|row| row.block_bytes <= 4096 && row.path == "pread");
     let called = small.filter_map(|row| Some((row.null_ns?, row.median_ns)));
     // Both values are of one run.
     let (null_ns, copy_ns) = called.min_by(|a, b| a.1.total_cmp(&b.1))?;

@@ -59,23 +59,14 @@ pub fn points_of<'a>(
             && row.load == "light"
             && row.lanes_bytes_per_s.len() == 1
             && !row.is_clearing()
-            && ![
-                "memcpy",
-                "rep-movsb",
-                "avx2",
-                "avx512",
-                "avx2-nt",
-                "avx512-nt",
-            ]
-            .contains(&row.path.as_str())
+            && !["memcpy", "rep-movsb", "avx2", "avx512", "avx2-nt", "avx512-nt"]
+                .contains(&row.path.as_str())
     })
 }
 
 /// Size and median time of those copies.
 pub fn times(rows: &[CopyRow], context: &str, direction: &str, cold: bool) -> Vec<(u64, f64)> {
-    points_of(rows, context, direction, cold)
-        .map(|row| (row.block_bytes, row.median_ns))
-        .collect()
+    points_of(rows, context, direction, cold).map(|row| (row.block_bytes, row.median_ns)).collect()
 }
 
 /// From which size an engine would pay here: the CPU's measured times against a model of an engine. None without CPU times.
@@ -97,20 +88,10 @@ mod tests {
     fn an_engine_pays_from_where_it_stays_faster() {
         let cpu = [(1, 10.0), (64, 10.0), (4096, 100.0), (65_536, 1000.0)];
         let engine = |times: [f64; 4]| {
-            move |bytes: u64| {
-                cpu.iter()
-                    .position(|(size, _)| *size == bytes)
-                    .map(|at| times[at])
-            }
+            move |bytes: u64| cpu.iter().position(|(size, _)| *size == bytes).map(|at| times[at])
         };
-        assert_eq!(
-            pays_from(&cpu, engine([50.0, 50.0, 60.0, 500.0])),
-            Some(4096)
-        );
-        assert_eq!(
-            pays_from(&cpu, engine([5.0, 50.0, 60.0, 500.0])),
-            Some(4096)
-        );
+        assert_eq!(pays_from(&cpu, engine([50.0, 50.0, 60.0, 500.0])), Some(4096));
+        assert_eq!(pays_from(&cpu, engine([5.0, 50.0, 60.0, 500.0])), Some(4096));
         assert_eq!(pays_from(&cpu, engine([50.0, 50.0, 60.0, 5000.0])), None);
     }
 

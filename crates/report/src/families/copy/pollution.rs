@@ -72,17 +72,9 @@ pub(super) fn counted(record: &RunRecord) -> Vec<Option<Counted>> {
         return Vec::new();
     };
     let run = |(references, misses): (&Option<f64>, &Option<f64>)| {
-        Some(Counted {
-            references: (*references)?,
-            misses: (*misses)?,
-        })
+        Some(Counted { references: (*references)?, misses: (*misses)? })
     };
-    references
-        .values
-        .iter()
-        .zip(&misses.values)
-        .map(run)
-        .collect()
+    references.values.iter().zip(&misses.values).map(run).collect()
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
@@ -93,9 +85,8 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 /// All pollution points that were done and verified.
 pub fn pollution_rows(records: &[RunRecord]) -> Vec<PollutionRow> {
     let records = &*rate::done(records);
-    let mut rows: Vec<PollutionRow> = of_engine(records, ENGINE)
-        .filter_map(pollution_row)
-        .collect();
+    let mut rows: Vec<PollutionRow> =
+        of_engine(records, ENGINE).filter_map(pollution_row).collect();
     rows.sort_by_key(|row| (row.copies.clone(), row.test.clone()));
     rows
 }
@@ -106,12 +97,7 @@ fn pollution_row(record: &RunRecord) -> Option<PollutionRow> {
     let runs = record.counter("victim-runs").filter(|runs| *runs > 0.0);
     let per_run = |name: &str| Some(record.counter(name)? / runs?);
     let (references, misses) = (per_run(REFERENCES), per_run(MISSES));
-    let of_runs = mean(
-        counted(record)
-            .into_iter()
-            .flatten()
-            .filter_map(Counted::miss_percent),
-    );
+    let of_runs = mean(counted(record).into_iter().flatten().filter_map(Counted::miss_percent));
     let of_sums = || {
         let (references, misses) = references.zip(misses)?;
         Counted { references, misses }.miss_percent()
@@ -187,8 +173,7 @@ fn cells(row: &PollutionRow, alone: Option<&PollutionRow>) -> Vec<String> {
         number(median),
         number(row.references),
         number(row.miss_percent),
-        row.copied_bytes_per_s
-            .map_or("-".to_owned(), |rate| significant(rate / 1e6, 3)),
+        row.copied_bytes_per_s.map_or("-".to_owned(), |rate| significant(rate / 1e6, 3)),
     ]
 }
 
@@ -212,19 +197,13 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         });
         found.and_then(|row| row.p10_ns)
     };
-    let series = ["cpu", "dma", "spin", "null-call"]
-        .into_iter()
-        .map(|neighbour| {
-            let ratio = |place| Some(of(place, neighbour)? / of(place, "ideal")?);
-            Series::new(neighbour, places.iter().map(ratio).collect())
-        });
-    let series: Vec<Series> = series
-        .filter(|series| series.ys.iter().any(Option::is_some))
-        .collect();
-    let categories = places
-        .iter()
-        .map(|(test, copies)| format!("{test}, {copies} B"))
-        .collect();
+    let series = ["cpu", "dma", "spin", "null-call"].into_iter().map(|neighbour| {
+        let ratio = |place| Some(of(place, neighbour)? / of(place, "ideal")?);
+        Series::new(neighbour, places.iter().map(ratio).collect())
+    });
+    let series: Vec<Series> =
+        series.filter(|series| series.ys.iter().any(Option::is_some)).collect();
+    let categories = places.iter().map(|(test, copies)| format!("{test}, {copies} B")).collect();
     let caption = "Time of a program beside a neighbour over its time alone (10th percentiles). spin and null-call touch no memory: only what \
                    exceeds them is the copies' doing.";
     (!series.is_empty()).then(|| {

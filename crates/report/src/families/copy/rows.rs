@@ -96,11 +96,8 @@ impl CopyRow {
 
     /// Who and how, for headings: `cpu (pread)`.
     pub fn who(&self) -> String {
-        let emulated = if self.emulated && self.path != "engine-thread" {
-            ", emulated"
-        } else {
-            ""
-        };
+        let emulated =
+            if self.emulated && self.path != "engine-thread" { ", emulated" } else { "" };
         format!("{} ({}{emulated})", self.context, self.path)
     }
 
@@ -124,9 +121,7 @@ pub fn copy_rows(records: &[RunRecord]) -> Vec<CopyRow> {
 pub(super) fn all_rows(records: &[RunRecord]) -> Vec<CopyRow> {
     let mut rows: Vec<CopyRow> = of_engine(records, ENGINE).filter_map(row).collect();
     let rank = |context: &str| {
-        ["cpu", "exclusive", "priority", "shared"]
-            .iter()
-            .position(|known| *known == context)
+        ["cpu", "exclusive", "priority", "shared"].iter().position(|known| *known == context)
     };
     rows.sort_by_key(|row| {
         (
@@ -159,9 +154,7 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow> {
     let both_ways = if text("direction") == "both" { 2 } else { 1 };
     let copy_bytes = block_bytes.saturating_mul(both_ways).max(1);
     let copies_per_op = (first.bytes_per_op / copy_bytes).max(1);
-    let samples = samples(record)
-        .into_iter()
-        .map(|ns| ns / copies_per_op as f64);
+    let samples = samples(record).into_iter().map(|ns| ns / copies_per_op as f64);
     let samples: Vec<f64> = samples.collect();
     if samples.is_empty() {
         return None;
@@ -197,21 +190,13 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow> {
         median_ns,
         median_interval_ns: stats::median_ci(&stats::sorted(&samples)),
         mean_ns,
-        variance: if samples.len() > 1 {
-            squares / (samples.len() - 1) as f64
-        } else {
-            0.0
-        },
+        variance: if samples.len() > 1 { squares / (samples.len() - 1) as f64 } else { 0.0 },
         p99_ns: has_p99.then_some(p99_ns),
         max_ns,
         null_ns: null.and_then(samples::median_ns),
         lane: lane_rate(record),
         lanes_bytes_per_s: copied(record).map(Stage::rate_bytes_per_s).collect(),
-        union_bytes_per_s: if end > begin {
-            bytes / (end - begin) as f64 * 1e9
-        } else {
-            0.0
-        },
+        union_bytes_per_s: if end > begin { bytes / (end - begin) as f64 * 1e9 } else { 0.0 },
         together: together(record),
         limit_bytes_per_s: rate::limit_of(record, first).map(|limit| limit.rate_bytes_per_s),
         fraction: share.map(|share| share.fraction),
@@ -233,10 +218,7 @@ fn together(record: &RunRecord) -> Option<Together> {
     let per_s = |bytes: f64, ns: u64| bytes / ns.max(1) as f64 * 1e9;
     let own = |stage: &&Stage| per_s(stage.bytes(), stage.end_ns - stage.start_ns);
     let common_ns = first_end.saturating_sub(last_start);
-    let moved: f64 = lanes
-        .iter()
-        .map(|stage| bytes_within(stage, last_start, first_end))
-        .sum();
+    let moved: f64 = lanes.iter().map(|stage| bytes_within(stage, last_start, first_end)).sum();
     Some(Together {
         share: common_ns as f64 / (last_end - first_start) as f64,
         sum_bytes_per_s: lanes.iter().map(own).sum(),
@@ -257,9 +239,8 @@ fn bytes_within(stage: &Stage, begin: u64, end: u64) -> f64 {
 /// What the lanes of a record reach of their limit, as the mean over the lanes.
 fn share(record: &RunRecord, first: &Stage) -> Option<Share> {
     let limit = rate::limit_of(record, first)?;
-    let rates: Option<Vec<Rate>> = copied(record)
-        .map(|stage| rate::by_basis(stage, limit.basis))
-        .collect();
+    let rates: Option<Vec<Rate>> =
+        copied(record).map(|stage| rate::by_basis(stage, limit.basis)).collect();
     stats::share(Rate::mean_of(&rates?)?, rate::limit_rate(limit))
 }
 
@@ -269,12 +250,8 @@ fn lane_rate(record: &RunRecord) -> Option<Rate> {
 }
 
 /// The operations that a trace knows, as the kernel names them.
-pub const TRACED: [&str; 4] = [
-    "copy_from_user",
-    "copy_to_user",
-    "__copy_from_user",
-    "__copy_to_user",
-];
+pub const TRACED: [&str; 4] =
+    ["copy_from_user", "copy_to_user", "__copy_from_user", "__copy_to_user"];
 
 /// Calls by size of one operation, from a trace record's counters (`copy_from_user:16`).
 pub fn traced_sizes(record: &RunRecord, operation: &str) -> Vec<(u64, f64)> {
@@ -303,22 +280,12 @@ pub(crate) mod tests {
         samples: &[u64],
     ) -> RunRecord {
         let workload = Workload::new("copy")
-            .with(
-                "path",
-                if context == "cpu" {
-                    "pread"
-                } else {
-                    "engine-thread"
-                },
-            )
+            .with("path", if context == "cpu" { "pread" } else { "engine-thread" })
             .with("context", context)
             .with("direction", direction)
             .with("block_bytes", block_bytes);
-        let engine = EngineInfo {
-            name: "copy".into(),
-            target: "pread".into(),
-            emulated: context != "cpu",
-        };
+        let engine =
+            EngineInfo { name: "copy".into(), target: "pread".into(), emulated: context != "cpu" };
         let mut record = RunRecord::new(engine, workload);
         record.origin_ns = 1_000_000;
         record.command = "daqmeter copy latency".into();
@@ -333,11 +300,7 @@ pub(crate) mod tests {
             sample_ns: samples.to_vec(),
             ..Stage::default()
         };
-        record.lanes = vec![Lane {
-            seen_cpus: vec![3],
-            stages: vec![stage],
-            ..Lane::default()
-        }];
+        record.lanes = vec![Lane { seen_cpus: vec![3], stages: vec![stage], ..Lane::default() }];
         record
     }
 
@@ -345,10 +308,7 @@ pub(crate) mod tests {
     fn a_row_has_the_documents_statistics() {
         // The document's synthesis line for 1 byte: mean and variance with n - 1.
         let row = &copy_rows(&[example("cpu", "to", 64, &[96, 98, 100, 102])])[0];
-        assert_eq!(
-            (row.min_ns, row.max_ns, row.mean_ns, row.median_ns),
-            (96.0, 102.0, 99.0, 99.0)
-        );
+        assert_eq!((row.min_ns, row.max_ns, row.mean_ns, row.median_ns), (96.0, 102.0, 99.0, 99.0));
         assert!((row.variance - 20.0 / 3.0).abs() < 1e-9);
         assert_eq!(row.who(), "cpu (pread)");
     }
@@ -358,10 +318,7 @@ pub(crate) mod tests {
         let mut record = example("cpu", "both", 64, &[8000, 8400]);
         record.lanes[0].stages[0].bytes_per_op = 4 * 2 * 64;
         let row = &copy_rows(&[record])[0];
-        assert_eq!(
-            (row.min_ns, row.max_ns, row.mean_ns),
-            (2000.0, 2100.0, 2050.0)
-        );
+        assert_eq!((row.min_ns, row.max_ns, row.mean_ns), (2000.0, 2100.0, 2050.0));
         assert_eq!((row.ops_per_sample, row.bytes_per_op), (4, 128));
         assert_eq!(row.p99_ns, None, "means of four");
         let rate = 2.0 * 512.0 / 16_400.0 * 1e9;
@@ -396,10 +353,7 @@ pub(crate) mod tests {
         assert!((together.moved_bytes_per_s / moved - 1.0).abs() < 1e-9);
         let sum = per_s(10_000.0, 1000.0) + per_s(4000.0, 2200.0);
         assert!((together.sum_bytes_per_s / sum - 1.0).abs() < 1e-9);
-        assert_eq!(
-            copy_rows(&[example("cpu", "to", 64, &[9])])[0].together,
-            None
-        );
+        assert_eq!(copy_rows(&[example("cpu", "to", 64, &[9])])[0].together, None);
     }
 
     #[test]

@@ -18,11 +18,7 @@ fn operation_name(row: &CopyRow) -> String {
         _ => "copy_from_user + copy_to_user",
     };
     let cold = if row.cold { ", no cache" } else { "" };
-    let load = if row.load == "heavy" {
-        ", heavy load"
-    } else {
-        ""
-    };
+    let load = if row.load == "heavy" { ", heavy load" } else { "" };
     format!("{name}{cold}{load}")
 }
 
@@ -38,10 +34,8 @@ pub fn latency_text(records: &[RunRecord]) -> String {
         }
     }
     for operation in operations {
-        let of: Vec<&CopyRow> = rows
-            .iter()
-            .filter(|row| operation_name(row) == operation)
-            .collect();
+        let of: Vec<&CopyRow> =
+            rows.iter().filter(|row| operation_name(row) == operation).collect();
         out.push_str(&latency_table(&operation, &of));
         out.push('\n');
     }
@@ -70,10 +64,7 @@ fn latency_table(operation: &str, rows: &[&CopyRow]) -> String {
     let line = |bytes: u64| {
         let mut cells = vec![show_bytes(bytes)];
         for who in &whos {
-            match rows
-                .iter()
-                .find(|row| row.block_bytes == bytes && row.who() == *who)
-            {
+            match rows.iter().find(|row| row.block_bytes == bytes && row.who() == *who) {
                 None => cells.extend(std::iter::repeat_n("-".to_owned(), 4)),
                 Some(row) => {
                     let p99 = row.p99_ns.map_or("-".to_owned(), show_ns);
@@ -110,8 +101,7 @@ fn held_against<'a>(rows: impl Iterator<Item = &'a CopyRow>) -> &'static str {
 
 /// The share of the limit, or that there is none because the point failed.
 fn share_cell(row: &CopyRow) -> String {
-    row.undone
-        .map_or_else(|| shown_share(row.fraction, row.doubt), str::to_uppercase)
+    row.undone.map_or_else(|| shown_share(row.fraction, row.doubt), str::to_uppercase)
 }
 
 /// Bandwidth: one line for each point; MB are of 2^20 bytes, as in the document.
@@ -181,11 +171,7 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
         let warnings = rate::warnings(record)
             .into_iter()
             .filter(|warning| !warning.contains("third of the run"));
-        warnings.chain(
-            faults_and_ledgers(record)
-                .into_iter()
-                .filter(|_| !record.outcome.is_ok()),
-        )
+        warnings.chain(faults_and_ledgers(record).into_iter().filter(|_| !record.outcome.is_ok()))
     }) {
         if !known.contains(&line) {
             out.push_str(&format!("{line}\n"));
@@ -197,13 +183,9 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
 
 /// What the gate of the priority policy did in a run.
 fn gate(record: &RunRecord) -> Option<String> {
-    let windows = record
-        .counter("gate-windows")
-        .filter(|windows| *windows > 0.0)?;
-    let (high, low) = (
-        record.counter("gate-high")? / windows,
-        record.counter("gate-low")? / windows,
-    );
+    let windows = record.counter("gate-windows").filter(|windows| *windows > 0.0)?;
+    let (high, low) =
+        (record.counter("gate-high")? / windows, record.counter("gate-low")? / windows);
     let asked = |name: &str| record.workload.int(name).map_or(0.0, |ns| ns as f64);
     Some(format!(
         "priority: {windows} windows; high channels had {} of {} on average, asked {} of {}",
@@ -223,15 +205,10 @@ mod tests {
     #[test]
     fn both_tables_hold_one_quantity_against_the_limit() {
         // Most copies of 100 B take 100 ns, one of ten 9,100 ns: 1 GB/s at the median, 0.1 GB/s over all the time.
-        let samples: Vec<u64> = (0..300)
-            .map(|at| if at % 10 == 9 { 9_100 } else { 100 })
-            .collect();
+        let samples: Vec<u64> = (0..300).map(|at| if at % 10 == 9 { 9_100 } else { 100 }).collect();
         let mut record = example("cpu", "to", 100, &samples);
         let row = &copy_rows(std::slice::from_ref(&record))[0];
-        assert!(
-            (row.fraction.unwrap() - 0.1).abs() < 1e-9 && row.doubt.is_none(),
-            "{row:?}"
-        );
+        assert!((row.fraction.unwrap() - 0.1).abs() < 1e-9 && row.doubt.is_none(), "{row:?}");
         assert!(row.p99_ns.is_some_and(|p99| p99 > 9_000.0));
         for table in [
             latency_text(std::slice::from_ref(&record)),
@@ -252,14 +229,8 @@ mod tests {
         let mut failed = example("cpu", "to", 4096, &[100, 100]);
         failed.outcome = daqmeter_record::Outcome::Failed("byte 3 differs".into());
         assert!(copy_rows(std::slice::from_ref(&failed)).is_empty());
-        for table in [
-            latency_text(std::slice::from_ref(&failed)),
-            bandwidth_text(&[failed]),
-        ] {
-            assert!(
-                table.contains("FAILED") && table.contains("byte 3 differs"),
-                "{table}"
-            );
+        for table in [latency_text(std::slice::from_ref(&failed)), bandwidth_text(&[failed])] {
+            assert!(table.contains("FAILED") && table.contains("byte 3 differs"), "{table}");
         }
     }
 
@@ -274,10 +245,7 @@ mod tests {
         assert!(!alone.contains("copy_to_user") && !alone.contains("of memcpy"));
         let records = [cleared, copied];
         let both = latency_text(&records);
-        assert!(
-            both.contains("of memset") && both.contains("of memcpy"),
-            "{both}"
-        );
+        assert!(both.contains("of memset") && both.contains("of memcpy"), "{both}");
         assert!(bandwidth_text(&records).contains("of limit"));
         let rows = copy_rows(&records);
         let copies: Vec<(u64, f64)> =

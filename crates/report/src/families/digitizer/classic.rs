@@ -44,14 +44,8 @@ fn parameters(record: &RunRecord) -> String {
     line("nreads", int(record, "reads", 1).to_string());
     line("dec_offset", int(record, "dec_offset", 0).to_string());
     line("dec_factor", int(record, "dec_factor", 1).to_string());
-    line(
-        "scale_offset",
-        format!("{:.6}", float(record, "scale_offset", 0.0)),
-    );
-    line(
-        "scale_factor",
-        format!("{:.6}", float(record, "scale_factor", 1.0)),
-    );
+    line("scale_offset", format!("{:.6}", float(record, "scale_offset", 0.0)));
+    line("scale_factor", format!("{:.6}", float(record, "scale_factor", 1.0)));
     if loops > 0 {
         line("loop", loops.to_string());
         if record.workload.params.get("completion") == Some(&Param::Text("interrupt".into())) {
@@ -84,9 +78,7 @@ fn table(record: &RunRecord) -> String {
                 .iter()
                 .filter(|stage| stage.name != WAIT_STAGE && !stage.sample_ns.is_empty())
                 .map(|stage| {
-                    let reads = stage
-                        .ops_per_sample
-                        .saturating_mul(stage.sample_ns.len() as u64);
+                    let reads = stage.ops_per_sample.saturating_mul(stage.sample_ns.len() as u64);
                     ClassicRow {
                         stage: stage.name.to_string(),
                         device: lane.device.to_string(),
@@ -105,11 +97,8 @@ fn table(record: &RunRecord) -> String {
     );
     for row in rows {
         let span_ms = (row.end_ns - row.start_ns) as f64 / 1e6;
-        let speed = if span_ms > 0.0 {
-            (row.bytes * row.reads) as f64 / span_ms / 1e3
-        } else {
-            0.0
-        };
+        let speed =
+            if span_ms > 0.0 { (row.bytes * row.reads) as f64 / span_ms / 1e3 } else { 0.0 };
         let _ = writeln!(
             out,
             "{:>15}, {:>15}, {:>15.1}, {:>15.1}, {:>15.1}, {:>15.1}, {:>15.1}",
@@ -128,12 +117,7 @@ fn table(record: &RunRecord) -> String {
 /// One row per pass and stage. The record keeps the duration of every step; since the steps of a pass follow one another,
 /// their start is the sum of what came before.
 fn passes(lane: &daqmeter_record::Lane) -> Vec<ClassicRow> {
-    let most = lane
-        .stages
-        .iter()
-        .map(|stage| stage.sample_ns.len())
-        .max()
-        .unwrap_or(0);
+    let most = lane.stages.iter().map(|stage| stage.sample_ns.len()).max().unwrap_or(0);
     let mut rows = Vec::new();
     let mut now = lane.stages.first().map_or(0, |stage| stage.start_ns);
     for pass in 0..most {

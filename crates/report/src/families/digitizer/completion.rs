@@ -48,9 +48,7 @@ fn compared(records: &[RunRecord]) -> Vec<Pair<'_>> {
     let names: Vec<String> = firsts.iter().map(|record| name(record)).collect();
     let names = distinguished(&firsts, &names, &WAYS);
     let pairs = pairs.into_iter().zip(names);
-    let mut pairs: Vec<Pair<'_>> = pairs
-        .map(|(records, name)| Pair { records, name })
-        .collect();
+    let mut pairs: Vec<Pair<'_>> = pairs.map(|(records, name)| Pair { records, name }).collect();
     pairs.sort_by(|a, b| a.name.cmp(&b.name));
     pairs
 }
@@ -95,9 +93,7 @@ pub(super) fn answer(measured: &Measured<'_>) -> Option<Answer> {
 pub(super) fn advice(records: &[RunRecord]) -> Option<Advice> {
     let mut pairs = compared(records);
     pairs.retain(|pair| is_triggered(pair.records[0]));
-    let pair = pairs
-        .iter()
-        .min_by_key(|pair| pair.records[0].lanes.len())?;
+    let pair = pairs.iter().min_by_key(|pair| pair.records[0].lanes.len())?;
     let rate_hz = pair.records[0].workload.float("trigger_rate_hz").ok()?;
     let [polling, interrupt] = pair.percent();
     (polling > 2.0 * interrupt && polling > 5.0).then(|| {

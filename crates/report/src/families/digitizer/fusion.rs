@@ -59,19 +59,12 @@ fn bytes_per_s(record: &RunRecord) -> Option<Rate> {
     let ns: Option<f64> = stages.iter().map(|stage| mean_ns(stage)).sum();
     let ns = ns.filter(|&ns| ns > 0.0)?;
     let bytes = stages.first()?.bytes_per_op as f64;
-    let intervals: Option<Vec<(f64, f64)>> = stages
-        .iter()
-        .map(|stage| mean_interval(&times_ns(stage)))
-        .collect();
-    let interval = intervals.map(|all| {
-        all.iter()
-            .fold((0.0, 0.0), |sum, ends| (sum.0 + ends.0, sum.1 + ends.1))
-    });
+    let intervals: Option<Vec<(f64, f64)>> =
+        stages.iter().map(|stage| mean_interval(&times_ns(stage))).collect();
+    let interval = intervals
+        .map(|all| all.iter().fold((0.0, 0.0), |sum, ends| (sum.0 + ends.0, sum.1 + ends.1)));
     let per_s = |ns: f64| bytes / ns * 1e9;
-    Some(Rate {
-        per_s: per_s(ns),
-        interval: interval.map(|(low, high)| (per_s(high), per_s(low))),
-    })
+    Some(Rate { per_s: per_s(ns), interval: interval.map(|(low, high)| (per_s(high), per_s(low))) })
 }
 
 impl<'a> Comparison<'a> {
@@ -84,11 +77,7 @@ impl<'a> Comparison<'a> {
                 (Some(rate), block) => drop(fused.insert(block, rate)),
             }
         }
-        Comparison {
-            records,
-            fused,
-            separate,
-        }
+        Comparison { records, fused, separate }
     }
 }
 
@@ -107,10 +96,7 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         let fused = group.fused.iter().map(mb).collect();
         curves.push(Curve::new(name.as_str(), fused));
         if let Some(rate) = group.separate {
-            let level = group
-                .fused
-                .keys()
-                .map(|block| (*block as f64, rate.per_s / 1e6));
+            let level = group.fused.keys().map(|block| (*block as f64, rate.per_s / 1e6));
             let label = name.replacen("fused", "one after the other", 1);
             curves.push(Curve::new(label, level.collect()).into_limit());
         }
@@ -129,20 +115,13 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
 
 pub(super) fn answer(measured: &Measured<'_>) -> Option<Answer> {
     let gain = |group: &Comparison<'_>| {
-        let (block, rate) = group
-            .fused
-            .iter()
-            .max_by(|a, b| a.1.per_s.total_cmp(&b.1.per_s))?;
+        let (block, rate) = group.fused.iter().max_by(|a, b| a.1.per_s.total_cmp(&b.1.per_s))?;
         Some((*block, ratio(*rate, group.separate?)))
     };
     let (block, gain) = comparisons(measured.usable).iter().find_map(gain)?;
     Some(Answer {
         question: "What does fusing read-out and conversion gain?",
-        answer: format!(
-            "{} times, in blocks of {}",
-            spoken_number(gain, 3),
-            show_bytes(block)
-        ),
+        answer: format!("{} times, in blocks of {}", spoken_number(gain, 3), show_bytes(block)),
         figure: Some("fusion"),
     })
 }
@@ -162,18 +141,12 @@ pub(super) fn boards(measured: &Measured<'_>) -> Option<Answer> {
     let percent = |rate: f64| BYTES * RATE_HZ * 100.0 / rate;
     let cost = Rate {
         per_s: percent(best.per_s),
-        interval: best
-            .interval
-            .map(|(low, high)| (percent(high), percent(low))),
+        interval: best.interval.map(|(low, high)| (percent(high), percent(low))),
     };
     let cpus = measured.usable.first()?.host.allowed_cpus.len() as f64;
     let boards = |bytes: f64, rate_hz: f64| {
         let boards = cpus / (seconds_per_byte * bytes * rate_hz);
-        if boards >= 1.0 {
-            significant(boards.floor(), 3)
-        } else {
-            "none".to_owned()
-        }
+        if boards >= 1.0 { significant(boards.floor(), 3) } else { "none".to_owned() }
     };
     let of = |bytes: f64| [RATE_HZ, 100.0, 1000.0].map(|rate_hz| boards(bytes, rate_hz));
     let ([at_14, at_100, at_1000], [small_14, small_100, small_1000]) =

@@ -14,18 +14,8 @@ use crate::family::{Family, Work};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(records::ENGINE, Work::Path)],
-    figures: &[
-        readout::figure,
-        fusion::figure,
-        completion::figure,
-        trace::figure,
-    ],
-    answers: &[
-        readout::answer,
-        fusion::answer,
-        completion::answer,
-        fusion::boards,
-    ],
+    figures: &[readout::figure, fusion::figure, completion::figure, trace::figure],
+    answers: &[readout::answer, fusion::answer, completion::answer, fusion::boards],
     segments: &[readout::segment],
     advice: &[completion::advice],
     label: functions::label,
@@ -36,9 +26,7 @@ pub(super) const FAMILY: Family = Family {
 /// What the program counted on the board.
 fn counted(record: &RunRecord) -> Option<String> {
     let names = ["register-reads", "interrupts", "lost-interrupts"];
-    let counts: Vec<String> = names
-        .iter()
-        .filter_map(|name| Some(format!("{name} {}", record.counter(name)?)))
-        .collect();
+    let counts: Vec<String> =
+        names.iter().filter_map(|name| Some(format!("{name} {}", record.counter(name)?))).collect();
     (!counts.is_empty()).then(|| format!("counted: {}", counts.join(", ")))
 }

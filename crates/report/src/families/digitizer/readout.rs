@@ -54,11 +54,8 @@ impl<'a> Boards<'a> {
         let bytes: f64 = self.lanes.iter().map(|(_, stage)| stage.bytes()).sum();
         let end_ns = self.lanes.iter().map(|(_, stage)| stage.end_ns).max()?;
         let per_s = bytes / (end_ns as f64 * 1e-9);
-        let of_each: Option<Vec<Rate>> = self
-            .lanes
-            .iter()
-            .map(|(_, stage)| rate::of(stage))
-            .collect();
+        let of_each: Option<Vec<Rate>> =
+            self.lanes.iter().map(|(_, stage)| rate::of(stage)).collect();
         let mean = Rate::mean_of(&of_each.unwrap_or_default());
         (end_ns > 0).then(|| Rate {
             per_s,
@@ -79,11 +76,7 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         "Raw bytes read per second from each board, over all its reads, while the others are read too; and what each board moves \
          alone. What is missing is the uplink that they share.",
         "MB/s",
-        boards
-            .lanes
-            .iter()
-            .map(|(device, _)| (*device).to_owned())
-            .collect(),
+        boards.lanes.iter().map(|(device, _)| (*device).to_owned()).collect(),
         vec![
             Series::new("together", together.collect()),
             Series::new("alone", alone.collect()).into_limit(),
@@ -113,11 +106,7 @@ pub(super) fn answer(measured: &Measured<'_>) -> Option<Answer> {
             mb(boards.alone().iter().flatten().sum())
         ),
     };
-    Some(Answer {
-        question: "How fast is read-out?",
-        answer,
-        figure: Some("readout"),
-    })
+    Some(Answer { question: "How fast is read-out?", answer, figure: Some("readout") })
 }
 
 /// The most boards at once, all lanes together; one thread a board.
@@ -129,12 +118,6 @@ pub(super) fn segment(records: &[RunRecord]) -> Option<Segment> {
     let by = format!("read-out of {count}{model}");
     let limit = boards.alone().into_iter().sum();
     let together = boards.together()?;
-    let found = Found {
-        interval: together.interval,
-        ..Found::new(together.per_s, limit)
-    };
-    (found.rate > 0.0).then(|| Segment {
-        emulated,
-        ..Segment::new(Place::HostBuffer, by, found)
-    })
+    let found = Found { interval: together.interval, ..Found::new(together.per_s, limit) };
+    (found.rate > 0.0).then(|| Segment { emulated, ..Segment::new(Place::HostBuffer, by, found) })
 }

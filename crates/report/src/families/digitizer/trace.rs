@@ -28,10 +28,7 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
                   somebody else's timer.",
     };
     let (x, y) = (Axis::linear("operation"), Axis::linear("ms per operation"));
-    let figure = Figure {
-        kind: Kind::Points,
-        ..lines(texts, x, y, curves.collect())
-    };
+    let figure = Figure { kind: Kind::Points, ..lines(texts, x, y, curves.collect()) };
     (!figure.xs.is_empty()).then(|| figure.drawn_from([record]))
 }
 
@@ -39,26 +36,16 @@ fn thinned(stage: &Stage) -> Vec<(f64, f64)> {
     let ms = |ns: u64| ns as f64 / stage.ops_per_sample.max(1) as f64 * 1e-6;
     let part = stage.sample_ns.len().div_ceil(MAX_POINTS / 2);
     if part <= 1 {
-        return stage
-            .sample_ns
-            .iter()
-            .enumerate()
-            .map(|(at, &ns)| (at as f64, ms(ns)))
-            .collect();
+        return stage.sample_ns.iter().enumerate().map(|(at, &ns)| (at as f64, ms(ns))).collect();
     }
     let mut points = Vec::new();
     for (number, samples) in stage.sample_ns.chunks(part).enumerate() {
         let first = number * part;
         let by_time = || samples.iter().enumerate();
-        let (low, high) = (
-            by_time().min_by_key(|(_, ns)| **ns),
-            by_time().max_by_key(|(_, ns)| **ns),
-        );
-        let mut pair: Vec<_> = low
-            .into_iter()
-            .chain(high)
-            .map(|(at, &ns)| ((first + at) as f64, ms(ns)))
-            .collect();
+        let (low, high) =
+            (by_time().min_by_key(|(_, ns)| **ns), by_time().max_by_key(|(_, ns)| **ns));
+        let mut pair: Vec<_> =
+            low.into_iter().chain(high).map(|(at, &ns)| ((first + at) as f64, ms(ns))).collect();
         pair.sort_by(|a, b| a.0.total_cmp(&b.0));
         pair.dedup_by(|a, b| a.0 == b.0);
         points.extend(pair);
@@ -74,11 +61,7 @@ mod tests {
     fn thinning_keeps_the_extremes() {
         let mut sample_ns = vec![1_000_000; 50_000];
         sample_ns[31_234] = 9_000_000;
-        let stage = Stage {
-            sample_ns,
-            ops_per_sample: 1,
-            ..Stage::default()
-        };
+        let stage = Stage { sample_ns, ops_per_sample: 1, ..Stage::default() };
         let points = thinned(&stage);
         assert!(points.len() <= MAX_POINTS + 2);
         assert!(points.contains(&(31_234.0, 9.0)));

@@ -65,18 +65,10 @@ pub(crate) fn cycle_rows(records: &[RunRecord]) -> Vec<CycleRow> {
 fn all_rows(records: &[RunRecord]) -> Vec<CycleRow> {
     let mut rows: Vec<CycleRow> = of_engine(records, ENGINE).filter_map(row).collect();
     let rank = |method: &str| {
-        ["convenience", "blocking", "pipelined"]
-            .iter()
-            .position(|known| *known == method)
+        ["convenience", "blocking", "pipelined"].iter().position(|known| *known == method)
     };
-    let place = |row: &CycleRow| {
-        (
-            row.address.clone(),
-            row.payload.clone(),
-            rank(&row.method),
-            row.count,
-        )
-    };
+    let place =
+        |row: &CycleRow| (row.address.clone(), row.payload.clone(), rank(&row.method), row.count);
     rows.sort_by_key(place);
     rows
 }
@@ -100,9 +92,7 @@ fn row(record: &RunRecord) -> Option<CycleRow> {
     let item_us = cycle_us / items;
     let undone = (!rate::is_done(record))
         .then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
-    let share = rate::held(record, stage)
-        .map(|held| held.share)
-        .filter(|_| undone.is_none());
+    let share = rate::held(record, stage).map(|held| held.share).filter(|_| undone.is_none());
     Some(CycleRow {
         address: text("address"),
         method: text("method"),
@@ -120,10 +110,7 @@ fn row(record: &RunRecord) -> Option<CycleRow> {
         gap_ns: record.counter("eca-in-cycle-gap"),
         rate_khz: 1e3 / item_us,
         mbit_per_s: rate.per_s * 8.0 / 1e6,
-        p99_us: summary
-            .p99
-            .filter(|_| stage.ops_per_sample == 1)
-            .map(|ns| ns / 1e3),
+        p99_us: summary.p99.filter(|_| stage.ops_per_sample == 1).map(|ns| ns / 1e3),
         limit_us,
         fraction: share.map(|share| share.fraction),
         doubt: share.and_then(Doubt::of),
@@ -154,8 +141,7 @@ pub fn cycles_text(records: &[RunRecord]) -> String {
             significant(row.rate_khz, 4),
             significant(row.mbit_per_s, 3),
             number(row.limit_us),
-            row.undone
-                .map_or_else(|| shown_share(row.fraction, row.doubt), str::to_uppercase),
+            row.undone.map_or_else(|| shown_share(row.fraction, row.doubt), str::to_uppercase),
         ]
     });
     numbers_from(
@@ -210,17 +196,7 @@ pub fn round_trips_text(records: &[RunRecord]) -> String {
     });
     numbers_from(
         2,
-        &[
-            "round trip [us]",
-            "blocking",
-            "n",
-            "min",
-            "p50",
-            "p90",
-            "p99",
-            "p99.9",
-            "max",
-        ],
+        &["round trip [us]", "blocking", "n", "min", "p50", "p90", "p99", "p99.9", "max"],
         rows,
     )
 }
@@ -257,11 +233,8 @@ pub(crate) mod tests {
             .with("payload", "timestamps")
             .with("count", count)
             .with("cycles", 10_u64);
-        let engine = EngineInfo {
-            name: "etherbone".into(),
-            target: "loop/udp".into(),
-            emulated: true,
-        };
+        let engine =
+            EngineInfo { name: "etherbone".into(), target: "loop/udp".into(), emulated: true };
         let mut record = RunRecord::new(engine, workload);
         record.study = "eb/perf".into();
         record.command = "daqmeter eb perf".into();
@@ -274,11 +247,8 @@ pub(crate) mod tests {
             limit: Some("raw".into()),
             ..Stage::default()
         };
-        record.lanes = vec![Lane {
-            device: "loop/udp".into(),
-            stages: vec![stage],
-            ..Lane::default()
-        }];
+        record.lanes =
+            vec![Lane { device: "loop/udp".into(), stages: vec![stage], ..Lane::default() }];
         let counter = |name: &str, value: f64| Counter {
             name: name.into(),
             value,
@@ -297,10 +267,7 @@ pub(crate) mod tests {
     fn the_study_s_quantities_follow_from_the_samples() {
         let row = &cycle_rows(&[example("blocking", 2)])[0];
         assert_eq!((row.cycles, row.cycle_us, row.item_us), (10, 10.0, 5.0));
-        assert_eq!(
-            (row.realistic_us, row.underestimated_us),
-            (Some(5.5), Some(4.5))
-        );
+        assert_eq!((row.realistic_us, row.underestimated_us), (Some(5.5), Some(4.5)));
         assert_eq!((row.rate_khz, row.mbit_per_s), (200.0, 12.8));
         assert!((row.fraction.unwrap() - 0.8).abs() < 1e-12);
     }

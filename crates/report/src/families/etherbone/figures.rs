@@ -46,11 +46,7 @@ fn by_count(
         add_point(&mut curves, &label(row), (count, value(row)));
         if let Some(limit_us) = row.limit_us.filter(|_| row.method == "blocking") {
             let is_loop = row.address.starts_with("loop/");
-            let name = if is_loop {
-                "raw ping-pong"
-            } else {
-                "bus or line"
-            };
+            let name = if is_loop { "raw ping-pong" } else { "bus or line" };
             let label = format!("{} {name}", row.address);
             add_point(&mut limits, &label, (count, of_limit(limit_us)));
         }
@@ -72,9 +68,7 @@ pub(super) fn time(records: &[RunRecord]) -> Option<Figure> {
                   what the emulated bus or line allows.",
     };
     let value = |row: &CycleRow| row.item_us;
-    by_count(records, texts, "us per timestamp", value, |limit_us| {
-        limit_us
-    })
+    by_count(records, texts, "us per timestamp", value, |limit_us| limit_us)
 }
 
 pub(super) fn rate(records: &[RunRecord]) -> Option<Figure> {
@@ -130,25 +124,11 @@ mod tests {
         for make in [time, rate, throughput, words] {
             let figure = make(&records).unwrap();
             assert_eq!(figure.xs.len(), 2, "{}", figure.id);
-            assert_eq!(
-                figure.series.iter().filter(|series| !series.limit).count(),
-                2
-            );
+            assert_eq!(figure.series.iter().filter(|series| !series.limit).count(), 2);
         }
-        let limits = |figure: Figure| {
-            figure
-                .series
-                .into_iter()
-                .filter(|series| series.limit)
-                .count()
-        };
-        assert_eq!(
-            (
-                limits(time(&records).unwrap()),
-                limits(words(&records).unwrap())
-            ),
-            (1, 0)
-        );
+        let limits =
+            |figure: Figure| figure.series.into_iter().filter(|series| series.limit).count();
+        assert_eq!((limits(time(&records).unwrap()), limits(words(&records).unwrap())), (1, 0));
     }
 
     #[test]

@@ -13,29 +13,18 @@ use crate::rate::{interval_or_none, of_several};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(cycles::ENGINE, Work::Path), ("pingpong", Work::Path)],
-    figures: &[
-        figures::time,
-        figures::rate,
-        figures::throughput,
-        figures::words,
-    ],
+    figures: &[figures::time, figures::rate, figures::throughput, figures::words],
     answers: &[answer],
     ..Family::EMPTY
 };
 
 fn answer(measured: &Measured<'_>) -> Option<Answer> {
     let rows = cycle_rows(measured.usable);
-    let rows = rows
-        .iter()
-        .filter(|row| row.address == "loop/udp" && row.payload == "timestamps");
-    let blocking = rows
-        .clone()
-        .filter(|row| row.method == "blocking")
-        .min_by_key(|row| row.count)?;
+    let rows = rows.iter().filter(|row| row.address == "loop/udp" && row.payload == "timestamps");
+    let blocking =
+        rows.clone().filter(|row| row.method == "blocking").min_by_key(|row| row.count)?;
     let pipelined: Vec<_> = rows.filter(|row| row.method == "pipelined").collect();
-    let best = pipelined
-        .iter()
-        .max_by(|a, b| a.rate_khz.total_cmp(&b.rate_khz))?;
+    let best = pipelined.iter().max_by(|a, b| a.rate_khz.total_cmp(&b.rate_khz))?;
     let limit = blocking
         .limit_us
         .map(|us| format!(" (a raw ping-pong {})", significant(us, 3)))

@@ -83,11 +83,7 @@ fn all_rows(records: &[RunRecord]) -> Vec<ChainRow> {
     let mut rows: Vec<ChainRow> = chains(records).filter_map(row).collect();
     rows.sort_by(|a, b| {
         let key = |row: &ChainRow| (row.poll_us.unwrap_or(0.0), row.rate_hz);
-        a.chain.cmp(&b.chain).then(
-            key(a)
-                .partial_cmp(&key(b))
-                .unwrap_or(std::cmp::Ordering::Equal),
-        )
+        a.chain.cmp(&b.chain).then(key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal))
     });
     rows
 }
@@ -126,10 +122,8 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
         .then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
     let held = stage.and_then(|stage| rate::held(record, stage));
     let share = held.map(|held| held.share).filter(|_| undone.is_none());
-    let interrupt = record
-        .workload
-        .text("completion")
-        .is_ok_and(|completion| completion == "interrupt");
+    let interrupt =
+        record.workload.text("completion").is_ok_and(|completion| completion == "interrupt");
     Some(ChainRow {
         chain: name(record),
         scenario: scenario(record).to_owned(),
@@ -285,20 +279,14 @@ pub(crate) mod tests {
             .with("scenario", "gbt")
             .with("rate_hz", rate_hz)
             .with("poll_us", poll_us);
-        let engine = EngineInfo {
-            name: "readout".into(),
-            target: "gbt over tcp".into(),
-            emulated: true,
-        };
+        let engine =
+            EngineInfo { name: "readout".into(), target: "gbt over tcp".into(), emulated: true };
         let mut record = RunRecord::new(engine, workload);
         record.study = "readout/sweep".into();
         let lost = (dead * rate_hz * 24.0).round() as u64;
         let issued = (rate_hz * 24.0) as u64;
-        let mut ledger = Ledger {
-            issued,
-            delivered: issued - lost,
-            ..Ledger::new("triggers x E-links")
-        };
+        let mut ledger =
+            Ledger { issued, delivered: issued - lost, ..Ledger::new("triggers x E-links") };
         ledger.lose("stopped by BUSY-by-DMA", lost);
         record.ledgers = vec![ledger];
         let counters = [
@@ -307,10 +295,7 @@ pub(crate) mod tests {
             ("dead-time", dead),
             ("dead-time BUSY-by-DMA", dead),
             ("chunks", (issued - lost) as f64),
-            (
-                "reader-cpu-ppm",
-                5e5 * rate_hz / 1e6 + 1e5 * 100.0 / poll_us,
-            ),
+            ("reader-cpu-ppm", 5e5 * rate_hz / 1e6 + 1e5 * 100.0 / poll_us),
             ("receiver-cpu", 0.3 * rate_hz / 1e6),
             ("ring", 64e6),
             ("ring peak", 1e6 + 50e6 * dead),
@@ -322,10 +307,7 @@ pub(crate) mod tests {
         ];
         record.counters = counters
             .into_iter()
-            .map(|(name, value)| Counter {
-                value,
-                ..Counter::count(name, 0)
-            })
+            .map(|(name, value)| Counter { value, ..Counter::count(name, 0) })
             .collect();
         record
     }
@@ -334,32 +316,21 @@ pub(crate) mod tests {
     fn a_chain_that_failed_is_marked_and_no_point_of_a_figure() {
         let mut failed = example(100.0, 1e6, 0.0);
         failed.outcome = daqmeter_record::Outcome::Failed("interrupted after 0 samples".into());
-        failed
-            .counters
-            .retain(|counter| counter.name != "latency p99");
+        failed.counters.retain(|counter| counter.name != "latency p99");
         assert!(chain_rows(std::slice::from_ref(&failed)).is_empty());
         let table = chains_text(&[failed]);
-        assert!(
-            table.contains("FAILED") && !table.contains("closes"),
-            "{table}"
-        );
+        assert!(table.contains("FAILED") && !table.contains("closes"), "{table}");
     }
 
     #[test]
     fn the_share_of_the_limit_is_of_what_was_carried() {
         let fraction = |carried| chain_rows(&[crate::examples::chain(carried)])[0].fraction;
-        assert_eq!(
-            (fraction(250_000), fraction(1_000_000)),
-            (Some(0.25), Some(1.0))
-        );
+        assert_eq!((fraction(250_000), fraction(1_000_000)), (Some(0.25), Some(1.0)));
     }
 
     #[test]
     fn the_table_of_chains() {
-        insta::assert_snapshot!(chains_text(&[
-            example(100.0, 1e6, 0.0),
-            example(10.0, 2e6, 0.25)
-        ]));
+        insta::assert_snapshot!(chains_text(&[example(100.0, 1e6, 0.0), example(10.0, 2e6, 0.25)]));
     }
 
     #[test]

@@ -16,9 +16,7 @@ fn swept(records: &[RunRecord]) -> Vec<ChainRow> {
 const IDLE_HZ: f64 = 100.0;
 
 fn label(row: &ChainRow, what: &str) -> String {
-    let poll = row
-        .poll_us
-        .map_or("interrupt".to_owned(), |us| format!("{us} us"));
+    let poll = row.poll_us.map_or("interrupt".to_owned(), |us| format!("{us} us"));
     if what.is_empty() {
         format!("{}, {poll}", row.chain)
     } else {
@@ -36,13 +34,7 @@ fn over_rate(
     for row in swept(records).iter().filter(|row| row.rate_hz > IDLE_HZ) {
         points(row, &mut curves);
     }
-    figure(
-        records,
-        texts,
-        Axis::linear("trigger rate [kHz]"),
-        y,
-        curves,
-    )
+    figure(records, texts, Axis::linear("trigger rate [kHz]"), y, curves)
 }
 
 fn figure(
@@ -65,11 +57,7 @@ pub(super) fn cpu(records: &[RunRecord]) -> Option<Figure> {
     };
     let y = Axis::linear("CPU of the reader [% of a core]");
     over_rate(records, texts, y, |row, curves| {
-        add_point(
-            curves,
-            &label(row, ""),
-            (row.rate_hz / 1e3, row.reader_cpu * 100.0),
-        );
+        add_point(curves, &label(row, ""), (row.rate_hz / 1e3, row.reader_cpu * 100.0));
     })
 }
 
@@ -83,16 +71,8 @@ pub(super) fn ring(records: &[RunRecord]) -> Option<Figure> {
     let y = Axis::log("MB in the ring");
     over_rate(records, texts, y, |row, curves| {
         let khz = row.rate_hz / 1e3;
-        add_point(
-            curves,
-            &label(row, "mean"),
-            (khz, row.ring_found_bytes.max(1.0) / 1e6),
-        );
-        add_point(
-            curves,
-            &label(row, "peak"),
-            (khz, row.ring_peak_bytes.max(1.0) / 1e6),
-        );
+        add_point(curves, &label(row, "mean"), (khz, row.ring_found_bytes.max(1.0) / 1e6));
+        add_point(curves, &label(row, "peak"), (khz, row.ring_peak_bytes.max(1.0) / 1e6));
     })
 }
 
@@ -104,11 +84,7 @@ pub(super) fn dead_time(records: &[RunRecord]) -> Option<Figure> {
     };
     let y = Axis::linear("time with BUSY [%]");
     over_rate(records, texts, y, |row, curves| {
-        add_point(
-            curves,
-            &label(row, ""),
-            (row.rate_hz / 1e3, row.dead_share * 100.0),
-        );
+        add_point(curves, &label(row, ""), (row.rate_hz / 1e3, row.dead_share * 100.0));
     })
 }
 
@@ -123,10 +99,7 @@ pub(super) fn polling(records: &[RunRecord]) -> Option<Figure> {
         title: "Read-out: CPU of an idle reader against its polling interval",
         caption: "Nothing to read: what waking up costs. The cost of one wake-up is the CPU share times the interval.",
     };
-    let (x, y) = (
-        Axis::log("polling interval [us]"),
-        Axis::log("CPU of the reader [% of a core]"),
-    );
+    let (x, y) = (Axis::log("polling interval [us]"), Axis::log("CPU of the reader [% of a core]"));
     figure(records, texts, x, y, curves)
 }
 
@@ -156,9 +129,7 @@ mod tests {
     #[test]
     fn probes_of_a_search_are_not_drawn() {
         let mut records = vec![example(10.0, 1e6, 0.0), example(10.0, 2e6, 0.0)];
-        records
-            .iter_mut()
-            .for_each(|record| record.role = Role::Probe);
+        records.iter_mut().for_each(|record| record.role = Role::Probe);
         assert!(cpu(&records).is_none());
     }
 }

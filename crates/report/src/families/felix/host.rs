@@ -27,12 +27,7 @@ fn load(record: &RunRecord) -> String {
     let host = &record.host_cpu;
     let wall_ns = record.wall_ns.max(1) as f64;
     let cpus = |ns: u64| ns as f64 / wall_ns;
-    let busy = cpus(sum([
-        host.user_ns,
-        host.system_ns,
-        host.irq_ns,
-        host.softirq_ns,
-    ]));
+    let busy = cpus(sum([host.user_ns, host.system_ns, host.irq_ns, host.softirq_ns]));
     let own = cpus(record.process_cpu.total_ns());
     format!(
         " host: {} of {} CPUs busy, {} of them by this program; stolen {} %; {}\n",
@@ -73,22 +68,14 @@ fn occupancy(record: &RunRecord) -> String {
     }
     let mut out = String::new();
     for (device, channels) in devices {
-        let bytes: Vec<String> = channels
-            .values()
-            .map(|bytes| format!("{bytes:.0}"))
-            .collect();
-        let _ = writeln!(
-            out,
-            " ring of device {device}, by channel [bytes]: {}",
-            bytes.join("  ")
-        );
+        let bytes: Vec<String> = channels.values().map(|bytes| format!("{bytes:.0}")).collect();
+        let _ = writeln!(out, " ring of device {device}, by channel [bytes]: {}", bytes.join("  "));
     }
     out
 }
 
-const HEADINGS: [&str; 13] = [
-    "PID", "of", "USER", "PRI", "NI", "VIRT", "RES", "SHR", "S", "CPU%", "MEM%", "TIME+", "name",
-];
+const HEADINGS: [&str; 13] =
+    ["PID", "of", "USER", "PRI", "NI", "VIRT", "RES", "SHR", "S", "CPU%", "MEM%", "TIME+", "name"];
 
 /// Columns at the right.
 const NUMBERS: std::ops::Range<usize> = 2..12;
@@ -194,9 +181,6 @@ mod tests {
     #[test]
     fn a_record_of_before_says_what_it_can() {
         let text = host_text(&example(10.0, 1e6, 0.0));
-        assert!(
-            text.contains("no mitigation is active") && !text.contains("PID"),
-            "{text}"
-        );
+        assert!(text.contains("no mitigation is active") && !text.contains("PID"), "{text}");
     }
 }

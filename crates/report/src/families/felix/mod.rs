@@ -17,12 +17,7 @@ use crate::samples::{first_stage, summary};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(chains::ENGINE, Work::Path), (DECODE, Work::Cpu)],
-    figures: &[
-        figures::cpu,
-        figures::ring,
-        figures::dead_time,
-        figures::polling,
-    ],
+    figures: &[figures::cpu, figures::ring, figures::dead_time, figures::polling],
     answers: &[answer],
     segments: &[decoding],
     ..Family::EMPTY
@@ -48,9 +43,7 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
             && row.maximum_hz.is_some() == is_searched
     });
     let clean: Vec<_> = clean.collect();
-    let fastest = clean
-        .iter()
-        .max_by(|a, b| a.mchunks_per_s.total_cmp(&b.mchunks_per_s));
+    let fastest = clean.iter().max_by(|a, b| a.mchunks_per_s.total_cmp(&b.mchunks_per_s));
     let best: &ChainRow = fastest?;
     let cost = cost(best, decode_ns(measured.usable, &best.scenario));
     // No loss in n triggers: below 3 in n at 95 % confidence (the rule of three).
@@ -147,22 +140,14 @@ mod tests {
     fn with_cost(reader_ns: f64) -> String {
         let mut chain = chain(1_000_000);
         let chunks = 1e6;
-        let value = |name: &str, value| Counter {
-            value,
-            ..Counter::count(name, 0)
-        };
+        let value = |name: &str, value| Counter { value, ..Counter::count(name, 0) };
         chain.counters.push(value("chunks", chunks));
-        chain
-            .counters
-            .push(value("reader-cpu-ppm", reader_ns * chunks * 1e-3));
+        chain.counters.push(value("reader-cpu-ppm", reader_ns * chunks * 1e-3));
         let workload = Workload::new(DECODE).with("scenario", "gbt");
         let mut decode = record(DECODE, workload, "survey/decode", "decode", 13_000);
         decode.counters.push(value("subchunks per pass", 1000.0));
         let records = [chain, decode];
-        let measured = Measured {
-            usable: &records,
-            all: &records,
-        };
+        let measured = Measured { usable: &records, all: &records };
         answer(&measured).unwrap().answer
     }
 
@@ -186,36 +171,22 @@ mod tests {
     #[test]
     fn the_answer_is_the_rate_that_a_search_confirmed() {
         let mut confirmed = chain(1_000_000);
-        let maximum = Counter {
-            value: 1e6,
-            ..Counter::count(MAXIMUM_RATE, 0)
-        };
+        let maximum = Counter { value: 1e6, ..Counter::count(MAXIMUM_RATE, 0) };
         confirmed.counters.push(maximum);
         // A short point of a curve beyond it, whose backlog had no time to become a loss.
         let mut beyond = chain(2_000_000);
         let rates = beyond.counters.iter_mut();
-        rates
-            .filter(|counter| counter.name == "trigger-rate")
-            .for_each(|rate| rate.value *= 2.0);
+        rates.filter(|counter| counter.name == "trigger-rate").for_each(|rate| rate.value *= 2.0);
         for (record, chunks) in [(&mut confirmed, 24e6), (&mut beyond, 48e6)] {
             let counter = Counter::count("chunks", 0);
-            record.counters.push(Counter {
-                value: chunks,
-                ..counter
-            });
+            record.counters.push(Counter { value: chunks, ..counter });
         }
         let of = |records: &[RunRecord]| {
-            let measured = Measured {
-                usable: records,
-                all: records,
-            };
+            let measured = Measured { usable: records, all: records };
             answer(&measured).unwrap().answer
         };
         let by_search = of(&[confirmed.clone(), beyond.clone()]);
-        assert!(
-            by_search.contains("the maximum that the search confirmed"),
-            "{by_search}"
-        );
+        assert!(by_search.contains("the maximum that the search confirmed"), "{by_search}");
         let by_points = of(&[beyond]);
         assert!(!by_points.contains("search"), "{by_points}");
         let at = |text: &str| text.split(" was carried at ").nth(1).unwrap().to_owned();

@@ -6,9 +6,7 @@ use crate::figures::{Axis, Curve, Figure, Texts, lines};
 
 /// The observation with the most intervals.
 fn longest(records: &[RunRecord]) -> Option<(&RunRecord, &Observations)> {
-    let observed = records
-        .iter()
-        .filter_map(|record| Some((record, record.observed.as_deref()?)));
+    let observed = records.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
     observed
         .filter(|(_, observed)| observed.end_ns.len() > 1)
         .max_by_key(|(_, observed)| observed.end_ns.len())
@@ -34,15 +32,9 @@ fn end_s(observed: &Observations, at: usize) -> f64 {
 fn events(observed: &Observations) -> Vec<Curve> {
     let curve = |event: &daqmeter_record::observed::ObservedEvent| {
         let rate = |at: usize| {
-            Some((
-                end_s(observed, at),
-                event.scaled(at)? / observed.seconds_of(event, at)?,
-            ))
+            Some((end_s(observed, at), event.scaled(at)? / observed.seconds_of(event, at)?))
         };
-        Curve::new(
-            event.name.clone(),
-            (0..observed.end_ns.len()).filter_map(rate).collect(),
-        )
+        Curve::new(event.name.clone(), (0..observed.end_ns.len()).filter_map(rate).collect())
     };
     observed.events.iter().take(12).map(curve).collect()
 }
@@ -69,16 +61,9 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     if !caveats.is_empty() {
         caption.push_str(&format!(" To know: {}.", caveats.join("; ")));
     }
-    let texts = Texts {
-        id: "counters",
-        title: "Counters over time",
-        caption: "",
-    };
+    let texts = Texts { id: "counters", title: "Counters over time", caption: "" };
     let figure = lines(texts, Axis::linear("time [s]"), Axis::linear(y), curves);
-    Some(Figure {
-        caption,
-        ..figure.drawn_from([record])
-    })
+    Some(Figure { caption, ..figure.drawn_from([record]) })
 }
 
 #[cfg(test)]

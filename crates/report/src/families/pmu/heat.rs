@@ -19,19 +19,12 @@ pub struct Heat {
 impl Heat {
     /// The largest rate of all.
     pub fn most(&self) -> f64 {
-        self.frames
-            .iter()
-            .flat_map(|(_, rates)| rates)
-            .flatten()
-            .copied()
-            .fold(0.0, f64::max)
+        self.frames.iter().flat_map(|(_, rates)| rates).flatten().copied().fold(0.0, f64::max)
     }
 
     /// Number of a node among those that are counted.
     pub fn number(&self, kind: &str, node_id: u16) -> Option<usize> {
-        self.nodes
-            .iter()
-            .position(|(known, id)| same_kind(known, kind) && *id == node_id)
+        self.nodes.iter().position(|(known, id)| same_kind(known, kind) && *id == node_id)
     }
 }
 
@@ -46,9 +39,8 @@ pub(crate) fn base_name(event: &str) -> String {
         return event.to_owned();
     };
     let terms = rest.trim_end_matches('/').split(',');
-    let kept: Vec<&str> = terms
-        .filter(|term| !term.starts_with("nodeid") && !term.starts_with("bynodeid"))
-        .collect();
+    let kept: Vec<&str> =
+        terms.filter(|term| !term.starts_with("nodeid") && !term.starts_with("bynodeid")).collect();
     format!("{pmu}/{}/", kept.join(","))
 }
 
@@ -173,11 +165,7 @@ pub(crate) mod tests {
         assert_eq!(heat.event, "arm_cmn_0/hnf_mc_reqs/");
         let at = heat.number("HN-F", 0x4).unwrap();
         assert_eq!(heat.frames[0].1[at], Some(121_713_206.0));
-        assert_eq!(
-            heat.frames[1].1[at],
-            Some(120_000_000.0),
-            "scaled by its share"
-        );
+        assert_eq!(heat.frames[1].1[at], Some(120_000_000.0), "scaled by its share");
         assert_eq!(heat.frames[1].1[heat.number("HN-F", 0x20).unwrap()], None);
         assert_eq!(heat.number("RN-D", 0x0), None);
         assert_eq!(heat.most(), 121_713_206.0);

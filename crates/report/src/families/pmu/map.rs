@@ -23,11 +23,7 @@ pub struct Entry {
 impl Entry {
     /// Without a node that could be counted.
     fn plain(text: String) -> Entry {
-        Entry {
-            text,
-            counted: None,
-            rate: None,
-        }
+        Entry { text, counted: None, rate: None }
     }
 
     /// With the rate of the first of these kinds of nodes that is counted.
@@ -37,11 +33,7 @@ impl Entry {
             let rates = heat.frames.get(frame).map(|(_, rates)| rates);
             Some((at, rates.and_then(|rates| *rates.get(at)?)))
         });
-        Entry {
-            text,
-            counted: found.map(|(at, _)| at),
-            rate: found.and_then(|(_, rate)| rate),
-        }
+        Entry { text, counted: found.map(|(at, _)| at), rate: found.and_then(|(_, rate)| rate) }
     }
 }
 
@@ -52,9 +44,7 @@ pub fn cell(
     xp: &Crosspoint,
     heat: Option<(&Heat, usize)>,
 ) -> Vec<Entry> {
-    let dtc = xp
-        .dtc
-        .map_or("DTC ?".to_owned(), |dtc| format!("DTC {dtc}"));
+    let dtc = xp.dtc.map_or("DTC ?".to_owned(), |dtc| format!("DTC {dtc}"));
     let own = format!("XP {:#04x}  {dtc}", xp.node_id);
     let mut lines = vec![Entry::counted(own, &["XP"], xp.node_id, heat)];
     for (port, device) in xp.ports.iter().enumerate() {
@@ -100,13 +90,7 @@ pub fn title(mesh: &Mesh) -> String {
     if !mesh.part.is_empty() {
         let _ = write!(out, ": {} {}", mesh.part, mesh.revision);
     }
-    let _ = write!(
-        out,
-        ", {} x {} crosspoints, {} DTC",
-        mesh.width,
-        mesh.height,
-        mesh.dtcs()
-    );
+    let _ = write!(out, ", {} x {} crosspoints, {} DTC", mesh.width, mesh.height, mesh.dtcs());
     if let Some(base) = mesh.base {
         let _ = write!(out, ", registers at {base:#x}");
     }
@@ -119,51 +103,29 @@ pub fn grid(mesh: &Mesh, heat: Option<(&Heat, usize)>) -> String {
         .crosspoints
         .iter()
         .enumerate()
-        .map(|(number, xp)| {
-            cell(mesh, number, xp, heat)
-                .iter()
-                .map(entry_text)
-                .collect()
-        })
+        .map(|(number, xp)| cell(mesh, number, xp, heat).iter().map(entry_text).collect())
         .collect();
-    let width = cells
-        .iter()
-        .flatten()
-        .map(|line| line.chars().count())
-        .max()
-        .unwrap_or(0);
-    let rule = format!(
-        "      +{}",
-        format!("{}+", "-".repeat(width + 2)).repeat(mesh.width as usize)
-    );
+    let width = cells.iter().flatten().map(|line| line.chars().count()).max().unwrap_or(0);
+    let rule =
+        format!("      +{}", format!("{}+", "-".repeat(width + 2)).repeat(mesh.width as usize));
     let mut out = format!("{}\n", title(mesh));
     for y in (0..mesh.height).rev() {
-        let row: Vec<&Vec<String>> = (0..mesh.width)
-            .filter_map(|x| cells.get((y * mesh.width + x) as usize))
-            .collect();
+        let row: Vec<&Vec<String>> =
+            (0..mesh.width).filter_map(|x| cells.get((y * mesh.width + x) as usize)).collect();
         let lines = row.iter().map(|lines| lines.len()).max().unwrap_or(0);
         let _ = writeln!(out, "{rule}");
         for line in 0..lines {
-            let head = if line == 0 {
-                format!("y={y}")
-            } else {
-                String::new()
-            };
+            let head = if line == 0 { format!("y={y}") } else { String::new() };
             let _ = write!(out, " {head:<5}|");
             for cell in &row {
-                let _ = write!(
-                    out,
-                    " {:<width$} |",
-                    cell.get(line).map_or("", String::as_str)
-                );
+                let _ = write!(out, " {:<width$} |", cell.get(line).map_or("", String::as_str));
             }
             out.push('\n');
         }
     }
     let _ = writeln!(out, "{rule}");
-    let foot: String = (0..mesh.width)
-        .map(|x| format!("{:^1$}", format!("x={x}"), width + 3))
-        .collect();
+    let foot: String =
+        (0..mesh.width).map(|x| format!("{:^1$}", format!("x={x}"), width + 3)).collect();
     let _ = writeln!(out, "       {}", foot.trim_end());
     out
 }
@@ -233,9 +195,7 @@ pub struct KindRow {
 pub fn kinds(mesh: &Mesh) -> Vec<KindRow> {
     let mut rows: Vec<KindRow> = Vec::new();
     let mut add = |purpose: &str, kind: &str, id: u16| {
-        let known = rows
-            .iter_mut()
-            .find(|row| row.purpose == purpose && row.kind == kind);
+        let known = rows.iter_mut().find(|row| row.purpose == purpose && row.kind == kind);
         match known {
             Some(row) => row.node_ids.push(id),
             None => rows.push(KindRow {
@@ -247,25 +207,16 @@ pub fn kinds(mesh: &Mesh) -> Vec<KindRow> {
         }
     };
     let of_kind = |node: &Node| {
-        if node.label.is_empty() {
-            purpose(&node.kind).to_owned()
-        } else {
-            node.label.clone()
-        }
+        if node.label.is_empty() { purpose(&node.kind).to_owned() } else { node.label.clone() }
     };
     let order = ["HN-F", "HN-S", "RN-D", "RN-I"];
     for kind in order {
         let here = mesh.nodes.iter().filter(|node| node.kind == kind);
         let (labelled, plain): (Vec<&Node>, Vec<&Node>) =
             here.partition(|node| !node.label.is_empty());
-        labelled
-            .into_iter()
-            .chain(plain)
-            .for_each(|node| add(&of_kind(node), kind, node.node_id));
+        labelled.into_iter().chain(plain).for_each(|node| add(&of_kind(node), kind, node.node_id));
     }
-    mesh.crosspoints
-        .iter()
-        .for_each(|xp| add(purpose("XP"), "XP", xp.node_id));
+    mesh.crosspoints.iter().for_each(|xp| add(purpose("XP"), "XP", xp.node_id));
     for kind in ["DTC", "SBSX"] {
         mesh.nodes
             .iter()
@@ -284,11 +235,8 @@ pub fn kinds(mesh: &Mesh) -> Vec<KindRow> {
 pub fn node_table(mesh: &Mesh) -> String {
     let rows = kinds(mesh).into_iter().map(|row| {
         let ids: Vec<String> = row.node_ids.iter().map(|id| format!("{id:#04x}")).collect();
-        let events = if row.events.is_empty() {
-            "-".to_owned()
-        } else {
-            format!("arm_cmn/{}", row.events)
-        };
+        let events =
+            if row.events.is_empty() { "-".to_owned() } else { format!("arm_cmn/{}", row.events) };
         vec![row.purpose, row.kind, ids.join(" "), events]
     });
     plain(&["purpose", "node type", "NodeIDs", "event name"], rows)
@@ -315,10 +263,7 @@ impl Layout<'_> {
             .iter()
             .enumerate()
             .map(|(number, xp)| cell(mesh, number, xp, None).len());
-        Layout {
-            mesh,
-            cell_height: lines.max().unwrap_or(1) * LINE + 20,
-        }
+        Layout { mesh, cell_height: lines.max().unwrap_or(1) * LINE + 20 }
     }
 
     fn width(&self) -> usize {

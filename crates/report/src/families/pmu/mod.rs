@@ -40,12 +40,7 @@ fn verified(measured: &Measured<'_>) -> Option<Answer> {
     let parts: Vec<String> = pmus
         .map(|pmus| format!("PMUs here: {pmus}"))
         .into_iter()
-        .chain(
-            record
-                .counters
-                .iter()
-                .filter_map(|counter| compared(record, counter)),
-        )
+        .chain(record.counters.iter().filter_map(|counter| compared(record, counter)))
         .chain(failed.map(|reason| format!("FAILED: {reason}")))
         .chain(record.warnings.iter().cloned())
         .collect();
@@ -60,33 +55,21 @@ fn verified(measured: &Measured<'_>) -> Option<Answer> {
 fn compared(record: &RunRecord, counter: &Counter) -> Option<String> {
     let payload = record.counter(&format!("{}, payload", counter.name))?;
     let share = counter.value / payload.max(1.0);
-    Some(format!(
-        "{} saw {share:.6} of the payload (one run, without an interval)",
-        counter.name
-    ))
+    Some(format!("{} saw {share:.6} of the payload (one run, without an interval)", counter.name))
 }
 
 /// Memory traffic while points were measured, where a counter of it exists.
 fn memory_traffic(measured: &Measured<'_>) -> Option<Answer> {
-    let observed = measured
-        .usable
-        .iter()
-        .filter_map(|record| Some((record, record.observed.as_deref()?)));
+    let observed =
+        measured.usable.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
     let rates = observed.filter_map(|(record, observed)| {
-        let metric = observed
-            .metrics
-            .iter()
-            .find(|metric| metric.unit == "B/s")?;
+        let metric = observed.metrics.iter().find(|metric| metric.unit == "B/s")?;
         let highest = metric.values.iter().flatten().copied().fold(0.0, f64::max);
         (highest > 0.0).then_some((record, metric, highest))
     });
     let (record, metric, highest) = rates.max_by(|a, b| a.2.total_cmp(&b.2))?;
     let is_emulated = record.engine.emulated && record.engine.name == ENGINE;
-    let mesh = if is_emulated {
-        ", counted on an emulated mesh"
-    } else {
-        ""
-    };
+    let mesh = if is_emulated { ", counted on an emulated mesh" } else { "" };
     Some(Answer {
         question: "What is the highest memory traffic that the counters saw?",
         answer: format!(
@@ -108,11 +91,8 @@ mod tests {
     /// Counters were read by their places (issue 15).
     #[test]
     fn a_counter_is_held_against_its_own_load_wherever_it_stands() {
-        let engine = EngineInfo {
-            name: ENGINE.into(),
-            target: "verify".into(),
-            ..Default::default()
-        };
+        let engine =
+            EngineInfo { name: ENGINE.into(), target: "verify".into(), ..Default::default() };
         let mut record = RunRecord::new(engine, Workload::new("pmu"));
         let counters = [
             ("temperature", 40),
@@ -121,14 +101,9 @@ mod tests {
             ("memory: imc, payload", 100),
             ("net: rx, payload", 100),
         ];
-        record.counters = counters
-            .map(|(name, value)| Counter::count(name, value))
-            .to_vec();
+        record.counters = counters.map(|(name, value)| Counter::count(name, value)).to_vec();
         let records = [record];
-        let measured = Measured {
-            usable: &[],
-            all: &records,
-        };
+        let measured = Measured { usable: &[], all: &records };
         assert_eq!(
             verified(&measured).unwrap().answer,
             "net: rx saw 0.500000 of the payload (one run, without an interval); memory: imc saw 0.990000 of the payload (one run, without an interval)"

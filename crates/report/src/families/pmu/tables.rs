@@ -92,21 +92,13 @@ pub fn interval(
             share_text(event.share(at)),
         ]
     });
-    let mut out = numbers_from(
-        2,
-        &["time [s]", "event", "count", "unit", "95 %", "counted"],
-        rows,
-    );
+    let mut out = numbers_from(2, &["time [s]", "event", "count", "unit", "95 %", "counted"], rows);
     for metric in &observed.metrics {
         let _ = writeln!(
             out,
             " {}: {}",
             metric.name,
-            metric_text(
-                metric.values.get(at).copied().flatten(),
-                &metric.unit,
-                bytes
-            )
+            metric_text(metric.values.get(at).copied().flatten(), &metric.unit, bytes)
         );
     }
     out
@@ -117,23 +109,14 @@ fn mean(metric: &ObservedMetric, observed: &Observations) -> Option<f64> {
     let pairs: Option<Vec<(f64, f64)>> = metric.values.iter().enumerate().map(of).collect();
     let pairs = pairs?;
     let seconds: f64 = pairs.iter().map(|(seconds, _)| seconds).sum();
-    (seconds > 0.0).then(|| {
-        pairs
-            .iter()
-            .map(|(seconds, value)| seconds * value)
-            .sum::<f64>()
-            / seconds
-    })
+    (seconds > 0.0)
+        .then(|| pairs.iter().map(|(seconds, value)| seconds * value).sum::<f64>() / seconds)
 }
 
 /// One line below the table of a measurement: what was counted meanwhile.
 pub(crate) fn footnote(observed: &Observations) -> String {
     let metric = |metric: &ObservedMetric| {
-        format!(
-            "{} {}",
-            metric.name,
-            metric_text(mean(metric, observed), &metric.unit, Bytes::Mb)
-        )
+        format!("{} {}", metric.name, metric_text(mean(metric, observed), &metric.unit, Bytes::Mb))
     };
     let event = |event: &ObservedEvent| match event.total_scaled() {
         Some((count, _)) => format!("{} {}", event.name, grouped(count)),
@@ -150,28 +133,14 @@ pub(crate) fn footnote(observed: &Observations) -> String {
 /// Rates of events and metrics over the run: name, unit and value, where it is known.
 pub(crate) fn rates(observed: &Observations) -> Vec<(String, String, f64)> {
     let event = |event: &ObservedEvent| {
-        let unit = if event.unit.is_empty() {
-            "1"
-        } else {
-            &event.unit
-        };
-        Some((
-            event.name.clone(),
-            format!("{unit}/s"),
-            observed.rate_of(event)?,
-        ))
+        let unit = if event.unit.is_empty() { "1" } else { &event.unit };
+        Some((event.name.clone(), format!("{unit}/s"), observed.rate_of(event)?))
     };
     let of_metric = |metric: &ObservedMetric| {
-        Some((
-            metric.name.clone(),
-            metric.unit.clone(),
-            mean(metric, observed)?,
-        ))
+        Some((metric.name.clone(), metric.unit.clone(), mean(metric, observed)?))
     };
     let events = observed.events.iter().filter_map(event);
-    events
-        .chain(observed.metrics.iter().filter_map(of_metric))
-        .collect()
+    events.chain(observed.metrics.iter().filter_map(of_metric)).collect()
 }
 
 /// Count of the whole run, share of the time that it counted, rate.
@@ -181,11 +150,7 @@ fn total(observed: &Observations, event: &ObservedEvent) -> [String; 3] {
         (EventStatus::Counted, None) => return ["not counted", "", ""].map(str::to_owned),
         (EventStatus::Counted, Some(total)) => total,
     };
-    let count_text = if event.scale == 1.0 {
-        grouped(count)
-    } else {
-        significant(count, 6)
-    };
+    let count_text = if event.scale == 1.0 { grouped(count) } else { significant(count, 6) };
     let rate = observed.rate_of(event);
     let rate = rate.map_or("not known".to_owned(), |rate| significant(rate, 4));
     [count_text, share_text(Some(share)), rate]
@@ -201,20 +166,10 @@ pub fn summary(
         let half = error(event).filter(|half| *half > 0.0);
         let half = half.map_or(String::new(), |half| format!("+- {}", grouped(half)));
         let [count, share, rate] = total(observed, event);
-        vec![
-            event.name.clone(),
-            count,
-            event.unit.clone(),
-            half,
-            share,
-            rate,
-        ]
+        vec![event.name.clone(), count, event.unit.clone(), half, share, rate]
     });
-    let mut out = format!(
-        "{} intervals, {:.3} s\n",
-        observed.end_ns.len(),
-        observed.total_seconds()
-    );
+    let mut out =
+        format!("{} intervals, {:.3} s\n", observed.end_ns.len(), observed.total_seconds());
     out.push_str(&numbers_from(
         1,
         &["event", "count", "unit", "95 %", "counted", "per second"],
@@ -253,9 +208,7 @@ mod tests {
             ..ObservedEvent::default()
         });
         let error = |_: &ObservedEvent, at: usize| Some(if at == 1 { 1_500_000.0 } else { 0.0 });
-        let text: String = (0..2)
-            .map(|at| interval(&observed, at, Bytes::Both, error))
-            .collect();
+        let text: String = (0..2).map(|at| interval(&observed, at, Bytes::Both, error)).collect();
         let below = footnote(&observed);
         insta::assert_snapshot!(format!(
             "{text}\n{}\n{below}",
@@ -269,10 +222,7 @@ mod tests {
             metric_text(Some(31_158_854_336.0), "B/s", Bytes::Both),
             "31158.9 MB/s = 29715.4 MiB/s"
         );
-        assert_eq!(
-            metric_text(Some(1.030_144e9), "bit/s", Bytes::Mb),
-            "1030.14 Mbit/s"
-        );
+        assert_eq!(metric_text(Some(1.030_144e9), "bit/s", Bytes::Mb), "1030.14 Mbit/s");
         assert_eq!(metric_text(None, "B/s", Bytes::Mb), "not counted");
     }
 }

@@ -42,9 +42,8 @@ impl Faults {
     pub fn parse(text: &str) -> Result<Faults, String> {
         let mut faults = Faults::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
-            let parsed = part
-                .split_once('=')
-                .and_then(|(name, value)| Some((name, value.parse().ok()?)));
+            let parsed =
+                part.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
             match parsed {
                 Some(("gone-after", reads)) => faults.gone_after = Some(reads),
                 Some(("short-read-at", read)) => faults.short_read_at = Some(read),
@@ -124,18 +123,12 @@ impl Layout {
 
 impl Stamp {
     /// The stamp's sample at an index, if it covers it.
-    #[allow(
-        clippy::cast_possible_truncation,
-        reason = "16 bits of the number per sample"
-    )]
+    #[allow(clippy::cast_possible_truncation, reason = "16 bits of the number per sample")]
     fn sample(self, index: u64) -> Option<u16> {
         if self.layout.channel_samples < STAMP_SAMPLES {
             return None;
         }
-        let mut withins = self
-            .layout
-            .channels()
-            .filter_map(|(_, first)| index.checked_sub(first));
+        let mut withins = self.layout.channels().filter_map(|(_, first)| index.checked_sub(first));
         let within = withins.find(|within| *within < STAMP_SAMPLES)?;
         Some((self.acquisition >> (16 * within)) as u16)
     }
@@ -159,10 +152,7 @@ impl EmulatedBoard {
         registers[regs::ID as usize] = model.code() << 16 | FIRMWARE;
         registers[regs::SERIAL as usize] = slot;
         registers[regs::SAMPLE_LENGTH as usize] = 0xFFF;
-        let number = crate_
-            .uplink
-            .as_ref()
-            .map(|uplink| lock(uplink).plug(own_bytes_per_s));
+        let number = crate_.uplink.as_ref().map(|uplink| lock(uplink).plug(own_bytes_per_s));
         let trigger = Trigger::new(crate_.epoch_ns, crate_.profile.acquisition.trigger_rate_hz);
         Ok(EmulatedBoard {
             identity: Identity {
@@ -216,10 +206,7 @@ impl EmulatedBoard {
                 *first = None;
             }
         }
-        Layout {
-            channel_samples: self.channel_samples(),
-            first_blocks,
-        }
+        Layout { channel_samples: self.channel_samples(), first_blocks }
     }
 
     fn channel_samples(&self) -> u64 {
@@ -274,10 +261,7 @@ impl EmulatedBoard {
     /// What the acquisition leaves behind: data, its number, and the channels' end addresses.
     fn finish_acquisition(&mut self) {
         let layout = self.layout();
-        let stamp = Stamp {
-            acquisition: self.trigger.acquisitions,
-            layout,
-        };
+        let stamp = Stamp { acquisition: self.trigger.acquisitions, layout };
         let bytes = layout.end() * 2;
         if self.stamped == Some(stamp) || stamp.acquisition == 0 || bytes > self.memory_bytes {
             return;
@@ -289,8 +273,7 @@ impl EmulatedBoard {
         for (channel, first) in layout.channels() {
             for within in 0..STAMP_SAMPLES.min(layout.channel_samples) {
                 let sample = stamp.sample(first + within).unwrap_or(0);
-                self.memory
-                    .write(to_usize((first + within) * 2), &sample.to_le_bytes());
+                self.memory.write(to_usize((first + within) * 2), &sample.to_le_bytes());
             }
             let end_block = (first + layout.channel_samples) / regs::BLOCK_SAMPLES;
             self.registers[regs::CHANNEL_ADDRESS as usize + channel] =
@@ -383,11 +366,7 @@ impl EmulatedBoard {
 
     fn swap_bytes(&self, bytes: &mut [u8]) {
         if self.register(regs::BYTE_SWAP) & 1 != 0 {
-            bytes
-                .as_chunks_mut::<2>()
-                .0
-                .iter_mut()
-                .for_each(|pair| pair.swap(0, 1));
+            bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|pair| pair.swap(0, 1));
         }
     }
 }
@@ -429,9 +408,7 @@ pub(crate) fn parse_name(name: &str) -> Option<(Model, u32)> {
 
 fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // A lane that panicked leaves the fluid's numbers consistent: they are only ever added to.
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn to_usize(value: u64) -> usize {
@@ -448,11 +425,7 @@ impl Registers for EmulatedBoard {
                 std::hint::spin_loop();
             }
         }
-        Ok(if offset == regs::ACQUISITION {
-            self.status()
-        } else {
-            self.register(offset)
-        })
+        Ok(if offset == regs::ACQUISITION { self.status() } else { self.register(offset) })
     }
 
     fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
@@ -504,9 +477,7 @@ impl Registers for EmulatedBoard {
         self.registers[regs::DMA_WRITE_DESTINATION as usize] =
             u32::try_from(card_offset).expect("below 2 GiB");
         self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_WRITE_DMA;
-        self.at_the_uplinks_pace(from.len(), |memory| {
-            memory.write(to_usize(card_offset), from)
-        })?;
+        self.at_the_uplinks_pace(from.len(), |memory| memory.write(to_usize(card_offset), from))?;
         Ok(from.len())
     }
 }
@@ -569,10 +540,7 @@ impl Board for EmulatedBoard {
     }
 
     fn mapped(&self, samples: usize) -> &[u16] {
-        self.dma
-            .as_ref()
-            .expect("mapped before the first read")
-            .slice(samples)
+        self.dma.as_ref().expect("mapped before the first read").slice(samples)
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<bool, Fault> {
@@ -610,24 +578,14 @@ impl Board for EmulatedBoard {
             .stamped
             .and_then(|stamp| stamp.sample(index))
             .unwrap_or_else(|| pattern_sample(index));
-        Some(if self.register(regs::BYTE_SWAP) & 1 != 0 {
-            sample.swap_bytes()
-        } else {
-            sample
-        })
+        Some(if self.register(regs::BYTE_SWAP) & 1 != 0 { sample.swap_bytes() } else { sample })
     }
 
     fn known_limit(&self) -> Option<(f64, String)> {
         self.slot?;
         let profile = &self.crate_.profile;
         let own = profile.own_bytes_per_s(self.model)?;
-        Some((
-            own,
-            format!(
-                "{} alone in profile {} (emulated)",
-                self.identity.model, profile.name
-            ),
-        ))
+        Some((own, format!("{} alone in profile {} (emulated)", self.identity.model, profile.name)))
     }
 }
 

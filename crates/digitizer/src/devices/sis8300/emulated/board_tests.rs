@@ -11,30 +11,13 @@ fn board(name: &str) -> EmulatedBoard {
 #[test]
 fn the_register_file_identifies_the_board_and_protects_what_is_read_only() {
     let mut board = board("ku0");
-    assert_eq!(
-        Model::from_id(board.read_register(regs::ID).unwrap()),
-        Some(Model::Ku)
-    );
+    assert_eq!(Model::from_id(board.read_register(regs::ID).unwrap()), Some(Model::Ku));
     board.write_register(regs::ID, 0).unwrap();
-    assert_eq!(
-        Model::from_id(board.read_register(regs::ID).unwrap()),
-        Some(Model::Ku)
-    );
-    assert_eq!(
-        board.read_register(regs::ACQUISITION).unwrap(),
-        regs::STATUS_MEMORY_READY
-    );
-    board
-        .write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE)
-        .unwrap();
-    board
-        .write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE << 16)
-        .unwrap();
-    assert_eq!(
-        board.read_register(regs::IRQ_ENABLE).unwrap(),
-        0,
-        "J/K register"
-    );
+    assert_eq!(Model::from_id(board.read_register(regs::ID).unwrap()), Some(Model::Ku));
+    assert_eq!(board.read_register(regs::ACQUISITION).unwrap(), regs::STATUS_MEMORY_READY);
+    board.write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE).unwrap();
+    board.write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE << 16).unwrap();
+    assert_eq!(board.read_register(regs::IRQ_ENABLE).unwrap(), 0, "J/K register");
 }
 
 #[test]
@@ -43,14 +26,10 @@ fn an_acquisition_leaves_data_its_number_end_addresses_and_an_interrupt() {
     board.write_register(regs::SAMPLE_LENGTH, 1).unwrap(); // 32 samples per channel
     for channel in 0..regs::CHANNELS {
         let first_block = 2 * channel;
-        board
-            .write_register(regs::CHANNEL_ADDRESS + channel, first_block)
-            .unwrap();
+        board.write_register(regs::CHANNEL_ADDRESS + channel, first_block).unwrap();
     }
     for acquisition in 1..=3_u16 {
-        board
-            .write_register(regs::ACQUISITION, regs::ACQUISITION_START)
-            .unwrap();
+        board.write_register(regs::ACQUISITION, regs::ACQUISITION_START).unwrap();
         assert!(board.wait(Duration::from_secs(5)).unwrap());
         assert_eq!(board.read_register(regs::ACQUISITION).unwrap() & 3, 0);
         let mut bytes = [0; 640];
@@ -62,17 +41,10 @@ fn an_acquisition_leaves_data_its_number_end_addresses_and_an_interrupt() {
                 "sample {index}"
             );
         }
-        assert_eq!(
-            u16::from_le_bytes([bytes[64], bytes[65]]),
-            acquisition,
-            "stamp of channel 2"
-        );
+        assert_eq!(u16::from_le_bytes([bytes[64], bytes[65]]), acquisition, "stamp of channel 2");
     }
     assert_eq!(board.read_register(regs::CHANNEL_ADDRESS).unwrap(), 2);
-    assert_ne!(
-        board.read_register(regs::IRQ_STATUS).unwrap() & regs::IRQ_DAQ_DONE,
-        0
-    );
+    assert_ne!(board.read_register(regs::IRQ_STATUS).unwrap() & regs::IRQ_DAQ_DONE, 0);
 }
 
 /// Regression: channels were packed whatever registers 0x120 to 0x129 said.
@@ -86,9 +58,7 @@ fn channels_lie_where_their_address_registers_say_and_disabled_ones_nowhere() {
     board.write_register(regs::CHANNEL_ADDRESS + 2, 7).unwrap();
     board.write_register(regs::SAMPLE_CONTROL, 0x3FC).unwrap();
     for acquisition in 1..=2 {
-        board
-            .write_register(regs::ACQUISITION, regs::ACQUISITION_START)
-            .unwrap();
+        board.write_register(regs::ACQUISITION, regs::ACQUISITION_START).unwrap();
         board.read_register(regs::ACQUISITION).unwrap();
         let mut sample = |block: u64| {
             let mut bytes = [0; 16];
@@ -96,15 +66,8 @@ fn channels_lie_where_their_address_registers_say_and_disabled_ones_nowhere() {
             u16::from_le_bytes([bytes[0], bytes[1]])
         };
         assert_eq!((sample(100), sample(40)), (acquisition, acquisition));
-        assert_eq!(
-            (sample(7), sample(0)),
-            (pattern_sample(7 * 16), pattern_sample(0))
-        );
-        let mut end = |channel| {
-            board
-                .read_register(regs::CHANNEL_ADDRESS + channel)
-                .unwrap()
-        };
+        assert_eq!((sample(7), sample(0)), (pattern_sample(7 * 16), pattern_sample(0)));
+        let mut end = |channel| board.read_register(regs::CHANNEL_ADDRESS + channel).unwrap();
         assert_eq!((end(0), end(1), end(2)), (102, 42, 7));
     }
 }
@@ -113,10 +76,7 @@ fn channels_lie_where_their_address_registers_say_and_disabled_ones_nowhere() {
 fn a_transfer_ends_when_it_is_to_stop_and_the_next_one_is_whole() {
     // So slow that no host copies the bytes later than they would have flowed: in an hour and 40 minutes.
     let mut profile = Profile::default();
-    profile
-        .board
-        .iter_mut()
-        .for_each(|board| board.own_bytes_per_s = 1000.0);
+    profile.board.iter_mut().for_each(|board| board.own_bytes_per_s = 1000.0);
     let crate_ = EmulatedCrate::new(profile, true);
     let mut board = crate_.board("emu:l0", "l0").unwrap();
     let stop = StopFlag::default();
@@ -141,13 +101,7 @@ fn byte_swap_swaps() {
 #[test]
 fn writing_needs_the_enable_register() {
     let mut board = board("l0");
-    assert!(
-        board
-            .dma_write(0, &[1; 64])
-            .unwrap_err()
-            .0
-            .contains("0x230")
-    );
+    assert!(board.dma_write(0, &[1; 64]).unwrap_err().0.contains("0x230"));
     board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
     board.dma_write(0, &[7; 64]).unwrap();
     let mut back = [0; 64];
@@ -169,16 +123,10 @@ fn transfers_that_a_real_board_cannot_do_are_refused() {
     let mut board = board("l0");
     board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
     for (offset, bytes) in [(0, 6_000_000), (0, 32), (0, 192), (32, 64), (0, 0)] {
-        assert!(
-            board.dma_write(offset, &vec![1; bytes]).is_err(),
-            "{bytes} bytes to {offset}"
-        );
+        assert!(board.dma_write(offset, &vec![1; bytes]).is_err(), "{bytes} bytes to {offset}");
     }
     for (offset, bytes) in [(2, 64), (0, 30), (8, 16)] {
-        assert!(
-            board.read(offset, &mut vec![0; bytes]).is_err(),
-            "{bytes} bytes from {offset}"
-        );
+        assert!(board.read(offset, &mut vec![0; bytes]).is_err(), "{bytes} bytes from {offset}");
     }
     let bytes: Vec<u8> = (0..=255).cycle().take(6400).collect();
     assert_eq!(Board::write(&mut board, 128, &bytes).unwrap(), 6400);
@@ -191,13 +139,7 @@ fn transfers_that_a_real_board_cannot_do_are_refused() {
 #[test]
 fn reads_beyond_the_memory_are_refused() {
     let mut board = board("l0");
-    assert!(
-        board
-            .read(2 << 30, &mut [0; 16])
-            .unwrap_err()
-            .0
-            .contains("leave the card's memory")
-    );
+    assert!(board.read(2 << 30, &mut [0; 16]).unwrap_err().0.contains("leave the card's memory"));
     assert!(board.read(u64::MAX, &mut [0; 16]).is_err());
 }
 
@@ -221,30 +163,20 @@ fn asked_for_faults_happen() {
     assert_eq!(short.read(0, &mut [0; 16]).unwrap(), 8);
     let mut silent = board("l0:no-interrupt-after=1");
     for comes in [true, false] {
-        silent
-            .write_register(regs::ACQUISITION, regs::ACQUISITION_START)
-            .unwrap();
+        silent.write_register(regs::ACQUISITION, regs::ACQUISITION_START).unwrap();
         assert_eq!(silent.wait(Duration::from_millis(1)).unwrap(), comes);
         assert_eq!(silent.read_register(regs::ACQUISITION).unwrap() & 3, 0);
     }
-    assert!(
-        Faults::parse("explode=1")
-            .unwrap_err()
-            .contains("gone-after")
-    );
+    assert!(Faults::parse("explode=1").unwrap_err().contains("gone-after"));
 }
 
 #[test]
 fn no_trigger_is_lost_when_daq_done_comes_between_arm_and_wait() {
     let mut board = board("l0");
     board.set_trigger_rate(1e6);
-    board
-        .write_register(regs::SAMPLE_CONTROL, regs::EXTERNAL_TRIGGER)
-        .unwrap();
+    board.write_register(regs::SAMPLE_CONTROL, regs::EXTERNAL_TRIGGER).unwrap();
     board.begin_account();
-    board
-        .write_register(regs::ACQUISITION, regs::ACQUISITION_ARM)
-        .unwrap();
+    board.write_register(regs::ACQUISITION, regs::ACQUISITION_ARM).unwrap();
     // The trigger fires and the (unpaced, instant) acquisition ends before anybody waits.
     while board.read_register(regs::ACQUISITION).unwrap() & 3 != 0 {}
     assert!(board.wait(Duration::from_secs(5)).unwrap());

@@ -21,11 +21,7 @@ impl EmulatedCrate {
     /// A crate with the timing of the profile, or without any.
     pub fn new(profile: Profile, paced: bool) -> Arc<EmulatedCrate> {
         let uplink = paced.then(|| Mutex::new(Uplink::new(profile.uplink)));
-        Arc::new(EmulatedCrate {
-            profile,
-            uplink,
-            epoch_ns: clock::monotonic_ns(),
-        })
+        Arc::new(EmulatedCrate { profile, uplink, epoch_ns: clock::monotonic_ns() })
     }
 
     /// Its profile.

@@ -138,30 +138,16 @@ impl Profile {
     /// Names the line of malformed TOML, or the field that is impossible.
     pub fn parse(name: &str, text: &str) -> Result<Profile, ProfileError> {
         let mut profile: Profile = toml::from_str(text).map_err(|error| {
-            let line = error
-                .span()
-                .map_or(0, |span| text[..span.start].lines().count().max(1));
+            let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
             ProfileError::Malformed(name.to_owned(), format!("line {line}: {}", error.message()))
         })?;
         name.clone_into(&mut profile.file);
         let positive = "a finite number above zero";
         let mut fields = vec![
-            (
-                "uplink.limit_bytes_per_s",
-                profile.uplink.limit_bytes_per_s,
-                positive,
-            ),
+            ("uplink.limit_bytes_per_s", profile.uplink.limit_bytes_per_s, positive),
             ("uplink.knee", profile.uplink.knee, positive),
-            (
-                "acquisition.sample_rate_hz",
-                profile.acquisition.sample_rate_hz,
-                positive,
-            ),
-            (
-                "acquisition.trigger_rate_hz",
-                profile.acquisition.trigger_rate_hz,
-                positive,
-            ),
+            ("acquisition.sample_rate_hz", profile.acquisition.sample_rate_hz, positive),
+            ("acquisition.trigger_rate_hz", profile.acquisition.trigger_rate_hz, positive),
         ];
         fields.extend(
             profile
@@ -172,18 +158,12 @@ impl Profile {
         let rate_hz = profile.acquisition.trigger_rate_hz;
         let rate = ("acquisition.trigger_rate_hz", rate_hz, "0.0001 to 10000000");
         let rate = Some(rate).filter(|_| !TRIGGER_RATES_HZ.contains(&rate_hz));
-        match fields
-            .into_iter()
-            .find(|(_, value, _)| !(value.is_finite() && *value > 0.0))
-            .or(rate)
+        match fields.into_iter().find(|(_, value, _)| !(value.is_finite() && *value > 0.0)).or(rate)
         {
             None => Ok(profile),
-            Some((field, found, wanted)) => Err(ProfileError::Impossible {
-                profile: name.to_owned(),
-                field,
-                found,
-                wanted,
-            }),
+            Some((field, found, wanted)) => {
+                Err(ProfileError::Impossible { profile: name.to_owned(), field, found, wanted })
+            }
         }
     }
 
@@ -195,10 +175,7 @@ impl Profile {
             Model::L2 => "l2",
             Model::Ku => "ku",
         };
-        self.board
-            .iter()
-            .find(|board| board.model == name)
-            .map(|board| board.own_bytes_per_s)
+        self.board.iter().find(|board| board.model == name).map(|board| board.own_bytes_per_s)
     }
 
     /// CPU use of `boards` boards on the document's host, in per cent of one core.
@@ -210,11 +187,7 @@ impl Profile {
         rate_hz: f64,
         polling: bool,
     ) -> f64 {
-        let polled = if polling {
-            self.cpu.poll * (1.0 - rate_hz * read_s).max(0.0)
-        } else {
-            0.0
-        };
+        let polled = if polling { self.cpu.poll * (1.0 - rate_hz * read_s).max(0.0) } else { 0.0 };
         f64::from(boards) * (polled + self.cpu.fixed + self.cpu.per_mb * bytes as f64 / 1e6)
     }
 }
@@ -234,37 +207,25 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_with_line_or_field() {
-        let error = Profile::parse("mine", "name = 'x'\nnonsense = 1\n")
-            .unwrap_err()
-            .to_string();
+        let error = Profile::parse("mine", "name = 'x'\nnonsense = 1\n").unwrap_err().to_string();
         assert!(error.contains("line"), "{error}");
         let text = ESS_2017.replace("limit_bytes_per_s = 3295.7e6", "limit_bytes_per_s = -1.0");
         let error = Profile::parse("mine", &text).unwrap_err().to_string();
         assert!(error.contains("uplink.limit_bytes_per_s is -1"), "{error}");
         for rate in ["1e-20", "1e308"] {
-            let text = ESS_2017.replace(
-                "trigger_rate_hz = 14.0",
-                &format!("trigger_rate_hz = {rate}"),
-            );
+            let text =
+                ESS_2017.replace("trigger_rate_hz = 14.0", &format!("trigger_rate_hz = {rate}"));
             let error = Profile::parse("mine", &text).unwrap_err().to_string();
             assert!(error.contains("acquisition.trigger_rate_hz"), "{error}");
         }
-        assert!(
-            Profile::load("/nonexistent/p.toml")
-                .unwrap_err()
-                .to_string()
-                .contains("ess-2017")
-        );
+        assert!(Profile::load("/nonexistent/p.toml").unwrap_err().to_string().contains("ess-2017"));
     }
 
     #[test]
     fn the_cpu_model_gives_the_four_published_cases() {
         // 17, 4, 100 and 44 % in the document; read times from its tables.
         let profile = Profile::default();
-        let cases = [
-            (1, 600_000, 0.00125, true, 16.8),
-            (1, 600_000, 0.00125, false, 4.0),
-        ];
+        let cases = [(1, 600_000, 0.00125, true, 16.8), (1, 600_000, 0.00125, false, 4.0)];
         for (boards, bytes, read_s, polling, expected) in cases {
             let found = profile.cpu_percent(boards, bytes, read_s, 14.0, polling);
             assert!((found - expected).abs() < 0.3, "{found} against {expected}");

@@ -42,10 +42,7 @@ impl Trigger {
     /// Changes the rate from `now_ns` on. Triggers still count from the epoch, so that boards of
     /// one crate share them whenever each is set.
     pub(super) fn set_rate(&mut self, rate_hz: f64, now_ns: u64) {
-        *self = Trigger {
-            acquisitions: self.acquisitions,
-            ..Trigger::new(self.epoch_ns, rate_hz)
-        };
+        *self = Trigger { acquisitions: self.acquisitions, ..Trigger::new(self.epoch_ns, rate_hz) };
         self.begin_account(now_ns);
     }
 
@@ -56,8 +53,7 @@ impl Trigger {
     )]
     fn at(&self, index: u64) -> u64 {
         // The first trigger comes one period after the epoch.
-        self.epoch_ns
-            .saturating_add((self.period_ns * (index + 1) as f64) as u64)
+        self.epoch_ns.saturating_add((self.period_ns * (index + 1) as f64) as u64)
     }
 
     /// Accounts for all triggers up to `now_ns`.
@@ -95,11 +91,7 @@ impl Trigger {
         reason = "a number of triggers within the uptime"
     )]
     fn pass_over_idle(&mut self, now_ns: u64) {
-        if self.armed
-            || self
-                .sampling_until_ns
-                .is_some_and(|until| self.at(self.next) < until)
-        {
+        if self.armed || self.sampling_until_ns.is_some_and(|until| self.at(self.next) < until) {
             return;
         }
         let passed = (now_ns.saturating_sub(self.epoch_ns) as f64 / self.period_ns) as u64;
@@ -116,10 +108,7 @@ impl Trigger {
         self.acquisition_ns = acquisition_ns;
         // A trigger during the acquisition under way is missed; the first one after it counts.
         let mut index = self.next;
-        while self
-            .sampling_until_ns
-            .is_some_and(|until| self.at(index) < until)
-        {
+        while self.sampling_until_ns.is_some_and(|until| self.at(index) < until) {
             index += 1;
         }
         self.at(index) + acquisition_ns
@@ -177,12 +166,7 @@ mod tests {
     }
 
     fn account(issued: u64, taken: u64, not_armed: u64, sampling: u64) -> TriggerAccount {
-        TriggerAccount {
-            issued,
-            taken,
-            not_armed,
-            sampling,
-        }
+        TriggerAccount { issued, taken, not_armed, sampling }
     }
 
     #[test]

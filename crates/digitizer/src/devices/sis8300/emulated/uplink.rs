@@ -106,13 +106,7 @@ pub struct Uplink {
 impl Uplink {
     /// An idle uplink.
     pub fn new(model: UplinkModel) -> Uplink {
-        Uplink {
-            model,
-            slots: Vec::new(),
-            now: 0.0,
-            run_began: 0.0,
-            delivered: 0.0,
-        }
+        Uplink { model, slots: Vec::new(), now: 0.0, run_began: 0.0, delivered: 0.0 }
     }
 
     /// Plugs a board in and returns its number.
@@ -163,9 +157,7 @@ impl Uplink {
 
     /// True when all that the board asked for has flowed.
     pub fn is_done(&self, board: usize) -> bool {
-        self.slots[board]
-            .remaining
-            .is_none_or(|remaining| remaining <= 0.0)
+        self.slots[board].remaining.is_none_or(|remaining| remaining <= 0.0)
     }
 
     /// When the board will be done if nobody asks for more.
@@ -204,17 +196,12 @@ impl Uplink {
 
     /// Rate of every slot at this moment; zero for those off the uplink.
     fn rates(&self) -> Vec<f64> {
-        let active: Vec<usize> = (0..self.slots.len())
-            .filter(|&i| self.slots[i].remaining.is_some())
-            .collect();
+        let active: Vec<usize> =
+            (0..self.slots.len()).filter(|&i| self.slots[i].remaining.is_some()).collect();
         let own: Vec<f64> = active.iter().map(|&i| self.slots[i].own).collect();
         let mut rates = vec![0.0; self.slots.len()];
         for (&i, rate) in active.iter().zip(self.model.rates(&own)) {
-            rates[i] = if self.starting() {
-                self.model.started(rate)
-            } else {
-                rate
-            };
+            rates[i] = if self.starting() { self.model.started(rate) } else { rate };
         }
         rates
     }
@@ -223,13 +210,10 @@ impl Uplink {
     fn next_change(&self, rates: &[f64]) -> f64 {
         let start_ends = self.run_began + self.model.startup_ms * 1e-3;
         let slot_changes =
-            self.slots
-                .iter()
-                .zip(rates)
-                .filter_map(|(slot, &rate)| match slot.remaining? {
-                    remaining if remaining > 0.0 => Some(self.now + remaining / rate),
-                    _ => Some(slot.stays_until),
-                });
+            self.slots.iter().zip(rates).filter_map(|(slot, &rate)| match slot.remaining? {
+                remaining if remaining > 0.0 => Some(self.now + remaining / rate),
+                _ => Some(slot.stays_until),
+            });
         let start_ends = self.starting().then_some(start_ends);
         slot_changes.chain(start_ends).fold(f64::INFINITY, f64::min)
     }
@@ -246,22 +230,10 @@ impl Uplink {
                 slot.done_at = until;
                 slot.stays_until = until + self.model.linger_us * 1e-6;
             }
-            self.delivered += if remaining > 0.0 {
-                remaining.min(rate * step)
-            } else {
-                0.0
-            };
+            self.delivered += if remaining > 0.0 { remaining.min(rate * step) } else { 0.0 };
             let lingered = until + ROUNDING_S >= slot.stays_until;
-            let after = if after <= ROUNDING_BYTES {
-                after.min(0.0)
-            } else {
-                after
-            };
-            slot.remaining = if after <= 0.0 && lingered {
-                None
-            } else {
-                Some(after)
-            };
+            let after = if after <= ROUNDING_BYTES { after.min(0.0) } else { after };
+            slot.remaining = if after <= 0.0 && lingered { None } else { Some(after) };
         }
     }
 }
@@ -289,9 +261,8 @@ mod tests {
     #[test]
     fn no_board_gets_more_than_its_own_and_all_no_more_than_the_limit() {
         for boards in 1..20 {
-            let own: Vec<f64> = (0..boards)
-                .map(|i| if i % 3 == 0 { 1278e6 } else { 625.9e6 })
-                .collect();
+            let own: Vec<f64> =
+                (0..boards).map(|i| if i % 3 == 0 { 1278e6 } else { 625.9e6 }).collect();
             let rates = model().rates(&own);
             assert!(rates.iter().zip(&own).all(|(rate, own)| rate <= own));
             assert!(rates.iter().sum::<f64>() <= model().limit_bytes_per_s * (1.0 + 1e-12));
@@ -310,25 +281,15 @@ mod tests {
         for (own, expected) in [(625.9e6, 621.7), (1278.0e6, 1249.2)] {
             let seconds = predict(&model(), &[own], 30.0 * 60e6)[0];
             let rate = 30.0 * 60.0 / seconds;
-            assert!(
-                (rate / expected - 1.0).abs() < 0.01,
-                "{rate} against {expected}"
-            );
+            assert!((rate / expected - 1.0).abs() < 0.01, "{rate} against {expected}");
         }
     }
 
     #[test]
     fn a_board_that_leaves_gives_its_share_to_the_others() {
-        let all = predict(
-            &model(),
-            &[1278e6, 625.9e6, 625.9e6, 625.9e6, 625.9e6, 625.9e6],
-            1.8e9,
-        );
+        let all = predict(&model(), &[1278e6, 625.9e6, 625.9e6, 625.9e6, 625.9e6, 625.9e6], 1.8e9);
         assert!(all[0] < all[1], "the KU is done first");
-        assert!(
-            (all[1] - all[5]).abs() < 1e-9,
-            "equal boards are done together"
-        );
+        assert!((all[1] - all[5]).abs() < 1e-9, "equal boards are done together");
         let without = predict(&model(), &[625.9e6; 5], 1.8e9);
         assert!(all[1] > without[0], "and the KU slowed the others down");
     }
@@ -348,19 +309,13 @@ mod tests {
                 looks += 1;
             }
             assert!(now <= done_at + 2e-6, "{boards} boards: {now} of {done_at}");
-            assert!(
-                looks <= if boards <= FORESEEN_BOARDS { 2 } else { 40 },
-                "{looks}"
-            );
+            assert!(looks <= if boards <= FORESEEN_BOARDS { 2 } else { 40 }, "{looks}");
         }
     }
 
     #[test]
     fn asking_again_in_time_costs_nothing_and_asking_late_starts_anew() {
-        let mut uplink = Uplink::new(UplinkModel {
-            startup_ns_per_byte: 0.0,
-            ..model()
-        });
+        let mut uplink = Uplink::new(UplinkModel { startup_ns_per_byte: 0.0, ..model() });
         let board = uplink.plug(625.9e6);
         let rate = uplink.model.rates(&[625.9e6])[0];
         let mut now = 0.0;
@@ -375,30 +330,21 @@ mod tests {
             uplink.advance(now);
         }
         uplink.advance(now + 1.0);
-        assert!(
-            uplink.slots[board].remaining.is_none(),
-            "it left the uplink"
-        );
+        assert!(uplink.slots[board].remaining.is_none(), "it left the uplink");
         uplink.submit(now + 1.0, board, 6e6);
         assert!((uplink.done_at(board) - (now + 1.0 + 6e6 / rate)).abs() < 1e-7);
     }
 
     #[test]
     fn time_between_triggers_is_no_credit() {
-        let mut uplink = Uplink::new(UplinkModel {
-            startup_ns_per_byte: 0.0,
-            ..model()
-        });
+        let mut uplink = Uplink::new(UplinkModel { startup_ns_per_byte: 0.0, ..model() });
         let board = uplink.plug(625.9e6);
         let rate = uplink.model.rates(&[625.9e6])[0];
         let mut now = 0.0;
         for _ in 0..5 {
             uplink.submit(now, board, 0.6e6);
             let done = uplink.done_at(board);
-            assert!(
-                (done - (now + 0.6e6 / rate)).abs() < 1e-7,
-                "a read takes its time"
-            );
+            assert!((done - (now + 0.6e6 / rate)).abs() < 1e-7, "a read takes its time");
             uplink.returned(done + 5e-5, board);
             now += 2.5e-3; // the next trigger
         }

@@ -8,10 +8,7 @@ use super::super::rows::tests::example;
 use super::*;
 
 fn template(engine: &str) -> RunRecord {
-    let info = EngineInfo {
-        name: engine.into(),
-        ..EngineInfo::default()
-    };
+    let info = EngineInfo { name: engine.into(), ..EngineInfo::default() };
     let workload = Workload::new(engine)
         .with("path", "unknown")
         .with("context", "cpu")
@@ -39,10 +36,7 @@ fn the_documents_sample_of_a_latency_is_a_record() {
     assert_eq!(row.operation(), "from_nc");
     assert_eq!(records[0].lanes[0].seen_cpus, [3]);
     assert_eq!(records[0].lanes[0].stages[0].name, "copy_from_user");
-    assert_eq!(
-        (records[0].origin_ns, records[0].wall_ns),
-        (2_740_081_346_085, 108)
-    );
+    assert_eq!((records[0].origin_ns, records[0].wall_ns), (2_740_081_346_085, 108));
     assert!(records[0].time_utc.is_empty(), "a clock since the start");
 }
 
@@ -58,11 +52,7 @@ total_band= 11654.533911
 #[test]
 fn the_documents_sample_of_a_bandwidth_has_its_rates_and_its_time() {
     let joined = CHANNELS.replace("\ntotal", "\ttotal");
-    for text in [
-        CHANNELS,
-        &joined,
-        &format!("\u{feff}{CHANNELS}").replace('\n', "\r\n"),
-    ] {
+    for text in [CHANNELS, &joined, &format!("\u{feff}{CHANNELS}").replace('\n', "\r\n")] {
         let records = read("measures_from.dat", text).unwrap();
         assert_eq!(records.len(), 1);
         assert_eq!(records[0].time_utc, "2013-11-12T15:27:00.290Z");
@@ -81,18 +71,11 @@ fn operations_that_went_both_ways_are_told_by_their_rate() {
     for (rate, operations) in [("1000.000000", 150), ("2000.000000", 300)] {
         let records = read("measures_from_to.dat", &line(rate)).unwrap();
         let stage = &records[0].lanes[0].stages[0];
-        assert_eq!(
-            (stage.ops_per_sample, stage.bytes_per_op),
-            (operations, 2 << 20),
-            "{rate}"
-        );
+        assert_eq!((stage.ops_per_sample, stage.bytes_per_op), (operations, 2 << 20), "{rate}");
         let bytes_per_s = rate.parse::<f64>().unwrap() * MIB;
         assert!((stage.rate_bytes_per_s() / bytes_per_s - 1.0).abs() < 1e-9);
     }
-    assert!(
-        read("measures_to.dat", &line("2000.000000")).is_err(),
-        "one way only"
-    );
+    assert!(read("measures_to.dat", &line("2000.000000")).is_err(), "one way only");
 }
 
 #[test]
@@ -100,10 +83,7 @@ fn the_documents_sample_of_a_program_has_its_misses() {
     let text = "qsort_small\t55698518635\t55702757592\t4238957\t157283\t982\t0.624352\n";
     let records = read("measure_run7.dat", text).unwrap();
     let row = &pollution_rows(&records)[0];
-    assert_eq!(
-        (row.mean_ns, row.references),
-        (4_238_957.0, Some(157_283.0))
-    );
+    assert_eq!((row.mean_ns, row.references), (4_238_957.0, Some(157_283.0)));
     assert!((row.miss_percent.unwrap() - 0.624_352).abs() < 1e-6);
     assert_eq!((&*row.test, &*row.copies), ("qsort_small", "from 224"));
     assert_eq!(row.copied_bytes_per_s, None, "the file does not say");
@@ -132,19 +112,10 @@ b\t50\t55\t5\tn/a\tn/a\tn/a
 ";
     let records = read("measure_x.dat", text).unwrap();
     assert_eq!(pollution_rows(&records)[0].miss_percent, Some(25.5));
-    let sums: Vec<Option<f64>> = records
-        .iter()
-        .map(|it| it.counter("victim-cache-misses"))
-        .collect();
-    assert_eq!(
-        sums,
-        [Some(451.0), None],
-        "only where all runs were counted"
-    );
-    assert_eq!(
-        classic::pollution(&records, "x")["cpu_from_224/measure_x.dat"],
-        text
-    );
+    let sums: Vec<Option<f64>> =
+        records.iter().map(|it| it.counter("victim-cache-misses")).collect();
+    assert_eq!(sums, [Some(451.0), None], "only where all runs were counted");
+    assert_eq!(classic::pollution(&records, "x")["cpu_from_224/measure_x.dat"], text);
 }
 
 #[test]
@@ -152,23 +123,11 @@ fn files_are_known_by_their_names() {
     let of = |name: &str| File::of(Path::new(name));
     let operation = |direction, cold| Operation { direction, cold };
     for (name, file) in [
-        (
-            "a/micro-benchmark_to_1.dat",
-            File::Latency(operation("to", false)),
-        ),
-        (
-            "micro-benchmark_to_nc_10.dat",
-            File::Latency(operation("to", true)),
-        ),
-        (
-            "micro-benchmark_from_to_2.dat",
-            File::Latency(operation("both", false)),
-        ),
+        ("a/micro-benchmark_to_1.dat", File::Latency(operation("to", false))),
+        ("micro-benchmark_to_nc_10.dat", File::Latency(operation("to", true))),
+        ("micro-benchmark_from_to_2.dat", File::Latency(operation("both", false))),
         ("micro-benchmark_to_1_synth.dat", File::Synthesis),
-        (
-            "measures_from_to.dat",
-            File::Bandwidth(operation("both", false)),
-        ),
+        ("measures_from_to.dat", File::Bandwidth(operation("both", false))),
         ("measures_to_nc.dat", File::Bandwidth(operation("to", true))),
         ("measure_to.dat", File::Pollution),
         ("synthesis_x.dat", File::Synthesis),
@@ -198,85 +157,25 @@ fn what_is_wrong_is_said_with_line_and_column() {
     twice.push_str("total_band= 2000.0");
     for (file, text, wanted) in [
         (latency, "", "holds no measurement"),
-        (
-            latency,
-            "1 2 3",
-            "line 1, column 6: ends after 3 fields; 5 are wanted: CPU, bytes",
-        ),
-        (
-            latency,
-            "1 2 3 4 1 6",
-            "line 1, column 11: has more than 5 fields",
-        ),
-        (
-            latency,
-            "0 64 5 9 4\n\n 0  0 5 9 4",
-            "line 3, column 5: 0 is not a number of bytes",
-        ),
-        (
-            latency,
-            "0 64 \u{e9} 9 4",
-            "line 1, column 6: `\u{e9}` is not a clock",
-        ),
-        (
-            latency,
-            "-1 64 5 9 4",
-            "line 1, column 1: `-1` is not the number of a CPU",
-        ),
-        (
-            latency,
-            "0 64 9 5 4",
-            "line 1, column 8: the clock after is before",
-        ),
-        (
-            latency,
-            "0 64 5 9 5",
-            "line 1, column 10: 5 ns is more than the 4 ns",
-        ),
-        (
-            bandwidth,
-            channel,
-            "line 1, column 42: the file ends without the total_band=",
-        ),
-        (
-            bandwidth,
-            &total("1001"),
-            "line 1, column 55: 1001 MB/s is not the sum",
-        ),
+        (latency, "1 2 3", "line 1, column 6: ends after 3 fields; 5 are wanted: CPU, bytes"),
+        (latency, "1 2 3 4 1 6", "line 1, column 11: has more than 5 fields"),
+        (latency, "0 64 5 9 4\n\n 0  0 5 9 4", "line 3, column 5: 0 is not a number of bytes"),
+        (latency, "0 64 \u{e9} 9 4", "line 1, column 6: `\u{e9}` is not a clock"),
+        (latency, "-1 64 5 9 4", "line 1, column 1: `-1` is not the number of a CPU"),
+        (latency, "0 64 9 5 4", "line 1, column 8: the clock after is before"),
+        (latency, "0 64 5 9 5", "line 1, column 10: 5 ns is more than the 4 ns"),
+        (bandwidth, channel, "line 1, column 42: the file ends without the total_band="),
+        (bandwidth, &total("1001"), "line 1, column 55: 1001 MB/s is not the sum"),
         (bandwidth, &total(""), "one rate is wanted"),
         (bandwidth, &total("1000 7"), "one rate is wanted"),
         (bandwidth, &total("nan"), "`nan` is not a rate"),
-        (
-            bandwidth,
-            "total_band= 1",
-            "line 1, column 1: total_band= of no channel",
-        ),
+        (bandwidth, "total_band= 1", "line 1, column 1: total_band= of no channel"),
         (bandwidth, &twice, "line 2, column 1: channel 0 again"),
-        (
-            bandwidth,
-            "0 64 1 5 9 0 1",
-            "line 1, column 12: 0 ns is no time",
-        ),
-        (
-            bandwidth,
-            "0 1024 1 5 9 4 1",
-            "column 16: 1 MB/s is not bytes x operations / time",
-        ),
-        (
-            bandwidth,
-            "0 18446744073709551615 2 5 9 4 1",
-            "more than can be counted",
-        ),
-        (
-            pollution,
-            "a 5 9 4 x 1 1",
-            "line 1, column 9: `x` is not a number of cache references",
-        ),
-        (
-            pollution,
-            "a 5 9 4 n/a n/a 1",
-            "line 1, column 17: a share of misses",
-        ),
+        (bandwidth, "0 64 1 5 9 0 1", "line 1, column 12: 0 ns is no time"),
+        (bandwidth, "0 1024 1 5 9 4 1", "column 16: 1 MB/s is not bytes x operations / time"),
+        (bandwidth, "0 18446744073709551615 2 5 9 4 1", "more than can be counted"),
+        (pollution, "a 5 9 4 x 1 1", "line 1, column 9: `x` is not a number of cache references"),
+        (pollution, "a 5 9 4 n/a n/a 1", "line 1, column 17: a share of misses"),
     ] {
         let problem = read(file, text).unwrap_err().to_string();
         assert!(
@@ -293,10 +192,7 @@ fn points_without_end_are_refused() {
     let problem = read("micro-benchmark_to_1.dat", &text).unwrap_err();
     assert_eq!(problem.place, Some((MAX_POINTS + 1, 1)), "{problem}");
     let all = text.lines().take(MAX_POINTS).collect::<Vec<_>>().join("\n");
-    assert_eq!(
-        read("micro-benchmark_to_1.dat", &all).unwrap().len(),
-        MAX_POINTS
-    );
+    assert_eq!(read("micro-benchmark_to_1.dat", &all).unwrap().len(), MAX_POINTS);
 }
 
 /// A point with its samples.
@@ -326,8 +222,7 @@ fn point() -> impl Strategy<Value = RunRecord> {
 
 fn reread(files: &classic::Files) -> Vec<RunRecord> {
     let raw = files.iter().filter(|(name, _)| !name.contains("_synth"));
-    raw.flat_map(|(name, text)| read(name, text).unwrap())
-        .collect()
+    raw.flat_map(|(name, text)| read(name, text).unwrap()).collect()
 }
 
 proptest! {
