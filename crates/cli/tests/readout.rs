@@ -58,7 +58,6 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["tohost", "gbt", "--channels", "3"], "no channel 3; the scenario has 0 to 0"),
             (&["receive", "127.0.0.1:1", "--patience", "0s"], "cannot connect to 127.0.0.1:1"),
             (&["receive", "--bus-dir", &none, "--patience", "0s"], "bus directory"),
-            (&["monitor", "127.0.0.1:1"], "does an instance serve --metrics there?"),
             (&["sweep", "gbt", "--payloads", "24,2MiB"], "card.payload"),
             (
                 &["sweep", "gbt", "--from", "2MHz", "--to", "1MHz"],
@@ -547,9 +546,7 @@ fn what_is_computed_and_simulated_of_the_study_is_printed() {
 
 #[test]
 fn help_for_people() {
-    for verb in
-        ["run", "sweep", "emulate", "tohost", "receive", "monitor", "record", "check", "reproduce"]
-    {
+    for verb in ["run", "sweep", "emulate", "tohost", "receive", "record", "check", "reproduce"] {
         let help = readout(&[verb, "-h"]);
         assert!(help.status.success());
         assert!(stdout(&help).lines().count() <= 48, "{verb}");

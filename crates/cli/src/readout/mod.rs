@@ -1,9 +1,8 @@
-//! `daqmeter readout`: the FELIX-class chain: emulated card, reader, receivers, checker, monitor, maximum rate, the published study.
+//! `daqmeter readout`: the FELIX-class chain: emulated card, reader, receivers, checker, maximum rate, the published study.
 
 mod emulate;
 mod files;
 mod ledgers;
-mod monitor;
 mod options;
 mod receive;
 mod run;
@@ -38,7 +37,6 @@ Example: everything in one process, then the same on three hosts:
   gimone$ daqmeter readout emulate gbt --at /run/card &
   gimone$ daqmeter readout tohost gbt --card /run/card --address 0.0.0.0:12350 --bus-dir /shared/bus
   agogna$ daqmeter readout receive --bus-dir /shared/bus
-  turano$ daqmeter readout monitor gimone:9100 agogna:9100
 
 Exit codes: 0 done; 1 bytes were wrong, an account does not close, or more was lost than --fail-on allows; 2 could not run; \
 130 interrupted. The last line of run, tohost, receive and check is the verdict.";
@@ -55,8 +53,6 @@ enum Verb {
     Tohost(tohost::Arguments),
     /// Subscribe to publishers and check all that comes
     Receive(receive::Arguments),
-    /// Watch every instance: terminal, JSON lines
-    Monitor(monitor::Arguments),
     /// Write the blocks that a card makes to a file
     Record(files::RecordArguments),
     /// Check a file of blocks, or what a card makes
@@ -72,7 +68,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Emulate(arguments) => emulate::run(arguments),
         Verb::Tohost(arguments) => tohost::run(arguments),
         Verb::Receive(arguments) => receive::run(arguments),
-        Verb::Monitor(arguments) => monitor::run(arguments),
         Verb::Record(arguments) => files::record(arguments),
         Verb::Check(arguments) => files::check(arguments),
         Verb::Reproduce(options) => reproduce::one("readout", options),
