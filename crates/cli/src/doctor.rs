@@ -190,7 +190,7 @@ fn copies(files: &Files) -> Vec<Finding> {
     let waiver = daqmeter_copy::module_waiver();
     let tracer = files.root().join("dev/daqmeter-trace").exists();
     let channels = files.names("sys/class/dma");
-    let engines = daqmeter_copy::engines_found(files);
+    let queues = daqmeter_sys::dsa::work_queues(files);
     vec![
         finding(
             "copy module",
@@ -222,8 +222,16 @@ fn copies(files: &Files) -> Vec<Finding> {
         ),
         finding(
             "user-space engines",
-            engines.iter().any(|engine| engine.usable),
-            engines.iter().map(|engine| engine.found.clone()).collect::<Vec<_>>().join("; "),
+            queues.iter().any(|queue| queue.refusal.is_none()),
+            if queues.is_empty() {
+                "no DSA work queue".to_owned()
+            } else {
+                let found = queues.into_iter().map(|queue| match queue.refusal {
+                    None => format!("DSA {} (never exercised on hardware by us)", queue.name),
+                    Some(refusal) => format!("DSA {refusal}"),
+                });
+                found.collect::<Vec<_>>().join("; ")
+            },
             "an emulated engine (engine-thread) stands for them",
         ),
     ]

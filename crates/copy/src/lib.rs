@@ -33,7 +33,6 @@ pub use engine::CopyEngine;
 pub use load::{HEAVY, HeavyLoad};
 pub use memory::MemoryEngine;
 pub use neighbour::Neighbour;
-pub use paths::{EngineFound, engines_found};
 pub use plain::PlainEngine;
 pub use pollution::{PollutionEngine, PollutionRequest, STUDY_COPIES};
 pub use request::{Completion, Context, Direction, Path, Request};

@@ -119,10 +119,6 @@ pub enum Path {
     Module,
     /// Intel DSA user work queues (MOVDIR64B, ENQCMD); never exercised on hardware
     Dsa,
-    /// CUDA copy engines, pinned host memory; never exercised on hardware
-    CudaPinned,
-    /// the same with ordinary host memory
-    CudaPageable,
     /// an emulated engine: a thread that copies for its channels (emulated)
     EngineThread,
 }
@@ -130,10 +126,7 @@ pub enum Path {
 impl Path {
     /// Whether it has channels, so that contexts other than `cpu` can be asked for.
     pub(crate) fn has_channels(self) -> bool {
-        matches!(
-            self,
-            Path::Module | Path::Dsa | Path::CudaPinned | Path::CudaPageable | Path::EngineThread
-        )
+        matches!(self, Path::Module | Path::Dsa | Path::EngineThread)
     }
 }
 

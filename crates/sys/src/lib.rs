@@ -12,7 +12,7 @@
 //! - [`perf`], [`symbols`]: counters and samples of our own threads; [`counters`]: of a whole CPU, by any PMU;
 //! - [`sis8300`], [`uapi`]: the ioctl borders of the digitizer driver and of our own modules;
 //! - [`copies`], [`uring`]: system calls that copy;
-//! - [`dsa`], [`cuda`]: engines that programs drive themselves.
+//! - [`dsa`]: work queues that programs drive themselves.
 //!
 //! It measures nothing and decides nothing; errors carry the call and the errno. With `kernels`, the only room with unsafe.
 
@@ -27,7 +27,6 @@ pub mod clock;
 pub mod copies;
 pub mod counters;
 pub mod cpu_time;
-pub mod cuda;
 pub mod dsa;
 pub mod fds;
 pub mod host;

@@ -146,10 +146,6 @@ enum EngineChoice {
     Thread,
     /// Intel DSA's user work queues
     Dsa,
-    /// CUDA's copy engines, pinned host memory
-    CudaPinned,
-    /// The same with ordinary host memory
-    CudaPageable,
 }
 
 /// A direction, with or without caches emptied before.
@@ -186,8 +182,6 @@ impl EngineChoice {
             EngineChoice::Module => Path::Module,
             EngineChoice::Thread => Path::EngineThread,
             EngineChoice::Dsa => Path::Dsa,
-            EngineChoice::CudaPinned => Path::CudaPinned,
-            EngineChoice::CudaPageable => Path::CudaPageable,
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Left out on purpose: `/proc/self/mem`, which copies twice; `vmsplice`, which moves pages.
 
-mod device;
+mod dsa;
 mod engine_thread;
 mod file;
 mod local;
@@ -18,7 +18,6 @@ use daqmeter_kernels::copy::CopyKernel;
 
 use crate::request::{Context, Path, Request};
 
-pub use device::{EngineFound, engines_found};
 pub(crate) use module::{provider, waiver as module_waiver};
 pub(crate) use mover::Mover;
 
@@ -49,9 +48,7 @@ impl Path {
             Path::Avx512 => (local::kernel, local::probe_avx512),
             Path::Avx512Nt => (local::kernel, local::probe_avx512),
             Path::Module => (module::lanes, module::probe),
-            Path::Dsa => (device::dsa, device::probe_dsa),
-            Path::CudaPinned => (device::cuda, device::probe_cuda),
-            Path::CudaPageable => (device::cuda, device::probe_cuda),
+            Path::Dsa => (dsa::lanes, dsa::probe),
             Path::EngineThread => (engine_thread::lanes, ready),
         }
     }

@@ -1,0 +1,109 @@
+//! Copies by DSA's user work queues. From is towards the engine's side.
+
+use daqmeter_harness::{Availability, Fault};
+use daqmeter_sys::dsa::{DevicePortal, Mover as Dsa, WorkQueue, work_queues};
+use daqmeter_sys::host::Files;
+use daqmeter_sys::memory::DeviceMemory;
+
+use super::mover::{Mover, each};
+use crate::request::{Context, Direction, Request};
+
+fn usable_queues() -> Result<Vec<WorkQueue>, String> {
+    let (usable, refused): (Vec<WorkQueue>, _) =
+        work_queues(&Files::default()).into_iter().partition(|queue| queue.refusal.is_none());
+    if !usable.is_empty() {
+        return Ok(usable);
+    }
+    let refusals: Vec<String> = refused.into_iter().filter_map(|queue| queue.refusal).collect();
+    Err(if refusals.is_empty() {
+        "no DSA work queue below /sys/bus/dsa: modprobe idxd, then accel-config".to_owned()
+    } else {
+        refusals.join("; ")
+    })
+}
+
+pub(super) fn probe() -> Availability {
+    usable_queues().map_or_else(Availability::Waived, |_| Availability::Ready)
+}
+
+/// Exclusive: lane k on queue k, modulo their number. Shared: all lanes on the first shared queue.
+pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
+    let queues = usable_queues().map_err(Fault::new)?;
+    let shared = queues.iter().find(|queue| !queue.dedicated);
+    each(request, |lane| {
+        let queue = match request.context {
+            Context::Exclusive => &queues[lane % queues.len()],
+            Context::Shared => shared.ok_or_else(|| {
+                Fault::new("dsa: no shared work queue; configure one, or use exclusive")
+            })?,
+            Context::Cpu | Context::Priority => {
+                return Err(Fault::new(
+                    "dsa: choose context exclusive or shared; priorities are set with accel-config config-wq --priority",
+                ));
+            }
+        };
+        Ok(DsaMover { queue: queue.clone(), bytes: request.block_bytes, open: None })
+    })
+}
+
+struct DsaMover {
+    queue: WorkQueue,
+    bytes: usize,
+    open: Option<(Dsa<DevicePortal>, DeviceMemory, DeviceMemory)>,
+}
+
+impl DsaMover {
+    fn sides(&mut self) -> (&mut DeviceMemory, &mut DeviceMemory) {
+        let (_, user, kernel) = self.open.as_mut().expect("prepared before the first copy");
+        (user, kernel)
+    }
+}
+
+impl Mover for DsaMover {
+    fn device(&self) -> String {
+        format!("dsa {}", self.queue.name)
+    }
+
+    fn prepare(&mut self) -> Result<(), Fault> {
+        let touched = || -> Result<DeviceMemory, Fault> {
+            let mut memory = DeviceMemory::sparse(self.bytes)?;
+            memory.write(0, &vec![0; self.bytes]);
+            Ok(memory)
+        };
+        self.open = Some((Dsa::new(DevicePortal::open(&self.queue)?), touched()?, touched()?));
+        Ok(())
+    }
+
+    fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
+        let (engine, user, kernel) = self.open.as_mut().expect("prepared before the first copy");
+        let (from, to) = if direction == Direction::To { (kernel, user) } else { (user, kernel) };
+        Ok(engine.copy(from, to, self.bytes)?)
+    }
+
+    fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.sides().0.write(0, bytes);
+        Ok(())
+    }
+
+    fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+        self.sides().0.read(0, into);
+        Ok(())
+    }
+
+    fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.sides().1.write(0, bytes);
+        Ok(())
+    }
+
+    fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+        self.sides().1.read(0, into);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Fault> {
+        let (user, kernel) = self.sides();
+        user.with_bytes(daqmeter_kernels::copy::flush);
+        kernel.with_bytes(daqmeter_kernels::copy::flush);
+        Ok(())
+    }
+}
