@@ -10,10 +10,7 @@ use daqmeter_report::{copy, copy_classic};
 use libfuzzer_sys::fuzz_target;
 
 fn template(engine: &str) -> RunRecord {
-    let info = EngineInfo {
-        name: engine.into(),
-        ..EngineInfo::default()
-    };
+    let info = EngineInfo { name: engine.into(), ..EngineInfo::default() };
     let workload = Workload::new(engine).with("context", "cpu");
     RunRecord::new(info, workload)
 }

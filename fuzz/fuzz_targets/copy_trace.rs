@@ -13,11 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
     trace.add(&records);
     assert_eq!(trace.calls(), records.len() as u64);
     assert_eq!(
-        trace
-            .classic()
-            .values()
-            .map(|file| file.lines().count())
-            .sum::<usize>(),
+        trace.classic().values().map(|file| file.lines().count()).sum::<usize>(),
         records.len()
     );
     let text = String::from_utf8_lossy(bytes);
@@ -33,12 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(ProcessIo::parse(&text, 1, &text).cells().len(), 8);
     if let [direction, context, rest @ ..] = bytes {
         let directions = [Direction::From, Direction::To, Direction::Both];
-        let contexts = [
-            Context::Cpu,
-            Context::Exclusive,
-            Context::Shared,
-            Context::Priority,
-        ];
+        let contexts = [Context::Cpu, Context::Exclusive, Context::Shared, Context::Priority];
         let direction = directions[usize::from(*direction) % directions.len()];
         let mut request = Request::new(Path::Pread, direction, rest.len());
         request.context = contexts[usize::from(*context) % contexts.len()];

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use daqmeter_etherbone::transport::{Arrived, Framing, Transport};
-use daqmeter_etherbone::{Client, Dialect, EbError, Options};
-use daqmeter_wire::etherbone::cycle::{Check, Op};
+use daqmeter_etherbone::transport::{Arrived, EbTransport, Framing};
+use daqmeter_etherbone::{Client, ClientOptions, EbDialect, EbError};
+use daqmeter_wire::etherbone::cycle::{Op, StatusCheck};
 use daqmeter_wire::etherbone::{Width, Widths};
 use libfuzzer_sys::fuzz_target;
 
@@ -16,13 +16,9 @@ struct Played {
     left: Vec<u8>,
 }
 
-impl Transport for Played {
+impl EbTransport for Played {
     fn framing(&self) -> Framing {
-        if self.stream {
-            Framing::Stream
-        } else {
-            Framing::Datagram { max_bytes: 1472 }
-        }
+        if self.stream { Framing::Stream } else { Framing::Datagram { max_bytes: 1472 } }
     }
 
     fn window_bytes(&self) -> usize {
@@ -40,29 +36,18 @@ impl Transport for Played {
         let bytes = self.left.len().min(4 * self.segment).min(buffer.len());
         buffer[..bytes].copy_from_slice(&self.left[..bytes]);
         self.left.drain(..bytes);
-        Ok(Some(Arrived {
-            bytes,
-            segment_bytes: self.segment.min(bytes),
-        }))
+        Ok(Some(Arrived { bytes, segment_bytes: self.segment.min(bytes) }))
     }
 }
 
 fuzz_target!(|input: (u8, u8, Vec<u8>)| {
     let (kind, segment, bytes) = input;
     let stream = kind & 1 == 1;
-    let dialect = if kind & 2 == 2 {
-        Dialect::Litex
-    } else {
-        Dialect::Gsi
-    };
+    let dialect = if kind & 2 == 2 { EbDialect::Litex } else { EbDialect::Gsi };
     // A stream begins with the answer to the probe.
-    let hello: &[u8] = if stream {
-        &[0x4e, 0x6f, 0x16, 0xff, 0, 0, 0, 0]
-    } else {
-        &[]
-    };
+    let hello: &[u8] = if stream { &[0x4e, 0x6f, 0x16, 0xff, 0, 0, 0, 0] } else { &[] };
     let left = [hello, &bytes].concat();
-    let options = Options {
+    let options = ClientOptions {
         address: Widths::only(Width::W32),
         data: Widths::only(Width::W32),
         probes: u32::from(stream),
@@ -70,18 +55,14 @@ fuzz_target!(|input: (u8, u8, Vec<u8>)| {
         read_retries: u32::from(kind >> 4),
         window_cycles: 4,
         dialect,
-        ..Options::default()
+        ..ClientOptions::default()
     };
-    let transport = Box::new(Played {
-        stream,
-        segment: usize::from(segment) + 1,
-        left,
-    });
+    let transport = Box::new(Played { stream, segment: usize::from(segment) + 1, left });
     let Ok(mut client) = Client::over(transport, &options, "played") else {
         return;
     };
     let reads: Vec<Op> = (0..40).map(|word| Op::read(4 * word, Width::W32)).collect();
-    let _ = client.cycle(&reads[..3], Check::Status);
+    let _ = client.cycle(&reads[..3], StatusCheck::Status);
     let mut ended = 0_u64;
     let mut submitted = 0_u64;
     {
@@ -91,7 +72,7 @@ fuzz_target!(|input: (u8, u8, Vec<u8>)| {
         });
         for token in 0..8 {
             let length = 1 + usize::try_from(token).unwrap() * 5;
-            match pipeline.submit(&reads[..length], Check::Status, token) {
+            match pipeline.submit(&reads[..length], StatusCheck::Status, token) {
                 Ok(()) => submitted += 1,
                 Err(_) => break,
             }
@@ -99,7 +80,7 @@ fuzz_target!(|input: (u8, u8, Vec<u8>)| {
         let _ = pipeline.finish();
     }
     assert!(ended <= 8 && submitted <= 8);
-    if dialect == Dialect::Gsi {
+    if dialect == EbDialect::Gsi {
         let counts = client.counts();
         assert_eq!(
             counts.issued,

@@ -4,7 +4,7 @@
 use daqmeter_etherbone::Slave;
 use daqmeter_etherbone::bus::Description;
 use daqmeter_etherbone::slave::Stream;
-use daqmeter_wire::etherbone::{Header, Message, Record};
+use daqmeter_wire::etherbone::{EbHeader, EbMessage, EbRecord};
 use libfuzzer_sys::fuzz_target;
 
 const PROBE: [u8; 8] = [0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 1];
@@ -37,7 +37,7 @@ fn check_answer(request: &[u8], answer: &[u8]) {
     if answer.is_empty() {
         return;
     }
-    let header = Header::parse(answer).expect("an answer begins with a header");
+    let header = EbHeader::parse(answer).expect("an answer begins with a header");
     assert!(!header.probe_request, "an answer asks nothing");
     if header.probe_response {
         return;
@@ -47,10 +47,10 @@ fn check_answer(request: &[u8], answer: &[u8]) {
         "an answer is not longer than its request, but for a lone header"
     );
     if answer[2] == 0x14 {
-        let message = Message::parse(answer).expect("a data message");
+        let message = EbMessage::parse(answer).expect("a data message");
         let mut rest = message.records;
         while !rest.is_empty() {
-            let (record, after) = Record::split(message.layout, rest).expect("whole records");
+            let (record, after) = EbRecord::split(message.layout, rest).expect("whole records");
             assert_eq!(record.header.reads, 0);
             rest = after;
         }

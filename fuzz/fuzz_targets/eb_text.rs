@@ -9,12 +9,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|text: &str| {
     if let Ok(address) = Address::parse(text) {
         let shown = address.to_string();
-        assert_eq!(
-            Address::parse(&shown)
-                .expect("what is shown can be read")
-                .to_string(),
-            shown
-        );
+        assert_eq!(Address::parse(&shown).expect("what is shown can be read").to_string(), shown);
     }
     if let Ok(description) = Description::parse(text) {
         let _ = description.build();

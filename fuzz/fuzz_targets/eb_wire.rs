@@ -2,23 +2,22 @@
 #![no_main]
 
 use daqmeter_wire::etherbone::cycle::tag_of;
-use daqmeter_wire::etherbone::{Header, Lanes, Layout, Message, Probe, Record, Width, litex, sdb};
+use daqmeter_wire::etherbone::{
+    EbHeader, EbLayout, EbMessage, EbProbe, EbRecord, Lanes, Width, litex, sdb,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Ok(header) = Header::parse(bytes) {
-        assert_eq!(Header::parse(&header.emit()), Ok(header));
+    if let Ok(header) = EbHeader::parse(bytes) {
+        assert_eq!(EbHeader::parse(&header.emit()), Ok(header));
     }
-    if let Ok(probe) = Probe::parse(bytes) {
-        assert_eq!(
-            Probe::parse(&probe.emit()).map(|again| again.id),
-            Ok(probe.id)
-        );
+    if let Ok(probe) = EbProbe::parse(bytes) {
+        assert_eq!(EbProbe::parse(&probe.emit()).map(|again| again.id), Ok(probe.id));
     }
-    if let Ok(message) = Message::parse(bytes) {
+    if let Ok(message) = EbMessage::parse(bytes) {
         walk(message.layout, message.records);
     }
-    for layout in Layout::all() {
+    for layout in EbLayout::all() {
         walk(layout, bytes);
     }
     litex::recognise(bytes);
@@ -31,15 +30,15 @@ fuzz_target!(|bytes: &[u8]| {
         );
     }
     for record in bytes.as_chunks::<{ sdb::RECORD_BYTES }>().0 {
-        if let Ok(parsed) = sdb::Record::parse(record) {
-            assert_eq!(sdb::Record::parse(&parsed.emit()), Ok(parsed));
+        if let Ok(parsed) = sdb::SdbRecord::parse(record) {
+            assert_eq!(sdb::SdbRecord::parse(&parsed.emit()), Ok(parsed));
         }
     }
 });
 
-fn walk(layout: Layout, bytes: &[u8]) {
+fn walk(layout: EbLayout, bytes: &[u8]) {
     let mut rest = bytes;
-    while let Ok((record, after)) = Record::split(layout, rest) {
+    while let Ok((record, after)) = EbRecord::split(layout, rest) {
         assert!(after.len() < rest.len());
         rest = after;
         if let Some((base, values)) = record.write_block() {

@@ -3,16 +3,16 @@
 
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
-use daqmeter_wire::felix::{Format, Reassembler, Subchunk, subchunks};
+use daqmeter_wire::felix::{BlockFormat, Reassembler, Subchunk, subchunks};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, Vec<u8>)| {
     let (which, bytes) = input;
     let format = match which & 3 {
-        0 => Format::PHASE1,
-        1 => Format::phase1_wide(1).unwrap(),
-        2 => Format::phase2(1).unwrap(),
-        _ => Format::phase2(2).unwrap(),
+        0 => BlockFormat::PHASE1,
+        1 => BlockFormat::phase1_wide(1).unwrap(),
+        2 => BlockFormat::phase2(1).unwrap(),
+        _ => BlockFormat::phase2(2).unwrap(),
     };
     let mut room = vec![Subchunk::default(); most_subchunks(format)];
     let mut reassembler = Reassembler::new();

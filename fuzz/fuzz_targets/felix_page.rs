@@ -1,23 +1,17 @@
 //! Pages and frames: no bytes break them, and what a page says is inside it.
 #![no_main]
 
-use daqmeter_wire::felix::page::{FRAME_BYTES, Frame, Messages, PageWriter};
+use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, Messages, PageWriter};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Some(head) = bytes.first_chunk::<FRAME_BYTES>()
-        && let Ok(frame) = Frame::parse(head)
+        && let Ok(frame) = FelixFrame::parse(head)
     {
-        assert_eq!(Frame::parse(&frame.emit()), Ok(frame));
+        assert_eq!(FelixFrame::parse(&frame.emit()), Ok(frame));
     }
     let messages: Vec<_> = Messages::new(bytes).map_while(Result::ok).collect();
-    assert!(
-        messages
-            .iter()
-            .map(|message| message.payload.len())
-            .sum::<usize>()
-            <= bytes.len()
-    );
+    assert!(messages.iter().map(|message| message.payload.len()).sum::<usize>() <= bytes.len());
     // What was read can be written again and read back.
     let mut page = vec![0; bytes.len() + 16 * messages.len() + 64];
     let mut writer = PageWriter::default();
@@ -31,8 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
             message.payload.len()
         ));
     }
-    let again: Vec<_> = Messages::new(&page[..writer.used()])
-        .map(|message| message.unwrap())
-        .collect();
+    let again: Vec<_> =
+        Messages::new(&page[..writer.used()]).map(|message| message.unwrap()).collect();
     assert_eq!(again, messages);
 });

@@ -68,9 +68,7 @@ fn plan(text: &str) {
         Ok(plan) => {
             let every = plan.points.len().div_ceil(OPENED);
             for point in plan.points.iter().step_by(every) {
-                let engine = ENGINES
-                    .iter()
-                    .find(|(engine, _)| engine.name() == point.engine);
+                let engine = ENGINES.iter().find(|(engine, _)| engine.name() == point.engine);
                 let (engine, _) = engine.expect("a plan names engines that exist");
                 open(engine.as_ref(), &point.workload);
             }
@@ -101,9 +99,7 @@ fn workload(bytes: &[u8]) {
     let mut workload = engine.example();
     for [name, kind, bytes @ ..] in values.as_chunks::<10>().0 {
         if let Some(parameter) = parameters.get(usize::from(*name) % parameters.len().max(1)) {
-            workload
-                .params
-                .insert(parameter.name.clone(), value(*kind, *bytes));
+            workload.params.insert(parameter.name.clone(), value(*kind, *bytes));
         }
     }
     open(engine.as_ref(), &workload);

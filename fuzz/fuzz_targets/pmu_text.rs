@@ -3,11 +3,11 @@
 #![no_main]
 
 use daqmeter_pmu::emulated::catalogue;
-use daqmeter_pmu::event::Host;
-use daqmeter_pmu::format::Format;
+use daqmeter_pmu::event::EventResolver;
+use daqmeter_pmu::format::FormatField;
 use daqmeter_pmu::mesh::{from_text, topology};
 use daqmeter_pmu::plan::{Driver, plan};
-use daqmeter_pmu::{Group, perf_format};
+use daqmeter_pmu::{MetricGroup, perf_format};
 use daqmeter_sys::host::Files;
 use libfuzzer_sys::fuzz_target;
 
@@ -15,11 +15,7 @@ fuzz_target!(|bytes: &[u8]| {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(mesh) = from_text(&text, "fuzz") {
         assert_eq!(mesh.crosspoints.len(), (mesh.width * mesh.height) as usize);
-        assert!(
-            mesh.nodes
-                .iter()
-                .all(|node| mesh.crosspoint_of(node).is_some())
-        );
+        assert!(mesh.nodes.iter().all(|node| mesh.crosspoint_of(node).is_some()));
     }
     if let Ok(observed) = perf_format::parse(&text) {
         let intervals = observed.end_ns.len();
@@ -30,8 +26,8 @@ fuzz_target!(|bytes: &[u8]| {
                 .all(|event| event.count.len() == intervals && event.enabled_ns.len() == intervals)
         );
     }
-    let _ = Group::parse(&text, "fuzz");
-    if let Ok(format) = Format::parse("x", &text) {
+    let _ = MetricGroup::parse(&text, "fuzz");
+    if let Ok(format) = FormatField::parse("x", &text) {
         let mut words = [0; 3];
         let most = u64::MAX >> (64 - format.bits());
         assert!(format.place(most, &mut words).is_ok());
@@ -39,10 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let mesh = topology::shipped("n1sdp").expect("it ships");
     let pmus = [catalogue(&mesh)];
-    let host = Host {
-        pmus: &pmus,
-        files: &Files::below("/nonexistent"),
-    };
+    let host = EventResolver { pmus: &pmus, files: &Files::below("/nonexistent") };
     if let Ok(set) = host.resolve(&[text.into_owned()])
         && set.events().count() <= 16
         && let Ok(plan) = plan(&mesh, Driver::Mainline, &set.groups)

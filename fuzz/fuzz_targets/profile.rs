@@ -6,12 +6,8 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     if let Ok(profile) = Profile::parse("fuzz", text) {
-        let own: Vec<f64> = profile
-            .board
-            .iter()
-            .map(|board| board.own_bytes_per_s)
-            .take(8)
-            .collect();
+        let own: Vec<f64> =
+            profile.board.iter().map(|board| board.own_bytes_per_s).take(8).collect();
         let rates = profile.uplink.rates(&own);
         assert_eq!(rates.len(), own.len());
         let _ = uplink::predict;

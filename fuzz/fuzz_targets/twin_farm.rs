@@ -11,10 +11,7 @@ const TIME_PS: u64 = SECOND_PS / 100_000_000;
 fn is_small(farm: &Farm) -> bool {
     farm.kinds.iter().all(|kind| kind.count <= 8)
         && farm.flows.len() <= 4
-        && farm
-            .flows
-            .iter()
-            .all(|flow| flow.burst <= 16 && flow.gap_ps >= 1000)
+        && farm.flows.iter().all(|flow| flow.burst <= 16 && flow.gap_ps >= 1000)
 }
 
 fuzz_target!(|text: &str| {

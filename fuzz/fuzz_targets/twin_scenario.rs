@@ -16,10 +16,7 @@ fn is_short(model: &Model) -> bool {
         |arrivals: &Arrivals| matches!(arrivals, Arrivals::Open { burst, .. } if *burst <= 100);
     is_forward
         && model.stations.len() + model.sources.len() < 16
-        && model
-            .sources
-            .iter()
-            .all(|source| is_few(&source.arrivals) && source.to.len() < 16)
+        && model.sources.iter().all(|source| is_few(&source.arrivals) && source.to.len() < 16)
 }
 
 fuzz_target!(|text: &str| {

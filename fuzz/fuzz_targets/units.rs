@@ -9,14 +9,7 @@ fuzz_target!(|text: &str| {
     if let Ok(count) = units::parse_count(text) {
         assert_eq!(units::parse_count(&count.to_string()), Ok(count));
     }
-    let _ = (
-        units::parse_bytes(text),
-        units::parse_duration(text),
-        units::parse_rate_hz(text),
-    );
-    let _ = (
-        host::parse_cpu_list(text).len(),
-        host::parse_kernel_size(text),
-        host::bracketed(text),
-    );
+    let _ = (units::parse_bytes(text), units::parse_duration(text), units::parse_rate_hz(text));
+    let _ =
+        (host::parse_cpu_list(text).len(), host::parse_kernel_size(text), host::bracketed(text));
 });

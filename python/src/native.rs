@@ -16,10 +16,10 @@ use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::jsonl::Writer;
 use daqmeter_record::{Param, RunRecord, Tool, Workload, jsonl};
 use daqmeter_report::export::{Column, Frame, Names, counters, samples, series, summary};
-use daqmeter_wire::etherbone::{Flags, Message, Record};
+use daqmeter_wire::etherbone::{EbMessage, EbRecord, RecordFlags};
 use daqmeter_wire::felix::block::HEADER_BYTES;
 use daqmeter_wire::felix::decoder::most_subchunks;
-use daqmeter_wire::felix::{Format, Reassembler, Subchunk, subchunks};
+use daqmeter_wire::felix::{BlockFormat, Reassembler, Subchunk, subchunks};
 use numpy::{Element, PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -401,7 +401,7 @@ fn decode_felix<'py>(
     let (mut bad_blocks, mut at) = (0_u64, 0);
     while at + HEADER_BYTES <= data.len() {
         let magic = u16::from_le_bytes([data[at + 2], data[at + 3]]);
-        let format = Format::of_magic(magic, abce_kib).ok_or_else(|| {
+        let format = BlockFormat::of_magic(magic, abce_kib).ok_or_else(|| {
             wrong(format!("byte {at}: no block begins here (magic {magic:#06x})"))
         })?;
         let Some(block) = data.get(at..at + format.block_bytes) else {
@@ -471,7 +471,7 @@ fn decode_felix<'py>(
 /// The records of one Etherbone message as dictionaries.
 #[pyfunction]
 fn decode_etherbone<'py>(python: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyDict>> {
-    let message = Message::parse(data).map_err(wrong)?;
+    let message = EbMessage::parse(data).map_err(wrong)?;
     let out = PyDict::new(python);
     out.set_item("no_reads", message.header.no_reads)?;
     out.set_item("probe_request", message.header.probe_request)?;
@@ -479,15 +479,15 @@ fn decode_etherbone<'py>(python: Python<'py>, data: &[u8]) -> PyResult<Bound<'py
     let records = PyList::empty(python);
     let mut rest = message.records;
     while !rest.is_empty() {
-        let (record, left) = Record::split(message.layout, rest).map_err(wrong)?;
+        let (record, left) = EbRecord::split(message.layout, rest).map_err(wrong)?;
         rest = left;
         let flags = [
-            (Flags::BCA, "BCA"),
-            (Flags::RCA, "RCA"),
-            (Flags::RFF, "RFF"),
-            (Flags::CYC, "CYC"),
-            (Flags::WCA, "WCA"),
-            (Flags::WFF, "WFF"),
+            (RecordFlags::BCA, "BCA"),
+            (RecordFlags::RCA, "RCA"),
+            (RecordFlags::RFF, "RFF"),
+            (RecordFlags::CYC, "CYC"),
+            (RecordFlags::WCA, "WCA"),
+            (RecordFlags::WFF, "WFF"),
         ];
         let entry = PyDict::new(python);
         let set: Vec<&str> = flags

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use common::{PROGRAM, are_refused, daqmeter, stderr, stdout};
 use daqmeter_wire::felix::Elink;
-use daqmeter_wire::felix::page::{Frame, FrameKind, PageWriter, Status};
+use daqmeter_wire::felix::page::{FelixFrame, FrameKind, PageWriter, Status};
 use daqmeter_wire::felix::payload::{EmulatorHeader, Fid};
 
 fn readout(arguments: &[&str]) -> std::process::Output {
@@ -350,7 +350,8 @@ fn fake_publisher(account: Option<serde_json::Value>) -> (String, std::thread::J
         let mut stream = listener.accept().unwrap().0;
         let mut send = |kind: FrameKind, count: u32, body: &[u8]| {
             let body_bytes = u32::try_from(body.len()).unwrap();
-            let frame = Frame { kind, body_bytes, count, sequence: u64::from(count), birth_ns: 0 };
+            let frame =
+                FelixFrame { kind, body_bytes, count, sequence: u64::from(count), birth_ns: 0 };
             stream.write_all(&[&frame.emit()[..], body].concat()).unwrap();
         };
         send(FrameKind::Hello, 0, hello.to_string().as_bytes());

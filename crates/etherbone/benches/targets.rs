@@ -15,12 +15,12 @@ use std::net::TcpStream;
 use daqmeter_etherbone::bus::Description;
 use daqmeter_etherbone::server::Running;
 use daqmeter_etherbone::{
-    Address, Client, Options, PingPongEngine, PingPongRequest, Protocol, Server, ServerOptions,
-    Slave,
+    Address, Client, ClientOptions, EbServer, PingPongEngine, PingPongRequest, Protocol,
+    ServerOptions, Slave,
 };
 use daqmeter_harness::{Session, TypedEngine};
 use daqmeter_sys::{affinity, clock};
-use daqmeter_wire::etherbone::cycle::{Check, Op};
+use daqmeter_wire::etherbone::cycle::{Op, StatusCheck};
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 
 const MEMORY: u64 = 0x10000;
@@ -57,12 +57,12 @@ fn in_turn<const N: usize>(rounds: usize, mut sides: [&mut dyn FnMut(); N]) -> [
 fn serve(cpu: u32) -> Running {
     let description = Description::memory(MEMORY, MEMORY + 0xFFFF, Widths::ALL, Endian::Big);
     let slave = Slave::new(description.build().unwrap());
-    Server::bind(slave, ServerOptions::loopback()).unwrap().spawn(Some(cpu)).unwrap()
+    EbServer::bind(slave, ServerOptions::loopback()).unwrap().spawn(Some(cpu)).unwrap()
 }
 
 fn client(proto: &str, server: &Running) -> Client {
     let w32 = Widths::only(Width::W32);
-    let options = Options { address: w32, data: w32, ..Options::default() };
+    let options = ClientOptions { address: w32, data: w32, ..ClientOptions::default() };
     Client::open(&Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap(), &options)
         .unwrap()
 }
@@ -96,7 +96,7 @@ fn blocking(proto: &str, cpu: u32) {
     };
     let cycles = |client: &mut Client, ops: &[Op]| {
         for _ in 0..ROUND_TRIPS {
-            client.cycle(ops, Check::Status).unwrap();
+            client.cycle(ops, StatusCheck::Status).unwrap();
         }
     };
     let [raw_us, one_us] = in_turn(
@@ -127,7 +127,7 @@ fn series(client: &mut Client, ops: &[Op], cycles: u64) -> u64 {
         words += done.words.len() as u64;
     });
     for token in 0..cycles {
-        pipeline.submit(ops, Check::Status, token).unwrap();
+        pipeline.submit(ops, StatusCheck::Status, token).unwrap();
     }
     pipeline.finish().unwrap();
     words
@@ -178,7 +178,7 @@ fn crowded(cpu: u32) {
         let [alone_us, beside_us, alone_series_us, beside_series_us] = in_turn(
             3000,
             [
-                &mut || assert_eq!(alone.cycle(&one, Check::Status).unwrap().values, [0]),
+                &mut || assert_eq!(alone.cycle(&one, StatusCheck::Status).unwrap().values, [0]),
                 &mut || {
                     // As much as the server takes; its answers are never read.
                     if let Ok(now) = slow.write(&requests[sent..]) {
@@ -187,7 +187,7 @@ fn crowded(cpu: u32) {
                             sent = 8
                         }
                     }
-                    assert_eq!(beside.cycle(&one, Check::Status).unwrap().values, [0]);
+                    assert_eq!(beside.cycle(&one, StatusCheck::Status).unwrap().values, [0]);
                 },
                 &mut || assert_eq!(series(&mut alone_series, &many, 100), 1600),
                 &mut || assert_eq!(series(&mut beside_series, &many, 100), 1600),

@@ -1,6 +1,6 @@
 //! Accesses of any size to a device that can do some: direct, in parts, or through a wider word. And whole ranges of bytes.
 
-use daqmeter_wire::etherbone::cycle::{Check, Op, Space};
+use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck};
 use daqmeter_wire::etherbone::{Endian, Lanes, Width, Widths};
 
 use crate::scan;
@@ -73,7 +73,7 @@ impl Reach {
 
 /// How an access of some size is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum AccessMethod {
     /// As it is.
     Direct,
     /// In parts of a narrower width: not atomic for the device.
@@ -86,16 +86,16 @@ pub enum Way {
 ///
 /// # Errors
 /// When the port and the device have no width in common.
-pub fn way(client: &Client, reach: Reach, size: Width) -> Result<Way, EbError> {
+pub fn way(client: &Client, reach: Reach, size: Width) -> Result<AccessMethod, EbError> {
     let usable = reach.usable(client)?;
     let widest = usable.widest().expect("not empty");
     Ok(if usable.has(size) {
-        Way::Direct
+        AccessMethod::Direct
     } else if widest < size {
-        Way::Fragmented(widest)
+        AccessMethod::Fragmented(widest)
     } else {
         let wider = Width::ALL.into_iter().find(|width| *width > size && usable.has(*width));
-        Way::Widened(wider.unwrap_or(widest))
+        AccessMethod::Widened(wider.unwrap_or(widest))
     })
 }
 
@@ -132,8 +132,8 @@ fn words(
         )));
     }
     let width = match way(client, reach, size)? {
-        Way::Direct => size,
-        Way::Fragmented(width) | Way::Widened(width) => width,
+        AccessMethod::Direct => size,
+        AccessMethod::Fragmented(width) | AccessMethod::Widened(width) => width,
     };
     let endian = reach.endian_for(width.max(size), client).or_else(|error| {
         if width == size && size == port { Ok(Endian::Big) } else { Err(error) }
@@ -179,7 +179,7 @@ pub fn read(
     address: u64,
     size: Width,
     space: Space,
-    check: Check,
+    check: StatusCheck,
 ) -> Result<(u64, bool), EbError> {
     let words = words(client, reach, address, size, space)?;
     let outcome = client.cycle(&words.ops, check)?;
@@ -197,7 +197,7 @@ pub fn write(
     address: u64,
     size: Width,
     space: Space,
-    check: Check,
+    check: StatusCheck,
     value: u64,
 ) -> Result<bool, EbError> {
     let words = words(client, reach, address, size, space)?;
@@ -376,7 +376,7 @@ fn run<'a>(
     for (token, cycle) in accesses.chunks(OPS_PER_CYCLE).enumerate() {
         ops.clear();
         ops.extend(cycle.iter().map(op));
-        pipeline.submit(&ops, Check::Status, token as u64)?;
+        pipeline.submit(&ops, StatusCheck::Status, token as u64)?;
     }
     pipeline.finish()?;
     match broken {
@@ -392,21 +392,23 @@ mod tests {
     use super::*;
     use crate::bus::Description;
     use crate::transport::{Bridge, Emulated};
-    use crate::{Options, Slave};
+    use crate::{ClientOptions, Slave};
 
     fn client(widths: Widths, port: Width, endian: Endian) -> Client {
         let description = Description::memory(0x10000, 0x1ffff, widths, endian);
         let slave = Slave::new(description.build().unwrap());
         let transport = Emulated::new(&Bridge::named("perfect").unwrap(), slave);
-        let options = Options { data: Widths::only(port), ..Options::default() };
+        let options = ClientOptions { data: Widths::only(port), ..ClientOptions::default() };
         Client::over(Box::new(transport), &options, "test").unwrap()
     }
 
     fn both(client: &mut Client, address: u64, size: Width, value: u64) -> u64 {
         let reach = Reach::of(client, address).unwrap();
-        assert!(!write(client, reach, address, size, Space::Bus, Check::Status, value).unwrap());
+        assert!(
+            !write(client, reach, address, size, Space::Bus, StatusCheck::Status, value).unwrap()
+        );
         let (found, failed) =
-            read(client, reach, address, size, Space::Bus, Check::Status).unwrap();
+            read(client, reach, address, size, Space::Bus, StatusCheck::Status).unwrap();
         assert!(!failed);
         found
     }
@@ -441,10 +443,11 @@ mod tests {
             let mut client = client(Widths::only(Width::W32), Width::W32, endian);
             both(&mut client, 0x10000, Width::W32, 0x1122_3344);
             let reach = Reach::of(&mut client, 0x10000).unwrap();
-            assert_eq!(way(&client, reach, Width::W8).unwrap(), Way::Widened(Width::W32));
+            assert_eq!(way(&client, reach, Width::W8).unwrap(), AccessMethod::Widened(Width::W32));
             both(&mut client, 0x10002, Width::W8, 0xAA);
             let (word, _) =
-                read(&mut client, reach, 0x10000, Width::W32, Space::Bus, Check::Status).unwrap();
+                read(&mut client, reach, 0x10000, Width::W32, Space::Bus, StatusCheck::Status)
+                    .unwrap();
             assert_eq!(word, wanted);
         }
     }
@@ -460,8 +463,10 @@ mod tests {
     fn the_byte_order_must_be_known_only_where_it_matters() {
         let mut client = client(Widths::ALL, Width::W32, Endian::Big);
         let reach = Reach { widths: Widths::ALL, endian: None };
-        assert!(read(&mut client, reach, 0x10000, Width::W32, Space::Bus, Check::Status).is_ok());
-        let error = read(&mut client, reach, 0x10000, Width::W8, Space::Bus, Check::Status)
+        assert!(
+            read(&mut client, reach, 0x10000, Width::W32, Space::Bus, StatusCheck::Status).is_ok()
+        );
+        let error = read(&mut client, reach, 0x10000, Width::W8, Space::Bus, StatusCheck::Status)
             .unwrap_err()
             .to_string();
         assert!(error.contains("-b or -l"), "{error}");
@@ -471,7 +476,8 @@ mod tests {
     fn config_registers_are_read_in_any_size() {
         let mut client = client(Widths::ALL, Width::W16, Endian::Big);
         let reach = Reach { widths: Widths::ALL, endian: None };
-        let root = read(&mut client, reach, 8, Width::W64, Space::Config, Check::Status).unwrap();
+        let root =
+            read(&mut client, reach, 8, Width::W64, Space::Config, StatusCheck::Status).unwrap();
         assert_eq!(root, (0, false));
     }
 

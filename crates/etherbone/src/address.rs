@@ -9,7 +9,7 @@ use crate::EbError;
 
 /// Which versions of IP may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum IpFamily {
     /// IPv6 first, then IPv4.
     Any,
     /// IPv4 only.
@@ -22,17 +22,17 @@ pub enum Family {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// `udp/host[/port]`, `udp4/...`, `udp6/...`.
-    Udp(Family, Host),
+    Udp(IpFamily, HostPort),
     /// `tcp/host[/port]`, `tcp4/...`, `tcp6/...`.
-    Tcp(Family, Host),
+    Tcp(IpFamily, HostPort),
     /// `dev/<name under /dev>`: a serial port, a PCIe or USB character device, a pseudo-terminal.
     Dev(String),
     /// `tunnel/<tunnel host>/<port>/<host>[/port]`: UDP behind a proxy on TCP.
     Tunnel {
         /// IP versions for the way to the proxy.
-        family: Family,
+        family: IpFamily,
         /// The proxy.
-        proxy: Host,
+        proxy: HostPort,
         /// What the proxy is told: `host[/port]`.
         target: String,
     },
@@ -42,19 +42,19 @@ pub enum Address {
 
 /// A host and its port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Host {
+pub struct HostPort {
     /// Name or address.
     pub name: String,
     /// Port.
     pub port: u16,
 }
 
-impl Host {
+impl HostPort {
     /// Reads `host[/port]`; without a port, or with an empty one, that of Etherbone.
     ///
     /// # Errors
     /// When there is no name or the port is not one.
-    pub fn parse(text: &str) -> Result<Host, EbError> {
+    pub fn parse(text: &str) -> Result<HostPort, EbError> {
         let (name, port) = text.split_once('/').unwrap_or((text, ""));
         if name.is_empty() {
             return Err(wrong(text, "has no host"));
@@ -63,28 +63,28 @@ impl Host {
             "" => PORT,
             port => port.parse().map_err(|_| wrong(text, &format!("`{port}` is not a port")))?,
         };
-        Ok(Host { name: name.to_owned(), port })
+        Ok(HostPort { name: name.to_owned(), port })
     }
 
     /// The addresses of the host, in the order in which they are tried.
     ///
     /// # Errors
     /// When the name does not resolve to an address of the family.
-    pub fn resolve(&self, family: Family) -> Result<Vec<SocketAddr>, EbError> {
+    pub fn resolve(&self, family: IpFamily) -> Result<Vec<SocketAddr>, EbError> {
         let bare = self.name.trim_start_matches('[').trim_end_matches(']');
         let found = (bare, self.port)
             .to_socket_addrs()
             .map_err(|error| EbError::Address(format!("{}: {error}", self.name)))?;
         let wanted = |address: &SocketAddr| match family {
-            Family::Any => true,
-            Family::V4 => address.is_ipv4(),
-            Family::V6 => address.is_ipv6(),
+            IpFamily::Any => true,
+            IpFamily::V4 => address.is_ipv4(),
+            IpFamily::V6 => address.is_ipv6(),
         };
         let mut addresses: Vec<SocketAddr> = found.filter(wanted).collect();
         addresses.sort_by_key(SocketAddr::is_ipv4);
         addresses.dedup();
         if addresses.is_empty() {
-            let family = if family == Family::V4 { "IPv4" } else { "IPv6" };
+            let family = if family == IpFamily::V4 { "IPv4" } else { "IPv6" };
             return Err(EbError::Address(format!("{} has no {family} address", self.name)));
         }
         Ok(addresses)
@@ -106,13 +106,13 @@ impl Address {
         let (proto, rest) = text.split_once('/').ok_or_else(|| wrong(text, "has no protocol"))?;
         let proto = proto.to_ascii_lowercase();
         let family = match proto.as_bytes().last() {
-            Some(b'4') => Family::V4,
-            Some(b'6') => Family::V6,
-            _ => Family::Any,
+            Some(b'4') => IpFamily::V4,
+            Some(b'6') => IpFamily::V6,
+            _ => IpFamily::Any,
         };
         match proto.as_str() {
-            "udp" | "udp4" | "udp6" => Ok(Address::Udp(family, Host::parse(rest)?)),
-            "tcp" | "tcp4" | "tcp6" => Ok(Address::Tcp(family, Host::parse(rest)?)),
+            "udp" | "udp4" | "udp6" => Ok(Address::Udp(family, HostPort::parse(rest)?)),
+            "tcp" | "tcp4" | "tcp6" => Ok(Address::Tcp(family, HostPort::parse(rest)?)),
             "dev" if !rest.is_empty() && !rest.split('/').any(|part| part == "..") => {
                 Ok(Address::Dev(rest.to_owned()))
             }
@@ -124,8 +124,8 @@ impl Address {
                 else {
                     return Err(wrong(text, "has no target behind the tunnel"));
                 };
-                Host::parse(target)?;
-                let proxy = Host::parse(&format!("{name}/{port}"))?;
+                HostPort::parse(target)?;
+                let proxy = HostPort::parse(&format!("{name}/{port}"))?;
                 Ok(Address::Tunnel { family, proxy, target: target.to_owned() })
             }
             _ => Err(wrong(text, "is not an address")),
@@ -135,10 +135,10 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let version = |family: &Family| match family {
-            Family::Any => "",
-            Family::V4 => "4",
-            Family::V6 => "6",
+        let version = |family: &IpFamily| match family {
+            IpFamily::Any => "",
+            IpFamily::V4 => "4",
+            IpFamily::V6 => "6",
         };
         match self {
             Address::Udp(family, host) => {
@@ -231,10 +231,10 @@ mod tests {
 
     #[test]
     fn a_family_that_the_host_lacks_is_refused() {
-        let host = Host::parse("127.0.0.1/5").unwrap();
-        assert_eq!(host.resolve(Family::Any).unwrap(), ["127.0.0.1:5".parse().unwrap()]);
-        assert!(host.resolve(Family::V6).unwrap_err().to_string().contains("no IPv6"));
-        assert_eq!(Host::parse("::1").unwrap().resolve(Family::V6).unwrap()[0].port(), PORT);
+        let host = HostPort::parse("127.0.0.1/5").unwrap();
+        assert_eq!(host.resolve(IpFamily::Any).unwrap(), ["127.0.0.1:5".parse().unwrap()]);
+        assert!(host.resolve(IpFamily::V6).unwrap_err().to_string().contains("no IPv6"));
+        assert_eq!(HostPort::parse("::1").unwrap().resolve(IpFamily::V6).unwrap()[0].port(), PORT);
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use daqmeter_wire::etherbone::{Probe, Widths};
+use daqmeter_wire::etherbone::{EbProbe, Widths};
 
 use crate::EbError;
-use crate::address::{Family, Host};
+use crate::address::{HostPort, IpFamily};
 
 /// A slave that answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,12 +23,16 @@ pub struct Discovered {
 ///
 /// # Errors
 /// When the probe cannot be sent.
-pub fn discover(host: &Host, family: Family, quiet: Duration) -> Result<Vec<Discovered>, EbError> {
+pub fn discover(
+    host: &HostPort,
+    family: IpFamily,
+    quiet: Duration,
+) -> Result<Vec<Discovered>, EbError> {
     let to = host.resolve(family)?[0];
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).map_err(EbError::io("cannot open a socket"))?;
     socket.set_broadcast(true).map_err(EbError::io("cannot broadcast"))?;
-    let probe = Probe { response: false, address: Widths::ALL, data: Widths::ALL, id: 0 };
+    let probe = EbProbe { response: false, address: Widths::ALL, data: Widths::ALL, id: 0 };
     socket.send_to(&probe.emit(), to).map_err(EbError::io(format!("cannot send to {to}")))?;
     let mut found: Vec<Discovered> = Vec::new();
     let mut heard = Instant::now();
@@ -38,7 +42,7 @@ pub fn discover(host: &Host, family: Family, quiet: Duration) -> Result<Vec<Disc
         let Ok((bytes, peer)) = socket.recv_from(&mut buffer) else {
             continue;
         };
-        let Some(answer) = Probe::parse(&buffer[..bytes]).ok().filter(|answer| answer.response)
+        let Some(answer) = EbProbe::parse(&buffer[..bytes]).ok().filter(|answer| answer.response)
         else {
             continue;
         };
@@ -54,14 +58,14 @@ pub fn discover(host: &Host, family: Family, quiet: Duration) -> Result<Vec<Disc
 mod tests {
     use super::*;
     use crate::bus::Description;
-    use crate::{Server, ServerOptions, Slave};
+    use crate::{EbServer, ServerOptions, Slave};
 
     #[test]
     fn a_slave_that_is_there_is_found_once() {
         let slave = Slave::new(Description::timing_receiver().build().unwrap());
-        let server = Server::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap();
-        let host = Host { name: "127.0.0.1".to_owned(), port: server.port };
-        let found = discover(&host, Family::Any, Duration::from_millis(50)).unwrap();
+        let server = EbServer::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap();
+        let host = HostPort { name: "127.0.0.1".to_owned(), port: server.port };
+        let found = discover(&host, IpFamily::Any, Duration::from_millis(50)).unwrap();
         let peer = SocketAddr::from(([127, 0, 0, 1], server.port));
         assert_eq!(found, [Discovered { peer, address: Widths::ALL, data: Widths::ALL }]);
     }

@@ -24,10 +24,10 @@ pub mod timestamps;
 pub mod transport;
 pub mod tunnel;
 
-pub use address::{Address, Family, Host};
-pub use client::{Client, Dialect, Done, Options, Outcome, Pipeline};
+pub use address::{Address, HostPort, IpFamily};
+pub use client::{Client, ClientOptions, CompletedCycle, CycleOutcome, EbDialect, Pipeline};
 pub use engine::{EtherboneEngine, EtherboneRequest, Method, Payload, TIME_BYTES, Times, reach};
 pub use error::EbError;
 pub use pingpong::{PingPongEngine, PingPongRequest, Protocol};
-pub use server::{Server, ServerOptions};
+pub use server::{EbServer, ServerOptions};
 pub use slave::Slave;

@@ -73,7 +73,7 @@ pub struct LinkCounts {
 
 /// One direction of a link.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct EmulatedLink {
     profile: LinkProfile,
     generator: Xoshiro256PlusPlus,
     free_at_ns: u64,
@@ -83,11 +83,11 @@ pub struct Link {
     pub counts: LinkCounts,
 }
 
-impl Link {
+impl EmulatedLink {
     /// A link whose chances are drawn from the seed.
-    pub fn new(profile: LinkProfile, seed: u64) -> Link {
+    pub fn new(profile: LinkProfile, seed: u64) -> EmulatedLink {
         let generator = Xoshiro256PlusPlus::seed_from_u64(seed);
-        Link {
+        EmulatedLink {
             profile,
             generator,
             free_at_ns: 0,
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     fn arrivals(profile: LinkProfile, sent: &[(u64, usize)]) -> Vec<Fate> {
-        let mut link = Link::new(profile, 1);
+        let mut link = EmulatedLink::new(profile, 1);
         sent.iter().map(|&(now_ns, bytes)| link.carry(now_ns, bytes)).collect()
     }
 
@@ -194,7 +194,7 @@ mod tests {
             reorder_ns: 50,
             ..LinkProfile::default()
         };
-        let mut link = Link::new(profile, 7);
+        let mut link = EmulatedLink::new(profile, 7);
         let fates: Vec<Fate> = (0..10_000).map(|now| link.carry(now * 100, 64)).collect();
         let lost = fates.iter().filter(|fate| **fate == Fate::Lost).count() as u64;
         assert_eq!(lost, link.counts.lost);
@@ -218,7 +218,7 @@ mod tests {
         #[test]
         fn without_reordering_messages_keep_their_order(jitter_ns in 0..10_000_u64, sent in prop::collection::vec((0..1000_u64, 1..1500_usize), 1..50)) {
             let profile = LinkProfile { latency_ns: 500, jitter_ns, bytes_per_s: 1e9, ..LinkProfile::default() };
-            let mut link = Link::new(profile, 3);
+            let mut link = EmulatedLink::new(profile, 3);
             let mut now = 0;
             let mut last = 0;
             for (gap, bytes) in sent {

@@ -1,8 +1,8 @@
 //! Reading the self-describing bus: every table, through every bridge.
 
 use daqmeter_wire::etherbone::config;
-use daqmeter_wire::etherbone::cycle::{Check, Op, Space};
-use daqmeter_wire::etherbone::sdb::{self, Record};
+use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck};
+use daqmeter_wire::etherbone::sdb::{self, SdbRecord};
 
 use crate::{Client, EbError};
 
@@ -13,11 +13,11 @@ const MAX_FOUND: usize = 65_536;
 
 /// One record of the bus, with absolute addresses.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct ScannedRecord {
     /// Where in the tree: 1-based places, as eb-ls prints them.
     pub path: Vec<usize>,
     /// The record as it is in its table.
-    pub record: Record,
+    pub record: SdbRecord,
     /// First address on the whole bus, for records that are somewhere.
     pub first: Option<u64>,
     /// Last address on the whole bus.
@@ -26,7 +26,7 @@ pub struct Found {
     pub is_head: bool,
 }
 
-impl Found {
+impl ScannedRecord {
     /// `2.1`: the path as text.
     pub fn path_text(&self) -> String {
         self.path.iter().map(usize::to_string).collect::<Vec<_>>().join(".")
@@ -34,7 +34,7 @@ impl Found {
 
     /// True when the record names this vendor and device.
     pub fn is(&self, (vendor, device): (u64, u32)) -> bool {
-        matches!(self.record, Record::Device(_) | Record::Bridge { .. })
+        matches!(self.record, SdbRecord::Device(_) | SdbRecord::Bridge { .. })
             && self
                 .record
                 .product()
@@ -46,14 +46,14 @@ impl Found {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scan {
     /// Records in the order of their tables, those behind a bridge after it.
-    pub found: Vec<Found>,
+    pub found: Vec<ScannedRecord>,
     /// A line for each table that could not be read whole, with its bridge and the reason.
     pub unread: Vec<String>,
 }
 
 impl Scan {
     /// Devices with a vendor and a device id.
-    pub fn devices(&self, id: (u64, u32)) -> Vec<&Found> {
+    pub fn devices(&self, id: (u64, u32)) -> Vec<&ScannedRecord> {
         self.found.iter().filter(|found| found.is(id)).collect()
     }
 }
@@ -88,7 +88,10 @@ pub fn scan_at(client: &mut Client, root: u64, recurse: bool) -> Result<Scan, Eb
 ///
 /// # Errors
 /// As of [`scan`].
-pub fn device_at(client: &mut Client, address: u64) -> Result<Option<(sdb::Device, u64)>, EbError> {
+pub fn device_at(
+    client: &mut Client,
+    address: u64,
+) -> Result<Option<(sdb::SdbDevice, u64)>, EbError> {
     let mut place = Place { table: root_address(client)?, base: 0 };
     for _ in 0..DEEPEST {
         let mut next = None;
@@ -99,10 +102,14 @@ pub fn device_at(client: &mut Client, address: u64) -> Result<Option<(sdb::Devic
                 absolute.contains(&address)
             };
             match record {
-                Record::Device(device) if covers(device.component.first, device.component.last) => {
+                SdbRecord::Device(device)
+                    if covers(device.component.first, device.component.last) =>
+                {
                     return Ok(Some((device, place.base.wrapping_add(device.component.first))));
                 }
-                Record::Bridge { child, component } if covers(component.first, component.last) => {
+                SdbRecord::Bridge { child, component }
+                    if covers(component.first, component.last) =>
+                {
                     next = Some(Place {
                         table: place.base.wrapping_add(child),
                         base: place.base.wrapping_add(component.first),
@@ -136,7 +143,7 @@ fn root_address(client: &mut Client) -> Result<u64, EbError> {
         .step_by(port.bytes())
         .map(|address| Op { space: Space::Config, ..Op::read(address, port) })
         .collect();
-    let outcome = client.cycle(&reads, Check::Status)?;
+    let outcome = client.cycle(&reads, StatusCheck::Status)?;
     let shift = if step == 8 { 0 } else { port.bits() };
     Ok(outcome.values.iter().fold(
         0,
@@ -154,7 +161,7 @@ fn read_bytes(client: &mut Client, address: u64, bytes: usize) -> Result<Vec<u8>
         .step_by(step)
         .map(|offset| Op::read(address.wrapping_add(offset as u64), port))
         .collect();
-    let outcome = client.cycle(&reads, Check::Status)?;
+    let outcome = client.cycle(&reads, StatusCheck::Status)?;
     if let Some(&first) = outcome.failed.first() {
         return Err(EbError::Bus {
             failed: outcome.failed.len(),
@@ -179,13 +186,13 @@ fn record_count(client: &mut Client, table: u64) -> Result<u64, EbError> {
     Ok(count.into())
 }
 
-fn read_record(client: &mut Client, table: u64, index: u64) -> Result<Record, EbError> {
+fn read_record(client: &mut Client, table: u64, index: u64) -> Result<SdbRecord, EbError> {
     let at = table.wrapping_add(index * sdb::RECORD_BYTES as u64);
     let bytes = read_bytes(client, at, sdb::RECORD_BYTES)?;
     let record: [u8; sdb::RECORD_BYTES] =
         bytes.try_into().expect("as many bytes as were asked for");
     // A second head inside a table, or one without its magic, is shown as an unknown record.
-    Ok(Record::parse(&record).unwrap_or(Record::Unknown(record[sdb::RECORD_BYTES - 1])))
+    Ok(SdbRecord::parse(&record).unwrap_or(SdbRecord::Unknown(record[sdb::RECORD_BYTES - 1])))
 }
 
 /// State of a scan.
@@ -232,18 +239,18 @@ impl Walk<'_> {
         let is_head = index == 0;
         let mut path = path.to_vec();
         path.extend((!is_head).then_some(usize::try_from(index).expect("at most MAX_RECORDS")));
-        let moves = !matches!(record, Record::MsiMaster { .. });
+        let moves = !matches!(record, SdbRecord::MsiMaster { .. });
         let base = if moves { place.base } else { 0 };
         let component = record.component();
         let at = self.scan.found.len();
-        self.scan.found.push(Found {
+        self.scan.found.push(ScannedRecord {
             path: path.clone(),
             record,
             first: component.map(|component| base.wrapping_add(component.first)),
             last: component.map(|component| base.wrapping_add(component.last)),
             is_head,
         });
-        if let (Record::Bridge { child, component }, true) = (record, self.recurse) {
+        if let (SdbRecord::Bridge { child, component }, true) = (record, self.recurse) {
             let inner = Place {
                 table: place.base.wrapping_add(child),
                 base: place.base.wrapping_add(component.first),

@@ -11,7 +11,7 @@ use daqmeter_sys::net::{Readiness, wait_ready};
 use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 
 use crate::EbError;
-use crate::address::{Family, Host};
+use crate::address::{HostPort, IpFamily};
 use crate::transport::read_frame;
 
 /// Longest "host[/port]" that a client may ask for.
@@ -20,13 +20,13 @@ const MAX_NAME_BYTES: usize = 512;
 /// A listening proxy.
 pub struct TunnelServer {
     listener: TcpListener,
-    traffic: Arc<Traffic>,
+    traffic: Arc<TunnelTraffic>,
     stop: Arc<AtomicBool>,
 }
 
 /// What a proxy passed on so far.
 #[derive(Debug, Default)]
-pub struct Traffic {
+pub struct TunnelTraffic {
     /// Clients that are connected now.
     pub clients: AtomicU64,
     /// Frames from clients.
@@ -67,7 +67,7 @@ impl TunnelServer {
     }
 
     /// What was passed on so far.
-    pub fn traffic(&self) -> Arc<Traffic> {
+    pub fn traffic(&self) -> Arc<TunnelTraffic> {
         self.traffic.clone()
     }
 
@@ -119,10 +119,10 @@ impl TunnelServer {
 }
 
 /// One client: its target first, then frames both ways until it leaves.
-fn serve(mut client: TcpStream, traffic: &Traffic) -> Result<(), EbError> {
+fn serve(mut client: TcpStream, traffic: &TunnelTraffic) -> Result<(), EbError> {
     client.set_nodelay(true).map_err(EbError::io("cannot set TCP_NODELAY"))?;
-    let host = Host::parse(&target(&mut client)?)?;
-    let to = host.resolve(Family::Any)?[0];
+    let host = HostPort::parse(&target(&mut client)?)?;
+    let to = host.resolve(IpFamily::Any)?[0];
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).and_then(|socket| socket.connect(to).map(|()| socket));
     let socket = socket.map_err(EbError::io(format!("cannot send to {to}")))?;
@@ -160,7 +160,11 @@ fn target(client: &mut TcpStream) -> Result<String, EbError> {
     String::from_utf8(name).map_err(|_| EbError::Address("the target is not text".to_owned()))
 }
 
-fn requests(mut client: &TcpStream, socket: &UdpSocket, traffic: &Traffic) -> Result<(), EbError> {
+fn requests(
+    mut client: &TcpStream,
+    socket: &UdpSocket,
+    traffic: &TunnelTraffic,
+) -> Result<(), EbError> {
     let mut pending = Vec::new();
     let mut part = [0; 16 * 1024];
     loop {
@@ -189,7 +193,7 @@ fn answers(
     socket: &UdpSocket,
     mut client: &TcpStream,
     left: &AtomicBool,
-    traffic: &Traffic,
+    traffic: &TunnelTraffic,
 ) -> Result<(), EbError> {
     let mut frame = [0; 2 + 4104];
     while !left.load(Ordering::Relaxed) {

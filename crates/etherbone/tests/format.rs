@@ -7,14 +7,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use daqmeter_etherbone::bus::{Description, Timing};
+use daqmeter_etherbone::bus::{BusTiming, Description};
 use daqmeter_etherbone::slave::Stream;
 use daqmeter_etherbone::timestamps::Unroller;
-use daqmeter_etherbone::transport::{Arrived, Framing, Transport};
-use daqmeter_etherbone::{Client, EbError, Options, Slave};
-use daqmeter_wire::etherbone::cycle::{Check, Op, Space};
+use daqmeter_etherbone::transport::{Arrived, EbTransport, Framing};
+use daqmeter_etherbone::{Client, ClientOptions, EbError, Slave};
+use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck};
 use daqmeter_wire::etherbone::{
-    Endian, Header, Lanes, Layout, Message, Record, Width, Widths, litex,
+    EbHeader, EbLayout, EbMessage, EbRecord, Endian, Lanes, Width, Widths, litex,
 };
 
 fn hex(text: &str) -> Vec<u8> {
@@ -43,7 +43,7 @@ struct Played {
     stream: bool,
 }
 
-impl Transport for Played {
+impl EbTransport for Played {
     fn framing(&self) -> Framing {
         if self.stream { Framing::Stream } else { Framing::Datagram { max_bytes: 1472 } }
     }
@@ -66,12 +66,12 @@ impl Transport for Played {
 fn client(played: &Played) -> Client {
     let w32 = Widths::only(Width::W32);
     let probes = u32::from(played.stream);
-    let options = Options {
+    let options = ClientOptions {
         address: w32,
         data: w32,
         probes,
         timeout: Duration::from_millis(5),
-        ..Options::default()
+        ..ClientOptions::default()
     };
     Client::over(Box::new(played.clone()), &options, "played").unwrap()
 }
@@ -80,35 +80,35 @@ fn client(played: &Played) -> Client {
 fn message_header_names_one_width_each_and_says_whether_anything_is_answered() {
     let played = Played::default();
     let mut client = client(&played);
-    client.cycle(&[Op::write(0, 1, Width::W32)], Check::Silent).unwrap();
-    let _ = client.cycle(&[Op::read(0, Width::W32)], Check::Silent);
+    client.cycle(&[Op::write(0, 1, Width::W32)], StatusCheck::Silent).unwrap();
+    let _ = client.cycle(&[Op::read(0, Width::W32)], StatusCheck::Silent);
     let sent = played.sent.lock().unwrap();
     assert_eq!(sent[0][..4], [0x4e, 0x6f, 0x14, 0x44]);
     assert_eq!(sent[1][..4], [0x4e, 0x6f, 0x10, 0x44]);
-    assert!(Header::parse(&sent[1]).unwrap().layout().is_ok());
+    assert!(EbHeader::parse(&sent[1]).unwrap().layout().is_ok());
 }
 
 #[test]
 fn alignment_of_values_and_headers_follows_the_wider_width_in_both_directions() {
-    for layout in Layout::all() {
+    for layout in EbLayout::all() {
         let read = Op::read(0, layout.data);
         let mut out = [0; 256];
         let encoded = daqmeter_wire::etherbone::cycle::encode(
             &[read],
             layout,
             0x8000,
-            Check::Silent,
+            StatusCheck::Silent,
             &mut out,
         )
         .unwrap();
         assert_eq!(encoded.bytes, layout.header_bytes() + 2 * layout.value_bytes());
-        let mut request = Header::of(layout, false).emit().to_vec();
+        let mut request = EbHeader::of(layout, false).emit().to_vec();
         request.resize(layout.header_bytes(), 0);
         request.extend(&out[..encoded.bytes]);
         let mut answer = Vec::new();
         memory(Endian::Big).datagram(0, &request, &mut answer);
         assert_eq!(answer.len(), request.len(), "{layout:?}");
-        assert_eq!(Message::parse(&answer).unwrap().layout, layout);
+        assert_eq!(EbMessage::parse(&answer).unwrap().layout, layout);
     }
 }
 
@@ -131,7 +131,7 @@ fn replies_are_never_longer_than_their_requests_and_padding_is_accepted() {
     played.answers.lock().unwrap().push_back(hex(answer));
     let ops = [Op::write(0x10000, 1, Width::W32), Op::read(0x10000, Width::W32)];
     let mut client = client(&played);
-    assert_eq!(client.cycle(&ops, Check::Silent).unwrap().values, [0, 0xcafe_f00d]);
+    assert_eq!(client.cycle(&ops, StatusCheck::Silent).unwrap().values, [0, 0xcafe_f00d]);
     assert_eq!(client.counts().malformed, 0);
 }
 
@@ -165,8 +165,8 @@ fn probe_and_width_negotiation_settle_on_the_widest_common_widths() {
     slave.address = Widths::only(Width::W16).or(Widths::only(Width::W32));
     let bridge = daqmeter_etherbone::transport::Bridge::named("perfect").unwrap();
     let emulated = daqmeter_etherbone::transport::Emulated::new(&bridge, slave);
-    let client = Client::over(Box::new(emulated), &Options::default(), "emulated").unwrap();
-    assert_eq!(client.layout(), Layout { address: Width::W32, data: Width::W64 });
+    let client = Client::over(Box::new(emulated), &ClientOptions::default(), "emulated").unwrap();
+    assert_eq!(client.layout(), EbLayout { address: Width::W32, data: Width::W64 });
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn transports_and_framing_a_stream_has_one_probe_and_then_bare_records() {
         hex("00 00000009"),
     ]);
     let mut client = client(&played);
-    assert_eq!(client.cycle(&[Op::read(4, Width::W32)], Check::Silent).unwrap().values, [9]);
+    assert_eq!(client.cycle(&[Op::read(4, Width::W32)], StatusCheck::Silent).unwrap().values, [9]);
     let sent = played.sent.lock().unwrap();
     assert_eq!(sent[0][..4], [0x4e, 0x6f, 0x11, 0x44]);
     assert_eq!(sent[1], hex("a80f0001 00008000 00000004"));
@@ -229,7 +229,7 @@ fn the_litex_dialect_has_eight_byte_headers_and_echoes_the_return_address() {
 #[test]
 fn timestamps_survive_the_rollover_of_the_low_word() {
     let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
-    slave.bus.set_timing(Timing { read_ns: 32, ..Timing::default() });
+    slave.bus.set_timing(BusTiming { read_ns: 32, ..BusTiming::default() });
     slave.bus.set_tai_ns((7 << 32) - 176, 0);
     let words: Vec<Op> = (0..8)
         .flat_map(|_| [0x0010_1018, 0x0010_101c])
@@ -238,17 +238,17 @@ fn timestamps_survive_the_rollover_of_the_low_word() {
     let mut out = [0; 512];
     let encoded = daqmeter_wire::etherbone::cycle::encode(
         &words,
-        Layout::L32,
+        EbLayout::L32,
         0x8000,
-        Check::Silent,
+        StatusCheck::Silent,
         &mut out,
     )
     .unwrap();
-    let mut request = Header::of(Layout::L32, false).emit().to_vec();
+    let mut request = EbHeader::of(EbLayout::L32, false).emit().to_vec();
     request.extend(&out[..encoded.bytes]);
     let mut answer = Vec::new();
     slave.datagram(0, &request, &mut answer);
-    let (record, _) = Record::split(Layout::L32, &answer[4..]).unwrap();
+    let (record, _) = EbRecord::split(EbLayout::L32, &answer[4..]).unwrap();
     let values: Vec<u64> = record.write_block().unwrap().1.collect();
     let mut unroller = Unroller::default();
     let times: Vec<u64> = values.chunks(2).map(|pair| unroller.time_ns(pair[0], pair[1])).collect();
@@ -266,12 +266,12 @@ fn config_operations_and_bus_operations_never_share_a_block() {
         Op { space: Space::Config, ..Op::read(8, Width::W32) },
         Op::read(0x10004, Width::W32),
     ];
-    let _ = client(&played).cycle(&ops, Check::Silent);
+    let _ = client(&played).cycle(&ops, StatusCheck::Silent);
     let sent = played.sent.lock().unwrap()[0].clone();
-    let message = Message::parse(&sent).unwrap();
+    let message = EbMessage::parse(&sent).unwrap();
     let mut rest = message.records;
     let mut flags = Vec::new();
-    while let Ok((record, after)) = Record::split(message.layout, rest) {
+    while let Ok((record, after)) = EbRecord::split(message.layout, rest) {
         flags.push(record.header.flags.0);
         rest = after;
     }

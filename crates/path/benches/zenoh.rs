@@ -26,7 +26,7 @@ use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::zenoh::{SharedMemory, locator, session};
 use daqmeter_readout::transport::{self, Hello, OutletEvent, Received, Sent, Subscription};
 use daqmeter_stats::{quantile, sorted, trimmed_interval};
-use daqmeter_wire::felix::page::{Frame, FrameKind};
+use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 use zenoh::Wait;
 use zenoh::bytes::ZBytes;
 use zenoh::qos::CongestionControl;
@@ -135,7 +135,7 @@ fn pages(bytes: usize, time: Duration) -> f64 {
     let (begin, mut sequence) = (Instant::now(), 0);
     while begin.elapsed() < time {
         sequence += 1;
-        let frame = Frame {
+        let frame = FelixFrame {
             kind: FrameKind::Blocks,
             body_bytes: u32::try_from(bytes).unwrap(),
             count: 1,

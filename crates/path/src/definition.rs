@@ -9,7 +9,7 @@ use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::path::{Brings, Served};
 use daqmeter_record::units::{show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_sys::memory::Pages;
-use daqmeter_wire::felix::Format;
+use daqmeter_wire::felix::BlockFormat;
 
 use crate::explain::Part;
 use crate::remote::Over;
@@ -130,7 +130,7 @@ pub(crate) enum StageKind {
     /// Samples to numbers.
     Convert(Function, Box<ConversionRequest>),
     /// Subchunks found.
-    Decode(Format),
+    Decode(BlockFormat),
     /// Each byte read, for a sum.
     Checksum,
     /// So many nanoseconds of arithmetic for each block: a stage that does not exist yet.

@@ -10,7 +10,7 @@ use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::memory::Buffer;
 use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 use daqmeter_wire::felix::decoder::most_subchunks;
-use daqmeter_wire::felix::{Format, Subchunk};
+use daqmeter_wire::felix::{BlockFormat, Subchunk};
 
 use crate::away;
 use crate::cut::Cuts;
@@ -102,7 +102,7 @@ impl Turn for Convert {
 }
 
 struct Decode {
-    format: Format,
+    format: BlockFormat,
     room: Vec<Subchunk>,
 }
 

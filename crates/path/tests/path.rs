@@ -228,10 +228,10 @@ fn times_of_a_timing_receiver_are_the_events_of_their_path() {
 #[test]
 fn a_device_that_vanishes_ends_the_path_in_a_line_and_what_came_is_kept() {
     use daqmeter_etherbone::bus::Description;
-    use daqmeter_etherbone::{Server, ServerOptions, Slave};
+    use daqmeter_etherbone::{EbServer, ServerOptions, Slave};
 
     let bus = Description::timing_receiver().build().unwrap();
-    let server = Server::bind(Slave::new(bus), ServerOptions::loopback()).unwrap();
+    let server = EbServer::bind(Slave::new(bus), ServerOptions::loopback()).unwrap();
     let port = server.port();
     let running = server.spawn(None).unwrap();
     let folder = tempfile::tempdir().unwrap();

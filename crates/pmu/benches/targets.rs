@@ -9,10 +9,10 @@
 
 use daqmeter_pmu::Count;
 use daqmeter_pmu::emulated::catalogue;
-use daqmeter_pmu::event::{Event, Host};
+use daqmeter_pmu::event::{EventResolver, PmuEvent};
 use daqmeter_pmu::mesh::topology::shipped;
 use daqmeter_pmu::plan::{Driver, plan};
-use daqmeter_pmu::source::Kernel;
+use daqmeter_pmu::source::KernelOpener;
 use daqmeter_sys::counters::{Attributes, Group};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::perf::Reading;
@@ -64,10 +64,10 @@ fn intervals() {
     for (name, texts) in
         [("8 events, half from files", &texts[..]), ("4 software events", &texts[..1])]
     {
-        let host = Host { pmus: &[], files: &files };
+        let host = EventResolver { pmus: &[], files: &files };
         let set =
             host.resolve(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>()).unwrap();
-        let mut count = match Count::open(&set, name, &mut Kernel { files: files.clone() }) {
+        let mut count = match Count::open(&set, name, &mut KernelOpener { files: files.clone() }) {
             Ok(count) => count,
             Err(refused) => return println!("{name}: not measured: {refused}"),
         };
@@ -105,8 +105,8 @@ fn plans() {
             format!("arm_cmn_0/{alias},bynodeid=1,nodeid={node:#x}/")
         };
         let texts: Vec<String> = (0..64).map(text).collect();
-        let set = Host { pmus: &pmus, files: &Files::default() }.resolve(&texts).unwrap();
-        let groups: Vec<Vec<Event>> = set.groups;
+        let set = EventResolver { pmus: &pmus, files: &Files::default() }.resolve(&texts).unwrap();
+        let groups: Vec<Vec<PmuEvent>> = set.groups;
         let samples = (0..31)
             .map(|_| ns_of(1, || drop(plan(&mesh, Driver::Mainline, &groups).unwrap())))
             .collect();

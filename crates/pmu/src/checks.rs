@@ -8,17 +8,17 @@ use daqmeter_harness::{Context, Tally};
 use daqmeter_record::{Counter, EngineInfo, RunRecord, Workload};
 
 use crate::count::Count;
-use crate::event::Host;
-use crate::groups::{Group, INSTEAD};
-use crate::source::Kernel;
+use crate::event::EventResolver;
+use crate::groups::{INSTEAD, MetricGroup};
+use crate::source::KernelOpener;
 use crate::system::SystemCounter;
 use crate::verify::{
-    Band, BlockFile, LoadError, Moved, Verdict, fio, loopback, memory, netperf, warm,
+    Band, BlockFile, CounterVerdict, LoadError, Moved, fio, loopback, memory, netperf, warm,
 };
 
 /// A known load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
+pub enum VerifyLoad {
     /// Reads of what no cache holds.
     Memory,
     /// Reads of a file or a disk past the page cache.
@@ -27,16 +27,16 @@ pub enum Load {
     Net,
 }
 
-impl Load {
+impl VerifyLoad {
     /// All three.
-    pub const ALL: [Load; 3] = [Load::Memory, Load::Block, Load::Net];
+    pub const ALL: [VerifyLoad; 3] = [VerifyLoad::Memory, VerifyLoad::Block, VerifyLoad::Net];
 
     /// Name in options and records.
     pub fn name(self) -> &'static str {
         match self {
-            Load::Memory => "memory",
-            Load::Block => "block",
-            Load::Net => "net",
+            VerifyLoad::Memory => "memory",
+            VerifyLoad::Block => "block",
+            VerifyLoad::Net => "net",
         }
     }
 }
@@ -65,9 +65,9 @@ impl Program {
 
 /// Which loads, and what they are held against.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct VerifyRequest {
     /// The loads, in turn.
-    pub loads: Vec<Load>,
+    pub loads: Vec<VerifyLoad>,
     /// Time of each load.
     pub time: Duration,
     /// File or block device to read; none makes one in the present directory.
@@ -88,11 +88,11 @@ pub struct Request {
     pub settle: Duration,
 }
 
-impl Default for Request {
+impl Default for VerifyRequest {
     /// All loads, for a second each, 5 %.
-    fn default() -> Request {
-        Request {
-            loads: Load::ALL.to_vec(),
+    fn default() -> VerifyRequest {
+        VerifyRequest {
+            loads: VerifyLoad::ALL.to_vec(),
             time: Duration::from_secs(1),
             file: None,
             file_bytes: 256 << 20,
@@ -115,7 +115,7 @@ struct Meter {
 
 /// One counter beside one load.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Check {
+pub struct CounterCheck {
     /// Name of the load.
     pub load: &'static str,
     /// What the load was.
@@ -127,13 +127,13 @@ pub struct Check {
     /// Bytes that were counted.
     pub counted: Option<f64>,
     /// What follows.
-    pub verdict: Verdict,
+    pub verdict: CounterVerdict,
 }
 
-impl Check {
-    fn waived(load: &'static str, counter: &str, reason: impl Into<String>) -> Check {
-        let verdict = Verdict::Waived(reason.into());
-        Check {
+impl CounterCheck {
+    fn waived(load: &'static str, counter: &str, reason: impl Into<String>) -> CounterCheck {
+        let verdict = CounterVerdict::Waived(reason.into());
+        CounterCheck {
             load,
             how: String::new(),
             counter: counter.to_owned(),
@@ -156,13 +156,17 @@ impl Check {
 }
 
 /// Puts every load on, until it is to stop: the checks that were finished before.
-fn gather(request: &Request, host: &Host<'_>, stop: &AtomicBool) -> Result<Vec<Check>, LoadError> {
+fn gather(
+    request: &VerifyRequest,
+    host: &EventResolver<'_>,
+    stop: &AtomicBool,
+) -> Result<Vec<CounterCheck>, LoadError> {
     let mut checks = Vec::new();
     for load in &request.loads {
         let of_load = match load {
-            Load::Memory => of_memory(request, host, stop)?,
-            Load::Block => of_block(request, host, stop)?,
-            Load::Net => of_net(request, host, stop)?,
+            VerifyLoad::Memory => of_memory(request, host, stop)?,
+            VerifyLoad::Block => of_block(request, host, stop)?,
+            VerifyLoad::Net => of_net(request, host, stop)?,
         };
         // A load that was cut short is not a check: what is under way in it may not be counted yet.
         if stop.load(Ordering::Relaxed) {
@@ -175,10 +179,10 @@ fn gather(request: &Request, host: &Host<'_>, stop: &AtomicBool) -> Result<Vec<C
 
 /// Bytes read from memory, by whatever counts them here.
 fn of_memory(
-    request: &Request,
-    host: &Host<'_>,
+    request: &VerifyRequest,
+    host: &EventResolver<'_>,
     stop: &AtomicBool,
-) -> Result<Vec<Check>, LoadError> {
+) -> Result<Vec<CounterCheck>, LoadError> {
     let band = Band::around(request.tolerance);
     let mut meters = vec![];
     let known = [
@@ -186,7 +190,7 @@ fn of_memory(
         ("imc", "uncore_imc/cas_count_read/", 1_048_576.0),
     ];
     for (name, text, bytes_per_event) in known {
-        if Group::find(name).is_ok_and(|group| group.is_there(host.pmus)) {
+        if MetricGroup::find(name).is_ok_and(|group| group.is_there(host.pmus)) {
             meters.push(Meter { event: text.to_owned(), bytes_per_event, band });
         }
     }
@@ -196,22 +200,22 @@ fn of_memory(
     }
     meters.extend(own_meter(request, band));
     if meters.is_empty() {
-        return Ok(vec![Check::waived("memory", "none", INSTEAD)]);
+        return Ok(vec![CounterCheck::waived("memory", "none", INSTEAD)]);
     }
     let last_level =
         daqmeter_harness::facts::host_facts(host.files, Vec::new()).last_level_cache_bytes();
     held_against("memory", host, request, &meters, || memory(request.time, last_level, stop))
 }
 
-fn own_meter(request: &Request, band: Band) -> Option<Meter> {
+fn own_meter(request: &VerifyRequest, band: Band) -> Option<Meter> {
     let text = request.event.clone()?;
     Some(Meter { event: text, bytes_per_event: request.bytes_per_event, band })
 }
 
 /// Beats of 32 bytes that PCIe devices write to memory.
-fn pcie_meter(request: &Request, host: &Host<'_>) -> Option<Meter> {
+fn pcie_meter(request: &VerifyRequest, host: &EventResolver<'_>) -> Option<Meter> {
     let text = "arm_cmn/rnid_s0_wdata_beats/";
-    let there = Group::find("pcie").is_ok_and(|group| group.is_there(host.pmus));
+    let there = MetricGroup::find("pcie").is_ok_and(|group| group.is_there(host.pmus));
     there.then(|| Meter {
         event: text.to_owned(),
         bytes_per_event: 32.0,
@@ -224,15 +228,17 @@ fn pcie_meter(request: &Request, host: &Host<'_>) -> Option<Meter> {
 const NO_DISK: &str = "the file lies on no block device of its own (overlay, network)";
 
 fn of_block(
-    request: &Request,
-    host: &Host<'_>,
+    request: &VerifyRequest,
+    host: &EventResolver<'_>,
     stop: &AtomicBool,
-) -> Result<Vec<Check>, LoadError> {
+) -> Result<Vec<CounterCheck>, LoadError> {
     let file = match &request.file {
         Some(path) => BlockFile::existing(path)?,
         None => match BlockFile::temporary(Path::new("."), request.file_bytes.max(1 << 20), stop) {
             Ok(file) => file,
-            Err(LoadError(reason)) => return Ok(vec![Check::waived("block", "none", reason)]),
+            Err(LoadError(reason)) => {
+                return Ok(vec![CounterCheck::waived("block", "none", reason)]);
+            }
         },
     };
     let (mut meters, mut unseen) = (Vec::new(), Vec::new());
@@ -245,12 +251,12 @@ fn of_block(
                 band: Band::payload_and(request.tolerance),
             });
         }
-        None => unseen.push(Check::waived("block", "disk", NO_DISK)),
+        None => unseen.push(CounterCheck::waived("block", "disk", NO_DISK)),
     }
     meters.extend(pcie_meter(request, host));
     meters.extend(own_meter(request, Band::around(request.tolerance)));
     if meters.is_empty() {
-        return Ok(vec![Check::waived(
+        return Ok(vec![CounterCheck::waived(
             "block",
             "none",
             format!("{NO_DISK}; give one with --file"),
@@ -270,7 +276,11 @@ fn of_block(
     Ok(unseen)
 }
 
-fn of_net(request: &Request, host: &Host<'_>, stop: &AtomicBool) -> Result<Vec<Check>, LoadError> {
+fn of_net(
+    request: &VerifyRequest,
+    host: &EventResolver<'_>,
+    stop: &AtomicBool,
+) -> Result<Vec<CounterCheck>, LoadError> {
     let is_real = request.with == Some(Program::Netperf);
     let peer = request.host.as_deref().unwrap_or("127.0.0.1");
     let local = !is_real || peer == "127.0.0.1" || peer == "localhost";
@@ -291,20 +301,20 @@ fn of_net(request: &Request, host: &Host<'_>, stop: &AtomicBool) -> Result<Vec<C
 /// Runs a load once and holds every meter against it.
 fn held_against(
     load: &'static str,
-    host: &Host<'_>,
-    request: &Request,
+    host: &EventResolver<'_>,
+    request: &VerifyRequest,
     meters: &[Meter],
     run: impl FnOnce() -> Result<Moved, LoadError>,
-) -> Result<Vec<Check>, LoadError> {
+) -> Result<Vec<CounterCheck>, LoadError> {
     let mut open = Vec::new();
     let mut waived = Vec::new();
     for meter in meters {
         let set = host
             .resolve(std::slice::from_ref(&meter.event))
             .map_err(|error| LoadError(error.to_string()))?;
-        match Count::open(&set, &meter.event, &mut Kernel { files: host.files.clone() }) {
+        match Count::open(&set, &meter.event, &mut KernelOpener { files: host.files.clone() }) {
             Ok(count) => open.push((meter, count)),
-            Err(refused) => waived.push(Check::waived(load, &meter.event, refused.reason)),
+            Err(refused) => waived.push(CounterCheck::waived(load, &meter.event, refused.reason)),
         }
     }
     open.iter_mut().for_each(|(_, count)| count.begin(0));
@@ -313,7 +323,7 @@ fn held_against(
         Err(LoadError(reason)) if request.with.is_some() || request.file.is_some() => {
             return Err(LoadError(reason));
         }
-        Err(LoadError(reason)) => return Ok(vec![Check::waived(load, "none", reason)]),
+        Err(LoadError(reason)) => return Ok(vec![CounterCheck::waived(load, "none", reason)]),
     };
     // What is under way when the load ends is counted, too.
     std::thread::sleep(request.settle);
@@ -322,17 +332,17 @@ fn held_against(
 }
 
 /// What one counter saw of what was moved.
-fn judged(load: &'static str, meter: &Meter, mut count: Count, moved: &Moved) -> Check {
+fn judged(load: &'static str, meter: &Meter, mut count: Count, moved: &Moved) -> CounterCheck {
     count.interval();
     let observed = count.finish();
     let events = observed.events.iter();
     let counts: Option<f64> = events.map(|event| Some(event.total_scaled()?.0)).sum();
     let counted = counts.map(|counts| counts * meter.bytes_per_event);
     let verdict = counted.map_or_else(
-        || Verdict::Waived("the counter never ran".to_owned()),
+        || CounterVerdict::Waived("the counter never ran".to_owned()),
         |counted| meter.band.judge(counted, moved.bytes),
     );
-    Check {
+    CounterCheck {
         load,
         how: moved.how.clone(),
         counter: meter.event.clone(),
@@ -347,11 +357,11 @@ fn judged(load: &'static str, meter: &Meter, mut count: Count, moved: &Moved) ->
 /// # Errors
 /// When an event is not known, or a load that was asked for by name cannot be made.
 pub fn checked(
-    request: &Request,
-    host: &Host<'_>,
+    request: &VerifyRequest,
+    host: &EventResolver<'_>,
     context: &Context,
     stop: &AtomicBool,
-) -> Result<(Vec<Check>, RunRecord), LoadError> {
+) -> Result<(Vec<CounterCheck>, RunRecord), LoadError> {
     let info = EngineInfo { name: "pmu".into(), target: "verify".into(), emulated: false };
     let pmus: Vec<&str> = host.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
     let workload = Workload::new("pmu-verify").with("pmus", pmus.join(", "));
@@ -362,14 +372,14 @@ pub fn checked(
         warnings: checks.iter().filter_map(waiver).collect(),
         ..Tally::default()
     };
-    let is_failed = |check: &&Check| check.verdict == Verdict::Fail;
-    let faults = checks.iter().filter(is_failed).map(Check::sentence);
+    let is_failed = |check: &&CounterCheck| check.verdict == CounterVerdict::Fail;
+    let faults = checks.iter().filter(is_failed).map(CounterCheck::sentence);
     let record = watched.end(found, None, faults.collect());
     Ok((checks, record))
 }
 
 /// What a load moved, and what was counted of it.
-fn counters(check: &Check) -> Vec<Counter> {
+fn counters(check: &CounterCheck) -> Vec<Counter> {
     let Some(counted) = check.counted else {
         return Vec::new();
     };
@@ -383,10 +393,10 @@ fn counters(check: &Check) -> Vec<Counter> {
     vec![bytes(format!("{name}, payload"), check.payload as f64), bytes(name, counted)]
 }
 
-fn waiver(check: &Check) -> Option<String> {
+fn waiver(check: &CounterCheck) -> Option<String> {
     match &check.verdict {
-        Verdict::Waived(reason) => Some(format!("{}: {reason}", check.load)),
-        Verdict::Pass | Verdict::Fail => None,
+        CounterVerdict::Waived(reason) => Some(format!("{}: {reason}", check.load)),
+        CounterVerdict::Pass | CounterVerdict::Fail => None,
     }
 }
 
@@ -397,8 +407,8 @@ mod tests {
 
     use super::*;
 
-    fn check(verdict: Verdict) -> Check {
-        Check {
+    fn check(verdict: CounterVerdict) -> CounterCheck {
+        CounterCheck {
             load: "net",
             how: "loopback".to_owned(),
             counter: "net.lo.rx_bytes".to_owned(),
@@ -410,12 +420,12 @@ mod tests {
 
     #[test]
     fn a_counter_that_misses_bytes_is_named_with_its_ratio() {
-        let failed = check(Verdict::Fail);
+        let failed = check(CounterVerdict::Fail);
         assert_eq!(failed.sentence(), "net: net.lo.rx_bytes counted 0.900000 of the payload");
         let counted: Vec<f64> = counters(&failed).iter().map(|counter| counter.value).collect();
         assert_eq!(counted, [1000.0, 900.0]);
         assert_eq!(waiver(&failed), None);
-        let waived = Check::waived("block", "none", "no disk");
+        let waived = CounterCheck::waived("block", "none", "no disk");
         assert_eq!(waiver(&waived).as_deref(), Some("block: no disk"));
         assert!(counters(&waived).is_empty());
     }
@@ -423,11 +433,11 @@ mod tests {
     #[test]
     fn loads_that_were_cut_short_are_no_checks() {
         let files = Files::default();
-        let host = Host { pmus: &[], files: &files };
-        let request = Request {
-            loads: vec![Load::Memory],
+        let host = EventResolver { pmus: &[], files: &files };
+        let request = VerifyRequest {
+            loads: vec![VerifyLoad::Memory],
             time: Duration::from_millis(1),
-            ..Request::default()
+            ..VerifyRequest::default()
         };
         let stop = AtomicBool::new(true);
         let checked = checked(&request, &host, &Context::default(), &stop);

@@ -7,7 +7,7 @@ use daqmeter_record::{Counter, Mesh, Observations};
 use daqmeter_sys::clock;
 use daqmeter_sys::perf::Reading;
 
-use crate::event::{Event, EventSet, OnMesh};
+use crate::event::{EventSet, OnMesh, PmuEvent};
 use crate::groups::Metric;
 use crate::mesh::nodes;
 use crate::source::{Counters, Opener, Refused};
@@ -173,7 +173,7 @@ fn kind_of(on: &OnMesh) -> String {
     }
 }
 
-fn blank(event: &Event) -> ObservedEvent {
+fn blank(event: &PmuEvent) -> ObservedEvent {
     ObservedEvent {
         name: event.name.clone(),
         pmu: event.pmu.clone(),
@@ -272,14 +272,14 @@ pub fn turns_warning(observed: &Observations) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Source;
+    use crate::event::CounterSource;
     use crate::source::fake::Script;
 
-    pub(crate) fn event(name: &str) -> Event {
-        Event {
+    pub(crate) fn event(name: &str) -> PmuEvent {
+        PmuEvent {
             name: name.into(),
             pmu: "x".into(),
-            sources: Vec::<Source>::new(),
+            sources: Vec::<CounterSource>::new(),
             unit: String::new(),
             scale: 1.0,
             on_mesh: None,

@@ -5,7 +5,7 @@
 
 /// Bits of one configuration word, lowest bits of the value first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Format {
+pub struct FormatField {
     /// Name of the field.
     pub name: String,
     /// 0 for `config`, 1 for `config1`, 2 for `config2`.
@@ -39,12 +39,12 @@ pub enum FormatError {
     },
 }
 
-impl Format {
+impl FormatField {
     /// Parses the text of a format file.
     ///
     /// # Errors
     /// When it is none.
-    pub fn parse(name: &str, text: &str) -> Result<Format, FormatError> {
+    pub fn parse(name: &str, text: &str) -> Result<FormatField, FormatError> {
         let wrong = || FormatError::Text { name: name.to_owned(), text: text.trim().to_owned() };
         let (word, bits) = text.trim().split_once(':').ok_or_else(wrong)?;
         let word = match word {
@@ -59,7 +59,7 @@ impl Format {
             (first <= last && last < 64).then_some((first, last))
         };
         let ranges: Option<Vec<_>> = bits.split(',').map(range).collect();
-        let format = Format { name: name.to_owned(), word, ranges: ranges.ok_or_else(wrong)? };
+        let format = FormatField { name: name.to_owned(), word, ranges: ranges.ok_or_else(wrong)? };
         if format.bits() > 64 { Err(wrong()) } else { Ok(format) }
     }
 
@@ -113,16 +113,16 @@ mod tests {
             ("eventid", "config:16-26", 0xd),
             ("bynodeid", "config:31", 1),
         ] {
-            Format::parse(name, text).unwrap().place(value, &mut words).unwrap();
+            FormatField::parse(name, text).unwrap().place(value, &mut words).unwrap();
         }
-        Format::parse("nodeid", "config:32-47\n").unwrap().place(0x24, &mut words).unwrap();
-        Format::parse("wp_val", "config1:0-63").unwrap().place(u64::MAX, &mut words).unwrap();
+        FormatField::parse("nodeid", "config:32-47\n").unwrap().place(0x24, &mut words).unwrap();
+        FormatField::parse("wp_val", "config1:0-63").unwrap().place(u64::MAX, &mut words).unwrap();
         assert_eq!(words, [0x24_800d_0005, u64::MAX, 0]);
     }
 
     #[test]
     fn a_value_that_does_not_fit_is_refused_with_the_limit() {
-        let field = Format::parse("nodeid", "config:32-47").unwrap();
+        let field = FormatField::parse("nodeid", "config:32-47").unwrap();
         let error = field.place(0x1_0000, &mut [0; 3]).unwrap_err().to_string();
         assert_eq!(error, "nodeid=0x10000 does not fit: the field has 16 bits, at most 0xffff");
     }
@@ -138,7 +138,7 @@ mod tests {
             "config:a",
             "config:0-63,0-63",
         ] {
-            assert!(Format::parse("x", text).is_err(), "{text}");
+            assert!(FormatField::parse("x", text).is_err(), "{text}");
         }
     }
 
@@ -147,7 +147,7 @@ mod tests {
         fn values_come_back_from_scattered_bits(value in any::<u64>(), before in any::<u64>(), parts in 1_usize..5) {
             // Ranges of five bits each, three bits apart, highest first.
             let ranges: Vec<_> = (0..u32::try_from(parts).unwrap()).rev().map(|at| format!("{}-{}", at * 8, at * 8 + 4)).collect();
-            let format = Format::parse("x", &format!("config2:{}", ranges.join(","))).unwrap();
+            let format = FormatField::parse("x", &format!("config2:{}", ranges.join(","))).unwrap();
             let value = value & (u64::MAX >> (64 - format.bits()));
             let mut words = [0, 0, before];
             format.place(value, &mut words).unwrap();
@@ -159,7 +159,7 @@ mod tests {
 
         #[test]
         fn no_text_makes_it_panic(text in ".{0,24}") {
-            let _ = Format::parse("x", &text);
+            let _ = FormatField::parse("x", &text);
         }
     }
 }

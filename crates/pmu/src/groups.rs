@@ -6,13 +6,13 @@ use daqmeter_record::observed::{ObservedEvent, ObservedMetric};
 use daqmeter_record::{Mesh, Observations};
 use serde::Deserialize;
 
-use crate::event::Host;
+use crate::event::EventResolver;
 use crate::sysfs::Pmu;
 
 /// A group as its file says it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Group {
+pub struct MetricGroup {
     /// Name on the command line.
     pub name: String,
     /// What it answers, one sentence.
@@ -120,7 +120,7 @@ pub struct Metric {
     /// What must be known to believe it.
     #[serde(default)]
     pub caveat: String,
-    /// Positions of the events in the set, filled by [`Group::expand`].
+    /// Positions of the events in the set, filled by [`MetricGroup::expand`].
     #[serde(skip)]
     positions: (Vec<usize>, Vec<usize>),
 }
@@ -147,7 +147,7 @@ const SHIPPED: &[(&str, &str)] = &[
 
 /// Why a group cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GroupError {
+pub enum MetricGroupError {
     /// No group of that name.
     #[error(
         "there is no group `{name}`; there are {there} (daqmeter pmu list --groups), or name a file"
@@ -200,11 +200,14 @@ pub enum GroupError {
 pub(crate) const INSTEAD: &str =
     "DRAM traffic cannot be counted here; block, net and kernel work on every host";
 
-impl Group {
+impl MetricGroup {
     /// All groups that ship, with the folder that they lie in.
-    pub fn shipped() -> Vec<(&'static str, Group)> {
+    pub fn shipped() -> Vec<(&'static str, MetricGroup)> {
         let parse = |(folder, text): &(&'static str, &str)| {
-            (*folder, Group::parse(text, folder).expect("ships with the binary and is tested"))
+            (
+                *folder,
+                MetricGroup::parse(text, folder).expect("ships with the binary and is tested"),
+            )
         };
         SHIPPED.iter().map(parse).collect()
     }
@@ -213,9 +216,9 @@ impl Group {
     ///
     /// # Errors
     /// Names the line and what is wrong there.
-    pub fn parse(text: &str, file: &str) -> Result<Group, GroupError> {
-        let wrong = |problem: String| GroupError::File { file: file.to_owned(), problem };
-        let group: Group = toml::from_str(text).map_err(|error| {
+    pub fn parse(text: &str, file: &str) -> Result<MetricGroup, MetricGroupError> {
+        let wrong = |problem: String| MetricGroupError::File { file: file.to_owned(), problem };
+        let group: MetricGroup = toml::from_str(text).map_err(|error| {
             let line = error
                 .span()
                 .map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
@@ -243,21 +246,21 @@ impl Group {
     ///
     /// # Errors
     /// When there is neither, or the file is wrong.
-    pub fn find(name: &str) -> Result<Group, GroupError> {
+    pub fn find(name: &str) -> Result<MetricGroup, MetricGroupError> {
         if name.ends_with(".toml") {
-            let problem = |error: std::io::Error| GroupError::File {
+            let problem = |error: std::io::Error| MetricGroupError::File {
                 file: name.to_owned(),
                 problem: error.to_string(),
             };
-            return Group::parse(&text_input(name.as_ref()).map_err(problem)?, name);
+            return MetricGroup::parse(&text_input(name.as_ref()).map_err(problem)?, name);
         }
-        let all = Group::shipped();
+        let all = MetricGroup::shipped();
         let there =
             || all.iter().map(|(_, group)| group.name.as_str()).collect::<Vec<_>>().join(", ");
         let found = all.iter().find(|(_, group)| group.name == name);
         found
             .map(|(_, group)| group.clone())
-            .ok_or_else(|| GroupError::Unknown { name: name.to_owned(), there: there() })
+            .ok_or_else(|| MetricGroupError::Unknown { name: name.to_owned(), there: there() })
     }
 
     /// Whether the host has what it needs.
@@ -266,7 +269,7 @@ impl Group {
             || pmus.iter().any(|pmu| pmu.name == self.pmu || pmu.family() == self.pmu)
     }
 
-    /// The events as texts for [`crate::event::Host::resolve`], and the metrics with their places among them.
+    /// The events as texts for [`crate::event::EventResolver::resolve`], and the metrics with their places among them.
     ///
     /// # Errors
     /// When the host lacks the PMU, or events are for each node and no mesh is known.
@@ -274,10 +277,10 @@ impl Group {
         &self,
         pmus: &[Pmu],
         meshes: &[Mesh],
-    ) -> Result<(Vec<String>, Vec<Metric>), GroupError> {
+    ) -> Result<(Vec<String>, Vec<Metric>), MetricGroupError> {
         if !self.is_there(pmus) {
             let (name, pmu) = (self.name.clone(), self.pmu.clone());
-            return Err(GroupError::NoPmu { name, pmu, instead: INSTEAD.to_owned() });
+            return Err(MetricGroupError::NoPmu { name, pmu, instead: INSTEAD.to_owned() });
         }
         let (mut texts, mut ids): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
         for event in &self.events {
@@ -294,7 +297,12 @@ impl Group {
     }
 
     /// The event for each node of the kind.
-    fn by_node(&self, text: &str, each: &str, meshes: &[Mesh]) -> Result<Vec<String>, GroupError> {
+    fn by_node(
+        &self,
+        text: &str,
+        each: &str,
+        meshes: &[Mesh],
+    ) -> Result<Vec<String>, MetricGroupError> {
         let of_kind = |mesh: &Mesh| -> Vec<String> {
             let nodes = mesh.nodes.iter().filter(|node| node.kind == each);
             let one = |node: &Node| {
@@ -304,7 +312,7 @@ impl Group {
         };
         let texts: Vec<String> = meshes.iter().flat_map(of_kind).collect();
         if texts.is_empty() {
-            return Err(GroupError::NoMap { name: self.name.clone(), kind: each.to_owned() });
+            return Err(MetricGroupError::NoMap { name: self.name.clone(), kind: each.to_owned() });
         }
         Ok(texts)
     }
@@ -327,14 +335,14 @@ impl Group {
     ///
     /// # Errors
     /// When there is none.
-    pub fn metrics_of(&self, observed: &[ObservedEvent]) -> Result<Vec<Metric>, GroupError> {
+    pub fn metrics_of(&self, observed: &[ObservedEvent]) -> Result<Vec<Metric>, MetricGroupError> {
         let ids = self.ids_of(observed);
-        let is_whole = |metric: &Metric| Group::missing_of(metric, &ids).is_empty();
+        let is_whole = |metric: &Metric| MetricGroup::missing_of(metric, &ids).is_empty();
         let metrics: Vec<Metric> = self.metrics(&ids).into_iter().filter(is_whole).collect();
         if metrics.is_empty() {
             let missing = self.events.iter().filter(|event| !ids.contains(&event.id.as_str()));
             let missing: Vec<&str> = missing.map(|event| event.event.as_str()).collect();
-            return Err(GroupError::NotObserved {
+            return Err(MetricGroupError::NotObserved {
                 name: self.name.clone(),
                 missing: missing.join(" or "),
             });
@@ -342,11 +350,11 @@ impl Group {
         Ok(metrics)
     }
 
-    /// Metrics that [`Group::metrics_of`] leaves out, each with the events that are missing.
+    /// Metrics that [`MetricGroup::metrics_of`] leaves out, each with the events that are missing.
     pub fn not_computed(&self, observed: &[ObservedEvent]) -> Vec<String> {
         let ids = self.ids_of(observed);
         let line = |metric: &Metric| {
-            let missing = Group::missing_of(metric, &ids);
+            let missing = MetricGroup::missing_of(metric, &ids);
             let of_id = |id: &&str| self.events.iter().find(|event| event.id == **id);
             let events = missing.iter().filter_map(of_id);
             let events: Vec<&str> = events.map(|event| event.event.as_str()).collect();
@@ -380,7 +388,7 @@ impl Group {
     }
 
     /// Why the host cannot count it, from its first event that is not there; nothing when it can.
-    pub fn missing(&self, host: &Host<'_>, meshes: &[Mesh]) -> Option<String> {
+    pub fn missing(&self, host: &EventResolver<'_>, meshes: &[Mesh]) -> Option<String> {
         let (texts, _) = match self.expand(host.pmus, meshes) {
             Ok(expanded) => expanded,
             Err(error) => return Some(error.to_string()),

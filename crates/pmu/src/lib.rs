@@ -24,7 +24,7 @@ pub mod system;
 pub mod verify;
 
 pub use count::Count;
-pub use event::{Event, EventSet, Host};
-pub use groups::Group;
+pub use event::{EventResolver, EventSet, PmuEvent};
+pub use groups::MetricGroup;
 pub use observer::PmuObserver;
 pub use sysfs::{Pmu, discover};

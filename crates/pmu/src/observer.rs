@@ -158,15 +158,15 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Event, Source};
+    use crate::event::{CounterSource, PmuEvent};
     use crate::source::fake::Script;
     use daqmeter_sys::perf::Reading;
 
     fn observer(readings: Vec<Reading>) -> PmuObserver<Script> {
-        let event = Event {
+        let event = PmuEvent {
             name: "a".into(),
             pmu: "x".into(),
-            sources: Vec::<Source>::new(),
+            sources: Vec::<CounterSource>::new(),
             unit: String::new(),
             scale: 1.0,
             on_mesh: None,

@@ -6,7 +6,7 @@ use daqmeter_sys::counters::{Attributes, Group};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::perf::Reading;
 
-use crate::event::{Event, Source};
+use crate::event::{CounterSource, PmuEvent};
 use crate::system::SystemCounter;
 
 /// Opens groups of events.
@@ -15,7 +15,7 @@ pub trait Opener {
     ///
     /// # Errors
     /// Names the event that is refused and why.
-    fn open(&mut self, group: &[Event]) -> Result<Box<dyn Counters>, Refused>;
+    fn open(&mut self, group: &[PmuEvent]) -> Result<Box<dyn Counters>, Refused>;
 }
 
 /// An open group.
@@ -41,7 +41,7 @@ pub struct Refused {
 
 /// The kernel's counters.
 #[derive(Debug)]
-pub struct Kernel {
+pub struct KernelOpener {
     /// Where its settings are read.
     pub files: Files,
 }
@@ -60,10 +60,10 @@ struct Alone {
     since_ns: u64,
 }
 
-impl Opener for Kernel {
-    fn open(&mut self, group: &[Event]) -> Result<Box<dyn Counters>, Refused> {
-        if let [Event { sources, .. }] = group
-            && let [Source::System(counter)] = sources.as_slice()
+impl Opener for KernelOpener {
+    fn open(&mut self, group: &[PmuEvent]) -> Result<Box<dyn Counters>, Refused> {
+        if let [PmuEvent { sources, .. }] = group
+            && let [CounterSource::System(counter)] = sources.as_slice()
         {
             // Without a first value the count would be that since the host was started.
             let first =
@@ -100,13 +100,13 @@ impl Opener for Kernel {
 }
 
 /// What is opened together at one place: all events of the group in their instance number `place`.
-fn members(group: &[Event], place: usize) -> Result<(Vec<Attributes>, Vec<u32>), Refused> {
+fn members(group: &[PmuEvent], place: usize) -> Result<(Vec<Attributes>, Vec<u32>), Refused> {
     let mut all = Vec::new();
     let mut on: Option<Vec<u32>> = None;
     for (member, event) in group.iter().enumerate() {
         let refuse =
             |reason: &str| Refused { member, event: event.name.clone(), reason: reason.to_owned() };
-        let Some(Source::Perf { attributes, cpus }) = event.sources.get(place) else {
+        let Some(CounterSource::Perf { attributes, cpus }) = event.sources.get(place) else {
             return Err(refuse(
                 "counters of files and of PMUs with another number of instances cannot be in one group",
             ));
@@ -131,8 +131,8 @@ const EMFILE: i32 = 24;
 const EPERM: i32 = 1;
 const EOPNOTSUPP: i32 = 95;
 
-impl Kernel {
-    fn explain(&self, group: &[Event], member: usize, errno: i32, said: &str) -> Refused {
+impl KernelOpener {
+    fn explain(&self, group: &[PmuEvent], member: usize, errno: i32, said: &str) -> Refused {
         let event = group.get(member).map_or(String::new(), |event| event.name.clone());
         let paranoid = self
             .files
@@ -209,7 +209,7 @@ pub(crate) mod fake {
     }
 
     impl Opener for Script {
-        fn open(&mut self, group: &[Event]) -> Result<Box<dyn Counters>, Refused> {
+        fn open(&mut self, group: &[PmuEvent]) -> Result<Box<dyn Counters>, Refused> {
             let mut rows = Vec::new();
             for (member, event) in group.iter().enumerate() {
                 let found = self.readings.iter().find(|(name, _)| *name == event.name);
@@ -243,9 +243,9 @@ mod tests {
     use super::*;
     use crate::sysfs::tests::tree;
 
-    fn event(name: &str, cpus: &[u32]) -> Event {
-        let source = Source::Perf { attributes: Attributes::default(), cpus: cpus.to_vec() };
-        Event {
+    fn event(name: &str, cpus: &[u32]) -> PmuEvent {
+        let source = CounterSource::Perf { attributes: Attributes::default(), cpus: cpus.to_vec() };
+        PmuEvent {
             name: name.into(),
             pmu: "x".into(),
             sources: vec![source],
@@ -258,9 +258,9 @@ mod tests {
     #[test]
     fn refusals_say_what_to_change() {
         let (_root, files) = tree(&[("proc/sys/kernel/perf_event_paranoid", "3\n")]);
-        let kernel = Kernel { files };
+        let kernel = KernelOpener { files };
         let group = [event("a", &[0]), event("b", &[0])];
-        let reason = |group: &[Event], errno| {
+        let reason = |group: &[PmuEvent], errno| {
             kernel.explain(group, 1.min(group.len() - 1), errno, "said").to_string()
         };
         assert!(reason(&group, EACCES).contains("perf_event_paranoid is 3; run as root"));
@@ -282,8 +282,8 @@ mod tests {
         let (root, files) = tree(&[("proc/vmstat", "pgpgin 100\n")]);
         let counter = SystemCounter::find(&files, "vmstat.pgpgin").unwrap();
         let mut one = event("vmstat.pgpgin", &[]);
-        one.sources = vec![Source::System(counter)];
-        let mut open = Kernel { files }.open(&[one]).unwrap();
+        one.sources = vec![CounterSource::System(counter)];
+        let mut open = KernelOpener { files }.open(&[one]).unwrap();
         std::fs::write(root.path().join("proc/vmstat"), "pgpgin 142\n").unwrap();
         let mut readings = [Reading::default()];
         open.read(&mut readings);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use daqmeter_sys::host::{Files, parse_cpu_list};
 
-use crate::format::Format;
+use crate::format::FormatField;
 
 const DEVICES: &str = "sys/bus/event_source/devices";
 
@@ -26,7 +26,7 @@ pub struct Pmu {
     /// Physical address of the registers, where the device's place in sysfs tells it (arm-cmn of Linux 6.12 and later).
     pub base: Option<u64>,
     files: Files,
-    formats: OnceCell<Vec<Format>>,
+    formats: OnceCell<Vec<FormatField>>,
     events: OnceCell<Vec<Alias>>,
 }
 
@@ -90,7 +90,7 @@ impl Pmu {
     }
 
     /// A PMU that is not in sysfs: for planning without the hardware, and for tests.
-    pub(crate) fn assumed(name: &str, formats: Vec<Format>, events: Vec<Alias>) -> Pmu {
+    pub(crate) fn assumed(name: &str, formats: Vec<FormatField>, events: Vec<Alias>) -> Pmu {
         Pmu {
             name: name.to_owned(),
             kind: 0,
@@ -114,19 +114,19 @@ impl Pmu {
     }
 
     /// Fields of the configuration.
-    pub fn formats(&self) -> &[Format] {
+    pub fn formats(&self) -> &[FormatField] {
         self.formats.get_or_init(|| {
             let directory = format!("{DEVICES}/{}/format", self.name);
             let read = |field: String| {
                 let text = self.files.text(&format!("{directory}/{field}"))?;
-                Format::parse(&field, &text).ok()
+                FormatField::parse(&field, &text).ok()
             };
             self.files.names(&directory).into_iter().filter_map(read).collect()
         })
     }
 
     /// The field of that name.
-    pub fn format(&self, name: &str) -> Option<&Format> {
+    pub fn format(&self, name: &str) -> Option<&FormatField> {
         self.formats().iter().find(|format| format.name == name)
     }
 
@@ -261,7 +261,7 @@ pub(crate) mod tests {
             Some(("Joules", 2.328_306_436_538_696_3e-10))
         );
         assert_eq!(pmu.event("hnf_mc_reqs").and_then(|alias| alias.term("eventid")), Some(0xd));
-        assert_eq!(pmu.format("type").map(Format::bits), Some(16));
+        assert_eq!(pmu.format("type").map(FormatField::bits), Some(16));
     }
 
     #[test]

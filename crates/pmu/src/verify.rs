@@ -357,7 +357,7 @@ fn output(program: &str, arguments: &[String]) -> Result<String, LoadError> {
 
 /// How a counter compares with a known load.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum CounterVerdict {
     /// Within the band.
     Pass,
     /// Outside of it.
@@ -387,10 +387,14 @@ impl Band {
     }
 
     /// Judges a counted number of bytes.
-    pub fn judge(self, counted: f64, payload: u64) -> Verdict {
+    pub fn judge(self, counted: f64, payload: u64) -> CounterVerdict {
         // A counter of single bytes is held to them.
         let ratio = counted / payload.max(1) as f64;
-        if ratio >= self.low - 1e-9 && ratio <= self.high { Verdict::Pass } else { Verdict::Fail }
+        if ratio >= self.low - 1e-9 && ratio <= self.high {
+            CounterVerdict::Pass
+        } else {
+            CounterVerdict::Fail
+        }
     }
 }
 
@@ -401,18 +405,22 @@ mod tests {
     #[test]
     fn bands_hold_counters_to_the_payload_and_no_less() {
         let net = Band::payload_and(0.1);
-        assert_eq!(net.judge(1030.144e6, 941_520_000), Verdict::Pass, "the document's: 1.094");
+        assert_eq!(
+            net.judge(1030.144e6, 941_520_000),
+            CounterVerdict::Pass,
+            "the document's: 1.094"
+        );
         assert_eq!(
             net.judge(941_519_000.0, 941_520_000),
-            Verdict::Fail,
+            CounterVerdict::Fail,
             "less than the payload is a lost count"
         );
         assert_eq!(
             Band::around(0.02).judge(2711.3e6, 2_706_353_317),
-            Verdict::Pass,
+            CounterVerdict::Pass,
             "the document's: 1.002"
         );
-        assert_eq!(Band::around(0.02).judge(0.0, 5), Verdict::Fail);
+        assert_eq!(Band::around(0.02).judge(0.0, 5), CounterVerdict::Fail);
     }
 
     #[test]

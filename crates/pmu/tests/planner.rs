@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use daqmeter_pmu::emulated::catalogue;
-use daqmeter_pmu::event::{Event, OnMesh};
+use daqmeter_pmu::event::{OnMesh, PmuEvent};
 use daqmeter_pmu::mesh::topology::shipped;
 use daqmeter_pmu::plan::{Driver, plan};
 use daqmeter_pmu::sysfs::{Alias, Pmu};
@@ -431,8 +431,8 @@ fn random_event(random: &mut Random, mesh: &Mesh, cmn: &Cmn) -> OnMesh {
     on
 }
 
-fn event(on: &OnMesh) -> Event {
-    Event {
+fn event(on: &OnMesh) -> PmuEvent {
+    PmuEvent {
         name: format!("{on:x?}"),
         pmu: "arm_cmn_0".into(),
         sources: vec![],
@@ -442,7 +442,7 @@ fn event(on: &OnMesh) -> Event {
     }
 }
 
-fn events(groups: &[Vec<OnMesh>]) -> Vec<Vec<Event>> {
+fn events(groups: &[Vec<OnMesh>]) -> Vec<Vec<PmuEvent>> {
     groups.iter().map(|group| group.iter().map(event).collect()).collect()
 }
 

@@ -13,9 +13,9 @@ mod tests;
 use std::collections::BTreeMap;
 use std::io;
 
-use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
-use daqmeter_wire::felix::decoder::{Counts, most_subchunks, parts};
-use daqmeter_wire::felix::{BlockError, Format, Subchunk};
+use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
+use daqmeter_wire::felix::decoder::{ElinkCounts, most_subchunks, parts};
+use daqmeter_wire::felix::{BlockError, BlockFormat, Subchunk};
 
 use crate::falls::judge;
 use crate::fragment::Finding;
@@ -55,7 +55,7 @@ impl Default for Options {
 pub struct Checker {
     options: Options,
     share: Share,
-    format: Option<Format>,
+    format: Option<BlockFormat>,
     elinks: Elinks,
     strides: Strides,
     room: Vec<Subchunk>,
@@ -166,7 +166,7 @@ impl Checker {
             let Some(head) = left.first_chunk::<HEADER_BYTES>() else {
                 return Ok(at);
             };
-            let header = Header::parse(*head);
+            let header = FelixHeader::parse(*head);
             let Some(format) = self
                 .format
                 .map_or_else(|| self.recognised(left, last), |format| Ok(Some(format)))?
@@ -214,7 +214,7 @@ impl Checker {
         if self.share.has_what_is_no_block() {
             self.fault(fault::BAD_START, || format!("{:#010x}", u32::from_le_bytes(head)));
         }
-        let header = Header::parse(head);
+        let header = FelixHeader::parse(head);
         if let Some(elink) = self.elinks.get_mut(header.elink) {
             elink.bad_start(header);
         }
@@ -223,7 +223,7 @@ impl Checker {
     }
 
     /// The format, as soon as the bytes say it.
-    fn recognised(&mut self, bytes: &[u8], last: bool) -> Result<Option<Format>, CheckError> {
+    fn recognised(&mut self, bytes: &[u8], last: bool) -> Result<Option<BlockFormat>, CheckError> {
         let format = match recognise(bytes, self.options.abce_kib, last) {
             Recognised::As(format) => format,
             Recognised::Unknown => return Ok(None),
@@ -253,7 +253,7 @@ impl Checker {
         }
     }
 
-    fn block(&mut self, format: Format, header: Header, block: &[u8]) {
+    fn block(&mut self, format: BlockFormat, header: FelixHeader, block: &[u8]) {
         let is_skipped = self.blocks < self.options.skip_blocks;
         let number = header.elink.number();
         if !is_skipped
@@ -266,7 +266,7 @@ impl Checker {
         self.blocks += 1;
     }
 
-    fn checked_block(&mut self, format: Format, header: Header, block: &[u8]) {
+    fn checked_block(&mut self, format: BlockFormat, header: FelixHeader, block: &[u8]) {
         let number = header.elink.number();
         let Checker { elinks, strides, room, findings, options, .. } = self;
         let (level, elink) = (options.level, elinks.of(header.elink));
@@ -315,7 +315,7 @@ impl Checker {
         self.fault(what, || format!("E-link {number:#05x}: {error}"));
     }
 
-    fn misplaced(&mut self, header: Header, place: Place) {
+    fn misplaced(&mut self, header: FelixHeader, place: Place) {
         let (number, seen) = (header.elink.number(), header.sequence);
         match place {
             Place::Ahead { expected } => {
@@ -331,7 +331,7 @@ impl Checker {
     }
 
     /// What this block added to the faults of chunks.
-    fn compare(&mut self, number: u16, before: &Counts, after: &Counts, explained: u64) {
+    fn compare(&mut self, number: u16, before: &ElinkCounts, after: &ElinkCounts, explained: u64) {
         if after.blocks > before.blocks && after.chunks_broken > before.chunks_broken + explained {
             self.fault(fault::NOT_ENDED, || format!("E-link {number:#05x}: a chunk was open"));
         }

@@ -4,7 +4,7 @@ use daqmeter_harness::{Fault, LimitSpec, Request, Session, StageSpec, Tally, Typ
 use daqmeter_record::{Counter, Workload};
 use daqmeter_sys::memory::buffer_bytes;
 use daqmeter_wire::felix::decoder::most_subchunks;
-use daqmeter_wire::felix::{Format, Subchunk, subchunks};
+use daqmeter_wire::felix::{BlockFormat, Subchunk, subchunks};
 
 use crate::card::ChannelId;
 use crate::recording;
@@ -68,7 +68,7 @@ impl TypedEngine for DecodeEngine {
 
 struct DecodeSession {
     scenario: Scenario,
-    format: Format,
+    format: BlockFormat,
     bytes: u64,
     blocks: Vec<u8>,
     room: Vec<Subchunk>,
@@ -86,7 +86,7 @@ impl DecodeSession {
 ///
 /// # Errors
 /// When the bytes are not blocks of the format.
-pub fn decode(format: Format, blocks: &[u8], room: &mut [Subchunk]) -> Result<u64, Fault> {
+pub fn decode(format: BlockFormat, blocks: &[u8], room: &mut [Subchunk]) -> Result<u64, Fault> {
     let size = format.block_bytes;
     let mut ahead = blocks.chunks_exact(size).skip(2);
     let mut seen = 0;

@@ -1,7 +1,7 @@
 //! What a fragment should be: the event counters of one E-link go on by one, and the bytes are those that the emulator makes.
 
 use daqmeter_wire::felix::Elink;
-use daqmeter_wire::felix::order::{Order, Step, Way};
+use daqmeter_wire::felix::order::{SequenceHint, SequenceStep, SequenceTracker};
 use daqmeter_wire::felix::payload::{EMULATOR_HEADER_BYTES, EmulatorHeader, Ttc};
 
 use crate::falls::Judged;
@@ -82,10 +82,10 @@ pub struct FragmentCheck {
     index: Option<u8>,
     /// Width of the E-link, by its first fragment with a valid width.
     width: Option<u8>,
-    order: Order,
+    order: SequenceTracker,
     /// What is known of the way to the next fragment, and to those after it.
-    way: Way,
-    usual_way: Way,
+    way: SequenceHint,
+    usual_way: SequenceHint,
     /// Resets of the counter so far, by the trigger system's messages.
     resets: Option<u8>,
     /// The fragment before, to which the next is compared: all but the counter stays the same.
@@ -101,9 +101,9 @@ impl FragmentCheck {
             is_ttc: elink == Some(Elink::TTC),
             index: elink.map(Elink::index),
             width: None,
-            order: Order::default(),
-            way: Way::Unknown,
-            usual_way: Way::Unknown,
+            order: SequenceTracker::default(),
+            way: SequenceHint::Unknown,
+            usual_way: SequenceHint::Unknown,
             resets: None,
             pattern: Vec::new(),
             faults: Faults::default(),
@@ -112,7 +112,11 @@ impl FragmentCheck {
 
     /// The same for one who sees the blocks, and calls [`FragmentCheck::gap`] where some are missing.
     pub(crate) fn of_blocks(elink: Elink) -> FragmentCheck {
-        FragmentCheck { way: Way::Whole, usual_way: Way::Whole, ..FragmentCheck::new(Some(elink)) }
+        FragmentCheck {
+            way: SequenceHint::Whole,
+            usual_way: SequenceHint::Whole,
+            ..FragmentCheck::new(Some(elink))
+        }
     }
 
     /// Width of the E-link that its fragments name.
@@ -122,15 +126,15 @@ impl FragmentCheck {
 
     /// Fragments were lost before the next one: its counter is ahead, however far.
     pub fn gap(&mut self) {
-        self.next_by(Way::Gap);
+        self.next_by(SequenceHint::Gap);
     }
 
     /// The next fragment may be ahead or behind.
     pub(crate) fn disorder(&mut self) {
-        self.next_by(Way::Unknown);
+        self.next_by(SequenceHint::Unknown);
     }
 
-    fn next_by(&mut self, way: Way) {
+    fn next_by(&mut self, way: SequenceHint) {
         self.way = way;
         // The next fragment is looked at in full.
         self.pattern.clear();
@@ -138,7 +142,7 @@ impl FragmentCheck {
 
     /// The stream begins anew: the next fragment may have any number.
     pub(crate) fn restart(&mut self) {
-        (self.order, self.resets) = (Order::default(), None);
+        (self.order, self.resets) = (SequenceTracker::default(), None);
     }
 
     /// Takes the next fragment; says what is wrong with it, or new.
@@ -277,19 +281,19 @@ impl FragmentCheck {
         let to_wrap = self.order.next().map_or(0, |next| modulus - next);
         let faults = &mut self.faults;
         let (count, finding) = match self.order.step(number, modulus, way) {
-            Step::Next => return None,
-            Step::Missing(count) => {
+            SequenceStep::Next => return None,
+            SequenceStep::Missing(count) => {
                 faults.missing += u64::from(count);
                 faults.jumps += 1;
                 return Some(Finding::Missing(count));
             }
-            Step::Late => {
+            SequenceStep::Late => {
                 // It was counted as missing when a later one came.
                 faults.missing = faults.missing.saturating_sub(1);
                 (&mut faults.out_of_order, Finding::OutOfOrder)
             }
-            Step::Again => (&mut faults.duplicates, Finding::Duplicate),
-            Step::Restarted => {
+            SequenceStep::Again => (&mut faults.duplicates, Finding::Duplicate),
+            SequenceStep::Restarted => {
                 faults.jumps += 1;
                 return Some(Finding::Fell(to_wrap));
             }

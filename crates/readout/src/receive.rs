@@ -17,9 +17,9 @@ use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::wait::sleep_until;
 use daqmeter_wire::felix::decoder::most_subchunks;
-use daqmeter_wire::felix::page::{FRAME_BYTES, Frame, FrameKind, Messages, Status};
+use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameKind, Messages, Status};
 use daqmeter_wire::felix::payload::Fid;
-use daqmeter_wire::felix::{Elink, Format, Reassembler, Subchunk, subchunks};
+use daqmeter_wire::felix::{BlockFormat, Elink, Reassembler, Subchunk, subchunks};
 
 use crate::accounts::{FinalAccount, not_received};
 use crate::falls::{Falls, Judged, Span, judge};
@@ -70,7 +70,7 @@ struct Source {
     stream: u64,
     last_page: u64,
     retry_ns: u64,
-    format: Option<Format>,
+    format: Option<BlockFormat>,
     ended: bool,
 }
 
@@ -418,7 +418,7 @@ impl Receiver {
         }
     }
 
-    fn count_page(&mut self, frame: &Frame, good: bool) {
+    fn count_page(&mut self, frame: &FelixFrame, good: bool) {
         let now_ns = monotonic_ns();
         if self.first_ns == 0 {
             self.first_ns = now_ns;
@@ -536,7 +536,7 @@ impl Source {
             (self.stream, self.last_page) = (hello.stream, 0);
         }
         let kib = u8::try_from(hello.block_bytes / 1024).unwrap_or(0);
-        self.format = Format::of_magic(hello.magic, kib);
+        self.format = BlockFormat::of_magic(hello.magic, kib);
         if self.tags.is_empty() {
             self.tags.clone_from(&hello.tags);
         }
@@ -759,7 +759,7 @@ fn messages(body: &[u8], streams: &mut Streams, strides: &mut Strides) -> bool {
 /// True when every block could be read.
 fn blocks(
     body: &[u8],
-    format: Option<Format>,
+    format: Option<BlockFormat>,
     room: &mut Vec<Subchunk>,
     streams: &mut Streams,
     key: u64,

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use daqmeter_record::units::show_bytes;
 use daqmeter_sys::available;
-use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
-use daqmeter_wire::felix::decoder::{Part, most_subchunks};
-use daqmeter_wire::felix::{Elink, Format, Kind, Reassembler, Subchunk, subchunks};
+use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
+use daqmeter_wire::felix::decoder::{ChunkPart, most_subchunks};
+use daqmeter_wire::felix::{BlockFormat, Elink, Reassembler, Subchunk, SubchunkKind, subchunks};
 
 use crate::check::{CheckError, Checked, Checker, Options, places};
 use crate::fragment::FragmentCheck;
@@ -48,7 +48,7 @@ pub(crate) struct Recorded {
     pub(crate) checked: Checked,
     /// Pieces of chunks that begin before the file or end after it: they are made filler.
     pub(crate) cut_pieces: u64,
-    pub(crate) format: Format,
+    pub(crate) format: BlockFormat,
     /// Whole blocks, one behind the other.
     bytes: Vec<u8>,
     pub(crate) blocks: Vec<RecordedBlock>,
@@ -141,7 +141,7 @@ impl Recorded {
                 let turned =
                     u64::from(head.sequence) + turns * self.elinks[usize::from(place)].shift;
                 let sequence = u8::try_from(turned & 0x1F).expect("five bits");
-                (Header { sequence, ..head }.emit(), block)
+                (FelixHeader { sequence, ..head }.emit(), block)
             }
             _ => (head.emit(), block),
         }
@@ -174,9 +174,9 @@ impl Recorded {
     }
 }
 
-fn header(block: &[u8]) -> Header {
+fn header(block: &[u8]) -> FelixHeader {
     let head = block.first_chunk::<HEADER_BYTES>();
-    Header::parse(*head.expect("a block has a header"))
+    FelixHeader::parse(*head.expect("a block has a header"))
 }
 
 /// The bytes of a regular file that fits into memory.
@@ -223,7 +223,7 @@ fn close_ranks(bytes: &mut Vec<u8>, places: &[usize], size: usize) {
 /// The last byte of a trailer becomes that of one whose bytes are skipped: a timeout that cut nothing off. Its upper four bits are type
 /// and truncation, in trailers of either width.
 fn make_filler(byte: &mut u8) {
-    *byte = *byte & 0x0F | (Kind::Timeout as u8) << 5;
+    *byte = *byte & 0x0F | (SubchunkKind::Timeout as u8) << 5;
 }
 
 /// A walk over all blocks of a file, as the reader does it.
@@ -235,7 +235,7 @@ struct Walked {
 }
 
 impl Walked {
-    fn over(format: Format, bytes: &[u8]) -> Walked {
+    fn over(format: BlockFormat, bytes: &[u8]) -> Walked {
         let mut elinks = walks(format, bytes);
         let mut room = vec![Subchunk::default(); most_subchunks(format)];
         let (mut cut, mut due) = (Vec::new(), 1);
@@ -263,7 +263,7 @@ impl Walked {
 }
 
 /// The E-links that good starts name, in the order of their numbers.
-fn walks(format: Format, bytes: &[u8]) -> Vec<Walk> {
+fn walks(format: BlockFormat, bytes: &[u8]) -> Vec<Walk> {
     let mut are_there = vec![false; usize::from(Elink::MOST) + 1];
     for block in bytes.chunks_exact(format.block_bytes) {
         let head = header(block);
@@ -318,7 +318,7 @@ impl Walk {
     /// The next block, which begins at `begin`: chunks that end in it, and those of them with wrong bytes.
     fn block(
         &mut self,
-        format: Format,
+        format: BlockFormat,
         block: &[u8],
         begin: usize,
         room: &mut [Subchunk],
@@ -365,7 +365,7 @@ impl Walk {
     }
 
     /// A part of a chunk.
-    fn part(&mut self, part: Part, payload: &[u8]) {
+    fn part(&mut self, part: ChunkPart, payload: &[u8]) {
         if part.begins {
             self.has_begun = true;
             self.length = 0;
@@ -405,12 +405,12 @@ impl Walk {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_wire::felix::{Encoder, Flags};
+    use daqmeter_wire::felix::{ChunkFlags, Encoder};
     use proptest::prelude::*;
 
     use super::*;
 
-    const FORMAT: Format = Format::phase2(1).expect("1 KiB is a size");
+    const FORMAT: BlockFormat = BlockFormat::phase2(1).expect("1 KiB is a size");
 
     /// Blocks of two E-links in turns.
     fn blocks(lengths: &[usize]) -> Vec<Vec<u8>> {
@@ -421,7 +421,7 @@ mod tests {
         let mut blocks = Vec::new();
         for length in lengths {
             for encoder in &mut encoders {
-                encoder.chunk(&vec![0x55; *length], Flags::default(), &mut |block| {
+                encoder.chunk(&vec![0x55; *length], ChunkFlags::default(), &mut |block| {
                     blocks.push(block.to_vec());
                 });
             }

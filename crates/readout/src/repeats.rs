@@ -1,7 +1,7 @@
 //! Blocks that come twice in a row, known by their bytes.
 
 use daqmeter_wire::felix::Reassembler;
-use daqmeter_wire::felix::block::Header;
+use daqmeter_wire::felix::block::FelixHeader;
 
 /// A block's beginning and end: enough to tell a repeated block from the 31st after it.
 type Fingerprint = [u8; 48];
@@ -22,7 +22,7 @@ impl Repeats {
     pub(crate) fn is_repeated(
         &mut self,
         reassembler: &Reassembler,
-        header: Header,
+        header: FelixHeader,
         block: &[u8],
     ) -> bool {
         let mut fingerprint = [0; 48];

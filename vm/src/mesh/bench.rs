@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use daqmeter_pmu::emulated::{Happening, catalogue};
-use daqmeter_pmu::event::Host;
+use daqmeter_pmu::event::EventResolver;
 use daqmeter_pmu::plan::{Driver, plan};
 use daqmeter_record::Mesh;
 use daqmeter_sys::host::Files;
@@ -250,7 +250,7 @@ impl Bench {
         let mut mesh = self.meshes[0].clone();
         mesh.name = "arm_cmn_0".to_owned();
         let pmus = [catalogue(&mesh)];
-        let host = Host { pmus: &pmus, files: &Files::below("/nonexistent") };
+        let host = EventResolver { pmus: &pmus, files: &Files::below("/nonexistent") };
         let set = host.resolve(groups)?;
         let shares = plan(&mesh, Driver::Mainline, &set.groups)?.shares;
         let of = |(share, group): (&f64, &Vec<_>)| std::iter::repeat_n(*share, group.len());

@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use daqmeter_pmu::emulated::{Emulator, Happening, Image, Memory, Wrap};
-use daqmeter_pmu::mesh::registers::Registers;
+use daqmeter_pmu::emulated::{Emulator, Happening, Image, RegisterMemory, Wrap};
+use daqmeter_pmu::mesh::registers::MeshRegisters;
 use daqmeter_record::Mesh;
 use serde_json::json;
 use shell::{Line, line};
@@ -44,7 +44,7 @@ pub(crate) struct FileMemory {
     at: u64,
 }
 
-impl Registers for FileMemory {
+impl MeshRegisters for FileMemory {
     fn read(&self, offset: u64) -> Option<u64> {
         let mut bytes = [0; 8];
         self.file.read_exact_at(&mut bytes, self.at + offset).ok()?;
@@ -52,7 +52,7 @@ impl Registers for FileMemory {
     }
 }
 
-impl Memory for FileMemory {
+impl RegisterMemory for FileMemory {
     fn write(&mut self, offset: u64, value: u64) {
         let done = self.file.write_all_at(&value.to_le_bytes(), self.at + offset);
         done.expect("the file was made as large as the meshes");

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use daqmeter_etherbone::scan::Found;
-use daqmeter_wire::etherbone::sdb::{Component, Product, Record, Synthesis};
+use daqmeter_etherbone::scan::ScannedRecord;
+use daqmeter_wire::etherbone::sdb::{Component, Product, SdbRecord, Synthesis};
 use daqmeter_wire::etherbone::{Endian, Width};
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 const NAME_CHARS: usize = 19;
 
 /// Every field of every record, by tables; what contradicts itself is marked with `!!!`.
-pub(super) fn details(tables: &[Found], address: Width) -> String {
+pub(super) fn details(tables: &[ScannedRecord], address: Width) -> String {
     let mut out = String::new();
     // The address ranges of the buses that lead to the record at hand, the root first.
     let mut buses = vec![(0, address.mask())];
@@ -38,8 +38,8 @@ fn put_line(out: &mut String, name: &str, value: &str) {
     let _ = writeln!(out, "  {name:<25} {value}");
 }
 
-fn put_bus(out: &mut String, head: &Found, bus: (u64, u64)) {
-    let Record::Interconnect { records, version, component, .. } = &head.record else {
+fn put_bus(out: &mut String, head: &ScannedRecord, bus: (u64, u64)) {
+    let SdbRecord::Interconnect { records, version, component, .. } = &head.record else {
         return;
     };
     let path = match head.path.is_empty() {
@@ -53,11 +53,11 @@ fn put_bus(out: &mut String, head: &Found, bus: (u64, u64)) {
     put_component(out, head, component, bus);
 }
 
-fn put_record(out: &mut String, found: &Found, bus: (u64, u64)) {
+fn put_record(out: &mut String, found: &ScannedRecord, bus: (u64, u64)) {
     let path = found.path_text();
     let (first, last) = (found.first.unwrap_or(0), found.last.unwrap_or(0));
     match &found.record {
-        Record::Device(device) => {
+        SdbRecord::Device(device) => {
             let _ = writeln!(out, "Device {path}");
             put_line(out, "abi_class", &format!("{:04x}", device.abi_class));
             put_line(out, "abi_ver_major", &device.abi_major.to_string());
@@ -65,13 +65,13 @@ fn put_record(out: &mut String, found: &Found, bus: (u64, u64)) {
             put_bus_specific(out, device.bus_specific);
             put_component(out, found, &device.component, bus);
         }
-        Record::MsiMaster { flags, bus_specific, component } => {
+        SdbRecord::MsiMaster { flags, bus_specific, component } => {
             let _ = writeln!(out, "Device {path}");
             put_line(out, "msi_flags", &format!("{flags:08x}"));
             put_bus_specific(out, *bus_specific);
             put_component(out, found, component, bus);
         }
-        Record::Bridge { child, component } => {
+        SdbRecord::Bridge { child, component } => {
             let _ = writeln!(out, "Device {path}");
             let child = child.wrapping_add(first.wrapping_sub(component.first));
             let mark = match child < first || child > last.saturating_sub(64) {
@@ -97,7 +97,7 @@ fn put_bus_specific(out: &mut String, bus_specific: u32) {
     put_line(out, "wbd_width", &format!("{:x}", bus_specific & 0xf));
 }
 
-fn put_component(out: &mut String, found: &Found, component: &Component, bus: (u64, u64)) {
+fn put_component(out: &mut String, found: &ScannedRecord, component: &Component, bus: (u64, u64)) {
     let (first, last) = (found.first.unwrap_or(0), found.last.unwrap_or(0));
     let is_outside = |address: u64| address < bus.0 || address > bus.1;
     let mark = |wrong: bool, why: &str| match wrong {
@@ -124,12 +124,12 @@ fn put_product(out: &mut String, product: &Product) {
 }
 
 /// A row as eb-ls prints it: the base is that on the whole bus.
-pub(super) fn row(found: &Found) -> String {
+pub(super) fn row(found: &ScannedRecord) -> String {
     let path = found.path_text();
     let flag = match found.record {
         // The port that we came in by is a large one, as in the C tool.
-        Record::MsiMaster { flags, .. } if flags >> 31 == 1 => 'M',
-        Record::MsiMaster { .. } => 'm',
+        SdbRecord::MsiMaster { flags, .. } if flags >> 31 == 1 => 'M',
+        SdbRecord::MsiMaster { .. } => 'm',
         _ => ' ',
     };
     match (found.record.component(), found.first) {
@@ -146,22 +146,22 @@ pub(super) fn row(found: &Found) -> String {
     }
 }
 
-fn kind(record: &Record) -> &'static str {
+fn kind(record: &SdbRecord) -> &'static str {
     match record {
-        Record::Interconnect { .. } => "interconnect",
-        Record::Device(_) => "device",
-        Record::Bridge { .. } => "bridge",
-        Record::MsiMaster { .. } => "msi",
-        Record::Integration(_) => "integration",
-        Record::RepoUrl(_) => "repo-url",
-        Record::Synthesis(_) => "synthesis",
-        Record::Empty => "empty",
-        Record::Unknown(_) => "unknown",
+        SdbRecord::Interconnect { .. } => "interconnect",
+        SdbRecord::Device(_) => "device",
+        SdbRecord::Bridge { .. } => "bridge",
+        SdbRecord::MsiMaster { .. } => "msi",
+        SdbRecord::Integration(_) => "integration",
+        SdbRecord::RepoUrl(_) => "repo-url",
+        SdbRecord::Synthesis(_) => "synthesis",
+        SdbRecord::Empty => "empty",
+        SdbRecord::Unknown(_) => "unknown",
     }
 }
 
 /// A record as JSON.
-pub(super) fn as_json(found: &Found) -> Value {
+pub(super) fn as_json(found: &ScannedRecord) -> Value {
     let record = &found.record;
     let mut fields =
         json!({ "path": found.path_text(), "kind": kind(record), "type": record.record_type() });
@@ -180,16 +180,16 @@ pub(super) fn as_json(found: &Found) -> Value {
         set("name", json!(product.name.to_string()));
     }
     match record {
-        Record::Device(device) => {
+        SdbRecord::Device(device) => {
             set("abi_class", json!(device.abi_class));
             set("abi_version", json!(format!("{}.{}", device.abi_major, device.abi_minor)));
             set("widths", json!(device.widths().to_string()));
             set("endian", json!(if device.endian() == Endian::Big { "big" } else { "little" }));
         }
-        Record::Bridge { child, .. } => set("child", json!(child)),
-        Record::MsiMaster { flags, .. } => set("flags", json!(flags)),
-        Record::RepoUrl(url) => set("url", json!(url.to_string())),
-        Record::Synthesis(Synthesis { name, commit, tool, tool_version, date, user }) => {
+        SdbRecord::Bridge { child, .. } => set("child", json!(child)),
+        SdbRecord::MsiMaster { flags, .. } => set("flags", json!(flags)),
+        SdbRecord::RepoUrl(url) => set("url", json!(url.to_string())),
+        SdbRecord::Synthesis(Synthesis { name, commit, tool, tool_version, date, user }) => {
             let commit: String = commit.iter().map(|byte| format!("{byte:02x}")).collect();
             set("name", json!(name.to_string()));
             set("commit", json!(commit));
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn the_port_that_we_came_in_by_has_a_large_m_and_other_msi_masters_a_small_one() {
         for (flags, letter) in [(1 << 31, 'M'), (0, 'm')] {
-            let record = Record::MsiMaster {
+            let record = SdbRecord::MsiMaster {
                 flags,
                 bus_specific: 0,
                 component: Component {
@@ -228,7 +228,7 @@ mod tests {
                     },
                 },
             };
-            let row = row(&Found {
+            let row = row(&ScannedRecord {
                 path: vec![2],
                 record,
                 first: Some(0x100),

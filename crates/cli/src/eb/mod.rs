@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use daqmeter_etherbone::access::Reach;
 use daqmeter_etherbone::address::{parse_number as number, parse_widths as widths};
-use daqmeter_etherbone::{Address, Client, Dialect, Options};
+use daqmeter_etherbone::{Address, Client, ClientOptions, EbDialect};
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 
 use crate::arguments::duration;
@@ -42,7 +42,7 @@ Example:
   $ daqmeter eb perf udp/localhost
 
 Linked as eb-ls, eb-read, eb-write, eb-find, eb-get, eb-put, eb-discover, eb-snoop or eb-tunnel, the
-program is that tool. Options and output are those of the C tools. Exit codes: 0 done, 1 the bus
+program is that tool. ClientOptions and output are those of the C tools. Exit codes: 0 done, 1 the bus
 refused or nothing was found, 2 could not run; called by the name of a C tool, 1 for any error.";
 
 #[derive(Debug, Subcommand)]
@@ -104,15 +104,15 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    fn options(&self) -> Options {
-        Options {
+    fn options(&self) -> ClientOptions {
+        ClientOptions {
             address: self.address,
             data: self.data,
             probes: self.probes,
             timeout: self.timeout,
             read_retries: self.retries,
-            dialect: if self.litex { Dialect::Litex } else { Dialect::Gsi },
-            ..Options::default()
+            dialect: if self.litex { EbDialect::Litex } else { EbDialect::Gsi },
+            ..ClientOptions::default()
         }
     }
 
@@ -121,7 +121,7 @@ impl Wire {
         self.open_with(address, &self.options())
     }
 
-    fn open_with(&self, address: &Address, options: &Options) -> Result<Client, Failure> {
+    fn open_with(&self, address: &Address, options: &ClientOptions) -> Result<Client, Failure> {
         let client = Client::open(address, options).map_err(refused)?;
         let layout = client.layout();
         let (a, d) = (layout.address.bits(), layout.data.bits());

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use clap::Args;
 use daqmeter_etherbone::address::Address;
 use daqmeter_etherbone::bus::{Access, Description};
-use daqmeter_etherbone::server::Event;
+use daqmeter_etherbone::server::ServerEvent;
 use daqmeter_etherbone::transport::Bridge;
 use daqmeter_etherbone::tunnel::TunnelServer;
-use daqmeter_etherbone::{Server, ServerOptions, Slave};
+use daqmeter_etherbone::{EbServer, ServerOptions, Slave};
 use daqmeter_harness::text_input;
 use daqmeter_wire::etherbone::{Endian, Widths};
 
@@ -164,7 +164,7 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
 }
 
 /// The slave behind its sockets.
-fn bind(arguments: &SnoopArguments) -> Result<Server, Failure> {
+fn bind(arguments: &SnoopArguments) -> Result<EbServer, Failure> {
     let (description, passive) = what(arguments)?;
     let mut bus = description.build().map_err(refused)?;
     if let Some(bridge) = &arguments.bridge {
@@ -189,20 +189,20 @@ fn bind(arguments: &SnoopArguments) -> Result<Server, Failure> {
         passive,
         ..ServerOptions::default()
     };
-    Server::bind(slave, options).map_err(refused)
+    EbServer::bind(slave, options).map_err(refused)
 }
 
 /// Accesses go to stdout, and end the server when that is closed; faults of clients go to stderr.
-fn log(server: &mut Server, quiet: bool) {
+fn log(server: &mut EbServer, quiet: bool) {
     let (stopper, closed) = (server.stopper(), AtomicBool::new(false));
     server.set_log(move |event| match event {
-        Event::Access(access) => {
+        ServerEvent::Access(access) => {
             let is_lost = emit(&access_text(&access)).is_err();
             if is_lost && !closed.swap(true, Ordering::Relaxed) {
                 stopper.stop();
             }
         }
-        Event::Ended(peer, Some(why)) if !quiet => {
+        ServerEvent::Ended(peer, Some(why)) if !quiet => {
             tell(&format!("{}: {peer}: ended: {why}", program_name()));
         }
         _ => {}
@@ -216,7 +216,7 @@ fn access_text(access: &Access) -> String {
     format!("{how} {:#010x}/{}: {:0width$x} {ok}\n", access.address, access.bytes, access.value)
 }
 
-fn show_counts(server: &Server, page: &Page) {
+fn show_counts(server: &EbServer, page: &Page) {
     let (live, name) = (server.live(), format!("slave {}", server.port()));
     page.ask(move |page| {
         let counts = live.counts();

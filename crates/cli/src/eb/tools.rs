@@ -7,12 +7,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_etherbone::access::{self, MAX_BYTES, Reach, Transfer, Way};
+use daqmeter_etherbone::access::{self, AccessMethod, MAX_BYTES, Reach, Transfer};
 use daqmeter_etherbone::address::Address;
 use daqmeter_etherbone::scan;
 use daqmeter_etherbone::{Client, discover as finding};
 use daqmeter_record::file::replace;
-use daqmeter_wire::etherbone::cycle::{Check, Space};
+use daqmeter_wire::etherbone::cycle::{Space, StatusCheck};
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 use serde_json::{Value, json};
 
@@ -76,8 +76,8 @@ struct AccessOptions {
 }
 
 impl AccessOptions {
-    fn check(&self) -> Check {
-        if self.silent { Check::Silent } else { Check::Status }
+    fn check(&self) -> StatusCheck {
+        if self.silent { StatusCheck::Silent } else { StatusCheck::Status }
     }
 
     fn space(&self) -> Space {
@@ -106,9 +106,11 @@ impl AccessOptions {
             return Ok(());
         }
         let what = match access::way(client, reach, size).map_err(refused)? {
-            Way::Direct => return Ok(()),
-            Way::Fragmented(part) => format!("split into accesses of {} bits", part.bits()),
-            Way::Widened(whole) => format!("done through words of {} bits", whole.bits()),
+            AccessMethod::Direct => return Ok(()),
+            AccessMethod::Fragmented(part) => {
+                format!("split into accesses of {} bits", part.bits())
+            }
+            AccessMethod::Widened(whole) => format!("done through words of {} bits", whole.bits()),
         };
         if self.exact {
             return Err(refused(format!(
@@ -340,8 +342,8 @@ impl TransferOptions {
         (at, bytes): (u64, u64),
     ) {
         let widest = match access::way(client, reach, Width::W64) {
-            Ok(Way::Fragmented(width) | Way::Widened(width)) => width,
-            Ok(Way::Direct) => Width::W64,
+            Ok(AccessMethod::Fragmented(width) | AccessMethod::Widened(width)) => width,
+            Ok(AccessMethod::Direct) => Width::W64,
             Err(_) => return,
         };
         let words = match reach.endian {

@@ -7,9 +7,9 @@ use clap::Args;
 use daqmeter_harness::{Observer, text_input_up_to};
 use daqmeter_pmu::emulated::catalogue;
 use daqmeter_pmu::mesh::{self, nodes, topology};
-use daqmeter_pmu::plan::{Driver, PlanError, Rules};
-use daqmeter_pmu::source::Kernel;
-use daqmeter_pmu::{Count, EventSet, Group, Host, Pmu, PmuObserver, discover};
+use daqmeter_pmu::plan::{CountPlanError, Driver, Rules};
+use daqmeter_pmu::source::KernelOpener;
+use daqmeter_pmu::{Count, EventResolver, EventSet, MetricGroup, Pmu, PmuObserver, discover};
 use daqmeter_record::Mesh;
 use daqmeter_report::pmu::tables::Bytes;
 use daqmeter_sys::host::Files;
@@ -144,7 +144,7 @@ impl Wanted {
     pub(crate) fn choose(&self, setting: &Setting) -> Result<Chosen, Failure> {
         let (mut texts, mut metrics, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for name in &self.groups {
-            let group = Group::find(name).map_err(Failure::refused)?;
+            let group = MetricGroup::find(name).map_err(Failure::refused)?;
             let first = texts.len();
             let (events, found) =
                 group.expand(&setting.pmus, &setting.meshes).map_err(Failure::refused)?;
@@ -164,7 +164,7 @@ impl Wanted {
                 "what is to be counted? --event, --group or --heat (daqmeter pmu list --groups)",
             ));
         }
-        let host = Host { pmus: &setting.pmus, files: &setting.files };
+        let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
         let set = host.resolve(&texts).map_err(Failure::refused)?;
         for warning in &set.warnings {
             tell(&format!("daqmeter: warning: {warning}"));
@@ -181,7 +181,7 @@ impl Wanted {
 
 /// An event of a group's file that does not exist is named with the file.
 fn refuse_unknown(setting: &Setting, group: &str, events: &[String]) -> Result<(), Failure> {
-    let host = Host { pmus: &setting.pmus, files: &setting.files };
+    let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
     match host.resolve(events) {
         Err(error) if group.ends_with(".toml") => {
             Err(Failure::refused(format!("{group}: {error}")))
@@ -198,7 +198,7 @@ fn refuse_impossible(set: &EventSet, meshes: &[Mesh], driver: Driver) -> Result<
             continue;
         };
         let of_pmu = |mesh: &&Mesh| event_of_group.is_on(&mesh.name);
-        let errors: Vec<PlanError> = meshes
+        let errors: Vec<CountPlanError> = meshes
             .iter()
             .filter(of_pmu)
             .filter_map(|mesh| Rules::new(mesh, driver).check(std::slice::from_ref(group)).err())
@@ -273,7 +273,7 @@ impl Observed {
                 "--observe {text}: 1ms at least lie between two looks"
             )));
         }
-        let is_group = !what.contains(['/', ':', '{', ',']) && Group::find(what).is_ok();
+        let is_group = !what.contains(['/', ':', '{', ',']) && MetricGroup::find(what).is_ok();
         let mut wanted = Wanted::default();
         if is_group {
             wanted.groups.push(what.to_owned())
@@ -283,7 +283,7 @@ impl Observed {
         let setting = wanted.place.setting()?;
         let chosen = wanted.choose(&setting)?;
         // What cannot be opened is better known before anything is measured.
-        Count::open(&chosen.set, &chosen.what, &mut Kernel { files: setting.files })
+        Count::open(&chosen.set, &chosen.what, &mut KernelOpener { files: setting.files })
             .map_err(Failure::refused)?;
         Ok(Observed { chosen, meshes: setting.meshes, interval })
     }
@@ -291,7 +291,7 @@ impl Observed {
     /// An observer of one point.
     pub(crate) fn observer(&self) -> Box<dyn Observer> {
         let Chosen { what, set, metrics } = &self.chosen;
-        let kernel = Kernel { files: Files::default() };
+        let kernel = KernelOpener { files: Files::default() };
         Box::new(PmuObserver::new(
             what,
             set.clone(),

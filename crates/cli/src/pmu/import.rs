@@ -14,10 +14,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::next_line;
-use daqmeter_pmu::Group;
+use daqmeter_pmu::MetricGroup;
 use daqmeter_pmu::count::{error_of, totals};
 use daqmeter_pmu::groups::Metric;
-use daqmeter_pmu::perf_format::{self, Reader};
+use daqmeter_pmu::perf_format::{self, PerfReader};
 use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload};
 use daqmeter_report::pmu::tables;
 
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) fn run(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut groups = Vec::new();
     for name in &arguments.wanted.groups {
-        groups.push(Group::find(name).map_err(Failure::refused)?);
+        groups.push(MetricGroup::find(name).map_err(Failure::refused)?);
     }
     let source = Source::open(path)?;
     let mut recorder = Recorder::new(arguments.written.out.as_ref(), arguments.written.json)?;
@@ -45,7 +45,7 @@ pub(super) fn run(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failur
         arguments,
         groups,
         metrics: None,
-        reader: Reader::new(arguments.interval),
+        reader: PerfReader::new(arguments.interval),
         printed: 0,
         parts: Parts::new(),
         blank: blank(arguments.written.label.as_ref()),
@@ -103,10 +103,10 @@ struct Import<'a> {
     /// Name of the input.
     shown: String,
     arguments: &'a Arguments,
-    groups: Vec<Group>,
+    groups: Vec<MetricGroup>,
     /// Metrics of the groups that can be computed; `None` before the first interval is whole.
     metrics: Option<Vec<Metric>>,
-    reader: Reader,
+    reader: PerfReader,
     /// Intervals that were printed.
     printed: usize,
     parts: Parts,

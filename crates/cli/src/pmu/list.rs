@@ -4,11 +4,11 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_pmu::event::{HARDWARE, Host, SOFTWARE};
+use daqmeter_pmu::event::{EventResolver, HARDWARE, SOFTWARE};
 use daqmeter_pmu::groups::Metric;
 use daqmeter_pmu::sysfs::tracepoints;
 use daqmeter_pmu::system::SystemCounter;
-use daqmeter_pmu::{Group, Pmu, discover};
+use daqmeter_pmu::{MetricGroup, Pmu, discover};
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::Files;
 
@@ -220,9 +220,9 @@ fn events(files: &Files, pmus: &[Pmu], filter: Option<&str>) -> String {
 }
 
 fn groups(setting: &Setting) -> String {
-    let host = Host { pmus: &setting.pmus, files: &setting.files };
+    let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
     let mut out = String::new();
-    for (folder, group) in Group::shipped() {
+    for (folder, group) in MetricGroup::shipped() {
         let missing = group.missing(&host, &setting.meshes);
         let state = if missing.is_none() { "here" } else { "not here" };
         let _ = writeln!(out, "{} ({folder}, {state})\n  {}", group.name, group.about);

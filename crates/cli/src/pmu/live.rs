@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use daqmeter_pmu::Count;
     use daqmeter_pmu::emulated::{Synthetic, catalogue};
-    use daqmeter_pmu::event::Host;
+    use daqmeter_pmu::event::EventResolver;
     use daqmeter_pmu::mesh::topology::shipped;
     use daqmeter_sys::host::Files;
     use std::sync::Arc;
@@ -161,7 +161,7 @@ mod tests {
         let mut mesh = shipped("n1sdp").unwrap();
         mesh.name = "arm_cmn_0".into();
         let pmus = [catalogue(&mesh)];
-        let host = Host { pmus: &pmus, files: &Files::below("/nonexistent") };
+        let host = EventResolver { pmus: &pmus, files: &Files::below("/nonexistent") };
         let texts: Vec<String> = [0x24, 0x28, 0x44, 0x48]
             .map(|id| format!("arm_cmn_0/hnf_mc_reqs,bynodeid=1,nodeid={id:#x}/"))
             .into();

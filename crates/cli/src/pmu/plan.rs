@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use daqmeter_pmu::Event;
-use daqmeter_pmu::plan::{Driver, Plan, plan};
+use daqmeter_pmu::PmuEvent;
+use daqmeter_pmu::plan::{CountPlan, Driver, plan};
 use daqmeter_report::table::plain;
 
 use super::chosen::Wanted;
@@ -50,8 +50,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let driver = setting.driver;
     let mut out = String::new();
     for mesh in &setting.meshes {
-        let of_mesh = |event: &Event| event.is_on(&mesh.name);
-        let groups: Vec<Vec<Event>> =
+        let of_mesh = |event: &PmuEvent| event.is_on(&mesh.name);
+        let groups: Vec<Vec<PmuEvent>> =
             chosen.set.groups.iter().filter(|group| group.iter().all(of_mesh)).cloned().collect();
         if groups.is_empty() {
             continue;
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     emit(&out)
 }
 
-fn name(group: &[Event]) -> String {
+fn name(group: &[PmuEvent]) -> String {
     let names: Vec<&str> = group.iter().map(|event| event.name.as_str()).collect();
     if names.len() == 1 { names[0].to_owned() } else { format!("{{{}}}", names.join(",")) }
 }
@@ -86,7 +86,7 @@ fn percent(share: f64) -> String {
 }
 
 /// What a group itself does not get.
-fn limits(plan: &Plan, at: usize) -> Vec<String> {
+fn limits(plan: &CountPlan, at: usize) -> Vec<String> {
     plan.binding
         .iter()
         .filter(|(group, _)| *group == at)
@@ -94,7 +94,7 @@ fn limits(plan: &Plan, at: usize) -> Vec<String> {
         .collect()
 }
 
-fn text(mesh: &str, driver: Driver, groups: &[Vec<Event>], plan: &Plan) -> String {
+fn text(mesh: &str, driver: Driver, groups: &[Vec<PmuEvent>], plan: &CountPlan) -> String {
     let least = plan.shares.iter().copied().fold(f64::INFINITY, f64::min);
     let mut out = if least >= 1.0 {
         format!("{mesh}, {} driver: everything counts all the time\n", driver.name())
@@ -123,7 +123,7 @@ fn text(mesh: &str, driver: Driver, groups: &[Vec<Event>], plan: &Plan) -> Strin
     out
 }
 
-fn json(mesh: &str, groups: &[Vec<Event>], plan: &Plan) -> String {
+fn json(mesh: &str, groups: &[Vec<PmuEvent>], plan: &CountPlan) -> String {
     let rows: Vec<serde_json::Value> = groups
         .iter()
         .zip(&plan.shares)

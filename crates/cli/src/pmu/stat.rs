@@ -15,7 +15,7 @@ use daqmeter_pmu::Count;
 use daqmeter_pmu::count::{error_of, total_error_of, totals, turns_warning};
 use daqmeter_pmu::emulated::Synthetic;
 use daqmeter_pmu::perf_format::{self, PerfFormat};
-use daqmeter_pmu::source::{Kernel, Opener};
+use daqmeter_pmu::source::{KernelOpener, Opener};
 use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload};
 use daqmeter_report::pmu::{frames, map, tables};
 
@@ -246,7 +246,7 @@ fn opened(chosen: &Chosen, setting: &Setting) -> Result<Count, Failure> {
     let mut opener: Box<dyn Opener> = if setting.is_emulated {
         Box::new(Synthetic::new(&setting.meshes[0], &chosen.set.groups).map_err(Failure::refused)?)
     } else {
-        Box::new(Kernel { files: setting.files.clone() })
+        Box::new(KernelOpener { files: setting.files.clone() })
     };
     let count =
         Count::open(&chosen.set, &chosen.what, opener.as_mut()).map_err(Failure::refused)?;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use daqmeter_harness::Context;
-use daqmeter_pmu::Host;
-use daqmeter_pmu::checks::{Check, Load, Program, Request, checked};
-use daqmeter_pmu::verify::Verdict;
+use daqmeter_pmu::EventResolver;
+use daqmeter_pmu::checks::{CounterCheck, Program, VerifyLoad, VerifyRequest, checked};
+use daqmeter_pmu::verify::CounterVerdict;
 use daqmeter_record::units::significant;
 use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::table::numbers_from;
@@ -31,8 +31,8 @@ use crate::runner::{context_as, on_ctrl_c};
 )]
 pub(crate) struct Arguments {
     /// Which loads; all of them without it
-    #[arg(value_name = "LOADS", value_parser = named(&Load::ALL, Load::name))]
-    loads: Vec<Load>,
+    #[arg(value_name = "LOADS", value_parser = named(&VerifyLoad::ALL, VerifyLoad::name))]
+    loads: Vec<VerifyLoad>,
     /// Time of each load
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
     time: Duration,
@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let request = arguments.request()?;
     let setting = arguments.place.setting()?;
-    let host = Host { pmus: &setting.pmus, files: &setting.files };
+    let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
     let mut recorder = Recorder::new(arguments.out.as_ref(), arguments.json)?;
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
@@ -107,8 +107,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 impl Arguments {
-    fn request(&self) -> Result<Request, Failure> {
-        Ok(Request {
+    fn request(&self) -> Result<VerifyRequest, Failure> {
+        Ok(VerifyRequest {
             loads: self.loads()?,
             time: self.time,
             file: self.file.clone(),
@@ -123,12 +123,12 @@ impl Arguments {
     }
 
     /// The loads asked for, all without; options that belong to one of them choose it, and are refused beside others.
-    fn loads(&self) -> Result<Vec<Load>, Failure> {
+    fn loads(&self) -> Result<Vec<VerifyLoad>, Failure> {
         let of_with = self.with.map(|with| match with {
-            Program::Fio => (Load::Block, "--with fio"),
-            Program::Netperf => (Load::Net, "--with netperf"),
+            Program::Fio => (VerifyLoad::Block, "--with fio"),
+            Program::Netperf => (VerifyLoad::Net, "--with netperf"),
         });
-        let of_file = self.file.as_ref().map(|_| (Load::Block, "--file"));
+        let of_file = self.file.as_ref().map(|_| (VerifyLoad::Block, "--file"));
         let mut loads = self.loads.clone();
         for (load, option) in of_with.into_iter().chain(of_file) {
             if loads.is_empty() {
@@ -142,7 +142,7 @@ impl Arguments {
             }
         }
         if loads.is_empty() {
-            loads = Load::ALL.to_vec();
+            loads = VerifyLoad::ALL.to_vec();
         }
         Ok(loads)
     }
@@ -150,9 +150,9 @@ impl Arguments {
 
 /// The checks of a survey, as a record: short loads, a small file in the present directory.
 pub(crate) fn survey(time: Duration, context: &Context, stop: &AtomicBool) -> Option<RunRecord> {
-    let request = Request { time, file_bytes: 32 << 20, ..Request::default() };
+    let request = VerifyRequest { time, file_bytes: 32 << 20, ..VerifyRequest::default() };
     let setting = Place::default().setting().ok()?;
-    let host = Host { pmus: &setting.pmus, files: &setting.files };
+    let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
     let (_, mut record) = checked(&request, &host, context, stop).ok()?;
     record.study = "survey/counters".into();
     // Others' traffic may be on a disk: a counter that differs is reported, and fails no survey.
@@ -162,12 +162,12 @@ pub(crate) fn survey(time: Duration, context: &Context, stop: &AtomicBool) -> Op
     Some(record)
 }
 
-fn text(checks: &[Check]) -> String {
+fn text(checks: &[CounterCheck]) -> String {
     let rows = checks.iter().map(|check| {
         let (verdict, note) = match &check.verdict {
-            Verdict::Pass => ("PASS", check.how.clone()),
-            Verdict::Fail => ("FAIL", check.how.clone()),
-            Verdict::Waived(reason) => ("waived", reason.clone()),
+            CounterVerdict::Pass => ("PASS", check.how.clone()),
+            CounterVerdict::Fail => ("FAIL", check.how.clone()),
+            CounterVerdict::Waived(reason) => ("waived", reason.clone()),
         };
         let bytes = |bytes: f64| daqmeter_report::pmu::tables::grouped(bytes);
         vec![

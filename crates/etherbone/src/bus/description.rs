@@ -16,13 +16,13 @@
 //! last = 0xffff
 //! ```
 
-use daqmeter_wire::etherbone::sdb::{self, Component, Product, Record, Synthesis, Text, ids};
+use daqmeter_wire::etherbone::sdb::{self, Component, Product, SdbRecord, Synthesis, Text, ids};
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 use serde::Deserialize;
 
 use super::devices::{Eca, Register, Registers};
 use super::tlu::Tlu;
-use super::{Bus, Occupant, Region, Timing};
+use super::{Bus, BusTiming, Occupant, Region};
 
 /// Most memory that one description may ask for.
 const MAX_MEMORY_BYTES: u64 = 1 << 30;
@@ -158,7 +158,7 @@ struct CrossbarDescription {
     first: Option<u64>,
     last: Option<u64>,
     /// Access times, of the whole bus only.
-    timing: Option<Timing>,
+    timing: Option<BusTiming>,
     vendor: Option<u64>,
     device_id: Option<u32>,
     version: Option<u32>,
@@ -202,7 +202,7 @@ impl CrossbarDescription {
 #[derive(Clone, Debug)]
 pub struct Description {
     /// Access times.
-    pub timing: Timing,
+    pub timing: BusTiming,
     top: CrossbarDescription,
 }
 
@@ -261,7 +261,7 @@ impl Description {
             msi: false,
         };
         let top = CrossbarDescription { device: vec![device], ..CrossbarDescription::default() };
-        Description { timing: Timing::default(), top }
+        Description { timing: BusTiming::default(), top }
     }
 
     /// Puts everything on a bus.
@@ -313,13 +313,13 @@ impl Builder {
             let table = self.crossbar(bridge, inner, depth + 1)?;
             let product = bridge.product((ids::CROSSBAR, "WB4-Bridge-Emulated"));
             let component = Component { first, last, product };
-            records.push(Record::Bridge { child: table - place.base, component });
+            records.push(SdbRecord::Bridge { child: table - place.base, component });
         }
         records.extend(crossbar.synthesis.as_ref().map(synthesis_record));
-        records.extend(crossbar.repo_url.as_ref().map(|url| Record::RepoUrl(Text::new(url))));
+        records.extend(crossbar.repo_url.as_ref().map(|url| SdbRecord::RepoUrl(Text::new(url))));
         let integration = |name: &String| {
             let (vendor, device) = ids::CROSSBAR;
-            Record::Integration(Product {
+            SdbRecord::Integration(Product {
                 vendor,
                 device,
                 version: 1,
@@ -328,14 +328,14 @@ impl Builder {
             })
         };
         records.extend(crossbar.integration.as_ref().map(integration));
-        records.extend((0..crossbar.empty).map(|_| Record::Empty));
+        records.extend((0..crossbar.empty).map(|_| SdbRecord::Empty));
         self.table(crossbar, records, place)
     }
 
     fn table(
         &mut self,
         crossbar: &CrossbarDescription,
-        records: Vec<Record>,
+        records: Vec<SdbRecord>,
         place: Place,
     ) -> Result<u64, DescriptionError> {
         let count =
@@ -350,7 +350,7 @@ impl Builder {
         };
         let product = crossbar.product((ids::SOFTWARE_BUS, "Software-EB-Bus"));
         let component = Component { first: 0, last: place.last - place.base, product };
-        let head = Record::Interconnect { records: count, version: 1, bus_type: 0, component };
+        let head = SdbRecord::Interconnect { records: count, version: 1, bus_type: 0, component };
         let table: Vec<u8> =
             std::iter::once(head).chain(records).flat_map(|record| record.emit()).collect();
         let region = Region {
@@ -452,7 +452,7 @@ fn widths_of(device: &DeviceDescription) -> Result<Widths, DescriptionError> {
     })
 }
 
-fn device_record(device: &DeviceDescription, widths: Widths) -> Record {
+fn device_record(device: &DeviceDescription, widths: Widths) -> SdbRecord {
     let default = match device.kind {
         Kind::Memory => (ids::SOFTWARE_MEMORY, "Software-Memory"),
         Kind::Eca => (ids::ECA, "ECA_UNIT:CONTROL"),
@@ -463,9 +463,9 @@ fn device_record(device: &DeviceDescription, widths: Widths) -> Record {
         Component { first: device.first, last: device.last, product: device.product(default) };
     let bus_specific = u32::from(widths.nibble()) | if device.little_endian { 0x80 } else { 0 };
     if device.msi {
-        return Record::MsiMaster { flags: 0, bus_specific, component };
+        return SdbRecord::MsiMaster { flags: 0, bus_specific, component };
     }
-    Record::Device(sdb::Device {
+    SdbRecord::Device(sdb::SdbDevice {
         abi_class: device.abi_class,
         abi_major: 1,
         abi_minor: 0,
@@ -474,12 +474,12 @@ fn device_record(device: &DeviceDescription, widths: Widths) -> Record {
     })
 }
 
-fn synthesis_record(synthesis: &SynthesisDescription) -> Record {
+fn synthesis_record(synthesis: &SynthesisDescription) -> SdbRecord {
     let mut commit = [0; 16];
     for (place, byte) in commit.iter_mut().zip(synthesis.commit.bytes()) {
         *place = byte;
     }
-    Record::Synthesis(Synthesis {
+    SdbRecord::Synthesis(Synthesis {
         name: Text::new(&synthesis.name),
         commit,
         tool: Text::new(&synthesis.tool),

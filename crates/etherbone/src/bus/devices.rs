@@ -5,7 +5,7 @@ use daqmeter_wire::etherbone::{Endian, Width};
 use super::BusError;
 
 /// A device on the bus. Offsets are in bytes from its first address and aligned to the size.
-pub trait Device: Send {
+pub trait BusDevice: Send {
     /// Reads `size` bytes.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ pub(crate) const ECA_TIME_HI: u64 = 0x18;
 /// Offset of the low word of the time.
 pub(crate) const ECA_TIME_LO: u64 = 0x1C;
 
-impl Device for Eca {
+impl BusDevice for Eca {
     fn read(&mut self, offset: u64, size: Width, tai_ns: u64) -> Result<u64, BusError> {
         whole(size)?;
         Ok(match offset {
@@ -144,7 +144,7 @@ impl Registers {
     }
 }
 
-impl Device for Registers {
+impl BusDevice for Registers {
     fn read(&mut self, offset: u64, size: Width, _tai_ns: u64) -> Result<u64, BusError> {
         let register = self.at(offset, size)?;
         if register.access == Permission::WriteOnly {

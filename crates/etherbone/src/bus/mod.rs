@@ -1,6 +1,6 @@
 //! The emulated Wishbone bus: what answers at which address, and how long that takes.
 //!
-//! Time here is the bus's own: each operation advances it by the access time of the [`Timing`], and a cycle cannot begin before
+//! Time here is the bus's own: each operation advances it by the access time of the [`BusTiming`], and a cycle cannot begin before
 //! the one before it ended. Whoever drives the bus decides whether to hold answers until that time has come.
 
 pub mod description;
@@ -8,11 +8,11 @@ pub mod devices;
 pub(crate) mod tlu;
 
 use daqmeter_wire::etherbone::cycle::Space;
-use daqmeter_wire::etherbone::{Endian, ErrorRegister, Lanes, Layout, Widths, config};
+use daqmeter_wire::etherbone::{EbLayout, Endian, ErrorRegister, Lanes, Widths, config};
 use serde::Deserialize;
 
 pub use description::{Description, DescriptionError};
-use devices::Device;
+use devices::BusDevice;
 
 /// How an access ended that did not end well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum BusError {
 /// How long things take on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Timing {
+pub struct BusTiming {
     /// Period of the bus clock; timestamps are multiples of it.
     pub tick_ns: u64,
     /// One read of one word.
@@ -42,9 +42,9 @@ pub struct Timing {
 }
 
 /// No access time; the 8 ns ticks of the study of 2018, and the bus timeout of the HDL slave (6,250,000 clocks, 100 ms).
-impl Default for Timing {
+impl Default for BusTiming {
     fn default() -> Self {
-        Timing {
+        BusTiming {
             tick_ns: 8,
             read_ns: 0,
             write_ns: 0,
@@ -62,7 +62,7 @@ enum Occupant {
     /// An SDB table: readable, without a trace in the error register.
     Sdb(Vec<u8>),
     /// Anything else.
-    Device(Box<dyn Device>),
+    Device(Box<dyn BusDevice>),
 }
 
 /// A range of addresses and what lies there.
@@ -78,7 +78,7 @@ impl Region {
     /// The address that the device sees, whose low bits come from the lanes in its own byte order, and the offset in the
     /// device, if the access is one that it can do.
     #[inline]
-    fn place(&self, layout: Layout, address: u64, lanes: Lanes) -> (u64, Option<u64>) {
+    fn place(&self, layout: EbLayout, address: u64, lanes: Lanes) -> (u64, Option<u64>) {
         let address = address & !(layout.data.bytes() as u64 - 1) | lanes.low_bits(self.endian);
         // Where the region does not begin at a word, the low bits may lead out of it.
         let offset = address.checked_sub(self.first).filter(|_| self.widths.has(lanes.size()));
@@ -91,7 +91,7 @@ pub struct Bus {
     /// Sorted by address, without overlaps.
     regions: Vec<Region>,
     sdb_root: u64,
-    timing: Timing,
+    timing: BusTiming,
     /// Monotonic time until which the bus is busy.
     time_ns: u64,
     /// From monotonic time to TAI.
@@ -102,7 +102,7 @@ pub struct Bus {
 
 /// The account of one conversation: each has its own error register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Session {
+pub struct BusSession {
     /// Config register 0.
     pub errors: ErrorRegister,
     /// Accesses that ran into the bus timeout.
@@ -126,7 +126,7 @@ pub struct Access {
 
 impl Bus {
     /// A bus without anything on it, with its root SDB table at the given address.
-    fn new(timing: Timing, sdb_root: u64) -> Bus {
+    fn new(timing: BusTiming, sdb_root: u64) -> Bus {
         let since_epoch = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         let utc_ns = u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX);
         let tai_ns = utc_ns.saturating_add(timing.tai_offset_s * 1_000_000_000);
@@ -147,12 +147,12 @@ impl Bus {
     }
 
     /// Time that the bus takes.
-    pub fn timing(&self) -> Timing {
+    pub fn timing(&self) -> BusTiming {
         self.timing
     }
 
     /// Other access times than those of the description.
-    pub fn set_timing(&mut self, timing: Timing) {
+    pub fn set_timing(&mut self, timing: BusTiming) {
         self.timing = timing;
     }
 
@@ -211,8 +211,8 @@ impl Bus {
     #[inline]
     pub(crate) fn read(
         &mut self,
-        session: &mut Session,
-        layout: Layout,
+        session: &mut BusSession,
+        layout: EbLayout,
         address: u64,
         lanes: Lanes,
     ) -> Access {
@@ -242,7 +242,7 @@ impl Bus {
     fn read_region(
         &mut self,
         at: usize,
-        layout: Layout,
+        layout: EbLayout,
         address: u64,
         lanes: Lanes,
     ) -> (u64, Result<u64, BusError>) {
@@ -266,8 +266,8 @@ impl Bus {
     /// Writes a word's lanes.
     pub(crate) fn write(
         &mut self,
-        session: &mut Session,
-        layout: Layout,
+        session: &mut BusSession,
+        layout: EbLayout,
         address: u64,
         lanes: Lanes,
         word: u64,
@@ -288,7 +288,7 @@ impl Bus {
     fn write_region(
         &mut self,
         at: usize,
-        layout: Layout,
+        layout: EbLayout,
         address: u64,
         lanes: Lanes,
         value: u64,
@@ -310,14 +310,14 @@ impl Bus {
         (address, result)
     }
 
-    fn book(&self, session: &mut Session, error: BusError) {
+    fn book(&self, session: &mut BusSession, error: BusError) {
         if error == BusError::Timeout {
             session.timeouts += 1;
         }
     }
 
     /// Reads a word of the config registers, aligned to the port; unknown ones are 0.
-    pub(crate) fn read_config(&self, session: &Session, layout: Layout, address: u64) -> u64 {
+    pub(crate) fn read_config(&self, session: &BusSession, layout: EbLayout, address: u64) -> u64 {
         let word = |register: u64| match register {
             config::ERRORS => session.errors.0,
             config::SDB_ROOT => self.sdb_root,
@@ -335,8 +335,8 @@ impl Bus {
     #[inline]
     pub(crate) fn execute(
         &mut self,
-        session: &mut Session,
-        layout: Layout,
+        session: &mut BusSession,
+        layout: EbLayout,
         op: (Space, bool),
         address: u64,
         lanes: Lanes,
@@ -389,18 +389,18 @@ mod tests {
     #[test]
     fn bytes_of_a_word_lie_as_the_device_orders_them() {
         let mut bus = bus(MEMORY);
-        let mut session = Session::default();
+        let mut session = BusSession::default();
         let whole = Lanes::full(Width::W32);
         for (base, endian, first_byte) in
             [(0x10000, Endian::Big, 0x11), (0x20000, Endian::Little, 0x44)]
         {
-            assert!(bus.write(&mut session, Layout::L32, base, whole, 0x1122_3344).ok);
+            assert!(bus.write(&mut session, EbLayout::L32, base, whole, 0x1122_3344).ok);
             let first = lanes(base, Width::W8, endian);
-            let word = bus.read(&mut session, Layout::L32, base, first).value;
+            let word = bus.read(&mut session, EbLayout::L32, base, first).value;
             assert_eq!(first.take(word), first_byte);
             let second = lanes(base + 2, Width::W16, endian);
-            bus.write(&mut session, Layout::L32, base + 2, second, second.place(0xBEEF));
-            let word = bus.read(&mut session, Layout::L32, base, whole).value;
+            bus.write(&mut session, EbLayout::L32, base + 2, second, second.place(0xBEEF));
+            let word = bus.read(&mut session, EbLayout::L32, base, whole).value;
             assert_eq!(word, if endian == Endian::Big { 0x1122_BEEF } else { 0xBEEF_3344 });
         }
         assert_eq!(session.errors.0, 0);
@@ -409,10 +409,10 @@ mod tests {
     #[test]
     fn errors_are_found_at_the_right_operation() {
         let mut bus = bus(MEMORY);
-        let mut session = Session::default();
+        let mut session = BusSession::default();
         let whole = Lanes::full(Width::W32);
         for address in [0x10000, 0x30000, 0x10ffc, 0x11000, 0x8000] {
-            bus.read(&mut session, Layout::L32, address, whole);
+            bus.read(&mut session, EbLayout::L32, address, whole);
         }
         let found: Vec<bool> = (0..5).map(|index| failed(session.errors.0, index, 5)).collect();
         assert_eq!(found, [false, true, false, true, true]);
@@ -421,20 +421,25 @@ mod tests {
     #[test]
     fn accesses_of_a_width_that_the_device_lacks_are_refused() {
         let mut bus = bus(MEMORY);
-        let wide = Layout { address: Width::W32, data: Width::W64 };
-        let access = bus.read(&mut Session::default(), wide, 0x20000, Lanes::full(Width::W64));
+        let wide = EbLayout { address: Width::W32, data: Width::W64 };
+        let access = bus.read(&mut BusSession::default(), wide, 0x20000, Lanes::full(Width::W64));
         assert!(!access.ok);
-        assert!(bus.read(&mut Session::default(), wide, 0x10000, Lanes::full(Width::W64)).ok);
+        assert!(bus.read(&mut BusSession::default(), wide, 0x10000, Lanes::full(Width::W64)).ok);
     }
 
     #[test]
     fn time_advances_with_each_access_and_never_goes_back() {
         let mut bus = bus(MEMORY);
-        bus.set_timing(Timing { read_ns: 32, write_ns: 8, cycle_ns: 100, ..Timing::default() });
-        let mut session = Session::default();
+        bus.set_timing(BusTiming {
+            read_ns: 32,
+            write_ns: 8,
+            cycle_ns: 100,
+            ..BusTiming::default()
+        });
+        let mut session = BusSession::default();
         bus.begin_cycle(1000);
-        bus.read(&mut session, Layout::L32, 0x10000, Lanes::full(Width::W32));
-        bus.write(&mut session, Layout::L32, 0x10000, Lanes::full(Width::W32), 1);
+        bus.read(&mut session, EbLayout::L32, 0x10000, Lanes::full(Width::W32));
+        bus.write(&mut session, EbLayout::L32, 0x10000, Lanes::full(Width::W32), 1);
         assert_eq!(bus.busy_until_ns(), 1000 + 100 + 32 + 8);
         bus.begin_cycle(500);
         assert_eq!(bus.busy_until_ns(), 1240);
@@ -445,9 +450,9 @@ mod tests {
         let mut bus = bus(MEMORY);
         bus.sdb_root = 0x0000_0001_2345_6700;
         let session =
-            Session { errors: ErrorRegister(0x0102_0304_0506_0708), ..Session::default() };
+            BusSession { errors: ErrorRegister(0x0102_0304_0506_0708), ..BusSession::default() };
         let read = |data, address| {
-            bus.read_config(&session, Layout { address: Width::W32, data }, address)
+            bus.read_config(&session, EbLayout { address: Width::W32, data }, address)
         };
         assert_eq!(read(Width::W32, 4), 0x0506_0708);
         assert_eq!(read(Width::W8, 7), 0x08);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use daqmeter_wire::etherbone::Width;
 
 use super::BusError;
-use super::devices::{Device, low32, whole};
+use super::devices::{BusDevice, low32, whole};
 
 /// A bit for each channel that holds a stamp (read).
 pub(crate) const READY: u64 = 0x00;
@@ -119,7 +119,7 @@ impl Tlu {
     }
 }
 
-impl Device for Tlu {
+impl BusDevice for Tlu {
     fn read(&mut self, offset: u64, size: Width, tai_ns: u64) -> Result<u64, BusError> {
         whole(size)?;
         let stamps = &self.channels[self.selected].stamps_ns;

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use daqmeter_wire::etherbone::cycle::{Check, Encoded, FIRST_TAG, Op, TAGS};
+use daqmeter_wire::etherbone::cycle::{Encoded, FIRST_TAG, Op, StatusCheck, TAGS};
 use daqmeter_wire::etherbone::{Values, Width, status};
 
 use crate::EbError;
 
 /// What became of the cycles of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ClientCounts {
     /// Cycles begun.
     pub issued: u64,
     /// Cycles answered in whole, or that ask for no answer.
@@ -28,10 +28,10 @@ pub struct Counts {
 
 /// A cycle that has ended.
 #[derive(Debug)]
-pub struct Done<'a> {
+pub struct CompletedCycle<'a> {
     /// What it was submitted with.
     pub token: u64,
-    /// Whether it was answered. Errors on the bus are not here: see [`Done::failed`].
+    /// Whether it was answered. Errors on the bus are not here: see [`CompletedCycle::failed`].
     pub result: Result<(), EbError>,
     /// The words that were read, in order, as they were on the bus: [`daqmeter_wire::etherbone::Lanes::take`] gives the value.
     pub words: &'a [u64],
@@ -40,7 +40,7 @@ pub struct Done<'a> {
     pub(super) port: Width,
 }
 
-impl Done<'_> {
+impl CompletedCycle<'_> {
     /// Whether bus operation `index`, from 0, failed; config operations do not count. False in a silent cycle.
     pub fn failed(&self, index: usize) -> bool {
         let covered = status::covered(self.port);
@@ -79,7 +79,7 @@ struct Flight {
 
 struct Retry {
     ops: Vec<Op>,
-    check: Check,
+    check: StatusCheck,
     left: u32,
 }
 
@@ -96,7 +96,7 @@ enum Tag {
 }
 
 /// All cycles on their way.
-pub(super) struct Flights {
+pub(super) struct InFlight {
     flights: Vec<Flight>,
     free: Vec<FlightNumber>,
     tags: Vec<Tag>,
@@ -114,14 +114,14 @@ pub(super) struct Flights {
     late: VecDeque<(u64, u16)>,
     /// How long a late answer is expected at most.
     late_ns: u64,
-    pub(super) counts: Counts,
+    pub(super) counts: ClientCounts,
 }
 
-impl Flights {
-    pub(super) fn new(window_cycles: usize, window_bytes: usize, late_ns: u64) -> Flights {
+impl InFlight {
+    pub(super) fn new(window_cycles: usize, window_bytes: usize, late_ns: u64) -> InFlight {
         // Half of the tags stay free for those that are late.
         let window_cycles = window_cycles.clamp(1, TAGS / 2);
-        Flights {
+        InFlight {
             flights: Vec::new(),
             free: Vec::new(),
             tags: vec![Tag::Free; TAGS],
@@ -135,7 +135,7 @@ impl Flights {
             window_bytes,
             late: VecDeque::new(),
             late_ns,
-            counts: Counts::default(),
+            counts: ClientCounts::default(),
         }
     }
 
@@ -206,7 +206,7 @@ impl Flights {
         &mut self,
         number: FlightNumber,
         ops: &[Op],
-        check: Check,
+        check: StatusCheck,
         left: u32,
     ) {
         self.flights[usize::from(number)].retry = Some(Retry { ops: ops.to_vec(), check, left });
@@ -236,12 +236,12 @@ impl Flights {
     pub(super) fn complete_unanswered(
         &mut self,
         number: FlightNumber,
-        on_done: &mut dyn FnMut(Done<'_>),
+        on_done: &mut dyn FnMut(CompletedCycle<'_>),
     ) {
         let token = self.flights[usize::from(number)].token;
         self.land(number, Tag::Free);
         self.counts.completed += 1;
-        on_done(Done {
+        on_done(CompletedCycle {
             token,
             result: Ok(()),
             words: &[],
@@ -286,7 +286,7 @@ impl Flights {
         tag: u16,
         is_status: bool,
         values: Values<'_>,
-        on_done: &mut dyn FnMut(Done<'_>),
+        on_done: &mut dyn FnMut(CompletedCycle<'_>),
     ) {
         let Tag::Flight(number) = self.tags[index_of(tag)] else {
             self.counts.stray += values.count_left() as u64;
@@ -309,7 +309,7 @@ impl Flights {
         if flight.words.len() == flight.expected.values
             && flight.statuses.len() == flight.expected.statuses
         {
-            on_done(Done {
+            on_done(CompletedCycle {
                 token: flight.token,
                 result: Ok(()),
                 words: &flight.words,
@@ -340,9 +340,9 @@ impl Flights {
         self.late.push_back((now_ns + self.late_ns, tag));
     }
 
-    /// Takes a new tag for a cycle that may be asked again, and gives out its operations; [`Flights::keep_again`] takes them
+    /// Takes a new tag for a cycle that may be asked again, and gives out its operations; [`InFlight::keep_again`] takes them
     /// back.
-    pub(super) fn again(&mut self, number: FlightNumber) -> Option<(u16, Vec<Op>, Check)> {
+    pub(super) fn again(&mut self, number: FlightNumber) -> Option<(u16, Vec<Op>, StatusCheck)> {
         let retry =
             self.flights[usize::from(number)].retry.as_mut().filter(|retry| retry.left > 0)?;
         retry.left -= 1;
@@ -375,14 +375,14 @@ impl Flights {
         number: FlightNumber,
         error: EbError,
         now_ns: u64,
-        on_done: &mut dyn FnMut(Done<'_>),
+        on_done: &mut dyn FnMut(CompletedCycle<'_>),
     ) {
         let (tag, token) =
             (self.flights[usize::from(number)].tag, self.flights[usize::from(number)].token);
         self.land(number, Tag::Late);
         self.make_late(tag, now_ns);
         self.counts.timed_out += 1;
-        on_done(Done {
+        on_done(CompletedCycle {
             token,
             result: Err(error),
             words: &[],

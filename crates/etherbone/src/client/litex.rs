@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::cycle::{Op, Space};
-use daqmeter_wire::etherbone::{Block, Lanes, Width, WireError, litex};
+use daqmeter_wire::etherbone::{EbBlock, Lanes, Width, WireError, litex};
 
-use super::{Client, Outcome, as_ns};
+use super::{Client, CycleOutcome, as_ns};
 use crate::EbError;
 use crate::transport::Framing;
 
@@ -14,7 +14,11 @@ use crate::transport::Framing;
 const BURST: usize = 15;
 
 impl Client {
-    pub(super) fn litex_cycle(&mut self, ops: &[Op], outcome: &mut Outcome) -> Result<(), EbError> {
+    pub(super) fn litex_cycle(
+        &mut self,
+        ops: &[Op],
+        outcome: &mut CycleOutcome,
+    ) -> Result<(), EbError> {
         let whole = Lanes::full(Width::W32);
         if let Some(odd) = ops.iter().find(|op| op.lanes != whole || op.space == Space::Config) {
             let address = odd.address;
@@ -43,8 +47,8 @@ impl Client {
 
     fn litex_send(
         &mut self,
-        write: Option<Block<'_>>,
-        read: Option<Block<'_>>,
+        write: Option<EbBlock<'_>>,
+        read: Option<EbBlock<'_>>,
     ) -> Result<(), EbError> {
         let mut packet = [0; litex::HEADER_BYTES + 4 + 4 * (BURST + 1)];
         let bytes = litex::emit(0x0F, write, read, &mut packet)?;
@@ -54,18 +58,18 @@ impl Client {
 
     fn litex_write(&mut self, ops: &[Op]) -> Result<(), EbError> {
         let values: Vec<u64> = ops.iter().map(|op| op.value & 0xFFFF_FFFF).collect();
-        self.litex_send(Some(Block { base: ops[0].address, values: &values }), None)?;
+        self.litex_send(Some(EbBlock { base: ops[0].address, values: &values }), None)?;
         self.flights.counts.completed += 1;
         Ok(())
     }
 
-    fn litex_read(&mut self, ops: &[Op], outcome: &mut Outcome) -> Result<(), EbError> {
+    fn litex_read(&mut self, ops: &[Op], outcome: &mut CycleOutcome) -> Result<(), EbError> {
         let addresses: Vec<u64> = ops.iter().map(|op| op.address).collect();
         for _ in 0..=self.options.read_retries {
             self.litex_counter = self.litex_counter.wrapping_add(1);
             self.litex_send(
                 None,
-                Some(Block { base: self.litex_counter.into(), values: &addresses }),
+                Some(EbBlock { base: self.litex_counter.into(), values: &addresses }),
             )?;
             if let Some(values) = self.litex_answer(ops.len())? {
                 outcome.values.extend(values);

@@ -5,7 +5,7 @@
 //! - [`Client::pipeline`]: many cycles on their way at once, as many as the window lets; results come by a closure.
 //!
 //! Answers are matched by tag: one that nobody waits for any more is counted and dropped. Writes are never repeated; reads only
-//! when [`Options::read_retries`] says so.
+//! when [`ClientOptions::read_retries`] says so.
 
 mod flights;
 mod litex;
@@ -14,19 +14,21 @@ mod open;
 use std::time::Duration;
 
 use daqmeter_sys::clock::monotonic_ns;
-use daqmeter_wire::etherbone::cycle::{Check, Op, Space, encode, tag_of};
+use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck, encode, tag_of};
 use daqmeter_wire::etherbone::message::MAGIC;
-use daqmeter_wire::etherbone::{Flags, Header, Lanes, Layout, Record, Width, Widths, WireError};
+use daqmeter_wire::etherbone::{
+    EbHeader, EbLayout, EbRecord, Lanes, RecordFlags, Width, Widths, WireError,
+};
 
 use crate::EbError;
 use crate::slave::MAX_CYCLE_BYTES;
-use crate::transport::{Framing, Transport};
-use flights::Flights;
-pub use flights::{Counts, Done};
+use crate::transport::{EbTransport, Framing};
+use flights::InFlight;
+pub use flights::{ClientCounts, CompletedCycle};
 
 /// Which format to speak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dialect {
+pub enum EbDialect {
     /// That of the OHWR library and cores.
     #[default]
     Gsi,
@@ -36,7 +38,7 @@ pub enum Dialect {
 
 /// How to talk to a slave.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct ClientOptions {
     /// Address widths that are acceptable.
     pub address: Widths,
     /// Data widths that are acceptable.
@@ -50,7 +52,7 @@ pub struct Options {
     /// How often a cycle that only reads is asked again after its deadline.
     pub read_retries: u32,
     /// The format.
-    pub dialect: Dialect,
+    pub dialect: EbDialect,
     /// Most cycles on their way at once.
     pub window_cycles: usize,
     /// Most bytes of requests on their way at once; none takes what suits the transport.
@@ -58,16 +60,16 @@ pub struct Options {
 }
 
 /// What the C tools do: 3 probes of 3 s, 5 s for a cycle, no retries.
-impl Default for Options {
+impl Default for ClientOptions {
     fn default() -> Self {
-        Options {
+        ClientOptions {
             address: Widths::ALL,
             data: Widths::ALL,
             probes: 3,
             probe_timeout: Duration::from_secs(3),
             timeout: Duration::from_secs(5),
             read_retries: 0,
-            dialect: Dialect::Gsi,
+            dialect: EbDialect::Gsi,
             window_cycles: 8192,
             window_bytes: None,
         }
@@ -76,7 +78,7 @@ impl Default for Options {
 
 /// What a blocking cycle brought.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct CycleOutcome {
     /// The value of each operation, out of its lanes; of writes, and of failed reads, whatever came.
     pub values: Vec<u64>,
     /// The operations that failed on the bus, by their place in the cycle.
@@ -85,17 +87,17 @@ pub struct Outcome {
 
 /// A conversation with a slave.
 pub struct Client {
-    transport: Box<dyn Transport>,
+    transport: Box<dyn EbTransport>,
     framing: Framing,
-    layout: Layout,
-    options: Options,
-    flights: Flights,
+    layout: EbLayout,
+    options: ClientOptions,
+    flights: InFlight,
     /// Requests that were not sent yet: whole datagrams, or the bytes of a stream.
     outgoing: Outgoing,
     received: Box<[u8]>,
     /// The end of what a stream brought: part of a record.
     partial: Vec<u8>,
-    outcome: Outcome,
+    outcome: CycleOutcome,
     /// The monotonic time as it was last read.
     now_ns: u64,
     /// The return address of the last packet in the other dialect.
@@ -136,12 +138,12 @@ impl Outgoing {
 
 impl Client {
     /// The widths that both sides settled on.
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> EbLayout {
         self.layout
     }
 
     /// What became of the cycles so far.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ClientCounts {
         self.flights.counts
     }
 
@@ -168,7 +170,7 @@ impl Client {
     }
 
     fn one(&mut self, op: Op) -> Result<u64, EbError> {
-        let outcome = self.cycle(&[op], Check::Status)?;
+        let outcome = self.cycle(&[op], StatusCheck::Status)?;
         match outcome.failed.first() {
             None => Ok(outcome.values[0]),
             Some(_) => Err(EbError::Bus { failed: 1, of: 1, first: op.address }),
@@ -179,11 +181,11 @@ impl Client {
     ///
     /// # Errors
     /// When nothing answers in time, the cycle does not fit, or the way is broken.
-    pub fn cycle(&mut self, ops: &[Op], check: Check) -> Result<&Outcome, EbError> {
+    pub fn cycle(&mut self, ops: &[Op], check: StatusCheck) -> Result<&CycleOutcome, EbError> {
         let mut outcome = std::mem::take(&mut self.outcome);
         outcome.values.clear();
         outcome.failed.clear();
-        let result = if self.options.dialect == Dialect::Litex {
+        let result = if self.options.dialect == EbDialect::Litex {
             self.litex_cycle(ops, &mut outcome)
         } else {
             self.gsi_cycle(ops, check, &mut outcome)
@@ -195,11 +197,11 @@ impl Client {
     fn gsi_cycle(
         &mut self,
         ops: &[Op],
-        check: Check,
-        outcome: &mut Outcome,
+        check: StatusCheck,
+        outcome: &mut CycleOutcome,
     ) -> Result<(), EbError> {
         let mut ended = None;
-        let mut on_done = |done: Done<'_>| {
+        let mut on_done = |done: CompletedCycle<'_>| {
             if done.result.is_ok() {
                 collect(ops, &done, outcome);
             }
@@ -217,8 +219,8 @@ impl Client {
     fn submit_and_wait(
         &mut self,
         ops: &[Op],
-        check: Check,
-        on_done: &mut dyn FnMut(Done<'_>),
+        check: StatusCheck,
+        on_done: &mut dyn FnMut(CompletedCycle<'_>),
     ) -> Result<(), EbError> {
         self.submit(ops, check, 0, on_done)?;
         self.flush()?;
@@ -230,7 +232,7 @@ impl Client {
 
     /// Opens a pipeline: cycles are sent without waiting for the answers to those before, as far as the window lets. The
     /// closure is called once for each cycle, in the order of the answers.
-    pub fn pipeline<F: FnMut(Done<'_>)>(&mut self, on_done: F) -> Pipeline<'_, F> {
+    pub fn pipeline<F: FnMut(CompletedCycle<'_>)>(&mut self, on_done: F) -> Pipeline<'_, F> {
         Pipeline { client: self, on_done }
     }
 
@@ -238,14 +240,14 @@ impl Client {
     fn submit(
         &mut self,
         ops: &[Op],
-        check: Check,
+        check: StatusCheck,
         token: u64,
-        on_done: &mut dyn FnMut(Done<'_>),
+        on_done: &mut dyn FnMut(CompletedCycle<'_>),
     ) -> Result<(), EbError> {
         self.make_room(ops, on_done)?;
         let one_at_a_time = matches!(self.framing, Framing::Messages { .. });
         // Where one message is on its way at a time, each must be answered; and what is late is lost.
-        let check = if one_at_a_time { Check::Status } else { check };
+        let check = if one_at_a_time { StatusCheck::Status } else { check };
         let retry =
             self.options.read_retries > 0 && !one_at_a_time && ops.iter().all(|op| !op.write);
         let flight = self.flights.begin(token);
@@ -269,7 +271,11 @@ impl Client {
     }
 
     /// Waits while the window is full; where one message is on its way at a time, until the one before was answered.
-    fn make_room(&mut self, ops: &[Op], on_done: &mut dyn FnMut(Done<'_>)) -> Result<(), EbError> {
+    fn make_room(
+        &mut self,
+        ops: &[Op],
+        on_done: &mut dyn FnMut(CompletedCycle<'_>),
+    ) -> Result<(), EbError> {
         if let Framing::Messages { max_bytes } = self.framing {
             let is_full = self.outgoing.used + self.longest(ops) > max_bytes;
             if !self.flights.has_room() || is_full && self.outgoing.used > 0 {
@@ -296,7 +302,7 @@ impl Client {
     fn enqueue(
         &mut self,
         ops: &[Op],
-        check: Check,
+        check: StatusCheck,
         tag: u16,
     ) -> Result<daqmeter_wire::etherbone::cycle::Encoded, EbError> {
         let Some(max_bytes) = self.framing.message_bytes() else {
@@ -321,7 +327,7 @@ impl Client {
         if encoded.bytes > 0 {
             self.outgoing.bytes[begins..records].fill(0);
             self.outgoing.bytes[begins..begins + 4]
-                .copy_from_slice(&Header::of(layout, true).emit());
+                .copy_from_slice(&EbHeader::of(layout, true).emit());
             self.outgoing.begins = Some(begins);
             self.outgoing.used = records + encoded.bytes;
             self.mark_answered(encoded.is_answered());
@@ -343,14 +349,14 @@ impl Client {
     fn mark_answered(&mut self, answered: bool) {
         if let (true, Some(begins)) = (answered, self.outgoing.begins) {
             self.outgoing.bytes[begins..begins + 4]
-                .copy_from_slice(&Header::of(self.layout, false).emit());
+                .copy_from_slice(&EbHeader::of(self.layout, false).emit());
         }
     }
 
     fn enqueue_stream(
         &mut self,
         ops: &[Op],
-        check: Check,
+        check: StatusCheck,
         tag: u16,
     ) -> Result<daqmeter_wire::etherbone::cycle::Encoded, EbError> {
         let too_long = |bytes| EbError::TooLong { operations: ops.len(), bytes };
@@ -387,7 +393,7 @@ impl Client {
     }
 
     /// Waits for what comes next, an answer or a deadline, and deals with it.
-    fn pump(&mut self, on_done: &mut dyn FnMut(Done<'_>)) -> Result<(), EbError> {
+    fn pump(&mut self, on_done: &mut dyn FnMut(CompletedCycle<'_>)) -> Result<(), EbError> {
         let Some(deadline_ns) = self.flights.next_deadline_ns() else {
             return Ok(());
         };
@@ -415,7 +421,7 @@ impl Client {
         &mut self,
         bytes: &[u8],
         segment_bytes: usize,
-        on_done: &mut dyn FnMut(Done<'_>),
+        on_done: &mut dyn FnMut(CompletedCycle<'_>),
     ) -> Result<(), EbError> {
         if let Framing::Datagram { .. } = self.framing {
             for datagram in bytes.chunks(segment_bytes) {
@@ -440,14 +446,14 @@ impl Client {
         Ok(())
     }
 
-    fn accept_datagram(&mut self, datagram: &[u8], on_done: &mut dyn FnMut(Done<'_>)) {
+    fn accept_datagram(&mut self, datagram: &[u8], on_done: &mut dyn FnMut(CompletedCycle<'_>)) {
         let layout = self.layout;
-        let is_answer = |header: &Header| {
+        let is_answer = |header: &EbHeader| {
             !header.probe_request && !header.probe_response && header.layout() == Ok(layout)
         };
         let header_bytes = layout.header_bytes();
         if datagram.len() < header_bytes
-            || !Header::parse(datagram).is_ok_and(|header| is_answer(&header))
+            || !EbHeader::parse(datagram).is_ok_and(|header| is_answer(&header))
         {
             self.flights.counts.malformed += 1;
             return;
@@ -459,11 +465,15 @@ impl Client {
     }
 
     /// Takes whole records; returns how many bytes they were.
-    fn accept_records(&mut self, bytes: &[u8], on_done: &mut dyn FnMut(Done<'_>)) -> usize {
+    fn accept_records(
+        &mut self,
+        bytes: &[u8],
+        on_done: &mut dyn FnMut(CompletedCycle<'_>),
+    ) -> usize {
         let mut rest = bytes;
         loop {
             rest = self.after_header(rest);
-            let Ok((record, after)) = Record::split(self.layout, rest) else {
+            let Ok((record, after)) = EbRecord::split(self.layout, rest) else {
                 break;
             };
             rest = after;
@@ -471,7 +481,7 @@ impl Client {
             let Some((base, values)) = record.write_block() else {
                 continue;
             };
-            let ours = record.header.flags.has(Flags::WCA) && record.header.reads == 0;
+            let ours = record.header.flags.has(RecordFlags::WCA) && record.header.reads == 0;
             match tag_of(base).filter(|_| ours) {
                 Some((tag, is_status)) => self.flights.take(tag, is_status, values, on_done),
                 None => self.flights.counts.malformed += 1,
@@ -494,7 +504,7 @@ impl Client {
     }
 
     /// Ends the cycles whose deadline has passed, or asks again.
-    fn expire(&mut self, on_done: &mut dyn FnMut(Done<'_>)) -> Result<(), EbError> {
+    fn expire(&mut self, on_done: &mut dyn FnMut(CompletedCycle<'_>)) -> Result<(), EbError> {
         let timeout = self.options.timeout;
         while let Some(expired) = self.flights.expired(self.now_ns) {
             match self.flights.again(expired) {
@@ -519,7 +529,7 @@ fn as_ns(time: Duration) -> u64 {
 }
 
 /// Values and errors of a cycle, operation by operation.
-fn collect(ops: &[Op], done: &Done<'_>, outcome: &mut Outcome) {
+fn collect(ops: &[Op], done: &CompletedCycle<'_>, outcome: &mut CycleOutcome) {
     let mut words = done.words.iter();
     let mut bus_index = 0;
     for (index, op) in ops.iter().enumerate() {
@@ -535,25 +545,25 @@ fn collect(ops: &[Op], done: &Done<'_>, outcome: &mut Outcome) {
 }
 
 /// Many cycles on their way at once.
-pub struct Pipeline<'a, F: FnMut(Done<'_>)> {
+pub struct Pipeline<'a, F: FnMut(CompletedCycle<'_>)> {
     client: &'a mut Client,
     on_done: F,
 }
 
-impl<F: FnMut(Done<'_>)> Pipeline<'_, F> {
+impl<F: FnMut(CompletedCycle<'_>)> Pipeline<'_, F> {
     /// Queues a cycle. Returns when it is queued or sent; waits for answers only while the window is full.
     ///
     /// # Errors
     /// When the cycle does not fit a datagram, or the way is broken.
-    pub fn submit(&mut self, ops: &[Op], check: Check, token: u64) -> Result<(), EbError> {
-        if self.client.options.dialect == Dialect::Litex {
+    pub fn submit(&mut self, ops: &[Op], check: StatusCheck, token: u64) -> Result<(), EbError> {
+        if self.client.options.dialect == EbDialect::Litex {
             return self.submit_litex(ops, check, token);
         }
         self.client.submit(ops, check, token, &mut self.on_done)
     }
 
     /// The other dialect has one packet on its way at a time.
-    fn submit_litex(&mut self, ops: &[Op], check: Check, token: u64) -> Result<(), EbError> {
+    fn submit_litex(&mut self, ops: &[Op], check: StatusCheck, token: u64) -> Result<(), EbError> {
         let outcome = self.client.cycle(ops, check)?;
         let words: Vec<u64> = ops
             .iter()
@@ -561,7 +571,7 @@ impl<F: FnMut(Done<'_>)> Pipeline<'_, F> {
             .filter(|(op, _)| !op.write)
             .map(|(_, value)| *value)
             .collect();
-        (self.on_done)(Done {
+        (self.on_done)(CompletedCycle {
             token,
             result: Ok(()),
             words: &words,
@@ -591,7 +601,7 @@ impl<F: FnMut(Done<'_>)> Pipeline<'_, F> {
 }
 
 /// Cycles that nobody waits for any more: their answers are dropped when they come.
-impl<F: FnMut(Done<'_>)> Drop for Pipeline<'_, F> {
+impl<F: FnMut(CompletedCycle<'_>)> Drop for Pipeline<'_, F> {
     fn drop(&mut self) {
         if self.client.flights.in_flight() > 0 {
             self.client.flights.abandon();

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use daqmeter_harness::{Fault, LimitSpec, Problem, Request};
 use daqmeter_record::Limit;
-use daqmeter_wire::etherbone::cycle::{Check, Op, encode};
+use daqmeter_wire::etherbone::cycle::{Op, StatusCheck, encode};
 use daqmeter_wire::etherbone::sdb::ids;
-use daqmeter_wire::etherbone::{DATAGRAM_BYTES, Layout, Width, Widths};
+use daqmeter_wire::etherbone::{DATAGRAM_BYTES, EbLayout, Width, Widths};
 
 use super::kept;
 use super::request::{EtherboneRequest, Method, Payload, Target};
 use crate::bus::devices::{ECA_TIME_HI, ECA_TIME_LO};
-use crate::bus::{Description, Timing, tlu};
+use crate::bus::{BusTiming, Description, tlu};
 use crate::pingpong::{PingPongRequest, Protocol, limit};
 use crate::server::Running;
 use crate::transport::{self, Bridge, Faulty};
-use crate::{Address, Client, EbError, Options, Server, ServerOptions, Slave, scan};
+use crate::{Address, Client, ClientOptions, EbError, EbServer, ServerOptions, Slave, scan};
 
 /// A request that can be run here.
 pub(super) struct Plan {
@@ -86,11 +86,11 @@ impl Plan {
             Target::At(Address::Udp(..) | Address::Tunnel { .. }) => true,
             Target::At(_) => false,
         };
-        let mut room = vec![0; DATAGRAM_BYTES - Layout::L32.header_bytes()];
+        let mut room = vec![0; DATAGRAM_BYTES - EbLayout::L32.header_bytes()];
         let alone = self.request.method == Method::Convenience;
         alone
             || !datagrams
-            || encode(&self.ops(0), Layout::L32, 0x8000, Check::Status, &mut room).is_ok()
+            || encode(&self.ops(0), EbLayout::L32, 0x8000, StatusCheck::Status, &mut room).is_ok()
     }
 
     /// What the rate is held against: the raw path on loopback, the bus or the line of an emulated bridge.
@@ -121,7 +121,7 @@ impl Plan {
     /// The same bytes over the same kind of socket.
     fn raw_limit(&self, transport: Protocol, bytes: u64, messages: u64) -> Option<LimitSpec> {
         let header_bytes = match transport {
-            Protocol::Udp => Layout::L32.header_bytes() as u64,
+            Protocol::Udp => EbLayout::L32.header_bytes() as u64,
             Protocol::Tcp => 0,
         };
         let message_bytes = bytes + header_bytes;
@@ -142,7 +142,7 @@ impl Plan {
     pub(super) fn timeout(&self) -> Duration {
         let default = match self.link {
             Some(_) => Duration::from_millis(100),
-            None => Options::default().timeout,
+            None => ClientOptions::default().timeout,
         };
         let given = self.request.timeout_ms.map(Duration::from_millis);
         given.unwrap_or(default)
@@ -171,8 +171,8 @@ impl Plan {
 
     pub(super) fn open(&self) -> Result<(Client, Option<Running>), Fault> {
         let timeout = self.timeout();
-        let default = Options::default();
-        let options = Options {
+        let default = ClientOptions::default();
+        let options = ClientOptions {
             address: Widths::only(Width::W32),
             data: Widths::only(Width::W32),
             timeout,
@@ -190,8 +190,8 @@ impl Plan {
             Target::Loop(protocol) => {
                 let mut bus = Description::timing_receiver().build().map_err(EbError::from)?;
                 // The host's own time only: what is measured here is the path.
-                bus.set_timing(Timing::default());
-                let server = Server::bind(Slave::new(bus), ServerOptions::loopback())?
+                bus.set_timing(BusTiming::default());
+                let server = EbServer::bind(Slave::new(bus), ServerOptions::loopback())?
                     .spawn(self.request.peer_cpu)?;
                 let address = Address::parse(&format!("{protocol}/127.0.0.1/{}", server.port))?;
                 Ok((self.client(&address, &options)?, Some(server)))
@@ -201,12 +201,12 @@ impl Plan {
 
     /// Offers widths as the tools do, for there are slaves that answer no other probe; then 32 bits only, if something else
     /// was settled on.
-    fn negotiate(&self, address: &Address, narrow: Options) -> Result<Client, Fault> {
+    fn negotiate(&self, address: &Address, narrow: ClientOptions) -> Result<Client, Fault> {
         let wrong = |problem: Problem| Fault::new(format!("{} {}", problem.name, problem.text));
         let (address_widths, data) = self.request.widths().map_err(wrong)?;
-        let client =
-            self.client(address, &Options { address: address_widths, data, ..narrow.clone() })?;
-        if client.layout() == Layout::L32 {
+        let client = self
+            .client(address, &ClientOptions { address: address_widths, data, ..narrow.clone() })?;
+        if client.layout() == EbLayout::L32 {
             return Ok(client);
         }
         // A character device serves one client at a time.
@@ -214,13 +214,13 @@ impl Plan {
         Ok(self.client(address, &narrow)?)
     }
 
-    fn client(&self, address: &Address, options: &Options) -> Result<Client, EbError> {
+    fn client(&self, address: &Address, options: &ClientOptions) -> Result<Client, EbError> {
         let Some(link) = &self.link else {
             return Client::open(address, options);
         };
         let way = transport::open(address, options.dialect, options.probe_timeout)?;
         let way = Faulty::new(way, link.request, link.reply, 1)?;
-        let options = Options { probes: 30, ..options.clone() };
+        let options = ClientOptions { probes: 30, ..options.clone() };
         Client::over(Box::new(way), &options, &address.to_string())
     }
 
@@ -251,7 +251,7 @@ impl Plan {
 
 fn cycle_bytes(ops: &[Op]) -> u64 {
     let mut room = vec![0; 64 + 64 * ops.len()];
-    let encoded = encode(ops, Layout::L32, 0x8000, Check::Status, &mut room);
+    let encoded = encode(ops, EbLayout::L32, 0x8000, StatusCheck::Status, &mut room);
     encoded.map_or(0, |encoded| encoded.bytes as u64)
 }
 

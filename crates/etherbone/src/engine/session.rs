@@ -7,7 +7,7 @@ use daqmeter_harness::{Control, Fault, LimitSpec, Session, StageSpec, Tally};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::Width;
-use daqmeter_wire::etherbone::cycle::{Check, Op};
+use daqmeter_wire::etherbone::cycle::{Op, StatusCheck};
 
 use super::plan::Plan;
 use super::request::{Method, Payload};
@@ -15,7 +15,7 @@ use crate::bus::devices::{ECA_TIME_HI, ECA_TIME_LO};
 use crate::bus::tlu;
 use crate::server::Running;
 use crate::timestamps::Unroller;
-use crate::{Client, Done, EbError};
+use crate::{Client, CompletedCycle, EbError};
 
 pub(super) struct EtherboneSession {
     plan: Plan,
@@ -105,7 +105,7 @@ impl Seen {
         counters
     }
 
-    fn done(&mut self, done: &Done<'_>, ops: &[Op], payload: Payload, timeout: Duration) {
+    fn done(&mut self, done: &CompletedCycle<'_>, ops: &[Op], payload: Payload, timeout: Duration) {
         if done.result.is_err() {
             self.timed_out(timeout);
             return;
@@ -152,7 +152,7 @@ impl Way {
     fn single_timestamp(&mut self, unroller: &mut Unroller) -> Result<u64, EbError> {
         let reads = [ECA_TIME_HI, ECA_TIME_LO, ECA_TIME_HI, ECA_TIME_LO]
             .map(|offset| Op::read(self.base + offset, Width::W32));
-        let outcome = self.client.cycle(&reads, Check::Status)?;
+        let outcome = self.client.cycle(&reads, StatusCheck::Status)?;
         unroller.time_ns(outcome.values[0], outcome.values[1]);
         Ok(unroller.time_ns(outcome.values[2], outcome.values[3]))
     }
@@ -163,7 +163,7 @@ impl Way {
             Op::write(self.base + tlu::SELECT, channel, Width::W32),
             Op::read(self.base + tlu::CHANNEL_COUNT, Width::W32),
         ];
-        let outcome = self.client.cycle(&ops, Check::Status)?;
+        let outcome = self.client.cycle(&ops, StatusCheck::Status)?;
         if outcome.failed.is_empty() {
             return Ok(());
         }
@@ -177,7 +177,7 @@ impl Way {
     fn convenience(&mut self, words: &mut Vec<u64>) -> Result<(), EbError> {
         words.clear();
         for op in &self.ops {
-            let outcome = self.client.cycle(std::slice::from_ref(op), Check::Status)?;
+            let outcome = self.client.cycle(std::slice::from_ref(op), StatusCheck::Status)?;
             if !op.write && !outcome.failed.is_empty() {
                 return Err(EbError::Bus { failed: 1, of: 1, first: op.address });
             }
@@ -210,7 +210,7 @@ impl EtherboneSession {
             let result = if method == Method::Convenience {
                 way.convenience(words).map(|()| false)
             } else {
-                way.client.cycle(&way.ops, Check::Status).map(|outcome| {
+                way.client.cycle(&way.ops, StatusCheck::Status).map(|outcome| {
                     // Only the timestamps' words are looked at, and those are all the values of the cycle.
                     words.clear();
                     words.extend_from_slice(&outcome.values);
@@ -251,7 +251,7 @@ impl EtherboneSession {
             });
             let ended = (0..series)
                 .try_for_each(|token| {
-                    pipeline.submit(&way.ops, Check::Status, token)?;
+                    pipeline.submit(&way.ops, StatusCheck::Status, token)?;
                     plan.check_silence(waits.get())
                 })
                 .and_then(|()| Ok(pipeline.finish()?));
@@ -363,7 +363,7 @@ impl Drop for EtherboneSession {
 fn verify_time(way: &mut Way) -> Result<(), Fault> {
     let mut unroller = Unroller::default();
     let mut before_ns = way.single_timestamp(&mut unroller)?;
-    let outcome = way.client.cycle(&way.ops, Check::Status)?;
+    let outcome = way.client.cycle(&way.ops, StatusCheck::Status)?;
     for pair in outcome.values.chunks_exact(2) {
         let time_ns = unroller.time_ns(pair[0], pair[1]);
         if time_ns < before_ns {
@@ -376,7 +376,7 @@ fn verify_time(way: &mut Way) -> Result<(), Fault> {
 
 /// Every operation of a cycle must be answered by a device.
 fn verify_access(way: &mut Way) -> Result<(), Fault> {
-    let outcome = way.client.cycle(&way.ops, Check::Status)?;
+    let outcome = way.client.cycle(&way.ops, StatusCheck::Status)?;
     match outcome.failed.iter().find(|&&at| !way.ops[at].write) {
         None => Ok(()),
         Some(&index) => Err(Fault::new(format!(
@@ -393,12 +393,12 @@ fn verify_latch(way: &mut Way, channel: u64) -> Result<(), Fault> {
     let now = [tlu::TIME_HI, tlu::TIME_LO].map(|offset| Op::read(base + offset, Width::W32));
     let pulse = [write(tlu::ACTIVE_SET, 1 << channel), write(tlu::TEST, 0xFF)];
     let cycles = |words: &[u64]| words[0] << 32 | words[1];
-    let before = cycles(&way.client.cycle(&now, Check::Status)?.values);
-    way.client.cycle(&pulse, Check::Status)?;
-    let outcome = way.client.cycle(&way.ops, Check::Status)?;
+    let before = cycles(&way.client.cycle(&now, StatusCheck::Status)?.values);
+    way.client.cycle(&pulse, StatusCheck::Status)?;
+    let outcome = way.client.cycle(&way.ops, StatusCheck::Status)?;
     let (ready, stamp) = (outcome.values[0], cycles(&outcome.values[1..3]));
     let refused = outcome.failed.len();
-    let after = cycles(&way.client.cycle(&now, Check::Status)?.values);
+    let after = cycles(&way.client.cycle(&now, StatusCheck::Status)?.values);
     if ready >> channel & 1 == 1 && refused == 0 && (before..=after).contains(&stamp) {
         return Ok(());
     }
@@ -413,9 +413,9 @@ fn verify_memory(way: &mut Way) -> Result<(), Fault> {
     let writes: Vec<Op> =
         way.ops.iter().map(|op| Op::write(op.address, value_at(op.address), Width::W32)).collect();
     for part in writes.chunks(256) {
-        way.client.cycle(part, Check::Status)?;
+        way.client.cycle(part, StatusCheck::Status)?;
     }
-    let outcome = way.client.cycle(&way.ops, Check::Status)?;
+    let outcome = way.client.cycle(&way.ops, StatusCheck::Status)?;
     for (op, &found) in way.ops.iter().zip(&outcome.values) {
         let expected = value_at(op.address);
         if found != expected {

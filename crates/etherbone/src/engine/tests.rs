@@ -3,8 +3,8 @@ use daqmeter_record::{Outcome, RunRecord};
 
 use daqmeter_harness::{Fault, Request};
 use daqmeter_record::Param;
-use daqmeter_wire::etherbone::Layout;
-use daqmeter_wire::etherbone::cycle::{Check, encode};
+use daqmeter_wire::etherbone::EbLayout;
+use daqmeter_wire::etherbone::cycle::{StatusCheck, encode};
 
 use std::io::Read;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use super::*;
 use crate::bus::Description;
 use crate::server::Running;
-use crate::{Server, ServerOptions, Slave};
+use crate::{EbServer, ServerOptions, Slave};
 
 fn example() -> EtherboneRequest {
     EtherboneEngine.example()
@@ -99,7 +99,7 @@ fn the_gap_within_a_cycle_is_that_of_the_bridge() {
 fn datagram_bytes(timestamps: u64) -> usize {
     let request = EtherboneRequest { count: timestamps, ..example() };
     let ops = Plan::of(&request).unwrap().ops(0);
-    4 + encode(&ops, Layout::L32, 0x8000, Check::Status, &mut [0; 1000]).unwrap().bytes
+    4 + encode(&ops, EbLayout::L32, 0x8000, StatusCheck::Status, &mut [0; 1000]).unwrap().bytes
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn slaves_that_are_not_ours_are_only_written_to_where_somebody_says_so() {
 /// answers.
 fn ends_after(bytes: usize, breaks: bool) -> (String, Running) {
     let bus = Description::timing_receiver().build().unwrap();
-    let server = Server::bind(Slave::new(bus), ServerOptions::loopback()).unwrap();
+    let server = EbServer::bind(Slave::new(bus), ServerOptions::loopback()).unwrap();
     let server = server.spawn(None).unwrap();
     let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp/{}", proxy.local_addr().unwrap()).replace(':', "/");
@@ -249,7 +249,7 @@ fn a_slave_that_falls_silent_ends_the_point_after_a_few_deadlines() {
 fn points_share_the_conversation_with_a_character_device() {
     let bus = Description::timing_receiver().build().unwrap();
     let options = ServerOptions { pty: true, ..ServerOptions::loopback() };
-    let server = Server::bind(Slave::new(bus), options).unwrap();
+    let server = EbServer::bind(Slave::new(bus), options).unwrap();
     let path = server.pty_path().unwrap().trim_start_matches("/dev/");
     let request = EtherboneRequest {
         address: format!("dev/{path}"),

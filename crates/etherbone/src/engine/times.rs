@@ -1,7 +1,7 @@
 //! The times of a timing receiver one after the other, for paths: the cycles are those of the engine.
 
 use daqmeter_harness::{Fault, Request};
-use daqmeter_wire::etherbone::cycle::{Check, Op};
+use daqmeter_wire::etherbone::cycle::{Op, StatusCheck};
 
 use super::plan::Plan;
 use super::request::{EtherboneRequest, Method, Payload};
@@ -66,7 +66,7 @@ impl Times {
         let cycle_bytes = self.ops.len() / 2 * TIME_BYTES;
         let mut times = 0;
         for part in into.chunks_exact_mut(cycle_bytes) {
-            let outcome = self.client.cycle(&self.ops, Check::Status)?;
+            let outcome = self.client.cycle(&self.ops, StatusCheck::Status)?;
             if let Some(&index) = outcome.failed.first() {
                 let address = self.ops[index].address;
                 return Err(Fault::new(format!(

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use daqmeter_sys::net;
 use socket2::SockAddr;
 
-use super::{Destination, Server};
+use super::{Destination, EbServer};
 use crate::transport::batch;
 
 /// Batches taken from one socket before others have their turn.
@@ -15,7 +15,7 @@ const MAX_DELAYED: usize = 1 << 15;
 /// A datagram of this length is likely to be followed by another.
 const LONG_BYTES: usize = 1024;
 
-impl Server {
+impl EbServer {
     pub(super) fn serve_datagrams(&mut self, now_ns: u64, socket: usize) {
         for _ in 0..TURNS {
             let received = net::receive_from(self.udp[socket].as_fd(), &mut self.buffer, false);

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::slave::Counts;
+use crate::slave::SlaveCounts;
 
 /// What a server did so far, for other threads to look at while it runs. Each number is right by itself; they are not of one instant.
 #[derive(Debug, Default)]
-pub struct Live {
+pub struct LiveCounts {
     probes: AtomicU64,
     cycles: AtomicU64,
     operations: AtomicU64,
@@ -15,9 +15,9 @@ pub struct Live {
     connections: AtomicU64,
 }
 
-impl Live {
-    pub(super) fn set(&self, counts: &Counts, connections: usize) {
-        let Counts { probes, cycles, operations, litex, refused } = *counts;
+impl LiveCounts {
+    pub(super) fn set(&self, counts: &SlaveCounts, connections: usize) {
+        let SlaveCounts { probes, cycles, operations, litex, refused } = *counts;
         let pairs = [
             (&self.probes, probes),
             (&self.cycles, cycles),
@@ -30,9 +30,9 @@ impl Live {
     }
 
     /// What the slave did.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> SlaveCounts {
         let of = |place: &AtomicU64| place.load(Ordering::Relaxed);
-        Counts {
+        SlaveCounts {
             probes: of(&self.probes),
             cycles: of(&self.cycles),
             operations: of(&self.operations),

@@ -23,12 +23,12 @@ use daqmeter_sys::net::{Epoll, Readiness};
 use daqmeter_sys::{affinity, tty};
 use socket2::SockAddr;
 
-pub use self::live::Live;
+pub use self::live::LiveCounts;
 pub use self::running::{Running, Stopper};
 use crate::EbError;
 use crate::address::Address;
 use crate::bus::Access;
-use crate::slave::{Counts, Slave};
+use crate::slave::{Slave, SlaveCounts};
 use connection::{Connection, Ended};
 use listen::listen_on;
 
@@ -81,7 +81,7 @@ impl ServerOptions {
 
 /// What a server has to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ServerEvent {
     /// A bus access, if the slave keeps a log.
     Access(Access),
     /// A stream began.
@@ -109,7 +109,7 @@ const MAX_WAITING_BYTES: usize = 256 << 20;
 const SWEEP: Duration = Duration::from_millis(50);
 
 /// A listening server.
-pub struct Server {
+pub struct EbServer {
     slave: Slave,
     options: ServerOptions,
     epoll: Epoll,
@@ -128,25 +128,25 @@ pub struct Server {
     waker: Arc<UnixStream>,
     woken: UnixStream,
     stop: Arc<AtomicBool>,
-    log: Option<Box<dyn FnMut(Event) + Send>>,
-    live: Arc<Live>,
+    log: Option<Box<dyn FnMut(ServerEvent) + Send>>,
+    live: Arc<LiveCounts>,
     pty_path: Option<String>,
 }
 
 /// Room for what a stream or a batch of datagrams brings at once.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-impl Server {
+impl EbServer {
     /// Listens.
     ///
     /// # Errors
     /// When a port is in use or an address cannot be had.
-    pub fn bind(slave: Slave, options: ServerOptions) -> Result<Server, EbError> {
+    pub fn bind(slave: Slave, options: ServerOptions) -> Result<EbServer, EbError> {
         let epoll = Epoll::new().map_err(EbError::io("cannot make an epoll set"))?;
         let (waker, woken) =
             UnixStream::pair().map_err(EbError::io("cannot make a socket pair"))?;
         epoll.add(&woken, WAKE, READ).map_err(EbError::io("epoll"))?;
-        let mut server = Server {
+        let mut server = EbServer {
             slave,
             epoll,
             udp: Vec::new(),
@@ -240,7 +240,7 @@ impl Server {
     }
 
     /// Tells events to a closure, from the loop's thread.
-    pub fn set_log(&mut self, log: impl FnMut(Event) + Send + 'static) {
+    pub fn set_log(&mut self, log: impl FnMut(ServerEvent) + Send + 'static) {
         self.log = Some(Box::new(log));
     }
 
@@ -261,12 +261,12 @@ impl Server {
     }
 
     /// What the slave did.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> SlaveCounts {
         self.slave.counts
     }
 
     /// The same for other threads, brought up to date after each turn of the loop.
-    pub fn live(&self) -> Arc<Live> {
+    pub fn live(&self) -> Arc<LiveCounts> {
         self.live.clone()
     }
 
@@ -346,7 +346,7 @@ impl Server {
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn tell(&mut self, event: ServerEvent) {
         if let Some(log) = &mut self.log {
             log(event);
         }
@@ -355,7 +355,7 @@ impl Server {
     fn tell_accesses(&mut self) {
         if let (true, Some(log)) = (self.slave.log, &mut self.log) {
             for access in self.slave.accesses.drain(..) {
-                log(Event::Access(access));
+                log(ServerEvent::Access(access));
             }
         }
     }
@@ -370,13 +370,13 @@ impl Server {
             let why = full.then(|| {
                 format!("{} connections are the most that are served", self.options.max_connections)
             });
-            self.tell(Event::Ended(peer.to_string(), why));
+            self.tell(ServerEvent::Ended(peer.to_string(), why));
             return;
         }
         let banner_at_ns = self.options.banner_after.map(|after| now_ns + nanoseconds(after));
         let connection = Connection::tcp(stream, peer.to_string(), banner_at_ns);
         if self.add(connection).is_ok() {
-            self.tell(Event::Connected(peer.to_string()));
+            self.tell(ServerEvent::Connected(peer.to_string()));
         }
     }
 
@@ -450,7 +450,7 @@ impl Server {
             let peer = connection.peer.clone();
             self.waiting_bytes -= connection.counted_bytes;
             self.connections.remove(&key);
-            self.tell(Event::Ended(peer, why));
+            self.tell(ServerEvent::Ended(peer, why));
             return;
         }
         let wanted = connection.wanted();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use crate::EbError;
-use crate::slave::Counts;
+use crate::slave::SlaveCounts;
 
 /// Ends a server's loop.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub struct Running {
     /// The port that it listens on.
     pub port: u16,
     pub(super) stopper: Stopper,
-    pub(super) thread: Option<JoinHandle<Result<Counts, EbError>>>,
+    pub(super) thread: Option<JoinHandle<Result<SlaveCounts, EbError>>>,
 }
 
 impl Running {
@@ -39,7 +39,7 @@ impl Running {
     ///
     /// # Errors
     /// When its loop had failed.
-    pub fn stop(mut self) -> Result<Counts, EbError> {
+    pub fn stop(mut self) -> Result<SlaveCounts, EbError> {
         self.stopper.stop();
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,

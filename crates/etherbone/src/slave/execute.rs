@@ -2,10 +2,11 @@
 
 use daqmeter_wire::etherbone::cycle::Space;
 use daqmeter_wire::etherbone::{
-    Flags, Header, Lanes, Layout, Message, Probe, Record, RecordHeader, Widths, WireError, litex,
+    EbHeader, EbLayout, EbMessage, EbProbe, EbRecord, Lanes, RecordFlags, RecordHeader, Widths,
+    WireError, litex,
 };
 
-use crate::bus::{Access, Bus, Session};
+use crate::bus::{Access, Bus, BusSession};
 
 /// What a slave answers to, and with what.
 pub struct Slave {
@@ -20,12 +21,12 @@ pub struct Slave {
     /// The accesses since the log was last taken, if `log` is set.
     pub accesses: Vec<Access>,
     /// What it did.
-    pub counts: Counts,
+    pub counts: SlaveCounts,
 }
 
 /// What a slave did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct SlaveCounts {
     /// Probes answered.
     pub probes: u64,
     /// Cycles executed.
@@ -47,18 +48,18 @@ impl Slave {
             data: Widths::ALL,
             log: false,
             accesses: Vec::new(),
-            counts: Counts::default(),
+            counts: SlaveCounts::default(),
         }
     }
 
-    fn speaks(&self, layout: Layout) -> bool {
+    fn speaks(&self, layout: EbLayout) -> bool {
         self.address.has(layout.address) && self.data.has(layout.data)
     }
 
     /// The widths of a message: the widest of those that its header names and this slave does, as the C slave takes them.
     /// None when they have none in common.
-    pub(super) fn layout_of(&self, header: &Header) -> Option<Layout> {
-        Some(Layout {
+    pub(super) fn layout_of(&self, header: &EbHeader) -> Option<EbLayout> {
+        Some(EbLayout {
             address: self.address.and(header.address).widest()?,
             data: self.data.and(header.data).widest()?,
         })
@@ -67,7 +68,7 @@ impl Slave {
     /// Handles a datagram; appends the answer, if there is one. Returns the time at which the answer is ready.
     pub fn datagram(&mut self, now_ns: u64, request: &[u8], answer: &mut Vec<u8>) -> u64 {
         let begin = answer.len();
-        let mut session = Session::default();
+        let mut session = BusSession::default();
         if self.datagram_in(now_ns, request, answer, &mut session).is_err() {
             self.counts.refused += 1;
             answer.truncate(begin);
@@ -76,7 +77,7 @@ impl Slave {
     }
 
     /// When the answer to what was just executed is ready.
-    pub(super) fn ready_ns(&self, now_ns: u64, session: &Session) -> u64 {
+    pub(super) fn ready_ns(&self, now_ns: u64, session: &BusSession) -> u64 {
         self.bus.busy_until_ns().max(now_ns) + session.timeouts * self.bus.timing().timeout_ns
     }
 
@@ -85,9 +86,9 @@ impl Slave {
         now_ns: u64,
         request: &[u8],
         answer: &mut Vec<u8>,
-        session: &mut Session,
+        session: &mut BusSession,
     ) -> Result<(), WireError> {
-        let header = Header::parse(request)?;
+        let header = EbHeader::parse(request)?;
         if header.probe_response {
             // Nobody asked; an answer to an answer would never end.
             return Err(WireError::ProbeLength(request.len()));
@@ -97,7 +98,7 @@ impl Slave {
         }
         if litex::recognise(request) == Some(true) {
             let (record, rest) = litex::split(request)?;
-            if rest.is_empty() && self.speaks(Layout::L32) {
+            if rest.is_empty() && self.speaks(EbLayout::L32) {
                 self.litex(now_ns, &record, answer, session);
                 return Ok(());
             }
@@ -105,7 +106,7 @@ impl Slave {
         }
         let layout =
             self.layout_of(&header).ok_or(WireError::NotOneWidth(header.address, header.data))?;
-        let message = Message::with_layout(request, layout)?;
+        let message = EbMessage::with_layout(request, layout)?;
         self.message(now_ns, message, answer, session)
     }
 
@@ -113,9 +114,9 @@ impl Slave {
         if let Some(bytes) = litex::answer_probe(request) {
             answer.extend(bytes);
         } else {
-            let probe = Probe::parse(request)?;
+            let probe = EbProbe::parse(request)?;
             answer.extend(
-                Probe { response: true, address: self.address, data: self.data, id: probe.id }
+                EbProbe { response: true, address: self.address, data: self.data, id: probe.id }
                     .emit(),
             );
         }
@@ -127,9 +128,9 @@ impl Slave {
     fn message(
         &mut self,
         now_ns: u64,
-        message: Message<'_>,
+        message: EbMessage<'_>,
         answer: &mut Vec<u8>,
-        session: &mut Session,
+        session: &mut BusSession,
     ) -> Result<(), WireError> {
         let begin = answer.len();
         let layout = message.layout;
@@ -139,7 +140,7 @@ impl Slave {
         let mut rest = message.records;
         let mut executed = false;
         // What is left of a truncated record is dropped: it was never asked for in whole.
-        while let Ok((record, after)) = Record::split(layout, rest) {
+        while let Ok((record, after)) = EbRecord::split(layout, rest) {
             self.record(now_ns, layout, &record, &mut cycle, session, answer);
             executed = true;
             rest = after;
@@ -159,10 +160,10 @@ impl Slave {
     pub(super) fn record(
         &mut self,
         now_ns: u64,
-        layout: Layout,
-        record: &Record<'_>,
+        layout: EbLayout,
+        record: &EbRecord<'_>,
         cycle: &mut Cycle,
-        session: &mut Session,
+        session: &mut BusSession,
         answer: &mut Vec<u8>,
     ) {
         if !cycle.open {
@@ -174,11 +175,11 @@ impl Slave {
         let flags = header.flags;
         let answered = self.operations(layout, record, session, answer);
         cycle.answered |= answered;
-        if flags.has(Flags::CYC) {
+        if flags.has(RecordFlags::CYC) {
             if !answered && cycle.answered {
                 // The cycle was answered, but not its last record: a lone header ends it.
                 put_record_header(
-                    RecordHeader { flags: Flags::CYC, ..RecordHeader::default() },
+                    RecordHeader { flags: RecordFlags::CYC, ..RecordHeader::default() },
                     layout,
                     answer,
                 );
@@ -191,9 +192,9 @@ impl Slave {
     #[inline(always)]
     fn operations(
         &mut self,
-        layout: Layout,
-        record: &Record<'_>,
-        session: &mut Session,
+        layout: EbLayout,
+        record: &EbRecord<'_>,
+        session: &mut BusSession,
         answer: &mut Vec<u8>,
     ) -> bool {
         let header = record.header;
@@ -206,20 +207,20 @@ impl Slave {
     #[inline]
     fn writes(
         &mut self,
-        layout: Layout,
-        record: &Record<'_>,
+        layout: EbLayout,
+        record: &EbRecord<'_>,
         lanes: Result<Lanes, WireError>,
-        session: &mut Session,
+        session: &mut BusSession,
     ) {
         let Some((base, values)) = record.write_block() else {
             return;
         };
         let flags = record.header.flags;
-        let step = match flags.has(Flags::WFF) {
+        let step = match flags.has(RecordFlags::WFF) {
             true => 0,
             false => layout.data.bytes() as u64,
         };
-        let op = (space(flags, Flags::WCA), true);
+        let op = (space(flags, RecordFlags::WCA), true);
         // Values are as wide as the wider of address and data: the slave looks at the bits of its address only. Unlike the C
         // slave, which counts on beyond them, addresses wrap.
         let mut address = base & layout.address.mask();
@@ -236,10 +237,10 @@ impl Slave {
     #[inline]
     fn reads(
         &mut self,
-        layout: Layout,
-        record: &Record<'_>,
+        layout: EbLayout,
+        record: &EbRecord<'_>,
         lanes: Result<Lanes, WireError>,
-        session: &mut Session,
+        session: &mut BusSession,
         answer: &mut Vec<u8>,
     ) -> bool {
         let Some((back, addresses)) = record.read_block() else {
@@ -248,7 +249,7 @@ impl Slave {
         put_record_header(answer_header(record.header), layout, answer);
         let size = layout.value_bytes();
         put_value(answer, size, back);
-        let op = (space(record.header.flags, Flags::RCA), false);
+        let op = (space(record.header.flags, RecordFlags::RCA), false);
         let mask = layout.address.mask();
         let addresses = addresses.map(|address| address & mask);
         match (lanes, size) {
@@ -275,8 +276,8 @@ impl Slave {
     #[inline]
     fn operation(
         &mut self,
-        session: &mut Session,
-        layout: Layout,
+        session: &mut BusSession,
+        layout: EbLayout,
         op: (Space, bool),
         address: u64,
         lanes: Lanes,
@@ -293,22 +294,22 @@ impl Slave {
     pub(super) fn litex(
         &mut self,
         now_ns: u64,
-        record: &Record<'_>,
+        record: &EbRecord<'_>,
         answer: &mut Vec<u8>,
-        session: &mut Session,
+        session: &mut BusSession,
     ) {
         self.bus.begin_cycle(now_ns);
         self.counts.cycles += 1;
         self.counts.litex += 1;
         let begin = answer.len();
         answer.extend([0x4e, 0x6f, 0x10, 0x44, 0, 0, 0, 0]);
-        if !self.operations(Layout::L32, record, session, answer) {
+        if !self.operations(EbLayout::L32, record, session, answer) {
             answer.truncate(begin);
         }
     }
 }
 
-fn space(flags: Flags, config: Flags) -> Space {
+fn space(flags: RecordFlags, config: RecordFlags) -> Space {
     if flags.has(config) { Space::Config } else { Space::Bus }
 }
 
@@ -316,9 +317,9 @@ fn space(flags: Flags, config: Flags) -> Space {
 #[inline]
 fn answer_header(asked: RecordHeader) -> RecordHeader {
     RecordHeader {
-        flags: Flags(asked.flags.0 & Flags::CYC.0)
-            .with_if(asked.flags.has(Flags::BCA), Flags::WCA)
-            .with_if(asked.flags.has(Flags::RFF), Flags::WFF),
+        flags: RecordFlags(asked.flags.0 & RecordFlags::CYC.0)
+            .with_if(asked.flags.has(RecordFlags::BCA), RecordFlags::WCA)
+            .with_if(asked.flags.has(RecordFlags::RFF), RecordFlags::WFF),
         select: asked.select,
         writes: asked.reads,
         reads: 0,
@@ -326,7 +327,7 @@ fn answer_header(asked: RecordHeader) -> RecordHeader {
 }
 
 /// An operation with impossible byte enables: nothing is executed, and the error is seen.
-fn refuse(session: &mut Session, space: Space) -> u64 {
+fn refuse(session: &mut BusSession, space: Space) -> u64 {
     if space == Space::Bus {
         session.errors.shift_in(true);
     }
@@ -334,13 +335,14 @@ fn refuse(session: &mut Session, space: Space) -> u64 {
 }
 
 /// The header of an answer: that of the request, with its widths, and without reads.
-pub(super) fn put_header(request: Header, layout: Layout, out: &mut Vec<u8>) {
-    let header = Header { no_reads: true, probe_response: false, probe_request: false, ..request };
+pub(super) fn put_header(request: EbHeader, layout: EbLayout, out: &mut Vec<u8>) {
+    let header =
+        EbHeader { no_reads: true, probe_response: false, probe_request: false, ..request };
     out.extend(header.emit());
     out.resize(out.len() + layout.header_bytes() - 4, 0);
 }
 
-fn put_record_header(header: RecordHeader, layout: Layout, out: &mut Vec<u8>) {
+fn put_record_header(header: RecordHeader, layout: EbLayout, out: &mut Vec<u8>) {
     out.extend(header.emit());
     out.resize(out.len() + layout.header_bytes() - 4, 0);
 }

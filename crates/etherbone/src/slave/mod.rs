@@ -8,5 +8,5 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use self::execute::{Counts, Slave};
+pub use self::execute::{Slave, SlaveCounts};
 pub use self::stream::{MAX_CYCLE_BYTES, Stream, StreamFault};

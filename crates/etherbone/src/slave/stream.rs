@@ -3,10 +3,12 @@
 use std::ops::Range;
 
 use daqmeter_wire::etherbone::message::PROBE_BYTES;
-use daqmeter_wire::etherbone::{Flags, Header, Layout, Probe, Record, Widths, WireError, litex};
+use daqmeter_wire::etherbone::{
+    EbHeader, EbLayout, EbProbe, EbRecord, RecordFlags, Widths, WireError, litex,
+};
 
 use super::execute::{Cycle, Slave, put_header};
-use crate::bus::Session;
+use crate::bus::BusSession;
 
 /// Most bytes of a cycle on a stream, which are kept until it ends: enough for 10^6 reads with their status, at any widths.
 pub const MAX_CYCLE_BYTES: usize = 16 << 20;
@@ -45,9 +47,9 @@ enum Framing {
     /// Nothing came yet.
     Unknown,
     /// A probe came, then bare records for ever.
-    Bare(Layout),
+    Bare(EbLayout),
     /// A message header before every flush: the last one.
-    Framed(Layout, Header),
+    Framed(EbLayout, EbHeader),
 }
 
 /// One stream connection: what came and was not executed yet.
@@ -57,7 +59,7 @@ pub struct Stream {
     /// How far the buffer was searched for the end of a cycle.
     searched: usize,
     framing: Framing,
-    session: Session,
+    session: BusSession,
 }
 
 impl Default for Stream {
@@ -66,7 +68,7 @@ impl Default for Stream {
             buffer: Vec::new(),
             searched: 0,
             framing: Framing::Unknown,
-            session: Session::default(),
+            session: BusSession::default(),
         }
     }
 }
@@ -78,11 +80,11 @@ enum Next {
     /// A probe.
     Probe,
     /// A message header, and the widths that it stands for.
-    Header(Layout, Header),
+    Header(EbLayout, EbHeader),
     /// A whole packet of the LiteX dialect, of that many bytes.
     Litex(usize),
     /// A whole cycle that ends there.
-    Cycle(Layout, usize),
+    Cycle(EbLayout, usize),
 }
 
 impl Stream {
@@ -151,12 +153,12 @@ impl Stream {
         };
         let mut end = self.searched.max(at);
         loop {
-            match Record::split(layout, &self.buffer[end..]) {
+            match EbRecord::split(layout, &self.buffer[end..]) {
                 Ok((record, after)) => {
                     end = self.buffer.len() - after.len();
                     self.searched = end;
                     // Padding between cycles is a cycle of its own: nothing to wait for.
-                    if record.header.flags.has(Flags::CYC)
+                    if record.header.flags.has(RecordFlags::CYC)
                         || record.header.is_empty() && end - at == layout.header_bytes()
                     {
                         return Ok(Next::Cycle(layout, end - at));
@@ -191,7 +193,7 @@ impl Stream {
             Next::Litex(bytes) => {
                 let (record, _) = litex::split(&self.buffer[at..at + bytes])?;
                 slave.litex(now_ns, &record, answer, &mut self.session);
-                self.framing = Framing::Framed(Layout::L32, Header::of(Layout::L32, false));
+                self.framing = Framing::Framed(EbLayout::L32, EbHeader::of(EbLayout::L32, false));
                 Ok(bytes)
             }
             Next::Cycle(layout, bytes) => {
@@ -218,7 +220,7 @@ impl Stream {
         answer: &mut Vec<u8>,
     ) -> Result<usize, StreamFault> {
         let bytes = &self.buffer[at..at + PROBE_BYTES];
-        let probe = Probe::parse(bytes)?;
+        let probe = EbProbe::parse(bytes)?;
         let (address, data) =
             (slave.address.and(probe.address).widest(), slave.data.and(probe.data).widest());
         // Answered even without a common width, so that the asker can say so; then dropped.
@@ -226,7 +228,7 @@ impl Stream {
         let (Some(address), Some(data)) = (address, data) else {
             return Err(StreamFault::Width { address: probe.address, data: probe.data });
         };
-        self.framing = Framing::Bare(Layout { address, data });
+        self.framing = Framing::Bare(EbLayout { address, data });
         Ok(PROBE_BYTES)
     }
 
@@ -235,12 +237,12 @@ impl Stream {
         &mut self,
         slave: &mut Slave,
         now_ns: u64,
-        layout: Layout,
+        layout: EbLayout,
         bytes: Range<usize>,
         answer: &mut Vec<u8>,
     ) {
         let (mut cycle, mut rest) = (Cycle::default(), &self.buffer[bytes]);
-        while let Ok((record, after)) = Record::split(layout, rest) {
+        while let Ok((record, after)) = EbRecord::split(layout, rest) {
             let session = &mut self.session;
             slave.record(now_ns, layout, &record, &mut cycle, session, answer);
             rest = after;
@@ -250,7 +252,7 @@ impl Stream {
 
 /// What a message header on a stream announces.
 fn header(slave: &Slave, rest: &[u8]) -> Result<Next, StreamFault> {
-    let header = Header::parse(rest)?;
+    let header = EbHeader::parse(rest)?;
     if header.probe_response {
         return Err(WireError::ProbeLength(rest.len()).into());
     }

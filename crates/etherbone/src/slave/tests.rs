@@ -1,9 +1,9 @@
-use daqmeter_wire::etherbone::cycle::{Check, Op, encode};
-use daqmeter_wire::etherbone::{Block, Endian, Layout, Width, Widths, WireError};
+use daqmeter_wire::etherbone::cycle::{Op, StatusCheck, encode};
+use daqmeter_wire::etherbone::{EbBlock, EbLayout, Endian, Width, Widths, WireError};
 use proptest::prelude::*;
 
 use super::*;
-use crate::bus::{Description, Timing};
+use crate::bus::{BusTiming, Description};
 
 fn slave() -> Slave {
     let description = Description::memory(0x10000, 0x1ffff, Widths::ALL, Endian::Big);
@@ -133,7 +133,7 @@ fn the_litex_dialect_is_told_by_its_packets() {
 #[test]
 fn silent_registers_hold_the_answer_until_the_bus_timeout() {
     let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
-    slave.bus.set_timing(Timing { timeout_ns: 1_000_000, ..Timing::default() });
+    slave.bus.set_timing(BusTiming { timeout_ns: 1_000_000, ..BusTiming::default() });
     let mut answer = Vec::new();
     let silent = hex("4e6f1044 a00f0001 00008000 00180110 e80f0001 00008001 00000004");
     assert_eq!(slave.datagram(500, &silent, &mut answer), 1_000_500);
@@ -146,7 +146,7 @@ fn stream_bytes(cycles: &[Vec<Op>]) -> Vec<u8> {
     for (index, ops) in cycles.iter().enumerate() {
         let mut out = vec![0; 1 << 16];
         let tag = 0x8000 + 2 * u16::try_from(index).unwrap();
-        let encoded = encode(ops, Layout::L32, tag, Check::Status, &mut out).unwrap();
+        let encoded = encode(ops, EbLayout::L32, tag, StatusCheck::Status, &mut out).unwrap();
         bytes.extend(&out[..encoded.bytes]);
     }
     bytes
@@ -259,9 +259,9 @@ fn a_cycle_that_never_ends_is_ended() {
     stream.feed(&mut slave, 0, &hex("4e6f1144 00000001"), &mut Vec::new()).unwrap();
     let mut record = vec![0; 4096];
     let values = [0; 255];
-    let write = Some(Block { base: 0x10000, values: &values });
+    let write = Some(EbBlock { base: 0x10000, values: &values });
     let repr = daqmeter_wire::etherbone::RecordRepr { select: 0x0F, write, ..Default::default() };
-    let bytes = repr.emit(Layout::L32, &mut record).unwrap();
+    let bytes = repr.emit(EbLayout::L32, &mut record).unwrap();
     let records = 1 + MAX_CYCLE_BYTES / bytes;
     let fault = (0..records + 2)
         .find_map(|_| stream.feed(&mut slave, 0, &record[..bytes], &mut Vec::new()).err());

@@ -8,9 +8,9 @@ use std::time::Duration;
 use daqmeter_sys::net;
 use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 
-use super::{Arrived, Framing, Transport};
-use crate::address::{Family, Host};
-use crate::{Dialect, EbError};
+use super::{Arrived, EbTransport, Framing};
+use crate::address::{HostPort, IpFamily};
+use crate::{EbDialect, EbError};
 
 /// A connected UDP socket: the kernel drops what comes from elsewhere.
 pub(super) struct Udp {
@@ -27,15 +27,19 @@ pub(super) struct Udp {
 const WINDOW_BYTES: usize = 64 * 1024;
 
 impl Udp {
-    pub(super) fn connect(host: &Host, family: Family, dialect: Dialect) -> Result<Udp, EbError> {
+    pub(super) fn connect(
+        host: &HostPort,
+        family: IpFamily,
+        dialect: EbDialect,
+    ) -> Result<Udp, EbError> {
         let mut last = None;
         for to in host.resolve(family)? {
             let any = if to.is_ipv4() { "0.0.0.0" } else { "::" };
             let bind = |port: u16| UdpSocket::bind((any, port));
             // LiteX boards answer to the port that they listen on, whoever asked.
             let socket = match dialect {
-                Dialect::Litex => bind(to.port()).or_else(|_| bind(0)),
-                Dialect::Gsi => bind(0),
+                EbDialect::Litex => bind(to.port()).or_else(|_| bind(0)),
+                EbDialect::Gsi => bind(0),
             };
             match socket.and_then(|socket| socket.connect(to).map(|()| socket)) {
                 Ok(socket) => {
@@ -74,7 +78,7 @@ impl Udp {
     }
 }
 
-impl Transport for Udp {
+impl EbTransport for Udp {
     fn framing(&self) -> Framing {
         Framing::Datagram { max_bytes: DATAGRAM_BYTES }
     }
@@ -156,8 +160,8 @@ mod tests {
     fn every_datagram_arrives_whatever_the_lengths() {
         let listener = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let host = Host { name: "127.0.0.1".to_owned(), port };
-        let mut udp = Udp::connect(&host, Family::Any, Dialect::Gsi).unwrap();
+        let host = HostPort { name: "127.0.0.1".to_owned(), port };
+        let mut udp = Udp::connect(&host, IpFamily::Any, EbDialect::Gsi).unwrap();
         let lengths = [300, 300, 20, 500, 10, 10, 10];
         udp.send(&vec![7; lengths.iter().sum()], &lengths).unwrap();
         let mut buffer = [0; 2000];
@@ -169,8 +173,8 @@ mod tests {
     #[test]
     fn a_port_where_nothing_listens_refuses() {
         let unused = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let host = Host { name: "127.0.0.1".to_owned(), port: unused };
-        let mut udp = Udp::connect(&host, Family::Any, Dialect::Gsi).unwrap();
+        let host = HostPort { name: "127.0.0.1".to_owned(), port: unused };
+        let mut udp = Udp::connect(&host, IpFamily::Any, EbDialect::Gsi).unwrap();
         udp.send(b"probe", &[5]).unwrap();
         let error = udp.receive(&mut [0; 64], Duration::from_secs(5)).unwrap_err();
         assert!(error.to_string().contains("nothing listens"), "{error}");

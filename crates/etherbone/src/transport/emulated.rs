@@ -11,10 +11,10 @@ use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 use serde::Deserialize;
 
 use super::faulty::{OnTheWay, wait_until};
-use super::{Arrived, Framing, Transport};
+use super::{Arrived, EbTransport, Framing};
 use crate::EbError;
-use crate::bus::{Description, Timing};
-use crate::link::{Link, LinkProfile};
+use crate::bus::{BusTiming, Description};
+use crate::link::{EmulatedLink, LinkProfile};
 use crate::slave::{Slave, Stream};
 
 /// The bridges that ship with daqmeter.
@@ -42,7 +42,7 @@ pub struct Bridge {
     pub reply: LinkProfile,
     /// The bus behind it.
     #[serde(default)]
-    pub timing: Timing,
+    pub timing: BusTiming,
 }
 
 /// A bridge that cannot be emulated.
@@ -117,7 +117,7 @@ impl Bridge {
     ///
     /// # Errors
     /// Never for the receiver that ships with daqmeter.
-    pub fn transport(&self) -> Result<Box<dyn Transport>, EbError> {
+    pub fn transport(&self) -> Result<Box<dyn EbTransport>, EbError> {
         let mut bus = Description::timing_receiver().build()?;
         bus.set_timing(self.timing);
         Ok(Box::new(Emulated::new(self, Slave::new(bus))))
@@ -128,8 +128,8 @@ impl Bridge {
 pub struct Emulated {
     slave: Slave,
     stream: Option<Stream>,
-    request: Link,
-    reply: Link,
+    request: EmulatedLink,
+    reply: EmulatedLink,
     on_the_way: OnTheWay,
     answer: Vec<u8>,
 }
@@ -140,8 +140,8 @@ impl Emulated {
         Emulated {
             slave,
             stream: bridge.stream.then(Stream::default),
-            request: Link::new(bridge.request, 1),
-            reply: Link::new(bridge.reply, 2),
+            request: EmulatedLink::new(bridge.request, 1),
+            reply: EmulatedLink::new(bridge.reply, 2),
             on_the_way: OnTheWay::default(),
             answer: Vec::new(),
         }
@@ -174,7 +174,7 @@ impl Emulated {
     }
 }
 
-impl Transport for Emulated {
+impl EbTransport for Emulated {
     fn framing(&self) -> Framing {
         if self.stream.is_some() {
             Framing::Stream

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use daqmeter_sys::clock::monotonic_ns;
 
-use super::{Arrived, Framing, RECEIVE_BYTES, Transport};
+use super::{Arrived, EbTransport, Framing, RECEIVE_BYTES};
 use crate::EbError;
-use crate::link::{Fate, Link, LinkProfile};
+use crate::link::{EmulatedLink, Fate, LinkProfile};
 
 /// Messages on their way, by arrival and then by the order in which they were sent. Buffers are used again.
 #[derive(Default)]
@@ -72,14 +72,14 @@ pub(super) fn wait_until(time_ns: u64) {
 /// A transport behind a link.
 pub struct Faulty<T> {
     inner: T,
-    request: Link,
-    reply: Link,
+    request: EmulatedLink,
+    reply: EmulatedLink,
     outbox: OnTheWay,
     inbox: OnTheWay,
     scratch: Vec<u8>,
 }
 
-impl<T: Transport> Faulty<T> {
+impl<T: EbTransport> Faulty<T> {
     /// Puts a link with these two directions around a transport.
     ///
     /// # Errors
@@ -99,7 +99,8 @@ impl<T: Transport> Faulty<T> {
                 ));
             }
         }
-        let links = (Link::new(request, seed), Link::new(reply, seed.wrapping_add(1)));
+        let links =
+            (EmulatedLink::new(request, seed), EmulatedLink::new(reply, seed.wrapping_add(1)));
         let (outbox, inbox) = (OnTheWay::default(), OnTheWay::default());
         Ok(Faulty {
             inner,
@@ -127,7 +128,7 @@ impl<T: Transport> Faulty<T> {
     }
 }
 
-impl<T: Transport> Transport for Faulty<T> {
+impl<T: EbTransport> EbTransport for Faulty<T> {
     fn framing(&self) -> Framing {
         self.inner.framing()
     }

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use super::{Arrived, Framing, Transport};
+use super::{Arrived, EbTransport, Framing};
 use crate::EbError;
 
 /// Most bytes of a message that the C library of 2014 receives at once.
 const MESSAGE_BYTES: usize = 4000;
 
 /// A connection to such a server.
-pub(crate) struct Framed(pub(crate) Box<dyn Transport>);
+pub(crate) struct Framed(pub(crate) Box<dyn EbTransport>);
 
-impl Transport for Framed {
+impl EbTransport for Framed {
     fn framing(&self) -> Framing {
         Framing::Messages { max_bytes: MESSAGE_BYTES }
     }

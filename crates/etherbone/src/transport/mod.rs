@@ -10,7 +10,7 @@ mod tunnel;
 use std::time::Duration;
 
 use crate::address::Address;
-use crate::{Dialect, EbError};
+use crate::{EbDialect, EbError};
 
 pub(crate) use datagram::batch;
 pub use emulated::{Bridge, BridgeError, Emulated, bridges};
@@ -64,7 +64,7 @@ pub struct Arrived {
 }
 
 /// A way to a slave, full duplex.
-pub trait Transport: Send {
+pub trait EbTransport: Send {
     /// How messages are kept apart.
     fn framing(&self) -> Framing;
 
@@ -85,7 +85,7 @@ pub trait Transport: Send {
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError>;
 }
 
-impl Transport for Box<dyn Transport> {
+impl EbTransport for Box<dyn EbTransport> {
     fn framing(&self) -> Framing {
         self.as_ref().framing()
     }
@@ -109,9 +109,9 @@ impl Transport for Box<dyn Transport> {
 /// When a name does not resolve, a device cannot be opened, a connection is refused, a bridge is not known.
 pub fn open(
     address: &Address,
-    dialect: Dialect,
+    dialect: EbDialect,
     timeout: Duration,
-) -> Result<Box<dyn Transport>, EbError> {
+) -> Result<Box<dyn EbTransport>, EbError> {
     Ok(match address {
         Address::Udp(family, host) => Box::new(datagram::Udp::connect(host, *family, dialect)?),
         Address::Tcp(family, host) => Box::new(stream::Tcp::connect(host, *family, timeout)?),

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use daqmeter_sys::{net, tty};
 
-use super::{Arrived, Framing, Transport, connect_tcp};
+use super::{Arrived, EbTransport, Framing, connect_tcp};
 use crate::EbError;
-use crate::address::{Family, Host};
+use crate::address::{HostPort, IpFamily};
 
 /// What was given to a stream that was full.
 #[derive(Default)]
@@ -92,13 +92,17 @@ pub(super) struct Tcp {
 const TCP_WINDOW_BYTES: usize = 128 * 1024;
 
 impl Tcp {
-    pub(super) fn connect(host: &Host, family: Family, timeout: Duration) -> Result<Tcp, EbError> {
+    pub(super) fn connect(
+        host: &HostPort,
+        family: IpFamily,
+        timeout: Duration,
+    ) -> Result<Tcp, EbError> {
         let stream = connect_tcp(host, family, timeout)?;
         Ok(Tcp { stream, backlog: Backlog::default(), wait: None })
     }
 }
 
-impl Transport for Tcp {
+impl EbTransport for Tcp {
     fn framing(&self) -> Framing {
         Framing::Stream
     }
@@ -177,7 +181,7 @@ fn discard(mut file: &File, path: &str) -> Result<(), EbError> {
     )))
 }
 
-impl Transport for Dev {
+impl EbTransport for Dev {
     fn framing(&self) -> Framing {
         Framing::Stream
     }

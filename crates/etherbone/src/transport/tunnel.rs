@@ -8,14 +8,14 @@ use std::time::Duration;
 use daqmeter_sys::net;
 use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 
-use super::{Arrived, Framing, Transport};
+use super::{Arrived, EbTransport, Framing};
 use crate::EbError;
-use crate::address::{Family, Host};
+use crate::address::{HostPort, IpFamily};
 
 /// Connects, trying every address of the host.
 pub(crate) fn connect_tcp(
-    host: &Host,
-    family: Family,
+    host: &HostPort,
+    family: IpFamily,
     timeout: Duration,
 ) -> Result<TcpStream, EbError> {
     let mut last = None;
@@ -44,8 +44,8 @@ pub(super) struct Tunnel {
 
 impl Tunnel {
     pub(super) fn connect(
-        proxy: &Host,
-        family: Family,
+        proxy: &HostPort,
+        family: IpFamily,
         target: &str,
         timeout: Duration,
     ) -> Result<Tunnel, EbError> {
@@ -71,7 +71,7 @@ pub(crate) fn read_frame(pending: &[u8]) -> Option<usize> {
     (pending.len() >= 2 + bytes).then_some(bytes)
 }
 
-impl Transport for Tunnel {
+impl EbTransport for Tunnel {
     fn framing(&self) -> Framing {
         Framing::Datagram { max_bytes: DATAGRAM_BYTES }
     }

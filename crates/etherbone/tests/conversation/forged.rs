@@ -14,12 +14,12 @@ fn forged(answers: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Client {
             }
         }
     });
-    let options = Options {
+    let options = ClientOptions {
         address: Widths::only(Width::W32),
         data: Widths::only(Width::W32),
         probes: 0,
         timeout: Duration::from_millis(200),
-        ..Options::default()
+        ..ClientOptions::default()
     };
     Client::open(&Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(), &options).unwrap()
 }
@@ -80,7 +80,7 @@ fn an_answer_from_elsewhere_is_never_delivered() {
         }
     });
     let w32 = Widths::only(Width::W32);
-    let options = Options { address: w32, data: w32, probes: 0, ..quick() };
+    let options = ClientOptions { address: w32, data: w32, probes: 0, ..quick() };
     let mut client =
         Client::open(&Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(), &options).unwrap();
     for _ in 0..20 {

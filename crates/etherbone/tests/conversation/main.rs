@@ -11,15 +11,15 @@ use std::time::Duration;
 use daqmeter_etherbone::bus::Description;
 use daqmeter_etherbone::link::LinkProfile;
 use daqmeter_etherbone::scan;
-use daqmeter_etherbone::server::{Event, Running};
+use daqmeter_etherbone::server::{Running, ServerEvent};
 use daqmeter_etherbone::transport::{self, Emulated, Faulty};
 use daqmeter_etherbone::tunnel::TunnelServer;
 use daqmeter_etherbone::{
-    Address, Client, Dialect, EbError, Options, Server, ServerOptions, Slave,
+    Address, Client, ClientOptions, EbDialect, EbError, EbServer, ServerOptions, Slave,
 };
-use daqmeter_wire::etherbone::cycle::{Check, Op};
+use daqmeter_wire::etherbone::cycle::{Op, StatusCheck};
 use daqmeter_wire::etherbone::sdb::ids;
-use daqmeter_wire::etherbone::{Endian, Lanes, Layout, Width, Widths};
+use daqmeter_wire::etherbone::{EbLayout, Endian, Lanes, Width, Widths};
 
 const MEMORY: u64 = 0x10000;
 const FAULTY: u64 = 0x0018_010c;
@@ -27,20 +27,20 @@ const SILENT: u64 = 0x0018_0110;
 
 fn slave() -> Slave {
     let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
-    let timing = daqmeter_etherbone::bus::Timing { timeout_ns: 2_000_000, ..Default::default() };
+    let timing = daqmeter_etherbone::bus::BusTiming { timeout_ns: 2_000_000, ..Default::default() };
     slave.bus.set_timing(timing);
     slave
 }
 
 fn serve() -> Running {
-    Server::bind(slave(), ServerOptions::loopback()).unwrap().spawn(None).unwrap()
+    EbServer::bind(slave(), ServerOptions::loopback()).unwrap().spawn(None).unwrap()
 }
 
-fn quick() -> Options {
-    Options {
+fn quick() -> ClientOptions {
+    ClientOptions {
         probe_timeout: Duration::from_secs(2),
         timeout: Duration::from_secs(5),
-        ..Options::default()
+        ..ClientOptions::default()
     }
 }
 
@@ -69,13 +69,13 @@ fn converse(client: &mut Client) {
     let ops: Vec<Op> = (0..150)
         .map(|index| Op::read(if bad(index) { 0x9000_0000 } else { MEMORY }, port))
         .collect();
-    let failed = client.cycle(&ops, Check::Status).unwrap().failed.clone();
+    let failed = client.cycle(&ops, StatusCheck::Status).unwrap().failed.clone();
     assert_eq!(failed, (0..150).filter(|index| bad(*index)).collect::<Vec<_>>());
 
     // Cycles in a pipeline come back once each, with their own values.
     let writes: Vec<Op> =
         (0..64).map(|word| Op::write(MEMORY + 8 * word, 1000 + word, port)).collect();
-    client.cycle(&writes, Check::Status).unwrap();
+    client.cycle(&writes, StatusCheck::Status).unwrap();
     let mut seen = [0; 500];
     let mut pipeline = client.pipeline(|done| {
         done.result.unwrap();
@@ -85,7 +85,7 @@ fn converse(client: &mut Client) {
     });
     for token in 0..500 {
         let read = Op::read(MEMORY + 8 * (token % 64), port);
-        pipeline.submit(&[read, read], Check::Status, token).unwrap();
+        pipeline.submit(&[read, read], StatusCheck::Status, token).unwrap();
     }
     pipeline.finish().unwrap();
     assert_eq!(seen, [1; 500]);
@@ -132,21 +132,21 @@ fn a_conversation_with_a_server_that_frames_messages_on_tcp() {
     converse(&mut open(&address));
     // Windows of one and of three cycles keep to one message on its way, too; writes that ask for nothing are answered.
     for window_cycles in [1, 3] {
-        let options = Options { window_cycles, ..quick() };
+        let options = ClientOptions { window_cycles, ..quick() };
         let address = Address::parse(&address).unwrap();
         let mut client = Client::open(&address, &options).unwrap();
         let mut pipeline = client.pipeline(|done| done.result.unwrap());
         for token in 0..50 {
             let port = Width::W64;
             let ops = [Op::write(MEMORY + 8 * token, token, port)];
-            pipeline.submit(&ops, Check::Silent, token).unwrap();
+            pipeline.submit(&ops, StatusCheck::Silent, token).unwrap();
         }
         pipeline.finish().unwrap();
         assert_eq!(client.read(MEMORY + 8 * 49).unwrap(), 49);
     }
     let reads = vec![Op::read(MEMORY, Width::W64); 1000];
     let mut client = open(&address);
-    let error = client.cycle(&reads, Check::Status).unwrap_err();
+    let error = client.cycle(&reads, StatusCheck::Status).unwrap_err();
     assert!(error.to_string().contains("4000 bytes"), "{error}");
 }
 
@@ -155,16 +155,19 @@ fn a_conversation_with_a_server_that_frames_messages_on_tcp() {
 fn a_million_reads_in_one_cycle_go_over_tcp_and_more_are_refused_before_they_are_sent() {
     let server = serve();
     let address = Address::parse(&format!("tcp/127.0.0.1/{}", server.port)).unwrap();
-    let options =
-        Options { data: Widths::only(Width::W32), timeout: Duration::from_secs(60), ..quick() };
+    let options = ClientOptions {
+        data: Widths::only(Width::W32),
+        timeout: Duration::from_secs(60),
+        ..quick()
+    };
     let mut client = Client::open(&address, &options).unwrap();
     client.write(MEMORY, 0x1234).unwrap();
     let mut reads = vec![Op::read(MEMORY, Width::W32); 1_000_000];
-    let outcome = client.cycle(&reads, Check::Status).unwrap();
+    let outcome = client.cycle(&reads, StatusCheck::Status).unwrap();
     assert_eq!(outcome.values.len(), reads.len());
     assert!(outcome.failed.is_empty() && outcome.values.iter().all(|value| *value == 0x1234));
     reads.resize(5_000_000, reads[0]);
-    let error = client.cycle(&reads, Check::Status).unwrap_err();
+    let error = client.cycle(&reads, StatusCheck::Status).unwrap_err();
     assert!(error.to_string().contains("divide it"), "{error}");
     assert_eq!(client.read(MEMORY).unwrap(), 0x1234, "the way is still good");
 }
@@ -173,7 +176,7 @@ fn a_million_reads_in_one_cycle_go_over_tcp_and_more_are_refused_before_they_are
 fn a_conversation_over_ipv6_where_the_host_has_it() {
     let options =
         ServerOptions { bind: vec![IpAddr::V6(Ipv6Addr::LOCALHOST)], ..ServerOptions::loopback() };
-    let Ok(server) = Server::bind(slave(), options) else {
+    let Ok(server) = EbServer::bind(slave(), options) else {
         return;
     };
     let server = server.spawn(None).unwrap();
@@ -184,7 +187,7 @@ fn a_conversation_over_ipv6_where_the_host_has_it() {
 #[test]
 fn a_conversation_over_a_pseudo_terminal() {
     let options = ServerOptions { pty: true, ..ServerOptions::loopback() };
-    let server = Server::bind(slave(), options).unwrap();
+    let server = EbServer::bind(slave(), options).unwrap();
     let path = server.pty_path().unwrap().trim_start_matches("/dev/").to_owned();
     let _server = server.spawn(None).unwrap();
     converse(&mut open(&format!("dev/{path}")));
@@ -211,9 +214,9 @@ fn a_conversation_with_an_emulated_receiver() {
 #[test]
 fn every_width_on_either_side() {
     let server = serve();
-    for layout in Layout::all().filter(|layout| layout.address >= Width::W32) {
+    for layout in EbLayout::all().filter(|layout| layout.address >= Width::W32) {
         let (address, data) = (Widths::only(layout.address), Widths::only(layout.data));
-        let options = Options { address, data, ..quick() };
+        let options = ClientOptions { address, data, ..quick() };
         for proto in ["udp", "tcp"] {
             let address = Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap();
             let mut client = Client::open(&address, &options).unwrap();
@@ -229,8 +232,8 @@ fn every_width_on_either_side() {
 fn widths_that_do_not_meet_are_told() {
     let mut slave = slave();
     slave.data = Widths::only(Width::W32);
-    let server = Server::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap();
-    let options = Options { data: Widths::only(Width::W64), ..quick() };
+    let server = EbServer::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap();
+    let options = ClientOptions { data: Widths::only(Width::W64), ..quick() };
     for proto in ["udp", "tcp"] {
         let address = Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap();
         let error = Client::open(&address, &options).err().unwrap().to_string();
@@ -259,10 +262,10 @@ fn parts_of_words_are_read_and_written_in_both_byte_orders() {
                 Op { lanes, ..Op::write(address, value, client.layout().data) }
             })
             .collect();
-        assert!(client.cycle(&bytes, Check::Status).unwrap().failed.is_empty());
+        assert!(client.cycle(&bytes, StatusCheck::Status).unwrap().failed.is_empty());
         let lanes = Lanes::at(base, Width::W32, client.layout().data, endian).unwrap();
         let word = Op { lanes, ..Op::read(base, client.layout().data) };
-        assert_eq!(client.cycle(&[word], Check::Status).unwrap().values, [wanted]);
+        assert_eq!(client.cycle(&[word], StatusCheck::Status).unwrap().values, [wanted]);
     }
 }
 
@@ -300,7 +303,7 @@ fn scan_from(root: u64, memory: &[u8]) -> Result<scan::Scan, EbError> {
             &daqmeter_etherbone::transport::Bridge::named("perfect").unwrap(),
             Slave::new(description.build().unwrap()),
         )),
-        &Options { data: Widths::only(Width::W32), ..quick() },
+        &ClientOptions { data: Widths::only(Width::W32), ..quick() },
         "emulated",
     )
     .unwrap();
@@ -313,25 +316,30 @@ fn scan_from(root: u64, memory: &[u8]) -> Result<scan::Scan, EbError> {
         })
         .collect();
     for part in writes.chunks(64) {
-        client.cycle(part, Check::Status).unwrap();
+        client.cycle(part, StatusCheck::Status).unwrap();
     }
     scan::scan_at(&mut client, root, true)
 }
 
 #[test]
 fn tables_that_lie_or_loop_are_refused_and_what_is_beside_them_is_found() {
-    use daqmeter_wire::etherbone::sdb::{Component, Device, Product, Record, Text};
+    use daqmeter_wire::etherbone::sdb::{Component, Product, SdbDevice, SdbRecord, Text};
     let component = |first, last| Component {
         first,
         last,
         product: Product { vendor: 1, device: 2, version: 3, date: 4, name: Text::new("liar") },
     };
     let head = |records| {
-        Record::Interconnect { records, version: 1, bus_type: 0, component: component(0, u64::MAX) }
-            .emit()
+        SdbRecord::Interconnect {
+            records,
+            version: 1,
+            bus_type: 0,
+            component: component(0, u64::MAX),
+        }
+        .emit()
     };
     let device = |first| {
-        Record::Device(Device {
+        SdbRecord::Device(SdbDevice {
             abi_class: 0,
             abi_major: 1,
             abi_minor: 0,
@@ -340,7 +348,7 @@ fn tables_that_lie_or_loop_are_refused_and_what_is_beside_them_is_found() {
         })
         .emit()
     };
-    let bridge = |child| Record::Bridge { child, component: component(0, u64::MAX) }.emit();
+    let bridge = |child| SdbRecord::Bridge { child, component: component(0, u64::MAX) }.emit();
     let refused = |table: &[u8]| scan_of(table).unwrap_err().to_string();
     assert!(refused(&[0; 64]).contains("no SDB table at 0x10000"));
     assert!(refused(&head(0)).contains("claims 0 records"));
@@ -377,7 +385,7 @@ fn a_million_queued_cycles_are_all_answered() {
     let mut pipeline =
         client.pipeline(|done| if done.result.is_ok() { answered += 1 } else { failed += 1 });
     for token in 0..1_000_000 {
-        pipeline.submit(&[read(1)], Check::Status, token).unwrap();
+        pipeline.submit(&[read(1)], StatusCheck::Status, token).unwrap();
     }
     pipeline.finish().unwrap();
     assert_eq!((answered, failed), (1_000_000, 0));
@@ -388,18 +396,21 @@ fn a_million_queued_cycles_are_all_answered() {
 fn cycles_too_long_for_a_datagram_are_refused_and_streams_take_them() {
     let server = serve();
     let ops: Vec<Op> = (0..6000).map(|word| read(word % 16)).collect();
-    let options =
-        Options { address: Widths::only(Width::W32), data: Widths::only(Width::W32), ..quick() };
+    let options = ClientOptions {
+        address: Widths::only(Width::W32),
+        data: Widths::only(Width::W32),
+        ..quick()
+    };
     let client = |proto: &str| {
         let address = Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap();
         Client::open(&address, &options).unwrap()
     };
     let mut udp = client("udp");
-    assert!(udp.cycle(&ops[..317], Check::Status).is_ok());
-    let error = udp.cycle(&ops[..318], Check::Status).unwrap_err().to_string();
+    assert!(udp.cycle(&ops[..317], StatusCheck::Status).is_ok());
+    let error = udp.cycle(&ops[..318], StatusCheck::Status).unwrap_err().to_string();
     assert!(error.contains("318 operations does not fit a datagram of 1472 bytes"), "{error}");
-    assert_eq!(udp.cycle(&ops[..1], Check::Status).unwrap().values.len(), 1);
-    assert_eq!(client("tcp").cycle(&ops, Check::Status).unwrap().values.len(), 6000);
+    assert_eq!(udp.cycle(&ops[..1], StatusCheck::Status).unwrap().values.len(), 1);
+    assert_eq!(client("tcp").cycle(&ops, StatusCheck::Status).unwrap().values.len(), 6000);
 }
 
 #[test]
@@ -410,7 +421,8 @@ fn a_register_that_never_answers_delays_its_own_client_only() {
     let waiting = std::thread::spawn(move || {
         let error = slow.read(SILENT).unwrap_err().to_string();
         assert!(error.contains("1 of 1 operations failed"), "{error}");
-        let outcome = slow.cycle(&[read(0), Op::read(FAULTY, Width::W32)], Check::Status).unwrap();
+        let outcome =
+            slow.cycle(&[read(0), Op::read(FAULTY, Width::W32)], StatusCheck::Status).unwrap();
         assert_eq!(outcome.failed, [1]);
     });
     for _ in 0..100 {
@@ -422,12 +434,12 @@ fn a_register_that_never_answers_delays_its_own_client_only() {
 #[test]
 fn a_bus_that_takes_its_time_is_served_over_sockets() {
     let mut slave = slave();
-    slave.bus.set_timing(daqmeter_etherbone::bus::Timing {
+    slave.bus.set_timing(daqmeter_etherbone::bus::BusTiming {
         read_ns: 500,
         cycle_ns: 700,
         ..Default::default()
     });
-    let server = Server::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap();
+    let server = EbServer::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap();
     for proto in ["udp", "tcp"] {
         let mut client = open(&format!("{proto}/127.0.0.1/{}", server.port));
         let began = std::time::Instant::now();
@@ -448,7 +460,8 @@ fn a_server_that_dies_ends_the_cycle_and_can_be_started_again_at_once() {
     assert!(matches!(tcp.read(MEMORY), Err(EbError::Closed)));
     let error = udp.read(MEMORY).unwrap_err().to_string();
     assert!(error.contains("nothing listens") || error.contains("no answer"), "{error}");
-    let again = Server::bind(slave(), ServerOptions { port, ..ServerOptions::loopback() }).unwrap();
+    let again =
+        EbServer::bind(slave(), ServerOptions { port, ..ServerOptions::loopback() }).unwrap();
     let _again = again.spawn(None).unwrap();
     open(&format!("tcp/127.0.0.1/{port}")).read(MEMORY).unwrap();
     udp.read(MEMORY).unwrap();
@@ -458,7 +471,7 @@ fn a_server_that_dies_ends_the_cycle_and_can_be_started_again_at_once() {
 fn a_port_in_use_is_named() {
     let server = serve();
     let error =
-        Server::bind(slave(), ServerOptions { port: server.port, ..ServerOptions::loopback() })
+        EbServer::bind(slave(), ServerOptions { port: server.port, ..ServerOptions::loopback() })
             .err()
             .unwrap();
     assert!(
@@ -479,14 +492,14 @@ fn reads_are_asked_again_only_when_that_was_wished_and_writes_never() {
         ..LinkProfile::default()
     };
     let client = |read_retries| {
-        let inner = transport::open(&address, Dialect::Gsi, Duration::from_secs(1)).unwrap();
+        let inner = transport::open(&address, EbDialect::Gsi, Duration::from_secs(1)).unwrap();
         let transport = Faulty::new(inner, lossy, lossy, 5).unwrap();
-        let options = Options {
+        let options = ClientOptions {
             timeout: Duration::from_millis(3),
             probe_timeout: Duration::from_millis(20),
             probes: 100,
             read_retries,
-            ..Options::default()
+            ..ClientOptions::default()
         };
         Client::over(Box::new(transport), &options, "lossy").unwrap()
     };
@@ -511,8 +524,11 @@ fn nobody_home_is_said_soon() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address =
         Address::parse(&format!("udp/127.0.0.1/{}", silent.local_addr().unwrap().port())).unwrap();
-    let options =
-        Options { probes: 2, probe_timeout: Duration::from_millis(10), ..Options::default() };
+    let options = ClientOptions {
+        probes: 2,
+        probe_timeout: Duration::from_millis(10),
+        ..ClientOptions::default()
+    };
     let error = Client::open(&address, &options).err().unwrap().to_string();
     assert!(error.contains("no answer to 2 probes of 10ms"), "{error}");
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -532,18 +548,18 @@ fn nobody_home_is_said_soon() {
 #[test]
 fn the_litex_dialect_over_udp_and_tcp() {
     let server = serve();
-    let options = Options { dialect: Dialect::Litex, ..quick() };
+    let options = ClientOptions { dialect: EbDialect::Litex, ..quick() };
     for proto in ["udp", "tcp"] {
         let address = Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap();
         let mut client = Client::open(&address, &options).unwrap();
         let writes: Vec<Op> = (0..40).map(|word| write(word, 7 + word)).collect();
-        client.cycle(&writes, Check::Silent).unwrap();
+        client.cycle(&writes, StatusCheck::Silent).unwrap();
         let reads: Vec<Op> = (0..40).map(read).collect();
-        let outcome = client.cycle(&reads, Check::Silent).unwrap();
+        let outcome = client.cycle(&reads, StatusCheck::Silent).unwrap();
         assert_eq!(outcome.values, (7..47).collect::<Vec<_>>());
         let error = client.cycle(
             &[Op { lanes: Lanes::of_select(1, Width::W32).unwrap(), ..read(0) }],
-            Check::Silent,
+            StatusCheck::Silent,
         );
         assert!(error.unwrap_err().to_string().contains("whole 32-bit words"));
     }
@@ -553,7 +569,7 @@ fn the_litex_dialect_over_udp_and_tcp() {
 fn a_client_that_sends_half_a_cycle_is_ended_and_blocks_nobody() {
     let options =
         ServerOptions { cycle_timeout: Duration::from_millis(20), ..ServerOptions::loopback() };
-    let mut server = Server::bind(slave(), options).unwrap();
+    let mut server = EbServer::bind(slave(), options).unwrap();
     let (events, ended) = std::sync::mpsc::channel();
     server.set_log(move |event| drop(events.send(event)));
     let server = server.spawn(None).unwrap();
@@ -564,7 +580,7 @@ fn a_client_that_sends_half_a_cycle_is_ended_and_blocks_nobody() {
     half.read_to_end(&mut answer).unwrap();
     assert_eq!(answer[..4], [0x4e, 0x6f, 0x16, 0xff]);
     let why = ended.iter().find_map(|event| match event {
-        Event::Ended(_, Some(why)) => Some(why),
+        ServerEvent::Ended(_, Some(why)) => Some(why),
         _ => None,
     });
     assert!(why.unwrap().contains("the rest of a cycle did not come within 20ms"));
@@ -574,7 +590,7 @@ fn a_client_that_sends_half_a_cycle_is_ended_and_blocks_nobody() {
 fn a_silent_client_gets_a_banner_and_one_that_speaks_first_none() {
     let options =
         ServerOptions { banner_after: Some(Duration::from_millis(5)), ..ServerOptions::loopback() };
-    let server = Server::bind(slave(), options).unwrap().spawn(None).unwrap();
+    let server = EbServer::bind(slave(), options).unwrap().spawn(None).unwrap();
     let mut silent = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     let mut banner = [0; 64];
     let bytes = silent.read(&mut banner).unwrap();
@@ -587,7 +603,7 @@ fn answers_can_go_to_a_fixed_port() {
     let fixed = UdpSocket::bind("127.0.0.1:0").unwrap();
     let reply_port = Some(fixed.local_addr().unwrap().port());
     let server =
-        Server::bind(slave(), ServerOptions { reply_port, ..ServerOptions::loopback() }).unwrap();
+        EbServer::bind(slave(), ServerOptions { reply_port, ..ServerOptions::loopback() }).unwrap();
     let server = server.spawn(None).unwrap();
     let asking = UdpSocket::bind("127.0.0.1:0").unwrap();
     asking.send_to(&[0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 9], ("127.0.0.1", server.port)).unwrap();
@@ -600,19 +616,23 @@ fn answers_can_go_to_a_fixed_port() {
 fn every_access_is_in_the_log() {
     let mut slave = slave();
     slave.log = true;
-    let mut server = Server::bind(slave, ServerOptions::loopback()).unwrap();
+    let mut server = EbServer::bind(slave, ServerOptions::loopback()).unwrap();
     let (events, log) = std::sync::mpsc::channel();
     server.set_log(move |event| drop(events.send(event)));
     let server = server.spawn(None).unwrap();
-    let options = Options { data: Widths::only(Width::W32), ..quick() };
+    let options = ClientOptions { data: Widths::only(Width::W32), ..quick() };
     let address = Address::parse(&format!("udp/127.0.0.1/{}", server.port)).unwrap();
     let mut client = Client::open(&address, &options).unwrap();
-    client.cycle(&[write(1, 5), read(1), Op::read(FAULTY, Width::W32)], Check::Status).unwrap();
+    client
+        .cycle(&[write(1, 5), read(1), Op::read(FAULTY, Width::W32)], StatusCheck::Status)
+        .unwrap();
     server.stop().unwrap();
     let accesses: Vec<(u64, u64, bool, bool)> = log
         .iter()
         .filter_map(|event| match event {
-            Event::Access(access) => Some((access.address, access.value, access.write, access.ok)),
+            ServerEvent::Access(access) => {
+                Some((access.address, access.value, access.write, access.ok))
+            }
             _ => None,
         })
         .collect();

@@ -5,7 +5,7 @@
 
 use daqmeter_record::Mesh;
 
-use super::image::{Memory, Places, pmu_at};
+use super::image::{Places, RegisterMemory, pmu_at};
 use crate::mesh::nodes::{DTC, HNI, HNP, RND, RNI, XP};
 
 const DTM_CONFIG: u64 = 0x210;
@@ -48,7 +48,7 @@ pub struct Emulator<M> {
     memory: M,
 }
 
-impl<M: Memory> Emulator<M> {
+impl<M: RegisterMemory> Emulator<M> {
     /// Takes over memory that holds the image of the mesh.
     pub fn new(mesh: &Mesh, memory: M) -> Emulator<M> {
         let places = Places::of(mesh);
@@ -217,7 +217,7 @@ impl<M: Memory> Emulator<M> {
 mod tests {
     use super::*;
     use crate::emulated::Image;
-    use crate::mesh::registers::Registers;
+    use crate::mesh::registers::MeshRegisters;
     use crate::mesh::topology::shipped;
 
     /// Programs an event as the driver does: counter 1 of the monitor, chained to counter 3 of the controller.

@@ -7,14 +7,14 @@ use std::os::unix::fs::FileExt;
 
 use daqmeter_record::Mesh;
 
-use crate::mesh::nodes::{self, CFG, Part, XP};
+use crate::mesh::nodes::{self, CFG, MeshPart, XP};
 use crate::mesh::registers::{
-    CHILD_INFO, CHILD_POINTERS, EXTERNAL, INFO_GLOBAL, MULTIPLE_DTM, NODE_INFO, PERIPH_ID_01,
-    PERIPH_ID_23, Registers, connect_info,
+    CHILD_INFO, CHILD_POINTERS, EXTERNAL, INFO_GLOBAL, MULTIPLE_DTM, MeshRegisters, NODE_INFO,
+    PERIPH_ID_01, PERIPH_ID_23, connect_info,
 };
 
 /// Registers that can be written.
-pub trait Memory: Registers {
+pub trait RegisterMemory: MeshRegisters {
     /// Writes a 64-bit register.
     fn write(&mut self, offset: u64, value: u64);
 }
@@ -42,7 +42,7 @@ pub struct Image {
 }
 
 /// The part that a mesh is of; CMN-600 where it does not say.
-pub(super) fn part_of(mesh: &Mesh) -> &'static Part {
+pub(super) fn part_of(mesh: &Mesh) -> &'static MeshPart {
     nodes::part_of_name(&mesh.part).unwrap_or(&nodes::PARTS[0])
 }
 
@@ -175,13 +175,13 @@ impl Image {
     }
 }
 
-impl Registers for Image {
+impl MeshRegisters for Image {
     fn read(&self, offset: u64) -> Option<u64> {
         self.values.get(&offset).copied()
     }
 }
 
-impl Memory for Image {
+impl RegisterMemory for Image {
     fn write(&mut self, offset: u64, value: u64) {
         self.values.insert(offset, value);
     }

@@ -8,8 +8,8 @@ use daqmeter_record::Mesh;
 use daqmeter_sys::clock;
 use daqmeter_sys::perf::Reading;
 
-use crate::event::{Event, OnMesh};
-use crate::format::Format;
+use crate::event::{OnMesh, PmuEvent};
+use crate::format::FormatField;
 use crate::mesh::nodes::{self, DTC, XP};
 use crate::plan::{Driver, Rules, Schedule};
 use crate::source::{Counters, Opener, Refused};
@@ -62,7 +62,7 @@ pub fn catalogue(mesh: &Mesh) -> Pmu {
     let events = of_part.lines().filter(|line| !line.starts_with('#')).filter_map(alias).collect();
     let formats = FORMATS
         .iter()
-        .map(|(name, text)| Format::parse(name, text).expect("constant, and tested"))
+        .map(|(name, text)| FormatField::parse(name, text).expect("constant, and tested"))
         .collect();
     let mut pmu = Pmu::assumed("arm_cmn_0", formats, events);
     pmu.mux_interval_ms = Some(MUX_NS / 1_000_000);
@@ -102,7 +102,10 @@ impl Synthetic {
     ///
     /// # Errors
     /// When the driver would refuse one.
-    pub fn new(mesh: &Mesh, groups: &[Vec<Event>]) -> Result<Synthetic, crate::plan::PlanError> {
+    pub fn new(
+        mesh: &Mesh,
+        groups: &[Vec<PmuEvent>],
+    ) -> Result<Synthetic, crate::plan::CountPlanError> {
         Synthetic::with_clock(mesh, groups, Clock::Real { since_ns: clock::monotonic_ns() })
     }
 
@@ -112,17 +115,17 @@ impl Synthetic {
     /// As [`Synthetic::new`].
     pub fn at(
         mesh: &Mesh,
-        groups: &[Vec<Event>],
+        groups: &[Vec<PmuEvent>],
         now_ns: Arc<AtomicU64>,
-    ) -> Result<Synthetic, crate::plan::PlanError> {
+    ) -> Result<Synthetic, crate::plan::CountPlanError> {
         Synthetic::with_clock(mesh, groups, Clock::Given(now_ns))
     }
 
     fn with_clock(
         mesh: &Mesh,
-        groups: &[Vec<Event>],
+        groups: &[Vec<PmuEvent>],
         clock: Clock,
-    ) -> Result<Synthetic, crate::plan::PlanError> {
+    ) -> Result<Synthetic, crate::plan::CountPlanError> {
         let schedule = Schedule::of(&Rules::new(mesh, Driver::Mainline), groups)?;
         Ok(Synthetic { mesh: mesh.clone(), schedule: Arc::new(schedule), opened: 0, clock })
     }
@@ -172,7 +175,7 @@ struct Group {
 }
 
 impl Opener for Synthetic {
-    fn open(&mut self, group: &[Event]) -> Result<Box<dyn Counters>, Refused> {
+    fn open(&mut self, group: &[PmuEvent]) -> Result<Box<dyn Counters>, Refused> {
         let mut rates = Vec::new();
         for (member, event) in group.iter().enumerate() {
             let Some(on) = &event.on_mesh else {
@@ -242,7 +245,7 @@ impl Counters for Group {
 mod tests {
     use super::*;
     use crate::count::Count;
-    use crate::event::Host;
+    use crate::event::EventResolver;
     use crate::mesh::topology::shipped;
     use daqmeter_sys::host::Files;
 
@@ -282,7 +285,7 @@ mod tests {
     fn shares_are_those_of_the_plan_and_scaled_counts_near_the_truth() {
         let mesh = shipped("n1sdp").unwrap();
         let pmus = [catalogue(&mesh)];
-        let host = Host { pmus: &pmus, files: &Files::below("/nonexistent") };
+        let host = EventResolver { pmus: &pmus, files: &Files::below("/nonexistent") };
         let names =
             ["rxdat_flits", "txdat_flits", "s0_rdata_beats", "s0_wdata_beats", "txreq_flits_total"];
         let texts: Vec<String> =

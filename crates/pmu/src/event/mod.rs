@@ -12,7 +12,7 @@ use daqmeter_sys::host::{Files, parse_cpu_list};
 pub use error::EventError;
 use split::split_groups;
 use terms::{Terms, on_mesh};
-pub use types::{Event, EventSet, OnMesh, Source};
+pub use types::{CounterSource, EventSet, OnMesh, PmuEvent};
 
 use crate::sysfs::{Pmu, has_tracefs, tracepoint};
 use crate::system::SystemCounter;
@@ -74,14 +74,14 @@ fn excluded(modifier: &str) -> Option<Excluded> {
 
 /// The host as events are understood on it.
 #[derive(Debug)]
-pub struct Host<'a> {
+pub struct EventResolver<'a> {
     /// Its PMUs.
     pub pmus: &'a [Pmu],
     /// Its files.
     pub files: &'a Files,
 }
 
-impl Host<'_> {
+impl EventResolver<'_> {
     /// Understands texts such as those after `-e`.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl Host<'_> {
         Ok(set)
     }
 
-    fn event(&self, text: &str, warnings: &mut Vec<String>) -> Result<Event, EventError> {
+    fn event(&self, text: &str, warnings: &mut Vec<String>) -> Result<PmuEvent, EventError> {
         match text.split_once('/') {
             Some((pmu, rest)) => self.pmu_event(text, pmu, rest, warnings),
             None => self.plain(text),
@@ -112,7 +112,7 @@ impl Host<'_> {
     }
 
     /// An event without a PMU. A modifier follows its last colon: `page-faults:u`.
-    fn plain(&self, text: &str) -> Result<Event, EventError> {
+    fn plain(&self, text: &str) -> Result<PmuEvent, EventError> {
         let Some((event, modifier)) = text.rsplit_once(':') else {
             return self.named(text);
         };
@@ -134,11 +134,11 @@ impl Host<'_> {
         Ok(event)
     }
 
-    fn named(&self, text: &str) -> Result<Event, EventError> {
-        let perf = |pmu: &str, kind, config, unit: &str| Event {
+    fn named(&self, text: &str) -> Result<PmuEvent, EventError> {
+        let perf = |pmu: &str, kind, config, unit: &str| PmuEvent {
             name: text.to_owned(),
             pmu: pmu.to_owned(),
-            sources: vec![Source::Perf {
+            sources: vec![CounterSource::Perf {
                 attributes: Attributes { kind, config, ..Attributes::default() },
                 cpus: self.online(),
             }],
@@ -166,12 +166,12 @@ impl Host<'_> {
         }
         let counter = SystemCounter::find(self.files, text)
             .ok_or(EventError::Unknown { text: text.to_owned() })?;
-        Ok(Event {
+        Ok(PmuEvent {
             name: text.to_owned(),
             pmu: "system".to_owned(),
             unit: counter.unit().to_owned(),
             scale: 1.0,
-            sources: vec![Source::System(counter)],
+            sources: vec![CounterSource::System(counter)],
             on_mesh: None,
         })
     }
@@ -188,7 +188,7 @@ impl Host<'_> {
         wanted: &str,
         rest: &str,
         warnings: &mut Vec<String>,
-    ) -> Result<Event, EventError> {
+    ) -> Result<PmuEvent, EventError> {
         let unclosed = EventError::Syntax {
             text: text.to_owned(),
             problem: "the second slash is missing: PMU/EVENT/",
@@ -204,7 +204,7 @@ impl Host<'_> {
             }
             excluded => excluded.unwrap_or_default(),
         };
-        let mut event = Event {
+        let mut event = PmuEvent {
             name: text.to_owned(),
             pmu: wanted.to_owned(),
             sources: Vec::new(),
@@ -227,7 +227,7 @@ impl Host<'_> {
                     modifier: modifier.to_owned(),
                 });
             }
-            event.sources.push(Source::Perf {
+            event.sources.push(CounterSource::Perf {
                 attributes: Attributes { kind: pmu.kind, config, config1, config2, excluded },
                 cpus: if is_of_cpus { self.online() } else { pmu.cpus.clone() },
             });

@@ -11,13 +11,13 @@ fn cmn(name: &str) -> Pmu {
 
 fn resolve(text: &str) -> Result<EventSet, EventError> {
     let pmus = [cmn("arm_cmn_0"), cmn("arm_cmn_1")];
-    Host { pmus: &pmus, files: &Files::below("/nonexistent") }.resolve(&[text.to_owned()])
+    EventResolver { pmus: &pmus, files: &Files::below("/nonexistent") }.resolve(&[text.to_owned()])
 }
 
-fn config(event: &Event, at: usize) -> u64 {
+fn config(event: &PmuEvent, at: usize) -> u64 {
     match &event.sources[at] {
-        Source::Perf { attributes, .. } => attributes.config,
-        Source::System(_) => panic!("a PMU's event"),
+        CounterSource::Perf { attributes, .. } => attributes.config,
+        CounterSource::System(_) => panic!("a PMU's event"),
     }
 }
 
@@ -83,8 +83,8 @@ fn wrong_events_are_refused_with_what_to_do() {
 #[test]
 fn modifiers_and_raw_codes_are_taken_as_by_perf() {
     let attributes = |text: &str| match &resolve(text).unwrap().groups[0][0].sources[0] {
-        Source::Perf { attributes, .. } => *attributes,
-        Source::System(_) => panic!("of a CPU"),
+        CounterSource::Perf { attributes, .. } => *attributes,
+        CounterSource::System(_) => panic!("of a CPU"),
     };
     for (text, user, kernel, hypervisor) in [
         ("page-faults", false, false, false),
@@ -105,7 +105,7 @@ fn modifiers_and_raw_codes_are_taken_as_by_perf() {
 fn a_tracepoint_that_is_not_there_is_told_from_a_tracefs_that_is_not() {
     let id = "sys/kernel/tracing/events/block/block_rq_issue/id";
     let (_root, files) = crate::sysfs::tests::tree(&[(id, "42\n")]);
-    let host = Host { pmus: &[], files: &files };
+    let host = EventResolver { pmus: &[], files: &files };
     let resolve = |text: &str| host.resolve(&[text.to_owned()]);
     assert!(resolve("block:nothing").unwrap_err().to_string().contains("is not an event"));
     let event = resolve("block:block_rq_issue:k").unwrap().groups.remove(0).remove(0);

@@ -6,13 +6,13 @@ use crate::system::SystemCounter;
 
 /// What is counted, and where.
 #[derive(Clone, Debug)]
-pub struct Event {
+pub struct PmuEvent {
     /// As it was asked for.
     pub name: String,
     /// PMU, or the family when several instances are added up.
     pub pmu: String,
     /// Where it is opened; the values are added up.
-    pub sources: Vec<Source>,
+    pub sources: Vec<CounterSource>,
     /// Unit after scaling, empty for a plain count.
     pub unit: String,
     /// Factor from count to unit.
@@ -21,11 +21,11 @@ pub struct Event {
     pub on_mesh: Option<OnMesh>,
 }
 
-impl Event {
+impl PmuEvent {
     /// Excludes modes of the CPUs that count the event.
     pub(super) fn exclude(&mut self, excluded: Excluded) {
         for source in &mut self.sources {
-            if let Source::Perf { attributes, .. } = source {
+            if let CounterSource::Perf { attributes, .. } = source {
                 attributes.excluded = excluded;
             }
         }
@@ -41,7 +41,7 @@ impl Event {
 
 /// One place where an event is counted.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum CounterSource {
     /// By `perf_event_open(2)`, on each of the CPUs.
     Perf {
         /// What.
@@ -74,14 +74,14 @@ pub struct OnMesh {
 #[derive(Clone, Debug, Default)]
 pub struct EventSet {
     /// The groups, in order; an event by itself is a group of one.
-    pub groups: Vec<Vec<Event>>,
+    pub groups: Vec<Vec<PmuEvent>>,
     /// What the reader must know: `nodeid` without `bynodeid`.
     pub warnings: Vec<String>,
 }
 
 impl EventSet {
     /// All events in order.
-    pub fn events(&self) -> impl Iterator<Item = &Event> {
+    pub fn events(&self) -> impl Iterator<Item = &PmuEvent> {
         self.groups.iter().flatten()
     }
 }

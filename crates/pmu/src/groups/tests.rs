@@ -22,7 +22,7 @@ fn metric(text: &str, events: &[ObservedEvent]) -> Option<f64> {
         .collect();
     let text =
         format!("name='x'\nabout='x'\n{}[[metric]]\nname='m'\nsource='x'\n{text}", ids.concat());
-    let (_, metrics) = Group::parse(&text, "test").unwrap().expand(&[], &[]).unwrap();
+    let (_, metrics) = MetricGroup::parse(&text, "test").unwrap().expand(&[], &[]).unwrap();
     let observed = Observations { events: events.to_vec(), ..Observations::default() };
     metrics[0].value(&observed, 0)
 }
@@ -82,7 +82,7 @@ fn ratios_need_something_below_the_line_and_nothing_is_invented() {
 
 #[test]
 fn every_shipped_group_parses_and_says_where_its_formulas_are_from() {
-    for (_, group) in Group::shipped() {
+    for (_, group) in MetricGroup::shipped() {
         assert!(
             !group.about.is_empty() && group.metric.iter().all(|metric| metric.source.len() > 10),
             "{}",
@@ -90,7 +90,7 @@ fn every_shipped_group_parses_and_says_where_its_formulas_are_from() {
         );
     }
     let mut names: Vec<String> =
-        Group::shipped().into_iter().map(|(_, group)| group.name).collect();
+        MetricGroup::shipped().into_iter().map(|(_, group)| group.name).collect();
     let all = names.len();
     names.sort();
     names.dedup();
@@ -107,7 +107,7 @@ fn host(name: &str) -> (Vec<Pmu>, Vec<Mesh>) {
 fn a_group_is_there_when_its_events_are() {
     let files = Files::below("/nonexistent");
     let missing = |group: &str, pmus: &[Pmu], meshes: &[Mesh]| {
-        Group::find(group).unwrap().missing(&Host { pmus, files: &files }, meshes)
+        MetricGroup::find(group).unwrap().missing(&EventResolver { pmus, files: &files }, meshes)
     };
     for name in ["n1sdp", "cmn650", "cmn700", "s3"] {
         let (pmus, meshes) = host(name);
@@ -137,7 +137,7 @@ fn the_documents_formulas_are_computed_from_perfs_output() {
     }
     let of = |group: &str, text: &str| -> Vec<ObservedMetric> {
         let observed = crate::perf_format::parse(text).unwrap();
-        let metrics = Group::find(group).unwrap().metrics_of(&observed.events).unwrap();
+        let metrics = MetricGroup::find(group).unwrap().metrics_of(&observed.events).unwrap();
         metrics.iter().map(|metric| metric.observe(&observed)).collect()
     };
     let rates = of("memory", &memory);
@@ -155,17 +155,17 @@ fn the_documents_formulas_are_computed_from_perfs_output() {
         + &row("1.000000000", 25, "hnf_mc_reqs,nodeid=0x24,bynodeid=1");
     assert_eq!(of("memory", &both)[0].values, [Some(6400.0)]);
     let observed = crate::perf_format::parse("1.000000000 5 page-faults\n").unwrap();
-    let error = Group::find("memory").unwrap().metrics_of(&observed.events).unwrap_err();
+    let error = MetricGroup::find("memory").unwrap().metrics_of(&observed.events).unwrap_err();
     assert!(error.to_string().contains("there is no arm_cmn/hnf_mc_reqs/"), "{error}");
 }
 
 #[test]
 fn a_wrong_file_is_refused_with_its_line() {
-    let error = Group::parse("name='x'\nabout='x'\nsurprise=1\nevents=[]", "mine.toml")
+    let error = MetricGroup::parse("name='x'\nabout='x'\nsurprise=1\nevents=[]", "mine.toml")
         .unwrap_err()
         .to_string();
     assert!(error.starts_with("mine.toml: line 3: unknown field"), "{error}");
-    let error = Group::parse(
+    let error = MetricGroup::parse(
         "name='x'\nabout='x'\n[[events]]\nid='a'\nevent='faults'\n[[metric]]\nname='m'\nunit=''\nsource='s'\nsum=['b']",
         "mine.toml",
     );

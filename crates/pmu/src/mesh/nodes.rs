@@ -130,7 +130,7 @@ pub fn device_name(code: u8) -> String {
 
 /// A part of the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct MeshPart {
     /// Number in the peripheral identification.
     pub code: u16,
     /// Name.
@@ -148,8 +148,8 @@ pub struct Part {
 }
 
 /// The parts that the driver knows.
-pub const PARTS: &[Part] = &[
-    Part {
+pub const PARTS: &[MeshPart] = &[
+    MeshPart {
         code: 0x434,
         name: "CMN-600",
         revisions: &["r1p0", "r1p1", "r1p2", "r1p3", "r2p0", "r3p0", "r3p1"],
@@ -158,7 +158,7 @@ pub const PARTS: &[Part] = &[
         domain_at: None,
         pmu_at: 0x2000,
     },
-    Part {
+    MeshPart {
         code: 0x436,
         name: "CMN-650",
         revisions: &["r0p0", "r1p0", "r1p1", "r2p0", "r1p2"],
@@ -167,7 +167,7 @@ pub const PARTS: &[Part] = &[
         domain_at: Some(0x910),
         pmu_at: 0x2000,
     },
-    Part {
+    MeshPart {
         code: 0x43c,
         name: "CMN-700",
         revisions: &["r0p0", "r1p0", "r2p0", "r3p0"],
@@ -176,7 +176,7 @@ pub const PARTS: &[Part] = &[
         domain_at: Some(0x960),
         pmu_at: 0x2000,
     },
-    Part {
+    MeshPart {
         code: 0x43e,
         name: "CMN-S3",
         revisions: &["r0p0", "r0p1", "r1p0"],
@@ -185,7 +185,7 @@ pub const PARTS: &[Part] = &[
         domain_at: Some(0x960),
         pmu_at: 0xd900,
     },
-    Part {
+    MeshPart {
         code: 0x43a,
         name: "CI-700",
         revisions: &["r0p0", "r1p0", "r2p0"],
@@ -197,13 +197,13 @@ pub const PARTS: &[Part] = &[
 ];
 
 /// The part of that number; CMN-600AE is taken as CMN-600, as the driver does.
-pub(crate) fn part_of_code(code: u16) -> Option<&'static Part> {
+pub(crate) fn part_of_code(code: u16) -> Option<&'static MeshPart> {
     let code = if code == 0x438 { 0x434 } else { code };
     PARTS.iter().find(|part| part.code == code)
 }
 
 /// The part of that name.
-pub(crate) fn part_of_name(name: &str) -> Option<&'static Part> {
+pub(crate) fn part_of_name(name: &str) -> Option<&'static MeshPart> {
     PARTS.iter().find(|part| part.name.eq_ignore_ascii_case(name))
 }
 

@@ -9,7 +9,7 @@ use daqmeter_record::Mesh;
 use daqmeter_record::mesh::{Crosspoint, Node};
 
 use super::error::MeshError;
-use super::nodes::{self, Part};
+use super::nodes::{self, MeshPart};
 use super::topology::{MAX_DIMENSION, MAX_PORTS, Place, fill_domain, port_and_device_bits};
 
 /// Offset of a node's type, NodeID and logical number.
@@ -31,7 +31,7 @@ pub(crate) const EXTERNAL: u64 = 1 << 31;
 /// S3 r2 and later: a pointer to an isolated device.
 const ISOLATED: u64 = 1 << 30;
 /// Offset of the connect information of a port of a crosspoint.
-pub(crate) fn connect_info(part: &Part, port: usize) -> Option<u64> {
+pub(crate) fn connect_info(part: &MeshPart, port: usize) -> Option<u64> {
     let at = 0x8 + 8 * port as u64;
     match (part.name, port) {
         ("CMN-600" | "CMN-650", 2..) => None,
@@ -42,7 +42,7 @@ pub(crate) fn connect_info(part: &Part, port: usize) -> Option<u64> {
 }
 
 /// Something that gives 64-bit registers by offset.
-pub trait Registers {
+pub trait MeshRegisters {
     /// The register; none when there is nothing at this offset.
     fn read(&self, offset: u64) -> Option<u64>;
 
@@ -59,13 +59,13 @@ const MAX_CHILDREN: u64 = 64;
 ///
 /// # Errors
 /// Names the register that makes no sense.
-pub fn discover(registers: &dyn Registers, root: u64, name: &str) -> Result<Mesh, MeshError> {
+pub fn discover(registers: &dyn MeshRegisters, root: u64, name: &str) -> Result<Mesh, MeshError> {
     let mut walk = Walk { registers, seen: BTreeSet::new() };
     walk.mesh(root, name)
 }
 
 struct Walk<'a> {
-    registers: &'a dyn Registers,
+    registers: &'a dyn MeshRegisters,
     seen: BTreeSet<u64>,
 }
 
@@ -109,7 +109,7 @@ impl Walk<'_> {
         })
     }
 
-    fn children(&self, of: u64, part: &Part, max: u64) -> Result<Vec<u64>, MeshError> {
+    fn children(&self, of: u64, part: &MeshPart, max: u64) -> Result<Vec<u64>, MeshError> {
         let info = self.read(of + CHILD_INFO)?;
         let (count, pointers) = (bits(info, 0, 15), bits(info, 16, 31));
         if count > max {
@@ -168,7 +168,7 @@ impl Walk<'_> {
         Ok(mesh)
     }
 
-    fn crosspoints(&mut self, root: u64, part: &Part) -> Result<Vec<Found>, MeshError> {
+    fn crosspoints(&mut self, root: u64, part: &MeshPart) -> Result<Vec<Found>, MeshError> {
         let mut xps = Vec::new();
         for offset in self.children(root, part, u64::from(MAX_DIMENSION * MAX_DIMENSION))? {
             let xp = self.node(offset)?;
@@ -219,7 +219,7 @@ impl Walk<'_> {
     }
 
     /// What is connected to the ports of a crosspoint, and its domain.
-    fn ports(&self, mesh: &mut Mesh, number: usize, xp: &Found, part: &Part) {
+    fn ports(&self, mesh: &mut Mesh, number: usize, xp: &Found, part: &MeshPart) {
         // A dump may hold only the registers that are used.
         let read = |at: u64| self.registers.read(xp.offset + at).unwrap_or(0);
         let device = |at: u64| match u8::try_from(read(at) & 0x3F).unwrap_or(0) {
@@ -242,7 +242,7 @@ impl Walk<'_> {
         mesh: &mut Mesh,
         number: usize,
         xp: &Found,
-        part: &Part,
+        part: &MeshPart,
     ) -> Result<(), MeshError> {
         let ports = mesh.crosspoints[number].ports.len();
         let (_, device_bits) = port_and_device_bits(mesh.crosspoints.len(), ports);
@@ -356,7 +356,7 @@ impl Dump {
     }
 }
 
-impl Registers for Dump {
+impl MeshRegisters for Dump {
     fn read(&self, offset: u64) -> Option<u64> {
         self.values.get(&self.base.checked_add(offset)?).copied()
     }
@@ -370,7 +370,7 @@ impl Registers for Dump {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emulated::{Image, Memory};
+    use crate::emulated::{Image, RegisterMemory};
     use crate::mesh::{from_text, topology};
     use proptest::prelude::*;
 

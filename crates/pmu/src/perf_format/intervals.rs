@@ -29,7 +29,7 @@ const MAX_HELD: usize = 16;
 
 /// Reads perf's output line by line.
 #[derive(Debug, Default)]
-pub struct Reader {
+pub struct PerfReader {
     lines: Lines,
     /// Seconds of an interval, where the user gave them.
     length_s: Option<f64>,
@@ -48,15 +48,15 @@ pub struct Reader {
     by_name: HashMap<String, Vec<usize>>,
 }
 
-impl Reader {
+impl PerfReader {
     /// Creates a reader of an output with intervals of that length. The length counts where the
     /// output does not give it. That is so for one stamp that does not begin at 0, and for a run
     /// without stamps and without a time. Without a length it is 1 s.
-    pub fn new(length: Option<Duration>) -> Reader {
-        Reader {
+    pub fn new(length: Option<Duration>) -> PerfReader {
+        PerfReader {
             length_s: length.map(|length| length.as_secs_f64()),
             observed: Observations { what: "perf stat".to_owned(), ..Observations::default() },
-            ..Reader::default()
+            ..PerfReader::default()
         }
     }
 
@@ -102,7 +102,7 @@ impl Reader {
     /// Notes that no line came for a while: the last interval is taken as it is.
     ///
     /// # Errors
-    /// As [`Reader::line`].
+    /// As [`PerfReader::line`].
     pub fn pause(&mut self) -> Result<(), PerfError> {
         let is_first = |end: &f64| *end <= 1.5 * self.length_s.unwrap_or(1.0);
         let is_known = self.held_s.len() > 1 || self.held_s.first().is_some_and(is_first);

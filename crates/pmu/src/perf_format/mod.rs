@@ -14,7 +14,7 @@ use std::time::Duration;
 use daqmeter_record::Observations;
 
 pub use emit::{PerfFormat, emit_interval};
-pub use intervals::Reader;
+pub use intervals::PerfReader;
 pub use rows::PerfError;
 
 /// Reads any of the three.
@@ -25,12 +25,12 @@ pub fn parse(text: &str) -> Result<Observations, PerfError> {
     parse_with(text, None)
 }
 
-/// Reads an output with that interval as [`parse`] does: see [`Reader::new`].
+/// Reads an output with that interval as [`parse`] does: see [`PerfReader::new`].
 ///
 /// # Errors
 /// As [`parse`].
 pub fn parse_with(text: &str, interval: Option<Duration>) -> Result<Observations, PerfError> {
-    let mut reader = Reader::new(interval);
+    let mut reader = PerfReader::new(interval);
     text.lines().try_for_each(|line| reader.line(line.as_bytes()))?;
     reader.end()?;
     Ok(std::mem::take(reader.observed()))

@@ -165,7 +165,7 @@ fn what_a_locale_makes_ambiguous_is_refused() {
         assert!((value(text) - expected).abs() < 1e-9, "{text}: {}", value(text));
     }
     // An older encoding: the blank between thousands is one byte.
-    let mut reader = Reader::new(None);
+    let mut reader = PerfReader::new(None);
     reader.line(b"1.000000000 4\xa0879 page-faults").unwrap();
     reader.end().unwrap();
     assert_eq!(reader.observed().events[0].scaled(0), Some(4879.0));
@@ -174,7 +174,7 @@ fn what_a_locale_makes_ambiguous_is_refused() {
 #[test]
 fn intervals_are_there_as_soon_as_they_are_whole() {
     let row = |time: &str, event: &str| format!("{time}000000000;5;;{event};1;100.00;;");
-    let mut reader = Reader::new(None);
+    let mut reader = PerfReader::new(None);
     let mut states = Vec::new();
     for line in [row("1.", "a"), row("1.", "b"), row("2.", "a"), row("2.", "b"), row("3.", "a")] {
         reader.line(line.as_bytes()).unwrap();
@@ -189,7 +189,7 @@ fn intervals_are_there_as_soon_as_they_are_whole() {
     );
     // Without a pause the reader waits for the second stamp. It also waits where the first stamp
     // may be in the middle of an output.
-    let mut reader = Reader::new(None);
+    let mut reader = PerfReader::new(None);
     reader.line(row("7.", "a").as_bytes()).unwrap();
     reader.pause().unwrap();
     assert_eq!(reader.observed().end_ns.len(), 0);

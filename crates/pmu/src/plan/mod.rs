@@ -8,19 +8,19 @@ mod schedule;
 
 use daqmeter_record::Mesh;
 
-use crate::event::Event;
+use crate::event::PmuEvent;
 
 pub use driver::Driver;
-pub use rules::{Limit, PlanError, Rules};
+pub use rules::{CountPlanError, CounterLimit, Rules};
 pub(crate) use schedule::Schedule;
 
 /// A plan for events on one mesh.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct CountPlan {
     /// Share of each group in the order given.
     pub shares: Vec<f64>,
     /// What stands in the way of whom.
-    pub binding: Vec<(usize, Limit)>,
+    pub binding: Vec<(usize, CounterLimit)>,
     /// A better order of the groups, and the share of each (by its number in the given order); none when the given is as good.
     pub better: Option<(Vec<usize>, Vec<f64>)>,
 }
@@ -29,7 +29,11 @@ pub struct Plan {
 ///
 /// # Errors
 /// Names the event that cannot be opened and why.
-pub fn plan(mesh: &Mesh, driver: Driver, groups: &[Vec<Event>]) -> Result<Plan, PlanError> {
+pub fn plan(
+    mesh: &Mesh,
+    driver: Driver,
+    groups: &[Vec<PmuEvent>],
+) -> Result<CountPlan, CountPlanError> {
     let rules = Rules::new(mesh, driver);
     let demands = rules.demands(groups)?;
     let given: Vec<usize> = (0..groups.len()).collect();
@@ -39,7 +43,7 @@ pub fn plan(mesh: &Mesh, driver: Driver, groups: &[Vec<Event>]) -> Result<Plan, 
     let found = Schedule::in_order(&rules, &demands, &order).shares();
     let smallest = |shares: &[f64]| shares.iter().copied().fold(f64::INFINITY, f64::min);
     let better = (smallest(&found) > smallest(&shares) + 1e-9).then_some((order, found));
-    Ok(Plan { shares, binding: schedule.binding, better })
+    Ok(CountPlan { shares, binding: schedule.binding, better })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use daqmeter_record::Mesh;
 
 use super::driver::{Driver, Filter, filter_of};
-use crate::event::{Event, OnMesh};
+use crate::event::{OnMesh, PmuEvent};
 use crate::mesh::nodes::{self, DTC, RND, RNI, WATCHPOINT, XP};
 
 /// Counters of one debug/trace controller.
@@ -44,7 +44,7 @@ struct Watchpoint {
 
 /// The limit that stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Limit {
+pub enum CounterLimit {
     /// All counters of a controller are taken.
     Controller(usize),
     /// All counters of a monitor are taken: crosspoint's NodeID.
@@ -56,20 +56,20 @@ pub enum Limit {
     /// All cycle counters are taken.
     Cycles,
     /// The events would fit, but the driver refuses to open them as one group.
-    AtOpen(Box<Limit>),
+    AtOpen(Box<CounterLimit>),
 }
 
-impl std::fmt::Display for Limit {
+impl std::fmt::Display for CounterLimit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Limit::Controller(number) => {
+            CounterLimit::Controller(number) => {
                 write!(f, "the {CONTROLLER_COUNTERS} counters of DTC {number}")
             }
-            Limit::Monitor(node) => write!(f, "the counters of the monitor at XP {node:#x}"),
-            Limit::Watchpoint(node) => write!(f, "the watchpoints of XP {node:#x}"),
-            Limit::Filter(node) => write!(f, "the one filter of node {node:#x}"),
-            Limit::Cycles => write!(f, "one cycle counter in each DTC"),
-            Limit::AtOpen(limit) => write!(
+            CounterLimit::Monitor(node) => write!(f, "the counters of the monitor at XP {node:#x}"),
+            CounterLimit::Watchpoint(node) => write!(f, "the watchpoints of XP {node:#x}"),
+            CounterLimit::Filter(node) => write!(f, "the one filter of node {node:#x}"),
+            CounterLimit::Cycles => write!(f, "one cycle counter in each DTC"),
+            CounterLimit::AtOpen(limit) => write!(
                 f,
                 "{limit}, as this driver counts when a group is opened; as separate events they fit"
             ),
@@ -79,7 +79,7 @@ impl std::fmt::Display for Limit {
 
 /// Why an event cannot be opened at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
+pub enum CountPlanError {
     /// Not an event of a mesh.
     #[error("`{event}` is not an event of a mesh: what it shares with others is not known")]
     NotOnMesh {
@@ -118,7 +118,7 @@ pub enum PlanError {
         /// The one that does not fit.
         event: String,
         /// Why not.
-        limit: Limit,
+        limit: CounterLimit,
     },
 }
 
@@ -186,11 +186,11 @@ impl<'a> Rules<'a> {
     ///
     /// # Errors
     /// When the mesh has no such node.
-    pub(super) fn demand(&self, event: &Event) -> Result<Demand, PlanError> {
+    pub(super) fn demand(&self, event: &PmuEvent) -> Result<Demand, CountPlanError> {
         let on = event
             .on_mesh
             .as_ref()
-            .ok_or_else(|| PlanError::NotOnMesh { event: event.name.clone() })?;
+            .ok_or_else(|| CountPlanError::NotOnMesh { event: event.name.clone() })?;
         if on.type_code == DTC {
             return Ok(Demand { cycles: true, ..Demand::default() });
         }
@@ -260,10 +260,10 @@ impl<'a> Rules<'a> {
     }
 
     /// The nodes that an event counts.
-    fn places(&self, event: &Event, on: &OnMesh) -> Result<Vec<Place>, PlanError> {
+    fn places(&self, event: &PmuEvent, on: &OnMesh) -> Result<Vec<Place>, CountPlanError> {
         let all = self.of_type(on.type_code);
         if all.is_empty() {
-            return Err(PlanError::NoType {
+            return Err(CountPlanError::NoType {
                 event: event.name.clone(),
                 mesh: self.mesh.name.clone(),
                 kind: self.kind(on.type_code),
@@ -274,7 +274,7 @@ impl<'a> Rules<'a> {
         };
         match all.iter().find(|(id, _)| *id == wanted) {
             Some((_, place)) => Ok(vec![*place]),
-            None => Err(PlanError::NoNode {
+            None => Err(CountPlanError::NoNode {
                 event: event.name.clone(),
                 mesh: self.mesh.name.clone(),
                 kind: self.kind(on.type_code),
@@ -319,28 +319,32 @@ impl<'a> Rules<'a> {
     }
 
     /// Takes what an event needs, or says what is missing; then a part of it may be taken.
-    fn take(&self, taken: &mut Taken, demand: &Demand) -> Result<(), Limit> {
+    fn take(&self, taken: &mut Taken, demand: &Demand) -> Result<(), CounterLimit> {
         if demand.cycles {
             taken.cycles += 1;
-            return if taken.cycles > self.mesh.dtcs() { Err(Limit::Cycles) } else { Ok(()) };
+            return if taken.cycles > self.mesh.dtcs() {
+                Err(CounterLimit::Cycles)
+            } else {
+                Ok(())
+            };
         }
         for at in &demand.controllers {
             taken.controllers[*at] += 1;
             if taken.controllers[*at] > CONTROLLER_COUNTERS {
-                return Err(Limit::Controller(*at));
+                return Err(CounterLimit::Controller(*at));
             }
         }
         for at in &demand.monitors {
             taken.monitors[*at] += 1;
             if taken.monitors[*at] > self.driver.monitor_counters() {
-                return Err(Limit::Monitor(self.monitor_at[*at]));
+                return Err(CounterLimit::Monitor(self.monitor_at[*at]));
             }
         }
         self.take_watchpoint(taken, demand)?;
         self.take_filter(taken, demand)
     }
 
-    fn take_watchpoint(&self, taken: &mut Taken, demand: &Demand) -> Result<(), Limit> {
+    fn take_watchpoint(&self, taken: &mut Taken, demand: &Demand) -> Result<(), CounterLimit> {
         let Some(watchpoint) = demand.watchpoint else {
             return Ok(());
         };
@@ -352,7 +356,7 @@ impl<'a> Rules<'a> {
                 other.is_none_or(|other| *other == watchpoint.combine)
             };
             let Some(slot) = slot.filter(|slot| agrees(*slot)) else {
-                return Err(Limit::Watchpoint(self.monitor_at[*monitor]));
+                return Err(CounterLimit::Watchpoint(self.monitor_at[*monitor]));
             };
             taken.watchpoints.insert((*monitor, slot), watchpoint.combine);
         }
@@ -368,13 +372,13 @@ impl<'a> Rules<'a> {
         [direction, direction + 1].into_iter().find(|slot| is_free(*slot))
     }
 
-    fn take_filter(&self, taken: &mut Taken, demand: &Demand) -> Result<(), Limit> {
+    fn take_filter(&self, taken: &mut Taken, demand: &Demand) -> Result<(), CounterLimit> {
         let Some((filter, nodes, value)) = &demand.filter else {
             return Ok(());
         };
         for node in nodes {
             if taken.filters.insert((*filter, *node), *value).is_some_and(|set| set != *value) {
-                return Err(Limit::Filter(self.mesh.nodes[*node].node_id));
+                return Err(CounterLimit::Filter(self.mesh.nodes[*node].node_id));
             }
         }
         Ok(())
@@ -385,7 +389,7 @@ impl<'a> Rules<'a> {
         &self,
         taken: &mut Taken,
         group: &[Demand],
-    ) -> Result<(), (usize, Limit)> {
+    ) -> Result<(), (usize, CounterLimit)> {
         for (member, demand) in group.iter().enumerate() {
             self.take(taken, demand).map_err(|limit| (member, limit))?;
         }
@@ -394,11 +398,11 @@ impl<'a> Rules<'a> {
 
     /// Whether the driver opens the members as one group. It compares counts with `==`, so that a monitor on which an event
     /// of several nodes stepped over the limit is not seen as full; here, too.
-    fn check_group(&self, group: &[Demand]) -> Result<(), (usize, Limit)> {
+    fn check_group(&self, group: &[Demand]) -> Result<(), (usize, CounterLimit)> {
         let mut booked = Booked::default();
         for (member, demand) in group.iter().enumerate() {
             if member > 0 {
-                let refused = |limit| (member, Limit::AtOpen(Box::new(limit)));
+                let refused = |limit| (member, CounterLimit::AtOpen(Box::new(limit)));
                 self.check_member(&booked, demand).map_err(refused)?;
             }
             self.book(&mut booked, demand);
@@ -406,16 +410,16 @@ impl<'a> Rules<'a> {
         Ok(())
     }
 
-    fn check_member(&self, booked: &Booked, demand: &Demand) -> Result<(), Limit> {
+    fn check_member(&self, booked: &Booked, demand: &Demand) -> Result<(), CounterLimit> {
         if demand.cycles {
             let refused = booked.has_cycles && self.driver.refuses_second_cycles();
-            return if refused { Err(Limit::Cycles) } else { Ok(()) };
+            return if refused { Err(CounterLimit::Cycles) } else { Ok(()) };
         }
         let is_full = |(_, count): &(&usize, &usize)| **count == CONTROLLER_COUNTERS;
         let mut full = booked.controllers.iter().filter(is_full).map(|(at, _)| *at);
         let any = self.driver.stops_at_any_full_controller();
         if let Some(at) = full.find(|at| any || demand.controllers.contains(at)) {
-            return Err(Limit::Controller(at));
+            return Err(CounterLimit::Controller(at));
         }
         for monitor in &demand.booked {
             self.check_monitor(booked, demand, *monitor)?;
@@ -423,14 +427,19 @@ impl<'a> Rules<'a> {
         Ok(())
     }
 
-    fn check_monitor(&self, booked: &Booked, demand: &Demand, at: usize) -> Result<(), Limit> {
+    fn check_monitor(
+        &self,
+        booked: &Booked,
+        demand: &Demand,
+        at: usize,
+    ) -> Result<(), CounterLimit> {
         if booked.monitors.get(&at) == Some(&self.driver.monitor_counters()) {
-            return Err(Limit::Monitor(self.monitor_at[at]));
+            return Err(CounterLimit::Monitor(self.monitor_at[at]));
         }
         if let Some((filter, _, value)) = &demand.filter
             && booked.filters.get(&(at, *filter)).is_some_and(|set| set != value)
         {
-            return Err(Limit::Filter(self.monitor_at[at]));
+            return Err(CounterLimit::Filter(self.monitor_at[at]));
         }
         let Some(watchpoint) = demand.watchpoint else {
             return Ok(());
@@ -445,7 +454,7 @@ impl<'a> Rules<'a> {
         };
         match slot {
             Some(slot) if agrees(slot) => Ok(()),
-            _ => Err(Limit::Watchpoint(self.monitor_at[at])),
+            _ => Err(CounterLimit::Watchpoint(self.monitor_at[at])),
         }
     }
 
@@ -472,12 +481,15 @@ impl<'a> Rules<'a> {
     ///
     /// # Errors
     /// Names the event and the limit.
-    pub(super) fn demands(&self, groups: &[Vec<Event>]) -> Result<Vec<Vec<Demand>>, PlanError> {
+    pub(super) fn demands(
+        &self,
+        groups: &[Vec<PmuEvent>],
+    ) -> Result<Vec<Vec<Demand>>, CountPlanError> {
         groups.iter().map(|group| self.demands_of(group)).collect()
     }
 
-    fn demands_of(&self, group: &[Event]) -> Result<Vec<Demand>, PlanError> {
-        let demands: Result<Vec<Demand>, PlanError> =
+    fn demands_of(&self, group: &[PmuEvent]) -> Result<Vec<Demand>, CountPlanError> {
+        let demands: Result<Vec<Demand>, CountPlanError> =
             group.iter().map(|event| self.demand(event)).collect();
         let demands = demands?;
         let fits = self
@@ -485,7 +497,7 @@ impl<'a> Rules<'a> {
             .and_then(|()| self.check_group(&demands));
         match fits {
             Ok(()) => Ok(demands),
-            Err((member, limit)) => Err(PlanError::Group {
+            Err((member, limit)) => Err(CountPlanError::Group {
                 members: group.len(),
                 event: group.get(member).map_or(String::new(), |event| event.name.clone()),
                 limit,
@@ -497,7 +509,7 @@ impl<'a> Rules<'a> {
     ///
     /// # Errors
     /// Names the event and the limit.
-    pub fn check(&self, groups: &[Vec<Event>]) -> Result<(), PlanError> {
+    pub fn check(&self, groups: &[Vec<PmuEvent>]) -> Result<(), CountPlanError> {
         self.demands(groups).map(drop)
     }
 }

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use super::rules::{Demand, Limit, PlanError, Rules};
-use crate::event::Event;
+use super::rules::{CountPlanError, CounterLimit, Demand, Rules};
+use crate::event::PmuEvent;
 
 /// What the kernel will do with a list of groups.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +14,7 @@ pub(crate) struct Schedule {
     /// Groups that count, by tick; the whole repeats.
     pub(crate) ticks: Vec<Vec<usize>>,
     /// Groups that wait in some tick, and the limits that stopped them.
-    pub(super) binding: Vec<(usize, Limit)>,
+    pub(super) binding: Vec<(usize, CounterLimit)>,
 }
 
 impl Schedule {
@@ -22,7 +22,10 @@ impl Schedule {
     ///
     /// # Errors
     /// Names the event that cannot be opened and why.
-    pub(crate) fn of(rules: &Rules<'_>, groups: &[Vec<Event>]) -> Result<Schedule, PlanError> {
+    pub(crate) fn of(
+        rules: &Rules<'_>,
+        groups: &[Vec<PmuEvent>],
+    ) -> Result<Schedule, CountPlanError> {
         let order: Vec<usize> = (0..groups.len()).collect();
         Ok(Schedule::in_order(rules, &rules.demands(groups)?, &order))
     }

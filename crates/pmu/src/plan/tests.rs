@@ -1,34 +1,34 @@
 use super::*;
-use crate::event::{OnMesh, Source};
+use crate::event::{CounterSource, OnMesh};
 use crate::mesh::nodes::{DTC, RNI, WATCHPOINT};
 use crate::mesh::topology::shipped;
 use proptest::prelude::*;
 
-fn event(type_code: u16, event_id: u64, node_id: Option<u16>) -> Event {
+fn event(type_code: u16, event_id: u64, node_id: Option<u16>) -> PmuEvent {
     let on = OnMesh { type_code, event_id, occup_id: 0, node_id, wp_device: 0, wp_group: 0 };
-    Event {
+    PmuEvent {
         name: format!("{type_code:#x}/{event_id:#x}@{node_id:?}"),
         pmu: "arm_cmn_0".into(),
-        sources: Vec::<Source>::new(),
+        sources: Vec::<CounterSource>::new(),
         unit: String::new(),
         scale: 1.0,
         on_mesh: Some(on),
     }
 }
 
-fn alone(events: &[Event]) -> Vec<Vec<Event>> {
+fn alone(events: &[PmuEvent]) -> Vec<Vec<PmuEvent>> {
     events.iter().map(|event| vec![event.clone()]).collect()
 }
 
-fn shares(driver: Driver, groups: &[Vec<Event>]) -> Vec<f64> {
+fn shares(driver: Driver, groups: &[Vec<PmuEvent>]) -> Vec<f64> {
     plan(&shipped("n1sdp").unwrap(), driver, groups).unwrap().shares
 }
 
-fn rnd(number: u64, node: u16) -> Event {
+fn rnd(number: u64, node: u16) -> PmuEvent {
     event(RNI, number, Some(node))
 }
 
-fn hnf(number: u64, node: u16) -> Event {
+fn hnf(number: u64, node: u16) -> PmuEvent {
     event(0x5, number, Some(node))
 }
 
@@ -47,7 +47,7 @@ fn the_documents_four_rnd_events_get_half_the_time_and_all_of_it_in_mainline() {
 #[test]
 fn the_documents_eight_events_fit_under_both_drivers() {
     let nodes = [0x24, 0x28, 0x44, 0x48];
-    let eight: Vec<Event> =
+    let eight: Vec<PmuEvent> =
         [0xd, 0xc].into_iter().flat_map(|number| nodes.map(|node| hnf(number, node))).collect();
     assert_eq!(shares(Driver::Mainline, &alone(&eight)), [1.0; 8]);
     assert_eq!(shares(Driver::N1sdp, &alone(&eight)), [1.0; 8]);
@@ -56,35 +56,35 @@ fn the_documents_eight_events_fit_under_both_drivers() {
 #[test]
 fn percentages_that_perf_showed_are_predicted() {
     // Measured with perf on the emulated N1SDP: 87,87,87,87,49,62,74,87; interleaved 74,75,75,86-87 five times.
-    let mut events: Vec<Event> = (1..=5).map(|number| rnd(number, 0x8)).collect();
+    let mut events: Vec<PmuEvent> = (1..=5).map(|number| rnd(number, 0x8)).collect();
     events.extend([hnf(0xd, 0x24), hnf(0xd, 0x28), hnf(0xd, 0x44)]);
     assert_eq!(
         shares(Driver::Mainline, &alone(&events)),
         [0.875, 0.875, 0.875, 0.875, 0.5, 0.625, 0.75, 0.875]
     );
-    let [first, second] = [&events[..5], &events[5..]].map(<[Event]>::to_vec);
+    let [first, second] = [&events[..5], &events[5..]].map(<[PmuEvent]>::to_vec);
     let groups = vec![
         [&first[..4], &second[..]].concat(),
         [&first[4..], &[hnf(1, 0x24), hnf(1, 0x28), hnf(1, 0x44)]].concat(),
     ];
     assert_eq!(shares(Driver::Mainline, &groups), [0.5, 0.5]);
     // Five events over all home nodes: each takes a counter in every monitor.
-    let all: Vec<Event> = (1..=5).map(|number| event(0x5, number, None)).collect();
+    let all: Vec<PmuEvent> = (1..=5).map(|number| event(0x5, number, None)).collect();
     assert_eq!(shares(Driver::Mainline, &alone(&all)), [0.8; 5]);
 }
 
 #[test]
 fn a_better_order_is_found_and_keeps_what_it_promises() {
-    let mut events: Vec<Event> = (1..=5).map(|number| rnd(number, 0x8)).collect();
+    let mut events: Vec<PmuEvent> = (1..=5).map(|number| rnd(number, 0x8)).collect();
     events.extend([hnf(0xd, 0x24), hnf(0xd, 0x28), hnf(0xd, 0x44)]);
     let plan = plan(&shipped("n1sdp").unwrap(), Driver::Mainline, &alone(&events)).unwrap();
     let (order, promised) = plan.better.unwrap();
     assert!(promised.iter().all(|share| *share >= 0.75), "{promised:?}");
-    let ordered: Vec<Vec<Event>> = order.iter().map(|at| vec![events[*at].clone()]).collect();
+    let ordered: Vec<Vec<PmuEvent>> = order.iter().map(|at| vec![events[*at].clone()]).collect();
     let kept = shares(Driver::Mainline, &ordered);
     assert!(order.iter().zip(&kept).all(|(at, share)| promised[*at] == *share));
     assert!(
-        plan.binding.iter().any(|(_, limit)| *limit == Limit::Monitor(0x8)),
+        plan.binding.iter().any(|(_, limit)| *limit == CounterLimit::Monitor(0x8)),
         "{:?}",
         plan.binding
     );
@@ -118,19 +118,19 @@ fn two_domains_have_eight_counters_each() {
             .all(|share| *share == 1.0)
     );
     // Twelve on three crosspoints of one domain: two thirds, bound by the controller.
-    let twelve: Vec<Event> =
+    let twelve: Vec<PmuEvent> =
         of(0)[..3].iter().flat_map(|node| (1..=4).map(|number| hnf(number, *node))).collect();
     let plan = plan(&mesh, Driver::Mainline, &alone(&twelve)).unwrap();
     assert!(plan.shares.iter().all(|share| (share - 2.0 / 3.0).abs() < 0.01), "{:?}", plan.shares);
-    assert!(plan.binding.iter().all(|(_, limit)| *limit == Limit::Controller(0)));
+    assert!(plan.binding.iter().all(|(_, limit)| *limit == CounterLimit::Controller(0)));
 }
 
 #[test]
 fn what_can_never_be_opened_is_refused_with_the_reason() {
     let mesh = shipped("n1sdp").unwrap();
     let refused =
-        |groups: &[Vec<Event>]| plan(&mesh, Driver::Mainline, groups).unwrap_err().to_string();
-    let group: Vec<Event> = (1..=5).map(|number| rnd(number, 0x8)).collect();
+        |groups: &[Vec<PmuEvent>]| plan(&mesh, Driver::Mainline, groups).unwrap_err().to_string();
+    let group: Vec<PmuEvent> = (1..=5).map(|number| rnd(number, 0x8)).collect();
     assert!(refused(&[group]).contains(
         "group of 5: `0xa/0x5@Some(8)` does not fit beside those before it: the counters of the monitor at XP 0x8"
     ));
@@ -175,7 +175,7 @@ proptest! {
         picks in proptest::collection::vec((0_u64..16, any::<prop::sample::Index>(), any::<bool>()), 1..24)
     ) {
         let mesh = shipped("cmn700").unwrap();
-        let events: Vec<Event> = picks.iter().map(|(number, node, rnd_wanted)| {
+        let events: Vec<PmuEvent> = picks.iter().map(|(number, node, rnd_wanted)| {
             let kind = if *rnd_wanted { "RN-D" } else { "HN-F" };
             let ids: Vec<u16> = mesh.nodes.iter().filter(|node| node.kind == kind).map(|node| node.node_id).collect();
             event(if *rnd_wanted { RNI } else { 0x5 }, *number, Some(ids[node.index(ids.len())]))

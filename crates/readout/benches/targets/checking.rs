@@ -8,7 +8,7 @@ use daqmeter_readout::check::{Checker, Options, check_watched};
 use daqmeter_readout::decode::{blocks_of_card, decode};
 use daqmeter_sys::affinity;
 use daqmeter_wire::felix::decoder::most_subchunks;
-use daqmeter_wire::felix::{Format, Subchunk};
+use daqmeter_wire::felix::{BlockFormat, Subchunk};
 
 use crate::turns::{Row, Side, in_turn, over};
 
@@ -18,7 +18,7 @@ const TURNS: usize = 51;
 
 /// Blocks in memory and in a file in the page cache.
 struct Blocks {
-    format: Format,
+    format: BlockFormat,
     bytes: Vec<u8>,
     file: File,
     chunks: f64,

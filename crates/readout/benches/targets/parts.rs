@@ -19,7 +19,7 @@ use daqmeter_sys::cpu_time;
 use daqmeter_sys::wait::sleep_until;
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::page::{Messages, PageWriter, Status};
-use daqmeter_wire::felix::{Format, Subchunk, subchunks};
+use daqmeter_wire::felix::{BlockFormat, Subchunk, subchunks};
 
 use crate::turns::{Row, Side, in_turn, over};
 
@@ -153,7 +153,7 @@ fn raw(pages: usize, page_bytes: usize, pool: usize, cpus: (u32, u32)) -> (f64, 
 }
 
 /// Chunks of blocks as a page holds them.
-fn pages_of(format: Format, blocks: &[u8], page_bytes: usize, pages: usize) -> Vec<Vec<u8>> {
+fn pages_of(format: BlockFormat, blocks: &[u8], page_bytes: usize, pages: usize) -> Vec<Vec<u8>> {
     let mut room = vec![Subchunk::default(); most_subchunks(format)];
     let mut blocks = blocks.chunks_exact(format.block_bytes);
     let page = |_| {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use daqmeter_sys::ring::Producer;
-use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
+use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
 
 use super::generator::Emulator;
 use super::lap::Lap;
@@ -46,12 +46,12 @@ impl Replay {
     }
 
     /// The next block as it looks in this lap, and how many triggers it spans.
-    fn take(&mut self) -> (Header, u64) {
+    fn take(&mut self) -> (FelixHeader, u64) {
         let block = &self.lap.blocks[self.next];
         let turned = self.laps * (self.lap.blocks_of[usize::from(block.emulator)] & 0x1F);
         let sequence =
             u8::try_from((u64::from(block.header.sequence) + turned) & 0x1F).expect("five bits");
-        let header = Header { sequence, ..block.header };
+        let header = FelixHeader { sequence, ..block.header };
         let spans = block.complete_at - block.first_trigger;
         self.next += 1;
         if self.next == self.lap.blocks.len() {
@@ -79,7 +79,7 @@ struct Waiting {
 #[derive(Clone, Copy, Debug)]
 enum What {
     Stored(usize),
-    InRing(Header, bool),
+    InRing(FelixHeader, bool),
 }
 
 /// The DMA with its FIFO.

@@ -1,9 +1,9 @@
 //! Fragments for triggers: the emulators of the links, and the faults that a scenario asks for.
 
-use daqmeter_wire::felix::block::{Flags, Kind, Trailer};
+use daqmeter_wire::felix::block::{ChunkFlags, SubchunkKind, Trailer};
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
-use daqmeter_wire::felix::{Encoder, Format, Subchunk, subchunks};
+use daqmeter_wire::felix::{BlockFormat, Encoder, Subchunk, subchunks};
 
 use crate::accounts::CardElink;
 use crate::scenario::{ElinkSpec, FaultKind, FaultSpec, Mode, Scenario, SourceKind};
@@ -25,7 +25,7 @@ pub(crate) struct Made<'a> {
 #[derive(Debug)]
 pub(crate) struct Emulator {
     spec: ElinkSpec,
-    format: Format,
+    format: BlockFormat,
     encoder: Encoder<Box<[u8]>>,
     payload: Vec<u8>,
     fragments: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Room {
 }
 
 impl Emulator {
-    fn new(spec: ElinkSpec, format: Format, scenario: &Scenario) -> Emulator {
+    fn new(spec: ElinkSpec, format: BlockFormat, scenario: &Scenario) -> Emulator {
         let block = vec![0; format.block_bytes].into_boxed_slice();
         let encoder =
             Encoder::new(format, spec.elink, block).expect("the memory is a block of the format");
@@ -106,7 +106,7 @@ impl Emulator {
         let flags = self
             .faults
             .as_mut()
-            .map_or(Flags::default(), |faults| faults.chunk(&mut self.encoder, out));
+            .map_or(ChunkFlags::default(), |faults| faults.chunk(&mut self.encoder, out));
         let Some(length) = self.fits(room) else {
             self.account.fifo_lost += 1;
             return;
@@ -116,7 +116,7 @@ impl Emulator {
         self.account.chunks += 1;
         let is_marked = flags.truncated || flags.error || flags.crc;
         self.account.fault_flagged += u64::from(is_marked && !truncated);
-        let flags = Flags { truncated: truncated || flags.truncated, ..flags };
+        let flags = ChunkFlags { truncated: truncated || flags.truncated, ..flags };
         let mut birth_ns = *self.opened_ns.get_or_insert(now_ns);
         let (faults, account) = (&mut self.faults, &mut self.account);
         let mut made = 0;
@@ -227,7 +227,7 @@ struct Span {
 /// Faults of one E-link.
 #[derive(Debug)]
 struct Faults {
-    format: Format,
+    format: BlockFormat,
     specs: Vec<FaultSpec>,
     chunks: u64,
     blocks: u64,
@@ -240,7 +240,7 @@ struct Faults {
 }
 
 impl Faults {
-    fn new(format: Format, specs: Vec<FaultSpec>) -> Faults {
+    fn new(format: BlockFormat, specs: Vec<FaultSpec>) -> Faults {
         Faults {
             format,
             specs,
@@ -261,9 +261,13 @@ impl Faults {
     }
 
     /// Flags of the next chunk; markers go before it.
-    fn chunk(&mut self, encoder: &mut Encoder<Box<[u8]>>, out: &mut impl FnMut(Made<'_>)) -> Flags {
+    fn chunk(
+        &mut self,
+        encoder: &mut Encoder<Box<[u8]>>,
+        out: &mut impl FnMut(Made<'_>),
+    ) -> ChunkFlags {
         self.chunks += 1;
-        let mut flags = Flags::default();
+        let mut flags = ChunkFlags::default();
         let mut markers = 0;
         for kind in self.due(self.chunks, false) {
             match kind {
@@ -287,13 +291,14 @@ impl Faults {
         let (_, found) =
             subchunks(self.format, block, &mut self.room).expect("the encoder's own block");
         let kinds = found.iter().map(|subchunk| subchunk.trailer());
-        let ended =
-            kinds.clone().filter(|trailer| matches!(trailer.kind, Kind::Both | Kind::Last)).count()
-                as u64;
+        let ended = kinds
+            .clone()
+            .filter(|trailer| matches!(trailer.kind, SubchunkKind::Both | SubchunkKind::Last))
+            .count() as u64;
         let mut data = kinds.filter(Trailer::carries_data);
-        let ends_inside = data
-            .next_back()
-            .map_or(self.last.ends_inside, |last| matches!(last.kind, Kind::First | Kind::Middle));
+        let ends_inside = data.next_back().map_or(self.last.ends_inside, |last| {
+            matches!(last.kind, SubchunkKind::First | SubchunkKind::Middle)
+        });
         let begins_inside = self.last.ends_inside;
         let first = if begins_inside { self.last.end - 1 } else { self.last.end };
         self.last =
@@ -347,7 +352,7 @@ impl Faults {
                 } else {
                     // The kind's bits, in the last byte of either width.
                     let last = block.len() - 1;
-                    block[last] = block[last] & 0x1F | (Kind::Undefined as u8) << 5;
+                    block[last] = block[last] & 0x1F | (SubchunkKind::Undefined as u8) << 5;
                 }
                 out(Made { block: &block, ..made });
             }

@@ -3,7 +3,7 @@
 //! A lap is a multiple of 256 triggers, so that the 8-bit event counters go on over its end; its last blocks are closed by timeouts.
 //! Block sequence numbers are set when a block is shown again.
 
-use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
+use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
 
 use super::generator::{Made, Room, emulators};
 use crate::scenario::{Scenario, ScenarioError};
@@ -14,7 +14,7 @@ const EVENTS: u64 = 256;
 /// One block of a lap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LapBlock {
-    pub(crate) header: Header,
+    pub(crate) header: FelixHeader,
     /// Which of the channel's E-links.
     pub(crate) emulator: u16,
     /// The trigger of its first fragment, counted from 1 in the lap.
@@ -118,7 +118,7 @@ impl Lap {
         let head: [u8; HEADER_BYTES] =
             made.block[..HEADER_BYTES].try_into().expect("a block has a header");
         self.blocks.push(LapBlock {
-            header: Header::parse(head),
+            header: FelixHeader::parse(head),
             emulator: u16::try_from(emulator).expect("a channel has few E-links"),
             first_trigger: made.birth_ns,
             complete_at: trigger,
@@ -133,7 +133,7 @@ impl Lap {
         device: u16,
         channel: u16,
         triggers: u64,
-        mut out: impl FnMut(usize, Header, &[u8]),
+        mut out: impl FnMut(usize, FelixHeader, &[u8]),
     ) {
         let mut emulators = emulators(scenario, device, channel);
         for trigger in 1..=triggers {
@@ -145,7 +145,7 @@ impl Lap {
             emulator.close(&mut |made| {
                 let head: [u8; HEADER_BYTES] =
                     made.block[..HEADER_BYTES].try_into().expect("a block has a header");
-                out(at, Header::parse(head), made.block);
+                out(at, FelixHeader::parse(head), made.block);
             });
         }
     }

@@ -628,7 +628,7 @@ impl Channel {
                 Lap::open_blocks(scenario, id.device, id.channel, triggers, |at, header, block| {
                     let sequence =
                         u8::try_from((laps * blocks_of[at] + u64::from(header.sequence)) & 0x1F);
-                    let header = daqmeter_wire::felix::Header {
+                    let header = daqmeter_wire::felix::FelixHeader {
                         sequence: sequence.expect("five bits"),
                         ..header
                     };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::ring::Consumer;
-use daqmeter_wire::felix::page::Frame;
+use daqmeter_wire::felix::page::FelixFrame;
 
 use crate::card::words::{CardView, State};
 use crate::port::{Port, Pump};
@@ -242,7 +242,7 @@ impl Outlet for WatchedOutlet {
         timed(&self.watch.times.publisher_ns, || self.inner.poll(events));
     }
 
-    fn send(&mut self, dest: usize, frame: &Frame, body: &[IoSlice<'_>]) -> Sent {
+    fn send(&mut self, dest: usize, frame: &FelixFrame, body: &[IoSlice<'_>]) -> Sent {
         let Watch { bytes, times, .. } = &self.watch;
         timed(&times.publisher_ns, || {
             let body_bytes = u64::from(frame.body_bytes);

@@ -1,8 +1,8 @@
 //! The blocks of one E-link: their order, their chunks, and what these hold.
 
-use daqmeter_wire::felix::block::Header;
-use daqmeter_wire::felix::decoder::{Part, Parts, Run};
-use daqmeter_wire::felix::order::{Order, Step, Way};
+use daqmeter_wire::felix::block::FelixHeader;
+use daqmeter_wire::felix::decoder::{BlockParts, ChunkPart, ChunkRun};
+use daqmeter_wire::felix::order::{SequenceHint, SequenceStep, SequenceTracker};
 use daqmeter_wire::felix::{Elink, Reassembler, Subchunk};
 
 use super::tables::Row;
@@ -25,7 +25,7 @@ const SEQUENCES: u32 = 32;
 #[derive(Debug)]
 pub(super) struct ElinkCheck {
     pub(super) reassembler: Reassembler,
-    order: Order,
+    order: SequenceTracker,
     /// Of the last block with each number.
     fingerprints: [u64; 32],
     missing_blocks: u64,
@@ -93,7 +93,7 @@ impl ElinkCheck {
     pub(super) fn new(elink: Elink) -> ElinkCheck {
         ElinkCheck {
             reassembler: Reassembler::new(),
-            order: Order::default(),
+            order: SequenceTracker::default(),
             fingerprints: [0; 32],
             missing_blocks: 0,
             duplicate_blocks: 0,
@@ -112,7 +112,7 @@ impl ElinkCheck {
     }
 
     /// Where a block stands, by its number; and one that came before, by its bytes.
-    pub(super) fn place(&mut self, header: Header, block: &[u8]) -> Place {
+    pub(super) fn place(&mut self, header: FelixHeader, block: &[u8]) -> Place {
         let sequence = u32::from(header.sequence);
         let fingerprint = fingerprint(block);
         let before =
@@ -130,19 +130,19 @@ impl ElinkCheck {
             self.duplicate_blocks += 1;
             return Place::Again;
         }
-        match self.order.step(sequence, SEQUENCES, Way::New) {
-            Step::Missing(count) => {
+        match self.order.step(sequence, SEQUENCES, SequenceHint::New) {
+            SequenceStep::Missing(count) => {
                 self.missing_blocks += u64::from(count);
                 self.fragments.gap();
                 Place::Ahead { expected: expected.unwrap_or(0) }
             }
-            Step::Late => {
+            SequenceStep::Late => {
                 self.missing_blocks = self.missing_blocks.saturating_sub(1);
                 self.late_blocks += 1;
                 self.fragments.disorder();
                 Place::Late
             }
-            Step::Next | Step::Again | Step::Restarted => {
+            SequenceStep::Next | SequenceStep::Again | SequenceStep::Restarted => {
                 self.fragments.disorder();
                 Place::Next
             }
@@ -156,7 +156,7 @@ impl ElinkCheck {
     }
 
     /// A block whose start is bad; it is this E-link's if its number is the next one.
-    pub(super) fn bad_start(&mut self, header: Header) {
+    pub(super) fn bad_start(&mut self, header: FelixHeader) {
         let sequence = u32::from(header.sequence);
         if self.order.expected() == Some(sequence) {
             self.order.advance(sequence, SEQUENCES);
@@ -166,7 +166,12 @@ impl ElinkCheck {
 
     /// The chunks of a block.
     #[inline]
-    pub(super) fn chunks(&mut self, header: Header, found: &Parts<'_>, looked: &mut Looked<'_>) {
+    pub(super) fn chunks(
+        &mut self,
+        header: FelixHeader,
+        found: &BlockParts<'_>,
+        looked: &mut Looked<'_>,
+    ) {
         self.reassembler.begin(header);
         self.some(found.before, true, looked);
         if let Some(run) = found.run {
@@ -180,7 +185,7 @@ impl ElinkCheck {
         let mut at = 0;
         while let Some(subchunk) = found.get(at) {
             let begins_block = begins_block && at == 0;
-            at += match Run::at_the_beginning_of(&found[at..]) {
+            at += match ChunkRun::at_the_beginning_of(&found[at..]) {
                 Some(run) => {
                     self.run(run, begins_block, looked);
                     run.count
@@ -200,7 +205,7 @@ impl ElinkCheck {
     }
 
     /// Whole chunks of one length, with nothing wrong.
-    fn run(&mut self, mut run: Run, begins_block: bool, looked: &mut Looked<'_>) {
+    fn run(&mut self, mut run: ChunkRun, begins_block: bool, looked: &mut Looked<'_>) {
         if !self.reassembler.take_run(&run) {
             // It breaks the chunk that is open.
             self.one(&run.first(), begins_block, looked);
@@ -219,7 +224,7 @@ impl ElinkCheck {
         }
     }
 
-    fn payloads(&mut self, run: Run, looked: &mut Looked<'_>) {
+    fn payloads(&mut self, run: ChunkRun, looked: &mut Looked<'_>) {
         let mut left = run;
         while left.count > 0 {
             let begin = left.begin();
@@ -234,7 +239,7 @@ impl ElinkCheck {
     }
 
     /// How many of a run behind its first one are as that one is, but for their counter, which goes on.
-    fn alike(&mut self, run: Run, looked: &mut Looked<'_>) -> usize {
+    fn alike(&mut self, run: ChunkRun, looked: &mut Looked<'_>) -> usize {
         let (block, length) = (looked.block, run.length());
         let others = run.count - 1;
         let all = run.begin()..run.begin() + run.count * run.stride;
@@ -248,7 +253,13 @@ impl ElinkCheck {
         self.fragments.usual(block, begins, length)
     }
 
-    fn part(&mut self, part: Part, block: &[u8], level: u8, findings: &mut Vec<(usize, Finding)>) {
+    fn part(
+        &mut self,
+        part: ChunkPart,
+        block: &[u8],
+        level: u8,
+        findings: &mut Vec<(usize, Finding)>,
+    ) {
         if part.begins {
             self.open_bytes = 0;
         }

@@ -1,7 +1,7 @@
 //! Where blocks begin, in bytes that are damaged.
 
-use daqmeter_wire::felix::Format;
-use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
+use daqmeter_wire::felix::BlockFormat;
+use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
 
 /// Bytes without any block start that are kept while one is looked for.
 pub(super) const MAX_LOOK_AHEAD: usize = 16 << 20;
@@ -16,7 +16,7 @@ const MIN_FOLLOWERS_OF_FIRST: usize = 1;
 
 /// What bytes say about their format.
 pub(super) enum Recognised {
-    As(Format),
+    As(BlockFormat),
     /// More bytes are needed to say.
     Unknown,
     /// There is no block.
@@ -27,7 +27,7 @@ pub(super) enum Recognised {
 pub(super) fn recognise(bytes: &[u8], abce_kib: u8, last: bool) -> Recognised {
     let format_at = |at: usize| {
         let head = bytes.get(at..)?.first_chunk::<HEADER_BYTES>()?;
-        Format::of_magic(Header::parse(*head).magic, abce_kib)
+        BlockFormat::of_magic(FelixHeader::parse(*head).magic, abce_kib)
     };
     for at in 0..bytes.len().min(MAX_BEFORE_FIRST) {
         let Some(format) = format_at(at) else {
@@ -47,7 +47,7 @@ pub(super) fn recognise(bytes: &[u8], abce_kib: u8, last: bool) -> Recognised {
 }
 
 /// Whether blocks follow a start; none where that cannot be said yet.
-fn is_followed(bytes: &[u8], at: usize, format: Format, last: bool) -> Option<bool> {
+fn is_followed(bytes: &[u8], at: usize, format: BlockFormat, last: bool) -> Option<bool> {
     let size = format.block_bytes;
     if !last && at + FOLLOWERS * size + HEADER_BYTES > bytes.len() {
         return None;
@@ -67,7 +67,7 @@ pub(super) enum Next {
 }
 
 /// The next place where a block begins and another follows, or the bytes end.
-pub(super) fn next_start(bytes: &[u8], format: Format, last: bool) -> Next {
+pub(super) fn next_start(bytes: &[u8], format: BlockFormat, last: bool) -> Next {
     let magic = format.magic.to_le_bytes();
     let starts = |at: usize| bytes.get(at + 2..at + HEADER_BYTES) == Some(&magic[..]);
     for at in (1..bytes.len()).filter(|at| starts(*at)) {
@@ -84,7 +84,7 @@ pub(super) fn next_start(bytes: &[u8], format: Format, last: bool) -> Next {
 
 /// The format of a whole file's bytes, and where its blocks begin: those with a bad start too, as the checker counts them. `None` where
 /// there is no block.
-pub(crate) fn places(bytes: &[u8], abce_kib: u8) -> Option<(Format, Vec<usize>)> {
+pub(crate) fn places(bytes: &[u8], abce_kib: u8) -> Option<(BlockFormat, Vec<usize>)> {
     let Recognised::As(format) = recognise(bytes, abce_kib, true) else {
         return None;
     };
@@ -93,7 +93,7 @@ pub(crate) fn places(bytes: &[u8], abce_kib: u8) -> Option<(Format, Vec<usize>)>
     while let Some(head) =
         bytes[at..].first_chunk::<HEADER_BYTES>().filter(|_| bytes.len() - at >= size)
     {
-        let step = match Header::parse(*head).magic == format.magic {
+        let step = match FelixHeader::parse(*head).magic == format.magic {
             true => size,
             false => match next_start(&bytes[at..], format, true) {
                 Next::At(skip) => skip,

@@ -9,7 +9,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use daqmeter_sys::available;
-use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
+use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
 
 use super::{CheckError, Checked, Checker, Options, Progress};
 
@@ -66,7 +66,7 @@ impl Share {
         let Some(head) = block.first_chunk::<HEADER_BYTES>() else {
             return false;
         };
-        let elink = Header::parse(*head).elink.number();
+        let elink = FelixHeader::parse(*head).elink.number();
         shares[usize::from(elink)].is_none_or(|share| usize::from(share) == *own)
     }
 

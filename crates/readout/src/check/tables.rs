@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use daqmeter_wire::felix::{Elink, Kind};
+use daqmeter_wire::felix::{Elink, SubchunkKind};
 
 /// Names of faults, as they are counted and said.
 pub(super) mod fault {
@@ -149,7 +149,7 @@ impl Checked {
         let mut out = String::from(
             " Elink  Lnk-i     blocks  width        bytes      null     first      last       both    middle  timeout      oob     chunks  fcheck's   min   max  trunc    err    crc   busy\n",
         );
-        let kind = |row: &Row, kind: Kind| row.subchunks[kind as usize];
+        let kind = |row: &Row, kind: SubchunkKind| row.subchunks[kind as usize];
         for row in &self.rows {
             let width = if row.width == 0 { "-".to_owned() } else { row.width.to_string() };
             let _ = writeln!(
@@ -159,13 +159,13 @@ impl Checked {
                 Elink::new(row.elink),
                 row.blocks,
                 row.bytes,
-                kind(row, Kind::Null),
-                kind(row, Kind::First),
-                kind(row, Kind::Last),
-                kind(row, Kind::Both),
-                kind(row, Kind::Middle),
-                kind(row, Kind::Timeout),
-                kind(row, Kind::OutOfBand),
+                kind(row, SubchunkKind::Null),
+                kind(row, SubchunkKind::First),
+                kind(row, SubchunkKind::Last),
+                kind(row, SubchunkKind::Both),
+                kind(row, SubchunkKind::Middle),
+                kind(row, SubchunkKind::Timeout),
+                kind(row, SubchunkKind::OutOfBand),
                 row.chunks,
                 row.chunks_with_timeouts,
                 row.smallest,

@@ -1,7 +1,7 @@
 //! The checker on good and on damaged files.
 
 use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
-use daqmeter_wire::felix::{Elink, Encoder, Flags};
+use daqmeter_wire::felix::{ChunkFlags, Elink, Encoder};
 use proptest::prelude::*;
 
 use super::*;
@@ -180,8 +180,9 @@ fn blocks_whose_e_links_are_exchanged_are_found() {
 fn one_elink(elink: Elink, chunks: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     let (mut memory, mut bytes) = (vec![0; 1024], Vec::new());
     let mut out = |block: &[u8]| bytes.extend_from_slice(block);
-    let mut encoder = Encoder::new(Format::phase2(1).unwrap(), elink, &mut memory[..]).unwrap();
-    chunks.for_each(|chunk| encoder.chunk(&chunk, Flags::default(), &mut out));
+    let mut encoder =
+        Encoder::new(BlockFormat::phase2(1).unwrap(), elink, &mut memory[..]).unwrap();
+    chunks.for_each(|chunk| encoder.chunk(&chunk, ChunkFlags::default(), &mut out));
     encoder.timeout(&mut out);
     bytes
 }
@@ -210,7 +211,7 @@ fn emulated(elink: u16, event: u8) -> Vec<u8> {
 /// File of several E-links. `chunk` gives the chunk of an E-link for a trigger, by both numbers.
 fn device(elinks: &[u16], triggers: u32, chunk: impl Fn(u16, u32) -> Option<Vec<u8>>) -> Vec<u8> {
     let (mut memory, mut bytes) = (vec![vec![0; 1024]; elinks.len()], Vec::new());
-    let format = Format::phase2(1).unwrap();
+    let format = BlockFormat::phase2(1).unwrap();
     let each = elinks.iter().zip(&mut memory);
     let mut encoders: Vec<_> = each
         .map(|(elink, memory)| Encoder::new(format, Elink::new(*elink), &mut memory[..]).unwrap())
@@ -219,7 +220,7 @@ fn device(elinks: &[u16], triggers: u32, chunk: impl Fn(u16, u32) -> Option<Vec<
     for trigger in 0..triggers {
         for (elink, encoder) in elinks.iter().zip(&mut encoders) {
             if let Some(chunk) = chunk(*elink, trigger) {
-                encoder.chunk(&chunk, Flags::default(), &mut out);
+                encoder.chunk(&chunk, ChunkFlags::default(), &mut out);
             }
         }
     }
@@ -393,11 +394,11 @@ fn foreign_and_short_files_are_refused() {
 
 #[test]
 fn both_ways_of_counting_differ_by_what_a_timeout_cut_off() {
-    let format = Format::phase2(1).unwrap();
+    let format = BlockFormat::phase2(1).unwrap();
     let mut memory = vec![0; 1024];
     let mut bytes = Vec::new();
     let mut encoder = Encoder::new(format, Elink::new(8), &mut memory[..]).unwrap();
-    encoder.chunk(&[0xAA; 900], Flags::default(), &mut |block| bytes.extend_from_slice(block));
+    encoder.chunk(&[0xAA; 900], ChunkFlags::default(), &mut |block| bytes.extend_from_slice(block));
     encoder.timeout(&mut |block| bytes.extend_from_slice(block));
     // The flag of the timeout's trailer.
     *bytes.last_mut().unwrap() |= 1 << 4;

@@ -33,7 +33,7 @@ impl Inlet for BreakingInlet {
     }
 
     fn receive(&mut self, _wait: Duration) -> Result<Received<'_>, TransportError> {
-        let frame = Frame {
+        let frame = FelixFrame {
             kind: FrameKind::Messages,
             body_bytes: 0,
             count: 0,
@@ -47,7 +47,7 @@ impl Inlet for BreakingInlet {
         match &self.account {
             None => Err(TransportError::Other("the connection broke".to_owned())),
             Some(account) => {
-                Ok(Received::Frame(Frame { kind: FrameKind::Account, ..frame }, account))
+                Ok(Received::Frame(FelixFrame { kind: FrameKind::Account, ..frame }, account))
             }
         }
     }
@@ -140,7 +140,8 @@ impl Inlet for ScriptedInlet {
             }
         };
         self.sequence += 1;
-        let frame = Frame { kind, body_bytes: 0, count: 0, sequence: self.sequence, birth_ns: 0 };
+        let frame =
+            FelixFrame { kind, body_bytes: 0, count: 0, sequence: self.sequence, birth_ns: 0 };
         Ok(Received::Frame(frame, &self.body))
     }
 

@@ -3,7 +3,7 @@
 use daqmeter_sys::memory::Pages;
 use daqmeter_wire::felix::encoder::blocks_of;
 use daqmeter_wire::felix::payload::{Fid, TTC_BYTES};
-use daqmeter_wire::felix::{Elink, Format};
+use daqmeter_wire::felix::{BlockFormat, Elink};
 
 use super::spec::{Blocks, ElinkSpec, Generation, Mode, Scenario, ScenarioError, SourceKind};
 use crate::pattern::Pattern;
@@ -11,14 +11,14 @@ use crate::recorded::RecordedElink;
 
 impl Scenario {
     /// How blocks look.
-    pub fn format(&self) -> Option<Format> {
+    pub fn format(&self) -> Option<BlockFormat> {
         let kib = u8::try_from(self.card.block.0 / 1024)
             .ok()
             .filter(|_| self.card.block.0.is_multiple_of(1024))?;
         match self.card.format {
-            Generation::Phase2 => Format::phase2(kib),
-            Generation::Phase1Wide => Format::phase1_wide(kib),
-            Generation::Phase1 => (kib == 1).then_some(Format::PHASE1),
+            Generation::Phase2 => BlockFormat::phase2(kib),
+            Generation::Phase1Wide => BlockFormat::phase1_wide(kib),
+            Generation::Phase1 => (kib == 1).then_some(BlockFormat::PHASE1),
         }
     }
 

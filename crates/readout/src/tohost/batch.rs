@@ -1,9 +1,9 @@
 //! Blocks out of the ring, chunks into pages, pages to subscribers.
 
 use daqmeter_kernels::prefetch;
-use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
+use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
 use daqmeter_wire::felix::decoder::parts;
-use daqmeter_wire::felix::{BlockError, Format, Subchunk, subchunks};
+use daqmeter_wire::felix::{BlockError, BlockFormat, Subchunk, subchunks};
 
 use super::blocks::{Context, copy_chunks, copy_to_one, lend_block, only_one};
 use super::dest::Dest;
@@ -115,14 +115,14 @@ impl ToHost {
 }
 
 #[inline]
-fn header(block: &[u8]) -> Header {
+fn header(block: &[u8]) -> FelixHeader {
     let head: [u8; HEADER_BYTES] = block[..HEADER_BYTES].try_into().expect("a block has a header");
-    Header::parse(head)
+    FelixHeader::parse(head)
 }
 
 /// What takes a block apart.
 struct Decoder<'a> {
-    format: Format,
+    format: BlockFormat,
     settings: &'a Settings,
     dests: &'a mut [Option<Dest>],
     room: &'a mut [Subchunk],

@@ -1,8 +1,8 @@
 //! Blocks into pages: chunks copied, or blocks lent from the ring.
 
 use daqmeter_wire::felix::Subchunk;
-use daqmeter_wire::felix::block::Header;
-use daqmeter_wire::felix::decoder::{Part, Parts, Run};
+use daqmeter_wire::felix::block::FelixHeader;
+use daqmeter_wire::felix::decoder::{BlockParts, ChunkPart, ChunkRun};
 use daqmeter_wire::felix::page::Status;
 
 use super::dest::{ByStatus, Dest, status_index};
@@ -40,7 +40,7 @@ pub(super) fn only_one<'a>(
 pub(super) fn copy_chunks(
     elink: &mut ElinkState,
     dests: &mut [Option<Dest>],
-    header: Header,
+    header: FelixHeader,
     found: &[Subchunk],
     block: &[u8],
     context: &Context,
@@ -87,8 +87,8 @@ fn one(status: Status) -> ByStatus {
 pub(super) fn copy_to_one(
     elink: &mut ElinkState,
     dest: &mut Dest,
-    header: Header,
-    found: &Parts<'_>,
+    header: FelixHeader,
+    found: &BlockParts<'_>,
     block: &[u8],
     context: &Context,
 ) {
@@ -134,7 +134,7 @@ impl Copying<'_> {
 
     /// Whole chunks of one length with nothing wrong.
     #[inline]
-    fn run(&mut self, mut run: Run, begins_block: bool) {
+    fn run(&mut self, mut run: ChunkRun, begins_block: bool) {
         if !self.elink.reassembler.take_run(&run) {
             // It breaks the chunk that is open.
             self.subchunk(&run.first(), begins_block);
@@ -211,7 +211,7 @@ impl Chunk<'_> {
 #[inline]
 fn whole<'a>(
     partial: &'a mut Vec<u8>,
-    part: Part,
+    part: ChunkPart,
     block: &'a [u8],
     longest: usize,
 ) -> Option<Chunk<'a>> {
@@ -224,7 +224,7 @@ fn whole<'a>(
 
 fn pieced<'a>(
     partial: &'a mut Vec<u8>,
-    part: Part,
+    part: ChunkPart,
     block: &'a [u8],
     longest: usize,
 ) -> Option<Chunk<'a>> {
@@ -267,7 +267,7 @@ struct Held {
 /// Takes a block apart without copying it.
 fn held(
     elink: &mut ElinkState,
-    header: Header,
+    header: FelixHeader,
     found: &[Subchunk],
     block: &[u8],
     longest: usize,
@@ -296,7 +296,7 @@ fn held(
 pub(super) fn lend_block(
     elink: &mut ElinkState,
     dests: &mut [Option<Dest>],
-    header: Header,
+    header: FelixHeader,
     found: &[Subchunk],
     block: &[u8],
     context: &Context,

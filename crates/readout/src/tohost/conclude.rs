@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::wait::sleep_until;
-use daqmeter_wire::felix::page::{Frame, FrameKind};
+use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 use super::dest::Dest;
 use super::reader::ToHost;
@@ -102,7 +102,7 @@ impl ToHost {
     fn send_account(&mut self, account: &FinalAccount, stop: &AtomicBool) {
         let body = serde_json::to_vec(account).expect("plain data");
         let frame =
-            Frame::control(FrameKind::Account, u32::try_from(body.len()).unwrap_or(u32::MAX));
+            FelixFrame::control(FrameKind::Account, u32::try_from(body.len()).unwrap_or(u32::MAX));
         let mut patience = Patience::new(FAREWELL_NS, stop);
         let dests = self.dests.iter().flatten();
         let mut waiting: Vec<usize> = dests.map(|dest| dest.number).collect();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use daqmeter_sys::ring::Consumer;
-use daqmeter_wire::felix::page::{Frame, FrameKind, PageWriter, Status};
+use daqmeter_wire::felix::page::{FelixFrame, FrameKind, PageWriter, Status};
 
 use super::blocks::Context;
 use crate::accounts::SubscriptionAccount;
@@ -116,14 +116,14 @@ impl Page {
         self.booked.clear();
     }
 
-    pub(super) fn frame(&self) -> Frame {
+    pub(super) fn frame(&self) -> FelixFrame {
         let (kind, bytes, count) = if self.blocks > 0 {
             (FrameKind::Blocks, self.span_bytes, self.blocks)
         } else {
             (FrameKind::Messages, self.writer.used(), self.writer.count())
         };
         let body_bytes = u32::try_from(bytes).expect("a page is at most 2 MiB and one block");
-        Frame { kind, body_bytes, count, sequence: self.sequence, birth_ns: self.birth_ns }
+        FelixFrame { kind, body_bytes, count, sequence: self.sequence, birth_ns: self.birth_ns }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the reader knows of one E-link, and who has subscribed to it.
 
 use daqmeter_wire::felix::Reassembler;
-use daqmeter_wire::felix::block::Header;
+use daqmeter_wire::felix::block::FelixHeader;
 
 use super::dest::{Booked, ByStatus, Dest};
 use crate::accounts::{ReaderElink, SubscriptionAccount};
@@ -65,7 +65,7 @@ impl ElinkState {
     }
 
     /// Whether a block is the one before it again. Remembers it otherwise.
-    pub(super) fn is_repeated(&mut self, header: Header, block: &[u8]) -> bool {
+    pub(super) fn is_repeated(&mut self, header: FelixHeader, block: &[u8]) -> bool {
         self.repeats.is_repeated(&self.reassembler, header, block)
     }
 

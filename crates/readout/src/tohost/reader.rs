@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use daqmeter_wire::felix::decoder::most_subchunks;
-use daqmeter_wire::felix::{Elink, Format, Subchunk};
+use daqmeter_wire::felix::{BlockFormat, Elink, Subchunk};
 use serde::{Deserialize, Serialize};
 
 use super::dest::{Dest, Pending};
@@ -61,7 +61,7 @@ pub struct ToHost {
     pub(super) max_subscribers: usize,
     /// What one subscriber may cost.
     pub(super) subscriber_bytes: u64,
-    pub(super) format: Format,
+    pub(super) format: BlockFormat,
     /// The card was told that this reader is ready.
     pub(super) begun: bool,
     /// Counts of the card before this reader began. If the card runs, an earlier reader took the
@@ -105,7 +105,7 @@ impl ToHost {
         outlet: Box<dyn Outlet>,
         settings: Settings,
         publish: &Publish,
-        format: Format,
+        format: BlockFormat,
         elinks: &[ElinkSpec],
     ) -> ToHost {
         let mut places = vec![NOWHERE; usize::from(Elink::MOST) + 1];

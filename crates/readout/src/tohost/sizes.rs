@@ -1,6 +1,6 @@
 //! What decides how much memory a subscriber costs.
 
-use daqmeter_wire::felix::Format;
+use daqmeter_wire::felix::BlockFormat;
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::page::MAX_MESSAGE_OVERHEAD;
 
@@ -20,7 +20,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    pub(super) fn new(format: Format, settings: &Settings, longest: usize) -> Sizes {
+    pub(super) fn new(format: BlockFormat, settings: &Settings, longest: usize) -> Sizes {
         Sizes {
             // The longest chunk must fit, and short ones are copied with what follows them.
             page_bytes: settings.page.0.max(longest + MAX_MESSAGE_OVERHEAD) + 64,
@@ -47,7 +47,11 @@ pub(super) fn spare_pages(outlet: &dyn Outlet, settings: &Settings) -> usize {
 }
 
 /// Bytes that a subscriber of all these E-links costs at the most: pages, and what is remembered of those on their way.
-pub(crate) fn subscriber_bytes(format: Format, settings: &Settings, elinks: &[ElinkSpec]) -> u64 {
+pub(crate) fn subscriber_bytes(
+    format: BlockFormat,
+    settings: &Settings,
+    elinks: &[ElinkSpec],
+) -> u64 {
     let longest = elinks.iter().map(|elink| elink.payload_bytes).max().unwrap_or(0);
     let sizes = Sizes::new(format, settings, longest);
     let booked = size_of::<Booked>() + elinks.len() * size_of::<ByStatus>();

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use daqmeter_wire::felix::page::{Frame, FrameKind};
+use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 use super::dest::{Dest, MAX_PENDING, Page};
 use super::elink::{ElinkState, Missed, Subscriber, deliver, lose};
@@ -142,7 +142,7 @@ impl ToHost {
     }
 
     fn refuse(&mut self, number: usize, why: &str) {
-        let frame = Frame::control(FrameKind::Refused, u32::try_from(why.len()).unwrap_or(0));
+        let frame = FelixFrame::control(FrameKind::Refused, u32::try_from(why.len()).unwrap_or(0));
         self.outlet.send(number, &frame, &[IoSlice::new(why.as_bytes())]);
         self.outlet.close(number);
         self.notes.push(format!("refused a subscriber: {why}"));

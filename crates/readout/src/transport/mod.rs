@@ -14,7 +14,7 @@ pub mod zenoh;
 use std::io::IoSlice;
 use std::time::Duration;
 
-use daqmeter_wire::felix::page::{Frame, PageError};
+use daqmeter_wire::felix::page::{FelixFrame, FrameError};
 use serde::{Deserialize, Serialize};
 
 use crate::scenario::Publish;
@@ -39,7 +39,7 @@ pub enum TransportError {
         /// Who.
         address: String,
         /// What it said.
-        source: PageError,
+        source: FrameError,
     },
     /// The other side refused.
     #[error("{address} refuses: {why}")]
@@ -129,7 +129,7 @@ pub trait Outlet: Send {
     fn poll(&mut self, events: &mut Vec<OutletEvent>);
 
     /// Offers a frame to a destination.
-    fn send(&mut self, dest: usize, frame: &Frame, body: &[IoSlice<'_>]) -> Sent;
+    fn send(&mut self, dest: usize, frame: &FelixFrame, body: &[IoSlice<'_>]) -> Sent;
 
     /// Gives a destination up.
     fn close(&mut self, dest: usize);
@@ -144,7 +144,7 @@ pub trait Outlet: Send {
 #[derive(Debug)]
 pub enum Received<'a> {
     /// A frame with its body.
-    Frame(Frame, &'a [u8]),
+    Frame(FelixFrame, &'a [u8]),
     /// Nothing for the time it waited.
     Nothing,
 }

@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use daqmeter_sys::net::{Readiness, wait_ready};
-use daqmeter_wire::felix::page::{FRAME_BYTES, Frame, FrameKind, PageError};
+use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameError, FrameKind};
 use socket2::{SockRef, TcpKeepalive};
 use std::os::fd::AsFd;
 
@@ -60,7 +60,7 @@ impl Transport for Tcp {
         let congestion = set_congestion(&SockRef::from(&listener), &settings.congestion);
         let body = serde_json::to_vec(hello).expect("plain data");
         let mut greeting =
-            Frame::control(FrameKind::Hello, body.len().try_into().unwrap_or(u32::MAX))
+            FelixFrame::control(FrameKind::Hello, body.len().try_into().unwrap_or(u32::MAX))
                 .emit()
                 .to_vec();
         greeting.extend_from_slice(&body);
@@ -103,8 +103,10 @@ impl Transport for Tcp {
         let subscription =
             Subscription { last_page: last_page_of(inlet.hello.stream), ..subscription.clone() };
         let body = serde_json::to_vec(&subscription).expect("plain data");
-        let frame =
-            Frame::control(FrameKind::Subscribe, u32::try_from(body.len()).unwrap_or(u32::MAX));
+        let frame = FelixFrame::control(
+            FrameKind::Subscribe,
+            u32::try_from(body.len()).unwrap_or(u32::MAX),
+        );
         inlet.write(&[&frame.emit()[..], &body].concat())?;
         Ok(Box::new(inlet))
     }
@@ -193,7 +195,7 @@ impl Outlet for TcpOutlet {
         });
     }
 
-    fn send(&mut self, dest: usize, frame: &Frame, body: &[IoSlice<'_>]) -> Sent {
+    fn send(&mut self, dest: usize, frame: &FelixFrame, body: &[IoSlice<'_>]) -> Sent {
         let Some(connection) = self.connections.get_mut(&dest) else {
             return Sent::Gone;
         };
@@ -235,7 +237,7 @@ impl TcpOutlet {
 const MAX_PARTS: usize = 64;
 
 impl Connection {
-    fn send(&mut self, frame: &Frame, body: &[IoSlice<'_>]) -> Sent {
+    fn send(&mut self, frame: &FelixFrame, body: &[IoSlice<'_>]) -> Sent {
         if self.broken.is_some() {
             return Sent::Gone;
         }
@@ -308,7 +310,7 @@ impl Connection {
     ) -> Result<(), String> {
         let mut at = 0;
         while let Some(head) = self.heard[at..].first_chunk::<FRAME_BYTES>() {
-            let frame = Frame::parse(head).map_err(|error| error.to_string())?;
+            let frame = FelixFrame::parse(head).map_err(|error| error.to_string())?;
             let most = if frame.kind == FrameKind::Subscribe { MAX_CONTROL_BYTES } else { 0 };
             if frame.body_bytes as usize > most {
                 return Err(format!(
@@ -394,7 +396,7 @@ impl TcpInlet {
         TransportError::Io { what: "lost", address: self.address.clone(), source }
     }
 
-    fn foreign(&self, source: PageError) -> TransportError {
+    fn foreign(&self, source: FrameError) -> TransportError {
         TransportError::Foreign { address: self.address.clone(), source }
     }
 
@@ -404,7 +406,7 @@ impl TcpInlet {
         let since = Instant::now();
         while since.elapsed() < SUBSCRIBE_WITHIN && !quit() {
             match self.receive(Duration::from_millis(100))? {
-                Received::Frame(Frame { kind: FrameKind::Hello, .. }, body) => {
+                Received::Frame(FelixFrame { kind: FrameKind::Hello, .. }, body) => {
                     return hello(body).map_err(other);
                 }
                 Received::Frame(frame, _) => {
@@ -439,11 +441,11 @@ impl TcpInlet {
     }
 
     /// The frame at the beginning of what was read, if it is whole.
-    fn whole(&self) -> Result<Option<Frame>, TransportError> {
+    fn whole(&self) -> Result<Option<FelixFrame>, TransportError> {
         let Some(head) = self.buffer[self.begin..self.end].first_chunk::<FRAME_BYTES>() else {
             return Ok(None);
         };
-        let frame = Frame::parse(head).map_err(|error| self.foreign(error))?;
+        let frame = FelixFrame::parse(head).map_err(|error| self.foreign(error))?;
         let bytes = FRAME_BYTES + frame.body_bytes as usize;
         Ok((self.end - self.begin >= bytes).then_some(frame))
     }
@@ -453,7 +455,8 @@ impl TcpInlet {
         let wanted = match self.buffer[self.begin..self.end].first_chunk::<FRAME_BYTES>() {
             Some(head) => {
                 FRAME_BYTES
-                    + Frame::parse(head).map_err(|error| self.foreign(error))?.body_bytes as usize
+                    + FelixFrame::parse(head).map_err(|error| self.foreign(error))?.body_bytes
+                        as usize
             }
             None => FRAME_BYTES,
         };
@@ -512,7 +515,7 @@ impl Inlet for TcpInlet {
     }
 
     fn acknowledge(&mut self, sequence: u64) -> Result<(), TransportError> {
-        let frame = Frame { sequence, ..Frame::control(FrameKind::Acknowledge, 0) };
+        let frame = FelixFrame { sequence, ..FelixFrame::control(FrameKind::Acknowledge, 0) };
         self.write(&frame.emit())
     }
 }

@@ -12,7 +12,7 @@ use std::io::IoSlice;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use daqmeter_wire::felix::page::{FRAME_BYTES, Frame, FrameKind};
+use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameKind};
 use zenoh::bytes::ZBytes;
 use zenoh::pubsub::{Publisher, Subscriber};
 use zenoh::qos::CongestionControl;
@@ -280,7 +280,7 @@ impl Outlet for ZenohOutlet {
         events.sort_by_key(|event| matches!(event, OutletEvent::Gone { .. }));
     }
 
-    fn send(&mut self, dest: usize, frame: &Frame, body: &[IoSlice<'_>]) -> Sent {
+    fn send(&mut self, dest: usize, frame: &FelixFrame, body: &[IoSlice<'_>]) -> Sent {
         let Some(lane) = self.lanes.get(dest) else {
             return Sent::Gone;
         };
@@ -343,7 +343,7 @@ impl Inlet for ZenohInlet {
         let head = bytes.first_chunk::<FRAME_BYTES>();
         let head =
             head.ok_or_else(|| TransportError::Other("zenoh: a page without a header".to_owned()))?;
-        let frame = Frame::parse(head).map_err(|source| TransportError::Foreign {
+        let frame = FelixFrame::parse(head).map_err(|source| TransportError::Foreign {
             address: sample.key_expr().to_string(),
             source,
         })?;

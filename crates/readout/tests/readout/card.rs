@@ -5,10 +5,10 @@ use daqmeter_readout::card::State;
 use daqmeter_readout::check::{Checker, Options};
 use daqmeter_readout::{Card, Scenario};
 use daqmeter_sys::ring::Consumer;
-use daqmeter_wire::felix::decoder::{Counts, most_subchunks};
+use daqmeter_wire::felix::decoder::{ElinkCounts, most_subchunks};
 use daqmeter_wire::felix::encoder::blocks_of;
 use daqmeter_wire::felix::payload::EmulatorHeader;
-use daqmeter_wire::felix::{Elink, Format, Reassembler, Subchunk, subchunks};
+use daqmeter_wire::felix::{BlockFormat, Elink, Reassembler, Subchunk, subchunks};
 
 const MS: u64 = 1_000_000;
 
@@ -24,14 +24,14 @@ fn card(text: &str) -> (Card, Vec<Consumer>) {
 
 /// Reads all blocks of a ring: counts of each E-link that was seen, events in their order.
 struct Reading {
-    format: Format,
+    format: BlockFormat,
     room: Vec<Subchunk>,
     links: Vec<(Elink, Reassembler, Vec<u8>)>,
     bad: u64,
 }
 
 impl Reading {
-    fn new(format: Format) -> Reading {
+    fn new(format: BlockFormat) -> Reading {
         Reading {
             format,
             room: vec![Subchunk::default(); most_subchunks(format)],
@@ -73,7 +73,7 @@ impl Reading {
         bytes
     }
 
-    fn counts(&self, elink: u16) -> Counts {
+    fn counts(&self, elink: u16) -> ElinkCounts {
         self.links.iter().find(|(known, ..)| known.number() == elink).unwrap().1.counts
     }
 }

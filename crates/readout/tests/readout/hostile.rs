@@ -13,7 +13,7 @@ use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::{self, Hello, Subscription, TransportError};
 use daqmeter_readout::{Scenario, ToHost};
 use daqmeter_record::border::MAX_WHOLE;
-use daqmeter_wire::felix::page::{FRAME_BYTES, Frame, FrameKind, PageWriter, Status};
+use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameKind, PageWriter, Status};
 use serde_json::Value;
 
 use crate::by_hand;
@@ -41,7 +41,7 @@ fn publisher(text: &str) -> (Reader, Publish) {
 }
 
 fn control(kind: FrameKind, body: &[u8]) -> Vec<u8> {
-    let mut bytes = Frame::control(kind, body.len().try_into().unwrap()).emit().to_vec();
+    let mut bytes = FelixFrame::control(kind, body.len().try_into().unwrap()).emit().to_vec();
     bytes.extend_from_slice(body);
     bytes
 }
@@ -100,8 +100,8 @@ fn connections_that_say_nothing_are_bounded_and_do_not_keep_others_out() {
 fn a_subscriber_that_says_too_much_is_dropped() {
     let (mut reader, publish) = publisher(SMALL);
     for bytes in [
-        Frame::control(FrameKind::Subscribe, 1 << 20).emit().to_vec(),
-        Frame::control(FrameKind::Acknowledge, 1000).emit().to_vec(),
+        FelixFrame::control(FrameKind::Subscribe, 1 << 20).emit().to_vec(),
+        FelixFrame::control(FrameKind::Acknowledge, 1000).emit().to_vec(),
         control(
             FrameKind::Subscribe,
             &serde_json::to_vec(&Subscription { tags: vec![1; 1000], ..Default::default() })
@@ -156,10 +156,10 @@ fn tags_that_were_not_offered_are_not_kept() {
         assert!(writer.push(&mut page, tag, Status::default(), &payload, 0, 24));
     }
     page.truncate(writer.used());
-    let frame = Frame {
+    let frame = FelixFrame {
         count: writer.count(),
         sequence: 1,
-        ..Frame::control(FrameKind::Messages, page.len().try_into().unwrap())
+        ..FelixFrame::control(FrameKind::Messages, page.len().try_into().unwrap())
     };
     let (publish, thread) = fake_publisher(5, vec![[&frame.emit()[..], &page].concat()]);
     let mut receiver =
@@ -176,10 +176,10 @@ fn page_of(tag: u64) -> Vec<u8> {
     let mut writer = PageWriter::default();
     assert!(writer.push(&mut page, tag, Status::default(), &[0; 64], 0, 24));
     page.truncate(writer.used());
-    let frame = Frame {
+    let frame = FelixFrame {
         count: writer.count(),
         sequence: 1,
-        ..Frame::control(FrameKind::Messages, page.len().try_into().unwrap())
+        ..FelixFrame::control(FrameKind::Messages, page.len().try_into().unwrap())
     };
     [&frame.emit()[..], &page].concat()
 }

@@ -9,7 +9,7 @@ use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::{
     Hello, Inlet, Outlet, OutletEvent, Received, Sent, Subscription, Transport, TransportError,
 };
-use daqmeter_wire::felix::page::{Frame, FrameKind};
+use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 /// The way. Clones are ends of the same one.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub(crate) struct Memory {
 
 #[derive(Default)]
 struct Lane {
-    frames: VecDeque<(Frame, Vec<u8>)>,
+    frames: VecDeque<(FelixFrame, Vec<u8>)>,
     news: VecDeque<News>,
     closed: bool,
 }
@@ -87,7 +87,7 @@ impl Outlet for Memory {
         }
     }
 
-    fn send(&mut self, dest: usize, frame: &Frame, body: &[IoSlice<'_>]) -> Sent {
+    fn send(&mut self, dest: usize, frame: &FelixFrame, body: &[IoSlice<'_>]) -> Sent {
         let lane = &mut self.lanes.0.lock().unwrap()[dest];
         if lane.closed {
             return Sent::Gone;

@@ -4,8 +4,8 @@
 //! record, a run of reads may follow them in it, and a status read comes after every [`status::covered`] bus operations and at
 //! the end. BCA and RFF are set on every record, so that answers come back to the tag.
 
-use super::record::{Flags, RecordHeader, put};
-use super::{Lanes, Layout, Width, WireError, config, status};
+use super::record::{RecordFlags, RecordHeader, put};
+use super::{EbLayout, Lanes, Width, WireError, config, status};
 
 /// Most operations of one block of a record.
 const MOST: usize = 255;
@@ -59,7 +59,7 @@ impl Op {
 
 /// Whether the slave is asked which operations failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Check {
+pub enum StatusCheck {
     /// Status reads are added.
     Status,
     /// No status reads: errors go unseen, and a cycle of writes gets no answer.
@@ -92,9 +92,9 @@ impl Encoded {
 /// [`WireError::Overflow`] when they do not fit.
 pub fn encode(
     ops: &[Op],
-    layout: Layout,
+    layout: EbLayout,
     tag: u16,
-    check: Check,
+    check: StatusCheck,
     out: &mut [u8],
 ) -> Result<Encoded, WireError> {
     let mut writer = Writer { layout, tag, check, out, done: Encoded::default(), unchecked: 0 };
@@ -105,15 +105,15 @@ pub fn encode(
         rest = writer.record(rest)?;
     }
     if let Some(at) = last_record {
-        writer.out[at] |= Flags::CYC.0;
+        writer.out[at] |= RecordFlags::CYC.0;
     }
     Ok(writer.done)
 }
 
 struct Writer<'a> {
-    layout: Layout,
+    layout: EbLayout,
     tag: u16,
-    check: Check,
+    check: StatusCheck,
     out: &'a mut [u8],
     done: Encoded,
     /// Bus operations that no status read covers yet.
@@ -123,13 +123,14 @@ struct Writer<'a> {
 impl Writer<'_> {
     fn status_is_due(&self, at_end: bool) -> bool {
         let covered = status::covered(self.layout.data);
-        self.check == Check::Status && (self.unchecked == covered || at_end && self.unchecked > 0)
+        self.check == StatusCheck::Status
+            && (self.unchecked == covered || at_end && self.unchecked > 0)
     }
 
     /// How many more operations of a space may come before a status read.
     fn room(&self, space: Space) -> usize {
         match (self.check, space) {
-            (Check::Status, Space::Bus) => {
+            (StatusCheck::Status, Space::Bus) => {
                 (status::covered(self.layout.data) - self.unchecked).min(MOST)
             }
             _ => MOST,
@@ -152,7 +153,7 @@ impl Writer<'_> {
         header.fill(0);
         self.done.bytes += header_bytes;
 
-        let mut flags = Flags::BCA.with(Flags::RFF);
+        let mut flags = RecordFlags::BCA.with(RecordFlags::RFF);
         let full = Lanes::full(self.layout.data);
         let (writes, rest) =
             if self.status_is_due(false) { (&ops[..0], ops) } else { self.write_run(ops) };
@@ -160,8 +161,9 @@ impl Writer<'_> {
         if let Some(first) = writes.first() {
             lanes = Some(first.lanes);
             let fifo = writes.get(1).is_some_and(|second| second.address == first.address);
-            flags =
-                flags.with_if(fifo, Flags::WFF).with_if(first.space == Space::Config, Flags::WCA);
+            flags = flags
+                .with_if(fifo, RecordFlags::WFF)
+                .with_if(first.space == Space::Config, RecordFlags::WCA);
             self.block(first.address, writes, |op| op.lanes.place(op.value))?;
             self.book(first.space, writes.len());
         }
@@ -172,7 +174,7 @@ impl Writer<'_> {
         if self.status_is_due(rest.is_empty()) {
             if lanes.is_none_or(|lanes| lanes == full) {
                 lanes = Some(full);
-                flags = flags.with(Flags::RCA);
+                flags = flags.with(RecordFlags::RCA);
                 let status_read = Op {
                     space: Space::Config,
                     ..Op::read(status::address(self.layout.data), self.layout.data)
@@ -187,7 +189,7 @@ impl Writer<'_> {
         }
         if let Some(first) = reads.first() {
             lanes = Some(first.lanes);
-            flags = flags.with_if(first.space == Space::Config, Flags::RCA);
+            flags = flags.with_if(first.space == Space::Config, RecordFlags::RCA);
             self.block(u64::from(self.tag), reads, |op| op.address)?;
             self.done.values += reads.len();
             self.book(first.space, reads.len());
@@ -273,7 +275,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::etherbone::{Endian, Header, Record};
+    use crate::etherbone::{EbHeader, EbRecord, Endian};
 
     extern crate std;
     use std::vec;
@@ -288,10 +290,10 @@ mod tests {
     }
 
     /// A message as the master sends it.
-    fn message(ops: &[Op], layout: Layout, check: Check) -> Vec<u8> {
+    fn message(ops: &[Op], layout: EbLayout, check: StatusCheck) -> Vec<u8> {
         let mut out = vec![0xAA; 4096];
         let encoded = encode(ops, layout, 0x8000, check, &mut out).unwrap();
-        let mut message = Header::of(layout, !encoded.is_answered()).emit().to_vec();
+        let mut message = EbHeader::of(layout, !encoded.is_answered()).emit().to_vec();
         message.resize(layout.header_bytes(), 0);
         message.extend(&out[..encoded.bytes]);
         message
@@ -299,7 +301,7 @@ mod tests {
 
     #[test]
     fn golden_requests_of_the_c_master() {
-        let l32 = Layout::L32;
+        let l32 = EbLayout::L32;
         let read = [Op::read(0x10000, Width::W32)];
         let write = [Op::write(0x10000, 0x1122_3344, Width::W32)];
         let check = |ops: &[Op], layout, check, wanted: &str| {
@@ -308,48 +310,53 @@ mod tests {
         check(
             &read,
             l32,
-            Check::Status,
+            StatusCheck::Status,
             "4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001 00000004",
         );
-        check(&read, l32, Check::Silent, "4e6f1044 a80f0001 00008000 00010000");
-        check(&write, l32, Check::Status, "4e6f1044 e80f0101 00010000 11223344 00008001 00000004");
-        check(&write, l32, Check::Silent, "4e6f1444 a80f0100 00010000 11223344");
+        check(&read, l32, StatusCheck::Silent, "4e6f1044 a80f0001 00008000 00010000");
+        check(
+            &write,
+            l32,
+            StatusCheck::Status,
+            "4e6f1044 e80f0101 00010000 11223344 00008001 00000004",
+        );
+        check(&write, l32, StatusCheck::Silent, "4e6f1444 a80f0100 00010000 11223344");
         let lanes = Lanes::at(0x10001, Width::W8, Width::W32, Endian::Big).unwrap();
         let byte = [Op { lanes, ..Op::write(0x10001, 0x7f, Width::W32) }];
         check(
             &byte,
             l32,
-            Check::Status,
+            StatusCheck::Status,
             "4e6f1044 a0040100 00010001 007f0000 e80f0001 00008001 00000004",
         );
         check(
             &[Op::read(0x10000, Width::W64)],
-            Layout { address: Width::W64, data: Width::W64 },
-            Check::Status,
+            EbLayout { address: Width::W64, data: Width::W64 },
+            StatusCheck::Status,
             "4e6f1088 00000000 a0ff0001 00000000 0000000000008000 0000000000010000
              e8ff0001 00000000 0000000000008001 0000000000000000",
         );
         check(
             &[Op::read(0x10000, Width::W16)],
-            Layout { address: Width::W32, data: Width::W16 },
-            Check::Status,
+            EbLayout { address: Width::W32, data: Width::W16 },
+            StatusCheck::Status,
             "4e6f1042 a0030001 00008000 00010000 e8030001 00008001 00000006",
         );
         check(
             &[Op::read(0x4000, Width::W8)],
-            Layout { address: Width::W16, data: Width::W8 },
-            Check::Status,
+            EbLayout { address: Width::W16, data: Width::W8 },
+            StatusCheck::Status,
             "4e6f1021 a0010001 8000 4000 e8010001 8001 0007",
         );
         let pointer =
             [8, 12].map(|address| Op { space: Space::Config, ..Op::read(address, Width::W32) });
-        check(&pointer, l32, Check::Status, "4e6f1044 e80f0002 00008000 00000008 0000000c");
+        check(&pointer, l32, StatusCheck::Status, "4e6f1044 e80f0002 00008000 00000008 0000000c");
     }
 
     /// The longest cycles that fit a datagram of 1472 bytes, counted with the C library.
     #[test]
     fn as_many_operations_fit_a_datagram_as_the_c_master_gets_in() {
-        let most = |layout: Layout, check, op: &dyn Fn(u64) -> Op| {
+        let most = |layout: EbLayout, check, op: &dyn Fn(u64) -> Op| {
             let mut out = vec![0; 1472 - layout.header_bytes()];
             let fits = |count: u64| {
                 encode(&(0..count).map(op).collect::<Vec<_>>(), layout, 0x8000, check, &mut out)
@@ -365,21 +372,24 @@ mod tests {
         };
         let read32 = |index: u64| Op::read(4 * index, Width::W32);
         let write32 = |index: u64| Op::write(4 * index, index, Width::W32);
-        assert_eq!(most(Layout::L32, Check::Status, &read32), 317);
-        assert_eq!(most(Layout::L32, Check::Status, &write32), 323);
-        assert_eq!(most(Layout::L32, Check::Silent, &read32), 363);
-        assert_eq!(most(Layout::L32, Check::Silent, &write32), 363);
-        let l64 = Layout { address: Width::W64, data: Width::W64 };
-        assert_eq!(most(l64, Check::Status, &|index| Op::read(8 * index, Width::W64)), 168);
-        assert_eq!(most(l64, Check::Status, &|index| Op::write(8 * index, index, Width::W64)), 171);
-        assert_eq!(most(l64, Check::Silent, &|index| Op::read(8 * index, Width::W64)), 181);
+        assert_eq!(most(EbLayout::L32, StatusCheck::Status, &read32), 317);
+        assert_eq!(most(EbLayout::L32, StatusCheck::Status, &write32), 323);
+        assert_eq!(most(EbLayout::L32, StatusCheck::Silent, &read32), 363);
+        assert_eq!(most(EbLayout::L32, StatusCheck::Silent, &write32), 363);
+        let l64 = EbLayout { address: Width::W64, data: Width::W64 };
+        assert_eq!(most(l64, StatusCheck::Status, &|index| Op::read(8 * index, Width::W64)), 168);
+        assert_eq!(
+            most(l64, StatusCheck::Status, &|index| Op::write(8 * index, index, Width::W64)),
+            171
+        );
+        assert_eq!(most(l64, StatusCheck::Silent, &|index| Op::read(8 * index, Width::W64)), 181);
     }
 
     #[test]
     fn writes_to_one_address_make_a_fifo_record() {
         let ops = [1, 2, 3].map(|value| Op::write(0x20, value, Width::W32));
         assert_eq!(
-            message(&ops, Layout::L32, Check::Silent),
+            message(&ops, EbLayout::L32, StatusCheck::Silent),
             hex("4e6f1444 aa0f0300 00000020 00000001 00000002 00000003")
         );
     }
@@ -387,7 +397,7 @@ mod tests {
     #[test]
     fn a_cycle_without_operations_has_no_bytes() {
         assert_eq!(
-            encode(&[], Layout::L32, 0x8000, Check::Status, &mut []),
+            encode(&[], EbLayout::L32, 0x8000, StatusCheck::Status, &mut []),
             Ok(Encoded::default())
         );
     }
@@ -402,25 +412,25 @@ mod tests {
     }
 
     /// What a slave would see, one line per operation.
-    fn replayed(bytes: &[u8], layout: Layout) -> Vec<Op> {
+    fn replayed(bytes: &[u8], layout: EbLayout) -> Vec<Op> {
         let mut seen = Vec::new();
         let mut rest = bytes;
         while !rest.is_empty() {
-            let (record, after) = Record::split(layout, rest).unwrap();
+            let (record, after) = EbRecord::split(layout, rest).unwrap();
             let flags = record.header.flags;
             let lanes = Lanes::of_select(record.header.select, layout.data).unwrap();
             let space = |config| {
                 if flags.has(config) { Space::Config } else { Space::Bus }
             };
             if let Some((base, values)) = record.write_block() {
-                let step = if flags.has(Flags::WFF) { 0 } else { layout.data.bytes() as u64 };
+                let step = if flags.has(RecordFlags::WFF) { 0 } else { layout.data.bytes() as u64 };
                 for (index, value) in values.enumerate() {
                     let address = base.wrapping_add(step * index as u64);
                     seen.push(Op {
                         address,
                         value: lanes.take(value),
                         lanes,
-                        space: space(Flags::WCA),
+                        space: space(RecordFlags::WCA),
                         write: true,
                     });
                 }
@@ -432,7 +442,7 @@ mod tests {
                     address,
                     value: 0,
                     lanes,
-                    space: space(Flags::RCA),
+                    space: space(RecordFlags::RCA),
                     write: false,
                 };
                 seen.extend(addresses.map(read));
@@ -462,9 +472,9 @@ mod tests {
         #[test]
         fn the_slave_sees_the_operations_in_order(ops in prop::collection::vec(any_op(), 0..700), silent: bool) {
             let mut out = vec![0; 1 << 16];
-            let check = if silent { Check::Silent } else { Check::Status };
-            let encoded = encode(&ops, Layout::L32, 0x8000, check, &mut out).unwrap();
-            prop_assert_eq!(&replayed(&out[..encoded.bytes], Layout::L32), &ops);
+            let check = if silent { StatusCheck::Silent } else { StatusCheck::Status };
+            let encoded = encode(&ops, EbLayout::L32, 0x8000, check, &mut out).unwrap();
+            prop_assert_eq!(&replayed(&out[..encoded.bytes], EbLayout::L32), &ops);
             let bus_ops = ops.iter().filter(|op| op.space == Space::Bus).count();
             prop_assert_eq!(encoded.bus_ops, bus_ops);
             prop_assert_eq!(encoded.statuses, if silent { 0 } else { bus_ops.div_ceil(32) });

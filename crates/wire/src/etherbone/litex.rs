@@ -4,7 +4,7 @@
 //! enabled, no config space, no errors, writes unanswered.
 
 use super::message::{MAGIC, VERSION};
-use super::{Block, Flags, Layout, Record, RecordRepr, WireError, need};
+use super::{EbBlock, EbLayout, EbRecord, RecordFlags, RecordRepr, WireError, need};
 
 /// Bytes of the message header.
 pub const HEADER_BYTES: usize = 8;
@@ -46,10 +46,10 @@ pub fn recognise(bytes: &[u8]) -> Option<bool> {
 ///
 /// # Errors
 /// When it is truncated or its header is another.
-pub fn split(bytes: &[u8]) -> Result<(Record<'_>, &[u8]), WireError> {
+pub fn split(bytes: &[u8]) -> Result<(EbRecord<'_>, &[u8]), WireError> {
     need(bytes, HEADER_BYTES)?;
-    super::Header::parse(bytes)?;
-    Record::split(Layout::L32, &bytes[HEADER_BYTES..]).map_err(|error| match error {
+    super::EbHeader::parse(bytes)?;
+    EbRecord::split(EbLayout::L32, &bytes[HEADER_BYTES..]).map_err(|error| match error {
         WireError::Truncated { wanted, found } => {
             WireError::Truncated { wanted: wanted + HEADER_BYTES, found: found + HEADER_BYTES }
         }
@@ -64,15 +64,15 @@ pub fn split(bytes: &[u8]) -> Result<(Record<'_>, &[u8]), WireError> {
 /// When it does not fit, or a block is empty or longer than 255.
 pub fn emit(
     select: u8,
-    write: Option<Block<'_>>,
-    read: Option<Block<'_>>,
+    write: Option<EbBlock<'_>>,
+    read: Option<EbBlock<'_>>,
     out: &mut [u8],
 ) -> Result<usize, WireError> {
-    let record = RecordRepr { flags: Flags(0), select, write, read };
+    let record = RecordRepr { flags: RecordFlags(0), select, write, read };
     if out.len() < HEADER_BYTES {
         return Err(WireError::Overflow);
     }
-    let length = record.emit(Layout::L32, &mut out[HEADER_BYTES..])?;
+    let length = record.emit(EbLayout::L32, &mut out[HEADER_BYTES..])?;
     out[..4].copy_from_slice(&REQUEST);
     out[4..HEADER_BYTES].fill(0);
     Ok(HEADER_BYTES + length)
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_single_read_is_the_20_bytes_of_wishbone_tool() {
         let mut out = [0xAA; 64];
-        let read = Some(Block { base: 0, values: &[0xf000_0000] });
+        let read = Some(EbBlock { base: 0, values: &[0xf000_0000] });
         let length = emit(0x0F, None, read, &mut out).unwrap();
         let wanted = [0x4e, 0x6f, 0x10, 0x44, 0, 0, 0, 0, 0, 0x0f, 0, 1, 0, 0, 0, 0, 0xf0, 0, 0, 0];
         assert_eq!(out[..length], wanted);
@@ -121,7 +121,8 @@ mod tests {
     #[test]
     fn truncated_packets_say_what_they_need() {
         let mut out = [0; 64];
-        let length = emit(0x0F, Some(Block { base: 4, values: &[1, 2] }), None, &mut out).unwrap();
+        let length =
+            emit(0x0F, Some(EbBlock { base: 4, values: &[1, 2] }), None, &mut out).unwrap();
         for cut in 0..length {
             assert!(split(&out[..cut]).is_err());
         }

@@ -1,6 +1,6 @@
 //! The message header and the probe.
 
-use super::{Layout, Widths, WireError, be16, be32, need};
+use super::{EbLayout, Widths, WireError, be16, be32, need};
 
 /// First two bytes of every message: "No".
 pub const MAGIC: u16 = 0x4E6F;
@@ -15,7 +15,7 @@ const PROBE_REQUEST: u8 = 0x01;
 
 /// What the first four bytes of a message say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct EbHeader {
     /// NR: nothing in the message asks for an answer.
     pub no_reads: bool,
     /// PR: the answer to a probe.
@@ -28,18 +28,18 @@ pub struct Header {
     pub data: Widths,
 }
 
-impl Header {
+impl EbHeader {
     /// The header of a data message.
-    pub fn of(layout: Layout, no_reads: bool) -> Header {
+    pub fn of(layout: EbLayout, no_reads: bool) -> EbHeader {
         let (address, data) = (Widths::only(layout.address), Widths::only(layout.data));
-        Header { no_reads, probe_response: false, probe_request: false, address, data }
+        EbHeader { no_reads, probe_response: false, probe_request: false, address, data }
     }
 
     /// Reads the first four bytes.
     ///
     /// # Errors
     /// When there are fewer, or magic or version are wrong.
-    pub fn parse(bytes: &[u8]) -> Result<Header, WireError> {
+    pub fn parse(bytes: &[u8]) -> Result<EbHeader, WireError> {
         need(bytes, 4)?;
         let magic = be16(bytes, 0);
         if magic != MAGIC {
@@ -48,7 +48,7 @@ impl Header {
         if bytes[2] >> 4 != VERSION {
             return Err(WireError::Version(bytes[2] >> 4));
         }
-        Ok(Header {
+        Ok(EbHeader {
             no_reads: bytes[2] & NO_READS != 0,
             probe_response: bytes[2] & PROBE_RESPONSE != 0,
             probe_request: bytes[2] & PROBE_REQUEST != 0,
@@ -71,9 +71,9 @@ impl Header {
     ///
     /// # Errors
     /// When it names no width, or several.
-    pub fn layout(&self) -> Result<Layout, WireError> {
+    pub fn layout(&self) -> Result<EbLayout, WireError> {
         match (self.address.single(), self.data.single()) {
-            (Some(address), Some(data)) => Ok(Layout { address, data }),
+            (Some(address), Some(data)) => Ok(EbLayout { address, data }),
             _ => Err(WireError::NotOneWidth(self.address, self.data)),
         }
     }
@@ -81,7 +81,7 @@ impl Header {
 
 /// A probe: which widths can you do? Or its answer: these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Probe {
+pub struct EbProbe {
     /// True for the answer.
     pub response: bool,
     /// Address widths that the sender can do.
@@ -92,17 +92,17 @@ pub struct Probe {
     pub id: u32,
 }
 
-impl Probe {
+impl EbProbe {
     /// Reads a probe or its answer.
     ///
     /// # Errors
     /// When it is something else, or not exactly 8 bytes long.
-    pub fn parse(bytes: &[u8]) -> Result<Probe, WireError> {
-        let header = Header::parse(bytes)?;
+    pub fn parse(bytes: &[u8]) -> Result<EbProbe, WireError> {
+        let header = EbHeader::parse(bytes)?;
         if bytes.len() != PROBE_BYTES {
             return Err(WireError::ProbeLength(bytes.len()));
         }
-        Ok(Probe {
+        Ok(EbProbe {
             response: header.probe_response,
             address: header.address,
             data: header.data,
@@ -112,7 +112,7 @@ impl Probe {
 
     /// The eight bytes. An answer carries NR too: nothing in it asks for anything.
     pub fn emit(&self) -> [u8; PROBE_BYTES] {
-        let header = Header {
+        let header = EbHeader {
             no_reads: self.response,
             probe_response: self.response,
             probe_request: !self.response,
@@ -128,33 +128,33 @@ impl Probe {
 
 /// A whole message that is not a probe: its layout and its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct EbMessage<'a> {
     /// What the header says.
-    pub header: Header,
+    pub header: EbHeader,
     /// The widths of the message.
-    pub layout: Layout,
+    pub layout: EbLayout,
     /// The bytes of the records.
     pub records: &'a [u8],
 }
 
-impl<'a> Message<'a> {
+impl<'a> EbMessage<'a> {
     /// Checks the header and splits it off.
     ///
     /// # Errors
     /// When the header is wrong or names not exactly one width each.
-    pub fn parse(bytes: &'a [u8]) -> Result<Message<'a>, WireError> {
-        let layout = Header::parse(bytes)?.layout()?;
-        Message::with_layout(bytes, layout)
+    pub fn parse(bytes: &'a [u8]) -> Result<EbMessage<'a>, WireError> {
+        let layout = EbHeader::parse(bytes)?.layout()?;
+        EbMessage::with_layout(bytes, layout)
     }
 
     /// The same for widths that were settled otherwise: the C slave takes the widest of several.
     ///
     /// # Errors
     /// When the header is wrong or cut off.
-    pub fn with_layout(bytes: &'a [u8], layout: Layout) -> Result<Message<'a>, WireError> {
-        let header = Header::parse(bytes)?;
+    pub fn with_layout(bytes: &'a [u8], layout: EbLayout) -> Result<EbMessage<'a>, WireError> {
+        let header = EbHeader::parse(bytes)?;
         need(bytes, layout.header_bytes())?;
-        Ok(Message { header, layout, records: &bytes[layout.header_bytes()..] })
+        Ok(EbMessage { header, layout, records: &bytes[layout.header_bytes()..] })
     }
 }
 
@@ -166,43 +166,43 @@ mod tests {
     #[test]
     fn golden_probe_and_its_answer() {
         let asked = [0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 0x86];
-        let probe = Probe::parse(&asked).unwrap();
+        let probe = EbProbe::parse(&asked).unwrap();
         let w32 = Widths::only(Width::W32);
-        assert_eq!(probe, Probe { response: false, address: w32, data: w32, id: 0x86 });
+        assert_eq!(probe, EbProbe { response: false, address: w32, data: w32, id: 0x86 });
         assert_eq!(probe.emit(), asked);
         let answered = [0x4e, 0x6f, 0x16, 0xff, 0, 0, 0, 0x86];
-        let answer = Probe { response: true, address: Widths::ALL, data: Widths::ALL, id: 0x86 };
+        let answer = EbProbe { response: true, address: Widths::ALL, data: Widths::ALL, id: 0x86 };
         assert_eq!(answer.emit(), answered);
-        assert_eq!(Probe::parse(&answered), Ok(answer));
+        assert_eq!(EbProbe::parse(&answered), Ok(answer));
     }
 
     #[test]
     fn probes_of_wrong_length_are_refused() {
         let twelve = [0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(Probe::parse(&twelve), Err(WireError::ProbeLength(12)));
-        assert_eq!(Probe::parse(&twelve[..6]), Err(WireError::ProbeLength(6)));
+        assert_eq!(EbProbe::parse(&twelve), Err(WireError::ProbeLength(12)));
+        assert_eq!(EbProbe::parse(&twelve[..6]), Err(WireError::ProbeLength(6)));
     }
 
     #[test]
     fn impossible_headers_are_refused_by_name() {
         assert_eq!(
-            Header::parse(&[0x4e, 0x6f, 0x10]),
+            EbHeader::parse(&[0x4e, 0x6f, 0x10]),
             Err(WireError::Truncated { wanted: 4, found: 3 })
         );
-        assert_eq!(Header::parse(&[0x4e, 0x70, 0x10, 0x44]), Err(WireError::Magic(0x4e70)));
-        assert_eq!(Header::parse(&[0x4e, 0x6f, 0x20, 0x44]), Err(WireError::Version(2)));
-        let two = Header::parse(&[0x4e, 0x6f, 0x10, 0xc4]).unwrap();
+        assert_eq!(EbHeader::parse(&[0x4e, 0x70, 0x10, 0x44]), Err(WireError::Magic(0x4e70)));
+        assert_eq!(EbHeader::parse(&[0x4e, 0x6f, 0x20, 0x44]), Err(WireError::Version(2)));
+        let two = EbHeader::parse(&[0x4e, 0x6f, 0x10, 0xc4]).unwrap();
         assert!(matches!(two.layout(), Err(WireError::NotOneWidth(..))));
-        assert!(Header::parse(&[0x4e, 0x6f, 0x10, 0x40]).unwrap().layout().is_err());
+        assert!(EbHeader::parse(&[0x4e, 0x6f, 0x10, 0x40]).unwrap().layout().is_err());
     }
 
     #[test]
     fn a_message_with_64_bits_on_either_side_has_a_header_of_8_bytes() {
         let bytes = [0x4e, 0x6f, 0x10, 0x84, 0, 0, 0, 0, 1, 2];
-        assert_eq!(Message::parse(&bytes).unwrap().records, [1, 2]);
-        assert!(Message::parse(&bytes[..7]).is_err());
+        assert_eq!(EbMessage::parse(&bytes).unwrap().records, [1, 2]);
+        assert!(EbMessage::parse(&bytes[..7]).is_err());
         let narrow = [0x4e, 0x6f, 0x14, 0x21, 1];
-        let message = Message::parse(&narrow).unwrap();
+        let message = EbMessage::parse(&narrow).unwrap();
         assert!(message.header.no_reads);
         assert_eq!(message.records, [1]);
     }

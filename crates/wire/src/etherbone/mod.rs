@@ -15,10 +15,10 @@ pub mod status;
 pub mod width;
 
 pub use lanes::{Endian, Lanes};
-pub use message::{Header, Message, Probe};
-pub use record::{Block, Flags, Record, RecordHeader, RecordRepr, Values};
+pub use message::{EbHeader, EbMessage, EbProbe};
+pub use record::{EbBlock, EbRecord, RecordFlags, RecordHeader, RecordRepr, Values};
 pub use status::ErrorRegister;
-pub use width::{Layout, Width, Widths};
+pub use width::{EbLayout, Width, Widths};
 
 /// The port that everybody listens on: 0xEBD0.
 pub const PORT: u16 = 0xEBD0;

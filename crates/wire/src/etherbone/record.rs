@@ -1,39 +1,39 @@
 //! The record: a header, a block of writes, a block of reads.
 
-use super::{Layout, WireError, be16, be32, be64, need};
+use super::{EbLayout, WireError, be16, be32, be64, need};
 
 /// Byte 0 of a record header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Flags(pub u8);
+pub struct RecordFlags(pub u8);
 
-impl Flags {
+impl RecordFlags {
     /// The answer goes to the asker's config space.
-    pub const BCA: Flags = Flags(0x80);
+    pub const BCA: RecordFlags = RecordFlags(0x80);
     /// Read from config space.
-    pub const RCA: Flags = Flags(0x40);
+    pub const RCA: RecordFlags = RecordFlags(0x40);
     /// All values of the answer go to one address.
-    pub const RFF: Flags = Flags(0x20);
+    pub const RFF: RecordFlags = RecordFlags(0x20);
     /// Last record of the cycle.
-    pub const CYC: Flags = Flags(0x08);
+    pub const CYC: RecordFlags = RecordFlags(0x08);
     /// Write to config space.
-    pub const WCA: Flags = Flags(0x04);
+    pub const WCA: RecordFlags = RecordFlags(0x04);
     /// Write all values to one address.
-    pub const WFF: Flags = Flags(0x02);
+    pub const WFF: RecordFlags = RecordFlags(0x02);
 
     /// True when all of these are set.
-    pub const fn has(self, other: Flags) -> bool {
+    pub const fn has(self, other: RecordFlags) -> bool {
         self.0 & other.0 == other.0
     }
 
     /// These too.
     #[must_use]
-    pub const fn with(self, other: Flags) -> Flags {
-        Flags(self.0 | other.0)
+    pub const fn with(self, other: RecordFlags) -> RecordFlags {
+        RecordFlags(self.0 | other.0)
     }
 
     /// These too, if `on`.
     #[must_use]
-    pub const fn with_if(self, on: bool, other: Flags) -> Flags {
+    pub const fn with_if(self, on: bool, other: RecordFlags) -> RecordFlags {
         if on { self.with(other) } else { self }
     }
 }
@@ -42,7 +42,7 @@ impl Flags {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordHeader {
     /// What kind of record.
-    pub flags: Flags,
+    pub flags: RecordFlags,
     /// Byte enables, bit 0 for the least significant lane.
     pub select: u8,
     /// Number of values written.
@@ -55,7 +55,12 @@ impl RecordHeader {
     /// From four bytes.
     #[inline]
     pub fn parse(bytes: [u8; 4]) -> RecordHeader {
-        RecordHeader { flags: Flags(bytes[0]), select: bytes[1], writes: bytes[2], reads: bytes[3] }
+        RecordHeader {
+            flags: RecordFlags(bytes[0]),
+            select: bytes[1],
+            writes: bytes[2],
+            reads: bytes[3],
+        }
     }
 
     /// Four bytes.
@@ -66,7 +71,7 @@ impl RecordHeader {
 
     /// Bytes of the two blocks: each has a base address before its values, unless it is empty.
     #[inline]
-    pub fn body_bytes(self, layout: Layout) -> usize {
+    pub fn body_bytes(self, layout: EbLayout) -> usize {
         let block = |values: u8| {
             if values == 0 { 0 } else { 1 + usize::from(values) }
         };
@@ -74,7 +79,7 @@ impl RecordHeader {
     }
 
     /// Bytes of the whole record.
-    pub(crate) fn record_bytes(self, layout: Layout) -> usize {
+    pub(crate) fn record_bytes(self, layout: EbLayout) -> usize {
         layout.header_bytes() + self.body_bytes(layout)
     }
 
@@ -87,26 +92,26 @@ impl RecordHeader {
 
 /// A record whose length was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
+pub struct EbRecord<'a> {
     /// Its header.
     pub header: RecordHeader,
     value_bytes: usize,
     body: &'a [u8],
 }
 
-impl<'a> Record<'a> {
+impl<'a> EbRecord<'a> {
     /// Takes the first record off the bytes: the record and what follows it.
     ///
     /// # Errors
     /// [`WireError::Truncated`] with the bytes that the record needs, as far as they are known.
     #[inline]
-    pub fn split(layout: Layout, bytes: &'a [u8]) -> Result<(Record<'a>, &'a [u8]), WireError> {
+    pub fn split(layout: EbLayout, bytes: &'a [u8]) -> Result<(EbRecord<'a>, &'a [u8]), WireError> {
         let header_bytes = layout.header_bytes();
         need(bytes, header_bytes)?;
         let header = RecordHeader::parse([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let wanted = header_bytes + header.body_bytes(layout);
         need(bytes, wanted)?;
-        let record = Record {
+        let record = EbRecord {
             header,
             value_bytes: layout.value_bytes(),
             body: &bytes[header_bytes..wanted],
@@ -221,24 +226,24 @@ impl ExactSizeIterator for Values<'_> {}
 
 /// A base address and the values after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block<'a> {
+pub struct EbBlock<'a> {
     /// Where writing begins, or where the answer goes.
     pub base: u64,
     /// Values to write, or addresses to read: 1 to 255.
     pub values: &'a [u64],
 }
 
-/// What a record means; [`RecordRepr::emit`] and [`Record::split`] are inverses.
+/// What a record means; [`RecordRepr::emit`] and [`EbRecord::split`] are inverses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordRepr<'a> {
     /// What kind of record.
-    pub flags: Flags,
+    pub flags: RecordFlags,
     /// Byte enables.
     pub select: u8,
     /// What is written.
-    pub write: Option<Block<'a>>,
+    pub write: Option<EbBlock<'a>>,
     /// What is read.
-    pub read: Option<Block<'a>>,
+    pub read: Option<EbBlock<'a>>,
 }
 
 impl RecordRepr<'_> {
@@ -248,7 +253,7 @@ impl RecordRepr<'_> {
     /// When a block is empty or holds more than 255 values.
     #[inline]
     pub fn header(&self) -> Result<RecordHeader, WireError> {
-        let count = |block: &Option<Block<'_>>| match block {
+        let count = |block: &Option<EbBlock<'_>>| match block {
             None => Ok(0),
             Some(block) if block.values.is_empty() => Err(WireError::Overflow),
             Some(block) => u8::try_from(block.values.len()).map_err(|_| WireError::Overflow),
@@ -266,7 +271,7 @@ impl RecordRepr<'_> {
     /// # Errors
     /// When it does not fit, or a block is empty or too long.
     #[inline]
-    pub fn emit(&self, layout: Layout, out: &mut [u8]) -> Result<usize, WireError> {
+    pub fn emit(&self, layout: EbLayout, out: &mut [u8]) -> Result<usize, WireError> {
         let header = self.header()?;
         let length = header.record_bytes(layout);
         if out.len() < length {
@@ -308,10 +313,10 @@ mod tests {
 
     #[test]
     fn a_record_of_64_bits_has_a_header_of_8_bytes() {
-        let layout = Layout { address: Width::W64, data: Width::W64 };
+        let layout = EbLayout { address: Width::W64, data: Width::W64 };
         let mut out = [0xAA; 64];
-        let read = Some(Block { base: 0x8000, values: &[0x10000] });
-        let length = RecordRepr { flags: Flags(0xA0), select: 0xFF, read, write: None }
+        let read = Some(EbBlock { base: 0x8000, values: &[0x10000] });
+        let length = RecordRepr { flags: RecordFlags(0xA0), select: 0xFF, read, write: None }
             .emit(layout, &mut out)
             .unwrap();
         let wanted = [
@@ -328,7 +333,7 @@ mod tests {
             0xe8, 0x0f, 1, 1, 0, 1, 0, 0, 0x11, 0x22, 0x33, 0x44, 0, 0, 0x80, 0x01, 0, 0, 0, 4,
             0xEE,
         ];
-        let (record, rest) = Record::split(Layout::L32, &bytes).unwrap();
+        let (record, rest) = EbRecord::split(EbLayout::L32, &bytes).unwrap();
         assert_eq!(rest, [0xEE]);
         let (base, values) = record.write_block().unwrap();
         assert_eq!((base, values.collect::<Vec<_>>()), (0x10000, std::vec![0x1122_3344]));
@@ -338,7 +343,7 @@ mod tests {
 
     #[test]
     fn an_all_zero_word_is_a_record_without_operations() {
-        let (record, rest) = Record::split(Layout::L32, &[0, 0, 0, 0]).unwrap();
+        let (record, rest) = EbRecord::split(EbLayout::L32, &[0, 0, 0, 0]).unwrap();
         assert!(record.header.is_empty() && rest.is_empty());
         assert!(record.write_block().is_none() && record.read_block().is_none());
     }
@@ -346,18 +351,20 @@ mod tests {
     #[test]
     fn a_count_beyond_the_bytes_is_refused_with_what_is_needed() {
         let bytes = [0xa8, 0x0f, 0, 255, 0, 0, 0x80, 0];
-        let error = Record::split(Layout::L32, &bytes).unwrap_err();
+        let error = EbRecord::split(EbLayout::L32, &bytes).unwrap_err();
         assert_eq!(error, WireError::Truncated { wanted: 4 + 256 * 4, found: 8 });
     }
 
     #[test]
     fn blocks_that_no_header_can_count_are_refused() {
         let many = [0_u64; 256];
-        let repr =
-            |values| RecordRepr { write: Some(Block { base: 0, values }), ..RecordRepr::default() };
+        let repr = |values| RecordRepr {
+            write: Some(EbBlock { base: 0, values }),
+            ..RecordRepr::default()
+        };
         assert_eq!(repr(&many[..]).header(), Err(WireError::Overflow));
         assert_eq!(repr(&[]).header(), Err(WireError::Overflow));
-        assert_eq!(repr(&many[..255]).emit(Layout::L32, &mut [0; 100]), Err(WireError::Overflow));
+        assert_eq!(repr(&many[..255]).emit(EbLayout::L32, &mut [0; 100]), Err(WireError::Overflow));
     }
 
     proptest! {
@@ -367,24 +374,24 @@ mod tests {
             written in prop::collection::vec(any::<u64>(), 0..256),
             read in prop::collection::vec(any::<u64>(), 0..256),
         ) {
-            let layout = Layout::all().nth(at).unwrap();
+            let layout = EbLayout::all().nth(at).unwrap();
             let mask = u64::MAX >> (64 - 8 * layout.value_bytes());
             let cut = |values: Vec<u64>| values.into_iter().take(255).map(|value| value & mask).collect::<Vec<_>>();
             let (written, read) = (cut(written), cut(read));
-            let block = |base: u64, values| Block { base: base & mask, values };
+            let block = |base: u64, values| EbBlock { base: base & mask, values };
             let repr = RecordRepr {
-                flags: Flags(flags),
+                flags: RecordFlags(flags),
                 select,
                 write: (!written.is_empty()).then_some(block(bases.0, &written)),
                 read: (!read.is_empty()).then_some(block(bases.1, &read)),
             };
             let mut out = std::vec![0; 8192];
             let length = repr.emit(layout, &mut out).unwrap();
-            let (record, rest) = Record::split(layout, &out[..length]).unwrap();
+            let (record, rest) = EbRecord::split(layout, &out[..length]).unwrap();
             prop_assert!(rest.is_empty());
             prop_assert_eq!((record.header.flags, record.header.select), (repr.flags, select));
             let collected = |block: Option<(u64, Values<'_>)>| block.map(|(base, values)| (base, values.collect::<Vec<_>>()));
-            let wanted = |block: Option<Block<'_>>| block.map(|block| (block.base, block.values.to_vec()));
+            let wanted = |block: Option<EbBlock<'_>>| block.map(|block| (block.base, block.values.to_vec()));
             prop_assert_eq!(collected(record.write_block()), wanted(repr.write));
             prop_assert_eq!(collected(record.read_block()), wanted(repr.read));
             // The loop per size gives what the iterator gives.
@@ -397,15 +404,15 @@ mod tests {
                 prop_assert_eq!(values.copy_to(&mut copied[..1]), 1);
             }
             for cut in 0..length {
-                prop_assert!(Record::split(layout, &out[..cut]).is_err());
+                prop_assert!(EbRecord::split(layout, &out[..cut]).is_err());
             }
         }
 
         #[test]
         fn no_bytes_break_the_view(bytes in prop::collection::vec(any::<u8>(), 0..2048), at in 0..16_usize) {
-            let layout = Layout::all().nth(at).unwrap();
+            let layout = EbLayout::all().nth(at).unwrap();
             let mut rest = &bytes[..];
-            while let Ok((record, after)) = Record::split(layout, rest) {
+            while let Ok((record, after)) = EbRecord::split(layout, rest) {
                 prop_assert!(after.len() < rest.len());
                 let counted = record.write_block().map_or(0, |(_, values)| values.count());
                 prop_assert_eq!(counted, usize::from(record.header.writes));

@@ -102,7 +102,7 @@ pub struct Component {
 
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum SdbRecord {
     /// 0x00: the head of a table.
     Interconnect {
         /// Records of the table, with this one.
@@ -115,7 +115,7 @@ pub enum Record {
         component: Component,
     },
     /// 0x01: a device.
-    Device(Device),
+    Device(SdbDevice),
     /// 0x02: a bridge to a nested table.
     Bridge {
         /// Address of the nested table.
@@ -146,7 +146,7 @@ pub enum Record {
 
 /// A device on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct SdbDevice {
     /// Class of the register interface.
     pub abi_class: u16,
     /// Major version of the interface.
@@ -159,7 +159,7 @@ pub struct Device {
     pub component: Component,
 }
 
-impl Device {
+impl SdbDevice {
     /// The access widths.
     pub fn widths(&self) -> super::Widths {
         super::Widths::from_nibble(self.bus_specific.to_be_bytes()[3])
@@ -190,41 +190,41 @@ pub struct Synthesis {
 
 const TYPE_AT: usize = 0x3F;
 
-impl Record {
+impl SdbRecord {
     /// Reads a record. Every 64 bytes are one, if perhaps of unknown type; only a table's head has a magic to check.
     ///
     /// # Errors
     /// When a record of type interconnect does not begin with the magic.
-    pub fn parse(bytes: &[u8; RECORD_BYTES]) -> Result<Record, WireError> {
+    pub fn parse(bytes: &[u8; RECORD_BYTES]) -> Result<SdbRecord, WireError> {
         Ok(match bytes[TYPE_AT] {
             0x00 => {
                 let magic = be32(bytes, 0);
                 if magic != MAGIC {
                     return Err(WireError::SdbMagic(magic));
                 }
-                Record::Interconnect {
+                SdbRecord::Interconnect {
                     records: be16(bytes, 4),
                     version: bytes[6],
                     bus_type: bytes[7],
                     component: component(bytes),
                 }
             }
-            0x01 => Record::Device(Device {
+            0x01 => SdbRecord::Device(SdbDevice {
                 abi_class: be16(bytes, 0),
                 abi_major: bytes[2],
                 abi_minor: bytes[3],
                 bus_specific: be32(bytes, 4),
                 component: component(bytes),
             }),
-            0x02 => Record::Bridge { child: be64(bytes, 0), component: component(bytes) },
-            0x03 => Record::MsiMaster {
+            0x02 => SdbRecord::Bridge { child: be64(bytes, 0), component: component(bytes) },
+            0x03 => SdbRecord::MsiMaster {
                 flags: be32(bytes, 0),
                 bus_specific: be32(bytes, 4),
                 component: component(bytes),
             },
-            0x80 => Record::Integration(product(bytes)),
-            0x81 => Record::RepoUrl(Text::at(bytes, 0)),
-            0x82 => Record::Synthesis(Synthesis {
+            0x80 => SdbRecord::Integration(product(bytes)),
+            0x81 => SdbRecord::RepoUrl(Text::at(bytes, 0)),
+            0x82 => SdbRecord::Synthesis(Synthesis {
                 name: Text::at(bytes, 0x00),
                 commit: Text::<16>::at(bytes, 0x10).0,
                 tool: Text::at(bytes, 0x20),
@@ -232,8 +232,8 @@ impl Record {
                 date: be32(bytes, 0x2C),
                 user: Text::at(bytes, 0x30),
             }),
-            0xFF => Record::Empty,
-            other => Record::Unknown(other),
+            0xFF => SdbRecord::Empty,
+            other => SdbRecord::Unknown(other),
         })
     }
 
@@ -242,23 +242,23 @@ impl Record {
         let mut out = [0; RECORD_BYTES];
         let mut set = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match self {
-            Record::Interconnect { records, version, bus_type, .. } => {
+            SdbRecord::Interconnect { records, version, bus_type, .. } => {
                 set(0, &MAGIC.to_be_bytes());
                 set(4, &records.to_be_bytes());
                 set(6, &[*version, *bus_type]);
             }
-            Record::Device(device) => {
+            SdbRecord::Device(device) => {
                 set(0, &device.abi_class.to_be_bytes());
                 set(2, &[device.abi_major, device.abi_minor]);
                 set(4, &device.bus_specific.to_be_bytes());
             }
-            Record::Bridge { child, .. } => set(0, &child.to_be_bytes()),
-            Record::MsiMaster { flags, bus_specific, .. } => {
+            SdbRecord::Bridge { child, .. } => set(0, &child.to_be_bytes()),
+            SdbRecord::MsiMaster { flags, bus_specific, .. } => {
                 set(0, &flags.to_be_bytes());
                 set(4, &bus_specific.to_be_bytes());
             }
-            Record::RepoUrl(url) => set(0, &url.0),
-            Record::Synthesis(synthesis) => {
+            SdbRecord::RepoUrl(url) => set(0, &url.0),
+            SdbRecord::Synthesis(synthesis) => {
                 set(0x00, &synthesis.name.0);
                 set(0x10, &synthesis.commit);
                 set(0x20, &synthesis.tool.0);
@@ -266,7 +266,7 @@ impl Record {
                 set(0x2C, &synthesis.date.to_be_bytes());
                 set(0x30, &synthesis.user.0);
             }
-            Record::Integration(_) | Record::Empty | Record::Unknown(_) => {}
+            SdbRecord::Integration(_) | SdbRecord::Empty | SdbRecord::Unknown(_) => {}
         }
         if let Some(component) = self.component() {
             set(0x08, &component.first.to_be_bytes());
@@ -286,25 +286,25 @@ impl Record {
     /// Its type number.
     pub fn record_type(&self) -> u8 {
         match self {
-            Record::Interconnect { .. } => 0x00,
-            Record::Device(_) => 0x01,
-            Record::Bridge { .. } => 0x02,
-            Record::MsiMaster { .. } => 0x03,
-            Record::Integration(_) => 0x80,
-            Record::RepoUrl(_) => 0x81,
-            Record::Synthesis(_) => 0x82,
-            Record::Empty => 0xFF,
-            Record::Unknown(number) => *number,
+            SdbRecord::Interconnect { .. } => 0x00,
+            SdbRecord::Device(_) => 0x01,
+            SdbRecord::Bridge { .. } => 0x02,
+            SdbRecord::MsiMaster { .. } => 0x03,
+            SdbRecord::Integration(_) => 0x80,
+            SdbRecord::RepoUrl(_) => 0x81,
+            SdbRecord::Synthesis(_) => 0x82,
+            SdbRecord::Empty => 0xFF,
+            SdbRecord::Unknown(number) => *number,
         }
     }
 
     /// Where it is, for the types that are somewhere.
     pub fn component(&self) -> Option<&Component> {
         match self {
-            Record::Interconnect { component, .. }
-            | Record::Bridge { component, .. }
-            | Record::MsiMaster { component, .. } => Some(component),
-            Record::Device(device) => Some(&device.component),
+            SdbRecord::Interconnect { component, .. }
+            | SdbRecord::Bridge { component, .. }
+            | SdbRecord::MsiMaster { component, .. } => Some(component),
+            SdbRecord::Device(device) => Some(&device.component),
             _ => None,
         }
     }
@@ -312,7 +312,7 @@ impl Record {
     /// Who made it, for the types that say.
     pub fn product(&self) -> Option<&Product> {
         match self {
-            Record::Integration(product) => Some(product),
+            SdbRecord::Integration(product) => Some(product),
             other => other.component().map(|component| &component.product),
         }
     }
@@ -358,23 +358,23 @@ mod tests {
         Product { vendor, device, version: 1, date: 0x2017_1016, name: Text::new(name) }
     }
 
-    fn one_of_each() -> [Record; 9] {
+    fn one_of_each() -> [SdbRecord; 9] {
         let component =
             Component { first: 0x1000, last: 0x1FFF, product: product("ECA_UNIT:CONTROL") };
         [
-            Record::Interconnect { records: 9, version: 1, bus_type: 0, component },
-            Record::Device(Device {
+            SdbRecord::Interconnect { records: 9, version: 1, bus_type: 0, component },
+            SdbRecord::Device(SdbDevice {
                 abi_class: 1,
                 abi_major: 2,
                 abi_minor: 3,
                 bus_specific: 0x87,
                 component,
             }),
-            Record::Bridge { child: 0x0010_0300, component },
-            Record::MsiMaster { flags: 1 << 31, bus_specific: 4, component },
-            Record::Integration(product("integrated")),
-            Record::RepoUrl(Text::new("git@example.org:timing.git")),
-            Record::Synthesis(Synthesis {
+            SdbRecord::Bridge { child: 0x0010_0300, component },
+            SdbRecord::MsiMaster { flags: 1 << 31, bus_specific: 4, component },
+            SdbRecord::Integration(product("integrated")),
+            SdbRecord::RepoUrl(Text::new("git@example.org:timing.git")),
+            SdbRecord::Synthesis(Synthesis {
                 name: Text::new("pci_control"),
                 commit: [7; 16],
                 tool: Text::new("quartus"),
@@ -382,15 +382,15 @@ mod tests {
                 date: 0x2018_0201,
                 user: Text::new("builder"),
             }),
-            Record::Empty,
-            Record::Unknown(0x55),
+            SdbRecord::Empty,
+            SdbRecord::Unknown(0x55),
         ]
     }
 
     #[test]
     fn every_type_is_emitted_and_read_back() {
         for record in one_of_each() {
-            assert_eq!(Record::parse(&record.emit()), Ok(record), "{record:?}");
+            assert_eq!(SdbRecord::parse(&record.emit()), Ok(record), "{record:?}");
         }
     }
 
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(bytes[0x28..0x2C], [0x20, 0x17, 0x10, 0x16]);
         assert_eq!(&bytes[0x2C..0x3F], b"ECA_UNIT:CONTROL   ");
         assert_eq!(bytes[0x3F], 1);
-        let Ok(Record::Device(device)) = Record::parse(&bytes) else { panic!("a device") };
+        let Ok(SdbRecord::Device(device)) = SdbRecord::parse(&bytes) else { panic!("a device") };
         assert_eq!(
             (device.endian(), device.widths().to_string()),
             (super::super::Endian::Little, "8/16/32".to_string())
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_table_without_its_magic_is_refused() {
-        assert_eq!(Record::parse(&[0; 64]), Err(WireError::SdbMagic(0)));
+        assert_eq!(SdbRecord::parse(&[0; 64]), Err(WireError::SdbMagic(0)));
         assert_eq!(record_count(&one_of_each()[0].emit()), Ok(9));
         assert!(record_count(&[0x53; 8]).is_err() && record_count(&[]).is_err());
     }
@@ -431,8 +431,8 @@ mod tests {
             whole[..32].copy_from_slice(&bytes);
             whole[32..].copy_from_slice(&high);
             whole[63] = kind;
-            let record = Record::parse(&whole).unwrap();
-            prop_assert_eq!(Record::parse(&record.emit()), Ok(record));
+            let record = SdbRecord::parse(&whole).unwrap();
+            prop_assert_eq!(SdbRecord::parse(&record.emit()), Ok(record));
         }
     }
 }

@@ -130,16 +130,16 @@ impl core::fmt::Debug for Widths {
 
 /// The two widths that a conversation settled on, and the alignment that follows from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Layout {
+pub struct EbLayout {
     /// Width of addresses.
     pub address: Width,
     /// Width of the data port.
     pub data: Width,
 }
 
-impl Layout {
+impl EbLayout {
     /// 32-bit addresses, 32-bit data: what the HDL slave and LiteX speak.
-    pub const L32: Layout = Layout { address: Width::W32, data: Width::W32 };
+    pub const L32: EbLayout = EbLayout { address: Width::W32, data: Width::W32 };
 
     /// Bytes of every base address, read address and value: the widest of both, at least 2. Narrower ones are extended with
     /// zeros at the most significant side.
@@ -157,10 +157,10 @@ impl Layout {
     }
 
     /// All 16 of them.
-    pub fn all() -> impl Iterator<Item = Layout> {
+    pub fn all() -> impl Iterator<Item = EbLayout> {
         Width::ALL
             .into_iter()
-            .flat_map(|address| Width::ALL.into_iter().map(move |data| Layout { address, data }))
+            .flat_map(|address| Width::ALL.into_iter().map(move |data| EbLayout { address, data }))
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn alignment_follows_the_wider_of_both_widths() {
-        let layout = |address, data| Layout { address, data };
+        let layout = |address, data| EbLayout { address, data };
         for (layout, value, header) in [
             (layout(Width::W8, Width::W8), 2, 4),
             (layout(Width::W16, Width::W8), 2, 4),
@@ -185,7 +185,7 @@ mod tests {
                 "{layout:?}"
             );
         }
-        assert_eq!(Layout::all().count(), 16);
+        assert_eq!(EbLayout::all().count(), 16);
     }
 
     #[test]

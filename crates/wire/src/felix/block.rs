@@ -69,7 +69,7 @@ impl TrailerWidth {
 
 /// How blocks look: by generation of the firmware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Format {
+pub struct BlockFormat {
     /// Second half of the header.
     pub magic: u16,
     /// Bytes of a block.
@@ -78,19 +78,19 @@ pub struct Format {
     pub trailer: TrailerWidth,
 }
 
-impl Format {
+impl BlockFormat {
     /// Phase I: 1 KiB, 16-bit trailers, magic ABCD.
-    pub const PHASE1: Format =
-        Format { magic: 0xABCD, block_bytes: BLOCK_UNIT_BYTES, trailer: TrailerWidth::W16 };
+    pub const PHASE1: BlockFormat =
+        BlockFormat { magic: 0xABCD, block_bytes: BLOCK_UNIT_BYTES, trailer: TrailerWidth::W16 };
 
     /// Phase II: 1 to 16 KiB, 32-bit trailers; the size is in the magic. None for other sizes.
-    pub const fn phase2(kib: u8) -> Option<Format> {
+    pub const fn phase2(kib: u8) -> Option<BlockFormat> {
         if kib == 0 || kib > 16 {
             return None;
         }
         let code = kib as u16 - 1;
         let magic = 0xC0CE | code << 8;
-        Some(Format {
+        Some(BlockFormat {
             magic,
             block_bytes: kib as usize * BLOCK_UNIT_BYTES,
             trailer: TrailerWidth::W32,
@@ -98,19 +98,19 @@ impl Format {
     }
 
     /// Phase I firmware with 32-bit trailers, magic ABCE; the size is known from a register only. None for other sizes.
-    pub const fn phase1_wide(kib: u8) -> Option<Format> {
-        match Format::phase2(kib) {
-            Some(format) => Some(Format { magic: 0xABCE, ..format }),
+    pub const fn phase1_wide(kib: u8) -> Option<BlockFormat> {
+        match BlockFormat::phase2(kib) {
+            Some(format) => Some(BlockFormat { magic: 0xABCE, ..format }),
             None => None,
         }
     }
 
     /// From the magic; the size of ABCE blocks must be told.
-    pub const fn of_magic(magic: u16, abce_kib: u8) -> Option<Format> {
+    pub const fn of_magic(magic: u16, abce_kib: u8) -> Option<BlockFormat> {
         match magic {
-            0xABCD => Some(Format::PHASE1),
-            0xABCE => Format::phase1_wide(abce_kib),
-            magic if magic & 0xF0FF == 0xC0CE => Format::phase2((magic >> 8 & 0xF) as u8 + 1),
+            0xABCD => Some(BlockFormat::PHASE1),
+            0xABCE => BlockFormat::phase1_wide(abce_kib),
+            magic if magic & 0xF0FF == 0xC0CE => BlockFormat::phase2((magic >> 8 & 0xF) as u8 + 1),
             _ => None,
         }
     }
@@ -130,7 +130,7 @@ impl Format {
 
 /// The first four bytes of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct FelixHeader {
     /// Whose data it holds.
     pub elink: Elink,
     /// Counts the blocks of the E-link, 0 to 31.
@@ -139,12 +139,12 @@ pub struct Header {
     pub magic: u16,
 }
 
-impl Header {
+impl FelixHeader {
     /// From four bytes, little-endian.
-    pub fn parse(bytes: [u8; HEADER_BYTES]) -> Header {
+    pub fn parse(bytes: [u8; HEADER_BYTES]) -> FelixHeader {
         let low = u16::from_le_bytes([bytes[0], bytes[1]]);
         let magic = u16::from_le_bytes([bytes[2], bytes[3]]);
-        Header { elink: Elink::new(low), sequence: low.to_be_bytes()[0] >> 3, magic }
+        FelixHeader { elink: Elink::new(low), sequence: low.to_be_bytes()[0] >> 3, magic }
     }
 
     /// The four bytes.
@@ -158,7 +158,7 @@ impl Header {
 /// What a subchunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum SubchunkKind {
     /// Filler without payload, whatever its length says.
     Null = 0,
     /// A chunk begins and goes on in the E-link's next block.
@@ -177,25 +177,25 @@ pub enum Kind {
     OutOfBand = 7,
 }
 
-impl Kind {
+impl SubchunkKind {
     /// From three bits.
-    pub(crate) const fn of_bits(bits: u8) -> Kind {
+    pub(crate) const fn of_bits(bits: u8) -> SubchunkKind {
         match bits & 7 {
-            0 => Kind::Null,
-            1 => Kind::First,
-            2 => Kind::Last,
-            3 => Kind::Both,
-            4 => Kind::Middle,
-            5 => Kind::Timeout,
-            6 => Kind::Undefined,
-            _ => Kind::OutOfBand,
+            0 => SubchunkKind::Null,
+            1 => SubchunkKind::First,
+            2 => SubchunkKind::Last,
+            3 => SubchunkKind::Both,
+            4 => SubchunkKind::Middle,
+            5 => SubchunkKind::Timeout,
+            6 => SubchunkKind::Undefined,
+            _ => SubchunkKind::OutOfBand,
         }
     }
 }
 
 /// What went wrong with a subchunk on its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Flags {
+pub struct ChunkFlags {
     /// The card cut it off.
     pub truncated: bool,
     /// The card found an error.
@@ -206,10 +206,10 @@ pub struct Flags {
     pub busy: bool,
 }
 
-impl Flags {
+impl ChunkFlags {
     /// The flags that either has.
-    pub(crate) fn with(self, other: Flags) -> Flags {
-        Flags {
+    pub(crate) fn with(self, other: ChunkFlags) -> ChunkFlags {
+        ChunkFlags {
             truncated: self.truncated | other.truncated,
             error: self.error | other.error,
             crc: self.crc | other.crc,
@@ -222,9 +222,9 @@ impl Flags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
     /// What it is.
-    pub kind: Kind,
+    pub kind: SubchunkKind,
     /// What went wrong.
-    pub flags: Flags,
+    pub flags: ChunkFlags,
     /// Bytes of payload, without padding.
     pub length: u16,
 }
@@ -237,13 +237,18 @@ impl Trailer {
         let bytes = word.to_be_bytes();
         match width {
             TrailerWidth::W32 => Trailer {
-                kind: Kind::of_bits(bytes[0] >> 5),
-                flags: Flags { truncated: bit(28), error: bit(27), crc: bit(26), busy: bit(25) },
+                kind: SubchunkKind::of_bits(bytes[0] >> 5),
+                flags: ChunkFlags {
+                    truncated: bit(28),
+                    error: bit(27),
+                    crc: bit(26),
+                    busy: bit(25),
+                },
                 length: u16::from_be_bytes([bytes[2], bytes[3]]),
             },
             TrailerWidth::W16 => Trailer {
-                kind: Kind::of_bits(bytes[2] >> 5),
-                flags: Flags { truncated: bit(12), error: bit(11), crc: bit(10), busy: false },
+                kind: SubchunkKind::of_bits(bytes[2] >> 5),
+                flags: ChunkFlags { truncated: bit(12), error: bit(11), crc: bit(10), busy: false },
                 length: u16::from_be_bytes([bytes[2], bytes[3]]) & 0x3FF,
             },
         }
@@ -276,9 +281,12 @@ impl Trailer {
     #[inline]
     pub fn carries_data(&self) -> bool {
         match self.kind {
-            Kind::First | Kind::Last | Kind::Both | Kind::Middle => true,
-            Kind::Timeout => self.flags.truncated,
-            Kind::Null | Kind::OutOfBand | Kind::Undefined => false,
+            SubchunkKind::First
+            | SubchunkKind::Last
+            | SubchunkKind::Both
+            | SubchunkKind::Middle => true,
+            SubchunkKind::Timeout => self.flags.truncated,
+            SubchunkKind::Null | SubchunkKind::OutOfBand | SubchunkKind::Undefined => false,
         }
     }
 }
@@ -356,17 +364,17 @@ mod tests {
 
     #[test]
     fn headers_are_one_little_endian_word() {
-        let header = Header { elink: Elink::new(0x5C), sequence: 31, magic: 0xC0CE };
+        let header = FelixHeader { elink: Elink::new(0x5C), sequence: 31, magic: 0xC0CE };
         assert_eq!(u32::from_le_bytes(header.emit()), 0xC0CE << 16 | 31 << 11 | 0x5C);
         for word in [0_u32, 0xC0CE_F85C, 0xABCD_0600, u32::MAX] {
-            assert_eq!(Header::parse(word.to_le_bytes()).emit(), word.to_le_bytes());
+            assert_eq!(FelixHeader::parse(word.to_le_bytes()).emit(), word.to_le_bytes());
         }
     }
 
     #[test]
     fn every_magic_gives_its_size_and_trailer() {
         let of = |magic| {
-            Format::of_magic(magic, 2)
+            BlockFormat::of_magic(magic, 2)
                 .map(|format| (format.block_bytes / 1024, format.trailer.bytes()))
         };
         for (magic, wanted) in [
@@ -382,8 +390,8 @@ mod tests {
         ] {
             assert_eq!(of(magic), wanted, "{magic:#x}");
         }
-        assert_eq!(Format::phase2(17), None);
-        assert_eq!(Format::of_magic(0xABCE, 0), None);
+        assert_eq!(BlockFormat::phase2(17), None);
+        assert_eq!(BlockFormat::of_magic(0xABCE, 0), None);
     }
 
     #[test]
@@ -391,20 +399,21 @@ mod tests {
         for bits in 0..8 {
             for flags in 0..16_u8 {
                 let bit = |at: u8| flags >> at & 1 == 1;
-                let flags = Flags { truncated: bit(0), error: bit(1), crc: bit(2), busy: bit(3) };
-                let trailer = Trailer { kind: Kind::of_bits(bits), flags, length: 0x3A5 };
+                let flags =
+                    ChunkFlags { truncated: bit(0), error: bit(1), crc: bit(2), busy: bit(3) };
+                let trailer = Trailer { kind: SubchunkKind::of_bits(bits), flags, length: 0x3A5 };
                 assert_eq!(
                     Trailer::of_word(trailer.word(TrailerWidth::W32), TrailerWidth::W32),
                     trailer
                 );
-                let narrow = Trailer { flags: Flags { busy: false, ..flags }, ..trailer };
+                let narrow = Trailer { flags: ChunkFlags { busy: false, ..flags }, ..trailer };
                 assert_eq!(
                     Trailer::of_word(trailer.word(TrailerWidth::W16), TrailerWidth::W16),
                     narrow
                 );
             }
         }
-        let both = Trailer { kind: Kind::Both, flags: Flags::default(), length: 24 };
+        let both = Trailer { kind: SubchunkKind::Both, flags: ChunkFlags::default(), length: 24 };
         assert_eq!(
             (both.word(TrailerWidth::W32), both.word(TrailerWidth::W16)),
             (0x6000_0018, 0x6018)

@@ -1,11 +1,11 @@
 //! Subchunks of an E-link into chunks. No length is trusted; a bad block costs itself and no more.
 
-use super::block::{Flags, Header, Kind, Trailer};
-pub use super::subchunks::{Parts, Run, Subchunk, most_subchunks, parts, subchunks};
+use super::block::{ChunkFlags, FelixHeader, SubchunkKind, Trailer};
+pub use super::subchunks::{BlockParts, ChunkRun, Subchunk, most_subchunks, parts, subchunks};
 
 /// What an E-link's blocks held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ElinkCounts {
     /// Blocks that could be read.
     pub blocks: u64,
     /// Blocks that are missing by their sequence numbers: at least so many, for the numbers wrap after 32.
@@ -32,7 +32,7 @@ pub struct Counts {
     pub orphans: u64,
 }
 
-impl Counts {
+impl ElinkCounts {
     /// Chunks that came to an end, however.
     pub fn ended(&self) -> u64 {
         self.chunks + self.chunks_timed_out
@@ -41,7 +41,7 @@ impl Counts {
 
 /// A part of a chunk, as it is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct ChunkPart {
     /// True for the first part of its chunk.
     pub begins: bool,
     /// True for the last part.
@@ -51,7 +51,7 @@ pub struct Part {
     /// Bytes of payload.
     pub length: usize,
     /// Faults of the chunk so far; in its last part, those of any of its parts.
-    pub flags: Flags,
+    pub flags: ChunkFlags,
 }
 
 /// Puts the chunks of one E-link together over its blocks. It holds no payload: parts are told to a closure, and where they lie.
@@ -63,9 +63,9 @@ pub struct Reassembler {
     /// The beginning may be missing: at the start, and after a gap.
     after_gap: bool,
     /// Faults of the current chunk.
-    flags: Flags,
+    flags: ChunkFlags,
     /// What was found so far.
-    pub counts: Counts,
+    pub counts: ElinkCounts,
 }
 
 impl Reassembler {
@@ -98,7 +98,12 @@ impl Reassembler {
 
     /// Takes the subchunks of the E-link's next block.
     #[inline]
-    pub fn block(&mut self, header: Header, subchunks: &[Subchunk], mut on_part: impl FnMut(Part)) {
+    pub fn block(
+        &mut self,
+        header: FelixHeader,
+        subchunks: &[Subchunk],
+        mut on_part: impl FnMut(ChunkPart),
+    ) {
         self.begin(header);
         for (index, subchunk) in subchunks.iter().enumerate() {
             if let Some(part) = self.part(subchunk, index == 0) {
@@ -108,7 +113,7 @@ impl Reassembler {
     }
 
     /// The next block begins; its subchunks follow one by one.
-    pub fn begin(&mut self, header: Header) {
+    pub fn begin(&mut self, header: FelixHeader) {
         self.counts.blocks += 1;
         let missing =
             self.next_sequence.map_or(0, |next| header.sequence.wrapping_sub(next) & 0x1F);
@@ -121,7 +126,7 @@ impl Reassembler {
 
     /// Takes all chunks of a run. False, and nothing taken, where a chunk is open: the first of them is taken by itself then.
     #[inline]
-    pub fn take_run(&mut self, run: &Run) -> bool {
+    pub fn take_run(&mut self, run: &ChunkRun) -> bool {
         if !self.open {
             self.plain(run.count as u64, run.length());
         }
@@ -132,8 +137,8 @@ impl Reassembler {
     #[inline]
     fn plain(&mut self, count: u64, length: usize) {
         // The hot path: 64 bits of chunks or bytes are never counted to their end.
-        let Counts { subchunks, chunks, payload_bytes, .. } = &mut self.counts;
-        let both = &mut subchunks[Kind::Both as usize];
+        let ElinkCounts { subchunks, chunks, payload_bytes, .. } = &mut self.counts;
+        let both = &mut subchunks[SubchunkKind::Both as usize];
         *both = both.wrapping_add(count);
         *chunks = chunks.wrapping_add(count);
         *payload_bytes = payload_bytes.wrapping_add(count.wrapping_mul(length as u64));
@@ -142,16 +147,22 @@ impl Reassembler {
 
     /// The next subchunk of the block; none where it carries no data of a chunk.
     #[inline]
-    pub fn part(&mut self, subchunk: &Subchunk, first_of_block: bool) -> Option<Part> {
+    pub fn part(&mut self, subchunk: &Subchunk, first_of_block: bool) -> Option<ChunkPart> {
         if subchunk.is_plain() && !self.open {
             let (begin, length) = (subchunk.begin(), subchunk.plain_length());
             self.plain(1, length);
-            return Some(Part { begins: true, ends: true, begin, length, flags: Flags::default() });
+            return Some(ChunkPart {
+                begins: true,
+                ends: true,
+                begin,
+                length,
+                flags: ChunkFlags::default(),
+            });
         }
         self.part_of_any(subchunk, first_of_block)
     }
 
-    fn part_of_any(&mut self, subchunk: &Subchunk, first_of_block: bool) -> Option<Part> {
+    fn part_of_any(&mut self, subchunk: &Subchunk, first_of_block: bool) -> Option<ChunkPart> {
         let trailer = subchunk.trailer();
         self.counts.subchunks[trailer.kind as usize] += 1;
         let (begins, ends) = self.role(trailer, first_of_block)?;
@@ -161,41 +172,44 @@ impl Reassembler {
             false => self.flags.with(trailer.flags),
         };
         let range = subchunk.range();
-        Some(Part { begins, ends, begin: range.start, length: range.len(), flags: self.flags })
+        Some(ChunkPart { begins, ends, begin: range.start, length: range.len(), flags: self.flags })
     }
 
     /// Whether it begins and ends a chunk; none for what carries no data, or has no beginning.
     fn role(&mut self, trailer: Trailer, first_of_block: bool) -> Option<(bool, bool)> {
         let role = match trailer.kind {
-            Kind::Both => {
+            SubchunkKind::Both => {
                 self.counts.chunks_broken += u64::from(self.open);
                 self.open = false;
                 self.counts.chunks += 1;
                 (true, true)
             }
-            Kind::First => {
+            SubchunkKind::First => {
                 self.counts.chunks_broken += u64::from(self.open);
                 self.open = true;
                 (true, false)
             }
-            Kind::Middle | Kind::Last if !self.open => {
+            SubchunkKind::Middle | SubchunkKind::Last if !self.open => {
                 self.counts.orphans += u64::from(!self.after_gap);
                 return None;
             }
-            Kind::Middle => (false, false),
-            Kind::Last => {
+            SubchunkKind::Middle => (false, false),
+            SubchunkKind::Last => {
                 self.open = false;
                 self.counts.chunks += 1;
                 (false, true)
             }
-            Kind::Timeout if trailer.flags.truncated => {
+            SubchunkKind::Timeout if trailer.flags.truncated => {
                 let ends_open = self.open && first_of_block;
                 self.counts.chunks_broken += u64::from(self.open && !first_of_block);
                 self.open = false;
                 self.counts.chunks_timed_out += 1;
                 (!ends_open, true)
             }
-            Kind::Null | Kind::Timeout | Kind::OutOfBand | Kind::Undefined => return None,
+            SubchunkKind::Null
+            | SubchunkKind::Timeout
+            | SubchunkKind::OutOfBand
+            | SubchunkKind::Undefined => return None,
         };
         self.after_gap = false;
         Some(role)
@@ -214,7 +228,7 @@ impl Reassembler {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::block::{BlockError, Format, HEADER_BYTES, TrailerWidth};
+    use super::super::block::{BlockError, BlockFormat, HEADER_BYTES, TrailerWidth};
     use super::*;
     use crate::felix::{Elink, Encoder};
 
@@ -222,25 +236,30 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
-    const KIB: Format = Format::phase2(1).unwrap();
+    const KIB: BlockFormat = BlockFormat::phase2(1).unwrap();
 
-    fn formats() -> [Format; 4] {
-        [KIB, Format::PHASE1, Format::phase1_wide(2).unwrap(), Format::phase2(16).unwrap()]
+    fn formats() -> [BlockFormat; 4] {
+        [
+            KIB,
+            BlockFormat::PHASE1,
+            BlockFormat::phase1_wide(2).unwrap(),
+            BlockFormat::phase2(16).unwrap(),
+        ]
     }
 
-    fn encode(format: Format, chunks: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    fn encode(format: BlockFormat, chunks: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut memory = vec![0; format.block_bytes];
         let mut blocks = Vec::new();
         let mut out = |block: &[u8]| blocks.push(block.to_vec());
         let mut encoder = Encoder::new(format, Elink::new(0x5C), &mut memory).unwrap();
         for chunk in chunks {
-            encoder.chunk(chunk, Flags::default(), &mut out);
+            encoder.chunk(chunk, ChunkFlags::default(), &mut out);
         }
         encoder.timeout(&mut out);
         blocks
     }
 
-    fn decode(format: Format, blocks: &[Vec<u8>]) -> (Vec<Vec<u8>>, Counts) {
+    fn decode(format: BlockFormat, blocks: &[Vec<u8>]) -> (Vec<Vec<u8>>, ElinkCounts) {
         let mut room = vec![Subchunk::default(); most_subchunks(format)];
         let mut reassembler = Reassembler::new();
         let mut chunks = Vec::new();
@@ -269,7 +288,7 @@ mod tests {
         let mut blocks = Vec::new();
         let mut encoder = Encoder::new(KIB, Elink::new(0x5C), &mut memory).unwrap();
         for length in [1500, 10] {
-            encoder.chunk(&vec![7; length], Flags::default(), &mut |block: &[u8]| {
+            encoder.chunk(&vec![7; length], ChunkFlags::default(), &mut |block: &[u8]| {
                 blocks.push(block.to_vec());
             });
         }
@@ -354,13 +373,14 @@ mod tests {
         assert_eq!(subchunks(KIB, &block, &mut room), Err(BlockError::Magic(0xC000)));
     }
 
-    fn single(kind: Kind, truncated: bool, length: u16) -> Trailer {
-        Trailer { kind, flags: Flags { truncated, ..Flags::default() }, length }
+    fn single(kind: SubchunkKind, truncated: bool, length: u16) -> Trailer {
+        Trailer { kind, flags: ChunkFlags { truncated, ..ChunkFlags::default() }, length }
     }
 
     /// A block of the given trailers, each with its payload before it; the first one is stretched to fill the block.
     fn by_hand(sequence: u8, trailers: &[Trailer]) -> Vec<u8> {
-        let mut block = Header { elink: Elink::new(1), sequence, magic: KIB.magic }.emit().to_vec();
+        let mut block =
+            FelixHeader { elink: Elink::new(1), sequence, magic: KIB.magic }.emit().to_vec();
         let taken: usize = trailers
             .iter()
             .map(|trailer| 4 + usize::from(trailer.length).next_multiple_of(4))
@@ -378,13 +398,13 @@ mod tests {
         block
     }
 
-    fn counts_of(blocks: &[Vec<u8>]) -> Counts {
+    fn counts_of(blocks: &[Vec<u8>]) -> ElinkCounts {
         decode(KIB, blocks).1
     }
 
     #[test]
     fn fillers_and_markers_carry_no_payload_whatever_their_length_says() {
-        let block = by_hand(0, &[single(Kind::Both, false, 8)]);
+        let block = by_hand(0, &[single(SubchunkKind::Both, false, 8)]);
         let mut marked = block.clone();
         // A NULL and an OUT-OF-BAND with nonsense in their length.
         marked[4..8].copy_from_slice(&0x0000_FFFF_u32.to_le_bytes());
@@ -395,25 +415,31 @@ mod tests {
 
     #[test]
     fn a_timeout_with_truncation_ends_the_open_chunk_or_is_one_by_itself() {
-        let full_first = |sequence| by_hand(sequence, &[single(Kind::First, false, 1016)]);
-        let ends = by_hand(1, &[single(Kind::Timeout, true, 1016)]);
+        let full_first = |sequence| by_hand(sequence, &[single(SubchunkKind::First, false, 1016)]);
+        let ends = by_hand(1, &[single(SubchunkKind::Timeout, true, 1016)]);
         let counts = counts_of(&[full_first(0), ends]);
         assert_eq!((counts.chunks, counts.chunks_timed_out, counts.chunks_broken), (0, 1, 0));
         // Not the first of its block: a short chunk of its own.
-        let alone = by_hand(0, &[single(Kind::Both, false, 8), single(Kind::Timeout, true, 8)]);
+        let alone = by_hand(
+            0,
+            &[single(SubchunkKind::Both, false, 8), single(SubchunkKind::Timeout, true, 8)],
+        );
         let counts = counts_of(&[alone]);
         assert_eq!((counts.chunks, counts.chunks_timed_out), (1, 1));
         // Without the flag it is filler.
-        let filler = by_hand(0, &[single(Kind::Both, false, 8), single(Kind::Timeout, false, 8)]);
+        let filler = by_hand(
+            0,
+            &[single(SubchunkKind::Both, false, 8), single(SubchunkKind::Timeout, false, 8)],
+        );
         let counts = counts_of(&[filler]);
         assert_eq!((counts.chunks_timed_out, counts.payload_bytes), (0, 8));
     }
 
     #[test]
     fn violations_of_the_order_are_counted_by_kind() {
-        let first = |sequence| by_hand(sequence, &[single(Kind::First, false, 1016)]);
-        let last = |sequence| by_hand(sequence, &[single(Kind::Last, false, 1016)]);
-        let whole = |sequence| by_hand(sequence, &[single(Kind::Both, false, 1016)]);
+        let first = |sequence| by_hand(sequence, &[single(SubchunkKind::First, false, 1016)]);
+        let last = |sequence| by_hand(sequence, &[single(SubchunkKind::Last, false, 1016)]);
+        let whole = |sequence| by_hand(sequence, &[single(SubchunkKind::Both, false, 1016)]);
         assert_eq!(counts_of(&[first(0), first(1), last(2)]).chunks_broken, 1);
         assert_eq!(counts_of(&[whole(0), last(1)]).orphans, 1);
         // At the start, and after a gap, a LAST may have lost its beginning.
@@ -429,14 +455,14 @@ mod tests {
                 let block = &encode(KIB, &numbered(&lengths))[0];
                 let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
                 let (_, found) = subchunks(KIB, block, &mut room).unwrap();
-                let run = Run::at_the_beginning_of(found).unwrap();
+                let run = ChunkRun::at_the_beginning_of(found).unwrap();
                 assert_eq!((run.count, run.length()), (count, 24));
                 let mut reassembler = Reassembler::new();
                 assert!(reassembler.take_run(&run));
                 assert_eq!(reassembler.counts.chunks, count as u64);
             }
         }
-        assert_eq!(Run::at_the_beginning_of(&[]), None);
+        assert_eq!(ChunkRun::at_the_beginning_of(&[]), None);
     }
 
     /// The subchunks of a block from its end, one by one, with no thought of speed.
@@ -450,8 +476,8 @@ mod tests {
             };
             let trailer = Trailer::of_word(word, width);
             let length = match trailer.kind {
-                Kind::Undefined => return Err(BlockError::Undefined { at }),
-                Kind::Null | Kind::OutOfBand => 0,
+                SubchunkKind::Undefined => return Err(BlockError::Undefined { at }),
+                SubchunkKind::Null | SubchunkKind::OutOfBand => 0,
                 _ => trailer.length,
             };
             let extent = usize::from(length).next_multiple_of(width.bytes());
@@ -465,7 +491,7 @@ mod tests {
     }
 
     /// What is found; by parts it must be the same.
-    fn walked(format: Format, block: &[u8]) -> Result<Vec<(u32, usize)>, BlockError> {
+    fn walked(format: BlockFormat, block: &[u8]) -> Result<Vec<(u32, usize)>, BlockError> {
         let mut room = vec![Subchunk::default(); most_subchunks(format)];
         let by_parts = parts(format, block, &mut room).map(|(_, parts)| expanded(parts));
         let (_, found) = subchunks(format, block, &mut room)?;
@@ -474,7 +500,7 @@ mod tests {
         Ok(found.iter().map(seen).collect())
     }
 
-    fn expanded(parts: Parts<'_>) -> Vec<Subchunk> {
+    fn expanded(parts: BlockParts<'_>) -> Vec<Subchunk> {
         let run = parts.run.iter();
         let run = run.flat_map(|run| (0..run.count).map(|at| run.skip(at).first()));
         let before = parts.before.iter().copied();
@@ -540,7 +566,7 @@ mod tests {
             let mut reassembler = Reassembler::new();
             let mut room = vec![Subchunk::default(); most_subchunks(format)];
             for sequence in sequences {
-                bytes[..4].copy_from_slice(&Header { elink: Elink::TTC, sequence, magic: format.magic }.emit());
+                bytes[..4].copy_from_slice(&FelixHeader { elink: Elink::TTC, sequence, magic: format.magic }.emit());
                 match subchunks(format, &bytes, &mut room) {
                     Ok((header, found)) => reassembler.block(header, found, |part| assert!(part.begin + part.length <= 1024)),
                     Err(_) => reassembler.bad_block(),

@@ -1,11 +1,13 @@
 //! Chunks into blocks, as the card's firmware packs them.
 
-use super::block::{BlockError, Elink, Flags, Format, HEADER_BYTES, Header, Kind, Trailer};
+use super::block::{
+    BlockError, BlockFormat, ChunkFlags, Elink, FelixHeader, HEADER_BYTES, SubchunkKind, Trailer,
+};
 
 /// Packs the chunks of one E-link. Full blocks go to a closure; the block at hand is the caller's memory.
 #[derive(Debug)]
 pub struct Encoder<B> {
-    format: Format,
+    format: BlockFormat,
     elink: Elink,
     sequence: u8,
     block: B,
@@ -17,7 +19,7 @@ impl<B: AsMut<[u8]>> Encoder<B> {
     ///
     /// # Errors
     /// When the memory is not exactly a block.
-    pub fn new(format: Format, elink: Elink, mut block: B) -> Result<Encoder<B>, BlockError> {
+    pub fn new(format: BlockFormat, elink: Elink, mut block: B) -> Result<Encoder<B>, BlockError> {
         let found = block.as_mut().len();
         if found != format.block_bytes {
             return Err(BlockError::Size { found, wanted: format.block_bytes });
@@ -36,32 +38,32 @@ impl<B: AsMut<[u8]>> Encoder<B> {
     }
 
     /// Packs a chunk, over as many blocks as it needs. The flags are those of its end.
-    pub fn chunk(&mut self, payload: &[u8], flags: Flags, out: &mut impl FnMut(&[u8])) {
+    pub fn chunk(&mut self, payload: &[u8], flags: ChunkFlags, out: &mut impl FnMut(&[u8])) {
         let trailer_bytes = self.format.trailer.bytes();
         if self.format.padded(payload.len()) + trailer_bytes <= self.room() {
-            self.put(Kind::Both, payload, flags, out);
+            self.put(SubchunkKind::Both, payload, flags, out);
             return;
         }
         if self.room() == trailer_bytes {
             // No room for a byte of it. An empty FIRST would do as well and could not be told apart by counts.
-            self.put(Kind::Null, &[], Flags::default(), out);
+            self.put(SubchunkKind::Null, &[], ChunkFlags::default(), out);
             self.chunk(payload, flags, out);
             return;
         }
         let (first, mut rest) = payload.split_at(self.room() - trailer_bytes);
-        self.put(Kind::First, first, Flags::default(), out);
+        self.put(SubchunkKind::First, first, ChunkFlags::default(), out);
         let most = self.format.body_bytes() - trailer_bytes;
         while rest.len() > most {
             let (middle, after) = rest.split_at(most);
-            self.put(Kind::Middle, middle, Flags::default(), out);
+            self.put(SubchunkKind::Middle, middle, ChunkFlags::default(), out);
             rest = after;
         }
-        self.put(Kind::Last, rest, flags, out);
+        self.put(SubchunkKind::Last, rest, flags, out);
     }
 
     /// Puts a marker without payload.
     pub fn out_of_band(&mut self, out: &mut impl FnMut(&[u8])) {
-        self.put(Kind::OutOfBand, &[], Flags::default(), out);
+        self.put(SubchunkKind::OutOfBand, &[], ChunkFlags::default(), out);
     }
 
     /// Closes the block at hand, as the firmware does after a while without data. Nothing happens to an empty block.
@@ -74,10 +76,19 @@ impl<B: AsMut<[u8]>> Encoder<B> {
         self.block.as_mut()[self.used..end].fill(0);
         self.used = end;
         let length = u16::try_from(unused).expect("a block has at most 16 KiB");
-        self.trailer(Trailer { kind: Kind::Timeout, flags: Flags::default(), length }, out);
+        self.trailer(
+            Trailer { kind: SubchunkKind::Timeout, flags: ChunkFlags::default(), length },
+            out,
+        );
     }
 
-    fn put(&mut self, kind: Kind, payload: &[u8], flags: Flags, out: &mut impl FnMut(&[u8])) {
+    fn put(
+        &mut self,
+        kind: SubchunkKind,
+        payload: &[u8],
+        flags: ChunkFlags,
+        out: &mut impl FnMut(&[u8]),
+    ) {
         let padded = self.format.padded(payload.len());
         let (data, pad) =
             self.block.as_mut()[self.used..self.used + padded].split_at_mut(payload.len());
@@ -96,8 +107,11 @@ impl<B: AsMut<[u8]>> Encoder<B> {
         block[self.used..self.used + bytes].copy_from_slice(&word[..bytes]);
         self.used += bytes;
         if self.used == block.len() {
-            let header =
-                Header { elink: self.elink, sequence: self.sequence, magic: self.format.magic };
+            let header = FelixHeader {
+                elink: self.elink,
+                sequence: self.sequence,
+                magic: self.format.magic,
+            };
             block[..HEADER_BYTES].copy_from_slice(&header.emit());
             out(block);
             self.sequence = (self.sequence + 1) & 0x1F;
@@ -108,7 +122,7 @@ impl<B: AsMut<[u8]>> Encoder<B> {
 
 /// Blocks that so many chunks of one length take, the last counted even if it is not full. By arithmetic alone: the packing
 /// repeats itself as soon as a chunk ends where a block does.
-pub fn blocks_of(format: Format, length: usize, chunks: u64) -> u64 {
+pub fn blocks_of(format: BlockFormat, length: usize, chunks: u64) -> u64 {
     let (mut used, mut blocks) = (0, 0);
     for done in 1..=chunks {
         let filled;
@@ -123,7 +137,7 @@ pub fn blocks_of(format: Format, length: usize, chunks: u64) -> u64 {
 
 /// What a chunk makes of a block's body of which so much is used: how much of the last block is used then, and how many blocks it
 /// filled. The steps are those of [`Encoder::chunk`].
-fn after_chunk(format: Format, length: usize, used: usize) -> (usize, u64) {
+fn after_chunk(format: BlockFormat, length: usize, used: usize) -> (usize, u64) {
     let (body, trailer) = (format.body_bytes(), format.trailer.bytes());
     let room = body - used;
     let (used, filled) = if format.padded(length) + trailer <= room {
@@ -147,15 +161,15 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
-    const KIB: Format = Format::phase2(1).unwrap();
+    const KIB: BlockFormat = BlockFormat::phase2(1).unwrap();
 
-    fn encoded(format: Format, lengths: &[usize], close: bool) -> Vec<Vec<u8>> {
+    fn encoded(format: BlockFormat, lengths: &[usize], close: bool) -> Vec<Vec<u8>> {
         let mut block = vec![0; format.block_bytes];
         let mut blocks = Vec::new();
         let mut out = |block: &[u8]| blocks.push(block.to_vec());
         let mut encoder = Encoder::new(format, Elink::new(8), &mut block).unwrap();
         for &length in lengths {
-            encoder.chunk(&vec![0x55; length], Flags::default(), &mut out);
+            encoder.chunk(&vec![0x55; length], ChunkFlags::default(), &mut out);
         }
         if close {
             encoder.timeout(&mut out);
@@ -194,7 +208,7 @@ mod tests {
 
     #[test]
     fn arithmetic_and_encoder_agree_for_every_length_and_format() {
-        for format in [KIB, Format::PHASE1, Format::phase2(4).unwrap()] {
+        for format in [KIB, BlockFormat::PHASE1, BlockFormat::phase2(4).unwrap()] {
             for length in
                 (0..100).chain([1000, 1011, 1012, 1013, 1016, 1017, 1020, 1021, 2032, 5000, 9999])
             {
@@ -214,7 +228,7 @@ mod tests {
     fn sequence_numbers_count_from_0_and_wrap_after_31() {
         let blocks = encoded(KIB, &[1016; 40], false);
         for (at, block) in blocks.iter().enumerate() {
-            let header = Header::parse(block[..4].try_into().unwrap());
+            let header = FelixHeader::parse(block[..4].try_into().unwrap());
             assert_eq!((usize::from(header.sequence), header.magic), (at % 32, 0xC0CE));
         }
     }

@@ -15,7 +15,9 @@ pub mod page;
 pub mod payload;
 mod subchunks;
 
-pub use block::{BlockError, Elink, Flags, Format, Header, Kind, Trailer, TrailerWidth};
-pub use decoder::{Counts, Reassembler};
+pub use block::{
+    BlockError, BlockFormat, ChunkFlags, Elink, FelixHeader, SubchunkKind, Trailer, TrailerWidth,
+};
+pub use decoder::{ElinkCounts, Reassembler};
 pub use encoder::Encoder;
 pub use subchunks::{Subchunk, subchunks};

@@ -5,7 +5,7 @@
 
 /// What a number says about those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum SequenceStep {
     /// The one that was expected, or the first.
     Next,
     /// So many are missing before it.
@@ -20,7 +20,7 @@ pub enum Step {
 
 /// Follows the numbers of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Order {
+pub struct SequenceTracker {
     next: Option<u32>,
     /// The numbers that went missing last: the first of them, and how many.
     hole: (u32, u32),
@@ -30,7 +30,7 @@ pub struct Order {
 
 /// What the caller knows about the way of the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum SequenceHint {
     /// Nothing.
     Unknown,
     /// Something was lost before this number: it is ahead.
@@ -41,7 +41,7 @@ pub enum Way {
     Whole,
 }
 
-impl Order {
+impl SequenceTracker {
     /// The number that comes next if nothing is wrong; none before the first, and while numbers come that are behind others.
     #[inline]
     pub fn expected(&self) -> Option<u32> {
@@ -61,38 +61,42 @@ impl Order {
     }
 
     /// Takes the next number, below the modulus, which is a power of two.
-    pub fn step(&mut self, number: u32, modulus: u32, way: Way) -> Step {
+    pub fn step(&mut self, number: u32, modulus: u32, way: SequenceHint) -> SequenceStep {
         let after = |from: u32| number.wrapping_sub(from) % modulus;
         let Some(next) = self.next.replace((number + 1) % modulus) else {
-            return Step::Next;
+            return SequenceStep::Next;
         };
         // All numbers before the furthest one have come, or are missing already.
         let furthest = self.ahead.unwrap_or(next);
         if self.ahead == Some(number) {
             self.ahead = None;
-            return Step::Next;
+            return SequenceStep::Next;
         }
         if number == next {
-            return if self.ahead.is_some() { self.behind(number, modulus) } else { Step::Next };
+            return if self.ahead.is_some() {
+                self.behind(number, modulus)
+            } else {
+                SequenceStep::Next
+            };
         }
         let late = self.fills(number, modulus).is_some();
         let is_ahead = match way {
-            Way::Gap => true,
-            Way::New => !late,
-            Way::Unknown | Way::Whole => after(furthest) < modulus / 2,
+            SequenceHint::Gap => true,
+            SequenceHint::New => !late,
+            SequenceHint::Unknown | SequenceHint::Whole => after(furthest) < modulus / 2,
         };
         let begins_anew = match way {
-            Way::Whole => number == 0,
-            Way::Unknown => number == 0 && !is_ahead,
-            Way::Gap | Way::New => false,
+            SequenceHint::Whole => number == 0,
+            SequenceHint::Unknown => number == 0 && !is_ahead,
+            SequenceHint::Gap | SequenceHint::New => false,
         };
         if begins_anew && !late {
-            *self = Order { next: self.next, ..Order::default() };
-            return Step::Restarted;
+            *self = SequenceTracker { next: self.next, ..SequenceTracker::default() };
+            return SequenceStep::Restarted;
         }
         if is_ahead {
             (self.hole, self.ahead) = ((furthest, after(furthest)), None);
-            return Step::Missing(after(furthest));
+            return SequenceStep::Missing(after(furthest));
         }
         self.ahead.get_or_insert(next);
         if self.ahead == self.next {
@@ -108,25 +112,25 @@ impl Order {
     }
 
     /// A number that is behind another.
-    fn behind(&mut self, number: u32, modulus: u32) -> Step {
+    fn behind(&mut self, number: u32, modulus: u32) -> SequenceStep {
         let Some(place) = self.fills(number, modulus) else {
-            return Step::Again;
+            return SequenceStep::Again;
         };
         self.hole = ((number + 1) % modulus, self.hole.1 - place - 1);
-        Step::Late
+        SequenceStep::Late
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Step::{Again, Late, Missing, Next, Restarted};
+    use SequenceStep::{Again, Late, Missing, Next, Restarted};
 
     extern crate std;
     use std::vec::Vec;
 
-    fn steps(numbers: &[u32], modulus: u32, way: Way) -> Vec<Step> {
-        let mut order = Order::default();
+    fn steps(numbers: &[u32], modulus: u32, way: SequenceHint) -> Vec<SequenceStep> {
+        let mut order = SequenceTracker::default();
         numbers.iter().map(|number| order.step(*number, modulus, way)).collect()
     }
 
@@ -150,18 +154,18 @@ mod tests {
             // Forward to numbers that came before a step back.
             (&[3, 4, 5, 6, 7, 4, 6, 8], &[Next, Next, Next, Next, Next, Again, Again, Next]),
         ] {
-            assert_eq!(steps(numbers, 32, Way::Unknown), expected, "{numbers:?}");
+            assert_eq!(steps(numbers, 32, SequenceHint::Unknown), expected, "{numbers:?}");
         }
     }
 
     #[test]
     fn what_is_known_of_the_way_decides_where_the_number_alone_cannot() {
-        assert_eq!(steps(&[10, 0], 32, Way::Gap), [Next, Missing(21)]);
-        assert_eq!(steps(&[10, 8], 32, Way::Gap), [Next, Missing(29)]);
-        assert_eq!(steps(&[28, 0], 32, Way::Unknown), [Next, Missing(3)]);
-        assert_eq!(steps(&[28, 0], 32, Way::Whole), [Next, Restarted]);
+        assert_eq!(steps(&[10, 0], 32, SequenceHint::Gap), [Next, Missing(21)]);
+        assert_eq!(steps(&[10, 8], 32, SequenceHint::Gap), [Next, Missing(29)]);
+        assert_eq!(steps(&[28, 0], 32, SequenceHint::Unknown), [Next, Missing(3)]);
+        assert_eq!(steps(&[28, 0], 32, SequenceHint::Whole), [Next, Restarted]);
         assert_eq!(
-            steps(&[5, 7, 6, 8, 4], 32, Way::New),
+            steps(&[5, 7, 6, 8, 4], 32, SequenceHint::New),
             [Next, Missing(1), Late, Next, Missing(27)]
         );
     }
@@ -169,8 +173,8 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_numbers_are_taken(numbers in proptest::collection::vec(0..256_u32, 0..200), gaps: bool) {
-            let way = if gaps { Way::Gap } else { Way::Unknown };
-            let mut order = Order::default();
+            let way = if gaps { SequenceHint::Gap } else { SequenceHint::Unknown };
+            let mut order = SequenceTracker::default();
             for number in numbers {
                 order.step(number, 256, way);
                 proptest::prop_assert_eq!(order.next(), Some((number + 1) % 256));
@@ -181,7 +185,7 @@ mod tests {
         fn blocks_that_are_exchanged_are_late_and_none_is_missing(begin in 0..256_u32, first in 1..40_u32, second in 1..40_u32) {
             let (one, two) = (3..3 + first, 3 + first..3 + first + second);
             let numbers = (0..3).chain(two.clone()).chain(one).chain(two.end..200).map(|number| (number + begin) % 256);
-            let found = steps(&numbers.collect::<Vec<_>>(), 256, Way::Unknown);
+            let found = steps(&numbers.collect::<Vec<_>>(), 256, SequenceHint::Unknown);
             let missing: u32 = found.iter().map(|step| if let Missing(count) = step { *count } else { 0 }).sum();
             let late = found.iter().filter(|step| **step == Late).count();
             proptest::prop_assert_eq!((missing, u32::try_from(late).unwrap()), (first, first));

@@ -6,7 +6,7 @@
 //!
 //! A frame is a 32-byte header and a body; streams of frames need nothing else between two hosts.
 
-use super::subchunks::Run;
+use super::subchunks::ChunkRun;
 
 /// Bytes of a frame's header.
 pub const FRAME_BYTES: usize = 32;
@@ -61,7 +61,7 @@ impl FrameKind {
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct FelixFrame {
     /// What it carries.
     pub kind: FrameKind,
     /// Bytes of the body.
@@ -77,7 +77,7 @@ pub struct Frame {
 /// Why bytes are not frames or messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum PageError {
+pub enum FrameError {
     /// Not our magic or version: another program speaks there.
     Foreign(u32),
     /// A kind of frame that this version does not know.
@@ -95,35 +95,35 @@ pub enum PageError {
     Untagged,
 }
 
-impl core::fmt::Display for PageError {
+impl core::fmt::Display for FrameError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            PageError::Foreign(found) => {
+            FrameError::Foreign(found) => {
                 write!(f, "{found:#010x} does not begin a frame of this version of daqmeter")
             }
-            PageError::Kind(kind) => {
+            FrameError::Kind(kind) => {
                 write!(f, "a frame of kind {kind}, which this version does not know")
             }
-            PageError::Body(bytes) => {
+            FrameError::Body(bytes) => {
                 write!(f, "a frame of {bytes} bytes; at most {MAX_BODY_BYTES} are taken")
             }
-            PageError::Message { at, length } => {
+            FrameError::Message { at, length } => {
                 write!(
                     f,
                     "the message at {at:#x} claims {length} bytes, more than the page has left"
                 )
             }
-            PageError::Untagged => write!(f, "the page's first message has no tag"),
+            FrameError::Untagged => write!(f, "the page's first message has no tag"),
         }
     }
 }
 
-impl core::error::Error for PageError {}
+impl core::error::Error for FrameError {}
 
-impl Frame {
+impl FelixFrame {
     /// A frame without pages' fields.
-    pub const fn control(kind: FrameKind, body_bytes: u32) -> Frame {
-        Frame { kind, body_bytes, count: 0, sequence: 0, birth_ns: 0 }
+    pub const fn control(kind: FrameKind, body_bytes: u32) -> FelixFrame {
+        FelixFrame { kind, body_bytes, count: 0, sequence: 0, birth_ns: 0 }
     }
 
     /// The header.
@@ -143,20 +143,20 @@ impl Frame {
     ///
     /// # Errors
     /// When it is not one, or asks for too much.
-    pub fn parse(bytes: &[u8; FRAME_BYTES]) -> Result<Frame, PageError> {
+    pub fn parse(bytes: &[u8; FRAME_BYTES]) -> Result<FelixFrame, FrameError> {
         let u32_at = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
         let u64_at = |at: usize| u64::from(u32_at(at + 4)) << 32 | u64::from(u32_at(at));
         if u32_at(0) != FRAME_MAGIC || bytes[9] != FRAME_VERSION {
-            return Err(PageError::Foreign(u32_at(0)));
+            return Err(FrameError::Foreign(u32_at(0)));
         }
         let body_bytes = u32_at(4);
         if body_bytes as usize > MAX_BODY_BYTES {
-            return Err(PageError::Body(body_bytes));
+            return Err(FrameError::Body(body_bytes));
         }
-        let kind = FrameKind::of_byte(bytes[8]).ok_or(PageError::Kind(bytes[8]))?;
-        Ok(Frame {
+        let kind = FrameKind::of_byte(bytes[8]).ok_or(FrameError::Kind(bytes[8]))?;
+        Ok(FelixFrame {
             kind,
             body_bytes,
             count: u32_at(12),
@@ -183,7 +183,7 @@ impl Status {
     pub const CRC: u8 = 1 << 4;
 
     /// From a trailer's flags; the busy flag says nothing about the chunk.
-    pub fn of_flags(flags: super::Flags) -> Status {
+    pub fn of_flags(flags: super::ChunkFlags) -> Status {
         let bit = |on: bool, bit: u8| if on { bit } else { 0 };
         Status(
             bit(flags.truncated, Status::CARD_TRUNCATED)
@@ -257,7 +257,7 @@ impl PageWriter {
     /// # Panics
     /// When the run is not inside its source.
     #[inline]
-    pub fn push_run(&mut self, page: &mut [u8], tag: u64, source: &[u8], run: &Run) -> usize {
+    pub fn push_run(&mut self, page: &mut [u8], tag: u64, source: &[u8], run: &ChunkRun) -> usize {
         const WORD: usize = 4;
         let (begin, stride) = (run.begin(), run.length() + WORD);
         if self.tag != Some(tag) || run.stride != stride {
@@ -308,7 +308,7 @@ impl PageWriter {
 
 /// A message in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct FelixMessage<'a> {
     /// Whose it is.
     pub tag: u64,
     /// What went wrong with it.
@@ -351,14 +351,14 @@ impl<'a> Messages<'a> {
         (count, &self.page[begin..self.at])
     }
 
-    fn fail(&mut self, error: PageError) -> Option<Result<Message<'a>, PageError>> {
+    fn fail(&mut self, error: FrameError) -> Option<Result<FelixMessage<'a>, FrameError>> {
         (self.at, self.last_length) = (self.page.len(), 0);
         Some(Err(error))
     }
 }
 
 impl<'a> Iterator for Messages<'a> {
-    type Item = Result<Message<'a>, PageError>;
+    type Item = Result<FelixMessage<'a>, FrameError>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
@@ -367,7 +367,7 @@ impl<'a> Iterator for Messages<'a> {
             return None;
         }
         let Some(head) = self.page.get(begin..begin + 4) else {
-            return self.fail(PageError::Message { at: begin, length: 4 });
+            return self.fail(FrameError::Message { at: begin, length: 4 });
         };
         let header = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
         let length = header & LENGTH;
@@ -376,27 +376,27 @@ impl<'a> Iterator for Messages<'a> {
         if header & (HAS_TAG | HAS_STATUS) != 0 {
             if header & HAS_STATUS != 0 {
                 let Some(&byte) = self.page.get(at) else {
-                    return self.fail(PageError::Message { at: begin, length });
+                    return self.fail(FrameError::Message { at: begin, length });
                 };
                 status = Status(byte);
                 at += 1;
             }
             if header & HAS_TAG != 0 {
                 let Some(tag) = self.page.get(at..at + 8) else {
-                    return self.fail(PageError::Message { at: begin, length });
+                    return self.fail(FrameError::Message { at: begin, length });
                 };
                 self.tag = Some(u64::from_le_bytes(tag.try_into().expect("eight bytes")));
                 at += 8;
             }
         }
         let Some(tag) = self.tag else {
-            return self.fail(PageError::Untagged);
+            return self.fail(FrameError::Untagged);
         };
         let Some(payload) = self.page.get(at..at + length as usize) else {
-            return self.fail(PageError::Message { at: begin, length });
+            return self.fail(FrameError::Message { at: begin, length });
         };
         (self.at, self.last_length) = (at + payload.len(), payload.len());
-        Some(Ok(Message { tag, status, payload }))
+        Some(Ok(FelixMessage { tag, status, payload }))
     }
 }
 
@@ -406,7 +406,7 @@ mod tests {
 
     use super::super::subchunks::{Subchunk, most_subchunks, subchunks};
     use super::*;
-    use crate::felix::{Elink, Encoder, Flags, Format};
+    use crate::felix::{BlockFormat, ChunkFlags, Elink, Encoder};
 
     extern crate std;
     use std::vec;
@@ -465,13 +465,13 @@ mod tests {
     #[test]
     fn lengths_beyond_the_page_and_missing_tags_are_errors_and_end_it() {
         for (page, error) in [
-            (&[1, 0, 0, 0, 5][..], PageError::Untagged),
-            (&[1, 0][..], PageError::Message { at: 0, length: 4 }),
-            (&[1, 0, 0, 0x80, 5][..], PageError::Message { at: 0, length: 1 }),
-            (&[0, 0, 0, 0x40][..], PageError::Message { at: 0, length: 0 }),
+            (&[1, 0, 0, 0, 5][..], FrameError::Untagged),
+            (&[1, 0][..], FrameError::Message { at: 0, length: 4 }),
+            (&[1, 0, 0, 0x80, 5][..], FrameError::Message { at: 0, length: 1 }),
+            (&[0, 0, 0, 0x40][..], FrameError::Message { at: 0, length: 0 }),
             (
                 &[9, 0, 0, 0x80, 1, 0, 0, 0, 0, 0, 0, 0, 1][..],
-                PageError::Message { at: 0, length: 9 },
+                FrameError::Message { at: 0, length: 9 },
             ),
         ] {
             let found: Vec<_> = Messages::new(page).collect();
@@ -481,38 +481,38 @@ mod tests {
 
     #[test]
     fn frames_are_read_back_and_foreign_ones_refused() {
-        let frame = Frame {
+        let frame = FelixFrame {
             kind: FrameKind::Messages,
             body_bytes: 65536,
             count: 9,
             sequence: 1 << 40,
             birth_ns: 3,
         };
-        assert_eq!(Frame::parse(&frame.emit()), Ok(frame));
+        assert_eq!(FelixFrame::parse(&frame.emit()), Ok(frame));
         let mut bytes = frame.emit();
         bytes[8] = 99;
-        assert_eq!(Frame::parse(&bytes), Err(PageError::Kind(99)));
-        assert!(matches!(Frame::parse(&[0x48; 32]), Err(PageError::Foreign(0x4848_4848))));
-        let long = Frame { body_bytes: u32::MAX, ..frame };
-        assert_eq!(Frame::parse(&long.emit()), Err(PageError::Body(u32::MAX)));
+        assert_eq!(FelixFrame::parse(&bytes), Err(FrameError::Kind(99)));
+        assert!(matches!(FelixFrame::parse(&[0x48; 32]), Err(FrameError::Foreign(0x4848_4848))));
+        let long = FelixFrame { body_bytes: u32::MAX, ..frame };
+        assert_eq!(FelixFrame::parse(&long.emit()), Err(FrameError::Body(u32::MAX)));
     }
 
     #[test]
     fn a_status_names_what_the_trailer_flagged() {
-        let flags = Flags { truncated: true, error: false, crc: true, busy: true };
+        let flags = ChunkFlags { truncated: true, error: false, crc: true, busy: true };
         assert_eq!(Status::of_flags(flags).0, Status::CARD_TRUNCATED | Status::CRC);
-        assert!(Status::of_flags(Flags { busy: true, ..Flags::default() }).is_clean());
+        assert!(Status::of_flags(ChunkFlags { busy: true, ..ChunkFlags::default() }).is_clean());
     }
 
     /// A block of chunks of these lengths, a run among them, into pages of any size: by the run as one by one.
     fn pages_by(lengths: &[usize], room: usize, by_run: bool) -> Vec<(u32, Vec<u8>)> {
-        let format = Format::phase2(1).unwrap();
+        let format = BlockFormat::phase2(1).unwrap();
         let mut memory = vec![0; format.block_bytes];
         let mut block = Vec::new();
         let mut encoder = Encoder::new(format, Elink::new(7), &mut memory).unwrap();
         for (at, length) in lengths.iter().enumerate() {
             let chunk = vec![u8::try_from(at % 256).unwrap(); *length];
-            encoder.chunk(&chunk, Flags::default(), &mut |full: &[u8]| {
+            encoder.chunk(&chunk, ChunkFlags::default(), &mut |full: &[u8]| {
                 block.extend_from_slice(full);
             });
         }
@@ -524,7 +524,7 @@ mod tests {
         let mut writer = PageWriter::default();
         let mut at = 0;
         while at < found.len() {
-            let run = Run::at_the_beginning_of(&found[at..]).filter(|_| by_run);
+            let run = ChunkRun::at_the_beginning_of(&found[at..]).filter(|_| by_run);
             let pushed = run.map_or(0, |run| writer.push_run(&mut page, 9, block, &run));
             at += pushed;
             if pushed > 0 {

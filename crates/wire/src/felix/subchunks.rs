@@ -1,9 +1,11 @@
 //! The subchunks of a block, from its end backwards. No length is trusted.
 
-use super::block::{BlockError, Format, HEADER_BYTES, Header, Kind, Trailer, TrailerWidth};
+use super::block::{
+    BlockError, BlockFormat, FelixHeader, HEADER_BYTES, SubchunkKind, Trailer, TrailerWidth,
+};
 
 /// Most subchunks that a block of the format can hold: all empty.
-pub const fn most_subchunks(format: Format) -> usize {
+pub const fn most_subchunks(format: BlockFormat) -> usize {
     format.body_bytes() / format.trailer.bytes()
 }
 
@@ -57,7 +59,7 @@ impl Subchunk {
 
 /// Whole chunks of one length with nothing wrong, one after the other in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct ChunkRun {
     first: Subchunk,
     /// How many.
     pub count: usize,
@@ -65,13 +67,13 @@ pub struct Run {
     pub stride: usize,
 }
 
-impl Run {
+impl ChunkRun {
     /// The run that these subchunks begin with. None where the first of them is no such chunk.
     #[inline]
-    pub fn at_the_beginning_of(subchunks: &[Subchunk]) -> Option<Run> {
+    pub fn at_the_beginning_of(subchunks: &[Subchunk]) -> Option<ChunkRun> {
         let first = *subchunks.first().filter(|first| first.is_plain())?;
         let is_next = |next: &&Subchunk| next.word == first.word;
-        Some(Run {
+        Some(ChunkRun {
             first,
             count: subchunks.iter().take_while(is_next).count(),
             stride: subchunks.get(1).map_or(0, |next| next.begin() - first.begin()),
@@ -99,9 +101,9 @@ impl Run {
     /// Without so many at its beginning, as many as it has at most.
     #[inline]
     #[must_use]
-    pub fn skip(self, skipped: usize) -> Run {
+    pub fn skip(self, skipped: usize) -> ChunkRun {
         let begin = self.begin() + skipped * self.stride;
-        Run {
+        ChunkRun {
             first: Subchunk {
                 begin: u16::try_from(begin).expect("a block has at most 16 KiB"),
                 ..self.first
@@ -114,11 +116,11 @@ impl Run {
 
 /// The subchunks of a block in their order, where those of a run are given as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parts<'room> {
+pub struct BlockParts<'room> {
     /// Before the run; all where there is none.
     pub before: &'room [Subchunk],
     /// The run.
-    pub run: Option<Run>,
+    pub run: Option<ChunkRun>,
     /// Behind it.
     pub behind: &'room [Subchunk],
 }
@@ -129,10 +131,10 @@ pub struct Parts<'room> {
 /// When the bytes are not a block of the format, or a trailer cannot be: then nothing in the block can be relied on.
 #[inline]
 pub fn subchunks<'room>(
-    format: Format,
+    format: BlockFormat,
     block: &[u8],
     room: &'room mut [Subchunk],
-) -> Result<(Header, &'room [Subchunk]), BlockError> {
+) -> Result<(FelixHeader, &'room [Subchunk]), BlockError> {
     let header = header(format, block)?;
     // One loop per width: this is the reader's hot loop.
     let walked = match format.trailer {
@@ -148,26 +150,26 @@ pub fn subchunks<'room>(
 /// As [`subchunks`].
 #[inline]
 pub fn parts<'room>(
-    format: Format,
+    format: BlockFormat,
     block: &[u8],
     room: &'room mut [Subchunk],
-) -> Result<(Header, Parts<'room>), BlockError> {
+) -> Result<(FelixHeader, BlockParts<'room>), BlockError> {
     let header = header(format, block)?;
     let walked = match format.trailer {
         TrailerWidth::W32 => walk::<4, false>(block, room)?,
         TrailerWidth::W16 => walk::<2, false>(block, room)?,
     };
     let (before, behind) = room[walked.first..].split_at(walked.behind - walked.first);
-    let parts = Parts { before, run: walked.run, behind };
+    let parts = BlockParts { before, run: walked.run, behind };
     Ok((header, parts))
 }
 
 #[inline]
-fn header(format: Format, block: &[u8]) -> Result<Header, BlockError> {
+fn header(format: BlockFormat, block: &[u8]) -> Result<FelixHeader, BlockError> {
     if block.len() != format.block_bytes {
         return Err(BlockError::Size { found: block.len(), wanted: format.block_bytes });
     }
-    let header = Header::parse([block[0], block[1], block[2], block[3]]);
+    let header = FelixHeader::parse([block[0], block[1], block[2], block[3]]);
     if header.magic != format.magic {
         return Err(BlockError::Magic(header.magic));
     }
@@ -181,7 +183,7 @@ const FIRST_FEW: usize = 3;
 struct Walked {
     first: usize,
     behind: usize,
-    run: Option<Run>,
+    run: Option<ChunkRun>,
 }
 
 /// Fills the room from its end, with the chunks of a run where they are wanted.
@@ -222,13 +224,18 @@ fn walk<const TRAILER: usize, const WITH_RUN: bool>(
 
 /// The chunks before `end` that are whole and end with this trailer.
 #[inline(always)]
-fn run_before<const TRAILER: usize>(block: &[u8], word: u32, end: usize, stride: usize) -> Run {
+fn run_before<const TRAILER: usize>(
+    block: &[u8],
+    word: u32,
+    end: usize,
+    stride: usize,
+) -> ChunkRun {
     let pieces = block[HEADER_BYTES..end].rchunks(stride);
     let is_next =
         |piece: &&[u8]| piece.len() == stride && word_before::<TRAILER>(piece, stride) == word;
     let count = pieces.take_while(is_next).count();
     let begin = end.wrapping_sub(count.wrapping_mul(stride));
-    Run {
+    ChunkRun {
         first: Subchunk {
             word,
             begin: u16::try_from(begin).expect("a block has at most 16 KiB"),
@@ -241,7 +248,7 @@ fn run_before<const TRAILER: usize>(block: &[u8], word: u32, end: usize, stride:
 
 /// Writes the chunks of a run, in their order.
 #[inline(always)]
-fn note_run(room: &mut [Subchunk], run: &Run) {
+fn note_run(room: &mut [Subchunk], run: &ChunkRun) {
     // Below the block's 16 KiB, all of them.
     #[allow(clippy::cast_possible_truncation, reason = "within a block")]
     let stride = run.stride as u16;
@@ -281,8 +288,8 @@ fn extent<const TRAILER: usize>(word: u32, end: usize) -> Result<usize, BlockErr
     let trailer = Trailer::of_word(word, width);
     let extent = match trailer.kind {
         _ if plain => padded(trailer.length),
-        Kind::Null | Kind::OutOfBand => 0,
-        Kind::Undefined => return Err(BlockError::Undefined { at }),
+        SubchunkKind::Null | SubchunkKind::OutOfBand => 0,
+        SubchunkKind::Undefined => return Err(BlockError::Undefined { at }),
         // A timeout's bytes are skipped even where they are not data.
         _ => padded(trailer.length),
     };

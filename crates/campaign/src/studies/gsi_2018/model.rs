@@ -2,8 +2,8 @@
 
 use daqmeter_etherbone::link::LinkProfile;
 use daqmeter_etherbone::transport::Bridge;
-use daqmeter_wire::etherbone::Layout;
-use daqmeter_wire::etherbone::cycle::{Check, Op, encode};
+use daqmeter_wire::etherbone::EbLayout;
+use daqmeter_wire::etherbone::cycle::{Op, StatusCheck, encode};
 
 pub(super) struct Model {
     pub(super) bridge: Bridge,
@@ -16,13 +16,13 @@ impl Model {
 
     /// Bytes of the request and of the answer of one checked cycle, as our client encodes it.
     fn bytes(&self, reads: u64, writes: u64) -> (f64, f64) {
-        let write = |_| Op::write(0, 0, Layout::L32.data);
-        let read = |_| Op::read(0, Layout::L32.data);
+        let write = |_| Op::write(0, 0, EbLayout::L32.data);
+        let read = |_| Op::read(0, EbLayout::L32.data);
         let ops: Vec<Op> = (0..reads).map(read).chain((0..writes).map(write)).collect();
         let mut buffer = vec![0; 64 + 32 * ops.len()];
-        let encoded =
-            encode(&ops, Layout::L32, 0x8000, Check::Status, &mut buffer).unwrap_or_default();
-        let header = if self.bridge.stream { 0 } else { Layout::L32.header_bytes() };
+        let encoded = encode(&ops, EbLayout::L32, 0x8000, StatusCheck::Status, &mut buffer)
+            .unwrap_or_default();
+        let header = if self.bridge.stream { 0 } else { EbLayout::L32.header_bytes() };
         // Of each record with reads: its header, the return address, the values.
         let records = if reads > 0 { 2 } else { 1 };
         let answer = header + records * 8 + 4 * (encoded.values + encoded.statuses);

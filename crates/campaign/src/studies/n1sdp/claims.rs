@@ -3,7 +3,7 @@
 use daqmeter_pmu::emulated::catalogue;
 use daqmeter_pmu::mesh::topology;
 use daqmeter_pmu::plan::{Driver, plan};
-use daqmeter_pmu::{Group, Host, perf_format};
+use daqmeter_pmu::{EventResolver, MetricGroup, perf_format};
 use daqmeter_record::Observations;
 use daqmeter_record::study::{Comparison, Derived, Published};
 use daqmeter_sys::host::Files;
@@ -98,7 +98,7 @@ impl Printed<'_> {
     /// The rows, and what the group makes of them in each interval.
     fn observed(&self) -> Option<(Observations, Vec<Option<f64>>)> {
         let observed = perf_format::parse(self.text).ok()?;
-        let metrics = Group::find(self.group).ok()?.metrics_of(&observed.events);
+        let metrics = MetricGroup::find(self.group).ok()?.metrics_of(&observed.events);
         let metrics = metrics.ok()?;
         let metric = metrics.iter().find(|found| found.name == self.metric)?;
         let values = metric.observe(&observed).values;
@@ -144,7 +144,7 @@ fn share_percent(texts: &[String]) -> Option<f64> {
     mesh.name = "arm_cmn_0".to_owned();
     let pmus = [catalogue(&mesh)];
     let files = Files::below("/nonexistent");
-    let host = Host { pmus: &pmus, files: &files };
+    let host = EventResolver { pmus: &pmus, files: &files };
     let set = host.resolve(texts).ok()?;
     let shares = plan(&mesh, Driver::N1sdp, &set.groups).ok()?.shares;
     Some(shares.into_iter().fold(1.0, f64::min) * 100.0)

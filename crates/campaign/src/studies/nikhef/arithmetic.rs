@@ -1,7 +1,7 @@
 //! What follows from the published counts and rates by arithmetic.
 
 use daqmeter_record::study::{Comparison, Derived, Published};
-use daqmeter_wire::felix::Format;
+use daqmeter_wire::felix::BlockFormat;
 use daqmeter_wire::felix::encoder::blocks_of;
 use daqmeter_wire::felix::payload::TTC_BYTES;
 
@@ -15,9 +15,9 @@ pub(super) fn rows(published: &Document) -> Vec<Comparison> {
     rows
 }
 
-pub(super) fn format(published: &Document) -> Format {
+pub(super) fn format(published: &Document) -> BlockFormat {
     let kib = u8::try_from(published.input.block_bytes / 1024).unwrap_or(1);
-    Format::phase2(kib).expect("the data file has blocks of whole KiB")
+    BlockFormat::phase2(kib).expect("the data file has blocks of whole KiB")
 }
 
 /// Blocks from the published counts of chunks: exact.
@@ -39,7 +39,7 @@ fn totals(published: &Document) -> Vec<Comparison> {
 }
 
 /// Bytes of blocks per chunk, in the long run.
-pub(super) fn block_share(format: Format, payload: usize) -> f64 {
+pub(super) fn block_share(format: BlockFormat, payload: usize) -> f64 {
     const MANY: u64 = 1 << 24;
     blocks_of(format, payload, MANY) as f64 * format.block_bytes as f64 / MANY as f64
 }
