@@ -10,7 +10,7 @@ use shell::{line, need, root, started, target};
 pub(crate) const CI_SECONDS: u64 = 6;
 
 /// The fuzz targets.
-const FUZZ_TARGETS: [&str; 19] = [
+const FUZZ_TARGETS: [&str; 17] = [
     "record_line",
     "units",
     "profile",
@@ -27,8 +27,6 @@ const FUZZ_TARGETS: [&str; 19] = [
     "copy_files",
     "pmu_text",
     "plan_open",
-    "twin_scenario",
-    "twin_farm",
     "path_receiver",
 ];
 

@@ -15,7 +15,6 @@ const LAYERS: &[&[&str]] = &[
     &["harness", "report"],
     &["copy", "digitizer", "etherbone", "hostio", "pmu", "readout"],
     &["path"],
-    &["twin"],
     &["campaign"],
     &["cli"],
 ];

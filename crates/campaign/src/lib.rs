@@ -5,23 +5,17 @@
 
 pub mod ab;
 mod budget;
-pub mod calibrate;
-mod drawn;
 mod engines;
 mod plan;
 mod point;
-pub mod predicted;
 mod resume;
 mod run;
 mod shipped;
 mod site;
 mod size;
 pub mod studies;
-pub mod validate;
-pub mod whatif;
 
 pub use budget::{Budget, Spend};
-pub use drawn::{DrawnPath, drawn_path};
 pub use engines::{RequestsAsToday, card_families, engines, write_requests_as_today};
 pub use plan::{Order, Plan, PlanError, json_schema};
 pub use point::PlannedPoint;

@@ -32,7 +32,6 @@ mod runner;
 mod serve;
 mod show;
 mod survey;
-mod twin;
 
 use std::borrow::Cow;
 use std::process::ExitCode;
@@ -77,8 +76,6 @@ enum Verb {
     Pmu(Box<pmu::Arguments>),
     /// Run a path of data from a file: source, stages, sink; say what limits it
     Path(Box<path::Arguments>),
-    /// Predict how data flows through stations and queues, by simulation
-    Twin(twin::Arguments),
     /// Measure the points of a plan
     Run(run::Arguments),
     /// Repeat the published studies: every row beside model and measurement
@@ -204,7 +201,6 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Copy(arguments) => copy::run(&arguments),
         Verb::Pmu(arguments) => pmu::run(&arguments),
         Verb::Path(arguments) => path::run(&arguments),
-        Verb::Twin(arguments) => twin::run(&arguments),
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Reproduce(arguments) => reproduce::run(&arguments),
         Verb::Show(arguments) => show::run(&arguments),
@@ -311,7 +307,6 @@ mod tests {
             "copy",
             "pmu",
             "path",
-            "twin",
             "run",
             "reproduce",
             "show",

@@ -6,13 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use daqmeter_campaign::predicted::predictions_of;
 use daqmeter_campaign::{self as campaign, Done, Options, PlannedPoint, Watch, card_families};
 use daqmeter_harness::progress::{Look, Phase};
 use daqmeter_harness::{Context, Progress, Refusal, Settings, Unfinished};
 use daqmeter_kernels::Isa;
 use daqmeter_record::{Order, RunRecord, Tool, Workload, sanitise};
-use daqmeter_twin::Profile;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::arguments::{CpuList, cpu_list};
@@ -188,19 +186,6 @@ impl Runner {
     /// The page of metrics, if one is served.
     pub(crate) fn metrics(&self) -> Option<&Page> {
         self.metrics.as_ref()
-    }
-
-    /// Adds what a profile predicts of the paths that were run; what it cannot predict is printed.
-    pub(crate) fn predict(&mut self, profile: &Profile) -> Result<(), Failure> {
-        for found in predictions_of(&self.context, &self.recorder.records, profile) {
-            match found {
-                Ok(record) => self.recorder.take(record)?,
-                Err((path, why)) => {
-                    tell(&format!("daqmeter: {} is not predicted: {why}", sanitise::text(&path)))
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Takes the record of a point.

@@ -16,7 +16,6 @@ use daqmeter_record::{Host, RunRecord};
 use daqmeter_report::advice::advice;
 use daqmeter_report::table::wrapped;
 use daqmeter_report::{answers_text, paths, stages_text, table};
-use daqmeter_twin::Profile;
 
 use crate::arguments::budget;
 use crate::named::{Appended, Replaced, refuse_same_files};
@@ -24,7 +23,6 @@ use crate::output::{Failure, tell, write_file};
 use crate::quiet::wait_for_quiet;
 use crate::run::refuse_refused;
 use crate::runner::{Common, Runner, on_ctrl_c};
-use crate::twin::{calibrate_to, profile_for_runs};
 
 /// Measure what this host can do, print a summary, write report.html and records.jsonl, or the next
 /// free report-2.html and records-2.jsonl.
@@ -39,9 +37,6 @@ pub(crate) struct Arguments {
     /// Page to write, a new file [default: report.html, or report-2.html where that is there]
     #[arg(short, long, value_name = "FILE")]
     output: Option<Replaced>,
-    /// Calibrate, too, and write the profile of this host there, as twin calibrate does: a minute on top of the budget
-    #[arg(long, value_name = "FILE.json")]
-    calibrate: Option<Replaced>,
     /// Seed of the random order
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
@@ -107,12 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Written { page, records: out } = Written::of(arguments)?;
     let mut common = arguments.common.clone();
     common.out = Some(out.clone());
-    refuse_same_files(&[
-        ("--output", Some(&page)),
-        ("--records", Some(&out)),
-        ("--calibrate", arguments.calibrate.as_deref()),
-    ])?;
-    let profile = profile_for_runs(None)?;
+    refuse_same_files(&[("--output", Some(&page)), ("--records", Some(&out))])?;
     // The page is announced at the end: that it can be written is better known now.
     write_file(&page, "daqmeter survey is under way\n")?;
     let mut runner = Runner::new(&common, 0)?;
@@ -131,9 +121,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut done = runner.plan(plan.points, options)?;
     done.measuring_s += limits(&mut runner, for_limits)?;
     done.measuring_s += counters(&mut runner, budget)?;
-    if let Some(profile) = calibrated(&runner, arguments).or(profile) {
-        runner.predict(&profile)?;
-    }
     let code = runner.conclude(Some(&page), |records| {
         summary(records, began.elapsed(), &done, arguments.tables)
     })?;
@@ -145,24 +132,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     refuse_refused(&done)?;
     Ok(code)
-}
-
-/// A profile that is measured behind the survey, where one is wanted. What was measured before is worth having without it.
-fn calibrated(runner: &Runner, arguments: &Arguments) -> Option<Profile> {
-    let file = arguments.calibrate.as_ref()?;
-    if runner.stop.is_set() {
-        return None;
-    }
-    match calibrate_to(runner, file) {
-        Ok(profile) => {
-            tell(&format!("wrote {}", file.display()));
-            Some(profile)
-        }
-        Err(failure) => {
-            tell(&format!("daqmeter: no profile: {}", failure.line()));
-            None
-        }
-    }
 }
 
 /// What the budget did not allow.

@@ -88,8 +88,6 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("history . -o link", records),
         ("ab x y --point null --switch data --record data", same),
         ("ab null null --record page.html", none),
-        ("twin predict p.toml --html a --records a", same),
-        ("twin calibrate -o r.jsonl", records),
     ] {
         let out = within(&folder, line);
         let said = stderr(&out);

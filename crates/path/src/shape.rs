@@ -80,7 +80,7 @@ fn two_ends(row: ShapeRow, cpus: &[u32]) -> [ShapeRow; 2] {
 }
 
 /// Why there is no profile of a card that is read out live.
-const LIVE: &str = "a card that is read out live is in no profile: daqmeter twin links finds how many links it carries";
+const LIVE: &str = "a card that is read out live is in no profile: measure it";
 
 fn source_work(kind: &SourceKind) -> Result<String, String> {
     let device =

@@ -26,7 +26,6 @@ use crate::rows::rows;
 use crate::several;
 use crate::stages;
 use crate::studies::Shown;
-use crate::validation::Part;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
 const PARTS: &str = include_str!("../assets/parts.html");
@@ -148,7 +147,6 @@ struct Live {
 struct Beside<'a> {
     studies: &'a [Shown],
     history: &'a [HostView],
-    validation: Option<ValidationView<'a>>,
 }
 
 /// The same with other figures than those that the records fill by themselves.
@@ -231,34 +229,6 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// A validation for the page.
-#[derive(Serialize)]
-struct ValidationView<'a> {
-    of: &'a str,
-    parts: Vec<PartView<'a>>,
-}
-
-#[derive(Serialize)]
-struct PartView<'a> {
-    part: &'a Part,
-    summary: String,
-}
-
-/// The page of a validation: what it is of (host, time, program), its parts, and figures.
-///
-/// # Errors
-/// As [`page`].
-pub fn validation_page(
-    of: &str,
-    parts: &[Part],
-    figures: Vec<Figure>,
-) -> Result<String, PageError> {
-    let parts = parts.iter().map(|part| PartView { part, summary: part.summary() });
-    let parts = parts.collect();
-    let beside = Beside { validation: Some(ValidationView { of, parts }), ..Beside::default() };
-    render(&[], Texts::of(&[]), figures, &beside)
-}
-
 fn render(
     records: &[RunRecord],
     texts: Texts<'_>,
@@ -319,7 +289,6 @@ fn body(
         rows_left => rows_left,
         studies => serde(&views),
         history => serde(&beside.history),
-        validation => serde(&beside.validation),
         figures => serde(&figures),
         meshes => serde(&meshes),
         rows => serde(&table_rows(shown)),
@@ -750,17 +719,5 @@ mod tests {
     #[test]
     fn no_records_still_make_a_page() {
         assert!(page(&[]).unwrap().contains("No records"));
-    }
-
-    #[test]
-    fn the_page_has_parts_verdicts_and_figures() {
-        let series = crate::figures::Series::new("measured", vec![Some(1.0), Some(2.0)]);
-        let figure =
-            crate::figures::by_rank("rates", "Rates", "By rate.", "blocks/s", vec![series]);
-        let page =
-            validation_page("a host", &[crate::validation::tests::part()], vec![figure]).unwrap();
-        for wanted in ["Closed &lt;forms&gt;", "known miss", "a host", "id=\"rates\""] {
-            assert!(page.contains(wanted), "{wanted}");
-        }
     }
 }

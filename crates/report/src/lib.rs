@@ -45,14 +45,13 @@ pub mod studies;
 mod svg;
 pub mod table;
 mod trials;
-pub mod validation;
 
 pub use answers::{Answer, answers, answers_text};
 pub use families::copy::{classic as copy_classic, imported as copy_imported};
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;
-pub use html::{LivePage, history_page, live_page, page, page_of, validation_page};
+pub use html::{LivePage, history_page, live_page, page, page_of};
 pub use parts::Parts;
 pub use predicted::text as predictions_text;
 pub use rows::{Row, rows};

@@ -9,23 +9,13 @@ use daqmeter_campaign::studies;
 use daqmeter_dist::venv;
 use daqmeter_record::study::{Comparison, Scope};
 use daqmeter_record::{RunRecord, jsonl};
-use shell::{Done, daqmeter, line, need, ran, root, started, target, tried};
+use shell::{Done, daqmeter, line, need, ran, started, target, tried};
 
 use super::builds::{FUSE_TESTS, NEON_TESTS, PROMISES, built_tests};
 use super::page::page;
 use super::step::scratch;
 use crate::book::python_tests;
 
-/// Runs that a calibration and a validation made on a quiet host.
-const SAVED_RUNS: &str = "bench/record/genoa-vm-2cpu/2026-11-23-twin-runs.jsonl.gz";
-/// Errors in the median that the model must not exceed with these runs: what it had when they were saved, and a fifth.
-const SAVED_ERRORS: &[(&str, f64)] = &[
-    ("largest rate [%]", 24.0),
-    ("latency, median [%]", 44.0),
-    ("latency, p99 [%]", 168.0),
-    ("CPU of a thread, as fast as it goes [points]", 5.2),
-    ("CPU of a thread, at a rate [points]", 5.2),
-];
 /// Records of a survey that lie in the checkout.
 pub(super) const PUBLISHED: &str = "bench/record/genoa-vm-2cpu/2026-11-21.jsonl";
 
@@ -197,24 +187,6 @@ fn rows_off_the_model(lines: &[Comparison], software_us: f64) -> Result<BTreeSet
     Ok(slow)
 }
 
-/// Paths that no fit has seen, within bands that a busy host keeps; formulas and documents again, on the page.
-/// Predictions beside runs on this host, which is calibrated anew for each try.
-///
-/// Where the host is not as it was when it was calibrated (paths of the calibration that are run again say so, not the model), a try
-/// says nothing. Where no try says anything, [`twin_replayed`] has to do.
-pub(super) fn twin() -> Result<Done> {
-    let out = scratch("twin.html")?;
-    let once = || {
-        let code = daqmeter("twin validate --budget 40s --html").arg(&out).code()?;
-        let text = fs::read_to_string(&out)?;
-        for part in ["forms", "documents", "live", "live-rate"] {
-            ensure!(text.contains(&format!("id=\"{part}\"")), "{out}: no {part}");
-        }
-        Ok(code)
-    };
-    told("this host changed while its paths were measured, in each of three tries", once)
-}
-
 /// The wheel's rate beside that of the tool's own loop.
 pub(super) fn python_rate() -> Result<Done> {
     told(
@@ -238,25 +210,6 @@ fn told(cannot_tell: &str, mut once: impl FnMut() -> Result<Option<i32>>) -> Res
         ensure!(missed < 2, "missed twice");
     }
     Ok(Done::LeftOut(cannot_tell.to_owned()))
-}
-
-/// The model held to runs that were saved on a quiet host: the same on every host and in every hour.
-pub(super) fn twin_replayed() -> Result<()> {
-    let saved = root().join(SAVED_RUNS);
-    let runs = scratch("twin-runs.jsonl")?;
-    let text = line("gzip -dc").arg(&saved).output()?;
-    fs::write(&runs, text)?;
-    let text = daqmeter("twin validate --seed 211 --runs").arg(&runs).output()?;
-    print!("{text}");
-    for (figure, most) in SAVED_ERRORS {
-        let mut rows = text.lines().map(str::trim_start);
-        let row = rows.find_map(|row| row.strip_prefix(figure)?.trim_start().strip_prefix("all "));
-        let row = row.with_context(|| format!("no row of {figure}"))?;
-        let error = row.split_whitespace().nth(1).context("no error")?;
-        let error: f64 = error.parse()?;
-        ensure!(error <= *most, "{figure}: {error} in the median, at most {most} with these runs");
-    }
-    Ok(())
 }
 
 /// Paced boards give the document's read-out tables, mean per table, within 3 %, and none exceeds the uplink.

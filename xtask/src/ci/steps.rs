@@ -1,6 +1,6 @@
 //! The table of CI's steps: what each needs of the machine, and what it comes after.
 
-use shell::{daqmeter, line, need_all, ran, tried};
+use shell::{line, need_all, ran, tried};
 
 use super::schedule::Load::{Alone, Build, OneCpu, Waits};
 use super::step::{Step, step};
@@ -78,10 +78,6 @@ pub(super) const STEPS: &[Step] = &[
     step("a page that follows its file, in a browser", Waits, &[PROGRAM, PACKAGES], || {
         ran(page::live())
     }),
-    step("twin: formulas and documents within their bands", OneCpu, &[PROGRAM], || {
-        ran(daqmeter("twin validate --no-live").run())
-    }),
-    step("twin: a model held to saved runs", OneCpu, &[PROGRAM], || ran(checks::twin_replayed())),
     step(
         "what users install: package and wheel",
         OneCpu,
@@ -110,7 +106,6 @@ pub(super) const STEPS: &[Step] = &[
     step("copies: the study's figures and claims", Alone, &[PROGRAM, COPY_MACHINES], || {
         ran(tried(checks::copies))
     }),
-    step("twin: predictions beside what is measured", Alone, &[PROGRAM], checks::twin),
     step("counters: a mesh on a page", Alone, &[PROGRAM], checks::mesh_page),
     step("comparisons: their promises with real work, alone", Alone, &[BENCHES], || {
         ran(tried(|| checks::promises("alone")))

@@ -2,7 +2,6 @@
 //!
 //! - `published.toml`: what the document states, each value with its place in the document; title and notes;
 //! - `plan.toml`: what is measured. Where that depends on the host, `mod.rs` says why and makes the points itself;
-//! - `twin.rs`: the document's machine in the simulator, where there is a model of it;
 //! - `claims.rs`: the comparisons and findings, from records alone, fresh or read from a file.
 //!
 //! To add a study: its folder, with a type that implements [`Study`], and its line in [`studies`]. Nothing here measures or prints.
@@ -12,7 +11,6 @@ mod gsi_2018;
 mod ioat_cftu;
 mod n1sdp;
 mod nikhef;
-mod twin;
 
 use std::collections::BTreeMap;
 
@@ -21,8 +19,6 @@ use daqmeter_record::study::{About, Comparison, Finding};
 use serde::de::DeserializeOwned;
 
 use crate::{Plan, PlannedPoint};
-
-pub use twin::Prediction;
 
 /// A published document, and how it is repeated.
 pub trait Study {
@@ -45,11 +41,6 @@ pub trait Study {
 
     /// What the document says or asks in words, judged by the records.
     fn findings(&self, _records: &[RunRecord]) -> Vec<Finding> {
-        Vec::new()
-    }
-
-    /// Its figures beside what the twin predicts for the document's machine; none where no model of it exists.
-    fn predictions(&self) -> Vec<Prediction> {
         Vec::new()
     }
 

@@ -1,6 +1,5 @@
 //! `daqmeter path run`: a path as one record, or the search for its largest rate without loss.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,7 +14,6 @@ use crate::arguments::{budget, duration};
 use crate::named::Replaced;
 use crate::output::{CANNOT_TELL, Failure, tell};
 use crate::runner::{Common, Runner};
-use crate::twin::profile_for_runs;
 
 /// Run a path from its source to its sink and say where the time of each thread went.
 #[derive(Debug, Args)]
@@ -47,9 +45,6 @@ pub(crate) struct Arguments {
     /// Another value for a field of the file: block=128KiB, stage.1.threads=2
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<String>,
-    /// Profile of this host, from which the run is predicted, too [default: host-profile.json where there is one]
-    #[arg(long, value_name = "FILE.json")]
-    profile: Option<PathBuf>,
     /// Page to write
     #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
     output: Option<Replaced>,
@@ -68,7 +63,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             Some(hz.map_err(|problem| Failure::refused(format!("--rate: {problem}")))?);
     }
     checked(&request)?;
-    let profile = profile_for_runs(arguments.profile.as_ref())?;
     let mut runner = Runner::new(&arguments.common, 1)?;
     let mut searched = Searching::default();
     if arguments.max {
@@ -81,9 +75,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let settings = runner.settings(StepPlan::ByStage(1), "path/run", &[]);
     if !arguments.max || request.rate_hz.is_some() {
         runner.point("path", &request.workload(), &settings, None)?;
-    }
-    if let Some(profile) = &profile {
-        runner.predict(profile)?;
     }
     let code = runner.conclude(arguments.output.as_ref(), |records| {
         searched.text + &paths::text(records) + &after_a_line(predictions_text(records))

@@ -4,7 +4,6 @@ mod claims;
 mod findings;
 mod here;
 mod model;
-mod twin;
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,6 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::study::{About, Comparison, Finding, Published, Statement};
 use serde::Deserialize;
 
-use super::twin::Prediction;
 use super::{Study, Wanted, planned, shipped};
 use crate::PlannedPoint;
 use here::Here;
@@ -128,10 +126,6 @@ impl Study for Document {
 
     fn findings(&self, records: &[RunRecord]) -> Vec<Finding> {
         findings::findings(&self.here(records))
-    }
-
-    fn predictions(&self) -> Vec<Prediction> {
-        twin::predictions(self)
     }
 }
 

@@ -2,7 +2,6 @@
 
 mod claims;
 mod model;
-mod twin;
 
 use std::collections::BTreeMap;
 
@@ -10,7 +9,6 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::study::{About, Comparison, Finding, Published, Statement};
 use serde::Deserialize;
 
-use super::twin::Prediction;
 use super::{Study, Wanted, planned, shipped};
 use crate::PlannedPoint;
 
@@ -84,9 +82,5 @@ impl Study for Document {
 
     fn findings(&self, records: &[RunRecord]) -> Vec<Finding> {
         claims::findings(self, records)
-    }
-
-    fn predictions(&self) -> Vec<Prediction> {
-        twin::predictions(self)
     }
 }

@@ -4,7 +4,6 @@
 mod claims;
 mod findings;
 mod points;
-mod twin;
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,6 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::study::{About, Comparison, Finding, Published, Question, Statement};
 use serde::Deserialize;
 
-use super::twin::Prediction;
 use super::{Study, Wanted, shipped};
 use crate::PlannedPoint;
 
@@ -23,7 +21,6 @@ pub(super) struct Document {
     study: About,
     sample: Sample,
     counted: Counted,
-    engines: Engines,
     statement: BTreeMap<String, Statement>,
     question: BTreeMap<String, Question>,
 }
@@ -56,23 +53,6 @@ struct Counted {
     cache_references: f64,
 }
 
-/// What others publish of DMA engines, for the model of the crossover.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Engines {
-    cpu_4k_gb_per_s: Published,
-    cpu_2m_gb_per_s: Published,
-    one_4k_gb_per_s: Published,
-    one_2m_gb_per_s: Published,
-    four_4k_gb_per_s: Published,
-    four_2m_gb_per_s: Published,
-    one_pays_from_bytes: Published,
-    four_pay_from_bytes: Published,
-    dsa_10k_us: Published,
-    dsa_100k_us: Published,
-    dsa_1m_us: Published,
-}
-
 impl Default for Document {
     fn default() -> Self {
         shipped(include_str!("published.toml"))
@@ -102,10 +82,6 @@ impl Study for Document {
 
     fn findings(&self, records: &[RunRecord]) -> Vec<Finding> {
         findings::findings(self, records)
-    }
-
-    fn predictions(&self) -> Vec<Prediction> {
-        twin::predictions(&self.engines)
     }
 }
 
