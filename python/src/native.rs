@@ -3,6 +3,7 @@
 //! Nothing is computed here that the crates do not compute: this file only carries values over the border. Work that takes longer than
 //! a moment runs without the interpreter's lock.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::BufReader;
 use std::time::Duration;
@@ -15,7 +16,9 @@ use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::jsonl::Writer;
 use daqmeter_record::{Param, RunRecord, Tool, Workload, jsonl};
-use daqmeter_report::export::{Column, Frame, Names, counters, samples, series, summary};
+use daqmeter_report::export::{
+    Cell, CellType, DataColumn, DataFrame, counters, samples, series, stages,
+};
 use daqmeter_wire::etherbone::{EbMessage, EbRecord, RecordFlags};
 use daqmeter_wire::felix::block::HEADER_BYTES;
 use daqmeter_wire::felix::decoder::most_subchunks;
@@ -43,9 +46,9 @@ fn read(paths: &[String]) -> PyResult<(Vec<RunRecord>, Vec<String>)> {
     Ok((records, errors))
 }
 
-fn frame_of(records: &[RunRecord], what: &str) -> PyResult<Frame> {
+fn frame_of(records: &[RunRecord], what: &str) -> PyResult<DataFrame> {
     match what {
-        "stages" => Ok(summary(records)),
+        "stages" => Ok(stages(records)),
         "samples" => Ok(samples(records)),
         "counters" => Ok(counters(records)),
         "series" => Ok(series(records)),
@@ -54,40 +57,42 @@ fn frame_of(records: &[RunRecord], what: &str) -> PyResult<Frame> {
 }
 
 /// One object for each name, however many rows have it.
-fn texts<'py>(python: Python<'py>, values: &Names) -> Vec<Option<Bound<'py, PyString>>> {
-    let distinct = values.distinct.iter();
-    let objects: Vec<Bound<'py, PyString>> =
-        distinct.map(|name| PyString::new(python, name)).collect();
-    let object = |place: &Option<u32>| Some(objects[(*place)? as usize].clone());
-    values.places.iter().map(object).collect()
+fn texts<'py>(python: Python<'py>, column: &DataColumn) -> Vec<Option<Bound<'py, PyString>>> {
+    let mut known: HashMap<String, Bound<'py, PyString>> = HashMap::new();
+    let mut object = |cell: &Cell| {
+        let text = (*cell != Cell::None).then(|| cell.to_string())?;
+        let new = || PyString::new(python, &text);
+        Some(known.entry(text.clone()).or_insert_with(new).clone())
+    };
+    column.cells().map(&mut object).collect()
 }
 
 /// Numbers and flags without holes, and moments, become numpy arrays; everything else lists.
-fn columns<'py>(python: Python<'py>, frame: Frame) -> PyResult<Bound<'py, PyDict>> {
+fn columns<'py>(python: Python<'py>, frame: &DataFrame) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(python);
-    for (name, column) in frame.columns {
-        match column {
-            Column::Text(values) => out.set_item(name, texts(python, &values))?,
-            Column::Float(values) => {
-                let values: Vec<f64> =
-                    values.into_iter().map(|value| value.unwrap_or(f64::NAN)).collect();
-                out.set_item(name, PyArray1::from_vec(python, values))?;
+    for column in &frame.columns {
+        let name = &column.name;
+        let ints = || column.cells().map(Cell::int);
+        match column.cell_type() {
+            CellType::Text => out.set_item(name, texts(python, column))?,
+            CellType::Float => {
+                let values = column.cells().map(|cell| cell.float().unwrap_or(f64::NAN));
+                out.set_item(name, PyArray1::from_vec(python, values.collect()))?;
             }
-            Column::Int(values) if values.iter().all(Option::is_some) => {
-                out.set_item(
-                    name,
-                    PyArray1::from_vec(python, values.into_iter().flatten().collect::<Vec<i64>>()),
-                )?;
+            CellType::Int => match ints().collect::<Option<Vec<i64>>>() {
+                Some(values) => out.set_item(name, PyArray1::from_vec(python, values))?,
+                None => out.set_item(name, ints().collect::<Vec<_>>())?,
+            },
+            CellType::Flag => {
+                let flags = || ints().map(|flag| Some(flag? != 0));
+                match flags().collect::<Option<Vec<bool>>>() {
+                    Some(values) => out.set_item(name, PyArray1::from_vec(python, values))?,
+                    None => out.set_item(name, flags().collect::<Vec<_>>())?,
+                }
             }
-            Column::Int(values) => out.set_item(name, values)?,
-            Column::Flag(values) if values.iter().all(Option::is_some) => {
-                let flags: Vec<bool> = values.into_iter().flatten().collect();
-                out.set_item(name, PyArray1::from_vec(python, flags))?;
-            }
-            Column::Flag(values) => out.set_item(name, values)?,
-            Column::Time(values) => {
+            CellType::Time => {
                 // numpy's "not a time" is the least 64-bit number.
-                let ms: Vec<i64> = values.into_iter().map(|ms| ms.unwrap_or(i64::MIN)).collect();
+                let ms = ints().map(|ms| ms.unwrap_or(i64::MIN)).collect();
                 let times =
                     PyArray1::from_vec(python, ms).call_method1("view", ("datetime64[ms]",))?;
                 out.set_item(name, times)?;
@@ -108,7 +113,7 @@ fn read_columns<'py>(
         let (records, errors) = read(&paths)?;
         Ok((frame_of(&records, what)?, errors))
     })?;
-    Ok((columns(python, frame)?, errors))
+    Ok((columns(python, &frame)?, errors))
 }
 
 /// The records in files as JSON texts.

@@ -9,19 +9,6 @@ use crate::output::{Failure, read_parts, tell};
 
 /// Records of files and folders.
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
-    let mut records = Vec::new();
-    read_all_parts(paths, |part| {
-        records.extend(part);
-        ControlFlow::Continue(())
-    })?;
-    Ok(records)
-}
-
-/// The same part by part, as they are read; how many records there were.
-pub(crate) fn read_all_parts(
-    paths: &[PathBuf],
-    mut take: impl FnMut(Vec<RunRecord>) -> ControlFlow<()>,
-) -> Result<usize, Failure> {
     let files = files_of(paths)?;
     if files.is_empty() {
         return Err(Failure::refused(format!(
@@ -29,7 +16,7 @@ pub(crate) fn read_all_parts(
             shown(paths)
         )));
     }
-    let mut records = 0;
+    let mut records = Vec::new();
     for file in &files {
         // A file that was named must hold something; one of a folder may be of a run that has not measured anything yet.
         let may_be_empty = !paths.contains(file);
@@ -37,9 +24,12 @@ pub(crate) fn read_all_parts(
             tell(&format!("daqmeter: {}: is empty, left out", file.display()));
             continue;
         }
-        records += read_parts(file, &mut take)?;
+        read_parts(file, |part| {
+            records.extend(part);
+            ControlFlow::Continue(())
+        })?;
     }
-    if records == 0 {
+    if records.is_empty() {
         return Err(Failure::refused(format!(
             "{}: none of {} files holds a record that this daqmeter can read",
             shown(paths),

@@ -176,7 +176,7 @@ impl Page {
         measured.for_each(|row| self.row(row));
     }
 
-    fn row(&self, row: daqmeter_report::Row) {
+    fn row(&self, row: daqmeter_report::StageRow) {
         let operations = row.n as f64 * row.ops_per_sample as f64;
         let labels: Labels =
             vec![("study", row.study), ("device", row.device), ("stage", row.stage)];

@@ -66,7 +66,7 @@ fn render(format: Format, records: &[RunRecord]) -> Result<String, Failure> {
     Ok(match format {
         Format::Html => page(records).map_err(Failure::refused)?,
         Format::Md => table::markdown(records),
-        Format::Csv => export::table(records).csv(),
+        Format::Csv => export::stages(records).csv(true),
         Format::Json => records
             .iter()
             .map(|record| String::from_utf8_lossy(&jsonl::to_line(record)).into_owned())

@@ -72,13 +72,12 @@ fn shown(records: &[daqmeter_record::RunRecord]) {
     answers_text(records);
     page(records).unwrap();
     for frame in [
-        export::summary(records),
-        export::table(records),
+        export::stages(records),
         export::samples(records),
         export::counters(records),
         export::series(records),
     ] {
-        frame.csv();
+        frame.csv(true);
     }
     cmp::cmp(&records[..1], &records[1..], &[], Asked::ignoring(0.02)).text(true);
     let trends = history::trends(records, 0.02);

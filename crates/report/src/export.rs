@@ -1,349 +1,340 @@
 //! Records as flat tables for other tools: CSV and Parquet, which DuckDB, pandas and Polars read as they are.
 //!
-//! Four tables: one row a stage ([`summary`]), a sample ([`samples`]), a counter ([`counters`]), a value of a time series
-//! ([`series`]). Names of columns carry
-//! their unit last, as in the record; parameters of workloads are columns of their own, `param.<name>`.
+//! Four tables: one row a stage ([`stages`]), a sample ([`samples`]), a counter ([`counters`]), a value of a time series
+//! ([`series`]). Names of columns carry their unit last, as in the record; parameters of workloads are columns of their own,
+//! `param.<name>`.
 
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::iter::repeat_n;
+use std::time::UNIX_EPOCH;
 
-use daqmeter_record::observed::ObservedEvent;
 use daqmeter_record::units::plural;
-use daqmeter_record::{Lane, Outcome, RunRecord, Stage, Workload};
+use daqmeter_record::{Outcome, Param, RunRecord, sanitise};
 
-use crate::frame::{Cell, Rows};
-pub use crate::frame::{Column, Frame, Names};
+pub use crate::columns::Cell;
+use crate::columns::{COLUMNS, StageColumn};
+use crate::families::label;
 #[cfg(feature = "parquet")]
-pub use crate::parquet::ParquetError;
-use crate::rate::Doubt;
-use crate::rows::{Row, absent_rows, outcome_of, rows, rows_of};
+pub use crate::parquet::{ParquetError, parquet};
+use crate::rate::undone;
+use crate::rows::{StageRow, outcome_of, points, rows_of};
 
-/// Begins so many rows of one record: what tells the records apart, and whether they are to be believed.
-fn begin(rows: &mut Rows, count: usize, record: &RunRecord, workload: &str) {
-    let ended = (&record.outcome, record.engine.emulated);
-    begin_of(rows, count, record, workload, ended);
+/// Type of a column, the narrowest that holds all of its values: a parameter may be a number at one engine and a name at another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CellType {
+    Flag,
+    Int,
+    Float,
+    Time,
+    Text,
 }
 
-/// Begins rows of one lane, which has its own outcome and emulated flag.
-fn begin_of(
-    rows: &mut Rows,
-    count: usize,
-    record: &RunRecord,
-    workload: &str,
-    (outcome, emulated): (&Outcome, bool),
-) {
-    rows.begin_many(count);
-    rows.set("run_id", record.run_id.as_str());
-    rows.set_time("time_utc", &record.time_utc);
-    rows.set("study", record.study.as_str());
-    rows.set("engine", record.engine.name.as_str());
-    rows.set("target", record.engine.target.as_str());
-    rows.set("workload", workload);
-    let (outcome, reason) = crate::rate::undone(outcome).unwrap_or(("ok", ""));
-    rows.set("outcome", outcome);
-    rows.set("reason", reason);
-    rows.set("host", host(record));
-    rows.set("emulated", emulated);
+impl Cell {
+    fn cell_type(&self) -> Option<CellType> {
+        Some(match self {
+            Cell::None => return None,
+            Cell::Flag(_) => CellType::Flag,
+            Cell::Int(_) => CellType::Int,
+            Cell::Float(_) => CellType::Float,
+            Cell::Time(_) => CellType::Time,
+            Cell::Text(_) => CellType::Text,
+        })
+    }
+
+    /// Value in a column of whole numbers or moments.
+    pub fn int(&self) -> Option<i64> {
+        match self {
+            Cell::Int(number) => Some(*number),
+            Cell::Flag(flag) => Some(i64::from(*flag)),
+            Cell::Time(ms) => *ms,
+            _ => None,
+        }
+    }
+
+    /// Value in a column of numbers.
+    pub fn float(&self) -> Option<f64> {
+        match self {
+            Cell::Float(number) => *number,
+            other => other.int().map(|number| number as f64),
+        }
+    }
+}
+
+impl From<&Param> for Cell {
+    fn from(param: &Param) -> Cell {
+        match param {
+            Param::Flag(flag) => Cell::Flag(*flag),
+            Param::Int(number) => (*number).into(),
+            Param::Float(number) => (*number).into(),
+            Param::Text(text) => text.as_str().into(),
+        }
+    }
+}
+
+/// Column of a table: equal values of rows that follow one another are held once.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DataColumn {
+    pub name: String,
+    runs: Vec<(Cell, usize)>,
+}
+
+impl DataColumn {
+    fn push(&mut self, cell: Cell, count: usize) {
+        match self.runs.last_mut() {
+            Some((last, rows)) if *last == cell => *rows += count,
+            _ => self.runs.push((cell, count)),
+        }
+    }
+
+    pub fn cells(&self) -> impl Iterator<Item = &Cell> {
+        self.runs.iter().flat_map(|(cell, count)| repeat_n(cell, *count))
+    }
+
+    pub fn cell_type(&self) -> CellType {
+        self.runs.iter().filter_map(|(cell, _)| cell.cell_type()).max().unwrap_or(CellType::Text)
+    }
+}
+
+/// Value of a row with the name of its column.
+type Named = (Cow<'static, str>, Cell);
+
+fn named(name: &'static str, value: impl Into<Cell>) -> Named {
+    (Cow::Borrowed(name), value.into())
+}
+
+/// Table with columns of one length.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DataFrame {
+    pub columns: Vec<DataColumn>,
+    rows: usize,
+}
+
+impl DataFrame {
+    pub fn len(&self) -> usize {
+        self.rows
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Appends a row. A name that any row has is a column.
+    fn push(&mut self, row: impl IntoIterator<Item = Named>) {
+        let mut is_set = vec![false; self.columns.len()];
+        for (expected, (name, cell)) in row.into_iter().enumerate() {
+            let has_name = |column: &DataColumn| column.name == name;
+            let at = match self.columns.get(expected) {
+                Some(column) if has_name(column) => expected,
+                _ => self.columns.iter().position(has_name).unwrap_or_else(|| {
+                    let mut column = DataColumn { name: name.into_owned(), runs: Vec::new() };
+                    column.push(Cell::None, self.rows);
+                    self.columns.push(column);
+                    is_set.push(true);
+                    self.columns.len() - 1
+                }),
+            };
+            is_set[at] = true;
+            self.columns[at].push(cell, 1);
+        }
+        let unset = self.columns.iter_mut().zip(is_set).filter(|(_, is_set)| !is_set);
+        unset.for_each(|(column, _)| column.push(Cell::None, 1));
+        self.rows += 1;
+    }
+
+    /// Comma-separated values (RFC 4180); the names of the columns are left out for what follows a first part.
+    pub fn csv(&self, with_names: bool) -> String {
+        let names = self.columns.iter().map(|column| sanitise::csv(&column.name));
+        let mut out =
+            if with_names { names.collect::<Vec<_>>().join(",") + "\n" } else { String::new() };
+        let mut columns: Vec<_> = self.columns.iter().map(DataColumn::cells).collect();
+        for _ in 0..self.rows {
+            for (at, cell) in columns.iter_mut().filter_map(Iterator::next).enumerate() {
+                let comma = if at == 0 { "" } else { "," };
+                let _ = match cell {
+                    Cell::Text(text) => write!(out, "{comma}{}", sanitise::csv(text)),
+                    number => write!(out, "{comma}{number}"),
+                };
+            }
+            out.push('\n');
+        }
+        out
+    }
+}
+
+/// Columns that every table begins with: what tells records apart, and whether they are to be believed.
+fn context(record: &RunRecord, outcome: &Outcome, emulated: bool) -> [Named; 10] {
+    let (outcome, reason) = undone(outcome).unwrap_or(("ok", ""));
+    let time = humantime::parse_rfc3339(&record.time_utc).ok();
+    let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let time_ms = since.and_then(|since| i64::try_from(since.as_millis()).ok());
+    [
+        named("run_id", record.run_id.as_str()),
+        named("time_utc", Cell::Time(time_ms)),
+        named("study", record.study.as_str()),
+        named("engine", record.engine.name.as_str()),
+        named("target", record.engine.target.as_str()),
+        named("workload", record.workload.to_string()),
+        named("outcome", outcome),
+        named("reason", reason),
+        named("host", host(record)),
+        named("emulated", Cell::Flag(emulated)),
+    ]
+}
+
+fn context_of(record: &RunRecord) -> [Named; 10] {
+    context(record, &record.outcome, record.engine.emulated)
 }
 
 /// The machine in one text, by which records of several are told apart.
-fn host(record: &RunRecord) -> Cell {
+fn host(record: &RunRecord) -> String {
     let host = &record.host;
     if !host.is_known() {
-        return Cell::from(&*host.cpu_model);
+        return host.cpu_model.clone();
     }
     let cpus = plural(u64::from(host.logical_cpus), "CPU");
     let kernel = host.kernel.split(' ').next().unwrap_or_default();
-    let name = match host.name.as_str() {
-        "" => String::new(),
-        name => format!("{name}: "),
-    };
-    Cell::from(&*format!("{name}{}, {cpus}, kernel {kernel}", host.cpu_model))
+    let name = if host.name.is_empty() { String::new() } else { format!("{}: ", host.name) };
+    format!("{name}{}, {cpus}, kernel {kernel}", host.cpu_model)
 }
 
-/// One row for each stage of each lane; a record without lanes (waived, failed) is a row with its reason.
-pub fn summary(records: &[RunRecord]) -> Frame {
-    let mut rows = Rows::default();
-    for record in records {
-        let stages = rows_of(record);
-        let workload = record.workload.to_string();
-        for at in 0..stages.len().max(1) {
-            let ended = stages.get(at).map(|row| (&row.outcome, row.emulated));
-            let ended = ended.unwrap_or((&record.outcome, record.engine.emulated));
-            begin_of(&mut rows, 1, record, &workload, ended);
-            rows.set("cpu_model", record.host.cpu_model.as_str());
-            rows.set("logical_cpus", u64::from(record.host.logical_cpus));
-            rows.set("kernel", record.host.kernel.as_str());
-            rows.set("tool_version", record.tool.version.as_str());
-            rows.set("git_revision", record.tool.git_revision.as_str());
-            if let Some(row) = stages.get(at) {
-                numbers(&mut rows, row);
-            }
-            for (name, value) in &record.workload.params {
-                rows.set(&format!("param.{name}"), value);
-            }
+/// One row for each stage of each lane; a record without lanes (waived, failed) is a row with its reason and without numbers.
+pub fn stages(records: &[RunRecord]) -> DataFrame {
+    let mut frame = DataFrame::default();
+    for (record, point) in records.iter().zip(points(records)) {
+        let mut rows = rows_of(record);
+        if rows.is_empty() {
+            rows.push(StageRow::empty(record, "", record.outcome.clone()));
+        }
+        for mut row in rows {
+            row.point.clone_from(&point);
+            let about = [
+                named("cpu_model", record.host.cpu_model.as_str()),
+                named("logical_cpus", u64::from(record.host.logical_cpus)),
+                named("kernel", record.host.kernel.as_str()),
+                named("tool_version", record.tool.version.as_str()),
+                named("git_revision", record.tool.git_revision.as_str()),
+            ];
+            let value = |column: &StageColumn| match column.name {
+                "device" | "point" => (column.value)(&row),
+                _ if row.stage.is_empty() => Cell::None,
+                _ => (column.value)(&row),
+            };
+            let own = COLUMNS.iter().filter(|column| !column.name.is_empty());
+            let own = own.map(|column| named(column.name, value(column)));
+            let params = record.workload.params.iter();
+            let params = params.map(|(name, value)| (format!("param.{name}").into(), value.into()));
+            let context = context(record, &row.outcome, row.emulated);
+            frame.push(context.into_iter().chain(about).chain(own).chain(params));
         }
     }
-    rows.frame()
-}
-
-/// The columns of a stage's summary.
-fn numbers(rows: &mut Rows, row: &Row) {
-    rows.set("device", row.device.as_str());
-    rows.set("stage", row.stage.as_str());
-    rows.set("label", row.label.as_str());
-    rows.set("n", row.n as u64);
-    rows.set("ops_per_sample", row.ops_per_sample);
-    rows.set("bytes_per_op", row.bytes_per_op);
-    rows.set("median_ns", row.median_ns);
-    rows.set("ci_low_ns", row.ci_ns.0);
-    rows.set("ci_high_ns", row.ci_ns.1);
-    rows.set("spread", row.spread);
-    rows.set("outliers", row.outliers as u64);
-    rows.set("rate_bytes_per_s", row.rate_bytes_per_s);
-    rows.set("cpu_fraction", row.cpu_fraction);
-    rows.set("doubt", row.doubt.map_or("", Doubt::name));
-    rows.set("disturbed", row.disturbed.as_str());
-    let interval = |ends: Option<(f64, f64)>| ends.unzip();
-    let (rate_low, rate_high) = interval(row.rate_interval_bytes_per_s);
-    let (limit_low, limit_high) = interval(row.limit_interval_bytes_per_s);
-    let optional = [
-        ("p99_ns", row.p99_ns),
-        ("rate_low_bytes_per_s", rate_low),
-        ("rate_high_bytes_per_s", rate_high),
-        ("limit_bytes_per_s", row.limit_bytes_per_s),
-        ("limit_low_bytes_per_s", limit_low),
-        ("limit_high_bytes_per_s", limit_high),
-        ("fraction", row.fraction),
-        ("carried_bytes", row.carried_bytes.map(|bytes| bytes as f64)),
-    ];
-    for (name, value) in optional {
-        rows.set_if(name, value);
-    }
-}
-
-/// Columns of the table for spreadsheets. New ones go to the end.
-const TABLE_COLUMNS: [&str; 29] = [
-    "study",
-    "engine",
-    "device",
-    "stage",
-    "point",
-    "emulated",
-    "n",
-    "bytes_per_op",
-    "median_ns",
-    "spread",
-    "ci_low_ns",
-    "ci_high_ns",
-    "p99_ns",
-    "outliers",
-    "rate_bytes_per_s",
-    "limit_bytes_per_s",
-    "fraction",
-    "cpu_fraction",
-    "outcome",
-    "reason",
-    "ops_per_sample",
-    "rate_low_bytes_per_s",
-    "rate_high_bytes_per_s",
-    "limit_low_bytes_per_s",
-    "limit_high_bytes_per_s",
-    "doubt",
-    "carried_bytes",
-    "disturbed",
-    "label",
-];
-
-/// The table for spreadsheets: a row for each stage, with what tells its point from others. What was waived or failed before it
-/// began is a row, too, without numbers.
-pub fn table(records: &[RunRecord]) -> Frame {
-    let mut all = Rows::with_columns(&TABLE_COLUMNS);
-    for row in rows(records) {
-        outcome(&mut all, &row);
-        numbers(&mut all, &row);
-    }
-    for row in absent_rows(records) {
-        outcome(&mut all, &row);
-    }
-    all.frame()
-}
-
-/// What a row is of, and how it ended.
-fn outcome(rows: &mut Rows, row: &Row) {
-    rows.begin();
-    let (outcome, reason) = row.undone().unwrap_or(("ok", ""));
-    let texts = [
-        ("study", row.study.as_str()),
-        ("engine", row.engine.as_str()),
-        ("point", row.point.as_str()),
-        ("outcome", outcome),
-        ("reason", reason),
-    ];
-    for (name, text) in texts {
-        rows.set(name, text);
-    }
-    rows.set("emulated", row.emulated);
+    frame
 }
 
 /// One row for each sample, in the order in which they were taken.
-pub fn samples(records: &[RunRecord]) -> Frame {
-    let mut parts = SampleParts::new(usize::MAX);
+pub fn samples(records: &[RunRecord]) -> DataFrame {
+    let mut frame = DataFrame::default();
     for record in records {
-        parts.add(record);
-    }
-    parts.finish().unwrap_or_default()
-}
-
-/// The same in frames of so many rows at most, all with the same columns, from records as they come: samples are many.
-pub struct SampleParts {
-    max_rows: usize,
-    rows: Rows,
-    /// What the last record was asked, and its text: records that follow one another often share it.
-    asked: Option<(Arc<Workload>, String)>,
-}
-
-impl SampleParts {
-    /// No rows yet.
-    pub fn new(max_rows: usize) -> SampleParts {
-        SampleParts { max_rows: max_rows.max(1), rows: Rows::default(), asked: None }
-    }
-
-    /// Adds the samples of a record; the frames that are full now.
-    pub fn add(&mut self, record: &RunRecord) -> Vec<Frame> {
-        let asked = self.asked.take();
-        let is_same = |(asked, _): &(Arc<Workload>, _)| Arc::ptr_eq(asked, &record.workload);
-        let asked = asked.filter(is_same).unwrap_or_else(|| {
-            let text = record.workload.to_string();
-            (Arc::clone(&record.workload), text)
-        });
-        let mut full = Vec::new();
         for lane in &record.lanes {
+            let context = context(record, outcome_of(record, lane), lane.is_emulated(record));
             for stage in &lane.stages {
-                let mut samples = Samples::of(record, lane, stage, &asked.1);
-                while samples.left() > 0 {
-                    samples.take(self.max_rows - self.rows.len(), &mut self.rows);
-                    if self.rows.len() == self.max_rows {
-                        full.push(std::mem::take(&mut self.rows).frame());
-                    }
+                let about = [
+                    named("device", lane.device.as_str()),
+                    named("stage", stage.name.as_str()),
+                    named("label", label(record, stage)),
+                ];
+                let times = stage.sample_starts_ns().zip(&stage.sample_ns).enumerate();
+                for (index, (start_ns, ns)) in times {
+                    let own = [
+                        named("index", index as u64),
+                        named("start_ns", start_ns),
+                        named("sample_ns", *ns),
+                        named("ops", stage.ops_per_sample),
+                        named("bytes_per_op", stage.bytes_per_op),
+                    ];
+                    frame.push(context.iter().chain(&about).cloned().chain(own));
                 }
             }
         }
-        self.asked = Some(asked);
-        full
     }
-
-    /// What is left, where anything is.
-    pub fn finish(self) -> Option<Frame> {
-        Some(self.rows.frame()).filter(|frame| !frame.is_empty())
-    }
+    frame
 }
 
-/// The samples of a stage that are not rows yet.
-struct Samples<'a> {
-    record: &'a RunRecord,
-    lane: &'a Lane,
-    stage: &'a Stage,
-    /// What the record was asked.
-    asked: &'a str,
-    /// Of the samples so many are rows.
-    taken: usize,
-    starts_ns: Box<dyn Iterator<Item = u64> + 'a>,
-}
-
-impl<'a> Samples<'a> {
-    fn of(record: &'a RunRecord, lane: &'a Lane, stage: &'a Stage, asked: &'a str) -> Samples<'a> {
-        Samples {
-            record,
-            lane,
-            stage,
-            asked,
-            taken: 0,
-            starts_ns: Box::new(stage.sample_starts_ns()),
-        }
-    }
-
-    fn left(&self) -> usize {
-        self.stage.sample_ns.len() - self.taken
-    }
-
-    /// Makes rows of the next samples, so many at most.
-    fn take(&mut self, max_rows: usize, rows: &mut Rows) {
-        let first = self.taken;
-        let count = self.left().min(max_rows);
-        let (record, stage) = (self.record, self.stage);
-        let ended = (outcome_of(record, self.lane), self.lane.is_emulated(record));
-        begin_of(rows, count, record, self.asked, ended);
-        rows.set("device", self.lane.device.as_str());
-        rows.set("stage", stage.name.as_str());
-        rows.set("label", &*crate::families::label(record, stage));
-        rows.set_each("index", (first..first + count).map(|at| at as u64));
-        rows.set_each("start_ns", &mut self.starts_ns);
-        rows.set_each("sample_ns", stage.sample_ns[first..].iter().copied());
-        rows.set("ops", stage.ops_per_sample);
-        rows.set("bytes_per_op", stage.bytes_per_op);
-        self.taken += count;
-    }
+/// The samples in tables of about this number of rows, all with the same columns: samples are many. No record is parted.
+pub fn sample_parts(records: &[RunRecord], rows: usize) -> impl Iterator<Item = DataFrame> {
+    let of = |record: &RunRecord| -> usize {
+        let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
+        stages.map(|stage| stage.sample_ns.len()).sum()
+    };
+    let mut left = records;
+    let parts = std::iter::from_fn(move || {
+        let mut taken = 0;
+        let fits = |record: &&RunRecord| {
+            let is_room = taken < rows;
+            taken += of(record);
+            is_room
+        };
+        let (part, rest) = left.split_at(left.iter().take_while(fits).count());
+        left = rest;
+        (!part.is_empty()).then(|| samples(part))
+    });
+    parts.filter(|part| !part.is_empty())
 }
 
 /// One row for each counter of each record.
-pub fn counters(records: &[RunRecord]) -> Frame {
-    let mut rows = Rows::default();
+pub fn counters(records: &[RunRecord]) -> DataFrame {
+    let mut frame = DataFrame::default();
     for record in records {
-        let workload = record.workload.to_string();
+        let context = context_of(record);
         for counter in &record.counters {
-            begin(&mut rows, 1, record, &workload);
-            rows.set("counter", counter.name.as_str());
-            rows.set("value", counter.value);
-            rows.set("unit", counter.unit.as_str());
-            rows.set("share", counter.share);
+            let own = [
+                named("counter", counter.name.as_str()),
+                named("value", counter.value),
+                named("unit", counter.unit.as_str()),
+                named("share", counter.share),
+            ];
+            frame.push(context.iter().cloned().chain(own));
         }
     }
-    rows.frame()
+    frame
 }
 
-/// One row for each value of each time series, and for each interval of each event and rate
-/// that was counted over time.
-pub fn series(records: &[RunRecord]) -> Frame {
-    let mut rows = Rows::default();
+/// One row for each value of each time series, and for each interval of each event and rate that was counted over time.
+pub fn series(records: &[RunRecord]) -> DataFrame {
+    let mut frame = DataFrame::default();
     for record in records {
-        let workload = record.workload.to_string();
+        let context = context_of(record);
+        let mut push = |name: &str, unit: &str, time_ns: u64, value, per_s, share| {
+            let own = [
+                named("series", name),
+                named("time_ns", time_ns),
+                named("value", Cell::Float(value)),
+                named("unit", unit),
+                named("per_s", Cell::Float(per_s)),
+                named("share", Cell::Float(share)),
+            ];
+            frame.push(context.iter().cloned().chain(own));
+        };
         for series in &record.series {
             for (&time_ns, &value) in series.times_ns.iter().zip(&series.values) {
-                begin(&mut rows, 1, record, &workload);
-                rows.set("series", series.name.as_str());
-                rows.set("time_ns", time_ns);
-                rows.set_if("value", value);
-                rows.set("unit", series.unit.as_str());
+                push(&series.name, &series.unit, time_ns, value, None, None);
             }
         }
-        if let Some(observed) = &record.observed {
-            let mut row = |name: &str,
-                           unit: &str,
-                           at: usize,
-                           value: Option<f64>,
-                           event: Option<&ObservedEvent>| {
-                begin(&mut rows, 1, record, &workload);
-                rows.set("series", name);
-                rows.set("time_ns", observed.end_ns[at]);
-                rows.set_if("value", value);
-                rows.set("unit", unit);
-                let seconds = event.and_then(|event| observed.seconds_of(event, at));
-                let rate = value.zip(seconds).map(|(value, seconds)| value / seconds);
-                rows.set_if("per_s", rate);
-                rows.set_if("share", event.and_then(|event| event.share(at)));
-            };
-            for at in 0..observed.end_ns.len() {
-                for event in &observed.events {
-                    row(&event.name, &event.unit, at, event.scaled(at), Some(event));
-                }
-                for metric in &observed.metrics {
-                    let value = metric.values.get(at).copied().flatten();
-                    row(&metric.name, &metric.unit, at, value, None);
-                }
+        let Some(observed) = &record.observed else { continue };
+        for (at, &time_ns) in observed.end_ns.iter().enumerate() {
+            for event in &observed.events {
+                let value = event.scaled(at);
+                let seconds = observed.seconds_of(event, at);
+                let per_s = value.zip(seconds).map(|(value, seconds)| value / seconds);
+                push(&event.name, &event.unit, time_ns, value, per_s, event.share(at));
+            }
+            for metric in &observed.metrics {
+                let value = metric.values.get(at).copied().flatten();
+                push(&metric.name, &metric.unit, time_ns, value, None, None);
             }
         }
     }
-    rows.frame()
+    frame
 }
 
 #[cfg(test)]
@@ -353,9 +344,9 @@ mod tests {
 
     #[test]
     fn a_row_for_each_stage_and_for_what_was_waived() {
-        let frame = summary(&[example(), waived()]);
+        let frame = stages(&[example(), waived()]);
         assert_eq!(frame.len(), 5);
-        let csv = frame.csv();
+        let csv = frame.csv(true);
         assert!(
             csv.lines()
                 .next()
@@ -372,83 +363,63 @@ mod tests {
         let mut failed = example();
         failed.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
         failed.counters = vec![daqmeter_record::Counter::count("polls", 3)];
-        let frames = [summary(&[failed.clone()]), samples(&[failed.clone()]), counters(&[failed])];
+        let frames = [stages(&[failed.clone()]), samples(&[failed.clone()]), counters(&[failed])];
         for frame in frames {
             assert!(
-                frame.csv().lines().skip(1).all(|line| line.contains(",failed,bytes differ,")),
+                frame.csv(true).lines().skip(1).all(|line| line.contains(",failed,bytes differ,")),
                 "{}",
-                frame.csv()
+                frame.csv(true)
             );
         }
-        let doubted = summary(&[above_its_limit()]);
-        let p99 = doubted.columns.iter().find(|(name, _)| name == "p99_ns");
-        assert!(
-            matches!(p99, Some((_, Column::Float(values))) if values.iter().all(Option::is_none)),
-            "{p99:?}"
-        );
-        let (_, column) = doubted.columns.iter().find(|(name, _)| name == "doubt").unwrap();
-        let Column::Text(values) = column else { panic!("text") };
-        assert_eq!(values.iter().flatten().filter(|value| *value == "above-limit").count(), 2);
+        let doubted = stages(&[above_its_limit()]);
+        assert_eq!(floats(&doubted, "p99_ns"), [None; 4]);
+        assert_eq!(doubted.csv(true).matches(",above-limit,").count(), 2);
     }
 
-    fn in_parts(records: &[RunRecord], max_rows: usize) -> Vec<Frame> {
-        let mut parts = SampleParts::new(max_rows);
-        let mut frames: Vec<Frame> = Vec::new();
-        for record in records {
-            frames.extend(parts.add(record));
-        }
-        frames.extend(parts.finish());
-        frames
+    /// Numbers of a column.
+    fn floats(frame: &DataFrame, wanted: &str) -> Vec<Option<f64>> {
+        let column = frame.columns.iter().find(|column| column.name == wanted).unwrap();
+        column.cells().map(Cell::float).collect()
     }
 
     #[test]
-    fn parts_of_any_size_hold_the_rows_of_the_whole() {
+    fn parts_hold_the_rows_of_the_whole_which_follow_one_another_in_time() {
         let mut other = example();
         other.set_param("devices", "emu:l7");
         let records = [example(), waived(), other, example()];
-        let whole = samples(&records).csv();
-        for max_rows in [1, 5, 12, 13, 35, 36, 37, usize::MAX] {
-            let frames = in_parts(&records, max_rows);
-            let rows: String = frames.iter().map(Frame::csv_rows).collect();
-            let heading = whole.split_inclusive('\n').next().unwrap();
-            assert_eq!([heading, &rows].concat(), whole, "{max_rows}");
-            let (last, full) = frames.split_last().unwrap();
-            assert!(full.iter().all(|frame| frame.len() == max_rows));
-            assert!(!last.is_empty() && last.len() <= max_rows);
-        }
-    }
-
-    #[test]
-    fn samples_follow_one_another_in_time() {
-        let frame = samples(&[example()]);
-        assert_eq!(frame.len(), 12);
-        let column =
-            |wanted: &str| frame.columns.iter().find(|(name, _)| name == wanted).unwrap().1.clone();
-        let (Column::Int(starts), Column::Int(times)) = (column("start_ns"), column("sample_ns"))
-        else {
-            panic!("whole numbers")
-        };
+        let whole = samples(&records);
+        assert_eq!(whole.len(), 36);
+        let (starts, times) = (floats(&whole, "start_ns"), floats(&whole, "sample_ns"));
         assert_eq!(starts[1].unwrap(), starts[0].unwrap() + times[0].unwrap());
-        let parts = in_parts(&[example()], 5);
-        assert_eq!(parts.iter().map(Frame::len).collect::<Vec<_>>(), [5, 5, 2]);
-        let text: String = parts.iter().map(Frame::csv_rows).collect();
-        assert!(frame.csv().ends_with(&text) && text.lines().count() == 12);
+        for (rows, expected) in
+            [(1, &[12, 12, 12][..]), (12, &[12, 12, 12]), (13, &[24, 12]), (99, &[36])]
+        {
+            let parts: Vec<DataFrame> = sample_parts(&records, rows).collect();
+            assert_eq!(parts.iter().map(DataFrame::len).collect::<Vec<_>>(), expected);
+            let csv: String =
+                parts.iter().enumerate().map(|(at, part)| part.csv(at == 0)).collect();
+            assert_eq!(csv, whole.csv(true));
+        }
         assert!(counters(&[example()]).is_empty());
     }
 
     #[test]
     fn a_table_has_the_bytes_that_were_carried_and_their_rate() {
-        for frame in [summary(&[chain(400_000)]), table(&[chain(400_000)])] {
-            let value = |wanted: &str| {
-                let column = frame.columns.iter().find(|(name, _)| name == wanted);
-                match &column.unwrap().1 {
-                    Column::Float(values) => values[0],
-                    _ => None,
-                }
-            };
-            assert_eq!(value("rate_bytes_per_s"), Some(400_000.0));
-            assert_eq!(value("carried_bytes"), Some(400_000.0));
+        let frame = stages(&[chain(400_000)]);
+        for name in ["rate_bytes_per_s", "carried_bytes"] {
+            assert_eq!(floats(&frame, name), [Some(400_000.0)]);
         }
+    }
+
+    #[test]
+    fn a_column_that_holds_numbers_and_names_is_text_and_rows_without_it_have_holes() {
+        let mut frame = DataFrame::default();
+        frame.push([named("a", 7_u64), named("b", Cell::Float(None))]);
+        frame.push([named("a", "seven"), named("c", Cell::Flag(true))]);
+        frame.push([named("c", Cell::Flag(false)), named("b", 1.5)]);
+        assert_eq!(frame.csv(true), "a,b,c\n7,,\nseven,,true\n,1.5,false\n");
+        let types: Vec<CellType> = frame.columns.iter().map(DataColumn::cell_type).collect();
+        assert_eq!(types, [CellType::Text, CellType::Float, CellType::Flag]);
     }
 
     #[test]
@@ -461,17 +432,7 @@ mod tests {
         let rate = event.scaled(0).unwrap() / observed.seconds_of(&event, 0).unwrap();
         let frame = series(&[record]);
         assert_eq!(frame.len(), rows);
-        let value = |wanted: &str| match &frame
-            .columns
-            .iter()
-            .find(|(name, _)| name == wanted)
-            .unwrap()
-            .1
-        {
-            Column::Float(values) => values[0].unwrap(),
-            Column::Int(values) => values[0].unwrap() as f64,
-            _ => panic!("a number"),
-        };
+        let value = |wanted: &str| floats(&frame, wanted)[0].unwrap();
         assert_eq!(value("value"), event.scaled(0).unwrap());
         assert_eq!(value("per_s"), rate);
         assert_eq!(value("time_ns"), end_ns as f64);
@@ -486,10 +447,10 @@ mod tests {
             times_ns: vec![10, 20],
             values: vec![Some(64.0), None],
         }];
-        let csv = series(&[record, waived()]).csv();
+        let csv = series(&[record, waived()]).csv(true);
         assert_eq!(csv.lines().count(), 3, "{csv}");
         assert!(
-            csv.contains(",ring filling,10,64,B\n") && csv.contains(",ring filling,20,,B\n"),
+            csv.contains(",ring filling,10,64,B,,\n") && csv.contains(",ring filling,20,,B,,\n"),
             "{csv}"
         );
     }

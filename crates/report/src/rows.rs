@@ -1,20 +1,16 @@
 //! One row per lane and stage: the summary that all outputs share. Derived from the samples each time, never stored.
 
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
-
 use daqmeter_record::{Lane, Ledger, Outcome, RunRecord, Stage, conditions};
 use serde::Serialize;
 
 use crate::families;
-use crate::faults::without_lanes;
 use crate::parameters::{Parameters, by_values, differing, words};
 use crate::rate::{self, Doubt, undone};
 use crate::samples::{cpu_fraction, summary};
 
 /// A stage of a lane, summarised.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Row {
+pub struct StageRow {
     /// Study of the record.
     pub study: String,
     /// Engine.
@@ -67,28 +63,28 @@ pub struct Row {
     pub outcome: Outcome,
 }
 
-impl Row {
+impl StageRow {
     /// How it ended and why, where the work was not done: `("failed", "bytes differ")`.
     pub fn undone(&self) -> Option<(&'static str, &str)> {
         undone(&self.outcome)
     }
 
     /// A row without numbers, of what was not measured.
-    fn empty(record: &RunRecord, device: &str, outcome: Outcome) -> Row {
-        Row {
+    pub(crate) fn empty(record: &RunRecord, device: &str, outcome: Outcome) -> StageRow {
+        StageRow {
             study: record.study.to_string(),
             engine: record.engine.name.to_string(),
             device: device.to_owned(),
             emulated: record.engine.emulated,
             outcome,
-            ..Row::default()
+            ..StageRow::default()
         }
     }
 }
 
 /// Rows of all records, by study, engine and parameters: points are measured in random order, and looked up in that of their
 /// values. Records without lanes (waived ones) give none: see `absent_rows`.
-pub fn rows(records: &[RunRecord]) -> Vec<Row> {
+pub fn rows(records: &[RunRecord]) -> Vec<StageRow> {
     let differing = differing_in_study(records);
     let in_label = families::in_label();
     let mut order: Vec<usize> = (0..records.len()).collect();
@@ -96,39 +92,14 @@ pub fn rows(records: &[RunRecord]) -> Vec<Row> {
         let names = |at: usize| (records[at].study.as_str(), records[at].engine.name.as_str());
         names(a).cmp(&names(b)).then_with(|| by_values(&differing[a], &differing[b]))
     });
-    let of = |at: usize| -> Vec<Row> {
+    let of = |at: usize| -> Vec<StageRow> {
         let point = words(&differing[at], &in_label);
-        rows_of(&records[at]).into_iter().map(|row| Row { point: point.clone(), ..row }).collect()
-    };
-    on_all_cpus(&order, of).into_iter().flatten().collect()
-}
-
-/// The results in the order of the places: the records of a survey hold hundreds of thousands of samples to summarise.
-fn on_all_cpus<T: Send>(places: &[usize], of: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    /// Fewer are done before a thread has begun.
-    const FEW: usize = 16;
-    let threads = std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(8));
-    if places.len() <= FEW || threads == 1 {
-        return places.iter().map(|at| of(*at)).collect();
-    }
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mine = std::iter::from_fn(|| {
-            let nth = next.fetch_add(1, Relaxed);
-            places.get(nth).map(|at| (nth, of(*at)))
-        });
-        mine.collect::<Vec<_>>()
-    };
-    let mut all = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mut all = work();
-        others
+        rows_of(&records[at])
             .into_iter()
-            .for_each(|thread| all.extend(thread.join().expect("summaries do not panic")));
-        all
-    });
-    all.sort_by_key(|(nth, _)| *nth);
-    all.into_iter().map(|(_, result)| result).collect()
+            .map(|row| StageRow { point: point.clone(), ..row })
+            .collect()
+    };
+    order.into_iter().flat_map(of).collect()
 }
 
 /// Of each record the parameters that are not the same in all records of its study and engine.
@@ -137,7 +108,7 @@ fn differing_in_study(records: &[RunRecord]) -> Vec<Parameters<'_>> {
     differing(&all, |record| (&record.study, &record.engine.name))
 }
 
-/// Of each record what [`Row::point`] of its rows is.
+/// Of each record what [`StageRow::point`] of its rows is.
 pub(crate) fn points(records: &[RunRecord]) -> Vec<String> {
     let in_label = families::in_label();
     let all = differing_in_study(records);
@@ -145,7 +116,7 @@ pub(crate) fn points(records: &[RunRecord]) -> Vec<String> {
 }
 
 /// Rows of a record; a lane that failed before its first stage is a row without numbers.
-pub(crate) fn rows_of(record: &RunRecord) -> Vec<Row> {
+pub(crate) fn rows_of(record: &RunRecord) -> Vec<StageRow> {
     record.lanes.iter().flat_map(|lane| rows_of_lane(record, lane)).collect()
 }
 
@@ -160,13 +131,16 @@ pub(crate) fn outcome_of<'a>(record: &'a RunRecord, lane: &'a Lane) -> &'a Outco
     }
 }
 
-fn rows_of_lane(record: &RunRecord, lane: &Lane) -> Vec<Row> {
+fn rows_of_lane(record: &RunRecord, lane: &Lane) -> Vec<StageRow> {
     let outcome = outcome_of(record, lane);
     let emulated = lane.is_emulated(record);
     if lane.stages.is_empty() && !outcome.is_ok() {
-        return vec![Row { emulated, ..Row::empty(record, &lane.device, outcome.clone()) }];
+        return vec![StageRow {
+            emulated,
+            ..StageRow::empty(record, &lane.device, outcome.clone())
+        }];
     }
-    let row = |stage| Row {
+    let row = |stage| StageRow {
         outcome: outcome.clone(),
         emulated,
         device: lane.device.to_string(),
@@ -184,12 +158,12 @@ fn disturbed(record: &RunRecord) -> String {
 }
 
 /// The numbers of a stage.
-fn row_of(record: &RunRecord, stage: &Stage, outcome: &Outcome) -> Row {
+fn row_of(record: &RunRecord, stage: &Stage, outcome: &Outcome) -> StageRow {
     let summary = summary(stage).unwrap_or_default();
     let rate = rate::of(stage).unwrap_or_default();
     let limit = rate::limit_of(record, stage).map(rate::limit_rate);
     let share = rate::held(record, stage).map(|held| held.share).filter(|_| outcome.is_ok());
-    Row {
+    StageRow {
         stage: stage.name.to_string(),
         label: families::label(record, stage),
         n: summary.n,
@@ -208,15 +182,8 @@ fn row_of(record: &RunRecord, stage: &Stage, outcome: &Outcome) -> Row {
         fraction: share.map(|share| share.fraction),
         doubt: share.and_then(Doubt::of),
         cpu_fraction: cpu_fraction(stage),
-        ..Row::empty(record, "", Outcome::Ok)
+        ..StageRow::empty(record, "", Outcome::Ok)
     }
-}
-
-/// A row without numbers for each record that never got as far as a lane: for tables that have a line for everything.
-pub(crate) fn absent_rows(records: &[RunRecord]) -> Vec<Row> {
-    without_lanes(records)
-        .map(|(record, ..)| Row::empty(record, "", record.outcome.clone()))
-        .collect()
 }
 
 #[cfg(test)]
@@ -277,11 +244,6 @@ mod tests {
         assert!(found[..2].iter().all(|row| row.undone().is_none()));
         assert!(found[0].fraction.is_some());
         assert_eq!((found[2].n, found[2].undone()), (0, Some(("failed", "board gone"))));
-        let mut waived = example();
-        waived.lanes.clear();
-        waived.outcome = Outcome::Waived("no card".into());
-        let absent = absent_rows(&[example(), waived]);
-        assert_eq!((absent.len(), absent[0].undone()), (1, Some(("waived", "no card"))));
     }
 
     #[test]
@@ -291,7 +253,7 @@ mod tests {
         record.lanes[1].emulated = Some(false);
         let emulated: Vec<bool> = rows_of(&record).iter().map(|row| row.emulated).collect();
         assert_eq!(emulated, [true, true, false, false]);
-        let csv = crate::export::samples(&[record]).csv();
+        let csv = crate::export::samples(&[record]).csv(true);
         let count = |value: &str| csv.lines().filter(|line| line.contains(value)).count();
         assert_eq!((count(",true,"), count(",false,")), (6, 6), "{csv}");
     }
@@ -343,16 +305,6 @@ mod tests {
                 digitizer("samples 100")
             ]
         );
-    }
-
-    #[test]
-    fn results_of_all_threads_stand_in_order() {
-        let places: Vec<usize> = (0..500).rev().collect();
-        assert_eq!(
-            on_all_cpus(&places, |at| at * 2),
-            places.iter().map(|at| at * 2).collect::<Vec<_>>()
-        );
-        assert_eq!(on_all_cpus(&places[..3], |at| at), [499, 498, 497]);
     }
 
     #[test]

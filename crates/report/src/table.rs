@@ -10,95 +10,17 @@ use daqmeter_record::{RunRecord, sanitise};
 
 use crate::aligned::aligned;
 pub use crate::aligned::{numbers_from, plain, set_window, wrapped};
+use crate::columns::{ShownTable, shown};
 use crate::families::{self, pmu, tool};
 pub use crate::faults::faults_and_ledgers;
 use crate::faults::{faults, without_lanes};
-use crate::rate::{shown_interval, shown_share, warnings};
-use crate::rows::{Row, points, rows};
-
-/// The columns with numbers, and the one behind them.
-const HEADINGS: [&str; 10] = [
-    "n",
-    "median",
-    "spread [%]",
-    "p99",
-    "MB/s",
-    "95 % MB/s",
-    "limit MB/s",
-    "of limit",
-    "CPU [%]",
-    "note",
-];
-
-/// Which columns of text there are: the study where there are several, the parameters where they differ.
-struct Columns {
-    study: bool,
-    point: bool,
-}
-
-impl Columns {
-    fn of(rows: &[Row]) -> Columns {
-        let study = rows.windows(2).any(|pair| pair[0].study != pair[1].study);
-        Columns { study, point: rows.iter().any(|row| !row.point.is_empty()) }
-    }
-
-    fn texts<T>(&self, study: T, device: T, stage: T, point: T) -> Vec<T> {
-        let all = [(self.study, study), (true, device), (true, stage), (self.point, point)];
-        all.into_iter().filter(|(there, _)| *there).map(|(_, text)| text).collect()
-    }
-
-    fn headings(&self) -> Vec<&'static str> {
-        let mut headings = self.texts("study", "device", "stage", "point");
-        headings.extend(HEADINGS);
-        headings
-    }
-
-    fn cells(&self, row: &Row) -> Vec<String> {
-        let percent = |fraction: f64| significant(fraction * 100.0, 3);
-        let mb = |rate: f64| {
-            if rate > 0.0 { significant(rate / 1e6, 4) } else { "-".to_owned() }
-        };
-        let mut cells =
-            self.texts(row.study.clone(), row.device.clone(), row.label.clone(), row.point.clone());
-        cells.extend([
-            row.n.to_string(),
-            show_ns(row.median_ns),
-            percent(row.spread),
-            row.p99_ns.map_or("-".to_owned(), show_ns),
-            mb(row.rate_bytes_per_s),
-            shown_interval(row.rate_interval_bytes_per_s),
-            row.limit_bytes_per_s.map_or("-".to_owned(), mb),
-            shown_share(row.fraction, row.doubt),
-            percent(row.cpu_fraction),
-            note(row),
-        ]);
-        cells
-    }
-}
-
-fn note(row: &Row) -> String {
-    let undone = row.undone().map(|(how, _)| how.to_uppercase());
-    let doubt = row.doubt.map(|_| "ABOVE ITS LIMIT".to_owned());
-    let disturbed = (!row.disturbed.is_empty()).then(|| format!("UNSOUND: {}", row.disturbed));
-    let emulated = row.emulated.then(|| "emulated".to_owned());
-    let means = (row.ops_per_sample > 1).then(|| format!("means of {}", row.ops_per_sample));
-    let outliers = (row.outliers > 0).then(|| plural(row.outliers as u64, "outlier"));
-    [undone, doubt, disturbed, emulated, means, outliers]
-        .into_iter()
-        .flatten()
-        .collect::<Vec<_>>()
-        .join(", ")
-}
+use crate::rate::warnings;
+use crate::rows::{points, rows};
 
 /// The aligned table alone.
 pub(crate) fn rows_only(records: &[RunRecord]) -> String {
-    let rows = rows(records);
-    let columns = Columns::of(&rows);
-    let headings = columns.headings();
-    // The note is text, behind the numbers.
-    let numbers = headings.len() - HEADINGS.len()..headings.len() - 1;
-    let cells = rows.iter().map(|row| columns.cells(row));
-    aligned(&headings, numbers, cells)
+    let ShownTable { headings, names, lines } = shown(&rows(records));
+    aligned(&headings, names..headings.len() - 1, lines)
 }
 
 /// What is put below every table and beside every answer where the host was not quiet: nothing where it was.
@@ -252,13 +174,10 @@ fn host_cpu(record: &RunRecord) -> Option<String> {
 
 /// A Markdown table, and below it what was not measured and what went wrong.
 pub fn markdown(records: &[RunRecord]) -> String {
-    let rows = rows(records);
-    let columns = Columns::of(&rows);
-    let headings = columns.headings();
+    let ShownTable { headings, lines, .. } = shown(&rows(records));
     let mut out = format!("| {} |\n|{}\n", headings.join(" | "), "---|".repeat(headings.len()));
-    for row in &rows {
-        let cells: Vec<String> =
-            columns.cells(row).iter().map(|cell| sanitise::markdown(cell)).collect();
+    for line in &lines {
+        let cells: Vec<String> = line.iter().map(|cell| sanitise::markdown(cell)).collect();
         let _ = writeln!(out, "| {} |", cells.join(" | "));
     }
     let stamp = stamp(records).trim().to_owned();
@@ -288,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_table_for_spreadsheets() {
-        insta::assert_snapshot!(crate::export::table(&[example()]).csv());
+        insta::assert_snapshot!(crate::export::stages(&[example()]).csv(true));
     }
 
     #[test]
@@ -304,7 +223,7 @@ mod tests {
             assert_eq!(table(&loaded).matches("UNSOUND: foreign load").count(), 4);
         }
         let csv = |records: &[RunRecord]| {
-            crate::export::table(records).csv().matches(",foreign load,").count()
+            crate::export::stages(records).csv(true).matches(",foreign load,").count()
         };
         assert_eq!((csv(&quiet), csv(&loaded)), (0, 4));
     }
@@ -350,14 +269,16 @@ mod tests {
         assert!(
             text(&records[..1]).contains(" FAILED: verification after the run: byte 3 differs\n")
         );
-        let csv = crate::export::table(&records).csv();
+        let csv = crate::export::stages(&records).csv(true);
         let count = |what: &str| csv.matches(what).count();
         assert_eq!(
             (count(",failed,verification"), count(",waived,no card"), count(",above-limit,")),
             (4, 1, 2),
             "{csv}"
         );
-        let columns: Vec<usize> = csv.lines().map(|line| line.matches(',').count()).collect();
+        // The host has two commas.
+        let columns: Vec<usize> =
+            csv.lines().skip(1).map(|line| line.matches(',').count()).collect();
         assert!(columns.iter().all(|count| *count == columns[0]), "{csv}");
     }
 }
