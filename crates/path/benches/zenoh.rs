@@ -24,7 +24,7 @@ use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
 use daqmeter_path::{Path, PathEngine, PathRequest};
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::zenoh::{SharedMemory, locator, session};
-use daqmeter_readout::transport::{self, Hello, OutletEvent, Received, Sent, Subscription};
+use daqmeter_readout::transport::{self, Hello, OutletEvent, Sent, Subscription};
 use daqmeter_stats::{quantile, sorted, trimmed_interval};
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 use zenoh::Wait;
@@ -116,7 +116,7 @@ fn pages(bytes: usize, time: Duration) -> f64 {
         let inlet = zenoh.subscribe(&settings, &subscription, &|_| 0, &|| false);
         let (mut inlet, mut had) = (inlet.unwrap(), 0);
         while !ended.load(Ordering::Acquire) || had < all.load(Ordering::Acquire) {
-            if let Received::Frame(frame, body) = inlet.receive(Duration::from_millis(5)).unwrap() {
+            if let Some((frame, body)) = inlet.receive(Duration::from_millis(5)).unwrap() {
                 assert_eq!(body.len(), bytes);
                 had = frame.sequence;
                 if had.is_multiple_of(PAGES) {

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use daqmeter_harness::{Fault, StopFlag};
-use daqmeter_readout::Card;
 use daqmeter_readout::card::State;
-use daqmeter_readout::chain::{Load, Reader, ReaderDone, Receiving};
+use daqmeter_readout::chain::{CpuLoad, ReaderDone, Receiving};
 use daqmeter_readout::receive::Report;
+use daqmeter_readout::{Card, ToHost};
 use daqmeter_record::path::PathThread;
 use daqmeter_sys::clock::monotonic_ns;
 
@@ -19,7 +19,7 @@ use crate::shared::Shared;
 
 /// The card's side of a path, in a reader's thread.
 pub(crate) struct FromCard {
-    pub(crate) reader: Reader,
+    pub(crate) reader: ToHost,
     pub(crate) card: Arc<Mutex<Card>>,
     pub(crate) failed: Arc<AtomicBool>,
     pub(crate) stop: StopFlag,
@@ -32,7 +32,7 @@ pub(crate) struct IntoReceiver {
     pub(crate) receiving: Receiving,
     pub(crate) failed: Arc<AtomicBool>,
     /// What came of it.
-    pub(crate) done: Option<(Report, Load)>,
+    pub(crate) done: Option<(Report, CpuLoad)>,
 }
 
 /// A card that has not started after this time does not start any more: another reader failed.
@@ -56,7 +56,7 @@ impl FromCard {
         let done = self.reader.read(&quit);
         account.blocks = done.stats.blocks;
         self.done = Some(done);
-        if !self.reader.tohost.has_begun() {
+        if !self.reader.has_begun() {
             // It was stopped before its receiver had come, which would look for it for seconds.
             failed.store(true, Ordering::Relaxed);
         }

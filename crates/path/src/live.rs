@@ -8,7 +8,7 @@ use std::time::Duration;
 use daqmeter_harness::{Fault, StopFlag, Tally};
 use daqmeter_readout::card::Played;
 use daqmeter_readout::chain::{
-    Added, Chain, Experiment, Load, Part, ReaderDone, check_bytes, check_ledgers, counters,
+    Added, Chain, ChainPart, CpuLoad, Experiment, ReaderDone, check_bytes, check_ledgers, counters,
     counters_of_reader, filling, joined, latency, losses_by_elink, notes_of_file, turns,
 };
 use daqmeter_readout::receive::Report;
@@ -44,7 +44,7 @@ pub(crate) struct Came {
     threads: Vec<PathThread>,
     /// Each reader; none for one that did not come to its end.
     pub(crate) readers: Vec<Option<ReaderDone>>,
-    pub(crate) received: Vec<(Report, Load)>,
+    pub(crate) received: Vec<(Report, CpuLoad)>,
     pub(crate) fault: Option<Fault>,
     /// CPU time that the hypervisor took meanwhile, by CPU.
     pub(crate) stolen_ns: Few<u32, u64>,
@@ -67,13 +67,8 @@ pub(crate) fn open(path: &Path, how: &How) -> Result<Opened, Fault> {
     let scenario = chosen(path, how.rate_hz)?.load()?;
     let triggers = Some(how.most_blocks).filter(|&most| most < u64::MAX);
     let time = Duration::from_nanos(how.time_ns);
-    let chain = match how.is_watched {
-        true => {
-            let experiment = experiment(how);
-            Chain::open_watched(&scenario, path.sink.threads, time, triggers, &experiment)
-        }
-        false => Chain::open(&scenario, path.sink.threads, time, triggers),
-    }?;
+    let experiment = how.is_watched.then(|| experiment(how));
+    let chain = Chain::open(&scenario, path.sink.threads, time, triggers, experiment.as_ref())?;
     daqmeter_readout::live::register(&chain.scenario.name, &chain.card);
     let live = Live { scenario: chain.scenario, card: chain.card, failed: Arc::default() };
     let readers = chain.readers.into_iter().map(|reader| FromCard {
@@ -94,8 +89,9 @@ pub(crate) fn open(path: &Path, how: &How) -> Result<Opened, Fault> {
 
 /// Work that is added to a part of the card's read-out, by the number of its element.
 fn experiment(how: &How) -> Experiment {
-    const PARTS: [Part; 4] = [Part::Card, Part::ToHost, Part::Publisher, Part::Receiver];
-    let added = |(element, part): (usize, Part)| {
+    use ChainPart::{Card, Publisher, Receiver, ToHost};
+    const PARTS: [ChainPart; 4] = [Card, ToHost, Publisher, Receiver];
+    let added = |(element, part): (usize, ChainPart)| {
         let ns = how.added_ns(element);
         // Blocks are small and come in groups: their work is counted in parts of one that is long enough to be measured.
         let spin = Spin::of_ns(ns * SPIN_BLOCKS);

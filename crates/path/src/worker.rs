@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, TryRecvError, TrySendError};
 
 use daqmeter_harness::{Fault, StopFlag};
-use daqmeter_readout::chain::{Load, ReaderDone};
+use daqmeter_readout::chain::{CpuLoad, ReaderDone};
 use daqmeter_readout::receive::Report;
 use daqmeter_record::path::PathThread;
 use daqmeter_record::{Counter, Ledger};
@@ -139,7 +139,7 @@ pub(crate) struct Left {
     pub(crate) remarks: Remarks,
     /// Of a card that is read out.
     pub(crate) read: Option<Box<ReaderDone>>,
-    pub(crate) received: Option<Box<(Report, Load)>>,
+    pub(crate) received: Option<Box<(Report, CpuLoad)>>,
 }
 
 /// What a source brings to the ledger.

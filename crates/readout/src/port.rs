@@ -1,4 +1,4 @@
-//! How a reader reaches its DMA channel, and what makes an emulated card of this process go on meanwhile.
+//! One DMA channel from the host's side: its ring, and the card behind it, in this process or another.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -12,219 +12,169 @@ use daqmeter_sys::wait::IrqLine;
 
 use crate::card::Card;
 use crate::card::words::{self, CardView, State};
+use crate::chain::Watch;
 
-/// One DMA channel, from the host's side.
-pub trait Port: Send {
-    /// The ring.
-    fn consumer(&self) -> &Consumer;
-
-    /// Looks whether the card is still there.
-    fn look(&mut self) {}
-
-    /// Brings up to `most` bytes that came into what the ring lends, where the card is in another process.
-    fn take(&mut self, _most: usize) {}
-
-    /// Gives bytes of the ring back.
-    fn release(&mut self, bytes: usize);
-
-    /// Sleeps until the card's interrupt says that there is data, at most so long.
-    fn wait(&mut self, timeout: Duration);
-
-    /// Whether the card went away before it had finished: nothing more will come, and what it counted last may be missing.
-    fn is_lost(&self) -> bool {
-        false
-    }
-
-    /// What the card counts.
-    fn view(&self) -> CardView {
-        words::view(self.consumer())
-    }
-
-    /// What the card is doing.
-    fn state(&self) -> State {
-        words::state(self.consumer())
-    }
-
-    /// The monotonic clock at the card's start.
-    fn start_ns(&self) -> u64 {
-        words::start_ns(self.consumer())
-    }
-
-    /// Says that the reader is ready.
-    fn go(&self) {
-        words::say_go(self.consumer());
-    }
-}
-
-/// What makes a card go on while its reader runs. A card in a process of its own needs nothing.
-pub trait Pump: Send {
-    /// Carries the card to the present.
-    fn advance(&mut self) {}
-
-    /// Sets the card's interrupt to its next data, or to the end of this time.
-    fn arm(&mut self, _timeout: Duration) {}
-
-    /// Whether the card is the chain's own: it ends with the reader. One of others goes on.
-    fn is_ours(&self) -> bool {
-        false
-    }
-
-    /// Ends the triggers of a card that is the chain's own.
-    fn stop(&mut self) {}
-}
-
-/// For a card that goes on by itself.
-#[derive(Clone, Copy, Debug)]
-pub struct Unpumped;
-
-impl Pump for Unpumped {}
-
-/// A channel of a card in this process.
-#[derive(Debug)]
-pub struct InlinePort {
-    consumer: Consumer,
-    line: Arc<IrqLine>,
-}
-
-/// A card in this process, shared by the readers of its channels. It has no thread: whoever runs a reader carries it to the present, in
-/// the reader's time, which is little for replayed blocks.
-#[derive(Debug)]
-pub struct CardPump {
-    card: Arc<Mutex<Card>>,
-    line: Arc<IrqLine>,
-}
-
-/// Both sides of one channel of a card.
-///
-/// # Errors
-/// When the process has no descriptors left.
-pub fn inline(
-    card: Arc<Mutex<Card>>,
-    consumer: Consumer,
-) -> Result<(InlinePort, CardPump), SysError> {
-    let line = Arc::new(IrqLine::timer()?);
-    let port = InlinePort { consumer, line: line.clone() };
-    Ok((port, CardPump { card, line }))
-}
-
-impl CardPump {
-    fn with_card<T>(&self, work: impl FnOnce(&mut Card) -> T) -> T {
-        // A reader that panicked has left the card as it was between two events.
-        work(&mut self.card.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Pump for CardPump {
-    fn advance(&mut self) {
-        self.with_card(|card| {
-            if card.state() == State::Idle && card.may_go() {
-                card.start(monotonic_ns());
-            }
-            card.advance(monotonic_ns().saturating_sub(card.start_ns()));
-        });
-    }
-
-    fn arm(&mut self, timeout: Duration) {
-        let at_ns = self.with_card(|card| card.next_event_ns().saturating_add(card.start_ns()));
-        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let end_ns = monotonic_ns().saturating_add(timeout_ns);
-        self.line.fire_at(at_ns.min(end_ns));
-    }
-
-    fn is_ours(&self) -> bool {
-        true
-    }
-
-    fn stop(&mut self) {
-        self.with_card(|card| {
-            let now_ns = monotonic_ns().saturating_sub(card.start_ns());
-            card.source().end_at(now_ns);
-        });
-    }
-}
-
-impl Port for InlinePort {
-    fn consumer(&self) -> &Consumer {
-        &self.consumer
-    }
-
-    fn release(&mut self, bytes: usize) {
-        self.consumer.release(bytes);
-    }
-
-    fn wait(&mut self, timeout: Duration) {
-        // The line fires in any case; what woke us shows in the ring.
-        let _ = self.line.wait(timeout);
-    }
-}
-
-/// A card in another process.
-#[derive(Debug)]
-pub struct SharedPort {
+/// A channel with its interrupt line.
+pub struct Port {
     consumer: Consumer,
     line: IrqLine,
-    /// Open as long as the other process lives, and the channel is ours.
-    connection: UnixStream,
-    looked_ns: u64,
-    is_gone: bool,
+    card: Side,
+    /// Watches the work in the reader's thread.
+    pub(crate) watch: Option<Watch>,
 }
 
-/// Whether the card's process lives is looked at so often.
+/// Where the card is.
+enum Side {
+    /// In this process, shared by the readers of its channels. It has no thread: the reader carries
+    /// it to the present, in its own time, which is little for replayed blocks.
+    Here(Arc<Mutex<Card>>),
+    /// In another process. The connection is open as long as that lives and the channel is ours.
+    Elsewhere { connection: UnixStream, looked_ns: u64, is_gone: bool },
+}
+
+/// Interval at which the card's process is looked for.
 const ALIVE_NS: u64 = 100_000_000;
 
-impl SharedPort {
-    /// From what the other process passed.
+impl Port {
+    /// A channel of a card in this process.
+    ///
+    /// # Errors
+    /// When the process has no descriptors left.
+    pub fn here(card: Arc<Mutex<Card>>, consumer: Consumer) -> Result<Port, SysError> {
+        Ok(Port { consumer, line: IrqLine::timer()?, card: Side::Here(card), watch: None })
+    }
+
+    /// A channel of a card in another process, from what that passed.
     ///
     /// # Errors
     /// When the connection cannot be made non-blocking.
-    pub fn new(
+    pub(crate) fn elsewhere(
         consumer: Consumer,
         line: IrqLine,
         connection: UnixStream,
-    ) -> io::Result<SharedPort> {
+    ) -> io::Result<Port> {
         connection.set_nonblocking(true)?;
-        Ok(SharedPort { consumer, line, connection, looked_ns: 0, is_gone: false })
+        let card = Side::Elsewhere { connection, looked_ns: 0, is_gone: false };
+        Ok(Port { consumer, line, card, watch: None })
     }
-}
 
-impl Port for SharedPort {
-    fn consumer(&self) -> &Consumer {
+    /// The ring.
+    pub fn consumer(&self) -> &Consumer {
         &self.consumer
     }
 
-    fn look(&mut self) {
-        let now_ns = monotonic_ns();
-        if now_ns >= self.looked_ns + ALIVE_NS {
-            self.looked_ns = now_ns;
-            let heard = self.connection.read(&mut [0]);
-            self.is_gone =
-                !matches!(heard, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+    /// Carries a card in this process to the present.
+    pub fn advance(&mut self) {
+        let Side::Here(card) = &self.card else { return };
+        let work = || {
+            // A reader that panicked has left the card as it was between two events.
+            let mut card = card.lock().unwrap_or_else(PoisonError::into_inner);
+            if card.state() == State::Idle && card.may_go() {
+                card.start(monotonic_ns());
+            }
+            let start_ns = card.start_ns();
+            card.advance(monotonic_ns().saturating_sub(start_ns));
+        };
+        match &self.watch {
+            Some(watch) => watch.card(work),
+            None => work(),
         }
     }
 
-    fn state(&self) -> State {
-        // A card whose process is gone sends no more.
-        if self.is_gone { State::Finished } else { words::state(&self.consumer) }
+    /// As [`Port::advance`]; of another process, looks whether it still lives.
+    pub(crate) fn look(&mut self) {
+        if let Side::Elsewhere { connection, looked_ns, is_gone } = &mut self.card {
+            let now_ns = monotonic_ns();
+            if now_ns >= *looked_ns + ALIVE_NS {
+                *looked_ns = now_ns;
+                let heard = connection.read(&mut [0]);
+                *is_gone =
+                    !matches!(heard, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+            }
+        }
+        self.advance();
     }
 
-    fn is_lost(&self) -> bool {
-        self.is_gone && words::state(&self.consumer) != State::Finished
+    /// Brings up to `most` bytes that came from another process into what the ring lends.
+    pub(crate) fn take(&mut self, most: usize) {
+        if let Side::Elsewhere { .. } = self.card {
+            self.consumer.take(most);
+        }
     }
 
-    fn take(&mut self, most: usize) {
-        self.consumer.take(most);
-    }
-
-    fn release(&mut self, bytes: usize) {
+    /// Gives bytes of the ring back.
+    pub fn release(&mut self, bytes: usize) {
+        if let Some(watch) = &self.watch {
+            watch.read(bytes);
+        }
         self.consumer.release(bytes);
     }
 
-    fn wait(&mut self, timeout: Duration) {
-        words::arm(&self.consumer, true);
-        // Data that came before the card could see that we wait does not signal.
-        if self.consumer.filled() < self.consumer.unit_bytes() && self.state() != State::Finished {
-            let _ = self.line.wait(timeout);
+    /// Sleeps until the card's interrupt says that there is data, at most for this time.
+    pub(crate) fn wait(&mut self, timeout: Duration) {
+        // What woke us shows in the ring: errors of the line are those of a time that is over.
+        match &self.card {
+            Side::Here(card) => {
+                let mut card = card.lock().unwrap_or_else(PoisonError::into_inner);
+                let at_ns = card.next_event_ns().saturating_add(card.start_ns());
+                drop(card);
+                let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+                self.line.fire_at(at_ns.min(monotonic_ns().saturating_add(timeout_ns)));
+                let _ = self.line.wait(timeout);
+            }
+            Side::Elsewhere { .. } => {
+                words::arm(&self.consumer, true);
+                // Data that came before the card could see that we wait does not signal.
+                let is_empty = self.consumer.filled() < self.consumer.unit_bytes();
+                if is_empty && self.state() != State::Finished {
+                    let _ = self.line.wait(timeout);
+                }
+                words::arm(&self.consumer, false);
+            }
         }
-        words::arm(&self.consumer, false);
+    }
+
+    /// True if the card ends with its readers; one in another process goes on.
+    pub(crate) fn is_here(&self) -> bool {
+        matches!(self.card, Side::Here(_))
+    }
+
+    /// Ends the triggers of a card in this process.
+    pub(crate) fn stop(&mut self) {
+        if let Side::Here(card) = &self.card {
+            let mut card = card.lock().unwrap_or_else(PoisonError::into_inner);
+            let now_ns = monotonic_ns().saturating_sub(card.start_ns());
+            card.source().end_at(now_ns);
+        }
+    }
+
+    /// Counts of the card.
+    pub fn view(&self) -> CardView {
+        words::view(&self.consumer)
+    }
+
+    /// State of the card. One whose process is gone sends no more.
+    pub fn state(&self) -> State {
+        match self.card {
+            Side::Elsewhere { is_gone: true, .. } => State::Finished,
+            _ => words::state(&self.consumer),
+        }
+    }
+
+    /// True if the card went away before it had finished: nothing more will come, and what it
+    /// counted last may be missing.
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self.card, Side::Elsewhere { is_gone: true, .. })
+            && words::state(&self.consumer) != State::Finished
+    }
+
+    /// The monotonic clock at the card's start.
+    pub(crate) fn start_ns(&self) -> u64 {
+        words::start_ns(&self.consumer)
+    }
+
+    /// Says that the reader is ready.
+    pub fn go(&self) {
+        words::say_go(&self.consumer);
     }
 }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::card::{Card, State, channel_ids};
 use crate::peer::from_peer;
-use crate::port::SharedPort;
+use crate::port::Port;
 use crate::scenario::Scenario;
 
 /// Why a card cannot be served or reached.
@@ -333,11 +333,7 @@ fn refuse(mut stream: &UnixStream, why: String) -> io::Result<()> {
 ///
 /// # Errors
 /// When there is no card, or it refuses, or what it gives is no ring.
-pub fn connect(
-    path: &Path,
-    scenario: &Scenario,
-    channel: usize,
-) -> Result<SharedPort, RemoteError> {
+pub fn connect(path: &Path, scenario: &Scenario, channel: usize) -> Result<Port, RemoteError> {
     let shown = path.display();
     let absent = |error: io::Error| {
         RemoteError::Absent(format!("{shown}: {error}; is a card emulated there?"))
@@ -366,7 +362,7 @@ pub fn connect(
     let (memory, line) = (passed.remove(0), passed.remove(0));
     let consumer: Consumer =
         ring::Consumer::open(memory).map_err(|error| other(error.to_string()))?;
-    SharedPort::new(consumer, IrqLine::of_fd(line), stream)
+    Port::elsewhere(consumer, IrqLine::of_fd(line), stream)
         .map_err(|error| other(error.to_string()))
 }
 

@@ -7,8 +7,8 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Args;
@@ -18,13 +18,12 @@ use daqmeter_readout::{Chosen, Scenario, recording};
 use daqmeter_record::sanitise;
 use daqmeter_sys::net::{Readiness, wait_ready};
 
-use super::options::{WrittenTriggers, elink, load};
-use super::verdict::{Found, Judgement, Measure, OfCheck, Verdict, fell_to_0};
+use super::options::{Instance, WrittenTriggers, elink, load, publish};
+use super::verdict::{CheckLimits, Findings, Judgement, Measure, Verdict};
 use crate::arguments::count;
 use crate::metrics::{Metrics, Page};
 use crate::named::Replaced;
 use crate::output::{Failure, emit, tell};
-use crate::runner::on_ctrl_c;
 
 /// Write the blocks that a card makes to a file, as fast as they can be made.
 #[derive(Debug, Args)]
@@ -53,107 +52,90 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
         ));
     }
     let scenario = load(&arguments.chosen)?;
-    let ids: Vec<ChannelId> = chosen_channels(&scenario, &arguments.channels)?.into();
-    let stop = Arc::new(AtomicBool::new(false));
-    on_ctrl_c(&stop)?;
-    let page = arguments.metrics.served()?;
+    let ids = chosen_channels(&scenario, &arguments.channels)?;
+    let instance = Instance::begin(&arguments.metrics)?;
     if arguments.output.as_os_str() == "-" {
-        let id = only_channel(&ids)?;
-        record_channel(&scenario, id, arguments, "standard output", &stop, page.as_ref(), || {
-            Ok(io::stdout().lock())
-        })?;
-        return arguments.finish(&scenario, &stop);
+        check_stdout(&ids)?;
     }
     for id in &ids {
-        let path = match ids.len() {
-            1 => arguments.output.to_path_buf(),
-            _ => name_of_channel(&arguments.output, id),
-        };
-        let shown = path.display().to_string();
-        let is_whole =
-            record_channel(&scenario, *id, arguments, &shown, &stop, page.as_ref(), || {
-                File::create(&path)
-            })?;
-        if !is_whole {
+        if !record_channel(&scenario, *id, ids.len(), arguments, &instance)? {
             break;
         }
     }
-    arguments.finish(&scenario, &stop)
-}
-
-impl RecordArguments {
-    /// The triggers of blocks that are whole, and the exit code.
-    fn finish(&self, scenario: &Scenario, stop: &AtomicBool) -> Result<ExitCode, Failure> {
-        let is_stopped = stop.load(Ordering::Relaxed);
-        if !is_stopped {
-            self.written.write(scenario, self.triggers)?;
-        }
-        Ok(Judgement::Passed.exit(is_stopped))
+    if !instance.is_stopped() {
+        arguments.written.write(&scenario, arguments.triggers)?;
     }
+    Ok(Judgement::Passed.exit(instance.is_stopped()))
 }
 
-/// What goes to standard output: blocks of one channel, and not to a terminal.
-fn only_channel(ids: &[ChannelId]) -> Result<ChannelId, Failure> {
-    match ids {
-        _ if io::stdout().is_terminal() => Err(Failure::refused(
+/// Standard output takes blocks of one channel, and is not a terminal.
+fn check_stdout(ids: &[ChannelId]) -> Result<(), Failure> {
+    if io::stdout().is_terminal() {
+        return Err(Failure::refused(
             "-o - writes raw blocks and standard output is a terminal: write to a pipe or a file",
-        )),
-        [id] => Ok(*id),
+        ));
+    }
+    let (first, count) = (ids[0], ids.len());
+    match count {
+        1 => Ok(()),
         _ => Err(Failure::refused(format!(
-            "-o - takes the blocks of one channel, the card has {}: choose one with --channels {}.{}",
-            ids.len(),
-            ids[0].device,
-            ids[0].channel
+            "-o - takes the blocks of one channel, the card has {count}: choose one with --channels {}.{}",
+            first.device, first.channel
         ))),
     }
 }
 
 /// `felig.dat` of channel 1 of device 0: `felig-0-1.dat`.
-fn name_of_channel(output: &Path, id: &ChannelId) -> PathBuf {
-    let text =
-        |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
-    let stem = text(output.file_stem()).unwrap_or_default();
-    let ending = text(output.extension()).map(|ending| format!(".{ending}")).unwrap_or_default();
-    output.with_file_name(format!("{stem}-{}-{}{ending}", id.device, id.channel))
+fn name_of_channel(output: &Path, id: ChannelId) -> PathBuf {
+    let mut name = output.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("-{}-{}", id.device, id.channel));
+    if let Some(ending) = output.extension() {
+        name.push(".");
+        name.push(ending);
+    }
+    output.with_file_name(name)
 }
 
 /// Writes the blocks of one channel; false when it was interrupted.
-fn record_channel<W: Write>(
+fn record_channel(
     scenario: &Scenario,
     id: ChannelId,
+    channels: usize,
     arguments: &RecordArguments,
-    shown: &str,
-    stop: &AtomicBool,
-    page: Option<&Page>,
-    open: impl FnOnce() -> io::Result<W>,
+    instance: &Instance,
 ) -> Result<bool, Failure> {
-    let refused = |error: io::Error| Failure::refused(format!("cannot write {shown}: {error}"));
-    let mut sink = open().map_err(refused)?;
+    let output: &Path = &arguments.output;
+    let (shown, opened): (String, io::Result<Box<dyn Write>>) = match channels {
+        _ if output.as_os_str() == "-" => {
+            ("standard output".to_owned(), Ok(Box::new(io::stdout().lock())))
+        }
+        count => {
+            let path = if count == 1 { output.to_owned() } else { name_of_channel(output, id) };
+            let file = File::create(&path).map(|file| Box::new(file) as Box<dyn Write>);
+            (path.display().to_string(), file)
+        }
+    };
+    let refused = |error: io::Error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::unread(),
+        _ => Failure::refused(format!("cannot write {shown}: {error}")),
+    };
+    let mut sink = opened.map_err(refused)?;
     let mut bytes = 0_u64;
-    let made = recording::record_until(scenario, &[id], arguments.triggers, stop, |_, part| {
+    let (triggers, stop) = (arguments.triggers, &instance.stop);
+    let made = recording::record_until(scenario, &[id], triggers, stop, |_, part| {
         sink.write_all(part)?;
         bytes += part.len() as u64;
-        if let Some(page) = page {
-            page.set("daqmeter_bytes_total", shown, bytes as f64);
-        }
+        instance.page.set("daqmeter_bytes_total", &shown, bytes as f64);
         Ok(())
     });
-    let is_whole = match made {
-        Err(recording::RecordError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            return Err(Failure::unread());
+    let is_whole = made.map_err(|error| match error {
+        recording::RecordError::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            Failure::unread()
         }
-        made => made.map_err(|error| {
-            Failure::refused(format!("{shown}: {error}; what is there is incomplete"))
-        })?,
-    };
-    sink.flush().map_err(|error| match error.kind() {
-        io::ErrorKind::BrokenPipe => Failure::unread(),
-        _ => refused(error),
+        error => Failure::refused(format!("{shown}: {error}; what is there is incomplete")),
     })?;
-    let how = match is_whole {
-        true => "wrote",
-        false => "interrupted, wrote the first part of",
-    };
+    sink.flush().map_err(refused)?;
+    let how = if is_whole { "wrote" } else { "interrupted, wrote the first part of" };
     tell(&format!("{how} {shown}: {bytes} bytes, {} blocks", bytes / scenario.card.block.0 as u64));
     Ok(is_whole)
 }
@@ -199,38 +181,29 @@ pub(crate) struct CheckArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    limits: OfCheck,
+    limits: CheckLimits,
     #[command(flatten)]
     metrics: Metrics,
 }
 
 /// `1.3`: channel 3 of device 1.
 fn channel(text: &str) -> Result<ChannelId, String> {
-    let wrong = || format!("`{text}`: write device.channel, such as 0.3");
-    let (device, channel) = text.split_once('.').ok_or_else(wrong)?;
-    Ok(ChannelId {
-        device: device.parse().map_err(|_| wrong())?,
-        channel: channel.parse().map_err(|_| wrong())?,
-    })
+    let parts = text.split_once('.');
+    let parsed = parts.and_then(|(device, channel)| {
+        Some(ChannelId { device: device.parse().ok()?, channel: channel.parse().ok()? })
+    });
+    parsed.ok_or_else(|| format!("`{text}`: write device.channel, such as 0.3"))
 }
 
-/// The channels to check; one that the scenario has not is refused.
-fn chosen_channels(
-    scenario: &Scenario,
-    wanted: &[ChannelId],
-) -> Result<VecDeque<ChannelId>, Failure> {
+/// The channels that are wanted; one that the scenario has not is refused.
+fn chosen_channels(scenario: &Scenario, wanted: &[ChannelId]) -> Result<Vec<ChannelId>, Failure> {
     let all = channel_ids(scenario);
+    let text = |id: &ChannelId| format!("{}.{}", id.device, id.channel);
     if let Some(id) = wanted.iter().find(|id| !all.contains(id)) {
-        let (first, last) = (all[0], all[all.len() - 1]);
+        let [id, first, last] = [id, &all[0], &all[all.len() - 1]].map(text);
+        let name = &scenario.name;
         return Err(Failure::refused(format!(
-            "--channels {}.{}: {} has channels {}.{} to {}.{}",
-            id.device,
-            id.channel,
-            scenario.name,
-            first.device,
-            first.channel,
-            last.device,
-            last.channel
+            "--channels {id}: {name} has channels {first} to {last}"
         )));
     }
     Ok(all.into_iter().filter(|id| wanted.is_empty() || wanted.contains(id)).collect())
@@ -241,17 +214,17 @@ fn elinks_text(elinks: &[u16]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// Tells the page how far a check is.
-fn publish(page: Option<&Page>, name: &str, progress: Progress) {
-    if let Some(page) = page {
-        page.set("daqmeter_blocks_total", name, progress.blocks as f64);
-        page.set("daqmeter_bytes_total", name, progress.bytes as f64);
-        page.set("daqmeter_errors_total", name, progress.faults as f64);
-    }
+fn show_progress(page: &Page, name: &str, progress: Progress) {
+    let values = [
+        ("daqmeter_blocks_total", progress.blocks as f64),
+        ("daqmeter_bytes_total", progress.bytes as f64),
+        ("daqmeter_errors_total", progress.faults as f64),
+    ];
+    publish(page, name, &values);
 }
 
 impl CheckArguments {
-    /// Those that were asked for, or one for each CPU that may be used and that so many other threads leave free.
+    /// The threads that were asked for, or one for each CPU that `others` leave free.
     fn threads(&self, others: usize) -> usize {
         let allowed = || std::thread::available_parallelism().map_or(1, usize::from);
         let free = || allowed().saturating_sub(others).max(1);
@@ -268,101 +241,95 @@ impl CheckArguments {
         }
     }
 
-    fn show(
-        &self,
-        name: &str,
-        dev_dma: &str,
-        checked: &Checked,
-        verdict: &Verdict,
-    ) -> Result<(), Failure> {
-        if self.json {
-            let line = serde_json::json!({ "name": name, "checked": checked, "verdict": verdict });
-            emit(&format!("{line}\n"))?;
-            return Ok(());
+    /// Shows what was found in a file, or in the channels of a card, and returns the worst judgement.
+    fn show(&self, all: &[(String, String, Checked)]) -> Result<Judgement, Failure> {
+        // An E-link need not be in every channel.
+        let rows = || all.iter().flat_map(|(.., checked)| &checked.rows);
+        let asked = self.elinks.iter().copied();
+        let absent: Vec<u16> =
+            asked.filter(|elink| !rows().any(|row| row.elink == *elink)).collect();
+        let any = all.iter().any(|(.., checked)| checked.checked_blocks > 0);
+        let mut judgement = Judgement::Passed;
+        for (name, dev_dma, checked) in all {
+            let verdict = self.verdict(checked, any, &absent);
+            judgement = judgement.max(verdict.judgement());
+            emit(&match self.json {
+                true => {
+                    let line =
+                        serde_json::json!({ "name": name, "checked": checked, "verdict": verdict });
+                    format!("{line}\n")
+                }
+                false => tables(name, dev_dma, checked, &verdict),
+            })?;
         }
-        let mut out = format!("{}\n", sanitise::text(name));
-        for message in &checked.messages {
-            let _ = writeln!(out, " {message}");
-        }
-        if checked.messages_left_out > 0 {
-            let all = checked.messages_left_out + checked.messages.len() as u64;
-            let _ = writeln!(
-                out,
-                " ... {} more messages; --messages {all} shows all",
-                checked.messages_left_out
-            );
-        }
-        out.push_str(&checked.fcheck_table());
-        out.push('\n');
-        out.push_str(&checked.fdaqm_table(dev_dma));
-        let _ = writeln!(out, "{verdict}");
-        emit(&out).map(drop)
+        Ok(judgement)
     }
 
-    /// Why nothing was checked, if so.
+    /// The reason why nothing was checked.
     fn nothing_checked(&self, checked: &Checked) -> Option<String> {
         let blocks = checked.blocks;
-        match (checked.checked_blocks, self.elinks.as_slice()) {
-            (1.., _) => None,
-            (0, _) if self.skip >= blocks => Some(format!(
-                "nothing was checked: --skip {} leaves out all {blocks} blocks",
-                self.skip
-            )),
-            (0, [_, ..]) => Some(format!(
-                "nothing was checked: none of {blocks} blocks is of E-link {}",
-                elinks_text(&self.elinks)
-            )),
-            (0, []) => Some(format!("nothing was checked: no good block among {blocks}")),
-        }
-    }
-
-    /// E-links that were asked for and of which there is no block.
-    fn absent(&self, checked: &[&Checked]) -> Vec<u16> {
-        let is_there = |elink: u16| {
-            let mut rows = checked.iter().flat_map(|checked| &checked.rows);
-            rows.any(|row| row.elink == elink)
+        let why = match checked.checked_blocks {
+            1.. => return None,
+            0 if self.skip >= blocks => {
+                format!("--skip {} leaves out all {blocks} blocks", self.skip)
+            }
+            0 if self.elinks.is_empty() => format!("no good block among {blocks}"),
+            0 => format!("none of {blocks} blocks is of E-link {}", elinks_text(&self.elinks)),
         };
-        let asked = self.elinks.iter().copied();
-        asked.filter(|elink| !is_there(*elink)).collect()
+        Some(format!("nothing was checked: {why}"))
     }
 
     fn verdict(&self, checked: &Checked, may_be_empty: bool, absent: &[u16]) -> Verdict {
-        let mut found = Found::default();
+        let mut findings = Findings::default();
         if let Some(why) = self.nothing_checked(checked).filter(|_| !may_be_empty) {
-            found.fails(why);
+            findings.fails(why);
         } else if !absent.is_empty() {
-            let absent = elinks_text(absent);
-            found.fails(format!("no block was checked of E-link {absent}"));
+            findings.fails(format!("no block was checked of E-link {}", elinks_text(absent)));
         }
-        checked.damages().for_each(|(what, count)| found.fault(count, what));
+        checked.damages().for_each(|(what, count)| findings.fault(count, what));
         let chunks = checked.sum(|row| row.chunks_with_timeouts);
-        let (missing, of) = if self.level >= 3 {
-            (checked.sum(|row| row.missing_events), chunks)
-        } else {
-            (checked.sum(|row| row.missing_blocks), checked.checked_blocks)
+        let (missing, of) = match self.level {
+            3.. => (checked.sum(|row| row.missing_events), chunks),
+            _ => (checked.sum(|row| row.missing_blocks), checked.checked_blocks),
         };
-        let cut = checked.sum(|row| row.cut_events);
-        found.value(Measure::Loss, missing + cut, of + missing);
-        let [falls, perhaps] = [checked.sum(|row| row.falls), checked.sum(|row| row.falls_missing)];
-        fell_to_0(&mut found, falls, perhaps);
         let order = checked.sum(|row| {
             row.duplicate_blocks + row.late_blocks + row.duplicate_events + row.late_events
         });
-        found.value(Measure::Order, order, of);
-        found.value(Measure::Flags, checked.sum(|row| row.flagged_events), chunks);
-        found.value(Measure::Resets, checked.sum(|row| row.resets), chunks);
-        found.verdict(&self.limits.fail_on)
+        let cut = checked.sum(|row| row.cut_events);
+        findings.values(&[
+            (Measure::Loss, missing + cut, of + missing),
+            (Measure::Order, order, of),
+            (Measure::Flags, checked.sum(|row| row.flagged_events), chunks),
+            (Measure::Resets, checked.sum(|row| row.resets), chunks),
+        ]);
+        findings.fell_to_0(checked.sum(|row| row.falls), checked.sum(|row| row.falls_missing));
+        findings.verdict(&self.limits.fail_on)
     }
 }
 
-/// A file that ends where it is when it is to stop: at a block of any size, unless nothing more comes.
+fn tables(name: &str, dev_dma: &str, checked: &Checked, verdict: &Verdict) -> String {
+    let mut out = format!("{}\n", sanitise::text(name));
+    for message in &checked.messages {
+        let _ = writeln!(out, " {message}");
+    }
+    let left_out = checked.messages_left_out;
+    if left_out > 0 {
+        let all = left_out + checked.messages.len() as u64;
+        let _ = writeln!(out, " ... {left_out} more messages; --messages {all} shows all");
+    }
+    let (fcheck, fdaqm) = (checked.fcheck_table(), checked.fdaqm_table(dev_dma));
+    let _ = writeln!(out, "{fcheck}\n{fdaqm}{verdict}");
+    out
+}
+
+/// A file that ends at a block of any size when it is to stop, unless nothing more comes.
 struct Stoppable<'a> {
     file: File,
     stop: &'a AtomicBool,
     read: u64,
 }
 
-/// Whether to stop is looked at so often while nothing comes.
+/// Interval at which the flag is looked at while nothing comes.
 const LOOK: Duration = Duration::from_millis(100);
 /// The largest block; the others divide it.
 const MAX_BLOCK_BYTES: u64 = 16 << 10;
@@ -376,24 +343,17 @@ impl<'a> Stoppable<'a> {
         };
         Ok(Stoppable { file, stop, read: 0 })
     }
-
-    fn is_asked(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
 }
 
 impl Read for Stoppable<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let rest =
-            usize::try_from(self.read.next_multiple_of(MAX_BLOCK_BYTES) - self.read).unwrap_or(0);
-        let wanted = if self.is_asked() { rest.min(room.len()) } else { room.len() };
-        if wanted == 0 {
-            return Ok(0);
-        }
-        while !wait_ready(self.file.as_fd(), Readiness { read: true, write: false }, Some(LOOK))?
-            .read
-        {
-            if self.is_asked() {
+        let is_asked = || self.stop.load(Ordering::Relaxed);
+        let rest = self.read.next_multiple_of(MAX_BLOCK_BYTES) - self.read;
+        let rest = usize::try_from(rest).unwrap_or(0);
+        let wanted = if is_asked() { rest.min(room.len()) } else { room.len() };
+        let readable = Readiness { read: true, write: false };
+        while wanted > 0 && !wait_ready(self.file.as_fd(), readable, Some(LOOK))?.read {
+            if is_asked() {
                 return Ok(0);
             }
         }
@@ -404,87 +364,54 @@ impl Read for Stoppable<'_> {
 }
 
 pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
+    let instance = Instance::begin(&arguments.metrics)?;
     let mut judgement = Judgement::Passed;
-    let stop = Arc::new(AtomicBool::new(false));
-    on_ctrl_c(&stop)?;
-    let is_asked = || stop.load(Ordering::Relaxed);
-    let page = arguments.metrics.served()?;
     if let Some(name) = &arguments.scenario {
         let scenario = Scenario::load(name).map_err(Failure::refused)?;
-        let channels = check_card(&scenario, arguments, page.as_ref(), &stop)?;
-        // An E-link need not be in every channel.
-        let all: Vec<&Checked> = channels.iter().map(|(_, checked)| checked).collect();
-        let absent = arguments.absent(&all);
-        let any = all.iter().any(|checked| checked.checked_blocks > 0);
-        for (id, checked) in &channels {
-            let verdict = arguments.verdict(checked, any, &absent);
-            judgement = judgement.max(verdict.judgement());
-            arguments.show(
-                &format!("{name}:{}.{}", id.device, id.channel),
-                &format!("{}-{}", id.device, id.channel),
-                checked,
-                &verdict,
-            )?;
-        }
+        judgement = arguments.show(&check_card(name, &scenario, arguments, &instance)?)?;
     }
-    for path in arguments.files.iter().take_while(|_| !is_asked()) {
+    for path in arguments.files.iter().take_while(|_| !instance.is_stopped()) {
         let shown = path.display().to_string();
         let refused = |error: &dyn std::fmt::Display| Failure::refused(format!("{shown}: {error}"));
-        let watch = |progress: Progress| publish(page.as_ref(), &shown, progress);
-        let file = Stoppable::open(path, &stop).map_err(|error| refused(&error))?;
+        let watch = |progress: Progress| show_progress(&instance.page, &shown, progress);
+        let file = Stoppable::open(path, &instance.stop).map_err(|error| refused(&error))?;
         // One more reads ahead.
         let threads = arguments.threads(1);
-        let checked = match check_watched(file, &arguments.options(), threads, watch) {
+        match check_watched(file, &arguments.options(), threads, watch) {
             // Nothing was read that could be checked.
-            Err(_) if is_asked() => break,
-            checked => checked.map_err(|error| refused(&error))?,
-        };
-        let verdict = arguments.verdict(&checked, false, &arguments.absent(&[&checked]));
-        judgement = judgement.max(verdict.judgement());
-        arguments.show(&shown, "0-0", &checked, &verdict)?;
+            Err(_) if instance.is_stopped() => break,
+            Err(error) => return Err(refused(&error)),
+            Ok(checked) => {
+                let shown = arguments.show(&[(shown, "0-0".to_owned(), checked)])?;
+                judgement = judgement.max(shown);
+            }
+        }
     }
-    if is_asked() {
+    if instance.is_stopped() {
         tell("daqmeter: interrupted; the tables are of what was checked until then");
     }
-    Ok(judgement.exit(is_asked()))
+    Ok(judgement.exit(instance.is_stopped()))
 }
 
-/// Channels one after the other, on so many threads.
+/// Checks channels of a card one after the other, on several threads: names, devices with channels,
+/// and what was found.
 fn check_card(
+    name: &str,
     scenario: &Scenario,
     arguments: &CheckArguments,
-    page: Option<&Page>,
-    stop: &AtomicBool,
-) -> Result<Vec<(ChannelId, Checked)>, Failure> {
+    instance: &Instance,
+) -> Result<Vec<(String, String, Checked)>, Failure> {
     let channels = chosen_channels(scenario, &arguments.channels)?;
     let threads = arguments.threads(0).min(channels.len());
-    let (work, done) = (Mutex::new(channels), Mutex::new(Vec::new()));
-    let locked = |error: &str| Failure::refused(error.to_owned());
+    let (work, done) = (Mutex::new(VecDeque::from(channels)), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(id) = work.lock().ok().and_then(|mut work| work.pop_front()) {
-                    if stop.load(Ordering::Relaxed) {
+                    if instance.is_stopped() {
                         break;
                     }
-                    let mut checker = Checker::new(arguments.options());
-                    let name = format!("{}.{}", id.device, id.channel);
-                    let made = recording::record_until(
-                        scenario,
-                        &[id],
-                        arguments.triggers,
-                        stop,
-                        |_, part| {
-                            let taken = checker
-                                .take(part)
-                                .map_err(|error| io::Error::other(error.to_string()));
-                            publish(page, &name, checker.progress());
-                            taken
-                        },
-                    );
-                    let checked = made
-                        .map_err(|error| error.to_string())
-                        .and_then(|_| checker.finish().map_err(|error| error.to_string()));
+                    let checked = check_channel(scenario, id, arguments, instance);
                     if let Ok(mut done) = done.lock() {
                         done.push((id, checked));
                     }
@@ -492,9 +419,31 @@ fn check_card(
             });
         }
     });
-    let mut done = done.into_inner().map_err(|_| locked("a checking thread panicked"))?;
+    let done = done.into_inner();
+    let mut done = done.map_err(|_| Failure::refused("a checking thread panicked"))?;
     done.sort_by_key(|(id, _)| (id.device, id.channel));
     done.into_iter()
-        .map(|(id, checked)| Ok((id, checked.map_err(|error| locked(&error))?)))
+        .map(|(ChannelId { device, channel }, checked)| {
+            let checked = checked.map_err(Failure::refused)?;
+            Ok((format!("{name}:{device}.{channel}"), format!("{device}-{channel}"), checked))
+        })
         .collect()
+}
+
+fn check_channel(
+    scenario: &Scenario,
+    id: ChannelId,
+    arguments: &CheckArguments,
+    instance: &Instance,
+) -> Result<Checked, String> {
+    let mut checker = Checker::new(arguments.options());
+    let name = format!("{}.{}", id.device, id.channel);
+    let (triggers, stop) = (arguments.triggers, &instance.stop);
+    recording::record_until(scenario, &[id], triggers, stop, |_, part| {
+        let taken = checker.take(part).map_err(|error| io::Error::other(error.to_string()));
+        show_progress(&instance.page, &name, checker.progress());
+        taken
+    })
+    .map_err(|error| error.to_string())?;
+    checker.finish().map_err(|error| error.to_string())
 }

@@ -9,7 +9,6 @@ mod run;
 mod sweep;
 mod tohost;
 mod verdict;
-mod waiting;
 
 use std::process::ExitCode;
 

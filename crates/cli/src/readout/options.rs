@@ -1,9 +1,11 @@
-//! Options that several verbs share, and what they mean.
+//! Options that several verbs share, the instance that a verb is, and its waits.
 
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_readout::card::Card;
@@ -13,9 +15,10 @@ use daqmeter_record::units;
 use daqmeter_sys::ring::Consumer;
 
 use crate::arguments::{count, duration};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Page};
 use crate::named::Replaced;
 use crate::output::{Failure, tell};
+use crate::runner::on_ctrl_c;
 
 /// The scenario with what replaces parts of it, over a transport that was built in.
 pub(super) fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
@@ -33,6 +36,72 @@ pub(super) fn completed(chosen: &Chosen) -> Result<Chosen, Failure> {
         poll_us: Some(scenario.reader.poll.0 as f64 / 1e3),
         ..chosen.clone()
     })
+}
+
+/// A verb that runs until a signal, with its metrics.
+pub(super) struct Instance {
+    pub(super) stop: Arc<AtomicBool>,
+    pub(super) page: Page,
+}
+
+impl Instance {
+    pub(super) fn begin(metrics: &Metrics) -> Result<Instance, Failure> {
+        let stop = Arc::new(AtomicBool::new(false));
+        on_ctrl_c(&stop)?;
+        Ok(Instance { stop, page: metrics.served()?.unwrap_or_default() })
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Sets metrics of an instance.
+pub(super) fn publish(page: &Page, name: &str, values: &[(&'static str, f64)]) {
+    values.iter().for_each(|(metric, value)| page.set(metric, name, *value));
+}
+
+/// Waits up to this time are silent.
+const SILENT: Duration = Duration::from_secs(1);
+/// Interval at which a wait is reported again.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// A wait for others that has begun.
+pub(super) struct Waiting {
+    begun: Instant,
+    limit: Duration,
+    said: Option<Instant>,
+}
+
+impl Waiting {
+    pub(super) fn new(limit: Duration) -> Waiting {
+        Waiting { begun: Instant::now(), limit, said: None }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.begun.elapsed() >= self.limit
+    }
+
+    /// Reports the wait, when it is time to.
+    pub(super) fn say(&mut self, what: impl FnOnce() -> String) {
+        let since = self.said.map_or(self.begun.elapsed(), |said| said.elapsed());
+        if since >= if self.said.is_some() { AGAIN } else { SILENT } {
+            self.said = Some(Instant::now());
+            let left = show(self.limit.saturating_sub(self.begun.elapsed()));
+            tell(&format!("daqmeter: waiting for {}; gives up in {left}", what()));
+        }
+    }
+
+    /// The longest time of the wait.
+    pub(super) fn limit_text(&self) -> String {
+        show(self.limit)
+    }
+}
+
+/// Whole seconds, unless the time is short.
+fn show(time: Duration) -> String {
+    let ns = if time < SILENT { time.as_nanos() as f64 } else { time.as_secs() as f64 * 1e9 };
+    units::show_ns(ns)
 }
 
 /// How long triggers come.

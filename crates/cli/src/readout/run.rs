@@ -11,7 +11,7 @@ use daqmeter_report::paths;
 
 use super::emulate::show_progress;
 use super::options::{WrittenTriggers, completed};
-use super::verdict::{Found, Judgement, Measure, OfRun};
+use super::verdict::{ChainLimits, Findings, Judgement, Measure};
 use crate::named::Replaced;
 use crate::output::{Failure, tell};
 use crate::runner::{Common, Runner};
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     triggers: WrittenTriggers,
     #[command(flatten)]
-    limits: OfRun,
+    limits: ChainLimits,
     #[command(flatten)]
     common: Common,
 }
@@ -44,11 +44,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             live::each_card(|name, card| show_progress(card, &format!("card {name}"), page))
         });
     }
-    let pin = arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
-    let settings = runner.settings(StepPlan::ByStage(1), "readout/run", &pin);
+    let settings = runner.settings(StepPlan::ByStage(1), "readout/run", &arguments.common.pins());
     runner.point("readout", &request.workload(), &settings, None)?;
     runner.finish();
-    let verdict = found(&runner.recorder.records).verdict(&arguments.limits.fail_on);
+    let verdict = findings(&runner.recorder.records).verdict(&arguments.limits.fail_on);
     if arguments.common.json {
         // Stdout is for records.
         tell(&verdict.to_string());
@@ -76,27 +75,30 @@ fn issued(records: &[RunRecord]) -> u64 {
     counted.fold(0.0, f64::max) as u64
 }
 
-/// What the records say for a verdict.
-fn found(records: &[RunRecord]) -> Found {
-    let mut found = Found::default();
+fn findings(records: &[RunRecord]) -> Findings {
+    let mut findings = Findings::default();
     for record in records {
         if let Outcome::Failed(why) = &record.outcome {
-            found.fails(why);
+            findings.fails(why);
         }
     }
     let ledgers = || records.iter().flat_map(|record| &record.ledgers);
-    found.fault(
-        ledgers().filter(|ledger| !ledger.closes()).count() as u64,
-        "accounts that do not close",
-    );
+    let open = ledgers().filter(|ledger| !ledger.closes()).count();
+    findings.fault(open as u64, "accounts that do not close");
     let issued = ledgers().map(|ledger| ledger.issued).sum();
     if issued > 0 && ledgers().all(|ledger| ledger.delivered == 0) {
-        found.fails("no event was delivered");
+        findings.fails("no event was delivered");
     }
-    found.value(Measure::Loss, ledgers().map(Ledger::lost_on_the_way).sum(), issued);
-    let flagged = ledgers().filter_map(|ledger| ledger.losses.get(accounts::FLAGGED));
-    found.value(Measure::Flags, flagged.sum(), issued);
+    let flagged = ledgers().filter_map(|ledger| ledger.losses.get(accounts::FLAGGED)).sum();
     let dead = records.iter().filter_map(|record| record.counter("dead-time")).fold(0.0, f64::max);
-    found.share(Measure::Dead, dead);
-    found
+    /// Resolution of a share of the time.
+    const ALL: u64 = 1_000_000_000;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of ALL")]
+    let dead = (dead.clamp(0.0, 1.0) * ALL as f64).round() as u64;
+    findings.values(&[
+        (Measure::Loss, ledgers().map(Ledger::lost_on_the_way).sum(), issued),
+        (Measure::Flags, flagged, issued),
+        (Measure::Dead, dead, ALL),
+    ]);
+    findings
 }

@@ -70,29 +70,26 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-/// The chain of a workload, as the search sees it.
+/// The chain of a request, as the search sees it.
 struct Chain<'a> {
     runner: &'a mut Runner,
-    base: ReadoutRequest,
-    pin: Vec<u32>,
+    base: &'a ReadoutRequest,
+    pin: &'a [u32],
 }
 
 impl System for Chain<'_> {
     type Error = Failure;
 
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Failure> {
-        let settings = Settings {
-            role: Role::Probe,
-            ..self.runner.settings(StepPlan::ByStage(1), "readout/search", &self.pin)
-        };
-        let workload = probe(&self.base, rate_hz, duration).workload();
+        let settings = self.runner.settings(StepPlan::ByStage(1), "readout/search", self.pin);
+        let settings = Settings { role: Role::Probe, ..settings };
+        let workload = probe(self.base, rate_hz, duration).workload();
         self.runner.point("readout", &workload, &settings, None)?;
-        let Some(record) = self.runner.recorder.records.last() else {
-            return Err(Failure::refused("nothing was measured"));
-        };
         if self.runner.stop.is_set() {
             return Err(Failure::interrupted());
         }
+        let record = self.runner.recorder.records.last();
+        let record = record.ok_or_else(|| Failure::refused("nothing was measured"))?;
         match &record.outcome {
             Outcome::Ok => Ok(observation(record)),
             other => Err(Failure::tool(other.reason().unwrap_or("failed"))),
@@ -100,7 +97,7 @@ impl System for Chain<'_> {
     }
 }
 
-/// A chain at a rate, for so long.
+/// A chain at a rate, for a time.
 fn probe(base: &ReadoutRequest, rate_hz: f64, duration: Duration) -> ReadoutRequest {
     let mut request = base.clone();
     request.chosen.rate_hz = Some(rate_hz);
@@ -109,22 +106,21 @@ fn probe(base: &ReadoutRequest, rate_hz: f64, duration: Duration) -> ReadoutRequ
     request
 }
 
-/// Each base with each value; all bases as they are where there is no value.
+/// Each base with each value; the bases as they are if there is no value.
 fn over<T: Copy>(
     bases: Vec<ReadoutRequest>,
-    values: impl IntoIterator<Item = T>,
+    values: &[T],
     set: impl Fn(&mut ReadoutRequest, T),
 ) -> Vec<ReadoutRequest> {
-    let values: Vec<T> = values.into_iter().collect();
     if values.is_empty() {
         return bases;
     }
-    let with = |base: &ReadoutRequest, value: T| {
+    let with = |base: &ReadoutRequest, value: &T| {
         let mut request = base.clone();
-        set(&mut request, value);
+        set(&mut request, *value);
         request
     };
-    bases.iter().flat_map(|base| values.iter().map(move |&value| with(base, value))).collect()
+    bases.iter().flat_map(|base| values.iter().map(|value| with(base, value))).collect()
 }
 
 impl Arguments {
@@ -146,26 +142,22 @@ impl Arguments {
                 )));
             }
         }
+        let wanted = |is_wanted: bool| if is_wanted { 2 } else { 0 };
+        let modes = &[ReaderMode::Buffered, ReaderMode::ZeroCopy][..wanted(self.both_modes)];
+        let placements = &[Placement::Pinned, Placement::Free][..wanted(self.both_placements)];
         // A probe takes its time, however short a recorded file is.
         let chosen =
             Chosen { replay_loop: self.chosen.replay.is_some(), ..completed(&self.chosen)? };
-        let base = ReadoutRequest {
-            chosen,
-            receivers: self.receivers.clone(),
-            ..ReadoutRequest::default()
-        };
-        let bases = over(vec![base], self.payloads.iter(), |base, &bytes| {
+        let receivers = self.receivers.clone();
+        let bases = vec![ReadoutRequest { chosen, receivers, ..ReadoutRequest::default() }];
+        let bases = over(bases, &self.payloads, |base, bytes| {
             base.chosen.payload_bytes = Some(bytes);
         });
-        let bases = over(bases, self.instances.iter(), |base, &channels| {
+        let bases = over(bases, &self.instances, |base, channels| {
             // A scenario with more is refused by its own check.
             base.chosen.channels = Some(u16::try_from(channels).unwrap_or(u16::MAX));
         });
-        let modes = [ReaderMode::Buffered, ReaderMode::ZeroCopy];
-        let modes = modes.into_iter().filter(|_| self.both_modes);
         let bases = over(bases, modes, |base, mode| base.chosen.mode = Some(mode));
-        let placements = [Placement::Pinned, Placement::Free];
-        let placements = placements.into_iter().filter(|_| self.both_placements);
         let bases = over(bases, placements, |base, placement| {
             base.placement = Some(placement);
             if placement == Placement::Free {
@@ -217,13 +209,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let bases = arguments.bases()?;
     let mut runner = Runner::new(&arguments.common, 0)?;
     let mut results = Vec::new();
-    for base in bases {
-        let failure = search(arguments, &mut runner, base, &mut results).err();
-        if failure.is_some() {
-            return finish(arguments, &mut runner, &results, failure);
-        }
-    }
-    finish(arguments, &mut runner, &results, None)
+    let searched =
+        bases.into_iter().try_for_each(|base| search(arguments, &mut runner, base, &mut results));
+    let code = runner.conclude(arguments.output.as_ref(), |records| text(&results, records))?;
+    searched.map(|()| code)
 }
 
 /// Finds one chain's maximum, then measures the curves around it.
@@ -233,14 +222,10 @@ fn search(
     base: ReadoutRequest,
     results: &mut Vec<(Workload, Found)>,
 ) -> Result<(), Failure> {
-    let asked = arguments.common.pin.as_ref();
-    let pin = match base.placement {
-        Some(Placement::Free) => Vec::new(),
-        _ => asked.map(|list| list.0.clone()).unwrap_or_default(),
-    };
-    let mut chain = Chain { runner, base: base.clone(), pin: pin.clone() };
-    let before = chain.runner.recorder.records.len();
-    let found = highest_rate(&mut chain, &arguments.plan())?;
+    let is_free = base.placement == Some(Placement::Free);
+    let pin = if is_free { Vec::new() } else { arguments.common.pins() };
+    let before = runner.recorder.records.len();
+    let found = highest_rate(&mut Chain { runner, base: &base, pin: &pin }, &arguments.plan())?;
     let highest_hz = found.rate_hz;
     let last = last_of(&runner.recorder.records[before..], highest_hz);
     if let Some(record) = last.map(|last| with_maximum(last, &found)) {
@@ -250,7 +235,13 @@ fn search(
     let (Some(highest_hz), false) = (highest_hz, arguments.no_curves) else {
         return Ok(());
     };
-    for (order, request) in ordered(curves(arguments, &base, highest_hz), 1) {
+    // Each polling interval with each rate.
+    let polls: Vec<f64> = arguments.polls.iter().map(|poll| poll.as_secs_f64() * 1e6).collect();
+    let curves = over(vec![base], &polls, |base, poll_us| base.chosen.poll_us = Some(poll_us));
+    let curves = over(curves, &rates(highest_hz), |base, rate_hz| {
+        *base = probe(base, rate_hz, arguments.probe);
+    });
+    for (order, request) in ordered(curves, 1) {
         let settings = runner.settings(StepPlan::ByStage(1), "readout/sweep", &pin);
         runner.point("readout", &request.workload(), &settings, Some(order))?;
     }
@@ -291,31 +282,6 @@ fn rates(highest_hz: f64) -> Vec<f64> {
     rates
 }
 
-/// Rate by polling interval; the first chain has all intervals, and what costs nothing is at every one.
-fn curves(arguments: &Arguments, base: &ReadoutRequest, highest_hz: f64) -> Vec<ReadoutRequest> {
-    let polls = arguments.polls.iter().map(|poll| poll.as_secs_f64() * 1e6);
-    let bases = over(vec![base.clone()], polls, |base, poll_us| {
-        base.chosen.poll_us = Some(poll_us);
-    });
-    bases
-        .iter()
-        .flat_map(|base| {
-            rates(highest_hz).into_iter().map(|rate_hz| probe(base, rate_hz, arguments.probe))
-        })
-        .collect()
-}
-
-fn finish(
-    arguments: &Arguments,
-    runner: &mut Runner,
-    results: &[(Workload, Found)],
-    failure: Option<Failure>,
-) -> Result<ExitCode, Failure> {
-    let page = arguments.output.as_ref();
-    let code = runner.conclude(page, |records| text(results, records))?;
-    failure.map_or(Ok(code), Err)
-}
-
 fn text(results: &[(Workload, Found)], records: &[RunRecord]) -> String {
     let mut out: String =
         results.iter().map(|(workload, found)| result_text(workload, found)).collect();
@@ -330,15 +296,29 @@ fn text(results: &[(Workload, Found)], records: &[RunRecord]) -> String {
 
 /// The maximum of one chain, and what was above it.
 fn result_text(workload: &Workload, found: &Found) -> String {
+    let mut name = workload.text("scenario").unwrap_or("").to_owned();
+    for (parameter, unit) in
+        [("payload_bytes", " B"), ("channels", " channels"), ("mode", ""), ("placement", "")]
+    {
+        if let Some(value) = workload.params.get(parameter) {
+            name.push_str(&format!(", {value}{unit}"));
+        }
+    }
     let khz = |hz: f64| format!("{} kHz", significant(hz / 1e3, 4));
+    let unstable = found.unstable_hz.map(|hz| {
+        let last = found.probes.iter().rev().find(|probe| probe.rate_hz == hz);
+        let why = match last.map_or(Verdict::Stable, |probe| probe.verdict) {
+            Verdict::Stable => "",
+            Verdict::Lost => "triggers were lost",
+            Verdict::Dead => "dead time",
+            Verdict::Growing => "the backlog grows",
+        };
+        format!("not stable at {} ({why})", khz(hz))
+    });
     let mut out = format!(
-        "{}: maximum rate {}; {}\n  {} probes; {}\n",
-        chain_name(workload),
+        "{name}: maximum rate {}; {}\n  {} probes; {}\n",
         found.rate_hz.map_or("none".to_owned(), khz),
-        match found.unstable_hz {
-            None => "no fault up to the end of the search".to_owned(),
-            Some(hz) => format!("not stable at {} ({})", khz(hz), why_unstable(found, hz)),
-        },
+        unstable.unwrap_or_else(|| "no fault up to the end of the search".to_owned()),
         found.probes.len(),
         found.confidence()
     );
@@ -349,28 +329,6 @@ fn result_text(workload: &Workload, found: &Found) -> String {
         ));
     }
     out
-}
-
-fn chain_name(workload: &Workload) -> String {
-    let mut name = workload.text("scenario").unwrap_or("").to_owned();
-    for (parameter, unit) in
-        [("payload_bytes", " B"), ("channels", " channels"), ("mode", ""), ("placement", "")]
-    {
-        if let Some(value) = workload.params.get(parameter) {
-            name.push_str(&format!(", {value}{unit}"));
-        }
-    }
-    name
-}
-
-fn why_unstable(found: &Found, hz: f64) -> &'static str {
-    let last = found.probes.iter().rev().find(|probe| probe.rate_hz == hz);
-    match last.map_or(Verdict::Stable, |probe| probe.verdict) {
-        Verdict::Stable => "",
-        Verdict::Lost => "triggers were lost",
-        Verdict::Dead => "dead time",
-        Verdict::Growing => "the backlog grows",
-    }
 }
 
 #[cfg(test)]

@@ -3,32 +3,27 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_readout::accounts::{FinalAccount, SubscriptionAccount};
+use daqmeter_readout::accounts::FinalAccount;
 use daqmeter_readout::card::{CardView, channel_ids};
-use daqmeter_readout::chain::Reader;
-use daqmeter_readout::port::{Port, Pump, Unpumped, inline};
+use daqmeter_readout::port::Port;
 use daqmeter_readout::receive::elink_of;
 use daqmeter_readout::remote::RemoteError;
 use daqmeter_readout::scenario::Publish;
-use daqmeter_readout::tohost::ToHost;
 use daqmeter_readout::transport::bus::{self, Announcement, Entry};
-use daqmeter_readout::{Chosen, Scenario, accounts, chain, remote};
+use daqmeter_readout::{Chosen, Scenario, ToHost, accounts, chain, remote};
 use daqmeter_record::units::{show_ns, significant};
 
 use super::ledgers::{cpu_seconds, elink_name, ledger_text, not_closed};
-use super::options::{Length, Network, load};
-use super::verdict::{Found, Judgement, Measure, OfTohost, Verdict};
-use super::waiting::Waiting;
-use crate::arguments::CpuList;
-use crate::arguments::{cpu_list, duration};
+use super::options::{Instance, Length, Network, Waiting, load, publish};
+use super::verdict::{ChainLimits, Findings, Judgement, Measure, Verdict};
+use crate::arguments::{CpuList, cpu_list, duration};
 use crate::metrics::Page;
 use crate::output::{Failure, emit, tell};
-use crate::runner::on_ctrl_c;
 
 /// Read rings and publish their data; a reader per DMA channel.
 #[derive(Debug, Args)]
@@ -59,74 +54,26 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "CPUS", value_parser = cpu_list)]
     pin: Option<CpuList>,
     #[command(flatten)]
-    limits: OfTohost,
+    limits: ChainLimits,
     #[command(flatten)]
     network: Network,
 }
 
-impl Arguments {
-    /// What became of a channel's triggers.
-    fn verdict(&self, account: &FinalAccount, view: &CardView) -> Verdict {
-        let mut found = Found::default();
-        let ledgers = account.ledgers();
-        if account.card_is_lost {
-            found.fails(CARD_IS_LOST);
-        } else {
-            found.fault(not_closed(&ledgers), "accounts that do not close");
-        }
-        let open = account.subscriptions.iter().filter(|subscription| subscription.gap() != 0);
-        found.fault(open.count() as u64, "subscriptions that do not close");
-        let sum = |name: &str| {
-            ledgers.iter().filter_map(|(_, ledger)| ledger.losses.get(name)).sum::<u64>()
-        };
-        let unheard = if self.no_wait { sum(accounts::NOT_SUBSCRIBED) } else { 0 };
-        let [issued, delivered] =
-            ledgers.iter().fold([0, 0], |[issued, delivered], (_, ledger)| {
-                [issued + ledger.issued, delivered + ledger.delivered]
-            });
-        if issued > unheard && delivered == 0 {
-            found.fails("no event was delivered");
-        }
-        found.value(Measure::Loss, account.lost_on_the_way() - unheard, account.due());
-        found.value(Measure::Flags, sum(accounts::FLAGGED), issued);
-        found.value(Measure::Dead, view.dead[2].ns, view.now_ns);
-        found.verdict(&self.limits.fail_on)
-    }
-}
-
-const CARD_IS_LOST: &str =
-    "the card's process ended before its triggers did: what it counted last is not known";
-
-/// Both sides of a channel, with its place.
-type Channel = (usize, Box<dyn Port>, Box<dyn Pump>);
+/// A channel by its place, and its port.
+type Channel = (usize, Port);
 
 /// A reader before it runs.
 struct Ready {
     name: String,
-    reader: Reader,
+    reader: ToHost,
     _announcement: Option<Announcement>,
 }
 
-/// Asks for a channel of a card, and waits for the card; none when it is to stop.
-fn reach(
-    path: &Path,
-    scenario: &Scenario,
-    channel: usize,
-    patience: Duration,
-    stop: &AtomicBool,
-) -> Result<Option<Box<dyn Port>>, Failure> {
-    let mut waiting = Waiting::new(patience);
-    while !stop.load(Ordering::Relaxed) {
-        match remote::connect(path, scenario, channel) {
-            Ok(port) => return Ok(Some(Box::new(port))),
-            Err(RemoteError::Absent(_)) if !waiting.is_over() => {
-                waiting.say(|| format!("a card at {}", path.display()));
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err(error) => return Err(Failure::refused(error)),
-        }
-    }
-    Ok(None)
+/// A reader that has ended.
+struct ReadDone {
+    name: String,
+    account: FinalAccount,
+    view: CardView,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -134,30 +81,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(address) = &arguments.address {
         scenario.publish.address.clone_from(address);
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    on_ctrl_c(&stop)?;
-    let page = arguments.network.metrics.served()?.unwrap_or_default();
+    let instance = Instance::begin(&arguments.network.metrics)?;
     let wanted = arguments.wanted_channels(channel_ids(&scenario).len())?;
     let channels = match &arguments.card {
-        Some(path) => remote_channels(path, &scenario, wanted, arguments.patience, &stop)?,
+        Some(path) => remote_channels(path, &scenario, wanted, arguments.patience, &instance)?,
         None => own_channels(&mut scenario, arguments.length).map(Some)?,
     };
     let Some(channels) = channels else {
         return Ok(Judgement::Passed.exit(true));
     };
-    let ready: Result<Vec<Ready>, Failure> = channels
-        .into_iter()
-        .enumerate()
-        .map(|(nth, channel)| Ready::new(&scenario, channel, nth, &arguments.network))
-        .collect();
+    let each = channels.into_iter().enumerate();
+    let ready = each.map(|(nth, channel)| Ready::new(&scenario, channel, nth, &arguments.network));
     let mut judgement = Judgement::Passed;
-    for done in arguments.read(ready?, &page, &stop) {
+    for done in arguments.read(ready.collect::<Result<_, _>>()?, &instance) {
         let done = done?;
         let verdict = arguments.verdict(&done.account, &done.view);
         judgement = judgement.max(verdict.judgement());
-        show_account(&done, &verdict, arguments.network.json)?;
+        let text = if arguments.network.json { json_line } else { account_text };
+        emit(&text(&done, &verdict))?;
     }
-    Ok(judgement.exit(stop.load(Ordering::Relaxed)))
+    Ok(judgement.exit(instance.is_stopped()))
 }
 
 impl Arguments {
@@ -166,9 +109,9 @@ impl Arguments {
             return Ok((0..count).collect());
         };
         if let Some(missing) = channels.iter().find(|channel| **channel >= count) {
+            let last = count - 1;
             return Err(Failure::refused(format!(
-                "no channel {missing}; the scenario has 0 to {}",
-                count - 1
+                "no channel {missing}; the scenario has 0 to {last}"
             )));
         }
         if self.card.is_none() && channels.len() < count {
@@ -180,44 +123,116 @@ impl Arguments {
     }
 
     /// Runs each reader in a thread of its own to its end.
-    fn read(
-        &self,
-        ready: Vec<Ready>,
-        page: &Page,
-        stop: &AtomicBool,
-    ) -> Vec<Result<ReadDone, Failure>> {
+    fn read(&self, ready: Vec<Ready>, instance: &Instance) -> Vec<Result<ReadDone, Failure>> {
         let cpus = self.pin.as_ref().map_or(&[][..], |list| &list.0);
-        let wait = (!self.no_wait).then_some(self.wait);
         let panicked =
             |_| Err(Failure::refused("a reader panicked: a bug in daqmeter, please report it"));
         std::thread::scope(|scope| {
-            let threads: Vec<_> = ready
-                .into_iter()
-                .enumerate()
-                .map(|(nth, ready)| {
-                    let cpu = cpus.get(nth % cpus.len().max(1)).copied();
-                    scope.spawn(move || read(ready, cpu, wait, page, stop))
-                })
-                .collect();
+            let each = ready.into_iter().enumerate();
+            let threads = each.map(|(nth, ready)| {
+                let cpu = cpus.get(nth % cpus.len().max(1)).copied();
+                scope.spawn(move || self.read_one(ready, cpu, instance))
+            });
+            let threads: Vec<_> = threads.collect();
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
         })
     }
+
+    fn read_one(
+        &self,
+        ready: Ready,
+        cpu: Option<u32>,
+        instance: &Instance,
+    ) -> Result<ReadDone, Failure> {
+        chain::pin(cpu).map_err(|error| {
+            // The others would wait for this one's channel.
+            instance.stop.store(true, Ordering::Relaxed);
+            Failure::refused(error)
+        })?;
+        let Ready { name, mut reader, .. } = ready;
+        let tell_notes = |reader: &mut ToHost| {
+            for note in reader.take_notes() {
+                tell(&format!("{name}: {note}"));
+            }
+        };
+        let waits = !self.no_wait;
+        let (mut turns, mut waiting, mut given_up) = (0_u32, Waiting::new(self.wait), None);
+        let account = reader.run(&instance.stop, waits, |reader| {
+            if waits && !reader.has_begun() && given_up.is_none() {
+                waiting.say(|| format!("subscribers of {} of {name}", without_subscriber(reader)));
+                if waiting.is_over() {
+                    given_up = Some(without_subscriber(reader));
+                    instance.stop.store(true, Ordering::Relaxed);
+                }
+            }
+            tell_notes(reader);
+            turns += 1;
+            if turns.is_multiple_of(10) {
+                show_progress(reader, &name, &instance.page);
+            }
+        });
+        tell_notes(&mut reader);
+        if let Some(elinks) = given_up {
+            let within = waiting.limit_text();
+            return Err(Failure::refused(format!(
+                "{name}: nobody subscribed to {elinks} within {within}; subscribe to all, give --wait more time, or begin without them by --no-wait"
+            )));
+        }
+        let view = reader.card();
+        Ok(ReadDone { name, account, view })
+    }
+
+    fn verdict(&self, account: &FinalAccount, view: &CardView) -> Verdict {
+        let mut findings = Findings::default();
+        let ledgers = account.ledgers();
+        if account.card_is_lost {
+            findings.fails("the card's process ended before its triggers did: what it counted last is not known");
+        } else {
+            findings.fault(not_closed(&ledgers), "accounts that do not close");
+        }
+        let open = account.subscriptions.iter().filter(|subscription| subscription.gap() != 0);
+        findings.fault(open.count() as u64, "subscriptions that do not close");
+        let lost = |name: &str| -> u64 {
+            ledgers.iter().filter_map(|(_, ledger)| ledger.losses.get(name)).sum()
+        };
+        let unheard = if self.no_wait { lost(accounts::NOT_SUBSCRIBED) } else { 0 };
+        let issued = ledgers.iter().map(|(_, ledger)| ledger.issued).sum();
+        if issued > unheard && ledgers.iter().all(|(_, ledger)| ledger.delivered == 0) {
+            findings.fails("no event was delivered");
+        }
+        findings.values(&[
+            (Measure::Loss, account.lost_on_the_way() - unheard, account.due()),
+            (Measure::Flags, lost(accounts::FLAGGED), issued),
+            (Measure::Dead, view.dead[2].ns, view.now_ns),
+        ]);
+        findings.verdict(&self.limits.fail_on)
+    }
 }
 
-/// Channels of a card in another process; none when it is to stop.
+/// Channels of a card in another process, which is waited for; `None` when it is to stop.
 fn remote_channels(
     path: &Path,
     scenario: &Scenario,
     wanted: Vec<usize>,
     patience: Duration,
-    stop: &AtomicBool,
+    instance: &Instance,
 ) -> Result<Option<Vec<Channel>>, Failure> {
-    let mut channels: Vec<Channel> = Vec::new();
+    let mut channels = Vec::new();
     for at in wanted {
-        let Some(port) = reach(path, scenario, at, patience, stop)? else {
-            return Ok(None);
+        let mut waiting = Waiting::new(patience);
+        let port = loop {
+            if instance.is_stopped() {
+                return Ok(None);
+            }
+            match remote::connect(path, scenario, at) {
+                Err(RemoteError::Absent(_)) if !waiting.is_over() => {
+                    waiting.say(|| format!("a card at {}", path.display()));
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                port => break port.map_err(Failure::refused)?,
+            }
         };
-        channels.push((at, port, Box::new(Unpumped)));
+        channels.push((at, port));
     }
     Ok(Some(channels))
 }
@@ -227,10 +242,7 @@ fn own_channels(scenario: &mut Scenario, length: Length) -> Result<Vec<Channel>,
     let (card, rings) = length.card(scenario)?;
     *scenario = card.scenario().clone();
     let card = Arc::new(Mutex::new(card));
-    let channel = |(at, ring)| -> Result<Channel, Failure> {
-        let (port, pump) = inline(card.clone(), ring).map_err(Failure::refused)?;
-        Ok((at, Box::new(port), Box::new(pump)))
-    };
+    let channel = |(at, ring)| Ok((at, Port::here(card.clone(), ring).map_err(Failure::refused)?));
     rings.into_iter().enumerate().map(channel).collect()
 }
 
@@ -238,25 +250,19 @@ impl Ready {
     /// A reader that publishes at the nth address.
     fn new(
         scenario: &Scenario,
-        (at, port, pump): Channel,
+        (at, port): Channel,
         nth: usize,
         network: &Network,
     ) -> Result<Ready, Failure> {
-        let publish = Publish {
-            address: nth_address(&scenario.publish.address, nth)?,
-            ..scenario.publish.clone()
-        };
-        let (reader, facts) =
-            chain::reader_of(scenario, port, pump, at, &publish).map_err(Failure::refused)?;
+        let address = nth_address(&scenario.publish.address, nth)?;
+        let publish = Publish { address, ..scenario.publish.clone() };
+        let reader = chain::reader_of(scenario, port, at, &publish).map_err(Failure::refused)?;
         let id = channel_ids(scenario)[at];
         let name = format!("tohost {}:{}.{}", scenario.name, id.device, id.channel);
-        let facts: Vec<String> =
-            facts.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        let facts = match facts.is_empty() {
-            true => String::new(),
-            false => format!(" ({})", facts.join(", ")),
-        };
-        let address = reader.tohost.address();
+        let facts = reader.facts().into_iter().map(|(name, value)| format!("{name} {value}"));
+        let facts = facts.collect::<Vec<_>>().join(", ");
+        let facts = if facts.is_empty() { facts } else { format!(" ({facts})") };
+        let address = reader.address();
         tell(&format!("{name} publishes at {address}{facts}"));
         let announcement = announce(network, scenario, at, address)?;
         Ok(Ready { name, reader, _announcement: announcement })
@@ -265,19 +271,13 @@ impl Ready {
 
 /// The next ports for further channels; a port that the host chooses serves all.
 fn nth_address(address: &str, nth: usize) -> Result<String, Failure> {
-    let Some((host, port)) = address.rsplit_once(':') else {
+    let parts = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let Some((host, port @ 1..)) = parts else {
         return Ok(address.to_owned());
     };
-    let Ok(port) = port.parse::<u16>() else {
-        return Ok(address.to_owned());
-    };
-    if port == 0 {
-        return Ok(address.to_owned());
-    }
-    let next = u16::try_from(nth).ok().and_then(|nth| port.checked_add(nth));
-    let next =
-        next.ok_or_else(|| Failure::refused(format!("{address}: no port left for channel {nth}")))?;
-    Ok(format!("{host}:{next}"))
+    let next = u16::try_from(nth).ok().and_then(|nth| u16::checked_add(port, nth));
+    let none = || Failure::refused(format!("{address}: no port left for channel {nth}"));
+    Ok(format!("{host}:{}", next.ok_or_else(none)?))
 }
 
 fn announce(
@@ -304,75 +304,21 @@ fn announce(
     bus::announce(directory, &entry).map(Some).map_err(Failure::refused)
 }
 
-/// A reader that has ended.
-struct ReadDone {
-    name: String,
-    account: FinalAccount,
-    view: CardView,
-}
-
-/// The E-links that nobody has subscribed to: how many, and the first of them.
+/// Number of the E-links without a subscriber, and the first of them.
 fn without_subscriber(reader: &ToHost) -> String {
     const MAX_NAMED: usize = 4;
     let missing = reader.without_subscriber();
-    let mut named: Vec<String> =
-        missing.iter().take(MAX_NAMED).map(|elink| format!("{:#05x}", elink.number())).collect();
-    if missing.len() > MAX_NAMED {
-        named.push("...".to_owned());
-    }
+    let named = missing.iter().take(MAX_NAMED).map(|elink| format!("{:#05x}", elink.number()));
+    let more = (missing.len() > MAX_NAMED).then(|| "...".to_owned());
+    let named: Vec<String> = named.chain(more).collect();
     format!("{} E-links ({})", missing.len(), named.join(", "))
-}
-
-fn read(
-    mut ready: Ready,
-    cpu: Option<u32>,
-    wait: Option<Duration>,
-    page: &Page,
-    stop: &AtomicBool,
-) -> Result<ReadDone, Failure> {
-    chain::pin(cpu).map_err(|error| {
-        // The others would wait for this one's channel.
-        stop.store(true, Ordering::Relaxed);
-        Failure::refused(error)
-    })?;
-    let name = ready.name;
-    let mut turns = 0_u32;
-    let mut waiting = Waiting::new(wait.unwrap_or_default());
-    let mut given_up = None;
-    let account = ready.reader.run(stop, wait.is_some(), |reader| {
-        if wait.is_some() && !reader.has_begun() && given_up.is_none() {
-            waiting.say(|| format!("subscribers of {} of {name}", without_subscriber(reader)));
-            if waiting.is_over() {
-                given_up = Some(without_subscriber(reader));
-                stop.store(true, Ordering::Relaxed);
-            }
-        }
-        for note in reader.take_notes() {
-            tell(&format!("{name}: {note}"));
-        }
-        turns += 1;
-        if turns.is_multiple_of(10) {
-            show_progress(reader, &name, page);
-        }
-    });
-    let reader = &mut ready.reader.tohost;
-    for note in reader.take_notes() {
-        tell(&format!("{name}: {note}"));
-    }
-    if let Some(elinks) = given_up {
-        let within = waiting.limit_text();
-        return Err(Failure::refused(format!(
-            "{name}: nobody subscribed to {elinks} within {within}; subscribe to all, give --wait more time, or begin without them by --no-wait"
-        )));
-    }
-    Ok(ReadDone { name, account, view: reader.card() })
 }
 
 fn show_progress(reader: &ToHost, name: &str, page: &Page) {
     let (stats, view) = (reader.stats(), reader.card());
     let errors = stats.bad_blocks + stats.unknown_blocks + stats.missing_blocks;
     let dead = view.dead[2];
-    for (metric, value) in [
+    let values = [
         ("daqmeter_blocks_total", stats.blocks as f64),
         ("daqmeter_chunks_total", stats.chunks as f64),
         ("daqmeter_bytes_total", stats.bytes as f64),
@@ -386,34 +332,48 @@ fn show_progress(reader: &ToHost, name: &str, page: &Page) {
         ("daqmeter_vetoed_triggers_total", dead.vetoed as f64),
         ("daqmeter_dead_seconds_total", dead.ns as f64 * 1e-9),
         ("daqmeter_cpu_seconds_total", cpu_seconds()),
-    ] {
-        page.set(metric, name, value);
-    }
+    ];
+    publish(page, name, &values);
 }
 
-/// The accounts of a channel: all E-links added up, and each that does not close or lost something of its own.
-fn show_account(done: &ReadDone, verdict: &Verdict, json: bool) -> Result<(), Failure> {
-    let ReadDone { name, account, view, .. } = done;
-    let ledgers = account.ledgers();
-    if json {
-        let each: Vec<serde_json::Value> = ledgers
-            .iter()
-            .map(|(tag, ledger)| serde_json::json!({ "elink": elink_of(*tag).map(|e| e.number()), "tag": format!("{tag:#x}"), "ledger": ledger, "closes": ledger.closes() }))
-            .collect();
-        let line = serde_json::json!({
-            "name": name, "elinks": each, "subscriptions": account.subscriptions, "closes": account.closes(), "card_is_lost": account.card_is_lost,
-            "dead": view.dead, "time_ns": view.now_ns, "verdict": verdict,
-        });
-        return emit(&format!("{line}\n")).map(drop);
-    }
+fn json_line(done: &ReadDone, verdict: &Verdict) -> String {
+    let ReadDone { name, account, view } = done;
+    let each: Vec<serde_json::Value> = account
+        .ledgers()
+        .iter()
+        .map(|(tag, ledger)| serde_json::json!({ "elink": elink_of(*tag).map(|e| e.number()), "tag": format!("{tag:#x}"), "ledger": ledger, "closes": ledger.closes() }))
+        .collect();
+    let line = serde_json::json!({
+        "name": name, "elinks": each, "subscriptions": account.subscriptions, "closes": account.closes(), "card_is_lost": account.card_is_lost,
+        "dead": view.dead, "time_ns": view.now_ns, "verdict": verdict,
+    });
+    format!("{line}\n")
+}
+
+/// The accounts of a channel: all E-links added up, and each that does not close or lost something of
+/// its own.
+fn account_text(done: &ReadDone, verdict: &Verdict) -> String {
+    let ReadDone { name, account, view } = done;
     let mut out = format!("{name}\n");
     if account.card_is_lost {
         let read = account.readers.iter().map(|elink| elink.chunks).sum::<u64>();
         let _ = writeln!(out, " {read} chunks read; no ledger can close without the card");
     } else {
-        out.push_str(&ledger_text(&ledgers));
+        out.push_str(&ledger_text(&account.ledgers()));
     }
-    out.push_str(&subscriptions_text(account));
+    let all = account.subscriptions.len();
+    let open = || account.subscriptions.iter().filter(|subscription| subscription.gap() != 0);
+    let _ = writeln!(out, " subscriptions that close: {} of {all}", all - open().count());
+    for subscription in open() {
+        let _ = writeln!(
+            out,
+            "  E-link {}, receiver {:#x}: {} of {} chunks offered are not accounted for",
+            elink_name(subscription.tag),
+            subscription.receiver,
+            subscription.gap(),
+            subscription.offered
+        );
+    }
     let share = |ns: u64| significant(ns as f64 / view.now_ns.max(1) as f64 * 100.0, 3);
     let [dma, fifo, any, external] = view.dead;
     if external.count > 0 {
@@ -436,24 +396,5 @@ fn show_account(done: &ReadDone, verdict: &Verdict, json: bool) -> Result<(), Fa
         show_ns(any.longest_ns as f64),
         any.vetoed,
     );
-    emit(&out).map(drop)
-}
-
-/// How many subscriptions there were, and those whose account does not close.
-fn subscriptions_text(account: &FinalAccount) -> String {
-    let (closed, open): (Vec<&SubscriptionAccount>, Vec<_>) =
-        account.subscriptions.iter().partition(|subscription| subscription.gap() == 0);
-    let mut out =
-        format!(" subscriptions that close: {} of {}\n", closed.len(), account.subscriptions.len());
-    for subscription in open {
-        let _ = writeln!(
-            out,
-            "  E-link {}, receiver {:#x}: {} of {} chunks offered are not accounted for",
-            elink_name(subscription.tag),
-            subscription.receiver,
-            subscription.gap(),
-            subscription.offered
-        );
-    }
     out
 }

@@ -9,7 +9,7 @@ use daqmeter_record::units::{self, significant};
 
 use crate::output::{CANNOT_TELL, FAILED, INTERRUPTED};
 
-/// What can be limited.
+/// Quantity that can be limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Measure {
     /// Events that were issued or accepted and are missing or cut off.
@@ -26,25 +26,20 @@ pub(super) enum Measure {
     Resets,
 }
 
-impl Measure {
-    const ALL: [Measure; 6] = [
-        Measure::Loss,
-        Measure::Order,
-        Measure::Dead,
-        Measure::Flags,
-        Measure::Connections,
-        Measure::Resets,
-    ];
+use Measure::{Connections, Dead, Flags, Loss, Order, Resets};
 
+const NAMES: [(Measure, &str); 6] = [
+    (Loss, "loss"),
+    (Order, "order"),
+    (Dead, "dead"),
+    (Flags, "flags"),
+    (Connections, "connections"),
+    (Resets, "resets"),
+];
+
+impl Measure {
     fn name(self) -> &'static str {
-        match self {
-            Measure::Loss => "loss",
-            Measure::Order => "order",
-            Measure::Dead => "dead",
-            Measure::Flags => "flags",
-            Measure::Connections => "connections",
-            Measure::Resets => "resets",
-        }
+        NAMES[self as usize].1
     }
 
     /// A limit that this can have.
@@ -54,10 +49,10 @@ impl Measure {
             format!("`{name}={text}`: write a number or a share from 0% to 100%, such as {name}=0 or {name}=1%")
         })?;
         match (self, limit) {
-            (Measure::Dead, Limit::Count(count)) if count > 0 => {
+            (Dead, Limit::Count(1..)) => {
                 Err(format!("`dead={text}`: dead time is a share of the time, such as dead=1%"))
             }
-            (Measure::Connections | Measure::Resets, Limit::Share(_)) => {
+            (Connections | Resets, Limit::Share(_)) => {
                 Err(format!("`{name}={text}`: this is a number, such as {name}=0"))
             }
             _ => Ok(limit),
@@ -65,7 +60,7 @@ impl Measure {
     }
 }
 
-/// How much of it is allowed.
+/// Allowed amount.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Limit {
     Count(u64),
@@ -115,11 +110,14 @@ impl FailOn {
         }
         for item in text.split(',') {
             let (name, limit) = item.trim().split_once('=').unwrap_or((item.trim(), "0"));
-            let measure = known
-                .iter()
-                .find(|measure| measure.name() == name)
-                .ok_or_else(|| unknown(name, known))?;
-            if limits.insert(*measure, measure.limit(limit.trim())?).is_some() {
+            let measure =
+                NAMES.iter().find(|(_, known)| *known == name).map(|(measure, _)| *measure);
+            let Some(measure) = measure.filter(|measure| known.contains(measure)) else {
+                let why = if measure.is_some() { "is not measured here" } else { "is not known" };
+                let names: Vec<&str> = known.iter().map(|measure| measure.name()).collect();
+                return Err(format!("`{name}` {why}; write {}, or {NONE}", names.join(", ")));
+            };
+            if limits.insert(measure, measure.limit(limit.trim())?).is_some() {
                 return Err(format!("`{name}` is there twice"));
             }
         }
@@ -127,45 +125,23 @@ impl FailOn {
     }
 }
 
-fn unknown(name: &str, known: &[Measure]) -> String {
-    let names: Vec<&str> = known.iter().map(|measure| measure.name()).collect();
-    let elsewhere = Measure::ALL.iter().any(|measure| measure.name() == name);
-    let why = if elsewhere { "is not measured here" } else { "is not known" };
-    format!("`{name}` {why}; write {}, or {NONE}", names.join(", "))
-}
-
-/// Limits of a chain. A chain 5 % above its maximum rate is dead for 4.5 % of the time in the
-/// published study at Nikhef, and for none of it below.
-const OF_RUN: &str = "loss=0,dead=1%,flags=0";
-
-/// For `readout run`.
+/// Limits of `readout run` and `tohost`. A chain 5 % above its maximum rate is dead for 4.5 % of the
+/// time in the published study at Nikhef, and for none of it below.
 #[derive(Clone, Debug, Args)]
-pub(super) struct OfRun {
-    /// Exit with 1 if there was more: loss=N|P%, dead=P%, flags=N|P%; or none
-    ///
-    /// loss: events that were missing or cut off, apart from those that BUSY stopped, the
-    /// emulator's deficit and injected faults. dead: time with BUSY. flags: other events with an
-    /// error or CRC flag, apart from injected ones. A name alone means 0.
-    #[arg(long, value_name = "LIMIT,..", default_value = OF_RUN, value_parser = of_run)]
-    pub(super) fail_on: FailOn,
-}
-
-/// For `readout tohost`.
-#[derive(Clone, Debug, Args)]
-pub(super) struct OfTohost {
+pub(super) struct ChainLimits {
     /// Exit with 1 if there was more: loss=N|P%, dead=P%, flags=N|P%; or none
     ///
     /// loss: events that were missing or cut off, for each subscriber, apart from those that BUSY
     /// stopped, the emulator's deficit, injected faults and, with --no-wait, those that had no
     /// subscriber. dead: time with BUSY. flags: other events with an error or CRC flag, apart from
     /// injected ones. A name alone means 0.
-    #[arg(long, value_name = "LIMIT,..", default_value = OF_RUN, value_parser = of_run)]
+    #[arg(long, value_name = "LIMIT,..", default_value = "loss=0,dead=1%,flags=0", value_parser = |text: &str| FailOn::parse(text, &[Loss, Dead, Flags]))]
     pub(super) fail_on: FailOn,
 }
 
-/// For `readout receive`.
+/// Limits of `readout receive`.
 #[derive(Clone, Debug, Args)]
-pub(super) struct OfReceive {
+pub(super) struct ReceiveLimits {
     /// Exit with 1 if there was more: loss=N|P%, order=N|P%, connections=N, flags=N|P%, resets=N; or none
     ///
     /// loss: events missing or cut off, by the publisher's account, or by their counters without
@@ -173,130 +149,90 @@ pub(super) struct OfReceive {
     /// flags: other events with an error or CRC flag. resets: of event counters. A name alone means
     /// 0. Exit with 3 if a counter fell to 0, and neither an account nor the other E-links show a
     /// reset or a loss.
-    #[arg(long, value_name = "LIMIT,..", default_value = "loss=0,order=0,flags=0,connections=0", value_parser = of_receive)]
+    #[arg(long, value_name = "LIMIT,..", default_value = "loss=0,order=0,flags=0,connections=0", value_parser = |text: &str| FailOn::parse(text, &[Loss, Order, Connections, Flags, Resets]))]
     pub(super) fail_on: FailOn,
 }
 
-/// For `readout check`.
+/// Limits of `readout check`.
 #[derive(Clone, Debug, Args)]
-pub(super) struct OfCheck {
+pub(super) struct CheckLimits {
     /// Exit with 1 if there was more: loss=N|P%, order=N|P%, flags=N|P%, resets=N; or none
     ///
     /// loss: events missing or cut off; below level 3, blocks missing and events cut off. order:
     /// blocks or events that came twice or after later ones. flags: other events with an error or
     /// CRC flag. resets: of event counters. A name alone means 0. Bytes that are wrong fail always.
     /// Exit with 3 if a counter fell to 0, and the other E-links do not show a reset or a loss.
-    #[arg(long, value_name = "LIMIT,..", default_value = "loss=0,order=0,flags=0", value_parser = of_check)]
+    #[arg(long, value_name = "LIMIT,..", default_value = "loss=0,order=0,flags=0", value_parser = |text: &str| FailOn::parse(text, &[Loss, Order, Flags, Resets]))]
     pub(super) fail_on: FailOn,
 }
 
-fn of_run(text: &str) -> Result<FailOn, String> {
-    FailOn::parse(text, &[Measure::Loss, Measure::Dead, Measure::Flags])
-}
-
-fn of_receive(text: &str) -> Result<FailOn, String> {
-    FailOn::parse(
-        text,
-        &[Measure::Loss, Measure::Order, Measure::Connections, Measure::Flags, Measure::Resets],
-    )
-}
-
-fn of_check(text: &str) -> Result<FailOn, String> {
-    FailOn::parse(text, &[Measure::Loss, Measure::Order, Measure::Flags, Measure::Resets])
-}
-
-/// What was found: faults that no limit allows, and what is held against the limits.
+/// Faults that no limit allows, and values that are compared with the limits.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Findings {
     faults: Vec<String>,
     values: BTreeMap<Measure, (u64, u64)>,
     /// Amounts by which values may be larger, with the reasons.
     doubts: BTreeMap<Measure, (u64, String)>,
 }
 
-impl Found {
-    /// A fault that no limit allows, if it is there.
+impl Findings {
+    /// Adds a fault that no limit allows, if its count is not zero.
     pub(super) fn fault(&mut self, count: u64, what: impl fmt::Display) {
         if count > 0 {
             self.faults.push(format!("{what}: {count}"));
         }
     }
 
-    /// A fault without a number.
+    /// Adds a fault without a number.
     pub(super) fn fails(&mut self, why: impl fmt::Display) {
         self.faults.push(why.to_string());
     }
 
-    /// So many of so many.
-    pub(super) fn value(&mut self, measure: Measure, count: u64, of: u64) {
-        self.values.insert(measure, (count, of));
+    /// Adds values: count and total.
+    pub(super) fn values(&mut self, values: &[(Measure, u64, u64)]) {
+        self.values.extend(values.iter().map(|(measure, count, of)| (*measure, (*count, *of))));
     }
 
-    /// Notes that a value may be larger by `more`.
-    pub(super) fn doubt(&mut self, measure: Measure, more: u64, why: impl fmt::Display) {
-        self.doubts.insert(measure, (more, why.to_string()));
+    /// Adds counters that fell to 0, with the events that are missing if these are losses.
+    pub(super) fn fell_to_0(&mut self, falls: u64, missing: u64) {
+        let times = if falls == 1 { "time" } else { "times" };
+        let why =
+            format!("event counters fell to 0 {falls} {times}: resets, or a loss of {missing}");
+        self.doubts.extend([(Loss, (missing, why.clone())), (Resets, (falls, why))]);
     }
 
-    /// A share of all, 0 to 1.
-    pub(super) fn share(&mut self, measure: Measure, share: f64) {
-        const ALL: u64 = 1_000_000_000;
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a share of a billion"
-        )]
-        let count = (share.clamp(0.0, 1.0) * ALL as f64).round() as u64;
-        self.value(measure, count, ALL);
-    }
-
-    /// What the limits say of it.
     pub(super) fn verdict(&self, limits: &FailOn) -> Verdict {
-        let (mut exceeded, mut kept) = (self.faults.clone(), Vec::new());
-        let mut undecided = Vec::new();
+        let mut verdict = Verdict { exceeded: self.faults.clone(), ..Verdict::default() };
         for (measure, limit) in &limits.0 {
             let (count, of) = self.values.get(measure).copied().unwrap_or_default();
-            let value = said(*measure, count, of);
+            let percent = significant(count as f64 / of.max(1) as f64 * 100.0, 3);
+            let shown = match measure {
+                Dead => format!("dead {percent} %"),
+                _ if count > 0 && of > 0 => {
+                    format!("{} {count} of {of} ({percent} %)", measure.name())
+                }
+                _ => format!("{} {count}", measure.name()),
+            };
+            let doubt = self.doubts.get(measure);
             if limit.is_exceeded(count, of) {
-                exceeded.push(format!("{} {value} is more than {limit}", measure.name()));
-            } else if let Some((_, why)) = self
-                .doubts
-                .get(measure)
-                .filter(|(more, _)| limit.is_exceeded(count + more, of + more))
+                verdict.exceeded.push(format!("{shown} is more than {limit}"));
+            } else if let Some((_, why)) =
+                doubt.filter(|(more, _)| limit.is_exceeded(count + more, of + more))
             {
-                undecided.push(format!("{} {value}, limit {limit}: {why}", measure.name()));
+                verdict.undecided.push(format!("{shown}, limit {limit}: {why}"));
             } else {
-                kept.push(format!("{} {value}, limit {limit}", measure.name()));
+                verdict.kept.push(format!("{shown}, limit {limit}"));
             }
         }
-        Verdict { exceeded, undecided, kept }
+        verdict
     }
 }
 
-/// Counters that fell to 0, with the events that are missing if these are losses.
-pub(super) fn fell_to_0(found: &mut Found, falls: u64, missing: u64) {
-    let times = if falls == 1 { "time" } else { "times" };
-    let why = format!("event counters fell to 0 {falls} {times}: resets, or a loss of {missing}");
-    found.doubt(Measure::Loss, missing, &why);
-    found.doubt(Measure::Resets, falls, &why);
-}
-
-fn said(measure: Measure, count: u64, of: u64) -> String {
-    let percent = || significant(count as f64 / of.max(1) as f64 * 100.0, 3);
-    match measure {
-        Measure::Dead => format!("{} %", percent()),
-        _ if count > 0 && of > 0 => format!("{count} of {of} ({} %)", percent()),
-        _ => count.to_string(),
-    }
-}
-
-/// Passed, or what was exceeded.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+/// Limits exceeded, possibly exceeded and kept, with the values.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub(super) struct Verdict {
-    /// Faults and limits exceeded, with the values.
     exceeded: Vec<String>,
-    /// Limits that may be exceeded.
     undecided: Vec<String>,
-    /// Limits kept.
     kept: Vec<String>,
 }
 
@@ -321,25 +257,24 @@ pub(super) enum Judgement {
 impl Judgement {
     /// Exit code of a verb that did its work, or the part of it before a signal.
     pub(super) fn exit(self, is_interrupted: bool) -> ExitCode {
-        match self {
-            _ if is_interrupted => ExitCode::from(INTERRUPTED),
-            Judgement::Passed => ExitCode::SUCCESS,
-            Judgement::CannotTell => ExitCode::from(CANNOT_TELL),
-            Judgement::Failed => ExitCode::from(FAILED),
-        }
+        ExitCode::from(match self {
+            _ if is_interrupted => INTERRUPTED,
+            Judgement::Passed => 0,
+            Judgement::CannotTell => CANNOT_TELL,
+            Judgement::Failed => FAILED,
+        })
     }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.judgement() {
-            Judgement::Failed => write!(f, "verdict: failed: {}", self.exceeded.join("; ")),
-            Judgement::CannotTell => {
-                write!(f, "verdict: cannot tell: {}", self.undecided.join("; "))
-            }
-            Judgement::Passed if self.kept.is_empty() => write!(f, "verdict: passed: no limits"),
-            Judgement::Passed => write!(f, "verdict: passed: {}", self.kept.join("; ")),
-        }
+        let (name, all) = match self.judgement() {
+            Judgement::Failed => ("failed", &self.exceeded),
+            Judgement::CannotTell => ("cannot tell", &self.undecided),
+            Judgement::Passed => ("passed", &self.kept),
+        };
+        let text = if all.is_empty() { "no limits".to_owned() } else { all.join("; ") };
+        write!(f, "verdict: {name}: {text}")
     }
 }
 
@@ -385,9 +320,8 @@ mod tests {
 
     #[test]
     fn a_verdict_names_what_was_exceeded_with_its_value() {
-        let mut found = Found::default();
-        found.value(Measure::Loss, 12, 1000);
-        found.value(Measure::Dead, 45, 1000);
+        let mut found = Findings::default();
+        found.values(&[(Loss, 12, 1000), (Dead, 45, 1000)]);
         let verdict = |text: &str| found.verdict(&limits(text).unwrap()).to_string();
         assert_eq!(
             verdict("loss=12,dead=4.5%"),
@@ -413,9 +347,9 @@ mod tests {
 
     #[test]
     fn what_may_exceed_a_limit_is_not_passed() {
-        let mut found = Found::default();
-        found.value(Measure::Loss, 12, 1000);
-        fell_to_0(&mut found, 1, 5);
+        let mut found = Findings::default();
+        found.values(&[(Loss, 12, 1000)]);
+        found.fell_to_0(1, 5);
         for (limit, judgement, text) in [
             ("loss=11", Judgement::Failed, "failed: loss 12 of 1000 (1.2 %) is more than 11"),
             (

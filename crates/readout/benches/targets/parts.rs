@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use daqmeter_readout::chain::{Chain, pin};
 use daqmeter_readout::decode::{blocks_of_card, decode};
-use daqmeter_readout::port::{Port, Pump, inline};
+use daqmeter_readout::port::Port;
 use daqmeter_readout::scenario::{Hertz, Nanos};
 use daqmeter_readout::{Card, Scenario};
 use daqmeter_sys::clock::monotonic_ns;
@@ -62,7 +62,7 @@ fn chain(scenario: &Scenario, triggers: u64, cpus: (u32, u32)) -> Cost {
     let failed = &AtomicBool::new(false);
     let quit = &|| failed.load(Ordering::Relaxed);
     let most = Duration::from_secs(60);
-    let chain = Chain::open(scenario, usize::MAX, most, Some(triggers)).unwrap();
+    let chain = Chain::open(scenario, usize::MAX, most, Some(triggers), None).unwrap();
     let total = Mutex::new(Cost::default());
     let total = &total;
     std::thread::scope(|scope| {
@@ -100,13 +100,13 @@ fn card_alone(scenario: &Scenario, triggers: u64) -> f64 {
     let (mut card, mut consumers) = Card::new(scenario).unwrap();
     card.source().end_after(triggers);
     let card = Arc::new(Mutex::new(card));
-    let (mut port, mut pump) = inline(card.clone(), consumers.remove(0)).unwrap();
+    let mut port = Port::here(card.clone(), consumers.remove(0)).unwrap();
     port.go();
     let is_done = || card.lock().unwrap().issued() == triggers;
     let mut bytes = 0;
     let ns = cpu_ns(|| {
         while !is_done() {
-            pump.advance();
+            port.advance();
             let filled = port.consumer().filled();
             bytes += filled;
             port.release(filled);

@@ -4,7 +4,7 @@ use daqmeter_harness::Request;
 use daqmeter_record::{Counter, Ledger, RunRecord, TimeSeries};
 use daqmeter_stats::LogHistogram;
 
-use super::done::{Load, ReaderDone, joined};
+use super::{CpuLoad, ReaderDone, joined};
 use crate::accounts::{EXTERNAL, own_losses};
 use crate::card::{Played, channel_ids};
 use crate::receive::{Report, elink_of};
@@ -16,7 +16,7 @@ use crate::search::Observation;
 ///
 /// # Errors
 /// The first that does not, in a line.
-pub fn check_ledgers(readers: &[ReaderDone], received: &[(Report, Load)]) -> Result<(), String> {
+pub fn check_ledgers(readers: &[ReaderDone], received: &[(Report, CpuLoad)]) -> Result<(), String> {
     for (tag, ledger) in joined(readers, received) {
         if !ledger.closes() {
             return Err(format!("E-link {tag:#x}: {ledger}"));
@@ -36,7 +36,7 @@ pub fn check_ledgers(readers: &[ReaderDone], received: &[(Report, Load)]) -> Res
 ///
 /// # Errors
 /// How many had not, in a line.
-pub fn check_bytes(received: &[(Report, Load)], foreign: u64) -> Result<(), String> {
+pub fn check_bytes(received: &[(Report, CpuLoad)], foreign: u64) -> Result<(), String> {
     let reports = || received.iter().map(|(report, _)| report);
     let payload: u64 = reports().map(|report| report.faults().payload).sum();
     let bad_pages: u64 = reports().map(|report| report.bad_pages).sum();
@@ -49,7 +49,7 @@ pub fn check_bytes(received: &[(Report, Load)], foreign: u64) -> Result<(), Stri
 }
 
 /// From the oldest trigger of a page to its receipt, once per page, of all receivers.
-pub fn latency(received: &[(Report, Load)]) -> LogHistogram {
+pub fn latency(received: &[(Report, CpuLoad)]) -> LogHistogram {
     let mut latency = LogHistogram::default();
     for (report, _) in received {
         latency.merge(&report.latency_ns);
@@ -81,7 +81,7 @@ fn ppm(share: f64) -> u64 {
 pub fn counters(
     scenario: &Scenario,
     readers: &[&ReaderDone],
-    received: &[(Report, Load)],
+    received: &[(Report, CpuLoad)],
     peak_bytes: &[usize],
 ) -> Vec<Counter> {
     let Some(first) = readers.first() else {

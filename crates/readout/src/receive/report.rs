@@ -7,7 +7,7 @@ use crate::accounts::FinalAccount;
 use crate::fragment::Faults;
 
 /// Account of one E-link, for reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct StreamReport {
     /// Its tag.
     pub tag: u64,

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use daqmeter_wire::felix::page::PageWriter;
+use daqmeter_wire::felix::page::{PageWriter, Status};
 use daqmeter_wire::felix::payload::EmulatorHeader;
 
 use super::*;
@@ -32,7 +32,7 @@ impl Inlet for BreakingInlet {
         &self.hello
     }
 
-    fn receive(&mut self, _wait: Duration) -> Result<Received<'_>, TransportError> {
+    fn receive(&mut self, _wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError> {
         let frame = FelixFrame {
             kind: FrameKind::Messages,
             body_bytes: 0,
@@ -42,13 +42,11 @@ impl Inlet for BreakingInlet {
         };
         if self.left > 0 {
             (self.left, self.sequence) = (self.left - 1, self.sequence + 1);
-            return Ok(Received::Frame(frame, &[]));
+            return Ok(Some((frame, &[])));
         }
         match &self.account {
             None => Err(TransportError::Other("the connection broke".to_owned())),
-            Some(account) => {
-                Ok(Received::Frame(FelixFrame { kind: FrameKind::Account, ..frame }, account))
-            }
+            Some(account) => Ok(Some((FelixFrame { kind: FrameKind::Account, ..frame }, account))),
         }
     }
 
@@ -58,10 +56,6 @@ impl Inlet for BreakingInlet {
 }
 
 impl Transport for Breaking {
-    fn name(&self) -> &'static str {
-        "breaking"
-    }
-
     fn publish(
         &self,
         _settings: &Publish,
@@ -73,13 +67,12 @@ impl Transport for Breaking {
     fn subscribe(
         &self,
         _settings: &Publish,
-        _subscription: &Subscription,
-        last_page_of: &dyn Fn(u64) -> u64,
+        subscription: &Subscription,
         _quit: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Inlet>, TransportError> {
         let mut told = self.told.lock().unwrap();
         let is_first = told.is_empty();
-        told.push(last_page_of(STREAM));
+        told.push(subscription.last_page);
         Ok(Box::new(BreakingInlet {
             hello: Hello { stream: STREAM, ..Hello::default() },
             left: if is_first { self.pages } else { 0 },
@@ -95,7 +88,8 @@ fn pages_before_a_break_in_the_middle_of_a_batch_are_told_when_the_publisher_is_
     for pages in [3, ACKNOWLEDGE_EACH + 2] {
         let way = Breaking { pages, ..Breaking::default() };
         let publishers = [(Publish::default(), Vec::new())];
-        let mut receiver = Receiver::connect(Box::new(way.clone()), &publishers).unwrap();
+        let mut receiver =
+            Receiver::connect(Box::new(way.clone()), &publishers, &|| false).unwrap();
         let report = receiver.run(&AtomicBool::new(false), Duration::from_secs(10), |_| {});
         assert_eq!((report.pages, report.lost), (pages, 1));
         assert_eq!(*way.told.lock().unwrap(), [0, pages], "{pages} pages");
@@ -127,7 +121,7 @@ impl Inlet for ScriptedInlet {
         &self.hello
     }
 
-    fn receive(&mut self, _wait: Duration) -> Result<Received<'_>, TransportError> {
+    fn receive(&mut self, _wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError> {
         let broke = || TransportError::Other("the connection broke".to_owned());
         let kind = match self.pages.next() {
             Some(page) => {
@@ -142,7 +136,7 @@ impl Inlet for ScriptedInlet {
         self.sequence += 1;
         let frame =
             FelixFrame { kind, body_bytes: 0, count: 0, sequence: self.sequence, birth_ns: 0 };
-        Ok(Received::Frame(frame, &self.body))
+        Ok(Some((frame, &self.body)))
     }
 
     fn acknowledge(&mut self, _sequence: u64) -> Result<(), TransportError> {
@@ -151,10 +145,6 @@ impl Inlet for ScriptedInlet {
 }
 
 impl Transport for Scripted {
-    fn name(&self) -> &'static str {
-        "scripted"
-    }
-
     fn publish(
         &self,
         _settings: &Publish,
@@ -166,11 +156,10 @@ impl Transport for Scripted {
     fn subscribe(
         &self,
         _settings: &Publish,
-        _subscription: &Subscription,
-        last_page_of: &dyn Fn(u64) -> u64,
+        subscription: &Subscription,
         _quit: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Inlet>, TransportError> {
-        if last_page_of(STREAM) > 0 {
+        if subscription.last_page > 0 {
             return Err(TransportError::Other("it does not come back".to_owned()));
         }
         Ok(Box::new(ScriptedInlet {
@@ -238,7 +227,7 @@ fn account(delivered: [u64; 2], dropped: [u64; 2]) -> FinalAccount {
 fn received(way: Scripted, elinks: &[u16]) -> [u64; 5] {
     let tags = elinks.iter().copied().map(tag).collect();
     let publishers = [(Publish::default(), tags)];
-    let mut receiver = Receiver::connect(Box::new(way), &publishers).unwrap();
+    let mut receiver = Receiver::connect(Box::new(way), &publishers, &|| false).unwrap();
     let report = receiver.run(&AtomicBool::new(false), Duration::ZERO, |_| {});
     let faults = report.faults();
     [faults.missing, faults.duplicates, faults.out_of_order, faults.resets, faults.falls]

@@ -1,7 +1,7 @@
 use super::*;
 use crate::accounts::BEFORE;
 use crate::chain;
-use crate::port::{Port, Unpumped};
+use crate::port::Port;
 
 #[test]
 fn a_channel_has_one_reader_at_a_time_and_the_next_goes_on_where_it_was() {
@@ -18,7 +18,7 @@ fn a_channel_has_one_reader_at_a_time_and_the_next_goes_on_where_it_was() {
     assert!(taken.contains("is taken"), "{taken}");
     let thread = std::thread::spawn(move || server.run(&AtomicBool::new(false), |_| {}));
     let mut port = connect(&path, &scenario, 0).unwrap();
-    let error = |result: Result<SharedPort, RemoteError>| result.err().unwrap().to_string();
+    let error = |result: Result<Port, RemoteError>| result.err().unwrap().to_string();
     assert!(error(connect(&path, &scenario, 0)).contains("has a reader already"));
     let wrong = Scenario::parse("[card]\nlinks = 2\n", "").unwrap();
     assert!(error(connect(&path, &wrong, 0)).contains("other E-links"));
@@ -120,7 +120,7 @@ fn silent_and_endless_clients_neither_delay_others_nor_cost_memory() {
 }
 
 /// Reads what there is and gives it back; its length.
-fn take_all(port: &mut SharedPort) -> usize {
+fn take_all(port: &mut Port) -> usize {
     port.take(usize::MAX);
     let got = port.consumer().spans(0).map(<[u8]>::len).iter().sum();
     port.release(got);
@@ -187,7 +187,7 @@ fn a_card_that_dies_while_triggers_come_is_known_to_be_lost() {
     })
     .unwrap();
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let mut port = SharedPort::new(consumer, IrqLine::event().unwrap(), ours).unwrap();
+    let mut port = Port::elsewhere(consumer, IrqLine::event().unwrap(), ours).unwrap();
     port.look();
     assert!(!port.is_lost());
     drop(theirs);
@@ -209,17 +209,16 @@ fn a_reader_that_follows_another_accounts_for_what_that_took() {
     card.source().end_after(10_000);
     let mut server = Server::bind(card, &path).unwrap();
     let thread = std::thread::spawn(move || server.run(&AtomicBool::new(false), |_| {}));
-    let reader = |port: SharedPort| {
+    let reader = |port: Port| {
         let publish = &scenario.publish;
-        let (port, pump) = (Box::new(port), Box::new(Unpumped));
-        chain::reader_of(&scenario, port, pump, 0, publish).unwrap().0
+        chain::reader_of(&scenario, port, 0, publish).unwrap()
     };
     let mut first = reader(connect(&path, &scenario, 0).unwrap());
     let stop = AtomicBool::new(false);
     first.run(&stop, false, |reader| {
         stop.store(reader.stats().chunks > 1000, Ordering::Relaxed);
     });
-    let had = first.tohost.stats().chunks;
+    let had = first.stats().chunks;
     drop(first);
     let second = loop {
         if let Ok(second) = connect(&path, &scenario, 0) {

@@ -63,7 +63,7 @@ impl ToHost {
             let wanted = sizes.pages_for(elink.partial.len());
             if decoder.must_wait(elink, wanted) {
                 for dest in decoder.dests.iter_mut().flatten() {
-                    dest.pump(outlet.as_mut(), consumer, self.released, now_ns);
+                    dest.pump(outlet.as_mut(), &self.port, self.released, now_ns);
                 }
                 if decoder.must_wait(elink, wanted) {
                     return (done, true);
@@ -86,10 +86,10 @@ impl ToHost {
 
     /// Sends pages that wait.
     fn send_queued(&mut self, now_ns: u64) {
-        let (outlet, consumer) = (self.outlet.as_mut(), self.port.consumer());
+        let outlet = self.outlet.as_mut();
         let dests = self.dests.iter_mut().flatten();
         for dest in dests.filter(|dest| !dest.queue.is_empty()) {
-            dest.pump(outlet, consumer, self.released, now_ns);
+            dest.pump(outlet, &self.port, self.released, now_ns);
         }
     }
 

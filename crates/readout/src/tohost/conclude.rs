@@ -11,7 +11,6 @@ use super::dest::Dest;
 use super::reader::ToHost;
 use crate::accounts::{FinalAccount, ReaderElink, ledger};
 use crate::card::words::State;
-use crate::port::Pump;
 use crate::transport::Sent;
 
 /// Accounts are offered to subscribers for so long, and their going is waited for so long.
@@ -21,8 +20,8 @@ const STOP_WITHIN_NS: u64 = 400_000_000;
 
 impl ToHost {
     /// All pages out, all acknowledgements in, accounts to the subscribers.
-    pub(super) fn conclude(&mut self, pump: &mut dyn Pump, stop: &AtomicBool) -> FinalAccount {
-        self.drain(pump, stop);
+    pub(super) fn conclude(&mut self, stop: &AtomicBool) -> FinalAccount {
+        self.drain(stop);
         let account = self.final_account();
         self.send_account(&account, stop);
         self.see_off(stop);
@@ -37,20 +36,19 @@ impl ToHost {
     }
 
     /// Subscribers that are slow are waited for as long as they take something, unless the reader was asked to stop.
-    fn drain(&mut self, pump: &mut dyn Pump, stop: &AtomicBool) {
+    fn drain(&mut self, stop: &AtomicBool) {
         let mut patience = Patience::new(self.dead_after_ns, stop);
         let mut before = (0, 0);
         loop {
             let now_ns = monotonic_ns();
-            pump.advance();
             self.port.look();
             // A card that goes on without us is not read to its end: there is none.
-            let ends = pump.is_ours() || self.port.state() == State::Finished;
+            let ends = self.port.is_here() || self.port.state() == State::Finished;
             while ends && self.read_batch(now_ns) && !patience.is_over(monotonic_ns()) {
-                self.give_back(pump);
+                self.give_back();
             }
             self.flush(now_ns, true);
-            self.give_back(pump);
+            self.give_back();
             self.serve(now_ns);
             let is_owed = self.dests.iter().flatten().any(Dest::owes);
             let comes = ends && self.has_more();

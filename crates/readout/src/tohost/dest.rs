@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use daqmeter_sys::ring::Consumer;
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind, PageWriter, Status};
 
 use super::blocks::Context;
 use crate::accounts::SubscriptionAccount;
+use crate::port::Port;
 use crate::transport::{Outlet, Sent};
 
 /// Pages on their way to a subscriber who has not acknowledged them: sockets hold far fewer.
@@ -70,6 +70,19 @@ pub(super) fn status_index(status: Status) -> usize {
         status if status.is_clean() => 0,
         Status(bits) if bits & Status::CARD_TRUNCATED != 0 => 1,
         Status(_) => 2,
+    }
+}
+
+fn send(
+    outlet: &mut dyn Outlet,
+    port: &Port,
+    dest: usize,
+    frame: &FelixFrame,
+    body: &[IoSlice<'_>],
+) -> Sent {
+    match &port.watch {
+        None => outlet.send(dest, frame, body),
+        Some(watch) => watch.send(frame.body_bytes, || outlet.send(dest, frame, body)),
     }
 }
 
@@ -185,7 +198,7 @@ impl Dest {
     pub(super) fn pump(
         &mut self,
         outlet: &mut dyn Outlet,
-        consumer: &Consumer,
+        port: &Port,
         released: u64,
         now_ns: u64,
     ) -> bool {
@@ -196,16 +209,17 @@ impl Dest {
                 let mut parts = Vec::with_capacity(2 * page.spans.len());
                 for &(position, length) in &page.spans {
                     let skip = usize::try_from(position - released).expect("within the ring");
-                    let [first, second] = consumer.spans(skip);
+                    let [first, second] = port.consumer().spans(skip);
                     let in_first = length.min(first.len());
                     parts.push(IoSlice::new(&first[..in_first]));
                     if in_first < length {
                         parts.push(IoSlice::new(&second[..length - in_first]));
                     }
                 }
-                outlet.send(self.number, &frame, &parts)
+                send(outlet, port, self.number, &frame, &parts)
             } else {
-                outlet.send(self.number, &frame, &[IoSlice::new(&page.bytes[..page.writer.used()])])
+                let body = [IoSlice::new(&page.bytes[..page.writer.used()])];
+                send(outlet, port, self.number, &frame, &body)
             };
             if sent != Sent::Done {
                 break;

@@ -1,7 +1,7 @@
 //! The reader: blocks out of the ring, chunks into pages, pages to subscribers, the host pointer forward.
 //!
 //! One [`ToHost`] serves one DMA channel in one thread. [`ToHost::turn`] does what there is to do and never waits; [`ToHost::run`] turns
-//! until the card has finished, and sleeps in between. What makes an emulated card go on meanwhile is given to them by who runs the chain.
+//! until the card has finished, and sleeps in between.
 
 mod batch;
 mod blocks;

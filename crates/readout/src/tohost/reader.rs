@@ -54,7 +54,7 @@ pub struct Stats {
 
 /// A reader of one DMA channel.
 pub struct ToHost {
-    pub(super) port: Box<dyn Port>,
+    pub(crate) port: Port,
     pub(super) outlet: Box<dyn Outlet>,
     pub(super) settings: Settings,
     pub(super) dead_after_ns: u64,
@@ -101,7 +101,7 @@ const NOWHERE: u16 = u16::MAX;
 impl ToHost {
     /// A reader for a channel with these E-links.
     pub fn new(
-        port: Box<dyn Port>,
+        port: Port,
         outlet: Box<dyn Outlet>,
         settings: Settings,
         publish: &Publish,
@@ -152,6 +152,11 @@ impl ToHost {
         self.outlet.address()
     }
 
+    /// Names and values of the transport, for records.
+    pub fn facts(&self) -> Vec<(String, String)> {
+        self.outlet.facts()
+    }
+
     /// What it counted.
     pub fn stats(&self) -> Stats {
         self.stats
@@ -160,11 +165,6 @@ impl ToHost {
     /// What the card says.
     pub fn card(&self) -> CardView {
         self.port.view()
-    }
-
-    /// What the card is doing, and the clock at its start.
-    pub(crate) fn card_clock(&self) -> (State, u64) {
-        (self.port.state(), self.port.start_ns())
     }
 
     /// Bytes in the ring now.

@@ -9,7 +9,6 @@ use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 use super::reader::ToHost;
 use crate::accounts::FinalAccount;
 use crate::card::words::State;
-use crate::port::Pump;
 use crate::scenario::Completion;
 
 /// Subscribers that owe acknowledgements, and those that the card waits for, are looked after so often.
@@ -25,9 +24,8 @@ const SLICE_NS: u64 = 100_000_000;
 
 impl ToHost {
     /// Does all there is to do and never waits; true when there was something.
-    pub fn turn(&mut self, pump: &mut dyn Pump) -> bool {
+    pub fn turn(&mut self) -> bool {
         let now_ns = monotonic_ns();
-        pump.advance();
         self.port.look();
         if now_ns >= self.serviced_ns + IDLE_SERVICE_NS
             || now_ns >= self.serviced_ns + SERVICE_NS && (!self.begun || self.is_owed())
@@ -38,21 +36,21 @@ impl ToHost {
         self.stats.polls += 1;
         let found = self.port.consumer().filled() as u64;
         self.stats.peak_bytes = self.stats.peak_bytes.max(found);
-        let worked = self.read_all(pump, now_ns);
+        let worked = self.read_all(now_ns);
         if worked {
             self.stats.busy_polls += 1;
             self.stats.found_bytes += found;
         }
         self.flush(now_ns, false);
-        self.give_back(pump);
+        self.give_back();
         worked
     }
 
     /// Reads until the ring is empty, or subscribers must be looked after; true when there was something.
-    fn read_all(&mut self, pump: &mut dyn Pump, now_ns: u64) -> bool {
+    fn read_all(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
         while self.read_batch(now_ns) {
-            self.give_back(pump);
+            self.give_back();
             worked = true;
             // Under full load the ring is never empty: subscribers are looked after all the same.
             if monotonic_ns() >= self.serviced_ns + SERVICE_NS {
@@ -63,11 +61,11 @@ impl ToHost {
     }
 
     /// Gives the ring what nobody needs any more.
-    pub(super) fn give_back(&mut self, pump: &mut dyn Pump) {
+    pub(super) fn give_back(&mut self) {
         let bytes = self.unneeded_bytes();
         if bytes > 0 {
             // What was held until now filled the ring until now.
-            pump.advance();
+            self.port.advance();
             self.port.release(bytes);
             self.released += bytes as u64;
         }
@@ -78,7 +76,6 @@ impl ToHost {
     /// Waits for subscribers of everything first where `wait` says so.
     pub fn run(
         &mut self,
-        pump: &mut dyn Pump,
         stop: &AtomicBool,
         wait: bool,
         mut each: impl FnMut(&mut ToHost),
@@ -91,7 +88,7 @@ impl ToHost {
                 self.port.go();
             }
             let begin_ns = monotonic_ns();
-            let worked = self.turn(pump);
+            let worked = self.turn();
             if begin_ns >= reported_ns + EACH_NS {
                 reported_ns = begin_ns;
                 each(self);
@@ -99,16 +96,16 @@ impl ToHost {
             if self.has_all() {
                 break;
             }
-            self.rest(pump, begin_ns, worked, stop, &mut each);
+            self.rest(begin_ns, worked, stop, &mut each);
         }
         if self.port.is_lost() {
             self.notes
                 .push("the card's process ended before its triggers did: what it had not written is missing".into());
         }
         if stop.load(Ordering::Relaxed) {
-            pump.stop();
+            self.port.stop();
         }
-        let account = self.conclude(pump, stop);
+        let account = self.conclude(stop);
         each(self);
         account
     }
@@ -116,7 +113,6 @@ impl ToHost {
     /// Until the next look.
     fn rest(
         &mut self,
-        pump: &mut dyn Pump,
         begin_ns: u64,
         worked: bool,
         stop: &AtomicBool,
@@ -126,7 +122,6 @@ impl ToHost {
             _ if !self.begun => sleep_until(begin_ns + SERVICE_NS),
             Completion::Interrupt if !worked => {
                 let timeout = self.longest_wait();
-                pump.arm(timeout);
                 self.port.wait(timeout);
             }
             // What came meanwhile waits for the next interval, unless that is over.

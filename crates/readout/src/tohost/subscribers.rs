@@ -23,7 +23,11 @@ impl ToHost {
     /// What subscribers did.
     pub(super) fn serve(&mut self, now_ns: u64) {
         let mut events = std::mem::take(&mut self.events);
-        self.outlet.poll(&mut events);
+        let mut poll = || self.outlet.poll(&mut events);
+        match &self.port.watch {
+            None => poll(),
+            Some(watch) => watch.poll(poll),
+        }
         for event in events.drain(..) {
             match event {
                 OutletEvent::Subscribed { dest, subscription } => {

@@ -74,10 +74,21 @@ pub struct Hello {
 pub struct Subscription {
     /// Number of this receiver's life.
     pub receiver: u64,
-    /// The last page that it had from this stream, 0 for none.
+    /// Stream of the last page; a transport says nothing of the page to another one.
+    #[serde(skip)]
+    pub stream: u64,
+    /// The last page received, 0 for none.
     pub last_page: u64,
     /// Tags; all that are offered where it is empty.
     pub tags: Vec<u64>,
+}
+
+impl Subscription {
+    /// The subscription as it is sent to a stream.
+    fn to(&self, stream: u64) -> Subscription {
+        let last_page = if stream == self.stream { self.last_page } else { 0 };
+        Subscription { last_page, ..self.clone() }
+    }
 }
 
 /// What happened to a publisher's subscribers.
@@ -140,25 +151,16 @@ pub trait Outlet: Send {
     }
 }
 
-/// What a receiver gets.
-#[derive(Debug)]
-pub enum Received<'a> {
-    /// A frame with its body.
-    Frame(FelixFrame, &'a [u8]),
-    /// Nothing for the time it waited.
-    Nothing,
-}
-
 /// The receiving end of one publisher.
 pub trait Inlet: Send {
     /// What the publisher offers.
     fn hello(&self) -> &Hello;
 
-    /// The next frame, waiting at most so long for it.
+    /// The next frame with its body; `None` if none came in the time.
     ///
     /// # Errors
     /// When the connection is lost or the bytes are foreign; the inlet is of no use then.
-    fn receive(&mut self, wait: Duration) -> Result<Received<'_>, TransportError>;
+    fn receive(&mut self, wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError>;
 
     /// Says that pages up to this number are done with.
     ///
@@ -169,9 +171,6 @@ pub trait Inlet: Send {
 
 /// A way between hosts.
 pub trait Transport: Send + Sync {
-    /// Name in scenarios and records.
-    fn name(&self) -> &'static str;
-
     /// Makes the publishing end.
     ///
     /// # Errors
@@ -179,8 +178,7 @@ pub trait Transport: Send + Sync {
     fn publish(&self, settings: &Publish, hello: &Hello)
     -> Result<Box<dyn Outlet>, TransportError>;
 
-    /// Connects to a publisher and subscribes. The last page is looked up by the stream that answers. Ends within some seconds, and
-    /// soon when `quit` says so.
+    /// Connects to a publisher and subscribes. Ends within some seconds, and soon when `quit` says so.
     ///
     /// # Errors
     /// When nobody is there, or it is something else, or it refuses.
@@ -188,7 +186,6 @@ pub trait Transport: Send + Sync {
         &self,
         settings: &Publish,
         subscription: &Subscription,
-        last_page_of: &dyn Fn(u64) -> u64,
         quit: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Inlet>, TransportError>;
 }

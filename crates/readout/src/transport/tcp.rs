@@ -13,9 +13,7 @@ use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameError, FrameKind}
 use socket2::{SockRef, TcpKeepalive};
 use std::os::fd::AsFd;
 
-use super::{
-    Hello, Inlet, Outlet, OutletEvent, Received, Sent, Subscription, Transport, TransportError,
-};
+use super::{Hello, Inlet, Outlet, OutletEvent, Sent, Subscription, Transport, TransportError};
 use crate::peer::from_peer;
 use crate::scenario::Publish;
 
@@ -39,10 +37,6 @@ const MAX_READS: usize = 16;
 const MAX_TAGS: usize = 2048;
 
 impl Transport for Tcp {
-    fn name(&self) -> &'static str {
-        "tcp"
-    }
-
     fn publish(
         &self,
         settings: &Publish,
@@ -77,7 +71,6 @@ impl Transport for Tcp {
         &self,
         settings: &Publish,
         subscription: &Subscription,
-        last_page_of: &dyn Fn(u64) -> u64,
         quit: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Inlet>, TransportError> {
         let address = settings.address.clone();
@@ -100,8 +93,7 @@ impl Transport for Tcp {
             hello: Hello::default(),
         };
         inlet.hello = inlet.greeted(quit)?;
-        let subscription =
-            Subscription { last_page: last_page_of(inlet.hello.stream), ..subscription.clone() };
+        let subscription = subscription.to(inlet.hello.stream);
         let body = serde_json::to_vec(&subscription).expect("plain data");
         let frame = FelixFrame::control(
             FrameKind::Subscribe,
@@ -406,13 +398,13 @@ impl TcpInlet {
         let since = Instant::now();
         while since.elapsed() < SUBSCRIBE_WITHIN && !quit() {
             match self.receive(Duration::from_millis(100))? {
-                Received::Frame(FelixFrame { kind: FrameKind::Hello, .. }, body) => {
+                Some((FelixFrame { kind: FrameKind::Hello, .. }, body)) => {
                     return hello(body).map_err(other);
                 }
-                Received::Frame(frame, _) => {
+                Some((frame, _)) => {
                     return Err(other(format!(": begins with {:?}", frame.kind)));
                 }
-                Received::Nothing => {}
+                None => {}
             }
         }
         Err(other(" says nothing: is it a daqmeter readout publisher?".to_owned()))
@@ -476,7 +468,7 @@ impl Inlet for TcpInlet {
         &self.hello
     }
 
-    fn receive(&mut self, wait: Duration) -> Result<Received<'_>, TransportError> {
+    fn receive(&mut self, wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError> {
         // What comes byte by byte must not hold up whoever waits for a frame.
         let mut end = None;
         let frame = loop {
@@ -489,12 +481,12 @@ impl Inlet for TcpInlet {
                 Ok(got) => self.end += got,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if wait.is_zero() {
-                        return Ok(Received::Nothing);
+                        return Ok(None);
                     }
                     let now = Instant::now();
                     let left = end.get_or_insert(now + wait).saturating_duration_since(now);
                     if left.is_zero() {
-                        return Ok(Received::Nothing);
+                        return Ok(None);
                     }
                     let wanted = Readiness { read: true, write: false };
                     wait_ready(self.stream.as_fd(), wanted, Some(left))
@@ -511,7 +503,7 @@ impl Inlet for TcpInlet {
             let why = String::from_utf8_lossy(body).into_owned();
             return Err(TransportError::Refused { address: self.address.clone(), why });
         }
-        Ok(Received::Frame(frame, body))
+        Ok(Some((frame, body)))
     }
 
     fn acknowledge(&mut self, sequence: u64) -> Result<(), TransportError> {

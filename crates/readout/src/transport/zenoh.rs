@@ -19,9 +19,7 @@ use zenoh::qos::CongestionControl;
 use zenoh::sample::Sample;
 use zenoh::{Config, Session, Wait};
 
-use super::{
-    Hello, Inlet, Outlet, OutletEvent, Received, Sent, Subscription, Transport, TransportError,
-};
+use super::{Hello, Inlet, Outlet, OutletEvent, Sent, Subscription, Transport, TransportError};
 use crate::peer::from_peer;
 use crate::scenario::Publish;
 
@@ -100,10 +98,6 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Transport for Zenoh {
-    fn name(&self) -> &'static str {
-        "zenoh"
-    }
-
     fn publish(
         &self,
         settings: &Publish,
@@ -155,7 +149,6 @@ impl Transport for Zenoh {
         &self,
         settings: &Publish,
         subscription: &Subscription,
-        _last_page_of: &dyn Fn(u64) -> u64,
         quit: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Inlet>, TransportError> {
         let session = session(&settings.address, false, SharedMemory::Used)?;
@@ -263,6 +256,7 @@ impl Outlet for ZenohOutlet {
                         receiver: lane.tag,
                         last_page: lane.acknowledged,
                         tags: vec![lane.tag],
+                        ..Subscription::default()
                     };
                     OutletEvent::Subscribed { dest, subscription }
                 } else {
@@ -332,11 +326,11 @@ impl Inlet for ZenohInlet {
         &self.hello
     }
 
-    fn receive(&mut self, wait: Duration) -> Result<Received<'_>, TransportError> {
+    fn receive(&mut self, wait: Duration) -> Result<Option<(Frame, &[u8])>, TransportError> {
         // Memory that the publisher maps, too, is free again.
         self.sample = None;
         let Some(sample) = self.pages.next(wait) else {
-            return Ok(Received::Nothing);
+            return Ok(None);
         };
         let sample = self.sample.insert(sample);
         let bytes = contiguous(sample.payload(), &mut self.body);
@@ -353,7 +347,7 @@ impl Inlet for ZenohInlet {
         {
             self.had.insert(tag, frame.sequence);
         }
-        Ok(Received::Frame(frame, &bytes[FRAME_BYTES..]))
+        Ok(Some((frame, &bytes[FRAME_BYTES..])))
     }
 
     fn acknowledge(&mut self, _sequence: u64) -> Result<(), TransportError> {

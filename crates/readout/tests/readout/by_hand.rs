@@ -6,7 +6,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use daqmeter_readout::Scenario;
-use daqmeter_readout::chain::{Chain, ChainError, Load, ReaderDone, joined, pin};
+use daqmeter_readout::chain::{Chain, ChainError, CpuLoad, ReaderDone, joined, pin};
 use daqmeter_readout::receive::Report;
 use daqmeter_record::Ledger;
 
@@ -27,7 +27,7 @@ pub(crate) struct Done {
     /// Each reader, in the order of the channels.
     pub(crate) readers: Vec<ReaderDone>,
     /// Each receiver.
-    pub(crate) receivers: Vec<(Report, Load)>,
+    pub(crate) receivers: Vec<(Report, CpuLoad)>,
     /// Ledger of each E-link: the card's counts against the receivers'.
     pub(crate) ledgers: Vec<(u64, Ledger)>,
 }
@@ -100,12 +100,12 @@ pub(crate) fn run(
         0 => usize::MAX,
         some => some,
     };
-    let chain = Chain::open(scenario, receivers, duration, triggers)?;
+    let chain = Chain::open(scenario, receivers, duration, triggers, None)?;
     let failed = &AtomicBool::new(false);
     let pinned = |cpu| pin(cpu).inspect_err(|_| failed.store(true, Ordering::Relaxed));
     let quit = &|| stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed);
     let (read, received) = std::thread::scope(|scope| {
-        let read = |(at, mut reader): (usize, daqmeter_readout::chain::Reader)| {
+        let read = |(at, mut reader): (usize, daqmeter_readout::ToHost)| {
             let cpu = turn_of(&placement.reader_cpus, at);
             scope.spawn(move || pinned(cpu).map(|()| reader.read(quit)))
         };

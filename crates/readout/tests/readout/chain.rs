@@ -127,10 +127,10 @@ struct Publisher {
 
 fn publisher(text: &str, triggers: u64) -> Publisher {
     let scenario = Scenario::parse(text, "test").unwrap();
-    let chain = Chain::open(&scenario, 1, Duration::MAX, Some(triggers)).unwrap();
+    let chain = Chain::open(&scenario, 1, Duration::MAX, Some(triggers), None).unwrap();
     let (scenario, mut readers) = (chain.scenario, chain.readers);
     let mut reader = readers.remove(0);
-    let publish = Publish { address: reader.tohost.address(), ..scenario.publish.clone() };
+    let publish = Publish { address: reader.address(), ..scenario.publish.clone() };
     let stop = Arc::new(AtomicBool::new(false));
     let asked = stop.clone();
     let thread = std::thread::spawn(move || {
@@ -142,8 +142,12 @@ fn publisher(text: &str, triggers: u64) -> Publisher {
 }
 
 fn receiver(publish: &Publish, tags: &[u64]) -> Receiver {
-    Receiver::connect(transport::named("tcp").unwrap(), &[(publish.clone(), tags.to_vec())])
-        .unwrap()
+    Receiver::connect(
+        transport::named("tcp").unwrap(),
+        &[(publish.clone(), tags.to_vec())],
+        &|| false,
+    )
+    .unwrap()
 }
 
 #[test]
@@ -203,7 +207,7 @@ fn a_slow_receiver_s_pages_are_dropped_where_the_scenario_says_so() {
                 [reader]\non_slow = \"drop\"\npages = 2\npage = \"64KiB\"\n";
     let publisher = publisher(text, 10_000);
     let mut slow = receiver(&publisher.publish, &[]);
-    slow.dawdle = Duration::from_millis(2);
+    slow.delay = Duration::from_millis(2);
     let report = slow.run(&AtomicBool::new(false), Duration::from_secs(5), |_| {});
     let (account, _) = publisher.thread.join().unwrap();
     let (_, ledger) = &account.ledgers()[0];
@@ -228,10 +232,11 @@ fn ports_that_are_taken_and_publishers_that_are_none_are_said() {
         taken.accept().unwrap().0.write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n").unwrap();
     });
     let publish = Publish { address, ..Publish::default() };
-    let error = Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])])
-        .err()
-        .unwrap()
-        .to_string();
+    let error =
+        Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])], &|| false)
+            .err()
+            .unwrap()
+            .to_string();
     assert!(error.contains("does not begin a frame"), "{error}");
     answers.join().unwrap();
     let placement = Placement { reader_cpus: vec![1000], ..Placement::default() };

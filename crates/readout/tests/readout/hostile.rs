@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use daqmeter_readout::accounts::{CardElink, FinalAccount, ReaderElink, SubscriptionAccount};
-use daqmeter_readout::chain::{Chain, Reader};
+use daqmeter_readout::chain::Chain;
 use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::{self, Hello, Subscription, TransportError};
@@ -22,21 +22,21 @@ use crate::by_hand;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Turns a reader, which serves its subscribers, until something holds.
-fn turn_until(reader: &mut Reader, mut holds: impl FnMut(&mut ToHost) -> bool) {
+fn turn_until(reader: &mut ToHost, mut holds: impl FnMut(&mut ToHost) -> bool) {
     let begin = Instant::now();
-    while !holds(&mut reader.tohost) {
+    while !holds(reader) {
         reader.turn();
         assert!(begin.elapsed() < DEADLINE, "waited in vain");
     }
 }
 
 /// A reader that publishes and whose card is not started.
-fn publisher(text: &str) -> (Reader, Publish) {
+fn publisher(text: &str) -> (ToHost, Publish) {
     let scenario = Scenario::parse(text, "test").unwrap();
-    let chain = Chain::open(&scenario, 1, Duration::MAX, None).unwrap();
+    let chain = Chain::open(&scenario, 1, Duration::MAX, None, None).unwrap();
     let mut readers = chain.readers;
     let reader = readers.remove(0);
-    let publish = Publish { address: reader.tohost.address(), ..scenario.publish };
+    let publish = Publish { address: reader.address(), ..scenario.publish };
     (reader, publish)
 }
 
@@ -76,7 +76,7 @@ fn one_subscriber_too_many_is_refused_and_told_why() {
     turn_until(&mut reader, |_| told.is_finished());
     let told = String::from_utf8_lossy(&told.join().unwrap()).into_owned();
     assert!(told.contains("there are 3 subscribers already (publish.max_subscribers)"), "{told}");
-    assert_eq!(reader.tohost.stats().subscribers, 3);
+    assert_eq!(reader.stats().subscribers, 3);
     drop(kept);
     turn_until(&mut reader, |reader| reader.stats().subscribers == 0);
 }
@@ -113,7 +113,7 @@ fn a_subscriber_that_says_too_much_is_dropped() {
         let closed = std::thread::spawn(move || until_closed(stream));
         turn_until(&mut reader, |_| closed.is_finished());
         closed.join().unwrap();
-        assert_eq!(reader.tohost.stats().subscribers, 0);
+        assert_eq!(reader.stats().subscribers, 0);
     }
 }
 
@@ -163,7 +163,8 @@ fn tags_that_were_not_offered_are_not_kept() {
     };
     let (publish, thread) = fake_publisher(5, vec![[&frame.emit()[..], &page].concat()]);
     let mut receiver =
-        Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])]).unwrap();
+        Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])], &|| false)
+            .unwrap();
     let report = receiver.run(&AtomicBool::new(false), DEADLINE, |_| {});
     let tags: Vec<u64> = report.streams.iter().map(|stream| stream.tag).collect();
     assert_eq!((tags, report.chunks(), report.bad_pages), (vec![5], 1, 1));
@@ -188,7 +189,8 @@ fn page_of(tag: u64) -> Vec<u8> {
 fn received_with(tags: &[u64], account: Vec<u8>) -> (Report, String) {
     let (publish, thread) = fake_publisher_of(tags.to_vec(), vec![page_of(tags[0])], account);
     let mut receiver =
-        Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])]).unwrap();
+        Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])], &|| false)
+            .unwrap();
     let mut notes = Vec::new();
     let report = receiver.run(&AtomicBool::new(false), DEADLINE, |receiver| {
         notes.extend(receiver.take_notes());
@@ -307,8 +309,7 @@ fn a_greeting_byte_by_byte_does_not_hold_a_receiver_up() {
     });
     let begin = Instant::now();
     let quit = || drips.load(Ordering::Relaxed);
-    let tried =
-        Receiver::connect_unless(transport::named("tcp").unwrap(), &[(publish, vec![])], &quit);
+    let tried = Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])], &quit);
     assert!(matches!(tried, Err(TransportError::Other(_))) && begin.elapsed() < DEADLINE);
     thread.join().unwrap();
 }
@@ -321,7 +322,8 @@ fn a_publisher_that_comes_back_at_another_port_is_found() {
     let connecting = {
         let publish = publish.clone();
         std::thread::spawn(move || {
-            Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])]).unwrap()
+            Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])], &|| false)
+                .unwrap()
         })
     };
     turn_until(&mut reader, |reader| reader.is_subscribed());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::{
-    Hello, Inlet, Outlet, OutletEvent, Received, Sent, Subscription, Transport, TransportError,
+    Hello, Inlet, Outlet, OutletEvent, Sent, Subscription, Transport, TransportError,
 };
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
@@ -40,10 +40,6 @@ impl Memory {
 }
 
 impl Transport for Memory {
-    fn name(&self) -> &'static str {
-        "memory"
-    }
-
     fn publish(
         &self,
         _settings: &Publish,
@@ -56,13 +52,10 @@ impl Transport for Memory {
         &self,
         _settings: &Publish,
         subscription: &Subscription,
-        last_page_of: &dyn Fn(u64) -> u64,
         _quit: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Inlet>, TransportError> {
-        let last_page = last_page_of(self.hello.stream);
         let mut lanes = self.lanes.0.lock().unwrap();
-        let news =
-            VecDeque::from([News::Subscribed(Subscription { last_page, ..subscription.clone() })]);
+        let news = VecDeque::from([News::Subscribed(subscription.clone())]);
         lanes.push(Lane { news, ..Lane::default() });
         Ok(Box::new(MemoryInlet { way: self.clone(), lane: lanes.len() - 1, body: Vec::new() }))
     }
@@ -131,7 +124,7 @@ impl Inlet for MemoryInlet {
         &self.way.hello
     }
 
-    fn receive(&mut self, wait: Duration) -> Result<Received<'_>, TransportError> {
+    fn receive(&mut self, wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError> {
         let lanes = self.way.lanes.0.lock().unwrap();
         let empty =
             |lanes: &mut Vec<Lane>| lanes[self.lane].frames.is_empty() && !lanes[self.lane].closed;
@@ -141,11 +134,11 @@ impl Inlet for MemoryInlet {
             return if lane.closed {
                 Err(TransportError::Other("closed".to_owned()))
             } else {
-                Ok(Received::Nothing)
+                Ok(None)
             };
         };
         self.body = body;
-        Ok(Received::Frame(frame, &self.body))
+        Ok(Some((frame, &self.body)))
     }
 
     fn acknowledge(&mut self, sequence: u64) -> Result<(), TransportError> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use daqmeter_readout::accounts::FinalAccount;
-use daqmeter_readout::port::inline;
+use daqmeter_readout::port::Port;
 use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::{Nanos, Publish};
 use daqmeter_readout::tohost::ToHost;
@@ -36,16 +36,18 @@ fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
     card.source().end_after(triggers);
     let scenario = card.scenario().clone();
     let way = Memory::new(chain::hello(&scenario, 0), 1);
-    let (port, mut pump) = inline(Arc::new(Mutex::new(card)), consumers.remove(0)).unwrap();
+    let port = Port::here(Arc::new(Mutex::new(card)), consumers.remove(0)).unwrap();
     let outlet = way.publish(&Publish::default(), &chain::hello(&scenario, 0)).unwrap();
     let (format, elinks) = (scenario.format().unwrap(), scenario.elinks(0, 0));
     let publish = Publish { dead_after: Nanos(10_000_000_000), ..Publish::default() };
-    let mut reader =
-        ToHost::new(Box::new(port), outlet, scenario.reader, &publish, format, &elinks);
+    let mut reader = ToHost::new(port, outlet, scenario.reader, &publish, format, &elinks);
     let receive = |slow_us: u64| {
         let mut receiver =
-            Receiver::connect(Box::new(way.clone()), &[(Publish::default(), Vec::new())]).unwrap();
-        receiver.dawdle = Duration::from_micros(slow_us);
+            Receiver::connect(Box::new(way.clone()), &[(Publish::default(), Vec::new())], &|| {
+                false
+            })
+            .unwrap();
+        receiver.delay = Duration::from_micros(slow_us);
         receiver.run(&AtomicBool::new(false), Duration::from_secs(10), |_| {})
     };
     std::thread::scope(|scope| {
@@ -55,9 +57,9 @@ fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
         let deadline = Instant::now() + Duration::from_secs(30);
         while reader.stats().subscribers < slow_us.len() as u64 {
             assert!(Instant::now() < deadline, "the receivers did not subscribe");
-            reader.turn(&mut pump);
+            reader.turn();
         }
-        let account = reader.run(&mut pump, &AtomicBool::new(false), true, |_| {});
+        let account = reader.run(&AtomicBool::new(false), true, |_| {});
         Shared {
             account,
             reports: threads.into_iter().map(|thread| thread.join().unwrap()).collect(),

@@ -41,6 +41,8 @@ fn a_receiver_of_nobody_says_so() {
         ..Publish::default()
     };
     let error =
-        Receiver::connect(transport::named("zenoh").unwrap(), &[(publish, vec![])]).err().unwrap();
+        Receiver::connect(transport::named("zenoh").unwrap(), &[(publish, vec![])], &|| false)
+            .err()
+            .unwrap();
     assert!(error.to_string().starts_with("zenoh: "), "{error}");
 }

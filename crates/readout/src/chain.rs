@@ -1,0 +1,290 @@
+//! The parts of a chain in this process: card, readers, receivers, and what came of every trigger.
+//!
+//! [`Chain::open`] makes them; a path gives each its thread.
+
+mod counters;
+mod watch;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use daqmeter_harness::Fault;
+use daqmeter_record::Ledger;
+use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::{SysError, affinity, cpu_time};
+
+pub use self::counters::*;
+
+pub use self::watch::{Added, ChainPart, Experiment};
+pub(crate) use self::watch::{Slowed, Watch};
+use crate::accounts::{Dead, FinalAccount, ledger};
+use crate::card::words::State;
+use crate::card::{Card, channel_ids};
+use crate::port::Port;
+use crate::receive::{Receiver, Report};
+use crate::scenario::{Parts, Publish, Scenario, ScenarioError};
+use crate::tohost::{Stats, ToHost};
+use crate::transport::{self, Hello, TransportError};
+
+/// Why a chain could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ChainError {
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// It needs more memory than there is.
+    #[error(transparent)]
+    TooLarge(ScenarioError),
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    #[error(transparent)]
+    Sys(#[from] SysError),
+    /// Pinning, threads.
+    #[error("{0}")]
+    System(String),
+}
+
+impl From<ScenarioError> for Fault {
+    fn from(error: ScenarioError) -> Self {
+        Fault::new(error.to_string())
+    }
+}
+
+impl From<ChainError> for Fault {
+    fn from(error: ChainError) -> Self {
+        match error {
+            ChainError::TooLarge(_) => Fault::too_large(error.to_string()),
+            _ => Fault::new(error.to_string()),
+        }
+    }
+}
+
+/// Pins the calling thread, and sees that it is.
+///
+/// # Errors
+/// When the kernel does not do it.
+pub fn pin(cpu: Option<u32>) -> Result<(), ChainError> {
+    let Some(cpu) = cpu else { return Ok(()) };
+    let why = match affinity::pin_to(cpu) {
+        Ok(allowed) if allowed == [cpu] => return Ok(()),
+        Ok(allowed) => format!("pinned to CPU {cpu}, but the kernel allows {allowed:?}"),
+        Err(error) => format!("CPU {cpu} does not exist or is taken from us: {error}"),
+    };
+    Err(ChainError::System(why))
+}
+
+/// CPU time of a thread over its work.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CpuLoad {
+    /// Share of one CPU, 0 to 1.
+    pub cpu: f64,
+}
+
+/// The CPU time of a piece of work in this thread.
+fn loaded<T>(work: impl FnOnce() -> T) -> (T, CpuLoad) {
+    let cpu_ns = || {
+        let usage = cpu_time::of_thread();
+        usage.user_ns + usage.system_ns
+    };
+    let (cpu, wall) = (cpu_ns(), monotonic_ns());
+    let done = work();
+    let wall_ns = (monotonic_ns() - wall).max(1);
+    (done, CpuLoad { cpu: cpu_ns().saturating_sub(cpu) as f64 / wall_ns as f64 })
+}
+
+/// A card with its readers and receivers, before any of them runs.
+pub struct Chain {
+    /// The scenario, with the ring that there is.
+    pub scenario: Scenario,
+    pub card: Arc<Mutex<Card>>,
+    /// One for each channel.
+    pub readers: Vec<ToHost>,
+    /// As many as were asked for.
+    pub receivers: Vec<Receiving>,
+}
+
+impl Chain {
+    /// Parts of a chain of the scenario: a reader, a subscriber and a connection for each channel.
+    pub fn parts(scenario: &Scenario) -> Parts {
+        let channels = channel_ids(scenario).len();
+        Parts { channels, subscribers: channels, receptions: channels }
+    }
+
+    /// Makes the parts. Readers are dealt out to the receivers; triggers come for a time, or until
+    /// there were enough. With an experiment the parts in a reader's thread are watched.
+    ///
+    /// # Errors
+    /// When there is not enough memory, or an address cannot be had.
+    pub fn open(
+        scenario: &Scenario,
+        receivers: usize,
+        duration: Duration,
+        triggers: Option<u64>,
+        experiment: Option<&Experiment>,
+    ) -> Result<Chain, ChainError> {
+        scenario.check_memory(Chain::parts(scenario)).map_err(ChainError::TooLarge)?;
+        let (mut card, consumers) = Card::new(scenario)?;
+        card.source().end_at(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1));
+        if let Some(triggers) = triggers {
+            card.source().end_after(triggers);
+        }
+        let scenario = card.scenario().clone();
+        let card = Arc::new(Mutex::new(card));
+        let watch = experiment.map(|experiment| Watch::new(experiment, scenario.card.block.0));
+        let mut readers = Vec::new();
+        for (at, consumer) in consumers.into_iter().enumerate() {
+            let mut port = Port::here(card.clone(), consumer)?;
+            port.watch = watch.as_ref().map(Watch::another);
+            readers.push(reader_of(&scenario, port, at, &scenario.publish)?);
+        }
+        let count = receivers.clamp(1, readers.len().max(1));
+        let publisher = |reader: &ToHost| {
+            let publish = Publish { address: reader.address(), ..scenario.publish.clone() };
+            (publish, Vec::new())
+        };
+        let receiving = |at| Receiving {
+            transport: scenario.publish.transport.clone(),
+            slowed: watch.as_ref().and_then(Watch::receiver),
+            publishers: readers.iter().skip(at).step_by(count).map(publisher).collect(),
+        };
+        Ok(Chain { receivers: (0..count).map(receiving).collect(), scenario, card, readers })
+    }
+}
+
+/// A reader of a port, with its publisher.
+///
+/// # Errors
+/// When the publisher's address cannot be had.
+pub fn reader_of(
+    scenario: &Scenario,
+    port: Port,
+    at: usize,
+    publish: &Publish,
+) -> Result<ToHost, ChainError> {
+    let outlet = transport::named(&publish.transport)?.publish(publish, &hello(scenario, at))?;
+    let id = channel_ids(scenario)[at];
+    let elinks = scenario.elinks(id.device, id.channel);
+    let format = scenario.format().ok_or_else(|| ChainError::System("no format".to_owned()))?;
+    Ok(ToHost::new(port, outlet, scenario.reader, publish, format, &elinks))
+}
+
+/// One reader's part.
+#[derive(Clone, Debug)]
+pub struct ReaderDone {
+    pub stats: Stats,
+    /// Accounts, closed at the end.
+    pub account: FinalAccount,
+    pub load: CpuLoad,
+    /// Times of the emulated card's work and of the publisher's in its thread; `None` if they were
+    /// not watched.
+    pub within: Option<(u64, u64)>,
+    /// Trouble.
+    pub notes: Vec<String>,
+    pub ring_bytes: usize,
+    /// Dead time as the card saw it, as in [`crate::card::CardView`].
+    pub dead: [Dead; 4],
+    /// Time from start to end as the card saw it.
+    pub card_ns: u64,
+    /// Bytes in the ring, every 10 ms or so while triggers came: the card's time, the bytes.
+    pub filling: Vec<(u64, u64)>,
+    /// Bytes of the ring that no subscriber has acknowledged, at the same times.
+    pub backlog: Vec<(u64, u64)>,
+}
+
+impl ToHost {
+    /// Runs it in this thread to its end, or until `quit` says so.
+    pub fn read(&mut self, quit: &(impl Fn() -> bool + Sync)) -> ReaderDone {
+        let stop = AtomicBool::new(false);
+        let mut filling = Vec::with_capacity(1 << 14);
+        let mut backlog = Vec::with_capacity(1 << 14);
+        let (account, load) = loaded(|| {
+            self.run(&stop, true, |reader| {
+                let (state, start_ns) = (reader.port.state(), reader.port.start_ns());
+                if state == State::Running && filling.len() < filling.capacity() {
+                    let now_ns = monotonic_ns().saturating_sub(start_ns);
+                    filling.push((now_ns, reader.filled_bytes() as u64));
+                    backlog.push((now_ns, reader.backlog_bytes()));
+                }
+                if quit() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+            })
+        });
+        let view = self.card();
+        ReaderDone {
+            stats: self.stats(),
+            account,
+            load,
+            within: self.port.watch.as_ref().map(Watch::times_ns),
+            notes: self.take_notes(),
+            ring_bytes: self.ring_bytes(),
+            dead: view.dead,
+            card_ns: view.now_ns,
+            filling,
+            backlog,
+        }
+    }
+}
+
+/// Offer of a channel's publisher.
+pub fn hello(scenario: &Scenario, at: usize) -> Hello {
+    let id = channel_ids(scenario)[at];
+    let format = scenario.format().expect("the scenario was checked");
+    Hello {
+        stream: monotonic_ns() ^ u64::from(std::process::id()) << 40 ^ (at as u64) << 32,
+        scenario: scenario.name.clone(),
+        tags: scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect(),
+        magic: format.magic,
+        block_bytes: u32::try_from(format.block_bytes).expect("at most 16 KiB"),
+    }
+}
+
+/// A receiver before it runs: the publishers of its readers.
+#[derive(Clone)]
+pub struct Receiving {
+    transport: String,
+    slowed: Option<Slowed>,
+    publishers: Vec<(Publish, Vec<u64>)>,
+}
+
+impl Receiving {
+    /// Connects and runs in this thread to the end of its publishers.
+    ///
+    /// # Errors
+    /// When it cannot be connected; then the flag is set, too.
+    pub fn receive(
+        &self,
+        failed: &AtomicBool,
+        quit: &(impl Fn() -> bool + Sync),
+    ) -> Result<(Report, CpuLoad), ChainError> {
+        let give_up = || quit() || failed.load(Ordering::Relaxed);
+        let connected = transport::named(&self.transport)
+            .and_then(|transport| Receiver::connect(transport, &self.publishers, &give_up));
+        let mut receiver = connected.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+        receiver.slowed.clone_from(&self.slowed);
+        let stop = AtomicBool::new(false);
+        Ok(loaded(|| {
+            receiver.run(&stop, Duration::from_secs(2), |_| {
+                if quit() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+            })
+        }))
+    }
+}
+
+/// The card's and the readers' counts with those of the receivers.
+pub fn joined(readers: &[ReaderDone], receivers: &[(Report, CpuLoad)]) -> Vec<(u64, Ledger)> {
+    let mut ledgers = Vec::new();
+    for reader in readers {
+        for (at, counts) in reader.account.card.elinks.iter().zip(&reader.account.readers) {
+            let mut ledger = ledger(&reader.account.card, at, counts);
+            let streams = receivers.iter().flat_map(|(report, _)| &report.streams);
+            let had = streams.filter(|stream| stream.tag == at.tag);
+            ledger.delivered =
+                had.map(|stream| stream.chunks - stream.truncated - stream.flagged).sum();
+            ledgers.push((at.tag, ledger));
+        }
+    }
+    ledgers
+}

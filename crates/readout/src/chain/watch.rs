@@ -1,0 +1,136 @@
+//! Watching the parts that share a reader's thread, and work added to parts: an experiment that shows
+//! how the rate of a path depends on each.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use daqmeter_sys::clock::monotonic_ns;
+
+use crate::transport::Sent;
+
+/// A part of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainPart {
+    /// The emulated card, in the threads of its readers.
+    Card,
+    /// Reads the ring and makes pages.
+    ToHost,
+    /// Publishes pages, in the threads of the readers.
+    Publisher,
+    /// Receives pages and checks each chunk.
+    Receiver,
+}
+
+/// Does the work of a number of blocks.
+pub type Added = Arc<dyn Fn(f64) + Send + Sync>;
+
+/// Work that is added to parts.
+#[derive(Clone, Default)]
+pub struct Experiment(pub Vec<(ChainPart, Added)>);
+
+/// Does the work of a page's bytes, once they were received.
+pub(crate) type Slowed = Arc<dyn Fn(u32) + Send + Sync>;
+
+/// Watches one reader; all of a chain share the counts of bytes.
+#[derive(Clone)]
+pub(crate) struct Watch {
+    experiment: Experiment,
+    block_bytes: f64,
+    /// Bytes given back to the rings, and bytes of pages that were sent, of all readers.
+    bytes: Arc<[AtomicU64; 2]>,
+    /// Bytes of this ring that were given back since the card was last carried on.
+    returned: Arc<AtomicU64>,
+    /// Times of the card and of the publisher.
+    times_ns: Arc<[AtomicU64; 2]>,
+}
+
+impl Watch {
+    pub(super) fn new(experiment: &Experiment, block_bytes: usize) -> Watch {
+        Watch {
+            experiment: experiment.clone(),
+            block_bytes: block_bytes as f64,
+            bytes: Arc::default(),
+            returned: Arc::default(),
+            times_ns: Arc::default(),
+        }
+    }
+
+    /// A watch of another reader of the same chain.
+    pub(super) fn another(&self) -> Watch {
+        Watch { returned: Arc::default(), times_ns: Arc::default(), ..self.clone() }
+    }
+
+    /// Times of the card and of the publisher in the reader's thread.
+    pub(super) fn times_ns(&self) -> (u64, u64) {
+        let [card, publisher] = &*self.times_ns;
+        (card.load(Ordering::Relaxed), publisher.load(Ordering::Relaxed))
+    }
+
+    fn added(&self, part: ChainPart) -> Option<&Added> {
+        self.experiment.0.iter().find(|(own, _)| *own == part).map(|(_, added)| added)
+    }
+
+    fn work(&self, part: ChainPart, blocks: impl FnOnce() -> f64) {
+        if let Some(added) = self.added(part) {
+            added(blocks());
+        }
+    }
+
+    fn timed<T>(&self, at: usize, work: impl FnOnce() -> T) -> T {
+        let begin_ns = monotonic_ns();
+        let done = work();
+        self.times_ns[at].fetch_add(monotonic_ns() - begin_ns, Ordering::Relaxed);
+        done
+    }
+
+    /// Number of blocks in bytes of pages: not more than as many bytes of blocks, for the head of a
+    /// chunk in a page is longer than its trailer in a block. What was read and waits to be sent is
+    /// not in the pages yet: early in a run the count is too high.
+    fn blocks_of_pages(&self, bytes: u32) -> f64 {
+        let [read, sent] = [0, 1].map(|at| self.bytes[at].load(Ordering::Relaxed) as f64);
+        f64::from(bytes) * (read / sent.max(1.0)).min(1.0) / self.block_bytes
+    }
+
+    /// Carries the card on. What was given back is what it fills again.
+    pub(crate) fn card(&self, advance: impl FnOnce()) {
+        self.timed(0, || {
+            advance();
+            self.work(ChainPart::Card, || {
+                self.returned.swap(0, Ordering::Relaxed) as f64 / self.block_bytes
+            });
+        });
+    }
+
+    /// Bytes of the ring were read.
+    pub(crate) fn read(&self, bytes: usize) {
+        self.bytes[0].fetch_add(bytes as u64, Ordering::Relaxed);
+        self.returned.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.work(ChainPart::ToHost, || bytes as f64 / self.block_bytes);
+    }
+
+    /// The publisher listens.
+    pub(crate) fn poll(&self, poll: impl FnOnce()) {
+        self.timed(1, poll);
+    }
+
+    /// The publisher sends a page.
+    pub(crate) fn send(&self, body_bytes: u32, send: impl FnOnce() -> Sent) -> Sent {
+        self.timed(1, || {
+            // Before its receiver has it, who counts by it.
+            self.bytes[1].fetch_add(body_bytes.into(), Ordering::Relaxed);
+            let sent = send();
+            if sent == Sent::Done {
+                self.work(ChainPart::Publisher, || self.blocks_of_pages(body_bytes));
+            } else {
+                self.bytes[1].fetch_sub(body_bytes.into(), Ordering::Relaxed);
+            }
+            sent
+        })
+    }
+
+    /// Work of a receiver of the chain, if there is any.
+    pub(super) fn receiver(&self) -> Option<Slowed> {
+        let (own, added) = (self.clone(), self.added(ChainPart::Receiver)?.clone());
+        Some(Arc::new(move |bytes| added(own.blocks_of_pages(bytes))))
+    }
+}

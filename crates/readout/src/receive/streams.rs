@@ -1,0 +1,350 @@
+//! Streams of fragments, checked: pages become what came of each E-link.
+
+use std::collections::{HashMap, HashSet};
+
+use daqmeter_record::Ledger;
+use daqmeter_record::border::MAX_WHOLE;
+use daqmeter_wire::felix::decoder::most_subchunks;
+use daqmeter_wire::felix::page::{FrameKind, Messages, Status};
+use daqmeter_wire::felix::payload::Fid;
+use daqmeter_wire::felix::{BlockFormat, FelixHeader, Reassembler, Subchunk, subchunks};
+
+use super::elink_of;
+use super::report::StreamReport;
+use crate::accounts::{FinalAccount, not_received};
+use crate::falls::{Falls, Judged, Span};
+use crate::fragment::{Faults, FragmentCheck};
+use crate::scenario::MAX_PAYLOAD_BYTES;
+use crate::strides::{MAX_ALIKE_BYTES, MIN_ALIKE, Strides};
+
+/// Bytes between the payloads of messages that are alike: the length.
+const MESSAGE_WORD: usize = 4;
+/// Messages that are taken as one at most: as many as a block has.
+const MAX_ALIKE: usize = 256;
+
+/// What came of one E-link.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) tag: u64,
+    check: FragmentCheck,
+    pub(super) falls: Falls,
+    /// Span in which the current chunk began, in pages of blocks.
+    began: Span,
+    chunks: u64,
+    bytes: u64,
+    truncated: u64,
+    flagged: u64,
+    /// Counts from earlier lives of its publisher.
+    before: Before,
+    /// For pages of blocks.
+    reassembler: Reassembler,
+    partial: Vec<u8>,
+}
+
+/// Counts of one E-link from earlier lives of its publisher, which its account does not know.
+#[derive(Clone, Copy, Debug, Default)]
+struct Before {
+    /// Chunks with nothing wrong.
+    clean: u64,
+    truncated: u64,
+    faults: Faults,
+}
+
+/// The E-links that came, and those that may come: a publisher cannot make more of them than it offers.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    pub(super) all: Vec<Stream>,
+    pub(super) places: HashMap<u64, usize>,
+    offered: HashSet<u64>,
+    /// Number of the current page.
+    page: u64,
+    room: Vec<Subchunk>,
+    strides: Strides,
+}
+
+impl Streams {
+    /// Takes in what a publisher offers: what was sent while it was away is missing.
+    pub(super) fn offer(&mut self, tags: &[u64], is_new: bool) {
+        for tag in tags {
+            self.offered.insert(*tag);
+            if let Some(at) = self.places.get(tag) {
+                self.all[*at].reconnected(is_new);
+            }
+        }
+    }
+
+    /// Takes a page; true if it was good to its end, and had nothing in it that was not offered.
+    pub(super) fn page(
+        &mut self,
+        number: u64,
+        kind: FrameKind,
+        body: &[u8],
+        format: Option<BlockFormat>,
+        tags: &[u64],
+    ) -> bool {
+        self.page = number;
+        match (kind, format) {
+            (FrameKind::Messages, _) => self.messages(body),
+            // Headers of blocks name no device: it is that of the tags.
+            (FrameKind::Blocks, Some(format)) => {
+                let connector = tags.first().and_then(|tag| Fid::of_u64(*tag));
+                self.blocks(body, format, connector.map_or(0, |fid| fid.connector))
+            }
+            _ => false,
+        }
+    }
+
+    fn messages(&mut self, body: &[u8]) -> bool {
+        let mut messages = Messages::new(body);
+        let (mut good, mut tag, mut place) = (true, None, None);
+        while let Some(message) = messages.next() {
+            let Ok(message) = message else { return false };
+            // Messages of one tag come in a row: a block's worth.
+            if tag.replace(message.tag) != Some(message.tag) {
+                place = self.place_of(message.tag);
+            }
+            let Some(place) = place else {
+                good = false;
+                continue;
+            };
+            let stream = &mut self.all[place];
+            stream.take(message.payload, message.status, stream.falls.span());
+            if message.status.is_clean() {
+                let length = message.payload.len();
+                let most = (MAX_ALIKE_BYTES / (length + MESSAGE_WORD)).saturating_sub(1);
+                let (count, bytes) = messages.take_alike(most.min(MAX_ALIKE));
+                stream.take_alike(count, length, bytes, &mut self.strides);
+            }
+        }
+        good
+    }
+
+    fn blocks(&mut self, body: &[u8], format: BlockFormat, connector: u16) -> bool {
+        let mut room = std::mem::take(&mut self.room);
+        room.resize(most_subchunks(format), Subchunk::default());
+        let mut good = body.len().is_multiple_of(format.block_bytes);
+        for block in body.chunks_exact(format.block_bytes) {
+            let Ok((header, found)) = subchunks(format, block, &mut room) else {
+                good = false;
+                continue;
+            };
+            let tag = Fid::of_elink(0, connector, header.elink).to_u64();
+            match self.of(tag) {
+                Some(stream) => good &= stream.block(header, found, block),
+                None => good = false,
+            }
+        }
+        self.room = room;
+        good
+    }
+
+    /// Stream of a tag in the current page. `None` for a tag that was not offered.
+    fn of(&mut self, tag: u64) -> Option<&mut Stream> {
+        let at = self.place_of(tag)?;
+        Some(&mut self.all[at])
+    }
+
+    fn place_of(&mut self, tag: u64) -> Option<usize> {
+        let at = match self.places.get(&tag) {
+            Some(at) => *at,
+            None => self.begin(tag)?,
+        };
+        self.all[at].falls.at(self.page);
+        Some(at)
+    }
+
+    fn begin(&mut self, tag: u64) -> Option<usize> {
+        if !self.offered.contains(&tag) {
+            return None;
+        }
+        self.all.push(Stream {
+            tag,
+            check: FragmentCheck::new(elink_of(tag)),
+            falls: Falls::default(),
+            began: Span::default(),
+            chunks: 0,
+            bytes: 0,
+            truncated: 0,
+            flagged: 0,
+            before: Before::default(),
+            reassembler: Reassembler::new(),
+            partial: Vec::new(),
+        });
+        self.places.insert(tag, self.all.len() - 1);
+        Some(self.all.len() - 1)
+    }
+}
+
+/// The ledgers of a publisher's E-links for this receiver, with what it had itself.
+pub(super) fn own_ledgers(
+    account: &FinalAccount,
+    receiver: u64,
+    tags: &[u64],
+    streams: &Streams,
+) -> Vec<(u64, Ledger)> {
+    let mut ledgers = Vec::new();
+    for tag in tags {
+        let Some(mut ledger) = account.ledger_for(receiver, *tag) else {
+            continue;
+        };
+        let had = |at: &usize| streams.all[*at].clean() - streams.all[*at].before.clean;
+        ledger.delivered = streams.places.get(tag).map_or(0, had);
+        ledgers.push((*tag, ledger));
+    }
+    ledgers
+}
+
+/// Refuses ledgers whose numbers together are beyond any run: all sums of them have 64 bits.
+pub(super) fn refuse_large_sum<'a>(
+    ledgers: impl Iterator<Item = &'a (u64, Ledger)>,
+) -> Result<(), String> {
+    const MAX_SUM: u64 = MAX_WHOLE << 10;
+    let counts = ledgers.flat_map(|(_, ledger)| [ledger.issued, ledger.delivered, ledger.lost()]);
+    let sum = counts.map(u128::from).sum::<u128>();
+    match sum <= u128::from(MAX_SUM) {
+        true => Ok(()),
+        false => Err(format!(
+            "the numbers of its E-links add up to {sum}; the largest sum taken is {MAX_SUM}"
+        )),
+    }
+}
+
+impl Stream {
+    /// Chunks with nothing wrong.
+    fn clean(&self) -> u64 {
+        self.chunks - self.truncated - self.flagged
+    }
+
+    /// Faults of the stream. An account that closes states what did not come, and that nothing came
+    /// twice. Without a loss, a counter that fell was reset by the source.
+    fn faults(&self, falls: Judged, ledger: Option<&Ledger>) -> Faults {
+        let counted = self.check.faults.judged(falls);
+        let Some(ledger) = ledger.filter(|ledger| ledger.closes()) else {
+            return counted;
+        };
+        let before = self.before;
+        let lost = not_received(ledger);
+        let missing = lost.saturating_sub(self.truncated - before.truncated);
+        let known = Faults { missing: before.faults.missing + missing, ..counted };
+        if before.clean > 0 {
+            // The account does not cover falls in an earlier life.
+            return known;
+        }
+        let known = Faults { falls: 0, falls_missing: 0, ..known };
+        match lost {
+            0 => Faults { resets: counted.resets + counted.falls, ..known },
+            _ => Faults { duplicates: 0, out_of_order: 0, resets: 0, ..known },
+        }
+    }
+
+    /// Its publisher is there again: what was sent meanwhile is missing. A new life of it counts from its own beginning.
+    fn reconnected(&mut self, is_new: bool) {
+        self.reassembler = Reassembler::new();
+        if is_new {
+            self.before = Before {
+                clean: self.clean(),
+                truncated: self.truncated,
+                faults: self.check.faults,
+            };
+            self.check.restart();
+        } else {
+            self.check.gap();
+        }
+    }
+
+    /// Takes so many fragments of a length with nothing wrong, which follow the one that the bytes begin with.
+    #[inline]
+    fn take_alike(&mut self, count: usize, length: usize, bytes: &[u8], strides: &mut Strides) {
+        self.chunks += count as u64;
+        self.bytes += (count * length) as u64;
+        let stride = length + MESSAGE_WORD;
+        if count >= MIN_ALIKE
+            && strides.of(stride).holds(bytes)
+            && self.check.is_repeated(&bytes[..length], count)
+        {
+            return;
+        }
+        let mut at = 1;
+        while at <= count {
+            let begins = (at..=count).map(|nth| nth * stride);
+            at += self.check.usual(bytes, begins, length);
+            if at <= count {
+                self.check(&bytes[at * stride..][..length], self.falls.span());
+                at += 1;
+            }
+        }
+    }
+
+    /// Takes the chunks of a block; false if one has no end.
+    fn block(&mut self, header: FelixHeader, found: &[Subchunk], block: &[u8]) -> bool {
+        let mut good = true;
+        // Borrowed apart, to hand chunks over while they are put together.
+        let mut reassembler = std::mem::take(&mut self.reassembler);
+        let mut partial = std::mem::take(&mut self.partial);
+        reassembler.block(header, found, |part| {
+            let bytes = &block[part.begin..part.begin + part.length];
+            let status = Status::of_flags(part.flags);
+            if part.begins {
+                self.began = self.falls.span();
+                partial.clear();
+            }
+            if part.begins && part.ends {
+                return self.take(bytes, status, self.began);
+            }
+            // No card makes longer ones: a chunk without end is not kept.
+            if partial.len() + bytes.len() > MAX_PAYLOAD_BYTES {
+                good = false;
+                return;
+            }
+            partial.extend_from_slice(bytes);
+            if part.ends {
+                self.take(&partial, status, self.began);
+            }
+        });
+        (self.reassembler, self.partial) = (reassembler, partial);
+        good
+    }
+
+    /// Report of the stream. An account that closes states what did not come.
+    pub(super) fn report(&self, falls: Judged, ledger: Option<&Ledger>) -> StreamReport {
+        StreamReport {
+            tag: self.tag,
+            chunks: self.chunks,
+            bytes: self.bytes,
+            truncated: self.truncated,
+            flagged: self.flagged,
+            faults: self.faults(falls, ledger),
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, payload: &[u8], status: Status, span: Span) {
+        self.chunks += 1;
+        self.bytes += payload.len() as u64;
+        if status.is_clean() {
+            self.check(payload, span);
+        } else {
+            self.take_flagged(payload, status, span);
+        }
+    }
+
+    #[inline]
+    fn check(&mut self, payload: &[u8], span: Span) {
+        if let Some(finding) = self.check.check(payload) {
+            self.falls.keep(finding, span);
+        }
+    }
+
+    fn take_flagged(&mut self, payload: &[u8], status: Status, span: Span) {
+        if status.0 & Status::CARD_TRUNCATED != 0 {
+            self.truncated += 1;
+            // Its bytes are what was left of it: only the counter is looked at.
+            if let Some(finding) = self.check.cut(payload) {
+                self.falls.keep(finding, span);
+            }
+        } else {
+            self.flagged += 1;
+            self.check(payload, span);
+        }
+    }
+}
