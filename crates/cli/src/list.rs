@@ -183,7 +183,7 @@ fn scenarios() -> String {
 }
 
 fn copies() -> String {
-    let row = |path: &daqmeter_copy::Path| {
+    let row = |path: &daqmeter_copy::CopyPath| {
         let value = path.to_possible_value().expect("no path is hidden");
         let state = match path.probe() {
             Availability::Ready => "ready".to_owned(),
@@ -192,7 +192,10 @@ fn copies() -> String {
         let help = value.get_help().map(ToString::to_string);
         vec![value.get_name().to_owned(), help.unwrap_or_default(), state]
     };
-    plain(&["path", "what it does", "state"], daqmeter_copy::Path::value_variants().iter().map(row))
+    plain(
+        &["path", "what it does", "state"],
+        daqmeter_copy::CopyPath::value_variants().iter().map(row),
+    )
 }
 
 fn kernels() -> String {

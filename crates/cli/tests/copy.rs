@@ -177,7 +177,7 @@ fn files_that_cannot_be_read_say_where_and_what_is_missing() {
             (&["latency", "--from", &good], "does not say who copied: add --contexts"),
             (
                 &["latency", "--from", &bad, cpu[0], cpu[1]],
-                "micro-benchmark_from_1.dat: line 2, column 8: `x` is not a clock in ns",
+                "micro-benchmark_from_1.dat: line 2: `x` is no value of `ns after`",
             ),
             (&["latency", "--from", &synthesis], "a synthesis holds no single times"),
             (&["latency", "--from", &bandwidth], "is a file of `daqmeter copy bandwidth --from`"),

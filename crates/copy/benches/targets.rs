@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use daqmeter_copy::{CopyEngine, Direction, Path, Request};
+use daqmeter_copy::{CopyEngine, CopyPath, CopyRequest, Direction};
 use daqmeter_harness::{NullEngine, Session, TypedEngine};
 use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_sys::memory::{Buffer, Pages};
@@ -30,7 +30,7 @@ fn ns(work: impl FnOnce()) -> f64 {
     (clock::monotonic_ns() - begin) as f64
 }
 
-fn session(request: &Request) -> Box<dyn Session> {
+fn session(request: &CopyRequest) -> Box<dyn Session> {
     let mut session = CopyEngine.open(request).unwrap().remove(0);
     session.prepare().unwrap();
     session.verify().unwrap();
@@ -100,7 +100,7 @@ fn small_reads(program: &PathBuf) {
     // Short slices: one in twenty is then undisturbed also on a busy host.
     const CALLS: u64 = 20_000;
     const SLICES: usize = 401;
-    let mut session = session(&Request::new(Path::Pread, Direction::To, 1));
+    let mut session = session(&CopyRequest::new(CopyPath::Pread, Direction::To, 1));
     let mut ours = || {
         session.step(0, CALLS / 10).unwrap();
         ns(|| session.step(0, CALLS).unwrap()) / CALLS as f64
@@ -238,7 +238,7 @@ fn memory(peers: Option<&PathBuf>, cpus: &[u32]) {
     }
 }
 
-fn per_byte(paths: [(&Request, u64); 2]) -> [f64; 2] {
+fn per_byte(paths: [(&CopyRequest, u64); 2]) -> [f64; 2] {
     let mut sessions = paths.map(|(request, operations)| (session(request), operations));
     let mut samples = [Vec::new(), Vec::new()];
     for _ in 0..201 {
@@ -273,16 +273,16 @@ impl ByHand {
 }
 
 /// A read or write of huge pages against memcpy, and against the instruction that the kernel copies with.
-fn huge_copies(path: Path, direction: Direction) {
+fn huge_copies(path: CopyPath, direction: Direction) {
     const MIB: usize = 1 << 20;
     const COPIES: u64 = 8;
-    let request = Request::new(path, direction, MIB);
+    let request = CopyRequest::new(path, direction, MIB);
     if CopyEngine.open(&request).is_err() {
         println!("{path}, copy {direction} user: not measured here: see `daqmeter copy -h`");
         return;
     }
     let mut kernel = session(&request);
-    let mut memcpy = session(&Request::new(Path::Memcpy, direction, MIB));
+    let mut memcpy = session(&CopyRequest::new(CopyPath::Memcpy, direction, MIB));
     let mut by_hand = ByHand::new(MIB);
     let mut rows = [(); 4].map(|()| Vec::new());
     for _ in 0..201 {
@@ -311,14 +311,14 @@ fn huge_copies(path: Path, direction: Direction) {
 }
 
 /// What the kernel takes beyond memcpy for each 4 KiB more: a copy of whole huge pages would take nothing.
-fn each_page(path: Path, direction: Direction) {
+fn each_page(path: CopyPath, direction: Direction) {
     const BYTES: [usize; 2] = [64 << 10, 1 << 20];
     const COPIES: u64 = 8;
-    if CopyEngine.open(&Request::new(path, direction, BYTES[1])).is_err() {
+    if CopyEngine.open(&CopyRequest::new(path, direction, BYTES[1])).is_err() {
         return;
     }
-    let of = |path: Path| BYTES.map(|bytes| session(&Request::new(path, direction, bytes)));
-    let mut sides = [of(path), of(Path::Memcpy)];
+    let of = |path: CopyPath| BYTES.map(|bytes| session(&CopyRequest::new(path, direction, bytes)));
+    let mut sides = [of(path), of(CopyPath::Memcpy)];
     let mut each_ns = Vec::new();
     for _ in 0..201 {
         let [[small, large], [small_memcpy, large_memcpy]] = sides.each_mut().map(|sizes| {
@@ -335,17 +335,17 @@ fn each_page(path: Path, direction: Direction) {
 
 fn kernel_copies() {
     for (path, direction) in [
-        (Path::TmpfsHuge, Direction::To),
-        (Path::TmpfsHuge, Direction::From),
-        (Path::Hugetlb, Direction::To),
+        (CopyPath::TmpfsHuge, Direction::To),
+        (CopyPath::TmpfsHuge, Direction::From),
+        (CopyPath::Hugetlb, Direction::To),
     ] {
         huge_copies(path, direction);
         each_page(path, direction);
     }
     for (name, depth) in
-        [(Path::IoUring, 16_u32), (Path::IoUringFixed, 16), (Path::IoUringFixed, 64)]
+        [(CopyPath::IoUring, 16_u32), (CopyPath::IoUringFixed, 16), (CopyPath::IoUringFixed, 64)]
     {
-        let mut ring = Request::new(name, Direction::To, 4096);
+        let mut ring = CopyRequest::new(name, Direction::To, 4096);
         ring.depth = u64::from(depth);
         if CopyEngine.open(&ring).is_err() {
             println!("{name}: not measured, the host forbids it");
@@ -353,7 +353,7 @@ fn kernel_copies() {
         }
         let [ring, one] = per_byte([
             (&ring, 16),
-            (&Request::new(Path::Pread, Direction::To, 4096), 16 * u64::from(depth)),
+            (&CopyRequest::new(CopyPath::Pread, Direction::To, 4096), 16 * u64::from(depth)),
         ]);
         println!(
             "{name}, depth {depth}, 4 KiB: {:.0} ns a block, pread one at a time {:.0} ns; ratio {:.2} (target < 1)",

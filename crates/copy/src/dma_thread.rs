@@ -15,7 +15,8 @@ use daqmeter_sys::clock;
 use daqmeter_sys::memory::{DeviceMemory, device_copy};
 use daqmeter_sys::wait::IrqLine;
 
-use crate::request::{Completion, Context, Direction, Request, Window};
+use crate::paths::Side;
+use crate::request::{CopyCompletion, CopyContext, CopyRequest, Direction, Window};
 
 /// Channels, as many as the mask of high channels has bits.
 pub(crate) const MAX_CHANNELS: usize = 64;
@@ -63,6 +64,12 @@ pub(crate) struct Pair {
     pub(crate) kernel: DeviceMemory,
 }
 
+impl Pair {
+    pub(crate) fn side(&mut self, side: Side) -> &mut DeviceMemory {
+        if side == Side::User { &mut self.user } else { &mut self.kernel }
+    }
+}
+
 /// A lane's memory, for the lane or for the engine.
 pub(crate) fn lock(pair: &Mutex<Pair>) -> MutexGuard<'_, Pair> {
     // Bytes are bytes, whatever a lane that panicked left in them.
@@ -73,7 +80,7 @@ struct Shared {
     channels: Vec<Channel>,
     /// Of each lane.
     pairs: Vec<OnceLock<Arc<Mutex<Pair>>>>,
-    context: Context,
+    context: CopyContext,
     window: Window,
     stop: AtomicBool,
     turn: AtomicUsize,
@@ -93,7 +100,7 @@ impl Engine {
     ///
     /// # Errors
     /// When it asks for too many channels, or there is no room for the thread or its interrupt lines.
-    pub(crate) fn start(request: &Request) -> Result<Engine, Fault> {
+    pub(crate) fn start(request: &CopyRequest) -> Result<Engine, Fault> {
         let channels = match request.channels {
             0 => request.lanes.min(MAX_CHANNELS),
             channels if channels <= MAX_CHANNELS => channels,
@@ -150,13 +157,13 @@ impl Engine {
         lane: usize,
         direction: Direction,
         bytes: usize,
-        completion: Completion,
+        completion: CopyCompletion,
     ) {
         let channel = self.claim(lane);
         channel.pair.store(lane, Ordering::Relaxed);
         channel.to_user.store(direction == Direction::To, Ordering::Relaxed);
         channel.bytes.store(bytes, Ordering::Relaxed);
-        let interrupt = completion == Completion::Interrupt;
+        let interrupt = completion == CopyCompletion::Interrupt;
         channel.wakes.store(interrupt, Ordering::Relaxed);
         channel.state.store(SUBMITTED, Ordering::Release);
         if interrupt {
@@ -181,7 +188,7 @@ impl Engine {
                 .compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
         };
-        if self.shared.context != Context::Shared {
+        if self.shared.context != CopyContext::Shared {
             let own = &channels[lane % channels.len()];
             self.wait_until(|| take(own));
             return own;
@@ -240,7 +247,7 @@ impl Shared {
         while !self.stop.load(Ordering::Relaxed) {
             let mut worked = false;
             for (at, channel) in self.channels.iter().enumerate() {
-                if self.context == Context::Priority {
+                if self.context == CopyContext::Priority {
                     self.turn_gate(&mut gate);
                     if gate.high_only && self.window.high_channels & (1 << at) == 0 {
                         continue;
@@ -286,7 +293,8 @@ impl Shared {
         // Nobody else wants it: its lane waits for this copy.
         let Pair { user, kernel } = &mut *lock(pair);
         let bytes = channel.bytes.load(Ordering::Relaxed);
-        let max = if self.context == Context::Priority { GATED_PIECE_BYTES } else { PIECE_BYTES };
+        let max =
+            if self.context == CopyContext::Priority { GATED_PIECE_BYTES } else { PIECE_BYTES };
         let piece = (bytes - *moved).min(max);
         let to_user = channel.to_user.load(Ordering::Relaxed);
         let (from, to) = if to_user { (kernel, user) } else { (user, kernel) };
@@ -308,10 +316,14 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Path;
+    use crate::request::CopyPath;
 
-    fn request(lanes: usize, context: Context) -> Request {
-        Request { lanes, context, ..Request::new(Path::EngineThread, Direction::To, 64) }
+    fn request(lanes: usize, context: CopyContext) -> CopyRequest {
+        CopyRequest {
+            lanes,
+            context,
+            ..CopyRequest::new(CopyPath::EngineThread, Direction::To, 64)
+        }
     }
 
     fn pair(bytes: usize) -> Arc<Mutex<Pair>> {
@@ -321,8 +333,8 @@ mod tests {
 
     #[test]
     fn every_policy_and_completion_moves_every_byte() {
-        for context in [Context::Exclusive, Context::Shared, Context::Priority] {
-            for completion in [Completion::Poll, Completion::Interrupt] {
+        for context in [CopyContext::Exclusive, CopyContext::Shared, CopyContext::Priority] {
+            for completion in [CopyCompletion::Poll, CopyCompletion::Interrupt] {
                 let engine = Engine::start(&request(2, context)).unwrap();
                 let sides = pair(200_000);
                 engine.register(1, sides.clone());
@@ -341,8 +353,8 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_an_engine_whose_thread_has_panicked() {
-        for completion in [Completion::Poll, Completion::Interrupt] {
-            let engine = Engine::start(&request(1, Context::Exclusive)).unwrap();
+        for completion in [CopyCompletion::Poll, CopyCompletion::Interrupt] {
+            let engine = Engine::start(&request(1, CopyContext::Exclusive)).unwrap();
             // A lane that never registered is a bug, for which the engine's thread panics.
             let copied = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 engine.copy(0, Direction::To, 64, completion);
@@ -353,14 +365,15 @@ mod tests {
 
     #[test]
     fn lanes_share_fewer_channels() {
-        let one_channel = Request { channels: 1, ..request(3, Context::Shared) };
+        let one_channel = CopyRequest { channels: 1, ..request(3, CopyContext::Shared) };
         let engine = Engine::start(&one_channel).unwrap();
         (0..3).for_each(|lane| engine.register(lane, pair(5000)));
         std::thread::scope(|scope| {
             for lane in 0..3 {
                 let engine = &engine;
                 scope.spawn(move || {
-                    (0..50).for_each(|_| engine.copy(lane, Direction::To, 5000, Completion::Poll));
+                    (0..50)
+                        .for_each(|_| engine.copy(lane, Direction::To, 5000, CopyCompletion::Poll));
                 });
             }
         });
@@ -369,13 +382,16 @@ mod tests {
 
     #[test]
     fn the_gate_is_accounted() {
-        let priority =
-            Request { quantum_ns: 50_000, window_ns: 150_000, ..request(2, Context::Priority) };
+        let priority = CopyRequest {
+            quantum_ns: 50_000,
+            window_ns: 150_000,
+            ..request(2, CopyContext::Priority)
+        };
         let engine = Engine::start(&priority).unwrap();
         engine.register(1, pair(4096));
         // A low channel's copies go on only while the gate is open, so every few of them a window has passed.
         while engine.gate().2 < 3 {
-            engine.copy(1, Direction::From, 4096, Completion::Poll);
+            engine.copy(1, Direction::From, 4096, CopyCompletion::Poll);
         }
         let (high_ns, low_ns, windows) = engine.gate();
         assert!(

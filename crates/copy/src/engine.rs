@@ -7,11 +7,11 @@ use daqmeter_harness::{
 use daqmeter_record::Ledger;
 use daqmeter_sys::copies::null_call;
 
-use crate::paths::{self, Mover};
+use crate::paths::{self, Mover, Side};
 use crate::plain::PlainRequest;
-use crate::request::{Context, Direction, Path, Request};
+use crate::request::{CopyContext, CopyPath, CopyRequest, Direction};
 
-/// Copies between user and kernel, see [`Request`].
+/// Copies between user and kernel, see [`CopyRequest`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CopyEngine;
 
@@ -28,7 +28,7 @@ fn stage_name(direction: Direction) -> &'static str {
 }
 
 struct CopySession {
-    request: Request,
+    request: CopyRequest,
     mover: Box<dyn Mover>,
     issued: u64,
     done: u64,
@@ -38,18 +38,18 @@ struct CopySession {
 }
 
 impl TypedEngine for CopyEngine {
-    type Request = Request;
+    type Request = CopyRequest;
 
     fn description(&self) -> &'static str {
         "copies between user and kernel memory, by CPU or by the channels of an engine, under a policy"
     }
 
-    fn probe_for(&self, request: &Request) -> Availability {
+    fn probe_for(&self, request: &CopyRequest) -> Availability {
         request.path.probe()
     }
 
-    fn target(&self, request: &Request) -> String {
-        if request.path != Path::Module || request.context == Context::Cpu {
+    fn target(&self, request: &CopyRequest) -> String {
+        if request.path != CopyPath::Module || request.context == CopyContext::Cpu {
             return request.path.to_string();
         }
         match paths::provider(request) {
@@ -58,25 +58,25 @@ impl TypedEngine for CopyEngine {
         }
     }
 
-    fn is_emulated(&self, request: &Request) -> bool {
+    fn is_emulated(&self, request: &CopyRequest) -> bool {
         match request.path {
-            Path::EngineThread => true,
-            Path::Module if request.context != Context::Cpu => {
+            CopyPath::EngineThread => true,
+            CopyPath::Module if request.context != CopyContext::Cpu => {
                 paths::provider(request).is_some_and(|(_, _, soft)| soft)
             }
             _ => false,
         }
     }
 
-    fn memory_bytes(&self, request: &Request) -> Option<u64> {
+    fn memory_bytes(&self, request: &CopyRequest) -> Option<u64> {
         Some(request.memory_bytes())
     }
 
-    fn example(&self) -> Request {
-        Request { lanes: 2, ..Request::new(Path::Pread, Direction::Both, 4096) }
+    fn example(&self) -> CopyRequest {
+        CopyRequest { lanes: 2, ..CopyRequest::new(CopyPath::Pread, Direction::Both, 4096) }
     }
 
-    fn open(&self, request: &Request) -> Result<Vec<Box<dyn Session>>, Fault> {
+    fn open(&self, request: &CopyRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
         if let Availability::Waived(reason) = request.path.probe() {
             return Err(Fault::new(reason));
         }
@@ -124,10 +124,7 @@ impl CopySession {
 
     /// Fails after a signal. It is called between the steps of a check, since blocks may be large.
     fn go_on(&self) -> Result<(), Fault> {
-        match self.stop.is_set() {
-            true => Err(Fault::interrupted()),
-            false => Ok(()),
-        }
+        if self.stop.is_set() { Err(Fault::interrupted()) } else { Ok(()) }
     }
 
     fn next_pattern(&mut self) -> Vec<u8> {
@@ -164,23 +161,14 @@ impl CopySession {
     /// What one copy of the pattern leaves at the other end.
     fn copied(&mut self, direction: Direction, pattern: &[u8]) -> Result<Vec<u8>, Fault> {
         let mut found = vec![self.poison(); pattern.len()];
-        let is_to = direction == Direction::To;
-        if is_to {
-            self.mover.put_user(&found)?;
-            self.mover.put_kernel(pattern)?;
-        } else {
-            self.mover.put_kernel(&found)?;
-            self.mover.put_user(pattern)?;
-        }
+        let (source, destination) = direction.sides();
+        self.mover.put(destination, &found)?;
+        self.mover.put(source, pattern)?;
         self.go_on()?;
         self.mover.before_copy(direction)?;
         self.mover.copy(direction)?;
         self.go_on()?;
-        if is_to {
-            self.mover.get_user(&mut found)?;
-        } else {
-            self.mover.get_kernel(&mut found)?;
-        }
+        self.mover.get(destination, &mut found)?;
         Ok(found)
     }
 
@@ -278,24 +266,18 @@ impl Session for CopySession {
         let pattern = self.pattern(self.operation_bytes());
         let mut found = vec![0; pattern.len()];
         for direction in self.request.direction.parts() {
-            match direction {
-                Direction::To => self.mover.get_user(&mut found)?,
-                _ => self.mover.get_kernel(&mut found)?,
-            }
+            self.mover.get(direction.sides().1, &mut found)?;
             self.compare(*direction, &found, &pattern)?;
         }
         drop(pattern);
         // The source changes, since a copy that moves nothing from now on leaves the old bytes.
         if self.mover.is_clearing() {
             found.fill(self.poison());
-            return self.mover.put_user(&found);
+            return self.mover.put(Side::User, &found);
         }
         drop(found);
         let pattern = self.next_pattern();
-        match self.request.direction {
-            Direction::To => self.mover.put_kernel(&pattern),
-            _ => self.mover.put_user(&pattern),
-        }
+        self.mover.put(self.request.direction.sides().0, &pattern)
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
@@ -332,7 +314,7 @@ mod tests {
     use super::*;
     use crate::PlainEngine;
 
-    fn open(request: &Request) -> Result<Vec<Box<dyn Session>>, Fault> {
+    fn open(request: &CopyRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
         Engine::open(&CopyEngine, &request.workload())
     }
 
@@ -368,13 +350,13 @@ mod tests {
     #[test]
     fn a_point_says_how_much_memory_it_takes() {
         const MIB: u64 = 1 << 20;
-        let bytes = |request: &Request| Engine::memory_bytes(&CopyEngine, &request.workload());
-        let mut request = Request::new(Path::Pread, Direction::To, 4 << 20);
+        let bytes = |request: &CopyRequest| Engine::memory_bytes(&CopyEngine, &request.workload());
+        let mut request = CopyRequest::new(CopyPath::Pread, Direction::To, 4 << 20);
         request.lanes = 3;
         // Each lane: both sides, and three copies while bytes are compared.
         assert_eq!(bytes(&request), Some(3 * (4 + 4 + 12) * MIB));
         request.depth = 2;
-        request.path = Path::IoUring;
+        request.path = CopyPath::IoUring;
         assert_eq!(bytes(&request), Some(2 * 3 * (4 + 4 + 12) * MIB));
         request.lanes = 0;
         assert_eq!(bytes(&request), None);
@@ -383,19 +365,19 @@ mod tests {
     /// The examples of every path that this host has.
     #[test]
     fn every_path_moves_every_byte() {
-        let paths = Path::value_variants().iter().copied();
-        for path in paths.filter(|path| *path != Path::Module) {
+        let paths = CopyPath::value_variants().iter().copied();
+        for path in paths.filter(|path| *path != CopyPath::Module) {
             if path.probe() != Availability::Ready {
                 continue;
             }
             for direction in [Direction::From, Direction::To] {
-                let mut request = Request::new(path, direction, 5003);
+                let mut request = CopyRequest::new(path, direction, 5003);
                 if path.has_channels() {
-                    request.context = Context::Exclusive;
+                    request.context = CopyContext::Exclusive;
                 }
                 request.depth = 4;
                 let Ok(mut sessions) = open(&request) else {
-                    assert!(matches!(path, Path::Hugetlb | Path::DevZero), "{path}");
+                    assert!(matches!(path, CopyPath::Hugetlb | CopyPath::DevZero), "{path}");
                     assert_eq!(direction, Direction::From);
                     continue;
                 };
@@ -424,19 +406,15 @@ mod tests {
             self.0[..last].fill(0);
             Ok(())
         }
-        fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-            self.0.copy_from_slice(bytes);
+        fn put(&mut self, side: Side, bytes: &[u8]) -> Result<(), Fault> {
+            match side {
+                Side::User => self.0.copy_from_slice(bytes),
+                Side::Kernel => assert!(bytes.iter().all(|byte| *byte == 0)),
+            }
             Ok(())
         }
-        fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+        fn get(&mut self, _side: Side, into: &mut [u8]) -> Result<(), Fault> {
             into.copy_from_slice(&self.0);
-            Ok(())
-        }
-        fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-            assert!(bytes.iter().all(|byte| *byte == 0));
-            Ok(())
-        }
-        fn get_kernel(&mut self, _into: &mut [u8]) -> Result<(), Fault> {
             Ok(())
         }
         fn is_clearing(&self) -> bool {
@@ -449,8 +427,7 @@ mod tests {
 
     /// Copies between two buffers. One copy in `every` is wrong, or not made.
     struct Sometimes {
-        user: Vec<u8>,
-        kernel: Vec<u8>,
+        sides: [Vec<u8>; 2],
         copies: usize,
         every: usize,
         flips: bool,
@@ -466,10 +443,9 @@ mod tests {
         fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
             self.copies += 1;
             let is_due = self.copies.is_multiple_of(self.every);
-            let (from, to) = match direction {
-                Direction::To => (&self.kernel, &mut self.user),
-                _ => (&self.user, &mut self.kernel),
-            };
+            let [user, kernel] = &mut self.sides;
+            let (from, to) =
+                if direction == Direction::To { (kernel, user) } else { (user, kernel) };
             if !is_due || self.flips {
                 to.copy_from_slice(from);
             }
@@ -478,20 +454,12 @@ mod tests {
             }
             Ok(())
         }
-        fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-            self.user.copy_from_slice(bytes);
+        fn put(&mut self, side: Side, bytes: &[u8]) -> Result<(), Fault> {
+            self.sides[side as usize].copy_from_slice(bytes);
             Ok(())
         }
-        fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-            into.copy_from_slice(&self.user);
-            Ok(())
-        }
-        fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-            self.kernel.copy_from_slice(bytes);
-            Ok(())
-        }
-        fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-            into.copy_from_slice(&self.kernel);
+        fn get(&mut self, side: Side, into: &mut [u8]) -> Result<(), Fault> {
+            into.copy_from_slice(&self.sides[side as usize]);
             Ok(())
         }
         fn flush(&mut self) -> Result<(), Fault> {
@@ -506,20 +474,19 @@ mod tests {
     }
 
     impl TypedEngine for SometimesWrong {
-        type Request = Request;
+        type Request = CopyRequest;
         fn description(&self) -> &'static str {
             "a test"
         }
-        fn target(&self, _request: &Request) -> String {
+        fn target(&self, _request: &CopyRequest) -> String {
             "a test".to_owned()
         }
-        fn example(&self) -> Request {
-            Request::new(Path::Memcpy, Direction::To, 64)
+        fn example(&self) -> CopyRequest {
+            CopyRequest::new(CopyPath::Memcpy, Direction::To, 64)
         }
-        fn open(&self, request: &Request) -> Result<Vec<Box<dyn Session>>, Fault> {
+        fn open(&self, request: &CopyRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
             let mover = Sometimes {
-                user: vec![0; request.block_bytes],
-                kernel: vec![0; request.block_bytes],
+                sides: [vec![0; request.block_bytes], vec![0; request.block_bytes]],
                 copies: 0,
                 every: self.every,
                 flips: self.flips,
@@ -539,7 +506,7 @@ mod tests {
     fn a_bit_that_is_flipped_between_the_first_and_the_last_copy_fails_the_point() {
         let settings = Settings::new(StepPlan::ByStage(300), "test");
         let outcome = |direction, every, flips| {
-            let workload = Request::new(Path::Memcpy, direction, 64).workload();
+            let workload = CopyRequest::new(CopyPath::Memcpy, direction, 64).workload();
             let engine = SometimesWrong { every, flips };
             let record = measure(&engine, &workload, &settings, &Facts::default(), &[], &mut []);
             record.unwrap().outcome
@@ -564,7 +531,7 @@ mod tests {
     fn what_is_checked_between_samples_is_in_no_time_and_no_account() {
         let settings = Settings::new(StepPlan::ByStage(20), "test");
         let engine = SometimesWrong { every: 10_000, flips: true };
-        let workload = Request::new(Path::Memcpy, Direction::To, 64).workload();
+        let workload = CopyRequest::new(CopyPath::Memcpy, Direction::To, 64).workload();
         let facts = Facts::default();
         let record = measure(&engine, &workload, &settings, &facts, &[], &mut []).unwrap();
         let stage = &record.lanes[0].stages[0];
@@ -580,7 +547,7 @@ mod tests {
     #[test]
     fn a_byte_that_was_not_cleared_is_found_by_every_check() {
         let mut session = CopySession {
-            request: Request::new(Path::DevZero, Direction::To, 9),
+            request: CopyRequest::new(CopyPath::DevZero, Direction::To, 9),
             mover: Box::new(AlmostZero(vec![0; 9])),
             issued: 0,
             done: 0,
@@ -598,7 +565,7 @@ mod tests {
 
     #[test]
     fn zeros_are_held_against_a_fill_of_as_many_bytes() {
-        let Ok(sessions) = open(&Request::new(Path::DevZero, Direction::To, 4096)) else {
+        let Ok(sessions) = open(&CopyRequest::new(CopyPath::DevZero, Direction::To, 4096)) else {
             return;
         };
         let stages = sessions[0].stages();
@@ -614,10 +581,10 @@ mod tests {
 
     #[test]
     fn an_emulated_engine_has_fewer_channels_than_lanes() {
-        let request = Request {
-            context: Context::Shared,
+        let request = CopyRequest {
+            context: CopyContext::Shared,
             lanes: 70,
-            ..Request::new(Path::EngineThread, Direction::To, 64)
+            ..CopyRequest::new(CopyPath::EngineThread, Direction::To, 64)
         };
         let mut sessions = open(&request).unwrap();
         let last = sessions.last_mut().unwrap();
@@ -627,20 +594,20 @@ mod tests {
 
     #[test]
     fn what_cannot_be_copied_is_refused_in_one_line() {
-        let refused = |request: Request| match open(&request) {
+        let refused = |request: CopyRequest| match open(&request) {
             Ok(mut sessions) => sessions[0].prepare().unwrap_err().0,
             Err(fault) => fault.0,
         };
-        let of = |path, direction, bytes| refused(Request::new(path, direction, bytes));
-        let mut shared = Request::new(Path::Pread, Direction::To, 64);
-        shared.context = Context::Shared;
+        let of = |path, direction, bytes| refused(CopyRequest::new(path, direction, bytes));
+        let mut shared = CopyRequest::new(CopyPath::Pread, Direction::To, 64);
+        shared.context = CopyContext::Shared;
         assert!(refused(shared).contains("--path module or engine-thread"));
-        assert!(of(Path::Pipe, Direction::To, 2 << 20).contains("smaller --sizes"));
-        assert!(of(Path::Pipe, Direction::Both, 64).contains("from or to"));
+        assert!(of(CopyPath::Pipe, Direction::To, 2 << 20).contains("smaller --sizes"));
+        assert!(of(CopyPath::Pipe, Direction::Both, 64).contains("from or to"));
         for direction in [Direction::From, Direction::Both] {
-            assert!(of(Path::DevZero, direction, 64).contains("ask for direction `to`"));
+            assert!(of(CopyPath::DevZero, direction, 64).contains("ask for direction `to`"));
         }
-        assert!(of(Path::Memcpy, Direction::To, 1 << 40).contains("map"));
+        assert!(of(CopyPath::Memcpy, Direction::To, 1 << 40).contains("map"));
         let nowhere = Engine::example(&CopyEngine).with("path", "nowhere");
         let fault = Engine::open(&CopyEngine, &nowhere).err().unwrap().0;
         assert!(fault.contains("unknown variant `nowhere`, expected one of `pread`"));

@@ -1,8 +1,8 @@
 //! Copies: the limits that other stages are held against, and the system of copies between user and kernel.
 //!
 //! [`MemoryEngine`] streams memory in a given ratio and [`PlainEngine`] copies it block by block; their rates are the limits in
-//! every table. [`CopyEngine`] copies one block after the other between user and kernel by a [`Path`] under a policy
-//! ([`Context`]). Begin with `request.rs`, then `paths/file.rs`, the plainest path.
+//! every table. [`CopyEngine`] copies one block after the other between user and kernel by a [`CopyPath`] under a policy
+//! ([`CopyContext`]). Begin with `request.rs`, then `paths/file.rs`, the plainest path.
 
 /// Shows an enum by its name in options and records.
 macro_rules! displayed {
@@ -35,7 +35,7 @@ pub use memory::MemoryEngine;
 pub use neighbour::Neighbour;
 pub use plain::PlainEngine;
 pub use pollution::{PollutionEngine, PollutionRequest, STUDY_COPIES};
-pub use request::{Completion, Context, Direction, Path, Request};
+pub use request::{CopyCompletion, CopyContext, CopyPath, CopyRequest, Direction};
 pub use victims::TESTS;
 
 /// Why the kernel module cannot be used here, or none.

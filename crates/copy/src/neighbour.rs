@@ -11,7 +11,7 @@ use daqmeter_sys::copies::null_call;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::request::Request;
+use crate::request::CopyRequest;
 
 /// What the neighbour does: the study's three systems, and two controls.
 #[derive(
@@ -55,7 +55,7 @@ impl Running {
     /// What it failed of.
     pub(crate) fn start(
         neighbour: Neighbour,
-        copies: Request,
+        copies: CopyRequest,
         cpu: Option<u32>,
     ) -> Result<Running, Fault> {
         let shared = Arc::new(Shared::default());
@@ -114,7 +114,12 @@ impl Drop for Running {
 }
 
 impl Shared {
-    fn run(&self, neighbour: Neighbour, copies: &Request, cpu: Option<u32>) -> Result<(), Fault> {
+    fn run(
+        &self,
+        neighbour: Neighbour,
+        copies: &CopyRequest,
+        cpu: Option<u32>,
+    ) -> Result<(), Fault> {
         if let Some(cpu) = cpu {
             affinity::pin_to(cpu)?;
         }
@@ -132,7 +137,7 @@ impl Shared {
         }
     }
 
-    fn copy(&self, copies: &Request) -> Result<(), Fault> {
+    fn copy(&self, copies: &CopyRequest) -> Result<(), Fault> {
         let mut lanes = copies.path.open(copies)?;
         let mover = &mut lanes[0];
         mover.prepare()?;

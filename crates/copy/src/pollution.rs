@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::CopyEngine;
 use crate::neighbour::{Neighbour, Running};
-use crate::request::{Context, Direction, MAX_BLOCK_BYTES, Path, Request};
+use crate::request::{CopyContext, CopyPath, CopyRequest, Direction, MAX_BLOCK_BYTES};
 use crate::victims::{TESTS, Victim};
 
 /// Pairs of operation and block that the study found most often in its traces (section 2.5).
@@ -46,8 +46,8 @@ pub struct PollutionRequest {
     #[arg(skip = 1_usize)]
     pub block_bytes: usize,
     /// How the neighbour copies by CPU
-    #[arg(long, value_enum, value_name = "NAME", default_value_t = Path::Pread, hide_possible_values = true)]
-    pub path: Path,
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = CopyPath::Pread, hide_possible_values = true)]
+    pub path: CopyPath,
     /// CPU of the neighbour; it runs anywhere unless one is named
     #[arg(skip)]
     #[serde(default, alias = "neighbour_cpu", skip_serializing_if = "Option::is_none")]
@@ -75,12 +75,12 @@ impl daqmeter_harness::Request for PollutionRequest {
 
 impl PollutionRequest {
     /// The neighbour's copies.
-    fn copies(&self) -> Request {
+    fn copies(&self) -> CopyRequest {
         let context = match self.neighbour {
-            Neighbour::Dma => Context::Shared,
-            _ => Context::Cpu,
+            Neighbour::Dma => CopyContext::Shared,
+            _ => CopyContext::Cpu,
         };
-        Request { context, ..Request::new(self.path, self.direction, self.block_bytes) }
+        CopyRequest { context, ..CopyRequest::new(self.path, self.direction, self.block_bytes) }
     }
 
     /// True if the neighbour's copies are those of an engine in software.
@@ -90,7 +90,7 @@ impl PollutionRequest {
 
     /// True if an engine is a thread of this program.
     fn has_engine_thread(&self) -> bool {
-        self.neighbour == Neighbour::Dma && self.path == Path::EngineThread
+        self.neighbour == Neighbour::Dma && self.path == CopyPath::EngineThread
     }
 }
 
@@ -207,7 +207,7 @@ impl TypedEngine for PollutionEngine {
             neighbour: Neighbour::Cpu,
             direction: Direction::From,
             block_bytes: 224,
-            path: Path::Pread,
+            path: CopyPath::Pread,
             peer_cpu: None,
             simulated: false,
         }
@@ -371,7 +371,7 @@ mod tests {
         for &neighbour in Neighbour::value_variants() {
             let mut request = PollutionRequest { neighbour, ..example() };
             if neighbour == Neighbour::Dma {
-                request.path = Path::EngineThread;
+                request.path = CopyPath::EngineThread;
             }
             let copied = || {
                 let record = run(&request, 4);

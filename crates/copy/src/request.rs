@@ -40,7 +40,7 @@ impl Direction {
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Context {
+pub enum CopyContext {
     /// The CPU
     #[default]
     Cpu,
@@ -57,7 +57,7 @@ pub enum Context {
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Completion {
+pub enum CopyCompletion {
     /// By looking
     #[default]
     #[serde(alias = "polled")]
@@ -71,7 +71,7 @@ pub enum Completion {
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Load {
+pub enum CopyLoad {
     /// Nothing on purpose
     #[default]
     Light,
@@ -84,7 +84,7 @@ pub enum Load {
     Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Path {
+pub enum CopyPath {
     /// pread and pwrite on kernel memory (memfd), base pages
     Pread,
     /// the same on huge pages (tmpfs huge=always, mounted nowhere; root)
@@ -123,14 +123,14 @@ pub enum Path {
     EngineThread,
 }
 
-impl Path {
+impl CopyPath {
     /// Whether it has channels, so that contexts other than `cpu` can be asked for.
     pub(crate) fn has_channels(self) -> bool {
-        matches!(self, Path::Module | Path::Dsa | Path::EngineThread)
+        matches!(self, CopyPath::Module | CopyPath::Dsa | CopyPath::EngineThread)
     }
 }
 
-displayed!(Direction, Context, Completion, Path);
+displayed!(Direction, CopyContext, CopyCompletion, CopyPath);
 
 /// The window of the priority policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,13 +163,13 @@ const MAX_WINDOW_NS: u64 = 1_000_000_000;
 /// One point. Verbs that sweep choose the fields without an option.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
 #[serde(deny_unknown_fields)]
-pub struct Request {
+pub struct CopyRequest {
     /// A way to copy, as `daqmeter list copies` names it
-    #[arg(skip = Path::Pread)]
-    pub path: Path,
+    #[arg(skip = CopyPath::Pread)]
+    pub path: CopyPath,
     /// Who copies: cpu, exclusive, shared, priority
     #[arg(skip)]
-    pub context: Context,
+    pub context: CopyContext,
     /// Which way: from, to, both
     #[arg(skip = Direction::To)]
     pub direction: Direction,
@@ -191,7 +191,7 @@ pub struct Request {
     /// Sleep until the engine's interrupt instead of looking
     #[arg(long = "interrupt", action = ArgAction::SetTrue, value_parser = FalseyValueParser::new().map(completion))]
     #[serde(default)]
-    pub completion: Completion,
+    pub completion: CopyCompletion,
     /// Blocks with each call, where a way has calls for many
     #[arg(long, value_name = "N", value_parser = parse_count, default_value = "1")]
     #[serde(default = "one::<u64>", skip_serializing_if = "is_one")]
@@ -199,7 +199,7 @@ pub struct Request {
     /// Beside the copies: nothing, or a thread on each CPU that works all the time
     #[arg(long, value_enum, default_value_t)]
     #[serde(default, skip_serializing_if = "is_default")]
-    pub load: Load,
+    pub load: CopyLoad,
     /// Time of the high channels in each window (priority)
     #[arg(long = "quantum", value_name = "TIME", value_parser = nanoseconds, default_value = "30us", help_heading = "Priority policy")]
     #[serde(default = "quantum_ns")]
@@ -216,8 +216,8 @@ pub struct Request {
     pub high_channels: u64,
 }
 
-fn completion(interrupt: bool) -> Completion {
-    if interrupt { Completion::Interrupt } else { Completion::Poll }
+fn completion(interrupt: bool) -> CopyCompletion {
+    if interrupt { CopyCompletion::Interrupt } else { CopyCompletion::Poll }
 }
 
 fn nanoseconds(text: &str) -> Result<u64, String> {
@@ -236,23 +236,23 @@ fn channel_mask(text: &str) -> Result<u64, String> {
     })
 }
 
-impl Request {
+impl CopyRequest {
     /// A copy by the CPU of one lane.
-    pub fn new(path: Path, direction: Direction, block_bytes: usize) -> Request {
-        Request {
+    pub fn new(path: CopyPath, direction: Direction, block_bytes: usize) -> CopyRequest {
+        CopyRequest {
             path,
-            context: Context::Cpu,
+            context: CopyContext::Cpu,
             direction,
             block_bytes,
             cold: false,
             lanes: 1,
             channels: 0,
-            completion: Completion::Poll,
+            completion: CopyCompletion::Poll,
             quantum_ns: quantum_ns(),
             window_ns: window_ns(),
             high_channels: 1,
             depth: 1,
-            load: Load::Light,
+            load: CopyLoad::Light,
         }
     }
 
@@ -267,19 +267,19 @@ impl Request {
     /// Bytes of memory that all its lanes take: both sides of each copy, and three copies while bytes are compared.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let blocks = match self.path {
-            Path::IoUring | Path::IoUringFixed => self.depth,
+            CopyPath::IoUring | CopyPath::IoUringFixed => self.depth,
             _ => 1,
         };
         let bytes = (self.block_bytes as u64).saturating_mul(blocks);
         // Zeros have no other side.
-        let sides = if self.path == Path::DevZero { 1 } else { 2 };
+        let sides = if self.path == CopyPath::DevZero { 1 } else { 2 };
         let lane =
             buffer_bytes(bytes).saturating_mul(sides).saturating_add(bytes.saturating_mul(3));
         lane.saturating_mul(self.lanes as u64)
     }
 }
 
-impl daqmeter_harness::Request for Request {
+impl daqmeter_harness::Request for CopyRequest {
     const KIND: &'static str = "copy";
 
     fn check(&self) -> Result<(), Problem> {
@@ -295,11 +295,11 @@ impl daqmeter_harness::Request for Request {
     /// Without what means nothing in its context: points that differ only in that are one.
     fn workload(&self) -> Workload {
         let mut workload = workload_of(self);
-        if self.context == Context::Cpu {
+        if self.context == CopyContext::Cpu {
             workload.params.remove("channels");
             workload.params.remove("completion");
         }
-        if self.context != Context::Priority {
+        if self.context != CopyContext::Priority {
             workload.params.remove("quantum_ns");
             workload.params.remove("window_ns");
             workload.params.remove("high_channels");
@@ -317,41 +317,41 @@ mod tests {
 
     #[test]
     fn a_request_survives_its_workload() {
-        let request = Request {
-            context: Context::Priority,
+        let request = CopyRequest {
+            context: CopyContext::Priority,
             cold: true,
             lanes: 3,
-            completion: Completion::Interrupt,
+            completion: CopyCompletion::Interrupt,
             depth: 4,
-            load: Load::Heavy,
+            load: CopyLoad::Heavy,
             quantum_ns: 5000,
-            ..Request::new(Path::EngineThread, Direction::Both, 4096)
+            ..CopyRequest::new(CopyPath::EngineThread, Direction::Both, 4096)
         };
-        assert_eq!(Request::of(&request.workload()).unwrap(), request);
+        assert_eq!(CopyRequest::of(&request.workload()).unwrap(), request);
     }
 
     #[test]
     fn a_workload_says_what_means_something_in_its_context() {
-        let mut request = Request::new(Path::Pread, Direction::To, 64);
+        let mut request = CopyRequest::new(CopyPath::Pread, Direction::To, 64);
         assert_eq!(
             request.workload().to_string(),
             "copy block_bytes=64 context=cpu direction=to lanes=1 path=pread"
         );
-        (request.path, request.context) = (Path::Module, Context::Shared);
+        (request.path, request.context) = (CopyPath::Module, CopyContext::Shared);
         assert_eq!(
             request.workload().to_string(),
             "copy block_bytes=64 channels=0 completion=poll context=shared direction=to lanes=1 path=module"
         );
         // As records of version 0.1 have it.
         let old = request.workload().with("completion", "polled");
-        assert_eq!(Request::of(&old).unwrap(), request);
+        assert_eq!(CopyRequest::of(&old).unwrap(), request);
     }
 
     #[test]
     fn what_cannot_be_is_refused_by_name() {
         let of = |name: &str, value: u64| {
-            let workload = Request::new(Path::Pread, Direction::To, 64).workload();
-            Request::of(&workload.with(name, value)).unwrap_err().0
+            let workload = CopyRequest::new(CopyPath::Pread, Direction::To, 64).workload();
+            CopyRequest::of(&workload.with(name, value)).unwrap_err().0
         };
         for (name, value, wanted) in [
             ("block_bytes", 0, "1 to 1099511627776 is wanted"),
@@ -369,8 +369,8 @@ mod tests {
                 "{refused}"
             );
         }
-        let workload = Request::new(Path::Pread, Direction::To, 64).workload();
-        let refused = Request::of(&workload.with("path", "tmpfs-hug")).unwrap_err().0;
+        let workload = CopyRequest::new(CopyPath::Pread, Direction::To, 64).workload();
+        let refused = CopyRequest::of(&workload.with("path", "tmpfs-hug")).unwrap_err().0;
         assert!(refused.contains("did you mean `tmpfs-huge`?"), "{refused}");
     }
 
@@ -379,17 +379,18 @@ mod tests {
         #[derive(Parser)]
         struct Options {
             #[command(flatten)]
-            request: Request,
+            request: CopyRequest,
         }
         let parse = |arguments: &[&str]| {
             Options::try_parse_from([&["copy"], arguments].concat()).map(|options| options.request)
         };
-        let usual = Request { block_bytes: 0, ..Request::new(Path::Pread, Direction::To, 1) };
+        let usual =
+            CopyRequest { block_bytes: 0, ..CopyRequest::new(CopyPath::Pread, Direction::To, 1) };
         assert_eq!(parse(&[]).unwrap(), usual);
         let asked = parse(&["--interrupt", "--high", "0,3", "--window", "1ms"]).unwrap();
         assert_eq!(
             (asked.completion, asked.high_channels, asked.window_ns),
-            (Completion::Interrupt, 9, 1_000_000)
+            (CopyCompletion::Interrupt, 9, 1_000_000)
         );
         for (wrong, wanted) in [("99", "`99` is not a channel from 0 to 63"), ("", "``")] {
             let error = parse(&["--high", wrong]).unwrap_err().to_string();

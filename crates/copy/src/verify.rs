@@ -5,13 +5,13 @@ use daqmeter_harness::{Availability, Session, StopFlag, TypedEngine};
 use serde::Serialize;
 
 use crate::engine::CopyEngine;
-use crate::request::{Completion, Context, Direction, Path, Request};
+use crate::request::{CopyCompletion, CopyContext, CopyPath, CopyRequest, Direction};
 
 /// What to check.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct VerifyPlan {
     /// Only this path.
-    pub only: Option<Path>,
+    pub only: Option<CopyPath>,
     /// Largest block.
     pub largest_bytes: usize,
     /// Copies at each size.
@@ -22,21 +22,21 @@ pub struct Plan {
 #[derive(Clone, Debug, Serialize)]
 pub struct Case {
     /// The way.
-    pub path: Path,
+    pub path: CopyPath,
     /// The policy.
-    pub context: Context,
+    pub context: CopyContext,
     /// How the end of a copy is noticed; none where the CPU copies.
-    pub completion: Option<Completion>,
+    pub completion: Option<CopyCompletion>,
     /// Which way.
     pub direction: Direction,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: CaseOutcome,
 }
 
 /// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum CaseOutcome {
     /// Every byte was right.
     Verified {
         /// Copies made.
@@ -71,8 +71,8 @@ const SIZES: [usize; 16] = [
 ];
 
 /// Runs all cases, until it is to stop: then those that were finished before.
-pub fn all(plan: &Plan, stop: &StopFlag) -> Vec<Case> {
-    let paths = Path::value_variants().iter().copied();
+pub fn all(plan: &VerifyPlan, stop: &StopFlag) -> Vec<Case> {
+    let paths = CopyPath::value_variants().iter().copied();
     paths
         .filter(|path| plan.only.is_none_or(|only| only == *path))
         .flat_map(cases_of)
@@ -81,21 +81,25 @@ pub fn all(plan: &Plan, stop: &StopFlag) -> Vec<Case> {
 }
 
 /// The requests of a path, of one byte each.
-fn cases_of(path: Path) -> Vec<Request> {
-    let contexts: &[Context] = match path {
-        Path::Module => Context::value_variants(),
-        _ if path.has_channels() => &Context::value_variants()[1..],
-        _ => &[Context::Cpu],
+fn cases_of(path: CopyPath) -> Vec<CopyRequest> {
+    let contexts: &[CopyContext] = match path {
+        CopyPath::Module => CopyContext::value_variants(),
+        _ if path.has_channels() => &CopyContext::value_variants()[1..],
+        _ => &[CopyContext::Cpu],
     };
     let mut cases = Vec::new();
     for &context in contexts {
-        let completions: &[Completion] = match context {
-            Context::Cpu => &[Completion::Poll],
-            _ => Completion::value_variants(),
+        let completions: &[CopyCompletion] = match context {
+            CopyContext::Cpu => &[CopyCompletion::Poll],
+            _ => CopyCompletion::value_variants(),
         };
         for &completion in completions {
             for direction in [Direction::From, Direction::To] {
-                cases.push(Request { context, completion, ..Request::new(path, direction, 1) });
+                cases.push(CopyRequest {
+                    context,
+                    completion,
+                    ..CopyRequest::new(path, direction, 1)
+                });
             }
         }
     }
@@ -103,38 +107,38 @@ fn cases_of(path: Path) -> Vec<Request> {
 }
 
 /// None when it is to stop before the case is finished.
-fn case(request: &Request, plan: &Plan, stop: &StopFlag) -> Option<Case> {
+fn case(request: &CopyRequest, plan: &VerifyPlan, stop: &StopFlag) -> Option<Case> {
     let outcome = match request.path.probe() {
-        Availability::Waived(reason) => Outcome::Waived(reason),
+        Availability::Waived(reason) => CaseOutcome::Waived(reason),
         Availability::Ready => sizes(request, plan, stop)?,
     };
     Some(Case {
         path: request.path,
         context: request.context,
-        completion: (request.context != Context::Cpu).then_some(request.completion),
+        completion: (request.context != CopyContext::Cpu).then_some(request.completion),
         direction: request.direction,
         outcome,
     })
 }
 
-fn sizes(request: &Request, plan: &Plan, stop: &StopFlag) -> Option<Outcome> {
+fn sizes(request: &CopyRequest, plan: &VerifyPlan, stop: &StopFlag) -> Option<CaseOutcome> {
     let (mut copies, mut bytes) = (0, 0);
     for size in SIZES.into_iter().filter(|size| *size <= plan.largest_bytes) {
-        let request = Request { block_bytes: size, ..request.clone() };
+        let request = CopyRequest { block_bytes: size, ..request.clone() };
         let mut sessions = match CopyEngine.open(&request) {
             Ok(sessions) => sessions,
             // A pipe's size, hugetlbfs without write: as far as it goes is what there is.
             Err(_) if copies > 0 => break,
-            Err(fault) => return Some(Outcome::Waived(fault.0)),
+            Err(fault) => return Some(CaseOutcome::Waived(fault.0)),
         };
         let checked = check(sessions[0].as_mut(), plan.times, stop)?;
         if let Err(reason) = checked {
-            return Some(Outcome::Failed(format!("{size} bytes: {reason}")));
+            return Some(CaseOutcome::Failed(format!("{size} bytes: {reason}")));
         }
         copies += u64::from(plan.times);
         bytes += size as u64 * u64::from(plan.times);
     }
-    Some(Outcome::Verified { copies, bytes })
+    Some(CaseOutcome::Verified { copies, bytes })
 }
 
 /// None when it is to stop.
@@ -157,23 +161,25 @@ mod tests {
     fn a_stop_keeps_only_cases_that_were_finished() {
         let stop = StopFlag::default();
         stop.set();
-        let cases = all(&Plan { only: None, largest_bytes: 5000, times: u32::MAX }, &stop);
-        assert!(cases.iter().all(|case| matches!(case.outcome, Outcome::Waived(_))), "{cases:?}");
+        let cases = all(&VerifyPlan { only: None, largest_bytes: 5000, times: u32::MAX }, &stop);
+        assert!(
+            cases.iter().all(|case| matches!(case.outcome, CaseOutcome::Waived(_))),
+            "{cases:?}"
+        );
     }
 
     #[test]
     fn every_case_of_this_host_verifies_or_says_why_not() {
-        let cases = all(&Plan { only: None, largest_bytes: 5000, times: 1 }, &StopFlag::default());
-        assert!(
-            cases
-                .iter()
-                .any(|case| case.path == Path::EngineThread && case.context == Context::Priority)
-        );
+        let cases =
+            all(&VerifyPlan { only: None, largest_bytes: 5000, times: 1 }, &StopFlag::default());
+        assert!(cases.iter().any(
+            |case| case.path == CopyPath::EngineThread && case.context == CopyContext::Priority
+        ));
         for case in cases {
             match &case.outcome {
-                Outcome::Verified { copies, .. } => assert!(*copies >= 7, "{case:?}"),
-                Outcome::Waived(reason) => assert!(reason.len() > 10, "{case:?}"),
-                Outcome::Failed(_) => panic!("{case:?}"),
+                CaseOutcome::Verified { copies, .. } => assert!(*copies >= 7, "{case:?}"),
+                CaseOutcome::Waived(reason) => assert!(reason.len() > 10, "{case:?}"),
+                CaseOutcome::Failed(_) => panic!("{case:?}"),
             }
         }
     }

@@ -47,7 +47,7 @@ pub mod table;
 mod trials;
 
 pub use answers::{Answer, answers, answers_text};
-pub use families::copy::{classic as copy_classic, imported as copy_imported};
+pub use families::copy::classic as copy_classic;
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;

@@ -20,7 +20,7 @@ type Table = Vec<(u64, u64, String)>;
 /// Symbols of everything that is mapped now.
 #[derive(Debug, Default)]
 pub struct Symbols {
-    kernel: Table,
+    kernel: KernelSymbols,
     user: Table,
     objects: Table,
 }
@@ -32,10 +32,7 @@ impl Symbols {
     /// Reads /proc/self/maps, the symbol tables of the objects in it, and /proc/kallsyms. What cannot be read gives no names.
     pub fn of_this_process() -> Symbols {
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        let mut symbols = Symbols {
-            kernel: parse_kallsyms(&fs::read_to_string("/proc/kallsyms").unwrap_or_default()),
-            ..Symbols::default()
-        };
+        let mut symbols = Symbols { kernel: KernelSymbols::of_kernel(), ..Symbols::default() };
         for mapping in maps.lines().filter_map(parse_map_line) {
             if mapping.executable {
                 let name = mapping.path.rsplit('/').next().unwrap_or(&mapping.path).to_owned();
@@ -56,11 +53,10 @@ impl Symbols {
     pub fn name(&self, address: u64) -> Symbol {
         let in_kernel = address >= KERNEL_FROM;
         let name = if in_kernel {
-            find(&self.kernel, address).unwrap_or("[kernel]")
+            find(&self.kernel.0, address).map_or("[kernel]", |(_, name)| name)
         } else {
-            find(&self.user, address)
-                .or_else(|| find(&self.objects, address))
-                .unwrap_or("[unknown]")
+            let found = find(&self.user, address).or_else(|| find(&self.objects, address));
+            found.map_or("[unknown]", |(_, name)| name)
         };
         Symbol { in_kernel, name: name.to_owned() }
     }
@@ -77,10 +73,34 @@ impl Symbols {
     }
 }
 
-fn find(table: &Table, address: u64) -> Option<&str> {
+/// Start and name of the symbol at an address.
+fn find(table: &Table, address: u64) -> Option<(u64, &str)> {
     let after = table.partition_point(|(start, ..)| *start <= address);
-    let (_, end, name) = table[..after].last()?;
-    (address < *end).then_some(name.as_str())
+    let (start, end, name) = table[..after].last()?;
+    (address < *end).then_some((*start, name.as_str()))
+}
+
+/// Functions of the kernel, as far as this user may see their addresses.
+#[derive(Debug, Default)]
+pub struct KernelSymbols(Table);
+
+impl KernelSymbols {
+    pub fn of_kernel() -> KernelSymbols {
+        KernelSymbols::parse(&fs::read_to_string("/proc/kallsyms").unwrap_or_default())
+    }
+
+    /// Reads a text like `/proc/kallsyms`; other lines are left out.
+    pub fn parse(kallsyms: &str) -> KernelSymbols {
+        KernelSymbols(parse_kallsyms(kallsyms))
+    }
+
+    /// `function+0x1f`, or the address alone.
+    pub fn name(&self, address: u64) -> String {
+        match find(&self.0, address) {
+            Some((start, name)) => format!("{name}+{:#x}", address - start),
+            None => format!("{address:#x}"),
+        }
+    }
 }
 
 struct MapLine {
@@ -140,7 +160,7 @@ fn parse_kallsyms(text: &str) -> Table {
             let mut fields = line.split_whitespace();
             let address = u64::from_str_radix(fields.next()?, 16).ok()?;
             // Addresses are zero when kptr_restrict hides them: no names are better than wrong ones.
-            let is_code = fields.next()?.eq_ignore_ascii_case("t");
+            let is_code = matches!(fields.next()?, "t" | "T" | "w" | "W");
             (is_code && address != 0).then_some((address, fields.next()?))
         })
         .collect();

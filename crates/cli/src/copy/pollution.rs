@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use daqmeter_copy::{Direction, Neighbour, Path, PollutionRequest, STUDY_COPIES, TESTS};
-use daqmeter_harness::{Request as _, StepPlan, ordered};
+use daqmeter_copy::{CopyPath, Direction, Neighbour, PollutionRequest, STUDY_COPIES, TESTS};
+use daqmeter_harness::{Request as _, StepPlan};
 use daqmeter_record::{EngineInfo, RunRecord, Workload};
 use daqmeter_report::copy::pollution_text;
 use daqmeter_report::copy_classic;
 
-use super::import::{Import, Told, UNKNOWN, folder};
+use super::import::{Import, UNKNOWN, folder};
 use super::{Ending, Written, direction, repetitions, usable};
 use crate::arguments::bytes;
 use crate::output::Failure;
@@ -89,24 +89,19 @@ fn points(arguments: &Arguments, neighbour_cpu: u32) -> Vec<Workload> {
     let all_tests = TESTS.map(str::to_owned);
     let tests = or_all(&arguments.tests, &all_tests);
     let neighbours = or_all(&arguments.neighbours, Neighbour::value_variants());
-    let engine = Path::of_engine();
+    let engine = CopyPath::of_engine();
     let mut points = Vec::new();
     for &(direction, block_bytes) in or_all(&arguments.copies, &STUDY_COPIES) {
         for test in tests {
             for &neighbour in neighbours {
-                let template = arguments.request.clone();
-                let path = match neighbour {
-                    Neighbour::Dma => engine,
-                    _ => template.path,
-                };
                 let request = PollutionRequest {
                     test: test.clone(),
                     neighbour,
                     direction,
                     block_bytes,
-                    path,
+                    path: if neighbour == Neighbour::Dma { engine } else { arguments.request.path },
                     peer_cpu: Some(neighbour_cpu),
-                    ..template
+                    ..arguments.request.clone()
                 };
                 points.push(request.workload());
             }
@@ -129,27 +124,27 @@ fn of_folder(name: &str) -> Option<(Neighbour, (Direction, usize))> {
 }
 
 /// The same by the options, where the folder does not say it.
-fn told(arguments: &Arguments, file: &File) -> Result<Told, Failure> {
+fn told(arguments: &Arguments, file: &File) -> Result<(EngineInfo, Workload), Failure> {
     let shown = file.display();
+    let refused = |why: &str| Failure::refused(format!("{shown}: {why}"));
     let by_folder = folder(file).and_then(of_folder);
     let said = match (&arguments.neighbours[..], &arguments.copies[..]) {
         ([neighbour], [copies]) => Some((*neighbour, *copies)),
         _ => None,
     };
-    let is_asked = !arguments.neighbours.is_empty() || !arguments.copies.is_empty();
+    let is_silent = arguments.neighbours.is_empty() && arguments.copies.is_empty();
     let (neighbour, (direction, block_bytes)) = match (by_folder, said) {
-        (Some(found), None) if !is_asked => found,
-        (Some(found), Some(said)) if found == said => found,
+        (Some(found), said) if is_silent || Some(found) == said => found,
         (Some(_), _) => {
-            return Err(Failure::refused(format!(
-                "{shown}: its folder says what the neighbour did: leave out --neighbours and --copies"
-            )));
+            return Err(refused(
+                "its folder says what the neighbour did: leave out --neighbours and --copies",
+            ));
         }
         (None, Some(said)) => said,
         (None, None) => {
-            return Err(Failure::refused(format!(
-                "{shown}: does not say what the neighbour did: add one of --neighbours and one of --copies, e.g. --neighbours cpu --copies from:224"
-            )));
+            return Err(refused(
+                "does not say what the neighbour did: add one of --neighbours and one of --copies, e.g. --neighbours cpu --copies from:224",
+            ));
         }
     };
     let request =
@@ -171,10 +166,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return import.run(|file| told(arguments, file), classic, pollution_text);
     }
     usable(arguments.request.path)?;
-    let mut runner = Runner::new(&arguments.common, 0)?;
+    let runner = Runner::new(&arguments.common, 0)?;
     let (program, neighbour) = placement(arguments, &runner.context.host.allowed_cpus)?;
     let points = points(arguments, neighbour);
-    runner.expect(points.len());
     let settings = runner.settings(StepPlan::ByStage(arguments.reps), "copy/pollution", &[program]);
     let name = arguments.name.clone();
     let ending = Ending {
@@ -183,11 +177,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         text: pollution_text,
         files: move |records: &[RunRecord]| copy_classic::pollution(records, &name),
     };
-    let kept = ending.kept();
-    let measured = ordered(points, arguments.seed).into_iter().try_for_each(|(order, workload)| {
-        runner.point("pollution", &workload, &settings, Some(order))?;
-        kept.add(&runner.recorder.records);
-        Ok(())
-    });
-    ending.end(&mut runner, measured)
+    ending.measure(runner, "pollution", points, &settings, arguments.seed)
 }

@@ -9,15 +9,17 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_copy::trace::{
-    Accounts, FILES, Names, ProcessIo, Trace, of_classic, operation_of, sampled,
+    FILES, ProcessIo, Trace, TraceFile, TraceRow, operation_of, proc_counters, sampled,
 };
 use daqmeter_harness::Tally;
+use daqmeter_record::units::{show_bytes, significant};
 use daqmeter_record::{Counter, EngineInfo, Workload};
 use daqmeter_report::table::numbers_from;
+use daqmeter_sys::symbols::KernelSymbols;
 use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice};
 
-use super::import::elsewhere;
-use super::{Format, Written, write_classic};
+use super::Written;
+use super::import::{elsewhere, text_of};
 use crate::arguments::duration;
 use crate::metrics::{Metrics, Page};
 use crate::named::Appended;
@@ -63,54 +65,48 @@ pub(super) struct Arguments {
     metrics: Metrics,
 }
 
-/// Shows traces that were written as the study's files: the output that follows a trace, and a
-/// record that was measured elsewhere.
+/// Shows traces that were written as the study's files: the output of a trace, and a record that
+/// was measured elsewhere.
 fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let written = &arguments.written;
-    let mut trace = Trace::new(written.format == Format::Classic);
+    let mut trace = Trace::new(written.is_classic());
     let (mut first_ns, mut last_ns) = (u64::MAX, 0);
     let mut warnings = Vec::new();
     let files = classic_files(&arguments.from)?;
     for path in &files {
         let shown = path.display();
-        let refused = |why: &dyn std::fmt::Display| Failure::refused(format!("{shown}: {why}"));
-        let operation = operation_of(path).ok_or_else(|| {
-            refused(&"the name says which operation it is of: mem_trace_from.dat, mem_trace_to.dat, __mem_trace_from.dat or __mem_trace_to.dat")
-        })?;
-        let text = std::fs::read_to_string(path).map_err(|error| refused(&error))?;
-        let read = of_classic(operation, &text).map_err(|why| refused(&why))?;
-        for record in &read.records {
+        let file = match operation_of(path) {
+            None => Err("the name says which operation it is of: mem_trace_from.dat, mem_trace_to.dat, __mem_trace_from.dat or __mem_trace_to.dat".to_owned()),
+            Some(operation) => text_of(path).and_then(|text| TraceFile::parse(operation, &text)),
+        };
+        let TraceFile { records, long_addresses } =
+            file.map_err(|why| Failure::refused(format!("{shown}: {why}")))?;
+        for record in &records {
             first_ns = first_ns.min(record.before_ns);
             last_ns = last_ns.max(record.after_ns);
         }
-        trace.add(&read.records);
-        if read.long_addresses > 0 {
+        trace.add(&records);
+        if long_addresses > 0 {
             warnings.push(format!(
-                "{shown}: addresses of more than 16 digits: {}; their last 16 are used",
-                read.long_addresses
+                "{shown}: addresses of more than 16 digits: {long_addresses}; their last 16 are used"
             ));
         }
     }
-    let (source, first_file) = (&arguments.from[0], &files[0]);
     let wall_ns = last_ns.saturating_sub(first_ns);
     let time = Duration::from_nanos(wall_ns);
-    let info = EngineInfo {
-        name: "trace".into(),
-        target: first_file.display().to_string().into(),
-        emulated: false,
-    };
+    let target = files[0].display().to_string().into();
+    let info = EngineInfo { name: "trace".into(), target, emulated: false };
     let workload = Workload::new("trace").with("seconds", time.as_secs_f64());
     let blank = context_as(arguments.label.as_ref()).blank_record(info, workload);
-    let mut record = elsewhere(blank, source, first_file, "trace");
+    let mut record = elsewhere(blank, &arguments.from[0], &files[0], "trace");
     (record.origin_ns, record.wall_ns) = (first_ns.min(last_ns), wall_ns);
     record.counters = trace.calls_by_size();
     record.warnings.extend(warnings.iter().cloned());
     // The addresses are of the kernel that was traced, not of this one.
-    let mut text = tables(&trace, &Names::default(), arguments.top, time);
-    text.push_str(&lines(&warnings));
+    let text = tables(&trace, &KernelSymbols::default(), arguments.top, time) + &lines(&warnings);
     let mut recorder = Recorder::new(arguments.out.as_ref(), arguments.json)?;
     recorder.take(record)?;
-    write_classic(written, &trace.classic())?;
+    written.write(&trace.classic())?;
     recorder.finish(written.output.as_ref(), false, |_| text)
 }
 
@@ -118,19 +114,15 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
 fn classic_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in paths {
-        if !path.is_dir() {
-            files.push(path.clone());
-            continue;
-        }
-        let known = FILES.iter().map(|name| path.join(name));
         let before = files.len();
-        files.extend(known.filter(|file| file.is_file()));
+        if path.is_dir() {
+            files.extend(FILES.iter().map(|name| path.join(name)).filter(|file| file.is_file()));
+        } else {
+            files.push(path.clone());
+        }
         if files.len() == before {
-            return Err(Failure::refused(format!(
-                "{}: holds none of {}",
-                path.display(),
-                FILES.join(", ")
-            )));
+            let (shown, names) = (path.display(), FILES.join(", "));
+            return Err(Failure::refused(format!("{shown}: holds none of {names}")));
         }
     }
     Ok(files)
@@ -190,7 +182,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         None => tracing.by_proc()?,
     };
     recorder.take(watched.end(traced.found, None, Vec::new()))?;
-    write_classic(&arguments.written, &traced.files)?;
+    arguments.written.write(&traced.files)?;
     let page = arguments.written.output.as_ref();
     recorder.finish(page, stop.load(Ordering::Relaxed), |_| traced.text)
 }
@@ -220,8 +212,8 @@ impl Tracing<'_> {
 
     /// Every copy, by the kernel module.
     fn by_module(&self, mut device: TraceDevice) -> Result<Traced, Failure> {
-        let mut trace = Trace::new(self.arguments.written.format == Format::Classic);
-        let names = Names::of_kernel();
+        let mut trace = Trace::new(self.arguments.written.is_classic());
+        let symbols = KernelSymbols::of_kernel();
         device.start().map_err(Failure::refused)?;
         let (began, mut shown) = (Instant::now(), Instant::now());
         let mut requests = 0;
@@ -236,24 +228,23 @@ impl Tracing<'_> {
                 shown = Instant::now();
                 // Home, and clear below: the tables stay in place.
                 emit_as_it_is("\u{1b}[H\u{1b}[J")?;
-                emit(&tables(&trace, &names, self.arguments.top, began.elapsed()))?;
+                emit(&tables(&trace, &symbols, self.arguments.top, began.elapsed()))?;
             }
         }
         let elapsed = began.elapsed();
         device.stop().map_err(Failure::tool)?;
         look(&mut device, &mut trace)?;
         let info = device.info().map_err(Failure::tool)?;
-        let accounts = Accounts::of(&info, &trace);
+        let (ledger, warnings) = trace.accounts(&info);
         let Arguments { time, delay, .. } = *self.arguments;
         let mut text = requests_text(requests, time, delay);
-        text.push_str(&tables(&trace, &names, self.arguments.top, elapsed));
-        text.push_str(&format!("{}\n", accounts.ledger));
-        text.push_str(&lines(&accounts.warnings));
+        text.push_str(&tables(&trace, &symbols, self.arguments.top, elapsed));
+        text.push_str(&format!("{ledger}\n{}", lines(&warnings)));
         Ok(Traced {
             found: Tally {
                 counters: with_requests(trace.counters(&info), requests),
-                ledgers: vec![accounts.ledger],
-                warnings: accounts.warnings,
+                ledgers: vec![ledger],
+                warnings,
                 ..Tally::default()
             },
             text,
@@ -287,13 +278,28 @@ impl Tracing<'_> {
         let Arguments { time, delay, top, .. } = *self.arguments;
         let (rows, requests) = sampled(time, delay, look).map_err(Failure::tool)?;
         let warnings = vec![PROC_WARNING.to_owned()];
-        let cells = rows.iter().take(top).map(|row| row.cells().to_vec());
+        let mean = |bytes: u64, calls: u64| match calls {
+            0 => "-".to_owned(),
+            calls => significant(bytes as f64 / calls as f64, 4),
+        };
+        let cells = rows.iter().take(top).map(|row| {
+            vec![
+                row.name.clone(),
+                row.pid.to_string(),
+                row.reads.to_string(),
+                show_bytes(row.read_bytes),
+                mean(row.read_bytes, row.reads),
+                row.writes.to_string(),
+                show_bytes(row.written_bytes),
+                mean(row.written_bytes, row.writes),
+            ]
+        });
         Ok(Traced {
             text: requests_text(requests, time, delay)
                 + &numbers_from(2, &PROC_HEADINGS, cells)
                 + &lines(&warnings),
             found: Tally {
-                counters: with_requests(daqmeter_copy::trace::proc_counters(&rows), requests),
+                counters: with_requests(proc_counters(&rows), requests),
                 warnings,
                 ..Tally::default()
             },
@@ -341,21 +347,30 @@ fn lines(warnings: &[String]) -> String {
     warnings.iter().map(|warning| format!("{warning}\n")).collect()
 }
 
-fn tables(trace: &Trace, names: &Names, top: usize, seconds: Duration) -> String {
+fn tables(trace: &Trace, symbols: &KernelSymbols, top: usize, seconds: Duration) -> String {
     let mut out = format!("{} copies in {:.1} s\n", trace.calls(), seconds.as_secs_f64());
-    let lines = trace.operations().into_iter().map(|row| row.cells().to_vec());
-    out.push_str(&numbers_from(
-        1,
-        &["operation", "calls", "bytes", "median size", "mean ns"],
-        lines,
-    ));
-    for (title, lines) in [
+    let operations = trace.operations().into_iter().map(|row| {
+        vec![
+            row.operation.to_owned(),
+            row.calls.to_string(),
+            show_bytes(row.bytes),
+            show_bytes(row.median_bytes),
+            significant(row.mean_ns, 3),
+        ]
+    });
+    let headings = ["operation", "calls", "bytes", "median size", "mean ns"];
+    out.push_str(&numbers_from(1, &headings, operations));
+    let cells = |row: TraceRow| {
+        vec![row.name, row.operation.to_owned(), row.calls.to_string(), show_bytes(row.bytes)]
+    };
+    for (title, rows) in [
         ("size", trace.by_size(top)),
-        ("caller", trace.by_caller(names, top)),
+        ("caller", trace.by_caller(symbols, top)),
         ("process", trace.by_process(top)),
     ] {
+        let headings = [title, "operation", "calls", "bytes"];
         out.push('\n');
-        out.push_str(&numbers_from(2, &[title, "operation", "calls", "bytes"], lines));
+        out.push_str(&numbers_from(2, &headings, rows.into_iter().map(cells)));
     }
     out
 }

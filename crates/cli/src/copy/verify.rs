@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_copy::Path;
-use daqmeter_copy::verify::{Case, Outcome, Plan, all};
+use daqmeter_copy::CopyPath;
+use daqmeter_copy::verify::{Case, CaseOutcome, VerifyPlan, all};
 use daqmeter_harness::StopFlag;
 use daqmeter_report::table::numbers_from;
 
@@ -19,7 +19,7 @@ use crate::output::{Failure, emit, tell};
 pub(super) struct Arguments {
     /// Only this way to copy
     #[arg(long, value_name = "NAME", value_enum, hide_possible_values = true)]
-    path: Option<Path>,
+    path: Option<CopyPath>,
     /// Largest block
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "8MiB")]
     up_to: u64,
@@ -34,7 +34,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     arguments.path.map(usable).transpose()?;
     let largest = usize::try_from(arguments.up_to).map_err(Failure::refused)?;
-    let plan = Plan { only: arguments.path, largest_bytes: largest, times: arguments.times };
+    let plan = VerifyPlan { only: arguments.path, largest_bytes: largest, times: arguments.times };
     let stop = StopFlag::default();
     let asked = stop.clone();
     interrupt::on_signal(move || asked.set());
@@ -49,7 +49,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if stop.is_set() {
         tell(&format!("daqmeter: interrupted after {} cases", cases.len()));
     }
-    let failed = |case: &&Case| matches!(case.outcome, Outcome::Failed(_));
+    let failed = |case: &&Case| matches!(case.outcome, CaseOutcome::Failed(_));
     match cases.iter().filter(failed).count() {
         0 => Ok(ExitCode::SUCCESS),
         failed => Err(Failure::tool(format!("{failed} of {} cases failed", cases.len()))),
@@ -59,11 +59,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 fn table(cases: &[Case]) -> String {
     let row = |case: &Case| {
         let (verdict, result) = match &case.outcome {
-            Outcome::Verified { copies, bytes } => {
+            CaseOutcome::Verified { copies, bytes } => {
                 ("ok", format!("{copies} copies, {bytes} bytes"))
             }
-            Outcome::Waived(reason) => ("-", reason.clone()),
-            Outcome::Failed(reason) => ("FAILED", reason.clone()),
+            CaseOutcome::Waived(reason) => ("-", reason.clone()),
+            CaseOutcome::Failed(reason) => ("FAILED", reason.clone()),
         };
         let completion = case.completion.map(|completion| completion.to_string());
         vec![

@@ -5,8 +5,8 @@ use daqmeter_sys::dsa::{DevicePortal, Mover as Dsa, WorkQueue, work_queues};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::memory::DeviceMemory;
 
-use super::mover::{Mover, each};
-use crate::request::{Context, Direction, Request};
+use super::mover::{Mover, Side, each};
+use crate::request::{CopyContext, CopyRequest, Direction};
 
 fn usable_queues() -> Result<Vec<WorkQueue>, String> {
     let (usable, refused): (Vec<WorkQueue>, _) =
@@ -27,16 +27,16 @@ pub(super) fn probe() -> Availability {
 }
 
 /// Exclusive: lane k on queue k, modulo their number. Shared: all lanes on the first shared queue.
-pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
+pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
     let queues = usable_queues().map_err(Fault::new)?;
     let shared = queues.iter().find(|queue| !queue.dedicated);
     each(request, |lane| {
         let queue = match request.context {
-            Context::Exclusive => &queues[lane % queues.len()],
-            Context::Shared => shared.ok_or_else(|| {
+            CopyContext::Exclusive => &queues[lane % queues.len()],
+            CopyContext::Shared => shared.ok_or_else(|| {
                 Fault::new("dsa: no shared work queue; configure one, or use exclusive")
             })?,
-            Context::Cpu | Context::Priority => {
+            CopyContext::Cpu | CopyContext::Priority => {
                 return Err(Fault::new(
                     "dsa: choose context exclusive or shared; priorities are set with accel-config config-wq --priority",
                 ));
@@ -53,9 +53,9 @@ struct DsaMover {
 }
 
 impl DsaMover {
-    fn sides(&mut self) -> (&mut DeviceMemory, &mut DeviceMemory) {
+    fn side(&mut self, side: Side) -> &mut DeviceMemory {
         let (_, user, kernel) = self.open.as_mut().expect("prepared before the first copy");
-        (user, kernel)
+        if side == Side::User { user } else { kernel }
     }
 }
 
@@ -80,30 +80,19 @@ impl Mover for DsaMover {
         Ok(engine.copy(from, to, self.bytes)?)
     }
 
-    fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.sides().0.write(0, bytes);
+    fn put(&mut self, side: Side, bytes: &[u8]) -> Result<(), Fault> {
+        self.side(side).write(0, bytes);
         Ok(())
     }
 
-    fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        self.sides().0.read(0, into);
-        Ok(())
-    }
-
-    fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.sides().1.write(0, bytes);
-        Ok(())
-    }
-
-    fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        self.sides().1.read(0, into);
+    fn get(&mut self, side: Side, into: &mut [u8]) -> Result<(), Fault> {
+        self.side(side).read(0, into);
         Ok(())
     }
 
     fn flush(&mut self) -> Result<(), Fault> {
-        let (user, kernel) = self.sides();
-        user.with_bytes(daqmeter_kernels::copy::flush);
-        kernel.with_bytes(daqmeter_kernels::copy::flush);
+        self.side(Side::User).with_bytes(daqmeter_kernels::copy::flush);
+        self.side(Side::Kernel).with_bytes(daqmeter_kernels::copy::flush);
         Ok(())
     }
 }

@@ -6,24 +6,24 @@ use daqmeter_harness::Fault;
 use daqmeter_record::Counter;
 use daqmeter_sys::memory::DeviceMemory;
 
-use super::mover::Mover;
+use super::mover::{Mover, Side};
 use crate::dma_thread::{Engine, Pair, lock};
-use crate::request::{Completion, Context, Direction, Request};
+use crate::request::{CopyCompletion, CopyContext, CopyRequest, Direction};
 
 struct EngineMover {
     lane: usize,
     lanes: usize,
     bytes: usize,
     engine: Arc<Engine>,
-    completion: Completion,
-    context: Context,
+    completion: CopyCompletion,
+    context: CopyContext,
     pair: Option<Arc<Mutex<Pair>>>,
     before: (u64, u64, u64, u64),
     cpus: usize,
 }
 
-pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    if request.context == Context::Cpu {
+pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
+    if request.context == CopyContext::Cpu {
         return Err(Fault::new(
             "engine-thread copies by channels: choose context exclusive, shared or priority",
         ));
@@ -62,7 +62,7 @@ impl EngineMover {
 impl Mover for EngineMover {
     fn device(&self) -> String {
         match self.context {
-            Context::Shared => {
+            CopyContext::Shared => {
                 format!("emulated engine, {} channels shared", self.engine.channels())
             }
             _ => format!("emulated engine, channel {}", self.lane % self.engine.channels()),
@@ -87,23 +87,13 @@ impl Mover for EngineMover {
         Ok(())
     }
 
-    fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.pair().user.write(0, bytes);
+    fn put(&mut self, side: Side, bytes: &[u8]) -> Result<(), Fault> {
+        self.pair().side(side).write(0, bytes);
         Ok(())
     }
 
-    fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        self.pair().user.read(0, into);
-        Ok(())
-    }
-
-    fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.pair().kernel.write(0, bytes);
-        Ok(())
-    }
-
-    fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        self.pair().kernel.read(0, into);
+    fn get(&mut self, side: Side, into: &mut [u8]) -> Result<(), Fault> {
+        self.pair().side(side).read(0, into);
         Ok(())
     }
 
@@ -127,7 +117,7 @@ impl Mover for EngineMover {
         let mut counters =
             vec![Counter::count(format!("copies of lane {}", self.lane), copies - before.3)];
         // The gate is the engine's, not the lane's: counted once, by the first of them.
-        if self.context == Context::Priority && self.lane == 0 {
+        if self.context == CopyContext::Priority && self.lane == 0 {
             let ns = |name: &str, value: u64| Counter {
                 unit: "ns".into(),
                 ..Counter::count(name, value)

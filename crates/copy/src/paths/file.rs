@@ -8,8 +8,8 @@ use daqmeter_sys::SysError;
 use daqmeter_sys::copies::{fill_by_mapping, huge_tmpfs_file, memory_file};
 use daqmeter_sys::memory::{Buffer, Pages};
 
-use super::mover::{Mover, each, not_flushed};
-use crate::request::{Direction, Request};
+use super::mover::{Mover, Side, each, not_flushed};
+use crate::request::{CopyPath, CopyRequest, Direction};
 
 /// Makes a file of that size.
 type MakeFile = fn(u64) -> Result<File, SysError>;
@@ -19,33 +19,54 @@ struct FileMover {
     bytes: usize,
     pages: Pages,
     make: MakeFile,
+    clears: bool,
     open: Option<(File, Buffer)>,
 }
 
-fn lanes(
-    request: &Request,
-    name: &'static str,
-    pages: Pages,
-    make: MakeFile,
-) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    each(request, |_| Ok(FileMover { name, bytes: request.block_bytes, pages, make, open: None }))
-}
-
-pub(super) fn memfd(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    lanes(request, "memfd", Pages::Base, |bytes| memory_file(bytes, false))
-}
-
-pub(super) fn tmpfs_huge(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    lanes(request, "tmpfs huge=always", Pages::Transparent, huge_tmpfs_file)
-}
-
-pub(super) fn hugetlb(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    if request.direction != Direction::To {
-        return Err(Fault::new(
-            "hugetlb: hugetlbfs has no write; ask for direction `to`, or for path tmpfs-huge",
-        ));
+/// Lanes that copy to and from a memory file, or from `/dev/zero`, whose read clears the user's
+/// memory (`clear_user` in `read_iter_zero`, drivers/char/mem.c) and copies nothing.
+pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
+    let (name, pages, make): (&str, Pages, MakeFile) = match request.path {
+        CopyPath::TmpfsHuge => ("tmpfs huge=always", Pages::Transparent, huge_tmpfs_file),
+        CopyPath::Hugetlb => ("hugetlb", Pages::HugeTlb, hugetlb_file),
+        CopyPath::DevZero => (ZEROS, Pages::Base, |_| zeros()),
+        _ => ("memfd", Pages::Base, |bytes| memory_file(bytes, false)),
+    };
+    let refused = match request.path {
+        _ if request.direction == Direction::To => None,
+        CopyPath::Hugetlb => {
+            Some("hugetlb: hugetlbfs has no write; ask for direction `to`, or for path tmpfs-huge")
+        }
+        CopyPath::DevZero => {
+            Some("dev-zero: a write to /dev/zero moves nothing; ask for direction `to`")
+        }
+        _ => None,
+    };
+    if let Some(why) = refused {
+        return Err(Fault::new(why));
     }
-    lanes(request, "hugetlb", Pages::HugeTlb, hugetlb_file)
+    let (bytes, clears) = (request.block_bytes, request.path == CopyPath::DevZero);
+    each(request, |_| Ok(FileMover { name, bytes, pages, make, clears, open: None }))
+}
+
+const ZEROS: &str = "/dev/zero";
+
+fn zeros() -> Result<File, SysError> {
+    File::open(ZEROS).map_err(|source| SysError { call: ZEROS.to_owned(), source })
+}
+
+/// A container may have anything under that name.
+pub(super) fn probe_zeros() -> Availability {
+    let mut byte = [1];
+    let read = |file: File| {
+        let read = file.read_exact_at(&mut byte, 0);
+        read.map_err(|source| SysError { call: ZEROS.to_owned(), source })
+    };
+    match zeros().and_then(read) {
+        Ok(()) if byte == [0] => Availability::Ready,
+        Ok(()) => Availability::Waived(format!("{ZEROS} does not give zeros")),
+        Err(error) => Availability::Waived(error.to_string()),
+    }
 }
 
 fn hugetlb_file(bytes: u64) -> Result<File, SysError> {
@@ -88,8 +109,7 @@ impl Mover for FileMover {
     fn prepare(&mut self) -> Result<(), Fault> {
         let buffer = Buffer::new(self.bytes, self.pages)?;
         self.open = Some(((self.make)(self.bytes as u64)?, buffer));
-        let zeros = vec![0; self.bytes];
-        self.put_kernel(&zeros)
+        self.put(Side::Kernel, &vec![0; self.bytes])
     }
 
     #[inline]
@@ -106,29 +126,40 @@ impl Mover for FileMover {
         }
     }
 
-    fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.open().1.copy_from_slice(bytes);
+    fn put(&mut self, side: Side, bytes: &[u8]) -> Result<(), Fault> {
+        match side {
+            Side::User => self.open().1.copy_from_slice(bytes),
+            Side::Kernel if !self.clears => fill_by_mapping(self.open().0, bytes)?,
+            Side::Kernel if bytes.iter().any(|byte| *byte != 0) => {
+                return Err(Fault::new(format!("{} gives zeros only", self.name)));
+            }
+            Side::Kernel => {}
+        }
         Ok(())
     }
 
-    fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        into.copy_from_slice(self.open().1);
-        Ok(())
-    }
-
-    fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        Ok(fill_by_mapping(self.open().0, bytes)?)
-    }
-
-    fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        let got = self.open().0.read_exact_at(into, 0);
+    fn get(&mut self, side: Side, into: &mut [u8]) -> Result<(), Fault> {
+        let (file, user) = self.open();
+        let got = match side {
+            Side::User => {
+                into.copy_from_slice(user);
+                return Ok(());
+            }
+            Side::Kernel => file.read_exact_at(into, 0),
+        };
         got.map_err(|error| self.failed(&error))
     }
 
+    fn is_clearing(&self) -> bool {
+        self.clears
+    }
+
     fn flush(&mut self) -> Result<(), Fault> {
+        let clears = self.clears;
         let (file, user) = self.open();
         // The kernel's pages have an address of ours while they are mapped; the lines that are flushed are the same.
-        let flushed = daqmeter_kernels::copy::flush(user) && flush_file(file, user.len())?;
+        let flushed =
+            daqmeter_kernels::copy::flush(user) && (clears || flush_file(file, user.len())?);
         if flushed { Ok(()) } else { Err(not_flushed()) }
     }
 

@@ -5,8 +5,8 @@ use daqmeter_kernels::copy::{CopyKernel, flush};
 use daqmeter_sys::copies::{process_read, process_write};
 use daqmeter_sys::memory::{Buffer, Pages};
 
-use super::mover::{Mover, each, not_flushed};
-use crate::request::{Direction, Request};
+use super::mover::{Mover, Side, each, not_flushed};
+use crate::request::{CopyPath, CopyRequest, Direction};
 
 #[derive(Clone, Copy)]
 enum How {
@@ -20,7 +20,7 @@ struct LocalMover {
     buffers: Option<(Buffer, Buffer)>,
 }
 
-pub(super) fn kernel(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
+pub(super) fn kernel(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
     let Some(kernel) = request.path.kernel() else {
         return Err(Fault::new(format!("this CPU has no {}", request.path)));
     };
@@ -29,29 +29,17 @@ pub(super) fn kernel(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
     })
 }
 
-pub(super) fn process_vm(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
+pub(super) fn process_vm(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
     each(request, |_| {
         Ok(LocalMover { how: How::ProcessVm, bytes: request.block_bytes, buffers: None })
     })
 }
 
-fn probe_kernel(name: &str) -> Availability {
-    match CopyKernel::from_name(name) {
+pub(super) fn probe_kernel(path: CopyPath) -> Availability {
+    match path.kernel() {
         Some(_) => Availability::Ready,
-        None => Availability::Waived(format!("this CPU has no {name}")),
+        None => Availability::Waived(format!("this CPU has no {path}")),
     }
-}
-
-pub(super) fn probe_string() -> Availability {
-    probe_kernel("rep-movsb")
-}
-
-pub(super) fn probe_avx2() -> Availability {
-    probe_kernel("avx2")
-}
-
-pub(super) fn probe_avx512() -> Availability {
-    probe_kernel("avx512")
 }
 
 pub(super) fn probe_process_vm() -> Availability {
@@ -68,6 +56,11 @@ impl LocalMover {
     fn sides(&mut self) -> (&mut [u8], &mut [u8]) {
         let (user, kernel) = self.buffers.as_mut().expect("prepared before the first copy");
         (user.slice_mut::<u8>(self.bytes), kernel.slice_mut::<u8>(self.bytes))
+    }
+
+    fn side(&mut self, side: Side) -> &mut [u8] {
+        let (user, kernel) = self.sides();
+        if side == Side::User { user } else { kernel }
     }
 }
 
@@ -106,23 +99,13 @@ impl Mover for LocalMover {
         }
     }
 
-    fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.sides().0.copy_from_slice(bytes);
+    fn put(&mut self, side: Side, bytes: &[u8]) -> Result<(), Fault> {
+        self.side(side).copy_from_slice(bytes);
         Ok(())
     }
 
-    fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        into.copy_from_slice(self.sides().0);
-        Ok(())
-    }
-
-    fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.sides().1.copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        into.copy_from_slice(self.sides().1);
+    fn get(&mut self, side: Side, into: &mut [u8]) -> Result<(), Fault> {
+        into.copy_from_slice(self.side(side));
         Ok(())
     }
 

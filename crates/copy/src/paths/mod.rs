@@ -1,5 +1,5 @@
 //! The ways in which bytes cross between user and kernel, or stay on one side. Each is a [`Mover`]; adding one is a file and a
-//! line in [`Path`] and in `Path::maker`.
+//! line in [`CopyPath`] and in `CopyPath::maker`.
 //!
 //! Left out on purpose: `/proc/self/mem`, which copies twice; `vmsplice`, which moves pages.
 
@@ -11,45 +11,40 @@ mod module;
 mod mover;
 mod stream;
 mod uring;
-mod zero;
 
 use daqmeter_harness::{Availability, Fault};
 use daqmeter_kernels::copy::CopyKernel;
 
-use crate::request::{Context, Path, Request};
+use crate::request::{CopyContext, CopyPath, CopyRequest};
 
 pub(crate) use module::{provider, waiver as module_waiver};
-pub(crate) use mover::Mover;
+pub(crate) use mover::{Mover, Side};
 
 /// Makes the lanes of a request.
-type Make = fn(&Request) -> Result<Vec<Box<dyn Mover>>, Fault>;
-type Probe = fn() -> Availability;
+type Make = fn(&CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>;
+type Probe = fn(CopyPath) -> Availability;
 
-fn ready() -> Availability {
-    Availability::Ready
-}
-
-impl Path {
+impl CopyPath {
     fn maker(self) -> (Make, Probe) {
+        let ready: Probe = |_| Availability::Ready;
         match self {
-            Path::Pread => (file::memfd, ready),
-            Path::TmpfsHuge => (file::tmpfs_huge, file::probe_tmpfs),
-            Path::Hugetlb => (file::hugetlb, file::probe_hugetlb),
-            Path::DevZero => (zero::lanes, zero::probe),
-            Path::Pipe => (stream::pipe, ready),
-            Path::Unix => (stream::unix, ready),
-            Path::ProcessVm => (local::process_vm, local::probe_process_vm),
-            Path::IoUring => (uring::plain, uring::probe),
-            Path::IoUringFixed => (uring::fixed, uring::probe),
-            Path::Memcpy => (local::kernel, ready),
-            Path::RepMovsb => (local::kernel, local::probe_string),
-            Path::Avx2 => (local::kernel, local::probe_avx2),
-            Path::Avx2Nt => (local::kernel, local::probe_avx2),
-            Path::Avx512 => (local::kernel, local::probe_avx512),
-            Path::Avx512Nt => (local::kernel, local::probe_avx512),
-            Path::Module => (module::lanes, module::probe),
-            Path::Dsa => (dsa::lanes, dsa::probe),
-            Path::EngineThread => (engine_thread::lanes, ready),
+            CopyPath::Pread => (file::lanes, ready),
+            CopyPath::TmpfsHuge => (file::lanes, |_| file::probe_tmpfs()),
+            CopyPath::Hugetlb => (file::lanes, |_| file::probe_hugetlb()),
+            CopyPath::DevZero => (file::lanes, |_| file::probe_zeros()),
+            CopyPath::Pipe => (stream::pipe, ready),
+            CopyPath::Unix => (stream::unix, ready),
+            CopyPath::ProcessVm => (local::process_vm, |_| local::probe_process_vm()),
+            CopyPath::IoUring | CopyPath::IoUringFixed => (uring::lanes, |_| uring::probe()),
+            CopyPath::Memcpy
+            | CopyPath::RepMovsb
+            | CopyPath::Avx2
+            | CopyPath::Avx2Nt
+            | CopyPath::Avx512
+            | CopyPath::Avx512Nt => (local::kernel, local::probe_kernel),
+            CopyPath::Module => (module::lanes, |_| module::probe()),
+            CopyPath::Dsa => (dsa::lanes, |_| dsa::probe()),
+            CopyPath::EngineThread => (engine_thread::lanes, ready),
         }
     }
 
@@ -60,32 +55,29 @@ impl Path {
     }
 
     /// The module's copies by the CPU, or system calls where it is not loaded.
-    pub fn of_cpu() -> Path {
+    pub fn of_cpu() -> CopyPath {
         match module::waiver() {
-            None => Path::Module,
-            Some(_) => Path::Pread,
+            None => CopyPath::Module,
+            Some(_) => CopyPath::Pread,
         }
     }
 
     /// The module's channels where it has any, or the emulated engine.
-    pub fn of_engine() -> Path {
-        match module::has_channels() {
-            true => Path::Module,
-            false => Path::EngineThread,
-        }
+    pub fn of_engine() -> CopyPath {
+        if module::has_channels() { CopyPath::Module } else { CopyPath::EngineThread }
     }
 
     /// Whether it can be used here.
     pub fn probe(self) -> Availability {
-        match self.maker().1() {
+        match self.maker().1(self) {
             Availability::Waived(why) => Availability::Waived(format!("{self}: {why}")),
             Availability::Ready => Availability::Ready,
         }
     }
 
     /// Opens the lanes of a request.
-    pub(crate) fn open(self, request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-        if request.context != Context::Cpu && !self.has_channels() {
+    pub(crate) fn open(self, request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
+        if request.context != CopyContext::Cpu && !self.has_channels() {
             return Err(Fault::new(format!(
                 "{self} has no channels: context {} needs --path module or engine-thread",
                 request.context
@@ -103,7 +95,7 @@ mod tests {
 
     #[test]
     fn options_and_records_have_the_same_names() {
-        for path in Path::value_variants() {
+        for path in CopyPath::value_variants() {
             assert_eq!(serde_json::to_value(path).unwrap(), path.to_string());
         }
     }

@@ -11,8 +11,8 @@ use daqmeter_sys::uapi::{
     ANY_CHANNEL, CHANNEL_SOFTWARE, COLD, COPY_DEVICE, Copy, CopyDevice, Info, Policy, text,
 };
 
-use super::mover::Mover;
-use crate::request::{Completion, Context, Direction, Request};
+use super::mover::{Mover, Side};
+use crate::request::{CopyCompletion, CopyContext, CopyRequest, Direction};
 
 /// Device with a policy in force, which belongs to this open file. The channels go back to the
 /// kernel when the file is closed.
@@ -28,7 +28,7 @@ static IN_USE: Mutex<Weak<Service>> = Mutex::new(Weak::new());
 
 impl Service {
     /// Returns the service of a request: the one in use, if its policy is the same.
-    fn start(request: &Request) -> Result<Arc<Service>, Fault> {
+    fn start(request: &CopyRequest) -> Result<Arc<Service>, Fault> {
         let policy = policy_of(request);
         let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(service) = in_use.upgrade().filter(|service| service.policy == policy) {
@@ -36,11 +36,11 @@ impl Service {
         }
         let device = CopyDevice::open(Path::new(COPY_DEVICE)).map_err(|error| explained(&error))?;
         let number = match request.context {
-            Context::Cpu => 0,
+            CopyContext::Cpu => 0,
             _ => device.set_policy(policy).map_err(|error| explained(&error))?,
         };
         let service = Arc::new(Service { device, policy, number });
-        if request.context != Context::Cpu {
+        if request.context != CopyContext::Cpu {
             *in_use = Arc::downgrade(&service);
         }
         Ok(service)
@@ -60,9 +60,9 @@ impl Service {
     }
 }
 
-fn policy_of(request: &Request) -> Policy {
+fn policy_of(request: &CopyRequest) -> Policy {
     let policy = Policy { policy: policy_number(request.context), ..Policy::default() };
-    if request.context != Context::Priority {
+    if request.context != CopyContext::Priority {
         return policy;
     }
     Policy {
@@ -132,7 +132,7 @@ pub(crate) fn waiver() -> Option<String> {
 }
 
 /// Driver of the channels, how many, and whether they are software.
-pub(crate) fn provider(request: &Request) -> Option<(String, u32, bool)> {
+pub(crate) fn provider(request: &CopyRequest) -> Option<(String, u32, bool)> {
     let service = Service::start(request).ok()?;
     let info = service.info().ok()?;
     let first = service.device.channel(0).ok()?;
@@ -141,7 +141,7 @@ pub(crate) fn provider(request: &Request) -> Option<(String, u32, bool)> {
 
 /// True if there are DMA channels, in use by another program or not.
 pub(super) fn has_channels() -> bool {
-    let shared = Policy { policy: policy_number(Context::Shared), ..Policy::default() };
+    let shared = Policy { policy: policy_number(CopyContext::Shared), ..Policy::default() };
     let set = CopyDevice::open(Path::new(COPY_DEVICE)).and_then(|device| device.set_policy(shared));
     set.map_or_else(|error| error.errno() == Some(16), |_| true)
 }
@@ -166,7 +166,7 @@ struct Spent {
     segments: u64,
 }
 
-pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
+pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
     let service = Service::start(request)?;
     let info = service.info()?;
     let stride = request.block_bytes.next_multiple_of(4096) as u64;
@@ -178,14 +178,14 @@ pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
     }
     let lane = |lane: usize| -> Box<dyn Mover> {
         let channel = match request.context {
-            Context::Exclusive | Context::Priority => {
+            CopyContext::Exclusive | CopyContext::Priority => {
                 u32::try_from(lane).unwrap_or(0) % info.channels.max(1)
             }
-            Context::Cpu | Context::Shared => ANY_CHANNEL,
+            CopyContext::Cpu | CopyContext::Shared => ANY_CHANNEL,
         };
         let copy = Copy {
-            by: u32::from(request.context != Context::Cpu),
-            completion: u32::from(request.completion == Completion::Interrupt),
+            by: u32::from(request.context != CopyContext::Cpu),
+            completion: u32::from(request.completion == CopyCompletion::Interrupt),
             flags: if request.cold { COLD } else { 0 },
             bytes: request.block_bytes as u64,
             region_offset: stride * lane as u64,
@@ -206,12 +206,12 @@ pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
     Ok((0..request.lanes).map(lane).collect())
 }
 
-fn policy_number(context: Context) -> u32 {
+fn policy_number(context: CopyContext) -> u32 {
     match context {
-        Context::Cpu => 0,
-        Context::Exclusive => 1,
-        Context::Shared => 2,
-        Context::Priority => 3,
+        CopyContext::Cpu => 0,
+        CopyContext::Exclusive => 1,
+        CopyContext::Shared => 2,
+        CopyContext::Priority => 3,
     }
 }
 
@@ -272,23 +272,21 @@ impl Mover for ModuleMover {
         Ok(())
     }
 
-    fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.user().copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        into.copy_from_slice(self.user());
-        Ok(())
-    }
-
-    fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    fn put(&mut self, side: Side, bytes: &[u8]) -> Result<(), Fault> {
+        if side == Side::User {
+            self.user().copy_from_slice(bytes);
+            return Ok(());
+        }
         let mut buffer = Buffer::new(bytes.len(), Pages::Base)?;
         buffer.slice_mut::<u8>(bytes.len()).copy_from_slice(bytes);
         self.by_cpu(&mut buffer, Direction::From)
     }
 
-    fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+    fn get(&mut self, side: Side, into: &mut [u8]) -> Result<(), Fault> {
+        if side == Side::User {
+            into.copy_from_slice(self.user());
+            return Ok(());
+        }
         let mut buffer = Buffer::new(into.len(), Pages::Base)?;
         self.by_cpu(&mut buffer, Direction::To)?;
         into.copy_from_slice(buffer.slice::<u8>(into.len()));
@@ -319,7 +317,7 @@ impl Mover for ModuleMover {
             counters.push(ns("unmap", self.spent.unmap_ns));
             counters.push(ns("unpin", self.spent.unpin_ns));
         }
-        let is_gated = self.service.policy.policy == policy_number(Context::Priority);
+        let is_gated = self.service.policy.policy == policy_number(CopyContext::Priority);
         if is_gated
             && self.lane == 0
             && let (Some(before), Some(now)) = (self.gate, self.service.gate())
@@ -368,12 +366,12 @@ mod tests {
 
     #[test]
     fn a_policy_has_a_window_only_where_it_means_something() {
-        let mut request = Request::new(crate::Path::Module, Direction::To, 64);
-        request.context = Context::Shared;
+        let mut request = CopyRequest::new(crate::CopyPath::Module, Direction::To, 64);
+        request.context = CopyContext::Shared;
         let shared = policy_of(&request);
         request.quantum_ns = 5000;
         assert_eq!(policy_of(&request), shared);
-        request.context = Context::Priority;
+        request.context = CopyContext::Priority;
         assert_eq!(policy_of(&request).quantum_ns, 5000);
     }
 }

@@ -3,7 +3,25 @@
 use daqmeter_harness::{DeviceTime, Fault};
 use daqmeter_record::Counter;
 
-use crate::request::{Direction, Request};
+use crate::request::{CopyRequest, Direction};
+
+/// The two ends of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    User,
+    /// The kernel's, or what stands for it.
+    Kernel,
+}
+
+impl Direction {
+    /// Source and destination of a single direction.
+    pub(crate) fn sides(self) -> (Side, Side) {
+        match self {
+            Direction::To => (Side::Kernel, Side::User),
+            _ => (Side::User, Side::Kernel),
+        }
+    }
+}
 
 /// One lane's way to copy.
 pub(crate) trait Mover: Send {
@@ -16,14 +34,11 @@ pub(crate) trait Mover: Send {
     /// One operation in one of the single directions.
     fn copy(&mut self, direction: Direction) -> Result<(), Fault>;
 
-    /// Fills the user's side.
-    fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault>;
-    /// Reads the user's side.
-    fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault>;
-    /// Fills the other side, by other means than those under test where there are any.
-    fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault>;
-    /// Reads the other side.
-    fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault>;
+    /// Fills a side; the other side by other means than those under test where there are any.
+    fn put(&mut self, side: Side, bytes: &[u8]) -> Result<(), Fault>;
+
+    /// Reads a side.
+    fn get(&mut self, side: Side, into: &mut [u8]) -> Result<(), Fault>;
 
     /// Blocks that one operation moves.
     fn blocks(&self) -> usize {
@@ -79,7 +94,7 @@ pub(crate) trait Mover: Send {
 
 /// As many lanes as were asked for.
 pub(super) fn each<M: Mover + 'static>(
-    request: &Request,
+    request: &CopyRequest,
     make: impl Fn(usize) -> Result<M, Fault>,
 ) -> Result<Vec<Box<dyn Mover>>, Fault> {
     (0..request.lanes).map(|lane| Ok(Box::new(make(lane)?) as Box<dyn Mover>)).collect()

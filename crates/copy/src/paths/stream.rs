@@ -11,8 +11,8 @@ use daqmeter_kernels::copy::flush;
 use daqmeter_sys::copies::set_pipe_bytes;
 use daqmeter_sys::memory::{Buffer, Pages};
 
-use super::mover::{Mover, each, not_flushed};
-use crate::request::{Direction, Request};
+use super::mover::{Mover, Side, each, not_flushed};
+use crate::request::{CopyRequest, Direction};
 
 /// A pipe of 1 MiB is what everybody may have (`/proc/sys/fs/pipe-max-size`); sockets take less than their buffer's size.
 const MAX_PIPE_BYTES: usize = 1 << 20;
@@ -29,7 +29,7 @@ struct StreamMover {
     filled: usize,
 }
 
-pub(super) fn pipe(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
+pub(super) fn pipe(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
     fits(request, MAX_PIPE_BYTES)?;
     each(request, |_| {
         let (read, write) =
@@ -40,7 +40,7 @@ pub(super) fn pipe(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
     })
 }
 
-pub(super) fn unix(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
+pub(super) fn unix(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
     fits(request, MAX_SOCKET_BYTES)?;
     each(request, |_| {
         let (write, read) = UnixStream::pair()
@@ -49,7 +49,7 @@ pub(super) fn unix(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
     })
 }
 
-fn fits(request: &Request, max: usize) -> Result<(), Fault> {
+fn fits(request: &CopyRequest, max: usize) -> Result<(), Fault> {
     if request.block_bytes > max {
         let (path, bytes) = (request.path, request.block_bytes);
         return Err(Fault::new(format!(
@@ -59,7 +59,7 @@ fn fits(request: &Request, max: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-fn mover(name: &'static str, request: &Request, write: File, read: File) -> StreamMover {
+fn mover(name: &'static str, request: &CopyRequest, write: File, read: File) -> StreamMover {
     StreamMover {
         name,
         bytes: request.block_bytes,
@@ -114,24 +114,22 @@ impl Mover for StreamMover {
         done.map_err(|error| self.failed(&error))
     }
 
-    fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.user().copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        into.copy_from_slice(self.user());
-        Ok(())
-    }
-
-    fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    fn put(&mut self, side: Side, bytes: &[u8]) -> Result<(), Fault> {
+        if side == Side::User {
+            self.user().copy_from_slice(bytes);
+            return Ok(());
+        }
         self.drain()?;
         self.inside.copy_from_slice(bytes);
         Ok(())
     }
 
-    /// What was written last, read back.
-    fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+    /// Of the kernel's side: the last bytes written, read back.
+    fn get(&mut self, side: Side, into: &mut [u8]) -> Result<(), Fault> {
+        if side == Side::User {
+            into.copy_from_slice(self.user());
+            return Ok(());
+        }
         self.drain()?;
         into.copy_from_slice(&self.inside);
         Ok(())

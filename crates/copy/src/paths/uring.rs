@@ -1,5 +1,6 @@
 //! io_uring over kernel memory: many blocks for one system call.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use daqmeter_harness::{Availability, Fault};
@@ -8,29 +9,22 @@ use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uring::Blocks;
 
 use super::file::flush_file;
-use super::mover::{Mover, each, not_flushed};
-use crate::request::{Direction, Request};
+use super::mover::{Mover, Side, each, not_flushed};
+use crate::request::{CopyPath, CopyRequest, Direction};
 
 struct UringMover {
     block_bytes: u32,
     depth: u32,
     registered: bool,
-    open: Option<(std::fs::File, Blocks)>,
+    open: Option<(File, Blocks)>,
 }
 
-fn lanes(request: &Request, registered: bool) -> Result<Vec<Box<dyn Mover>>, Fault> {
+pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
+    let registered = request.path == CopyPath::IoUringFixed;
     let block_bytes = u32::try_from(request.block_bytes)
         .map_err(|_| Fault::new("io_uring moves blocks below 4 GiB: choose smaller --sizes"))?;
     let depth = u32::try_from(request.depth).map_err(|error| Fault::new(error.to_string()))?;
     each(request, |_| Ok(UringMover { block_bytes, depth, registered, open: None }))
-}
-
-pub(super) fn plain(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    lanes(request, false)
-}
-
-pub(super) fn fixed(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    lanes(request, true)
 }
 
 pub(super) fn probe() -> Availability {
@@ -47,8 +41,9 @@ impl UringMover {
         self.block_bytes as usize * self.depth as usize
     }
 
-    fn ring(&mut self) -> &mut Blocks {
-        &mut self.open.as_mut().expect("prepared before the first copy").1
+    fn open(&mut self) -> (&File, &mut Blocks) {
+        let (file, blocks) = self.open.as_mut().expect("prepared before the first copy");
+        (file, blocks)
     }
 }
 
@@ -69,27 +64,27 @@ impl Mover for UringMover {
 
     #[inline]
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
-        Ok(self.ring().run(direction == Direction::From)?)
+        Ok(self.open().1.run(direction == Direction::From)?)
     }
 
-    fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.ring().buffer().slice_mut::<u8>(bytes.len()).copy_from_slice(bytes);
+    fn put(&mut self, side: Side, bytes: &[u8]) -> Result<(), Fault> {
+        let (file, blocks) = self.open();
+        match side {
+            Side::User => blocks.buffer().slice_mut::<u8>(bytes.len()).copy_from_slice(bytes),
+            Side::Kernel => fill_by_mapping(file, bytes)?,
+        }
         Ok(())
     }
 
-    fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        into.copy_from_slice(self.ring().buffer().slice::<u8>(into.len()));
+    fn get(&mut self, side: Side, into: &mut [u8]) -> Result<(), Fault> {
+        let (file, blocks) = self.open();
+        match side {
+            Side::User => into.copy_from_slice(blocks.buffer().slice::<u8>(into.len())),
+            Side::Kernel => file
+                .read_exact_at(into, 0)
+                .map_err(|error| Fault::new(format!("read back: {error}")))?,
+        }
         Ok(())
-    }
-
-    fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        let (file, _) = self.open.as_ref().expect("prepared before the first copy");
-        Ok(fill_by_mapping(file, bytes)?)
-    }
-
-    fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        let (file, _) = self.open.as_ref().expect("prepared before the first copy");
-        file.read_exact_at(into, 0).map_err(|error| Fault::new(format!("read back: {error}")))
     }
 
     fn blocks(&self) -> usize {
@@ -98,7 +93,7 @@ impl Mover for UringMover {
 
     fn flush(&mut self) -> Result<(), Fault> {
         let bytes = self.whole();
-        let (file, blocks) = self.open.as_mut().expect("prepared before the first copy");
+        let (file, blocks) = self.open();
         let flushed = daqmeter_kernels::copy::flush(blocks.buffer().slice::<u8>(bytes))
             && flush_file(file, bytes)?;
         if flushed { Ok(()) } else { Err(not_flushed()) }

@@ -414,7 +414,7 @@ pub(super) fn file_sink(reading: &Reading<'_>, flow: &Flow) -> Result<SinkKind, 
 
 pub(super) fn copy(reading: &Reading<'_>) -> Result<StageKind, String> {
     let fields: CopyFields = reading.fields()?;
-    let ways = daqmeter_copy::Path::value_variants();
+    let ways = daqmeter_copy::CopyPath::value_variants();
     let names: Vec<String> = ways.iter().map(ToString::to_string).collect();
     let Some(at) = names.iter().position(|name| *name == fields.by) else {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use daqmeter_copy::{
-    Context, Direction, Neighbour, Path, PollutionRequest, Request, TESTS, module_waiver,
+    CopyContext, CopyPath, CopyRequest, Direction, Neighbour, PollutionRequest, TESTS,
+    module_waiver,
 };
 use daqmeter_harness::{Request as _, StepPlan, ordered};
 use daqmeter_record::Workload;
@@ -29,7 +30,7 @@ const AT_ONCE: Duration = Duration::from_millis(200);
 const PROGRAMS: [&str; 2] = ["qsort_small", "susan[e]_large"];
 
 pub(super) fn points(wanted: &Wanted<'_>) -> Vec<PlannedPoint> {
-    let engine = Path::of_engine();
+    let engine = CopyPath::of_engine();
     let mut workloads = latencies(engine);
     workloads.extend(bandwidths(engine, wanted.cpus.len().clamp(2, 4)));
     workloads.extend(programs(engine, wanted.cpus));
@@ -63,20 +64,21 @@ fn steps(workload: &Workload, reps: u64) -> StepPlan {
 }
 
 /// Every size, from and to the kernel, warm and cold, by the CPU and by the engine.
-fn latencies(engine: Path) -> Vec<Workload> {
-    let by_cpu = if module_waiver().is_none() { Path::Module } else { Path::Pread };
+fn latencies(engine: CopyPath) -> Vec<Workload> {
+    let by_cpu = if module_waiver().is_none() { CopyPath::Module } else { CopyPath::Pread };
     let ways = [
-        (Context::Cpu, by_cpu, false),
-        (Context::Cpu, by_cpu, true),
-        (Context::Exclusive, engine, false),
-        (Context::Exclusive, engine, true),
-        (Context::Shared, engine, false),
+        (CopyContext::Cpu, by_cpu, false),
+        (CopyContext::Cpu, by_cpu, true),
+        (CopyContext::Exclusive, engine, false),
+        (CopyContext::Exclusive, engine, true),
+        (CopyContext::Shared, engine, false),
     ];
     let mut points = Vec::new();
     for size in SIZES {
         for (context, path, cold) in ways {
             for direction in [Direction::From, Direction::To] {
-                let request = Request { context, cold, ..Request::new(path, direction, size) };
+                let request =
+                    CopyRequest { context, cold, ..CopyRequest::new(path, direction, size) };
                 points.push(request.workload());
             }
         }
@@ -84,10 +86,13 @@ fn latencies(engine: Path) -> Vec<Workload> {
     points
 }
 
-fn bandwidths(engine: Path, lanes: usize) -> Vec<Workload> {
-    let request =
-        |context, size| Request { context, lanes, ..Request::new(engine, Direction::From, size) };
-    let contexts = [Context::Exclusive, Context::Shared, Context::Priority];
+fn bandwidths(engine: CopyPath, lanes: usize) -> Vec<Workload> {
+    let request = |context, size| CopyRequest {
+        context,
+        lanes,
+        ..CopyRequest::new(engine, Direction::From, size)
+    };
+    let contexts = [CopyContext::Exclusive, CopyContext::Shared, CopyContext::Priority];
     contexts
         .into_iter()
         .flat_map(|context| LARGE.map(|size| request(context, size).workload()))
@@ -95,7 +100,7 @@ fn bandwidths(engine: Path, lanes: usize) -> Vec<Workload> {
 }
 
 /// Programs beside every neighbour, which needs a CPU of its own.
-fn programs(engine: Path, cpus: &[u32]) -> Vec<Workload> {
+fn programs(engine: CopyPath, cpus: &[u32]) -> Vec<Workload> {
     let [neighbour_cpu, _, ..] = cpus else {
         return Vec::new();
     };
@@ -104,7 +109,7 @@ fn programs(engine: Path, cpus: &[u32]) -> Vec<Workload> {
     let point = |test: &str, neighbour: Neighbour| {
         let path = match neighbour {
             Neighbour::Dma => engine,
-            _ => Path::Pread,
+            _ => CopyPath::Pread,
         };
         let request = PollutionRequest {
             test: test.to_owned(),

@@ -2,7 +2,6 @@
 
 pub mod classic;
 mod figures;
-pub mod imported;
 pub mod model;
 mod pollution;
 mod rows;

@@ -6,6 +6,10 @@
 //! are CLOCK_MONOTONIC. What is not known of a single line is `n/a`: a mean of other lines, or
 //! another line's CPU, would be no raw data.
 
+mod read;
+
+pub use read::{StudyCopy, StudyFile};
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 

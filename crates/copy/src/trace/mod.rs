@@ -1,0 +1,202 @@
+//! The kernel's copies by operation, size, caller and process, and the accounts of the tracer.
+
+mod files;
+mod process_io;
+
+use std::collections::{BTreeMap, HashMap};
+
+use daqmeter_record::units::show_bytes;
+use daqmeter_record::{Counter, Ledger};
+use daqmeter_sys::symbols::KernelSymbols;
+use daqmeter_sys::uapi::{TraceInfo, TraceRecord, text};
+
+use files::classic_line;
+pub use files::{FILES, TraceFile, operation_of};
+pub use process_io::{ProcessIo, proc_counters, sampled};
+
+/// The traced operations, by the number in their records.
+pub const OPERATIONS: [&str; 4] =
+    ["copy_from_user", "copy_to_user", "__copy_from_user", "__copy_to_user"];
+
+fn index(operation: u16) -> usize {
+    usize::from(operation).min(OPERATIONS.len() - 1)
+}
+
+/// Calls and their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    calls: u64,
+    bytes: u64,
+}
+
+impl Sum {
+    fn add(&mut self, bytes: u64) {
+        self.calls += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+/// A trace, summed up while it is read; single records are kept only for the classic files.
+#[derive(Debug, Default)]
+pub struct Trace {
+    sizes: BTreeMap<(u16, u64), Sum>,
+    callers: HashMap<(u16, u64), Sum>,
+    processes: HashMap<(u16, String), Sum>,
+    ns: [u64; 4],
+    calls: u64,
+    keeps: bool,
+    kept: [String; 4],
+}
+
+/// All calls of one operation.
+#[derive(Clone, Debug)]
+pub struct OperationRow {
+    pub operation: &'static str,
+    pub calls: u64,
+    pub bytes: u64,
+    pub median_bytes: u64,
+    pub mean_ns: f64,
+}
+
+/// The calls of one operation of one size, by one caller or for one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceRow {
+    pub name: String,
+    pub operation: &'static str,
+    pub calls: u64,
+    pub bytes: u64,
+}
+
+impl Trace {
+    /// An empty trace; `keeps` every record for [`Trace::classic`].
+    pub fn new(keeps: bool) -> Trace {
+        Trace { keeps, ..Trace::default() }
+    }
+
+    /// Calls so far.
+    pub fn calls(&self) -> u64 {
+        self.calls
+    }
+
+    /// Adds records.
+    pub fn add(&mut self, records: &[TraceRecord]) {
+        for record in records {
+            let (operation, bytes) = (record.operation, record.bytes);
+            self.calls += 1;
+            self.sizes.entry((operation, bytes)).or_default().add(bytes);
+            self.callers.entry((operation, record.caller)).or_default().add(bytes);
+            self.processes.entry((operation, text(&record.comm))).or_default().add(bytes);
+            let ns = &mut self.ns[index(operation)];
+            *ns = ns.wrapping_add(record.after_ns.saturating_sub(record.before_ns));
+            if self.keeps {
+                self.kept[index(operation)].push_str(&classic_line(record));
+            }
+        }
+    }
+
+    /// One row for each operation that was seen.
+    pub fn operations(&self) -> Vec<OperationRow> {
+        let row = |at: usize| {
+            let number = u16::try_from(at).unwrap_or(0);
+            let sizes = || self.sizes.range((number, 0)..=(number, u64::MAX));
+            let calls: u64 = sizes().map(|(_, sum)| sum.calls).sum();
+            let mut below = 0;
+            let median = sizes().find(|(_, sum)| {
+                below += sum.calls;
+                below * 2 >= calls
+            });
+            Some(OperationRow {
+                operation: OPERATIONS[at],
+                calls,
+                bytes: sizes().fold(0, |bytes, (_, sum)| bytes.saturating_add(sum.bytes)),
+                median_bytes: median?.0.1,
+                mean_ns: self.ns[at] as f64 / calls.max(1) as f64,
+            })
+        };
+        (0..OPERATIONS.len()).filter_map(row).collect()
+    }
+
+    /// The sizes copied most often.
+    pub fn by_size(&self, top: usize) -> Vec<TraceRow> {
+        ranked(&self.sizes, top, |bytes| show_bytes(*bytes))
+    }
+
+    /// The callers that copied most often.
+    pub fn by_caller(&self, symbols: &KernelSymbols, top: usize) -> Vec<TraceRow> {
+        ranked(&self.callers, top, |caller| symbols.name(*caller))
+    }
+
+    /// The processes for which most was copied.
+    pub fn by_process(&self, top: usize) -> Vec<TraceRow> {
+        ranked(&self.processes, top, String::clone)
+    }
+
+    /// Counters for a record: calls by operation and size (`copy_to_user:16`).
+    pub fn calls_by_size(&self) -> Vec<Counter> {
+        let name = |operation: u16, bytes: u64| format!("{}:{bytes}", OPERATIONS[index(operation)]);
+        let sizes = self.sizes.iter();
+        sizes
+            .map(|((operation, bytes), sum)| Counter::count(name(*operation, *bytes), sum.calls))
+            .collect()
+    }
+
+    /// Counters for a record: [`Trace::calls_by_size`], and the calls that the tracer did not see.
+    pub fn counters(&self, info: &TraceInfo) -> Vec<Counter> {
+        let dropped = OPERATIONS.iter().zip(info.dropped);
+        let dropped = dropped.map(|(name, count)| Counter::count(format!("dropped {name}"), count));
+        let missed = Counter::count("missed", info.missed);
+        self.calls_by_size().into_iter().chain(dropped).chain([missed]).collect()
+    }
+
+    /// The study's files, with the records that were kept.
+    pub fn classic(&self) -> BTreeMap<String, String> {
+        let files = FILES.iter().zip(&self.kept).filter(|_| self.keeps);
+        files.map(|(name, lines)| ((*name).to_owned(), lines.clone())).collect()
+    }
+
+    /// Calls of the module's accounts, and warnings. The kernel counts missed calls, so they are issued, too.
+    pub fn accounts(&self, info: &TraceInfo) -> (Ledger, Vec<String>) {
+        let (recorded, dropped): (u64, u64) =
+            (info.recorded.iter().sum(), info.dropped.iter().sum());
+        let mut ledger = Ledger {
+            issued: recorded + dropped + info.missed,
+            delivered: self.calls,
+            ..Ledger::new("copies")
+        };
+        ledger.lose("ring full", dropped);
+        ledger.lose("missed by the probes", info.missed);
+        let mut warnings = Vec::new();
+        if dropped > 0 {
+            warnings.push(format!(
+                "{dropped} copies found a full ring: load the tracer with larger ring_records, or look more often"
+            ));
+        }
+        if self.sizes.keys().all(|(operation, _)| *operation < 2) {
+            warnings.push(
+                "no __copy_*_user was seen: this CPU copies inline (FSRM), or the kernel has no helper to probe"
+                    .to_owned(),
+            );
+        }
+        (ledger, warnings)
+    }
+}
+
+fn ranked<'a, K: 'a>(
+    sums: impl IntoIterator<Item = (&'a (u16, K), &'a Sum)>,
+    top: usize,
+    name: impl Fn(&K) -> String,
+) -> Vec<TraceRow> {
+    let row = |((operation, key), sum): (&(u16, K), &Sum)| TraceRow {
+        name: name(key),
+        operation: OPERATIONS[index(*operation)],
+        calls: sum.calls,
+        bytes: sum.bytes,
+    };
+    let mut rows: Vec<TraceRow> = sums.into_iter().map(row).collect();
+    rows.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| a.name.cmp(&b.name)));
+    rows.truncate(top);
+    rows
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,420 @@
+//! The study's files, read: the inverse of [`super`]. One record for each point, from a template
+//! that says who copied, by which way and where. A synthesis holds no single times, from which
+//! everything else is computed: it is known by name and refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::str::FromStr;
+use std::time::{Duration, UNIX_EPOCH};
+
+use daqmeter_record::border::MAX_WHOLE;
+use daqmeter_record::{Counter, Lane, RunRecord, Stage, TimeSeries};
+
+use super::{CPUS, NOT_KNOWN};
+use crate::families::copy::pollution::{Counted, MISSES, REFERENCES};
+
+/// Points of one file: sizes, groups of channels, programs. The study has 26 sizes.
+const MAX_POINTS: usize = 10_000;
+/// Channels of one point, as many as lanes.
+const MAX_CHANNELS: usize = 1024;
+const MAX_NAME_BYTES: usize = 64;
+/// MB of the study's rates.
+const MIB: f64 = 1_048_576.0;
+
+const LATENCY: [&str; 5] = ["CPU", "bytes", "ns before", "ns after", "ns"];
+const BANDWIDTH: [&str; 7] =
+    ["channel", "bytes", "operations", "ns before", "ns after", "ns", "MB/s"];
+const POLLUTION: [&str; 7] =
+    ["program", "ns before", "ns after", "ns", "cache references", "misses", "% misses"];
+
+/// A file of the benchmarks, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StudyFile {
+    /// `micro-benchmark_{from,from_nc,to,to_nc}_<x>.dat`.
+    Latency(StudyCopy),
+    /// `measures_{from,to,from_to}.dat`.
+    Bandwidth(StudyCopy),
+    /// `measure_X.dat`.
+    Pollution,
+    /// `micro-benchmark_..._synth.dat`, `synthesis_<x>.dat`.
+    Synthesis,
+}
+
+/// The operation that a file's name says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StudyCopy {
+    /// `from`, `to`, `both`, as in records.
+    pub direction: &'static str,
+    /// Caches were emptied before each copy.
+    pub cold: bool,
+}
+
+impl StudyFile {
+    /// Recognises a file by its name.
+    pub fn of(path: &Path) -> Option<StudyFile> {
+        let name = path.file_name()?.to_str()?.strip_suffix(".dat")?;
+        if name.starts_with("synthesis_")
+            || name.starts_with("micro-benchmark_") && name.ends_with("_synth")
+        {
+            return Some(StudyFile::Synthesis);
+        }
+        if let Some(rest) = name.strip_prefix("micro-benchmark_") {
+            return StudyCopy::of(rest.rsplit_once('_')?.0).map(StudyFile::Latency);
+        }
+        if let Some(rest) = name.strip_prefix("measures_") {
+            return StudyCopy::of(rest).map(StudyFile::Bandwidth);
+        }
+        name.starts_with("measure_").then_some(StudyFile::Pollution)
+    }
+
+    /// The verb that reads it.
+    pub fn verb(self) -> Option<&'static str> {
+        match self {
+            StudyFile::Latency(_) => Some("latency"),
+            StudyFile::Bandwidth(_) => Some("bandwidth"),
+            StudyFile::Pollution => Some("pollution"),
+            StudyFile::Synthesis => None,
+        }
+    }
+
+    /// The points of a file, each the template with what the file says.
+    ///
+    /// # Errors
+    /// The first wrong line with the name of its field; a file without any line.
+    pub fn records(self, text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let records = match self {
+            StudyFile::Latency(copy) => latency(copy, text, template)?,
+            StudyFile::Bandwidth(copy) => bandwidth(copy, text, template)?,
+            StudyFile::Pollution => pollution(text, template)?,
+            StudyFile::Synthesis => return Err("a synthesis holds no single times".to_owned()),
+        };
+        if records.is_empty() { Err("holds no measurement".to_owned()) } else { Ok(records) }
+    }
+}
+
+impl StudyCopy {
+    fn of(text: &str) -> Option<StudyCopy> {
+        let (name, cold) = text.strip_suffix("_nc").map_or((text, false), |name| (name, true));
+        let directions = [("from", "from"), ("to", "to"), ("from_to", "both")];
+        let (_, direction) = directions.into_iter().find(|(spelt, _)| *spelt == name)?;
+        Some(StudyCopy { direction, cold })
+    }
+
+    fn stage(self) -> &'static str {
+        match self.direction {
+            "from" => "copy_from_user",
+            "to" => "copy_to_user",
+            _ => "copy_from_and_to_user",
+        }
+    }
+
+    /// Blocks that one operation of a record moves.
+    fn passes(self) -> u64 {
+        if self.direction == "both" { 2 } else { 1 }
+    }
+
+    fn ask(self, record: &mut RunRecord, block_bytes: u64) {
+        record.set_param("direction", self.direction);
+        record.set_param("block_bytes", block_bytes);
+        if self.cold {
+            record.set_param("cold", true);
+        }
+    }
+}
+
+/// A line with something in it, split at blanks.
+struct Line<'a> {
+    number: usize,
+    names: &'static [&'static str],
+    fields: Vec<&'a str>,
+}
+
+fn lines<'a>(
+    text: &'a str,
+    names: &'static [&'static str],
+) -> impl Iterator<Item = Line<'a>> + use<'a> {
+    // One field more than any file has shows that there are too many.
+    let split = |line: &'a str| line.split_whitespace().take(10).collect::<Vec<_>>();
+    let lines = text.lines().map(split).enumerate().filter(|(_, fields)| !fields.is_empty());
+    lines.map(move |(at, fields)| Line { number: at + 1, names, fields })
+}
+
+impl Line<'_> {
+    fn wrong(&self, why: impl std::fmt::Display) -> String {
+        format!("line {}: {why}", self.number)
+    }
+
+    fn check_fields(&self) -> Result<(), String> {
+        let (found, wanted) = (self.fields.len(), self.names.len());
+        if found == wanted {
+            return Ok(());
+        }
+        let names = self.names.join(", ");
+        Err(self.wrong(format!("{found} fields; {wanted} are wanted: {names}")))
+    }
+
+    fn value<T: FromStr>(&self, at: usize, fits: impl Fn(&T) -> bool) -> Result<T, String> {
+        let (field, name) = (self.fields[at], self.names[at]);
+        let value = field.parse().ok().filter(fits);
+        value.ok_or_else(|| self.wrong(format!("`{field:.40}` is no value of `{name}`")))
+    }
+
+    fn count(&self, at: usize) -> Result<u64, String> {
+        self.value(at, |count| *count > 0)
+    }
+
+    /// A field that may be unknown.
+    fn known<T: FromStr>(&self, at: usize, fits: impl Fn(&T) -> bool) -> Result<Option<T>, String> {
+        if self.fields[at] == NOT_KNOWN { Ok(None) } else { self.value(at, fits).map(Some) }
+    }
+
+    /// Clock before, clock after and time between, from a field on.
+    fn span(&self, at: usize) -> Result<Span, String> {
+        let before = self.value(at, |_| true)?;
+        let after = self.value(at + 1, |after| *after >= before)?;
+        Ok(Span { before, after, ns: self.value(at + 2, |ns| *ns <= after - before)? })
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Span {
+    before: u64,
+    after: u64,
+    ns: u64,
+}
+
+/// First and last clock.
+fn bounds<'a>(spans: impl Iterator<Item = &'a Span> + Clone) -> (u64, u64) {
+    let first = spans.clone().map(|span| span.before).min();
+    (first.unwrap_or(0), spans.map(|span| span.after).max().unwrap_or(0))
+}
+
+/// A point that begins and ends with these clocks. A clock that counts from 1970 dates it.
+fn record_of(template: &RunRecord, (first, last): (u64, u64)) -> RunRecord {
+    /// 2000-01-01: a clock that counts from the start of a machine is far below.
+    const CENTURY_NS: u64 = 946_684_800_000_000_000;
+    let mut record = template.clone();
+    (record.origin_ns, record.wall_ns) = (first, last - first);
+    if first >= CENTURY_NS {
+        let time = UNIX_EPOCH + Duration::from_nanos(first);
+        record.time_utc = humantime::format_rfc3339_millis(time).to_string();
+    }
+    record
+}
+
+/// A stage with one sample for each time.
+fn stage_of(name: &str, spans: &[Span], origin_ns: u64) -> Stage {
+    let (first, last) = bounds(spans.iter());
+    Stage {
+        name: name.into(),
+        ops_per_sample: 1,
+        start_ns: first - origin_ns,
+        end_ns: last - origin_ns,
+        sample_ns: spans.iter().map(|span| span.ns).collect(),
+        sample_start_ns: spans.iter().map(|span| span.before - origin_ns).collect(),
+        ..Stage::default()
+    }
+}
+
+fn lane_of(device: String, stage: Stage) -> Lane {
+    Lane { device: device.into(), stages: vec![stage], ..Lane::default() }
+}
+
+fn series_of(name: &str, stage: &Stage, values: Vec<Option<f64>>) -> TimeSeries {
+    let times_ns = stage.sample_start_ns.clone();
+    TimeSeries { name: name.to_owned(), times_ns, values, ..TimeSeries::default() }
+}
+
+fn check_points(points: usize, line: &Line<'_>) -> Result<(), String> {
+    match points {
+        0..=MAX_POINTS => Ok(()),
+        _ => Err(line.wrong(format!("more than {MAX_POINTS} points in one file"))),
+    }
+}
+
+fn latency(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
+    let mut sizes: BTreeMap<u64, (Vec<Option<u32>>, Vec<Span>)> = BTreeMap::new();
+    for line in lines(text, &LATENCY) {
+        line.check_fields()?;
+        let (cpu, span) = (line.known(0, |_| true)?, line.span(2)?);
+        let (cpus, spans) = sizes.entry(line.count(1)?).or_default();
+        cpus.push(cpu);
+        spans.push(span);
+        check_points(sizes.len(), &line)?;
+    }
+    let record = |(bytes, (cpus, spans)): (u64, (Vec<Option<u32>>, Vec<Span>))| {
+        let mut record = record_of(template, bounds(spans.iter()));
+        copy.ask(&mut record, bytes);
+        let mut stage = stage_of(copy.stage(), &spans, record.origin_ns);
+        stage.bytes_per_op = bytes.saturating_mul(copy.passes());
+        stage.traffic_bytes_per_op = stage.bytes_per_op.saturating_mul(2);
+        let seen: BTreeSet<u32> = cpus.iter().copied().flatten().collect();
+        if seen.len() > 1 || cpus.contains(&None) {
+            let values = cpus.iter().map(|cpu| cpu.map(f64::from)).collect();
+            record.series = vec![series_of(CPUS, &stage, values)];
+        }
+        let seen_cpus = seen.into_iter().collect();
+        record.lanes = vec![Lane { seen_cpus, ..lane_of(format!("{bytes} B"), stage) }];
+        record
+    };
+    Ok(sizes.into_iter().map(record).collect())
+}
+
+/// One channel of a point.
+struct ChannelLine {
+    number: u32,
+    bytes: u64,
+    operations: u64,
+    span: Span,
+    mib_per_s: f64,
+    /// Each operation went both ways, as its rate shows.
+    is_both_ways: bool,
+}
+
+fn bandwidth(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
+    let (mut records, mut channels) = (Vec::new(), Vec::<ChannelLine>::new());
+    for mut line in lines(text, &BANDWIDTH) {
+        // The total stands behind the last channel, or on a line of its own.
+        let total = line.fields.iter().position(|field| *field == "total_band=");
+        let total = total.map(|at| line.fields.split_off(at));
+        if total.is_none() || !line.fields.is_empty() {
+            channels.push(channel_of(copy, &line, &channels)?);
+        }
+        if let Some(total) = total {
+            check_total(&line, &total, &channels)?;
+            records.push(point_of(copy, &channels, template));
+            channels.clear();
+            check_points(records.len(), &line)?;
+        }
+    }
+    if channels.is_empty() {
+        return Ok(records);
+    }
+    Err("ends without the total_band= of the last channels: it is cut off".to_owned())
+}
+
+fn channel_of(
+    copy: StudyCopy,
+    line: &Line<'_>,
+    before: &[ChannelLine],
+) -> Result<ChannelLine, String> {
+    line.check_fields()?;
+    let number = line.value(0, |_| true)?;
+    let (bytes, operations) = (line.count(1)?, line.count(2)?);
+    let mib_per_s = line.value(6, |rate: &f64| rate.is_finite() && *rate >= 0.0)?;
+    let span = line.span(3)?;
+    // Both ways, and read as well as written.
+    let traffic = bytes.checked_mul(4).and_then(|bytes| bytes.checked_mul(operations));
+    let computed = bytes as f64 * operations as f64 / span.ns.max(1) as f64 * 1e9 / MIB;
+    // Equal but for the digits of the file.
+    let is_near = |rate: f64| (mib_per_s - rate).abs() <= 2e-6 + 1e-6 * rate;
+    let is_both_ways = !is_near(computed) && copy.direction == "both" && is_near(2.0 * computed);
+    for (is_wrong, why) in [
+        (before.iter().any(|other| other.number == number), "a channel twice before a total_band="),
+        (before.len() >= MAX_CHANNELS, "too many channels in one point"),
+        (before.iter().any(|other| other.bytes != bytes), "another block size in the same point"),
+        (traffic.is_none(), "bytes x operations are more than can be counted"),
+        (span.ns == 0, "0 ns is no time for a copy"),
+        (
+            !is_near(computed) && !is_both_ways,
+            "the rate is not bytes x operations / time, in MB of 2^20 bytes",
+        ),
+    ] {
+        if is_wrong {
+            return Err(line.wrong(why));
+        }
+    }
+    Ok(ChannelLine { number, bytes, operations, span, mib_per_s, is_both_ways })
+}
+
+/// `total_band= RATE`: the sum of the channels' rates, each of which was rounded.
+fn check_total(line: &Line<'_>, total: &[&str], channels: &[ChannelLine]) -> Result<(), String> {
+    let sum: f64 = channels.iter().map(|channel| channel.mib_per_s).sum();
+    let allowed = 2e-6 * channels.len() as f64 + 1e-6 * sum;
+    match total[1..] {
+        [_] if channels.is_empty() => Err(line.wrong("total_band= of no channel")),
+        [rate] if rate.parse().is_ok_and(|rate: f64| (rate - sum).abs() <= allowed) => Ok(()),
+        [rate] => Err(line.wrong(format!("total_band= {rate:.40} is not the sum, {sum:.6}"))),
+        _ => Err(line.wrong("one rate is wanted behind total_band=")),
+    }
+}
+
+fn point_of(copy: StudyCopy, channels: &[ChannelLine], template: &RunRecord) -> RunRecord {
+    let mut record = record_of(template, bounds(channels.iter().map(|channel| &channel.span)));
+    copy.ask(&mut record, channels[0].bytes);
+    record.set_param("lanes", channels.len() as u64);
+    let origin_ns = record.origin_ns;
+    let lane = |channel: &ChannelLine| {
+        let mut stage = stage_of(copy.stage(), &[channel.span], origin_ns);
+        let passes = copy.passes();
+        // A record's operation goes both ways; where the file counts each way, it is two of these.
+        (stage.bytes_per_op, stage.ops_per_sample) = if channel.is_both_ways {
+            (channel.bytes * passes, channel.operations)
+        } else if channel.operations.is_multiple_of(passes) {
+            (channel.bytes * passes, channel.operations / passes)
+        } else {
+            (channel.bytes, channel.operations)
+        };
+        stage.traffic_bytes_per_op = stage.bytes_per_op.saturating_mul(2);
+        lane_of(format!("channel {}", channel.number), stage)
+    };
+    record.lanes = channels.iter().map(lane).collect();
+    record
+}
+
+fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
+    let mut tests: BTreeMap<&str, (Vec<Span>, Vec<Option<Counted>>)> = BTreeMap::new();
+    for line in lines(text, &POLLUTION) {
+        line.check_fields()?;
+        let (span, counted) = (line.span(1)?, counted(&line)?);
+        let test = line.fields[0];
+        if test.len() > MAX_NAME_BYTES {
+            return Err(line.wrong(format!("a name of more than {MAX_NAME_BYTES} bytes")));
+        }
+        let (spans, counts) = tests.entry(test).or_default();
+        spans.push(span);
+        counts.push(counted);
+        check_points(tests.len(), &line)?;
+    }
+    let record = |(test, (spans, counts)): (&str, (Vec<Span>, Vec<Option<Counted>>))| {
+        let mut record = record_of(template, bounds(spans.iter()));
+        let stage = stage_of(test, &spans, record.origin_ns);
+        record.counters = vec![Counter::count("victim-runs", spans.len() as u64)];
+        let counted: [(_, fn(Counted) -> f64); 2] =
+            [(REFERENCES, |run| run.references), (MISSES, |run| run.misses)];
+        for (name, of) in counted {
+            let values: Vec<Option<f64>> = counts.iter().map(|run| run.map(of)).collect();
+            // A sum over all runs only where all were counted.
+            if let Some(sum) = values.iter().copied().sum::<Option<f64>>() {
+                record.counters.push(Counter { value: sum, ..Counter::count(name, 0) });
+            }
+            if values.iter().any(Option::is_some) {
+                record.series.push(series_of(name, &stage, values));
+            }
+        }
+        record.lanes = vec![lane_of(test.to_owned(), stage)];
+        record.set_param("test", test.to_owned());
+        record
+    };
+    Ok(tests.into_iter().map(record).collect())
+}
+
+/// References and misses of a run, where the host counted them.
+fn counted(line: &Line<'_>) -> Result<Option<Counted>, String> {
+    let references = line.known(4, |count: &u64| *count <= MAX_WHOLE)?;
+    let misses = line.known(5, |count: &u64| *count <= MAX_WHOLE)?;
+    // No references have no share.
+    line.known(6, |share: &f64| share.is_finite() && *share >= 0.0)?;
+    match (references, misses) {
+        (Some(references), Some(misses)) => {
+            Ok(Some(Counted { references: references as f64, misses: misses as f64 }))
+        }
+        (None, None) => Ok(None),
+        _ => Err(line.wrong("references without misses, or misses without references")),
+    }
+}
+
+#[cfg(test)]
+#[path = "read_tests.rs"]
+mod tests;
