@@ -2,10 +2,17 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU8;
 
-use crate::SysError;
+use rustix::fs::{MemfdFlags, Mode, OFlags, openat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen,
+};
+
+use crate::memory::Mapping;
+use crate::{SysError, failed};
 
 /// A system call that does next to nothing: what entering the kernel costs.
 pub fn null_call() {
@@ -31,25 +38,19 @@ pub fn system_name() {
     }
 }
 
-fn owned(fd: libc::c_long, call: impl Into<String>) -> Result<OwnedFd, SysError> {
-    match i32::try_from(fd) {
-        // SAFETY: the descriptor was just created and is owned by nobody else.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(SysError::last(call)),
-    }
-}
-
 /// Anonymous memory of the kernel as a file, on base pages or on the huge page pool.
 ///
 /// # Errors
 /// Those of `memfd_create(2)`, `ftruncate(2)`.
 pub fn memory_file(bytes: u64, huge: bool) -> Result<File, SysError> {
-    let flags = libc::MFD_CLOEXEC | if huge { libc::MFD_HUGETLB } else { 0 };
-    // SAFETY: the name is a constant with its NUL.
-    let fd = unsafe { libc::memfd_create(c"daqmeter-copy".as_ptr(), flags) };
-    let file = File::from(owned(fd.into(), "memfd_create")?);
-    file.set_len(bytes)
-        .map_err(|source| SysError { call: format!("make room for {bytes} bytes"), source })?;
+    let pages = if huge { MemfdFlags::HUGETLB } else { MemfdFlags::empty() };
+    let fd = rustix::fs::memfd_create(c"daqmeter-copy", MemfdFlags::CLOEXEC | pages);
+    sized(fd.map_err(failed("memfd_create"))?, bytes)
+}
+
+fn sized(fd: OwnedFd, bytes: u64) -> Result<File, SysError> {
+    let file = File::from(fd);
+    file.set_len(bytes).map_err(failed(format!("make room for {bytes} bytes")))?;
     Ok(file)
 }
 
@@ -59,34 +60,15 @@ pub fn memory_file(bytes: u64, huge: bool) -> Result<File, SysError> {
 /// # Errors
 /// EPERM for others than root.
 pub fn huge_tmpfs_file(bytes: u64) -> Result<File, SysError> {
-    const FSCONFIG_SET_STRING: libc::c_long = 1;
-    const FSCONFIG_CMD_CREATE: libc::c_long = 6;
-    let null = std::ptr::null::<libc::c_char>();
-    // SAFETY: constants with their NULs; each call checks what it is given and touches no memory of ours.
-    let mount = unsafe {
-        let context = owned(
-            libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1),
-            "fsopen tmpfs (root only)",
-        )?;
-        let fd = context.as_raw_fd();
-        let (key, value) = (c"huge".as_ptr(), c"always".as_ptr());
-        if libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_SET_STRING, key, value, 0) < 0 {
-            return Err(SysError::last("tmpfs with huge=always"));
-        }
-        if libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CMD_CREATE, null, null, 0) < 0 {
-            return Err(SysError::last("make a tmpfs"));
-        }
-        owned(libc::syscall(libc::SYS_fsmount, fd, 1, 0), "fsmount")?
-    };
-    // SAFETY: a path of one dot with its NUL, relative to our own mount.
-    let fd = unsafe {
-        let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
-        libc::openat(mount.as_raw_fd(), c".".as_ptr(), flags, 0o600 as libc::c_uint)
-    };
-    let file = File::from(owned(fd.into(), "open a file on tmpfs")?);
-    file.set_len(bytes)
-        .map_err(|source| SysError { call: format!("make room for {bytes} bytes"), source })?;
-    Ok(file)
+    let context = fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC);
+    let context = context.map_err(failed("fsopen tmpfs (root only)"))?;
+    fsconfig_set_string(&context, c"huge", c"always").map_err(failed("tmpfs with huge=always"))?;
+    fsconfig_create(&context).map_err(failed("make a tmpfs"))?;
+    let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty());
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let mount = mount.map_err(failed("fsmount"))?;
+    let fd = openat(mount, c".", flags, Mode::RUSR | Mode::WUSR);
+    sized(fd.map_err(failed("open a file on tmpfs"))?, bytes)
 }
 
 /// Writes through a mapping: for files that have no `write` (hugetlbfs).
@@ -117,23 +99,13 @@ pub fn with_mapping(
 }
 
 fn mapped(file: &File, bytes: usize, work: impl FnOnce(*mut u8)) -> Result<(), SysError> {
-    let failed = |source| SysError { call: format!("map {bytes} bytes of the file"), source };
+    let call = format!("map {bytes} bytes of the file");
     // Pages behind a file's end cannot be touched: SIGBUS.
-    if file.metadata().map_err(failed)?.len() < bytes as u64 {
-        return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+    if file.metadata().map_err(failed(call.clone()))?.len() < bytes as u64 {
+        return Err(failed(call)(io::Error::from(io::ErrorKind::UnexpectedEof)));
     }
-    let rounded = bytes.next_multiple_of(2 << 20);
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new shared mapping at an address of the kernel's choice.
-    let start = unsafe {
-        libc::mmap(std::ptr::null_mut(), rounded, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
-    if start == libc::MAP_FAILED {
-        return Err(SysError::last(format!("map {bytes} bytes of the file")));
-    }
-    work(start.cast());
-    // SAFETY: our own mapping, referenced by nobody any more.
-    unsafe { libc::munmap(start, rounded) };
+    let mapping = Mapping::shared(file.as_fd(), bytes.next_multiple_of(2 << 20), call)?;
+    work(mapping.start.as_ptr());
     Ok(())
 }
 
@@ -171,11 +143,9 @@ pub fn process_write(from: &[u8], into: &mut [u8]) -> io::Result<usize> {
 ///
 /// # Errors
 /// EPERM above `/proc/sys/fs/pipe-max-size` for others than root.
-pub fn set_pipe_bytes(pipe: &impl AsRawFd, bytes: usize) -> Result<usize, SysError> {
-    let asked = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
-    // SAFETY: a plain call on an open descriptor.
-    let got = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, asked) };
-    usize::try_from(got).map_err(|_| SysError::last(format!("make a pipe of {bytes} bytes")))
+pub fn set_pipe_bytes(pipe: &impl AsFd, bytes: usize) -> Result<usize, SysError> {
+    let set = rustix::pipe::fcntl_setpipe_size(pipe, bytes);
+    set.map_err(failed(format!("make a pipe of {bytes} bytes")))
 }
 
 #[cfg(test)]

@@ -5,12 +5,15 @@
 //! a portal that executes descriptors in software; never run on hardware.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::SysError;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
 use crate::host::Files;
-use crate::memory::DeviceMemory;
+use crate::memory::{DeviceMemory, Mapping};
+use crate::{SysError, failed};
 
 /// A work queue that programs may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,18 +80,18 @@ pub struct Descriptor {
 /// What the engine writes when it is done; 32 bytes at a multiple of 32. The status byte is written last.
 #[repr(C, align(32))]
 #[derive(Debug, Default)]
-pub struct Completion {
+pub(crate) struct DsaCompletion {
     /// 0 while under way, 1 done, 3 a page that was not there.
-    pub status: AtomicU8,
+    status: AtomicU8,
     result: u8,
     reserved: u16,
     /// Bytes done, when it stopped early.
-    pub bytes_completed: u32,
+    bytes_completed: u32,
     fault: u64,
     rest: [u64; 2],
 }
 
-const _: () = assert!(size_of::<Descriptor>() == 64 && size_of::<Completion>() == 32);
+const _: () = assert!(size_of::<Descriptor>() == 64 && size_of::<DsaCompletion>() == 32);
 const _: () = assert!(
     std::mem::offset_of!(Descriptor, completion) == 8
         && std::mem::offset_of!(Descriptor, bytes) == 32
@@ -110,12 +113,9 @@ pub trait Portal: Send {
 /// The portal of a work queue, mapped.
 #[derive(Debug)]
 pub struct DevicePortal {
-    at: *mut u8,
+    page: Mapping,
     dedicated: bool,
 }
-
-// SAFETY: the mapping belongs to the process; submissions are single instructions.
-unsafe impl Send for DevicePortal {}
 
 const PORTAL_BYTES: usize = 4096;
 
@@ -127,37 +127,14 @@ impl DevicePortal {
     pub fn open(queue: &WorkQueue) -> Result<DevicePortal, SysError> {
         let path = queue.path();
         if !has_instructions() {
-            let source = std::io::Error::from_raw_os_error(libc::ENOSYS);
-            return Err(SysError {
-                call: "this CPU has no MOVDIR64B and ENQCMD".to_owned(),
-                source,
-            });
+            return Err(failed("this CPU has no MOVDIR64B and ENQCMD")(Errno::NOSYS));
         }
         let file = File::options().read(true).write(true).open(&path);
-        let file = file.map_err(|source| SysError { call: format!("open {path}"), source })?;
-        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        // SAFETY: a new mapping of the device's portal page.
-        let at = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                PORTAL_BYTES,
-                libc::PROT_WRITE,
-                flags,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if at == libc::MAP_FAILED {
-            return Err(SysError::last(format!("map the portal of {path}")));
-        }
-        Ok(DevicePortal { at: at.cast(), dedicated: queue.dedicated })
-    }
-}
-
-impl Drop for DevicePortal {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping.
-        unsafe { libc::munmap(self.at.cast(), PORTAL_BYTES) };
+        let file = file.map_err(failed(format!("open {path}")))?;
+        let (flags, call) =
+            (MapFlags::SHARED | MapFlags::POPULATE, format!("map the portal of {path}"));
+        let page = Mapping::file(file.as_fd(), PORTAL_BYTES, ProtFlags::WRITE, flags, call)?;
+        Ok(DevicePortal { page, dedicated: queue.dedicated })
     }
 }
 
@@ -176,15 +153,15 @@ impl Portal for DevicePortal {
     fn submit(&self, descriptor: &Descriptor) {
         #[cfg(target_arch = "x86_64")]
         loop {
-            let source = std::ptr::from_ref(descriptor);
+            let (source, portal) = (std::ptr::from_ref(descriptor), self.page.start.as_ptr());
             let mut full: u8 = 0;
             // SAFETY: the portal is mapped for writing, the descriptor is 64 aligned bytes; the fence makes what it names visible
             // before. The instructions are given by their bytes: movdir64b rax,[rcx] and enqcmd rax,[rcx].
             unsafe {
                 if self.dedicated {
-                    std::arch::asm!("sfence", ".byte 0x66, 0x0f, 0x38, 0xf8, 0x01", in("rax") self.at, in("rcx") source, options(nostack));
+                    std::arch::asm!("sfence", ".byte 0x66, 0x0f, 0x38, 0xf8, 0x01", in("rax") portal, in("rcx") source, options(nostack));
                 } else {
-                    std::arch::asm!("sfence", ".byte 0xf2, 0x0f, 0x38, 0xf8, 0x01", "setz {full}", in("rax") self.at, in("rcx") source,
+                    std::arch::asm!("sfence", ".byte 0xf2, 0x0f, 0x38, 0xf8, 0x01", "setz {full}", in("rax") portal, in("rcx") source,
                         full = inout(reg_byte) full, options(nostack));
                 }
             }
@@ -195,14 +172,14 @@ impl Portal for DevicePortal {
             std::hint::spin_loop();
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = (descriptor, self.at, self.dedicated);
+        let _ = (descriptor, &self.page, self.dedicated);
     }
 }
 
 /// One program's use of a queue.
 pub struct Mover<P: Portal> {
     portal: P,
-    completion: Box<Completion>,
+    completion: Box<DsaCompletion>,
 }
 
 impl<P: Portal> Mover<P> {
@@ -251,10 +228,7 @@ impl<P: Portal> Mover<P> {
             };
             if status != DONE {
                 let call = format!("DSA memory move of {part} bytes: status {status:#04x}");
-                return Err(SysError {
-                    call,
-                    source: std::io::Error::from_raw_os_error(libc::EIO),
-                });
+                return Err(failed(call)(Errno::IO));
             }
             done += part;
         }
@@ -280,7 +254,7 @@ mod tests {
                 let (source, destination) =
                     (descriptor.source as *const u8, descriptor.destination as *mut u8);
                 std::ptr::copy_nonoverlapping(source, destination, descriptor.bytes as usize);
-                (*(descriptor.completion as *const Completion))
+                (*(descriptor.completion as *const DsaCompletion))
                     .status
                     .store(self.status, Ordering::Release);
             }

@@ -84,6 +84,11 @@ pub struct SysError {
     pub source: io::Error,
 }
 
+/// Names the call of an error.
+pub(crate) fn failed<E: Into<io::Error>>(call: impl Into<String>) -> impl FnOnce(E) -> SysError {
+    move |source| SysError { call: call.into(), source: source.into() }
+}
+
 impl SysError {
     fn last(call: impl Into<String>) -> Self {
         SysError { call: call.into(), source: io::Error::last_os_error() }

@@ -4,10 +4,13 @@
 //! memory that an engine transfers from and to: a place to copy from and to. Whoever writes it, a program or an engine that was
 //! given its address, holds it exclusively meanwhile.
 
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use crate::{SysError, available, huge_pages};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
+
+use crate::{SysError, available, failed, huge_pages};
 
 /// What kind of pages to ask for; the fallback order is explicit, and [`Buffer::pages`] says what was got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,11 +51,11 @@ pub fn buffers_bytes(count: u64, bytes: u64) -> u64 {
     all.map_or(u64::MAX, buffer_bytes)
 }
 
-/// An anonymous private mapping.
+/// Pages of this process alone, or of a file.
 #[derive(Debug)]
-struct Mapping {
-    start: NonNull<u8>,
-    bytes: usize,
+pub(crate) struct Mapping {
+    pub(crate) start: NonNull<u8>,
+    pub(crate) bytes: usize,
 }
 
 // SAFETY: a mapping is plain memory that belongs to no thread.
@@ -61,32 +64,58 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    fn new(bytes: usize, extra_flags: libc::c_int) -> Result<Mapping, SysError> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | extra_flags;
+    pub(crate) fn new(bytes: usize, flags: MapFlags) -> Result<Mapping, SysError> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | flags);
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no memory of ours.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                flags,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(SysError::last(format!("map {bytes} bytes")));
-        }
-        let start = NonNull::new(start.cast())
-            .expect("the kernel never maps page zero for an anonymous mapping");
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) };
+        Mapping::of(start.map_err(failed(format!("map {bytes} bytes")))?, bytes)
+    }
+
+    /// Maps the beginning of a file for reading and writing, shared with others that have it.
+    pub(crate) fn shared(
+        fd: BorrowedFd<'_>,
+        bytes: usize,
+        call: impl Into<String>,
+    ) -> Result<Mapping, SysError> {
+        Mapping::file(fd, bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, call)
+    }
+
+    pub(crate) fn file(
+        fd: BorrowedFd<'_>,
+        bytes: usize,
+        protection: ProtFlags,
+        flags: MapFlags,
+        call: impl Into<String>,
+    ) -> Result<Mapping, SysError> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) };
+        Mapping::of(start.map_err(failed(call))?, bytes)
+    }
+
+    fn of(start: *mut std::ffi::c_void, bytes: usize) -> Result<Mapping, SysError> {
+        let start = NonNull::new(start.cast()).expect("the kernel never maps page zero unasked");
         Ok(Mapping { start, bytes })
+    }
+
+    /// Asks for huge pages. Where that is refused, base pages are what is got.
+    pub(crate) fn advise_huge(&self) {
+        // SAFETY: advice on our own whole mapping; it changes no contents.
+        let _ = unsafe { madvise(self.start.as_ptr().cast(), self.bytes, Advice::LinuxHugepage) };
+    }
+
+    /// Makes every page present.
+    pub(crate) fn touch(&self) {
+        for offset in (0..self.bytes).step_by(PAGE_BYTES) {
+            // SAFETY: the offset lies within the mapping, which is fresh; a volatile write makes the page present.
+            unsafe { self.start.as_ptr().add(offset).write_volatile(0) };
+        }
     }
 
     /// A mapping whose start and length are whole huge pages: kernels before 6.7 map anywhere, and the ends of an
     /// unaligned mapping cannot be huge.
     fn on_huge_boundary(bytes: usize) -> Result<Mapping, SysError> {
-        let too_large = || SysError::last(format!("map {bytes} bytes"));
-        let whole = Mapping::new(bytes.checked_add(HUGE_BYTES).ok_or_else(too_large)?, 0)?;
+        let with_ends = bytes.checked_add(HUGE_BYTES).ok_or_else(|| too_large(bytes))?;
+        let whole = Mapping::new(with_ends, MapFlags::empty())?;
         let head = whole.start.as_ptr().align_offset(HUGE_BYTES).min(HUGE_BYTES);
         let (first, tail) = (whole.start.as_ptr(), HUGE_BYTES - head);
         // The parts are unmapped here, so the whole must not be.
@@ -194,7 +223,7 @@ impl Whole {
         let rounded =
             bytes.max(1).checked_next_multiple_of(HUGE_BYTES).ok_or_else(|| too_large(bytes))?;
         if wanted == Pages::HugeTlb
-            && let Ok(mapping) = Mapping::new(rounded, libc::MAP_HUGETLB)
+            && let Ok(mapping) = Mapping::new(rounded, MapFlags::HUGETLB)
         {
             return Ok(Whole::touched(mapping, Some(Pages::HugeTlb)));
         }
@@ -205,21 +234,16 @@ impl Whole {
             return Err(too_large(bytes));
         }
         if wanted == Pages::Base {
-            let mapping = Mapping::new(rounded, 0)?;
+            let mapping = Mapping::new(rounded, MapFlags::empty())?;
             return Ok(Whole::touched(mapping, Some(Pages::Base)));
         }
         let mapping = Mapping::on_huge_boundary(rounded)?;
-        // Where the advice is refused base pages are what is got, and what `pages` reads back.
-        // SAFETY: advice on our own whole mapping; it changes no contents.
-        unsafe { libc::madvise(mapping.start.as_ptr().cast(), rounded, libc::MADV_HUGEPAGE) };
+        mapping.advise_huge();
         Ok(Whole::touched(mapping, None))
     }
 
     fn touched(mapping: Mapping, pages: Option<Pages>) -> Whole {
-        for offset in (0..mapping.bytes).step_by(PAGE_BYTES) {
-            // SAFETY: the offset lies within the mapping; a volatile write makes the page present.
-            unsafe { mapping.start.as_ptr().add(offset).write_volatile(0) };
-        }
+        mapping.touch();
         Whole {
             mapping,
             pages: pages.map_or_else(OnceLock::new, OnceLock::from),
@@ -293,10 +317,9 @@ impl DeviceMemory {
     /// # Errors
     /// When the address space for it cannot be reserved.
     pub fn sparse(bytes: usize) -> Result<DeviceMemory, SysError> {
-        let mapping = Mapping::new(bytes, libc::MAP_NORESERVE)?;
-        // Best effort: fewer TLB misses for the emulated DMA.
-        // SAFETY: advice on our own whole mapping; it changes no contents.
-        unsafe { libc::madvise(mapping.start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+        let mapping = Mapping::new(bytes, MapFlags::NORESERVE)?;
+        // Fewer TLB misses for the emulated DMA.
+        mapping.advise_huge();
         Ok(DeviceMemory { mapping })
     }
 

@@ -3,10 +3,11 @@
 //! Opened raw, because issue-level control over inheritance, scaling and exclusion is what daqmeter is about. Layout from
 //! `include/uapi/linux/perf_event.h` (PERF_ATTR_SIZE_VER5, 112 bytes, Linux 4.1 and later).
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::SysError;
+use crate::memory::Mapping;
 
 /// What to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,14 +205,12 @@ const RING_PAGES: usize = 128;
 #[derive(Debug)]
 pub struct Sampler {
     fd: OwnedFd,
-    ring: *mut u8,
+    /// Read by one owner; the kernel's writes are ordered by `data_head`.
+    ring: Mapping,
     page_bytes: usize,
     /// False when only user mode could be sampled.
     pub sees_kernel: bool,
 }
-
-// SAFETY: the ring belongs to the process; only one owner reads it, and the kernel's writes are ordered by `data_head`.
-unsafe impl Send for Sampler {}
 
 impl Sampler {
     /// Opens a sampler, stopped, for the calling thread.
@@ -238,23 +237,9 @@ impl Sampler {
         })?;
         let page_bytes =
             usize::try_from(crate::host::page_bytes()).expect("a page fits the address space");
-        // SAFETY: a new shared mapping of the event's ring at an address of the kernel's choice.
-        let ring = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                (1 + RING_PAGES) * page_bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd.as_raw_fd(),
-                0,
-            )
-        };
-        if ring == libc::MAP_FAILED {
-            return Err(SysError::last(
-                "map the sample ring (is kernel.perf_event_mlock_kb too small?)",
-            ));
-        }
-        Ok(Sampler { fd, ring: ring.cast(), page_bytes, sees_kernel })
+        let call = "map the sample ring (is kernel.perf_event_mlock_kb too small?)";
+        let ring = Mapping::shared(fd.as_fd(), (1 + RING_PAGES) * page_bytes, call)?;
+        Ok(Sampler { fd, ring, page_bytes, sees_kernel })
     }
 
     /// Begins to sample.
@@ -278,8 +263,8 @@ impl Sampler {
         // SAFETY: both words lie in the first mapped page, 8-byte aligned; the kernel accesses them atomically.
         let (head, tail) = unsafe {
             (
-                &*self.ring.add(head_at).cast::<AtomicU64>(),
-                &*self.ring.add(tail_at).cast::<AtomicU64>(),
+                &*self.ring.start.as_ptr().add(head_at).cast::<AtomicU64>(),
+                &*self.ring.start.as_ptr().add(tail_at).cast::<AtomicU64>(),
             )
         };
         // Pairs with the kernel's store-release of data_head (perf_event_mmap_page, "barrier").
@@ -309,14 +294,9 @@ impl Sampler {
         let ring_bytes = (RING_PAGES * self.page_bytes) as u64;
         let offset = usize::try_from(position % ring_bytes).expect("below the ring's size");
         // SAFETY: the offset lies within the data pages; the kernel is done with everything below data_head.
-        unsafe { self.ring.add(self.page_bytes + offset).cast::<u64>().read_volatile() }
-    }
-}
-
-impl Drop for Sampler {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping of known size.
-        unsafe { libc::munmap(self.ring.cast(), (1 + RING_PAGES) * self.page_bytes) };
+        unsafe {
+            self.ring.start.as_ptr().add(self.page_bytes + offset).cast::<u64>().read_volatile()
+        }
     }
 }
 

@@ -1,11 +1,16 @@
 //! Child processes, as far as `std` does not have them.
 
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::process::Child;
 use std::time::Duration;
 
-use crate::SysError;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, pidfd_open,
+    waitid,
+};
+
+use crate::wait::is_readable_within;
+use crate::{SysError, failed};
 
 /// Asks a child to end (SIGTERM). One that has ended already is left alone.
 ///
@@ -16,60 +21,30 @@ pub fn terminate(child: &mut Child) -> Result<(), SysError> {
     if matches!(child.try_wait(), Ok(Some(_))) {
         return Ok(());
     }
-    let Ok(pid) = libc::pid_t::try_from(child.id()) else {
-        return Ok(());
-    };
-    // SAFETY: sends a signal and touches no memory. The child was not waited for, which nobody else can do: it is borrowed.
-    if unsafe { libc::kill(pid, libc::SIGTERM) } == 0 {
-        return Ok(());
-    }
-    Err(SysError::last(format!("end process {pid}")))
+    let call = format!("end process {}", child.id());
+    kill_process(Pid::from_child(child), Signal::TERM).map_err(failed(call))
 }
 
-/// Waits until a child has ended, at most so long, without the delay of asking again and again. It is still to be waited for. False
-/// on timeout, and when a signal came.
+/// Waits until a child has ended, at most for `limit`. It must still be waited for. False on
+/// timeout, and after a signal.
 ///
 /// # Errors
 /// When the kernel has no descriptor for the process (before Linux 5.3), or none is left.
 pub fn ends_within(child: &Child, limit: Duration) -> Result<bool, SysError> {
-    // SAFETY: takes integers only. The child was not waited for, which nobody else can do: its number is still its own.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
-    let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
-        return Err(SysError::last("pidfd_open"));
-    };
-    // SAFETY: the descriptor was just created and is owned by nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let limit = libc::timespec {
-        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(limit.subsec_nanos()),
-    };
-    // SAFETY: one valid pollfd, a valid timeout, no signal mask.
-    match unsafe { libc::ppoll(&raw mut poll, 1, &raw const limit, std::ptr::null()) } {
-        1 => Ok(true),
-        0 => Ok(false),
-        _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => Ok(false),
-        _ => Err(SysError::last("ppoll")),
-    }
+    let fd = pidfd_open(Pid::from_child(child), PidfdFlags::empty());
+    is_readable_within(fd.map_err(failed("pidfd_open"))?.as_fd(), limit)
 }
 
 /// Ends a child that is the first of its process group, and all processes of that group, at once
 /// (SIGKILL). This includes processes that the child left behind when it ended. Does nothing for a
 /// child that was waited for, as its number may be another's by now.
 pub fn kill_group(child: &Child) {
-    let Ok(pid) = libc::pid_t::try_from(child.id()) else {
-        return;
-    };
-    // WNOWAIT leaves an ended child as it is, with its number: waitid(2).
-    let looks = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: a zeroed siginfo_t is valid, and the call writes to it alone.
-    let is_ours = unsafe {
-        let mut found: libc::siginfo_t = std::mem::zeroed();
-        libc::waitid(libc::P_PID, child.id(), &raw mut found, looks) == 0
-    };
-    if is_ours {
-        // SAFETY: sends a signal and touches no memory. The child was not waited for, so that its number is still its own.
-        unsafe { libc::kill(-pid, libc::SIGKILL) };
+    let pid = Pid::from_child(child);
+    // NOWAIT leaves an ended child as it is, with its number: waitid(2).
+    let looks = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    if waitid(WaitId::Pid(pid), looks).is_ok() {
+        // The group may have ended meanwhile.
+        let _ = kill_process_group(pid, Signal::KILL);
     }
 }
 

@@ -16,14 +16,14 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::SysError;
-use crate::available;
-use crate::memory::{Buffer, Pages};
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use crate::memory::{Buffer, Mapping, Pages};
+use crate::{SysError, available, failed};
 
 /// Marks the memory; the last byte is the layout's version.
 const MAGIC: u64 = u64::from_be_bytes(*b"DQMRING\x01");
@@ -112,42 +112,29 @@ pub struct Shape {
 }
 
 impl Shape {
-    fn births_bytes(ring_bytes: usize, unit_bytes: usize) -> usize {
+    fn timestamps_bytes(ring_bytes: usize, unit_bytes: usize) -> usize {
         ring_bytes / unit_bytes * 8
     }
 
     /// Where the ring begins, and how long the whole is.
     fn layout(ring_bytes: usize, unit_bytes: usize) -> Option<(usize, usize)> {
-        let start = (WORDS_BYTES + Shape::births_bytes(ring_bytes, unit_bytes))
+        let start = (WORDS_BYTES + Shape::timestamps_bytes(ring_bytes, unit_bytes))
             .checked_next_multiple_of(HUGE_BYTES)?;
         Some((start, start.checked_add(ring_bytes)?.checked_next_multiple_of(HUGE_BYTES)?))
     }
 }
 
-/// The shared memory.
+/// The shared memory. Words are atomics; who may touch which bytes of the ring is the protocol of
+/// producer and consumer.
 #[derive(Debug)]
 struct Memory {
     fd: OwnedFd,
-    start: NonNull<u8>,
-    bytes: usize,
+    mapping: Mapping,
     ring_start: usize,
     ring_bytes: usize,
     unit_bytes: usize,
     gap_bytes: usize,
     pages: Pages,
-}
-
-// SAFETY: plain shared memory that belongs to no thread; words are atomics, and who may touch which bytes of the ring is the
-// protocol of producer and consumer.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours; slices into it borrow from a producer or a consumer, which keep this alive.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
-    }
 }
 
 /// Whether a ring is two units or more, whole ones, which are whole words.
@@ -187,28 +174,21 @@ impl Memory {
         {
             return Err(wrong(&format!("only {available} bytes of memory are available")));
         }
-        let huge =
-            (shape.pages == Pages::HugeTlb).then(|| memfd(bytes, libc::MFD_HUGETLB).ok()).flatten();
-        let (fd, mut pages) = match huge {
-            Some(fd) => (fd, Pages::HugeTlb),
-            None => (memfd(bytes, 0)?, Pages::Base),
-        };
-        let start = match map(&fd, bytes) {
-            Ok(start) => (fd, start),
-            // The pool was too small: the mapping is where that shows.
-            Err(_) if pages == Pages::HugeTlb => {
-                pages = Pages::Base;
-                let fd = memfd(bytes, 0)?;
-                let start = map(&fd, bytes)?;
-                (fd, start)
+        let huge = (shape.pages == Pages::HugeTlb)
+            .then(|| memfd(bytes, MemfdFlags::HUGETLB).ok())
+            .flatten();
+        // Where the pool is too small, the mapping is what fails.
+        let huge = huge.and_then(|fd| Some((map(&fd, bytes).ok()?, fd)));
+        let (mapping, fd, pages) = match huge {
+            Some((mapping, fd)) => (mapping, fd, Pages::HugeTlb),
+            None => {
+                let fd = memfd(bytes, MemfdFlags::empty())?;
+                (map(&fd, bytes)?, fd, Pages::Base)
             }
-            Err(error) => return Err(error),
         };
-        let (fd, start) = start;
         let memory = Memory {
             fd,
-            start,
-            bytes,
+            mapping,
             ring_start,
             ring_bytes: shape.ring_bytes,
             unit_bytes: shape.unit_bytes,
@@ -227,7 +207,6 @@ impl Memory {
 
     /// Binds to the node, advises huge pages, and touches everything: nothing faults later.
     fn place(&self, shape: &Shape) {
-        let address = self.start.as_ptr();
         if let Some(node) = shape.numa_node.filter(|node| *node < 64) {
             let mask = 1_u64 << node;
             const MPOL_BIND: libc::c_int = 2;
@@ -236,8 +215,8 @@ impl Memory {
             unsafe {
                 libc::syscall(
                     libc::SYS_mbind,
-                    address,
-                    self.bytes,
+                    self.mapping.start.as_ptr(),
+                    self.mapping.bytes,
                     MPOL_BIND,
                     &raw const mask,
                     64_usize + 1,
@@ -246,36 +225,25 @@ impl Memory {
             };
         }
         if shape.pages != Pages::Base && self.pages == Pages::Base {
-            // SAFETY: advice on our own whole mapping; it changes no contents.
-            unsafe { libc::madvise(address.cast(), self.bytes, libc::MADV_HUGEPAGE) };
+            self.mapping.advise_huge();
         }
-        for offset in (0..self.bytes).step_by(4096) {
-            // SAFETY: within the mapping, which nobody else knows yet; a volatile write makes the page present.
-            unsafe { address.add(offset).write_volatile(0) };
-        }
+        self.mapping.touch();
     }
 
     fn open(fd: OwnedFd) -> Result<Memory, SysError> {
-        // SAFETY: an all-zero stat is valid.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: the descriptor is open and `stat` is valid for writes.
-        if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } != 0 {
-            return Err(SysError::last("fstat of a ring"));
-        }
-        // SAFETY: takes no memory.
-        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+        let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
+        if !seals.contains(SealFlags::SHRINK) {
             return Err(invalid("not a sealed memory: it could shrink under the reader"));
         }
+        let stat = rustix::fs::fstat(&fd).map_err(failed("fstat of a ring"))?;
         let bytes = usize::try_from(stat.st_size).unwrap_or(0);
         if bytes < WORDS_BYTES {
             return Err(invalid("too short"));
         }
-        let start = map(&fd, bytes)?;
+        let mapping = map(&fd, bytes)?;
         let mut memory = Memory {
             fd,
-            start,
-            bytes,
+            mapping,
             ring_start: 0,
             ring_bytes: 0,
             unit_bytes: 1,
@@ -306,13 +274,17 @@ impl Memory {
     fn header(&self, at: usize) -> &AtomicU64 {
         assert!(at < HEADER_WORDS + WORDS, "word {at} of a ring");
         // SAFETY: within the words, which are only ever used as atomics, aligned to 8 because the mapping is to 4096.
-        unsafe { AtomicU64::from_ptr(self.start.as_ptr().cast::<u64>().add(at)) }
+        unsafe { AtomicU64::from_ptr(self.mapping.start.as_ptr().cast::<u64>().add(at)) }
     }
 
-    fn birth(&self, unit: usize) -> &AtomicU64 {
+    fn timestamp(&self, unit: usize) -> &AtomicU64 {
         assert!(unit < self.ring_bytes / self.unit_bytes, "unit {unit} of a ring");
         // SAFETY: within the table of times (`Shape::layout`), only ever used as atomics, aligned as the words are.
-        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(WORDS_BYTES).cast::<u64>().add(unit)) }
+        unsafe {
+            AtomicU64::from_ptr(
+                self.mapping.start.as_ptr().add(WORDS_BYTES).cast::<u64>().add(unit),
+            )
+        }
     }
 
     fn pointer(&self, at: usize, order: Ordering) -> Pointer {
@@ -337,66 +309,36 @@ impl Memory {
     fn ring(&self, offset: usize) -> *mut u8 {
         debug_assert!(offset <= self.ring_bytes);
         // SAFETY: the ring lies within the mapping, and callers stay within the ring.
-        unsafe { self.start.as_ptr().add(self.ring_start + offset) }
+        unsafe { self.mapping.start.as_ptr().add(self.ring_start + offset) }
     }
 }
 
 /// Miri knows no shared memory: rings within one process are checked on memory that nobody shares.
 #[cfg(miri)]
-fn memfd(_bytes: usize, _flags: libc::c_uint) -> Result<OwnedFd, SysError> {
+fn memfd(_bytes: usize, _flags: MemfdFlags) -> Result<OwnedFd, SysError> {
     let file = std::fs::File::open("/dev/null");
     file.map(OwnedFd::from).map_err(|source| SysError { call: "open /dev/null".to_owned(), source })
 }
 
 #[cfg(miri)]
-fn map(_fd: &OwnedFd, bytes: usize) -> Result<NonNull<u8>, SysError> {
-    let (protection, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a fresh mapping at an address of the interpreter's choice touches no memory of ours.
-    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-    if start == libc::MAP_FAILED {
-        return Err(SysError::last(format!("map a ring of {bytes} bytes")));
-    }
-    Ok(NonNull::new(start.cast()).expect("the kernel never maps page zero unasked"))
+fn map(_fd: &OwnedFd, bytes: usize) -> Result<Mapping, SysError> {
+    Mapping::new(bytes, rustix::mm::MapFlags::empty())
 }
 
 #[cfg(not(miri))]
-fn memfd(bytes: usize, flags: libc::c_uint) -> Result<OwnedFd, SysError> {
-    use std::os::fd::FromRawFd;
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags;
-    // SAFETY: the name is a C string; a new descriptor is created.
-    let fd = unsafe { libc::memfd_create(c"daqmeter-ring".as_ptr(), flags) };
-    if fd < 0 {
-        return Err(SysError::last("memfd_create"));
-    }
-    // SAFETY: just created, owned by nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let length = libc::off_t::try_from(bytes).map_err(|_| invalid("larger than a file"))?;
-    // SAFETY: the descriptor is open.
-    if unsafe { libc::ftruncate(fd.as_raw_fd(), length) } != 0 {
-        return Err(SysError::last(format!("make a ring of {bytes} bytes")));
-    }
-    // SAFETY: the descriptor is open; the argument is an integer.
-    if unsafe {
-        libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)
-    } != 0
-    {
-        return Err(SysError::last("seal a ring"));
-    }
+fn memfd(bytes: usize, flags: MemfdFlags) -> Result<OwnedFd, SysError> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags;
+    let fd = rustix::fs::memfd_create(c"daqmeter-ring", flags).map_err(failed("memfd_create"))?;
+    let made = rustix::fs::ftruncate(&fd, bytes as u64);
+    made.map_err(failed(format!("make a ring of {bytes} bytes")))?;
+    let sealed = rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW);
+    sealed.map_err(failed("seal a ring"))?;
     Ok(fd)
 }
 
 #[cfg(not(miri))]
-fn map(fd: &OwnedFd, bytes: usize) -> Result<NonNull<u8>, SysError> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
-    let start = unsafe {
-        libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0)
-    };
-    if start == libc::MAP_FAILED {
-        return Err(SysError::last(format!("map a ring of {bytes} bytes")));
-    }
-    Ok(NonNull::new(start.cast()).expect("the kernel never maps page zero unasked"))
+fn map(fd: &OwnedFd, bytes: usize) -> Result<Mapping, SysError> {
+    Mapping::shared(fd.as_fd(), bytes, format!("map a ring of {bytes} bytes"))
 }
 
 /// Makes a ring and its two ends.
@@ -500,9 +442,9 @@ impl Producer {
     }
 
     /// Says when the first trigger of the unit `ahead` bytes beyond the pointer was issued.
-    pub fn set_birth(&self, ahead: usize, ns: u64) {
+    pub fn set_timestamp(&self, ahead: usize, ns: u64) {
         let at = self.card.forward(ahead, self.memory.ring_bytes).offset;
-        self.memory.birth(at / self.memory.unit_bytes).store(ns, Ordering::Relaxed);
+        self.memory.timestamp(at / self.memory.unit_bytes).store(ns, Ordering::Relaxed);
     }
 
     /// Hands over the next bytes.
@@ -659,9 +601,9 @@ impl Consumer {
     }
 
     /// When the first trigger of the unit `skip` bytes beyond the host's pointer was issued; 0 where nobody said.
-    pub fn birth(&self, skip: usize) -> u64 {
+    pub fn timestamp(&self, skip: usize) -> u64 {
         let at = self.host.forward(skip, self.memory.ring_bytes).offset;
-        self.memory.birth(at / self.memory.unit_bytes).load(Ordering::Relaxed)
+        self.memory.timestamp(at / self.memory.unit_bytes).load(Ordering::Relaxed)
     }
 
     /// Gives bytes back to the card. A step back that the card would not take for a wrap is made in three.

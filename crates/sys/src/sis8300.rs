@@ -5,9 +5,10 @@
 //! Source: the drivers' public headers, by number; restated in the reference of the digitizer part, sections 2.1 to 2.3.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use crate::SysError;
+use crate::memory::Mapping;
 
 /// `_IOWR(type, number, size)` of `asm-generic/ioctl.h`.
 pub(crate) const fn iowr(kind: u8, number: u8, bytes: u32) -> u32 {
@@ -103,13 +104,7 @@ pub fn release_irq(file: &File) -> Result<(), SysError> {
 /// A mapping of the driver's DMA buffer (ESS driver, access mode 1): a `read` whose pointer equals its start is
 /// transferred into it without a copy. The card writes it, so it is never referenced while a read is under way.
 #[derive(Debug)]
-pub struct DmaBuffer {
-    start: *mut u8,
-    bytes: usize,
-}
-
-// SAFETY: the mapping belongs to the process, not to a thread; `read_into` takes `&mut self`.
-unsafe impl Send for DmaBuffer {}
+pub struct DmaBuffer(Mapping);
 
 impl DmaBuffer {
     /// Asks the driver for a contiguous buffer of `bytes`. It is mapped for reading and writing: the driver itself asks only
@@ -118,22 +113,8 @@ impl DmaBuffer {
     /// # Errors
     /// ENOMEM when the kernel has no contiguous buffer of that size (usually 4 MiB at most), ENODEV without mmap.
     pub fn map(file: &File, bytes: usize) -> Result<DmaBuffer, SysError> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new shared mapping of the file at an address of the kernel's choice.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                protection,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(SysError::last(format!("map a DMA buffer of {bytes} bytes")));
-        }
-        Ok(DmaBuffer { start: start.cast(), bytes })
+        let call = format!("map a DMA buffer of {bytes} bytes");
+        Mapping::shared(file.as_fd(), bytes, call).map(DmaBuffer)
     }
 
     /// `pread` of `bytes` at the card offset into the start of the mapping; returns what the driver delivered.
@@ -146,14 +127,14 @@ impl DmaBuffer {
         card_offset: u64,
         bytes: usize,
     ) -> Result<usize, SysError> {
-        assert!(bytes <= self.bytes, "{bytes} bytes into a DMA buffer of {}", self.bytes);
+        assert!(bytes <= self.0.bytes, "{bytes} bytes into a DMA buffer of {}", self.0.bytes);
         let offset =
             libc::off_t::try_from(card_offset).expect("card memory is far below 2^63 bytes");
         // The driver knows lseek + read only: its read() uses and advances the file position.
         // SAFETY: plain calls on an open descriptor; the buffer has `bytes` bytes.
         let got = unsafe {
             libc::lseek(file.as_raw_fd(), offset, libc::SEEK_SET);
-            libc::read(file.as_raw_fd(), self.start.cast(), bytes)
+            libc::read(file.as_raw_fd(), self.0.start.as_ptr().cast(), bytes)
         };
         usize::try_from(got)
             .map_err(|_| SysError::last(format!("read {bytes} bytes at {card_offset:#x}")))
@@ -161,15 +142,8 @@ impl DmaBuffer {
 
     /// The samples that the last read left. The caller holds `&self` only between reads, when the card does not write.
     pub fn samples(&self, len: usize) -> &[u16] {
-        assert!(len <= self.bytes / 2, "{len} samples of a DMA buffer of {} bytes", self.bytes);
+        assert!(len <= self.0.bytes / 2, "{len} samples of a DMA buffer of {} bytes", self.0.bytes);
         // SAFETY: within the mapping, page-aligned; `read_into` needs `&mut self`, so no transfer runs meanwhile.
-        unsafe { std::slice::from_raw_parts(self.start.cast(), len) }
-    }
-}
-
-impl Drop for DmaBuffer {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, nobody borrows from it any more.
-        unsafe { libc::munmap(self.start.cast(), self.bytes) };
+        unsafe { std::slice::from_raw_parts(self.0.start.as_ptr().cast(), len) }
     }
 }

@@ -185,7 +185,7 @@ mod tests {
         let table = parse_kallsyms(
             "ffffffff81000000 T first\nffffffff81000100 t second\nffffffff81000080 D data\n0000000000000000 T hidden\n",
         );
-        let symbols = Symbols { kernel: table, ..Symbols::default() };
+        let symbols = Symbols { kernel: KernelSymbols(table), ..Symbols::default() };
         assert_eq!(symbols.name(0xFFFF_FFFF_8100_00FF).name, "first");
         assert_eq!(symbols.name(0xFFFF_FFFF_8100_0150).name, "second");
         assert_eq!(symbols.name(0xFFFF_FFFF_0000_0000).name, "[kernel]");

@@ -1,41 +1,31 @@
 //! Terminals as plain byte pipes: serial ports, and pairs of pseudo-terminals that stand for them.
 
-use std::ffi::CStr;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::SysError;
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::OpenptFlags;
+use rustix::termios::{self, OptionalActions};
+
+use crate::{SysError, failed};
 
 /// Puts a terminal into raw mode: no echo, no line editing, no translation. Does nothing to what is not a terminal.
 ///
 /// # Errors
 /// When the terminal refuses.
 pub fn make_raw(fd: BorrowedFd<'_>) -> Result<(), SysError> {
-    // SAFETY: takes no pointers.
-    if unsafe { libc::isatty(fd.as_raw_fd()) } != 1 {
+    if !termios::isatty(fd) {
         return Ok(());
     }
-    // SAFETY: an all-zero termios is only written to by tcgetattr; all pointers are valid.
-    let done = unsafe {
-        let mut attributes: libc::termios = std::mem::zeroed();
-        if libc::tcgetattr(fd.as_raw_fd(), &raw mut attributes) != 0 {
-            return Err(SysError::last("tcgetattr"));
-        }
-        libc::cfmakeraw(&raw mut attributes);
-        libc::tcsetattr(fd.as_raw_fd(), libc::TCSANOW, &raw const attributes)
-    };
-    if done == 0 { Ok(()) } else { Err(SysError::last("tcsetattr")) }
+    let mut attributes = termios::tcgetattr(fd).map_err(failed("tcgetattr"))?;
+    attributes.make_raw();
+    termios::tcsetattr(fd, OptionalActions::Now, &attributes).map_err(failed("tcsetattr"))
 }
 
-/// Columns of a terminal's window; none where it is not a terminal, or does not know.
+/// Columns of a terminal's window, where it is a terminal and knows them.
 pub fn columns(fd: BorrowedFd<'_>) -> Option<usize> {
-    // SAFETY: an all-zero winsize is valid, and only written to; TIOCGWINSZ fails on what is not a terminal.
-    let (done, size) = unsafe {
-        let mut size: libc::winsize = std::mem::zeroed();
-        let done = libc::ioctl(fd.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size);
-        (done, size)
-    };
-    (done == 0 && size.ws_col > 0).then(|| usize::from(size.ws_col))
+    let columns = termios::tcgetwinsize(fd).ok()?.ws_col;
+    (columns > 0).then_some(usize::from(columns))
 }
 
 /// Sets `O_NONBLOCK`.
@@ -43,11 +33,7 @@ pub fn columns(fd: BorrowedFd<'_>) -> Option<usize> {
 /// # Errors
 /// When the descriptor refuses.
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), SysError> {
-    // SAFETY: takes no pointers.
-    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    // SAFETY: takes no pointers.
-    let done = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) };
-    if flags >= 0 && done >= 0 { Ok(()) } else { Err(SysError::last("fcntl(O_NONBLOCK)")) }
+    rustix::io::ioctl_fionbio(fd, true).map_err(failed("set O_NONBLOCK"))
 }
 
 /// One end of a pseudo-terminal, raw and non-blocking, and the path of the other, which a client opens.
@@ -66,28 +52,20 @@ pub struct Pty {
 /// # Errors
 /// When there are no pseudo-terminals.
 pub fn open_pty() -> Result<Pty, SysError> {
-    let (mut master, mut other) = (-1, -1);
-    let mut name = [0 as libc::c_char; 128];
-    // SAFETY: two descriptors and a name buffer longer than any /dev/pts path; default attributes and size.
-    let done = unsafe {
-        libc::openpty(
-            &raw mut master,
-            &raw mut other,
-            name.as_mut_ptr(),
-            std::ptr::null(),
-            std::ptr::null(),
-        )
+    let open = || {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = rustix::pty::openpt(flags)?;
+        rustix::pty::grantpt(&master)?;
+        rustix::pty::unlockpt(&master)?;
+        let path = rustix::pty::ptsname(&master, Vec::new())?;
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let other = rustix::fs::open(&path, flags, Mode::empty())?;
+        Ok::<_, rustix::io::Errno>((master, other, path.to_string_lossy().into_owned()))
     };
-    if done != 0 {
-        return Err(SysError::last("openpty"));
-    }
-    // SAFETY: openpty just gave us both descriptors; nobody else owns them.
-    let (master, other) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(other)) };
-    // SAFETY: openpty ended the name with a zero.
-    let path = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+    let (master, other, path) = open().map_err(failed("open a pseudo-terminal"))?;
     make_raw(other.as_fd())?;
     set_nonblocking(master.as_fd())?;
-    Ok(Pty { master, _other: other, path })
+    Ok(Pty { master: master.into(), _other: other, path })
 }
 
 #[cfg(test)]

@@ -5,13 +5,16 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::SysError;
+use rustix::fs::MemfdFlags;
+use rustix::thread::{Timespec, futex};
+
+use crate::memory::Mapping;
+use crate::{SysError, failed};
 
 /// Words of a page.
 pub const WORDS: usize = 2048;
@@ -23,13 +26,8 @@ const WORDS_BYTES: usize = WORDS * size_of::<u64>();
 #[derive(Debug)]
 pub struct Page {
     file: File,
-    start: NonNull<AtomicU64>,
+    words: Mapping,
 }
-
-// SAFETY: plain shared memory that belongs to no thread, reached by atomics alone.
-unsafe impl Send for Page {}
-// SAFETY: as above.
-unsafe impl Sync for Page {}
 
 impl Page {
     /// A new page, all words 0, no text.
@@ -37,15 +35,9 @@ impl Page {
     /// # Errors
     /// When there is no memory or no descriptor left.
     pub fn create() -> Result<Page, SysError> {
-        // SAFETY: a constant name that ends with a zero; the flags are constants.
-        let fd = unsafe { libc::memfd_create(c"daqmeter-turns".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(SysError::last("memfd_create"));
-        }
-        // SAFETY: the descriptor was just created and is owned by nobody else.
-        let file = unsafe { File::from_raw_fd(fd) };
-        file.set_len(WORDS_BYTES as u64)
-            .map_err(|source| failed("make a page for turns", source))?;
+        let fd = rustix::fs::memfd_create(c"daqmeter-turns", MemfdFlags::CLOEXEC);
+        let file = File::from(fd.map_err(failed("memfd_create"))?);
+        file.set_len(WORDS_BYTES as u64).map_err(failed("make a page for turns"))?;
         Page::of_file(file)
     }
 
@@ -54,28 +46,12 @@ impl Page {
     /// # Errors
     /// When the file is too short to be one, or cannot be mapped for reading and writing.
     pub fn of_file(file: File) -> Result<Page, SysError> {
-        let bytes =
-            file.metadata().map_err(|source| failed("look at a page for turns", source))?.len();
+        let bytes = file.metadata().map_err(failed("look at a page for turns"))?.len();
         if bytes < WORDS_BYTES as u64 {
-            let source = io::Error::new(io::ErrorKind::InvalidData, "it is too short");
-            return Err(failed("map a page for turns", source));
+            return Err(wrong("map a page for turns", "it is too short"));
         }
-        // SAFETY: a new mapping at an address that the kernel chooses; the file is as long as is mapped.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                WORDS_BYTES,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_POPULATE,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(SysError::last("map a page for turns"));
-        }
-        let start = NonNull::new(start.cast()).expect("the kernel maps nothing at 0");
-        Ok(Page { file, start })
+        let words = Mapping::shared(file.as_fd(), WORDS_BYTES, "map a page for turns")?;
+        Ok(Page { file, words })
     }
 
     /// The file, to pass on.
@@ -83,7 +59,7 @@ impl Page {
     /// # Errors
     /// When no descriptor is left.
     pub fn share(&self) -> Result<File, SysError> {
-        self.file.try_clone().map_err(|source| failed("share a page for turns", source))
+        self.file.try_clone().map_err(failed("share a page for turns"))
     }
 
     /// One word.
@@ -94,7 +70,7 @@ impl Page {
         assert!(at < WORDS, "word {at} of {WORDS}");
         // SAFETY: within the mapping, aligned, and only ever used as an atomic word by all who have it. The mapping lives as long as
         // the page.
-        unsafe { self.start.add(at).as_ref() }
+        unsafe { self.words.start.cast::<AtomicU64>().add(at).as_ref() }
     }
 
     /// Waits until a word is no longer `seen`, at most so long. True if it is not. Only the lower 32 bits are compared.
@@ -102,35 +78,26 @@ impl Page {
         if self.word(at).load(Ordering::Acquire) != seen {
             return true;
         }
-        let limit = libc::timespec {
+        let limit = Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(limit.subsec_nanos()),
+            tv_nsec: limit.subsec_nanos().into(),
         };
-        // SAFETY: the address is that of half an aligned word in a living mapping; the kernel reads it and the time.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.futex(at),
-                libc::FUTEX_WAIT,
-                low(seen),
-                &raw const limit,
-            )
-        };
+        // Another value, a signal or the end of the time all end the wait; the word says which.
+        let _ = futex::wait(self.futex(at), futex::Flags::empty(), low(seen), Some(&limit));
         self.word(at).load(Ordering::Acquire) != seen
     }
 
     /// Adds 1 to a word and wakes who waits for it.
     pub fn signal(&self, at: usize) {
         self.word(at).fetch_add(1, Ordering::AcqRel);
-        // SAFETY: as in `wait`; waking reads no memory.
-        unsafe { libc::syscall(libc::SYS_futex, self.futex(at), libc::FUTEX_WAKE, i32::MAX) };
+        let _ = futex::wake(self.futex(at), futex::Flags::empty(), u32::MAX >> 1);
     }
 
     /// Address of the lower half of a word, which is what the kernel compares.
-    fn futex(&self, at: usize) -> *const u32 {
+    fn futex(&self, at: usize) -> &AtomicU32 {
         let half = usize::from(cfg!(target_endian = "big"));
-        // SAFETY: both halves lie within the word.
-        unsafe { std::ptr::from_ref(self.word(at)).cast::<u32>().add(half) }
+        // SAFETY: both halves lie within the word, and are only ever used as atomics.
+        unsafe { &*std::ptr::from_ref(self.word(at)).cast::<AtomicU32>().add(half) }
     }
 
     /// Replaces the text.
@@ -138,12 +105,12 @@ impl Page {
     /// # Errors
     /// When it is too long, or the file cannot be written.
     pub fn set_text(&self, text: &str) -> Result<(), SysError> {
-        let wrong = |source| failed("write the text of a page for turns", source);
+        let call = "write the text of a page for turns";
         if text.len() > MAX_TEXT_BYTES {
-            return Err(wrong(io::Error::new(io::ErrorKind::InvalidInput, "it is too long")));
+            return Err(wrong(call, "it is too long"));
         }
-        self.file.set_len((WORDS_BYTES + text.len()) as u64).map_err(wrong)?;
-        self.file.write_all_at(text.as_bytes(), WORDS_BYTES as u64).map_err(wrong)
+        self.file.set_len((WORDS_BYTES + text.len()) as u64).map_err(failed(call))?;
+        self.file.write_all_at(text.as_bytes(), WORDS_BYTES as u64).map_err(failed(call))
     }
 
     /// The text. What is not UTF-8 is replaced.
@@ -151,21 +118,15 @@ impl Page {
     /// # Errors
     /// When it is longer than any text may be, or the file cannot be read.
     pub fn text(&self) -> Result<String, SysError> {
-        let wrong = |source| failed("read the text of a page for turns", source);
-        let bytes = self.file.metadata().map_err(wrong)?.len().saturating_sub(WORDS_BYTES as u64);
+        let call = "read the text of a page for turns";
+        let bytes = self.file.metadata().map_err(failed(call))?.len();
+        let bytes = bytes.saturating_sub(WORDS_BYTES as u64);
         if bytes > MAX_TEXT_BYTES as u64 {
-            return Err(wrong(io::Error::new(io::ErrorKind::InvalidData, "it is too long")));
+            return Err(wrong(call, "it is too long"));
         }
         let mut text = vec![0; usize::try_from(bytes).expect("checked above")];
-        self.file.read_exact_at(&mut text, WORDS_BYTES as u64).map_err(wrong)?;
+        self.file.read_exact_at(&mut text, WORDS_BYTES as u64).map_err(failed(call))?;
         Ok(String::from_utf8_lossy(&text).into_owned())
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours; words borrow from the page.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), WORDS_BYTES) };
     }
 }
 
@@ -174,8 +135,8 @@ fn low(word: u64) -> u32 {
     word as u32
 }
 
-fn failed(call: &str, source: io::Error) -> SysError {
-    SysError { call: call.to_owned(), source }
+fn wrong(call: &str, why: &str) -> SysError {
+    failed(call)(io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
 #[cfg(test)]

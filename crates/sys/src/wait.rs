@@ -1,11 +1,34 @@
 //! Waiting: the interrupt line of an emulated board (a timerfd that the kernel's clock signals, or an eventfd that another thread
 //! or process signals), and sleep that is as short as was asked.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use crate::SysError;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::thread::ClockId;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
+
+use crate::{SysError, failed};
+
+/// Waits until a descriptor can be read. False on timeout, and after a signal to the process.
+pub(crate) fn is_readable_within(fd: BorrowedFd<'_>, limit: Duration) -> Result<bool, SysError> {
+    let limit = Timespec {
+        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    };
+    match rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(failed("ppoll")(error)),
+    }
+}
+
+/// A time of the monotonic clock.
+fn timespec(at_ns: u64) -> Timespec {
+    let part = |ns: u64| i64::try_from(ns).expect("at most 2^64 / 10^9");
+    Timespec { tv_sec: part(at_ns / 1_000_000_000), tv_nsec: part(at_ns % 1_000_000_000) }
+}
 
 /// An interrupt line: readable when it fired. Signals before the wait are kept, so none is lost between arm and wait.
 #[derive(Debug)]
@@ -20,16 +43,9 @@ impl IrqLine {
     /// # Errors
     /// When the process has no descriptors left.
     pub fn timer() -> Result<IrqLine, SysError> {
-        // SAFETY: creates a new descriptor; the flags are constants.
-        let fd = unsafe {
-            libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK)
-        };
-        if fd < 0 {
-            return Err(SysError::last("timerfd_create"));
-        }
-        // SAFETY: the descriptor was just created and is owned by nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(IrqLine { fd })
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let fd = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags);
+        Ok(IrqLine { fd: fd.map_err(failed("timerfd_create"))? })
     }
 
     /// A line that another thread or process fires by [`IrqLine::signal`] (eventfd).
@@ -37,14 +53,8 @@ impl IrqLine {
     /// # Errors
     /// When the process has no descriptors left.
     pub fn event() -> Result<IrqLine, SysError> {
-        // SAFETY: creates a new descriptor; the flags are constants.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(SysError::last("eventfd"));
-        }
-        // SAFETY: the descriptor was just created and is owned by nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(IrqLine { fd })
+        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Ok(IrqLine { fd: fd.map_err(failed("eventfd"))? })
     }
 
     /// The other end of an event line, as it came from another process.
@@ -59,64 +69,34 @@ impl IrqLine {
 
     /// Fires an event line.
     pub fn signal(&self) {
-        let one = 1_u64.to_ne_bytes();
         // A full counter is a signal already.
-        // SAFETY: the descriptor is open and non-blocking; 8 bytes are read from `one`.
-        unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
     /// Sets the line to fire at `at_ns` of the monotonic clock; at once when that has passed.
     pub fn fire_at(&self, at_ns: u64) {
-        let at_ns = at_ns.max(1); // zero would disarm
-        #[allow(
-            clippy::cast_possible_wrap,
-            reason = "seconds and nanoseconds of the monotonic clock are far below 2^63"
-        )]
-        let value = libc::timespec {
-            tv_sec: (at_ns / 1_000_000_000) as i64,
-            tv_nsec: (at_ns % 1_000_000_000) as i64,
-        };
-        let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let setting = libc::itimerspec { it_interval: none, it_value: value };
-        // SAFETY: the descriptor is open, `setting` is valid, the old value is not asked for.
-        unsafe {
-            libc::timerfd_settime(
-                self.fd.as_raw_fd(),
-                libc::TFD_TIMER_ABSTIME,
-                &raw const setting,
-                std::ptr::null_mut(),
-            );
-        }
+        // Zero would disarm.
+        let setting = Itimerspec { it_interval: timespec(0), it_value: timespec(at_ns.max(1)) };
+        let set = rustix::time::timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &setting);
+        set.expect("a timer takes any time");
     }
 
-    /// Forgets a signal that nobody waited for.
+    /// Forgets an earlier signal.
     pub fn clear(&self) {
-        let mut count = [0_u8; 8];
-        // SAFETY: the descriptor is open and non-blocking; `count` takes the 8 bytes.
-        unsafe { libc::read(self.fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+        // Nothing can be read where no signal came.
+        let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
     }
 
-    /// Waits until the line has fired and takes the signal. False on timeout.
+    /// Waits until the line has fired and takes the signal. False on timeout, and after a signal to the process.
     ///
     /// # Errors
-    /// When the descriptor cannot be polled. A signal to the process ends the wait as a timeout.
+    /// When the descriptor cannot be polled.
     pub fn wait(&self, timeout: Duration) -> Result<bool, SysError> {
-        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let limit = libc::timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        };
-        // SAFETY: one valid pollfd, a valid timeout, no signal mask.
-        let ready = unsafe { libc::ppoll(&raw mut poll, 1, &raw const limit, std::ptr::null()) };
-        match ready {
-            0 => Ok(false),
-            1 => {
-                self.clear();
-                Ok(true)
-            }
-            _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => Ok(false),
-            _ => Err(SysError::last("ppoll")),
+        let fired = is_readable_within(self.fd.as_fd(), timeout)?;
+        if fired {
+            self.clear();
         }
+        Ok(fired)
     }
 }
 
@@ -128,23 +108,7 @@ pub fn without_timer_slack() {
 
 /// Sleeps until that time of the monotonic clock; a signal ends it early.
 pub fn sleep_until(at_ns: u64) {
-    #[allow(
-        clippy::cast_possible_wrap,
-        reason = "seconds and nanoseconds of the monotonic clock are far below 2^63"
-    )]
-    let at = libc::timespec {
-        tv_sec: (at_ns / 1_000_000_000) as i64,
-        tv_nsec: (at_ns % 1_000_000_000) as i64,
-    };
-    // SAFETY: a valid time; what would remain is not asked for.
-    unsafe {
-        libc::clock_nanosleep(
-            libc::CLOCK_MONOTONIC,
-            libc::TIMER_ABSTIME,
-            &raw const at,
-            std::ptr::null_mut(),
-        );
-    }
+    let _ = rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &timespec(at_ns));
 }
 
 #[cfg(test)]

@@ -147,7 +147,7 @@ impl Dma {
             && self.ns_per_byte.is_none()
             && self.producer.free() >= self.block_bytes
         {
-            self.producer.set_birth(0, birth_ns);
+            self.producer.set_timestamp(0, birth_ns);
             self.producer.write(0, block);
             if let Some(head) = head {
                 self.producer.write(0, &head);
@@ -208,7 +208,7 @@ impl Dma {
                 return;
             }
             if self.moved == 0 {
-                self.producer.set_birth(0, front.birth_ns);
+                self.producer.set_timestamp(0, front.birth_ns);
             }
             match front.what {
                 What::Stored(place) => {

@@ -73,7 +73,7 @@ impl ToHost {
                 at: place,
                 now_ns,
                 // Another process may say anything.
-                birth_ns: start_ns.saturating_add(consumer.birth(skip + done)),
+                birth_ns: start_ns.saturating_add(consumer.timestamp(skip + done)),
                 position: self.read + done as u64,
                 wanted,
                 longest: sizes.page_bytes,

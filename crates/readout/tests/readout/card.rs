@@ -283,7 +283,7 @@ fn the_times_of_blocks_are_those_of_their_first_triggers() {
         );
         let (mut card, rings) = card(&text);
         card.advance(MS);
-        let (first, ninth) = (rings[0].birth(0), rings[0].birth(8 * 1024));
+        let (first, ninth) = (rings[0].timestamp(0), rings[0].timestamp(8 * 1024));
         assert!(
             first.abs_diff(1000) < 20 && ninth.abs_diff(37_000) < 1100,
             "{blocks}: {first} {ninth}"

@@ -88,14 +88,14 @@ fn shared(ring_bytes: usize, unit_bytes: usize) -> (Producer, OwnedFd) {
 fn the_other_process_sees_bytes_times_and_words() {
     let (mut card, fd) = shared(4096, 1024);
     card.write(0, &[9; 1024]);
-    card.set_birth(0, 77);
+    card.set_timestamp(0, 77);
     card.advance(1024);
     card.word(3).store(5, Ordering::Relaxed);
     let mut other = Consumer::open(fd).unwrap();
     assert_eq!(other.spans(0).map(<[u8]>::len), [0, 0], "nothing was taken");
     other.take(4096);
     assert_eq!((other.ring_bytes(), other.unit_bytes(), other.spans(0)[0][0]), (4096, 1024, 9));
-    assert_eq!((other.birth(0), other.word(3).load(Ordering::Relaxed)), (77, 5));
+    assert_eq!((other.timestamp(0), other.word(3).load(Ordering::Relaxed)), (77, 5));
 }
 
 #[test]
@@ -201,9 +201,14 @@ fn a_word_whose_sum_overflows_is_none() {
 fn foreign_memory_is_no_ring() {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert!(Consumer::open(file.into()).unwrap_err().to_string().contains("sealed"));
-    let sealed = memfd(1 << 20, 0).unwrap();
+    let sealed = memfd(1 << 20, MemfdFlags::empty()).unwrap();
     assert!(Consumer::open(sealed).unwrap_err().to_string().contains("version"));
-    assert!(Consumer::open(memfd(16, 0).unwrap()).unwrap_err().to_string().contains("short"));
+    assert!(
+        Consumer::open(memfd(16, MemfdFlags::empty()).unwrap())
+            .unwrap_err()
+            .to_string()
+            .contains("short")
+    );
 }
 
 #[test]
