@@ -15,7 +15,7 @@ use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_record::{Host, RunRecord};
 use daqmeter_report::advice::advice;
 use daqmeter_report::table::wrapped;
-use daqmeter_report::{answers_text, paths, stages_text, table};
+use daqmeter_report::{answers_text, paths, table};
 
 use crate::arguments::budget;
 use crate::named::{Appended, Replaced, refuse_same_files};
@@ -211,9 +211,9 @@ fn summary(records: &[RunRecord], took: Duration, done: &Done, with_tables: bool
     out
 }
 
-/// Every path with its threads and queues, every stage by itself, every point.
+/// Every path with its threads and queues, every point.
 fn tables(records: &[RunRecord]) -> String {
-    let all = [paths::text(records), stages_text(records), table::text(records)];
+    let all = [paths::text(records), table::text(records)];
     let all: Vec<String> = all.into_iter().filter(|text| !text.is_empty()).collect();
     all.join("\n")
 }
@@ -316,11 +316,7 @@ fn further_advice(records: &[RunRecord]) -> String {
         out.push_str("\nWhat else to change\n");
     }
     for advice in all.iter().skip(1) {
-        let evidence = match &advice.evidence {
-            Some(found) => format!("here: {found}"),
-            None => "no evidence from this run".to_owned(),
-        };
-        let line = format!("  - {} ({evidence})", advice.what);
+        let line = format!("  - {} (here: {})", advice.what, advice.evidence);
         let _ = writeln!(out, "{}", wrapped(&line, 4));
     }
     out

@@ -268,7 +268,10 @@ fn records_can_be_shown_and_reported_in_every_format() {
     let path = path.to_str().unwrap();
     assert!(stdout(&daqmeter(&["show", path])).contains("read-out"));
     assert!(stdout(&daqmeter(&["report", path, "--format", "md"])).starts_with("| device |"));
-    assert!(stdout(&daqmeter(&["report", path, "--format", "csv"])).starts_with("run_id,time_utc,study"));
+    assert!(
+        stdout(&daqmeter(&["report", path, "--format", "csv"]))
+            .starts_with("run_id,time_utc,study")
+    );
     assert_eq!(stdout(&daqmeter(&["report", path, "--format", "json"])).lines().count(), 2);
     let page = dir.path().join("page.html");
     let output = daqmeter(&["report", path, "-o", page.to_str().unwrap()]);

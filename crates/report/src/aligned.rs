@@ -67,6 +67,16 @@ pub fn numbers_from(
     aligned(headings, first..headings.len(), rows)
 }
 
+/// Heading and value of a column of text.
+pub(crate) type TextColumn<T> = (&'static str, fn(&T) -> String);
+
+/// A table whose columns from that one on are numbers.
+pub(crate) fn table<T>(first_number: usize, columns: &[TextColumn<T>], rows: &[T]) -> String {
+    let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
+    let line = |row| columns.iter().map(|(_, value)| value(row)).collect();
+    numbers_from(first_number, &headings, rows.iter().map(line))
+}
+
 /// A table that is too broad for the window: each row is a line of what it is of, and below it every number with its heading. Numbers
 /// are never broken.
 fn row_by_row(headings: &[&str], first: usize, rows: &[Vec<String>], columns: usize) -> String {

@@ -6,9 +6,9 @@ use daqmeter_record::conditions::Conditions;
 use crate::advice::advice;
 use crate::aligned::wrapped;
 use crate::families::FAMILIES;
+use crate::families::pmu::verified;
 pub use crate::family::Answer;
-use crate::family::Measured;
-use crate::{chains, rate, several, stages};
+use crate::{chains, rate, several};
 
 /// Answers that the records of each host support. Records that failed or are above their limit
 /// support none.
@@ -25,12 +25,11 @@ pub fn answers(all: &[RunRecord]) -> Vec<Answer> {
 
 /// Answers of one host.
 fn answers_of(usable: &[RunRecord], all: &[RunRecord]) -> Vec<Answer> {
-    let measured = Measured { usable, all };
     let of_families = FAMILIES.iter().flat_map(|family| family.answers);
     let conditions = Conditions::of(all);
     let found = std::iter::once(first_change(usable))
-        .chain(of_families.map(|answer| answer(&measured)))
-        .chain([left_out(all)])
+        .chain(of_families.map(|answer| answer(usable)))
+        .chain([verified(all), left_out(all)])
         .flatten()
         .collect();
     stamped(found, &conditions)
@@ -65,7 +64,7 @@ fn stamped(mut answers: Vec<Answer>, conditions: &Conditions) -> Vec<Answer> {
     answers
 }
 
-/// What the answers do not rest on; nothing where they rest on all that was measured.
+/// Points that the answers do not rest on; none where they rest on all that was measured.
 fn left_out(records: &[RunRecord]) -> Option<Answer> {
     let count = |is: fn(&RunRecord) -> bool| records.iter().filter(|record| is(record)).count();
     let failed =
@@ -85,23 +84,15 @@ fn left_out(records: &[RunRecord]) -> Option<Answer> {
 }
 
 fn first_change(records: &[RunRecord]) -> Option<Answer> {
-    // Advice is for hosts, not for a table of one run.
-    if !stages::are_of_a_host(records) {
-        return None;
-    }
     let all = advice(records);
     let first = all.first()?;
-    let evidence =
-        first.evidence.as_deref().map_or("without evidence from this run".to_owned(), |evidence| {
-            format!("measured here: {evidence}")
-        });
     let more = match all.len() - 1 {
         0 => String::new(),
         more => format!("; {more} more below"),
     };
     Some(Answer {
         question: "What to change first?",
-        answer: format!("{} ({evidence}){more}", first.what),
+        answer: format!("{} (measured here: {}){more}", first.what, first.evidence),
         figure: Some("advice"),
     })
 }

@@ -9,7 +9,7 @@ use daqmeter_record::{Host, RunRecord, sanitise};
 use minijinja::{AutoEscape, Environment, context, escape_formatter};
 use serde::Serialize;
 
-use crate::advice::advice_of;
+use crate::advice::advice;
 use crate::answers::{Answer, answers};
 use crate::cards::{HostView, hosts};
 use crate::chains::{Chain, chains};
@@ -21,10 +21,9 @@ use crate::figures::{Figure, commands};
 use crate::history::Trend;
 use crate::parts::Parts;
 use crate::predicted::{self, predictions};
-use crate::rate::{self, Doubt, shown_interval, warnings};
+use crate::rate::{Doubt, shown_interval, warnings};
 use crate::rows::rows;
 use crate::several;
-use crate::stages;
 use crate::studies::Shown;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
@@ -198,7 +197,6 @@ struct Texts<'a> {
     answers: Vec<Answer>,
     chains: Vec<Chain>,
     predictions: Vec<predicted::Beside>,
-    stages: Vec<Vec<String>>,
     advice: Vec<Advice>,
     notes: Vec<String>,
     ledgers: Vec<String>,
@@ -207,22 +205,13 @@ struct Texts<'a> {
 impl<'a> Texts<'a> {
     fn of(records: &'a [RunRecord]) -> Texts<'a> {
         let conditions = Conditions::of(records);
-        // Where some are not usable the others are copies: made once, as records may be many.
-        let usable = &*rate::usable(records);
-        let stages = stages::lines(usable);
-        // Advice is for hosts, not for a table of one run.
-        let advice = match stages.is_empty() {
-            true => Vec::new(),
-            false => advice_of(usable, records),
-        };
         Texts {
             commands: commands(records),
             unsound: conditions.line().filter(|_| conditions.are_unsound()),
             answers: answers(records),
             chains: chains(records),
             predictions: predictions(records),
-            stages,
-            advice,
+            advice: advice(records),
             notes: notes(records),
             ledgers: ledgers(records),
         }
@@ -283,8 +272,6 @@ fn body(
         chains => serde(&texts.chains),
         predictions => serde(&texts.predictions),
         about_predictions => predicted::ABOUT,
-        stages => serde(&texts.stages),
-        stage_headings => stages::HEADINGS,
         advice => serde(&texts.advice),
         rows_left => rows_left,
         studies => serde(&views),
@@ -405,8 +392,7 @@ fn serde<T: Serialize>(value: &T) -> minijinja::Value {
 
 /// The figure's numbers as a table, for those who cannot see the chart or want to copy them.
 fn data_table(figure: Figure) -> DataTable {
-    let mut headings =
-        vec![if figure.x.label.is_empty() { "".to_owned() } else { figure.x.label.clone() }];
+    let mut headings = vec![figure.x.label.to_owned()];
     headings.extend(figure.series.iter().map(|series| series.label.clone()));
     let first = |at: usize| match (figure.categories.get(at), figure.x.unit) {
         (Some(name), _) => name.clone(),

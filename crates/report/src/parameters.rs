@@ -40,40 +40,16 @@ pub(crate) fn differing<'a, K: Hash + Eq>(
     records.iter().map(|record| of(record)).collect()
 }
 
-/// Records that have a key in common.
-pub(crate) struct Group<'a> {
-    /// All of them, in their order.
-    pub(crate) records: Vec<&'a RunRecord>,
-    /// Of each request that they share the first: far fewer.
-    pub(crate) asked: Vec<&'a RunRecord>,
-}
-
-/// Records by a key of what they were asked, in the order of keys. A key is made once for each request that records share.
+/// Records by a key of their requests, in the order of keys.
 pub(crate) fn grouped<'a>(
     records: impl Iterator<Item = &'a RunRecord>,
     key: impl Fn(&Workload) -> String,
-) -> Vec<Group<'a>> {
-    let mut groups: Vec<Option<Group<'a>>> = Vec::new();
-    let mut by_key: BTreeMap<String, usize> = BTreeMap::new();
-    let mut known: HashMap<*const Workload, usize> = HashMap::new();
+) -> Vec<Vec<&'a RunRecord>> {
+    let mut groups: BTreeMap<String, Vec<&RunRecord>> = BTreeMap::new();
     for record in records {
-        let mut is_new = false;
-        let at = *known.entry(Arc::as_ptr(&record.workload)).or_insert_with(|| {
-            is_new = true;
-            *by_key.entry(key(&record.workload)).or_insert(groups.len())
-        });
-        if at == groups.len() {
-            let (records, asked) = (Vec::new(), Vec::new());
-            groups.push(Some(Group { records, asked }));
-        }
-        let group = groups[at].as_mut().expect("none was taken out yet");
-        group.records.push(record);
-        if is_new {
-            group.asked.push(record);
-        }
+        groups.entry(key(&record.workload)).or_default().push(record);
     }
-    let places = by_key.into_values();
-    places.filter_map(|at| groups[at].take()).collect()
+    groups.into_values().collect()
 }
 
 /// Pairs of records with the same request except for parameters of these names, so that one thing
@@ -86,11 +62,9 @@ pub(crate) fn pairs<'a>(
 ) -> Vec<[&'a RunRecord; 2]> {
     let taken = records.filter(|record| sides.iter().any(|takes| takes(record)));
     let groups = grouped(taken, |asked| asked.key_without(but));
-    let pair = |group: &Group<'a>| -> Option<[&'a RunRecord; 2]> {
-        let first = |record: &&&RunRecord| sides[0](record);
-        let one = group.records.iter().rev().find(first)?;
-        let other = group.records.iter().rev().find(|record| !first(record))?;
-        Some([*one, *other])
+    let pair = |group: &Vec<&'a RunRecord>| -> Option<[&'a RunRecord; 2]> {
+        let newest = |is_first| group.iter().rev().find(|record| sides[0](record) == is_first);
+        Some([*newest(true)?, *newest(false)?])
     };
     groups.iter().filter_map(pair).collect()
 }
@@ -163,11 +137,9 @@ mod tests {
         records.push(records[0].clone());
         let groups = grouped(records.iter(), |asked| asked.key_without(&["block_bytes"]));
         let place = |record: &&RunRecord| records.iter().position(|own| std::ptr::eq(own, *record));
-        let places = |of: &[&RunRecord]| of.iter().filter_map(place).collect::<Vec<_>>();
-        let found: Vec<_> =
-            groups.iter().map(|group| (places(&group.records), places(&group.asked))).collect();
-        let expected = [(vec![1], vec![1]), (vec![0, 2, 3, 4], vec![0, 2, 3])];
-        assert_eq!(found, expected);
+        let places: Vec<Vec<usize>> =
+            groups.iter().map(|group| group.iter().filter_map(place).collect()).collect();
+        assert_eq!(places, [vec![1], vec![0, 2, 3, 4]]);
     }
 
     #[test]

@@ -100,6 +100,18 @@ pub fn undone(outcome: &Outcome) -> Option<(&'static str, &str)> {
     }
 }
 
+/// Ending of a record that was not done: `failed`, also where only a lane failed.
+pub(crate) fn undone_word(record: &RunRecord) -> Option<&'static str> {
+    (!is_done(record)).then(|| undone(&record.outcome).map_or("failed", |(how, _)| how))
+}
+
+/// The share of its limit that a stage reaches for a table, or that the work was not done.
+pub(crate) fn shown_share_of(record: &RunRecord, stage: &Stage) -> String {
+    let share = held(record, stage).map(|held| held.share);
+    let shown = || shown_share(share.map(|share| share.fraction), share.and_then(Doubt::of));
+    undone_word(record).map_or_else(shown, str::to_uppercase)
+}
+
 /// Stages that are above their limit: a line each.
 fn exceeded(record: &RunRecord) -> BTreeSet<String> {
     let above =

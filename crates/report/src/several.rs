@@ -1,21 +1,13 @@
 //! Records of several hosts: each figure and answer is of one host, and names it.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
-
-use daqmeter_record::{Host, RunRecord};
+use daqmeter_record::RunRecord;
 
 /// Labels of the hosts, in the order in which they come.
 pub(crate) fn hosts(records: &[RunRecord]) -> Vec<String> {
     let mut labels: Vec<String> = Vec::new();
-    let mut last: Option<&Arc<Host>> = None;
-    for host in records.iter().map(|record| &record.host) {
-        // Records of one run share their host.
-        if last.is_some_and(|last| Arc::ptr_eq(last, host)) {
-            continue;
-        }
-        last = Some(host);
-        let label = host.label();
+    // Records of one run share their host.
+    for run in records.chunk_by(|a, b| a.host == b.host) {
+        let label = run[0].host.label();
         if !labels.contains(&label) {
             labels.push(label);
         }
@@ -39,31 +31,11 @@ pub(crate) fn each<T>(
     hosts.iter().flat_map(|label| of_host(Some(label), &own(label))).collect()
 }
 
-/// Anchor of a page that is not taken yet: the first figure of that kind keeps its name.
-pub(crate) fn anchor(id: &'static str, taken: &mut BTreeSet<&'static str>) -> &'static str {
-    let mut number = 1;
-    let mut free = id;
-    while !taken.insert(free) {
-        number += 1;
-        free = kept(format!("{id}-{number}"));
-    }
-    free
-}
-
-/// Keeps a text, once, for as long as the program runs.
-fn kept(text: String) -> &'static str {
-    static KEPT: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = kept.get(text.as_str()) {
-        return known;
-    }
-    let text: &'static str = text.leak();
-    kept.insert(text);
-    text
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
     use super::*;
     use crate::examples::example;
     use crate::{answers, figures, page};
@@ -86,7 +58,7 @@ mod tests {
             let name = ["lab7", "lab8"][at / one.len()];
             assert!(figure.title.ends_with(name), "{}", figure.title);
         }
-        let ids: BTreeSet<&str> = two.iter().map(|figure| figure.id).collect();
+        let ids: BTreeSet<&str> = two.iter().map(|figure| figure.id.as_str()).collect();
         assert_eq!(ids.len(), two.len());
         let said = answers(&both);
         assert!(said.len() >= 2);
@@ -98,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_record_is_named_by_its_cpus() {
+    fn a_record_without_a_name_is_named_by_its_cpus() {
         assert_eq!(hosts(&[of(""), of("lab7"), of("")]).len(), 2);
         assert!(hosts(&[of("")])[0].ends_with(" CPUs"));
     }

@@ -11,7 +11,7 @@ use daqmeter_pmu::plan::{CountPlanError, Driver, Rules};
 use daqmeter_pmu::source::KernelOpener;
 use daqmeter_pmu::{Count, EventResolver, EventSet, MetricGroup, Pmu, PmuObserver, discover};
 use daqmeter_record::Mesh;
-use daqmeter_report::pmu::tables::Bytes;
+use daqmeter_report::pmu::tables::RateUnit;
 use daqmeter_sys::host::Files;
 
 use crate::arguments::duration;
@@ -314,12 +314,12 @@ pub(crate) enum ByteUnit {
     Both,
 }
 
-impl From<ByteUnit> for Bytes {
-    fn from(unit: ByteUnit) -> Bytes {
+impl From<ByteUnit> for RateUnit {
+    fn from(unit: ByteUnit) -> RateUnit {
         match unit {
-            ByteUnit::Mb => Bytes::Mb,
-            ByteUnit::Mib => Bytes::Mib,
-            ByteUnit::Both => Bytes::Both,
+            ByteUnit::Mb => RateUnit::Mb,
+            ByteUnit::Mib => RateUnit::Mib,
+            ByteUnit::Both => RateUnit::Both,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use daqmeter_record::Observations;
 use daqmeter_report::pmu::heat::short;
-use daqmeter_report::pmu::tables::{Bytes, metric_text};
+use daqmeter_report::pmu::tables::{RateUnit, metric_text};
 use daqmeter_report::pmu::{Heat, frames, map};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -108,7 +108,7 @@ fn draw(frame: &mut Frame<'_>, heats: &[Heat], observed: &Observations, most: f6
         lines.push(Line::from(format!(
             "{}: {}",
             metric.name,
-            metric_text(value, &metric.unit, Bytes::Mb)
+            metric_text(value, &metric.unit, RateUnit::Mb)
         )));
     }
     lines.push(Line::from("q ends").style(Style::new().add_modifier(Modifier::DIM)));

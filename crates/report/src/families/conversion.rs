@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
+use daqmeter_record::RunRecord;
 use daqmeter_record::units::{plural, show_bytes, significant};
-use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
 
 use super::functions;
-use crate::family::{Advice, Answer, Family, Found, Measured, Place, Segment, Work, of_engine};
-use crate::figures::{Axis, Curve, Figure, Series, Texts, bars, curve, lines};
+use crate::family::{Advice, Answer, Family, Work, of_engine};
+use crate::figures::{Axis, Figure, Plot, Series, curves_of};
 use crate::parameters::{distinguished, pairs};
 use crate::rate;
 use crate::samples::first_stage;
@@ -17,7 +17,6 @@ pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Cpu)],
     figures: &[rates_figure, stores_figure],
     answers: &[limited_by, stores_answer],
-    segments: &[segment],
     advice: &[stores_advice],
     label: functions::label,
     in_label: functions::IN_LABEL,
@@ -26,19 +25,22 @@ pub(super) const FAMILY: Family = Family {
 
 const ENGINE: &str = "convert";
 
-/// Whether a record's stores are what its workload says. Only the AVX2 and AVX-512 kernels have non-temporal stores; older
-/// records of other CPUs say that they used them, and stored through the caches.
-fn stored_as_asked(record: &RunRecord) -> bool {
-    let has = |name: &str| ["avx2", "avx512"].contains(&name);
-    if record.workload.text("store") != Ok("non-temporal") {
-        return true;
-    }
-    match record.workload.text("isa") {
-        Ok(named) if named != "best" => has(named),
-        // An empty list is of a record that does not say.
-        _ => record.host.isa.is_empty() || record.host.isa.iter().any(|name| has(name)),
-    }
-}
+const RATES: Plot = Plot {
+    id: "conversion",
+    title: "Conversion against its limit",
+    caption: "Raw bytes converted per second by one thread over all the time, with its 95 % interval, and what memory alone allows at the same footprint and the same ratio of \
+              reads to writes. Where a bar reaches its mark, only fewer bytes or more threads are faster.",
+    x: Axis::linear(""),
+    y: Axis::linear("MB/s raw"),
+};
+const STORES: Plot = Plot {
+    id: "stores",
+    title: "Stores: through the caches or around them",
+    caption: "Conversion by one thread. Non-temporal stores lose while the result fits into the caches and win beyond; \
+              daqmeter chooses by footprint.",
+    x: Axis::log_bytes("footprint, raw + converted"),
+    y: Axis::linear("MB/s raw"),
+};
 
 fn samples(record: &RunRecord) -> u64 {
     record.workload.int("samples").unwrap_or(0)
@@ -50,106 +52,70 @@ fn store(record: &RunRecord) -> Option<&str> {
     ["cached", "non-temporal"].contains(&store).then_some(store)
 }
 
-/// Records of one conversion at several footprints, each with the kind of stores that was asked for: they compare stores. All
-/// others are points of their own.
-struct Split<'a> {
-    by_footprint: Vec<&'a RunRecord>,
-    others: Vec<&'a RunRecord>,
-}
-
-impl<'a> Split<'a> {
-    fn of(records: &'a [RunRecord]) -> Split<'a> {
-        let key = |record: &RunRecord| record.workload.key_without(&["samples", "store"]);
-        let mut sizes: HashMap<String, Vec<u64>> = HashMap::new();
-        let all = of_engine(records, ENGINE).filter(|record| first_stage(record).is_some());
-        for record in all.clone().filter(|record| store(record).is_some()) {
-            sizes.entry(key(record)).or_default().push(samples(record));
-        }
-        let is_swept = |record: &&RunRecord| {
-            let known = sizes.get(&key(record)).filter(|_| store(record).is_some());
-            known.is_some_and(|known| known.iter().any(|size| *size != known[0]))
-        };
-        let (by_footprint, others) = all.partition(is_swept);
-        Split { by_footprint, others }
+/// Records of one conversion at several footprints, each with the kind of stores that was asked for, which compare stores; and all
+/// others, which are points of their own.
+fn split(records: &[RunRecord]) -> (Vec<&RunRecord>, Vec<&RunRecord>) {
+    let key = |record: &RunRecord| record.workload.key_without(&["samples", "store"]);
+    let mut sizes: HashMap<String, Vec<u64>> = HashMap::new();
+    let all = of_engine(records, ENGINE).filter(|record| first_stage(record).is_some());
+    for record in all.clone().filter(|record| store(record).is_some()) {
+        sizes.entry(key(record)).or_default().push(samples(record));
     }
+    all.partition(|record| {
+        let known = sizes.get(&key(record)).filter(|_| store(record).is_some());
+        known.is_some_and(|known| known.iter().any(|size| *size != known[0]))
+    })
 }
 
 /// One conversion.
-struct Point {
-    /// Place of its function among the others.
-    order: u64,
+struct Conversion {
     name: String,
-    mb_per_s: Option<f64>,
-    band: Option<(f64, f64)>,
-    limit: Option<f64>,
+    rate: Option<Rate>,
+    limit: Option<Rate>,
     /// Rate over limit.
     share: Option<Rate>,
 }
 
-/// The newest run of each conversion, in the order of their functions.
-fn points(records: &[RunRecord]) -> (Vec<Point>, Vec<&RunRecord>) {
-    let drawn = Split::of(records).others;
+/// The newest run of each conversion, in the order of their functions; and the records.
+fn conversions(records: &[RunRecord]) -> (Vec<Conversion>, Vec<&RunRecord>) {
+    let mut drawn = split(records).1;
+    let int = |record: &RunRecord, name: &str| record.workload.int(name).unwrap_or(0);
+    drawn.sort_by_key(|record| (int(record, "function"), int(record, "dec_factor")));
     let label = |record: &&RunRecord| {
         let stage = first_stage(record);
         stage.map_or_else(String::new, |stage| functions::label(record, stage))
     };
     let names: Vec<String> = drawn.iter().map(label).collect();
     let names = distinguished(&drawn, &names, functions::IN_LABEL);
-    let mut points: Vec<Point> = Vec::new();
+    let mut all: Vec<Conversion> = Vec::new();
     for (record, name) in drawn.iter().zip(names) {
-        points.retain(|known| known.name != name);
-        points.extend(first_stage(record).map(|stage| point(record, stage, name)));
+        all.retain(|known| known.name != name);
+        let Some(stage) = first_stage(record) else { continue };
+        let rate = rate::of(stage);
+        let limit = rate::limit_of(record, stage).map(rate::limit_rate);
+        let share = rate.zip(limit).map(|(rate, limit)| rate::ratio(rate, limit));
+        all.push(Conversion { name, rate, limit, share });
     }
-    points.sort_by_key(|point| point.order);
-    (points, drawn)
-}
-
-fn point(record: &RunRecord, stage: &Stage, name: String) -> Point {
-    let rate = rate::of(stage).map(|rate| rate.times(1e-6));
-    let int = |name: &str, absent: u64| record.workload.int(name).unwrap_or(absent);
-    Point {
-        order: int("function", 0)
-            .saturating_mul(1000)
-            .saturating_add(int("dec_factor", 1).min(999)),
-        name,
-        mb_per_s: rate.map(|rate| rate.per_s),
-        band: rate.and_then(|rate| rate.interval),
-        limit: rate::limit_of(record, stage).map(|limit| limit.rate_bytes_per_s / 1e6),
-        share: rate::of(stage)
-            .zip(rate::limit_of(record, stage).map(rate::limit_rate))
-            .map(|(rate, limit)| rate::ratio(rate, limit)),
-    }
+    (all, drawn)
 }
 
 fn rates_figure(records: &[RunRecord]) -> Option<Figure> {
-    let (points, drawn) = points(records);
-    let band: Vec<_> = points.iter().map(|point| point.band).collect();
-    let has_band = band.iter().any(Option::is_some);
-    let rates = points.iter().map(|point| point.mb_per_s).collect();
-    let limits = points.iter().map(|point| point.limit).collect();
+    let (all, drawn) = conversions(records);
+    let mb = |of: fn(&Conversion) -> Option<Rate>| -> Vec<Option<f64>> {
+        all.iter().map(|one| Some(of(one)?.per_s / 1e6)).collect()
+    };
+    let band = all.iter().map(|one| one.rate?.times(1e-6).interval);
     let series = vec![
-        Series {
-            band: if has_band { band } else { Vec::new() },
-            ..Series::new("converted", rates)
-        },
-        Series::new("limit", limits).into_limit(),
+        Series::new("converted", mb(|one| one.rate)).with_band(band.collect()),
+        Series::new("limit", mb(|one| one.limit)).into_limit(),
     ];
-    let figure = bars(
-        "conversion",
-        "Conversion against its limit",
-        "Raw bytes converted per second by one thread over all the time, with its 95 % interval, and what memory alone allows at the same footprint and the same ratio of \
-         reads to writes. Where a bar reaches its mark, only fewer bytes or more threads are faster.",
-        "MB/s raw",
-        points.iter().map(|point| point.name.clone()).collect(),
-        series,
-    );
-    (!points.is_empty()).then(|| figure.drawn_from(drawn))
+    RATES.bars(all.iter().map(|one| one.name.clone()).collect(), series, drawn)
 }
 
-fn limited_by(measured: &Measured<'_>) -> Option<Answer> {
-    let (points, _) = points(measured.usable);
-    let share = |point: &Point| Some((point.share?, point.name.clone()));
-    let shares: Vec<(Rate, String)> = points.iter().filter_map(share).collect();
+fn limited_by(records: &[RunRecord]) -> Option<Answer> {
+    let (all, _) = conversions(records);
+    let shares: Vec<(Rate, &str)> =
+        all.iter().filter_map(|one| Some((one.share?, one.name.as_str()))).collect();
     let (worst, slowest) = shares.iter().min_by(|a, b| a.0.per_s.total_cmp(&b.0.per_s))?;
     let at_limit = shares.iter().filter(|(share, _)| share.per_s >= 0.9).count();
     Some(Answer {
@@ -164,60 +130,40 @@ fn limited_by(measured: &Measured<'_>) -> Option<Answer> {
 }
 
 /// Rate by footprint, a curve for each kind of stores.
-fn store_curves(records: &[&RunRecord]) -> Vec<Curve> {
-    let names: Vec<String> =
-        records.iter().filter_map(|record| store(record).map(str::to_owned)).collect();
-    let names = distinguished(records, &names, &["samples", "store"]);
-    let mut curves = Vec::new();
-    for (record, name) in records.iter().zip(&names) {
-        let stage = first_stage(record);
-        if let Some((stage, rate)) = stage.and_then(|stage| Some((stage, rate::of(stage)?))) {
-            let footprint = stage.traffic_bytes_per_op as f64;
-            curve(&mut curves, name).points.push((footprint, rate.per_s / 1e6));
-        }
-    }
-    curves.sort_by(|a, b| a.label.cmp(&b.label));
-    curves
-}
-
 fn stores_figure(records: &[RunRecord]) -> Option<Figure> {
-    let mut drawn = Split::of(records).by_footprint;
-    drawn.retain(|record| stored_as_asked(record));
-    let curves = store_curves(&drawn);
-    let texts = Texts {
-        id: "stores",
-        title: "Stores: through the caches or around them",
-        caption: "Conversion by one thread. Non-temporal stores lose while the result fits into the caches and win beyond; \
-                  daqmeter chooses by footprint.",
-    };
-    let (x, y) = (Axis::log_bytes("footprint, raw + converted"), Axis::linear("MB/s raw"));
+    let drawn = split(records).0;
+    let names: Vec<String> =
+        drawn.iter().filter_map(|record| store(record).map(str::to_owned)).collect();
+    let names = distinguished(&drawn, &names, &["samples", "store"]);
+    let mut curves = curves_of(drawn.iter().zip(names).filter_map(|(record, name)| {
+        let stage = first_stage(record)?;
+        let footprint = stage.traffic_bytes_per_op as f64;
+        Some((name, (footprint, rate::of(stage)?.per_s / 1e6)))
+    }));
+    curves.sort_by(|a, b| a.label.cmp(&b.label));
     // One way to store is not a comparison.
-    (curves.len() > 1).then(|| lines(texts, x, y, curves).drawn_from(drawn))
+    (curves.len() > 1).then(|| STORES.curves(curves, drawn))?
 }
 
-/// Two runs that differ in the kind of stores alone, at the largest footprint that has both:
-/// cached, non-temporal.
-fn largest_pair(records: &[RunRecord]) -> Option<[&RunRecord; 2]> {
-    let all = of_engine(records, ENGINE).filter(|record| stored_as_asked(record));
+/// Two runs that differ in the kind of stores alone, at the largest footprint that has both, and the rate of non-temporal stores over
+/// that of cached ones.
+fn largest_pair(records: &[RunRecord]) -> Option<(&RunRecord, Rate)> {
     let is = |kind: &'static str| move |record: &RunRecord| store(record) == Some(kind);
+    let all = of_engine(records, ENGINE);
     let pairs = pairs(all, &["store"], [&is("cached"), &is("non-temporal")]);
-    pairs.into_iter().max_by_key(|[cached, _]| samples(cached))
-}
-
-/// Rate of non-temporal stores over that of cached ones.
-fn gain([cached, around]: [&RunRecord; 2]) -> Option<Rate> {
+    let [cached, around] = pairs.into_iter().max_by_key(|[cached, _]| samples(cached))?;
     let rate = |record| rate::of(first_stage(record)?);
-    Some(rate::ratio(rate(around)?, rate(cached)?))
+    Some((cached, rate::ratio(rate(around)?, rate(cached)?)))
 }
 
-fn stores_answer(measured: &Measured<'_>) -> Option<Answer> {
-    let pair = largest_pair(measured.usable)?;
-    let footprint = show_bytes(first_stage(pair[0])?.traffic_bytes_per_op);
+fn stores_answer(records: &[RunRecord]) -> Option<Answer> {
+    let (cached, gain) = largest_pair(records)?;
+    let footprint = show_bytes(first_stage(cached)?.traffic_bytes_per_op);
     Some(Answer {
         question: "Should converted data bypass the caches?",
         answer: format!(
             "at {footprint} non-temporal stores run at {} times the rate of cached ones",
-            rate::spoken_number(gain(pair)?, 3)
+            rate::spoken_number(gain, 3)
         ),
         figure: Some("stores"),
     })
@@ -225,36 +171,20 @@ fn stores_answer(measured: &Measured<'_>) -> Option<Answer> {
 
 /// Non-temporal stores where converted data outgrow the caches.
 fn stores_advice(records: &[RunRecord]) -> Option<Advice> {
-    let pair = largest_pair(records)?;
-    let gain = gain(pair)?;
-    (gain.low() > 1.1).then(|| {
-        let millions = significant(samples(pair[0]) as f64 / 1e6, 3);
-        Advice::measured(
-            "let large conversions bypass the caches (-A with store by footprint does)",
-            format!(
-                "{millions} M samples were converted {} times as fast",
-                rate::spoken_number(gain, 3)
-            ),
-        )
+    let (cached, gain) = largest_pair(records)?;
+    let (millions, gained) = (samples(cached) as f64 / 1e6, rate::spoken_number(gain, 3));
+    (gain.low() > 1.1).then(|| Advice {
+        what: "let large conversions bypass the caches (-A with store by footprint does)".into(),
+        evidence: format!(
+            "{} M samples were converted {gained} times as fast",
+            significant(millions, 3)
+        ),
     })
-}
-
-/// Scaling to f32, which every crate does; else the first conversion there is.
-fn segment(records: &[RunRecord]) -> Option<Segment> {
-    let others = Split::of(records).others;
-    let record =
-        others.into_iter().min_by_key(|record| record.workload.int("function") != Ok(3))?;
-    let stage = first_stage(record)?;
-    let by = format!("conversion: {}", functions::short(&stage.name));
-    let found = Found::of(record, stage)?;
-    Some(Segment::new(Place::Samples, by, found))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use daqmeter_record::{EngineInfo, Host, Lane, Workload};
+    use daqmeter_record::{EngineInfo, Lane, Stage, Workload};
 
     use super::*;
 
@@ -278,42 +208,23 @@ mod tests {
         record
     }
 
-    /// Both kinds of stores at two sizes, on a host with these vector sets.
-    fn swept(study: &str, isa: &[&str]) -> Vec<RunRecord> {
-        let host = Host { isa: isa.iter().map(ToString::to_string).collect(), ..Host::default() };
-        let host = Arc::new(host);
+    /// Both kinds of stores at two sizes.
+    fn swept(study: &str) -> Vec<RunRecord> {
         let points = [1000, 2000].into_iter().flat_map(|samples| {
             [("cached", 3000), ("non-temporal", 1000)].map(|(store, ns)| (samples, store, ns))
         });
-        let point = |(samples, store, ns)| {
-            let mut record = record(study, samples, store, ns);
-            record.host = host.clone();
-            record
-        };
-        points.map(point).collect()
-    }
-
-    /// AArch64 got an answer which stores are better, and has one kind only (issue 14, A11).
-    #[test]
-    fn a_cpu_without_non_temporal_stores_has_no_comparison_of_stores() {
-        let found = |isa: &[&str]| {
-            let records = swept("survey/stores", isa);
-            let figure = stores_figure(&records).map(|figure| figure.series.len());
-            (figure, stores_advice(&records).is_some())
-        };
-        assert_eq!(found(&["portable", "neon"]), (None, false));
-        assert_eq!(found(&["portable", "avx2"]), (Some(2), true));
+        points.map(|(samples, store, ns)| record(study, samples, store, ns)).collect()
     }
 
     /// Figures were chosen by a part of the study's name (issue 15).
     #[test]
     fn what_a_figure_shows_does_not_depend_on_the_name_of_the_study() {
         for study in ["survey/stores", "lab7/my plan", ""] {
-            let records = swept(study, &["avx2"]);
+            let records = swept(study);
             let figure = stores_figure(&records).unwrap();
             assert_eq!(figure.xs, [6000.0, 12_000.0], "{study}");
             assert!(rates_figure(&records).is_none(), "{study}");
-            let answer = stores_answer(&Measured { usable: &records, all: &records });
+            let answer = stores_answer(&records);
             assert_eq!(
                 answer.unwrap().answer,
                 "at 11.72 KiB non-temporal stores run at 3 (3 - 3) times the rate of cached ones"

@@ -13,8 +13,6 @@ pub mod path;
 pub mod pmu;
 pub(crate) mod tool;
 
-use std::collections::BTreeSet;
-
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Level;
 
@@ -46,14 +44,18 @@ pub(crate) fn of_engine(engine: &str) -> Option<(&'static Family, Work)> {
 
 /// Every figure that the records can fill, of each host. Records that failed are not drawn.
 pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
-    let mut taken = BTreeSet::new();
+    let mut number = 0;
     several::each(&crate::rate::done(records), |host, records| {
         let makers = FAMILIES.iter().flat_map(|family| family.figures);
         let mut figures: Vec<Figure> = makers.filter_map(|figure| figure(records)).collect();
+        number += 1;
         for figure in &mut figures {
             if let Some(host) = host {
                 figure.title.push_str(&format!(": {host}"));
-                figure.id = several::anchor(figure.id, &mut taken);
+            }
+            // Answers point to the figures of the first host.
+            if number > 1 {
+                figure.id.push_str(&format!("-{number}"));
             }
         }
         figures

@@ -4,12 +4,12 @@ use daqmeter_record::border::sum;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use daqmeter_record::path::{PathRun, PathThread, PathWithin};
-use daqmeter_record::resources::resources;
+use daqmeter_record::path::{PathQueue, PathRun, PathThread, PathWithin};
+use daqmeter_record::resources::{Resource, resources};
 use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_record::{RunRecord, Stage, sanitise};
 
-use crate::aligned::numbers_from;
+use crate::aligned::{TextColumn, table};
 use crate::family::{Family, Work, of_engine};
 use crate::faults::faults_and_ledgers;
 use crate::felix::dead_time;
@@ -196,17 +196,19 @@ fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
 
 /// Resources of one run, and the rate that each allows.
 fn used(run: &PathRun) -> String {
-    let all = resources(run);
-    let block_bytes = run.payload_bytes as f64 / run.blocks.max(1) as f64;
-    let rows = all.iter().map(|resource| {
-        let ns = resource.least_ns();
-        let allows = match ns > 0.0 {
-            true => show_mb_per_s(block_bytes / ns * 1e9),
-            false => "-".to_owned(),
-        };
-        vec![resource.what.text(), significant(ns / block_ns(run) * 100.0, 3), show_ns(ns), allows]
-    });
-    numbers_from(1, &["resource", "used [%]", "per block", "allows MB/s"], rows)
+    let columns: [TextColumn<(&PathRun, Resource)>; 4] = [
+        ("resource", |(_, resource)| resource.what.text()),
+        ("used [%]", |(run, resource)| significant(resource.least_ns() / block_ns(run) * 100.0, 3)),
+        ("per block", |(_, resource)| show_ns(resource.least_ns())),
+        ("allows MB/s", |(run, resource)| match resource.least_ns() {
+            ns if ns > 0.0 => {
+                show_mb_per_s(run.payload_bytes as f64 / run.blocks.max(1) as f64 / ns * 1e9)
+            }
+            _ => "-".to_owned(),
+        }),
+    ];
+    let all: Vec<_> = resources(run).into_iter().map(|resource| (run, resource)).collect();
+    table(1, &columns, &all)
 }
 
 fn events(run: &PathRun) -> String {
@@ -278,26 +280,38 @@ fn latency(record: &RunRecord, run: &PathRun) -> String {
     )
 }
 
-fn threads(run: &PathRun) -> String {
-    let headings = [
-        "thread",
-        "CPU",
-        "blocks",
-        "busy [%]",
-        "no input [%]",
-        "no room [%]",
-        "not due [%]",
-        "preempted [%]",
-        "elsewhere [%]",
-        "CPU ns/B",
-        "CPU/event",
-    ];
-    let table = numbers_from(1, &headings, run.threads.iter().map(|thread| cells(run, thread)));
-    let shared = run.threads.iter().filter_map(within);
-    shared.fold(table, |table, line| table + &line + "\n")
+type ThreadOf<'a> = (&'a PathRun, &'a PathThread);
+
+/// Share of the thread's time in per cent.
+fn percent((_, thread): &ThreadOf<'_>, ns: u64) -> String {
+    significant(ns as f64 / thread.wall_ns.max(1) as f64 * 100.0, 3)
 }
 
-/// What else works in a thread, and its share of the time at work.
+/// CPU time of the thread for each of these.
+fn cpu_per((_, thread): &ThreadOf<'_>, count: u64, shown: fn(f64) -> String) -> String {
+    if count == 0 { "-".to_owned() } else { shown(thread.cpu_ns as f64 / count as f64) }
+}
+
+fn threads(run: &PathRun) -> String {
+    let columns: [TextColumn<ThreadOf<'_>>; 11] = [
+        ("thread", |(_, thread)| thread.name.clone()),
+        ("CPU", |(_, thread)| thread.cpu.map_or("any".to_owned(), |cpu| cpu.to_string())),
+        ("blocks", |(_, thread)| thread.blocks.to_string()),
+        ("busy [%]", |of| percent(of, of.1.busy_ns)),
+        ("no input [%]", |of| percent(of, of.1.input_ns)),
+        ("no room [%]", |of| percent(of, of.1.output_ns)),
+        ("not due [%]", |of| percent(of, of.1.due_ns)),
+        ("preempted [%]", |of| of.1.preempted_ns.map_or("-".to_owned(), |ns| percent(of, ns))),
+        ("elsewhere [%]", |of| percent(of, of.1.elsewhere_ns)),
+        ("CPU ns/B", |of| cpu_per(of, of.0.payload_bytes, |ns| significant(ns, 3))),
+        ("CPU/event", |of| cpu_per(of, of.0.events, show_ns)),
+    ];
+    let all: Vec<ThreadOf<'_>> = run.threads.iter().map(|thread| (run, thread)).collect();
+    let shared = run.threads.iter().filter_map(within);
+    shared.fold(table(1, &columns, &all), |table, line| table + &line + "\n")
+}
+
+/// Other work in a thread, and its share of the time at work.
 fn within(thread: &PathThread) -> Option<String> {
     let share = |other: &PathWithin| {
         let percent = 100.0 * other.ns as f64 / thread.busy_ns.max(other.ns).max(1) as f64;
@@ -308,45 +322,20 @@ fn within(thread: &PathThread) -> Option<String> {
         .then(|| format!(" of the time at work of {}: {}", thread.name, others.join(", ")))
 }
 
-fn cells(run: &PathRun, thread: &PathThread) -> Vec<String> {
-    let wall = thread.wall_ns.max(1) as f64;
-    let percent = |ns: u64| significant(ns as f64 / wall * 100.0, 3);
-    let per = |count: u64, shown: fn(f64) -> String| match count {
-        0 => "-".to_owned(),
-        count => shown(thread.cpu_ns as f64 / count as f64),
-    };
-    vec![
-        thread.name.clone(),
-        thread.cpu.map_or("any".to_owned(), |cpu| cpu.to_string()),
-        thread.blocks.to_string(),
-        percent(thread.busy_ns),
-        percent(thread.input_ns),
-        percent(thread.output_ns),
-        percent(thread.due_ns),
-        thread.preempted_ns.map_or("-".to_owned(), percent),
-        percent(thread.elsewhere_ns),
-        per(run.payload_bytes, |ns| significant(ns, 3)),
-        per(run.events, show_ns),
-    ]
-}
-
 fn queues(run: &PathRun) -> String {
-    let headings = ["queue", "room", "mean", "empty [%]", "full [%]"];
-    let rows = run.queues.iter().map(|queue| {
+    fn share(queue: &PathQueue, count: Option<&u64>) -> String {
         let looks = sum(&queue.seen);
-        let share = |count: Option<&u64>| match (count, looks) {
-            (Some(&count), 1..) => significant(count as f64 / looks as f64 * 100.0, 3),
-            _ => "-".to_owned(),
-        };
-        vec![
-            format!("{} -> {}", queue.from, queue.to),
-            queue.seen.len().saturating_sub(1).to_string(),
-            queue.mean().map_or("-".to_owned(), |mean| significant(mean, 3)),
-            share(queue.seen.first()),
-            share(queue.seen.last()),
-        ]
-    });
-    numbers_from(1, &headings, rows)
+        let share = count.filter(|_| looks > 0).map(|count| *count as f64 / looks as f64 * 100.0);
+        share.map_or("-".to_owned(), |percent| significant(percent, 3))
+    }
+    let columns: [TextColumn<PathQueue>; 5] = [
+        ("queue", |queue| format!("{} -> {}", queue.from, queue.to)),
+        ("room", |queue| queue.seen.len().saturating_sub(1).to_string()),
+        ("mean", |queue| queue.mean().map_or("-".to_owned(), |mean| significant(mean, 3))),
+        ("empty [%]", |queue| share(queue, queue.seen.first())),
+        ("full [%]", |queue| share(queue, queue.seen.last())),
+    ];
+    table(1, &columns, &run.queues)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use daqmeter_record::RunRecord;
 
-use super::{Axis, Curve, Figure, Kind, Series, add_point, bars, join};
+use super::{Axis, ChartKind, Curve, Figure, Series, add_point, bars, join};
 use crate::copy::{CopyRow, PollutionRow, copy_rows, pollution_rows, traced_sizes};
 
 /// One figure of the study.
@@ -254,7 +254,7 @@ impl Study {
     fn curves(
         &self,
         curves: Vec<Curve>,
-        y: &str,
+        y: &'static str,
         caption: String,
         emulated: bool,
     ) -> Option<Figure> {
@@ -263,10 +263,10 @@ impl Study {
         }
         let (xs, series) = join(curves);
         Some(Figure {
-            id: self.id,
+            id: self.id.to_owned(),
             title: self.title(),
             caption,
-            kind: if xs.len() > 1 { Kind::Lines } else { Kind::Points },
+            kind: if xs.len() > 1 { ChartKind::Lines } else { ChartKind::Points },
             x: Axis::log_bytes("block"),
             y: Axis::log(y),
             xs,
@@ -376,7 +376,7 @@ impl Study {
         let caption =
             format!("Calls in 100 s{scaled}, by bytes asked; system load as it was. One trace.");
         let figure = self.curves(curves, "calls in 100 s", caption, false)?;
-        Some(Figure { kind: Kind::Points, ..figure })
+        Some(Figure { kind: ChartKind::Points, ..figure })
     }
 
     fn programs(

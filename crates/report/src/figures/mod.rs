@@ -13,13 +13,13 @@ use crate::dates::ticks;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
     /// Anchor on the page.
-    pub id: &'static str,
+    pub id: String,
     /// Heading.
     pub title: String,
     /// What it shows and how to read it, a sentence or two.
     pub caption: String,
     /// How to draw it.
-    pub kind: Kind,
+    pub kind: ChartKind,
     /// Horizontal axis.
     pub x: Axis,
     /// Vertical axis.
@@ -39,7 +39,7 @@ pub struct Figure {
 /// How a figure is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ChartKind {
     /// Points joined by lines.
     Lines,
     /// Groups of bars.
@@ -52,7 +52,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Axis {
     /// Quantity and unit.
-    pub label: String,
+    pub label: &'static str,
     /// Logarithmic.
     pub log: bool,
     /// `bytes` shows powers of 1024, `date` values as seconds since 1970 (UTC).
@@ -63,12 +63,12 @@ pub struct Axis {
 }
 
 impl Axis {
-    pub(crate) fn linear(label: &str) -> Axis {
-        Axis { label: label.to_owned(), log: false, unit: "", dates: Vec::new() }
+    pub(crate) const fn linear(label: &'static str) -> Axis {
+        Axis { label, log: false, unit: "", dates: Vec::new() }
     }
 
     /// Of these times, in seconds since 1970.
-    pub(crate) fn dates(label: &str, times: impl Iterator<Item = f64>) -> Axis {
+    pub(crate) fn dates(label: &'static str, times: impl Iterator<Item = f64>) -> Axis {
         /// The drawing is 754 wide, a date 68.
         const MOST: usize = 10;
         let (from, to) = times
@@ -81,12 +81,12 @@ impl Axis {
         }
     }
 
-    pub(crate) fn log(label: &str) -> Axis {
-        Axis { log: true, ..Axis::linear(label) }
+    pub(crate) const fn log(label: &'static str) -> Axis {
+        Axis { label, log: true, unit: "", dates: Vec::new() }
     }
 
-    pub(crate) fn log_bytes(label: &str) -> Axis {
-        Axis { unit: "bytes", ..Axis::log(label) }
+    pub(crate) const fn log_bytes(label: &'static str) -> Axis {
+        Axis { label, log: true, unit: "bytes", dates: Vec::new() }
     }
 }
 
@@ -115,87 +115,111 @@ impl Series {
     pub(crate) fn into_limit(self) -> Series {
         Series { limit: true, ..self }
     }
+
+    /// The same with intervals, where any is known.
+    #[must_use]
+    pub(crate) fn with_band(self, band: Vec<Option<(f64, f64)>>) -> Series {
+        let is_known = band.iter().any(Option::is_some);
+        Series { band: if is_known { band } else { Vec::new() }, ..self }
+    }
 }
 
-/// What a figure is called and how it is read.
-#[derive(Clone, Copy)]
-pub(crate) struct Texts {
+/// Description of a figure: all but its values.
+pub(crate) struct Plot {
     pub(crate) id: &'static str,
     pub(crate) title: &'static str,
     pub(crate) caption: &'static str,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
 }
 
-/// Groups of bars.
-pub(crate) fn bars(
-    id: &'static str,
-    title: &str,
-    caption: &str,
-    y: &str,
-    categories: Vec<String>,
-    series: Vec<Series>,
-) -> Figure {
-    Figure {
-        id,
-        title: title.to_owned(),
-        caption: caption.to_owned(),
-        kind: Kind::Bars,
-        x: Axis::linear(""),
-        y: Axis::linear(y),
-        xs: (0..categories.len()).map(|at| at as f64).collect(),
-        categories,
-        series,
-        command: String::new(),
-        emulated: false,
+impl Plot {
+    fn figure<'a>(self, drawn: impl IntoIterator<Item = &'a RunRecord>) -> Figure {
+        let drawn: Vec<&RunRecord> = drawn.into_iter().collect();
+        Figure {
+            id: self.id.to_owned(),
+            title: self.title.to_owned(),
+            caption: self.caption.to_owned(),
+            kind: ChartKind::Lines,
+            x: self.x,
+            y: self.y,
+            xs: Vec::new(),
+            categories: Vec::new(),
+            series: Vec::new(),
+            command: commands(drawn.iter().copied()).join("; "),
+            emulated: drawn.iter().any(|record| record.engine.emulated),
+        }
+    }
+
+    /// Curves over a common axis, drawn from these records; none where all values are at one place.
+    pub(crate) fn curves<'a>(
+        self,
+        curves: Vec<Curve>,
+        drawn: impl IntoIterator<Item = &'a RunRecord>,
+    ) -> Option<Figure> {
+        let (xs, series) = join(curves);
+        (xs.len() > 1).then(|| Figure { xs, series, ..self.figure(drawn) })
+    }
+
+    /// Groups of bars; none without a group.
+    pub(crate) fn bars<'a>(
+        self,
+        categories: Vec<String>,
+        series: Vec<Series>,
+        drawn: impl IntoIterator<Item = &'a RunRecord>,
+    ) -> Option<Figure> {
+        let xs: Vec<f64> = (0..categories.len()).map(|at| at as f64).collect();
+        let kind = ChartKind::Bars;
+        (!xs.is_empty()).then(|| Figure { kind, xs, categories, series, ..self.figure(drawn) })
     }
 }
 
 /// Values of things that are numbered from 1 in the order that the caption says.
 pub fn by_rank(
     id: &'static str,
-    title: &str,
-    caption: &str,
-    y: &str,
+    title: &'static str,
+    caption: &'static str,
+    y: &'static str,
     series: Vec<Series>,
 ) -> Figure {
     let count = series.iter().map(|series| series.ys.len()).max().unwrap_or(0);
+    let plot = Plot { id, title, caption, x: Axis::linear("number"), y: Axis::log(y) };
+    Figure { xs: (1..=count).map(|at| at as f64).collect(), series, ..plot.figure([]) }
+}
+
+/// Groups of bars of what is drawn by the caller.
+pub(crate) fn bars(
+    id: &'static str,
+    title: &str,
+    caption: &str,
+    y: &'static str,
+    categories: Vec<String>,
+    series: Vec<Series>,
+) -> Figure {
+    let plot = Plot { id, title: "", caption: "", x: Axis::linear(""), y: Axis::linear(y) };
     Figure {
-        kind: Kind::Lines,
-        x: Axis::linear("number"),
-        y: Axis::log(y),
-        xs: (1..=count).map(|at| at as f64).collect(),
-        ..bars(id, title, caption, y, Vec::new(), series)
+        title: title.to_owned(),
+        caption: caption.to_owned(),
+        kind: ChartKind::Bars,
+        xs: (0..categories.len()).map(|at| at as f64).collect(),
+        categories,
+        series,
+        ..plot.figure([])
     }
 }
 
-/// Curves over a common axis.
+/// Temporary: id, title and caption of a figure.
+pub(crate) struct Texts {
+    pub(crate) id: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) caption: &'static str,
+}
+
+/// Temporary.
 pub(crate) fn lines(texts: Texts, x: Axis, y: Axis, curves: Vec<Curve>) -> Figure {
     let (xs, series) = join(curves);
-    Figure {
-        id: texts.id,
-        title: texts.title.to_owned(),
-        caption: texts.caption.to_owned(),
-        kind: Kind::Lines,
-        x,
-        y,
-        xs,
-        categories: Vec::new(),
-        series,
-        command: String::new(),
-        emulated: false,
-    }
-}
-
-impl Figure {
-    /// The same with the commands that measured these records, which it was drawn from; emulated where one of them is.
-    #[must_use]
-    pub(crate) fn drawn_from<'a>(self, records: impl IntoIterator<Item = &'a RunRecord>) -> Figure {
-        let records: Vec<&RunRecord> = records.into_iter().collect();
-        Figure {
-            command: commands(records.iter().copied()).join("; "),
-            emulated: records.iter().any(|record| record.engine.emulated),
-            ..self
-        }
-    }
+    let Texts { id, title, caption } = texts;
+    Figure { xs, series, ..Plot { id, title, caption, x, y }.figure([]) }
 }
 
 /// The command lines of records, each once, in their order.
@@ -255,9 +279,11 @@ pub(crate) fn add_point(curves: &mut Vec<Curve>, label: &str, point: (f64, f64))
     curve(curves, label).points.push(point);
 }
 
-/// Whether any of the curves has more than one point.
-pub(crate) fn has_line(curves: &[Curve]) -> bool {
-    curves.iter().any(|curve| curve.points.len() > 1)
+/// Curves by label, in the order in which their first points come.
+pub(crate) fn curves_of(points: impl IntoIterator<Item = (String, (f64, f64))>) -> Vec<Curve> {
+    let mut curves = Vec::new();
+    points.into_iter().for_each(|(label, point)| add_point(&mut curves, &label, point));
+    curves
 }
 
 /// Joins curves that have values at different places: sorted union of the places, holes where a curve has none. Of several values
@@ -304,8 +330,7 @@ mod tests {
             record
         };
         let records = [record("daqmeter a"), record("daqmeter b"), record("daqmeter a")];
-        let figure = bars("f", "", "", "", Vec::new(), Vec::new()).drawn_from(&records);
-        assert_eq!(figure.command, "daqmeter a; daqmeter b");
+        assert_eq!(commands(&records).join("; "), "daqmeter a; daqmeter b");
     }
 
     #[test]

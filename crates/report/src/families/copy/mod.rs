@@ -7,8 +7,8 @@ mod pollution;
 mod rows;
 mod tables;
 
+use daqmeter_record::RunRecord;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
-use daqmeter_record::{RunRecord, Stage};
 
 pub use pollution::{PollutionRow, pollution_rows, pollution_text};
 use rows::row;
@@ -17,7 +17,7 @@ pub(crate) use rows::tests;
 pub use rows::{CopyRow, TRACED, copy_rows, traced_sizes};
 pub use tables::{bandwidth_text, latency_text};
 
-use crate::family::{Advice, Answer, Family, Found, Measured, Place, Segment, Work, of_engine};
+use crate::family::{Advice, Answer, Family, Work, of_engine};
 use crate::parameters::pairs;
 use crate::rate::{ratio, spoken_number};
 
@@ -25,14 +25,13 @@ pub(super) const FAMILY: Family = Family {
     engines: &[(rows::ENGINE, Work::Path), (pollution::ENGINE, Work::Path)],
     figures: &[figures::latency, figures::bandwidth, pollution::figure],
     answers: &[answer],
-    segments: &[segment],
     advice: &[mitigations],
     ..Family::EMPTY
 };
 
 /// What a copy costs, and from which size an engine would pay: by a model, since few hosts have one.
-fn answer(measured: &Measured<'_>) -> Option<Answer> {
-    let rows = copy_rows(measured.usable);
+fn answer(records: &[RunRecord]) -> Option<Answer> {
+    let rows = copy_rows(records);
     let called = |row: &&CopyRow| {
         row.direction == "to"
             && row.context == "cpu"
@@ -42,7 +41,7 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
     };
     let is_plain = |record: &RunRecord| record.workload.text("path") == Ok("memcpy");
     let is_called = |record: &RunRecord| row(record).is_some_and(|row| called(&&row));
-    let copies = of_engine(measured.usable, rows::ENGINE);
+    let copies = of_engine(records, rows::ENGINE);
     let large = copies.filter(|record| record.workload.int("block_bytes") == Ok(1 << 20));
     // Copies of the same size that differ in the path alone.
     let pairs = pairs(large, &["path"], [&is_plain, &is_called]);
@@ -51,7 +50,7 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
     let mut ones = rows.iter().filter(called);
     let one = ones.find(|row| row.block_bytes == 1 && row.path == large.path)?;
     let model = model::DSA;
-    let pays = match model::modelled_crossover(measured.usable, model, "to", false)? {
+    let pays = match model::modelled_crossover(records, model, "to", false)? {
         Some(bytes) => format!("would pay from {} on", show_bytes(bytes)),
         None => "would pay at no size measured".to_owned(),
     };
@@ -73,36 +72,6 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
     })
 }
 
-/// The copy out of the kernel at a megabyte, or the largest below.
-fn segment(records: &[RunRecord]) -> Option<Segment> {
-    const USUAL: u64 = 1 << 20;
-    let bytes = |record: &RunRecord| record.workload.int("block_bytes").unwrap_or(0);
-    let is = |record: &RunRecord, name, value| record.workload.text(name) == Ok(value);
-    let copies = of_engine(records, rows::ENGINE).filter(|record| {
-        is(record, "path", "pread")
-            && is(record, "direction", "to")
-            && bytes(record) <= USUAL
-            && !record.workload.flag("cold")
-    });
-    let record = copies.max_by_key(|record| bytes(record))?;
-    let own = copied(record)?;
-    // Without a limit of its own it is held against the plain copy that was measured as a point.
-    let plain = of_engine(records, rows::ENGINE)
-        .find(|other| is(other, "path", "memcpy") && bytes(other) == bytes(record));
-    let found = match own.limit {
-        Some(_) => own,
-        None => Found::new(own.rate, plain.and_then(copied).map(|plain| plain.rate)),
-    };
-    let by = format!("kernel copy, {} at a time", show_bytes(bytes(record)));
-    Some(Segment::new(Place::UserBuffer, by, found))
-}
-
-/// Rate and limit of the stage that copies.
-fn copied(record: &RunRecord) -> Option<Found> {
-    let moves = |stage: &&Stage| stage.bytes_per_op > 0;
-    Found::of(record, record.lanes[0].stages.iter().find(moves)?)
-}
-
 /// Fewer calls, where a call without work is a large part of a small copy.
 fn mitigations(records: &[RunRecord]) -> Option<Advice> {
     let mitigations = &records.first()?.host.mitigations;
@@ -115,13 +84,12 @@ fn mitigations(records: &[RunRecord]) -> Option<Advice> {
     let called = small.filter_map(|row| Some((row.null_ns?, row.median_ns)));
     // Both values are of one run.
     let (null_ns, copy_ns) = called.min_by(|a, b| a.1.total_cmp(&b.1))?;
-    let evidence = format!(
-        "a call without work takes {}, {:.0} % of the cheapest copy ({active} mitigations are active; this run did not switch them off to compare)",
-        show_ns(null_ns),
-        null_ns / copy_ns * 100.0
-    );
-    Some(Advice::measured(
-        "make fewer, larger calls: crossing into the kernel is what small copies cost",
-        evidence,
-    ))
+    Some(Advice {
+        what: "make fewer, larger calls: crossing into the kernel is what small copies cost".into(),
+        evidence: format!(
+            "a call without work takes {}, {:.0} % of the cheapest copy ({active} mitigations are active; this run did not switch them off to compare)",
+            show_ns(null_ns),
+            null_ns / copy_ns * 100.0
+        ),
+    })
 }

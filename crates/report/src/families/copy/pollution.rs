@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use super::rows::samples;
 use super::tables::footnotes;
-use crate::aligned::numbers_from;
+use crate::aligned::{TextColumn, table};
 use crate::family::of_engine;
-use crate::figures::{Figure, Series, bars};
+use crate::figures::{Axis, Figure, Plot, Series};
 use crate::rate;
 
 /// Engine of these points.
@@ -45,6 +45,16 @@ pub struct PollutionRow {
     pub simulated: bool,
     /// Bytes that the neighbour copied in each second, where they were counted.
     pub copied_bytes_per_s: Option<f64>,
+}
+
+impl PollutionRow {
+    /// The row of the same program and copies beside another neighbour.
+    fn beside<'a>(&self, rows: &'a [PollutionRow], neighbour: &str) -> Option<&'a PollutionRow> {
+        rows.iter().find(|other| {
+            let is_alike = other.copies == self.copies && other.simulated == self.simulated;
+            other.test == self.test && is_alike && other.neighbour == neighbour
+        })
+    }
 }
 
 /// References and misses of one run.
@@ -122,99 +132,69 @@ fn pollution_row(record: &RunRecord) -> Option<PollutionRow> {
     })
 }
 
-const HEADINGS: [&str; 12] = [
-    "copies",
-    "test",
-    "neighbour",
-    "mean",
-    "p10",
-    "median",
-    "max",
-    "p10/alone",
-    "median/alone",
-    "references",
-    "miss %",
-    "copied MB/s",
-];
+/// A row and that of the same program alone.
+type BesideAlone<'a> = (&'a PollutionRow, Option<&'a PollutionRow>);
 
-/// What neighbours do to programs.
-pub fn pollution_text(records: &[RunRecord]) -> String {
-    let rows = pollution_rows(records);
-    let alone = |row: &PollutionRow| {
-        rows.iter().find(|other| {
-            let is_alike = other.copies == row.copies && other.simulated == row.simulated;
-            other.test == row.test && is_alike && other.neighbour == "ideal"
-        })
-    };
-    let lines = rows.iter().map(|row| cells(row, alone(row)));
-    let mut out = numbers_from(3, &HEADINGS, lines);
-    if rows.iter().all(|row| row.references.is_none()) {
-        out.push_str("no cache counters here (no PMU): times only. Time alone misleads: compare copies with the spin and null-call neighbours.\n");
-    }
-    out.push_str(&footnotes(records, &[]));
-    out
+fn number(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| significant(value, 4))
 }
 
-/// A row beside that of the same program alone.
-fn cells(row: &PollutionRow, alone: Option<&PollutionRow>) -> Vec<String> {
-    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| significant(value, 4));
-    let p10 = alone.and_then(|alone| Some(row.p10_ns? / alone.p10_ns?));
-    let median = alone.map(|alone| row.median_ns / alone.median_ns);
-    let simulated = if row.simulated { " (simulated)" } else { "" };
-    vec![
-        row.copies.clone(),
-        row.test.clone(),
-        format!("{}{simulated}", row.neighbour),
-        show_ns(row.mean_ns),
-        row.p10_ns.map_or("-".to_owned(), show_ns),
-        show_ns(row.median_ns),
-        show_ns(row.max_ns),
-        number(p10),
-        number(median),
-        number(row.references),
-        number(row.miss_percent),
-        row.copied_bytes_per_s.map_or("-".to_owned(), |rate| significant(rate / 1e6, 3)),
+fn columns<'a>() -> [TextColumn<BesideAlone<'a>>; 12] {
+    [
+        ("copies", |(row, _)| row.copies.clone()),
+        ("test", |(row, _)| row.test.clone()),
+        ("neighbour", |(row, _)| {
+            let simulated = if row.simulated { " (simulated)" } else { "" };
+            format!("{}{simulated}", row.neighbour)
+        }),
+        ("mean", |(row, _)| show_ns(row.mean_ns)),
+        ("p10", |(row, _)| row.p10_ns.map_or("-".to_owned(), show_ns)),
+        ("median", |(row, _)| show_ns(row.median_ns)),
+        ("max", |(row, _)| show_ns(row.max_ns)),
+        ("p10/alone", |(row, alone)| number(alone.and_then(|a| Some(row.p10_ns? / a.p10_ns?)))),
+        ("median/alone", |(row, alone)| number(alone.map(|a| row.median_ns / a.median_ns))),
+        ("references", |(row, _)| number(row.references)),
+        ("miss %", |(row, _)| number(row.miss_percent)),
+        ("copied MB/s", |(row, _)| {
+            row.copied_bytes_per_s.map_or("-".to_owned(), |rate| significant(rate / 1e6, 3))
+        }),
     ]
 }
 
-pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
+/// Cost of neighbours to programs.
+pub fn pollution_text(records: &[RunRecord]) -> String {
     let rows = pollution_rows(records);
-    let mut places: Vec<(String, String)> = rows
-        .iter()
-        .filter(|row| !row.simulated)
-        .map(|row| (row.test.clone(), row.copies.clone()))
-        .collect();
-    places.dedup();
-    if places.is_empty() {
-        return None;
+    let beside: Vec<BesideAlone<'_>> =
+        rows.iter().map(|row| (row, row.beside(&rows, "ideal"))).collect();
+    let mut out = table(3, &columns(), &beside);
+    if rows.iter().all(|row| row.references.is_none()) {
+        out.push_str("no cache counters here (no PMU): times only. Time alone misleads: compare copies with the spin and null-call neighbours.\n");
     }
-    let of = |(test, copies): &(String, String), neighbour: &str| {
-        let found = rows.iter().find(|row| {
-            row.test == *test
-                && row.copies == *copies
-                && row.neighbour == neighbour
-                && !row.simulated
-        });
-        found.and_then(|row| row.p10_ns)
-    };
+    out + &footnotes(records, &[])
+}
+
+const POLLUTION: Plot = Plot {
+    id: "copy-pollution",
+    title: "What a copying neighbour costs a program",
+    caption: "Time of a program beside a neighbour over its time alone (10th percentiles). spin and null-call touch no memory: only what \
+              exceeds them is the copies' doing.",
+    x: Axis::linear(""),
+    y: Axis::linear("time, alone = 1"),
+};
+
+pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
+    let mut rows = pollution_rows(records);
+    rows.retain(|row| !row.simulated);
+    let mut places: Vec<&PollutionRow> = rows.iter().collect();
+    places.dedup_by(|a, b| a.test == b.test && a.copies == b.copies);
     let series = ["cpu", "dma", "spin", "null-call"].into_iter().map(|neighbour| {
-        let ratio = |place| Some(of(place, neighbour)? / of(place, "ideal")?);
+        let p10_ns = |place: &PollutionRow, neighbour| place.beside(&rows, neighbour)?.p10_ns;
+        let ratio =
+            |place: &&PollutionRow| Some(p10_ns(place, neighbour)? / p10_ns(place, "ideal")?);
         Series::new(neighbour, places.iter().map(ratio).collect())
     });
     let series: Vec<Series> =
         series.filter(|series| series.ys.iter().any(Option::is_some)).collect();
-    let categories = places.iter().map(|(test, copies)| format!("{test}, {copies} B")).collect();
-    let caption = "Time of a program beside a neighbour over its time alone (10th percentiles). spin and null-call touch no memory: only what \
-                   exceeds them is the copies' doing.";
-    (!series.is_empty()).then(|| {
-        bars(
-            "copy-pollution",
-            "What a copying neighbour costs a program",
-            caption,
-            "time, alone = 1",
-            categories,
-            series,
-        )
-        .drawn_from(of_engine(records, ENGINE))
-    })
+    let names = places.iter().map(|row| format!("{}, {} B", row.test, row.copies)).collect();
+    (!series.is_empty()).then(|| POLLUTION.bars(names, series, of_engine(records, ENGINE)))?
 }

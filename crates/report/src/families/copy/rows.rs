@@ -166,8 +166,7 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow> {
         .unwrap_or(1)
         .saturating_mul(copies_per_op);
     let has_p99 = ops_per_sample <= 1 && stats::supports(samples.len(), 0.99);
-    let undone = (!rate::is_done(record))
-        .then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
+    let undone = rate::undone_word(record);
     let share = share(record, first).filter(|_| undone.is_none());
     let mean_ns = samples.iter().sum::<f64>() / samples.len() as f64;
     let squares: f64 = samples.iter().map(|ns| (ns - mean_ns).powi(2)).sum();

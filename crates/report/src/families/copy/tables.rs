@@ -1,11 +1,13 @@
 //! Tables of copies: latency by size, bandwidth by channel, and what must be known to believe them.
 
+use std::collections::HashSet;
+
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_stats as stats;
 
 use super::rows::{CopyRow, all_rows};
-use crate::aligned::numbers_from;
+use crate::aligned::{TextColumn, numbers_from, table};
 use crate::faults::faults_and_ledgers;
 use crate::rate::{self, shown_share};
 
@@ -25,57 +27,38 @@ fn operation_name(row: &CopyRow) -> String {
 /// Latency: one table for each operation, one line for each size, the contexts side by side.
 pub fn latency_text(records: &[RunRecord]) -> String {
     let rows = all_rows(records);
-    let mut out = String::new();
-    let mut operations: Vec<String> = Vec::new();
-    for row in &rows {
-        let name = operation_name(row);
-        if !operations.contains(&name) {
-            operations.push(name);
-        }
-    }
-    for operation in operations {
+    let tables = distinct(rows.iter().map(operation_name)).into_iter().map(|operation| {
         let of: Vec<&CopyRow> =
             rows.iter().filter(|row| operation_name(row) == operation).collect();
-        out.push_str(&latency_table(&operation, &of));
-        out.push('\n');
-    }
-    out.push_str(&footnotes(records, &rows));
-    out
+        latency_table(&operation, &of) + "\n"
+    });
+    tables.collect::<String>() + &footnotes(records, &rows)
+}
+
+/// Texts in their order, each once.
+fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
+    let mut seen = HashSet::new();
+    texts.filter(|text| seen.insert(text.clone())).collect()
 }
 
 fn latency_table(operation: &str, rows: &[&CopyRow]) -> String {
-    let mut whos: Vec<String> = Vec::new();
-    for row in rows {
-        if !whos.contains(&row.who()) {
-            whos.push(row.who());
-        }
-    }
+    let whos = distinct(rows.iter().map(|row| row.who()));
     let mut headings = vec!["block".to_owned()];
     for who in &whos {
-        headings.extend([
-            format!("{who} median"),
-            "p99".to_owned(),
-            "max".to_owned(),
-            held_against(rows.iter().filter(|row| row.who() == *who).copied()).to_owned(),
-        ]);
+        let own = rows.iter().filter(|row| row.who() == *who).copied();
+        let median = format!("{who} median");
+        headings.extend([median, "p99".into(), "max".into(), held_against(own).into()]);
     }
     let mut sizes: Vec<u64> = rows.iter().map(|row| row.block_bytes).collect();
     sizes.dedup();
     let line = |bytes: u64| {
         let mut cells = vec![show_bytes(bytes)];
         for who in &whos {
-            match rows.iter().find(|row| row.block_bytes == bytes && row.who() == *who) {
-                None => cells.extend(std::iter::repeat_n("-".to_owned(), 4)),
-                Some(row) => {
-                    let p99 = row.p99_ns.map_or("-".to_owned(), show_ns);
-                    cells.extend([
-                        show_ns(row.median_ns),
-                        p99,
-                        show_ns(row.max_ns),
-                        share_cell(row),
-                    ]);
-                }
-            }
+            let row = rows.iter().find(|row| row.block_bytes == bytes && row.who() == *who);
+            cells.extend(row.map_or(["-"; 4].map(str::to_owned), |row| {
+                let p99 = row.p99_ns.map_or("-".to_owned(), show_ns);
+                [show_ns(row.median_ns), p99, show_ns(row.max_ns), share_cell(row)]
+            }));
         }
         cells
     };
@@ -104,44 +87,28 @@ fn share_cell(row: &CopyRow) -> String {
     row.undone.map_or_else(|| shown_share(row.fraction, row.doubt), str::to_uppercase)
 }
 
+fn mib(rate: f64) -> String {
+    significant(rate / 1_048_576.0, 4)
+}
+
 /// Bandwidth: one line for each point; MB are of 2^20 bytes, as in the document.
 pub fn bandwidth_text(records: &[RunRecord]) -> String {
-    const MIB: f64 = 1_048_576.0;
     let rows = all_rows(records);
-    let mib = |rate: f64| significant(rate / MIB, 4);
-    let headings = [
-        "operation",
-        "context",
-        "block",
-        "channels",
-        "slowest MiB/s",
-        "fastest MiB/s",
-        "sum MiB/s",
-        "together MiB/s",
-        held_against(rows.iter()),
+    let columns: [TextColumn<CopyRow>; 9] = [
+        ("operation", operation_name),
+        ("context", CopyRow::who),
+        ("block", |row| show_bytes(row.block_bytes)),
+        ("channels", |row| row.lanes_bytes_per_s.len().to_string()),
+        ("slowest MiB/s", |row| {
+            mib(row.lanes_bytes_per_s.iter().copied().fold(f64::INFINITY, f64::min))
+        }),
+        ("fastest MiB/s", |row| mib(row.lanes_bytes_per_s.iter().copied().fold(0.0, f64::max))),
+        ("sum MiB/s", |row| mib(row.total_bytes_per_s())),
+        ("together MiB/s", |row| mib(row.union_bytes_per_s)),
+        (held_against(rows.iter()), share_cell),
     ];
-    let line = |row: &CopyRow| {
-        let lanes = &row.lanes_bytes_per_s;
-        let least = lanes.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = lanes.iter().copied().fold(0.0, f64::max);
-        vec![
-            operation_name(row),
-            row.who(),
-            show_bytes(row.block_bytes),
-            lanes.len().to_string(),
-            mib(least),
-            mib(most),
-            mib(row.total_bytes_per_s()),
-            mib(row.union_bytes_per_s),
-            share_cell(row),
-        ]
-    };
-    let mut out = numbers_from(2, &headings, rows.iter().map(line));
-    out.push_str(
-        "sum: rates of the channels added up (the document's total); together: all bytes over the time of all\n",
-    );
-    out.push_str(&footnotes(records, &rows));
-    out
+    let about = "sum: rates of the channels added up (the document's total); together: all bytes over the time of all\n";
+    table(2, &columns, &rows) + about + &footnotes(records, &rows)
 }
 
 pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
@@ -161,27 +128,19 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
     if rows.iter().any(CopyRow::is_clearing) {
         out.push_str("clear_user writes zeros (/dev/zero) and copies nothing: it is held against a fill of as many bytes (memset)\n");
     }
-    let gates: Vec<String> = records.iter().filter_map(gate).collect();
-    if let Some(last) = gates.last() {
-        out.push_str(last);
-        out.push('\n');
-    }
-    let mut known: Vec<String> = Vec::new();
-    for line in records.iter().flat_map(|record| {
+    let gate = records.iter().filter_map(gate).next_back();
+    let lines = records.iter().flat_map(|record| {
         let warnings = rate::warnings(record)
             .into_iter()
             .filter(|warning| !warning.contains("third of the run"));
         warnings.chain(faults_and_ledgers(record).into_iter().filter(|_| !record.outcome.is_ok()))
-    }) {
-        if !known.contains(&line) {
-            out.push_str(&format!("{line}\n"));
-            known.push(line);
-        }
-    }
+    });
+    let lines = distinct(lines).into_iter();
+    out.extend(gate.into_iter().chain(lines).map(|line| line + "\n"));
     out
 }
 
-/// What the gate of the priority policy did in a run.
+/// Windows of the priority policy's gate in a run.
 fn gate(record: &RunRecord) -> Option<String> {
     let windows = record.counter("gate-windows").filter(|windows| *windows > 0.0)?;
     let (high, low) =

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use daqmeter_record::{Param, RunRecord};
+use daqmeter_record::{Lane, RunRecord, Stage};
 
 /// Name of the stage that the original does not time.
 const WAIT_STAGE: &str = "wait_trigger";
@@ -48,7 +48,7 @@ fn parameters(record: &RunRecord) -> String {
     line("scale_factor", format!("{:.6}", float(record, "scale_factor", 1.0)));
     if loops > 0 {
         line("loop", loops.to_string());
-        if record.workload.params.get("completion") == Some(&Param::Text("interrupt".into())) {
+        if record.workload.text("completion") == Ok("interrupt") {
             line("daq_intr", "1".to_owned());
         }
     }
@@ -56,10 +56,9 @@ fn parameters(record: &RunRecord) -> String {
     out
 }
 
-struct ClassicRow {
-    stage: String,
-    device: String,
-    bytes: u64,
+struct ClassicRow<'a> {
+    stage: &'a Stage,
+    device: &'a str,
     start_ns: u64,
     end_ns: u64,
     reads: u64,
@@ -67,56 +66,46 @@ struct ClassicRow {
 
 fn table(record: &RunRecord) -> String {
     let by_pass = int(record, "passes", 0) > 0;
-    let mut rows: Vec<ClassicRow> = Vec::new();
-    for lane in &record.lanes {
-        if by_pass {
-            rows.extend(passes(lane));
-            continue;
-        }
-        rows.extend(
-            lane.stages
-                .iter()
-                .filter(|stage| stage.name != WAIT_STAGE && !stage.sample_ns.is_empty())
-                .map(|stage| {
-                    let reads = stage.ops_per_sample.saturating_mul(stage.sample_ns.len() as u64);
-                    ClassicRow {
-                        stage: stage.name.to_string(),
-                        device: lane.device.to_string(),
-                        bytes: stage.bytes_per_op,
-                        start_ns: stage.start_ns,
-                        end_ns: stage.end_ns,
-                        reads,
-                    }
-                }),
-        );
-    }
+    let rows = if by_pass { passes } else { whole };
+    let mut rows: Vec<ClassicRow<'_>> = record.lanes.iter().flat_map(rows).collect();
+    rows.retain(|row| row.stage.name != WAIT_STAGE);
     rows.sort_by_key(|row| row.end_ns);
     let mut out = format!(
         "{:>15}, {:>15}, {:>15}, {:>15}, {:>15}, {:>15}, {:>15}\n",
         "func", "dev", "size [MB]", "start [ms]", "end [ms]", "dur [ms]", "speed [MB/s]"
     );
-    for row in rows {
-        let span_ms = (row.end_ns - row.start_ns) as f64 / 1e6;
-        let speed =
-            if span_ms > 0.0 { (row.bytes * row.reads) as f64 / span_ms / 1e3 } else { 0.0 };
+    for ClassicRow { stage, device, start_ns, end_ns, reads } in rows {
+        let span_ms = (end_ns - start_ns) as f64 / 1e6;
+        let bytes = stage.bytes_per_op;
+        let speed = if span_ms > 0.0 { (bytes * reads) as f64 / span_ms / 1e3 } else { 0.0 };
+        let (megabytes, start_ms, end_ms) =
+            (bytes as f64 / 1e6, start_ns as f64 / 1e6, end_ns as f64 / 1e6);
         let _ = writeln!(
             out,
-            "{:>15}, {:>15}, {:>15.1}, {:>15.1}, {:>15.1}, {:>15.1}, {:>15.1}",
-            row.stage,
-            row.device,
-            row.bytes as f64 / 1e6,
-            row.start_ns as f64 / 1e6,
-            row.end_ns as f64 / 1e6,
-            span_ms / row.reads.max(1) as f64,
-            speed
+            "{:>15}, {device:>15}, {megabytes:>15.1}, {start_ms:>15.1}, {end_ms:>15.1}, {:>15.1}, {speed:>15.1}",
+            stage.name.as_str(),
+            span_ms / reads.max(1) as f64,
         );
     }
     out
 }
 
-/// One row per pass and stage. The record keeps the duration of every step; since the steps of a pass follow one another,
-/// their start is the sum of what came before.
-fn passes(lane: &daqmeter_record::Lane) -> Vec<ClassicRow> {
+/// One row per stage, of all its reads.
+fn whole(lane: &Lane) -> Vec<ClassicRow<'_>> {
+    let stages = lane.stages.iter().filter(|stage| !stage.sample_ns.is_empty());
+    let rows = stages.map(|stage| ClassicRow {
+        stage,
+        device: &lane.device,
+        start_ns: stage.start_ns,
+        end_ns: stage.end_ns,
+        reads: stage.ops_per_sample.saturating_mul(stage.sample_ns.len() as u64),
+    });
+    rows.collect()
+}
+
+/// One row per pass and stage. The record keeps the duration of every step; since the steps of a pass follow one another, their start
+/// is the sum of what came before.
+fn passes(lane: &Lane) -> Vec<ClassicRow<'_>> {
     let most = lane.stages.iter().map(|stage| stage.sample_ns.len()).max().unwrap_or(0);
     let mut rows = Vec::new();
     let mut now = lane.stages.first().map_or(0, |stage| stage.start_ns);
@@ -125,17 +114,9 @@ fn passes(lane: &daqmeter_record::Lane) -> Vec<ClassicRow> {
             let Some(&ns) = stage.sample_ns.get(pass) else {
                 continue;
             };
-            if stage.name != WAIT_STAGE {
-                rows.push(ClassicRow {
-                    stage: stage.name.to_string(),
-                    device: lane.device.to_string(),
-                    bytes: stage.bytes_per_op,
-                    start_ns: now,
-                    end_ns: now + ns,
-                    reads: stage.ops_per_sample,
-                });
-            }
+            let (start_ns, reads) = (now, stage.ops_per_sample);
             now += ns;
+            rows.push(ClassicRow { stage, device: &lane.device, start_ns, end_ns: now, reads });
         }
     }
     rows

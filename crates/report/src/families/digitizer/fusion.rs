@@ -1,55 +1,39 @@
 //! Read-out and conversion, one after the other or fused block by block.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use daqmeter_record::units::{plural, show_bytes, significant};
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Rate, mean_interval};
 
-use super::records::all;
-use crate::family::{Answer, Measured};
-use crate::figures::{Axis, Curve, Figure, Texts, lines};
-use crate::parameters::{Group, distinguished, grouped};
+use super::all;
+use crate::family::Answer;
+use crate::figures::{Axis, Curve, Figure, Plot};
+use crate::parameters::{distinguished, grouped};
 use crate::rate::{ratio, spoken_number};
 use crate::samples::{mean_ns, times_ns};
 
+const FUSION: Plot = Plot {
+    id: "fusion",
+    title: "Read-out and conversion, fused",
+    caption: "Read-out and conversion by one thread, over all the time. In blocks that stay in a near cache the converter finds its \
+              samples there; which block is best depends on the caches. Blocks of the driver's 4 MiB gain nothing.",
+    x: Axis::log_bytes("block"),
+    y: Axis::linear("MB/s raw, read out and converted"),
+};
+
 /// Runs that differ in the block in which they are fused, and in nothing else.
-struct Comparison<'a> {
+struct Fusion<'a> {
     records: Vec<&'a RunRecord>,
-    /// Block and rate, in the order of blocks; the newest run of each.
+    /// Rate by block; the newest run of each.
     fused: BTreeMap<u64, Rate>,
     /// Rate of one after the other.
     separate: Option<Rate>,
 }
 
 /// Bytes of the blocks in which a record is fused; 0 where it is not.
-pub(super) fn block_bytes(record: &RunRecord) -> u64 {
+fn block_bytes(record: &RunRecord) -> u64 {
     record.workload.int("block_bytes").unwrap_or(0)
-}
-
-/// Groups of records that differ in the block alone, with at least one that is fused.
-fn groups(records: &[RunRecord]) -> Vec<Vec<&RunRecord>> {
-    // Most records are of no fusion, and keys are long.
-    if !all(records).any(|record| block_bytes(record) > 0) {
-        return Vec::new();
-    }
-    let blocks = |group: &Group<'_>| -> Vec<u64> {
-        let asked = group.asked.iter();
-        asked.map(|record| block_bytes(record)).collect()
-    };
-    let is_comparison = |group: &Group<'_>| {
-        let blocks = blocks(group);
-        blocks.iter().any(|block| *block > 0) && blocks.iter().any(|block| *block != blocks[0])
-    };
-    let groups = grouped(all(records), |asked| asked.key_without(&["block_bytes"]));
-    let compared = groups.into_iter().filter(is_comparison);
-    compared.map(|group| group.records).collect()
-}
-
-/// The records that are compared here.
-pub(super) fn records(records: &[RunRecord]) -> HashSet<*const RunRecord> {
-    let compared = groups(records).into_iter().flatten();
-    compared.map(std::ptr::from_ref).collect()
 }
 
 /// Bytes of one board over the time of all its stages. Their intervals add up: what disturbs one disturbs the others.
@@ -67,8 +51,15 @@ fn bytes_per_s(record: &RunRecord) -> Option<Rate> {
     Some(Rate { per_s: per_s(ns), interval: interval.map(|(low, high)| (per_s(high), per_s(low))) })
 }
 
-impl<'a> Comparison<'a> {
-    fn of(records: Vec<&'a RunRecord>) -> Comparison<'a> {
+/// Groups of records that differ in the block alone, with at least one that is fused.
+fn fusions<'a>(records: &'a [RunRecord]) -> Vec<Fusion<'a>> {
+    // Most records are of no fusion, and keys are long.
+    if !all(records).any(|record| block_bytes(record) > 0) {
+        return Vec::new();
+    }
+    let mut groups = grouped(all(records), |asked| asked.key_without(&["block_bytes"]));
+    groups.retain(|group| group.iter().any(|record| block_bytes(record) != block_bytes(group[0])));
+    let fusion = |records: Vec<&'a RunRecord>| {
         let (mut fused, mut separate) = (BTreeMap::new(), None);
         for record in &records {
             match (bytes_per_s(record), block_bytes(record)) {
@@ -77,48 +68,44 @@ impl<'a> Comparison<'a> {
                 (Some(rate), block) => drop(fused.insert(block, rate)),
             }
         }
-        Comparison { records, fused, separate }
-    }
+        Fusion { records, fused, separate }
+    };
+    groups.into_iter().map(fusion).collect()
 }
 
-fn comparisons(records: &[RunRecord]) -> Vec<Comparison<'_>> {
-    groups(records).into_iter().map(Comparison::of).collect()
+/// Records whose time includes a conversion: they are fused, or held against fused ones.
+pub(super) fn records(records: &[RunRecord]) -> Vec<&RunRecord> {
+    let fused = all(records).filter(|record| block_bytes(record) > 0);
+    fused.chain(fusions(records).into_iter().flat_map(|fusion| fusion.records)).collect()
 }
 
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
-    let found = comparisons(records);
-    let firsts: Vec<&RunRecord> = found.iter().map(|group| group.records[0]).collect();
+    let found = fusions(records);
+    let firsts: Vec<&RunRecord> = found.iter().map(|fusion| fusion.records[0]).collect();
     let names = vec!["fused".to_owned(); firsts.len()];
     let names = distinguished(&firsts, &names, &["block_bytes"]);
     let mut curves = Vec::new();
-    for (group, name) in found.iter().zip(&names) {
-        let mb = |(block, rate): (&u64, &Rate)| (*block as f64, rate.per_s / 1e6);
-        let fused = group.fused.iter().map(mb).collect();
-        curves.push(Curve::new(name.as_str(), fused));
-        if let Some(rate) = group.separate {
-            let level = group.fused.keys().map(|block| (*block as f64, rate.per_s / 1e6));
+    for (fusion, name) in found.iter().zip(&names) {
+        let points = |rate: fn(Rate, Rate) -> Rate, separate: Rate| {
+            let mb =
+                |(block, own): (&u64, &Rate)| (*block as f64, rate(*own, separate).per_s / 1e6);
+            fusion.fused.iter().map(mb).collect()
+        };
+        curves.push(Curve::new(name.as_str(), points(|own, _| own, Rate::default())));
+        if let Some(separate) = fusion.separate {
             let label = name.replacen("fused", "one after the other", 1);
-            curves.push(Curve::new(label, level.collect()).into_limit());
+            curves.push(Curve::new(label, points(|_, separate| separate, separate)).into_limit());
         }
     }
-    let texts = Texts {
-        id: "fusion",
-        title: "Read-out and conversion, fused",
-        caption: "Read-out and conversion by one thread, over all the time. In blocks that stay in a near cache the converter finds its \
-                  samples there; which block is best depends on the caches. Blocks of the driver's 4 MiB gain nothing.",
-    };
-    let y = Axis::linear("MB/s raw, read out and converted");
-    let drawn = found.iter().flat_map(|group| group.records.iter().copied());
-    let figure = lines(texts, Axis::log_bytes("block"), y, curves);
-    (!figure.xs.is_empty()).then(|| figure.drawn_from(drawn))
+    FUSION.curves(curves, found.iter().flat_map(|fusion| fusion.records.iter().copied()))
 }
 
-pub(super) fn answer(measured: &Measured<'_>) -> Option<Answer> {
-    let gain = |group: &Comparison<'_>| {
-        let (block, rate) = group.fused.iter().max_by(|a, b| a.1.per_s.total_cmp(&b.1.per_s))?;
-        Some((*block, ratio(*rate, group.separate?)))
+pub(super) fn answer(records: &[RunRecord]) -> Option<Answer> {
+    let gain = |fusion: &Fusion<'_>| {
+        let (block, rate) = fusion.fused.iter().max_by(|a, b| a.1.per_s.total_cmp(&b.1.per_s))?;
+        Some((*block, ratio(*rate, fusion.separate?)))
     };
-    let (block, gain) = comparisons(measured.usable).iter().find_map(gain)?;
+    let (block, gain) = fusions(records).iter().find_map(gain)?;
     Some(Answer {
         question: "What does fusing read-out and conversion gain?",
         answer: format!("{} times, in blocks of {}", spoken_number(gain, 3), show_bytes(block)),
@@ -126,26 +113,22 @@ pub(super) fn answer(measured: &Measured<'_>) -> Option<Answer> {
     })
 }
 
-/// How many boards this host could read and convert, by CPU alone: the time that copy and cast of one board's data take.
-pub(super) fn boards(measured: &Measured<'_>) -> Option<Answer> {
+/// Number of boards that this host could read and convert, by CPU alone: the time that copy and cast of one board's data take.
+pub(super) fn boards(records: &[RunRecord]) -> Option<Answer> {
     const RATE_HZ: f64 = 14.0;
     const BYTES: f64 = 6e6;
-    let groups = comparisons(measured.usable);
-    let rates = groups.iter().flat_map(|group| {
-        let fused = group.fused.values().copied();
-        fused.chain(group.separate)
-    });
+    let fusions = fusions(records);
+    let rates = fusions.iter().flat_map(|fusion| fusion.fused.values().chain(&fusion.separate));
     let ways = rates.clone().count();
     let best = rates.max_by(|a, b| a.per_s.total_cmp(&b.per_s))?;
-    let seconds_per_byte = 1.0 / best.per_s;
     let percent = |rate: f64| BYTES * RATE_HZ * 100.0 / rate;
     let cost = Rate {
         per_s: percent(best.per_s),
         interval: best.interval.map(|(low, high)| (percent(high), percent(low))),
     };
-    let cpus = measured.usable.first()?.host.allowed_cpus.len() as f64;
+    let cpus = records.first()?.host.allowed_cpus.len() as f64;
     let boards = |bytes: f64, rate_hz: f64| {
-        let boards = cpus / (seconds_per_byte * bytes * rate_hz);
+        let boards = cpus * best.per_s / (bytes * rate_hz);
         if boards >= 1.0 { significant(boards.floor(), 3) } else { "none".to_owned() }
     };
     let of = |bytes: f64| [RATE_HZ, 100.0, 1000.0].map(|rate_hz| boards(bytes, rate_hz));
@@ -158,9 +141,6 @@ pub(super) fn boards(measured: &Measured<'_>) -> Option<Answer> {
         spoken_number(cost, 3),
         plural(ways as u64, "way"),
     );
-    Some(Answer {
-        question: "How many digitizers can this host serve?",
-        answer,
-        figure: Some("fusion"),
-    })
+    let question = "How many digitizers can this host serve?";
+    Some(Answer { question, answer, figure: Some("fusion") })
 }

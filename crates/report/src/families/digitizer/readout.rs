@@ -1,17 +1,22 @@
 //! Boards read in parallel: rate of each, beside the rate that it has alone.
 
-use daqmeter_record::units::{plural, significant};
+use daqmeter_record::units::significant;
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
 
-use super::fusion;
-use super::records::{all, is_triggered};
-use crate::family::{Answer, Found, Measured, Place, Segment};
-use crate::figures::{Figure, Series, bars};
+use super::{all, fusion, is_triggered};
+use crate::family::Answer;
+use crate::figures::{Axis, Figure, Plot, Series};
 use crate::rate;
 
-/// The stage that moves data from the board.
-const READOUT: &str = "func_readout";
+const READOUT: Plot = Plot {
+    id: "readout",
+    title: "Boards read in parallel",
+    caption: "Raw bytes read per second from each board, over all its reads, while the others are read too; and what each board moves \
+              alone. What is missing is the uplink that they share.",
+    x: Axis::linear(""),
+    y: Axis::linear("MB/s"),
+};
 
 /// Boards that were read at the same time.
 struct Boards<'a> {
@@ -23,28 +28,27 @@ struct Boards<'a> {
 impl<'a> Boards<'a> {
     fn of(record: &'a RunRecord) -> Option<Boards<'a>> {
         let lanes = record.lanes.iter().filter_map(|lane| {
-            let stage = lane.stages.iter().find(|stage| stage.name == READOUT)?;
+            let stage = lane.stages.iter().find(|stage| stage.name == "func_readout")?;
             Some((lane.device.as_str(), stage))
         });
         let lanes: Vec<_> = lanes.collect();
         (!lanes.is_empty()).then_some(Boards { record, lanes })
     }
 
-    /// Run with the most boards. Triggered runs are left out, as they show how often triggers came,
-    /// and runs in blocks, whose time includes a conversion.
+    /// Run with the most boards. Triggered runs are left out, as they show how often triggers came, and runs whose time includes a
+    /// conversion.
     fn most(records: &'a [RunRecord]) -> Option<Boards<'a>> {
         let fusions = fusion::records(records);
-        let is_fused = |record: &RunRecord| fusion::block_bytes(record) > 0;
-        let is_fusion = |record: &RunRecord| fusions.contains(&std::ptr::from_ref(record));
+        let is_fusion = |record: &RunRecord| fusions.iter().any(|own| std::ptr::eq(*own, record));
         all(records)
-            .filter(|record| !is_fusion(record) && !is_fused(record) && !is_triggered(record))
+            .filter(|record| !is_triggered(record) && !is_fusion(record))
             .filter_map(Boards::of)
             .max_by_key(|boards| boards.record.lanes.len())
     }
 
-    /// What each moves alone.
+    /// MB/s of each alone.
     fn alone(&self) -> Vec<Option<f64>> {
-        let limit = |stage: &Stage| Some(rate::limit_of(self.record, stage)?.rate_bytes_per_s);
+        let limit = |stage| Some(rate::limit_of(self.record, stage)?.rate_bytes_per_s / 1e6);
         self.lanes.iter().map(|(_, stage)| limit(stage)).collect()
     }
 
@@ -66,31 +70,19 @@ impl<'a> Boards<'a> {
 
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let boards = Boards::most(records)?;
-    let mb = |rate: f64| rate / 1e6;
-    let together = boards.lanes.iter();
-    let together = together.map(|(_, stage)| Some(mb(stage.rate_bytes_per_s())));
-    let alone = boards.alone().into_iter().map(|rate| rate.map(mb));
-    let figure = bars(
-        "readout",
-        "Boards read in parallel",
-        "Raw bytes read per second from each board, over all its reads, while the others are read too; and what each board moves \
-         alone. What is missing is the uplink that they share.",
-        "MB/s",
-        boards.lanes.iter().map(|(device, _)| (*device).to_owned()).collect(),
-        vec![
-            Series::new("together", together.collect()),
-            Series::new("alone", alone.collect()).into_limit(),
-        ],
-    );
-    Some(figure.drawn_from([boards.record]))
+    let together = boards.lanes.iter().map(|(_, stage)| Some(stage.rate_bytes_per_s() / 1e6));
+    let names = boards.lanes.iter().map(|(device, _)| (*device).to_owned()).collect();
+    let series = vec![
+        Series::new("together", together.collect()),
+        Series::new("alone", boards.alone()).into_limit(),
+    ];
+    READOUT.bars(names, series, [boards.record])
 }
 
-pub(super) fn answer(measured: &Measured<'_>) -> Option<Answer> {
-    let boards = Boards::most(measured.usable)?;
-    let mb = |rate: f64| significant(rate / 1e6, 4);
-    let record = boards.record;
-    let lanes = record.lanes.iter();
-    let emulated = lanes.filter(|lane| lane.is_emulated(record)).count();
+pub(super) fn answer(records: &[RunRecord]) -> Option<Answer> {
+    let boards = Boards::most(records)?;
+    let lanes = boards.record.lanes.iter();
+    let emulated = lanes.filter(|lane| lane.is_emulated(boards.record)).count();
     let total = rate::spoken(boards.together()?);
     let named = match (boards.lanes.len(), emulated) {
         (1, 0) => "one board".to_owned(),
@@ -103,21 +95,8 @@ pub(super) fn answer(measured: &Measured<'_>) -> Option<Answer> {
         1 => format!("{named} moves {total}"),
         _ => format!(
             "{named} move {total} together; alone they would move {} MB/s in all",
-            mb(boards.alone().iter().flatten().sum())
+            significant(boards.alone().iter().flatten().sum(), 4)
         ),
     };
     Some(Answer { question: "How fast is read-out?", answer, figure: Some("readout") })
-}
-
-/// The most boards at once, all lanes together; one thread a board.
-pub(super) fn segment(records: &[RunRecord]) -> Option<Segment> {
-    let boards = Boards::most(records)?;
-    let emulated = boards.record.engine.emulated;
-    let count = plural(boards.lanes.len() as u64, "board");
-    let model = if emulated { " (emulated)" } else { "" };
-    let by = format!("read-out of {count}{model}");
-    let limit = boards.alone().into_iter().sum();
-    let together = boards.together()?;
-    let found = Found { interval: together.interval, ..Found::new(together.per_s, limit) };
-    (found.rate > 0.0).then(|| Segment { emulated, ..Segment::new(Place::HostBuffer, by, found) })
 }

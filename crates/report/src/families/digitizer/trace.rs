@@ -2,10 +2,19 @@
 
 use daqmeter_record::{RunRecord, Stage};
 
-use super::records::all;
+use super::all;
 use crate::families::functions::short;
-use crate::figures::{Axis, Curve, Figure, Kind, Texts, lines};
+use crate::figures::{Axis, ChartKind, Curve, Figure, Plot};
 use crate::samples::stages;
+
+const TRACE: Plot = Plot {
+    id: "trace",
+    title: "Every sample",
+    caption: "Time of each operation in the order in which they were done. None is dropped; a slope is drift, a comb is \
+              somebody else's timer.",
+    x: Axis::linear("operation"),
+    y: Axis::linear("ms per operation"),
+};
 
 /// Points per curve that a browser draws in an instant; longer runs are thinned to the extremes of equal parts.
 const MAX_POINTS: usize = 2000;
@@ -21,36 +30,23 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
             Curve::new(label, thinned(stage))
         })
     });
-    let texts = Texts {
-        id: "trace",
-        title: "Every sample",
-        caption: "Time of each operation in the order in which they were done. None is dropped; a slope is drift, a comb is \
-                  somebody else's timer.",
-    };
-    let (x, y) = (Axis::linear("operation"), Axis::linear("ms per operation"));
-    let figure = Figure { kind: Kind::Points, ..lines(texts, x, y, curves.collect()) };
-    (!figure.xs.is_empty()).then(|| figure.drawn_from([record]))
+    let figure = TRACE.curves(curves.collect(), [record])?;
+    Some(Figure { kind: ChartKind::Points, ..figure })
 }
 
 fn thinned(stage: &Stage) -> Vec<(f64, f64)> {
+    let part = stage.sample_ns.len().div_ceil(MAX_POINTS / 2).max(1);
+    let samples: Vec<(usize, u64)> = stage.sample_ns.iter().copied().enumerate().collect();
+    let extremes = samples.chunks(part).flat_map(|samples| {
+        let by_time = |sample: &&(usize, u64)| sample.1;
+        let [low, high] = [samples.iter().min_by_key(by_time), samples.iter().max_by_key(by_time)];
+        let mut pair: Vec<_> = low.into_iter().chain(high).copied().collect();
+        pair.sort_unstable();
+        pair.dedup();
+        pair
+    });
     let ms = |ns: u64| ns as f64 / stage.ops_per_sample.max(1) as f64 * 1e-6;
-    let part = stage.sample_ns.len().div_ceil(MAX_POINTS / 2);
-    if part <= 1 {
-        return stage.sample_ns.iter().enumerate().map(|(at, &ns)| (at as f64, ms(ns))).collect();
-    }
-    let mut points = Vec::new();
-    for (number, samples) in stage.sample_ns.chunks(part).enumerate() {
-        let first = number * part;
-        let by_time = || samples.iter().enumerate();
-        let (low, high) =
-            (by_time().min_by_key(|(_, ns)| **ns), by_time().max_by_key(|(_, ns)| **ns));
-        let mut pair: Vec<_> =
-            low.into_iter().chain(high).map(|(at, &ns)| ((first + at) as f64, ms(ns))).collect();
-        pair.sort_by(|a, b| a.0.total_cmp(&b.0));
-        pair.dedup_by(|a, b| a.0 == b.0);
-        points.extend(pair);
-    }
-    points
+    extremes.map(|(at, ns)| (at as f64, ms(ns))).collect()
 }
 
 #[cfg(test)]

@@ -2,110 +2,89 @@
 
 use daqmeter_record::RunRecord;
 
-use super::cycles::{CycleRow, ENGINE, cycle_rows};
+use super::cycles::{Cycles, ENGINE, cycles};
 use crate::family::of_engine;
-use crate::figures::{Axis, Curve, Figure, Texts, add_point, has_line, lines};
+use crate::figures::{Axis, Curve, Figure, Plot, curves_of};
 
-/// Points of timestamps.
-fn timestamps(records: &[RunRecord]) -> Vec<CycleRow> {
-    let mut rows = cycle_rows(records);
-    rows.retain(|row| row.payload == "timestamps");
-    rows
+const PER_CYCLE: &str = "64-bit timestamps per cycle";
+const TIME: Plot = Plot {
+    id: "eb-time",
+    title: "Etherbone: time to read 8 bytes",
+    caption: "Mean time per 64-bit timestamp by the host's clock. Blocking cycles pay one round trip for all their timestamps, convenience \
+              functions two for each; pipelined cycles overlap. Dashed: the same bytes without Etherbone, one message at a time, or \
+              what the emulated bus or line allows.",
+    x: Axis::linear(PER_CYCLE),
+    y: Axis::log("us per timestamp"),
+};
+const RATE: Plot = Plot {
+    id: "eb-rate",
+    title: "Etherbone: rate of reading 8 bytes",
+    caption: "How often a 64-bit timestamp can be read: all of them over all the time.",
+    x: Axis::linear(PER_CYCLE),
+    y: Axis::log("kHz"),
+};
+const THROUGHPUT: Plot = Plot {
+    id: "eb-throughput",
+    title: "Etherbone: throughput of reading 8 bytes",
+    caption: "The same in payload bits: 64 for each timestamp, addresses and headers not counted.",
+    x: Axis::linear(PER_CYCLE),
+    y: Axis::log("Mbit/s"),
+};
+const WORDS: Plot = Plot {
+    id: "eb-words",
+    title: "Etherbone: time to read words",
+    caption: "A series of cycles (90 in the study): time against the number of 32-bit words read. Where the time does not grow with the \
+              words, latency is all there is.",
+    x: Axis::linear("32-bit words"),
+    y: Axis::log("ms"),
+};
+
+fn timestamps(records: &[RunRecord]) -> Vec<Cycles<'_>> {
+    let mut points = cycles(records);
+    points.retain(|point| point.payload == "timestamps");
+    points
 }
 
-fn label(row: &CycleRow) -> String {
-    format!("{} {}", row.address, row.method)
+fn label(point: &Cycles<'_>) -> String {
+    format!("{} {}", point.address, point.method)
 }
 
-fn figure(
-    records: &[RunRecord],
-    texts: Texts,
-    x: &str,
-    y: &str,
-    curves: Vec<Curve>,
-) -> Option<Figure> {
-    // One point is not a curve.
-    has_line(&curves).then(|| {
-        let figure = lines(texts, Axis::linear(x), Axis::log(y), curves);
-        figure.drawn_from(of_engine(records, ENGINE))
-    })
-}
-
-/// A figure over timestamps per cycle, with the raw path as a limit.
-fn by_count(
-    records: &[RunRecord],
-    texts: Texts,
-    y: &str,
-    value: fn(&CycleRow) -> f64,
-    of_limit: fn(f64) -> f64,
-) -> Option<Figure> {
-    let rows = timestamps(records);
-    let (mut curves, mut limits): (Vec<Curve>, Vec<Curve>) = (Vec::new(), Vec::new());
-    for row in &rows {
-        let count = row.count as f64;
-        add_point(&mut curves, &label(row), (count, value(row)));
-        if let Some(limit_us) = row.limit_us.filter(|_| row.method == "blocking") {
-            let is_loop = row.address.starts_with("loop/");
-            let name = if is_loop { "raw ping-pong" } else { "bus or line" };
-            let label = format!("{} {name}", row.address);
-            add_point(&mut limits, &label, (count, of_limit(limit_us)));
-        }
-    }
-    // A limit alone is not a figure.
-    if !has_line(&curves) {
-        return None;
-    }
+/// A figure over timestamps per cycle, by the time of one, with the raw path as a limit.
+fn by_count(records: &[RunRecord], plot: Plot, value: fn(f64) -> f64) -> Option<Figure> {
+    let points = timestamps(records);
+    let at = |point: &Cycles<'_>, us| (point.count as f64, value(us));
+    let mut curves =
+        curves_of(points.iter().map(|point| (label(point), at(point, point.item_us()))));
+    let blocking = points.iter().filter(|point| point.method == "blocking");
+    let limits = curves_of(blocking.filter_map(|point| {
+        let limit_us = point.limit_us()?;
+        let is_loop = point.address.starts_with("loop/");
+        let name = if is_loop { "raw ping-pong" } else { "bus or line" };
+        Some((format!("{} {name}", point.address), at(point, limit_us)))
+    }));
     curves.extend(limits.into_iter().map(Curve::into_limit));
-    figure(records, texts, "64-bit timestamps per cycle", y, curves)
+    plot.curves(curves, of_engine(records, ENGINE))
 }
 
 pub(super) fn time(records: &[RunRecord]) -> Option<Figure> {
-    let texts = Texts {
-        id: "eb-time",
-        title: "Etherbone: time to read 8 bytes",
-        caption: "Mean time per 64-bit timestamp by the host's clock. Blocking cycles pay one round trip for all their timestamps, convenience \
-                  functions two for each; pipelined cycles overlap. Dashed: the same bytes without Etherbone, one message at a time, or \
-                  what the emulated bus or line allows.",
-    };
-    let value = |row: &CycleRow| row.item_us;
-    by_count(records, texts, "us per timestamp", value, |limit_us| limit_us)
+    by_count(records, TIME, |us| us)
 }
 
 pub(super) fn rate(records: &[RunRecord]) -> Option<Figure> {
-    let texts = Texts {
-        id: "eb-rate",
-        title: "Etherbone: rate of reading 8 bytes",
-        caption: "How often a 64-bit timestamp can be read: all of them over all the time.",
-    };
-    let value = |row: &CycleRow| row.rate_khz;
-    by_count(records, texts, "kHz", value, |limit_us| 1e3 / limit_us)
+    by_count(records, RATE, |us| 1e3 / us)
 }
 
 pub(super) fn throughput(records: &[RunRecord]) -> Option<Figure> {
-    let texts = Texts {
-        id: "eb-throughput",
-        title: "Etherbone: throughput of reading 8 bytes",
-        caption: "The same in payload bits: 64 for each timestamp, addresses and headers not counted.",
-    };
-    let value = |row: &CycleRow| row.mbit_per_s;
-    by_count(records, texts, "Mbit/s", value, |limit_us| 64.0 / limit_us)
+    by_count(records, THROUGHPUT, |us| 64.0 / us)
 }
 
 pub(super) fn words(records: &[RunRecord]) -> Option<Figure> {
-    let mut curves = Vec::new();
-    for row in timestamps(records) {
-        let series = row.series as f64;
-        let words = 2.0 * row.count as f64 * series;
-        let point = (words, row.cycle_us * series / 1e3);
-        add_point(&mut curves, &label(&row), point);
-    }
-    let texts = Texts {
-        id: "eb-words",
-        title: "Etherbone: time to read words",
-        caption: "A series of cycles (90 in the study): time against the number of 32-bit words read. Where the time does not grow with the \
-                  words, latency is all there is.",
-    };
-    figure(records, texts, "32-bit words", "ms", curves)
+    let points = timestamps(records);
+    let curves = curves_of(points.iter().map(|point| {
+        let words = 2.0 * point.count as f64 * point.series();
+        (label(point), (words, point.cycle_us() * point.series() / 1e3))
+    }));
+    WORDS.curves(curves, of_engine(records, ENGINE))
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! Etherbone: cycles and round trips, the figures of the study of 2018, what reading a register costs.
+//! Etherbone: cycles and round trips, the figures of the study of 2018, the cost of reading a register.
 
 mod cycles;
 mod figures;
 
 use daqmeter_record::units::significant;
 
-use cycles::{CycleRow, cycle_rows};
+use cycles::{Cycles, cycles};
 pub use cycles::{cycles_text, round_trips_text};
 
-use crate::family::{Answer, Family, Measured, Work};
+use crate::family::{Answer, Family, Work};
 use crate::rate::{interval_or_none, of_several};
 
 pub(super) const FAMILY: Family = Family {
@@ -18,29 +18,26 @@ pub(super) const FAMILY: Family = Family {
     ..Family::EMPTY
 };
 
-fn answer(measured: &Measured<'_>) -> Option<Answer> {
-    let rows = cycle_rows(measured.usable);
-    let rows = rows.iter().filter(|row| row.address == "loop/udp" && row.payload == "timestamps");
-    let blocking =
-        rows.clone().filter(|row| row.method == "blocking").min_by_key(|row| row.count)?;
-    let pipelined: Vec<_> = rows.filter(|row| row.method == "pipelined").collect();
-    let best = pipelined.iter().max_by(|a, b| a.rate_khz.total_cmp(&b.rate_khz))?;
-    let limit = blocking
-        .limit_us
-        .map(|us| format!(" (a raw ping-pong {})", significant(us, 3)))
-        .unwrap_or_default();
-    let time = |row: &CycleRow| {
-        let interval = interval_or_none(row.item_interval_us, 3);
-        format!("{} us ({interval})", significant(row.item_us, 3))
+fn answer(records: &[daqmeter_record::RunRecord]) -> Option<Answer> {
+    let mut all = cycles(records);
+    all.retain(|point| point.address == "loop/udp" && point.payload == "timestamps");
+    let by = |method: &'static str| all.iter().filter(move |point| point.method == method);
+    let blocking = by("blocking").min_by_key(|point| point.count)?;
+    let best = by("pipelined").max_by(|a, b| b.item_us().total_cmp(&a.item_us()))?;
+    let limit = blocking.limit_us().map(|us| format!(" (a raw ping-pong {})", significant(us, 3)));
+    let time = |point: &Cycles<'_>| {
+        let interval = point.rate.interval.map(|(low, high)| (point.us(high), point.us(low)));
+        format!("{} us ({})", significant(point.item_us(), 3), interval_or_none(interval, 3))
     };
     Some(Answer {
         question: "What does reading registers over Etherbone cost?",
         answer: format!(
-            "over UDP on loopback one 64-bit timestamp takes {}{limit}; {} at a time in a pipeline of cycles take {} each{}",
+            "over UDP on loopback one 64-bit timestamp takes {}{}; {} at a time in a pipeline of cycles take {} each{}",
             time(blocking),
+            limit.unwrap_or_default(),
             best.count,
             time(best),
-            of_several("fastest", pipelined.len())
+            of_several("fastest", by("pipelined").count())
         ),
         figure: Some("eb-time"),
     })

@@ -1,9 +1,9 @@
-//! What a chain's numbers stand beside: the processes that ran, the load and the mitigations of the host, each channel's ring.
+//! The host beside a chain: the processes that ran, the load and the mitigations, each channel's ring.
 
-use daqmeter_record::border::sum;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use daqmeter_record::border::sum;
 use daqmeter_record::units::significant;
 use daqmeter_record::{ProcessPart, ProcessUse, RunRecord};
 
@@ -11,53 +11,40 @@ use crate::aligned::aligned;
 
 /// Processes that are shown.
 const SHOWN: usize = 24;
-/// How the series of a channel's ring is called, before its device and channel.
-const RING_OF: &str = "ring filling, device ";
 
 /// All of it, for one record.
 pub(super) fn host_text(record: &RunRecord) -> String {
-    let mut out = load(record);
-    out.push_str(&occupancy(record));
-    out.push_str(&processes(record));
-    out
+    load(record) + &occupancy(record) + &processes(record)
 }
 
-/// How busy the CPUs were, by whom, and what the kernel spends against the CPU's faults.
+/// Busy CPUs, and the mitigations of the CPU's faults that are active.
 fn load(record: &RunRecord) -> String {
     let host = &record.host_cpu;
-    let wall_ns = record.wall_ns.max(1) as f64;
-    let cpus = |ns: u64| ns as f64 / wall_ns;
-    let busy = cpus(sum([host.user_ns, host.system_ns, host.irq_ns, host.softirq_ns]));
-    let own = cpus(record.process_cpu.total_ns());
-    format!(
-        " host: {} of {} CPUs busy, {} of them by this program; stolen {} %; {}\n",
-        significant(busy, 3),
-        record.host.logical_cpus,
-        significant(own, 3),
-        significant(cpus(host.steal_ns) * 100.0, 2),
-        mitigations(&record.host.mitigations)
-    )
-}
-
-/// Names of the mitigations that are active.
-fn mitigations(states: &[String]) -> String {
-    let active = states.iter().filter_map(|state| {
+    let cpus = |ns: u64| ns as f64 / record.wall_ns.max(1) as f64;
+    let active = record.host.mitigations.iter().filter_map(|state| {
         let (name, state) = state.split_once(": ")?;
         state.starts_with("Mitigation").then_some(name)
     });
     let active: Vec<&str> = active.collect();
-    if active.is_empty() {
-        "no mitigation is active".to_owned()
-    } else {
-        format!("mitigations: {}", active.join(", "))
-    }
+    format!(
+        " host: {} of {} CPUs busy, {} of them by this program; stolen {} %; {}\n",
+        significant(cpus(sum([host.user_ns, host.system_ns, host.irq_ns, host.softirq_ns])), 3),
+        record.host.logical_cpus,
+        significant(cpus(record.process_cpu.total_ns()), 3),
+        significant(cpus(host.steal_ns) * 100.0, 2),
+        if active.is_empty() {
+            "no mitigation is active".to_owned()
+        } else {
+            format!("mitigations: {}", active.join(", "))
+        }
+    )
 }
 
 /// The last sample of each channel's ring, a line for each device.
 fn occupancy(record: &RunRecord) -> String {
     let mut devices: BTreeMap<u32, BTreeMap<u32, f64>> = BTreeMap::new();
     for series in &record.series {
-        let place = series.name.strip_prefix(RING_OF);
+        let place = series.name.strip_prefix("ring filling, device ");
         let place = place.and_then(|place| place.split_once(", channel "));
         let numbers =
             place.and_then(|(device, channel)| Some((device.parse().ok()?, channel.parse().ok()?)));
@@ -74,24 +61,22 @@ fn occupancy(record: &RunRecord) -> String {
     out
 }
 
-const HEADINGS: [&str; 13] =
-    ["PID", "of", "USER", "PRI", "NI", "VIRT", "RES", "SHR", "S", "CPU%", "MEM%", "TIME+", "name"];
-
-/// Columns at the right.
-const NUMBERS: std::ops::Range<usize> = 2..12;
-
 /// The processes as `top` shows them: threads of this program (`chain`), its other processes (`peer`), the kernel's, others; nothing where they were not looked at.
 fn processes(record: &RunRecord) -> String {
     let all = &record.host_cpu.processes;
     if all.is_empty() {
         return String::new();
     }
+    let headings = [
+        "PID", "of", "USER", "PRI", "NI", "VIRT", "RES", "SHR", "S", "CPU%", "MEM%", "TIME+",
+        "name",
+    ];
     let rows = all.iter().take(SHOWN).map(|process| cells(process, record));
     let rest = match all.len().saturating_sub(SHOWN) {
         0 => String::new(),
         more => format!(" and {more} that used less\n"),
     };
-    format!("{}{rest}", aligned(&HEADINGS, NUMBERS, rows))
+    aligned(&headings, 2..12, rows) + &rest
 }
 
 /// Bytes as `top` shows them.
@@ -109,7 +94,8 @@ fn cells(process: &ProcessUse, record: &RunRecord) -> Vec<String> {
         ProcessPart::Kernel => "kernel",
         ProcessPart::Other => "other",
     };
-    let percent = |part: f64, whole: u64| format!("{:.1}", part / whole.max(1) as f64 * 100.0);
+    let percent =
+        |part: u64, whole: u64| format!("{:.1}", part as f64 / whole.max(1) as f64 * 100.0);
     let seconds = process.total_cpu_ns as f64 * 1e-9;
     vec![
         process.pid.to_string(),
@@ -121,8 +107,8 @@ fn cells(process: &ProcessUse, record: &RunRecord) -> Vec<String> {
         short(process.resident_bytes),
         short(process.shared_bytes),
         process.state.to_string(),
-        percent(process.cpu_ns as f64, record.wall_ns),
-        percent(process.resident_bytes as f64, record.host.memory_bytes),
+        percent(process.cpu_ns, record.wall_ns),
+        percent(process.resident_bytes, record.host.memory_bytes),
         format!("{}:{:05.2}", (seconds / 60.0) as u64, seconds % 60.0),
         process.name.clone(),
     ]

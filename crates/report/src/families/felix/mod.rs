@@ -8,10 +8,10 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::units::significant;
 
 pub(crate) use chains::dead_time;
-use chains::{ChainRow, chain_rows};
+use chains::{ChainRun, swept};
 pub use chains::{chains_text, details_text};
 
-use crate::family::{Answer, Family, Found, Measured, Place, Segment, Work, of_engine};
+use crate::family::{Answer, Family, Work, of_engine};
 use crate::rate;
 use crate::samples::{first_stage, summary};
 
@@ -19,7 +19,6 @@ pub(super) const FAMILY: Family = Family {
     engines: &[(chains::ENGINE, Work::Path), (DECODE, Work::Cpu)],
     figures: &[figures::cpu, figures::ring, figures::dead_time, figures::polling],
     answers: &[answer],
-    segments: &[decoding],
     ..Family::EMPTY
 };
 
@@ -30,46 +29,40 @@ pub const MAXIMUM_RATE: &str = "maximum rate";
 pub const UNSTABLE_RATE: &str = "not stable at";
 
 /// From chains that lost nothing: how fast, and what a chunk costs.
-fn answer(measured: &Measured<'_>) -> Option<Answer> {
-    let mut rows = chain_rows(measured.usable);
-    rows.retain(|row| !row.is_probe);
+fn answer(records: &[RunRecord]) -> Option<Answer> {
+    let runs = swept(records);
     // A point of a curve is short: where a search confirmed a rate, that is the answer.
-    let is_searched = rows.iter().any(|row| row.maximum_hz.is_some());
-    let clean = rows.iter().filter(|row| {
-        row.lost == 0
-            && row.stopped == 0
-            && row.dead_share == 0.0
-            && row.closes
-            && row.maximum_hz.is_some() == is_searched
-    });
-    let clean: Vec<_> = clean.collect();
-    let fastest = clean.iter().max_by(|a, b| a.mchunks_per_s.total_cmp(&b.mchunks_per_s));
-    let best: &ChainRow = fastest?;
-    let cost = cost(best, decode_ns(measured.usable, &best.scenario));
+    let is_confirmed = |run: &ChainRun<'_>| run.record.counter(MAXIMUM_RATE).is_some();
+    let is_searched = runs.iter().any(is_confirmed);
+    let clean: Vec<_> =
+        runs.iter().filter(|run| run.is_clean() && is_confirmed(run) == is_searched).collect();
+    let best = clean.iter().max_by(|a, b| a.mchunks_per_s().total_cmp(&b.mchunks_per_s()))?;
     // No loss in n triggers: below 3 in n at 95 % confidence (the rule of three).
-    let lost_at_most = 3.0 / best.triggers.max(1.0);
+    let lost_at_most = 3.0 / best.value("triggers").max(1.0);
     Some(Answer {
         question: "What trigger rate can this host read out?",
         answer: format!(
-            "{} was carried at {} kHz for {} s without a loss{} (at 95 % confidence fewer than {} of the triggers are lost; {} M chunks/s){cost}",
+            "{} was carried at {} kHz for {} s without a loss{} (at 95 % confidence fewer than {} of the triggers are lost; {} M chunks/s){}",
             best.chain,
             significant(best.rate_hz / 1e3, 4),
-            significant(best.seconds, 2),
-            match is_searched {
-                true => ", the maximum that the search confirmed".to_owned(),
-                false => rate::of_several("fastest", clean.len()),
+            significant(best.seconds(), 2),
+            if is_searched {
+                ", the maximum that the search confirmed".to_owned()
+            } else {
+                rate::of_several("fastest", clean.len())
             },
             significant(lost_at_most, 2),
-            significant(best.mchunks_per_s, 3),
+            significant(best.mchunks_per_s(), 3),
+            cost(best, decode_ns(records, chains::scenario(best.record)))
         ),
-        figure: Some("felix-cpu").filter(|_| rows.len() > 1),
+        figure: Some("felix-cpu").filter(|_| runs.len() > 1),
     })
 }
 
-/// What a chunk costs the reader, with what finding it takes by itself. A whole that is less than its part was measured wrongly: then
+/// Cost of a chunk to the reader, with the time that finding it takes by itself. A whole that is less than its part was measured wrongly: then
 /// nothing is said of either.
-fn cost(best: &ChainRow, finding_ns: Option<(f64, (f64, f64))>) -> String {
-    let Some(whole_ns) = best.reader_ns_per_chunk else {
+fn cost(best: &ChainRun<'_>, finding_ns: Option<(f64, (f64, f64))>) -> String {
+    let Some(whole_ns) = best.reader_ns_per_chunk() else {
         return String::new();
     };
     let whole = format!(
@@ -116,19 +109,6 @@ fn by_links(ns: f64) -> String {
     )
 }
 
-/// The slowest decoding.
-fn decoding(records: &[RunRecord]) -> Option<Segment> {
-    let all = of_engine(records, DECODE)
-        .filter_map(|record| Some((record, Found::of(record, first_stage(record)?)?)));
-    let points: Vec<_> = all.collect();
-    let slowest = points.iter().min_by(|a, b| a.1.rate.total_cmp(&b.1.rate))?;
-    let (record, found) = (slowest.0, slowest.1);
-    let scenario = record.workload.text("scenario").unwrap_or("blocks");
-    let several = rate::of_several("slowest", points.len());
-    let by = format!("FELIX decoding, {scenario}{several}");
-    Some(Segment::new(Place::Chunks, by, found))
-}
-
 #[cfg(test)]
 mod tests {
     use daqmeter_record::{Counter, Workload};
@@ -147,8 +127,7 @@ mod tests {
         let mut decode = record(DECODE, workload, "survey/decode", "decode", 13_000);
         decode.counters.push(value("subchunks per pass", 1000.0));
         let records = [chain, decode];
-        let measured = Measured { usable: &records, all: &records };
-        answer(&measured).unwrap().answer
+        answer(&records).unwrap().answer
     }
 
     #[test]
@@ -181,10 +160,7 @@ mod tests {
             let counter = Counter::count("chunks", 0);
             record.counters.push(Counter { value: chunks, ..counter });
         }
-        let of = |records: &[RunRecord]| {
-            let measured = Measured { usable: records, all: records };
-            answer(&measured).unwrap().answer
-        };
+        let of = |records: &[RunRecord]| answer(records).unwrap().answer;
         let by_search = of(&[confirmed.clone(), beyond.clone()]);
         assert!(by_search.contains("the maximum that the search confirmed"), "{by_search}");
         let by_points = of(&[beyond]);

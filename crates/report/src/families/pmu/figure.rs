@@ -2,68 +2,58 @@
 
 use daqmeter_record::{Observations, RunRecord};
 
-use crate::figures::{Axis, Curve, Figure, Texts, lines};
+use super::{end_s, rate_at};
+use crate::figures::{Axis, Curve, Figure, Plot};
 
-/// The observation with the most intervals.
-fn longest(records: &[RunRecord]) -> Option<(&RunRecord, &Observations)> {
-    let observed = records.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
-    observed
-        .filter(|(_, observed)| observed.end_ns.len() > 1)
-        .max_by_key(|(_, observed)| observed.end_ns.len())
-}
+const COUNTERS: Plot = Plot {
+    id: "counters",
+    title: "Counters over time",
+    caption: "",
+    x: Axis::linear("time [s]"),
+    y: Axis::linear(""),
+};
 
-/// Curves of the metrics of one unit, in the unit shown.
-fn metrics(observed: &Observations, unit: &str, factor: f64) -> Vec<Curve> {
-    let of_unit = observed.metrics.iter().filter(|metric| metric.unit == unit);
+/// Curves of the metrics in bytes per second, in MB/s.
+fn metrics(observed: &Observations) -> Vec<Curve> {
+    let in_bytes = observed.metrics.iter().filter(|metric| metric.unit == "B/s");
     let curve = |metric: &daqmeter_record::observed::ObservedMetric| {
         let points = metric.values.iter().enumerate();
-        let points = points
-            .filter_map(|(at, value)| Some((end_s(observed, at), (*value)? * factor)))
-            .collect();
-        Curve::new(metric.name.clone(), points)
+        let point =
+            |(at, value): (usize, &Option<f64>)| Some((end_s(observed, at), (*value)? / 1e6));
+        Curve::new(metric.name.clone(), points.filter_map(point).collect())
     };
-    of_unit.map(curve).collect()
-}
-
-fn end_s(observed: &Observations, at: usize) -> f64 {
-    observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9
+    in_bytes.map(curve).collect()
 }
 
 fn events(observed: &Observations) -> Vec<Curve> {
     let curve = |event: &daqmeter_record::observed::ObservedEvent| {
-        let rate = |at: usize| {
-            Some((end_s(observed, at), event.scaled(at)? / observed.seconds_of(event, at)?))
-        };
+        let rate = |at: usize| Some((end_s(observed, at), rate_at(observed, event, at)?));
         Curve::new(event.name.clone(), (0..observed.end_ns.len()).filter_map(rate).collect())
     };
     observed.events.iter().take(12).map(curve).collect()
 }
 
+/// The observation with the most intervals.
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
-    let (record, observed) = longest(records)?;
-    let bytes = metrics(observed, "B/s", 1e-6);
-    let (curves, y, what) = if bytes.is_empty() {
-        (
+    let observed = records.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
+    let (record, observed) = observed.max_by_key(|(_, observed)| observed.end_ns.len())?;
+    let bytes = metrics(observed);
+    let (curves, label, what) = match bytes.is_empty() {
+        true => (
             events(observed),
             "events per second",
             "Events per second, scaled to the whole interval where they took turns",
-        )
-    } else {
-        (bytes, "MB/s", "Rates computed from counters")
+        ),
+        false => (bytes, "MB/s", "Rates computed from counters"),
     };
-    let caveats: Vec<&str> = observed
-        .metrics
-        .iter()
-        .map(|metric| metric.caveat.as_str())
-        .filter(|text| !text.is_empty())
-        .collect();
+    let caveats = observed.metrics.iter().map(|metric| metric.caveat.as_str());
+    let caveats: Vec<&str> = caveats.filter(|text| !text.is_empty()).collect();
     let mut caption = format!("{what}: {}.", observed.what);
     if !caveats.is_empty() {
         caption.push_str(&format!(" To know: {}.", caveats.join("; ")));
     }
-    let texts = Texts { id: "counters", title: "Counters over time", caption: "" };
-    let figure = lines(texts, Axis::linear("time [s]"), Axis::linear(y), curves);
-    Some(Figure { caption, ..figure.drawn_from([record]) })
+    let plot = Plot { y: Axis::linear(label), ..COUNTERS };
+    Some(Figure { caption, ..plot.curves(curves, [record])? })
 }
 
 #[cfg(test)]
@@ -73,11 +63,15 @@ mod tests {
     use crate::families::pmu::heat::tests::example;
 
     #[test]
-    fn metrics_are_drawn_over_time_with_gaps_where_nothing_counted() {
+    fn metrics_are_drawn_over_time_where_they_counted() {
         let mut record = record();
-        record.observed = Some(Box::new(example()));
+        let mut observed = example();
+        record.observed = Some(Box::new(observed.clone()));
+        assert!(figure(std::slice::from_ref(&record)).is_none(), "one interval has a value");
+        observed.metrics[0].values = vec![Some(1e8), Some(2e8)];
+        record.observed = Some(Box::new(observed));
         let figure = figure(&[record]).unwrap();
-        assert_eq!((figure.xs.as_slice(), figure.series.len()), (&[1.0][..], 1));
+        assert_eq!(figure.series[0].ys, [Some(100.0), Some(200.0)]);
         assert!(figure.caption.contains("assumes that memory traffic"));
     }
 }

@@ -3,6 +3,8 @@
 use daqmeter_record::observed::ObservedEvent;
 use daqmeter_record::{Mesh, Observations};
 
+use super::{end_s, rate_at};
+
 /// Rates on one mesh over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Heat {
@@ -59,13 +61,8 @@ pub fn frames(observed: &Observations) -> Vec<Heat> {
             .iter()
             .filter(|event| is_on(event, mesh) && base_name(&event.name) == base)
             .collect();
-        let rate = |event: &&ObservedEvent, at: usize| {
-            Some(event.scaled(at)? / observed.seconds_of(event, at)?)
-        };
-        let frame = |at: usize| {
-            let end_s = observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9;
-            (end_s, events.iter().map(|event| rate(event, at)).collect())
-        };
+        let rates = |at| events.iter().map(|event| rate_at(observed, event, at)).collect();
+        let frame = |at: usize| (end_s(observed, at), rates(at));
         Some(Heat {
             mesh: mesh.clone(),
             event: base,

@@ -11,7 +11,7 @@ use crate::svg::escaped;
 
 /// One line of a crosspoint's cell: what is at a port.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct PortLine {
     /// Text, e.g. `HN-F 0x24`.
     pub text: String,
     /// Number of the node among those that are counted.
@@ -20,20 +20,20 @@ pub struct Entry {
     pub rate: Option<f64>,
 }
 
-impl Entry {
+impl PortLine {
     /// Without a node that could be counted.
-    fn plain(text: String) -> Entry {
-        Entry { text, counted: None, rate: None }
+    fn plain(text: String) -> PortLine {
+        PortLine { text, counted: None, rate: None }
     }
 
     /// With the rate of the first of these kinds of nodes that is counted.
-    fn counted(text: String, kinds: &[&str], id: u16, heat: Option<(&Heat, usize)>) -> Entry {
+    fn counted(text: String, kinds: &[&str], id: u16, heat: Option<(&Heat, usize)>) -> PortLine {
         let found = heat.and_then(|(heat, frame)| {
             let at = kinds.iter().find_map(|kind| heat.number(kind, id))?;
             let rates = heat.frames.get(frame).map(|(_, rates)| rates);
             Some((at, rates.and_then(|rates| *rates.get(at)?)))
         });
-        Entry { text, counted: found.map(|(at, _)| at), rate: found.and_then(|(_, rate)| rate) }
+        PortLine { text, counted: found.map(|(at, _)| at), rate: found.and_then(|(_, rate)| rate) }
     }
 }
 
@@ -43,10 +43,10 @@ pub fn cell(
     number: usize,
     xp: &Crosspoint,
     heat: Option<(&Heat, usize)>,
-) -> Vec<Entry> {
+) -> Vec<PortLine> {
     let dtc = xp.dtc.map_or("DTC ?".to_owned(), |dtc| format!("DTC {dtc}"));
     let own = format!("XP {:#04x}  {dtc}", xp.node_id);
-    let mut lines = vec![Entry::counted(own, &["XP"], xp.node_id, heat)];
+    let mut lines = vec![PortLine::counted(own, &["XP"], xp.node_id, heat)];
     for (port, device) in xp.ports.iter().enumerate() {
         let at_port =
             |node: &&Node| node.crosspoint as usize == number && usize::from(node.port) == port;
@@ -63,23 +63,23 @@ fn port_lines(
     device: &str,
     here: &[&Node],
     heat: Option<(&Heat, usize)>,
-) -> Vec<Entry> {
+) -> Vec<PortLine> {
     let mut ids: Vec<u16> = here.iter().map(|node| node.node_id).collect();
     ids.sort_unstable();
     ids.dedup();
     let mut lines = Vec::new();
     if device.is_empty() {
-        lines.push(Entry::plain(format!("p{port} -")));
+        lines.push(PortLine::plain(format!("p{port} -")));
     } else if ids.is_empty() {
         // No registers of its own: the NodeID follows from the place.
         let bits = if xp.ports.len() > 2 { 1 } else { 2 };
         let id = usize::from(xp.node_id) | port << bits;
-        lines.push(Entry::plain(format!("p{port} {device} {id:#04x}")));
+        lines.push(PortLine::plain(format!("p{port} {device} {id:#04x}")));
     }
     lines.extend(ids.into_iter().map(|id| {
         let own = here.iter().filter(|node| node.node_id == id);
         let kinds: Vec<&str> = own.map(|node| node.kind.as_str()).collect();
-        Entry::counted(format!("p{port} {device} {id:#04x}"), &kinds, id, heat)
+        PortLine::counted(format!("p{port} {device} {id:#04x}"), &kinds, id, heat)
     }));
     lines
 }
@@ -130,53 +130,34 @@ pub fn grid(mesh: &Mesh, heat: Option<(&Heat, usize)>) -> String {
     out
 }
 
-fn entry_text(entry: &Entry) -> String {
+fn entry_text(entry: &PortLine) -> String {
     match entry.rate {
         Some(rate) => format!("{} {:>6}/s", entry.text, short(rate)),
         None => entry.text.clone(),
     }
 }
 
-fn purpose(kind: &str) -> &'static str {
-    match kind {
-        "HN-F" => "System-level cache slices (SLC)",
-        "HN-S" => "System-level cache slices (SLC), S3",
-        "RN-D" => "I/O requesters with DVM",
-        "RN-I" => "I/O requesters",
-        "XP" => "Crosspoints",
-        "DTC" => "Debug/trace controllers",
-        "SBSX" => "ACE-Lite slaves",
-        "DVM" => "Distributed virtual memory",
-        "HN-I" => "I/O home nodes",
-        "HN-P" => "I/O home nodes, PCIe",
-        "CXRA" | "CXHA" | "CXLA" => "CCIX gateways",
-        "CCRA" | "CCHA" | "CCLA" | "CCLA-RNI" => "CXL and CCIX gateways",
-        "MTSX" => "Memory tag slaves",
-        _ => "",
-    }
-}
-
-/// What the driver's events of a kind begin with.
-fn prefix(kind: &str) -> &'static str {
-    match kind {
-        "HN-F" => "hnf",
-        "HN-S" => "hns",
-        "RN-D" | "RN-I" => "rnid",
-        "XP" => "mxp",
-        "DTC" => "dtc_cycles",
-        "SBSX" => "sbsx",
-        "DVM" => "dn",
-        "HN-I" => "hni",
-        "HN-P" => "hnp",
-        "CXRA" => "cxra",
-        "CXHA" => "cxha",
-        "CCRA" => "ccra",
-        "CCHA" => "ccha",
-        "CCLA" | "CCLA-RNI" => "ccla",
-        "MTSX" => "mtsx",
-        _ => "",
-    }
-}
+/// Kinds of nodes in the order of the table: purpose, and the beginning of the driver's events.
+const KINDS: [(&str, &str, &str); 18] = [
+    ("HN-F", "System-level cache slices (SLC)", "hnf"),
+    ("HN-S", "System-level cache slices (SLC), S3", "hns"),
+    ("RN-D", "I/O requesters with DVM", "rnid"),
+    ("RN-I", "I/O requesters", "rnid"),
+    ("XP", "Crosspoints", "mxp"),
+    ("DTC", "Debug/trace controllers", "dtc_cycles"),
+    ("SBSX", "ACE-Lite slaves", "sbsx"),
+    ("DVM", "Distributed virtual memory", "dn"),
+    ("HN-I", "I/O home nodes", "hni"),
+    ("HN-P", "I/O home nodes, PCIe", "hnp"),
+    ("CXRA", "CCIX gateways", "cxra"),
+    ("CXHA", "CCIX gateways", "cxha"),
+    ("CXLA", "CCIX gateways", ""),
+    ("CCRA", "CXL and CCIX gateways", "ccra"),
+    ("CCHA", "CXL and CCIX gateways", "ccha"),
+    ("CCLA", "CXL and CCIX gateways", "ccla"),
+    ("CCLA-RNI", "CXL and CCIX gateways", "ccla"),
+    ("MTSX", "Memory tag slaves", "mtsx"),
+];
 
 /// One row of the table of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,42 +172,33 @@ pub struct KindRow {
     pub events: String,
 }
 
-/// Nodes by kind, those with a purpose of their own first.
+/// Nodes by kind, those with a label of their own first; kinds from the fifth on that are no crosspoints, DTC or SBSX are in the order of
+/// the mesh.
 pub fn kinds(mesh: &Mesh) -> Vec<KindRow> {
+    let rank = |kind: &str| KINDS.iter().take(7).position(|(known, ..)| *known == kind);
+    let crosspoints = mesh.crosspoints.iter().map(|xp| ("XP", "", xp.node_id));
+    let nodes =
+        mesh.nodes.iter().map(|node| (node.kind.as_str(), node.label.as_str(), node.node_id));
+    let mut all: Vec<(&str, &str, u16)> = crosspoints.chain(nodes).collect();
+    all.sort_by_key(|(kind, label, _)| {
+        let rank = rank(kind).unwrap_or(KINDS.len());
+        (rank, rank < 4 && label.is_empty())
+    });
     let mut rows: Vec<KindRow> = Vec::new();
-    let mut add = |purpose: &str, kind: &str, id: u16| {
-        let known = rows.iter_mut().find(|row| row.purpose == purpose && row.kind == kind);
-        match known {
+    for (kind, label, id) in all {
+        let known = KINDS.iter().find(|(known, ..)| *known == kind);
+        let (purpose, events) = known.map_or(("", ""), |(_, purpose, events)| (purpose, events));
+        let purpose = if label.is_empty() { purpose } else { label };
+        match rows.iter_mut().find(|row| row.purpose == purpose && row.kind == kind) {
             Some(row) => row.node_ids.push(id),
             None => rows.push(KindRow {
                 purpose: purpose.to_owned(),
                 kind: kind.to_owned(),
                 node_ids: vec![id],
-                events: prefix(kind).to_owned(),
+                events: events.to_owned(),
             }),
         }
-    };
-    let of_kind = |node: &Node| {
-        if node.label.is_empty() { purpose(&node.kind).to_owned() } else { node.label.clone() }
-    };
-    let order = ["HN-F", "HN-S", "RN-D", "RN-I"];
-    for kind in order {
-        let here = mesh.nodes.iter().filter(|node| node.kind == kind);
-        let (labelled, plain): (Vec<&Node>, Vec<&Node>) =
-            here.partition(|node| !node.label.is_empty());
-        labelled.into_iter().chain(plain).for_each(|node| add(&of_kind(node), kind, node.node_id));
     }
-    mesh.crosspoints.iter().for_each(|xp| add(purpose("XP"), "XP", xp.node_id));
-    for kind in ["DTC", "SBSX"] {
-        mesh.nodes
-            .iter()
-            .filter(|node| node.kind == kind)
-            .for_each(|node| add(&of_kind(node), kind, node.node_id));
-    }
-    let rest = mesh.nodes.iter().filter(|node| {
-        !order.contains(&node.kind.as_str()) && !["DTC", "SBSX"].contains(&node.kind.as_str())
-    });
-    rest.for_each(|node| add(&of_kind(node), &node.kind, node.node_id));
     rows.iter_mut().for_each(|row| row.node_ids.sort_unstable());
     rows
 }
@@ -299,7 +271,7 @@ impl Layout<'_> {
         out
     }
 
-    fn cell(&self, xp: &Crosspoint, entries: &[Entry]) -> String {
+    fn cell(&self, xp: &Crosspoint, entries: &[PortLine]) -> String {
         let (cx, cy) = self.centre(xp.x, xp.y);
         let height = self.cell_height;
         let (left, top) = (cx - CELL_WIDTH / 2, cy - height / 2);
@@ -335,7 +307,7 @@ impl Layout<'_> {
 }
 
 /// One line of a cell, with room for a rate where its node is counted.
-fn line(left: usize, y: usize, is_first: bool, entry: &Entry) -> String {
+fn line(left: usize, y: usize, is_first: bool, entry: &PortLine) -> String {
     let mut out = String::new();
     let base = y + 12;
     if let Some(index) = entry.counted {

@@ -5,37 +5,46 @@ pub mod heat;
 pub mod map;
 pub mod tables;
 
+use daqmeter_record::observed::ObservedEvent;
 use daqmeter_record::units::significant;
-use daqmeter_record::{Counter, RunRecord};
+use daqmeter_record::{Counter, Observations, RunRecord};
 
 pub use heat::{Heat, frames};
 
-use crate::family::{Answer, Family, Measured, Work};
+use crate::family::{Answer, Family, Work};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
     figures: &[figure::figure],
-    answers: &[verified, memory_traffic],
+    answers: &[memory_traffic],
     footnote: |record| record.observed.as_deref().map(tables::footnote),
     ..Family::EMPTY
 };
 
 const ENGINE: &str = "pmu";
 
-/// Whether these are records of counters alone, which have no stages.
+/// End of an interval after the beginning of the run.
+fn end_s(observed: &Observations, interval: usize) -> f64 {
+    observed.end_ns[interval].saturating_sub(observed.begin_ns) as f64 * 1e-9
+}
+
+/// Rate per second of an event in an interval.
+fn rate_at(observed: &Observations, event: &ObservedEvent, interval: usize) -> Option<f64> {
+    Some(event.scaled(interval)? / observed.seconds_of(event, interval)?)
+}
+
+/// True for records of counters alone, which have no stages.
 pub(crate) fn only_counted(records: &[RunRecord]) -> bool {
     let has_stage = |record: &RunRecord| record.lanes.iter().any(|lane| !lane.stages.is_empty());
     !records.iter().any(has_stage) && records.iter().any(|record| record.engine.name == ENGINE)
 }
 
-/// What was held against known loads.
-fn verified(measured: &Measured<'_>) -> Option<Answer> {
-    // It says itself what failed.
-    let mut records = measured.all.iter();
-    let record =
-        records.find(|record| record.engine.name == ENGINE && record.engine.target == "verify")?;
-    let pmus = record.workload.text("pmus").ok();
-    let pmus = pmus.filter(|pmus| !pmus.is_empty());
+/// Counters that were held against known loads; says itself what failed.
+pub(crate) fn verified(records: &[RunRecord]) -> Option<Answer> {
+    let is_verified =
+        |record: &&RunRecord| record.engine.name == ENGINE && record.engine.target == "verify";
+    let record = records.iter().find(is_verified)?;
+    let pmus = record.workload.text("pmus").ok().filter(|pmus| !pmus.is_empty());
     let failed = record.outcome.reason();
     let parts: Vec<String> = pmus
         .map(|pmus| format!("PMUs here: {pmus}"))
@@ -59,9 +68,8 @@ fn compared(record: &RunRecord, counter: &Counter) -> Option<String> {
 }
 
 /// Memory traffic while points were measured, where a counter of it exists.
-fn memory_traffic(measured: &Measured<'_>) -> Option<Answer> {
-    let observed =
-        measured.usable.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
+fn memory_traffic(records: &[RunRecord]) -> Option<Answer> {
+    let observed = records.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
     let rates = observed.filter_map(|(record, observed)| {
         let metric = observed.metrics.iter().find(|metric| metric.unit == "B/s")?;
         let highest = metric.values.iter().flatten().copied().fold(0.0, f64::max);
@@ -102,10 +110,8 @@ mod tests {
             ("net: rx, payload", 100),
         ];
         record.counters = counters.map(|(name, value)| Counter::count(name, value)).to_vec();
-        let records = [record];
-        let measured = Measured { usable: &[], all: &records };
         assert_eq!(
-            verified(&measured).unwrap().answer,
+            verified(&[record]).unwrap().answer,
             "net: rx saw 0.500000 of the payload (one run, without an interval); memory: imc saw 0.990000 of the payload (one run, without an interval)"
         );
     }

@@ -6,11 +6,12 @@ use daqmeter_record::Observations;
 use daqmeter_record::observed::{EventStatus, ObservedEvent, ObservedMetric};
 use daqmeter_record::units::significant;
 
+use super::end_s;
 use crate::aligned::numbers_from;
 
 /// The unit of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bytes {
+pub enum RateUnit {
     /// Powers of 1000.
     Mb,
     /// Powers of 1024.
@@ -50,21 +51,22 @@ fn share_text(share: Option<f64>) -> String {
     }
 }
 
+/// Half the width of an interval.
+fn half_text(half: Option<f64>) -> String {
+    half.filter(|half| *half > 0.0).map_or(String::new(), |half| format!("+- {}", grouped(half)))
+}
+
 /// A metric's value with its unit.
-pub fn metric_text(value: Option<f64>, unit: &str, bytes: Bytes) -> String {
+pub fn metric_text(value: Option<f64>, unit: &str, bytes: RateUnit) -> String {
     let Some(value) = value else {
         return "not counted".to_owned();
     };
+    let mb = |rate: f64| format!("{} MB/s", significant(rate / 1e6, 6));
+    let mib = |rate: f64| format!("{} MiB/s", significant(rate / f64::from(1 << 20), 6));
     match (unit, bytes) {
-        ("B/s", Bytes::Mb) => format!("{} MB/s", significant(value / 1e6, 6)),
-        ("B/s", Bytes::Mib) => format!("{} MiB/s", significant(value / f64::from(1 << 20), 6)),
-        ("B/s", Bytes::Both) => {
-            format!(
-                "{} MB/s = {} MiB/s",
-                significant(value / 1e6, 6),
-                significant(value / f64::from(1 << 20), 6)
-            )
-        }
+        ("B/s", RateUnit::Mb) => mb(value),
+        ("B/s", RateUnit::Mib) => mib(value),
+        ("B/s", RateUnit::Both) => format!("{} = {}", mb(value), mib(value)),
         ("bit/s", _) => format!("{} Mbit/s", significant(value / 1e6, 6)),
         ("", _) => significant(value, 4),
         (unit, _) => format!("{} {unit}", significant(value, 5)),
@@ -75,31 +77,19 @@ pub fn metric_text(value: Option<f64>, unit: &str, bytes: Bytes) -> String {
 pub fn interval(
     observed: &Observations,
     at: usize,
-    bytes: Bytes,
+    bytes: RateUnit,
     error: impl Fn(&ObservedEvent, usize) -> Option<f64>,
 ) -> String {
-    let end_s = observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9;
+    let end_s = end_s(observed, at);
     let rows = observed.events.iter().map(|event| {
-        let half = error(event, at)
-            .filter(|half| *half > 0.0)
-            .map_or(String::new(), |half| format!("+- {}", grouped(half)));
-        vec![
-            format!("{end_s:.3}"),
-            event.name.clone(),
-            value(event, at),
-            event.unit.clone(),
-            half,
-            share_text(event.share(at)),
-        ]
+        let (count, half) = (value(event, at), half_text(error(event, at)));
+        let (name, unit, share) = (event.name.clone(), event.unit.clone(), event.share(at));
+        vec![format!("{end_s:.3}"), name, count, unit, half, share_text(share)]
     });
     let mut out = numbers_from(2, &["time [s]", "event", "count", "unit", "95 %", "counted"], rows);
     for metric in &observed.metrics {
-        let _ = writeln!(
-            out,
-            " {}: {}",
-            metric.name,
-            metric_text(metric.values.get(at).copied().flatten(), &metric.unit, bytes)
-        );
+        let value = metric.values.get(at).copied().flatten();
+        let _ = writeln!(out, " {}: {}", metric.name, metric_text(value, &metric.unit, bytes));
     }
     out
 }
@@ -116,7 +106,11 @@ fn mean(metric: &ObservedMetric, observed: &Observations) -> Option<f64> {
 /// One line below the table of a measurement: what was counted meanwhile.
 pub(crate) fn footnote(observed: &Observations) -> String {
     let metric = |metric: &ObservedMetric| {
-        format!("{} {}", metric.name, metric_text(mean(metric, observed), &metric.unit, Bytes::Mb))
+        format!(
+            "{} {}",
+            metric.name,
+            metric_text(mean(metric, observed), &metric.unit, RateUnit::Mb)
+        )
     };
     let event = |event: &ObservedEvent| match event.total_scaled() {
         Some((count, _)) => format!("{} {}", event.name, grouped(count)),
@@ -159,29 +153,21 @@ fn total(observed: &Observations, event: &ObservedEvent) -> [String; 3] {
 /// The whole run: totals with error and rate, then metrics with their caveats.
 pub fn summary(
     observed: &Observations,
-    bytes: Bytes,
+    bytes: RateUnit,
     error: impl Fn(&ObservedEvent) -> Option<f64>,
 ) -> String {
     let rows = observed.events.iter().map(|event| {
-        let half = error(event).filter(|half| *half > 0.0);
-        let half = half.map_or(String::new(), |half| format!("+- {}", grouped(half)));
+        let half = half_text(error(event));
         let [count, share, rate] = total(observed, event);
         vec![event.name.clone(), count, event.unit.clone(), half, share, rate]
     });
     let mut out =
         format!("{} intervals, {:.3} s\n", observed.end_ns.len(), observed.total_seconds());
-    out.push_str(&numbers_from(
-        1,
-        &["event", "count", "unit", "95 %", "counted", "per second"],
-        rows,
-    ));
+    let headings = ["event", "count", "unit", "95 %", "counted", "per second"];
+    out.push_str(&numbers_from(1, &headings, rows));
     for metric in &observed.metrics {
-        let _ = writeln!(
-            out,
-            " {}: {}",
-            metric.name,
-            metric_text(mean(metric, observed), &metric.unit, bytes)
-        );
+        let value = metric_text(mean(metric, observed), &metric.unit, bytes);
+        let _ = writeln!(out, " {}: {value}", metric.name);
         if !metric.caveat.is_empty() {
             let _ = writeln!(out, "   {}", metric.caveat);
         }
@@ -208,21 +194,22 @@ mod tests {
             ..ObservedEvent::default()
         });
         let error = |_: &ObservedEvent, at: usize| Some(if at == 1 { 1_500_000.0 } else { 0.0 });
-        let text: String = (0..2).map(|at| interval(&observed, at, Bytes::Both, error)).collect();
+        let text: String =
+            (0..2).map(|at| interval(&observed, at, RateUnit::Both, error)).collect();
         let below = footnote(&observed);
         insta::assert_snapshot!(format!(
             "{text}\n{}\n{below}",
-            summary(&observed, Bytes::Mb, |_| None)
+            summary(&observed, RateUnit::Mb, |_| None)
         ));
     }
 
     #[test]
     fn the_documents_memory_bandwidth_has_the_unit_that_it_is_in() {
         assert_eq!(
-            metric_text(Some(31_158_854_336.0), "B/s", Bytes::Both),
+            metric_text(Some(31_158_854_336.0), "B/s", RateUnit::Both),
             "31158.9 MB/s = 29715.4 MiB/s"
         );
-        assert_eq!(metric_text(Some(1.030_144e9), "bit/s", Bytes::Mb), "1030.14 Mbit/s");
-        assert_eq!(metric_text(None, "B/s", Bytes::Mb), "not counted");
+        assert_eq!(metric_text(Some(1.030_144e9), "bit/s", RateUnit::Mb), "1030.14 Mbit/s");
+        assert_eq!(metric_text(None, "B/s", RateUnit::Mb), "not counted");
     }
 }
