@@ -1,7 +1,8 @@
 //! The speed targets as ratios in one run: `cargo bench -p daqmeter-etherbone`.
 //!
-//! Both sides of each ratio are sampled in turn. Placements: client and server on the last CPU allowed, and, where there are
-//! two, the server on the first one. Prints medians; judges nothing and fails nothing, because shared machines are noisy.
+//! Placements: client and server on the last CPU allowed, and, where there are two, the server on
+//! the first one. Prints medians; judges nothing and fails nothing, because shared machines are
+//! noisy.
 
 #![allow(
     clippy::print_stdout,
@@ -36,10 +37,10 @@ fn us(work: &mut dyn FnMut()) -> f64 {
     (clock::monotonic_ns() - begin) as f64 * 1e-3
 }
 
-/// Round trips of one sample: enough that a side's threads are warm again after the other sides had the caches.
+/// Round trips of one sample: enough that a side's threads are warm again after the other sides had
+/// the caches.
 const ROUND_TRIPS: usize = 32;
 
-/// Medians of several things, sampled in turn.
 fn in_turn<const N: usize>(rounds: usize, mut sides: [&mut dyn FnMut(); N]) -> [f64; N] {
     let mut samples = [(); N].map(|()| Vec::with_capacity(rounds));
     for round in 0..rounds + rounds / 10 {
@@ -154,7 +155,6 @@ fn pipelined(proto: &str, cpu: u32) {
     );
 }
 
-/// A busy client alone, and beside 1,000 idle connections and a client that asks and never takes its answers.
 fn crowded(cpu: u32) {
     let (empty, full) = (serve(cpu), serve(cpu));
     let idle: Vec<TcpStream> = (0..1000)

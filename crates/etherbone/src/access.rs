@@ -1,4 +1,5 @@
-//! Accesses of any size to a device that can do some: direct, in parts, or through a wider word. And whole ranges of bytes.
+//! Accesses of any size to a device that can do some: direct, in parts, or through a wider word.
+//! And whole ranges of bytes.
 
 use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck};
 use daqmeter_wire::etherbone::{Endian, Lanes, Width, Widths};
@@ -6,15 +7,12 @@ use daqmeter_wire::etherbone::{Endian, Lanes, Width, Widths};
 use crate::scan;
 use crate::{Client, EbError};
 
-/// Most bytes of one transfer.
 pub const MAX_BYTES: u64 = 1 << 28;
 
-/// What is known of the device at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reach {
     /// Access widths that it can do.
     pub widths: Widths,
-    /// Its byte order; none when nobody said and it was not needed.
     pub endian: Option<Endian>,
 }
 
@@ -23,17 +21,10 @@ const OPS_PER_CYCLE: usize = 32;
 
 impl Reach {
     /// Asks the self-describing bus.
-    ///
-    /// # Errors
-    /// When the bus cannot be read, or describes no device there.
     pub fn of(client: &mut Client, address: u64) -> Result<Reach, EbError> {
         Reach::with_last(client, address).map(|(reach, _)| reach)
     }
 
-    /// The same, and the last address of the device.
-    ///
-    /// # Errors
-    /// As of [`Reach::of`].
     pub fn with_last(client: &mut Client, address: u64) -> Result<(Reach, u64), EbError> {
         match scan::device_at(client, address)? {
             Some((device, first)) => {
@@ -45,7 +36,6 @@ impl Reach {
         }
     }
 
-    /// What of it goes through the client's port.
     fn usable(&self, client: &Client) -> Result<Widths, EbError> {
         let port = client.layout().data;
         let fitting = Width::ALL.into_iter().filter(|width| *width <= port).map(Widths::only);
@@ -71,7 +61,6 @@ impl Reach {
     }
 }
 
-/// How an access of some size is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessMethod {
     /// As it is.
@@ -83,9 +72,6 @@ pub enum AccessMethod {
 }
 
 /// Chooses the way.
-///
-/// # Errors
-/// When the port and the device have no width in common.
 pub fn way(client: &Client, reach: Reach, size: Width) -> Result<AccessMethod, EbError> {
     let usable = reach.usable(client)?;
     let widest = usable.widest().expect("not empty");
@@ -102,7 +88,6 @@ pub fn way(client: &Client, reach: Reach, size: Width) -> Result<AccessMethod, E
 /// An access by its words.
 struct Words {
     ops: Vec<Op>,
-    /// Of each word, the width.
     width: Width,
     endian: Endian,
 }
@@ -151,28 +136,11 @@ fn words(
 /// The value of `size` bytes at an address, out of words that cover it.
 fn assemble(values: &[u64], width: Width, endian: Endian, address: u64, size: Width) -> u64 {
     let low = usize::try_from(address & (width.bytes() as u64 - 1)).expect("below 8");
-    let mut bytes: Vec<u8> = values
-        .iter()
-        .flat_map(|value| {
-            let mut bytes = value.to_be_bytes()[8 - width.bytes()..].to_vec();
-            if endian == Endian::Little {
-                bytes.reverse();
-            }
-            bytes
-        })
-        .skip(low)
-        .take(size.bytes())
-        .collect();
-    if endian == Endian::Little {
-        bytes.reverse();
-    }
-    bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
+    let bytes = values.iter().flat_map(|value| to_bytes(*value, width, endian));
+    from_bytes(&bytes.skip(low).take(size.bytes()).collect::<Vec<u8>>(), endian)
 }
 
 /// Reads `size` bytes, and whether the bus had an error.
-///
-/// # Errors
-/// When nothing answers, or the access is impossible.
 pub fn read(
     client: &mut Client,
     reach: Reach,
@@ -188,9 +156,6 @@ pub fn read(
 }
 
 /// Writes `size` bytes; says whether the bus had an error.
-///
-/// # Errors
-/// When nothing answers, or the access is impossible.
 pub fn write(
     client: &mut Client,
     reach: Reach,
@@ -274,7 +239,6 @@ fn range(
     Ok(accesses)
 }
 
-/// What a transfer of bytes did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transfer {
     /// Accesses that failed on the bus.
@@ -284,9 +248,6 @@ pub struct Transfer {
 }
 
 /// Reads a range of bytes, many cycles at once.
-///
-/// # Errors
-/// When nothing answers, or the range cannot be covered.
 pub fn get(
     client: &mut Client,
     reach: Reach,
@@ -294,28 +255,16 @@ pub fn get(
     bytes: u64,
 ) -> Result<(Vec<u8>, Transfer), EbError> {
     let accesses = range(client, reach, address, bytes)?;
-    let mut data = vec![
-        0;
-        usize::try_from(bytes)
-            .map_err(|_| EbError::Unsupported("too many bytes".to_owned()))?
-    ];
-    let transfer = run(
-        client,
-        reach,
-        &accesses,
-        |_, _| None,
-        |at, width, endian, value| {
-            let place = usize::try_from(at - address).expect("inside the range");
-            data[place..place + width.bytes()].copy_from_slice(&to_bytes(value, width, endian));
-        },
-    )?;
+    let mut data = vec![0; usize::try_from(bytes).expect("at most MAX_BYTES")];
+    let take = |at: u64, width: Width, endian: Endian, value: u64| {
+        let place = usize::try_from(at - address).expect("inside the range");
+        data[place..place + width.bytes()].copy_from_slice(&to_bytes(value, width, endian));
+    };
+    let transfer = run(client, reach, &accesses, |_, _| None, take)?;
     Ok((data, transfer))
 }
 
 /// Writes a range of bytes, many cycles at once.
-///
-/// # Errors
-/// When nothing answers, or the range cannot be covered.
 pub fn put(
     client: &mut Client,
     reach: Reach,
@@ -353,10 +302,8 @@ fn run<'a>(
     let mut transfer = Transfer::default();
     let mut broken = None;
     let mut pipeline = client.pipeline(|done| {
-        let cycle = accesses
-            .chunks(OPS_PER_CYCLE)
-            .nth(usize::try_from(done.token).expect("a cycle's number"));
-        let cycle = cycle.unwrap_or_default();
+        let number = usize::try_from(done.token).expect("a cycle's number");
+        let cycle = accesses.chunks(OPS_PER_CYCLE).nth(number).unwrap_or_default();
         for (index, &(at, width)) in cycle.iter().enumerate() {
             if done.failed(index) {
                 transfer.failed += 1;
@@ -379,16 +326,14 @@ fn run<'a>(
         pipeline.submit(&ops, StatusCheck::Status, token as u64)?;
     }
     pipeline.finish()?;
-    match broken {
-        Some(error) => Err(error),
-        None => Ok(transfer),
-    }
+    broken.map_or(Ok(transfer), Err)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::StatusCheck::Status;
     use super::*;
     use crate::bus::Description;
     use crate::transport::{Bridge, Emulated};
@@ -404,11 +349,8 @@ mod tests {
 
     fn both(client: &mut Client, address: u64, size: Width, value: u64) -> u64 {
         let reach = Reach::of(client, address).unwrap();
-        assert!(
-            !write(client, reach, address, size, Space::Bus, StatusCheck::Status, value).unwrap()
-        );
-        let (found, failed) =
-            read(client, reach, address, size, Space::Bus, StatusCheck::Status).unwrap();
+        assert!(!write(client, reach, address, size, Space::Bus, Status, value).unwrap());
+        let (found, failed) = read(client, reach, address, size, Space::Bus, Status).unwrap();
         assert!(!failed);
         found
     }
@@ -446,8 +388,7 @@ mod tests {
             assert_eq!(way(&client, reach, Width::W8).unwrap(), AccessMethod::Widened(Width::W32));
             both(&mut client, 0x10002, Width::W8, 0xAA);
             let (word, _) =
-                read(&mut client, reach, 0x10000, Width::W32, Space::Bus, StatusCheck::Status)
-                    .unwrap();
+                read(&mut client, reach, 0x10000, Width::W32, Space::Bus, Status).unwrap();
             assert_eq!(word, wanted);
         }
     }
@@ -463,10 +404,8 @@ mod tests {
     fn the_byte_order_must_be_known_only_where_it_matters() {
         let mut client = client(Widths::ALL, Width::W32, Endian::Big);
         let reach = Reach { widths: Widths::ALL, endian: None };
-        assert!(
-            read(&mut client, reach, 0x10000, Width::W32, Space::Bus, StatusCheck::Status).is_ok()
-        );
-        let error = read(&mut client, reach, 0x10000, Width::W8, Space::Bus, StatusCheck::Status)
+        assert!(read(&mut client, reach, 0x10000, Width::W32, Space::Bus, Status).is_ok());
+        let error = read(&mut client, reach, 0x10000, Width::W8, Space::Bus, Status)
             .unwrap_err()
             .to_string();
         assert!(error.contains("-b or -l"), "{error}");
@@ -476,8 +415,7 @@ mod tests {
     fn config_registers_are_read_in_any_size() {
         let mut client = client(Widths::ALL, Width::W16, Endian::Big);
         let reach = Reach { widths: Widths::ALL, endian: None };
-        let root =
-            read(&mut client, reach, 8, Width::W64, Space::Config, StatusCheck::Status).unwrap();
+        let root = read(&mut client, reach, 8, Width::W64, Space::Config, Status).unwrap();
         assert_eq!(root, (0, false));
     }
 

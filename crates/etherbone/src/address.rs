@@ -1,4 +1,4 @@
-//! Where a slave is: `proto/host[/port]`, as the C tools write it.
+//! Address of a slave: `proto/host[/port]`, as the C tools write it.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -7,7 +7,6 @@ use daqmeter_wire::etherbone::{PORT, Width, Widths};
 
 use crate::EbError;
 
-/// Which versions of IP may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpFamily {
     /// IPv6 first, then IPv4.
@@ -33,7 +32,6 @@ pub enum Address {
         family: IpFamily,
         /// The proxy.
         proxy: HostPort,
-        /// What the proxy is told: `host[/port]`.
         target: String,
     },
     /// `emu/<bridge>`: an emulated timing receiver behind an emulated bridge, in this process.
@@ -51,9 +49,6 @@ pub struct HostPort {
 
 impl HostPort {
     /// Reads `host[/port]`; without a port, or with an empty one, that of Etherbone.
-    ///
-    /// # Errors
-    /// When there is no name or the port is not one.
     pub fn parse(text: &str) -> Result<HostPort, EbError> {
         let (name, port) = text.split_once('/').unwrap_or((text, ""));
         if name.is_empty() {
@@ -67,9 +62,6 @@ impl HostPort {
     }
 
     /// The addresses of the host, in the order in which they are tried.
-    ///
-    /// # Errors
-    /// When the name does not resolve to an address of the family.
     pub fn resolve(&self, family: IpFamily) -> Result<Vec<SocketAddr>, EbError> {
         let bare = self.name.trim_start_matches('[').trim_end_matches(']');
         let found = (bare, self.port)
@@ -99,9 +91,6 @@ fn wrong(text: &str, why: &str) -> EbError {
 
 impl Address {
     /// Reads an address.
-    ///
-    /// # Errors
-    /// When the protocol is unknown or a part is missing.
     pub fn parse(text: &str) -> Result<Address, EbError> {
         let (proto, rest) = text.split_once('/').ok_or_else(|| wrong(text, "has no protocol"))?;
         let proto = proto.to_ascii_lowercase();
@@ -140,16 +129,16 @@ impl fmt::Display for Address {
             IpFamily::V4 => "4",
             IpFamily::V6 => "6",
         };
+        let socket = |f: &mut fmt::Formatter<'_>, protocol: &str, family, host: &HostPort| {
+            write!(f, "{protocol}{}/{}/{}", version(family), host.name, host.port)
+        };
         match self {
-            Address::Udp(family, host) => {
-                write!(f, "udp{}/{}/{}", version(family), host.name, host.port)
-            }
-            Address::Tcp(family, host) => {
-                write!(f, "tcp{}/{}/{}", version(family), host.name, host.port)
-            }
+            Address::Udp(family, host) => socket(f, "udp", family, host),
+            Address::Tcp(family, host) => socket(f, "tcp", family, host),
             Address::Dev(name) => write!(f, "dev/{name}"),
             Address::Tunnel { family, proxy, target } => {
-                write!(f, "tunnel{}/{}/{}/{target}", version(family), proxy.name, proxy.port)
+                socket(f, "tunnel", family, proxy)?;
+                write!(f, "/{target}")
             }
             Address::Emulated(bridge) => write!(f, "emu/{bridge}"),
         }
@@ -157,9 +146,6 @@ impl fmt::Display for Address {
 }
 
 /// A number as C's strtoull with base 0 reads it: 0x1f, 017, 15.
-///
-/// # Errors
-/// When it is none.
 pub fn parse_number(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is not a number such as 0x1f, 017 or 15");
     let (digits, radix) = match text.as_bytes() {
@@ -175,20 +161,11 @@ pub fn parse_number(text: &str) -> Result<u64, String> {
 }
 
 /// A set of widths: `8/16/32/64`, also with commas or semicolons.
-///
-/// # Errors
-/// When a part is none of the four.
 pub fn parse_widths(text: &str) -> Result<Widths, String> {
     text.split(['/', ',', ';']).try_fold(Widths::NONE, |set, part| {
-        let width = match part {
-            "8" => Width::W8,
-            "16" => Width::W16,
-            "32" => Width::W32,
-            "64" => Width::W64,
-            _ => {
-                return Err(format!("`{text}` is not a set of widths such as 32 or 8/16/32/64"));
-            }
-        };
+        let known = Width::ALL.into_iter().find(|width| width.bits().to_string() == part);
+        let wrong = || format!("`{text}` is not a set of widths such as 32 or 8/16/32/64");
+        let width = known.ok_or_else(wrong)?;
         Ok(set.or(Widths::only(width)))
     })
 }

@@ -11,7 +11,6 @@ use crate::address::{HostPort, IpFamily};
 /// A slave that answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discovered {
-    /// Where it is.
     pub peer: SocketAddr,
     /// Address widths that it can do.
     pub address: Widths,
@@ -19,10 +18,8 @@ pub struct Discovered {
     pub data: Widths,
 }
 
-/// Sends a probe for every width, and collects answers until none has come for so long. Every slave is told once.
-///
-/// # Errors
-/// When the probe cannot be sent.
+/// Sends a probe for every width, and collects answers until none has come for so long. Every slave
+/// is told once.
 pub fn discover(
     host: &HostPort,
     family: IpFamily,

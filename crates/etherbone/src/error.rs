@@ -1,4 +1,4 @@
-//! What can go wrong, with the status numbers of the C library.
+//! Errors, with the status numbers of the C library.
 
 use std::io;
 use std::time::Duration;
@@ -17,12 +17,7 @@ pub enum EbError {
     Address(String),
     /// Something on the way to the slave failed.
     #[error("{what}: {source}")]
-    Io {
-        /// What was being done.
-        what: String,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { what: String, source: io::Error },
     /// No width in common.
     #[error(
         "no width in common: we offer addresses {our_address}, data {our_data}; the slave addresses {address}, data {data}"
@@ -41,14 +36,7 @@ pub enum EbError {
     #[error(
         "no answer to {probes} probes of {each:?} each; is an Etherbone slave listening at {address}?"
     )]
-    NoAnswer {
-        /// Who did not answer.
-        address: String,
-        /// How often it was asked.
-        probes: u32,
-        /// How long each was waited for.
-        each: Duration,
-    },
+    NoAnswer { address: String, probes: u32, each: Duration },
     /// A cycle that does not fit a datagram.
     #[error(
         "the cycle of {operations} operations does not fit a datagram of {datagram_bytes} bytes; make it shorter or use a stream (tcp, dev)"
@@ -66,7 +54,6 @@ pub enum EbError {
     TooLong {
         /// Operations asked for.
         operations: usize,
-        /// What they take.
         bytes: usize,
     },
     /// The deadline of a cycle passed.
@@ -75,9 +62,7 @@ pub enum EbError {
     /// Operations failed on the bus.
     #[error("{failed} of {of} operations failed on the bus (the first at {first:#x})")]
     Bus {
-        /// How many.
         failed: usize,
-        /// Of how many.
         of: usize,
         /// Address of the first.
         first: u64,
@@ -88,7 +73,6 @@ pub enum EbError {
     /// The other side sent what is not Etherbone.
     #[error("the answer is not Etherbone: {0}")]
     Wire(#[from] WireError),
-    /// What was asked cannot be done so.
     #[error("{0}")]
     Unsupported(String),
     /// A description of a bus or a bridge is wrong.

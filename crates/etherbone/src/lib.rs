@@ -6,7 +6,8 @@
 //! Description -> Bus -> Slave -> Server (many clients, one loop)
 //! ```
 //!
-//! Begin with [`client`]; [`slave`] is the other end without its sockets. The format is in `daqmeter-wire`.
+//! Begin with [`client`]; [`slave`] is the other end without its sockets. The format is in
+//! `daqmeter-wire`.
 
 pub mod access;
 pub mod address;
@@ -20,7 +21,7 @@ mod pingpong;
 pub mod scan;
 pub mod server;
 pub mod slave;
-pub mod timestamps;
+mod timestamps;
 pub mod transport;
 pub mod tunnel;
 

@@ -1,11 +1,11 @@
-//! A link that takes its time and loses things: delay, jitter, bandwidth, loss, duplication, reordering. It decides when, or
-//! whether, a message arrives; carrying it is somebody else's part.
+//! A link that takes its time and loses things: delay, jitter, bandwidth, loss, duplication,
+//! reordering.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::Deserialize;
 
-/// What a link does to messages in one direction. All zero does nothing.
+/// All zero does nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LinkProfile {
@@ -13,7 +13,8 @@ pub struct LinkProfile {
     pub latency_ns: u64,
     /// Uniformly distributed, added to the latency.
     pub jitter_ns: u64,
-    /// Rate at which bytes go onto the link; 0 does not limit. The next message waits for the one before.
+    /// Rate at which bytes go onto the link; 0 does not limit. The next message waits for the one
+    /// before.
     pub bytes_per_s: f64,
     /// Bytes that each message costs beyond its own: headers, preamble and gap on the line.
     pub overhead_bytes: u64,
@@ -23,15 +24,15 @@ pub struct LinkProfile {
     pub duplicate: f64,
     /// Share of messages that arrive later than the next ones.
     pub reorder: f64,
-    /// How much later those arrive.
     pub reorder_ns: u64,
 }
 
 impl LinkProfile {
-    /// Whether the numbers can be meant.
-    ///
-    /// # Errors
-    /// Names the number that cannot.
+    /// True when messages may be lost, doubled or out of order.
+    pub(crate) fn is_unreliable(&self) -> bool {
+        self.loss > 0.0 || self.duplicate > 0.0 || self.reorder > 0.0
+    }
+
     pub fn check(&self) -> Result<(), String> {
         for (name, share) in
             [("loss", self.loss), ("duplicate", self.duplicate), ("reorder", self.reorder)]
@@ -47,7 +48,6 @@ impl LinkProfile {
     }
 }
 
-/// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It never arrives.
@@ -58,7 +58,18 @@ pub enum Fate {
     Twice(u64, u64),
 }
 
-/// What a link did.
+impl Fate {
+    /// Times at which the message arrives.
+    pub(crate) fn arrivals(self) -> impl Iterator<Item = u64> {
+        let times_ns = match self {
+            Fate::Lost => [None, None],
+            Fate::Arrives(at_ns) => [Some(at_ns), None],
+            Fate::Twice(first_ns, second_ns) => [Some(first_ns), Some(second_ns)],
+        };
+        times_ns.into_iter().flatten()
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounts {
     /// Messages sent.
@@ -79,7 +90,6 @@ pub struct EmulatedLink {
     free_at_ns: u64,
     /// Last arrival: messages do not overtake each other by jitter alone.
     last_arrival_ns: u64,
-    /// What it did.
     pub counts: LinkCounts,
 }
 

@@ -89,7 +89,7 @@ pub(crate) fn limit(request: &PingPongRequest) -> LimitSpec {
     }
 }
 
-/// How long an echo is waited for.
+/// Longest wait for an echo.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes on their way at once, as in the client.
 const WINDOW_BYTES: usize = 48 * 1024;
@@ -116,25 +116,13 @@ impl TypedEngine for PingPongEngine {
     }
 
     fn open(&self, request: &PingPongRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let size = |value: u64| usize::try_from(value).expect("the request was checked");
-        Ok(vec![Box::new(PingPong {
-            protocol: request.transport,
-            message_bytes: size(request.message_bytes),
-            batch: size(request.batch),
-            counted_bytes: request.counted_bytes,
-            peer_cpu: request.peer_cpu,
-            ends: None,
-            ledger: Ledger::new("messages"),
-        })])
+        let (request, ledger) = (request.clone(), Ledger::new("messages"));
+        Ok(vec![Box::new(PingPong { request, ends: None, ledger })])
     }
 }
 
 struct PingPong {
-    protocol: Protocol,
-    message_bytes: usize,
-    batch: usize,
-    counted_bytes: u64,
-    peer_cpu: Option<u32>,
+    request: PingPongRequest,
     ends: Option<Ends>,
     ledger: Ledger,
 }
@@ -175,7 +163,7 @@ fn fault(what: &str) -> impl FnOnce(io::Error) -> Fault + '_ {
 impl PingPong {
     fn open_ends(&self) -> Result<Ends, Fault> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (socket, echo): (Socket, Box<dyn FnOnce() + Send>) = match self.protocol {
+        let (socket, echo): (Socket, Box<dyn FnOnce() + Send>) = match self.request.transport {
             Protocol::Udp => {
                 let (ours, theirs) = udp_pair().map_err(fault("cannot open UDP sockets"))?;
                 let stop = stop.clone();
@@ -186,7 +174,7 @@ impl PingPong {
                 (Socket::Tcp(ours), Box::new(move || echo_tcp(theirs)))
             }
         };
-        let cpu = self.peer_cpu;
+        let cpu = self.request.peer_cpu;
         let body = move || {
             // Where the CPU cannot be had, the echo runs where it is; the harness refuses CPUs that do not exist.
             if let Some(cpu) = cpu {
@@ -198,14 +186,20 @@ impl PingPong {
             .name("echo".to_owned())
             .spawn(body)
             .map_err(fault("cannot start a thread"))?;
-        let burst = self.burst() * self.message_bytes;
+        let burst = self.burst() * self.message_bytes();
         let request = (0..=250_u8).cycle().take(burst).collect();
         Ok(Ends { socket, stop, echo: Some(echo), request, answer: vec![0; burst.max(1 << 16)] })
     }
 
     /// Messages that are sent before the first is waited for.
+    fn message_bytes(&self) -> usize {
+        usize::try_from(self.request.message_bytes).expect("the request was checked")
+    }
+
+    /// Messages on their way at once.
     fn burst(&self) -> usize {
-        self.batch.min((WINDOW_BYTES / self.message_bytes).max(1))
+        let batch = usize::try_from(self.request.batch).expect("the request was checked");
+        batch.min((WINDOW_BYTES / self.message_bytes()).max(1))
     }
 }
 
@@ -320,12 +314,12 @@ impl Session for PingPong {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        let name = if self.batch == 1 { "ping-pong" } else { "echo" };
-        let moved = 2 * self.message_bytes as u64;
+        let name = if self.request.batch == 1 { "ping-pong" } else { "echo" };
+        let moved = 2 * self.request.message_bytes;
         vec![StageSpec {
-            batch: self.batch as u64,
+            batch: self.request.batch,
             control: Some(Control::RoundTrip),
-            ..StageSpec::new(name, self.counted_bytes, moved)
+            ..StageSpec::new(name, self.request.counted_bytes, moved)
         }]
     }
 
@@ -335,14 +329,14 @@ impl Session for PingPong {
     }
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
-        let burst = self.burst() as u64;
+        let (burst, message_bytes) = (self.burst() as u64, self.message_bytes());
         let ends = self.ends.as_mut().expect("prepared before the first step");
         let mut left = operations;
         while left > 0 {
             let now = left.min(burst);
             self.ledger.issued += now;
-            let bytes = usize::try_from(now).expect("a burst") * self.message_bytes;
-            ends.round(bytes, self.message_bytes)?;
+            let bytes = usize::try_from(now).expect("a burst") * message_bytes;
+            ends.round(bytes, message_bytes)?;
             self.ledger.delivered += now;
             left -= now;
         }
@@ -350,10 +344,11 @@ impl Session for PingPong {
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        let bytes = self.burst() * self.message_bytes;
+        let message_bytes = self.message_bytes();
+        let bytes = self.burst() * message_bytes;
         let ends = self.ends.as_mut().expect("prepared before verification");
         ends.answer.fill(0);
-        ends.round(bytes, self.message_bytes)?;
+        ends.round(bytes, message_bytes)?;
         match ends.request.iter().zip(&ends.answer).position(|(sent, back)| sent != back) {
             Some(at) => Err(Fault::new(format!("byte {at} came back changed"))),
             None => Ok(()),

@@ -8,13 +8,11 @@ use crate::{Client, EbError};
 
 /// Deepest nesting of bridges that is followed.
 const DEEPEST: usize = 16;
-/// Most records of all tables together.
 const MAX_FOUND: usize = 65_536;
 
 /// One record of the bus, with absolute addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScannedRecord {
-    /// Where in the tree: 1-based places, as eb-ls prints them.
     pub path: Vec<usize>,
     /// The record as it is in its table.
     pub record: SdbRecord,
@@ -22,7 +20,8 @@ pub struct ScannedRecord {
     pub first: Option<u64>,
     /// Last address on the whole bus.
     pub last: Option<u64>,
-    /// True for the head of a table, which describes the bus; its path is that of the bridge which leads there.
+    /// True for the head of a table, which describes the bus; its path is that of the bridge which
+    /// leads there.
     pub is_head: bool,
 }
 
@@ -60,18 +59,12 @@ impl Scan {
 
 /// Reads all tables, or only the first one. A bridge whose table cannot be read does not end the
 /// scan of the others.
-///
-/// # Errors
-/// When nothing of the first table can be read.
 pub fn scan(client: &mut Client, recurse: bool) -> Result<Scan, EbError> {
     let root = root_address(client)?;
     scan_at(client, root, recurse)
 }
 
 /// Reads the tables from a given one on.
-///
-/// # Errors
-/// As of [`scan`].
 pub fn scan_at(client: &mut Client, root: u64, recurse: bool) -> Result<Scan, EbError> {
     let mut walk =
         Walk { client, recurse, seen: Vec::new(), stopped: false, scan: Scan::default() };
@@ -84,10 +77,8 @@ pub fn scan_at(client: &mut Client, root: u64, recurse: bool) -> Result<Scan, Eb
     Ok(walk.scan)
 }
 
-/// The device that covers an address, as eb-read looks for it: the scan follows only the bridge that leads there.
-///
-/// # Errors
-/// As of [`scan`].
+/// The device that covers an address, as eb-read looks for it: the scan follows only the bridge
+/// that leads there.
 pub fn device_at(
     client: &mut Client,
     address: u64,
@@ -138,19 +129,13 @@ fn too_deep() -> EbError {
 
 fn root_address(client: &mut Client) -> Result<u64, EbError> {
     let port = client.layout().data;
-    let step = port.bytes() as u64;
     let reads: Vec<Op> = (config::SDB_ROOT..config::SDB_ROOT + 8)
         .step_by(port.bytes())
         .map(|address| Op { space: Space::Config, ..Op::read(address, port) })
         .collect();
     let outcome = client.cycle(&reads, StatusCheck::Status)?;
-    let shift = if step == 8 { 0 } else { port.bits() };
-    Ok(outcome.values.iter().fold(
-        0,
-        |root, value| {
-            if shift == 0 { *value } else { root << shift | value }
-        },
-    ))
+    let join = |root: u64, value: &u64| root.checked_shl(port.bits()).unwrap_or(0) | value;
+    Ok(outcome.values.iter().fold(0, join))
 }
 
 /// Reads bytes of the bus, big-endian, in one cycle.

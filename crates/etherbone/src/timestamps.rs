@@ -2,21 +2,18 @@
 
 /// Puts timestamps together and keeps them in order.
 ///
-/// The high word is read before the low word. When the low word rolls over in between (every 4.29 s of nanoseconds), the high
-/// word is one too small and the time seems to jump back by 2^32; later times are never that much earlier, so that is seen.
+/// The high word is read before the low word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Unroller {
+pub(crate) struct Unroller {
     last_ns: Option<u64>,
-    /// How often the low word had rolled over between the two reads.
-    pub rollovers: u64,
+    pub(crate) rollovers: u64,
 }
 
-/// What the low word counts before it rolls over.
 const ROLLOVER_NS: u64 = 1 << 32;
 
 impl Unroller {
     /// The time from its two words, in ns.
-    pub fn time_ns(&mut self, high: u64, low: u64) -> u64 {
+    pub(crate) fn time_ns(&mut self, high: u64, low: u64) -> u64 {
         let raw_ns = high << 32 | low;
         let time_ns = match self.last_ns {
             Some(last_ns) if raw_ns < last_ns && last_ns - raw_ns > ROLLOVER_NS / 2 => {

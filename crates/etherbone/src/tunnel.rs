@@ -24,7 +24,6 @@ pub struct TunnelServer {
     stop: Arc<AtomicBool>,
 }
 
-/// What a proxy passed on so far.
 #[derive(Debug, Default)]
 pub struct TunnelTraffic {
     /// Clients that are connected now.
@@ -46,9 +45,6 @@ fn count(frames: &AtomicU64, bytes_of: &AtomicU64, bytes: usize) {
 
 impl TunnelServer {
     /// Listens on IPv6 and IPv4.
-    ///
-    /// # Errors
-    /// When the port is in use.
     pub fn bind(port: u16) -> Result<TunnelServer, EbError> {
         let both = TcpListener::bind(("::", port))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
@@ -59,14 +55,10 @@ impl TunnelServer {
     }
 
     /// The port that it listens on.
-    ///
-    /// # Errors
-    /// When the kernel does not tell.
     pub fn port(&self) -> Result<u16, EbError> {
         Ok(self.listener.local_addr().map_err(EbError::io("cannot read the port"))?.port())
     }
 
-    /// What was passed on so far.
     pub fn traffic(&self) -> Arc<TunnelTraffic> {
         self.traffic.clone()
     }
@@ -76,10 +68,8 @@ impl TunnelServer {
         self.stop.clone()
     }
 
-    /// Serves clients until stopped, each in threads of its own; `tell` is called when one ends, with the reason.
-    ///
-    /// # Errors
-    /// When accepting fails.
+    /// Serves clients until stopped, each in threads of its own; `tell` is called when one ends,
+    /// with the reason.
     pub fn run(
         &self,
         tell: impl Fn(SocketAddr, Result<(), EbError>) + Clone + Send + 'static,

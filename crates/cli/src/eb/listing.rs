@@ -1,4 +1,4 @@
-//! What `eb ls` prints, as the C tool does: rows, and with -v every field of every record.
+//! Output of `eb ls`, as the C tool has it: rows, and with -v every field of every record.
 
 use std::fmt::Write;
 
@@ -20,107 +20,104 @@ pub(super) fn details(tables: &[ScannedRecord], address: Width) -> String {
         if found.is_head {
             buses.truncate(depth + 1);
             let bus = *buses.last().expect("the root stays");
-            put_bus(&mut out, found, bus);
+            put(&mut out, found, bus);
             let inside = (found.first.unwrap_or(0), found.last.unwrap_or(u64::MAX));
             let range = (bus.0.max(inside.0), bus.1.min(inside.1));
             *buses.last_mut().expect("the root stays") = range;
         } else {
             buses.truncate(depth);
-            put_record(&mut out, found, *buses.last().expect("the root stays"));
+            put(&mut out, found, *buses.last().expect("the root stays"));
             buses.push((found.first.unwrap_or(0), found.last.unwrap_or(0)));
         }
     }
     out
 }
 
-fn put_line(out: &mut String, name: &str, value: &str) {
-    let name = format!("{name}:");
-    let _ = writeln!(out, "  {name:<25} {value}");
-}
+/// A line of `eb-ls -v`: name and value.
+type Field = (&'static str, String);
 
-fn put_bus(out: &mut String, head: &ScannedRecord, bus: (u64, u64)) {
-    let SdbRecord::Interconnect { records, version, component, .. } = &head.record else {
+/// Writes a record as `eb-ls -v` does; `bus` is the range of the bus that it is on.
+fn put(out: &mut String, found: &ScannedRecord, bus: (u64, u64)) {
+    let is_bus = matches!(found.record, SdbRecord::Interconnect { .. });
+    if found.is_head && !is_bus {
         return;
-    };
-    let path = match head.path.is_empty() {
-        true => "root".to_owned(),
-        false => head.path_text(),
-    };
-    let _ = writeln!(out, "SDB Bus {path}");
-    put_line(out, "sdb_magic", &format!("{:08x}", daqmeter_wire::etherbone::sdb::MAGIC));
-    put_line(out, "sdb_records", &records.to_string());
-    put_line(out, "sdb_version", &version.to_string());
-    put_component(out, head, component, bus);
-}
-
-fn put_record(out: &mut String, found: &ScannedRecord, bus: (u64, u64)) {
-    let path = found.path_text();
-    let (first, last) = (found.first.unwrap_or(0), found.last.unwrap_or(0));
-    match &found.record {
-        SdbRecord::Device(device) => {
-            let _ = writeln!(out, "Device {path}");
-            put_line(out, "abi_class", &format!("{:04x}", device.abi_class));
-            put_line(out, "abi_ver_major", &device.abi_major.to_string());
-            put_line(out, "abi_ver_minor", &device.abi_minor.to_string());
-            put_bus_specific(out, device.bus_specific);
-            put_component(out, found, &device.component, bus);
-        }
-        SdbRecord::MsiMaster { flags, bus_specific, component } => {
-            let _ = writeln!(out, "Device {path}");
-            put_line(out, "msi_flags", &format!("{flags:08x}"));
-            put_bus_specific(out, *bus_specific);
-            put_component(out, found, component, bus);
-        }
-        SdbRecord::Bridge { child, component } => {
-            let _ = writeln!(out, "Device {path}");
-            let child = child.wrapping_add(first.wrapping_sub(component.first));
-            let mark = match child < first || child > last.saturating_sub(64) {
-                true => " !!! not contained in wbd_{addr_first,addr_last}",
-                false => "",
-            };
-            put_line(out, "sdb_child", &format!("{child:016x}{mark}"));
-            put_component(out, found, component, bus);
-        }
-        other => {
-            let _ = writeln!(out, "Device {path} not present ({:x})", other.record_type());
-        }
+    }
+    let (title, mut fields) = of_record(found);
+    let component = found.record.component().filter(|_| found.is_head == is_bus);
+    if let Some(component) = component {
+        fields.extend(of_component(found, component, bus));
+    }
+    let _ = writeln!(out, "{title}");
+    for (name, value) in fields {
+        let _ = writeln!(out, "  {:<25} {value}", format!("{name}:"));
+    }
+    if component.is_some() {
+        out.push('\n');
     }
 }
 
-/// Byte order and widths of an interface.
-fn put_bus_specific(out: &mut String, bus_specific: u32) {
-    let endian = match bus_specific & 0x80 {
-        0 => "big",
-        _ => "little",
-    };
-    put_line(out, "wbd_endian", endian);
-    put_line(out, "wbd_width", &format!("{:x}", bus_specific & 0xf));
+fn of_record(found: &ScannedRecord) -> (String, Vec<Field>) {
+    let device = format!("Device {}", found.path_text());
+    match &found.record {
+        SdbRecord::Interconnect { records, version, .. } if found.is_head => {
+            let path = if found.path.is_empty() { "root".to_owned() } else { found.path_text() };
+            let fields = vec![
+                ("sdb_magic", format!("{:08x}", daqmeter_wire::etherbone::sdb::MAGIC)),
+                ("sdb_records", records.to_string()),
+                ("sdb_version", version.to_string()),
+            ];
+            (format!("SDB Bus {path}"), fields)
+        }
+        SdbRecord::Device(of) => {
+            let mut fields = vec![
+                ("abi_class", format!("{:04x}", of.abi_class)),
+                ("abi_ver_major", of.abi_major.to_string()),
+                ("abi_ver_minor", of.abi_minor.to_string()),
+            ];
+            fields.extend(of_bus_specific(of.bus_specific));
+            (device, fields)
+        }
+        SdbRecord::MsiMaster { flags, bus_specific, .. } => {
+            let mut fields = vec![("msi_flags", format!("{flags:08x}"))];
+            fields.extend(of_bus_specific(*bus_specific));
+            (device, fields)
+        }
+        SdbRecord::Bridge { child, component } => {
+            let (first, last) = (found.first.unwrap_or(0), found.last.unwrap_or(0));
+            let child = child.wrapping_add(first.wrapping_sub(component.first));
+            let is_outside = child < first || child > last.saturating_sub(64);
+            let mark =
+                if is_outside { " !!! not contained in wbd_{addr_first,addr_last}" } else { "" };
+            (device, vec![("sdb_child", format!("{child:016x}{mark}"))])
+        }
+        other => (format!("{device} not present ({:x})", other.record_type()), Vec::new()),
+    }
 }
 
-fn put_component(out: &mut String, found: &ScannedRecord, component: &Component, bus: (u64, u64)) {
+fn of_bus_specific(bus_specific: u32) -> [Field; 2] {
+    let endian = if bus_specific & 0x80 == 0 { "big" } else { "little" };
+    [("wbd_endian", endian.to_owned()), ("wbd_width", format!("{:x}", bus_specific & 0xf))]
+}
+
+fn of_component(found: &ScannedRecord, component: &Component, bus: (u64, u64)) -> [Field; 7] {
     let (first, last) = (found.first.unwrap_or(0), found.last.unwrap_or(0));
     let is_outside = |address: u64| address < bus.0 || address > bus.1;
-    let mark = |wrong: bool, why: &str| match wrong {
-        true => format!(" !!! {why}"),
-        false => String::new(),
+    let first_mark = if is_outside(first) { " !!! out of range" } else { "" };
+    let last_mark = match last {
+        last if is_outside(last) => " !!! out of range",
+        last if last < first => " !!! precedes addr_first",
+        _ => "",
     };
-    let first_mark = mark(is_outside(first), "out of range");
-    let last_mark = match is_outside(last) {
-        true => mark(true, "out of range"),
-        false => mark(last < first, "precedes addr_first"),
-    };
-    put_line(out, "sdb_component.addr_first", &format!("{first:016x}{first_mark}"));
-    put_line(out, "sdb_component.addr_last", &format!("{last:016x}{last_mark}"));
-    put_product(out, &component.product);
-}
-
-fn put_product(out: &mut String, product: &Product) {
-    put_line(out, "product.vendor_id", &format!("{:016x}", product.vendor));
-    put_line(out, "product.device_id", &format!("{:08x}", product.device));
-    put_line(out, "product.version", &format!("{:08x}", product.version));
-    put_line(out, "product.date", &format!("{:08x}", product.date));
-    put_line(out, "product.name", &format!("{:<NAME_CHARS$}", product.name.to_string()));
-    out.push('\n');
+    let Product { vendor, device, version, date, name } = component.product;
+    [
+        ("sdb_component.addr_first", format!("{first:016x}{first_mark}")),
+        ("sdb_component.addr_last", format!("{last:016x}{last_mark}")),
+        ("product.vendor_id", format!("{vendor:016x}")),
+        ("product.device_id", format!("{device:08x}")),
+        ("product.version", format!("{version:08x}")),
+        ("product.date", format!("{date:08x}")),
+        ("product.name", format!("{:<NAME_CHARS$}", name.to_string())),
+    ]
 }
 
 /// A row as eb-ls prints it: the base is that on the whole bus.

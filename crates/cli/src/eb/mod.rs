@@ -42,7 +42,7 @@ Example:
   $ daqmeter eb perf udp/localhost
 
 Linked as eb-ls, eb-read, eb-write, eb-find, eb-get, eb-put, eb-discover, eb-snoop or eb-tunnel, the
-program is that tool. ClientOptions and output are those of the C tools. Exit codes: 0 done, 1 the bus
+program is that tool. Options and output are those of the C tools. Exit codes: 0 done, 1 the bus
 refused or nothing was found, 2 could not run; called by the name of a C tool, 1 for any error.";
 
 #[derive(Debug, Subcommand)]
@@ -155,7 +155,6 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// What was found of a device, with the byte order that was asked for; a warning where the device has the other.
     fn over(self, reach: Reach, wire: &Wire) -> Reach {
         let Some(endian) = self.endian() else {
             return reach;

@@ -88,7 +88,6 @@ fn check_whole_words(text: &str, (first, last): (u64, u64), widths: Widths) -> R
     ))
 }
 
-/// What is put on the bus, and the stream that is served besides sockets.
 fn what(arguments: &SnoopArguments) -> Result<(Description, Option<Address>), Failure> {
     let (memory, stream) = match (&arguments.bus, &arguments.what[..]) {
         (Some(_), []) => (None, None),
@@ -219,12 +218,12 @@ fn access_text(access: &Access) -> String {
 fn show_counts(server: &EbServer, page: &Page) {
     let (live, name) = (server.live(), format!("slave {}", server.port()));
     page.ask(move |page| {
-        let counts = live.counts();
+        let (counts, connections) = live.get();
         page.set("daqmeter_probes_total", &name, counts.probes as f64);
         page.set("daqmeter_cycles_total", &name, counts.cycles as f64);
         page.set("daqmeter_operations_total", &name, counts.operations as f64);
         page.set("daqmeter_refused_total", &name, counts.refused as f64);
-        page.set("daqmeter_clients", &name, live.connections() as f64);
+        page.set("daqmeter_clients", &name, connections as f64);
     });
 }
 

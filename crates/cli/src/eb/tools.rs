@@ -56,7 +56,6 @@ pub(crate) struct WriteArguments {
     wire: Wire,
 }
 
-/// How a register is accessed.
 #[derive(Debug, Args)]
 struct AccessOptions {
     #[command(flatten)]
@@ -84,7 +83,6 @@ impl AccessOptions {
         if self.config { Space::Config } else { Space::Bus }
     }
 
-    /// What the device can do: by SDB, unless that is not to be asked.
     fn reach(&self, client: &mut Client, wire: &Wire, at: u64) -> Result<Reach, Failure> {
         if self.plain || self.config || wire.litex {
             let endian = self.order.endian().or(self.config.then_some(Endian::Big));
@@ -139,10 +137,7 @@ pub(crate) fn read(arguments: &ReadArguments) -> Result<ExitCode, Failure> {
         )));
     }
     if arguments.wire.json {
-        return emit(&format!(
-            "{}\n",
-            json!({ "address": at, "bytes": size.bytes(), "value": value })
-        ));
+        return emit_json(&json!({ "address": at, "bytes": size.bytes(), "value": value }));
     }
     emit(&format!("{value:0width$x}\n", width = 2 * size.bytes()))
 }
@@ -164,12 +159,10 @@ pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
             size.bytes()
         )));
     }
-    match arguments.wire.json {
-        true => {
-            emit(&format!("{}\n", json!({ "address": at, "bytes": size.bytes(), "value": value })))
-        }
-        false => Ok(ExitCode::SUCCESS),
+    if arguments.wire.json {
+        return emit_json(&json!({ "address": at, "bytes": size.bytes(), "value": value }));
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// List what the self-describing bus describes.
@@ -199,10 +192,7 @@ pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
         }
     };
     let done = emit(&out)?;
-    match scan.unread.is_empty() {
-        true => Ok(done),
-        false => Err(Failure::tool(scan.unread.join("; "))),
-    }
+    if scan.unread.is_empty() { Ok(done) } else { Err(Failure::tool(scan.unread.join("; "))) }
 }
 
 /// Find devices by vendor and device id.
@@ -250,7 +240,7 @@ pub(crate) fn find(arguments: &FindArguments) -> Result<ExitCode, Failure> {
         }));
     }
     if arguments.wire.json {
-        return emit(&format!("{}\n", json!(chosen)));
+        return emit_json(&json!(chosen));
     }
     emit(&chosen.iter().map(|first| format!("{first:#x}\n")).collect::<String>())
 }
@@ -290,7 +280,6 @@ pub(crate) struct PutArguments {
     wire: Wire,
 }
 
-/// How bytes are transferred.
 #[derive(Debug, Args)]
 struct TransferOptions {
     #[command(flatten)]
@@ -417,19 +406,20 @@ fn bounded(input: impl Read, max_bytes: u64) -> io::Result<Vec<u8>> {
     Ok(data)
 }
 
+fn emit_json(value: &Value) -> Result<ExitCode, Failure> {
+    emit(&format!("{value}\n"))
+}
+
 fn done_text(bytes: usize, transfer: &Transfer) -> String {
     format!("Done: {bytes} bytes, {} accesses failed.", transfer.failed)
 }
 
 fn conclude(wire: &Wire, at: u64, bytes: usize, transfer: &Transfer) -> Result<ExitCode, Failure> {
     wire.say(&done_text(bytes, transfer));
-    match wire.json {
-        true => emit(&format!(
-            "{}\n",
-            json!({ "address": at, "bytes": bytes, "failed": transfer.failed })
-        )),
-        false => Ok(ExitCode::SUCCESS),
+    if wire.json {
+        return emit_json(&json!({ "address": at, "bytes": bytes, "failed": transfer.failed }));
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Find slaves by broadcast.
@@ -460,7 +450,7 @@ pub(crate) fn discover(arguments: &DiscoverArguments) -> Result<ExitCode, Failur
             .iter()
             .map(|found| json!({ "peer": found.peer.to_string(), "address": found.address.to_string(), "data": found.data.to_string() }))
             .collect();
-        return emit(&format!("{}\n", Value::Array(list)));
+        return emit_json(&Value::Array(list));
     }
     let row = |found: &finding::Discovered| {
         let proto = if found.peer.is_ipv4() { "udp4" } else { "udp6" };

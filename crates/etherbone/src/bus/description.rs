@@ -1,4 +1,5 @@
-//! A bus described in TOML: devices, nested crossbars behind bridges, their SDB tables, and the time that accesses take.
+//! A bus described in TOML: devices, nested crossbars behind bridges, their SDB tables, and the
+//! time that accesses take.
 //!
 //! ```toml
 //! [timing]
@@ -48,7 +49,6 @@ pub enum DescriptionError {
     /// A range that ends before it begins, or leaves its bridge.
     #[error("{what}: {first:#x} to {last:#x} is not a range inside {inside:#x} bytes")]
     Range {
-        /// What it is.
         what: String,
         /// First address.
         first: u64,
@@ -68,10 +68,10 @@ pub enum DescriptionError {
     NoGap(u64),
 }
 
-/// What a device does.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 enum Kind {
+    #[default]
     Memory,
     Eca,
     Tlu,
@@ -80,7 +80,7 @@ enum Kind {
     Absent,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeviceDescription {
     kind: Kind,
@@ -104,33 +104,18 @@ struct DeviceDescription {
     msi: bool,
 }
 
-impl DeviceDescription {
-    fn product(&self, default: ((u64, u32), &str)) -> Product {
-        product(
-            (self.vendor, self.device_id),
-            self.version,
-            self.date,
-            self.name.as_deref(),
-            default,
-        )
-    }
-}
-
-/// Who made it, by what is said, else by the default id and name.
-fn product(
-    (vendor, device): (Option<u64>, Option<u32>),
-    version: Option<u32>,
-    date: Option<u32>,
-    name: Option<&str>,
-    ((default_vendor, default_device), default_name): ((u64, u32), &str),
-) -> Product {
-    Product {
-        vendor: vendor.unwrap_or(default_vendor),
-        device: device.unwrap_or(default_device),
-        version: version.unwrap_or(1),
-        date: date.unwrap_or(DATE),
-        name: Text::new(name.unwrap_or(default_name)),
-    }
+/// The product as described, else by the default id and name.
+macro_rules! product {
+    ($described:expr, $default:expr) => {{
+        let ((vendor, device), name) = $default;
+        Product {
+            vendor: $described.vendor.unwrap_or(vendor),
+            device: $described.device_id.unwrap_or(device),
+            version: $described.version.unwrap_or(1),
+            date: $described.date.unwrap_or(DATE),
+            name: Text::new($described.name.as_deref().unwrap_or(name)),
+        }
+    }};
 }
 
 /// The date of everything that has none of its own: that of the study's table.
@@ -176,16 +161,6 @@ struct CrossbarDescription {
 }
 
 impl CrossbarDescription {
-    fn product(&self, default: ((u64, u32), &str)) -> Product {
-        product(
-            (self.vendor, self.device_id),
-            self.version,
-            self.date,
-            self.name.as_deref(),
-            default,
-        )
-    }
-
     /// The range of the bridge that leads here.
     fn range(&self) -> Result<(u64, u64), DescriptionError> {
         match (self.first, self.last, &self.timing) {
@@ -211,9 +186,6 @@ const TIMING_RECEIVER: &str = include_str!("../../profiles/timing-receiver.toml"
 
 impl Description {
     /// Reads a description.
-    ///
-    /// # Errors
-    /// When it is not TOML or does not have these fields.
     pub fn parse(text: &str) -> Result<Description, DescriptionError> {
         let syntax = |error: toml::de::Error| {
             let at = error
@@ -232,42 +204,28 @@ impl Description {
         Ok(Description { timing: top.timing.unwrap_or_default(), top })
     }
 
-    /// An emulated timing receiver: nested crossbars with an ECA, a TLU, memory and registers of every kind.
+    /// An emulated timing receiver: nested crossbars with an ECA, a TLU, memory and registers of
+    /// every kind.
     pub fn timing_receiver() -> Description {
         Description::parse(TIMING_RECEIVER).expect("ships with the binary and is tested")
     }
 
     /// Memory on a software bus, as eb-snoop has it.
     pub fn memory(first: u64, last: u64, widths: Widths, endian: Endian) -> Description {
+        let widths = Width::ALL.into_iter().filter(|width| widths.has(*width));
         let device = DeviceDescription {
-            kind: Kind::Memory,
             first,
             last,
-            vendor: None,
-            device_id: None,
-            version: None,
-            date: None,
-            name: None,
             abi_class: 1,
             little_endian: endian == Endian::Little,
-            widths: Some(
-                Width::ALL
-                    .into_iter()
-                    .filter(|width| widths.has(*width))
-                    .map(|width| width.bits().into())
-                    .collect(),
-            ),
-            register: Vec::new(),
-            msi: false,
+            widths: Some(widths.map(|width| width.bits().into()).collect()),
+            ..DeviceDescription::default()
         };
         let top = CrossbarDescription { device: vec![device], ..CrossbarDescription::default() };
         Description { timing: BusTiming::default(), top }
     }
 
     /// Puts everything on a bus.
-    ///
-    /// # Errors
-    /// When ranges overlap, leave their bridge, or ask for too much memory.
     pub fn build(&self) -> Result<Bus, DescriptionError> {
         let mut builder = Builder { bus: Bus::new(self.timing, 0), memory_bytes: 0 };
         let root = builder.crossbar(&self.top, Place { base: 0, last: u64::MAX }, 0)?;
@@ -289,7 +247,8 @@ struct Builder {
 }
 
 impl Builder {
-    /// Puts a crossbar's devices, bridges and table on the bus; returns the absolute address of the table.
+    /// Puts a crossbar's devices, bridges and table on the bus; returns the absolute address of the
+    /// table.
     fn crossbar(
         &mut self,
         crossbar: &CrossbarDescription,
@@ -311,21 +270,15 @@ impl Builder {
             let (first, last) = bridge.range()?;
             let inner = within("a bridge", first, last, place)?;
             let table = self.crossbar(bridge, inner, depth + 1)?;
-            let product = bridge.product((ids::CROSSBAR, "WB4-Bridge-Emulated"));
+            let product = product!(bridge, (ids::CROSSBAR, "WB4-Bridge-Emulated"));
             let component = Component { first, last, product };
             records.push(SdbRecord::Bridge { child: table - place.base, component });
         }
         records.extend(crossbar.synthesis.as_ref().map(synthesis_record));
         records.extend(crossbar.repo_url.as_ref().map(|url| SdbRecord::RepoUrl(Text::new(url))));
         let integration = |name: &String| {
-            let (vendor, device) = ids::CROSSBAR;
-            SdbRecord::Integration(Product {
-                vendor,
-                device,
-                version: 1,
-                date: DATE,
-                name: Text::new(name),
-            })
+            let named = DeviceDescription { name: Some(name.clone()), ..Default::default() };
+            SdbRecord::Integration(product!(named, (ids::CROSSBAR, "")))
         };
         records.extend(crossbar.integration.as_ref().map(integration));
         records.extend((0..crossbar.empty).map(|_| SdbRecord::Empty));
@@ -348,7 +301,7 @@ impl Builder {
             }
             None => self.gap(crossbar, bytes, place)?,
         };
-        let product = crossbar.product((ids::SOFTWARE_BUS, "Software-EB-Bus"));
+        let product = product!(crossbar, (ids::SOFTWARE_BUS, "Software-EB-Bus"));
         let component = Component { first: 0, last: place.last - place.base, product };
         let head = SdbRecord::Interconnect { records: count, version: 1, bus_type: 0, component };
         let table: Vec<u8> =
@@ -364,8 +317,8 @@ impl Builder {
         Ok(first)
     }
 
-    /// The first place inside the crossbar, a multiple of 64 KiB (or of 64 bytes in small ones), that no device, bridge or
-    /// message-signalled interrupt range takes.
+    /// The first place inside the crossbar, a multiple of 64 KiB (or of 64 bytes in small ones),
+    /// that no device, bridge or message-signalled interrupt range takes.
     fn gap(
         &self,
         crossbar: &CrossbarDescription,
@@ -460,7 +413,7 @@ fn device_record(device: &DeviceDescription, widths: Widths) -> SdbRecord {
         Kind::Registers | Kind::Absent => ((ids::GSI, 0xdead_0000), "Registers"),
     };
     let component =
-        Component { first: device.first, last: device.last, product: device.product(default) };
+        Component { first: device.first, last: device.last, product: product!(device, default) };
     let bus_specific = u32::from(widths.nibble()) | if device.little_endian { 0x80 } else { 0 };
     if device.msi {
         return SdbRecord::MsiMaster { flags: 0, bus_specific, component };

@@ -1,4 +1,4 @@
-//! What can be put on the emulated bus.
+//! Devices of the emulated bus.
 
 use daqmeter_wire::etherbone::{Endian, Width};
 
@@ -7,15 +7,9 @@ use super::BusError;
 /// A device on the bus. Offsets are in bytes from its first address and aligned to the size.
 pub trait BusDevice: Send {
     /// Reads `size` bytes.
-    ///
-    /// # Errors
-    /// When the device refuses or does not answer.
     fn read(&mut self, offset: u64, size: Width, tai_ns: u64) -> Result<u64, BusError>;
 
     /// Writes `size` bytes.
-    ///
-    /// # Errors
-    /// When the device refuses or does not answer.
     fn write(&mut self, offset: u64, size: Width, value: u64, tai_ns: u64) -> Result<(), BusError>;
 }
 
@@ -62,8 +56,9 @@ pub(super) fn low32(value: u64) -> u64 {
     value & 0xFFFF_FFFF
 }
 
-/// The time registers of the event-condition-action unit: TAI in ns since 1970, high word at 0x18, low word at 0x1C. The two
-/// are separate reads and nothing latches, so the low word may roll over between them: readers must cope.
+/// The time registers of the event-condition-action unit: TAI in ns since 1970, high word at 0x18,
+/// low word at 0x1C. The two are separate reads and nothing latches, so the low word may roll over
+/// between them: readers must cope.
 #[derive(Debug, Default)]
 pub(crate) struct Eca;
 
@@ -93,7 +88,6 @@ impl BusDevice for Eca {
     }
 }
 
-/// What may be done with a register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Permission {
@@ -119,7 +113,6 @@ pub struct Register {
     /// Value at the start.
     #[serde(default)]
     pub value: u32,
-    /// What may be done with it.
     #[serde(default)]
     pub access: Permission,
 }

@@ -1,20 +1,19 @@
 //! The emulated Wishbone bus: what answers at which address, and how long that takes.
 //!
-//! Time here is the bus's own: each operation advances it by the access time of the [`BusTiming`], and a cycle cannot begin before
-//! the one before it ended. Whoever drives the bus decides whether to hold answers until that time has come.
+//! Time here is the bus's own: each operation advances it by the access time of the [`BusTiming`],
+//! and a cycle cannot begin before the one before it ended.
 
 pub mod description;
 pub mod devices;
 pub(crate) mod tlu;
 
 use daqmeter_wire::etherbone::cycle::Space;
-use daqmeter_wire::etherbone::{EbLayout, Endian, ErrorRegister, Lanes, Widths, config};
+use daqmeter_wire::etherbone::{EbLayout, Endian, ErrorRegister, Lanes, Width, Widths, config};
 use serde::Deserialize;
 
 pub use description::{Description, DescriptionError};
 use devices::BusDevice;
 
-/// How an access ended that did not end well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BusError {
     /// The device raised the error line.
@@ -23,7 +22,6 @@ pub enum BusError {
     Timeout,
 }
 
-/// How long things take on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BusTiming {
@@ -37,11 +35,11 @@ pub struct BusTiming {
     pub cycle_ns: u64,
     /// An access that nothing answers.
     pub timeout_ns: u64,
-    /// What is added to the host's UTC for TAI, in seconds.
     pub tai_offset_s: u64,
 }
 
-/// No access time; the 8 ns ticks of the study of 2018, and the bus timeout of the HDL slave (6,250,000 clocks, 100 ms).
+/// No access time; the 8 ns ticks of the study of 2018, and the bus timeout of the HDL slave
+/// (6,250,000 clocks, 100 ms).
 impl Default for BusTiming {
     fn default() -> Self {
         BusTiming {
@@ -55,7 +53,6 @@ impl Default for BusTiming {
     }
 }
 
-/// What lies in a range of addresses.
 enum Occupant {
     /// Memory, answered without a call through a table.
     Memory(Vec<u8>),
@@ -75,14 +72,30 @@ struct Region {
 }
 
 impl Region {
-    /// The address that the device sees, whose low bits come from the lanes in its own byte order, and the offset in the
-    /// device, if the access is one that it can do.
+    /// Reads, or writes the value.
     #[inline]
-    fn place(&self, layout: EbLayout, address: u64, lanes: Lanes) -> (u64, Option<u64>) {
-        let address = address & !(layout.data.bytes() as u64 - 1) | lanes.low_bits(self.endian);
-        // Where the region does not begin at a word, the low bits may lead out of it.
-        let offset = address.checked_sub(self.first).filter(|_| self.widths.has(lanes.size()));
-        (address, offset)
+    fn access(
+        &mut self,
+        offset: u64,
+        size: Width,
+        value: Option<u64>,
+        tai_ns: u64,
+    ) -> Result<u64, BusError> {
+        let endian = self.endian;
+        match (&mut self.occupant, value) {
+            (Occupant::Memory(bytes) | Occupant::Sdb(bytes), None) => {
+                devices::load(bytes, offset, size, endian).ok_or(BusError::Refused)
+            }
+            (Occupant::Memory(bytes), Some(value)) => {
+                let stored = devices::store(bytes, offset, size, endian, value);
+                stored.map(|()| 0).ok_or(BusError::Refused)
+            }
+            (Occupant::Sdb(_), Some(_)) => Err(BusError::Refused),
+            (Occupant::Device(device), None) => device.read(offset, size, tai_ns),
+            (Occupant::Device(device), Some(value)) => {
+                device.write(offset, size, value, tai_ns).map(|()| 0)
+            }
+        }
     }
 }
 
@@ -141,11 +154,6 @@ impl Bus {
         }
     }
 
-    /// Sets the TAI time that the given monotonic time corresponds to, e.g. to meet a rollover in a test.
-    pub fn set_tai_ns(&mut self, tai_ns: u64, monotonic_ns: u64) {
-        self.tai_minus_monotonic_ns = tai_ns.wrapping_sub(monotonic_ns);
-    }
-
     /// Time that the bus takes.
     pub fn timing(&self) -> BusTiming {
         self.timing
@@ -190,7 +198,7 @@ impl Bus {
         Some(at)
     }
 
-    /// TAI at this access. Where accesses take no time of the bus, they take that of the host, so its clock is read.
+    /// TAI at this access.
     fn tai_ns(&self) -> u64 {
         let time_ns = if self.timing.read_ns == 0 {
             daqmeter_sys::clock::monotonic_ns()
@@ -201,166 +209,81 @@ impl Bus {
         tai_ns - tai_ns % self.timing.tick_ns.max(1)
     }
 
-    /// TAI, if what lies there may ask for it.
-    #[inline]
-    fn time_for(&self, at: usize) -> u64 {
-        if matches!(self.regions[at].occupant, Occupant::Device(_)) { self.tai_ns() } else { 0 }
-    }
-
-    /// Reads a word: the value in its lanes, 0 when the access fails.
-    #[inline]
-    pub(crate) fn read(
+    /// TAI, if what lies there may ask for it. One access of the bus: a read, or a write of the
+    /// word.
+    #[inline(always)]
+    fn access(
         &mut self,
         session: &mut BusSession,
         layout: EbLayout,
         address: u64,
         lanes: Lanes,
+        word: Option<u64>,
     ) -> Access {
-        self.time_ns += self.timing.read_ns;
-        let found = self.find(address);
-        let (address, result) = match found {
-            Some(at) => self.read_region(at, layout, address, lanes),
-            None => (address, Err(BusError::Refused)),
-        };
-        let is_sdb = found.is_some_and(|at| matches!(self.regions[at].occupant, Occupant::Sdb(_)));
-        let access =
-            |value, ok| Access { address, value, bytes: lanes.size().bytes(), write: false, ok };
-        match result {
-            Ok(value) => {
-                session.errors.shift_in(false);
-                access(lanes.place(value), true)
-            }
-            Err(error) => {
-                self.book(session, error);
-                session.errors.shift_in(!is_sdb);
-                access(0, false)
+        self.time_ns += if word.is_some() { self.timing.write_ns } else { self.timing.read_ns };
+        let (size, write) = (lanes.size(), word.is_some());
+        let written = word.map(|word| lanes.take(word));
+        let value = written.unwrap_or(0);
+        let mut access = Access { address, value, bytes: size.bytes(), write, ok: false };
+        let (mut result, mut is_sdb) = (Err(BusError::Refused), false);
+        if let Some(at) = self.find(address) {
+            let is_device = matches!(self.regions[at].occupant, Occupant::Device(_));
+            let tai_ns = if is_device { self.tai_ns() } else { 0 };
+            let region = &mut self.regions[at];
+            is_sdb = matches!(region.occupant, Occupant::Sdb(_));
+            access.address =
+                address & !(layout.data.bytes() as u64 - 1) | lanes.low_bits(region.endian);
+            let offset = access.address.checked_sub(region.first);
+            if let Some(offset) = offset.filter(|_| region.widths.has(size)) {
+                result = region.access(offset, size, written, tai_ns);
             }
         }
-    }
-
-    #[inline]
-    fn read_region(
-        &mut self,
-        at: usize,
-        layout: EbLayout,
-        address: u64,
-        lanes: Lanes,
-    ) -> (u64, Result<u64, BusError>) {
-        let tai_ns = self.time_for(at);
-        let region = &mut self.regions[at];
-        let (address, offset) = region.place(layout, address, lanes);
-        let Some(offset) = offset else {
-            return (address, Err(BusError::Refused));
-        };
-        let size = lanes.size();
-        let result = match &mut region.occupant {
-            Occupant::Memory(bytes) | Occupant::Sdb(bytes) => {
-                let endian = region.endian;
-                devices::load(bytes, offset, size, endian).ok_or(BusError::Refused)
-            }
-            Occupant::Device(device) => device.read(offset, size, tai_ns),
-        };
-        (address, result)
-    }
-
-    /// Writes a word's lanes.
-    pub(crate) fn write(
-        &mut self,
-        session: &mut BusSession,
-        layout: EbLayout,
-        address: u64,
-        lanes: Lanes,
-        word: u64,
-    ) -> Access {
-        self.time_ns += self.timing.write_ns;
-        let value = lanes.take(word);
-        let (address, result) = match self.find(address) {
-            Some(at) => self.write_region(at, layout, address, lanes, value),
-            None => (address, Err(BusError::Refused)),
-        };
-        session.errors.shift_in(result.is_err());
-        if let Err(error) = result {
-            self.book(session, error);
+        access.ok = result.is_ok();
+        session.errors.shift_in(!access.ok && (write || !is_sdb));
+        session.timeouts += u64::from(result == Err(BusError::Timeout));
+        if let (None, Ok(value)) = (word, result) {
+            access.value = lanes.place(value);
         }
-        Access { address, value, bytes: lanes.size().bytes(), write: true, ok: result.is_ok() }
+        access
     }
 
-    fn write_region(
-        &mut self,
-        at: usize,
-        layout: EbLayout,
-        address: u64,
-        lanes: Lanes,
-        value: u64,
-    ) -> (u64, Result<(), BusError>) {
-        let tai_ns = self.time_for(at);
-        let region = &mut self.regions[at];
-        let (address, offset) = region.place(layout, address, lanes);
-        let Some(offset) = offset else {
-            return (address, Err(BusError::Refused));
-        };
-        let size = lanes.size();
-        let result = match &mut region.occupant {
-            Occupant::Memory(bytes) => {
-                devices::store(bytes, offset, size, region.endian, value).ok_or(BusError::Refused)
-            }
-            Occupant::Sdb(_) => Err(BusError::Refused),
-            Occupant::Device(device) => device.write(offset, size, value, tai_ns),
-        };
-        (address, result)
-    }
-
-    fn book(&self, session: &mut BusSession, error: BusError) {
-        if error == BusError::Timeout {
-            session.timeouts += 1;
-        }
-    }
-
-    /// Reads a word of the config registers, aligned to the port; unknown ones are 0.
+    /// The part of a config register that a port of this width reads.
     pub(crate) fn read_config(&self, session: &BusSession, layout: EbLayout, address: u64) -> u64 {
-        let word = |register: u64| match register {
+        let word: u64 = match address & !7 {
             config::ERRORS => session.errors.0,
             config::SDB_ROOT => self.sdb_root,
-            // Message-signalled interrupts are not supported: result code 2.
+            // Message-signalled interrupts are not supported.
             config::MSI_STATUS => 2,
             _ => 0,
         };
-        let bytes = word(address & !7).to_be_bytes();
         let port = layout.data.bytes();
         let low = usize::try_from(address & 7).expect("below 8") & !(port - 1);
-        bytes[low..low + port].iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
+        let bytes = &word.to_be_bytes()[low..low + port];
+        bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
     }
 
-    /// Runs one operation of a cycle. Config writes reach nothing, as in the C slave.
+    /// One operation of a master: a read, or a write of the word.
     #[inline]
     pub(crate) fn execute(
         &mut self,
         session: &mut BusSession,
         layout: EbLayout,
-        op: (Space, bool),
+        space: Space,
         address: u64,
         lanes: Lanes,
-        word: u64,
+        word: Option<u64>,
     ) -> Access {
-        match op {
-            (Space::Bus, false) => self.read(session, layout, address, lanes),
-            (Space::Bus, true) => self.write(session, layout, address, lanes, word),
-            (Space::Config, write) => {
-                let value = if write {
-                    word
-                } else {
-                    // Lanes that are not enabled are 0.
-                    lanes.place(lanes.take(self.read_config(session, layout, address)))
-                };
-                Access { address, value, bytes: layout.data.bytes(), write, ok: true }
-            }
+        if space == Space::Bus {
+            return self.access(session, layout, address, lanes, word);
         }
+        let read = || lanes.place(lanes.take(self.read_config(session, layout, address)));
+        let (value, bytes) = (word.unwrap_or_else(read), layout.data.bytes());
+        Access { address, value, bytes, write: word.is_some(), ok: true }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_wire::etherbone::Width;
     use daqmeter_wire::etherbone::status::failed;
 
     use super::*;
@@ -382,6 +305,14 @@ mod tests {
         widths = [8, 16, 32]
     "#;
 
+    fn read(bus: &mut Bus, session: &mut BusSession, address: u64, lanes: Lanes) -> u64 {
+        bus.execute(session, EbLayout::L32, Space::Bus, address, lanes, None).value
+    }
+
+    fn write(bus: &mut Bus, session: &mut BusSession, address: u64, lanes: Lanes, word: u64) {
+        bus.execute(session, EbLayout::L32, Space::Bus, address, lanes, Some(word));
+    }
+
     fn lanes(address: u64, size: Width, endian: Endian) -> Lanes {
         Lanes::at(address, size, Width::W32, endian).unwrap()
     }
@@ -394,13 +325,13 @@ mod tests {
         for (base, endian, first_byte) in
             [(0x10000, Endian::Big, 0x11), (0x20000, Endian::Little, 0x44)]
         {
-            assert!(bus.write(&mut session, EbLayout::L32, base, whole, 0x1122_3344).ok);
+            write(&mut bus, &mut session, base, whole, 0x1122_3344);
             let first = lanes(base, Width::W8, endian);
-            let word = bus.read(&mut session, EbLayout::L32, base, first).value;
+            let word = read(&mut bus, &mut session, base, first);
             assert_eq!(first.take(word), first_byte);
             let second = lanes(base + 2, Width::W16, endian);
-            bus.write(&mut session, EbLayout::L32, base + 2, second, second.place(0xBEEF));
-            let word = bus.read(&mut session, EbLayout::L32, base, whole).value;
+            write(&mut bus, &mut session, base + 2, second, second.place(0xBEEF));
+            let word = read(&mut bus, &mut session, base, whole);
             assert_eq!(word, if endian == Endian::Big { 0x1122_BEEF } else { 0xBEEF_3344 });
         }
         assert_eq!(session.errors.0, 0);
@@ -412,7 +343,7 @@ mod tests {
         let mut session = BusSession::default();
         let whole = Lanes::full(Width::W32);
         for address in [0x10000, 0x30000, 0x10ffc, 0x11000, 0x8000] {
-            bus.read(&mut session, EbLayout::L32, address, whole);
+            read(&mut bus, &mut session, address, whole);
         }
         let found: Vec<bool> = (0..5).map(|index| failed(session.errors.0, index, 5)).collect();
         assert_eq!(found, [false, true, false, true, true]);
@@ -422,9 +353,10 @@ mod tests {
     fn accesses_of_a_width_that_the_device_lacks_are_refused() {
         let mut bus = bus(MEMORY);
         let wide = EbLayout { address: Width::W32, data: Width::W64 };
-        let access = bus.read(&mut BusSession::default(), wide, 0x20000, Lanes::full(Width::W64));
-        assert!(!access.ok);
-        assert!(bus.read(&mut BusSession::default(), wide, 0x10000, Lanes::full(Width::W64)).ok);
+        let (mut session, whole) = (BusSession::default(), Lanes::full(Width::W64));
+        let mut is_ok =
+            |address| bus.execute(&mut session, wide, Space::Bus, address, whole, None).ok;
+        assert_eq!((is_ok(0x20000), is_ok(0x10000)), (false, true));
     }
 
     #[test]
@@ -438,8 +370,8 @@ mod tests {
         });
         let mut session = BusSession::default();
         bus.begin_cycle(1000);
-        bus.read(&mut session, EbLayout::L32, 0x10000, Lanes::full(Width::W32));
-        bus.write(&mut session, EbLayout::L32, 0x10000, Lanes::full(Width::W32), 1);
+        read(&mut bus, &mut session, 0x10000, Lanes::full(Width::W32));
+        write(&mut bus, &mut session, 0x10000, Lanes::full(Width::W32), 1);
         assert_eq!(bus.busy_until_ns(), 1000 + 100 + 32 + 8);
         bus.begin_cycle(500);
         assert_eq!(bus.busy_until_ns(), 1240);

@@ -4,29 +4,27 @@
 //! - [`Client::cycle`]: many operations, one round trip;
 //! - [`Client::pipeline`]: many cycles on their way at once, as many as the window lets; results come by a closure.
 //!
-//! Answers are matched by tag: one that nobody waits for any more is counted and dropped. Writes are never repeated; reads only
-//! when [`ClientOptions::read_retries`] says so.
+//! Writes are never repeated; reads only when [`ClientOptions::read_retries`] says so.
 
-mod flights;
+mod in_flight;
 mod litex;
 mod open;
 
 use std::time::Duration;
 
 use daqmeter_sys::clock::monotonic_ns;
-use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck, encode, tag_of};
+use daqmeter_wire::etherbone::cycle::{Encoded, Op, Space, StatusCheck, encode, tag_of};
 use daqmeter_wire::etherbone::message::MAGIC;
 use daqmeter_wire::etherbone::{
-    EbHeader, EbLayout, EbRecord, Lanes, RecordFlags, Width, Widths, WireError,
+    EbHeader, EbLayout, EbRecord, Endian, Lanes, RecordFlags, Width, Widths, WireError,
 };
 
 use crate::EbError;
 use crate::slave::MAX_CYCLE_BYTES;
 use crate::transport::{EbTransport, Framing};
-use flights::InFlight;
-pub use flights::{ClientCounts, CompletedCycle};
+use in_flight::InFlight;
+pub use in_flight::{ClientCounts, CompletedCycle};
 
-/// Which format to speak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EbDialect {
     /// That of the OHWR library and cores.
@@ -36,30 +34,26 @@ pub enum EbDialect {
     Litex,
 }
 
-/// How to talk to a slave.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientOptions {
     /// Address widths that are acceptable.
     pub address: Widths,
     /// Data widths that are acceptable.
     pub data: Widths,
-    /// Probes before giving up; 0 skips the probe, which needs one width each and a datagram transport.
+    /// Probes before giving up; 0 skips the probe, which needs one width each and a datagram
+    /// transport.
     pub probes: u32,
-    /// How long each probe is waited for.
     pub probe_timeout: Duration,
     /// Deadline of a cycle, from when it was sent.
     pub timeout: Duration,
-    /// How often a cycle that only reads is asked again after its deadline.
     pub read_retries: u32,
     /// The format.
     pub dialect: EbDialect,
     /// Most cycles on their way at once.
     pub window_cycles: usize,
-    /// Most bytes of requests on their way at once; none takes what suits the transport.
     pub window_bytes: Option<usize>,
 }
 
-/// What the C tools do: 3 probes of 3 s, 5 s for a cycle, no retries.
 impl Default for ClientOptions {
     fn default() -> Self {
         ClientOptions {
@@ -76,10 +70,10 @@ impl Default for ClientOptions {
     }
 }
 
-/// What a blocking cycle brought.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CycleOutcome {
-    /// The value of each operation, out of its lanes; of writes, and of failed reads, whatever came.
+    /// The value of each operation, out of its lanes; of writes, and of failed reads, whatever
+    /// came.
     pub values: Vec<u64>,
     /// The operations that failed on the bus, by their place in the cycle.
     pub failed: Vec<usize>,
@@ -111,7 +105,6 @@ struct Outgoing {
     used: usize,
     /// Lengths of the closed datagrams.
     lengths: Vec<usize>,
-    /// Where the datagram at hand begins, if there is one.
     begins: Option<usize>,
 }
 
@@ -128,7 +121,16 @@ impl Outgoing {
         self.begins = None;
     }
 
-    /// Makes room for so many bytes beyond what is used.
+    fn put_header(&mut self, at: usize, header: EbHeader) {
+        self.bytes[at..at + 4].copy_from_slice(&header.emit());
+    }
+
+    /// Memory behind what is used, up to `end`.
+    fn room(&mut self, end: usize) -> &mut [u8] {
+        let end = end.min(self.bytes.len());
+        &mut self.bytes[self.used..end]
+    }
+
     fn reserve(&mut self, bytes: usize) {
         if self.bytes.len() < self.used + bytes {
             self.bytes.resize((self.used + bytes).next_power_of_two(), 0);
@@ -142,7 +144,6 @@ impl Client {
         self.layout
     }
 
-    /// What became of the cycles so far.
     pub fn counts(&self) -> ClientCounts {
         self.flights.counts
     }
@@ -154,17 +155,11 @@ impl Client {
     }
 
     /// Reads one word of the bus.
-    ///
-    /// # Errors
-    /// When nothing answers in time, or the access fails on the bus.
     pub fn read(&mut self, address: u64) -> Result<u64, EbError> {
         self.one(Op::read(address, self.layout.data))
     }
 
     /// Writes one word of the bus.
-    ///
-    /// # Errors
-    /// When nothing answers in time, or the access fails on the bus.
     pub fn write(&mut self, address: u64, value: u64) -> Result<(), EbError> {
         self.one(Op::write(address, value, self.layout.data)).map(drop)
     }
@@ -177,61 +172,25 @@ impl Client {
         }
     }
 
-    /// Runs one cycle and waits for its answer. Operations that fail on the bus are in the outcome.
-    ///
-    /// # Errors
-    /// When nothing answers in time, the cycle does not fit, or the way is broken.
+    /// Sends a cycle and waits for its end.
     pub fn cycle(&mut self, ops: &[Op], check: StatusCheck) -> Result<&CycleOutcome, EbError> {
         let mut outcome = std::mem::take(&mut self.outcome);
         outcome.values.clear();
         outcome.failed.clear();
-        let result = if self.options.dialect == EbDialect::Litex {
-            self.litex_cycle(ops, &mut outcome)
-        } else {
-            self.gsi_cycle(ops, check, &mut outcome)
-        };
-        self.outcome = outcome;
-        result.map(|()| &self.outcome)
-    }
-
-    fn gsi_cycle(
-        &mut self,
-        ops: &[Op],
-        check: StatusCheck,
-        outcome: &mut CycleOutcome,
-    ) -> Result<(), EbError> {
-        let mut ended = None;
-        let mut on_done = |done: CompletedCycle<'_>| {
+        let mut ended = Ok(());
+        let mut pipeline = self.pipeline(|done| {
             if done.result.is_ok() {
-                collect(ops, &done, outcome);
+                collect(ops, &done, &mut outcome);
             }
-            ended = Some(done.result);
-        };
-        let result = self.submit_and_wait(ops, check, &mut on_done);
-        if result.is_err() {
-            self.flights.abandon();
-            self.outgoing.clear();
-        }
-        result?;
-        ended.unwrap_or(Ok(()))
+            ended = done.result;
+        });
+        let sent = pipeline.submit(ops, check, 0).and_then(|()| pipeline.finish());
+        self.outcome = outcome;
+        sent.and(ended).map(|()| &self.outcome)
     }
 
-    fn submit_and_wait(
-        &mut self,
-        ops: &[Op],
-        check: StatusCheck,
-        on_done: &mut dyn FnMut(CompletedCycle<'_>),
-    ) -> Result<(), EbError> {
-        self.submit(ops, check, 0, on_done)?;
-        self.flush()?;
-        while self.flights.in_flight() > 0 {
-            self.pump(on_done)?;
-        }
-        Ok(())
-    }
-
-    /// Opens a pipeline: cycles are sent without waiting for the answers to those before, as far as the window lets. The
-    /// closure is called once for each cycle, in the order of the answers.
+    /// Opens a pipeline: cycles are sent without waiting for the answers to those before, as far as
+    /// the window lets. The closure is called once for each cycle, in the order of the answers.
     pub fn pipeline<F: FnMut(CompletedCycle<'_>)>(&mut self, on_done: F) -> Pipeline<'_, F> {
         Pipeline { client: self, on_done }
     }
@@ -246,7 +205,8 @@ impl Client {
     ) -> Result<(), EbError> {
         self.make_room(ops, on_done)?;
         let one_at_a_time = matches!(self.framing, Framing::Messages { .. });
-        // Where one message is on its way at a time, each must be answered; and what is late is lost.
+        // Where one message is on its way at a time, each must be answered; and what is late is
+        // lost.
         let check = if one_at_a_time { StatusCheck::Status } else { check };
         let retry =
             self.options.read_retries > 0 && !one_at_a_time && ops.iter().all(|op| !op.write);
@@ -264,13 +224,13 @@ impl Client {
                 return Err(error);
             }
         }
-        if self.outgoing.used >= self.flights.window_bytes() / 2 {
+        if self.outgoing.used >= self.flights.window_bytes / 2 {
             self.flush()?;
         }
         Ok(())
     }
 
-    /// Waits while the window is full; where one message is on its way at a time, until the one before was answered.
+    /// Waits until the window has room; with messages on a stream, one is on its way at a time.
     fn make_room(
         &mut self,
         ops: &[Op],
@@ -279,10 +239,7 @@ impl Client {
         if let Framing::Messages { max_bytes } = self.framing {
             let is_full = self.outgoing.used + self.longest(ops) > max_bytes;
             if !self.flights.has_room() || is_full && self.outgoing.used > 0 {
-                self.flush()?;
-                while self.flights.in_flight() > 0 {
-                    self.pump(on_done)?;
-                }
+                self.drain(on_done)?;
             }
             return Ok(());
         }
@@ -293,49 +250,64 @@ impl Client {
         Ok(())
     }
 
-    /// Bytes of a cycle at most: each operation with a record of its own and a status read after it.
+    /// Sends what waits, and takes the answers of all cycles.
+    fn drain(&mut self, on_done: &mut dyn FnMut(CompletedCycle<'_>)) -> Result<(), EbError> {
+        self.flush()?;
+        while self.flights.count() > 0 {
+            self.pump(on_done)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of a cycle at most: each operation with a record of its own and a status read after
+    /// it.
     fn longest(&self, ops: &[Op]) -> usize {
         (ops.len() + 1) * 2 * (self.layout.header_bytes() + 2 * self.layout.value_bytes())
     }
 
-    /// Encodes a cycle behind what is queued already.
-    fn enqueue(
-        &mut self,
-        ops: &[Op],
-        check: StatusCheck,
-        tag: u16,
-    ) -> Result<daqmeter_wire::etherbone::cycle::Encoded, EbError> {
-        let Some(max_bytes) = self.framing.message_bytes() else {
-            return self.enqueue_stream(ops, check, tag);
-        };
+    /// Encodes a cycle: in a stream behind the one before, else into the message that was begun, or
+    /// into a new one when it does not fit.
+    fn enqueue(&mut self, ops: &[Op], check: StatusCheck, tag: u16) -> Result<Encoded, EbError> {
         let layout = self.layout;
+        let Some(max_bytes) = self.framing.message_bytes() else {
+            let least_bytes = ops.len() * layout.value_bytes();
+            let mut encoded = Encoded { bytes: least_bytes, ..Encoded::default() };
+            if least_bytes <= MAX_CYCLE_BYTES {
+                self.outgoing.reserve(self.longest(ops));
+                encoded = encode(ops, layout, tag, check, self.outgoing.room(usize::MAX))?;
+            }
+            if encoded.bytes > MAX_CYCLE_BYTES {
+                return Err(EbError::TooLong { operations: ops.len(), bytes: encoded.bytes });
+            }
+            self.outgoing.used += encoded.bytes;
+            return Ok(encoded);
+        };
         self.outgoing.reserve(2 * max_bytes);
         if let Some(begins) = self.outgoing.begins {
-            let out = &mut self.outgoing.bytes[self.outgoing.used..begins + max_bytes];
-            if let Ok(encoded) = encode(ops, layout, tag, check, out) {
+            let room = self.outgoing.room(begins + max_bytes);
+            if let Ok(encoded) = encode(ops, layout, tag, check, room) {
                 self.outgoing.used += encoded.bytes;
-                self.mark_answered(encoded.is_answered());
+                if encoded.is_answered() {
+                    self.outgoing.put_header(begins, EbHeader::of(layout, false));
+                }
                 return Ok(encoded);
             }
             self.outgoing.close();
         }
         let begins = self.outgoing.used;
         let records = begins + layout.header_bytes();
-        let encoded =
-            encode(ops, layout, tag, check, &mut self.outgoing.bytes[records..begins + max_bytes])
-                .map_err(|_| self.overflow(ops.len(), max_bytes))?;
+        let room = &mut self.outgoing.bytes[records..begins + max_bytes];
+        let encoded = encode(ops, layout, tag, check, room)
+            .map_err(|_| self.overflow(ops.len(), max_bytes))?;
         if encoded.bytes > 0 {
             self.outgoing.bytes[begins..records].fill(0);
-            self.outgoing.bytes[begins..begins + 4]
-                .copy_from_slice(&EbHeader::of(layout, true).emit());
+            self.outgoing.put_header(begins, EbHeader::of(layout, !encoded.is_answered()));
             self.outgoing.begins = Some(begins);
             self.outgoing.used = records + encoded.bytes;
-            self.mark_answered(encoded.is_answered());
         }
         Ok(encoded)
     }
 
-    /// A cycle does not fit.
     fn overflow(&self, operations: usize, max_bytes: usize) -> EbError {
         if self.framing.is_stream() {
             return EbError::Unsupported(format!(
@@ -343,35 +315,6 @@ impl Client {
             ));
         }
         EbError::Overflow { operations, datagram_bytes: max_bytes }
-    }
-
-    /// A datagram in which something is answered must not say that it has no reads.
-    fn mark_answered(&mut self, answered: bool) {
-        if let (true, Some(begins)) = (answered, self.outgoing.begins) {
-            self.outgoing.bytes[begins..begins + 4]
-                .copy_from_slice(&EbHeader::of(self.layout, false).emit());
-        }
-    }
-
-    fn enqueue_stream(
-        &mut self,
-        ops: &[Op],
-        check: StatusCheck,
-        tag: u16,
-    ) -> Result<daqmeter_wire::etherbone::cycle::Encoded, EbError> {
-        let too_long = |bytes| EbError::TooLong { operations: ops.len(), bytes };
-        let least_bytes = ops.len() * self.layout.value_bytes();
-        if least_bytes > MAX_CYCLE_BYTES {
-            return Err(too_long(least_bytes));
-        }
-        self.outgoing.reserve(self.longest(ops));
-        let encoded =
-            encode(ops, self.layout, tag, check, &mut self.outgoing.bytes[self.outgoing.used..])?;
-        if encoded.bytes > MAX_CYCLE_BYTES {
-            return Err(too_long(encoded.bytes));
-        }
-        self.outgoing.used += encoded.bytes;
-        Ok(encoded)
     }
 
     /// Sends what is queued; from now the deadlines run.
@@ -400,12 +343,12 @@ impl Client {
         let wait = Duration::from_nanos(deadline_ns.saturating_sub(self.now_ns).max(1));
         let mut buffer = std::mem::take(&mut self.received);
         let arrived = self.transport.receive(&mut buffer, wait);
-        let before = self.flights.in_flight();
+        let before = self.flights.count();
         let result = arrived.and_then(|arrived| match arrived {
             Some(arrived) => {
                 self.accept(&buffer[..arrived.bytes], arrived.segment_bytes, on_done)?;
                 // The clock is read only when nothing was completed: then time may be running out.
-                Ok(self.flights.in_flight() < before)
+                Ok(self.flights.count() < before)
             }
             None => Ok(false),
         });
@@ -509,9 +452,7 @@ impl Client {
         while let Some(expired) = self.flights.expired(self.now_ns) {
             match self.flights.again(expired) {
                 Some((tag, ops, check)) => {
-                    let queued = self.enqueue(&ops, check, tag);
-                    self.flights.keep_again(expired, ops);
-                    queued?;
+                    self.enqueue(&ops, check, tag)?;
                     self.flush()?;
                 }
                 None => self.flights.fail(expired, EbError::Timeout(timeout), self.now_ns, on_done),
@@ -551,59 +492,26 @@ pub struct Pipeline<'a, F: FnMut(CompletedCycle<'_>)> {
 }
 
 impl<F: FnMut(CompletedCycle<'_>)> Pipeline<'_, F> {
-    /// Queues a cycle. Returns when it is queued or sent; waits for answers only while the window is full.
-    ///
-    /// # Errors
-    /// When the cycle does not fit a datagram, or the way is broken.
+    /// Sends a cycle, or keeps it to send it with others; waits while the window is full.
     pub fn submit(&mut self, ops: &[Op], check: StatusCheck, token: u64) -> Result<(), EbError> {
-        if self.client.options.dialect == EbDialect::Litex {
-            return self.submit_litex(ops, check, token);
+        if self.client.options.dialect == EbDialect::Gsi {
+            return self.client.submit(ops, check, token, &mut self.on_done);
         }
-        self.client.submit(ops, check, token, &mut self.on_done)
-    }
-
-    /// The other dialect has one packet on its way at a time.
-    fn submit_litex(&mut self, ops: &[Op], check: StatusCheck, token: u64) -> Result<(), EbError> {
-        let outcome = self.client.cycle(ops, check)?;
-        let words: Vec<u64> = ops
-            .iter()
-            .zip(&outcome.values)
-            .filter(|(op, _)| !op.write)
-            .map(|(_, value)| *value)
-            .collect();
-        (self.on_done)(CompletedCycle {
-            token,
-            result: Ok(()),
-            words: &words,
-            statuses: &[],
-            bus_ops: 0,
-            port: Width::W32,
-        });
+        let mut words = Vec::new();
+        self.client.litex_cycle(ops, &mut words)?;
+        (self.on_done)(CompletedCycle::plain(token, Ok(()), &words));
         Ok(())
     }
 
-    /// Sends what is queued and waits until every cycle is answered or has failed.
-    ///
-    /// # Errors
-    /// When the way is broken.
-    pub fn finish(self) -> Result<(), EbError> {
-        let mut this = self;
-        this.drain()
-    }
-
-    fn drain(&mut self) -> Result<(), EbError> {
-        self.client.flush()?;
-        while self.client.flights.in_flight() > 0 {
-            self.client.pump(&mut self.on_done)?;
-        }
-        Ok(())
+    /// Waits until all cycles have ended.
+    pub fn finish(mut self) -> Result<(), EbError> {
+        self.client.drain(&mut self.on_done)
     }
 }
 
-/// Cycles that nobody waits for any more: their answers are dropped when they come.
 impl<F: FnMut(CompletedCycle<'_>)> Drop for Pipeline<'_, F> {
     fn drop(&mut self) {
-        if self.client.flights.in_flight() > 0 {
+        if self.client.flights.count() > 0 {
             self.client.flights.abandon();
             self.client.outgoing.clear();
         }
@@ -611,14 +519,11 @@ impl<F: FnMut(CompletedCycle<'_>)> Drop for Pipeline<'_, F> {
 }
 
 /// The lanes of an access, or why it cannot be one.
-///
-/// # Errors
-/// When the size is wider than the port or the address is not a multiple of it.
 pub(crate) fn lanes_of(
     address: u64,
     size: Width,
     port: Width,
-    endian: daqmeter_wire::etherbone::Endian,
+    endian: Endian,
 ) -> Result<Lanes, EbError> {
     Lanes::at(address, size, port, endian).ok_or_else(|| {
         let bytes = size.bytes();

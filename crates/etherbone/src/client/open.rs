@@ -1,81 +1,86 @@
-//! How a conversation begins: the probe, and what both sides settle on.
+//! Beginning of a conversation: probes, widths, and the framing that a TCP server understands.
 
 use std::time::Duration;
 
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck};
 use daqmeter_wire::etherbone::message::PROBE_BYTES;
-use daqmeter_wire::etherbone::{EbLayout, EbProbe, Widths, config, litex};
+use daqmeter_wire::etherbone::{EbHeader, EbLayout, EbProbe, Widths, config, litex};
 
 use super::{
     Client, ClientCounts, ClientOptions, CycleOutcome, EbDialect, InFlight, Outgoing, as_ns,
 };
 use crate::EbError;
 use crate::address::Address;
-use crate::transport::{self, EbTransport, Framed, Framing, RECEIVE_BYTES};
+use crate::transport::{self, EbTransport, Framing, RECEIVE_BYTES};
 
-/// How long a LiteX server on TCP is given to say its banner; others say nothing.
+/// LiteX servers on TCP may greet.
 const BANNER_WAIT: Duration = Duration::from_millis(300);
-
-/// How long a server on TCP is given to answer in a framing before the other is tried. One that does not understand closes the
-/// connection, or waits for the rest of a record.
+/// A server that does not understand a framing is silent or ends the connection.
 const FRAMING_WAIT: Duration = Duration::from_secs(1);
+/// Longest message that the C library of 2014 receives at once on TCP.
+const MESSAGE_BYTES: usize = 4000;
 
 impl Client {
-    /// Opens a conversation with the slave at an address.
-    ///
-    /// # Errors
-    /// When the way cannot be opened, nobody answers, or there is no width in common.
+    /// Opens a conversation. On TCP it is tried whether the server takes a bare stream or, as the C
+    /// library of 2014, messages with headers.
     pub fn open(address: &Address, options: &ClientOptions) -> Result<Client, EbError> {
         let name = address.to_string();
         let connect = || transport::open(address, options.dialect, options.probe_timeout);
-        if options.dialect == EbDialect::Litex || !matches!(address, Address::Tcp(..)) {
-            return Client::over(connect()?, options, &name);
-        }
-        // Servers on TCP expect bare records, or a header before each message (the C library of 2014). None says which.
+        let has_one_framing =
+            options.dialect == EbDialect::Litex || !matches!(address, Address::Tcp(..));
         let mut client = Client::over(connect()?, options, &name)?;
+        if has_one_framing || client.is_understood() {
+            return Ok(client);
+        }
+        drop(client);
+        let framing = Framing::Messages { max_bytes: MESSAGE_BYTES };
+        let mut client = Client::framed(connect()?, framing, options, &name)?;
         if client.is_understood() {
             return Ok(client);
         }
         drop(client);
-        let mut client = Client::over(Box::new(Framed(connect()?)), options, &name)?;
-        if client.is_understood() {
-            return Ok(client);
-        }
-        drop(client);
-        // Slower than was waited for, perhaps.
         Client::over(connect()?, options, &name)
     }
 
-    /// Whether a read that has no effect is answered: of the error register.
     fn is_understood(&mut self) -> bool {
         let deadline = std::mem::replace(&mut self.options.timeout, FRAMING_WAIT);
         let read = Op { space: Space::Config, ..Op::read(config::ERRORS, self.layout.data) };
         let answered = self.cycle(&[read], StatusCheck::Silent).is_ok();
         self.options.timeout = deadline;
-        // It is not one of the cycles of whoever asked for the conversation.
         self.flights.counts = ClientCounts::default();
         answered
     }
 
-    /// Opens a conversation over a transport; the name is for messages.
-    ///
-    /// # Errors
-    /// When nobody answers, or there is no width in common.
+    /// Opens a conversation over a transport; the name is for errors.
     pub fn over(
+        transport: Box<dyn EbTransport>,
+        options: &ClientOptions,
+        name: &str,
+    ) -> Result<Client, EbError> {
+        let framing = transport.framing();
+        Client::framed(transport, framing, options, name)
+    }
+
+    fn framed(
         mut transport: Box<dyn EbTransport>,
+        framing: Framing,
         options: &ClientOptions,
         name: &str,
     ) -> Result<Client, EbError> {
         let layout = match options.dialect {
-            EbDialect::Gsi => probe(transport.as_mut(), options, name)?,
-            EbDialect::Litex => litex_hello(transport.as_mut(), options, name)?,
+            EbDialect::Gsi => probe(transport.as_mut(), options)?,
+            EbDialect::Litex => litex_hello(transport.as_mut(), options)?,
         };
+        let layout = layout.ok_or_else(|| EbError::NoAnswer {
+            address: name.to_owned(),
+            probes: options.probes,
+            each: options.probe_timeout,
+        })?;
         let window_bytes = options.window_bytes.unwrap_or(transport.window_bytes());
-        // An answer may be as late as the deadline once more; a second at least.
         let late_ns = as_ns(options.timeout.max(Duration::from_secs(1)));
         Ok(Client {
-            framing: transport.framing(),
+            framing,
             transport,
             layout,
             options: options.clone(),
@@ -90,24 +95,21 @@ impl Client {
     }
 }
 
-/// Asks for the slave's widths, as often as allowed.
 fn probe(
     transport: &mut dyn EbTransport,
     options: &ClientOptions,
-    name: &str,
-) -> Result<EbLayout, EbError> {
+) -> Result<Option<EbLayout>, EbError> {
+    let is_stream = transport.framing().is_stream();
     if options.probes == 0 {
-        return without_probe(transport, options);
+        return without_probe(is_stream, options).map(Some);
     }
     let mut buffer = vec![0; RECEIVE_BYTES];
     let mut heard = Vec::new();
     for attempt in 0..options.probes {
-        // An id that an earlier conversation did not use.
         #[allow(clippy::cast_possible_truncation, reason = "any 32 bits do")]
         let id = (monotonic_ns() >> 4) as u32 ^ attempt << 28;
         let probe = EbProbe { response: false, address: options.address, data: options.data, id };
-        // A stream carries its probe once: a second one would be taken for a record by the C slave.
-        if attempt == 0 || !transport.framing().is_stream() {
+        if attempt == 0 || !is_stream {
             transport.send(&probe.emit(), &[PROBE_BYTES])?;
         }
         let deadline_ns = monotonic_ns() + as_ns(options.probe_timeout);
@@ -116,35 +118,29 @@ fn probe(
             if left_ns == 0 {
                 break;
             }
-            let Some(arrived) = transport.receive(&mut buffer, Duration::from_nanos(left_ns))?
-            else {
-                continue;
-            };
-            let answer = match transport.framing() {
-                Framing::Datagram { .. } => buffer[..arrived.bytes]
+            let arrived = transport.receive(&mut buffer, Duration::from_nanos(left_ns))?;
+            let Some(arrived) = arrived else { continue };
+            let answer = if is_stream {
+                heard.extend_from_slice(&buffer[..arrived.bytes]);
+                if heard.len() < PROBE_BYTES {
+                    continue;
+                }
+                Some(EbProbe::parse(&heard[..PROBE_BYTES])?).filter(|answer| answer.response)
+            } else {
+                buffer[..arrived.bytes]
                     .chunks(arrived.segment_bytes)
                     .filter_map(|datagram| EbProbe::parse(datagram).ok())
-                    .find(|answer| answer.response && answer.id == id),
-                Framing::Stream | Framing::Messages { .. } => {
-                    heard.extend_from_slice(&buffer[..arrived.bytes]);
-                    if heard.len() < PROBE_BYTES {
-                        continue;
-                    }
-                    Some(EbProbe::parse(&heard[..PROBE_BYTES])?).filter(|answer| answer.response)
-                }
+                    .find(|answer| answer.response && answer.id == id)
             };
             if let Some(answer) = answer {
-                return settle(options, answer);
+                return settle(options, answer).map(Some);
             }
         }
     }
-    Err(EbError::NoAnswer {
-        address: name.to_owned(),
-        probes: options.probes,
-        each: options.probe_timeout,
-    })
+    Ok(None)
 }
 
+/// Settles on the widest widths that both sides have.
 fn settle(options: &ClientOptions, slave: EbProbe) -> Result<EbLayout, EbError> {
     let common = |ours: Widths, theirs: Widths| ours.and(theirs).widest();
     match (common(options.address, slave.address), common(options.data, slave.data)) {
@@ -158,50 +154,35 @@ fn settle(options: &ClientOptions, slave: EbProbe) -> Result<EbLayout, EbError> 
     }
 }
 
-fn without_probe(
-    transport: &dyn EbTransport,
-    options: &ClientOptions,
-) -> Result<EbLayout, EbError> {
-    if transport.framing().is_stream() {
-        return Err(EbError::Unsupported(
-            "a stream begins with a probe: ask for at least one (-r 1)".to_owned(),
-        ));
+fn without_probe(is_stream: bool, options: &ClientOptions) -> Result<EbLayout, EbError> {
+    let unsupported = |why: &str| Err(EbError::Unsupported(why.to_owned()));
+    if is_stream {
+        return unsupported("a stream begins with a probe: ask for at least one (-r 1)");
     }
     match (options.address.single(), options.data.single()) {
         (Some(address), Some(data)) => Ok(EbLayout { address, data }),
-        _ => Err(EbError::Unsupported(
-            "without a probe there must be exactly one address and one data width (-a 32 -d 32 -r 0)".to_owned(),
-        )),
+        _ => unsupported(
+            "without a probe there must be exactly one address and one data width (-a 32 -d 32 -r 0)",
+        ),
     }
 }
 
-/// Boards of this dialect answer a probe of their own; servers on TCP say a banner first, or nothing.
 fn litex_hello(
     transport: &mut dyn EbTransport,
     options: &ClientOptions,
-    name: &str,
-) -> Result<EbLayout, EbError> {
+) -> Result<Option<EbLayout>, EbError> {
     let mut buffer = vec![0; RECEIVE_BYTES];
     if transport.framing().is_stream() {
-        // Whatever comes before a request is a banner.
         transport.receive(&mut buffer, BANNER_WAIT)?;
-        return Ok(EbLayout::L32);
+        return Ok(Some(EbLayout::L32));
     }
     for _ in 0..options.probes {
         transport.send(&litex::probe(), &[litex::PROBE_BYTES])?;
         if let Some(arrived) = transport.receive(&mut buffer, options.probe_timeout)?
-            && daqmeter_wire::etherbone::EbHeader::parse(&buffer[..arrived.bytes])
-                .is_ok_and(|header| header.probe_response)
+            && EbHeader::parse(&buffer[..arrived.bytes]).is_ok_and(|header| header.probe_response)
         {
-            return Ok(EbLayout::L32);
+            return Ok(Some(EbLayout::L32));
         }
     }
-    if options.probes == 0 {
-        return Ok(EbLayout::L32);
-    }
-    Err(EbError::NoAnswer {
-        address: name.to_owned(),
-        probes: options.probes,
-        each: options.probe_timeout,
-    })
+    Ok((options.probes == 0).then_some(EbLayout::L32))
 }

@@ -16,9 +16,6 @@ use plan::Plan;
 use session::EtherboneSession;
 
 /// Opens a conversation with a slave that is not of this process, to see that it answers.
-///
-/// # Errors
-/// When the request is wrong, or the conversation cannot be opened.
 pub fn reach(request: &EtherboneRequest) -> Result<(), Fault> {
     request.check().map_err(|problem| request.workload().error(problem.name, problem.text))?;
     let plan = Plan::of(request)?;

@@ -1,4 +1,5 @@
-//! A request made ready: where the slave is, the operations of a cycle, and what their rate is held against.
+//! A request made ready: where the slave is, the operations of a cycle, and what their rate is held
+//! against.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ impl Plan {
     /// Reads the descriptions of bridges that the request names.
     pub(super) fn of(request: &EtherboneRequest) -> Result<Plan, Fault> {
         let wrong = |problem: Problem| request.workload().error(problem.name, problem.text);
-        let bridge = |name: &str| Bridge::named(name).map_err(EbError::from);
+        let bridge = |name: &str| Bridge::named(name);
         let target = request.target().map_err(wrong)?;
         if let Target::At(Address::Emulated(name)) = &target {
             bridge(name)?;
@@ -48,7 +49,6 @@ impl Plan {
         Err(request.workload().error("count", why).into())
     }
 
-    /// Whether the slave is emulated here.
     pub(super) fn is_ours(&self) -> bool {
         self.target.is_ours()
     }
@@ -76,7 +76,6 @@ impl Plan {
         }
     }
 
-    /// Whether a cycle fits a datagram, where it must.
     fn fits(&self) -> bool {
         let datagrams = match &self.target {
             Target::Loop(protocol) => *protocol == Protocol::Udp,
@@ -93,7 +92,6 @@ impl Plan {
             || encode(&self.ops(0), EbLayout::L32, 0x8000, StatusCheck::Status, &mut room).is_ok()
     }
 
-    /// What the rate is held against: the raw path on loopback, the bus or the line of an emulated bridge.
     pub(super) fn limit(&self) -> Option<LimitSpec> {
         if self.link.is_some() {
             // The ping-pong does not go through the link, so it says nothing about it.
@@ -118,7 +116,6 @@ impl Plan {
         }
     }
 
-    /// The same bytes over the same kind of socket.
     fn raw_limit(&self, transport: Protocol, bytes: u64, messages: u64) -> Option<LimitSpec> {
         let header_bytes = match transport {
             Protocol::Udp => EbLayout::L32.header_bytes() as u64,
@@ -181,10 +178,9 @@ impl Plan {
         };
         match &self.target {
             Target::At(address) => {
-                let client = match kept::take(&self.request) {
-                    Some(client) => client,
-                    None => self.negotiate(address, options)?,
-                };
+                let is_device = matches!(address, Address::Dev(_));
+                let kept = if is_device { kept::take(&self.request) } else { None };
+                let client = kept.map_or_else(|| self.negotiate(address, options), Ok)?;
                 Ok((client, None))
             }
             Target::Loop(protocol) => {
@@ -199,8 +195,8 @@ impl Plan {
         }
     }
 
-    /// Offers widths as the tools do, for there are slaves that answer no other probe; then 32 bits only, if something else
-    /// was settled on.
+    /// Offers widths as the tools do, for there are slaves that answer no other probe; then 32 bits
+    /// only, if something else was settled on.
     fn negotiate(&self, address: &Address, narrow: ClientOptions) -> Result<Client, Fault> {
         let wrong = |problem: Problem| Fault::new(format!("{} {}", problem.name, problem.text));
         let (address_widths, data) = self.request.widths().map_err(wrong)?;

@@ -1,4 +1,4 @@
-//! What is asked of the engine: which slave, what is read, and how.
+//! Request to the engine: the slave, the payload and the method.
 
 use clap::{Args, ValueEnum};
 use daqmeter_harness::{Problem, Request};
@@ -17,7 +17,7 @@ const MAX_COUNT: u64 = 100_000;
 /// Cycles of a series at most.
 const MAX_CYCLES: u64 = 1 << 20;
 
-/// Where a payload may begin: addresses have 32 bits, and 64 KiB are read.
+/// Highest begin of a payload: addresses have 32 bits, and 64 KiB are read.
 const MAX_BASE: u64 = (1 << 32) - (1 << 16);
 
 /// Channels of a timestamp latch: its core counts them in 5 bits.
@@ -26,7 +26,7 @@ const MAX_CHANNEL: u64 = 31;
 /// Longest deadline of a cycle: ten minutes.
 const MAX_TIMEOUT_MS: u64 = 600_000;
 
-/// Where the emulated receiver has its memory.
+/// Memory of the emulated receiver.
 const EMULATED_MEMORY: u64 = 0x10000;
 
 fn default_count() -> u64 {
@@ -134,7 +134,7 @@ fn whole_ms(text: &str) -> Result<u64, String> {
     u64::try_from(time.as_millis()).map_err(|_| format!("`{text}` is too long"))
 }
 
-/// Where the slave is.
+/// A slave of this process, or at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// A server in this process.
@@ -143,7 +143,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Whether the slave is emulated here: it may be written to.
+    /// True for a slave of this process, which may be written to.
     pub(super) fn is_ours(&self) -> bool {
         matches!(self, Target::Loop(_) | Target::At(Address::Emulated(_)))
     }
@@ -160,7 +160,7 @@ impl EtherboneRequest {
         }
     }
 
-    /// Whether the slave is emulated.
+    /// True for an emulated slave.
     pub fn is_emulated(&self) -> bool {
         self.target().is_ok_and(|target| target.is_ours())
     }

@@ -20,7 +20,7 @@ use crate::{Client, CompletedCycle, EbError};
 pub(super) struct EtherboneSession {
     plan: Plan,
     limit: Option<LimitSpec>,
-    way: Option<Way>,
+    way: Option<Conversation>,
     seen: Seen,
     /// Parts of the bus that could not be read.
     unread: Vec<String>,
@@ -29,14 +29,13 @@ pub(super) struct EtherboneSession {
 }
 
 /// The open conversation. The server ends after the client.
-struct Way {
+struct Conversation {
     client: Client,
     ops: Vec<Op>,
     base: u64,
     _server: Option<Running>,
 }
 
-/// What came since the timed region began.
 #[derive(Default)]
 struct Seen {
     issued: u64,
@@ -59,7 +58,8 @@ struct Seen {
     paused_before_ns: u64,
     paused_within_ns: u64,
     paused_since_ns: u64,
-    /// Between the first and the last timestamp of each cycle, added up, and the number of gaps in them.
+    /// Between the first and the last timestamp of each cycle, added up, and the number of gaps in
+    /// them.
     gaps_ns: u64,
     gaps: u64,
 }
@@ -89,7 +89,6 @@ impl Seen {
         let (Some(start_ns), Some(first_ns)) = (self.start_ns, self.first_ns) else {
             return Vec::new();
         };
-        // No cycle is in flight during a pause, so it is the same time by the slave's clock.
         let since = |ns: u64, paused_ns: u64| self.last_ns.saturating_sub(ns + paused_ns) as f64;
         let (before_ns, within_ns) = (self.paused_before_ns, self.paused_within_ns);
         let mut counters = vec![
@@ -146,9 +145,8 @@ fn time(name: &str, ns: f64) -> Counter {
     Counter { value: ns, unit: "ns".into(), ..Counter::count(name, 0) }
 }
 
-impl Way {
-    /// Reads one timestamp. Another is read before it in the same cycle, which shows its rollover.
-    /// Nothing comes after its own two words, as in the study.
+impl Conversation {
+    /// Reads one timestamp. Nothing comes after its own two words, as in the study.
     fn single_timestamp(&mut self, unroller: &mut Unroller) -> Result<u64, EbError> {
         let reads = [ECA_TIME_HI, ECA_TIME_LO, ECA_TIME_HI, ECA_TIME_LO]
             .map(|offset| Op::read(self.base + offset, Width::W32));
@@ -211,7 +209,8 @@ impl EtherboneSession {
                 way.convenience(words).map(|()| false)
             } else {
                 way.client.cycle(&way.ops, StatusCheck::Status).map(|outcome| {
-                    // Only the timestamps' words are looked at, and those are all the values of the cycle.
+                    // Only the timestamps' words are looked at, and those are all the values of the
+                    // cycle.
                     words.clear();
                     words.extend_from_slice(&outcome.values);
                     outcome.failed.iter().any(|&at| !way.ops[at].write)
@@ -286,7 +285,12 @@ impl Session for EtherboneSession {
         let (mut client, server) = self.plan.open()?;
         let (base, unread) = self.plan.device_base(&mut client)?;
         self.unread = unread;
-        let way = self.way.insert(Way { client, ops: self.plan.ops(base), base, _server: server });
+        let way = self.way.insert(Conversation {
+            client,
+            ops: self.plan.ops(base),
+            base,
+            _server: server,
+        });
         match self.plan.request.payload {
             Payload::Tlu => way.select(self.plan.request.channel()),
             Payload::Timestamps | Payload::Memory => Ok(()),
@@ -360,7 +364,7 @@ impl Drop for EtherboneSession {
 }
 
 /// Timestamps of one cycle, and one before it.
-fn verify_time(way: &mut Way) -> Result<(), Fault> {
+fn verify_time(way: &mut Conversation) -> Result<(), Fault> {
     let mut unroller = Unroller::default();
     let mut before_ns = way.single_timestamp(&mut unroller)?;
     let outcome = way.client.cycle(&way.ops, StatusCheck::Status)?;
@@ -375,7 +379,7 @@ fn verify_time(way: &mut Way) -> Result<(), Fault> {
 }
 
 /// Every operation of a cycle must be answered by a device.
-fn verify_access(way: &mut Way) -> Result<(), Fault> {
+fn verify_access(way: &mut Conversation) -> Result<(), Fault> {
     let outcome = way.client.cycle(&way.ops, StatusCheck::Status)?;
     match outcome.failed.iter().find(|&&at| !way.ops[at].write) {
         None => Ok(()),
@@ -387,7 +391,7 @@ fn verify_access(way: &mut Way) -> Result<(), Fault> {
 }
 
 /// Checks that a test pulse comes out of the latch as a stamp of its time.
-fn verify_latch(way: &mut Way, channel: u64) -> Result<(), Fault> {
+fn verify_latch(way: &mut Conversation, channel: u64) -> Result<(), Fault> {
     let base = way.base;
     let write = |offset: u64, value| Op::write(base + offset, value, Width::W32);
     let now = [tlu::TIME_HI, tlu::TIME_LO].map(|offset| Op::read(base + offset, Width::W32));
@@ -408,7 +412,7 @@ fn verify_latch(way: &mut Way, channel: u64) -> Result<(), Fault> {
 }
 
 /// Writes a pattern over what the cycles read, and reads it back by such a cycle.
-fn verify_memory(way: &mut Way) -> Result<(), Fault> {
+fn verify_memory(way: &mut Conversation) -> Result<(), Fault> {
     let value_at = |address: u64| address.wrapping_mul(0x9E37_79B1) & 0xFFFF_FFFF;
     let writes: Vec<Op> =
         way.ops.iter().map(|op| Op::write(op.address, value_at(op.address), Width::W32)).collect();

@@ -71,7 +71,6 @@ fn a_lossy_link_is_in_the_ledger() {
         cycles: 100,
         ..example()
     };
-    // Each datagram holds one such cycle: so many are lost, and each loss is one cycle.
     let record = run(&request, StepPlan::ByStage(100));
     let ledger = &record.ledgers[0];
     assert!(ledger.closes() && ledger.losses["timeout"] > 0, "{ledger}");

@@ -1,10 +1,12 @@
-//! The times of a timing receiver one after the other, for paths: the cycles are those of the engine.
+//! The times of a timing receiver one after the other, for paths: the cycles are those of the
+//! engine.
 
-use daqmeter_harness::{Fault, Request};
+use daqmeter_harness::{Fault, Request, TypedEngine};
 use daqmeter_wire::etherbone::cycle::{Op, StatusCheck};
 
+use super::EtherboneEngine;
 use super::plan::Plan;
-use super::request::{EtherboneRequest, Method, Payload};
+use super::request::{EtherboneRequest, Method};
 use crate::Client;
 use crate::server::Running;
 use crate::timestamps::Unroller;
@@ -12,7 +14,8 @@ use crate::timestamps::Unroller;
 /// Bytes of a time: nanoseconds, little-endian.
 pub const TIME_BYTES: usize = 8;
 
-/// An open conversation that reads times in blocking cycles. The server, where it is one of this process, ends after the client.
+/// An open conversation that reads times in blocking cycles. The server, where it is one of this
+/// process, ends after the client.
 pub struct Times {
     client: Client,
     ops: Vec<Op>,
@@ -22,28 +25,17 @@ pub struct Times {
 }
 
 impl Times {
-    /// What is asked of the slave at that address, so many times in a cycle.
     pub fn request(address: &str, count: u64) -> EtherboneRequest {
         EtherboneRequest {
             address: address.to_owned(),
             method: Method::Blocking,
-            payload: Payload::Timestamps,
             count,
             cycles: 1,
-            base: None,
-            pop_channel: None,
-            link: None,
-            timeout_ms: None,
-            address_widths: None,
-            data_widths: None,
-            peer_cpu: None,
+            ..EtherboneEngine.example()
         }
     }
 
     /// Opens the conversation.
-    ///
-    /// # Errors
-    /// When the request is wrong, nobody answers, or there is no clock on the slave's bus.
     pub fn open(request: &EtherboneRequest) -> Result<Times, Fault> {
         request.check().map_err(|problem| request.workload().error(problem.name, problem.text))?;
         let plan = Plan::of(request)?;
@@ -59,9 +51,6 @@ impl Times {
     }
 
     /// Fills a block of whole cycles and returns how many times are in it.
-    ///
-    /// # Errors
-    /// When a cycle fails, the bus reports an error, or the time goes back.
     pub fn read(&mut self, into: &mut [u8]) -> Result<u64, Fault> {
         let cycle_bytes = self.ops.len() / 2 * TIME_BYTES;
         let mut times = 0;

@@ -1,12 +1,10 @@
 //! One stream client of the server.
 
 use std::fs::File;
+use std::io::ErrorKind::{BrokenPipe, ConnectionReset, Interrupted, WouldBlock};
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
 
 use daqmeter_sys::net::Readiness;
-use daqmeter_sys::tty::Pty;
 
 use crate::slave::{Slave, Stream};
 
@@ -15,41 +13,6 @@ const MAX_BACKLOG_BYTES: usize = 1 << 20;
 
 /// Answers that wait for their time, beyond which a client is no longer read from.
 const MAX_DELAYED: usize = 64;
-
-/// What a stream client is connected by.
-pub(super) enum Io {
-    Tcp(TcpStream),
-    Pty(Pty),
-    File(File),
-}
-
-impl AsFd for Io {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Io::Tcp(stream) => stream.as_fd(),
-            Io::Pty(pty) => pty.master.as_fd(),
-            Io::File(file) => file.as_fd(),
-        }
-    }
-}
-
-impl Io {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Io::Tcp(stream) => stream.read(buffer),
-            Io::Pty(pty) => pty.master.read(buffer),
-            Io::File(file) => file.read(buffer),
-        }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Io::Tcp(stream) => stream.write(bytes),
-            Io::Pty(pty) => pty.master.write(bytes),
-            Io::File(file) => file.write(bytes),
-        }
-    }
-}
 
 /// Why a connection ended; nothing to say when the client closed it.
 pub(super) struct Ended(pub(super) Option<String>);
@@ -61,33 +24,28 @@ impl From<io::Error> for Ended {
 }
 
 pub(super) struct Connection {
-    pub(super) io: Io,
+    pub(super) io: File,
+    pub(super) is_device: bool,
     pub(super) peer: String,
     stream: Stream,
     /// Bytes of a cycle that has not ended, as the server has counted them.
     pub(super) counted_bytes: usize,
     /// Answers that the client has not taken.
     backlog: Vec<u8>,
-    /// What the loop watches now.
     pub(super) watched: Readiness,
-    /// When the banner is due, until something was heard.
     pub(super) banner_at_ns: Option<u64>,
     /// Since when the rest of a cycle is owed.
     pub(super) owes_since_ns: Option<u64>,
     /// Answers that wait for their time.
     pub(super) delayed: usize,
-    /// When the last of them is due.
     pub(super) last_due_ns: u64,
 }
 
 impl Connection {
-    pub(super) fn tcp(stream: TcpStream, peer: String, banner_at_ns: Option<u64>) -> Connection {
-        Connection { banner_at_ns, ..Connection::device(Io::Tcp(stream), peer) }
-    }
-
-    pub(super) fn device(io: Io, peer: String) -> Connection {
+    pub(super) fn new(io: File, peer: String, is_device: bool) -> Connection {
         Connection {
             io,
+            is_device,
             peer,
             stream: Stream::default(),
             counted_bytes: 0,
@@ -100,14 +58,8 @@ impl Connection {
         }
     }
 
-    /// Bytes of a cycle that has not ended.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.stream.waiting_bytes()
-    }
-
-    /// True for what stays when a client leaves.
-    pub(super) fn is_device(&self) -> bool {
-        !matches!(self.io, Io::Tcp(_))
     }
 
     /// Forgets half a cycle.
@@ -124,7 +76,8 @@ impl Connection {
         Readiness { read: self.wants_to_read(), write: !self.backlog.is_empty() }
     }
 
-    /// Reads what has come and executes the cycles that are whole. Returns when the answers are ready.
+    /// Reads what has come and executes the cycles that are whole. Returns when the answers are
+    /// ready.
     pub(super) fn read(
         &mut self,
         slave: &mut Slave,
@@ -135,17 +88,8 @@ impl Connection {
         let bytes = match self.io.read(buffer) {
             Ok(0) => return Err(Ended(None)),
             Ok(bytes) => bytes,
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                ) =>
-            {
-                return Ok(now_ns);
-            }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                return Err(Ended(None));
-            }
+            Err(error) if [WouldBlock, Interrupted].contains(&error.kind()) => return Ok(now_ns),
+            Err(error) if error.kind() == ConnectionReset => return Err(Ended(None)),
             Err(error) => return Err(error.into()),
         };
         self.banner_at_ns = None;
@@ -155,7 +99,7 @@ impl Connection {
         match ready_ns {
             Ok(ready_ns) => Ok(ready_ns),
             // A device stays: what comes next may be a client that speaks the protocol.
-            Err(_) if self.is_device() => {
+            Err(_) if self.is_device => {
                 self.reset();
                 Ok(now_ns)
             }
@@ -169,8 +113,8 @@ impl Connection {
         while self.backlog.is_empty() && !fresh.is_empty() {
             match self.io.write(fresh) {
                 Ok(taken) => fresh = &fresh[taken..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == WouldBlock => break,
+                Err(error) if error.kind() == Interrupted => {}
                 Err(error) if gone(&error) => return Err(Ended(None)),
                 Err(error) => return Err(error.into()),
             }
@@ -187,5 +131,5 @@ impl Connection {
 }
 
 fn gone(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+    matches!(error.kind(), BrokenPipe | ConnectionReset)
 }

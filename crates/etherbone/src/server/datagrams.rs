@@ -56,8 +56,7 @@ impl EbServer {
         self.lengths.clear();
     }
 
-    /// Queues the last answer until it is ready; those before it go out first. When too many wait already it is dropped, as
-    /// datagrams may be: the asker's deadline sees it.
+    /// Queues the last answer until it is ready; those before it go out first.
     fn delay_last(&mut self, bytes: usize, ready_ns: u64, socket: usize, from: &SockAddr) {
         let last = self.answer.split_off(self.answer.len() - bytes);
         self.send_gathered(socket, from.clone());
@@ -69,7 +68,6 @@ impl EbServer {
         self.delay(ready_ns, Destination::Datagram { socket, to: self.target(from.clone()) });
     }
 
-    /// Where the answer to a datagram goes.
     fn target(&self, from: SockAddr) -> SockAddr {
         match (self.options.reply_port, from.as_socket()) {
             (Some(port), Some(mut address)) => {
@@ -80,7 +78,8 @@ impl EbServer {
         }
     }
 
-    /// Sends answers; what the network does not take is lost, as datagrams are, and the client's deadline sees it.
+    /// Sends answers; what the network does not take is lost, as datagrams are, and the client's
+    /// deadline sees it.
     pub(super) fn send_datagrams(
         &mut self,
         socket: usize,

@@ -6,17 +6,18 @@ use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A UDP socket and a TCP listener on one port. A port that was in use a moment ago can be had at once.
+/// A UDP socket and a TCP listener on one port. A port that was in use a moment ago can be had at
+/// once.
 pub(super) fn listen_on(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, TcpListener)> {
     let domain = if ip.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
     let mut last = None;
-    // With port 0 the kernel chooses for UDP; that TCP has the same one free is likely, not certain.
     for _ in 0..if port == 0 { 16 } else { 1 } {
         let udp = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
         if ip.is_ipv6() {
             udp.set_only_v6(true)?;
         }
-        // A burst of a whole window from several clients; beyond the limit for non-root the kernel gives what it allows.
+        // A burst of a whole window from several clients; beyond the limit for non-root the kernel
+        // gives what it allows.
         udp.set_recv_buffer_size(4 << 20)?;
         udp.bind(&SocketAddr::new(ip, port).into())?;
         udp.set_nonblocking(true)?;

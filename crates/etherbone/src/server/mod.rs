@@ -1,21 +1,22 @@
-//! The server: one loop, many clients, UDP and TCP, IPv4 and IPv6, both framings and both dialects on one port.
+//! The server: one loop, many clients, UDP and TCP, IPv4 and IPv6, both framings and both dialects
+//! on one port.
 //!
-//! Nothing in the loop waits for one client: sockets do not block, half cycles wait in their connection, answers that a client
-//! does not take fill its own buffer until it is no longer read from, answers that are not ready yet wait in a queue.
+//! Nothing in the loop waits for one client: sockets do not block, half cycles wait in their
+//! connection, answers that a client does not take fill its own buffer until it is no longer read
+//! from, answers that are not ready yet wait in a queue.
 
 mod connection;
 mod datagrams;
 mod listen;
-mod live;
 mod running;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use daqmeter_sys::clock::monotonic_ns;
@@ -23,16 +24,15 @@ use daqmeter_sys::net::{Epoll, Readiness};
 use daqmeter_sys::{affinity, tty};
 use socket2::SockAddr;
 
-pub use self::live::LiveCounts;
 pub use self::running::{Running, Stopper};
 use crate::EbError;
 use crate::address::Address;
 use crate::bus::Access;
 use crate::slave::{Slave, SlaveCounts};
+use crate::transport::{connect_tcp, open_device};
 use connection::{Connection, Ended};
 use listen::listen_on;
 
-/// How to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
     /// Addresses to listen on; a family that the host lacks is left out, unless it is the only one.
@@ -43,7 +43,6 @@ pub struct ServerOptions {
     pub reply_port: Option<u16>,
     /// Say a banner to TCP clients that are silent for so long: LiteX clients wait for one.
     pub banner_after: Option<Duration>,
-    /// How long the rest of a cycle is waited for.
     pub cycle_timeout: Duration,
     /// Serve a pseudo-terminal too.
     pub pty: bool,
@@ -79,7 +78,6 @@ impl ServerOptions {
     }
 }
 
-/// What a server has to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
     /// A bus access, if the slave keeps a log.
@@ -90,7 +88,17 @@ pub enum ServerEvent {
     Ended(String, Option<String>),
 }
 
-/// Where an answer goes that is not ready yet.
+/// Counts of a running server, for its metrics.
+#[derive(Debug, Default)]
+pub struct LiveCounts(Mutex<(SlaveCounts, usize)>);
+
+impl LiveCounts {
+    /// Counts of the slave, and open connections.
+    pub fn get(&self) -> (SlaveCounts, usize) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 enum Destination {
     Datagram { socket: usize, to: SockAddr },
     Connection(u64),
@@ -102,10 +110,8 @@ const FIRST_UDP: u64 = 1;
 const FIRST_TCP: u64 = 100;
 const FIRST_CONNECTION: u64 = 1000;
 
-/// Most bytes of cycles that have not ended, of all connections together.
 const MAX_WAITING_BYTES: usize = 256 << 20;
 
-/// How often connections are looked through for clients that owe something.
 const SWEEP: Duration = Duration::from_millis(50);
 
 /// A listening server.
@@ -130,7 +136,7 @@ pub struct EbServer {
     stop: Arc<AtomicBool>,
     log: Option<Box<dyn FnMut(ServerEvent) + Send>>,
     live: Arc<LiveCounts>,
-    pty_path: Option<String>,
+    pty: Option<tty::Pty>,
 }
 
 /// Room for what a stream or a batch of datagrams brings at once.
@@ -138,9 +144,6 @@ const BUFFER_BYTES: usize = 256 * 1024;
 
 impl EbServer {
     /// Listens.
-    ///
-    /// # Errors
-    /// When a port is in use or an address cannot be had.
     pub fn bind(slave: Slave, options: ServerOptions) -> Result<EbServer, EbError> {
         let epoll = Epoll::new().map_err(EbError::io("cannot make an epoll set"))?;
         let (waker, woken) =
@@ -165,7 +168,7 @@ impl EbServer {
             stop: Arc::default(),
             log: None,
             live: Arc::default(),
-            pty_path: None,
+            pty: None,
             options,
         };
         server.listen()?;
@@ -180,23 +183,20 @@ impl EbServer {
             match listen_on(ip, port) {
                 Ok((udp, tcp)) => {
                     port = udp.local_addr().map_err(EbError::io("cannot read a port"))?.port();
-                    self.epoll
-                        .add(&udp, FIRST_UDP + self.udp.len() as u64, READ)
-                        .map_err(EbError::io("epoll"))?;
-                    self.epoll
-                        .add(&tcp, FIRST_TCP + self.tcp.len() as u64, READ)
+                    let (udp_key, tcp_key) =
+                        (FIRST_UDP + self.udp.len() as u64, FIRST_TCP + self.tcp.len() as u64);
+                    let watched = self.epoll.add(&udp, udp_key, READ);
+                    watched
+                        .and_then(|()| self.epoll.add(&tcp, tcp_key, READ))
                         .map_err(EbError::io("epoll"))?;
                     self.udp.push(udp);
                     self.tcp.push(tcp);
                 }
                 Err(error) => {
-                    // A host without IPv6 is served on IPv4; a port in use is not passed over.
-                    let absent = matches!(error.raw_os_error(), Some(97 | 99));
-                    let fault = EbError::io(format!(
-                        "cannot listen on {}",
-                        SocketAddr::new(ip, port)
-                    ))(error);
-                    if !absent {
+                    let is_absent = matches!(error.raw_os_error(), Some(97 | 99));
+                    let what = format!("cannot listen on {}", SocketAddr::new(ip, port));
+                    let fault = EbError::io(what)(error);
+                    if !is_absent {
                         return Err(fault);
                     }
                     refused = Some(fault);
@@ -212,26 +212,21 @@ impl EbServer {
     fn serve_devices(&mut self) -> Result<(), EbError> {
         if self.options.pty {
             let pty = tty::open_pty()?;
-            self.pty_path = Some(pty.path.clone());
-            let path = pty.path.clone();
-            self.add(Connection::device(connection::Io::Pty(pty), path))?;
+            let master = pty.master.try_clone().map_err(EbError::io("cannot use the terminal"))?;
+            self.add(Connection::new(master, pty.path.clone(), true))?;
+            self.pty = Some(pty);
         }
         match self.options.passive.clone() {
             None => Ok(()),
             Some(Address::Tcp(family, host)) => {
-                let stream = crate::transport::connect_tcp(&host, family, Duration::from_secs(5))?;
-                let name = format!("{}/{}", host.name, host.port);
+                let stream = connect_tcp(&host, family, Duration::from_secs(5))?;
                 stream.set_nonblocking(true).map_err(EbError::io("cannot set O_NONBLOCK"))?;
-                // Here the other side speaks first, and no banner is due.
-                self.add(Connection::device(connection::Io::Tcp(stream), name))
+                let name = format!("{}/{}", host.name, host.port);
+                self.add(Connection::new(OwnedFd::from(stream).into(), name, false))
             }
             Some(Address::Dev(name)) => {
-                let path = format!("/dev/{name}");
-                let open = std::fs::OpenOptions::new().read(true).write(true).open(&path);
-                let file = open.map_err(EbError::io(format!("cannot open {path}")))?;
-                tty::make_raw(file.as_fd())?;
-                tty::set_nonblocking(file.as_fd())?;
-                self.add(Connection::device(connection::Io::File(file), path))
+                let file = open_device(&name)?;
+                self.add(Connection::new(file, format!("/dev/{name}"), true))
             }
             Some(other) => Err(EbError::Unsupported(format!(
                 "{other} is not a stream that can be served (tcp/..., dev/...)"
@@ -252,28 +247,23 @@ impl EbServer {
 
     /// The path of the pseudo-terminal, if one is served.
     pub fn pty_path(&self) -> Option<&str> {
-        self.pty_path.as_deref()
+        self.pty.as_ref().map(|pty| pty.path.as_str())
     }
 
-    /// What ends the loop from another thread.
     pub fn stopper(&self) -> Stopper {
         Stopper { stop: self.stop.clone(), waker: self.waker.clone() }
     }
 
-    /// What the slave did.
     pub fn counts(&self) -> SlaveCounts {
         self.slave.counts
     }
 
-    /// The same for other threads, brought up to date after each turn of the loop.
     pub fn live(&self) -> Arc<LiveCounts> {
         self.live.clone()
     }
 
-    /// Serves in a thread of its own, pinned if a CPU is given; otherwise it runs where its maker may.
-    ///
-    /// # Errors
-    /// When the CPU cannot be had.
+    /// Serves in a thread of its own, pinned if a CPU is given; otherwise it runs where its maker
+    /// may.
     pub fn spawn(mut self, cpu: Option<u32>) -> Result<Running, EbError> {
         let (port, stopper) = (self.port(), self.stopper());
         let (ready, pinned) = std::sync::mpsc::channel();
@@ -295,9 +285,6 @@ impl EbServer {
     }
 
     /// Serves until stopped.
-    ///
-    /// # Errors
-    /// When waiting itself fails; what goes wrong with one client ends that client only.
     pub fn run(&mut self) -> Result<(), EbError> {
         let mut ready = Vec::new();
         while !self.stop.load(Ordering::Acquire) {
@@ -313,12 +300,13 @@ impl EbServer {
             if now_ns >= self.next_sweep_ns && !self.connections.is_empty() {
                 self.sweep(now_ns);
             }
-            self.live.set(&self.slave.counts, self.connections.len());
+            if let Ok(mut live) = self.live.0.try_lock() {
+                *live = (self.slave.counts, self.connections.len());
+            }
         }
         Ok(())
     }
 
-    /// How long the loop may wait.
     fn timeout(&self) -> Option<Duration> {
         let sweep_ns = if self.connections.is_empty() { None } else { Some(self.next_sweep_ns) };
         let due_ns = self.delayed.first_key_value().map(|((due_ns, _), _)| *due_ns);
@@ -374,7 +362,8 @@ impl EbServer {
             return;
         }
         let banner_at_ns = self.options.banner_after.map(|after| now_ns + nanoseconds(after));
-        let connection = Connection::tcp(stream, peer.to_string(), banner_at_ns);
+        let mut connection = Connection::new(OwnedFd::from(stream).into(), peer.to_string(), false);
+        connection.banner_at_ns = banner_at_ns;
         if self.add(connection).is_ok() {
             self.tell(ServerEvent::Connected(peer.to_string()));
         }
@@ -426,7 +415,8 @@ impl EbServer {
         self.conclude(key, ended);
     }
 
-    /// Counts what a connection keeps of a cycle that has not ended, and says why it must end when all keep too much.
+    /// Counts what a connection keeps of a cycle that has not ended, and says why it must end when
+    /// all keep too much.
     fn check_waiting(&mut self, key: u64) -> Option<Ended> {
         let connection = self.connections.get_mut(&key)?;
         let before_bytes = connection.counted_bytes;
@@ -493,7 +483,8 @@ impl EbServer {
         }
     }
 
-    /// Ends the connections that owe the rest of a cycle, and says the banner to those that wait for one.
+    /// Ends the connections that owe the rest of a cycle, and says the banner to those that wait
+    /// for one.
     fn sweep(&mut self, now_ns: u64) {
         self.next_sweep_ns = now_ns + nanoseconds(SWEEP);
         let timeout_ns = nanoseconds(self.options.cycle_timeout);
@@ -505,7 +496,7 @@ impl EbServer {
                     "the rest of a cycle did not come within {:?}",
                     self.options.cycle_timeout
                 );
-                if connection.is_device() {
+                if connection.is_device {
                     connection.reset();
                 } else {
                     ended.push((key, Ended(Some(why))));

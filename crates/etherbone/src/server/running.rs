@@ -36,9 +36,6 @@ pub struct Running {
 
 impl Running {
     /// Ends it and tells what it did.
-    ///
-    /// # Errors
-    /// When its loop had failed.
     pub fn stop(mut self) -> Result<SlaveCounts, EbError> {
         self.stopper.stop();
         match self.thread.take().map(JoinHandle::join) {

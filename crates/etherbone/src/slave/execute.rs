@@ -1,4 +1,4 @@
-//! Records of cycles onto the bus, and the answers to them.
+//! Executes requests and makes their answers: a datagram at once, or the cycles of a stream.
 
 use daqmeter_wire::etherbone::cycle::Space;
 use daqmeter_wire::etherbone::{
@@ -8,39 +8,31 @@ use daqmeter_wire::etherbone::{
 
 use crate::bus::{Access, Bus, BusSession};
 
-/// What a slave answers to, and with what.
+/// A slave: a bus, and the widths that it speaks.
 pub struct Slave {
-    /// The bus behind it.
     pub bus: Bus,
-    /// Address widths that it answers to.
+    /// Address widths that it accepts.
     pub address: Widths,
-    /// Data widths that it answers to.
+    /// Data widths that it accepts.
     pub data: Widths,
-    /// Whether accesses are kept for a log.
+    /// Keeps every access of the bus in `accesses`.
     pub log: bool,
-    /// The accesses since the log was last taken, if `log` is set.
     pub accesses: Vec<Access>,
-    /// What it did.
     pub counts: SlaveCounts,
 }
 
-/// What a slave did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlaveCounts {
-    /// Probes answered.
     pub probes: u64,
-    /// Cycles executed.
     pub cycles: u64,
-    /// Operations executed.
     pub operations: u64,
-    /// Packets of the LiteX dialect among the cycles.
+    /// Cycles of the LiteX dialect.
     pub litex: u64,
-    /// Datagrams dropped, or streams ended, because they were not Etherbone.
+    /// Requests that were not served.
     pub refused: u64,
 }
 
 impl Slave {
-    /// A slave that answers to every width.
     pub fn new(bus: Bus) -> Slave {
         Slave {
             bus,
@@ -52,23 +44,17 @@ impl Slave {
         }
     }
 
-    fn speaks(&self, layout: EbLayout) -> bool {
-        self.address.has(layout.address) && self.data.has(layout.data)
-    }
-
-    /// The widths of a message: the widest of those that its header names and this slave does, as the C slave takes them.
-    /// None when they have none in common.
-    pub(super) fn layout_of(&self, header: &EbHeader) -> Option<EbLayout> {
+    pub(super) fn layout_of(&self, address: Widths, data: Widths) -> Option<EbLayout> {
         Some(EbLayout {
-            address: self.address.and(header.address).widest()?,
-            data: self.data.and(header.data).widest()?,
+            address: self.address.and(address).widest()?,
+            data: self.data.and(data).widest()?,
         })
     }
 
-    /// Handles a datagram; appends the answer, if there is one. Returns the time at which the answer is ready.
+    /// Serves a datagram; the answer, if there is one, is appended. Returns the time at which the
+    /// answer is ready.
     pub fn datagram(&mut self, now_ns: u64, request: &[u8], answer: &mut Vec<u8>) -> u64 {
-        let begin = answer.len();
-        let mut session = BusSession::default();
+        let (begin, mut session) = (answer.len(), BusSession::default());
         if self.datagram_in(now_ns, request, answer, &mut session).is_err() {
             self.counts.refused += 1;
             answer.truncate(begin);
@@ -76,7 +62,6 @@ impl Slave {
         self.ready_ns(now_ns, &session)
     }
 
-    /// When the answer to what was just executed is ready.
     pub(super) fn ready_ns(&self, now_ns: u64, session: &BusSession) -> u64 {
         self.bus.busy_until_ns().max(now_ns) + session.timeouts * self.bus.timing().timeout_ns
     }
@@ -90,7 +75,6 @@ impl Slave {
     ) -> Result<(), WireError> {
         let header = EbHeader::parse(request)?;
         if header.probe_response {
-            // Nobody asked; an answer to an answer would never end.
             return Err(WireError::ProbeLength(request.len()));
         }
         if header.probe_request {
@@ -98,179 +82,30 @@ impl Slave {
         }
         if litex::recognise(request) == Some(true) {
             let (record, rest) = litex::split(request)?;
-            if rest.is_empty() && self.speaks(EbLayout::L32) {
-                self.litex(now_ns, &record, answer, session);
-                return Ok(());
+            let layout = EbLayout::L32;
+            if !rest.is_empty() || !(self.address.has(layout.address) && self.data.has(layout.data))
+            {
+                return Err(WireError::Overflow);
             }
-            return Err(WireError::Overflow);
+            Execution::new(self, now_ns, layout, session, answer).litex(&record);
+            return Ok(());
         }
-        let layout =
-            self.layout_of(&header).ok_or(WireError::NotOneWidth(header.address, header.data))?;
+        let layout = self.layout_of(header.address, header.data);
+        let layout = layout.ok_or(WireError::NotOneWidth(header.address, header.data))?;
         let message = EbMessage::with_layout(request, layout)?;
-        self.message(now_ns, message, answer, session)
+        Execution::new(self, now_ns, layout, session, answer).message(message)
     }
 
     pub(super) fn probe(&mut self, request: &[u8], answer: &mut Vec<u8>) -> Result<(), WireError> {
         if let Some(bytes) = litex::answer_probe(request) {
             answer.extend(bytes);
         } else {
-            let probe = EbProbe::parse(request)?;
-            answer.extend(
-                EbProbe { response: true, address: self.address, data: self.data, id: probe.id }
-                    .emit(),
-            );
+            let id = EbProbe::parse(request)?.id;
+            let (address, data) = (self.address, self.data);
+            answer.extend(EbProbe { response: true, address, data, id }.emit());
         }
         self.counts.probes += 1;
         Ok(())
-    }
-
-    /// Executes the whole records of a message; the answer begins with the header, which is taken back when nothing follows.
-    fn message(
-        &mut self,
-        now_ns: u64,
-        message: EbMessage<'_>,
-        answer: &mut Vec<u8>,
-        session: &mut BusSession,
-    ) -> Result<(), WireError> {
-        let begin = answer.len();
-        let layout = message.layout;
-        put_header(message.header, layout, answer);
-        let after_header = answer.len();
-        let mut cycle = Cycle::default();
-        let mut rest = message.records;
-        let mut executed = false;
-        // What is left of a truncated record is dropped: it was never asked for in whole.
-        while let Ok((record, after)) = EbRecord::split(layout, rest) {
-            self.record(now_ns, layout, &record, &mut cycle, session, answer);
-            executed = true;
-            rest = after;
-        }
-        if answer.len() == after_header || message.header.no_reads {
-            answer.truncate(begin);
-        }
-        if executed || message.records.is_empty() {
-            Ok(())
-        } else {
-            Err(WireError::Truncated { wanted: 4, found: rest.len() })
-        }
-    }
-
-    /// Executes one record, and appends its part of the answer.
-    #[inline(always)]
-    pub(super) fn record(
-        &mut self,
-        now_ns: u64,
-        layout: EbLayout,
-        record: &EbRecord<'_>,
-        cycle: &mut Cycle,
-        session: &mut BusSession,
-        answer: &mut Vec<u8>,
-    ) {
-        if !cycle.open {
-            *cycle = Cycle { open: true, answered: false };
-            self.bus.begin_cycle(now_ns);
-            self.counts.cycles += u64::from(!record.header.is_empty());
-        }
-        let header = record.header;
-        let flags = header.flags;
-        let answered = self.operations(layout, record, session, answer);
-        cycle.answered |= answered;
-        if flags.has(RecordFlags::CYC) {
-            if !answered && cycle.answered {
-                // The cycle was answered, but not its last record: a lone header ends it.
-                put_record_header(
-                    RecordHeader { flags: RecordFlags::CYC, ..RecordHeader::default() },
-                    layout,
-                    answer,
-                );
-            }
-            cycle.open = false;
-        }
-    }
-
-    /// Writes, then reads. True when there was something to answer.
-    #[inline(always)]
-    fn operations(
-        &mut self,
-        layout: EbLayout,
-        record: &EbRecord<'_>,
-        session: &mut BusSession,
-        answer: &mut Vec<u8>,
-    ) -> bool {
-        let header = record.header;
-        self.counts.operations += u64::from(header.reads) + u64::from(header.writes);
-        let lanes = Lanes::of_select(header.select, layout.data);
-        self.writes(layout, record, lanes, session);
-        self.reads(layout, record, lanes, session, answer)
-    }
-
-    #[inline]
-    fn writes(
-        &mut self,
-        layout: EbLayout,
-        record: &EbRecord<'_>,
-        lanes: Result<Lanes, WireError>,
-        session: &mut BusSession,
-    ) {
-        let Some((base, values)) = record.write_block() else {
-            return;
-        };
-        let flags = record.header.flags;
-        let step = match flags.has(RecordFlags::WFF) {
-            true => 0,
-            false => layout.data.bytes() as u64,
-        };
-        let op = (space(flags, RecordFlags::WCA), true);
-        // Values are as wide as the wider of address and data: the slave looks at the bits of its address only. Unlike the C
-        // slave, which counts on beyond them, addresses wrap.
-        let mut address = base & layout.address.mask();
-        for value in values {
-            match lanes {
-                Ok(lanes) => self.operation(session, layout, op, address, lanes, value),
-                Err(_) => refuse(session, op.0),
-            };
-            address = address.wrapping_add(step) & layout.address.mask();
-        }
-    }
-
-    /// True when there was something to read.
-    #[inline]
-    fn reads(
-        &mut self,
-        layout: EbLayout,
-        record: &EbRecord<'_>,
-        lanes: Result<Lanes, WireError>,
-        session: &mut BusSession,
-        answer: &mut Vec<u8>,
-    ) -> bool {
-        let Some((back, addresses)) = record.read_block() else {
-            return false;
-        };
-        put_record_header(answer_header(record.header), layout, answer);
-        let size = layout.value_bytes();
-        put_value(answer, size, back);
-        let op = (space(record.header.flags, RecordFlags::RCA), false);
-        let mask = layout.address.mask();
-        let addresses = addresses.map(|address| address & mask);
-        match (lanes, size) {
-            (Ok(lanes), 4) => addresses.for_each(|address| {
-                let value = self.operation(session, layout, op, address, lanes, 0);
-                #[allow(
-                    clippy::cast_possible_truncation,
-                    reason = "values of a port of 32 bits or less"
-                )]
-                answer.extend_from_slice(&(value as u32).to_be_bytes());
-            }),
-            (Ok(lanes), _) => addresses.for_each(|address| {
-                let value = self.operation(session, layout, op, address, lanes, 0);
-                put_value(answer, size, value);
-            }),
-            (Err(_), _) => addresses.for_each(|_| {
-                refuse(session, op.0);
-                put_value(answer, size, 0);
-            }),
-        }
-        true
     }
 
     #[inline]
@@ -278,34 +113,148 @@ impl Slave {
         &mut self,
         session: &mut BusSession,
         layout: EbLayout,
-        op: (Space, bool),
+        space: Space,
         address: u64,
-        lanes: Lanes,
-        word: u64,
+        lanes: Result<Lanes, WireError>,
+        word: Option<u64>,
     ) -> u64 {
-        let access = self.bus.execute(session, layout, op, address, lanes, word);
-        if self.log && op.0 == Space::Bus {
+        let Ok(lanes) = lanes else {
+            // Byte enables that are no aligned run: nothing is executed.
+            if space == Space::Bus {
+                session.errors.shift_in(true);
+            }
+            return 0;
+        };
+        let access = self.bus.execute(session, layout, space, address, lanes, word);
+        if self.log && space == Space::Bus {
             self.accesses.push(access);
         }
         access.value
     }
+}
 
-    /// One packet of the LiteX dialect: all byte lanes, no errors, writes unanswered.
-    pub(super) fn litex(
-        &mut self,
+/// Records that are being executed, and their answer.
+pub(super) struct Execution<'a> {
+    slave: &'a mut Slave,
+    now_ns: u64,
+    layout: EbLayout,
+    session: &'a mut BusSession,
+    answer: &'a mut Vec<u8>,
+    /// A cycle has begun and not ended.
+    is_open: bool,
+    is_answered: bool,
+}
+
+impl<'a> Execution<'a> {
+    pub(super) fn new(
+        slave: &'a mut Slave,
         now_ns: u64,
-        record: &EbRecord<'_>,
-        answer: &mut Vec<u8>,
-        session: &mut BusSession,
-    ) {
-        self.bus.begin_cycle(now_ns);
-        self.counts.cycles += 1;
-        self.counts.litex += 1;
-        let begin = answer.len();
-        answer.extend([0x4e, 0x6f, 0x10, 0x44, 0, 0, 0, 0]);
-        if !self.operations(EbLayout::L32, record, session, answer) {
-            answer.truncate(begin);
+        layout: EbLayout,
+        session: &'a mut BusSession,
+        answer: &'a mut Vec<u8>,
+    ) -> Execution<'a> {
+        Execution { slave, now_ns, layout, session, answer, is_open: false, is_answered: false }
+    }
+
+    fn message(&mut self, message: EbMessage<'_>) -> Result<(), WireError> {
+        let begin = self.answer.len();
+        put_header(message.header, self.layout, self.answer);
+        let after_header = self.answer.len();
+        let rest = self.records(message.records);
+        if self.answer.len() == after_header || message.header.no_reads {
+            self.answer.truncate(begin);
         }
+        if rest.len() < message.records.len() || message.records.is_empty() {
+            return Ok(());
+        }
+        Err(WireError::Truncated { wanted: 4, found: rest.len() })
+    }
+
+    /// Executes the whole records; returns the bytes behind them.
+    pub(super) fn records<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
+        let mut rest = bytes;
+        while let Ok((record, after)) = EbRecord::split(self.layout, rest) {
+            self.record(&record);
+            rest = after;
+        }
+        rest
+    }
+
+    #[inline(always)]
+    fn record(&mut self, record: &EbRecord<'_>) {
+        if !self.is_open {
+            (self.is_open, self.is_answered) = (true, false);
+            self.slave.bus.begin_cycle(self.now_ns);
+            self.slave.counts.cycles += u64::from(!record.header.is_empty());
+        }
+        let answered = self.operations(record);
+        self.is_answered |= answered;
+        if record.header.flags.has(RecordFlags::CYC) {
+            if !answered && self.is_answered {
+                let end = RecordHeader { flags: RecordFlags::CYC, ..RecordHeader::default() };
+                put_head(end.emit(), self.layout, self.answer);
+            }
+            self.is_open = false;
+        }
+    }
+
+    pub(super) fn litex(&mut self, record: &EbRecord<'_>) {
+        self.slave.bus.begin_cycle(self.now_ns);
+        self.slave.counts.cycles += 1;
+        self.slave.counts.litex += 1;
+        let begin = self.answer.len();
+        self.answer.extend([0x4e, 0x6f, 0x10, 0x44, 0, 0, 0, 0]);
+        if !self.operations(record) {
+            self.answer.truncate(begin);
+        }
+    }
+
+    /// Writes, then reads; true when there is an answer.
+    #[inline(always)]
+    fn operations(&mut self, record: &EbRecord<'_>) -> bool {
+        let header = record.header;
+        self.slave.counts.operations += u64::from(header.reads) + u64::from(header.writes);
+        let lanes = Lanes::of_select(header.select, self.layout.data);
+        self.writes(record, lanes);
+        self.reads(record, lanes)
+    }
+
+    #[inline]
+    fn writes(&mut self, record: &EbRecord<'_>, lanes: Result<Lanes, WireError>) {
+        let Some((base, values)) = record.write_block() else {
+            return;
+        };
+        let (flags, layout) = (record.header.flags, self.layout);
+        let step = if flags.has(RecordFlags::WFF) { 0 } else { layout.data.bytes() as u64 };
+        let space = space(flags, RecordFlags::WCA);
+        let mut address = base & layout.address.mask();
+        for value in values {
+            self.slave.operation(self.session, layout, space, address, lanes, Some(value));
+            address = address.wrapping_add(step) & layout.address.mask();
+        }
+    }
+
+    #[inline]
+    fn reads(&mut self, record: &EbRecord<'_>, lanes: Result<Lanes, WireError>) -> bool {
+        let Some((back, addresses)) = record.read_block() else {
+            return false;
+        };
+        let Execution { slave, layout, session, answer, .. } = self;
+        let layout = *layout;
+        put_head(answer_header(record.header).emit(), layout, answer);
+        let (size, mask) = (layout.value_bytes(), layout.address.mask());
+        put_value(answer, size, back);
+        let space = space(record.header.flags, RecordFlags::RCA);
+        let mut read = |address: u64, lanes, size| {
+            let value = slave.operation(session, layout, space, address & mask, lanes, None);
+            put_value(answer, size, value);
+        };
+        // The usual case has a loop of its own: whole words of 32 bits.
+        match (lanes, size) {
+            (Ok(lanes), 4) => addresses.for_each(|address| read(address, Ok(lanes), 4)),
+            _ => addresses.for_each(|address| read(address, lanes, size)),
+        }
+        true
     }
 }
 
@@ -313,7 +262,6 @@ fn space(flags: RecordFlags, config: RecordFlags) -> Space {
     if flags.has(config) { Space::Config } else { Space::Bus }
 }
 
-/// Of the record that answers the reads of another.
 #[inline]
 fn answer_header(asked: RecordHeader) -> RecordHeader {
     RecordHeader {
@@ -326,34 +274,19 @@ fn answer_header(asked: RecordHeader) -> RecordHeader {
     }
 }
 
-/// An operation with impossible byte enables: nothing is executed, and the error is seen.
-fn refuse(session: &mut BusSession, space: Space) -> u64 {
-    if space == Space::Bus {
-        session.errors.shift_in(true);
-    }
-    0
-}
-
-/// The header of an answer: that of the request, with its widths, and without reads.
+/// The message header of an answer.
 pub(super) fn put_header(request: EbHeader, layout: EbLayout, out: &mut Vec<u8>) {
     let header =
         EbHeader { no_reads: true, probe_response: false, probe_request: false, ..request };
-    out.extend(header.emit());
+    put_head(header.emit(), layout, out);
+}
+
+fn put_head(head: [u8; 4], layout: EbLayout, out: &mut Vec<u8>) {
+    out.extend(head);
     out.resize(out.len() + layout.header_bytes() - 4, 0);
 }
 
-fn put_record_header(header: RecordHeader, layout: EbLayout, out: &mut Vec<u8>) {
-    out.extend(header.emit());
-    out.resize(out.len() + layout.header_bytes() - 4, 0);
-}
-
+#[inline(always)]
 fn put_value(out: &mut Vec<u8>, size: usize, value: u64) {
     out.extend_from_slice(&value.to_be_bytes()[8 - size..]);
-}
-
-/// Where a cycle stands.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cycle {
-    open: bool,
-    answered: bool,
 }

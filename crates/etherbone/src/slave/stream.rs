@@ -1,108 +1,68 @@
-//! Cycles out of a stream of bytes: each is executed when all of it is there.
-
-use std::ops::Range;
+//! A connection's bytes into cycles: bare records after a probe, messages with headers, or LiteX.
 
 use daqmeter_wire::etherbone::message::PROBE_BYTES;
 use daqmeter_wire::etherbone::{
     EbHeader, EbLayout, EbProbe, EbRecord, RecordFlags, Widths, WireError, litex,
 };
 
-use super::execute::{Cycle, Slave, put_header};
+use super::execute::{Execution, Slave, put_header};
 use crate::bus::BusSession;
 
-/// Most bytes of a cycle on a stream, which are kept until it ends: enough for 10^6 reads with their status, at any widths.
+/// Longest cycle: it is executed when all of it has come, so it has to be kept until then.
 pub const MAX_CYCLE_BYTES: usize = 16 << 20;
-
-/// Room that a connection keeps between cycles.
+/// Memory that an idle connection keeps.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// Why a stream was ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamFault {
-    /// What came is not Etherbone.
     #[error("not Etherbone: {0}")]
-    Wire(WireError),
-    /// A cycle that does not end.
+    Wire(#[from] WireError),
     #[error("a cycle of more than {MAX_CYCLE_BYTES} bytes: divide it")]
     Endless,
-    /// The asker and this slave have no width in common.
     #[error("no width in common: the client offers addresses {address}, data {data}")]
-    Width {
-        /// Address widths offered.
-        address: Widths,
-        /// Data widths offered.
-        data: Widths,
-    },
+    Width { address: Widths, data: Widths },
 }
 
-impl From<WireError> for StreamFault {
-    fn from(error: WireError) -> Self {
-        StreamFault::Wire(error)
-    }
-}
-
-/// How the other end of a stream frames what it sends; told at each record boundary, for `4E 6F` can open no record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Framing {
-    /// Nothing came yet.
+    #[default]
     Unknown,
-    /// A probe came, then bare records for ever.
     Bare(EbLayout),
-    /// A message header before every flush: the last one.
     Framed(EbLayout, EbHeader),
 }
 
-/// One stream connection: what came and was not executed yet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Stream {
     buffer: Vec<u8>,
-    /// How far the buffer was searched for the end of a cycle.
+    /// End of the records of the first cycle that were looked at.
     searched: usize,
     framing: Framing,
     session: BusSession,
 }
 
-impl Default for Stream {
-    fn default() -> Self {
-        Stream {
-            buffer: Vec::new(),
-            searched: 0,
-            framing: Framing::Unknown,
-            session: BusSession::default(),
-        }
-    }
-}
-
-/// What the bytes at a boundary are.
+/// The next piece of a stream.
 enum Next {
-    /// Too few to tell, or the cycle has not ended.
     Incomplete,
-    /// A probe.
     Probe,
-    /// A message header, and the widths that it stands for.
     Header(EbLayout, EbHeader),
-    /// A whole packet of the LiteX dialect, of that many bytes.
+    /// A packet of the LiteX dialect, of this length.
     Litex(usize),
-    /// A whole cycle that ends there.
+    /// A cycle of this length.
     Cycle(EbLayout, usize),
 }
 
 impl Stream {
-    /// True when bytes wait for the rest of their cycle: the asker owes something.
+    /// True when a part of a cycle has come.
     pub fn is_waiting(&self) -> bool {
         !self.buffer.is_empty()
     }
 
-    /// Bytes that wait for the rest of their cycle.
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Takes bytes, executes every cycle that they complete, and appends the answers. Returns the time at which they are
-    /// ready.
-    ///
-    /// # Errors
-    /// When the stream must be ended; answers to what was whole before are in `answer`.
+    /// Takes bytes, executes the cycles that are whole and appends their answers. Returns the time
+    /// at which the answers are ready.
     pub fn feed(
         &mut self,
         slave: &mut Slave,
@@ -111,23 +71,20 @@ impl Stream {
         answer: &mut Vec<u8>,
     ) -> Result<u64, StreamFault> {
         self.buffer.extend_from_slice(bytes);
-        let mut at = 0;
-        // A framed answer has one header per flush.
-        let mut header_sent = false;
+        let (mut at, mut header_sent) = (0, false);
         let result = loop {
-            match self.next(slave, at) {
-                Ok(Next::Incomplete) => break Ok(()),
-                Ok(next) => match self.execute(slave, now_ns, next, at, &mut header_sent, answer) {
-                    Ok(bytes) => at += bytes,
-                    Err(fault) => break Err(fault),
-                },
+            let next = self.next(slave, at);
+            match next
+                .and_then(|next| self.execute(slave, now_ns, next, at, &mut header_sent, answer))
+            {
+                Ok(0) => break Ok(()),
+                Ok(bytes) => at += bytes,
                 Err(fault) => break Err(fault),
             }
             self.searched = at;
         };
         self.buffer.drain(..at);
         if self.buffer.is_empty() {
-            // A long cycle is rare: its room is not kept.
             self.buffer.shrink_to(KEPT_BYTES);
         }
         self.searched = self.searched.saturating_sub(at);
@@ -147,32 +104,25 @@ impl Stream {
                 return header(slave, rest);
             }
         }
-        let layout = match self.framing {
-            Framing::Bare(layout) | Framing::Framed(layout, _) => layout,
-            Framing::Unknown => return Ok(Next::Incomplete),
+        let (Framing::Bare(layout) | Framing::Framed(layout, _)) = self.framing else {
+            return Ok(Next::Incomplete);
         };
         let mut end = self.searched.max(at);
         loop {
-            match EbRecord::split(layout, &self.buffer[end..]) {
-                Ok((record, after)) => {
-                    end = self.buffer.len() - after.len();
-                    self.searched = end;
-                    // Padding between cycles is a cycle of its own: nothing to wait for.
-                    if record.header.flags.has(RecordFlags::CYC)
-                        || record.header.is_empty() && end - at == layout.header_bytes()
-                    {
-                        return Ok(Next::Cycle(layout, end - at));
-                    }
-                }
-                Err(_) if self.buffer.len() - at > MAX_CYCLE_BYTES => {
-                    return Err(StreamFault::Endless);
-                }
-                Err(_) => return Ok(Next::Incomplete),
+            let Ok((record, after)) = EbRecord::split(layout, &self.buffer[end..]) else {
+                let is_endless = self.buffer.len() - at > MAX_CYCLE_BYTES;
+                return if is_endless { Err(StreamFault::Endless) } else { Ok(Next::Incomplete) };
+            };
+            end = self.buffer.len() - after.len();
+            self.searched = end;
+            let is_padding = record.header.is_empty() && end - at == layout.header_bytes();
+            if record.header.flags.has(RecordFlags::CYC) || is_padding {
+                return Ok(Next::Cycle(layout, end - at));
             }
         }
     }
 
-    /// Executes what is at `at` and returns its length.
+    /// Executes the next piece; returns its bytes.
     fn execute(
         &mut self,
         slave: &mut Slave,
@@ -184,7 +134,14 @@ impl Stream {
     ) -> Result<usize, StreamFault> {
         match next {
             Next::Incomplete => Ok(0),
-            Next::Probe => self.probe(slave, at, answer),
+            Next::Probe => {
+                let bytes = &self.buffer[at..at + PROBE_BYTES];
+                let EbProbe { address, data, .. } = EbProbe::parse(bytes)?;
+                slave.probe(bytes, answer)?;
+                let layout = slave.layout_of(address, data);
+                self.framing = Framing::Bare(layout.ok_or(StreamFault::Width { address, data })?);
+                Ok(PROBE_BYTES)
+            }
             Next::Header(layout, header) => {
                 self.framing = Framing::Framed(layout, header);
                 *header_sent = false;
@@ -192,8 +149,9 @@ impl Stream {
             }
             Next::Litex(bytes) => {
                 let (record, _) = litex::split(&self.buffer[at..at + bytes])?;
-                slave.litex(now_ns, &record, answer, &mut self.session);
-                self.framing = Framing::Framed(EbLayout::L32, EbHeader::of(EbLayout::L32, false));
+                let layout = EbLayout::L32;
+                Execution::new(slave, now_ns, layout, &mut self.session, answer).litex(&record);
+                self.framing = Framing::Framed(layout, EbHeader::of(layout, false));
                 Ok(bytes)
             }
             Next::Cycle(layout, bytes) => {
@@ -202,7 +160,8 @@ impl Stream {
                     put_header(header, layout, answer);
                 }
                 let after_header = answer.len();
-                self.cycle(slave, now_ns, layout, at..at + bytes, answer);
+                Execution::new(slave, now_ns, layout, &mut self.session, answer)
+                    .records(&self.buffer[at..at + bytes]);
                 if answer.len() == after_header {
                     answer.truncate(before);
                 } else {
@@ -212,45 +171,8 @@ impl Stream {
             }
         }
     }
-
-    fn probe(
-        &mut self,
-        slave: &mut Slave,
-        at: usize,
-        answer: &mut Vec<u8>,
-    ) -> Result<usize, StreamFault> {
-        let bytes = &self.buffer[at..at + PROBE_BYTES];
-        let probe = EbProbe::parse(bytes)?;
-        let (address, data) =
-            (slave.address.and(probe.address).widest(), slave.data.and(probe.data).widest());
-        // Answered even without a common width, so that the asker can say so; then dropped.
-        slave.probe(bytes, answer)?;
-        let (Some(address), Some(data)) = (address, data) else {
-            return Err(StreamFault::Width { address: probe.address, data: probe.data });
-        };
-        self.framing = Framing::Bare(EbLayout { address, data });
-        Ok(PROBE_BYTES)
-    }
-
-    /// Executes the records of a whole cycle.
-    fn cycle(
-        &mut self,
-        slave: &mut Slave,
-        now_ns: u64,
-        layout: EbLayout,
-        bytes: Range<usize>,
-        answer: &mut Vec<u8>,
-    ) {
-        let (mut cycle, mut rest) = (Cycle::default(), &self.buffer[bytes]);
-        while let Ok((record, after)) = EbRecord::split(layout, rest) {
-            let session = &mut self.session;
-            slave.record(now_ns, layout, &record, &mut cycle, session, answer);
-            rest = after;
-        }
-    }
 }
 
-/// What a message header on a stream announces.
 fn header(slave: &Slave, rest: &[u8]) -> Result<Next, StreamFault> {
     let header = EbHeader::parse(rest)?;
     if header.probe_response {
@@ -270,12 +192,8 @@ fn header(slave: &Slave, rest: &[u8]) -> Result<Next, StreamFault> {
         }
         Some(false) => {}
     }
-    let layout = slave
-        .layout_of(&header)
-        .ok_or(StreamFault::Width { address: header.address, data: header.data })?;
-    Ok(if rest.len() < layout.header_bytes() {
-        Next::Incomplete
-    } else {
-        Next::Header(layout, header)
-    })
+    let (address, data) = (header.address, header.data);
+    let layout = slave.layout_of(address, data).ok_or(StreamFault::Width { address, data })?;
+    let is_whole = rest.len() >= layout.header_bytes();
+    Ok(if is_whole { Next::Header(layout, header) } else { Next::Incomplete })
 }

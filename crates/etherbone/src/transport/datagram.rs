@@ -22,10 +22,6 @@ pub(super) struct Udp {
     to: String,
 }
 
-/// Requests on their way at once. Answers are not longer, and both ends' socket buffers (212,992 bytes by default, of which the
-/// kernel books about 2300 for a datagram of 1472) should hold twice this.
-const WINDOW_BYTES: usize = 64 * 1024;
-
 impl Udp {
     pub(super) fn connect(
         host: &HostPort,
@@ -36,7 +32,6 @@ impl Udp {
         for to in host.resolve(family)? {
             let any = if to.is_ipv4() { "0.0.0.0" } else { "::" };
             let bind = |port: u16| UdpSocket::bind((any, port));
-            // LiteX boards answer to the port that they listen on, whoever asked.
             let socket = match dialect {
                 EbDialect::Litex => bind(to.port()).or_else(|_| bind(0)),
                 EbDialect::Gsi => bind(0),
@@ -54,7 +49,8 @@ impl Udp {
     }
 
     fn send_one(&self, bytes: &[u8]) -> io::Result<()> {
-        // A refusal that ICMP reported for an earlier datagram: this one was not sent, so it is tried once more.
+        // A refusal that ICMP reported for an earlier datagram: this one was not sent, so it is
+        // tried once more.
         match self.socket.send(bytes) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 self.socket.send(bytes).map(drop)
@@ -81,10 +77,6 @@ impl Udp {
 impl EbTransport for Udp {
     fn framing(&self) -> Framing {
         Framing::Datagram { max_bytes: DATAGRAM_BYTES }
-    }
-
-    fn window_bytes(&self) -> usize {
-        WINDOW_BYTES
     }
 
     fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError> {
@@ -127,7 +119,6 @@ impl EbTransport for Udp {
     }
 }
 
-/// How many of the first lengths make a batch, and their bytes: equal ones and one shorter, within the kernel's limits.
 pub(crate) fn batch(lengths: &[usize]) -> (usize, usize) {
     let segment = lengths[0];
     let (mut count, mut bytes) = (0, 0);

@@ -1,7 +1,9 @@
-//! An emulated bridge with an emulated timing receiver behind it, all in the calling thread: the link decides when a request
-//! arrives, the bus how long it takes, the link again when the answer is back; the client waits for that moment.
+//! An emulated bridge with an emulated timing receiver behind it, all in the calling thread: the
+//! link decides when a request arrives, the bus how long it takes, the link again when the answer
+//! is back; the client waits for that moment.
 //!
-//! What is measured through it is the model's time with the client's own costs on top, without those of a kernel.
+//! What is measured through it is the model's time with the client's own costs on top, without
+//! those of a kernel.
 
 use std::time::Duration;
 
@@ -29,7 +31,6 @@ const STREAM_PIECE_BYTES: usize = 16;
 pub struct Bridge {
     /// Name in `emu/<name>`.
     pub name: String,
-    /// What it stands for, and where its numbers come from.
     pub about: String,
     /// True for a character device, false for datagrams.
     #[serde(default)]
@@ -45,17 +46,6 @@ pub struct Bridge {
     pub timing: BusTiming,
 }
 
-/// A bridge that cannot be emulated.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct BridgeError(String);
-
-impl From<BridgeError> for EbError {
-    fn from(error: BridgeError) -> Self {
-        EbError::Unsupported(error.0)
-    }
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BridgeFile {
@@ -69,19 +59,16 @@ pub fn bridges() -> Vec<Bridge> {
 
 impl Bridge {
     /// Reads bridges from TOML.
-    ///
-    /// # Errors
-    /// When it is not TOML, does not have these fields, or has numbers that cannot be meant.
-    pub fn parse(text: &str) -> Result<Vec<Bridge>, BridgeError> {
+    pub fn parse(text: &str) -> Result<Vec<Bridge>, EbError> {
         let file: BridgeFile = toml::from_str(text)
-            .map_err(|error| BridgeError(error.to_string().trim_end().to_owned()))?;
+            .map_err(|error| EbError::Unsupported(error.to_string().trim_end().to_owned()))?;
         for bridge in &file.bridge {
             for (way, link) in [("request", bridge.request), ("reply", bridge.reply)] {
-                let fault =
-                    |why: String| BridgeError(format!("bridge `{}`, {way}: {why}", bridge.name));
+                let fault = |why: String| {
+                    EbError::Unsupported(format!("bridge `{}`, {way}: {why}", bridge.name))
+                };
                 link.check().map_err(fault)?;
-                if bridge.stream && (link.loss > 0.0 || link.duplicate > 0.0 || link.reorder > 0.0)
-                {
+                if bridge.stream && link.is_unreliable() {
                     return Err(fault("a stream neither loses nor reorders".to_owned()));
                 }
             }
@@ -90,33 +77,26 @@ impl Bridge {
     }
 
     /// A bridge by its name, or the first one of a TOML file.
-    ///
-    /// # Errors
-    /// When there is none of that name, or the file cannot be read.
-    pub fn named(name: &str) -> Result<Bridge, BridgeError> {
-        if std::path::Path::new(name).extension().is_some_and(|extension| extension == "toml") {
-            let text = text_file(name.as_ref())
-                .map_err(|error| BridgeError(format!("cannot read {name}: {error}")))?;
-            let found =
-                Bridge::parse(&text).map_err(|error| BridgeError(format!("{name}: {error}")))?;
-            return found
-                .into_iter()
-                .next()
-                .ok_or_else(|| BridgeError(format!("{name}: no [[bridge]] in it")));
+    pub fn named(name: &str) -> Result<Bridge, EbError> {
+        if !name.ends_with(".toml") {
+            let all = bridges();
+            let names: Vec<&str> = all.iter().map(|bridge| bridge.name.as_str()).collect();
+            let unknown = format!(
+                "no bridge `{name}`; there are {}, or a file ending in .toml",
+                names.join(", ")
+            );
+            let found = all.into_iter().find(|bridge| bridge.name == name);
+            return found.ok_or(EbError::Unsupported(unknown));
         }
-        let all = bridges();
-        let names: Vec<&str> = all.iter().map(|bridge| bridge.name.as_str()).collect();
-        let unknown = BridgeError(format!(
-            "no bridge `{name}`; there are {}, or a file ending in .toml",
-            names.join(", ")
-        ));
-        all.into_iter().find(|bridge| bridge.name == name).ok_or(unknown)
+        let text = text_file(name.as_ref())
+            .map_err(|error| EbError::Unsupported(format!("cannot read {name}: {error}")))?;
+        let found = Bridge::parse(&text)
+            .map_err(|error| EbError::Unsupported(format!("{name}: {error}")))?;
+        let none = || EbError::Unsupported(format!("{name}: no [[bridge]] in it"));
+        found.into_iter().next().ok_or_else(none)
     }
 
     /// The way to an emulated timing receiver behind this bridge.
-    ///
-    /// # Errors
-    /// Never for the receiver that ships with daqmeter.
     pub fn transport(&self) -> Result<Box<dyn EbTransport>, EbError> {
         let mut bus = Description::timing_receiver().build()?;
         bus.set_timing(self.timing);
@@ -124,7 +104,6 @@ impl Bridge {
     }
 }
 
-/// The way to a slave in the same thread.
 pub struct Emulated {
     slave: Slave,
     stream: Option<Stream>,
@@ -148,23 +127,17 @@ impl Emulated {
     }
 
     fn deliver(&mut self, now_ns: u64, message: &[u8]) -> Result<(), EbError> {
-        use crate::link::Fate;
-        let arrivals = match self.request.carry(now_ns, message.len()) {
-            Fate::Lost => return Ok(()),
-            Fate::Arrives(at_ns) => [Some(at_ns), None],
-            Fate::Twice(first_ns, second_ns) => [Some(first_ns), Some(second_ns)],
-        };
-        for arrives_ns in arrivals.into_iter().flatten() {
+        for arrives_ns in self.request.carry(now_ns, message.len()).arrivals() {
             self.answer.clear();
+            let (slave, answer) = (&mut self.slave, &mut self.answer);
             let ready_ns = match &mut self.stream {
-                None => self.slave.datagram(arrives_ns, message, &mut self.answer),
-                Some(stream) => stream
-                    .feed(&mut self.slave, arrives_ns, message, &mut self.answer)
-                    .map_err(|fault| {
-                        EbError::Unsupported(format!(
-                            "the emulated slave ended the stream: {fault}"
-                        ))
-                    })?,
+                None => slave.datagram(arrives_ns, message, answer),
+                Some(stream) => {
+                    stream.feed(slave, arrives_ns, message, answer).map_err(|fault| {
+                        let why = format!("the emulated slave ended the stream: {fault}");
+                        EbError::Unsupported(why)
+                    })?
+                }
             };
             if !self.answer.is_empty() {
                 self.on_the_way.put(self.reply.carry(ready_ns, self.answer.len()), &self.answer);
@@ -183,14 +156,11 @@ impl EbTransport for Emulated {
         }
     }
 
-    fn window_bytes(&self) -> usize {
-        64 * 1024
-    }
-
     fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError> {
         let now_ns = monotonic_ns();
         if self.stream.is_some() {
-            // Bytes of a stream arrive as the line brings them: a cycle begins when its last byte is there, not when all are.
+            // Bytes of a stream arrive as the line brings them: a cycle begins when its last byte
+            // is there, not when all are.
             return bytes
                 .chunks(STREAM_PIECE_BYTES)
                 .try_for_each(|piece| self.deliver(now_ns, piece));

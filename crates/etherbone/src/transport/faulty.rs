@@ -1,4 +1,5 @@
-//! A link around any transport: what is sent and what comes is delayed, paced, lost, doubled and reordered.
+//! A link around any transport: what is sent and what comes is delayed, paced, lost, doubled and
+//! reordered.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use super::{Arrived, EbTransport, Framing, RECEIVE_BYTES};
 use crate::EbError;
 use crate::link::{EmulatedLink, Fate, LinkProfile};
 
-/// Messages on their way, by arrival and then by the order in which they were sent. Buffers are used again.
+/// Messages on their way, by arrival and then by the order in which they were sent. Buffers are
+/// used again.
 #[derive(Default)]
 pub(super) struct OnTheWay {
     messages: BTreeMap<(u64, u64), Vec<u8>>,
@@ -20,12 +22,7 @@ pub(super) struct OnTheWay {
 impl OnTheWay {
     /// Puts a message on its way according to its fate.
     pub(super) fn put(&mut self, fate: Fate, bytes: &[u8]) {
-        let arrivals = match fate {
-            Fate::Lost => return,
-            Fate::Arrives(at) => [Some(at), None],
-            Fate::Twice(first, second) => [Some(first), Some(second)],
-        };
-        for at in arrivals.into_iter().flatten() {
+        for at in fate.arrivals() {
             let mut buffer = self.spare.pop().unwrap_or_default();
             buffer.extend_from_slice(bytes);
             self.messages.insert((at, self.sent), buffer);
@@ -33,7 +30,6 @@ impl OnTheWay {
         }
     }
 
-    /// When the next one arrives.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.messages.first_key_value().map(|((at, _), _)| *at)
     }
@@ -56,7 +52,8 @@ impl OnTheWay {
     }
 }
 
-/// Waits until a monotonic time: sleeps while it is far, then spins, for a sleep ends tens of microseconds late.
+/// Waits until a monotonic time: sleeps while it is far, then spins, for a sleep ends tens of
+/// microseconds late.
 pub(super) fn wait_until(time_ns: u64) {
     const SPIN_NS: u64 = 150_000;
     loop {
@@ -70,8 +67,8 @@ pub(super) fn wait_until(time_ns: u64) {
 }
 
 /// A transport behind a link.
-pub struct Faulty<T> {
-    inner: T,
+pub struct Faulty {
+    inner: Box<dyn EbTransport>,
     request: EmulatedLink,
     reply: EmulatedLink,
     outbox: OnTheWay,
@@ -79,35 +76,28 @@ pub struct Faulty<T> {
     scratch: Vec<u8>,
 }
 
-impl<T: EbTransport> Faulty<T> {
+impl Faulty {
     /// Puts a link with these two directions around a transport.
-    ///
-    /// # Errors
-    /// When the numbers cannot be meant, or a stream is to lose, double or reorder bytes.
     pub fn new(
-        inner: T,
+        inner: Box<dyn EbTransport>,
         request: LinkProfile,
         reply: LinkProfile,
         seed: u64,
-    ) -> Result<Faulty<T>, EbError> {
+    ) -> Result<Faulty, EbError> {
         for profile in [request, reply] {
             profile.check().map_err(EbError::Unsupported)?;
-            let spoils = profile.loss > 0.0 || profile.duplicate > 0.0 || profile.reorder > 0.0;
-            if spoils && inner.framing().is_stream() {
+            if profile.is_unreliable() && inner.framing().is_stream() {
                 return Err(EbError::Unsupported(
                     "a stream neither loses nor reorders: give it delay and rate only".to_owned(),
                 ));
             }
         }
-        let links =
-            (EmulatedLink::new(request, seed), EmulatedLink::new(reply, seed.wrapping_add(1)));
-        let (outbox, inbox) = (OnTheWay::default(), OnTheWay::default());
         Ok(Faulty {
             inner,
-            request: links.0,
-            reply: links.1,
-            outbox,
-            inbox,
+            request: EmulatedLink::new(request, seed),
+            reply: EmulatedLink::new(reply, seed.wrapping_add(1)),
+            outbox: OnTheWay::default(),
+            inbox: OnTheWay::default(),
             scratch: vec![0; RECEIVE_BYTES],
         })
     }
@@ -128,7 +118,7 @@ impl<T: EbTransport> Faulty<T> {
     }
 }
 
-impl<T: EbTransport> EbTransport for Faulty<T> {
+impl EbTransport for Faulty {
     fn framing(&self) -> Framing {
         self.inner.framing()
     }
@@ -165,11 +155,7 @@ impl<T: EbTransport> EbTransport for Faulty<T> {
                 .fold(until_ns, u64::min);
             let left = Duration::from_nanos(next_ns.saturating_sub(now_ns));
             // Waiting in the transport is coarse; near the next event it is asked without waiting.
-            self.pump(if left > Duration::from_millis(1) {
-                left - Duration::from_millis(1)
-            } else {
-                Duration::ZERO
-            })?;
+            self.pump(left.saturating_sub(Duration::from_millis(1)))?;
         }
     }
 }

@@ -3,7 +3,6 @@
 mod datagram;
 mod emulated;
 mod faulty;
-mod framed;
 mod stream;
 mod tunnel;
 
@@ -13,34 +12,29 @@ use crate::address::Address;
 use crate::{EbDialect, EbError};
 
 pub(crate) use datagram::batch;
-pub use emulated::{Bridge, BridgeError, Emulated, bridges};
+pub use emulated::{Bridge, Emulated, bridges};
 pub use faulty::Faulty;
-pub(crate) use framed::Framed;
+pub(crate) use stream::open_device;
 pub(crate) use tunnel::{connect_tcp, read_frame};
 
-/// Most bytes that one receive brings: an IP datagram's, or a batch of them.
 pub const RECEIVE_BYTES: usize = 1 << 16;
 
-/// How a transport keeps messages apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// Each message is a datagram of at most so many bytes.
     Datagram {
-        /// Most bytes of a datagram.
         max_bytes: usize,
     },
     /// Bytes without borders.
     Stream,
-    /// Bytes without borders, in which a message header begins each message (TCP of the C library of 2014). The other side
-    /// takes what one receive brings for one message, so only one may be on its way.
+    /// Bytes without borders, in which a message header begins each message (TCP of the C library
+    /// of 2014). The other side takes what one receive brings for one message, so only one may be
+    /// on its way.
     Messages {
-        /// Most bytes of a message.
         max_bytes: usize,
     },
 }
 
 impl Framing {
-    /// Most bytes of a message, where there are messages.
     pub(crate) fn message_bytes(self) -> Option<usize> {
         match self {
             Framing::Datagram { max_bytes } | Framing::Messages { max_bytes } => Some(max_bytes),
@@ -48,13 +42,11 @@ impl Framing {
         }
     }
 
-    /// Whether bytes come without borders.
     pub(crate) fn is_stream(self) -> bool {
         !matches!(self, Framing::Datagram { .. })
     }
 }
 
-/// What came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
     /// Bytes in the buffer.
@@ -65,48 +57,23 @@ pub struct Arrived {
 
 /// A way to a slave, full duplex.
 pub trait EbTransport: Send {
-    /// How messages are kept apart.
     fn framing(&self) -> Framing;
 
-    /// Most bytes of requests that should be on their way at once, so that no buffer on the way overflows.
-    fn window_bytes(&self) -> usize;
+    fn window_bytes(&self) -> usize {
+        64 * 1024
+    }
 
-    /// Sends datagrams that lie one after the other in `bytes`, of the given lengths; on a stream the lengths do not matter.
-    /// A stream may take only part: the rest waits in the transport until the next call.
-    ///
-    /// # Errors
-    /// When the way is broken.
+    /// Sends datagrams that lie one after the other in `bytes`, of the given lengths; on a stream
+    /// the lengths do not matter. A stream may take only part: the rest waits in the transport
+    /// until the next call.
     fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError>;
 
-    /// Waits for bytes, at most so long; `None` for the time says that nothing came. A time of zero looks and does not wait.
-    ///
-    /// # Errors
-    /// When the way is broken or the other side closed it.
+    /// Waits for bytes, at most so long; `None` for the time says that nothing came. A time of zero
+    /// looks and does not wait.
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError>;
 }
 
-impl EbTransport for Box<dyn EbTransport> {
-    fn framing(&self) -> Framing {
-        self.as_ref().framing()
-    }
-
-    fn window_bytes(&self) -> usize {
-        self.as_ref().window_bytes()
-    }
-
-    fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError> {
-        self.as_mut().send(bytes, lengths)
-    }
-
-    fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
-        self.as_mut().receive(buffer, wait)
-    }
-}
-
 /// Opens the way to an address.
-///
-/// # Errors
-/// When a name does not resolve, a device cannot be opened, a connection is refused, a bridge is not known.
 pub fn open(
     address: &Address,
     dialect: EbDialect,

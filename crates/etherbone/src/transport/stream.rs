@@ -12,7 +12,6 @@ use super::{Arrived, EbTransport, Framing, connect_tcp};
 use crate::EbError;
 use crate::address::{HostPort, IpFamily};
 
-/// What was given to a stream that was full.
 #[derive(Default)]
 struct Backlog(Vec<u8>);
 
@@ -51,7 +50,6 @@ fn broken(error: io::Error) -> EbError {
     }
 }
 
-/// What a read of a stream brought.
 fn arrived(read: io::Result<usize>) -> Result<Option<Arrived>, EbError> {
     match read {
         Ok(0) => Err(EbError::Closed),
@@ -65,8 +63,8 @@ fn arrived(read: io::Result<usize>) -> Result<Option<Arrived>, EbError> {
     }
 }
 
-/// Waits until a full stream can be written or read, writes what waits, and says whether to read. Both directions are served,
-/// so two full pipes cannot wait for each other.
+/// Waits until a full stream can be written or read, writes what waits, and says whether to read.
+/// Both directions are served, so two full pipes cannot wait for each other.
 fn pump(
     fd: BorrowedFd<'_>,
     backlog: &mut Backlog,
@@ -143,26 +141,31 @@ const DEV_WINDOW_BYTES: usize = 2048;
 
 impl Dev {
     pub(super) fn open(name: &str) -> Result<Dev, EbError> {
-        let path = format!("/dev/{name}");
-        let open = OpenOptions::new().read(true).write(true).open(&path);
-        let file = open.map_err(EbError::io(format!("cannot open {path}")))?;
-        tty::make_raw(file.as_fd())?;
-        tty::set_nonblocking(file.as_fd())?;
-        discard(&file, &path)?;
+        let file = open_device(name)?;
+        discard(&file, name)?;
         Ok(Dev { file, backlog: Backlog::default() })
     }
+}
+
+/// Opens a device for raw bytes, without blocking.
+pub(crate) fn open_device(name: &str) -> Result<File, EbError> {
+    let path = format!("/dev/{name}");
+    let file = OpenOptions::new().read(true).write(true).open(&path);
+    let file = file.map_err(EbError::io(format!("cannot open {path}")))?;
+    tty::make_raw(file.as_fd())?;
+    tty::set_nonblocking(file.as_fd())?;
+    Ok(file)
 }
 
 /// Time of silence after which a device has sent all that it owed to the client before. The C
 /// library waits as long (`eb_posix_stream_connect`: 10 ms).
 const QUIET: Duration = Duration::from_millis(10);
 
-/// Most bytes that are discarded: more than all answers to a window of requests.
 const MAX_STALE_BYTES: usize = 1 << 20;
 
 /// Drops answers to an earlier client that did not wait for them, since they would be taken for
 /// answers to this one.
-fn discard(mut file: &File, path: &str) -> Result<(), EbError> {
+fn discard(mut file: &File, name: &str) -> Result<(), EbError> {
     let wanted = net::Readiness { read: true, write: false };
     let mut buffer = [0; 4096];
     let mut stale_bytes = 0;
@@ -177,7 +180,7 @@ fn discard(mut file: &File, path: &str) -> Result<(), EbError> {
         }
     }
     Err(EbError::Unsupported(format!(
-        "{path} sends without being asked: it is no Etherbone device"
+        "/dev/{name} sends without being asked: it is no Etherbone device"
     )))
 }
 

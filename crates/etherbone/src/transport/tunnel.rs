@@ -1,4 +1,5 @@
-//! UDP behind a proxy on TCP: "host[/port]" and a zero first, then each datagram after its length in 16 bits, both ways.
+//! UDP behind a proxy on TCP: "host[/port]" and a zero first, then each datagram after its length
+//! in 16 bits, both ways.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -36,7 +37,6 @@ pub(crate) fn connect_tcp(
 /// The connection to the proxy.
 pub(super) struct Tunnel {
     stream: TcpStream,
-    /// What came and is not a whole datagram yet.
     pending: Vec<u8>,
     /// Room for frames, kept.
     frames: Vec<u8>,

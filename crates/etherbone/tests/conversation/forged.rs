@@ -14,14 +14,9 @@ fn forged(answers: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Client {
             }
         }
     });
-    let options = ClientOptions {
-        address: Widths::only(Width::W32),
-        data: Widths::only(Width::W32),
-        probes: 0,
-        timeout: Duration::from_millis(200),
-        ..ClientOptions::default()
-    };
-    Client::open(&Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(), &options).unwrap()
+    let timeout = Duration::from_millis(200);
+    let options = ClientOptions { address: W32, data: W32, probes: 0, timeout, ..quick() };
+    open_with(&format!("udp/127.0.0.1/{port}"), &options).unwrap()
 }
 
 /// The answer to a checked read of one word.
@@ -48,14 +43,8 @@ fn answers_with_stale_tags_or_that_are_none_are_never_delivered() {
         let cut = answer(tag, 8)[..14].to_vec();
         let to_the_bus =
             [&[0x4e, 0x6f, 0x14, 0x44, 0x02, 0x0f, 1, 0][..], &[0, 0, 0x80, 0], &[9; 4]].concat();
-        let noise = vec![
-            vec![],
-            b"noise".to_vec(),
-            too_many,
-            cut,
-            to_the_bus,
-            answer(tag.wrapping_add(2).max(0x8000), 7),
-        ];
+        let stale = answer(tag.wrapping_add(2).max(0x8000), 7);
+        let noise = [vec![], b"noise".to_vec(), too_many, cut, to_the_bus, stale];
         noise.into_iter().chain([answer(tag, 42), answer(tag, 43)]).collect()
     });
     for _ in 0..50 {
@@ -79,10 +68,8 @@ fn an_answer_from_elsewhere_is_never_delivered() {
             slave.send_to(&answer(tag, 42), from).unwrap();
         }
     });
-    let w32 = Widths::only(Width::W32);
-    let options = ClientOptions { address: w32, data: w32, probes: 0, ..quick() };
-    let mut client =
-        Client::open(&Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(), &options).unwrap();
+    let options = ClientOptions { address: W32, data: W32, probes: 0, ..quick() };
+    let mut client = open_with(&format!("udp/127.0.0.1/{port}"), &options).unwrap();
     for _ in 0..20 {
         assert_eq!(client.read(0).unwrap(), 42);
     }

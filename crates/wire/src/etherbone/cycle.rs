@@ -1,20 +1,19 @@
-//! How a master lays out a cycle: operations become records, and reads of the error register check them.
+//! Layout of a cycle: operations become records, and reads of the error register check them.
 //!
-//! The layout is that of the C master, byte for byte: runs of writes to one address (WFF) or to consecutive words share a
-//! record, a run of reads may follow them in it, and a status read comes after every [`status::covered`] bus operations and at
-//! the end. BCA and RFF are set on every record, so that answers come back to the tag.
+//! The layout is that of the C master, byte for byte: runs of writes to one address (WFF) or to
+//! consecutive words share a record, a run of reads may follow them in it, and a status read comes
+//! after every [`status::covered`] bus operations and at the end. BCA and RFF are set on every
+//! record, so that answers come back to the tag.
 
 use super::record::{RecordFlags, RecordHeader, put};
 use super::{EbLayout, Lanes, Width, WireError, config, status};
 
-/// Most operations of one block of a record.
 const MOST: usize = 255;
 
 /// First tag: where the answers of a cycle go in the master's config space.
 pub const FIRST_TAG: u16 = 0x8000;
 /// Last tag; tags are even, the odd address above one takes the status reads.
 pub(crate) const LAST_TAG: u16 = 0xFFFE;
-/// How many there are before one is used again.
 pub const TAGS: usize = ((LAST_TAG - FIRST_TAG) / 2 + 1) as usize;
 
 /// The address space of an operation.
@@ -57,7 +56,6 @@ impl Op {
     }
 }
 
-/// Whether the slave is asked which operations failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusCheck {
     /// Status reads are added.
@@ -66,7 +64,6 @@ pub enum StatusCheck {
     Silent,
 }
 
-/// What an encoded cycle consists of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Encoded {
     /// Bytes, without a message header.
@@ -87,9 +84,6 @@ impl Encoded {
 }
 
 /// Writes a cycle's records to the front of the buffer.
-///
-/// # Errors
-/// [`WireError::Overflow`] when they do not fit.
 pub fn encode(
     ops: &[Op],
     layout: EbLayout,
@@ -127,7 +121,6 @@ impl Writer<'_> {
             && (self.unchecked == covered || at_end && self.unchecked > 0)
     }
 
-    /// How many more operations of a space may come before a status read.
     fn room(&self, space: Space) -> usize {
         match (self.check, space) {
             (StatusCheck::Status, Space::Bus) => {
@@ -203,7 +196,8 @@ impl Writer<'_> {
         Ok(after)
     }
 
-    /// The writes at the front that one base address can express: all to one address, or each to the next word.
+    /// The writes at the front that one base address can express: all to one address, or each to
+    /// the next word.
     fn write_run<'ops>(&self, ops: &'ops [Op]) -> (&'ops [Op], &'ops [Op]) {
         let Some(first) = ops.first().filter(|op| op.write) else {
             return (&ops[..0], ops);
@@ -274,6 +268,7 @@ pub fn tag_of(address: u64) -> Option<(u16, bool)> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::StatusCheck::{Silent, Status};
     use super::*;
     use crate::etherbone::{EbHeader, EbRecord, Endian};
 
@@ -307,50 +302,38 @@ mod tests {
         let check = |ops: &[Op], layout, check, wanted: &str| {
             assert_eq!(message(ops, layout, check), hex(wanted))
         };
-        check(
-            &read,
-            l32,
-            StatusCheck::Status,
-            "4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001 00000004",
-        );
-        check(&read, l32, StatusCheck::Silent, "4e6f1044 a80f0001 00008000 00010000");
-        check(
-            &write,
-            l32,
-            StatusCheck::Status,
-            "4e6f1044 e80f0101 00010000 11223344 00008001 00000004",
-        );
-        check(&write, l32, StatusCheck::Silent, "4e6f1444 a80f0100 00010000 11223344");
+        check(&read, l32, Status, "4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001 00000004");
+        check(&read, l32, Silent, "4e6f1044 a80f0001 00008000 00010000");
+        check(&write, l32, Status, "4e6f1044 e80f0101 00010000 11223344 00008001 00000004");
+        check(&write, l32, Silent, "4e6f1444 a80f0100 00010000 11223344");
         let lanes = Lanes::at(0x10001, Width::W8, Width::W32, Endian::Big).unwrap();
         let byte = [Op { lanes, ..Op::write(0x10001, 0x7f, Width::W32) }];
-        check(
-            &byte,
-            l32,
-            StatusCheck::Status,
-            "4e6f1044 a0040100 00010001 007f0000 e80f0001 00008001 00000004",
-        );
+        check(&byte, l32, Status, "4e6f1044 a0040100 00010001 007f0000 e80f0001 00008001 00000004");
         check(
             &[Op::read(0x10000, Width::W64)],
             EbLayout { address: Width::W64, data: Width::W64 },
-            StatusCheck::Status,
+            Status,
             "4e6f1088 00000000 a0ff0001 00000000 0000000000008000 0000000000010000
              e8ff0001 00000000 0000000000008001 0000000000000000",
         );
         check(
             &[Op::read(0x10000, Width::W16)],
             EbLayout { address: Width::W32, data: Width::W16 },
-            StatusCheck::Status,
+            Status,
             "4e6f1042 a0030001 00008000 00010000 e8030001 00008001 00000006",
         );
         check(
             &[Op::read(0x4000, Width::W8)],
             EbLayout { address: Width::W16, data: Width::W8 },
-            StatusCheck::Status,
+            Status,
             "4e6f1021 a0010001 8000 4000 e8010001 8001 0007",
         );
         let pointer =
             [8, 12].map(|address| Op { space: Space::Config, ..Op::read(address, Width::W32) });
-        check(&pointer, l32, StatusCheck::Status, "4e6f1044 e80f0002 00008000 00000008 0000000c");
+        let fifo = [1, 2, 3].map(|value| Op::write(0x20, value, Width::W32));
+        check(&fifo, l32, Silent, "4e6f1444 aa0f0300 00000020 00000001 00000002 00000003");
+        assert_eq!(encode(&[], l32, 0x8000, Status, &mut []), Ok(Encoded::default()));
+        check(&pointer, l32, Status, "4e6f1044 e80f0002 00008000 00000008 0000000c");
     }
 
     /// The longest cycles that fit a datagram of 1472 bytes, counted with the C library.
@@ -362,44 +345,18 @@ mod tests {
                 encode(&(0..count).map(op).collect::<Vec<_>>(), layout, 0x8000, check, &mut out)
                     .is_ok()
             };
-            (1..500)
-                .take_while({
-                    let mut fits = fits;
-                    move |count| fits(*count)
-                })
-                .last()
-                .unwrap()
+            (1..500).map(fits).take_while(|fits| *fits).count()
         };
         let read32 = |index: u64| Op::read(4 * index, Width::W32);
         let write32 = |index: u64| Op::write(4 * index, index, Width::W32);
-        assert_eq!(most(EbLayout::L32, StatusCheck::Status, &read32), 317);
-        assert_eq!(most(EbLayout::L32, StatusCheck::Status, &write32), 323);
-        assert_eq!(most(EbLayout::L32, StatusCheck::Silent, &read32), 363);
-        assert_eq!(most(EbLayout::L32, StatusCheck::Silent, &write32), 363);
+        assert_eq!(most(EbLayout::L32, Status, &read32), 317);
+        assert_eq!(most(EbLayout::L32, Status, &write32), 323);
+        assert_eq!(most(EbLayout::L32, Silent, &read32), 363);
+        assert_eq!(most(EbLayout::L32, Silent, &write32), 363);
         let l64 = EbLayout { address: Width::W64, data: Width::W64 };
-        assert_eq!(most(l64, StatusCheck::Status, &|index| Op::read(8 * index, Width::W64)), 168);
-        assert_eq!(
-            most(l64, StatusCheck::Status, &|index| Op::write(8 * index, index, Width::W64)),
-            171
-        );
-        assert_eq!(most(l64, StatusCheck::Silent, &|index| Op::read(8 * index, Width::W64)), 181);
-    }
-
-    #[test]
-    fn writes_to_one_address_make_a_fifo_record() {
-        let ops = [1, 2, 3].map(|value| Op::write(0x20, value, Width::W32));
-        assert_eq!(
-            message(&ops, EbLayout::L32, StatusCheck::Silent),
-            hex("4e6f1444 aa0f0300 00000020 00000001 00000002 00000003")
-        );
-    }
-
-    #[test]
-    fn a_cycle_without_operations_has_no_bytes() {
-        assert_eq!(
-            encode(&[], EbLayout::L32, 0x8000, StatusCheck::Status, &mut []),
-            Ok(Encoded::default())
-        );
+        assert_eq!(most(l64, Status, &|index| Op::read(8 * index, Width::W64)), 168);
+        assert_eq!(most(l64, Status, &|index| Op::write(8 * index, index, Width::W64)), 171);
+        assert_eq!(most(l64, Silent, &|index| Op::read(8 * index, Width::W64)), 181);
     }
 
     #[test]
@@ -411,7 +368,6 @@ mod tests {
         assert_eq!(TAGS, 16384);
     }
 
-    /// What a slave would see, one line per operation.
     fn replayed(bytes: &[u8], layout: EbLayout) -> Vec<Op> {
         let mut seen = Vec::new();
         let mut rest = bytes;
@@ -424,27 +380,17 @@ mod tests {
             };
             if let Some((base, values)) = record.write_block() {
                 let step = if flags.has(RecordFlags::WFF) { 0 } else { layout.data.bytes() as u64 };
-                for (index, value) in values.enumerate() {
+                let space = space(RecordFlags::WCA);
+                seen.extend(values.enumerate().map(|(index, value)| {
                     let address = base.wrapping_add(step * index as u64);
-                    seen.push(Op {
-                        address,
-                        value: lanes.take(value),
-                        lanes,
-                        space: space(RecordFlags::WCA),
-                        write: true,
-                    });
-                }
+                    Op { address, value: lanes.take(value), lanes, space, write: true }
+                }));
             }
             if let Some((back, addresses)) = record.read_block()
                 && tag_of(back) == Some((0x8000, false))
             {
-                let read = |address| Op {
-                    address,
-                    value: 0,
-                    lanes,
-                    space: space(RecordFlags::RCA),
-                    write: false,
-                };
+                let space = space(RecordFlags::RCA);
+                let read = |address| Op { address, value: 0, lanes, space, write: false };
                 seen.extend(addresses.map(read));
             }
             rest = after;
@@ -472,7 +418,7 @@ mod tests {
         #[test]
         fn the_slave_sees_the_operations_in_order(ops in prop::collection::vec(any_op(), 0..700), silent: bool) {
             let mut out = vec![0; 1 << 16];
-            let check = if silent { StatusCheck::Silent } else { StatusCheck::Status };
+            let check = if silent { Silent } else { Status };
             let encoded = encode(&ops, EbLayout::L32, 0x8000, check, &mut out).unwrap();
             prop_assert_eq!(&replayed(&out[..encoded.bytes], EbLayout::L32), &ops);
             let bus_ops = ops.iter().filter(|op| op.space == Space::Bus).count();

@@ -1,4 +1,4 @@
-//! Where a value sits in its word: byte enables, lanes, endianness.
+//! Place of a value in its word: byte enables, lanes, endianness.
 
 use super::{Width, WireError};
 
@@ -27,8 +27,7 @@ impl Lanes {
         Lanes { port, size: port, shift: 0 }
     }
 
-    /// The lanes for `size` bytes at an address; only its low bits count. None when the size is wider than the port or the
-    /// address is not a multiple of the size.
+    /// The lanes for `size` bytes at an address; only its low bits count.
     #[inline]
     pub fn at(address: u64, size: Width, port: Width, endian: Endian) -> Option<Lanes> {
         let (width, bytes) = (port.bytes() as u64, size.bytes() as u64);
@@ -44,9 +43,6 @@ impl Lanes {
     }
 
     /// From the byte enables of a record.
-    ///
-    /// # Errors
-    /// When they are not one unbroken, naturally aligned run of 1, 2, 4 or 8 lanes inside the port.
     #[inline]
     pub fn of_select(select: u8, port: Width) -> Result<Lanes, WireError> {
         let wrong = WireError::Select(select);
@@ -70,13 +66,13 @@ impl Lanes {
         u8::try_from(run << self.shift).expect("lanes end inside the port")
     }
 
-    /// How many bytes are enabled.
     #[inline]
     pub fn size(self) -> Width {
         self.size
     }
 
-    /// The low bits of the address that a device of that endianness sees: the slave ignores those on the wire.
+    /// The low bits of the address that a device of that endianness sees: the slave ignores those
+    /// on the wire.
     #[inline]
     pub fn low_bits(self, endian: Endian) -> u64 {
         let (width, bytes, shift) =

@@ -1,10 +1,9 @@
-//! The dialect of LiteX, LiteEth, wishbone-tool and libeb-c: the same magic, but not compatible.
-//!
-//! The message header always has 8 bytes although widths are 32/32, one record per packet, flags always 0, all byte lanes
-//! enabled, no config space, no errors, writes unanswered.
+//! The message header always has 8 bytes although widths are 32/32, one record per packet, flags
+//! always 0, all byte lanes enabled, no config space, no errors, writes unanswered.
 
 use super::message::{MAGIC, VERSION};
-use super::{EbBlock, EbLayout, EbRecord, RecordFlags, RecordRepr, WireError, need};
+use super::record::put;
+use super::{EbLayout, EbRecord, RecordFlags, RecordHeader, WireError, need};
 
 /// Bytes of the message header.
 pub const HEADER_BYTES: usize = 8;
@@ -21,7 +20,6 @@ pub fn probe() -> [u8; PROBE_BYTES] {
     bytes
 }
 
-/// The answer to a probe, if this is one: the same packet with the response bit instead of the request bit.
 pub fn answer_probe(packet: &[u8]) -> Option<[u8; PROBE_BYTES]> {
     let mut answer: [u8; PROBE_BYTES] = packet.try_into().ok()?;
     let asked = answer[..4] == PROBE && answer[4..] == [0; 8];
@@ -29,7 +27,6 @@ pub fn answer_probe(packet: &[u8]) -> Option<[u8; PROBE_BYTES]> {
     asked.then_some(answer)
 }
 
-/// Whether bytes that begin with a message header go on in this dialect. None when there are too few to tell; 12 always do.
 pub fn recognise(bytes: &[u8]) -> Option<bool> {
     let magic = MAGIC.to_be_bytes();
     let same = |part: &[u8], at: usize| {
@@ -43,9 +40,6 @@ pub fn recognise(bytes: &[u8]) -> Option<bool> {
 }
 
 /// A packet: its one record, and what follows it (nothing in a datagram).
-///
-/// # Errors
-/// When it is truncated or its header is another.
 pub fn split(bytes: &[u8]) -> Result<(EbRecord<'_>, &[u8]), WireError> {
     need(bytes, HEADER_BYTES)?;
     super::EbHeader::parse(bytes)?;
@@ -57,25 +51,21 @@ pub fn split(bytes: &[u8]) -> Result<(EbRecord<'_>, &[u8]), WireError> {
     })
 }
 
-/// Writes a packet to the front of the buffer and returns its length. A request has addresses in `read`; an answer has the
-/// values in `write`, with the return address as its base.
-///
-/// # Errors
-/// When it does not fit, or a block is empty or longer than 255.
-pub fn emit(
-    select: u8,
-    write: Option<EbBlock<'_>>,
-    read: Option<EbBlock<'_>>,
-    out: &mut [u8],
-) -> Result<usize, WireError> {
-    let record = RecordRepr { flags: RecordFlags(0), select, write, read };
-    if out.len() < HEADER_BYTES {
-        return Err(WireError::Overflow);
-    }
-    let length = record.emit(EbLayout::L32, &mut out[HEADER_BYTES..])?;
+/// Writes a packet of one record: values to the words from `base` on, or the addresses of a read
+/// whose answer goes to `base`. Returns its bytes.
+pub fn emit(write: bool, base: u64, values: &[u64], out: &mut [u8]) -> Result<usize, WireError> {
+    let count = u8::try_from(values.len()).ok().filter(|count| *count > 0);
+    let count = count.ok_or(WireError::Overflow)?;
+    let (writes, reads) = if write { (count, 0) } else { (0, count) };
+    let header = RecordHeader { flags: RecordFlags(0), select: 0x0F, writes, reads };
+    let length = HEADER_BYTES + header.record_bytes(EbLayout::L32);
+    let out = out.get_mut(..length).ok_or(WireError::Overflow)?;
     out[..4].copy_from_slice(&REQUEST);
-    out[4..HEADER_BYTES].fill(0);
-    Ok(HEADER_BYTES + length)
+    out[4..8].fill(0);
+    out[8..12].copy_from_slice(&header.emit());
+    let words = core::iter::once(&base).chain(values);
+    out[12..].chunks_exact_mut(4).zip(words).for_each(|(out, word)| put(out, 4, *word));
+    Ok(length)
 }
 
 #[cfg(test)]
@@ -85,8 +75,7 @@ mod tests {
     #[test]
     fn a_single_read_is_the_20_bytes_of_wishbone_tool() {
         let mut out = [0xAA; 64];
-        let read = Some(EbBlock { base: 0, values: &[0xf000_0000] });
-        let length = emit(0x0F, None, read, &mut out).unwrap();
+        let length = emit(false, 0, &[0xf000_0000], &mut out).unwrap();
         let wanted = [0x4e, 0x6f, 0x10, 0x44, 0, 0, 0, 0, 0, 0x0f, 0, 1, 0, 0, 0, 0, 0xf0, 0, 0, 0];
         assert_eq!(out[..length], wanted);
         assert_eq!(recognise(&wanted), Some(true));
@@ -121,11 +110,14 @@ mod tests {
     #[test]
     fn truncated_packets_say_what_they_need() {
         let mut out = [0; 64];
-        let length =
-            emit(0x0F, Some(EbBlock { base: 4, values: &[1, 2] }), None, &mut out).unwrap();
+        let length = emit(true, 4, &[1, 2], &mut out).unwrap();
         for cut in 0..length {
             assert!(split(&out[..cut]).is_err());
         }
+        for wrong in [&[][..], &[0; 256]] {
+            assert_eq!(emit(true, 0, wrong, &mut [0; 2000]), Err(WireError::Overflow));
+        }
+        assert_eq!(emit(true, 0, &[0; 255], &mut [0; 100]), Err(WireError::Overflow));
         assert_eq!(split(&out[..14]), Err(WireError::Truncated { wanted: length, found: 14 }));
     }
 }

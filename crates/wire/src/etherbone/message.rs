@@ -13,7 +13,6 @@ const NO_READS: u8 = 0x04;
 const PROBE_RESPONSE: u8 = 0x02;
 const PROBE_REQUEST: u8 = 0x01;
 
-/// What the first four bytes of a message say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EbHeader {
     /// NR: nothing in the message asks for an answer.
@@ -36,9 +35,6 @@ impl EbHeader {
     }
 
     /// Reads the first four bytes.
-    ///
-    /// # Errors
-    /// When there are fewer, or magic or version are wrong.
     pub fn parse(bytes: &[u8]) -> Result<EbHeader, WireError> {
         need(bytes, 4)?;
         let magic = be16(bytes, 0);
@@ -68,9 +64,6 @@ impl EbHeader {
     }
 
     /// The layout of a data message.
-    ///
-    /// # Errors
-    /// When it names no width, or several.
     pub fn layout(&self) -> Result<EbLayout, WireError> {
         match (self.address.single(), self.data.single()) {
             (Some(address), Some(data)) => Ok(EbLayout { address, data }),
@@ -94,9 +87,6 @@ pub struct EbProbe {
 
 impl EbProbe {
     /// Reads a probe or its answer.
-    ///
-    /// # Errors
-    /// When it is something else, or not exactly 8 bytes long.
     pub fn parse(bytes: &[u8]) -> Result<EbProbe, WireError> {
         let header = EbHeader::parse(bytes)?;
         if bytes.len() != PROBE_BYTES {
@@ -129,7 +119,6 @@ impl EbProbe {
 /// A whole message that is not a probe: its layout and its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EbMessage<'a> {
-    /// What the header says.
     pub header: EbHeader,
     /// The widths of the message.
     pub layout: EbLayout,
@@ -139,18 +128,11 @@ pub struct EbMessage<'a> {
 
 impl<'a> EbMessage<'a> {
     /// Checks the header and splits it off.
-    ///
-    /// # Errors
-    /// When the header is wrong or names not exactly one width each.
     pub fn parse(bytes: &'a [u8]) -> Result<EbMessage<'a>, WireError> {
         let layout = EbHeader::parse(bytes)?.layout()?;
         EbMessage::with_layout(bytes, layout)
     }
 
-    /// The same for widths that were settled otherwise: the C slave takes the widest of several.
-    ///
-    /// # Errors
-    /// When the header is wrong or cut off.
     pub fn with_layout(bytes: &'a [u8], layout: EbLayout) -> Result<EbMessage<'a>, WireError> {
         let header = EbHeader::parse(bytes)?;
         need(bytes, layout.header_bytes())?;

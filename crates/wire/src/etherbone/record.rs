@@ -41,7 +41,6 @@ impl RecordFlags {
 /// The first four bytes of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// What kind of record.
     pub flags: RecordFlags,
     /// Byte enables, bit 0 for the least significant lane.
     pub select: u8,
@@ -83,7 +82,8 @@ impl RecordHeader {
         layout.header_bytes() + self.body_bytes(layout)
     }
 
-    /// A record without operations; the HDL slave pads its answers with them. It ends a cycle like any other, if CYC is set.
+    /// A record without operations; the HDL slave pads its answers with them. It ends a cycle like
+    /// any other, if CYC is set.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.writes == 0 && self.reads == 0
@@ -93,7 +93,6 @@ impl RecordHeader {
 /// A record whose length was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EbRecord<'a> {
-    /// Its header.
     pub header: RecordHeader,
     value_bytes: usize,
     body: &'a [u8],
@@ -101,9 +100,6 @@ pub struct EbRecord<'a> {
 
 impl<'a> EbRecord<'a> {
     /// Takes the first record off the bytes: the record and what follows it.
-    ///
-    /// # Errors
-    /// [`WireError::Truncated`] with the bytes that the record needs, as far as they are known.
     #[inline]
     pub fn split(layout: EbLayout, bytes: &'a [u8]) -> Result<(EbRecord<'a>, &'a [u8]), WireError> {
         let header_bytes = layout.header_bytes();
@@ -156,7 +152,6 @@ impl<'a> Values<'a> {
         Some((base, self))
     }
 
-    /// Copies the values to the front of `out`, as many as both have, and returns how many.
     #[inline]
     pub fn copy_to(&self, out: &mut [u64]) -> usize {
         let count = self.count_left().min(out.len());
@@ -177,7 +172,6 @@ impl<'a> Values<'a> {
         count
     }
 
-    /// How many are left.
     #[inline]
     pub fn count_left(&self) -> usize {
         self.bytes.len() / self.size
@@ -201,7 +195,8 @@ impl Iterator for Values<'_> {
         Some(value)
     }
 
-    /// One loop per size: `for_each`, `extend` and the like go through here, without a branch per value.
+    /// One loop per size: `for_each`, `extend` and the like go through here, without a branch per
+    /// value.
     #[inline]
     fn fold<B, F: FnMut(B, u64) -> B>(self, init: B, mut f: F) -> B {
         match self.size {
@@ -224,73 +219,6 @@ impl Iterator for Values<'_> {
 
 impl ExactSizeIterator for Values<'_> {}
 
-/// A base address and the values after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EbBlock<'a> {
-    /// Where writing begins, or where the answer goes.
-    pub base: u64,
-    /// Values to write, or addresses to read: 1 to 255.
-    pub values: &'a [u64],
-}
-
-/// What a record means; [`RecordRepr::emit`] and [`EbRecord::split`] are inverses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RecordRepr<'a> {
-    /// What kind of record.
-    pub flags: RecordFlags,
-    /// Byte enables.
-    pub select: u8,
-    /// What is written.
-    pub write: Option<EbBlock<'a>>,
-    /// What is read.
-    pub read: Option<EbBlock<'a>>,
-}
-
-impl RecordRepr<'_> {
-    /// The header that belongs to it.
-    ///
-    /// # Errors
-    /// When a block is empty or holds more than 255 values.
-    #[inline]
-    pub fn header(&self) -> Result<RecordHeader, WireError> {
-        let count = |block: &Option<EbBlock<'_>>| match block {
-            None => Ok(0),
-            Some(block) if block.values.is_empty() => Err(WireError::Overflow),
-            Some(block) => u8::try_from(block.values.len()).map_err(|_| WireError::Overflow),
-        };
-        Ok(RecordHeader {
-            flags: self.flags,
-            select: self.select,
-            writes: count(&self.write)?,
-            reads: count(&self.read)?,
-        })
-    }
-
-    /// Writes the record to the front of the buffer and returns its length.
-    ///
-    /// # Errors
-    /// When it does not fit, or a block is empty or too long.
-    #[inline]
-    pub fn emit(&self, layout: EbLayout, out: &mut [u8]) -> Result<usize, WireError> {
-        let header = self.header()?;
-        let length = header.record_bytes(layout);
-        if out.len() < length {
-            return Err(WireError::Overflow);
-        }
-        let mut at = layout.header_bytes();
-        out[..4].copy_from_slice(&header.emit());
-        out[4..at].fill(0);
-        for block in [self.write, self.read].into_iter().flatten() {
-            for value in core::iter::once(block.base).chain(block.values.iter().copied()) {
-                put(&mut out[at..], layout.value_bytes(), value);
-                at += layout.value_bytes();
-            }
-        }
-        Ok(length)
-    }
-}
-
-/// Writes the low `size` bytes of a value, big-endian.
 #[inline]
 pub(crate) fn put(out: &mut [u8], size: usize, value: u64) {
     let bytes = value.to_be_bytes();
@@ -306,26 +234,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::etherbone::Width;
 
     extern crate std;
     use std::vec::Vec;
-
-    #[test]
-    fn a_record_of_64_bits_has_a_header_of_8_bytes() {
-        let layout = EbLayout { address: Width::W64, data: Width::W64 };
-        let mut out = [0xAA; 64];
-        let read = Some(EbBlock { base: 0x8000, values: &[0x10000] });
-        let length = RecordRepr { flags: RecordFlags(0xA0), select: 0xFF, read, write: None }
-            .emit(layout, &mut out)
-            .unwrap();
-        let wanted = [
-            &[0xa0, 0xff, 0, 1, 0, 0, 0, 0][..],
-            &0x8000_u64.to_be_bytes(),
-            &0x10000_u64.to_be_bytes(),
-        ];
-        assert_eq!(out[..length], wanted.concat());
-    }
 
     #[test]
     fn writes_come_before_reads_each_after_its_base() {
@@ -355,68 +266,43 @@ mod tests {
         assert_eq!(error, WireError::Truncated { wanted: 4 + 256 * 4, found: 8 });
     }
 
-    #[test]
-    fn blocks_that_no_header_can_count_are_refused() {
-        let many = [0_u64; 256];
-        let repr = |values| RecordRepr {
-            write: Some(EbBlock { base: 0, values }),
-            ..RecordRepr::default()
-        };
-        assert_eq!(repr(&many[..]).header(), Err(WireError::Overflow));
-        assert_eq!(repr(&[]).header(), Err(WireError::Overflow));
-        assert_eq!(repr(&many[..255]).emit(EbLayout::L32, &mut [0; 100]), Err(WireError::Overflow));
-    }
-
     proptest! {
+        /// Records laid out word by word, as the specification has them, against the view.
         #[test]
-        fn emit_and_split_are_inverses(
-            at in 0..16_usize, flags: u8, select: u8, bases: (u64, u64),
+        fn what_is_laid_out_is_found(
+            at in 0..16_usize, flags: u8, select: u8,
             written in prop::collection::vec(any::<u64>(), 0..256),
             read in prop::collection::vec(any::<u64>(), 0..256),
         ) {
             let layout = EbLayout::all().nth(at).unwrap();
-            let mask = u64::MAX >> (64 - 8 * layout.value_bytes());
-            let cut = |values: Vec<u64>| values.into_iter().take(255).map(|value| value & mask).collect::<Vec<_>>();
-            let (written, read) = (cut(written), cut(read));
-            let block = |base: u64, values| EbBlock { base: base & mask, values };
-            let repr = RecordRepr {
-                flags: RecordFlags(flags),
-                select,
-                write: (!written.is_empty()).then_some(block(bases.0, &written)),
-                read: (!read.is_empty()).then_some(block(bases.1, &read)),
-            };
-            let mut out = std::vec![0; 8192];
-            let length = repr.emit(layout, &mut out).unwrap();
-            let (record, rest) = EbRecord::split(layout, &out[..length]).unwrap();
+            let size = layout.value_bytes();
+            let mask = u64::MAX >> (64 - 8 * size);
+            let mut bytes = Vec::from([flags, select, 0, 0]);
+            bytes.resize(layout.header_bytes(), 0);
+            let blocks = [written, read].map(|values| if values.len() == 1 { Vec::new() } else { values });
+            for (count, values) in blocks.iter().enumerate() {
+                bytes[2 + count] = u8::try_from(values.len().saturating_sub(1)).unwrap();
+                bytes.extend(values.iter().flat_map(|value| value.to_be_bytes()[8 - size..].to_vec()));
+            }
+            let (record, rest) = EbRecord::split(layout, &bytes).unwrap();
             prop_assert!(rest.is_empty());
-            prop_assert_eq!((record.header.flags, record.header.select), (repr.flags, select));
-            let collected = |block: Option<(u64, Values<'_>)>| block.map(|(base, values)| (base, values.collect::<Vec<_>>()));
-            let wanted = |block: Option<EbBlock<'_>>| block.map(|block| (block.base, block.values.to_vec()));
-            prop_assert_eq!(collected(record.write_block()), wanted(repr.write));
-            prop_assert_eq!(collected(record.read_block()), wanted(repr.read));
-            // The loop per size gives what the iterator gives.
-            let summed = |block: Option<(u64, Values<'_>)>| block.map(|(_, values)| values.fold(0_u64, u64::wrapping_add));
-            prop_assert_eq!(summed(record.read_block()), repr.read.map(|block| block.values.iter().copied().fold(0, u64::wrapping_add)));
-            if let (Some((_, values)), Some(block)) = (record.read_block(), repr.read) {
+            prop_assert_eq!((record.header.flags.0, record.header.select), (flags, select));
+            for (found, wanted) in [record.write_block(), record.read_block()].into_iter().zip(&blocks) {
+                let wanted: Vec<u64> = wanted.iter().map(|value| value & mask).collect();
+                let Some((base, values)) = found else {
+                    prop_assert!(wanted.is_empty());
+                    continue;
+                };
+                prop_assert_eq!(base, wanted[0]);
+                prop_assert_eq!(&values.collect::<Vec<_>>(), &wanted[1..]);
+                prop_assert_eq!(values.fold(0_u64, u64::wrapping_add), wanted[1..].iter().copied().fold(0, u64::wrapping_add));
                 let mut copied = [7; 300];
-                prop_assert_eq!(values.copy_to(&mut copied), block.values.len());
-                prop_assert_eq!(&copied[..block.values.len()], block.values);
+                prop_assert_eq!(values.copy_to(&mut copied), wanted.len() - 1);
+                prop_assert_eq!(&copied[..wanted.len() - 1], &wanted[1..]);
                 prop_assert_eq!(values.copy_to(&mut copied[..1]), 1);
             }
-            for cut in 0..length {
-                prop_assert!(EbRecord::split(layout, &out[..cut]).is_err());
-            }
-        }
-
-        #[test]
-        fn no_bytes_break_the_view(bytes in prop::collection::vec(any::<u8>(), 0..2048), at in 0..16_usize) {
-            let layout = EbLayout::all().nth(at).unwrap();
-            let mut rest = &bytes[..];
-            while let Ok((record, after)) = EbRecord::split(layout, rest) {
-                prop_assert!(after.len() < rest.len());
-                let counted = record.write_block().map_or(0, |(_, values)| values.count());
-                prop_assert_eq!(counted, usize::from(record.header.writes));
-                rest = after;
+            for cut in 0..bytes.len() {
+                prop_assert!(EbRecord::split(layout, &bytes[..cut]).is_err());
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use super::Width;
 
-/// Config register 0: each bus operation shifts one bit in at the least significant end, 1 for an error. Config operations
-/// shift nothing.
+/// Config register 0: each bus operation shifts one bit in at the least significant end, 1 for an
+/// error. Config operations shift nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ErrorRegister(pub u64);
 
@@ -14,17 +14,16 @@ impl ErrorRegister {
     }
 }
 
-/// Operations that one status read covers: as many as the port has bits.
 pub const fn covered(port: Width) -> usize {
     port.bits() as usize
 }
 
-/// Config address of the low part of the register that a port can read: 7, 6, 4, 0 for 8 to 64 bits.
+/// Config address of the low part of the register that a port can read: 7, 6, 4, 0 for 8 to 64
+/// bits.
 pub const fn address(port: Width) -> u64 {
     8 - port.bytes() as u64
 }
 
-/// Whether operation `index`, from 0, of `of` operations failed: its bit is `of - 1 - index`.
 pub fn failed(status: u64, index: usize, of: usize) -> bool {
     index < of && of - 1 - index < 64 && status >> (of - 1 - index) & 1 == 1
 }

@@ -141,8 +141,8 @@ impl EbLayout {
     /// 32-bit addresses, 32-bit data: what the HDL slave and LiteX speak.
     pub const L32: EbLayout = EbLayout { address: Width::W32, data: Width::W32 };
 
-    /// Bytes of every base address, read address and value: the widest of both, at least 2. Narrower ones are extended with
-    /// zeros at the most significant side.
+    /// Bytes of every base address, read address and value: the widest of both, at least 2.
+    /// Narrower ones are extended with zeros at the most significant side.
     #[inline]
     pub const fn value_bytes(self) -> usize {
         let (address, data) = (self.address.bytes(), self.data.bytes());
@@ -150,7 +150,8 @@ impl EbLayout {
         if most < 2 { 2 } else { most }
     }
 
-    /// Bytes of the message header and of each record header: at least 4; with 8 the last four are zero.
+    /// Bytes of the message header and of each record header: at least 4; with 8 the last four are
+    /// zero.
     #[inline]
     pub const fn header_bytes(self) -> usize {
         if self.value_bytes() < 4 { 4 } else { self.value_bytes() }

@@ -67,7 +67,6 @@ impl TrailerWidth {
     }
 }
 
-/// How blocks look: by generation of the firmware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockFormat {
     /// Second half of the header.
@@ -83,7 +82,7 @@ impl BlockFormat {
     pub const PHASE1: BlockFormat =
         BlockFormat { magic: 0xABCD, block_bytes: BLOCK_UNIT_BYTES, trailer: TrailerWidth::W16 };
 
-    /// Phase II: 1 to 16 KiB, 32-bit trailers; the size is in the magic. None for other sizes.
+    /// Phase II: 1 to 16 KiB, 32-bit trailers; the size is in the magic.
     pub const fn phase2(kib: u8) -> Option<BlockFormat> {
         if kib == 0 || kib > 16 {
             return None;
@@ -97,7 +96,7 @@ impl BlockFormat {
         })
     }
 
-    /// Phase I firmware with 32-bit trailers, magic ABCE; the size is known from a register only. None for other sizes.
+    /// Phase I firmware with 32-bit trailers, magic ABCE; the size is known from a register only.
     pub const fn phase1_wide(kib: u8) -> Option<BlockFormat> {
         match BlockFormat::phase2(kib) {
             Some(format) => Some(BlockFormat { magic: 0xABCE, ..format }),
@@ -155,7 +154,6 @@ impl FelixHeader {
     }
 }
 
-/// What a subchunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SubchunkKind {
@@ -180,27 +178,26 @@ pub enum SubchunkKind {
 impl SubchunkKind {
     /// From three bits.
     pub(crate) const fn of_bits(bits: u8) -> SubchunkKind {
+        use SubchunkKind::*;
         match bits & 7 {
-            0 => SubchunkKind::Null,
-            1 => SubchunkKind::First,
-            2 => SubchunkKind::Last,
-            3 => SubchunkKind::Both,
-            4 => SubchunkKind::Middle,
-            5 => SubchunkKind::Timeout,
-            6 => SubchunkKind::Undefined,
-            _ => SubchunkKind::OutOfBand,
+            0 => Null,
+            1 => First,
+            2 => Last,
+            3 => Both,
+            4 => Middle,
+            5 => Timeout,
+            6 => Undefined,
+            _ => OutOfBand,
         }
     }
 }
 
-/// What went wrong with a subchunk on its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ChunkFlags {
     /// The card cut it off.
     pub truncated: bool,
     /// The card found an error.
     pub error: bool,
-    /// Its checksum was wrong.
     pub crc: bool,
     /// The sender was busy; 32-bit trailers only.
     pub busy: bool,
@@ -221,9 +218,7 @@ impl ChunkFlags {
 /// The end of a subchunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    /// What it is.
     pub kind: SubchunkKind,
-    /// What went wrong.
     pub flags: ChunkFlags,
     /// Bytes of payload, without padding.
     pub length: u16,
@@ -277,7 +272,7 @@ impl Trailer {
         }
     }
 
-    /// Whether it has payload before it. Fillers have none, whatever their length says, and a timeout only when it cut a chunk off.
+    /// Fillers have none, whatever their length says, and a timeout only when it cut a chunk off.
     #[inline]
     pub fn carries_data(&self) -> bool {
         match self.kind {
@@ -292,10 +287,11 @@ impl Trailer {
 }
 
 /// Why bytes are not a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockError {
     /// Not as many bytes as the format says.
+    #[error("{found} bytes instead of a block of {wanted}")]
     Size {
         /// Bytes that there are.
         found: usize,
@@ -303,47 +299,25 @@ pub enum BlockError {
         wanted: usize,
     },
     /// The header does not have the format's magic.
+    #[error("block id {0:#06x} is not that of this format")]
     Magic(u16),
     /// The payload that ends here would begin before the body does.
+    #[error("the trailer at {at:#x} claims {length} bytes, more than there are before it")]
     Length {
         /// Offset of the trailer in the block.
         at: usize,
-        /// What it claims.
         length: u16,
     },
     /// A trailer of undefined type.
+    #[error("the trailer at {at:#x} has the undefined type 6")]
     Undefined {
         /// Offset of the trailer in the block.
         at: usize,
     },
     /// More subchunks than the caller made room for.
+    #[error("more subchunks than there is room for")]
     Room,
 }
-
-impl core::fmt::Display for BlockError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            BlockError::Size { found, wanted } => {
-                write!(f, "{found} bytes instead of a block of {wanted}")
-            }
-            BlockError::Magic(found) => {
-                write!(f, "block id {found:#06x} is not that of this format")
-            }
-            BlockError::Length { at, length } => {
-                write!(
-                    f,
-                    "the trailer at {at:#x} claims {length} bytes, more than there are before it"
-                )
-            }
-            BlockError::Undefined { at } => {
-                write!(f, "the trailer at {at:#x} has the undefined type 6")
-            }
-            BlockError::Room => write!(f, "more subchunks than there is room for"),
-        }
-    }
-}
-
-impl core::error::Error for BlockError {}
 
 #[cfg(test)]
 mod tests {
@@ -396,27 +370,16 @@ mod tests {
 
     #[test]
     fn trailers_are_read_back_in_both_widths() {
-        for bits in 0..8 {
-            for flags in 0..16_u8 {
-                let bit = |at: u8| flags >> at & 1 == 1;
-                let flags =
-                    ChunkFlags { truncated: bit(0), error: bit(1), crc: bit(2), busy: bit(3) };
-                let trailer = Trailer { kind: SubchunkKind::of_bits(bits), flags, length: 0x3A5 };
-                assert_eq!(
-                    Trailer::of_word(trailer.word(TrailerWidth::W32), TrailerWidth::W32),
-                    trailer
-                );
-                let narrow = Trailer { flags: ChunkFlags { busy: false, ..flags }, ..trailer };
-                assert_eq!(
-                    Trailer::of_word(trailer.word(TrailerWidth::W16), TrailerWidth::W16),
-                    narrow
-                );
-            }
+        use TrailerWidth::{W16, W32};
+        for (bits, flags) in (0..8).flat_map(|bits| (0..16_u8).map(move |flags| (bits, flags))) {
+            let bit = |at: u8| flags >> at & 1 == 1;
+            let flags = ChunkFlags { truncated: bit(0), error: bit(1), crc: bit(2), busy: bit(3) };
+            let trailer = Trailer { kind: SubchunkKind::of_bits(bits), flags, length: 0x3A5 };
+            assert_eq!(Trailer::of_word(trailer.word(W32), W32), trailer);
+            let narrow = Trailer { flags: ChunkFlags { busy: false, ..flags }, ..trailer };
+            assert_eq!(Trailer::of_word(trailer.word(W16), W16), narrow);
         }
         let both = Trailer { kind: SubchunkKind::Both, flags: ChunkFlags::default(), length: 24 };
-        assert_eq!(
-            (both.word(TrailerWidth::W32), both.word(TrailerWidth::W16)),
-            (0x6000_0018, 0x6018)
-        );
+        assert_eq!((both.word(W32), both.word(W16)), (0x6000_0018, 0x6018));
     }
 }

@@ -3,12 +3,10 @@
 use super::block::{ChunkFlags, FelixHeader, SubchunkKind, Trailer};
 pub use super::subchunks::{BlockParts, ChunkRun, Subchunk, most_subchunks, parts, subchunks};
 
-/// What an E-link's blocks held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ElinkCounts {
     /// Blocks that could be read.
     pub blocks: u64,
-    /// Blocks that are missing by their sequence numbers: at least so many, for the numbers wrap after 32.
     pub blocks_missing: u64,
     /// Subchunks by kind, in the order of their numbers.
     pub subchunks: [u64; 8],
@@ -46,7 +44,6 @@ pub struct ChunkPart {
     pub begins: bool,
     /// True for the last part.
     pub ends: bool,
-    /// Where its payload is in the block.
     pub begin: usize,
     /// Bytes of payload.
     pub length: usize,
@@ -54,7 +51,8 @@ pub struct ChunkPart {
     pub flags: ChunkFlags,
 }
 
-/// Puts the chunks of one E-link together over its blocks. It holds no payload: parts are told to a closure, and where they lie.
+/// Puts the chunks of one E-link together over its blocks. It holds no payload: parts are told to a
+/// closure, and where they lie.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reassembler {
     next_sequence: Option<u8>,
@@ -64,7 +62,6 @@ pub struct Reassembler {
     after_gap: bool,
     /// Faults of the current chunk.
     flags: ChunkFlags,
-    /// What was found so far.
     pub counts: ElinkCounts,
 }
 
@@ -74,13 +71,13 @@ impl Reassembler {
         Reassembler { after_gap: true, ..Reassembler::default() }
     }
 
-    /// A block that could not be read: what was open is broken, and its sequence number is not missed again.
+    /// A block that could not be read: what was open is broken, and its sequence number is not
+    /// missed again.
     pub fn bad_block(&mut self) {
         self.next_sequence = self.next_sequence.map(|next| (next + 1) & 0x1F);
         self.gap();
     }
 
-    /// Whether this is the number of the block before.
     pub fn is_last(&self, sequence: u8) -> bool {
         self.next_sequence == Some((sequence + 1) & 0x1F)
     }
@@ -124,7 +121,7 @@ impl Reassembler {
         self.next_sequence = Some((header.sequence + 1) & 0x1F);
     }
 
-    /// Takes all chunks of a run. False, and nothing taken, where a chunk is open: the first of them is taken by itself then.
+    /// Takes all chunks of a run.
     #[inline]
     pub fn take_run(&mut self, run: &ChunkRun) -> bool {
         if !self.open {
@@ -133,7 +130,6 @@ impl Reassembler {
         !self.open
     }
 
-    /// Takes so many whole chunks of a length.
     #[inline]
     fn plain(&mut self, count: u64, length: usize) {
         // The hot path: 64 bits of chunks or bytes are never counted to their end.
@@ -145,7 +141,6 @@ impl Reassembler {
         self.after_gap = false;
     }
 
-    /// The next subchunk of the block; none where it carries no data of a chunk.
     #[inline]
     pub fn part(&mut self, subchunk: &Subchunk, first_of_block: bool) -> Option<ChunkPart> {
         if subchunk.is_plain() && !self.open {
@@ -175,7 +170,6 @@ impl Reassembler {
         Some(ChunkPart { begins, ends, begin: range.start, length: range.len(), flags: self.flags })
     }
 
-    /// Whether it begins and ends a chunk; none for what carries no data, or has no beginning.
     fn role(&mut self, trailer: Trailer, first_of_block: bool) -> Option<(bool, bool)> {
         let role = match trailer.kind {
             SubchunkKind::Both => {
@@ -230,7 +224,8 @@ mod tests {
 
     use super::super::block::{BlockError, BlockFormat, HEADER_BYTES, TrailerWidth};
     use super::*;
-    use crate::felix::{Elink, Encoder};
+    use crate::felix::Elink;
+    use crate::felix::fixtures::{encode, numbered};
 
     extern crate std;
     use std::vec;
@@ -245,18 +240,6 @@ mod tests {
             BlockFormat::phase1_wide(2).unwrap(),
             BlockFormat::phase2(16).unwrap(),
         ]
-    }
-
-    fn encode(format: BlockFormat, chunks: &[Vec<u8>]) -> Vec<Vec<u8>> {
-        let mut memory = vec![0; format.block_bytes];
-        let mut blocks = Vec::new();
-        let mut out = |block: &[u8]| blocks.push(block.to_vec());
-        let mut encoder = Encoder::new(format, Elink::new(0x5C), &mut memory).unwrap();
-        for chunk in chunks {
-            encoder.chunk(chunk, ChunkFlags::default(), &mut out);
-        }
-        encoder.timeout(&mut out);
-        blocks
     }
 
     fn decode(format: BlockFormat, blocks: &[Vec<u8>]) -> (Vec<Vec<u8>>, ElinkCounts) {
@@ -284,15 +267,7 @@ mod tests {
     #[test]
     fn a_flag_on_any_part_is_one_of_the_chunk() {
         let mut reassembler = Reassembler::new();
-        let mut memory = vec![0; KIB.block_bytes];
-        let mut blocks = Vec::new();
-        let mut encoder = Encoder::new(KIB, Elink::new(0x5C), &mut memory).unwrap();
-        for length in [1500, 10] {
-            encoder.chunk(&vec![7; length], ChunkFlags::default(), &mut |block: &[u8]| {
-                blocks.push(block.to_vec());
-            });
-        }
-        encoder.timeout(&mut |block: &[u8]| blocks.push(block.to_vec()));
+        let mut blocks = encode(KIB, &numbered(&[1500, 10]));
         // The error flag of the first part, in the last byte of its block.
         *blocks[0].last_mut().unwrap() |= 1 << 3;
         let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
@@ -306,14 +281,6 @@ mod tests {
             });
         }
         assert_eq!(ended, [true, false]);
-    }
-
-    fn numbered(lengths: &[usize]) -> Vec<Vec<u8>> {
-        lengths
-            .iter()
-            .enumerate()
-            .map(|(at, &length)| vec![u8::try_from(at % 251).unwrap(); length])
-            .collect()
     }
 
     #[test]
@@ -377,7 +344,8 @@ mod tests {
         Trailer { kind, flags: ChunkFlags { truncated, ..ChunkFlags::default() }, length }
     }
 
-    /// A block of the given trailers, each with its payload before it; the first one is stretched to fill the block.
+    /// A block of the given trailers, each with its payload before it; the first one is stretched
+    /// to fill the block.
     fn by_hand(sequence: u8, trailers: &[Trailer]) -> Vec<u8> {
         let mut block =
             FelixHeader { elink: Elink::new(1), sequence, magic: KIB.magic }.emit().to_vec();
@@ -490,7 +458,6 @@ mod tests {
         Ok(found)
     }
 
-    /// What is found; by parts it must be the same.
     fn walked(format: BlockFormat, block: &[u8]) -> Result<Vec<(u32, usize)>, BlockError> {
         let mut room = vec![Subchunk::default(); most_subchunks(format)];
         let by_parts = parts(format, block, &mut room).map(|(_, parts)| expanded(parts));
@@ -508,7 +475,8 @@ mod tests {
     }
 
     proptest! {
-        /// Lengths of few values, so that trailers repeat, and one byte changed, so that a run is cut anywhere.
+        /// Lengths of few values, so that trailers repeat, and one byte changed, so that a run is
+        /// cut anywhere.
         #[test]
         fn runs_of_equal_trailers_are_walked_as_one_by_one(
             which in 0..4_usize,
@@ -558,20 +526,6 @@ mod tests {
             let (found, counts) = decode(format, &encode(format, &chunks));
             prop_assert_eq!(found, chunks);
             prop_assert_eq!((counts.chunks_broken, counts.orphans, counts.blocks_missing), (0, 0, 0));
-        }
-
-        #[test]
-        fn no_bytes_break_the_decoder(mut bytes in prop::collection::vec(any::<u8>(), 1024), which in 0..2_usize, sequences in prop::collection::vec(0..32_u8, 1..8)) {
-            let format = formats()[which];
-            let mut reassembler = Reassembler::new();
-            let mut room = vec![Subchunk::default(); most_subchunks(format)];
-            for sequence in sequences {
-                bytes[..4].copy_from_slice(&FelixHeader { elink: Elink::TTC, sequence, magic: format.magic }.emit());
-                match subchunks(format, &bytes, &mut room) {
-                    Ok((header, found)) => reassembler.block(header, found, |part| assert!(part.begin + part.length <= 1024)),
-                    Err(_) => reassembler.bad_block(),
-                }
-            }
         }
     }
 }

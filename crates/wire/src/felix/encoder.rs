@@ -4,7 +4,8 @@ use super::block::{
     BlockError, BlockFormat, ChunkFlags, Elink, FelixHeader, HEADER_BYTES, SubchunkKind, Trailer,
 };
 
-/// Packs the chunks of one E-link. Full blocks go to a closure; the block at hand is the caller's memory.
+/// Packs the chunks of one E-link. Full blocks go to a closure; the block at hand is the caller's
+/// memory.
 #[derive(Debug)]
 pub struct Encoder<B> {
     format: BlockFormat,
@@ -16,9 +17,6 @@ pub struct Encoder<B> {
 
 impl<B: AsMut<[u8]>> Encoder<B> {
     /// An encoder whose first block has sequence number 0.
-    ///
-    /// # Errors
-    /// When the memory is not exactly a block.
     pub fn new(format: BlockFormat, elink: Elink, mut block: B) -> Result<Encoder<B>, BlockError> {
         let found = block.as_mut().len();
         if found != format.block_bytes {
@@ -45,7 +43,8 @@ impl<B: AsMut<[u8]>> Encoder<B> {
             return;
         }
         if self.room() == trailer_bytes {
-            // No room for a byte of it. An empty FIRST would do as well and could not be told apart by counts.
+            // No room for a byte of it. An empty FIRST would do as well and could not be told apart
+            // by counts.
             self.put(SubchunkKind::Null, &[], ChunkFlags::default(), out);
             self.chunk(payload, flags, out);
             return;
@@ -66,7 +65,8 @@ impl<B: AsMut<[u8]>> Encoder<B> {
         self.put(SubchunkKind::OutOfBand, &[], ChunkFlags::default(), out);
     }
 
-    /// Closes the block at hand, as the firmware does after a while without data. Nothing happens to an empty block.
+    /// Closes the block at hand, as the firmware does after a while without data. Nothing happens
+    /// to an empty block.
     pub fn timeout(&mut self, out: &mut impl FnMut(&[u8])) {
         if self.is_empty() {
             return;
@@ -120,8 +120,7 @@ impl<B: AsMut<[u8]>> Encoder<B> {
     }
 }
 
-/// Blocks that so many chunks of one length take, the last counted even if it is not full. By arithmetic alone: the packing
-/// repeats itself as soon as a chunk ends where a block does.
+/// By arithmetic alone: the packing repeats itself as soon as a chunk ends where a block does.
 pub fn blocks_of(format: BlockFormat, length: usize, chunks: u64) -> u64 {
     let (mut used, mut blocks) = (0, 0);
     for done in 1..=chunks {
@@ -135,8 +134,7 @@ pub fn blocks_of(format: BlockFormat, length: usize, chunks: u64) -> u64 {
     blocks + u64::from(used > 0)
 }
 
-/// What a chunk makes of a block's body of which so much is used: how much of the last block is used then, and how many blocks it
-/// filled. The steps are those of [`Encoder::chunk`].
+/// The steps are those of [`Encoder::chunk`].
 fn after_chunk(format: BlockFormat, length: usize, used: usize) -> (usize, u64) {
     let (body, trailer) = (format.body_bytes(), format.trailer.bytes());
     let room = body - used;
@@ -157,25 +155,12 @@ fn after_chunk(format: BlockFormat, length: usize, used: usize) -> (usize, u64) 
 mod tests {
     use super::*;
 
+    use crate::felix::fixtures::{encode, numbered};
+
     extern crate std;
     use std::vec;
-    use std::vec::Vec;
 
     const KIB: BlockFormat = BlockFormat::phase2(1).unwrap();
-
-    fn encoded(format: BlockFormat, lengths: &[usize], close: bool) -> Vec<Vec<u8>> {
-        let mut block = vec![0; format.block_bytes];
-        let mut blocks = Vec::new();
-        let mut out = |block: &[u8]| blocks.push(block.to_vec());
-        let mut encoder = Encoder::new(format, Elink::new(8), &mut block).unwrap();
-        for &length in lengths {
-            encoder.chunk(&vec![0x55; length], ChunkFlags::default(), &mut out);
-        }
-        if close {
-            encoder.timeout(&mut out);
-        }
-        blocks
-    }
 
     #[test]
     fn published_packings_of_short_chunks() {
@@ -185,14 +170,13 @@ mod tests {
             assert_eq!(blocks_of(KIB, length, chunks), blocks, "{length} bytes");
             // There is no room for one more; four bytes that are left take a NULL.
             assert_eq!(blocks_of(KIB, length, chunks + 1), blocks + 1, "{length} bytes");
-            assert_eq!(
-                encoded(KIB, &vec![length; usize::try_from(chunks).unwrap()], true).len() as u64,
-                blocks
-            );
+            let chunks = vec![vec![0; length]; usize::try_from(chunks).unwrap()];
+            assert_eq!(encode(KIB, &chunks).len() as u64, blocks);
         }
     }
 
-    /// The chunk counts of a run with 24 E-links of 24 bytes and the trigger system's of 26 give its block counts exactly.
+    /// The chunk counts of a run with 24 E-links of 24 bytes and the trigger system's of 26 give
+    /// its block counts exactly.
     #[test]
     fn block_totals_of_the_published_run() {
         let total = |link0, link1, link2, ttc| {
@@ -213,12 +197,9 @@ mod tests {
                 (0..100).chain([1000, 1011, 1012, 1013, 1016, 1017, 1020, 1021, 2032, 5000, 9999])
             {
                 for chunks in [1, 2, 3, 60] {
-                    let blocks = encoded(format, &vec![length; chunks], true).len() as u64;
-                    assert_eq!(
-                        blocks_of(format, length, chunks as u64),
-                        blocks,
-                        "{format:?} {length} x {chunks}"
-                    );
+                    let blocks = encode(format, &vec![vec![0; length]; chunks]).len() as u64;
+                    let counted = blocks_of(format, length, chunks as u64);
+                    assert_eq!(counted, blocks, "{format:?} {length} x {chunks}");
                 }
             }
         }
@@ -226,7 +207,7 @@ mod tests {
 
     #[test]
     fn sequence_numbers_count_from_0_and_wrap_after_31() {
-        let blocks = encoded(KIB, &[1016; 40], false);
+        let blocks = encode(KIB, &numbered(&[1016; 40]));
         for (at, block) in blocks.iter().enumerate() {
             let header = FelixHeader::parse(block[..4].try_into().unwrap());
             assert_eq!((usize::from(header.sequence), header.magic), (at % 32, 0xC0CE));

@@ -1,8 +1,10 @@
-//! What is inside chunks: the emulator's pattern, the trigger system's messages, and the identifiers of streams.
+//! Payload of chunks: the emulator's pattern, the trigger system's messages, and the identifiers of
+//! streams.
 
 use super::block::Elink;
 
-/// Header of the chunks that a card's own emulator makes; behind it come the bytes 0, 1, 2 and so on.
+/// Header of the chunks that a card's own emulator makes; behind it come the bytes 0, 1, 2 and so
+/// on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmulatorHeader {
     /// Bytes of the whole chunk.
@@ -35,7 +37,7 @@ impl EmulatorHeader {
         }
     }
 
-    /// Reads the header and checks marks, length and pattern. None names nothing: the chunk is not the emulator's.
+    /// Reads the header and checks marks, length and pattern.
     pub fn check(chunk: &[u8]) -> Option<EmulatorHeader> {
         let [0xAA, high, low, event, elink_index, 0xBB, 0xAA, width] = *chunk.first_chunk()? else {
             return None;
@@ -95,7 +97,7 @@ impl Ttc {
         out
     }
 
-    /// Reads a message. None when format, length field and length do not agree.
+    /// Reads a message.
     pub fn parse(bytes: &[u8]) -> Option<Ttc> {
         let wanted = match bytes.first()? {
             1 => TTC_FORMAT1_BYTES,
@@ -124,7 +126,6 @@ impl Ttc {
         })
     }
 
-    /// Whether the two trigger numbers agree.
     pub fn is_consistent(&self) -> bool {
         self.l0id & 0xFF_FFFF == self.l1id
     }

@@ -4,12 +4,10 @@ use super::block::{
     BlockError, BlockFormat, FelixHeader, HEADER_BYTES, SubchunkKind, Trailer, TrailerWidth,
 };
 
-/// Most subchunks that a block of the format can hold: all empty.
 pub const fn most_subchunks(format: BlockFormat) -> usize {
     format.body_bytes() / format.trailer.bytes()
 }
 
-/// Where a subchunk lies in its block, and its trailer as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Subchunk {
     word: u32,
@@ -30,7 +28,6 @@ impl Subchunk {
         is_plain(self.word, self.narrow)
     }
 
-    /// Its length, where it is plain.
     #[inline]
     pub(super) fn plain_length(&self) -> usize {
         (self.word & if self.narrow { 0x3FF } else { 0xFFFF }) as usize
@@ -42,7 +39,6 @@ impl Subchunk {
         self.word
     }
 
-    /// Where in the block its payload begins.
     #[inline]
     pub fn begin(&self) -> usize {
         usize::from(self.begin)
@@ -61,14 +57,13 @@ impl Subchunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkRun {
     first: Subchunk,
-    /// How many.
     pub count: usize,
     /// Bytes from one to the next.
     pub stride: usize,
 }
 
 impl ChunkRun {
-    /// The run that these subchunks begin with. None where the first of them is no such chunk.
+    /// The run that these subchunks begin with.
     #[inline]
     pub fn at_the_beginning_of(subchunks: &[Subchunk]) -> Option<ChunkRun> {
         let first = *subchunks.first().filter(|first| first.is_plain())?;
@@ -80,7 +75,6 @@ impl ChunkRun {
         })
     }
 
-    /// Where in the block the payload of the first one begins.
     #[inline]
     pub fn begin(&self) -> usize {
         self.first.begin()
@@ -98,7 +92,6 @@ impl ChunkRun {
         self.first
     }
 
-    /// Without so many at its beginning, as many as it has at most.
     #[inline]
     #[must_use]
     pub fn skip(self, skipped: usize) -> ChunkRun {
@@ -125,10 +118,8 @@ pub struct BlockParts<'room> {
     pub behind: &'room [Subchunk],
 }
 
-/// Finds the subchunks of a block, from its end backwards, and returns them in their order: the last ones of `room`.
-///
-/// # Errors
-/// When the bytes are not a block of the format, or a trailer cannot be: then nothing in the block can be relied on.
+/// Finds the subchunks of a block, from its end backwards, and returns them in their order: the
+/// last ones of `room`.
 #[inline]
 pub fn subchunks<'room>(
     format: BlockFormat,
@@ -144,10 +135,6 @@ pub fn subchunks<'room>(
     Ok((header, &room[walked.first..]))
 }
 
-/// The same, but the chunks of a run are not written one by one: for whoever takes them as one.
-///
-/// # Errors
-/// As [`subchunks`].
 #[inline]
 pub fn parts<'room>(
     format: BlockFormat,
@@ -176,10 +163,10 @@ fn header(format: BlockFormat, block: &[u8]) -> Result<FelixHeader, BlockError> 
     Ok(header)
 }
 
-/// A run begins with the first chunks from a block's end, where a part of a chunk may come before it.
+/// A run begins with the first chunks from a block's end, where a part of a chunk may come before
+/// it.
 const FIRST_FEW: usize = 3;
 
-/// Where in the room the first subchunk is, and the first behind the run.
 struct Walked {
     first: usize,
     behind: usize,
@@ -199,7 +186,6 @@ fn walk<const TRAILER: usize, const WITH_RUN: bool>(
             break;
         }
         let (word, stride) = step::<TRAILER>(block, room, &mut end, &mut place)?;
-        // Twice the same, so probably again: counted first, where a trailer is loaded before the one behind it has arrived.
         if word == core::mem::replace(&mut before, word) && is_plain(word, TRAILER == 2) {
             let mut found = run_before::<TRAILER>(block, word, end, stride);
             end = end.wrapping_sub(found.count.wrapping_mul(stride));
@@ -215,7 +201,8 @@ fn walk<const TRAILER: usize, const WITH_RUN: bool>(
             break;
         }
     }
-    // Blocks of few chunks are bound by the number of instructions: what looks for runs here, too, costs them a fifth.
+    // Blocks of few chunks are bound by the number of instructions: what looks for runs here, too,
+    // costs them a fifth.
     while end > HEADER_BYTES {
         step::<TRAILER>(block, room, &mut end, &mut place)?;
     }
@@ -259,7 +246,8 @@ fn note_run(room: &mut [Subchunk], run: &ChunkRun) {
     }
 }
 
-/// Finds the next subchunk from the end; returns its trailer and its bytes, those of the trailer among them.
+/// Finds the next subchunk from the end; returns its trailer and its bytes, those of the trailer
+/// among them.
 #[inline(always)]
 fn step<const TRAILER: usize>(
     block: &[u8],
@@ -276,8 +264,9 @@ fn step<const TRAILER: usize>(
 
 /// Bytes that the subchunk whose trailer ends at `end` takes before its trailer.
 ///
-/// Ends are whole trailers from the block's end on, which the extents keep: no difference is negative, and no sum leaves the block.
-/// Checking each of them for overflow costs a tenth of the loop; a wrong one would still be caught by the slices' bounds.
+/// Ends are whole trailers from the block's end on, which the extents keep: no difference is
+/// negative, and no sum leaves the block. Checking each of them for overflow costs a tenth of the
+/// loop; a wrong one would still be caught by the slices' bounds.
 #[inline(always)]
 fn extent<const TRAILER: usize>(word: u32, end: usize) -> Result<usize, BlockError> {
     let width = if TRAILER == 4 { TrailerWidth::W32 } else { TrailerWidth::W16 };
@@ -326,7 +315,6 @@ fn word_before<const TRAILER: usize>(block: &[u8], end: usize) -> u32 {
     }
 }
 
-/// Whether a trailer is that of a whole chunk with nothing wrong.
 #[inline]
 fn is_plain(word: u32, narrow: bool) -> bool {
     match narrow {

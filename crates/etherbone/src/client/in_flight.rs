@@ -1,0 +1,381 @@
+//! Cycles on their way: tags, the window, deadlines, and what came back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use daqmeter_wire::etherbone::cycle::{Encoded, FIRST_TAG, Op, StatusCheck, TAGS};
+use daqmeter_wire::etherbone::{Values, Width, status};
+
+use crate::EbError;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientCounts {
+    pub issued: u64,
+    pub completed: u64,
+    pub timed_out: u64,
+    /// Cycles that were given up, or could not be sent.
+    pub abandoned: u64,
+    /// Cycles that were sent again.
+    pub retried: u64,
+    /// Values without a cycle: duplicates, late answers.
+    pub stray: u64,
+    /// Answers that are none.
+    pub malformed: u64,
+}
+
+/// A cycle that has ended.
+#[derive(Debug)]
+pub struct CompletedCycle<'a> {
+    /// The number given with its operations.
+    pub token: u64,
+    /// Errors on the bus are not here: see [`CompletedCycle::failed`].
+    pub result: Result<(), EbError>,
+    /// The words that were read, in order, as they were on the bus:
+    /// [`daqmeter_wire::etherbone::Lanes::take`] gives the value.
+    pub words: &'a [u64],
+    statuses: &'a [u64],
+    bus_ops: usize,
+    port: Width,
+}
+
+impl<'a> CompletedCycle<'a> {
+    /// A cycle without status reads.
+    pub(super) fn plain(
+        token: u64,
+        result: Result<(), EbError>,
+        words: &'a [u64],
+    ) -> CompletedCycle<'a> {
+        CompletedCycle { token, result, words, statuses: &[], bus_ops: 0, port: Width::W32 }
+    }
+
+    /// Bus operations that a status read reports.
+    fn covered(&self, chunk: usize) -> usize {
+        let most = status::covered(self.port);
+        most.min(self.bus_ops.saturating_sub(chunk * most))
+    }
+
+    /// True when bus operation `index`, from 0, failed; config operations do not count. False in a
+    /// silent cycle.
+    pub fn failed(&self, index: usize) -> bool {
+        let most = status::covered(self.port);
+        let (chunk, of) = (index / most, self.covered(index / most));
+        self.statuses.get(chunk).is_some_and(|status| status::failed(*status, index % most, of))
+    }
+
+    /// True when the cycle was answered and no operation failed.
+    pub fn is_clean(&self) -> bool {
+        let mask = |chunk| match self.covered(chunk) {
+            64.. => u64::MAX,
+            of => (1 << of) - 1,
+        };
+        let mut statuses = self.statuses.iter().enumerate();
+        self.result.is_ok() && statuses.all(|(chunk, status)| status & mask(chunk) == 0)
+    }
+}
+
+#[derive(Default)]
+struct Pending {
+    token: u64,
+    tag: u16,
+    /// Place in the order of sending.
+    sequence: u64,
+    used: bool,
+    expected: Encoded,
+    port: Option<Width>,
+    words: Vec<u64>,
+    statuses: Vec<u64>,
+    retry: Option<Retry>,
+}
+
+struct Retry {
+    ops: Arc<[Op]>,
+    check: StatusCheck,
+    left: u32,
+}
+
+pub(super) type CycleNumber = u16;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tag {
+    Free,
+    Cycle(CycleNumber),
+    Late,
+}
+
+pub(super) struct InFlight {
+    cycles: Vec<Pending>,
+    free: Vec<CycleNumber>,
+    tags: Vec<Tag>,
+    next_tag: usize,
+    /// Cycles in the order of sending, each with its sequence; some have ended.
+    order: VecDeque<(CycleNumber, u64)>,
+    /// Deadlines: that of all cycles before a sequence which no earlier entry has.
+    sendings: VecDeque<(u64, u64)>,
+    sequence: u64,
+    count: usize,
+    bytes: usize,
+    window_cycles: usize,
+    pub(super) window_bytes: usize,
+    /// Late tags, and until when an answer is expected.
+    late: VecDeque<(u64, u16)>,
+    late_ns: u64,
+    pub(super) counts: ClientCounts,
+}
+
+impl InFlight {
+    pub(super) fn new(window_cycles: usize, window_bytes: usize, late_ns: u64) -> InFlight {
+        InFlight {
+            cycles: Vec::new(),
+            free: Vec::new(),
+            tags: vec![Tag::Free; TAGS],
+            next_tag: 0,
+            order: VecDeque::new(),
+            sendings: VecDeque::new(),
+            sequence: 0,
+            count: 0,
+            bytes: 0,
+            // Half of the tags at most, so that late ones can be waited for.
+            window_cycles: window_cycles.clamp(1, TAGS / 2),
+            window_bytes,
+            late: VecDeque::new(),
+            late_ns,
+            counts: ClientCounts::default(),
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.count == 0 || self.count < self.window_cycles && self.bytes < self.window_bytes
+    }
+
+    fn cycle(&mut self, number: CycleNumber) -> &mut Pending {
+        &mut self.cycles[usize::from(number)]
+    }
+
+    fn new_tag(&mut self, number: CycleNumber) -> u16 {
+        for _ in 0..TAGS {
+            let index = self.next_tag;
+            self.next_tag = (self.next_tag + 1) % TAGS;
+            if self.tags[index] == Tag::Free {
+                self.tags[index] = Tag::Cycle(number);
+                return FIRST_TAG + 2 * u16::try_from(index).expect("below 16384");
+            }
+        }
+        let late = self.late.pop_front();
+        let (_, tag) = late.expect("all tags are taken, at most half of them by cycles");
+        self.tags[index_of(tag)] = Tag::Cycle(number);
+        tag
+    }
+
+    pub(super) fn begin(&mut self, token: u64) -> CycleNumber {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.cycles.push(Pending::default());
+            CycleNumber::try_from(self.cycles.len() - 1).expect("at most one for each tag")
+        });
+        let (tag, sequence) = (self.new_tag(number), self.sequence);
+        let cycle = self.cycle(number);
+        (cycle.token, cycle.tag, cycle.used, cycle.sequence) = (token, tag, true, sequence);
+        cycle.expected = Encoded::default();
+        cycle.words.clear();
+        cycle.statuses.clear();
+        self.count += 1;
+        self.counts.issued += 1;
+        number
+    }
+
+    pub(super) fn tag(&self, number: CycleNumber) -> u16 {
+        self.cycles[usize::from(number)].tag
+    }
+
+    pub(super) fn expect(&mut self, number: CycleNumber, expected: Encoded, port: Width) {
+        let cycle = self.cycle(number);
+        (cycle.expected, cycle.port) = (expected, Some(port));
+        let sequence = cycle.sequence;
+        self.bytes += expected.bytes;
+        self.order.push_back((number, sequence));
+        self.sequence += 1;
+    }
+
+    pub(super) fn keep_for_retry(
+        &mut self,
+        number: CycleNumber,
+        ops: &[Op],
+        check: StatusCheck,
+        left: u32,
+    ) {
+        self.cycle(number).retry = Some(Retry { ops: ops.into(), check, left });
+    }
+
+    /// Ends a cycle; returns its token and its tag.
+    fn end(&mut self, number: CycleNumber, tag: Tag) -> (u64, u16) {
+        let cycle = &mut self.cycles[usize::from(number)];
+        self.tags[index_of(cycle.tag)] = tag;
+        cycle.used = false;
+        cycle.retry = None;
+        self.bytes -= cycle.expected.bytes;
+        self.count -= 1;
+        self.free.push(number);
+        if self.count == 0 {
+            self.order.clear();
+            self.sendings.clear();
+        }
+        (cycle.token, cycle.tag)
+    }
+
+    /// Ends a cycle that could not be sent.
+    pub(super) fn cancel(&mut self, number: CycleNumber) {
+        self.end(number, Tag::Free);
+        self.counts.abandoned += 1;
+    }
+
+    /// Ends a cycle that has no answer.
+    pub(super) fn complete_unanswered(
+        &mut self,
+        number: CycleNumber,
+        on_done: &mut dyn FnMut(CompletedCycle<'_>),
+    ) {
+        let (token, _) = self.end(number, Tag::Free);
+        self.counts.completed += 1;
+        on_done(CompletedCycle::plain(token, Ok(()), &[]));
+    }
+
+    /// All cycles that were begun are sent.
+    pub(super) fn sent(&mut self, deadline_ns: u64) {
+        if self.count > 0 {
+            self.sendings.push_back((self.sequence, deadline_ns));
+        }
+    }
+
+    pub(super) fn next_deadline_ns(&mut self) -> Option<u64> {
+        let (_, sequence) = self.oldest()?;
+        while self.sendings.front().is_some_and(|(before, _)| *before <= sequence) {
+            self.sendings.pop_front();
+        }
+        self.sendings.front().map(|(_, deadline_ns)| *deadline_ns)
+    }
+
+    fn oldest(&mut self) -> Option<(CycleNumber, u64)> {
+        while let Some(&(number, sequence)) = self.order.front() {
+            let cycle = &self.cycles[usize::from(number)];
+            if cycle.used && cycle.sequence == sequence {
+                return Some((number, sequence));
+            }
+            self.order.pop_front();
+        }
+        None
+    }
+
+    /// Takes the values of an answer.
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        tag: u16,
+        is_status: bool,
+        values: Values<'_>,
+        on_done: &mut dyn FnMut(CompletedCycle<'_>),
+    ) {
+        let come = values.count_left();
+        let Tag::Cycle(number) = self.tags[index_of(tag)] else {
+            self.counts.stray += come as u64;
+            return;
+        };
+        let cycle = &mut self.cycles[usize::from(number)];
+        let (place, expected) = if is_status {
+            (&mut cycle.statuses, cycle.expected.statuses)
+        } else {
+            (&mut cycle.words, cycle.expected.values)
+        };
+        let had = place.len();
+        if had + come > expected {
+            self.counts.stray += come as u64;
+            return;
+        }
+        place.resize(had + come, 0);
+        values.copy_to(&mut place[had..]);
+        if cycle.words.len() == cycle.expected.values
+            && cycle.statuses.len() == cycle.expected.statuses
+        {
+            on_done(CompletedCycle {
+                token: cycle.token,
+                result: Ok(()),
+                words: &cycle.words,
+                statuses: &cycle.statuses,
+                bus_ops: cycle.expected.bus_ops,
+                port: cycle.port.unwrap_or(Width::W32),
+            });
+            self.counts.completed += 1;
+            self.end(number, Tag::Free);
+        }
+    }
+
+    /// The oldest cycle, if its deadline has passed. Frees the tags of answers that are no longer
+    /// expected.
+    pub(super) fn expired(&mut self, now_ns: u64) -> Option<CycleNumber> {
+        while let Some((_, tag)) = self.late.pop_front_if(|(until_ns, _)| *until_ns <= now_ns) {
+            if self.tags[index_of(tag)] == Tag::Late {
+                self.tags[index_of(tag)] = Tag::Free;
+            }
+        }
+        if self.next_deadline_ns()? > now_ns {
+            return None;
+        }
+        self.oldest().map(|(number, _)| number)
+    }
+
+    fn make_late(&mut self, tag: u16, now_ns: u64) {
+        self.tags[index_of(tag)] = Tag::Late;
+        self.late.push_back((now_ns + self.late_ns, tag));
+    }
+
+    /// A new tag and the operations of a cycle that may be sent again.
+    pub(super) fn again(&mut self, number: CycleNumber) -> Option<(u16, Arc<[Op]>, StatusCheck)> {
+        let retry = self.cycle(number).retry.as_mut().filter(|retry| retry.left > 0)?;
+        retry.left -= 1;
+        let (ops, check) = (retry.ops.clone(), retry.check);
+        let (old, tag, sequence) = (self.tag(number), self.new_tag(number), self.sequence);
+        let now_ns = self.sendings.front().map_or(0, |(_, deadline_ns)| *deadline_ns);
+        self.make_late(old, now_ns);
+        let cycle = self.cycle(number);
+        (cycle.tag, cycle.sequence) = (tag, sequence);
+        cycle.words.clear();
+        cycle.statuses.clear();
+        self.order.push_back((number, sequence));
+        self.sequence += 1;
+        self.counts.retried += 1;
+        Some((tag, ops, check))
+    }
+
+    /// Ends a cycle without an answer in time.
+    pub(super) fn fail(
+        &mut self,
+        number: CycleNumber,
+        error: EbError,
+        now_ns: u64,
+        on_done: &mut dyn FnMut(CompletedCycle<'_>),
+    ) {
+        let (token, tag) = self.end(number, Tag::Late);
+        self.make_late(tag, now_ns);
+        self.counts.timed_out += 1;
+        on_done(CompletedCycle::plain(token, Err(error), &[]));
+    }
+
+    /// Gives up all cycles.
+    pub(super) fn abandon(&mut self) {
+        let now_ns = daqmeter_sys::clock::monotonic_ns();
+        for number in 0..self.cycles.len() {
+            if self.cycles[number].used {
+                let number = CycleNumber::try_from(number).expect("numbers of cycles");
+                let (_, tag) = self.end(number, Tag::Late);
+                self.make_late(tag, now_ns);
+                self.counts.abandoned += 1;
+            }
+        }
+    }
+}
+
+fn index_of(tag: u16) -> usize {
+    usize::from((tag - FIRST_TAG) / 2)
+}
