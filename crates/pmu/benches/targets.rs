@@ -1,5 +1,5 @@
-//! The speed targets: `cargo bench -p daqmeter-pmu`. Ratios of two sides sampled in turn on the last CPU allowed; prints, judges
-//! nothing and fails nothing. Whole-process figures (list, an hour of counting, the live heat map) are in `bench/record/`.
+//! The speed targets: `cargo bench -p daqmeter-pmu`. Whole-process figures (list, an hour of
+//! counting, the live heat map) are in `bench/record/`.
 
 #![allow(
     clippy::print_stdout,
@@ -29,7 +29,6 @@ fn ns_of(times: u32, mut work: impl FnMut()) -> f64 {
     (clock::monotonic_ns() - begin) as f64 / f64::from(times)
 }
 
-/// A group of eight software counters of one CPU: our read against the bare system call on the same descriptor.
 fn group(cpu: u32) {
     const SOFTWARE: u32 = 1;
     let events: Vec<Attributes> = [0, 1, 2, 3, 4, 5, 6, 7]

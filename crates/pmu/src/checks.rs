@@ -1,4 +1,5 @@
-//! Counters held against loads whose bytes are known: which counters, within which bounds, with which verdict.
+//! Counters held against loads whose bytes are known: which counters, within which bounds, with
+//! which verdict.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,10 +64,8 @@ impl Program {
     }
 }
 
-/// Which loads, and what they are held against.
 #[derive(Clone, Debug)]
 pub struct VerifyRequest {
-    /// The loads, in turn.
     pub loads: Vec<VerifyLoad>,
     /// Time of each load.
     pub time: Duration,
@@ -106,19 +105,16 @@ impl Default for VerifyRequest {
     }
 }
 
-/// What counts the bytes of a load.
 struct Meter {
     event: String,
     bytes_per_event: f64,
     band: Band,
 }
 
-/// One counter beside one load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterCheck {
     /// Name of the load.
     pub load: &'static str,
-    /// What the load was.
     pub how: String,
     /// The event.
     pub counter: String,
@@ -126,7 +122,6 @@ pub struct CounterCheck {
     pub payload: u64,
     /// Bytes that were counted.
     pub counted: Option<f64>,
-    /// What follows.
     pub verdict: CounterVerdict,
 }
 
@@ -148,190 +143,179 @@ impl CounterCheck {
         Some(self.counted? / self.payload.max(1) as f64)
     }
 
-    /// What went wrong, in one line.
     fn sentence(&self) -> String {
         let ratio = self.ratio().map_or("nothing".to_owned(), |ratio| format!("{ratio:.6}"));
         format!("{}: {} counted {ratio} of the payload", self.load, self.counter)
     }
 }
 
-/// Puts every load on, until it is to stop: the checks that were finished before.
-fn gather(
-    request: &VerifyRequest,
-    host: &EventResolver<'_>,
-    stop: &AtomicBool,
-) -> Result<Vec<CounterCheck>, LoadError> {
-    let mut checks = Vec::new();
-    for load in &request.loads {
-        let of_load = match load {
-            VerifyLoad::Memory => of_memory(request, host, stop)?,
-            VerifyLoad::Block => of_block(request, host, stop)?,
-            VerifyLoad::Net => of_net(request, host, stop)?,
-        };
-        // A load that was cut short is not a check: what is under way in it may not be counted yet.
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        checks.extend(of_load);
-    }
-    Ok(checks)
+/// A meter for bytes that are counted one by one.
+fn bytes_of(event: impl Into<String>, band: Band) -> Meter {
+    Meter { event: event.into(), bytes_per_event: 1.0, band }
 }
 
-/// Bytes read from memory, by whatever counts them here.
-fn of_memory(
-    request: &VerifyRequest,
-    host: &EventResolver<'_>,
-    stop: &AtomicBool,
-) -> Result<Vec<CounterCheck>, LoadError> {
-    let band = Band::around(request.tolerance);
-    let mut meters = vec![];
-    let known = [
-        ("memory", "arm_cmn/hnf_mc_reqs/", 64.0),
-        ("imc", "uncore_imc/cas_count_read/", 1_048_576.0),
-    ];
-    for (name, text, bytes_per_event) in known {
-        if MetricGroup::find(name).is_ok_and(|group| group.is_there(host.pmus)) {
-            meters.push(Meter { event: text.to_owned(), bytes_per_event, band });
-        }
-    }
-    let total = "resctrl.mon_L3_00.mbm_total_bytes";
-    if SystemCounter::find(host.files, total).is_some() {
-        meters.push(Meter { event: total.to_owned(), bytes_per_event: 1.0, band });
-    }
-    meters.extend(own_meter(request, band));
-    if meters.is_empty() {
-        return Ok(vec![CounterCheck::waived("memory", "none", INSTEAD)]);
-    }
-    let last_level =
-        daqmeter_harness::facts::host_facts(host.files, Vec::new()).last_level_cache_bytes();
-    held_against("memory", host, request, &meters, || memory(request.time, last_level, stop))
-}
-
-fn own_meter(request: &VerifyRequest, band: Band) -> Option<Meter> {
-    let text = request.event.clone()?;
-    Some(Meter { event: text, bytes_per_event: request.bytes_per_event, band })
-}
-
-/// Beats of 32 bytes that PCIe devices write to memory.
-fn pcie_meter(request: &VerifyRequest, host: &EventResolver<'_>) -> Option<Meter> {
-    let text = "arm_cmn/rnid_s0_wdata_beats/";
-    let there = MetricGroup::find("pcie").is_ok_and(|group| group.is_there(host.pmus));
-    there.then(|| Meter {
-        event: text.to_owned(),
-        bytes_per_event: 32.0,
-        // Descriptors and headers are counted, too: 1.002 for a disk, 1.094 for Ethernet in the document.
-        band: Band { low: 1.0 - request.tolerance, high: 1.1 + request.tolerance },
-    })
-}
-
-/// An overlay or a network lies between the file and its disk.
 const NO_DISK: &str = "the file lies on no block device of its own (overlay, network)";
 
-fn of_block(
-    request: &VerifyRequest,
-    host: &EventResolver<'_>,
-    stop: &AtomicBool,
-) -> Result<Vec<CounterCheck>, LoadError> {
-    let file = match &request.file {
-        Some(path) => BlockFile::existing(path)?,
-        None => match BlockFile::temporary(Path::new("."), request.file_bytes.max(1 << 20), stop) {
-            Ok(file) => file,
-            Err(LoadError(reason)) => {
-                return Ok(vec![CounterCheck::waived("block", "none", reason)]);
+/// Loads of one request, and the counters that are held against them.
+struct Verification<'a> {
+    request: &'a VerifyRequest,
+    host: &'a EventResolver<'a>,
+    stop: &'a AtomicBool,
+}
+
+impl Verification<'_> {
+    fn gather(&self) -> Result<Vec<CounterCheck>, LoadError> {
+        let mut checks = Vec::new();
+        for load in &self.request.loads {
+            let of_load = match load {
+                VerifyLoad::Memory => self.memory()?,
+                VerifyLoad::Block => self.block()?,
+                VerifyLoad::Net => self.net()?,
+            };
+            if self.stop.load(Ordering::Relaxed) {
+                break;
             }
-        },
-    };
-    let (mut meters, mut unseen) = (Vec::new(), Vec::new());
-    match &file.disk {
-        Some(disk) => {
-            let text = format!("disk.{disk}.read_bytes");
-            meters.push(Meter {
-                event: text,
-                bytes_per_event: 1.0,
-                band: Band::payload_and(request.tolerance),
-            });
+            checks.extend(of_load);
         }
-        None => unseen.push(CounterCheck::waived("block", "disk", NO_DISK)),
+        Ok(checks)
     }
-    meters.extend(pcie_meter(request, host));
-    meters.extend(own_meter(request, Band::around(request.tolerance)));
-    if meters.is_empty() {
-        return Ok(vec![CounterCheck::waived(
-            "block",
-            "none",
-            format!("{NO_DISK}; give one with --file"),
-        )]);
+
+    fn has_group(&self, name: &str) -> bool {
+        MetricGroup::find(name).is_ok_and(|group| group.is_there(self.host.pmus))
     }
-    if request.with == Some(Program::Fio) {
-        warm("fio", "--version")?;
-    }
-    let load = || match (request.with, &request.file) {
-        (Some(Program::Fio), Some(path)) => fio(path, request.time),
-        (Some(Program::Fio), None) => {
-            Err(LoadError("--with fio needs --file, which it reads".to_owned()))
+
+    fn memory(&self) -> Result<Vec<CounterCheck>, LoadError> {
+        let band = Band::around(self.request.tolerance);
+        let known = [
+            ("memory", "arm_cmn/hnf_mc_reqs/", 64.0),
+            ("imc", "uncore_imc/cas_count_read/", 1_048_576.0),
+        ];
+        let there = known.into_iter().filter(|(group, ..)| self.has_group(group));
+        let meter = |(_, event, bytes_per_event): (_, &str, _)| Meter {
+            event: event.to_owned(),
+            bytes_per_event,
+            band,
+        };
+        let mut meters: Vec<Meter> = there.map(meter).collect();
+        let total = "resctrl.mon_L3_00.mbm_total_bytes";
+        if SystemCounter::find(self.host.files, total).is_some() {
+            meters.push(bytes_of(total, band));
         }
-        _ => file.read(request.time, stop),
-    };
-    unseen.extend(held_against("block", host, request, &meters, load)?);
-    Ok(unseen)
+        meters.extend(self.own_meter(band));
+        if meters.is_empty() {
+            return Ok(vec![CounterCheck::waived("memory", "none", INSTEAD)]);
+        }
+        let facts = daqmeter_harness::facts::host_facts(self.host.files, Vec::new());
+        let last_level = facts.last_level_cache_bytes();
+        self.held_against("memory", &meters, || memory(self.request.time, last_level, self.stop))
+    }
+
+    fn own_meter(&self, band: Band) -> Option<Meter> {
+        let bytes_per_event = self.request.bytes_per_event;
+        Some(Meter { event: self.request.event.clone()?, bytes_per_event, band })
+    }
+
+    /// Beats of 32 bytes that devices write through the mesh; descriptors come on top.
+    fn pcie_meter(&self) -> Option<Meter> {
+        let tolerance = self.request.tolerance;
+        self.has_group("pcie").then(|| Meter {
+            event: "arm_cmn/rnid_s0_wdata_beats/".to_owned(),
+            bytes_per_event: 32.0,
+            band: Band { low: 1.0 - tolerance, high: 1.1 + tolerance },
+        })
+    }
+
+    fn block(&self) -> Result<Vec<CounterCheck>, LoadError> {
+        let VerifyRequest { file, file_bytes, tolerance, time, with, .. } = self.request;
+        let waived = |counter, reason| CounterCheck::waived("block", counter, reason);
+        let read = match file {
+            Some(path) => BlockFile::existing(path)?,
+            None => {
+                match BlockFile::temporary(Path::new("."), (*file_bytes).max(1 << 20), self.stop) {
+                    Ok(file) => file,
+                    Err(LoadError(reason)) => return Ok(vec![waived("none", reason)]),
+                }
+            }
+        };
+        let (mut meters, mut checks) = (Vec::new(), Vec::new());
+        match &read.disk {
+            Some(disk) => {
+                let band = Band::payload_and(*tolerance);
+                meters.push(bytes_of(format!("disk.{disk}.read_bytes"), band));
+            }
+            None => checks.push(waived("disk", NO_DISK.to_owned())),
+        }
+        meters.extend(self.pcie_meter());
+        meters.extend(self.own_meter(Band::around(*tolerance)));
+        if meters.is_empty() {
+            return Ok(vec![waived("none", format!("{NO_DISK}; give one with --file"))]);
+        }
+        let is_fio = *with == Some(Program::Fio);
+        if is_fio {
+            // Its own start reads the program from a disk.
+            warm("fio", "--version")?;
+        }
+        let load = || match file {
+            Some(path) if is_fio => fio(path, *time),
+            None if is_fio => Err(LoadError("--with fio needs --file, which it reads".to_owned())),
+            _ => read.read(*time, self.stop),
+        };
+        checks.extend(self.held_against("block", &meters, load)?);
+        Ok(checks)
+    }
+
+    fn net(&self) -> Result<Vec<CounterCheck>, LoadError> {
+        let VerifyRequest { tolerance, time, with, host, .. } = self.request;
+        let is_real = *with == Some(Program::Netperf);
+        let peer = host.as_deref().unwrap_or("127.0.0.1");
+        let local = !is_real || peer == "127.0.0.1" || peer == "localhost";
+        // Frames have headers: on loopback, with its large segments, less than 1 %.
+        let band = Band::payload_and(if local { tolerance.max(0.01) } else { 0.1 });
+        let mut meters =
+            vec![bytes_of(if local { "net.lo.rx_bytes" } else { "net.rx_bytes" }, band)];
+        if !local {
+            meters.extend(self.pcie_meter());
+        }
+        meters.extend(self.own_meter(Band { low: 1.0, high: 1.1 + tolerance }));
+        self.held_against("net", &meters, || match is_real {
+            true => netperf(peer, *time, self.stop),
+            false => loopback(*time, self.stop),
+        })
+    }
+
+    /// Counts while a load runs.
+    fn held_against(
+        &self,
+        load: &'static str,
+        meters: &[Meter],
+        run: impl FnOnce() -> Result<Moved, LoadError>,
+    ) -> Result<Vec<CounterCheck>, LoadError> {
+        let (mut open, mut waived) = (Vec::new(), Vec::new());
+        for meter in meters {
+            let set = self.host.resolve(std::slice::from_ref(&meter.event));
+            let set = set.map_err(|error| LoadError(error.to_string()))?;
+            let mut kernel = KernelOpener { files: self.host.files.clone() };
+            match Count::open(&set, &meter.event, &mut kernel) {
+                Ok(count) => open.push((meter, count)),
+                Err(refused) => {
+                    waived.push(CounterCheck::waived(load, &meter.event, refused.reason));
+                }
+            }
+        }
+        open.iter_mut().for_each(|(_, count)| count.begin(0));
+        let moved = match run() {
+            Ok(moved) => moved,
+            Err(wrong) if self.request.with.is_some() || self.request.file.is_some() => {
+                return Err(wrong);
+            }
+            Err(LoadError(reason)) => return Ok(vec![CounterCheck::waived(load, "none", reason)]),
+        };
+        std::thread::sleep(self.request.settle);
+        let checks = open.into_iter().map(|(meter, count)| judged(load, meter, count, &moved));
+        Ok(checks.chain(waived).collect())
+    }
 }
 
-fn of_net(
-    request: &VerifyRequest,
-    host: &EventResolver<'_>,
-    stop: &AtomicBool,
-) -> Result<Vec<CounterCheck>, LoadError> {
-    let is_real = request.with == Some(Program::Netperf);
-    let peer = request.host.as_deref().unwrap_or("127.0.0.1");
-    let local = !is_real || peer == "127.0.0.1" || peer == "localhost";
-    let text = if local { "net.lo.rx_bytes" } else { "net.rx_bytes" };
-    // Headers: 66 bytes of 65549 on loopback, 66 of 1514 on Ethernet.
-    let band = Band::payload_and(if local { request.tolerance.max(0.01) } else { 0.1 });
-    let mut meters = vec![Meter { event: text.to_owned(), bytes_per_event: 1.0, band }];
-    if !local {
-        meters.extend(pcie_meter(request, host));
-    }
-    meters.extend(own_meter(request, Band { low: 1.0, high: 1.1 + request.tolerance }));
-    let load = || {
-        if is_real { netperf(peer, request.time, stop) } else { loopback(request.time, stop) }
-    };
-    held_against("net", host, request, &meters, load)
-}
-
-/// Runs a load once and holds every meter against it.
-fn held_against(
-    load: &'static str,
-    host: &EventResolver<'_>,
-    request: &VerifyRequest,
-    meters: &[Meter],
-    run: impl FnOnce() -> Result<Moved, LoadError>,
-) -> Result<Vec<CounterCheck>, LoadError> {
-    let mut open = Vec::new();
-    let mut waived = Vec::new();
-    for meter in meters {
-        let set = host
-            .resolve(std::slice::from_ref(&meter.event))
-            .map_err(|error| LoadError(error.to_string()))?;
-        match Count::open(&set, &meter.event, &mut KernelOpener { files: host.files.clone() }) {
-            Ok(count) => open.push((meter, count)),
-            Err(refused) => waived.push(CounterCheck::waived(load, &meter.event, refused.reason)),
-        }
-    }
-    open.iter_mut().for_each(|(_, count)| count.begin(0));
-    let moved = match run() {
-        Ok(moved) => moved,
-        Err(LoadError(reason)) if request.with.is_some() || request.file.is_some() => {
-            return Err(LoadError(reason));
-        }
-        Err(LoadError(reason)) => return Ok(vec![CounterCheck::waived(load, "none", reason)]),
-    };
-    // What is under way when the load ends is counted, too.
-    std::thread::sleep(request.settle);
-    let checks = open.into_iter().map(|(meter, count)| judged(load, meter, count, &moved));
-    Ok(checks.chain(waived).collect())
-}
-
-/// What one counter saw of what was moved.
 fn judged(load: &'static str, meter: &Meter, mut count: Count, moved: &Moved) -> CounterCheck {
     count.interval();
     let observed = count.finish();
@@ -353,9 +337,6 @@ fn judged(load: &'static str, meter: &Meter, mut count: Count, moved: &Moved) ->
 }
 
 /// Puts the loads on, and records what the counters made of them.
-///
-/// # Errors
-/// When an event is not known, or a load that was asked for by name cannot be made.
 pub fn checked(
     request: &VerifyRequest,
     host: &EventResolver<'_>,
@@ -366,7 +347,7 @@ pub fn checked(
     let pmus: Vec<&str> = host.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
     let workload = Workload::new("pmu-verify").with("pmus", pmus.join(", "));
     let watched = context.watch("pmu/verify", info, workload);
-    let checks = gather(request, host, stop)?;
+    let checks = Verification { request, host, stop }.gather()?;
     let found = Tally {
         counters: checks.iter().flat_map(counters).collect(),
         warnings: checks.iter().filter_map(waiver).collect(),
@@ -378,7 +359,6 @@ pub fn checked(
     Ok((checks, record))
 }
 
-/// What a load moved, and what was counted of it.
 fn counters(check: &CounterCheck) -> Vec<Counter> {
     let Some(counted) = check.counted else {
         return Vec::new();

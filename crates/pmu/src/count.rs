@@ -37,11 +37,7 @@ struct OpenGroup {
 }
 
 impl Count {
-    /// Opens all groups. An event by itself that is refused is kept as not supported, as perf does; a group that is refused
-    /// is an error, because what it stands for cannot be had.
-    ///
-    /// # Errors
-    /// When a group is refused, or every event is.
+    /// Opens all groups.
     pub fn open(set: &EventSet, what: &str, opener: &mut dyn Opener) -> Result<Count, Refused> {
         let mut count = Count {
             open: Vec::new(),
@@ -127,7 +123,8 @@ impl Count {
             }
             for (at, (before, now)) in group.before.iter_mut().zip(&group.now).enumerate() {
                 let event = &mut self.observed.events[group.first + at];
-                // Counts of one-way counters wrap, times do not: a CPU that went away may take its part with it.
+                // Counts of one-way counters wrap, times do not: a CPU that went away may take its
+                // part with it.
                 event.count.push(now.value.wrapping_sub(before.value));
                 event.enabled_ns.push(now.enabled_ns.saturating_sub(before.enabled_ns));
                 event.running_ns.push(now.running_ns.saturating_sub(before.running_ns));
@@ -141,7 +138,6 @@ impl Count {
         }
     }
 
-    /// What was observed so far.
     pub fn observed(&self) -> &Observations {
         &self.observed
     }
@@ -189,14 +185,7 @@ fn blank(event: &PmuEvent) -> ObservedEvent {
     }
 }
 
-/// Half the width of the 95 % interval of a scaled count, from its share and from how much the scaled counts of the run vary;
-/// none where it is not known (fewer than three intervals), zero where nothing was scaled.
-///
-/// A count that ran for the share s of the time is a sample of it. Two things make the rest uncertain: the grain of the counts
-/// themselves (Poisson: the sample holds n, the estimate n/s has the standard deviation sqrt(n (1-s)) / s), and bursts that fall
-/// into or beside the sampled time. How bursty the load is shows in the scatter of the scaled counts between intervals, taken
-/// from successive differences so that a drift does not count; it holds the sampling error already, and so bounds it from above
-/// for a load that is even beyond an interval.
+/// A count that ran for the share s of the time is a sample of it.
 pub fn error_of(event: &ObservedEvent, interval: usize) -> Option<f64> {
     let share = event.share(interval).filter(|share| *share > 0.0)?;
     if share >= 0.9999 {
@@ -220,7 +209,6 @@ pub fn error_of(event: &ObservedEvent, interval: usize) -> Option<f64> {
     Some((1.96 + 2.4 / freedom + 5.9 / (freedom * freedom)) * grain.max(scatter).sqrt())
 }
 
-/// The same for the whole run: the intervals' errors are independent of one another.
 pub fn total_error_of(event: &ObservedEvent) -> Option<f64> {
     let errors: Option<Vec<f64>> = (0..event.count.len())
         .filter(|at| event.scaled(*at).is_some())
@@ -232,11 +220,8 @@ pub fn total_error_of(event: &ObservedEvent) -> Option<f64> {
 /// Scaled counts that differ so much between intervals point to bursts.
 const BURSTY: f64 = 4.0;
 
-/// What a reader of counts of events that took turns must know; nothing when all were counted all the time.
-///
-/// Bursts at the pace of the turns fall always into the turns of some events and never into those of others: their scaled counts
-/// are wrong and do not scatter. So this cannot be detected in full. What shows is a pace that is not quite the same: then
-/// intervals of one event differ by a large factor.
+/// Bursts at the pace of the turns fall always into the turns of some events and never into those
+/// of others: their scaled counts are wrong and do not scatter. So this cannot be detected in full.
 pub fn turns_warning(observed: &Observations) -> Option<String> {
     let took_turns = |event: &&ObservedEvent| {
         let (_, enabled, running) = event.total();
@@ -272,18 +257,10 @@ pub fn turns_warning(observed: &Observations) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::CounterSource;
     use crate::source::fake::Script;
 
     pub(crate) fn event(name: &str) -> PmuEvent {
-        PmuEvent {
-            name: name.into(),
-            pmu: "x".into(),
-            sources: Vec::<CounterSource>::new(),
-            unit: String::new(),
-            scale: 1.0,
-            on_mesh: None,
-        }
+        PmuEvent::new(name, "x")
     }
 
     fn reading(value: u64, enabled_ns: u64, running_ns: u64) -> Reading {
@@ -365,7 +342,8 @@ mod tests {
 
     #[test]
     fn the_error_of_a_scaled_count_covers_the_truth_for_even_and_for_bursty_loads() {
-        // A load in 50 slices an interval, of which every third is counted; what happens in a slice is random.
+        // A load in 50 slices an interval, of which every third is counted; what happens in a slice
+        // is random.
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;
         let mut random = move || {
             state ^= state << 13;

@@ -1,5 +1,5 @@
-//! Formats of a PMU's configuration: which bits of which word hold a field. Parsed from sysfs, never assumed: the bits of
-//! arm-cmn's `wp_grp` moved between Linux 6.1 and 6.12.
+//! Formats of a PMU's configuration: which bits of which word hold a field. Parsed from sysfs,
+//! never assumed: the bits of arm-cmn's `wp_grp` moved between Linux 6.1 and 6.12.
 //!
 //! Grammar: Documentation/ABI/testing/sysfs-bus-event_source-devices-format, `config1:0-7,32-35`.
 
@@ -22,7 +22,6 @@ pub enum FormatError {
     Text {
         /// Field.
         name: String,
-        /// Its text.
         text: String,
     },
     /// The value has more bits than the field.
@@ -41,9 +40,6 @@ pub enum FormatError {
 
 impl FormatField {
     /// Parses the text of a format file.
-    ///
-    /// # Errors
-    /// When it is none.
     pub fn parse(name: &str, text: &str) -> Result<FormatField, FormatError> {
         let wrong = || FormatError::Text { name: name.to_owned(), text: text.trim().to_owned() };
         let (word, bits) = text.trim().split_once(':').ok_or_else(wrong)?;
@@ -69,9 +65,6 @@ impl FormatField {
     }
 
     /// Puts a value into the words.
-    ///
-    /// # Errors
-    /// When it has more bits than the field.
     pub fn place(&self, value: u64, words: &mut [u64; 3]) -> Result<(), FormatError> {
         let bits = self.bits();
         let max = u64::MAX.checked_shr(64 - bits).unwrap_or(0);
@@ -155,11 +148,6 @@ mod tests {
             // Bits between the ranges stay.
             let between: u64 = 0xE0E0_E0E0_E0E0_E0E0;
             prop_assert_eq!(words[2] & between, before & between);
-        }
-
-        #[test]
-        fn no_text_makes_it_panic(text in ".{0,24}") {
-            let _ = FormatField::parse("x", &text);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Groups: which events answer a question, and how they become rates. One TOML file each, below `groups/<uarch>/`.
+//! Groups: which events answer a question, and how they become rates. One TOML file each, below
+//! `groups/<uarch>/`.
 
 use daqmeter_harness::text_input;
 use daqmeter_record::mesh::Node;
@@ -15,7 +16,6 @@ use crate::sysfs::Pmu;
 pub struct MetricGroup {
     /// Name on the command line.
     pub name: String,
-    /// What it answers, one sentence.
     pub about: String,
     /// PMU family that it needs; empty for what every host has.
     #[serde(default)]
@@ -38,12 +38,10 @@ pub struct GroupEvent {
     /// Kind of node for which it is counted one by one; empty adds up all.
     #[serde(default)]
     pub each: String,
-    /// What parts that do not have the event have instead: the first that there is.
     #[serde(default)]
     or: Vec<Alternative>,
 }
 
-/// Another event for the same purpose, of parts that name it otherwise.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Alternative {
@@ -73,7 +71,6 @@ impl GroupEvent {
         self.ways().find(is_known).unwrap_or(first)
     }
 
-    /// Whether an event of somebody's output is this one, of all nodes or of one.
     fn is(&self, other: &str, family: &str) -> bool {
         self.ways().any(|(event, _)| {
             let event = event.replace("{pmu}", family);
@@ -109,15 +106,12 @@ pub struct Metric {
     pub unit: String,
     /// Events that are added up, by short name.
     pub sum: Vec<String>,
-    /// What one count stands for.
     #[serde(default = "one")]
     pub times: f64,
     /// Events over which the sum is taken; empty takes it per second.
     #[serde(default)]
     pub over: Vec<String>,
-    /// Where the formula is from.
     pub source: String,
-    /// What must be known to believe it.
     #[serde(default)]
     pub caveat: String,
     /// Positions of the events in the set, filled by [`MetricGroup::expand`].
@@ -147,56 +141,9 @@ const SHIPPED: &[(&str, &str)] = &[
 
 /// Why a group cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MetricGroupError {
-    /// No group of that name.
-    #[error(
-        "there is no group `{name}`; there are {there} (daqmeter pmu list --groups), or name a file"
-    )]
-    Unknown {
-        /// The name.
-        name: String,
-        /// Those that ship.
-        there: String,
-    },
-    /// The file is wrong.
-    #[error("{file}: {problem}")]
-    File {
-        /// File or name.
-        file: String,
-        /// The first line of what is wrong.
-        problem: String,
-    },
-    /// The host lacks the PMU.
-    #[error("group `{name}` needs the PMU {pmu}, which this host does not have; {instead}")]
-    NoPmu {
-        /// Group.
-        name: String,
-        /// PMU family.
-        pmu: String,
-        /// What can be had.
-        instead: String,
-    },
-    /// Nothing of the group is in an output.
-    #[error("none of the rates of group `{name}` can be computed: there is no {missing}")]
-    NotObserved {
-        /// Group.
-        name: String,
-        /// Events that are missing.
-        missing: String,
-    },
-    /// Events for each node, and no map.
-    #[error(
-        "group `{name}` counts each {kind} by itself and the map of the mesh is not known: give one with --map FILE (daqmeter pmu map)"
-    )]
-    NoMap {
-        /// Group.
-        name: String,
-        /// Kind of node.
-        kind: String,
-    },
-}
+#[error("{0}")]
+pub struct MetricGroupError(String);
 
-/// What hosts without an interconnect PMU can count, for those who asked for more.
 pub(crate) const INSTEAD: &str =
     "DRAM traffic cannot be counted here; block, net and kernel work on every host";
 
@@ -213,11 +160,8 @@ impl MetricGroup {
     }
 
     /// Parses a group's file.
-    ///
-    /// # Errors
-    /// Names the line and what is wrong there.
     pub fn parse(text: &str, file: &str) -> Result<MetricGroup, MetricGroupError> {
-        let wrong = |problem: String| MetricGroupError::File { file: file.to_owned(), problem };
+        let wrong = |problem: String| MetricGroupError(format!("{file}: {problem}"));
         let group: MetricGroup = toml::from_str(text).map_err(|error| {
             let line = error
                 .span()
@@ -243,44 +187,38 @@ impl MetricGroup {
     }
 
     /// The group of that name among those that ship, or the one in the file of that name.
-    ///
-    /// # Errors
-    /// When there is neither, or the file is wrong.
     pub fn find(name: &str) -> Result<MetricGroup, MetricGroupError> {
         if name.ends_with(".toml") {
-            let problem = |error: std::io::Error| MetricGroupError::File {
-                file: name.to_owned(),
-                problem: error.to_string(),
-            };
+            let problem = |error| MetricGroupError(format!("{name}: {error}"));
             return MetricGroup::parse(&text_input(name.as_ref()).map_err(problem)?, name);
         }
         let all = MetricGroup::shipped();
-        let there =
-            || all.iter().map(|(_, group)| group.name.as_str()).collect::<Vec<_>>().join(", ");
-        let found = all.iter().find(|(_, group)| group.name == name);
-        found
-            .map(|(_, group)| group.clone())
-            .ok_or_else(|| MetricGroupError::Unknown { name: name.to_owned(), there: there() })
+        let there: Vec<&str> = all.iter().map(|(_, group)| group.name.as_str()).collect();
+        let unknown = format!(
+            "there is no group `{name}`; there are {} (daqmeter pmu list --groups), or name a file",
+            there.join(", ")
+        );
+        let found = all.into_iter().map(|(_, group)| group).find(|group| group.name == name);
+        found.ok_or(MetricGroupError(unknown))
     }
 
-    /// Whether the host has what it needs.
     pub fn is_there(&self, pmus: &[Pmu]) -> bool {
         self.pmu.is_empty()
             || pmus.iter().any(|pmu| pmu.name == self.pmu || pmu.family() == self.pmu)
     }
 
-    /// The events as texts for [`crate::event::EventResolver::resolve`], and the metrics with their places among them.
-    ///
-    /// # Errors
-    /// When the host lacks the PMU, or events are for each node and no mesh is known.
+    /// The events as texts for [`crate::event::EventResolver::resolve`], and the metrics with their
+    /// places among them.
     pub fn expand(
         &self,
         pmus: &[Pmu],
         meshes: &[Mesh],
     ) -> Result<(Vec<String>, Vec<Metric>), MetricGroupError> {
         if !self.is_there(pmus) {
-            let (name, pmu) = (self.name.clone(), self.pmu.clone());
-            return Err(MetricGroupError::NoPmu { name, pmu, instead: INSTEAD.to_owned() });
+            let MetricGroup { name, pmu, .. } = self;
+            return Err(MetricGroupError(format!(
+                "group `{name}` needs the PMU {pmu}, which this host does not have; {INSTEAD}"
+            )));
         }
         let (mut texts, mut ids): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
         for event in &self.events {
@@ -312,7 +250,10 @@ impl MetricGroup {
         };
         let texts: Vec<String> = meshes.iter().flat_map(of_kind).collect();
         if texts.is_empty() {
-            return Err(MetricGroupError::NoMap { name: self.name.clone(), kind: each.to_owned() });
+            return Err(MetricGroupError(format!(
+                "group `{}` counts each {each} by itself and the map of the mesh is not known: give one with --map FILE (daqmeter pmu map)",
+                self.name
+            )));
         }
         Ok(texts)
     }
@@ -330,11 +271,7 @@ impl MetricGroup {
         self.metric.iter().map(place).collect()
     }
 
-    /// Metrics that can be computed from events that another program, such as perf, counted. Where
-    /// an event is there for all nodes and for single ones, that of all is taken.
-    ///
-    /// # Errors
-    /// When there is none.
+    /// Metrics that can be computed from events that another program, such as perf, counted.
     pub fn metrics_of(&self, observed: &[ObservedEvent]) -> Result<Vec<Metric>, MetricGroupError> {
         let ids = self.ids_of(observed);
         let is_whole = |metric: &Metric| MetricGroup::missing_of(metric, &ids).is_empty();
@@ -342,10 +279,11 @@ impl MetricGroup {
         if metrics.is_empty() {
             let missing = self.events.iter().filter(|event| !ids.contains(&event.id.as_str()));
             let missing: Vec<&str> = missing.map(|event| event.event.as_str()).collect();
-            return Err(MetricGroupError::NotObserved {
-                name: self.name.clone(),
-                missing: missing.join(" or "),
-            });
+            return Err(MetricGroupError(format!(
+                "none of the rates of group `{}` can be computed: there is no {}",
+                self.name,
+                missing.join(" or ")
+            )));
         }
         Ok(metrics)
     }
@@ -375,7 +313,6 @@ impl MetricGroup {
         all.filter(|id| !ids.contains(id)).collect()
     }
 
-    /// Short names of events that another program counted; empty where the group has no such event.
     fn ids_of(&self, observed: &[ObservedEvent]) -> Vec<&str> {
         let is_of_node = |name: &str| name.contains("nodeid=");
         let id = |other: &ObservedEvent| {
@@ -405,14 +342,12 @@ impl MetricGroup {
 }
 
 impl Metric {
-    /// The same metric for a set in which the group's events begin at `first`.
     #[must_use]
     pub fn shifted(mut self, first: usize) -> Metric {
         self.positions.0.iter_mut().chain(&mut self.positions.1).for_each(|at| *at += first);
         self
     }
 
-    /// Its values in all intervals of somebody's output.
     pub fn observe(&self, observed: &Observations) -> ObservedMetric {
         let intervals = 0..observed.end_ns.len();
         ObservedMetric {

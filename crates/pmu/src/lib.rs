@@ -1,12 +1,13 @@
-//! Counters of the interconnect, and of everything else that Linux counts: seen, planned, measured, verified.
+//! Counters of the interconnect, and of everything else that Linux counts: seen, planned, measured,
+//! verified.
 //!
 //! ```text
 //! sysfs -> Pmu -> event texts -> EventSet -> Opener (kernel, emulated mesh) -> Count -> Observations (record)
 //! registers | debugfs | file -> Mesh -> plan (who fits, what share) ; map, heat map (report)
 //! ```
 //!
-//! Begin with [`event`] and [`count`]; [`plan`] for what fits at once; [`emulated`] for meshes without silicon. It draws and prints
-//! nothing.
+//! Begin with [`event`] and [`count`]; [`plan`] for what fits at once; [`emulated`] for meshes
+//! without silicon. It draws and prints nothing.
 
 pub mod checks;
 pub mod count;

@@ -1,5 +1,3 @@
-//! Counters of the machine beside any measurement, on the same time axis: `--observe GROUP`.
-
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,7 +10,8 @@ use crate::event::EventSet;
 use crate::groups::Metric;
 use crate::source::Opener;
 
-/// Counts a set of events around every point, in intervals, by a thread of its own that sleeps in between.
+/// Counts a set of events around every point, in intervals, by a thread of its own that sleeps in
+/// between.
 pub struct PmuObserver<O: Opener + Send> {
     what: String,
     set: EventSet,
@@ -158,20 +157,12 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{CounterSource, PmuEvent};
+    use crate::event::PmuEvent;
     use crate::source::fake::Script;
     use daqmeter_sys::perf::Reading;
 
     fn observer(readings: Vec<Reading>) -> PmuObserver<Script> {
-        let event = PmuEvent {
-            name: "a".into(),
-            pmu: "x".into(),
-            sources: Vec::<CounterSource>::new(),
-            unit: String::new(),
-            scale: 1.0,
-            on_mesh: None,
-        };
-        let set = EventSet { groups: vec![vec![event]], warnings: vec![] };
+        let set = EventSet { groups: vec![vec![PmuEvent::new("a", "x")]], warnings: vec![] };
         let script = Script { readings: vec![("a".into(), readings)] };
         PmuObserver::new("test", set, vec![], vec![], Duration::from_secs(3600), script)
     }

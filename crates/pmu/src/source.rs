@@ -1,5 +1,5 @@
-//! Where counts come from: the kernel, or an emulated mesh ([`crate::emulated`]). One trait, so that everything above works
-//! and is tested without hardware.
+//! Sources of counts: the kernel, or an emulated mesh ([`crate::emulated`]). One trait, so that
+//! everything above works and is tested without hardware.
 
 use daqmeter_sys::clock;
 use daqmeter_sys::counters::{Attributes, Group};
@@ -12,15 +12,11 @@ use crate::system::SystemCounter;
 /// Opens groups of events.
 pub trait Opener {
     /// Opens a group; its events count from now on.
-    ///
-    /// # Errors
-    /// Names the event that is refused and why.
     fn open(&mut self, group: &[PmuEvent]) -> Result<Box<dyn Counters>, Refused>;
 }
 
 /// An open group.
 pub trait Counters: Send {
-    /// What was counted since it was opened: one reading for each event.
     fn read(&mut self, into: &mut [Reading]);
 
     /// For each event, how many places (CPUs, instances) are added up in it.
@@ -42,7 +38,6 @@ pub struct Refused {
 /// The kernel's counters.
 #[derive(Debug)]
 pub struct KernelOpener {
-    /// Where its settings are read.
     pub files: Files,
 }
 
@@ -99,7 +94,6 @@ impl Opener for KernelOpener {
     }
 }
 
-/// What is opened together at one place: all events of the group in their instance number `place`.
 fn members(group: &[PmuEvent], place: usize) -> Result<(Vec<Attributes>, Vec<u32>), Refused> {
     let mut all = Vec::new();
     let mut on: Option<Vec<u32>> = None;
@@ -199,7 +193,8 @@ pub(crate) mod fake {
     /// Counts given beforehand, for tests: what the n-th reading of each event gives.
     #[derive(Clone, Debug, Default)]
     pub(crate) struct Script {
-        /// By event name: its cumulative readings, the last of which repeats; an event that is not here is refused.
+        /// By event name: its cumulative readings, the last of which repeats; an event that is not
+        /// here is refused.
         pub(crate) readings: Vec<(String, Vec<Reading>)>,
     }
 
@@ -213,11 +208,8 @@ pub(crate) mod fake {
             let mut rows = Vec::new();
             for (member, event) in group.iter().enumerate() {
                 let found = self.readings.iter().find(|(name, _)| *name == event.name);
-                let refused = || Refused {
-                    member,
-                    event: event.name.clone(),
-                    reason: "not in the script".to_owned(),
-                };
+                let reason = "not in the script".to_owned();
+                let refused = || Refused { member, event: event.name.clone(), reason };
                 rows.push(found.ok_or_else(refused)?.1.clone());
             }
             Ok(Box::new(Scripted { rows, at: 0 }))
@@ -245,14 +237,7 @@ mod tests {
 
     fn event(name: &str, cpus: &[u32]) -> PmuEvent {
         let source = CounterSource::Perf { attributes: Attributes::default(), cpus: cpus.to_vec() };
-        PmuEvent {
-            name: name.into(),
-            pmu: "x".into(),
-            sources: vec![source],
-            unit: String::new(),
-            scale: 1.0,
-            on_mesh: None,
-        }
+        PmuEvent { sources: vec![source], ..PmuEvent::new(name, "x") }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Every PMU of the host, from `/sys/bus/event_source/devices` alone: what perf's own listing leaves out or renames is here.
+//! Every PMU of the host, from `/sys/bus/event_source/devices` alone: what perf's own listing
+//! leaves out or renames is here.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -23,7 +24,8 @@ pub struct Pmu {
     pub identifier: Option<String>,
     /// Time after which events that wait get their turn, in milliseconds.
     pub mux_interval_ms: Option<u64>,
-    /// Physical address of the registers, where the device's place in sysfs tells it (arm-cmn of Linux 6.12 and later).
+    /// Physical address of the registers, where the device's place in sysfs tells it (arm-cmn of
+    /// Linux 6.12 and later).
     pub base: Option<u64>,
     files: Files,
     formats: OnceCell<Vec<FormatField>>,
@@ -35,7 +37,6 @@ pub struct Pmu {
 pub struct Alias {
     /// Name.
     pub name: String,
-    /// Its terms, `type=0x5,eventid=0xd`.
     pub terms: String,
     /// Unit of the value after scaling, empty for a plain count.
     pub unit: String,
@@ -72,7 +73,8 @@ impl Pmu {
         let at = |file: &str| format!("{DEVICES}/{name}/{file}");
         let kind = files.text(&at("type"))?.parse().ok()?;
         let cpus = ["cpumask", "cpus"].into_iter().find_map(|file| files.text(&at(file)));
-        // A PMU of the CPUs themselves lists them under `cpus`; `cpumask` names those that stand for all.
+        // A PMU of the CPUs themselves lists them under `cpus`; `cpumask` names those that stand
+        // for all.
         let shared = files.text(&at("cpumask")).is_some();
         Some(Pmu {
             kind,
@@ -159,7 +161,8 @@ impl Pmu {
     }
 }
 
-/// `.../platform/50000000.pmu/arm_cmn_0`: the address before the first dot, in the place that the link leads to.
+/// `.../platform/50000000.pmu/arm_cmn_0`: the address before the first dot, in the place that the
+/// link leads to.
 fn base_of(link: &std::path::Path) -> Option<u64> {
     let place: PathBuf = fs::canonicalize(link).ok()?;
     let parent = place.parent()?.file_name()?.to_str()?.split_once('.')?.0;

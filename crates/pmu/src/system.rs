@@ -1,12 +1,15 @@
-//! Counters that the kernel keeps in files: true to the byte for block devices and networks, there on every host.
+//! Counters that the kernel keeps in files: true to the byte for block devices and networks, there
+//! on every host.
 //!
-//! Sources: Documentation/admin-guide/iostats.rst, Documentation/ABI/testing/sysfs-class-net-statistics, proc_interrupts(5),
+//! Sources: Documentation/admin-guide/iostats.rst,
+//! Documentation/ABI/testing/sysfs-class-net-statistics, proc_interrupts(5),
 //! Documentation/arch/x86/resctrl.rst, Documentation/accounting/psi.rst.
 
 use daqmeter_sys::host::Files;
 
-/// One counter: `disk.vda.read_bytes`, `disk.read_bytes` (all whole disks), `net.eth0.rx_bytes`, `irq.24`, `vmstat.pgpgin`,
-/// `numa.node0.numa_hit`, `pressure.io.some`, `resctrl.mon_L3_00.mbm_total_bytes`.
+/// One counter: `disk.vda.read_bytes`, `disk.read_bytes` (all whole disks), `net.eth0.rx_bytes`,
+/// `irq.24`, `vmstat.pgpgin`, `numa.node0.numa_hit`, `pressure.io.some`,
+/// `resctrl.mon_L3_00.mbm_total_bytes`.
 #[derive(Clone, Debug)]
 pub struct SystemCounter {
     files: Files,
@@ -23,7 +26,8 @@ enum What {
     File(String),
 }
 
-/// Fields of a line of /proc/diskstats after the name, from 0, with what one of them is in bytes (sectors are 512).
+/// Fields of a line of /proc/diskstats after the name, from 0, with what one of them is in bytes
+/// (sectors are 512).
 const DISK: &[(&str, usize, u64)] =
     &[("reads", 0, 1), ("read_bytes", 2, 512), ("writes", 4, 1), ("write_bytes", 6, 512)];
 const NET: &[&str] = &[
@@ -73,7 +77,6 @@ impl SystemCounter {
         }
     }
 
-    /// The counter now; none when it is not there, or no more.
     pub fn value(&self) -> Option<u64> {
         let files = &self.files;
         match &self.what {
@@ -194,7 +197,7 @@ fn sum(values: impl Iterator<Item = u64>) -> Option<u64> {
     values.fold(None, |total: Option<u64>, value| Some(total.unwrap_or(0).wrapping_add(value)))
 }
 
-/// What only grows. Levels that rise and fall (free pages, cache occupancy) have no count in an interval.
+/// Levels that rise and fall (free pages, cache occupancy) have no count in an interval.
 fn is_counter(field: &str) -> bool {
     let grows = ["nr_dirtied", "nr_written"].contains(&field);
     grows

@@ -1,6 +1,3 @@
-//! Known loads: so many bytes are moved, and counters must agree. What the document does by hand with fio and netperf in a
-//! second terminal.
-
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,14 +14,10 @@ use daqmeter_sys::host::{DIRECT, Files};
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::process::terminate;
 
-/// What a load moved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moved {
     /// Bytes of payload.
     pub bytes: u64,
-    /// Time it took.
-    pub seconds: f64,
-    /// What it was, for the reader.
     pub how: String,
 }
 
@@ -37,14 +30,20 @@ fn wrong(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> LoadErr
     move |error| LoadError(format!("{what}: {error}"))
 }
 
-fn moved(bytes: u64, began: Instant, how: String) -> Moved {
-    Moved { bytes, seconds: began.elapsed().as_secs_f64(), how }
+/// Repeats a step until the time has passed, once at least; returns the bytes of all.
+fn repeated(
+    time: Duration,
+    stop: &AtomicBool,
+    mut step: impl FnMut() -> Result<u64, LoadError>,
+) -> Result<u64, LoadError> {
+    let (began, mut bytes) = (Instant::now(), step()?);
+    while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
+        bytes += step()?;
+    }
+    Ok(bytes)
 }
 
 /// Reads memory that no cache holds, again and again, until the time is over or it is to stop.
-///
-/// # Errors
-/// When there is not enough memory.
 pub fn memory(
     time: Duration,
     last_level_bytes: u64,
@@ -55,11 +54,10 @@ pub fn memory(
     let buffer =
         Buffer::new(bytes, Pages::Transparent).map_err(|error| LoadError(error.to_string()))?;
     let source = buffer.slice::<u8>(bytes);
-    let (began, mut read) = (Instant::now(), 0);
-    while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
-        read += stream(Isa::best(), Store::Cached, Ratio::READ, source, &mut []) as u64;
-    }
-    Ok(moved(read, began, format!("own reads of {} MiB, one thread", bytes >> 20)))
+    let (isa, none) = (Isa::best(), &mut []);
+    let read = || Ok(stream(isa, Store::Cached, Ratio::READ, source, none) as u64);
+    let read_bytes = repeated(time, stop, read)?;
+    Ok(Moved { bytes: read_bytes, how: format!("own reads of {} MiB, one thread", bytes >> 20) })
 }
 
 /// A file to read past the page cache, and the disk that it is on.
@@ -76,9 +74,6 @@ const BLOCK: usize = 1 << 20;
 
 impl BlockFile {
     /// An existing file or block device; it is only read.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn existing(path: &Path) -> Result<BlockFile, LoadError> {
         let shown = path.display();
         let about = path.metadata().map_err(wrong(&shown))?;
@@ -95,9 +90,6 @@ impl BlockFile {
     }
 
     /// A new file below a directory, of the given size, written through; removed at the end.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub fn temporary(
         directory: &Path,
         bytes: u64,
@@ -128,9 +120,6 @@ impl BlockFile {
     }
 
     /// Reads it past the page cache, again and again, until the time is over or it is to stop.
-    ///
-    /// # Errors
-    /// When the file system has no direct I/O, or a read fails.
     pub fn read(&self, time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
         let shown = self.path.display();
         let opened = OpenOptions::new().read(true).custom_flags(DIRECT).open(&self.path);
@@ -141,13 +130,13 @@ impl BlockFile {
             Buffer::new(BLOCK, Pages::Base).map_err(|error| LoadError(error.to_string()))?;
         let block = buffer.slice_mut::<u8>(BLOCK);
         let blocks = self.bytes / BLOCK as u64;
-        let (began, mut bytes, mut number) = (Instant::now(), 0_u64, 0);
-        while (began.elapsed() < time && !stop.load(Ordering::Relaxed)) || bytes == 0 {
+        let mut number = 0;
+        let bytes = repeated(time, stop, || {
             file.read_exact_at(block, number % blocks * BLOCK as u64).map_err(wrong(&shown))?;
-            bytes += BLOCK as u64;
             number += 1;
-        }
-        Ok(moved(bytes, began, format!("own O_DIRECT reads of 1 MiB from {shown}")))
+            Ok(BLOCK as u64)
+        })?;
+        Ok(Moved { bytes, how: format!("own O_DIRECT reads of 1 MiB from {shown}") })
     }
 }
 
@@ -179,10 +168,8 @@ fn device_bytes(files: &Files, number: u64) -> u64 {
     sectors.and_then(|text| text.parse::<u64>().ok()).map_or(0, |sectors| sectors * 512)
 }
 
-/// Sends bytes to ourselves over TCP on the loopback interface until the time is over or it is to stop.
-///
-/// # Errors
-/// When there is no loopback.
+/// Sends bytes to ourselves over TCP on the loopback interface until the time is over or it is to
+/// stop.
 pub fn loopback(time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(wrong("listen on loopback"))?;
     let address = listener.local_addr().map_err(wrong("listen on loopback"))?;
@@ -199,51 +186,38 @@ pub fn loopback(time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
     let receiver = std::thread::Builder::new().name("receiver".to_owned()).spawn(receive);
     let receiver = receiver.map_err(wrong("start a thread"))?;
     let mut sender = TcpStream::connect(address).map_err(wrong("connect to loopback"))?;
-    let (began, block) = (Instant::now(), vec![0xA5_u8; BLOCK]);
-    while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
+    let block = vec![0xA5_u8; BLOCK];
+    let send = || {
         sender.write_all(&block).map_err(wrong("send over loopback"))?;
-    }
+        Ok(BLOCK as u64)
+    };
+    repeated(time, stop, send)?;
     drop(sender);
     let bytes = receiver.join().map_err(|_| LoadError("the receiver panicked".to_owned()))?;
-    Ok(moved(
-        bytes.map_err(wrong("receive over loopback"))?,
-        began,
-        "own TCP stream over loopback".to_owned(),
-    ))
+    let bytes = bytes.map_err(wrong("receive over loopback"))?;
+    Ok(Moved { bytes, how: "own TCP stream over loopback".to_owned() })
 }
 
 /// The document's fio job on a file or device, for a time.
-///
-/// # Errors
-/// When fio is not there or fails.
 pub fn fio(file: &Path, time: Duration) -> Result<Moved, LoadError> {
     let seconds = time.as_secs().max(1);
-    let arguments = [
-        "--ioengine=libaio".to_owned(),
-        "--randrepeat=1".to_owned(),
-        "--direct=1".to_owned(),
-        "--gtod_reduce=1".to_owned(),
-        "--time_based".to_owned(),
-        "--readwrite=read".to_owned(),
-        "--bs=64k".to_owned(),
-        "--iodepth=64k".to_owned(),
-        "--name=r0".to_owned(),
+    let options = "--ioengine=libaio --randrepeat=1 --direct=1 --gtod_reduce=1 --time_based \
+        --readwrite=read --bs=64k --iodepth=64k --name=r0";
+    let mut arguments: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
+    arguments.extend([
         format!("--filename={}", file.display()),
         "--numjobs=1".to_owned(),
         format!("--runtime={seconds}"),
         "--output-format=json".to_owned(),
-    ];
-    let began = Instant::now();
+    ]);
     let text = output("fio", &arguments)?;
     let bytes = fio_bytes(&text)
         .ok_or_else(|| LoadError("fio: its output has no jobs[0].read.io_bytes".to_owned()))?;
-    Ok(moved(bytes, began, format!("fio {}", arguments.join(" "))))
+    Ok(Moved { bytes, how: format!("fio {}", arguments.join(" ")) })
 }
 
-/// Starts a program once for nothing, so that loading it from the disk is not counted with the load.
-///
-/// # Errors
-/// When it is not there.
+/// Starts a program once for nothing, so that loading it from the disk is not counted with the
+/// load.
 pub fn warm(program: &str, argument: &str) -> Result<(), LoadError> {
     output(program, &[argument.to_owned()]).map(|_| ())
 }
@@ -254,11 +228,9 @@ fn fio_bytes(text: &str) -> Option<u64> {
     json["jobs"][0]["read"]["io_bytes"].as_u64()
 }
 
-/// The document's netperf run from a host: without an end of its own, with an interim result every 10 s, ended by us after the first
-/// that is at or beyond the time. Shorter times have shorter intervals.
-///
-/// # Errors
-/// When netperf is not there, fails, or prints no interim results.
+/// The document's netperf run from a host: without an end of its own, with an interim result every
+/// 10 s, ended by us after the first that is at or beyond the time. Shorter times have shorter
+/// intervals.
 pub fn netperf(host: &str, time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
     interim_results(Command::new("netperf"), host, time, stop)
 }
@@ -295,7 +267,6 @@ fn interim_results(
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    let took = began.elapsed().as_secs_f64();
     // One that has failed has ended already, and says why.
     terminate(&mut child).map_err(|error| failed(&error))?;
     let said = child.wait_with_output().map_err(|error| failed(&error))?;
@@ -313,7 +284,7 @@ fn interim_results(
         reason = "bytes of a run, not negative"
     )]
     let bytes = bytes as u64;
-    Ok(Moved { bytes, seconds: took, how: format!("netperf {arguments}") })
+    Ok(Moved { bytes, how: format!("netperf {arguments}") })
 }
 
 /// Lines of a program as they come, until it ends.
@@ -330,7 +301,8 @@ fn lines_of(from: Option<std::process::ChildStdout>) -> Receiver<String> {
     lines
 }
 
-/// Bits per second and seconds of `Interim result: 941.52 10^6bits/s over 10.000 seconds ending at ...`.
+/// Bits per second and seconds of `Interim result: 941.52 10^6bits/s over 10.000 seconds ending at
+/// ...`.
 fn interim(line: &str) -> Option<(f64, f64)> {
     let mut words = line.split_once("Interim result:")?.1.split_whitespace();
     let megabits: f64 = words.next()?.parse().ok()?;
@@ -355,7 +327,6 @@ fn output(program: &str, arguments: &[String]) -> Result<String, LoadError> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// How a counter compares with a known load.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CounterVerdict {
     /// Within the band.
@@ -366,7 +337,6 @@ pub enum CounterVerdict {
     Waived(String),
 }
 
-/// What a counter may count for each byte of payload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Band {
     /// Least.
@@ -442,7 +412,8 @@ mod tests {
         check("131072  16384  16384    10.00    941.52", None);
     }
 
-    /// A program in place of netperf: it prints how it was called, then as the document's does, and goes on until it is ended.
+    /// A program in place of netperf: it prints how it was called, then as the document's does, and
+    /// goes on until it is ended.
     fn stand_in(script: &str) -> Command {
         let mut shell = Command::new("sh");
         shell.args(["-c", script, "netperf"]);

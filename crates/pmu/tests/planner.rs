@@ -1,5 +1,6 @@
-//! The planner against the kernel's driver: a second, independent statement of the rules by which arm-cmn opens and counts events,
-//! close to the text of the driver (Linux drivers/perf/arm-cmn.c), and random sets of events on which both must agree.
+//! The planner against the kernel's driver: a second, independent statement of the rules by which
+//! arm-cmn opens and counts events, close to the text of the driver (Linux drivers/perf/arm-cmn.c),
+//! and random sets of events on which both must agree.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -17,7 +18,6 @@ const DTC: u16 = 0x3;
 const RNI: u16 = 0xa;
 const WP: u16 = 0x7770;
 
-/// What differs between versions of the driver.
 #[derive(Clone, Copy)]
 struct Version {
     driver: Driver,
@@ -31,35 +31,18 @@ struct Version {
     validates_cycles: bool,
 }
 
+const fn version(
+    driver: Driver,
+    [shared_counters, own_domains, fixed_wp, validates_cycles]: [bool; 4],
+) -> Version {
+    Version { driver, shared_counters, own_domains, fixed_wp, validates_cycles }
+}
+
 const VERSIONS: [Version; 4] = [
-    Version {
-        driver: Driver::Linux6_1,
-        shared_counters: true,
-        own_domains: false,
-        fixed_wp: true,
-        validates_cycles: false,
-    },
-    Version {
-        driver: Driver::Linux6_7,
-        shared_counters: false,
-        own_domains: false,
-        fixed_wp: true,
-        validates_cycles: true,
-    },
-    Version {
-        driver: Driver::Linux6_12,
-        shared_counters: false,
-        own_domains: false,
-        fixed_wp: false,
-        validates_cycles: true,
-    },
-    Version {
-        driver: Driver::Mainline,
-        shared_counters: false,
-        own_domains: true,
-        fixed_wp: false,
-        validates_cycles: true,
-    },
+    version(Driver::Linux6_1, [true, false, true, false]),
+    version(Driver::Linux6_7, [false, false, true, true]),
+    version(Driver::Linux6_12, [false, false, false, true]),
+    version(Driver::Mainline, [false, true, false, true]),
 ];
 
 /// `struct arm_cmn_node`, as far as it matters.
@@ -120,7 +103,8 @@ fn discover(mesh: &Mesh) -> Cmn {
     }
 }
 
-/// Events that the driver lists with `occupid`, and the kind of the filter, from the names of its values.
+/// Events that the driver lists with `occupid`, and the kind of the filter, from the names of its
+/// values.
 fn filters(pmu: &Pmu) -> Vec<(u16, u64, &'static str)> {
     let mut all = Vec::new();
     for alias in pmu.events().iter().filter(|alias| alias.terms.contains("occupid")) {
@@ -275,7 +259,6 @@ fn wp_validates(val: &Val, version: Version, hw: &Hw, dtm: usize) -> bool {
     val.wp[dtm][idx] == 0 && (other == 0 || other == hw.on.occup_id + 1)
 }
 
-/// What is programmed at a time.
 #[derive(Clone)]
 struct Programmed {
     dtc_counters: [u32; 4],
@@ -342,7 +325,6 @@ impl Programmed {
     }
 }
 
-/// Shares of the groups as the kernel would let them take turns; none when one of them does not open, or can never count.
 fn shares(cmn: &Cmn, version: Version, groups: &[Vec<OnMesh>]) -> Option<Vec<f64>> {
     let mut opened = Vec::new();
     for group in groups {
@@ -432,14 +414,7 @@ fn random_event(random: &mut Random, mesh: &Mesh, cmn: &Cmn) -> OnMesh {
 }
 
 fn event(on: &OnMesh) -> PmuEvent {
-    PmuEvent {
-        name: format!("{on:x?}"),
-        pmu: "arm_cmn_0".into(),
-        sources: vec![],
-        unit: String::new(),
-        scale: 1.0,
-        on_mesh: Some(on.clone()),
-    }
+    PmuEvent { on_mesh: Some(on.clone()), ..PmuEvent::new(&format!("{on:x?}"), "arm_cmn_0") }
 }
 
 fn events(groups: &[Vec<OnMesh>]) -> Vec<Vec<PmuEvent>> {

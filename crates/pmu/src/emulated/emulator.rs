@@ -1,7 +1,7 @@
-//! What the counters of a mesh do when things happen in it: the hardware's side of the driver's registers.
+//! Counters of a mesh while things happen in it: the hardware's side of the driver's registers.
 //!
-//! Sources: CMN-600 TRM 5 "Debug trace and PMU" (por_dtm_pmu_config, por_dtm_pmevcnt, por_dt_pmevcnt, por_dt_pmovsr); Linux
-//! drivers/perf/arm-cmn.c for how they are programmed.
+//! Sources: CMN-600 TRM 5 "Debug trace and PMU" (por_dtm_pmu_config, por_dtm_pmevcnt,
+//! por_dt_pmevcnt, por_dt_pmovsr); Linux drivers/perf/arm-cmn.c for how they are programmed.
 
 use daqmeter_record::Mesh;
 
@@ -23,11 +23,9 @@ const CYCLES_OVERFLOW: u64 = 1 << 8;
 pub struct Happening {
     /// Type of the node; RN-D counts as RN-I.
     pub type_code: u16,
-    /// Its NodeID.
     pub node_id: u16,
     /// Number of the event.
     pub event_id: u64,
-    /// How often it happened.
     pub count: u64,
 }
 
@@ -136,7 +134,6 @@ impl<M: RegisterMemory> Emulator<M> {
         }
     }
 
-    /// What an input of a monitor looks at: type, NodeID, event.
     fn selected(&self, crosspoint: usize, monitor: usize, input: u64) -> Option<(u16, u16, u64)> {
         let wide = matches!(self.mesh.part.as_str(), "CMN-700" | "CMN-S3");
         if (4..8).contains(&input) {
@@ -220,7 +217,8 @@ mod tests {
     use crate::mesh::registers::MeshRegisters;
     use crate::mesh::topology::shipped;
 
-    /// Programs an event as the driver does: counter 1 of the monitor, chained to counter 3 of the controller.
+    /// Programs an event as the driver does: counter 1 of the monitor, chained to counter 3 of the
+    /// controller.
     fn programmed(mesh: &str, kind: &str, node_id: u16, event: u64) -> Emulator<Image> {
         let mesh = shipped(mesh).unwrap();
         let mut emulator = Emulator::new(&mesh, Image::of(&mesh));
@@ -250,7 +248,10 @@ mod tests {
         emulator
     }
 
-    /// What the driver computes: change of 16 bits and 65536 times the change of the controller's counter.
+    fn happening(type_code: u16, node_id: u16, event_id: u64, count: u64) -> Happening {
+        Happening { type_code, node_id, event_id, count }
+    }
+
     fn counted(emulator: &Emulator<Image>, dtm: u64, dtc: usize) -> u64 {
         let low = emulator.read(dtm + DTM_COUNTERS) >> 16 & 0xFFFF;
         let high = emulator.read(emulator.dtc_pmu(dtc) + 16) >> 32;
@@ -264,21 +265,12 @@ mod tests {
         let dtm = Places::of(&mesh).crosspoints[1] + 0x2000;
         let mut sum = 0;
         for count in [1, 65_534, 1, 1, 3_000_000_000, 65_536, 12_345] {
-            assert!(
-                emulator
-                    .happen(Happening { type_code: 0x5, node_id: 0x24, event_id: 0xd, count })
-                    .is_empty()
-            );
+            assert!(emulator.happen(happening(0x5, 0x24, 0xd, count)).is_empty());
             sum += count;
         }
         assert_eq!(counted(&emulator, dtm, 0), sum);
-        for other in [(0x5, 0x28, 0xd), (0x5, 0x24, 0xc), (0xa, 0x24, 0xd)] {
-            emulator.happen(Happening {
-                type_code: other.0,
-                node_id: other.1,
-                event_id: other.2,
-                count: 99,
-            });
+        for (code, node, event) in [(0x5, 0x28, 0xd), (0x5, 0x24, 0xc), (0xa, 0x24, 0xd)] {
+            emulator.happen(happening(code, node, event, 99));
         }
         assert_eq!(counted(&emulator, dtm, 0), sum, "other nodes and other events are not counted");
     }
@@ -291,7 +283,7 @@ mod tests {
         let number =
             mesh.nodes.iter().find(|node| node.kind == "RN-I").unwrap().crosspoint as usize;
         let dtm = Places::of(&mesh).crosspoints[number] + 0x2000 + DTM_STRIDE;
-        emulator.happen(Happening { type_code: RNI, node_id: 0x2c, event_id: 4, count: 70_000 });
+        emulator.happen(happening(RNI, 0x2c, 4, 70_000));
         assert_eq!(counted(&emulator, dtm, 0), 70_000);
         let right = mesh
             .nodes
@@ -299,12 +291,7 @@ mod tests {
             .find(|node| node.kind == "HN-F" && mesh.crosspoint_of(node).unwrap().dtc == Some(1))
             .unwrap();
         let mut emulator = programmed("cmn700", "HN-F", right.node_id, 1);
-        emulator.happen(Happening {
-            type_code: 0x5,
-            node_id: right.node_id,
-            event_id: 1,
-            count: 200_000,
-        });
+        emulator.happen(happening(0x5, right.node_id, 1, 200_000));
         let dtm = Places::of(&mesh).crosspoints[right.crosspoint as usize]
             + 0x2000
             + DTM_STRIDE * u64::from(right.port / 2);
@@ -319,22 +306,16 @@ mod tests {
         // The controller's counters stand where a select would be.
         let counters = emulator.dtc_pmu(0);
         emulator.memory().write(counters, 0x8000_0707);
-        emulator.happen(Happening { type_code: 0x4, node_id: 0x68, event_id: 3, count: 12 });
+        emulator.happen(happening(0x4, 0x68, 3, 12));
         assert_eq!(counted(&emulator, dtm, 0), 12);
     }
 
-    /// Issue 16: the emulated HN-P counted no events of HN-I, so that nobody saw the planner refuse them.
     #[test]
     fn an_hn_p_counts_events_of_hn_i_too() {
         let mesh = shipped("s3").unwrap();
         let node = mesh.nodes.iter().find(|node| node.kind == "HN-P").unwrap();
         let mut emulator = programmed("s3", "HN-P", node.node_id, 0x30);
-        emulator.happen(Happening {
-            type_code: HNI,
-            node_id: node.node_id,
-            event_id: 0x30,
-            count: 12,
-        });
+        emulator.happen(happening(HNI, node.node_id, 0x30, 12));
         let place = Places::of(&mesh).crosspoints[node.crosspoint as usize];
         assert_eq!(counted(&emulator, place + pmu_at(&mesh, XP), 0), 12);
     }
@@ -342,7 +323,7 @@ mod tests {
     #[test]
     fn a_wrap_of_the_controller_asks_for_an_interrupt_until_it_is_cleared() {
         let mut emulator = programmed("n1sdp", "HN-F", 0x24, 0xd);
-        let event = Happening { type_code: 0x5, node_id: 0x24, event_id: 0xd, count: 1 << 47 };
+        let event = happening(0x5, 0x24, 0xd, 1 << 47);
         assert_eq!(emulator.happen(event), [Wrap { dtc: 0 }]);
         let status = emulator.dtc_pmu(0) + DTC_OVERFLOW;
         assert_eq!(emulator.read(status), 1 << 3);
@@ -356,7 +337,7 @@ mod tests {
         let mut emulator = programmed("n1sdp", "HN-F", 0x24, 0xd);
         let control = emulator.dtc_pmu(0) + DTC_PMCR;
         emulator.memory().write(control, 0x40);
-        emulator.happen(Happening { type_code: 0x5, node_id: 0x24, event_id: 0xd, count: 5 });
+        emulator.happen(happening(0x5, 0x24, 0xd, 5));
         let dtm = emulator.places.crosspoints[1] + 0x2000;
         assert_eq!(emulator.memory().read(dtm + DTM_COUNTERS), None);
     }

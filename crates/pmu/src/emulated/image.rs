@@ -19,7 +19,6 @@ pub trait RegisterMemory: MeshRegisters {
     fn write(&mut self, offset: u64, value: u64);
 }
 
-/// Where the nodes of a mesh are, as offsets from the periphery's base.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     /// The root.
@@ -30,10 +29,12 @@ pub struct Places {
     pub nodes: Vec<u64>,
 }
 
-/// Root of CMN-600, as on the N1SDP (Linux Documentation/devicetree/bindings/perf/arm,cmn.yaml, `arm,root-node`).
+/// Root of CMN-600, as on the N1SDP (Linux Documentation/devicetree/bindings/perf/arm,cmn.yaml,
+/// `arm,root-node`).
 const ROOT_600: u64 = 0xD0_0000;
 
-/// A configuration space in memory; what is not written reads as zero in hardware, and is absent here.
+/// A configuration space in memory; what is not written reads as zero in hardware, and is absent
+/// here.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     values: BTreeMap<u64, u64>,
@@ -46,7 +47,6 @@ pub(super) fn part_of(mesh: &Mesh) -> &'static MeshPart {
     nodes::part_of_name(&mesh.part).unwrap_or(&nodes::PARTS[0])
 }
 
-/// Where the PMU registers of a node begin: those of crosspoints moved in S3 r1.
 pub(super) fn pmu_at(mesh: &Mesh, type_code: u16) -> u64 {
     let part = part_of(mesh);
     if part.name == "CMN-S3" && type_code == XP && mesh.revision.as_str() >= "r1" {
@@ -125,7 +125,8 @@ impl Image {
         let here = mesh.nodes.iter().zip(&self.places.nodes);
         let here = here.filter(|(node, _)| node.crosspoint as usize == number);
         let mut children: Vec<u64> = here.map(|(_, place)| *place).collect();
-        // Each requester has its address map in a node of its own: external, behind everything else, and not looked at.
+        // Each requester has its address map in a node of its own: external, behind everything
+        // else, and not looked at.
         let last = self.places.nodes.last().or(self.places.crosspoints.last());
         let beyond = last.copied().unwrap_or(0) + part.node_bytes;
         let requesters = xp.ports.iter().filter(|name| name.starts_with("RN-F"));
@@ -160,9 +161,6 @@ impl Image {
     }
 
     /// Writes it into a file that a machine maps; everything else in the file is zero.
-    ///
-    /// # Errors
-    /// Those of the file.
     pub fn write_to(&self, file: &File, bytes: u64, at: u64) -> io::Result<()> {
         // Truncated and grown, the file is all holes.
         if file.metadata()?.len() < at + bytes {

@@ -1,5 +1,5 @@
-//! Meshes without silicon: a configuration space that the kernel's own driver probes ([`Image`]), an emulator of its counters
-//! ([`Emulator`]), and counts for this program alone ([`Synthetic`]).
+//! Meshes without silicon: a configuration space that the kernel's own driver probes ([`Image`]),
+//! an emulator of its counters ([`Emulator`]), and counts for this program alone ([`Synthetic`]).
 
 mod emulator;
 mod image;

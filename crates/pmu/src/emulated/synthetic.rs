@@ -1,5 +1,5 @@
-//! Counts of a mesh that is not there, for planning, for looking, and for tests: this program alone sees them. Events take
-//! turns as the kernel would let them, and their rates go up and down.
+//! Counts of a mesh that is not there, for planning, for looking, and for tests: this program alone
+//! sees them. Events take turns as the kernel would let them, and their rates go up and down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +15,8 @@ use crate::plan::{Driver, Rules, Schedule};
 use crate::source::{Counters, Opener, Refused};
 use crate::sysfs::{Alias, Pmu};
 
-/// Events of the parts as the kernel's driver names them, recorded from its sysfs on the emulated configuration space
-/// (`cargo xtask pmu-vm --record`): Linux 6.1, S3 from 6.12.
+/// Events of the parts as the kernel's driver names them, recorded from its sysfs on the emulated
+/// configuration space (`cargo xtask pmu-vm --record`): Linux 6.1, S3 from 6.12.
 const EVENTS: &[(&str, &str)] = &[
     ("CMN-600", include_str!("events/cmn600.txt")),
     ("CMN-650", include_str!("events/cmn650.txt")),
@@ -99,9 +99,6 @@ impl Clock {
 
 impl Synthetic {
     /// Counts of the groups that will be opened, in this order.
-    ///
-    /// # Errors
-    /// When the driver would refuse one.
     pub fn new(
         mesh: &Mesh,
         groups: &[Vec<PmuEvent>],
@@ -109,10 +106,6 @@ impl Synthetic {
         Synthetic::with_clock(mesh, groups, Clock::Real { since_ns: clock::monotonic_ns() })
     }
 
-    /// The same at a time that the caller sets, in nanoseconds.
-    ///
-    /// # Errors
-    /// As [`Synthetic::new`].
     pub fn at(
         mesh: &Mesh,
         groups: &[Vec<PmuEvent>],
@@ -152,7 +145,6 @@ impl Synthetic {
     }
 }
 
-/// A number that looks random, always the same for the same input (SplitMix64, Steele et al. 2014).
 fn mix(input: u64) -> u64 {
     let mut z = input.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -302,7 +294,6 @@ mod tests {
             assert!((event.share(0).unwrap() - 0.8).abs() < 0.01, "{:?}", event.share(0));
             assert!(event.scaled(0).unwrap() > 1e5);
         }
-        // One by itself counts all the time: the same rate.
         let alone = host.resolve(&texts[..1]).unwrap();
         let mut source = Synthetic::at(&mesh, &alone.groups, now).unwrap();
         let mut count = Count::open(&alone, "test", &mut source).unwrap();

@@ -1,5 +1,6 @@
-//! Events as people write them, and what they become: `arm_cmn/hnf_mc_reqs,nodeid=0x24/`, `page-faults`, `block:block_rq_issue`,
-//! `disk.vda.read_bytes`. Groups are in braces, as in perf: `{a,b},c`.
+//! Events as people write them, and what they become: `arm_cmn/hnf_mc_reqs,nodeid=0x24/`,
+//! `page-faults`, `block:block_rq_issue`, `disk.vda.read_bytes`. Groups are in braces, as in perf:
+//! `{a,b},c`.
 
 mod error;
 mod split;
@@ -61,8 +62,7 @@ fn raw_code(text: &str) -> Option<u64> {
     is_hex.then(|| u64::from_str_radix(code, 16).ok())?
 }
 
-/// Modes that a modifier leaves out. Its letters are the modes that are counted: `u` programs, `k`
-/// the kernel, `h` a hypervisor.
+/// Modes that a modifier leaves out.
 fn excluded(modifier: &str) -> Option<Excluded> {
     let is_known = !modifier.is_empty() && modifier.bytes().all(|letter| b"ukh".contains(&letter));
     is_known.then(|| Excluded {
@@ -75,17 +75,12 @@ fn excluded(modifier: &str) -> Option<Excluded> {
 /// The host as events are understood on it.
 #[derive(Debug)]
 pub struct EventResolver<'a> {
-    /// Its PMUs.
     pub pmus: &'a [Pmu],
-    /// Its files.
     pub files: &'a Files,
 }
 
 impl EventResolver<'_> {
     /// Understands texts such as those after `-e`.
-    ///
-    /// # Errors
-    /// The first that is wrong.
     pub fn resolve(&self, texts: &[String]) -> Result<EventSet, EventError> {
         let mut set = EventSet::default();
         for text in texts {
@@ -124,10 +119,8 @@ impl EventResolver<'_> {
         if !is_event {
             return self.named(text);
         }
-        let excluded = excluded(modifier).ok_or_else(|| EventError::UnknownModifier {
-            text: text.to_owned(),
-            modifier: modifier.to_owned(),
-        })?;
+        let excluded =
+            excluded(modifier).ok_or_else(|| EventError::unknown_modifier(text, modifier))?;
         let mut event = self.named(event)?;
         text.clone_into(&mut event.name);
         event.exclude(excluded);
@@ -135,16 +128,10 @@ impl EventResolver<'_> {
     }
 
     fn named(&self, text: &str) -> Result<PmuEvent, EventError> {
-        let perf = |pmu: &str, kind, config, unit: &str| PmuEvent {
-            name: text.to_owned(),
-            pmu: pmu.to_owned(),
-            sources: vec![CounterSource::Perf {
-                attributes: Attributes { kind, config, ..Attributes::default() },
-                cpus: self.online(),
-            }],
-            unit: unit.to_owned(),
-            scale: 1.0,
-            on_mesh: None,
+        let perf = |pmu: &str, kind, config, unit: &str| {
+            let attributes = Attributes { kind, config, ..Attributes::default() };
+            let sources = vec![CounterSource::Perf { attributes, cpus: self.online() }];
+            PmuEvent { sources, unit: unit.to_owned(), ..PmuEvent::new(text, pmu) }
         };
         if let Some((_, config, unit)) = SOFTWARE.iter().find(|(name, ..)| *name == text) {
             return Ok(perf("software", TYPE_SOFTWARE, *config, unit));
@@ -158,22 +145,18 @@ impl EventResolver<'_> {
         if let Some((subsystem, event)) = text.split_once(':') {
             return match tracepoint(self.files, subsystem, event) {
                 Some(config) => Ok(perf("tracepoint", TYPE_TRACEPOINT, config, "")),
-                None if !has_tracefs(self.files) => {
-                    Err(EventError::NoTracefs { text: text.to_owned() })
-                }
-                None => Err(EventError::Unknown { text: text.to_owned() }),
+                None if has_tracefs(self.files) => Err(EventError::unknown(text)),
+                None => Err(EventError::new(
+                    text,
+                    ": no tracepoint can be seen: tracefs is not mounted, or needs root; as root: mount -t tracefs none /sys/kernel/tracing",
+                )),
             };
         }
-        let counter = SystemCounter::find(self.files, text)
-            .ok_or(EventError::Unknown { text: text.to_owned() })?;
-        Ok(PmuEvent {
-            name: text.to_owned(),
-            pmu: "system".to_owned(),
-            unit: counter.unit().to_owned(),
-            scale: 1.0,
-            sources: vec![CounterSource::System(counter)],
-            on_mesh: None,
-        })
+        let counter =
+            SystemCounter::find(self.files, text).ok_or_else(|| EventError::unknown(text))?;
+        let unit = counter.unit().to_owned();
+        let sources = vec![CounterSource::System(counter)];
+        Ok(PmuEvent { sources, unit, ..PmuEvent::new(text, "system") })
     }
 
     fn online(&self) -> Vec<u32> {
@@ -189,29 +172,16 @@ impl EventResolver<'_> {
         rest: &str,
         warnings: &mut Vec<String>,
     ) -> Result<PmuEvent, EventError> {
-        let unclosed = EventError::Syntax {
-            text: text.to_owned(),
-            problem: "the second slash is missing: PMU/EVENT/",
-        };
-        let (terms, modifier) = rest.split_once('/').ok_or(unclosed)?;
+        let unclosed = || EventError::new(text, ": the second slash is missing: PMU/EVENT/");
+        let (terms, modifier) = rest.split_once('/').ok_or_else(unclosed)?;
         let modifier = modifier.trim_start_matches(':');
         let excluded = match excluded(modifier) {
             None if !modifier.is_empty() => {
-                return Err(EventError::UnknownModifier {
-                    text: text.to_owned(),
-                    modifier: modifier.to_owned(),
-                });
+                return Err(EventError::unknown_modifier(text, modifier));
             }
             excluded => excluded.unwrap_or_default(),
         };
-        let mut event = PmuEvent {
-            name: text.to_owned(),
-            pmu: wanted.to_owned(),
-            sources: Vec::new(),
-            unit: String::new(),
-            scale: 1.0,
-            on_mesh: None,
-        };
+        let mut event = PmuEvent::new(text, wanted);
         for pmu in self.instances(text, wanted)? {
             let Terms { mut words, alias, .. } = Terms::of(text, pmu, terms)?;
             if let Some(alias) = alias {
@@ -222,10 +192,9 @@ impl EventResolver<'_> {
             let [config, config1, config2] = words;
             let is_of_cpus = pmu.cpus.is_empty();
             if !is_of_cpus && !modifier.is_empty() {
-                return Err(EventError::Modifier {
-                    text: text.to_owned(),
-                    modifier: modifier.to_owned(),
-                });
+                let why = "what is shared by all CPUs has no user and kernel mode";
+                let problem = format!(": the modifier `:{modifier}` is not taken here: {why}");
+                return Err(EventError::new(text, problem));
             }
             event.sources.push(CounterSource::Perf {
                 attributes: Attributes { kind: pmu.kind, config, config1, config2, excluded },
@@ -246,7 +215,9 @@ impl EventResolver<'_> {
         }
         let there: Vec<&str> = self.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
         let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-        Err(EventError::NoPmu { text: text.to_owned(), pmu: wanted.to_owned(), there })
+        let problem =
+            format!(": this host has no PMU `{wanted}`; it has {there} (daqmeter pmu list)");
+        Err(EventError::new(text, problem))
     }
 }
 

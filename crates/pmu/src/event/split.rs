@@ -8,7 +8,7 @@ pub(super) fn split_groups(text: &str) -> Result<Vec<Vec<String>>, EventError> {
     text.chars()
         .try_for_each(|letter| reader.take(letter))
         .and_then(|()| reader.end())
-        .map_err(|problem| EventError::Syntax { text: text.to_owned(), problem })
+        .map_err(|problem| EventError::new(text, format!(": {problem}")))
 }
 
 #[derive(Default)]

@@ -18,7 +18,6 @@ impl<'a> Terms<'a> {
     pub(super) fn of(text: &'a str, pmu: &'a Pmu, terms: &str) -> Result<Terms<'a>, EventError> {
         let mut all = Terms { text, pmu, words: [0; 3], alias: None };
         let split = || terms.split(',').map(str::trim).filter(|term| !term.is_empty());
-        // Names first: what is written beside them is more special, whatever the order.
         for alias in split().filter_map(|term| pmu.event(term)) {
             all.alias = Some(alias);
             all.apply_alias(alias, terms)?;
@@ -27,7 +26,6 @@ impl<'a> Terms<'a> {
         Ok(all)
     }
 
-    /// The terms of a named event; `?` stands for what the user must give beside it.
     fn apply_alias(&mut self, alias: &Alias, given: &str) -> Result<(), EventError> {
         let is_given = |field: &str| {
             let mut terms = given.split(',').filter_map(|term| term.trim().split_once('='));
@@ -64,11 +62,11 @@ impl<'a> Terms<'a> {
         let format = self.pmu.format(field).ok_or_else(|| self.no_term(field))?;
         format
             .place(value, &mut self.words)
-            .map_err(|error| EventError::Format { text: self.text.to_owned(), error })
+            .map_err(|error| EventError::new(self.text, format!(": {error}")))
     }
 
     fn no_value(&self, term: &str) -> EventError {
-        EventError::NoValue { text: self.text.to_owned(), term: term.to_owned() }
+        EventError::new(self.text, format!(": {term} needs a value, {term}=NUMBER"))
     }
 
     fn no_term(&self, term: &str) -> EventError {
@@ -84,17 +82,15 @@ impl<'a> Terms<'a> {
         } else {
             format!("; near are {}", near.join(", "))
         };
-        EventError::NoTerm {
-            text: self.text.to_owned(),
-            pmu: self.pmu.name.clone(),
-            term: term.to_owned(),
-            hint,
-        }
+        let pmu = &self.pmu.name;
+        let problem = format!(": {pmu} has neither an event nor a field `{term}`{hint}");
+        EventError::new(self.text, problem)
     }
 }
 
-/// Reads the fields of an arm-cmn event back, and does what `nodeid` without `bynodeid` means: the driver would ignore the
-/// node and count all of the type (arm-cmn.rst; the published commands relied on an older driver).
+/// Reads the fields of an arm-cmn event back, and does what `nodeid` without `bynodeid` means: the
+/// driver would ignore the node and count all of the type (arm-cmn.rst; the published commands
+/// relied on an older driver).
 pub(super) fn on_mesh(
     text: &str,
     pmu: &Pmu,

@@ -1,7 +1,6 @@
 use super::*;
 use crate::emulated::catalogue;
 use crate::mesh::topology::shipped;
-use proptest::prelude::*;
 
 fn cmn(name: &str) -> Pmu {
     let mut pmu = catalogue(&shipped("n1sdp").unwrap());
@@ -110,11 +109,4 @@ fn a_tracepoint_that_is_not_there_is_told_from_a_tracefs_that_is_not() {
     assert!(resolve("block:nothing").unwrap_err().to_string().contains("is not an event"));
     let event = resolve("block:block_rq_issue:k").unwrap().groups.remove(0).remove(0);
     assert_eq!((config(&event, 0), event.name.as_str()), (42, "block:block_rq_issue:k"));
-}
-
-proptest! {
-    #[test]
-    fn no_text_makes_it_panic(text in "[a-z_/{},=:0-9x.]{0,40}") {
-        let _ = resolve(&text);
-    }
 }

@@ -4,14 +4,12 @@ use daqmeter_sys::counters::{Attributes, Excluded};
 
 use crate::system::SystemCounter;
 
-/// What is counted, and where.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PmuEvent {
     /// As it was asked for.
     pub name: String,
     /// PMU, or the family when several instances are added up.
     pub pmu: String,
-    /// Where it is opened; the values are added up.
     pub sources: Vec<CounterSource>,
     /// Unit after scaling, empty for a plain count.
     pub unit: String,
@@ -22,6 +20,11 @@ pub struct PmuEvent {
 }
 
 impl PmuEvent {
+    /// An event without sources.
+    pub fn new(name: &str, pmu: &str) -> PmuEvent {
+        PmuEvent { name: name.into(), pmu: pmu.into(), scale: 1.0, ..PmuEvent::default() }
+    }
+
     /// Excludes modes of the CPUs that count the event.
     pub(super) fn exclude(&mut self, excluded: Excluded) {
         for source in &mut self.sources {
@@ -31,7 +34,6 @@ impl PmuEvent {
         }
     }
 
-    /// Whether it is counted on the mesh of that name: by its own PMU, or as one of the family.
     pub fn is_on(&self, mesh: &str) -> bool {
         let instance = mesh.strip_prefix(self.pmu.as_str());
         self.on_mesh.is_some()
@@ -43,12 +45,7 @@ impl PmuEvent {
 #[derive(Clone, Debug)]
 pub enum CounterSource {
     /// By `perf_event_open(2)`, on each of the CPUs.
-    Perf {
-        /// What.
-        attributes: Attributes,
-        /// Where.
-        cpus: Vec<u32>,
-    },
+    Perf { attributes: Attributes, cpus: Vec<u32> },
     /// From a file of the kernel.
     System(SystemCounter),
 }
@@ -73,9 +70,7 @@ pub struct OnMesh {
 /// Groups of events: those of one group are counted together or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct EventSet {
-    /// The groups, in order; an event by itself is a group of one.
     pub groups: Vec<Vec<PmuEvent>>,
-    /// What the reader must know: `nodeid` without `bynodeid`.
     pub warnings: Vec<String>,
 }
 

@@ -29,7 +29,8 @@ fn metric(text: &str, events: &[ObservedEvent]) -> Option<f64> {
 
 #[test]
 fn the_published_memory_bandwidth_is_right_once_units_and_the_interval_are() {
-    // hnf_mc_reqs of four slices; the document prints "29715 MB/sec", which is MiB and per its interval.
+    // hnf_mc_reqs of four slices; the document prints "29715 MB/sec", which is MiB and per its
+    // interval.
     let events = [121_713_206_u64, 121_715_680, 121_712_781, 121_715_432];
     assert_eq!(events.iter().sum::<u64>() * 64, 31_158_854_336);
     let second: Vec<_> = [121_683_890, 121_685_839, 121_682_684, 121_685_669]
@@ -150,7 +151,6 @@ fn the_documents_formulas_are_computed_from_perfs_output() {
     ];
     let rates = of("pcie", &disk.concat());
     assert_eq!(format!("{:.2}", rates[0].values[1].unwrap() / 1e6), "2711.47");
-    // Beside the sum of all nodes, single nodes would be counted twice.
     let both = row("1.000000000", 100, "hnf_mc_reqs")
         + &row("1.000000000", 25, "hnf_mc_reqs,nodeid=0x24,bynodeid=1");
     assert_eq!(of("memory", &both)[0].values, [Some(6400.0)]);

@@ -1,22 +1,13 @@
-//! What is wrong with a map.
+//! Why something is not a mesh.
 
-/// Why there is no mesh.
+/// The file or register, and the problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MeshError {
-    /// A description or a map in a file is wrong.
-    #[error("{file}: {problem}")]
-    File {
-        /// File or name.
-        file: String,
-        /// What is wrong, with the line where there is one.
-        problem: String,
-    },
-    /// Registers make no sense.
-    #[error("register {at:#x}: {problem}")]
-    Registers {
-        /// Offset or address.
-        at: u64,
-        /// What was found there and what was expected.
-        problem: String,
-    },
+#[error("{0}")]
+pub struct MeshError(pub(super) String);
+
+impl MeshError {
+    /// A problem in a line of a file, counted from 0.
+    pub(super) fn in_line(file: &str, line: usize, problem: &str) -> MeshError {
+        MeshError(format!("{file}: line {}: {problem}", line + 1))
+    }
 }

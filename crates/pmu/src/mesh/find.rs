@@ -7,7 +7,8 @@ use super::error::MeshError;
 use super::{debugfs, nodes, registers, topology};
 use crate::sysfs::Pmu;
 
-/// The meshes that the kernel's driver shows in debugfs, one for each PMU; empty without root, debugfs or arm-cmn.
+/// The meshes that the kernel's driver shows in debugfs, one for each PMU; empty without root,
+/// debugfs or arm-cmn.
 pub fn of_host(files: &Files, pmus: &[Pmu]) -> Vec<Mesh> {
     let mut meshes = Vec::new();
     for pmu in pmus.iter().filter(|pmu| pmu.family() == "arm_cmn") {
@@ -30,10 +31,8 @@ pub fn of_host(files: &Files, pmus: &[Pmu]) -> Vec<Mesh> {
     meshes
 }
 
-/// A mesh from a file: a description (`.toml`), the driver's map, or a dump of registers (`R 0xADDRESS 0xVALUE` lines).
-///
-/// # Errors
-/// When it is none of them.
+/// A mesh from a file: a description (`.toml`), the driver's map, or a dump of registers (`R
+/// 0xADDRESS 0xVALUE` lines).
 pub fn from_text(text: &str, file: &str) -> Result<Mesh, MeshError> {
     let first = text
         .lines()

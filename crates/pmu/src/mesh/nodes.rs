@@ -1,7 +1,7 @@
 //! Node types, device types, parts: what the numbers in the registers mean.
 //!
-//! Sources: CMN-600, CMN-650, CMN-700 and CMN S3 TRMs (por_*_node_info, por_mxp_device_port_connect_info,
-//! por_cfgm_periph_id_*); Linux drivers/perf/arm-cmn.c.
+//! Sources: CMN-600, CMN-650, CMN-700 and CMN S3 TRMs (por_*_node_info,
+//! por_mxp_device_port_connect_info, por_cfgm_periph_id_*); Linux drivers/perf/arm-cmn.c.
 
 /// A type of node: number in `node_info`, name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +66,6 @@ const CCLA: u16 = 0x105;
 /// CCLA with an RN-I, which the driver splits into both.
 const CCLA_RNI: u16 = 0x106;
 
-/// Whether the driver counts a node of type `node` for events of type `event`
-/// (`arm_cmn_init_dtcs`, `arm_cmn_subtype`).
 pub fn counts_as(node: u16, event: u16) -> bool {
     match node {
         RND => event == RNI,
@@ -82,7 +80,6 @@ pub(crate) fn of_code(code: u16) -> Option<&'static NodeType> {
     TYPES.iter().find(|node| node.code == code)
 }
 
-/// What is connected to a port: number in the port's connect information, name, and the types of the nodes that it brings.
 pub const DEVICES: &[(u8, &str, &[u16])] = &[
     (0x01, "RN-I", &[0xa]),
     (0x02, "RN-D", &[0xd]),
@@ -141,9 +138,7 @@ pub struct MeshPart {
     pub node_bytes: u64,
     /// Bits of an address in a child pointer.
     pub pointer_bits: u32,
-    /// Where a crosspoint tells its DTC domain; none on CMN-600.
     pub domain_at: Option<u64>,
-    /// Where a node's PMU registers begin.
     pub pmu_at: u64,
 }
 

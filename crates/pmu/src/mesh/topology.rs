@@ -1,5 +1,5 @@
-//! Meshes described in files: crosspoints and what is at their ports. The descriptions that ship are below `meshes/`; the
-//! emulated configuration space is made from them.
+//! Meshes described in files: crosspoints and what is at their ports. The descriptions that ship
+//! are below `meshes/`; the emulated configuration space is made from them.
 
 use daqmeter_record::Mesh;
 use daqmeter_record::mesh::{Crosspoint, Node};
@@ -27,7 +27,6 @@ struct Description {
     label: Vec<Label>,
 }
 
-/// What a node is for.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Label {
@@ -103,7 +102,6 @@ pub(super) fn fill_domain(mesh: &mut Mesh) {
     }
 }
 
-/// Where a node is.
 pub(super) struct Place {
     pub(super) crosspoint: usize,
     pub(super) port: usize,
@@ -130,11 +128,8 @@ impl Place {
 }
 
 /// Parses a description.
-///
-/// # Errors
-/// Names what is wrong, with the line where it is one line's fault.
 pub fn parse(text: &str, file: &str) -> Result<Mesh, MeshError> {
-    let wrong = |problem: String| MeshError::File { file: file.to_owned(), problem };
+    let wrong = |problem: String| MeshError(format!("{file}: {problem}"));
     let description: Description = toml::from_str(text).map_err(|error| {
         let line = error
             .span()
@@ -176,8 +171,7 @@ fn build(description: Description) -> Result<Mesh, String> {
     Ok(mesh)
 }
 
-/// Says what the nodes of a board that ships are for, where registers or the driver showed a mesh that cannot be told from its: of the
-/// same part, at the same address, with the same nodes. Registers themselves do not say what is behind a bridge.
+/// Registers themselves do not say what is behind a bridge.
 pub(super) fn label_known(mesh: &mut Mesh) {
     let nodes = |mesh: &Mesh| {
         let mut nodes: Vec<(u16, u16)> =

@@ -6,10 +6,8 @@ use serde_json::Value;
 
 use super::rows::{NOT_COUNTED, NOT_SUPPORTED, is_place, place_and_event};
 
-/// Which of the three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PerfFormat {
-    /// What perf prints for people.
     Text,
     /// `-x SEPARATOR`.
     Csv(char),

@@ -61,9 +61,6 @@ impl PerfReader {
     }
 
     /// Takes a line. It may be in an older encoding.
-    ///
-    /// # Errors
-    /// When the line is none of perf's. What was read before is kept.
     pub fn line(&mut self, line: &[u8]) -> Result<(), PerfError> {
         let latin1 = |line: &[u8]| line.iter().map(|byte| char::from(*byte)).collect();
         let line = std::str::from_utf8(line).map_or_else(|_| latin1(line), str::to_owned);
@@ -100,9 +97,6 @@ impl PerfReader {
     }
 
     /// Notes that no line came for a while: the last interval is taken as it is.
-    ///
-    /// # Errors
-    /// As [`PerfReader::line`].
     pub fn pause(&mut self) -> Result<(), PerfError> {
         let is_first = |end: &f64| *end <= 1.5 * self.length_s.unwrap_or(1.0);
         let is_known = self.held_s.len() > 1 || self.held_s.first().is_some_and(is_first);
@@ -113,9 +107,6 @@ impl PerfReader {
     }
 
     /// Ends the output.
-    ///
-    /// # Errors
-    /// When it holds no counts.
     pub fn end(&mut self) -> Result<(), PerfError> {
         if !self.is_begun {
             if self.held.is_empty() {
@@ -218,7 +209,7 @@ impl PerfReader {
     }
 }
 
-/// When the first interval began: at 0, unless the rows are from the middle of an output. Then it is as long as the others.
+/// Then it is as long as the others.
 fn begin_of(ends: &[f64], has_title: bool, interval_s: f64) -> f64 {
     let Some(first) = ends.first() else {
         return 0.0;

@@ -1,9 +1,10 @@
-//! The output of `perf stat`, read and written: text, `-x`, `-j`. Three states are kept apart everywhere: counted (which may be
-//! zero), not counted (never scheduled), not supported (never opened).
+//! The output of `perf stat`, read and written: text, `-x`, `-j`. Three states are kept apart
+//! everywhere: counted (which may be zero), not counted (never scheduled), not supported (never
+//! opened).
 //!
-//! Grammar: Linux tools/perf/util/stat-display.c of 6.1, 6.12 and 7.2. Two traps: CSV does not quote event names, which contain
-//! commas; and CSV and JSON give the share as an integer division, and times as sums over CPUs and
-//! instances. Rates therefore come from the time steps alone.
+//! Grammar: Linux tools/perf/util/stat-display.c of 6.1, 6.12 and 7.2. Two traps: CSV does not
+//! quote event names, which contain commas; and CSV and JSON give the share as an integer division,
+//! and times as sums over CPUs and instances. Rates therefore come from the time steps alone.
 
 mod emit;
 mod intervals;
@@ -18,17 +19,11 @@ pub use intervals::PerfReader;
 pub use rows::PerfError;
 
 /// Reads any of the three.
-///
-/// # Errors
-/// Names the first line that is none of perf's.
 pub fn parse(text: &str) -> Result<Observations, PerfError> {
     parse_with(text, None)
 }
 
 /// Reads an output with that interval as [`parse`] does: see [`PerfReader::new`].
-///
-/// # Errors
-/// As [`parse`].
 pub fn parse_with(text: &str, interval: Option<Duration>) -> Result<Observations, PerfError> {
     let mut reader = PerfReader::new(interval);
     text.lines().try_for_each(|line| reader.line(line.as_bytes()))?;

@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-/// What is wrong with the input.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PerfError {
     /// A line that is none of perf's.
@@ -10,7 +9,6 @@ pub enum PerfError {
     Line {
         /// Number, from 1.
         line: usize,
-        /// What is wrong.
         problem: String,
         /// The line's beginning.
         text: String,
@@ -33,7 +31,6 @@ pub enum PerfError {
 pub(super) struct Row {
     /// Time stamp in seconds; none without -I.
     pub(super) time: Option<f64>,
-    /// The value as printed, scaled; none when it was not counted.
     pub(super) value: Option<Printed>,
     pub(super) is_supported: bool,
     pub(super) unit: String,
@@ -120,7 +117,6 @@ fn number(text: &str) -> Option<f64> {
 pub(super) const NOT_COUNTED: &str = "<not counted>";
 pub(super) const NOT_SUPPORTED: &str = "<not supported>";
 
-/// Beginnings of lines that perf prints beside counts: titles, what `-v` adds, and advice.
 const BESIDE: &[&str] = &[
     "#",
     "Performance counter stats",
@@ -277,7 +273,8 @@ pub(super) fn place_and_event(name: &str) -> (&str, &str) {
     name.rsplit_once(' ').unwrap_or(("", name))
 }
 
-/// Takes who a row is of, with -A, --per-* and --per-thread, from its beginning; with a blank behind it, or empty.
+/// Takes who a row is of, with -A, --per-* and --per-thread, from its beginning; with a blank
+/// behind it, or empty.
 fn take_place(words: &mut Vec<&str>) -> String {
     let Some(count) = words.iter().position(|word| is_text_value(word)) else {
         return String::new();
@@ -326,8 +323,8 @@ fn csv_separator(line: &str) -> Option<char> {
     })
 }
 
-/// The fields of a line. An event of a PMU is one token whatever it holds, and so are `<not counted>` and `[software]`: their
-/// separators are hidden while the line is split.
+/// The fields of a line. An event of a PMU is one token whatever it holds, and so are `<not
+/// counted>` and `[software]`: their separators are hidden while the line is split.
 fn split_csv(line: &str, separator: char) -> Vec<String> {
     const HIDDEN: char = '\u{1}';
     let (mut in_slashes, mut depth) = (false, 0_u32);
@@ -351,7 +348,8 @@ fn split_csv(line: &str, separator: char) -> Vec<String> {
     masked.split(separator).map(shown).collect()
 }
 
-/// `[TS SEP] [aggregation SEP] value SEP unit SEP event SEP [variance% SEP] run_ns SEP pct SEP metric SEP unit`.
+/// `[TS SEP] [aggregation SEP] value SEP unit SEP event SEP [variance% SEP] run_ns SEP pct SEP
+/// metric SEP unit`.
 fn parse_csv(line: &str, separator: char) -> Result<Row, String> {
     let fields = split_csv(line, separator);
     let stamp = fields.first().filter(|field| is_stamp(field));
@@ -364,7 +362,8 @@ fn parse_csv(line: &str, separator: char) -> Result<Row, String> {
         value_at + 3 + usize::from(has_variance)
     };
     let time = |value_at: usize| fields.get(time_at(value_at))?.parse::<u64>().ok();
-    // The event's name is the first field that is neither empty, nor a number, nor a mark, behind a value and a unit.
+    // The event's name is the first field that is neither empty, nor a number, nor a mark, behind a
+    // value and a unit.
     let is_row = |at: &usize| {
         let event = &fields[at + 2];
         is_value(&fields[*at])
@@ -401,7 +400,6 @@ fn parse_csv(line: &str, separator: char) -> Result<Row, String> {
     })
 }
 
-/// Who a row is of, by the names that perf's JSON has for it.
 const PLACES: [&str; 8] = ["cpu", "thread", "socket", "die", "cluster", "cache", "core", "node"];
 
 /// Returns the line as JSON: in some locales perf writes numbers with a decimal comma. The comma

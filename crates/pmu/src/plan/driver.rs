@@ -1,7 +1,8 @@
-//! Whose rules hold: the kernel's arm-cmn driver, by the version in which its rules for sharing counters changed.
+//! Whose rules hold: the kernel's arm-cmn driver, by the version in which its rules for sharing
+//! counters changed.
 //!
-//! Source: Linux drivers/perf/arm-cmn.c of 6.1, 6.8, 6.12 and 6.18 (`arm_cmn_validate_group`, `arm_cmn_event_add`,
-//! `arm_cmn_filter_sel`).
+//! Source: Linux drivers/perf/arm-cmn.c of 6.1, 6.8, 6.12 and 6.18 (`arm_cmn_validate_group`,
+//! `arm_cmn_event_add`, `arm_cmn_filter_sel`).
 
 use daqmeter_record::Mesh;
 
@@ -14,16 +15,13 @@ pub enum Driver {
     Mainline,
     /// From Linux 6.10: watchpoints take any free comparator.
     Linux6_12,
-    /// From Linux 6.7: each controller hands out its counters by itself.
     Linux6_7,
-    /// Before Linux 6.7: an event takes the same counter in all controllers.
     Linux6_1,
     /// The driver of the N1SDP's software release: two pairs of counters in each monitor.
     N1sdp,
 }
 
 impl Driver {
-    /// All of them, with the names that the command line has for them.
     pub const ALL: [(Driver, &'static str); 5] = [
         (Driver::Mainline, "mainline"),
         (Driver::Linux6_12, "6.12"),
@@ -38,7 +36,7 @@ impl Driver {
         found.map_or("", |(_, name)| *name)
     }
 
-    /// The driver of a kernel, from its release such as `6.1.0-18-arm64`. What is not a release counts as the latest.
+    /// The driver of a kernel, from its release such as `6.1.0-18-arm64`.
     pub fn of_kernel(release: &str) -> Driver {
         let mut numbers =
             release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
@@ -86,7 +84,6 @@ impl Driver {
         self == Driver::Mainline
     }
 
-    /// What a reader of counts from this driver on that mesh must know.
     pub fn warning(self, mesh: &Mesh) -> Option<String> {
         let found = [self.lost_counts(mesh), self.other_crosspoint(mesh)];
         let found: Vec<String> = found.into_iter().flatten().collect();
@@ -123,7 +120,6 @@ impl Driver {
 /// The filters of a node: each has one value for all events that the node counts at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Filter {
-    /// What occupies a queue: reads, writes, atomics, ...
     Occupancy,
     /// Quality-of-service class.
     Class,
@@ -139,11 +135,11 @@ const DVM: u16 = 0x1;
 const HNF: u16 = 0x5;
 const HNS: u16 = 0x200;
 
-/// The filter through which an event of a part is counted, also when its value is 0. Others ignore `occupid`.
+/// The filter through which an event of a part is counted, also when its value is 0. Others ignore
+/// `occupid`.
 pub(super) fn filter_of(part: &str, on: &OnMesh) -> Option<Filter> {
     let is_600 = part == "CMN-600";
     match (on.type_code, on.event_id) {
-        // CMN-600's tracker occupancy; `dvmsync` of the other parts has the same number and no filter.
         (DVM, 0x5) => is_600.then_some(Filter::Occupancy),
         (DVM, 0xc) => (!is_600).then_some(Filter::Occupancy),
         (DVM, 0xd | 0xe) => ["CMN-700", "CMN-S3"].contains(&part).then_some(Filter::Occupancy),
@@ -180,7 +176,8 @@ mod tests {
         }
     }
 
-    /// Against the driver's own listing in sysfs: it prints `occupid` where an event has a filter, and nowhere else.
+    /// Against the driver's own listing in sysfs: it prints `occupid` where an event has a filter,
+    /// and nowhere else.
     #[test]
     fn events_have_a_filter_where_the_drivers_listing_has_one() {
         for (name, _) in SHIPPED {

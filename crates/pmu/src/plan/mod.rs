@@ -1,6 +1,8 @@
-//! Which events fit at once, what share of the time each will get, and an order that raises the smallest share.
+//! Which events fit at once, what share of the time each will get, and an order that raises the
+//! smallest share.
 //!
-//! Two things are modelled: what the driver has to give (`driver`, `rules`), and how the kernel hands it out (`schedule`).
+//! Two things are modelled: what the driver has to give (`driver`, `rules`), and how the kernel
+//! hands it out (`schedule`).
 
 mod driver;
 mod rules;
@@ -19,16 +21,11 @@ pub(crate) use schedule::Schedule;
 pub struct CountPlan {
     /// Share of each group in the order given.
     pub shares: Vec<f64>,
-    /// What stands in the way of whom.
     pub binding: Vec<(usize, CounterLimit)>,
-    /// A better order of the groups, and the share of each (by its number in the given order); none when the given is as good.
     pub better: Option<(Vec<usize>, Vec<f64>)>,
 }
 
 /// Plans groups of events on a mesh.
-///
-/// # Errors
-/// Names the event that cannot be opened and why.
 pub fn plan(
     mesh: &Mesh,
     driver: Driver,

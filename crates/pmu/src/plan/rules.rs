@@ -1,8 +1,10 @@
-//! What a driver has to give on a mesh, what an event takes of it, and which groups it refuses when they are opened.
+//! Counters that a driver has on a mesh, those that an event takes, and groups that are refused
+//! when they are opened.
 //!
-//! Two checks, as in the driver. [`Rules::take`] is how counters are handed out when events are scheduled
-//! (`arm_cmn_event_add`). [`Rules::check_group`] is how a group is judged when its members are opened
-//! (`arm_cmn_validate_group`); it is coarser, so that groups are refused that would fit.
+//! Two checks, as in the driver. [`Rules::take`] is how counters are handed out when events are
+//! scheduled (`arm_cmn_event_add`). [`Rules::check_group`] is how a group is judged when its
+//! members are opened (`arm_cmn_validate_group`); it is coarser, so that groups are refused that
+//! would fit.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +17,14 @@ use crate::mesh::nodes::{self, DTC, RND, RNI, WATCHPOINT, XP};
 /// Counters of one debug/trace controller.
 pub(super) const CONTROLLER_COUNTERS: usize = 8;
 
-/// What one event takes while it counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Demand {
     /// Controllers of which it takes a counter.
     controllers: Vec<usize>,
     /// Monitors of which it takes a counter, once for each node.
     pub(super) monitors: Vec<usize>,
-    /// Monitors on which the check of groups books it: for a watchpoint the first of the crosspoint, whatever its port.
+    /// Monitors on which the check of groups books it: for a watchpoint the first of the
+    /// crosspoint, whatever its port.
     booked: Vec<usize>,
     watchpoint: Option<Watchpoint>,
     /// Filter that its nodes are set to: which of them, the nodes, the value.
@@ -31,14 +33,12 @@ pub(super) struct Demand {
     cycles: bool,
 }
 
-/// What a watchpoint takes of each of its monitors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Watchpoint {
     /// Comparators 0 and 1 look up, 2 and 3 down.
     direction: u64,
     /// `wp_grp`.
     group: u64,
-    /// Both comparators of a pair are combined in the same way, or not at all.
     combine: u64,
 }
 
@@ -79,50 +79,9 @@ impl std::fmt::Display for CounterLimit {
 
 /// Why an event cannot be opened at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CountPlanError {
-    /// Not an event of a mesh.
-    #[error("`{event}` is not an event of a mesh: what it shares with others is not known")]
-    NotOnMesh {
-        /// The event.
-        event: String,
-    },
-    /// The mesh has no node of the type.
-    #[error("`{event}`: {mesh} has no node of type {kind}")]
-    NoType {
-        /// The event.
-        event: String,
-        /// The mesh.
-        mesh: String,
-        /// The type.
-        kind: String,
-    },
-    /// It has, but not with that NodeID.
-    #[error("`{event}`: {mesh} has no {kind} with NodeID {node:#x}; {there}")]
-    NoNode {
-        /// The event.
-        event: String,
-        /// The mesh.
-        mesh: String,
-        /// The type.
-        kind: String,
-        /// The NodeID.
-        node: u16,
-        /// What there is instead.
-        there: String,
-    },
-    /// A group that can never be counted together.
-    #[error("group of {members}: `{event}` does not fit beside those before it: {limit}")]
-    Group {
-        /// Number of its events.
-        members: usize,
-        /// The one that does not fit.
-        event: String,
-        /// Why not.
-        limit: CounterLimit,
-    },
-}
+#[error("{0}")]
+pub struct CountPlanError(String);
 
-/// What of a mesh is taken.
 #[derive(Clone, Debug)]
 pub(super) struct Taken {
     controllers: Vec<usize>,
@@ -182,15 +141,10 @@ impl<'a> Rules<'a> {
         (first + usize::from(port) / 2).min(last.max(first))
     }
 
-    /// What an event takes.
-    ///
-    /// # Errors
-    /// When the mesh has no such node.
     pub(super) fn demand(&self, event: &PmuEvent) -> Result<Demand, CountPlanError> {
-        let on = event
-            .on_mesh
-            .as_ref()
-            .ok_or_else(|| CountPlanError::NotOnMesh { event: event.name.clone() })?;
+        let on = event.on_mesh.as_ref().ok_or_else(|| {
+            wrong(event, " is not an event of a mesh: what it shares with others is not known")
+        })?;
         if on.type_code == DTC {
             return Ok(Demand { cycles: true, ..Demand::default() });
         }
@@ -222,7 +176,7 @@ impl<'a> Rules<'a> {
         })
     }
 
-    /// The controllers of the places. Where the domain is not known (CMN-600), the same counter is taken in all of them.
+    /// The controllers of the places.
     fn controllers(&self, places: &[Place]) -> Vec<usize> {
         let domain = |place: &Place| {
             let xp = self.mesh.crosspoints.get(place.crosspoint);
@@ -263,24 +217,20 @@ impl<'a> Rules<'a> {
     fn places(&self, event: &PmuEvent, on: &OnMesh) -> Result<Vec<Place>, CountPlanError> {
         let all = self.of_type(on.type_code);
         if all.is_empty() {
-            return Err(CountPlanError::NoType {
-                event: event.name.clone(),
-                mesh: self.mesh.name.clone(),
-                kind: self.kind(on.type_code),
-            });
+            let (mesh, kind) = (&self.mesh.name, self.kind(on.type_code));
+            return Err(wrong(event, &format!(": {mesh} has no node of type {kind}")));
         }
         let Some(wanted) = on.node_id else {
             return Ok(all.into_iter().map(|(_, place)| place).collect());
         };
         match all.iter().find(|(id, _)| *id == wanted) {
             Some((_, place)) => Ok(vec![*place]),
-            None => Err(CountPlanError::NoNode {
-                event: event.name.clone(),
-                mesh: self.mesh.name.clone(),
-                kind: self.kind(on.type_code),
-                node: wanted,
-                there: self.instead_of(wanted, &all),
-            }),
+            None => {
+                let (mesh, kind) = (&self.mesh.name, self.kind(on.type_code));
+                let there = self.instead_of(wanted, &all);
+                let problem = format!(": {mesh} has no {kind} with NodeID {wanted:#x}; {there}");
+                Err(wrong(event, &problem))
+            }
         }
     }
 
@@ -295,7 +245,6 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// What has the NodeID that was asked for, and which NodeIDs the type has.
     fn instead_of(&self, wanted: u16, all: &[(u16, Place)]) -> String {
         let ids: Vec<String> = all.iter().map(|(id, _)| format!("{id:#x}")).collect();
         let ids = format!("those of the type are {}", ids.join(", "));
@@ -396,8 +345,8 @@ impl<'a> Rules<'a> {
         Ok(())
     }
 
-    /// Whether the driver opens the members as one group. It compares counts with `==`, so that a monitor on which an event
-    /// of several nodes stepped over the limit is not seen as full; here, too.
+    /// Compares counts as the driver does: with `==`, so that a monitor on which an event of
+    /// several nodes stepped over the limit is not seen as full; here, too.
     fn check_group(&self, group: &[Demand]) -> Result<(), (usize, CounterLimit)> {
         let mut booked = Booked::default();
         for (member, demand) in group.iter().enumerate() {
@@ -477,10 +426,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Demands of groups; a group that can never be counted is refused, as the driver does when its last member is opened.
-    ///
-    /// # Errors
-    /// Names the event and the limit.
+    /// Demands of groups; a group that can never be counted is refused, as the driver does when its
+    /// last member is opened.
     pub(super) fn demands(
         &self,
         groups: &[Vec<PmuEvent>],
@@ -495,26 +442,24 @@ impl<'a> Rules<'a> {
         let fits = self
             .take_group(&mut self.nothing(), &demands)
             .and_then(|()| self.check_group(&demands));
-        match fits {
-            Ok(()) => Ok(demands),
-            Err((member, limit)) => Err(CountPlanError::Group {
-                members: group.len(),
-                event: group.get(member).map_or(String::new(), |event| event.name.clone()),
-                limit,
-            }),
-        }
+        let refused = |(member, limit): (usize, CounterLimit)| {
+            let (members, event) = (group.len(), &group[member].name);
+            CountPlanError(format!(
+                "group of {members}: `{event}` does not fit beside those before it: {limit}"
+            ))
+        };
+        fits.map(|()| demands).map_err(refused)
     }
 
-    /// Whether the driver would open all groups and could count each of them by itself.
-    ///
-    /// # Errors
-    /// Names the event and the limit.
     pub fn check(&self, groups: &[Vec<PmuEvent>]) -> Result<(), CountPlanError> {
         self.demands(groups).map(drop)
     }
 }
 
-/// What the check of a group remembers of the members before.
+fn wrong(event: &PmuEvent, problem: &str) -> CountPlanError {
+    CountPlanError(format!("`{}`{problem}", event.name))
+}
+
 #[derive(Default)]
 struct Booked {
     controllers: BTreeMap<usize, usize>,

@@ -1,13 +1,13 @@
-//! What the kernel does with groups that do not all fit: it walks their list from the head and stops at the first that does not
-//! fit; at each tick of the multiplexing timer the head goes to the tail (kernel/events/core.c, `merge_sched_in`, `rotate_ctx`).
-//! So a group that does not fit keeps those behind it waiting, even on crosspoints that are free.
+//! Groups that do not all fit, as the kernel schedules them: it walks their list from the head and
+//! stops at the first that does not fit; at each tick of the multiplexing timer the head goes to
+//! the tail (kernel/events/core.c, `merge_sched_in`, `rotate_ctx`). So a group that does not fit
+//! keeps those behind it waiting, even on crosspoints that are free.
 
 use std::collections::BTreeMap;
 
 use super::rules::{CountPlanError, CounterLimit, Demand, Rules};
 use crate::event::PmuEvent;
 
-/// What the kernel will do with a list of groups.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Schedule {
     groups: usize,
@@ -18,10 +18,6 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// What the kernel will do with the groups in this order.
-    ///
-    /// # Errors
-    /// Names the event that cannot be opened and why.
     pub(crate) fn of(
         rules: &Rules<'_>,
         groups: &[Vec<PmuEvent>],
@@ -69,7 +65,6 @@ impl Schedule {
         self.ran().into_iter().map(|ran| f64::from(ran) / ticks).collect()
     }
 
-    /// How good it is: the smallest number of ticks of a group, then the sum of all.
     fn score(&self) -> (u32, u32) {
         let ran = self.ran();
         (ran.iter().min().copied().unwrap_or(0), ran.iter().sum())
@@ -81,7 +76,8 @@ impl Schedule {
     }
 }
 
-/// An order of the groups that raises the smallest share, and among equals the sum of all; the given one when none is better.
+/// An order of the groups that raises the smallest share, and among equals the sum of all; the
+/// given one when none is better.
 pub(super) fn better_order(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Vec<usize> {
     let given: Vec<usize> = (0..groups.len()).collect();
     let schedule = Schedule::in_order(rules, groups, &given);
@@ -100,7 +96,8 @@ pub(super) fn better_order(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Vec<usi
     for order in candidates(rules, groups) {
         try_order(&mut best, order);
     }
-    // Moves of one group to another place, as far as time allows: walking all rotations is quadratic.
+    // Moves of one group to another place, as far as time allows: walking all rotations is
+    // quadratic.
     let count = groups.len();
     let mut left = (400_000 / (count * count).max(1)).min(2000);
     loop {
@@ -122,7 +119,6 @@ pub(super) fn better_order(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Vec<usi
     }
 }
 
-/// Orders worth a look: groups of the same monitors spread evenly, and packed so that neighbours fit together.
 fn candidates(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Vec<Vec<usize>> {
     let mut all = vec![spread(groups)];
     all.extend(packed(rules, groups));

@@ -1,19 +1,13 @@
 use super::*;
-use crate::event::{CounterSource, OnMesh};
+use crate::event::OnMesh;
 use crate::mesh::nodes::{DTC, RNI, WATCHPOINT};
 use crate::mesh::topology::shipped;
 use proptest::prelude::*;
 
 fn event(type_code: u16, event_id: u64, node_id: Option<u16>) -> PmuEvent {
     let on = OnMesh { type_code, event_id, occup_id: 0, node_id, wp_device: 0, wp_group: 0 };
-    PmuEvent {
-        name: format!("{type_code:#x}/{event_id:#x}@{node_id:?}"),
-        pmu: "arm_cmn_0".into(),
-        sources: Vec::<CounterSource>::new(),
-        unit: String::new(),
-        scale: 1.0,
-        on_mesh: Some(on),
-    }
+    let name = format!("{type_code:#x}/{event_id:#x}@{node_id:?}");
+    PmuEvent { on_mesh: Some(on), ..PmuEvent::new(&name, "arm_cmn_0") }
 }
 
 fn alone(events: &[PmuEvent]) -> Vec<Vec<PmuEvent>> {
@@ -55,7 +49,8 @@ fn the_documents_eight_events_fit_under_both_drivers() {
 
 #[test]
 fn percentages_that_perf_showed_are_predicted() {
-    // Measured with perf on the emulated N1SDP: 87,87,87,87,49,62,74,87; interleaved 74,75,75,86-87 five times.
+    // Measured with perf on the emulated N1SDP: 87,87,87,87,49,62,74,87; interleaved 74,75,75,86-87
+    // five times.
     let mut events: Vec<PmuEvent> = (1..=5).map(|number| rnd(number, 0x8)).collect();
     events.extend([hnf(0xd, 0x24), hnf(0xd, 0x28), hnf(0xd, 0x44)]);
     assert_eq!(
@@ -94,29 +89,16 @@ fn a_better_order_is_found_and_keeps_what_it_promises() {
 fn two_domains_have_eight_counters_each() {
     let mesh = shipped("cmn700").unwrap();
     let of = |dtc: u8| -> Vec<u16> {
-        let nodes = mesh.nodes.iter().filter(|node| node.kind == "HN-F");
-        nodes
-            .filter(|node| mesh.crosspoint_of(node).unwrap().dtc == Some(dtc))
-            .map(|node| node.node_id)
-            .collect()
+        let is_there = |node: &&daqmeter_record::mesh::Node| {
+            node.kind == "HN-F" && mesh.crosspoint_of(node).unwrap().dtc == Some(dtc)
+        };
+        mesh.nodes.iter().filter(is_there).map(|node| node.node_id).collect()
     };
-    let eight = |dtc| {
-        of(dtc)
-            .into_iter()
-            .cycle()
-            .take(8)
-            .enumerate()
-            .map(|(at, node)| hnf(at as u64 + 1, node))
-            .collect::<Vec<_>>()
-    };
-    let sixteen = [eight(0), eight(1)].concat();
-    assert!(
-        plan(&mesh, Driver::Mainline, &alone(&sixteen))
-            .unwrap()
-            .shares
-            .iter()
-            .all(|share| *share == 1.0)
-    );
+    let eight = |dtc| of(dtc).into_iter().cycle().take(8).zip(1..);
+    let sixteen: Vec<PmuEvent> =
+        eight(0).chain(eight(1)).map(|(node, number)| hnf(number, node)).collect();
+    let all = plan(&mesh, Driver::Mainline, &alone(&sixteen)).unwrap().shares;
+    assert_eq!(all, [1.0; 16]);
     // Twelve on three crosspoints of one domain: two thirds, bound by the controller.
     let twelve: Vec<PmuEvent> =
         of(0)[..3].iter().flat_map(|node| (1..=4).map(|number| hnf(number, *node))).collect();
