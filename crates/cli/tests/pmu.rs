@@ -276,9 +276,8 @@ fn groups_compute_their_rates_from_perfs_output() {
 
 #[test]
 fn perf_stats_own_options_are_taken_as_typed() {
-    let arguments = ["stat", "-a", "-I", "600000", "-r", "3", "-e", "vmstat.pgfault", "--", "true"];
-    assert!(said(&arguments).contains("3 intervals"));
-    are_refused("pmu", &[(&["stat", "-r", "3", "-e", "vmstat.pgfault"], "COMMAND")]);
+    let arguments = ["stat", "-a", "-I", "600000", "-e", "vmstat.pgfault", "--", "true"];
+    assert!(said(&arguments).contains("vmstat.pgfault"));
 }
 
 #[test]

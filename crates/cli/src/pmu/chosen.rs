@@ -1,4 +1,4 @@
-//! What is counted: events and groups as typed, understood on the PMUs and meshes of this host.
+//! Events and groups as typed, understood on the PMUs and meshes of this host.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use daqmeter_sys::host::Files;
 use crate::arguments::duration;
 use crate::output::{Failure, tell};
 
-/// What is counted, and on which mesh.
+/// Events to count, and their mesh.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Wanted {
     /// Events, as for perf; several with commas, {a,b} are counted together
@@ -33,7 +33,7 @@ pub(crate) struct Wanted {
     pub(crate) place: Place,
 }
 
-/// Where the map of the mesh is from.
+/// Source of the map of the mesh.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Place {
     /// Map of the mesh: a description (.toml), the driver's map, or a dump of registers
@@ -44,7 +44,6 @@ pub(crate) struct Place {
     pub(crate) emulated: Option<String>,
 }
 
-/// What there is to count with.
 pub(crate) struct Setting {
     pub(crate) files: Files,
     pub(crate) pmus: Vec<Pmu>,
@@ -190,7 +189,7 @@ fn refuse_unknown(setting: &Setting, group: &str, events: &[String]) -> Result<(
     }
 }
 
-/// Where the mesh is known, groups that can never be counted and nodes that are not there are refused.
+/// Refuses groups that can never be counted, and nodes that are not there, on a known mesh.
 fn refuse_impossible(set: &EventSet, meshes: &[Mesh], driver: Driver) -> Result<(), Failure> {
     for group in &set.groups {
         let on_mesh = group.iter().all(|event| event.on_mesh.is_some());
@@ -255,7 +254,7 @@ fn heat_events(event: &str, setting: &Setting) -> Result<Vec<String>, Failure> {
     Ok(texts)
 }
 
-/// What `--observe` asks for, understood once and opened around every point.
+/// Counters of `--observe`, opened around every point.
 pub(crate) struct Observed {
     chosen: Chosen,
     meshes: Vec<Mesh>,

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use daqmeter_pmu::event::{EventResolver, HARDWARE, SOFTWARE};
 use daqmeter_pmu::groups::Metric;
-use daqmeter_pmu::sysfs::tracepoints;
+use daqmeter_pmu::sysfs::{Alias, tracepoints};
 use daqmeter_pmu::system::SystemCounter;
 use daqmeter_pmu::{MetricGroup, Pmu, discover};
 use daqmeter_report::table::plain;
@@ -122,7 +122,7 @@ fn table_of_pmus(pmus: &[&Pmu]) -> String {
     )
 }
 
-/// What the kernel counts without a PMU.
+/// Counters of the kernel that need no PMU.
 fn of_system(files: &Files, pmus: &[Pmu]) -> String {
     let row = |(source, names): (&str, Vec<String>)| {
         let first = names.first().map_or("none here", String::as_str);
@@ -150,7 +150,6 @@ fn by_node_type(pmu: &Pmu) -> String {
     counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect::<Vec<_>>().join(", ")
 }
 
-/// What cannot be counted here, with what can.
 fn missing(pmus: &[Pmu]) -> Option<String> {
     let interconnect = ["arm_cmn", "uncore_imc", "amd_df", "amd_umc"];
     let there =
@@ -163,60 +162,35 @@ fn missing(pmus: &[Pmu]) -> Option<String> {
 }
 
 fn events(files: &Files, pmus: &[Pmu], filter: Option<&str>) -> String {
-    let mut out = String::new();
-    let mut section = |title: &str, lines: Vec<(String, String)>| {
-        let lines: Vec<Vec<String>> = lines
-            .into_iter()
-            .filter(|(name, _)| filter.is_none_or(|filter| name.contains(filter)))
-            .map(|(name, terms)| vec![name, terms])
-            .collect();
-        if !lines.is_empty() {
-            let _ = write!(
-                out,
-                "{}{title}\n{}",
-                if out.is_empty() { "" } else { "\n" },
-                plain(&["event", "is"], lines)
-            );
-        }
-    };
+    let mut sections: Vec<(&str, Vec<(String, String)>)> = Vec::new();
     for pmu in pmus {
-        let lines = pmu.events().iter().map(|alias| {
-            let unit = if alias.unit.is_empty() {
-                String::new()
-            } else {
-                format!(" x {} {}", alias.scale, alias.unit)
-            };
-            (format!("{}/{}/", pmu.name, alias.name), format!("{}{unit}", alias.terms))
-        });
-        section(&pmu.name, lines.collect());
+        let line = |alias: &Alias| {
+            let Alias { name, terms, unit, scale } = alias;
+            let unit = if unit.is_empty() { String::new() } else { format!(" x {scale} {unit}") };
+            (format!("{}/{name}/", pmu.name), format!("{terms}{unit}"))
+        };
+        sections.push((&pmu.name, pmu.events().iter().map(line).collect()));
     }
     if pmus.iter().all(|pmu| pmu.kind != 0) {
-        section(
-            "software",
-            SOFTWARE
-                .iter()
-                .map(|(name, config, _)| ((*name).to_owned(), format!("config={config}")))
-                .collect(),
-        );
-        section(
-            "hardware, where a PMU of the CPUs is there",
-            HARDWARE
-                .iter()
-                .map(|(name, config)| ((*name).to_owned(), format!("config={config}")))
-                .collect(),
-        );
-        section(
-            "tracepoints",
-            tracepoints(files)
-                .into_iter()
-                .map(|name| (name, "counted, one by one".to_owned()))
-                .collect(),
-        );
+        let line = |name: &str, config: u64| (name.to_owned(), format!("config={config}"));
+        let software = SOFTWARE.iter().map(|(name, config, _)| line(name, *config));
+        sections.push(("software", software.collect()));
+        let hardware = HARDWARE.iter().map(|(name, config)| line(name, *config));
+        sections.push(("hardware, where a PMU of the CPUs is there", hardware.collect()));
+        let counted = |name| (name, "counted, one by one".to_owned());
+        sections.push(("tracepoints", tracepoints(files).into_iter().map(counted).collect()));
         for (source, names) in SystemCounter::all(files) {
-            section(source, names.into_iter().map(|name| (name, String::new())).collect());
+            let lines = names.into_iter().map(|name| (name, String::new()));
+            sections.push((source, lines.collect()));
         }
     }
-    out
+    let shown = sections.into_iter().filter_map(|(title, lines)| {
+        let is_wanted = |name: &str| filter.is_none_or(|filter| name.contains(filter));
+        let lines = lines.into_iter().filter(|(name, _)| is_wanted(name));
+        let rows: Vec<Vec<String>> = lines.map(|(name, terms)| vec![name, terms]).collect();
+        (!rows.is_empty()).then(|| format!("{title}\n{}", plain(&["event", "is"], rows)))
+    });
+    shown.collect::<Vec<_>>().join("\n")
 }
 
 fn groups(setting: &Setting) -> String {

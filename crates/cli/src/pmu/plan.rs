@@ -85,7 +85,6 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// What a group itself does not get.
 fn limits(plan: &CountPlan, at: usize) -> Vec<String> {
     plan.binding
         .iter()

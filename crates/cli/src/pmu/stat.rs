@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "interval")]
     step: bool,
     /// Read the output of perf stat (text, -x or -j) instead of counting; - is stdin. With --group, its rates are computed
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "heat", "time", "count", "step", "metrics", "repeat"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "heat", "time", "count", "step", "metrics"])]
     from: Option<PathBuf>,
     #[command(flatten)]
     metrics: Metrics,
@@ -60,9 +60,6 @@ pub(crate) struct Arguments {
     /// Count on all CPUs, as for perf: what is counted here is always of the whole system
     #[arg(short, long)]
     all_cpus: bool,
-    /// Run the command so many times; each run ends an interval
-    #[arg(short, long, value_name = "N", requires = "command", value_parser = clap::value_parser!(u32).range(1..))]
-    repeat: Option<u32>,
     /// Count while this command runs
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["time", "count", "step", "from"])]
     command: Vec<String>,
@@ -298,7 +295,7 @@ pub(super) fn finish(
     })
 }
 
-/// What the last interval counted, scaled to the time for which the event was enabled.
+/// Publishes the last interval, scaled to the time for which each event was enabled.
 fn publish(page: &Page, observed: &Observations) {
     for event in &observed.events {
         let last = (event.count.last(), event.enabled_ns.last(), event.running_ns.last());
@@ -320,7 +317,7 @@ fn publish(page: &Page, observed: &Observations) {
     }
 }
 
-/// Where intervals go while it counts.
+/// Output of intervals while it counts.
 enum Shown {
     Nowhere,
     Table,
@@ -367,7 +364,7 @@ struct Loop<'a> {
     status: Option<ExitStatus>,
 }
 
-/// How often it is looked whether there was a signal.
+/// Interval at which signals are looked for.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A message for each line on stdin. The thread that reads them ends with stdin, or with the program.
@@ -389,7 +386,6 @@ impl Loop<'_> {
     fn run(mut self, count: &mut Count) -> Result<Option<ExitStatus>, Failure> {
         count.begin(self.watched.origin_ns());
         let mut child = self.start()?;
-        let mut runs_left = self.arguments.repeat.map_or(0, |runs| runs - 1);
         let began = Instant::now();
         let steps = self.arguments.step.then(steps);
         if steps.is_some() {
@@ -411,7 +407,6 @@ impl Loop<'_> {
                     self.sleep(end.map_or(due, |end| end.min(due)), child.as_mut(), count)?;
                 asked || end.is_some_and(|end| Instant::now() >= end)
             };
-            let is_over = is_last && !(runs_left > 0 && self.has_ended(child.as_mut())?);
             count.interval();
             intervals += 1;
             if let Some(page) = &self.metrics {
@@ -422,24 +417,12 @@ impl Loop<'_> {
                 self.recorder.take(record)?;
             }
             self.show(count)?;
-            if is_over || self.arguments.count == Some(intervals) {
+            if is_last || self.arguments.count == Some(intervals) {
                 break;
-            }
-            if is_last {
-                self.end(child.take())?;
-                child = self.start()?;
-                runs_left -= 1;
-                due = Instant::now();
             }
         }
         self.end(child)?;
         Ok(self.status)
-    }
-
-    /// Whether the command ended by itself.
-    fn has_ended(&self, child: Option<&mut Child>) -> Result<bool, Failure> {
-        let ended = child.map(Child::try_wait).transpose().map_err(Failure::refused)?;
-        Ok(ended.flatten().is_some() && !self.stop.load(Ordering::Relaxed))
     }
 
     /// Waits for the command, and reports a failure.
