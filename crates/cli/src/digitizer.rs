@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_digitizer::DigitizerRequest;
 use daqmeter_digitizer::conversion::ConversionRequest;
 use daqmeter_digitizer::devices::{self, board::EMULATED_PREFIX, board::Emulation};
-use daqmeter_digitizer::request::Completion;
+use daqmeter_digitizer::request::TriggerCompletion;
 use daqmeter_harness::{Request, Settings, StepPlan};
 use daqmeter_kernels::convert::oracle;
 use daqmeter_record::RunRecord;
@@ -156,7 +156,7 @@ fn notes(request: &DigitizerRequest) -> Vec<String> {
     let fast = request.conversion.fast;
     let idle = [
         (
-            request.completion == Completion::Interrupt && without_loop,
+            request.completion == TriggerCompletion::Interrupt && without_loop,
             "-i had no effect: it says how to wait for triggers, and without -l none are waited for",
         ),
         (

@@ -12,7 +12,7 @@ use daqmeter_record::units::plural;
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::{Files, is_root};
 use daqmeter_sys::net::enable_gro;
-use daqmeter_sys::perf::{CounterSource, EVENTS, Kernel, Sampler};
+use daqmeter_sys::perf::{CounterSource, EVENTS, KernelCounters, Sampler};
 
 use crate::output::{Failure, emit};
 
@@ -122,7 +122,7 @@ fn memory(files: &Files) -> Vec<Finding> {
 fn observation(files: &Files) -> Vec<Finding> {
     let paranoid =
         files.text("proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "absent".to_owned());
-    let there = |event: &&daqmeter_sys::perf::Event| Kernel.open(**event).is_ok();
+    let there = |event: &&daqmeter_sys::perf::Event| KernelCounters.open(**event).is_ok();
     let events: Vec<&str> = EVENTS.iter().filter(there).map(|event| event.name).collect();
     let hardware = events.contains(&"cycles");
     let sampler = match Sampler::of_this_thread(99) {

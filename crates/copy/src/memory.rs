@@ -1,7 +1,7 @@
 //! Memory read and written in a given ratio over a given footprint, by each store that this CPU has. Also glibc's memcpy.
 
 use daqmeter_harness::{Fault, MemoryRequest, Session, StageSpec, Tally, TypedEngine};
-use daqmeter_kernels::stream::{LINE_BYTES, Ratio, stream};
+use daqmeter_kernels::stream::{LINE_BYTES, StreamRatio, stream};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 
@@ -13,7 +13,7 @@ pub struct MemoryEngine;
 /// What one lane does: whole steps, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Footprint {
-    ratio: Ratio,
+    ratio: StreamRatio,
     read_bytes: usize,
     write_bytes: usize,
 }
@@ -22,7 +22,7 @@ impl Footprint {
     /// Of a request that was checked; none where it is more than this machine can address.
     fn of(request: &MemoryRequest) -> Option<Footprint> {
         let lines = |lines: u64| usize::try_from(lines).ok();
-        let ratio = Ratio::new(lines(request.read_lines)?, lines(request.write_lines)?)?;
+        let ratio = StreamRatio::new(lines(request.read_lines)?, lines(request.write_lines)?)?;
         let read_bytes = usize::try_from(request.read_bytes).ok()?;
         let steps = read_bytes.div_ceil(ratio.read_bytes()).max(1);
         Some(Footprint {
@@ -60,7 +60,7 @@ impl Variant {
 }
 
 /// The best set of this CPU with both stores, and the libc's copy where the ratio is that of a copy.
-fn variants(ratio: Ratio) -> Vec<Variant> {
+fn variants(ratio: StreamRatio) -> Vec<Variant> {
     let best = Isa::best();
     let mut variants = vec![Variant::Stream(best, Store::Cached)];
     if best == Isa::Avx512 {
@@ -70,7 +70,7 @@ fn variants(ratio: Ratio) -> Vec<Variant> {
     if ratio.write_lines() > 0 && best.has_non_temporal() {
         variants.push(Variant::Stream(best, Store::NonTemporal));
     }
-    if ratio == Ratio::COPY {
+    if ratio == StreamRatio::COPY {
         variants.push(Variant::Memcpy);
     }
     variants
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn the_largest_ratio_writes_what_was_read_and_nothing_else() {
         let max = MemoryRequest::MAX_LINES;
-        assert_eq!(max, Ratio::MAX_LINES as u64);
+        assert_eq!(max, StreamRatio::MAX_LINES as u64);
         for (reads, writes) in [(max, 1), (1, max), (max, max)] {
             let request = MemoryRequest::new(3 * 64 * reads - 1, reads, writes);
             let mut sessions = TypedEngine::open(&MemoryEngine, &request).unwrap();

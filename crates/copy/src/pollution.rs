@@ -10,7 +10,7 @@ use daqmeter_harness::{
 use daqmeter_kernels::copy::mark;
 use daqmeter_record::{Counter, Ledger, TimeSeries};
 use daqmeter_sys::clock;
-use daqmeter_sys::perf::{CounterSource, EVENTS, Kernel, OpenCounter};
+use daqmeter_sys::perf::{CounterSource, EVENTS, KernelCounters, OpenCounter};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -127,7 +127,8 @@ const COUNTED: [&str; 2] = ["victim-cache-references", "victim-cache-misses"];
 
 impl VictimCounters {
     fn open() -> Option<VictimCounters> {
-        let open = |name: &str| Kernel.open(*EVENTS.iter().find(|event| event.name == name)?).ok();
+        let open =
+            |name: &str| KernelCounters.open(*EVENTS.iter().find(|event| event.name == name)?).ok();
         Some(VictimCounters {
             open: [open("cache-references")?, open("cache-misses")?],
             at: [0; 2],

@@ -81,11 +81,11 @@ pub struct DigitizerRequest {
         short = 'i',
         long = "interrupt",
         action = clap::ArgAction::SetTrue,
-        value_parser = BoolValueParser::new().map(Completion::by_interrupt),
+        value_parser = BoolValueParser::new().map(TriggerCompletion::by_interrupt),
         help_heading = "Trigger"
     )]
     #[serde(default)]
-    pub completion: Completion,
+    pub completion: TriggerCompletion,
     /// Trigger rate: sets emulated boards, tells missed triggers of real ones
     #[arg(long = "rate", value_name = "RATE", value_parser = parse_rate_hz, help_heading = "Trigger")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,8 +113,10 @@ pub struct DigitizerRequest {
 
 impl Default for DigitizerRequest {
     fn default() -> Self {
-        static DEFAULTS: LazyLock<DigitizerRequest> =
-            LazyLock::new(|| DigitizerRequest { completion: Completion::None, ..defaults() });
+        static DEFAULTS: LazyLock<DigitizerRequest> = LazyLock::new(|| DigitizerRequest {
+            completion: TriggerCompletion::None,
+            ..defaults()
+        });
         DEFAULTS.clone()
     }
 }
@@ -122,7 +124,7 @@ impl Default for DigitizerRequest {
 /// How the trigger is waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Completion {
+pub enum TriggerCompletion {
     /// No trigger is waited for.
     #[default]
     None,
@@ -132,11 +134,11 @@ pub enum Completion {
     Interrupt,
 }
 
-impl Completion {
-    fn by_interrupt(interrupt: bool) -> Completion {
+impl TriggerCompletion {
+    fn by_interrupt(interrupt: bool) -> TriggerCompletion {
         match interrupt {
-            true => Completion::Interrupt,
-            false => Completion::Poll,
+            true => TriggerCompletion::Interrupt,
+            false => TriggerCompletion::Poll,
         }
     }
 }
@@ -188,7 +190,7 @@ impl DigitizerRequest {
     #[must_use]
     pub fn as_typed(mut self) -> DigitizerRequest {
         if self.passes == 0 {
-            self.completion = Completion::None;
+            self.completion = TriggerCompletion::None;
         } else if self.devices.iter().all(|name| is_emulated(name)) {
             self.trigger_rate_hz = self.trigger_rate_hz.or(Some(14.0));
         }
@@ -296,9 +298,9 @@ impl DigitizerRequest {
     /// How triggers are waited for; none where none are.
     pub(crate) fn wait(&self) -> Option<Wait> {
         match self.completion {
-            Completion::None => None,
-            Completion::Interrupt => Some(Wait::Interrupt),
-            Completion::Poll => {
+            TriggerCompletion::None => None,
+            TriggerCompletion::Interrupt => Some(Wait::Interrupt),
+            TriggerCompletion::Poll => {
                 Some(Wait::Poll { interval: Duration::from_secs_f64(self.poll_interval_us * 1e-6) })
             }
         }
@@ -374,7 +376,7 @@ mod tests {
         assert_eq!(request.devices, ["emu:l0", "/dev/x"]);
         assert_eq!(request.conversion.scale_offset, -1e-5);
         assert_eq!(request.conversion.scale_factor, -7e-5);
-        assert_eq!(request.completion, Completion::Interrupt);
+        assert_eq!(request.completion, TriggerCompletion::Interrupt);
         assert_eq!((request.poll_interval_us, request.block_bytes), (1000.0, 65_536));
         let workload = request.workload();
         assert_eq!(workload.text("isa"), Ok("portable"));
@@ -382,8 +384,8 @@ mod tests {
         // The rate of a real board is not known from the emulated one in the same request.
         assert_eq!(request.trigger_rate_hz, None);
         assert_eq!(typed("emu:l0 -l 3").trigger_rate_hz, Some(14.0));
-        assert_eq!(typed("emu:l0 -l 3").completion, Completion::Poll);
-        assert_eq!(typed("emu:l0").completion, Completion::None);
+        assert_eq!(typed("emu:l0 -l 3").completion, TriggerCompletion::Poll);
+        assert_eq!(typed("emu:l0").completion, TriggerCompletion::None);
     }
 
     #[test]

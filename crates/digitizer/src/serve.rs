@@ -13,7 +13,7 @@ use daqmeter_harness::Fault;
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
     INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr,
-    ReplyData, ReplyEmpty, ReplyIoctl, ReplyOpen, ReplyWrite, Request, WriteFlags,
+    ReplyData, ReplyIoctl, ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 
 /// What a driver's device answers.
@@ -46,7 +46,7 @@ pub trait DriverFile: Send + Sync + 'static {
 
 /// What programs did with a served board so far.
 #[derive(Debug, Default)]
-pub struct Traffic {
+pub struct ServedTraffic {
     /// Waits that ended with a trigger.
     pub triggers: AtomicU64,
     /// Bytes read from the card's memory; pages of a mapping among them.
@@ -55,21 +55,21 @@ pub struct Traffic {
     pub writes: AtomicU64,
     /// Reads and writes that a real board or its driver could not have done.
     pub refused: AtomicU64,
-    /// Registers read or written.
+    /// BoardRegisters read or written.
     pub registers: AtomicU64,
 }
 
 /// A board that is being served; it is gone when this is dropped.
-pub struct Served {
+pub struct ServedBoard {
     session: Option<BackgroundSession>,
     /// Where.
     pub path: PathBuf,
     /// What was done with it.
-    pub traffic: Arc<Traffic>,
+    pub traffic: Arc<ServedTraffic>,
     created: bool,
 }
 
-impl Drop for Served {
+impl Drop for ServedBoard {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
             // Nothing can be done about a mount that somebody still uses.
@@ -87,7 +87,11 @@ struct Fuse<F>(F);
 ///
 /// # Errors
 /// When the path is not a regular file, or FUSE is missing or forbidden.
-pub fn serve(file: impl DriverFile, path: &Path, traffic: Arc<Traffic>) -> Result<Served, Fault> {
+pub fn serve(
+    file: impl DriverFile,
+    path: &Path,
+    traffic: Arc<ServedTraffic>,
+) -> Result<ServedBoard, Fault> {
     let refuse = |why: String| Fault::new(format!("cannot serve at {}: {why}", path.display()));
     let created = !path.exists();
     if created {
@@ -107,7 +111,7 @@ pub fn serve(file: impl DriverFile, path: &Path, traffic: Arc<Traffic>) -> Resul
         }
         refuse(format!("{error} (needs /dev/fuse, and root or fusermount3)"))
     })?;
-    Ok(Served { session: Some(session), path: path.to_owned(), traffic, created })
+    Ok(ServedBoard { session: Some(session), path: path.to_owned(), traffic, created })
 }
 
 impl<F: DriverFile> Fuse<F> {
@@ -207,27 +211,5 @@ impl<F: DriverFile> Filesystem for Fuse<F> {
         reply: ReplyIoctl,
     ) {
         self.0.ioctl(command, in_data, reply);
-    }
-
-    fn flush(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _lock_owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        reply.ok();
-    }
-
-    fn fsync(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        reply.ok();
     }
 }

@@ -1,11 +1,6 @@
-//! The real-device code against an emulated board behind a FUSE file. Needs root and /dev/fuse, so it only runs when
-//! `DAQMETER_FUSE_TESTS` is set, as `cargo xtask ci` does; without it each test says that it was left out.
+//! The real-device code against an emulated board behind a FUSE file.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "a test stops where it fails, and says what it left out"
-)]
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -14,17 +9,18 @@ use std::time::Duration;
 
 use daqmeter_digitizer::DigitizerEngine;
 use daqmeter_digitizer::daq::{Daq, Wait};
-use daqmeter_digitizer::devices::board::{Board, pattern_sample};
+use daqmeter_digitizer::devices::board::{Board, Emulation, pattern_sample};
+use daqmeter_digitizer::devices::family_of;
 use daqmeter_digitizer::devices::sis8300::emulated::{EmulatedCrate, Profile};
 use daqmeter_digitizer::devices::sis8300::{
-    Dialect, EssBoard, Found, Registers, open_ess, probe, regs, serve,
+    BoardRegisters, Dialect, EssBoard, ProbedDriver, open_ess, probe, regs, serve,
 };
-use daqmeter_digitizer::serve::Served;
+use daqmeter_digitizer::serve::ServedBoard;
 use daqmeter_harness::{Context, Settings, StepPlan, measure};
 use daqmeter_record::{Outcome, Workload};
 
 struct Bench {
-    served: Served,
+    served: ServedBoard,
     _dir: tempfile::TempDir,
 }
 
@@ -34,19 +30,13 @@ impl Bench {
     }
 }
 
-fn bench(name: &str, dialect: Dialect, rate_hz: f64) -> Option<Bench> {
-    if std::env::var_os("DAQMETER_FUSE_TESTS").is_none() {
-        eprintln!(
-            "left out: set DAQMETER_FUSE_TESTS=1 (needs root and /dev/fuse); cargo xtask ci does"
-        );
-        return None;
-    }
+fn bench(name: &str, dialect: Dialect, rate_hz: f64) -> Bench {
     let dir = tempfile::tempdir().unwrap();
     let crate_ = EmulatedCrate::new(Profile::default(), false);
     let mut board = crate_.board(name, name).unwrap();
     board.set_trigger_rate(rate_hz);
     let served = serve(board, &dir.path().join("sis8300-6"), dialect).unwrap();
-    Some(Bench { served, _dir: dir })
+    Bench { served, _dir: dir }
 }
 
 fn open(bench: &Bench) -> EssBoard {
@@ -54,28 +44,27 @@ fn open(bench: &Bench) -> EssBoard {
 }
 
 #[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn the_ess_driver_is_found_by_its_ioctls() {
-    let Some(bench) = bench("ku0", Dialect::Ess, 14.0) else {
-        return;
-    };
-    assert!(matches!(probe(bench.path()).unwrap(), Found::Ess { id, .. } if id >> 16 == 0x8303));
+    let bench = bench("ku0", Dialect::Ess, 14.0);
+    assert!(
+        matches!(probe(bench.path()).unwrap(), ProbedDriver::Ess { id, .. } if id >> 16 == 0x8303)
+    );
     assert_eq!(open(&bench).identity().model, "SIS8300-KU");
 }
 
 #[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn struck_s_own_driver_is_named_and_not_driven() {
-    let Some(bench) = bench("l0", Dialect::Struck, 14.0) else {
-        return;
-    };
+    let bench = bench("l0", Dialect::Struck, 14.0);
     let refused = open_ess(bench.path()).err().unwrap().0;
     assert!(refused.contains("Struck"), "{refused}");
 }
 
 #[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn lseek_and_read_deliver_what_lies_at_the_offset() {
-    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
-        return;
-    };
+    let bench = bench("l0", Dialect::Ess, 14.0);
     let mut board = open(&bench);
     for offset in [0_u64, 32, 6_000_000, 2_000_000_000] {
         let mut bytes = vec![0; 3 << 20];
@@ -91,10 +80,9 @@ fn lseek_and_read_deliver_what_lies_at_the_offset() {
 }
 
 #[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn writing_is_protected_and_reads_back() {
-    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
-        return;
-    };
+    let bench = bench("l0", Dialect::Ess, 14.0);
     let mut board = open(&bench);
     assert!(board.dma_write(64, &[1; 64]).is_err(), "register 0x230 protects");
     board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
@@ -106,10 +94,9 @@ fn writing_is_protected_and_reads_back() {
 
 /// The board takes DMA writes of 64 bytes; 6 MB went out as one `write()` (issue 14, A12).
 #[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn a_pattern_goes_out_as_dma_writes_of_64_bytes_and_the_memory_is_protected_again() {
-    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
-        return;
-    };
+    let bench = bench("l0", Dialect::Ess, 14.0);
     let workload =
         Workload::new("digitizer").with("devices", bench.path()).with("samples", 3_200_u64);
     let workload = workload.with("function", 100_u64);
@@ -132,10 +119,9 @@ fn a_pattern_goes_out_as_dma_writes_of_64_bytes_and_the_memory_is_protected_agai
 }
 
 #[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn transfers_that_a_board_or_its_driver_cannot_do_are_refused_and_counted() {
-    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
-        return;
-    };
+    let bench = bench("l0", Dialect::Ess, 14.0);
     open(&bench).write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
     let file = OpenOptions::new().read(true).write(true).open(bench.path()).unwrap();
     for bytes in [6_000_000, 96, 32] {
@@ -148,10 +134,9 @@ fn transfers_that_a_board_or_its_driver_cannot_do_are_refused_and_counted() {
 }
 
 #[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn blocks_shifted_by_a_decimation_offset_are_read_as_the_driver_reads() {
-    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
-        return;
-    };
+    let bench = bench("l0", Dialect::Ess, 14.0);
     let workload =
         Workload::new("digitizer").with("devices", bench.path()).with("samples", 10_000_u64);
     let workload =
@@ -172,10 +157,9 @@ fn blocks_shifted_by_a_decimation_offset_are_read_as_the_driver_reads() {
 }
 
 #[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn a_mapped_buffer_takes_reads() {
-    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
-        return;
-    };
+    let bench = bench("l0", Dialect::Ess, 14.0);
     let mut board = open(&bench);
     board.map(65_536).unwrap();
     assert_eq!(board.read_mapped(128, 65_536).unwrap(), 65_536);
@@ -186,10 +170,9 @@ fn a_mapped_buffer_takes_reads() {
 }
 
 #[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn no_trigger_is_lost_to_a_driver_that_forgets_early_interrupts() {
-    let Some(bench) = bench("l0", Dialect::Ess, 500.0) else {
-        return;
-    };
+    let bench = bench("l0", Dialect::Ess, 500.0);
     for wait in [Wait::Interrupt, Wait::Poll { interval: Duration::from_micros(1) }] {
         let mut board = open(&bench);
         let mut daq = Daq::new(wait, Some(500.0));
@@ -206,10 +189,9 @@ fn no_trigger_is_lost_to_a_driver_that_forgets_early_interrupts() {
 }
 
 #[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn a_whole_run_through_the_real_device_path_verifies_every_function() {
-    let Some(bench) = bench("l2-0", Dialect::Ess, 14.0) else {
-        return;
-    };
+    let bench = bench("l2-0", Dialect::Ess, 14.0);
     let workload = Workload::new("digitizer")
         .with("devices", bench.path())
         .with("samples", 100_000_u64)
@@ -223,12 +205,10 @@ fn a_whole_run_through_the_real_device_path_verifies_every_function() {
 }
 
 #[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn a_board_that_disappears_fails_its_lane_while_the_other_finishes() {
-    let (Some(gone), Some(there)) =
-        (bench("l0:gone-after=4", Dialect::Ess, 14.0), bench("l0", Dialect::Ess, 14.0))
-    else {
-        return;
-    };
+    let gone = bench("l0:gone-after=4", Dialect::Ess, 14.0);
+    let there = bench("l0", Dialect::Ess, 14.0);
     let devices = format!("{} {}", gone.path(), there.path());
     let workload = Workload::new("digitizer").with("devices", devices).with("samples", 1600_u64);
     let settings = Settings::new(StepPlan::ByStage(20), "test");
@@ -251,12 +231,37 @@ fn a_board_that_disappears_fails_its_lane_while_the_other_finishes() {
 }
 
 #[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn the_file_is_gone_when_serving_ends() {
-    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
-        return;
-    };
+    let bench = bench("l0", Dialect::Ess, 14.0);
     let path = bench.served.path.clone();
     assert!(OpenOptions::new().read(true).open(&path).is_ok());
     drop(bench);
     assert!(!path.exists());
+}
+
+#[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
+fn a_streaming_channel_is_read_and_converted_from_any_offset() {
+    let dir = tempfile::tempdir().unwrap();
+    let emulation = Emulation { profile: "ess-2017".to_owned(), paced: true };
+    let path = dir.path().join("xdma0_c2h_0");
+    let family = family_of("emu:xdma0");
+    let served = family.serve("emu:xdma0", &path, &emulation, None).unwrap();
+    let node = path.to_str().unwrap();
+    assert_eq!(family.describe(node).about, "can be read");
+    let workload = Workload::new("digitizer").with("devices", node).with("samples", 100_003_u64);
+    let settings = Settings::new(StepPlan::ByStage(2), "test");
+    let (engine, context) = (DigitizerEngine::default(), Context::default());
+    let workload = workload.with("function", 99_u64);
+    let record = measure(&engine, &workload, &settings, &context, &[], &mut []).unwrap();
+    assert_eq!(record.outcome, Outcome::Ok, "{:?}", record.lanes[0].outcome);
+    assert!(!record.engine.emulated);
+    let read = served.traffic.read_bytes.load(Ordering::Relaxed);
+    assert!(read >= 3 * 200_032, "{read}");
+    let mut boards = daqmeter_digitizer::devices::open(&[node.to_owned()], &emulation).unwrap();
+    let mut odd = [0; 7];
+    assert_eq!(boards[0].read(3, &mut odd).unwrap(), 7);
+    let expected: Vec<u8> = (0..5).flat_map(|index| pattern_sample(index).to_le_bytes()).collect();
+    assert_eq!(odd, expected[3..10]);
 }

@@ -2,7 +2,7 @@
 
 use daqmeter_record::{Counter, Name, Observations};
 use daqmeter_sys::cpu_time;
-use daqmeter_sys::perf::{CounterSource, EVENTS, Kernel, OpenCounter};
+use daqmeter_sys::perf::{CounterSource, EVENTS, KernelCounters, OpenCounter};
 
 /// Something that counts while others work.
 pub trait Observer: Send {
@@ -32,14 +32,14 @@ pub trait Observer: Send {
 }
 
 /// Counters of `perf_event_open`, of all our threads. An event that the host lacks is simply not among the counters.
-pub struct PerfObserver<S: CounterSource = Kernel> {
+pub struct PerfObserver<S: CounterSource = KernelCounters> {
     source: S,
     open: Vec<(&'static str, Box<dyn OpenCounter>, daqmeter_sys::perf::Reading)>,
 }
 
 impl Default for PerfObserver {
     fn default() -> Self {
-        PerfObserver::with_source(Kernel)
+        PerfObserver::with_source(KernelCounters)
     }
 }
 

@@ -16,7 +16,7 @@ use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
-use daqmeter_kernels::stream::{LINE_BYTES, Ratio, stream};
+use daqmeter_kernels::stream::{LINE_BYTES, StreamRatio, stream};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_stats::{median, quantile_ratio};
 use daqmeter_sys::memory::{Buffer, Pages};
@@ -57,7 +57,7 @@ impl Memory {
         black_box(&mut self.out);
     }
 
-    fn stream(&mut self, (isa, store): (Isa, Store), ratio: Ratio) {
+    fn stream(&mut self, (isa, store): (Isa, Store), ratio: StreamRatio) {
         let raw = self.raw.slice::<u8>(self.samples * 2);
         let out = self.out.slice_mut(self.samples * 8 + 2 * LINE_BYTES);
         stream(isa, store, ratio, raw, out);
@@ -92,7 +92,7 @@ impl Bench {
     }
 
     /// The fastest of the streams with this ratio: which width and store that is depends on the CPU.
-    fn best_stream(&self, isa: Isa, ratio: Ratio) -> (Isa, Store) {
+    fn best_stream(&self, isa: Isa, ratio: StreamRatio) -> (Isa, Store) {
         let memory = &mut *self.memory.borrow_mut();
         let timed = streams(isa).map(|variant| {
             let one = || seconds(&mut || memory.stream(variant, ratio));
@@ -104,7 +104,7 @@ impl Bench {
     }
 
     fn against_the_limit(&self, what: &str, conversion: Conversion, factor: usize, isa: Isa) {
-        let ratio = Ratio::of_bytes(2 * factor, conversion.out_bytes()).unwrap();
+        let ratio = StreamRatio::of_bytes(2 * factor, conversion.out_bytes()).unwrap();
         let limit = self.best_stream(isa, ratio);
         let converter = converter(conversion, factor, isa, limit.1);
         let detail = format!("{} {}", limit.0.name(), limit.1.name());
@@ -192,7 +192,7 @@ fn stores(isa: Isa) {
         isa.name()
     );
     for (what, conversion) in conversions() {
-        let ratio = Ratio::of_bytes(2, conversion.out_bytes()).unwrap();
+        let ratio = StreamRatio::of_bytes(2, conversion.out_bytes()).unwrap();
         let limit = bench.best_stream(isa, ratio);
         let around = converter(conversion, 1, isa, Store::NonTemporal);
         let detail = format!("{} {}", limit.0.name(), limit.1.name());
@@ -274,7 +274,7 @@ fn by_two_against_the_limit(cpus: [u32; 2], isa: Isa, samples: usize, rounds: us
     let whole = conversions().map(|(what, conversion)| (what, conversion, 1));
     let decimated = [("1 scaling, every 10th", scale(0.123, -45.6), 10)];
     for (what, conversion, factor) in whole.into_iter().chain(decimated) {
-        let ratio = Ratio::of_bytes(2 * factor, conversion.out_bytes()).unwrap();
+        let ratio = StreamRatio::of_bytes(2 * factor, conversion.out_bytes()).unwrap();
         let limits: Vec<(Isa, Store)> = streams(isa).collect();
         let stream = |limit: (Isa, Store)| move |memory: &mut Memory| memory.stream(limit, ratio);
         let trials: Vec<_> = limits.iter().map(|limit| stream(*limit)).collect();

@@ -11,35 +11,36 @@ mod neon;
 /// Bytes in a cache line on every host that we run on.
 pub const LINE_BYTES: usize = 64;
 
-/// Lines read and lines written in one step, neither more than [`Ratio::MAX_LINES`]: the bytes of a step cannot overflow, which
+/// Lines read and lines written in one step, neither more than [`StreamRatio::MAX_LINES`]: the bytes of a step cannot overflow, which
 /// the vector kernels rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ratio {
+pub struct StreamRatio {
     read_lines: usize,
     write_lines: usize,
 }
 
-impl Ratio {
+impl StreamRatio {
     /// Most lines read or written in a step: 64 KiB. Conversions need 64 at most.
     pub const MAX_LINES: usize = 1024;
 
     /// A plain copy.
-    pub const COPY: Ratio = Ratio { read_lines: 1, write_lines: 1 };
+    pub const COPY: StreamRatio = StreamRatio { read_lines: 1, write_lines: 1 };
 
     /// Nothing but reading.
-    pub const READ: Ratio = Ratio { read_lines: 1, write_lines: 0 };
+    pub const READ: StreamRatio = StreamRatio { read_lines: 1, write_lines: 0 };
 
-    /// So many lines read and written per step. `None` unless 1 to [`Ratio::MAX_LINES`] are read and at most as many written.
-    pub fn new(read_lines: usize, write_lines: usize) -> Option<Ratio> {
-        let fits = (1..=Ratio::MAX_LINES).contains(&read_lines) && write_lines <= Ratio::MAX_LINES;
-        fits.then_some(Ratio { read_lines, write_lines })
+    /// So many lines read and written per step. `None` unless 1 to [`StreamRatio::MAX_LINES`] are read and at most as many written.
+    pub fn new(read_lines: usize, write_lines: usize) -> Option<StreamRatio> {
+        let fits = (1..=StreamRatio::MAX_LINES).contains(&read_lines)
+            && write_lines <= StreamRatio::MAX_LINES;
+        fits.then_some(StreamRatio { read_lines, write_lines })
     }
 
     /// The ratio of a conversion that touches all lines of its input: `read_bytes` read for each `write_bytes` written,
     /// in lowest terms. `None` where that is not a ratio.
-    pub fn of_bytes(read_bytes: usize, write_bytes: usize) -> Option<Ratio> {
+    pub fn of_bytes(read_bytes: usize, write_bytes: usize) -> Option<StreamRatio> {
         let divisor = gcd(read_bytes, write_bytes).max(1);
-        Ratio::new(read_bytes / divisor, write_bytes / divisor)
+        StreamRatio::new(read_bytes / divisor, write_bytes / divisor)
     }
 
     /// Lines read per step, at least 1.
@@ -83,7 +84,7 @@ fn gcd(a: usize, b: usize) -> usize {
 pub fn stream(
     isa: Isa,
     store: Store,
-    ratio: Ratio,
+    ratio: StreamRatio,
     source: &[u8],
     destination: &mut [u8],
 ) -> usize {
@@ -111,7 +112,7 @@ pub fn stream(
     steps * ratio.read_bytes()
 }
 
-fn portable(ratio: Ratio, steps: usize, source: &[u8], destination: &mut [u8]) {
+fn portable(ratio: StreamRatio, steps: usize, source: &[u8], destination: &mut [u8]) {
     type Line = [u64; LINE_BYTES / 8];
     let mut reads = source.as_chunks::<LINE_BYTES>().0.iter();
     let mut writes = destination.as_chunks_mut::<LINE_BYTES>().0.iter_mut();
@@ -142,7 +143,7 @@ fn portable(ratio: Ratio, steps: usize, source: &[u8], destination: &mut [u8]) {
 mod x86_64 {
     use std::arch::x86_64::*;
 
-    use super::{LINE_BYTES, Ratio};
+    use super::{LINE_BYTES, StreamRatio};
     use crate::Store;
 
     /// The first line boundary of a slice that keeps a line to spare.
@@ -161,7 +162,7 @@ mod x86_64 {
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn stream_avx512(
         store: Store,
-        ratio: Ratio,
+        ratio: StreamRatio,
         steps: usize,
         source: &[u8],
         destination: &mut [u8],
@@ -197,7 +198,7 @@ mod x86_64 {
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn stream_avx2(
         store: Store,
-        ratio: Ratio,
+        ratio: StreamRatio,
         steps: usize,
         source: &[u8],
         destination: &mut [u8],
@@ -241,25 +242,34 @@ mod tests {
 
     #[test]
     fn ratios_are_in_lowest_terms() {
-        assert_eq!(Ratio::of_bytes(2, 4), Ratio::new(1, 2));
-        assert_eq!(Ratio::of_bytes(20, 4), Ratio::new(5, 1));
-        assert_eq!(Ratio::of_bytes(2, 8), Ratio::new(1, 4));
+        assert_eq!(StreamRatio::of_bytes(2, 4), StreamRatio::new(1, 2));
+        assert_eq!(StreamRatio::of_bytes(20, 4), StreamRatio::new(5, 1));
+        assert_eq!(StreamRatio::of_bytes(2, 8), StreamRatio::new(1, 4));
     }
 
     /// With 2^58 + 1 lines the bytes of a step wrapped to one line, and a safe call wrote beyond its slice.
     #[test]
     fn no_ratio_has_a_step_that_overflows() {
-        for lines in [Ratio::MAX_LINES + 1, 1 << 57, 1 << 58, (1 << 58) + 1, usize::MAX] {
-            assert_eq!((Ratio::new(lines, 1), Ratio::new(1, lines)), (None, None), "{lines}");
-            assert_eq!(Ratio::of_bytes(lines, 1), None, "{lines}");
+        for lines in [StreamRatio::MAX_LINES + 1, 1 << 57, 1 << 58, (1 << 58) + 1, usize::MAX] {
+            assert_eq!(
+                (StreamRatio::new(lines, 1), StreamRatio::new(1, lines)),
+                (None, None),
+                "{lines}"
+            );
+            assert_eq!(StreamRatio::of_bytes(lines, 1), None, "{lines}");
         }
-        assert_eq!((Ratio::new(0, 1), Ratio::new(1, 0)), (None, Some(Ratio::READ)));
-        assert!(Ratio::new(Ratio::MAX_LINES, Ratio::MAX_LINES).is_some());
+        assert_eq!(
+            (StreamRatio::new(0, 1), StreamRatio::new(1, 0)),
+            (None, Some(StreamRatio::READ))
+        );
+        assert!(StreamRatio::new(StreamRatio::MAX_LINES, StreamRatio::MAX_LINES).is_some());
     }
 
     #[test]
     fn steps_stay_inside_both_sides_whatever_their_lengths() {
-        for ratio in [Ratio::COPY, Ratio::READ, Ratio { read_lines: 3, write_lines: 2 }] {
+        for ratio in
+            [StreamRatio::COPY, StreamRatio::READ, StreamRatio { read_lines: 3, write_lines: 2 }]
+        {
             for (source, destination) in
                 [(0, 0), (63, 640), (64, 64), (640, 127), (640, 128), (6400, 700)]
             {
@@ -280,9 +290,9 @@ mod tests {
         for isa in Isa::available() {
             for store in [Store::Cached, Store::NonTemporal] {
                 for ratio in [
-                    Ratio::COPY,
-                    Ratio { read_lines: 1, write_lines: 2 },
-                    Ratio { read_lines: 5, write_lines: 1 },
+                    StreamRatio::COPY,
+                    StreamRatio { read_lines: 1, write_lines: 2 },
+                    StreamRatio { read_lines: 5, write_lines: 1 },
                 ] {
                     let mut destination = vec![0xA5_u8; 64 * 60];
                     let read = stream(isa, store, ratio, &source, &mut destination);
@@ -307,7 +317,7 @@ mod tests {
     fn a_pure_read_writes_nothing() {
         let source = vec![1_u8; 6400];
         for isa in Isa::available() {
-            assert_eq!(stream(isa, Store::Cached, Ratio::READ, &source, &mut []), 6400);
+            assert_eq!(stream(isa, Store::Cached, StreamRatio::READ, &source, &mut []), 6400);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use daqmeter_digitizer::devices::pcie::{Link, device_numbers};
+use daqmeter_digitizer::devices::pcie::{PcieLink, device_numbers};
 use daqmeter_digitizer::devices::sis8300::emulated::Profile;
 use daqmeter_record::path::{LinkBy, PathLink};
 use daqmeter_sys::host::Files;
@@ -110,8 +110,8 @@ fn device(node: &str) -> Option<String> {
 /// A board's device, a disk's controller, and a partition's: a partition lies below its disk, which lies below its controller.
 const WAYS: [&str; 4] = ["device", "device/device", "../device", "../device/device"];
 
-fn below(files: &Files, device: &str) -> Option<Link> {
-    WAYS.iter().find_map(|way| Link::below(files, &format!("{device}/{way}")))
+fn below(files: &Files, device: &str) -> Option<PcieLink> {
+    WAYS.iter().find_map(|way| PcieLink::below(files, &format!("{device}/{way}")))
 }
 
 #[cfg(test)]

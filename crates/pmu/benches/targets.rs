@@ -13,7 +13,7 @@ use daqmeter_pmu::event::{EventResolver, PmuEvent};
 use daqmeter_pmu::mesh::topology::shipped;
 use daqmeter_pmu::plan::{Driver, plan};
 use daqmeter_pmu::source::KernelOpener;
-use daqmeter_sys::counters::{Attributes, Group};
+use daqmeter_sys::counters::{Attributes, CounterGroup};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::perf::Reading;
 use daqmeter_sys::{affinity, clock, cpu_time};
@@ -34,7 +34,7 @@ fn group(cpu: u32) {
     let events: Vec<Attributes> = [0, 1, 2, 3, 4, 5, 6, 7]
         .map(|config| Attributes { kind: SOFTWARE, config, ..Attributes::default() })
         .into();
-    let mut group = match Group::open(&events, cpu) {
+    let mut group = match CounterGroup::open(&events, cpu) {
         Ok(group) => group,
         Err(refused) => return println!("group of 8: not measured: {}", refused.error),
     };

@@ -2,7 +2,7 @@
 //! everything above works and is tested without hardware.
 
 use daqmeter_sys::clock;
-use daqmeter_sys::counters::{Attributes, Group};
+use daqmeter_sys::counters::{Attributes, CounterGroup};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::perf::Reading;
 
@@ -43,7 +43,7 @@ pub struct KernelOpener {
 
 struct Places {
     /// One open group for each CPU of each instance.
-    groups: Vec<Group>,
+    groups: Vec<CounterGroup>,
     row: Vec<Reading>,
     members: usize,
 }
@@ -75,7 +75,7 @@ impl Opener for KernelOpener {
         for place in 0..places {
             let (members, cpus) = members(group, place)?;
             for cpu in cpus {
-                let opened = Group::open(&members, cpu).map_err(|refused| {
+                let opened = CounterGroup::open(&members, cpu).map_err(|refused| {
                     self.explain(
                         group,
                         refused.member,

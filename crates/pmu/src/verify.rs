@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use daqmeter_kernels::stream::{Ratio, stream};
+use daqmeter_kernels::stream::{StreamRatio, stream};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_sys::host::{DIRECT, Files};
 use daqmeter_sys::memory::{Buffer, Pages};
@@ -55,7 +55,7 @@ pub fn memory(
         Buffer::new(bytes, Pages::Transparent).map_err(|error| LoadError(error.to_string()))?;
     let source = buffer.slice::<u8>(bytes);
     let (isa, none) = (Isa::best(), &mut []);
-    let read = || Ok(stream(isa, Store::Cached, Ratio::READ, source, none) as u64);
+    let read = || Ok(stream(isa, Store::Cached, StreamRatio::READ, source, none) as u64);
     let read_bytes = repeated(time, stop, read)?;
     Ok(Moved { bytes: read_bytes, how: format!("own reads of {} MiB, one thread", bytes >> 20) })
 }

@@ -49,7 +49,7 @@ impl Excluded {
 
 /// Events that are counted together on one CPU, read at once.
 #[derive(Debug)]
-pub struct Group {
+pub struct CounterGroup {
     members: Vec<OwnedFd>,
     /// `nr, enabled, running, values...`, room for the largest read.
     words: Vec<u64>,
@@ -57,20 +57,20 @@ pub struct Group {
 
 /// Which member of a group could not be opened, and what the kernel said.
 #[derive(Debug)]
-pub struct GroupError {
+pub struct CounterGroupError {
     /// Position in the group.
     pub member: usize,
     /// The kernel's answer.
     pub error: SysError,
 }
 
-impl Group {
+impl CounterGroup {
     /// Opens the events on a CPU, all processes; the first leads. They count from now on.
     ///
     /// # Errors
     /// ENOENT or EINVAL when a PMU refuses an event or the group, EACCES when it is not allowed, EMFILE, ENODEV when the CPU is
     /// offline.
-    pub fn open(events: &[Attributes], cpu: u32) -> Result<Group, GroupError> {
+    pub fn open(events: &[Attributes], cpu: u32) -> Result<CounterGroup, CounterGroupError> {
         let place = i32::try_from(cpu).unwrap_or(i32::MAX);
         let mut members: Vec<OwnedFd> = Vec::with_capacity(events.len());
         for (member, event) in events.iter().enumerate() {
@@ -91,9 +91,9 @@ impl Group {
             let what =
                 format!("perf_event_open type {} config {:#x} CPU {cpu}", event.kind, event.config);
             let opened = perf::open_at(&mut attr, (-1, place, leader), &what);
-            members.push(opened.map_err(|error| GroupError { member, error })?);
+            members.push(opened.map_err(|error| CounterGroupError { member, error })?);
         }
-        let group = Group { words: vec![0; 3 + members.len()], members };
+        let group = CounterGroup { words: vec![0; 3 + members.len()], members };
         group.ioctl(perf::IOC_ENABLE);
         Ok(group)
     }
@@ -126,7 +126,7 @@ impl Group {
         }
     }
 
-    /// The bare system call that [`Group::read`] makes, for comparing the two.
+    /// The bare system call that [`CounterGroup::read`] makes, for comparing the two.
     pub fn read_bare(&mut self) -> isize {
         let Some(leader) = self.members.first() else {
             return 0;
@@ -158,7 +158,7 @@ mod tests {
             ..Attributes::default()
         });
         let cpu = crate::affinity::allowed_cpus().unwrap()[0];
-        let mut group = match Group::open(&events, cpu) {
+        let mut group = match CounterGroup::open(&events, cpu) {
             Ok(group) => group,
             Err(refused) => {
                 return assert_eq!(
@@ -182,7 +182,7 @@ mod tests {
     fn the_member_that_is_refused_is_named() {
         let good = Attributes { kind: SOFTWARE, ..Attributes::default() };
         let wrong = Attributes { kind: 0xFFFF, ..good };
-        let refused = Group::open(&[good, wrong], 0).unwrap_err();
+        let refused = CounterGroup::open(&[good, wrong], 0).unwrap_err();
         assert!(refused.member == 1 || refused.error.errno() == Some(libc::EACCES), "{refused:?}");
     }
 }

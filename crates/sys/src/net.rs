@@ -21,7 +21,7 @@ struct Control([u8; 64]);
 
 /// A received batch.
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedBatch {
     /// Bytes in the buffer.
     pub bytes: usize,
     /// Bytes of each datagram but perhaps the last; equal to `bytes` when there is only one.
@@ -84,7 +84,7 @@ pub fn receive_from(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
     wait: bool,
-) -> io::Result<(Received, SockAddr)> {
+) -> io::Result<(ReceivedBatch, SockAddr)> {
     let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
     // SAFETY: the closure fills the storage and its length by recvmsg, which the kernel does for every datagram.
     let (received, from) = unsafe {
@@ -101,7 +101,7 @@ pub fn receive_from(
 ///
 /// # Errors
 /// Those of `recvmsg(2)`; `WouldBlock` after the socket's receive timeout, or at once when not to wait.
-pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> io::Result<Received> {
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> io::Result<ReceivedBatch> {
     let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
     receive_into(socket, buffer, flags, std::ptr::null_mut(), 0).map(|(received, _)| received)
 }
@@ -112,7 +112,7 @@ fn receive_into(
     flags: i32,
     name: *mut libc::c_void,
     name_bytes: libc::socklen_t,
-) -> io::Result<(Received, libc::socklen_t)> {
+) -> io::Result<(ReceivedBatch, libc::socklen_t)> {
     let mut control = Control([0; 64]);
     let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: an all-zero msghdr is a valid empty one.
@@ -128,7 +128,7 @@ fn receive_into(
     let segment_bytes =
         segment_of(&message).filter(|&segment| segment > 0 && segment < bytes).unwrap_or(bytes);
     let truncated = message.msg_flags & libc::MSG_TRUNC != 0;
-    Ok((Received { bytes, segment_bytes, truncated }, message.msg_namelen))
+    Ok((ReceivedBatch { bytes, segment_bytes, truncated }, message.msg_namelen))
 }
 
 /// The segment size of a batch, from its control message.

@@ -133,14 +133,14 @@ pub trait OpenCounter: Send {
 
 /// The kernel's counters.
 #[derive(Debug, Default)]
-pub struct Kernel;
+pub struct KernelCounters;
 
 #[derive(Debug)]
 struct KernelCounter {
     fd: OwnedFd,
 }
 
-impl CounterSource for Kernel {
+impl CounterSource for KernelCounters {
     fn open(&mut self, event: Event) -> Result<Box<dyn OpenCounter>, SysError> {
         let mut attr = Attr {
             kind: event.kind,

@@ -11,7 +11,7 @@ use crate::SysError;
 use crate::memory::Buffer;
 
 /// A ring over one file and one buffer: `depth` blocks go with each call, from the thread that made it.
-pub struct Blocks {
+pub struct UringBlocks {
     ring: IoUring,
     buffer: Lent,
     block_bytes: u32,
@@ -47,7 +47,7 @@ fn ring_of(entries: u32) -> io::Result<IoUring> {
     for_one_thread.or_else(|_| IoUring::new(entries))
 }
 
-impl Blocks {
+impl UringBlocks {
     /// `depth` blocks of the file against as many of the buffer; `registered` pins the buffer once and for all.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl Blocks {
         block_bytes: u32,
         depth: u32,
         registered: bool,
-    ) -> Result<Blocks, SysError> {
+    ) -> Result<UringBlocks, SysError> {
         let failed = |call: &str| {
             let call = call.to_owned();
             move |source| SysError { call, source }
@@ -76,7 +76,7 @@ impl Blocks {
                 .map_err(failed("register a buffer"))?;
         }
         let buffer = Lent { buffer: ManuallyDrop::new(buffer), is_lost: false };
-        Ok(Blocks { ring, buffer, block_bytes, depth, registered })
+        Ok(UringBlocks { ring, buffer, block_bytes, depth, registered })
     }
 
     /// The buffer.
@@ -219,7 +219,7 @@ mod tests {
     fn a_call_after_one_that_failed_waits_for_its_own_blocks() {
         let file = crate::copies::memory_file(4 * 512, false).unwrap();
         let buffer = Buffer::new(8 * 512, Pages::Base).unwrap();
-        let Ok(mut blocks) = Blocks::new(&file, buffer, 512, 8, false) else {
+        let Ok(mut blocks) = UringBlocks::new(&file, buffer, 512, 8, false) else {
             return;
         };
         // The second half of the blocks is beyond the end of the file: no byte of it comes.
@@ -260,7 +260,7 @@ mod tests {
             file.write_all_at(&[7; 4096], 0).unwrap();
             let buffer = Buffer::new(4096, Pages::Base).unwrap();
             // Where a sandbox forbids io_uring there is nothing to check.
-            let Ok(mut blocks) = Blocks::new(&file, buffer, 512, 8, registered) else {
+            let Ok(mut blocks) = UringBlocks::new(&file, buffer, 512, 8, registered) else {
                 return;
             };
             blocks.run(false).unwrap();

@@ -27,7 +27,7 @@ pub(super) fn fuse() -> Result<Done> {
         need("fusermount3")?;
     }
     for program in built_tests(FUSE_TESTS)? {
-        started(program.as_ref()).env("DAQMETER_FUSE_TESTS", "1").run()?;
+        started(program.as_ref()).words("--ignored").run()?;
     }
     Ok(Done::Ran)
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use daqmeter_record::{Clock, EngineInfo, Host, NoiseFloor, RunRecord, Workload};
-use daqmeter_report::copy_classic::{Files, StudyFile};
+use daqmeter_report::copy_classic::{StudyFile, StudyFiles};
 
 use super::Written;
 use crate::output::{Failure, Recorder};
@@ -38,7 +38,7 @@ impl Import<'_> {
     pub(super) fn run(
         &self,
         about: impl Fn(&Path) -> Result<(EngineInfo, Workload), Failure>,
-        classic: impl Fn(&[RunRecord]) -> Files,
+        classic: impl Fn(&[RunRecord]) -> StudyFiles,
         text: fn(&[RunRecord]) -> String,
     ) -> Result<ExitCode, Failure> {
         let context = context();

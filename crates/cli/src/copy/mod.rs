@@ -17,7 +17,7 @@ use daqmeter_copy::{CopyPath, Direction};
 use daqmeter_harness::{Availability, Settings, ordered};
 use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, Workload};
-use daqmeter_report::copy_classic::Files;
+use daqmeter_report::copy_classic::StudyFiles;
 
 use crate::arguments::count;
 use crate::interrupt;
@@ -108,7 +108,7 @@ impl Written {
     }
 
     /// Writes the original's files, where they are asked for.
-    fn write(&self, files: &Files) -> Result<(), Failure> {
+    fn write(&self, files: &StudyFiles) -> Result<(), Failure> {
         let Some(dir) = self.out_dir.as_ref().filter(|_| self.is_classic()) else {
             return Ok(());
         };
@@ -169,7 +169,7 @@ struct Ending<'a, F> {
     files: F,
 }
 
-impl<F: Fn(&[RunRecord]) -> Files + Clone + Send + 'static> Ending<'_, F> {
+impl<F: Fn(&[RunRecord]) -> StudyFiles + Clone + Send + 'static> Ending<'_, F> {
     /// Measures all points in random order and writes the outputs: of the finished points also
     /// when one cannot be measured, or does not end after a signal.
     fn measure(

@@ -9,7 +9,7 @@ use daqmeter_copy::{CopyContext as Context, CopyEngine, CopyPath, CopyRequest};
 use daqmeter_harness::{Fault, Limits, Request as _, StepPlan, TypedEngine as _, check_fits};
 use daqmeter_record::{EngineInfo, RunRecord, Workload};
 use daqmeter_report::copy::{bandwidth_text, latency_text};
-use daqmeter_report::copy_classic::{self, Files};
+use daqmeter_report::copy_classic::{self, StudyFiles};
 
 use super::import::{Import, NOT_OF_FILES, UNKNOWN, folder};
 use super::{Ending, LIMIT_TIME, Operation, Written, operation, repetitions, usable};
@@ -103,7 +103,7 @@ struct Verb {
     operations: &'static [&'static str],
     smallest_bytes: u64,
     text: fn(&[RunRecord]) -> String,
-    files: fn(&[RunRecord]) -> Files,
+    files: fn(&[RunRecord]) -> StudyFiles,
 }
 
 const LATENCY: Verb = Verb {

@@ -194,7 +194,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 struct Traced {
     found: Tally,
     text: String,
-    files: daqmeter_report::copy_classic::Files,
+    files: daqmeter_report::copy_classic::StudyFiles,
 }
 
 /// One trace, as it was asked for.

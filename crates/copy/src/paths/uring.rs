@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use daqmeter_harness::{Availability, Fault};
 use daqmeter_sys::copies::{fill_by_mapping, memory_file};
 use daqmeter_sys::memory::{Buffer, Pages};
-use daqmeter_sys::uring::Blocks;
+use daqmeter_sys::uring::UringBlocks;
 
 use super::file::flush_file;
 use super::mover::{Mover, Side, each, not_flushed};
@@ -16,7 +16,7 @@ struct UringMover {
     block_bytes: u32,
     depth: u32,
     registered: bool,
-    open: Option<(File, Blocks)>,
+    open: Option<(File, UringBlocks)>,
 }
 
 pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
@@ -29,7 +29,7 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
 
 pub(super) fn probe() -> Availability {
     let made = memory_file(1, false)
-        .and_then(|file| Blocks::new(&file, Buffer::new(1, Pages::Base)?, 1, 1, false));
+        .and_then(|file| UringBlocks::new(&file, Buffer::new(1, Pages::Base)?, 1, 1, false));
     match made {
         Ok(_) => Availability::Ready,
         Err(error) => Availability::Waived(format!("{error}: see sysctl kernel.io_uring_disabled")),
@@ -41,7 +41,7 @@ impl UringMover {
         self.block_bytes as usize * self.depth as usize
     }
 
-    fn open(&mut self) -> (&File, &mut Blocks) {
+    fn open(&mut self) -> (&File, &mut UringBlocks) {
         let (file, blocks) = self.open.as_mut().expect("prepared before the first copy");
         (file, blocks)
     }
@@ -57,7 +57,8 @@ impl Mover for UringMover {
         let file = memory_file(self.whole() as u64, false)?;
         fill_by_mapping(&file, &vec![0; self.whole()])?;
         let buffer = Buffer::new(self.whole(), Pages::Base)?;
-        let blocks = Blocks::new(&file, buffer, self.block_bytes, self.depth, self.registered)?;
+        let blocks =
+            UringBlocks::new(&file, buffer, self.block_bytes, self.depth, self.registered)?;
         self.open = Some((file, blocks));
         Ok(())
     }

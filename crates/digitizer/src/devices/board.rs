@@ -1,4 +1,4 @@
-//! What every board does, in the words of an acquisition, and what a family of boards says of itself. Registers, ioctls and
+//! What every board does, in the words of an acquisition, and what a family of boards says of itself. BoardRegisters, ioctls and
 //! numbers on buses are in the families' folders.
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use daqmeter_harness::{CardFamily, Fault, StopFlag};
 
-use crate::serve::Served;
+use crate::serve::ServedBoard;
 
 /// Prefix of emulated boards: `emu:l0`, `emu:l2-1`, `emu:ku0`.
 pub const EMULATED_PREFIX: &str = "emu:";
@@ -177,7 +177,7 @@ pub struct NodeFound {
 }
 
 /// A family of boards: one folder, real and emulated members.
-pub trait Family: Sync {
+pub trait BoardFamily: Sync {
     /// Name in lists.
     fn name(&self) -> &'static str;
 
@@ -212,7 +212,7 @@ pub trait Family: Sync {
         path: &Path,
         emulation: &Emulation,
         rate_hz: Option<f64>,
-    ) -> Result<Served, Fault>;
+    ) -> Result<ServedBoard, Fault>;
 }
 
 /// The 16-bit sample at an index of an emulated board's memory.

@@ -9,13 +9,13 @@ mod xdma;
 use daqmeter_harness::Fault;
 use daqmeter_sys::host::Files;
 
-use board::{Board, EMULATED_PREFIX, Emulation, Family};
+use board::{Board, BoardFamily, EMULATED_PREFIX, Emulation};
 
 /// Every family. The last is asked about what no other claims, and says what it found.
-pub static FAMILIES: &[&dyn Family] = &[&xdma::Xdma, &sis8300::Sis8300];
+pub static FAMILIES: &[&dyn BoardFamily] = &[&xdma::Xdma, &sis8300::Sis8300];
 
 /// The family that a device belongs to.
-pub fn family_of(device: &str) -> &'static dyn Family {
+pub fn family_of(device: &str) -> &'static dyn BoardFamily {
     let claiming = FAMILIES.iter().find(|family| family.claims(device));
     *claiming.or(FAMILIES.last()).expect("there is a family")
 }
@@ -43,8 +43,8 @@ pub fn open(devices: &[String], emulation: &Emulation) -> Result<Vec<Box<dyn Boa
 }
 
 /// Nodes in /dev that look like boards, with their families.
-pub fn nodes(files: &Files) -> impl Iterator<Item = (&'static dyn Family, String)> {
-    let of = |family: &'static dyn Family| {
+pub fn nodes(files: &Files) -> impl Iterator<Item = (&'static dyn BoardFamily, String)> {
+    let of = |family: &'static dyn BoardFamily| {
         let nodes = family.cards().nodes(files);
         nodes.into_iter().map(move |node| (family, node))
     };

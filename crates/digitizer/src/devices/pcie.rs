@@ -4,24 +4,24 @@ use daqmeter_sys::host::Files;
 
 /// A link that was trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Link {
+pub struct PcieLink {
     gigatransfers_per_s: f64,
     lanes: u32,
 }
 
-impl Link {
+impl PcieLink {
     /// The link of the PCI device behind a character device, when sysfs tells.
-    pub(crate) fn of(files: &Files, major: u64, minor: u64) -> Option<Link> {
-        Link::below(files, &format!("sys/dev/char/{major}:{minor}/device"))
+    pub(crate) fn of(files: &Files, major: u64, minor: u64) -> Option<PcieLink> {
+        PcieLink::below(files, &format!("sys/dev/char/{major}:{minor}/device"))
     }
 
     /// The link of the PCI device whose folder in sysfs that is; none where it is no PCI device, or not trained.
-    pub fn below(files: &Files, device: &str) -> Option<Link> {
+    pub fn below(files: &Files, device: &str) -> Option<PcieLink> {
         let speed = files.text(&format!("{device}/current_link_speed"))?;
         let lanes = files.text(&format!("{device}/current_link_width"))?.parse().ok()?;
         // "8.0 GT/s PCIe"
         let gigatransfers_per_s = speed.split_whitespace().next()?.parse().ok()?;
-        (lanes > 0).then_some(Link { gigatransfers_per_s, lanes })
+        (lanes > 0).then_some(PcieLink { gigatransfers_per_s, lanes })
     }
 
     /// Bytes per second after line coding: 8b/10b up to 5 GT/s (PCIe 1 and 2), 128b/130b above. Packet headers come off this.
@@ -31,7 +31,7 @@ impl Link {
     }
 }
 
-impl std::fmt::Display for Link {
+impl std::fmt::Display for PcieLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
@@ -50,13 +50,13 @@ pub fn device_numbers(rdev: u64) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    fn link(speed: &str, width: &str) -> Option<Link> {
+    fn link(speed: &str, width: &str) -> Option<PcieLink> {
         let root = tempfile::tempdir().unwrap();
         let device = root.path().join("sys/dev/char/250:0/device");
         std::fs::create_dir_all(&device).unwrap();
         std::fs::write(device.join("current_link_speed"), speed).unwrap();
         std::fs::write(device.join("current_link_width"), width).unwrap();
-        Link::of(&Files::below(root.path()), 250, 0)
+        PcieLink::of(&Files::below(root.path()), 250, 0)
     }
 
     #[test]
@@ -74,6 +74,6 @@ mod tests {
     fn what_sysfs_does_not_tell_is_no_limit() {
         assert_eq!(link("Unknown", "4"), None);
         assert_eq!(link("8.0 GT/s", "0"), None);
-        assert_eq!(Link::of(&Files::below("/nonexistent"), 1, 2), None);
+        assert_eq!(PcieLink::of(&Files::below("/nonexistent"), 1, 2), None);
     }
 }

@@ -12,10 +12,10 @@ use daqmeter_sys::sis8300::{
 use fuser::{Errno, ReplyIoctl};
 
 use super::emulated::EmulatedBoard;
-use super::registers::Registers;
+use super::registers::BoardRegisters;
 use super::regs::{is_dma_read, is_dma_write};
 use crate::devices::board::Board;
-use crate::serve::{DriverFile, Served, Traffic};
+use crate::serve::{DriverFile, ServedBoard, ServedTraffic};
 
 /// Whose ioctls to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,15 +32,15 @@ struct BoardFile {
     board: Shared,
     dialect: Dialect,
     memory_bytes: u64,
-    traffic: Arc<Traffic>,
+    traffic: Arc<ServedTraffic>,
 }
 
 /// Serves an emulated board at `path` until the result is dropped.
 ///
 /// # Errors
 /// When the path is not a regular file, or FUSE is missing or forbidden.
-pub fn serve(board: EmulatedBoard, path: &Path, dialect: Dialect) -> Result<Served, Fault> {
-    let traffic = Arc::<Traffic>::default();
+pub fn serve(board: EmulatedBoard, path: &Path, dialect: Dialect) -> Result<ServedBoard, Fault> {
+    let traffic = Arc::<ServedTraffic>::default();
     let file = BoardFile {
         memory_bytes: board.identity().memory_bytes.unwrap_or(0),
         board: Arc::new(Mutex::new(board)),

@@ -9,10 +9,10 @@ use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::sis8300::{self, DmaBuffer};
 
-use super::registers::{self, Registers};
+use super::registers::{self, BoardRegisters};
 use super::regs::{self, Model, is_dma_write};
 use crate::devices::board::{Board, Identity};
-use crate::devices::pcie::{Link, device_numbers};
+use crate::devices::pcie::{PcieLink, device_numbers};
 
 /// A board that the ESS driver drives.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct EssBoard {
     identity: Identity,
     file: File,
     dma: Option<DmaBuffer>,
-    link: Option<Link>,
+    link: Option<PcieLink>,
     stop: StopFlag,
 }
 
@@ -47,7 +47,7 @@ impl EssBoard {
         };
         let (major, minor) =
             file.metadata().map(|metadata| device_numbers(metadata.rdev())).unwrap_or_default();
-        let link = Link::of(&Files::default(), major, minor);
+        let link = PcieLink::of(&Files::default(), major, minor);
         Ok(EssBoard { identity, file, dma: None, link, stop: StopFlag::default() })
     }
 
@@ -56,7 +56,7 @@ impl EssBoard {
     }
 }
 
-impl Registers for EssBoard {
+impl BoardRegisters for EssBoard {
     fn read_register(&mut self, offset: u32) -> Result<u32, Fault> {
         sis8300::read_register(&self.file, offset).map_err(|error| self.gone(error))
     }

@@ -14,14 +14,14 @@ use std::sync::Arc;
 use daqmeter_harness::{CardFamily, Fault};
 
 use crate::daq::check_trigger_rate;
-use crate::devices::board::{Board, EMULATED_PREFIX, Emulation, Family, NodeFound};
-use crate::serve::Served;
+use crate::devices::board::{Board, BoardFamily, EMULATED_PREFIX, Emulation, NodeFound};
+use crate::serve::ServedBoard;
 use emulated::{EmulatedBoard, EmulatedCrate, Profile};
 
 pub use driver_file::{Dialect, serve};
 pub use ess::EssBoard;
-pub use probe::{Found, probe};
-pub use registers::Registers;
+pub use probe::{ProbedDriver, probe};
+pub use registers::BoardRegisters;
 
 const UNDRIVEN: &str = "not driven: load sis8300drv";
 
@@ -29,7 +29,7 @@ const UNDRIVEN: &str = "not driven: load sis8300drv";
 #[derive(Clone, Copy, Debug)]
 pub struct Sis8300;
 
-impl Family for Sis8300 {
+impl BoardFamily for Sis8300 {
     fn name(&self) -> &'static str {
         "SIS8300"
     }
@@ -62,11 +62,11 @@ impl Family for Sis8300 {
 
     fn describe(&self, node: &str) -> NodeFound {
         let (driver, about) = match probe(node) {
-            Ok(Found::Ess { id, .. }) => {
+            Ok(ProbedDriver::Ess { id, .. }) => {
                 ("sis8300drv (ESS)".to_owned(), format!("identification {id:#010x}"))
             }
-            Ok(Found::Struck) => ("Struck's driver".to_owned(), UNDRIVEN.to_owned()),
-            Ok(Found::Upciedev { driver }) => (driver, UNDRIVEN.to_owned()),
+            Ok(ProbedDriver::Struck) => ("Struck's driver".to_owned(), UNDRIVEN.to_owned()),
+            Ok(ProbedDriver::Upciedev { driver }) => (driver, UNDRIVEN.to_owned()),
             Err(fault) => ("not understood".to_owned(), fault.0),
         };
         NodeFound { driver, about }
@@ -97,7 +97,7 @@ impl Family for Sis8300 {
         path: &Path,
         emulation: &Emulation,
         rate_hz: Option<f64>,
-    ) -> Result<Served, Fault> {
+    ) -> Result<ServedBoard, Fault> {
         let name = device.strip_prefix(EMULATED_PREFIX).unwrap_or(device);
         let mut board: EmulatedBoard = crate_of(emulation)?.board(device, name)?;
         if let Some(rate) = rate_hz {
@@ -128,12 +128,12 @@ fn crate_of(emulation: &Emulation) -> Result<Arc<EmulatedCrate>, Fault> {
 /// When the path is not a digitizer, or one whose driver daqmeter does not drive.
 pub fn open_ess(device: &str) -> Result<EssBoard, Fault> {
     match probe(device)? {
-        Found::Ess { file, id } => EssBoard::new(device, file, id),
-        Found::Struck => Err(Fault::new(format!(
+        ProbedDriver::Ess { file, id } => EssBoard::new(device, file, id),
+        ProbedDriver::Struck => Err(Fault::new(format!(
             "{device}: driven by Struck's own driver (it answers REG_READ but not the ESS driver's RELEASE_IRQ); daqmeter \
              drives the ESS driver: load sis8300drv instead"
         ))),
-        Found::Upciedev { driver } => Err(Fault::new(format!(
+        ProbedDriver::Upciedev { driver } => Err(Fault::new(format!(
             "{device}: driven by `{driver}` of the DESY upciedev family; daqmeter drives the ESS driver: load sis8300drv instead"
         ))),
     }

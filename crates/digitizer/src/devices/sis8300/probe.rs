@@ -11,7 +11,7 @@ use crate::devices::pcie::device_numbers;
 
 /// An understood device.
 #[derive(Debug)]
-pub enum Found {
+pub enum ProbedDriver {
     /// The ESS driver: daqmeter drives it.
     Ess {
         /// Open for reading and writing.
@@ -32,7 +32,7 @@ pub enum Found {
 ///
 /// # Errors
 /// When it is not there, not a device, or answers like nothing that is known.
-pub fn probe(device: &str) -> Result<Found, Fault> {
+pub fn probe(device: &str) -> Result<ProbedDriver, Fault> {
     let refuse = |why: String| Fault::new(format!("{device}: {why}"));
     let metadata = fs::metadata(device)
         .map_err(|error| refuse(format!("{error}; see `daqmeter list` for what is there")))?;
@@ -48,7 +48,7 @@ pub fn probe(device: &str) -> Result<Found, Fault> {
         return Err(refuse(format!("is {what}, not a digitizer")));
     }
     if let Some(driver) = upciedev_driver(device, metadata.rdev()) {
-        return Ok(Found::Upciedev { driver });
+        return Ok(ProbedDriver::Upciedev { driver });
     }
     let file = OpenOptions::new().read(true).write(true).open(device).map_err(|error| {
         refuse(format!(
@@ -66,8 +66,8 @@ pub fn probe(device: &str) -> Result<Found, Fault> {
     }
     // Releasing waiters when there are none changes nothing. The command's size (12 bytes) is the ESS driver's own.
     match sis8300::release_irq(&file) {
-        Ok(()) => Ok(Found::Ess { file, id }),
-        Err(error) if matches!(error.errno(), Some(22 | 25)) => Ok(Found::Struck),
+        Ok(()) => Ok(ProbedDriver::Ess { file, id }),
+        Err(error) if matches!(error.errno(), Some(22 | 25)) => Ok(ProbedDriver::Struck),
         Err(error) => Err(refuse(format!("{error}"))),
     }
 }

@@ -5,7 +5,7 @@ use daqmeter_harness::{Fault, StopFlag};
 use super::regs;
 
 /// A board's registers, and its DMA for writing.
-pub trait Registers {
+pub trait BoardRegisters {
     /// Reads a register by 32-bit word offset.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ pub(super) fn channel_samples(samples: u64) -> u64 {
 
 /// All ten channels, packed one behind the other, `samples` in all, started by MLVDS line 0. The sampling clock is left
 /// as it is: its chip is not in the documented register list.
-pub(super) fn configure(board: &mut impl Registers, samples: u64) -> Result<(), Fault> {
+pub(super) fn configure(board: &mut impl BoardRegisters, samples: u64) -> Result<(), Fault> {
     let channel_blocks = channel_samples(samples) / regs::BLOCK_SAMPLES;
     let to_register = |blocks: u64| {
         u32::try_from(blocks).map_err(|_| {
@@ -51,15 +51,15 @@ pub(super) fn configure(board: &mut impl Registers, samples: u64) -> Result<(), 
     board.write_register(regs::SAMPLE_CONTROL, regs::EXTERNAL_TRIGGER)
 }
 
-pub(super) fn arm(board: &mut impl Registers) -> Result<(), Fault> {
+pub(super) fn arm(board: &mut impl BoardRegisters) -> Result<(), Fault> {
     board.write_register(regs::ACQUISITION, regs::ACQUISITION_ARM)
 }
 
-pub(super) fn disarm(board: &mut impl Registers) -> Result<(), Fault> {
+pub(super) fn disarm(board: &mut impl BoardRegisters) -> Result<(), Fault> {
     board.write_register(regs::ACQUISITION, regs::ACQUISITION_RESET)
 }
 
-pub(super) fn is_done(board: &mut impl Registers) -> Result<bool, Fault> {
+pub(super) fn is_done(board: &mut impl BoardRegisters) -> Result<bool, Fault> {
     let status = board.read_register(regs::ACQUISITION)?;
     Ok(status & (regs::STATUS_SAMPLING | regs::STATUS_ARMED) == 0)
 }
@@ -67,7 +67,7 @@ pub(super) fn is_done(board: &mut impl Registers) -> Result<bool, Fault> {
 /// Writes card memory in as many DMA writes as it takes. The memory is protected again afterwards,
 /// even after an error or a signal.
 pub(super) fn write(
-    board: &mut impl Registers,
+    board: &mut impl BoardRegisters,
     card_offset: u64,
     from: &[u8],
     stop: &StopFlag,
@@ -81,7 +81,7 @@ pub(super) fn write(
 }
 
 fn dma_writes(
-    board: &mut impl Registers,
+    board: &mut impl BoardRegisters,
     card_offset: u64,
     from: &[u8],
     stop: &StopFlag,
@@ -113,7 +113,7 @@ mod tests {
         enable: Vec<u32>,
     }
 
-    impl Registers for Stopping {
+    impl BoardRegisters for Stopping {
         fn read_register(&mut self, _: u32) -> Result<u32, Fault> {
             unreachable!("nothing is read here")
         }

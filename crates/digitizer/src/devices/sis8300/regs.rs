@@ -1,4 +1,4 @@
-//! Registers of the SIS8300 family, by 32-bit word offset. Sources: Struck SIS8300-KU, -L and -L2 user manuals (register
+//! BoardRegisters of the SIS8300 family, by 32-bit word offset. Sources: Struck SIS8300-KU, -L and -L2 user manuals (register
 //! chapters), as restated in the project's reference, section 2.4.
 
 /// Identification: 31:16 model, 15:8 firmware version, 7:0 revision.

@@ -8,7 +8,7 @@ use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::host::Files;
 
 use crate::devices::board::{Board, Identity};
-use crate::devices::pcie::{Link, device_numbers};
+use crate::devices::pcie::{PcieLink, device_numbers};
 
 /// `ESPIPE`: the device has no offsets.
 const NOT_SEEKABLE: i32 = 29;
@@ -18,7 +18,7 @@ const NOT_SEEKABLE: i32 = 29;
 pub(super) struct Channel {
     identity: Identity,
     file: File,
-    link: Option<Link>,
+    link: Option<PcieLink>,
     /// False once the driver refused an offset.
     seekable: bool,
     stop: StopFlag,
@@ -46,7 +46,7 @@ impl Channel {
                 writable: false,
                 repeatable: false,
             },
-            link: Link::of(&Files::default(), major, minor),
+            link: PcieLink::of(&Files::default(), major, minor),
             file,
             seekable: true,
             stop: StopFlag::default(),

@@ -9,18 +9,18 @@ use fuser::Errno;
 
 use super::emulated::EmulatedChannel;
 use crate::devices::board::Board;
-use crate::serve::{DriverFile, Served, Traffic};
+use crate::serve::{DriverFile, ServedBoard, ServedTraffic};
 
 /// Bytes of the file: what a card with 1 GiB of memory shows.
 const SIZE_BYTES: u64 = 1 << 30;
 
 struct ChannelFile {
     channel: Mutex<EmulatedChannel>,
-    traffic: Arc<Traffic>,
+    traffic: Arc<ServedTraffic>,
 }
 
-pub(super) fn serve(channel: EmulatedChannel, path: &Path) -> Result<Served, Fault> {
-    let traffic = Arc::<Traffic>::default();
+pub(super) fn serve(channel: EmulatedChannel, path: &Path) -> Result<ServedBoard, Fault> {
+    let traffic = Arc::<ServedTraffic>::default();
     let file = ChannelFile { channel: Mutex::new(channel), traffic: Arc::clone(&traffic) };
     crate::serve::serve(file, path, traffic)
 }

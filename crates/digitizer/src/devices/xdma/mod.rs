@@ -12,8 +12,8 @@ use std::path::Path;
 
 use daqmeter_harness::{CardFamily, Fault};
 
-use crate::devices::board::{Board, EMULATED_PREFIX, Emulation, Family, NodeFound};
-use crate::serve::Served;
+use crate::devices::board::{Board, BoardFamily, EMULATED_PREFIX, Emulation, NodeFound};
+use crate::serve::ServedBoard;
 use channel::Channel;
 use emulated::EmulatedChannel;
 
@@ -24,7 +24,7 @@ const STREAM_PREFIX: &str = "stream:";
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Xdma;
 
-impl Family for Xdma {
+impl BoardFamily for Xdma {
     fn name(&self) -> &'static str {
         "XDMA channels"
     }
@@ -77,7 +77,7 @@ impl Family for Xdma {
         path: &Path,
         _: &Emulation,
         rate_hz: Option<f64>,
-    ) -> Result<Served, Fault> {
+    ) -> Result<ServedBoard, Fault> {
         let channel = EmulatedChannel::open(device, emulated_name(device).unwrap_or(device))?;
         match rate_hz {
             Some(_) => Err(channel.cannot("be triggered: leave out --rate")),

@@ -84,26 +84,3 @@ fn a_device_without_offsets_is_read_on() {
     let record = run("stream:/dev/zero", digitizer().with("function", 4_u64));
     assert_eq!(record.outcome, Outcome::Ok, "{:?}", record.lanes[0].outcome);
 }
-
-#[test]
-fn a_channel_behind_fuse_is_read_and_converted() {
-    if std::env::var_os("DAQMETER_FUSE_TESTS").is_none() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let emulation = Emulation { profile: "ess-2017".to_owned(), paced: true };
-    let path = dir.path().join("xdma0_c2h_0");
-    let served = Xdma.serve("emu:xdma0", &path, &emulation, None).unwrap();
-    let node = path.to_str().unwrap();
-    assert_eq!(Xdma.describe(node).about, "can be read");
-    let record = run(node, digitizer().with("function", 99_u64));
-    assert_eq!(record.outcome, Outcome::Ok, "{:?}", record.lanes[0].outcome);
-    assert!(!record.engine.emulated);
-    let read = served.traffic.read_bytes.load(std::sync::atomic::Ordering::Relaxed);
-    assert!(read >= 3 * 200_032, "{read}");
-    let mut board = Channel::open(node, node).unwrap();
-    let mut odd = [0; 7];
-    assert_eq!(board.read(3, &mut odd).unwrap(), 7, "any length from any offset");
-    let expected: Vec<u8> = (0..5).flat_map(|index| pattern_sample(index).to_le_bytes()).collect();
-    assert_eq!(odd, expected[3..10]);
-}

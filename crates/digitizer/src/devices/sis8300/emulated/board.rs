@@ -11,36 +11,36 @@ use daqmeter_sys::wait::IrqLine;
 use super::chassis::EmulatedCrate;
 use super::trigger::{Phase, Trigger};
 use crate::devices::board::{Board, Identity, TriggerAccount, pattern_sample};
-use crate::devices::sis8300::registers::{self, Registers};
+use crate::devices::sis8300::registers::{self, BoardRegisters};
 use crate::devices::sis8300::regs::{self, Model, READ_UNIT_BYTES, is_dma_read, is_dma_write};
 
 /// The real driver's DMA buffer: 2^(MAX_ORDER-1) pages, 4 MiB on kernels of the document's time.
 const DMA_BUFFER_BYTES: usize = 4 << 20;
 /// Up to this a transfer is over sooner than a sleeping thread is woken (about 50 us): its end is waited for by looking.
 const SMALL_TRANSFER_BYTES: usize = 4096;
-/// Registers of the file, 0x000 to 0x3FF.
+/// BoardRegisters of the file, 0x000 to 0x3FF.
 const REGISTERS: usize = 0x400;
 const CHANNELS: usize = regs::CHANNELS as usize;
 /// Samples at the start of each channel that carry the number of the acquisition.
 const STAMP_SAMPLES: u64 = 4;
 
-/// Faults that a user or a test asks for: `gone-after=5` (reads), `short-read-at=3`,
+/// BoardFaults that a user or a test asks for: `gone-after=5` (reads), `short-read-at=3`,
 /// `write-error-at=2`, `no-interrupt-after=0` (acquisitions).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct BoardFaults {
     gone_after: Option<u64>,
     short_read_at: Option<u64>,
     write_error_at: Option<u64>,
     no_interrupt_after: Option<u64>,
 }
 
-impl Faults {
+impl BoardFaults {
     /// Parses `name=value,name=value`; empty is none.
     ///
     /// # Errors
     /// Names the fault that is unknown.
-    pub fn parse(text: &str) -> Result<Faults, String> {
-        let mut faults = Faults::default();
+    pub fn parse(text: &str) -> Result<BoardFaults, String> {
+        let mut faults = BoardFaults::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let parsed =
                 part.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
@@ -87,7 +87,7 @@ pub struct EmulatedBoard {
     dma: Option<Buffer>,
     reads: u64,
     writes: u64,
-    faults: Faults,
+    faults: BoardFaults,
     stop: StopFlag,
 }
 
@@ -140,7 +140,7 @@ impl EmulatedBoard {
         model: Model,
         slot: u32,
         own_bytes_per_s: f64,
-        faults: Faults,
+        faults: BoardFaults,
         crate_: Arc<EmulatedCrate>,
     ) -> Result<EmulatedBoard, Fault> {
         let memory_bytes = model.memory_bytes(0);
@@ -385,7 +385,7 @@ impl EmulatedCrate {
         };
         let (model, slot) = parse_name(name).ok_or_else(wrong)?;
         let faults =
-            Faults::parse(faults).map_err(|why| Fault::new(format!("`{device}`: {why}")))?;
+            BoardFaults::parse(faults).map_err(|why| Fault::new(format!("`{device}`: {why}")))?;
         let own = self.profile.own_bytes_per_s(model);
         let own = own.ok_or_else(|| {
             Fault::new(format!(
@@ -415,7 +415,7 @@ fn to_usize(value: u64) -> usize {
     usize::try_from(value).expect("card memory is far below the address space")
 }
 
-impl Registers for EmulatedBoard {
+impl BoardRegisters for EmulatedBoard {
     fn read_register(&mut self, offset: u32) -> Result<u32, Fault> {
         self.check_there()?;
         if self.slot.is_some() {

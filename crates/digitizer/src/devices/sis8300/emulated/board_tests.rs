@@ -167,7 +167,7 @@ fn asked_for_faults_happen() {
         assert_eq!(silent.wait(Duration::from_millis(1)).unwrap(), comes);
         assert_eq!(silent.read_register(regs::ACQUISITION).unwrap() & 3, 0);
     }
-    assert!(Faults::parse("explode=1").unwrap_err().contains("gone-after"));
+    assert!(BoardFaults::parse("explode=1").unwrap_err().contains("gone-after"));
 }
 
 #[test]

@@ -7,6 +7,6 @@ mod trigger;
 pub mod uplink;
 
 pub(crate) use board::parse_name;
-pub use board::{EmulatedBoard, Faults};
+pub use board::{BoardFaults, EmulatedBoard};
 pub use chassis::EmulatedCrate;
 pub use profile::{BoardRate, Profile, ProfileError};

@@ -21,7 +21,7 @@ use super::rows::{copied, copy_rows};
 use crate::rate;
 
 /// Contents by file name; contexts other than the first get a folder of their own, as the original ran one at a time.
-pub type Files = BTreeMap<String, String>;
+pub type StudyFiles = BTreeMap<String, String>;
 
 /// Name of the file of an operation: the document calls both directions at once `from_to`.
 fn operation(record: &RunRecord) -> String {
@@ -82,10 +82,10 @@ fn cpus(record: &RunRecord, lane: &Lane, stage: &Stage) -> Vec<String> {
 }
 
 /// Files of the latency benchmark.
-pub fn latency(records: &[RunRecord]) -> Files {
+pub fn latency(records: &[RunRecord]) -> StudyFiles {
     let copies = of_engine(records, "copy");
     let x = menu(copies.iter().map(|record| int(record, "block_bytes")).max().unwrap_or(0));
-    let mut files = Files::new();
+    let mut files = StudyFiles::new();
     for record in &copies {
         let (folder, operation) = (folder(&copies, record), operation(record));
         let raw = files.entry(format!("{folder}micro-benchmark_{operation}_{x}.dat")).or_default();
@@ -135,9 +135,9 @@ fn channels(record: &RunRecord) -> Vec<u32> {
 /// Each rate can be computed from its line: bytes x copies / time, in MB of 2^20 bytes. In `from_to` a copy is one way, so that
 /// 300 times both ways are 600 copies. The time is `after - before` but for `_nc`, where caches are emptied in between. The total
 /// is the sum over the channels.
-pub fn bandwidth(records: &[RunRecord]) -> Files {
+pub fn bandwidth(records: &[RunRecord]) -> StudyFiles {
     let copies = of_engine(records, "copy");
-    let mut files = Files::new();
+    let mut files = StudyFiles::new();
     for record in &copies {
         let file = files
             .entry(format!("{}measures_{}.dat", folder(&copies, record), operation(record)))
@@ -175,8 +175,8 @@ pub(super) const NOT_KNOWN: &str = "n/a";
 /// Files of the pollution benchmark, with a result name. References, misses and their percentage are `n/a` where
 /// nothing counts them, and in the lines of single runs where only sums were counted; so is the
 /// percentage of no references.
-pub fn pollution(records: &[RunRecord], name: &str) -> Files {
-    let mut files = Files::new();
+pub fn pollution(records: &[RunRecord], name: &str) -> StudyFiles {
+    let mut files = StudyFiles::new();
     for record in of_engine(records, "pollution") {
         let Some(row) = pollution_rows(std::slice::from_ref(record)).pop() else {
             continue;

@@ -207,7 +207,7 @@ fn point() -> impl Strategy<Value = RunRecord> {
     })
 }
 
-fn reread(files: &classic::Files) -> Vec<RunRecord> {
+fn reread(files: &classic::StudyFiles) -> Vec<RunRecord> {
     let raw = files.iter().filter(|(name, _)| !name.contains("_synth"));
     raw.flat_map(|(name, text)| read(name, text).unwrap()).collect()
 }
@@ -218,7 +218,7 @@ proptest! {
         let files = classic::latency(&points);
         // Points of one size share a line's key: they become one point.
         let again = classic::latency(&reread(&files));
-        let raw = |files: &classic::Files| -> Vec<(String, String)> {
+        let raw = |files: &classic::StudyFiles| -> Vec<(String, String)> {
             let raw = files.iter().filter(|(name, _)| !name.contains("_synth"));
             raw.map(|(name, text)| (name.clone(), text.clone())).collect()
         };
@@ -236,7 +236,7 @@ proptest! {
         lane.stages[0].ops_per_sample = operations;
         point.lanes = vec![lane; lanes];
         // One time for all samples is all that such a file has. Rates of any size have no equal last digits.
-        let parts = |files: classic::Files| {
+        let parts = |files: classic::StudyFiles| {
             let text: String = files.into_values().collect();
             let fields = text.split_whitespace().map(str::to_owned);
             let (rates, counts): (Vec<String>, Vec<String>) = fields.partition(|field| field.contains('.'));
