@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::{Args, Subcommand, ValueEnum};
-use daqmeter_digitizer::DigitizerRequest;
 use daqmeter_digitizer::conversion::ConversionRequest;
 use daqmeter_digitizer::devices::{self, board::EMULATED_PREFIX, board::Emulation};
 use daqmeter_digitizer::request::TriggerCompletion;
+use daqmeter_digitizer::{DigitizerRequest, Function};
 use daqmeter_harness::{Request, Settings, StepPlan};
 use daqmeter_kernels::convert::oracle;
 use daqmeter_record::RunRecord;
@@ -151,7 +151,10 @@ fn faults(record: &RunRecord) -> String {
 
 /// What the user asked for that had no effect, and what --fast costs.
 fn notes(request: &DigitizerRequest) -> Vec<String> {
-    let scales = matches!(request.function, 1 | 3 | 99);
+    let functions = request.functions();
+    let runs = |wanted: &[Function]| wanted.iter().any(|function| functions.contains(function));
+    let scales = runs(&[Function::DecimateScale, Function::Scale]);
+    let converts = runs(&Function::CONVERSIONS);
     let without_loop = request.passes == 0;
     let fast = request.conversion.fast;
     let idle = [
@@ -165,17 +168,14 @@ fn notes(request: &DigitizerRequest) -> Vec<String> {
         ),
         (fast && !scales, "--fast had no effect: only functions 1, 3 and 99 scale"),
         (
-            request.conversion.degrees && !matches!(request.function, 6 | 99),
+            request.conversion.degrees && !runs(&[Function::SignedF64]),
             "--degrees had no effect: only functions 6 and 99 convert phases to doubles",
         ),
         (
-            request.block_bytes > 0 && matches!(request.function, 0 | 100),
+            request.block_bytes > 0 && !converts,
             "--block had no effect: there is no conversion to fuse with",
         ),
-        (
-            request.fuse && matches!(request.function, 0 | 100),
-            "--fuse had no effect: there is no conversion to fuse with",
-        ),
+        (request.fuse && !converts, "--fuse had no effect: there is no conversion to fuse with"),
     ];
     let idle = idle.into_iter().filter(|(is, _)| *is).map(|(_, note)| note.to_owned());
     idle.chain((fast && scales).then(|| fast_warning(&request.conversion))).collect()

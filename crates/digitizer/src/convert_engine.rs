@@ -28,7 +28,7 @@ pub struct ConvertRequest {
     /// 16-bit samples of one conversion
     pub samples: u64,
     /// Conversion, 0 to 8, as daqmeter list functions names it; 0 copies
-    pub function: u64,
+    pub function: Function,
     /// How it converts.
     #[serde(flatten)]
     pub conversion: ConversionRequest,
@@ -44,32 +44,26 @@ impl Request for ConvertRequest {
         Problem::unless_within("samples", self.samples, 1..=1 << 30)?;
         let max = daqmeter_sys::available::threads().unwrap_or(MAX_LANES);
         Problem::unless_within("lanes", self.lanes, 1..=max.clamp(1, MAX_LANES))?;
-        if self.function > 8 {
-            let text = format!("is {}; 0 to 8 is wanted", self.function);
-            return Err(Problem::new("function", text));
+        if self.function == Function::WritePattern {
+            return Err(Problem::new("function", "is 100; 0 to 8 is wanted"));
         }
         self.conversion.check(self.samples)
     }
 }
 
 impl ConvertRequest {
-    fn function(&self) -> Function {
-        let last = Function::stages(self.function).and_then(|stages| stages.last().copied());
-        last.expect("0 to 8, checked with the request")
-    }
-
     fn samples(&self) -> usize {
         usize::try_from(self.samples).expect("at most 2^30, checked with the request")
     }
 
     /// The kernel, where this CPU has one.
     fn checked_converter(&self, last_level_bytes: u64) -> Option<Converter> {
-        let made = self.conversion.converter(self.function(), self.samples(), last_level_bytes);
+        let made = self.conversion.converter(self.function, self.samples(), last_level_bytes);
         made.ok().flatten()
     }
 
     fn out_bytes(&self) -> u64 {
-        match self.function() {
+        match self.function {
             Function::Readout => self.samples * 2,
             function => self.conversion.out_bytes(function, self.samples()) as u64,
         }
@@ -112,7 +106,7 @@ impl TypedEngine for ConvertEngine {
     fn example(&self) -> ConvertRequest {
         ConvertRequest {
             samples: 10_000,
-            function: 3,
+            function: Function::Scale,
             conversion: ConversionRequest { scale_factor: 0.1, ..ConversionRequest::default() },
             lanes: 1,
         }
@@ -120,7 +114,7 @@ impl TypedEngine for ConvertEngine {
 
     fn open(&self, request: &ConvertRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
         request.conversion.check_available()?;
-        let (function, samples) = (request.function(), request.samples());
+        let (function, samples) = (request.function, request.samples());
         let converter = request.conversion.converter(function, samples, self.last_level_bytes)?;
         let name = match function {
             Function::Readout => "copy",

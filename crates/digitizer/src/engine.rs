@@ -46,7 +46,7 @@ impl TypedEngine for DigitizerEngine {
         DigitizerRequest {
             devices: vec!["emu:l0".to_owned(), "emu:ku0".to_owned()],
             samples: 3200,
-            function: 99,
+            function: crate::FunctionChoice::All,
             unpaced: true,
             ..DigitizerRequest::default()
         }
@@ -77,10 +77,8 @@ mod tests {
     }
 
     fn refusal(workload: Workload) -> String {
-        Engine::open(&DigitizerEngine::default(), &workload)
-            .err()
-            .map(|fault| fault.0)
-            .unwrap_or_default()
+        let opened = Engine::open(&DigitizerEngine::default(), &workload);
+        opened.err().map(|fault| fault.0).unwrap_or_default()
     }
 
     #[test]
@@ -174,14 +172,16 @@ mod tests {
             let found = refusal(asked);
             assert!(found.contains(says), "{name}={value}: {found}");
         }
-    }
-
-    #[test]
-    fn a_block_is_asked_for_or_chosen_not_both() {
-        let chosen = workload().with("fuse", true);
-        let said = refusal(chosen.clone().with("block_bytes", 4096_u64));
-        assert!(said.contains("`fuse`") && said.contains("block_bytes"), "{said}");
-        assert!(refusal(chosen.with("access", 1_u64)).contains("read whole"));
+        let fused = workload().with("fuse", true);
+        let pattern = workload().with("function", 100_u64).with("access", 1_u64);
+        for (asked, says) in [
+            (fused.clone().with("block_bytes", 4096_u64), "`fuse` cannot be used with block_bytes"),
+            (fused.with("access", 1_u64), "read whole"),
+            (pattern, "use access 0"),
+        ] {
+            let found = refusal(asked);
+            assert!(found.contains(says), "{found}");
+        }
     }
 
     /// It kept no sample and printed 746 MB/s (issue 14, A10).
@@ -197,26 +197,6 @@ mod tests {
         assert_eq!(refusal(asked(112, 110, 2)), "");
         assert_eq!(refusal(asked(112, 0, 112)), "");
         assert!(refusal(asked(112, 1, 112)).contains("none is kept"));
-        let convert = Workload { kind: "convert".to_owned(), ..asked(112, 111, 2) };
-        let mut convert = convert;
-        for name in [
-            "devices",
-            "access",
-            "block_bytes",
-            "completion",
-            "passes",
-            "poll_interval_us",
-            "profile",
-            "reads",
-            "unpaced",
-        ] {
-            convert.params.remove(name);
-        }
-        let said = Engine::open(&crate::ConvertEngine::default(), &convert)
-            .err()
-            .map(|fault| fault.0)
-            .unwrap_or_default();
-        assert!(said.contains("none is kept"), "{said}");
     }
 
     /// The portable kernel stores through the caches whatever is asked, and its figure was one of non-temporal stores.
@@ -261,12 +241,6 @@ mod tests {
         let mut session =
             session("emu:l0", workload().with("samples", 3_000_u64).with("function", 100_u64));
         session.verify().unwrap();
-    }
-
-    #[test]
-    fn a_pattern_cannot_be_written_through_a_mapped_buffer() {
-        let said = refusal(workload().with("function", 100_u64).with("access", 1_u64));
-        assert!(said.contains("`access`") && said.contains("use access 0"), "{said}");
     }
 
     #[test]
@@ -318,12 +292,6 @@ mod tests {
         let said = session.tally().warnings.join(" ");
         assert!(said.contains("-S 3000 was rounded up to 3200"), "{said}");
         assert!(said.contains("10 channels of 320 samples"), "{said}");
-    }
-
-    #[test]
-    fn a_lane_says_itself_whether_its_board_is_emulated() {
-        let session = session("emu:l0", workload());
-        assert_eq!(session.is_emulated(), Some(true));
     }
 
     #[test]

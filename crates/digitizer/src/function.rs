@@ -1,7 +1,12 @@
 //! The functions of `sis8300drv_threads`, by the numbers that its option `-A` takes.
 
-/// One function of the original.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One function of the original. A number in plans and records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "u64", into = "u64")]
+#[schemars(with = "u64")]
 pub enum Function {
     /// 0: read-out only.
     Readout,
@@ -25,11 +30,70 @@ pub enum Function {
     WritePattern,
 }
 
-/// The number that stands for all conversions.
-pub const ALL: u64 = 99;
+/// The value of `-A`: a function, or all conversions. A number in options, plans and records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "u64", into = "u64")]
+#[schemars(with = "u64")]
+pub enum FunctionChoice {
+    One(Function),
+    All,
+}
+
+/// The number of [`FunctionChoice::All`].
+const ALL: u64 = 99;
+
+impl TryFrom<u64> for FunctionChoice {
+    type Error = String;
+
+    fn try_from(number: u64) -> Result<FunctionChoice, String> {
+        match Function::try_from(number) {
+            Ok(function) => Ok(FunctionChoice::One(function)),
+            Err(_) if number == ALL => Ok(FunctionChoice::All),
+            Err(_) => Err(format!("{number}; 0 to 8, 99 or 100 is wanted")),
+        }
+    }
+}
+
+impl From<FunctionChoice> for u64 {
+    fn from(choice: FunctionChoice) -> u64 {
+        match choice {
+            FunctionChoice::One(function) => function.number(),
+            FunctionChoice::All => ALL,
+        }
+    }
+}
+
+impl FunctionChoice {
+    /// The functions that run, read-out first.
+    pub fn stages(self) -> Vec<Function> {
+        match self {
+            FunctionChoice::One(Function::WritePattern) => vec![Function::WritePattern],
+            FunctionChoice::One(Function::Readout) => vec![Function::Readout],
+            FunctionChoice::One(function) => vec![Function::Readout, function],
+            FunctionChoice::All => [&[Function::Readout][..], &Function::CONVERSIONS].concat(),
+        }
+    }
+}
+
+impl TryFrom<u64> for Function {
+    type Error = String;
+
+    fn try_from(number: u64) -> Result<Function, String> {
+        let others = [Function::Readout, Function::WritePattern];
+        let mut all = Function::CONVERSIONS.into_iter().chain(others);
+        let found = all.find(|function| function.number() == number);
+        found.ok_or_else(|| format!("{number}; 0 to 8 or 100 is wanted"))
+    }
+}
+
+impl From<Function> for u64 {
+    fn from(function: Function) -> u64 {
+        function.number()
+    }
+}
 
 impl Function {
-    /// Every function, in the order of `-A 99`.
+    /// Every conversion, in the order of `-A 99`.
     pub const CONVERSIONS: [Function; 8] = [
         Function::DecimateScale,
         Function::Decimate,
@@ -40,24 +104,6 @@ impl Function {
         Function::UnsignedF32,
         Function::SignedF32,
     ];
-
-    /// The functions that run for an `-A` number, read-out first; `None` for an unknown number.
-    pub fn stages(number: u64) -> Option<Vec<Function>> {
-        let mut stages = vec![Function::Readout];
-        match number {
-            0 => {}
-            ALL => stages.extend(Function::CONVERSIONS),
-            100 => stages = vec![Function::WritePattern],
-            number => {
-                stages.push(
-                    Function::CONVERSIONS
-                        .into_iter()
-                        .find(|function| function.number() == number)?,
-                );
-            }
-        }
-        Some(stages)
-    }
 
     /// Number of `-A`, name in the original's table, and what it does.
     fn entry(self) -> (u64, &'static str, &'static str) {
@@ -102,16 +148,19 @@ mod tests {
 
     #[test]
     fn every_number_of_the_original_runs_what_it_names() {
-        let names = |number| -> Vec<_> {
-            Function::stages(number).unwrap().into_iter().map(Function::classic_name).collect()
+        let names = |number: u64| -> Vec<_> {
+            let choice = FunctionChoice::try_from(number).unwrap();
+            assert_eq!(u64::from(choice), number);
+            choice.stages().into_iter().map(Function::classic_name).collect()
         };
         assert_eq!(names(0), ["func_readout"]);
         assert_eq!(names(1), ["func_readout", "func_decsca"]);
         assert_eq!(names(5), ["func_readout", "func_umn2double"]);
         assert_eq!(names(99).len(), 9);
         assert_eq!(names(100), ["func_pattern"]);
-        assert_eq!(Function::stages(9), None);
-        assert_eq!(Function::stages(101), None);
+        for wrong in [9, 101] {
+            assert!(FunctionChoice::try_from(wrong).is_err());
+        }
     }
 
     #[test]

@@ -22,5 +22,5 @@ mod session;
 
 pub use convert_engine::ConvertEngine;
 pub use engine::DigitizerEngine;
-pub use function::Function;
+pub use function::{Function, FunctionChoice};
 pub use request::DigitizerRequest;

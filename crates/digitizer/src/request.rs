@@ -15,7 +15,7 @@ use crate::conversion::{ConversionRequest, defaults};
 use crate::daq::{Wait, check_trigger_rate};
 use crate::devices::sis8300::regs;
 use crate::devices::{self, board::EMULATED_PREFIX};
-use crate::function::Function;
+use crate::function::{Function, FunctionChoice};
 
 /// Samples that the original rounds up to: the 32 bytes that its library reads.
 pub(crate) const SAMPLES_MULTIPLE: u64 = 16;
@@ -48,11 +48,11 @@ pub struct DigitizerRequest {
     #[arg(short = 'N', long, value_name = "N", value_parser = parse_count, default_value = "1")]
     pub reads: u64,
     /// What to do with the samples, see below
-    #[arg(short = 'A', long, value_name = "F", value_parser = parse_count, default_value = "0")]
-    pub function: u64,
+    #[arg(short = 'A', long, value_name = "F", value_parser = numbered::<FunctionChoice>, default_value = "0")]
+    pub function: FunctionChoice,
     /// Access: 0 read(), 1 mmap() without a copy (at most 4 MiB)
-    #[arg(short = 'B', long, value_name = "0|1", value_parser = parse_count, default_value = "0")]
-    pub access: u64,
+    #[arg(short = 'B', long, value_name = "0|1", value_parser = numbered::<Access>, default_value = "0")]
+    pub access: Access,
     #[command(flatten)]
     #[serde(flatten)]
     #[allow(missing_docs, reason = "clap would make it the text of the verb")]
@@ -121,6 +121,40 @@ impl Default for DigitizerRequest {
     }
 }
 
+/// How samples reach the host. A number in options, plans and records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "u64", into = "u64")]
+#[schemars(with = "u64")]
+pub enum Access {
+    /// 0: `read()`.
+    Read,
+    /// 1: `mmap()`, without a copy.
+    Map,
+}
+
+impl TryFrom<u64> for Access {
+    type Error = String;
+
+    fn try_from(number: u64) -> Result<Access, String> {
+        match number {
+            0 => Ok(Access::Read),
+            1 => Ok(Access::Map),
+            _ => Err(format!("{number}; 0 (read) or 1 (mmap) is wanted")),
+        }
+    }
+}
+
+impl From<Access> for u64 {
+    fn from(access: Access) -> u64 {
+        access as u64
+    }
+}
+
+/// A choice that is typed as a number.
+fn numbered<T: TryFrom<u64, Error = String>>(text: &str) -> Result<T, String> {
+    T::try_from(parse_count(text).map_err(|error| error.to_string())?)
+}
+
 /// How the trigger is waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -136,10 +170,7 @@ pub enum TriggerCompletion {
 
 impl TriggerCompletion {
     fn by_interrupt(interrupt: bool) -> TriggerCompletion {
-        match interrupt {
-            true => TriggerCompletion::Interrupt,
-            false => TriggerCompletion::Poll,
-        }
+        if interrupt { TriggerCompletion::Interrupt } else { TriggerCompletion::Poll }
     }
 }
 
@@ -169,10 +200,6 @@ impl Request for DigitizerRequest {
     fn check(&self) -> Result<(), Problem> {
         self.check_devices()?;
         Problem::unless_within("samples", self.samples, 1..=MAX_SAMPLES)?;
-        if Function::stages(self.function).is_none() {
-            let text = format!("is {}; 0 to 8, 99 or 100 is wanted", self.function);
-            return Err(Problem::new("function", text));
-        }
         self.check_access()?;
         self.conversion.check(self.samples_per_read())?;
         if let Some(rate) = self.trigger_rate() {
@@ -219,10 +246,6 @@ impl DigitizerRequest {
     }
 
     fn check_access(&self) -> Result<(), Problem> {
-        if self.access > 1 {
-            let text = format!("is {}; 0 (read) or 1 (mmap) is wanted", self.access);
-            return Err(Problem::new("access", text));
-        }
         if (1..64).contains(&self.block_bytes) {
             let text = format!("is {}; at least 64 is wanted", self.block_bytes);
             return Err(Problem::new("block_bytes", text));
@@ -262,17 +285,17 @@ impl DigitizerRequest {
 
     /// Whether a mapped buffer is read instead of copying.
     pub(crate) fn maps(&self) -> bool {
-        self.access == 1
+        self.access == Access::Map
     }
 
     /// Whether a pattern is written.
     pub(crate) fn writes(&self) -> bool {
-        self.function == Function::WritePattern.number()
+        self.function == FunctionChoice::One(Function::WritePattern)
     }
 
     /// The functions that run, read-out first.
-    pub(crate) fn functions(&self) -> Vec<Function> {
-        Function::stages(self.function).unwrap_or_default()
+    pub fn functions(&self) -> Vec<Function> {
+        self.function.stages()
     }
 
     /// Number of channels that follow one another in a read.

@@ -49,17 +49,15 @@ impl Work {
         match self {
             Work::Convert(_, converter) => Some(converter),
             Work::Fused(_, fusion) => Some(&fusion.whole),
-            Work::WaitTrigger | Work::Readout | Work::WritePattern => None,
+            _ => None,
         }
     }
-}
 
-impl Work {
     /// Raw bytes of a fused block.
     fn fused_bytes(&self) -> Option<u64> {
         match self {
             Work::Fused(_, fusion) => Some(fusion.samples as u64 * 2),
-            Work::WaitTrigger | Work::Readout | Work::Convert(..) | Work::WritePattern => None,
+            _ => None,
         }
     }
 }
@@ -162,10 +160,7 @@ impl BoardSession {
             bytes: Ledger::new("bytes"),
             last_done: None,
             last_block: Block::default(),
-            blocks: match request.fuse && is_fused {
-                true => request.tried_blocks(),
-                false => Vec::new(),
-            },
+            blocks: if request.fuse && is_fused { request.tried_blocks() } else { Vec::new() },
         })
     }
 
@@ -300,9 +295,10 @@ impl BoardSession {
             return None;
         }
         let fused = |work: &Work| matches!(work, Work::Fused(..));
-        let blocks = match self.work.iter().any(fused) && !identity.repeatable {
-            true => "; of fused blocks only the conversion of the last was compared",
-            false => "",
+        let blocks = if self.work.iter().any(fused) && !identity.repeatable {
+            "; of fused blocks only the conversion of the last was compared"
+        } else {
+            ""
         };
         Some(format!(
             "the samples of {} were not compared: nobody but the device knows them{blocks}",

@@ -177,11 +177,9 @@ mod tests {
     #[test]
     fn a_process_copies_within_itself() {
         let (from, mut into) = ([1_u8, 2, 3], [0; 3]);
-        // Some sandboxes forbid it; then there is nothing to check.
-        if process_read(&from, &mut into).is_ok() {
-            assert_eq!(into, from);
-            assert_eq!(process_write(&[9], &mut into).unwrap(), 1);
-            assert_eq!(into, [9, 2, 3]);
-        }
+        assert_eq!(process_read(&from, &mut into).unwrap(), 3);
+        assert_eq!(into, from);
+        assert_eq!(process_write(&[9], &mut into).unwrap(), 1);
+        assert_eq!(into, [9, 2, 3]);
     }
 }

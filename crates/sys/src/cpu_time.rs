@@ -273,16 +273,16 @@ mod tests {
 
     #[test]
     fn threads_are_found_by_the_start_of_their_names() {
-        let root = tempfile::tempdir().unwrap();
-        for (thread, name, stat) in
-            [(7, "main", "100 1 1"), (8, "rx-0", "20 1 1"), (9, "rx-1", "3 1 1"), (10, "rx-2", "x")]
-        {
-            let folder = root.path().join(format!("proc/self/task/{thread}"));
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join("comm"), format!("{name}\n")).unwrap();
-            std::fs::write(folder.join("schedstat"), format!("{stat}\n")).unwrap();
-        }
-        let files = Files::below(root.path());
+        let (_root, files) = crate::host::root_with(&[
+            ("proc/self/task/7/comm", "main\n"),
+            ("proc/self/task/7/schedstat", "100 1 1\n"),
+            ("proc/self/task/8/comm", "rx-0\n"),
+            ("proc/self/task/8/schedstat", "20 1 1\n"),
+            ("proc/self/task/9/comm", "rx-1\n"),
+            ("proc/self/task/9/schedstat", "3 1 1\n"),
+            ("proc/self/task/10/comm", "rx-2\n"),
+            ("proc/self/task/10/schedstat", "x\n"),
+        ]);
         assert_eq!(of_threads_named(&files, "rx-"), 23);
         assert_eq!(of_threads_named(&files, "tx-"), 0);
     }

@@ -277,19 +277,15 @@ mod tests {
 
     #[test]
     fn queues_are_found_with_what_keeps_them_from_use() {
-        let root = tempfile::tempdir().unwrap();
-        for (name, state, kind, mode) in [
-            ("wq0.0", "enabled", "user", "dedicated"),
-            ("wq0.1", "disabled", "user", "shared"),
-            ("wq1.0", "enabled", "kernel", "shared"),
-        ] {
-            let place = root.path().join("sys/bus/dsa/devices").join(name);
-            std::fs::create_dir_all(&place).unwrap();
-            for (file, text) in [("state", state), ("type", kind), ("mode", mode)] {
-                std::fs::write(place.join(file), format!("{text}\n")).unwrap();
-            }
-        }
-        let queues = work_queues(&Files::below(root.path()));
+        let (_root, files) = crate::host::root_with(&[
+            ("sys/bus/dsa/devices/wq0.0/state", "enabled\n"),
+            ("sys/bus/dsa/devices/wq0.0/type", "user\n"),
+            ("sys/bus/dsa/devices/wq0.0/mode", "dedicated\n"),
+            ("sys/bus/dsa/devices/wq0.1/state", "disabled\n"),
+            ("sys/bus/dsa/devices/wq1.0/state", "enabled\n"),
+            ("sys/bus/dsa/devices/wq1.0/type", "kernel\n"),
+        ]);
+        let queues = work_queues(&files);
         assert_eq!(queues.len(), 3);
         assert!(queues[0].dedicated && queues[0].refusal.is_none());
         assert!(queues[1].refusal.as_ref().unwrap().contains("enable-wq"));

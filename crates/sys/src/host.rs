@@ -120,6 +120,19 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
+/// A root with these files below it, for tests.
+#[cfg(test)]
+pub(crate) fn root_with(files: &[(&str, &str)]) -> (tempfile::TempDir, Files) {
+    let root = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let files = Files::below(root.path());
+    (root, files)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,11 +156,8 @@ mod tests {
 
     #[test]
     fn files_are_read_below_the_root() {
-        let root = tempfile::tempdir().unwrap();
-        fs::create_dir(root.path().join("proc")).unwrap();
-        fs::write(root.path().join("proc/cpuinfo"), "processor : 0\nmodel name\t: Test CPU\n")
-            .unwrap();
-        let files = Files::below(root.path());
+        let cpu = "processor : 0\nmodel name\t: Test CPU\n";
+        let (_root, files) = root_with(&[("proc/cpuinfo", cpu)]);
         assert_eq!(files.field("proc/cpuinfo", "model name").as_deref(), Some("Test CPU"));
         assert_eq!(files.text("proc/none"), None);
         assert_eq!(files.names("proc"), ["cpuinfo"]);

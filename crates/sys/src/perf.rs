@@ -312,15 +312,6 @@ mod tests {
     }
 
     #[test]
-    fn the_fake_gives_what_it_was_told_and_lacks_the_rest() {
-        let reading = |value| Reading { value, enabled_ns: 1, running_ns: 1 };
-        let mut fake = Fake { readings: vec![("cycles", reading(1), reading(5))] };
-        let mut counter = fake.open(EVENTS[0]).unwrap();
-        assert_eq!((counter.read().value, counter.read().value), (1, 5));
-        assert_eq!(fake.open(EVENTS[1]).err().and_then(|e| e.errno()), Some(libc::ENOENT));
-    }
-
-    #[test]
     fn our_own_busy_loop_is_sampled_where_the_kernel_allows_it() {
         let mut sampler = match Sampler::of_this_thread(4000) {
             Ok(sampler) => sampler,

@@ -117,16 +117,15 @@ mod tests {
 
     #[test]
     fn processes_are_listed_by_number() {
-        let root = tempfile::tempdir().unwrap();
-        for (name, text) in [("1469", RNGD), ("15", WORKER), ("16", "gone"), ("self", RNGD)] {
-            std::fs::create_dir_all(root.path().join("proc").join(name)).unwrap();
-            std::fs::write(root.path().join("proc").join(name).join("stat"), text).unwrap();
-        }
-        let found = all(&Files::below(root.path()));
-        assert_eq!(found.keys().copied().collect::<Vec<_>>(), [15, 1469]);
-        let statm = root.path().join("proc/1469/statm");
-        std::fs::write(statm, "22660 807 90 5 0 400 0\n").unwrap();
-        let (shared, _) = shared_and_user(&Files::below(root.path()), 1469).unwrap();
+        let (_root, files) = crate::host::root_with(&[
+            ("proc/1469/stat", RNGD),
+            ("proc/1469/statm", "22660 807 90 5 0 400 0\n"),
+            ("proc/15/stat", WORKER),
+            ("proc/16/stat", "gone"),
+            ("proc/self/stat", RNGD),
+        ]);
+        assert_eq!(all(&files).keys().copied().collect::<Vec<_>>(), [15, 1469]);
+        let (shared, _) = shared_and_user(&files, 1469).unwrap();
         assert_eq!(shared, 90 * page_bytes());
     }
 

@@ -80,30 +80,25 @@ pub fn bytes_per_s(files: &Files, device: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::root_with;
 
     /// A host with two cards, of which one states its speed.
     fn host() -> (tempfile::TempDir, Files) {
-        let root = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let file = root.path().join(path);
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(file, text).unwrap();
-        };
         let v4 = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
             eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
             eth1\t00020A0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
             not a route\n";
-        write("proc/net/route", v4);
         let zero = "0".repeat(32);
         let rest = format!("{zero} 00 {zero} 00000400 00000001 00000000");
         let v6 = format!(
             "fd000000000000000000000000000000 40 {rest} 00000001 eth1\n{zero} 00 {rest} 00000003 eth0\nfd000000000000000000000000000000 60 {rest} 00200200 lo\n"
         );
-        write("proc/net/ipv6_route", &v6);
-        write("sys/class/net/eth0/speed", "-1\n");
-        write("sys/class/net/eth1/speed", "25000\n");
-        let files = Files::below(root.path());
-        (root, files)
+        root_with(&[
+            ("proc/net/route", v4),
+            ("proc/net/ipv6_route", &v6),
+            ("sys/class/net/eth0/speed", "-1\n"),
+            ("sys/class/net/eth1/speed", "25000\n"),
+        ])
     }
 
     #[test]

@@ -75,10 +75,8 @@ mod tests {
     #[test]
     fn the_setting_is_put_back() {
         for place in PLACES {
-            let root = tempfile::tempdir().unwrap();
-            let (files, path) = (Files::below(root.path()), root.path().join(place));
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(&path, "500000\n").unwrap();
+            let (root, files) = crate::host::root_with(&[(place, "500000\n")]);
+            let path = root.path().join(place);
             assert!(MigrationCost::check(&files).is_ok());
             let set = MigrationCost::set(&files, 1000).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), "1000");

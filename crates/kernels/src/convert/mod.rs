@@ -380,49 +380,29 @@ mod tests {
 
     /// Converts with the kernel into a buffer that starts `misalign` samples off a cache line, with canaries behind it.
     fn run(converter: &Converter, raw: &[u16], misalign: usize) -> Vec<u64> {
-        let kept = converter.decimation().kept(raw.len());
-        let places = kept + misalign + 8;
-        if converter.conversion().out_bytes() == 4 {
+        let within = misalign..misalign + converter.decimation().kept(raw.len());
+        let places = within.end + 8;
+        let bits: Vec<u64> = if converter.conversion().out_bytes() == 4 {
             let mut out = vec![f32::from_bits(0xDEAD_BEEF); places];
-            converter.convert(raw, Out::F32(&mut out[misalign..misalign + kept]));
-            let canary = |x: &f32| x.to_bits() == 0xDEAD_BEEF;
-            assert!(
-                out[..misalign].iter().all(canary) && out[misalign + kept..].iter().all(canary)
-            );
-            out[misalign..misalign + kept].iter().map(|x| u64::from(x.to_bits())).collect()
+            converter.convert(raw, Out::F32(&mut out[within.clone()]));
+            out.iter().map(|x| u64::from(x.to_bits())).collect()
         } else {
             let mut out = vec![f64::from_bits(0xDEAD_BEEF); places];
-            converter.convert(raw, Out::F64(&mut out[misalign..misalign + kept]));
-            let canary = |x: &f64| x.to_bits() == 0xDEAD_BEEF;
-            assert!(
-                out[..misalign].iter().all(canary) && out[misalign + kept..].iter().all(canary)
-            );
-            out[misalign..misalign + kept].iter().map(|x| x.to_bits()).collect()
-        }
+            converter.convert(raw, Out::F64(&mut out[within.clone()]));
+            out.iter().map(|x| x.to_bits()).collect()
+        };
+        let mut outside = bits[..misalign].iter().chain(&bits[within.end..]);
+        assert!(outside.all(|bits| *bits == 0xDEAD_BEEF));
+        bits[within].to_vec()
     }
 
     fn check(conversion: Conversion, decimation: Decimation, raw: &[u16], misalign: usize) {
-        for isa in Isa::available() {
-            check_isa(conversion, decimation, isa, raw, misalign);
-        }
-    }
-
-    fn check_isa(
-        conversion: Conversion,
-        decimation: Decimation,
-        isa: Isa,
-        raw: &[u16],
-        misalign: usize,
-    ) {
         let expected: Vec<u64> = oracle::bits(conversion, decimation, raw).collect();
-        for store in [Store::Cached, Store::NonTemporal] {
+        let stores = [Store::Cached, Store::NonTemporal];
+        for (isa, store) in Isa::available().flat_map(|isa| stores.map(|store| (isa, store))) {
             let converter = Converter::new(conversion, decimation, isa, store).unwrap();
-            let found = run(&converter, raw, misalign);
-            assert!(
-                found == expected,
-                "{conversion:?} {decimation:?} {isa:?} {store:?} n={}",
-                raw.len()
-            );
+            let (found, n) = (run(&converter, raw, misalign), raw.len());
+            assert!(found == expected, "{conversion:?} {decimation:?} {isa:?} {store:?} n={n}");
         }
     }
 
@@ -495,15 +475,8 @@ mod tests {
     /// Of a part that begins off a cache line the first codes are not tried: a zero of the wrong sign among them was passed.
     #[test]
     fn a_trial_tries_the_first_codes_too() {
-        for isa in Isa::available() {
-            check_isa(
-                Conversion::ScaleF32 { factor: -2.0, offset: -0.0 },
-                Decimation::NONE,
-                isa,
-                &[0; 64],
-                0,
-            );
-        }
+        let scale = Conversion::ScaleF32 { factor: -2.0, offset: -0.0 };
+        check(scale, Decimation::NONE, &[0; 64], 0);
     }
 
     proptest! {
