@@ -7,7 +7,7 @@
 
 use std::sync::LazyLock;
 
-use daqmeter_campaign::{Plan, engines};
+use daqmeter_campaign::{ENGINES, Plan, engine};
 use daqmeter_harness::{Availability, Engine, MAX_LANES, Parameter};
 use daqmeter_record::{Param, Workload};
 use libfuzzer_sys::fuzz_target;
@@ -17,13 +17,8 @@ const OPENED: usize = 16;
 /// What opens takes no more than this.
 const MAX_BYTES: u64 = 64 << 20;
 
-static ENGINES: LazyLock<Vec<(Box<dyn Engine>, Vec<Parameter>)>> = LazyLock::new(|| {
-    let of = |engine: Box<dyn Engine>| {
-        let parameters = engine.parameters();
-        (engine, parameters)
-    };
-    engines(32 << 20).into_iter().map(of).collect()
-});
+static PARAMETERS: LazyLock<Vec<Vec<Parameter>>> =
+    LazyLock::new(|| ENGINES.iter().map(Engine::parameters).collect());
 
 /// Parameters that name something outside: devices, files and modules of the host under test are left alone.
 fn reaches_out(workload: &Workload) -> bool {
@@ -35,26 +30,24 @@ fn reaches_out(workload: &Workload) -> bool {
         .any(|text| text.contains('/') || text.contains(".toml") || paths.contains(&text))
 }
 
-fn open(engine: &dyn Engine, workload: &Workload) {
-    let _ = (engine.target(workload), engine.is_emulated(workload));
-    let bytes = engine.memory_bytes(workload);
+fn open(engine: &Engine, workload: &Workload) {
+    let Ok(job) = engine.parse(workload) else {
+        return;
+    };
+    let bytes = job.memory_bytes;
     // Rings are made when a chain is opened.
-    if reaches_out(workload)
-        || engine.name() == "readout" && bytes.is_none_or(|bytes| bytes > MAX_BYTES)
-    {
+    let is_large = engine.name == "readout" && bytes.is_none_or(|bytes| bytes > MAX_BYTES);
+    if reaches_out(workload) || is_large || job.availability != Availability::Ready {
         return;
     }
-    if engine.probe_for(workload) != Availability::Ready {
-        return;
-    }
-    let Ok(mut sessions) = engine.open(workload) else {
+    let Ok(mut sessions) = job.open() else {
         return;
     };
     assert!(!sessions.is_empty() && sessions.len() as u64 <= MAX_LANES);
     for session in &sessions {
         assert!(!session.stages().is_empty() && !session.device().is_empty());
     }
-    let works = ["memory", "convert"].contains(&engine.name())
+    let works = ["memory", "convert"].contains(&engine.name)
         && bytes.is_some_and(|bytes| bytes <= MAX_BYTES);
     if let (true, Some(session)) = (works, sessions.first_mut())
         && session.prepare().is_ok()
@@ -68,9 +61,8 @@ fn plan(text: &str) {
         Ok(plan) => {
             let every = plan.points.len().div_ceil(OPENED);
             for point in plan.points.iter().step_by(every) {
-                let engine = ENGINES.iter().find(|(engine, _)| engine.name() == point.engine);
-                let (engine, _) = engine.expect("a plan names engines that exist");
-                open(engine.as_ref(), &point.workload);
+                let engine = engine(&point.engine).expect("a plan names engines that exist");
+                open(engine, &point.workload);
             }
         }
         Err(error) => assert!(!error.to_string().contains('\n')),
@@ -95,14 +87,15 @@ fn workload(bytes: &[u8]) {
     let Some((number, values)) = bytes.split_first() else {
         return;
     };
-    let (engine, parameters) = &ENGINES[usize::from(*number) % ENGINES.len()];
+    let number = usize::from(*number) % ENGINES.len();
+    let (engine, parameters) = (&ENGINES[number], &PARAMETERS[number]);
     let mut workload = engine.example();
     for [name, kind, bytes @ ..] in values.as_chunks::<10>().0 {
         if let Some(parameter) = parameters.get(usize::from(*name) % parameters.len().max(1)) {
             workload.params.insert(parameter.name.clone(), value(*kind, *bytes));
         }
     }
-    open(engine.as_ref(), &workload);
+    open(engine, &workload);
 }
 
 fuzz_target!(|bytes: &[u8]| {

@@ -9,7 +9,7 @@ use std::io::BufReader;
 use std::time::Duration;
 
 use daqmeter_campaign::{
-    Budget, Done, Options, Plan, PlannedPoint, Runner, Watch, engines, write_requests_as_today,
+    Budget, Done, ENGINES, Options, Plan, PlannedPoint, Runner, Watch, engine,
 };
 use daqmeter_harness::{Context, Engine, Refusal, StepPlan};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
@@ -42,7 +42,6 @@ fn read(paths: &[String]) -> PyResult<(Vec<RunRecord>, Vec<String>)> {
         records.extend(contents.records);
         errors.extend(contents.errors.iter().map(|error| format!("{path}: {error}")));
     }
-    write_requests_as_today(&mut records);
     Ok((records, errors))
 }
 
@@ -191,8 +190,7 @@ fn run_engine(
 
 /// Refuses parameters that the engine does not have. An engine that does not exist is the runner's to refuse.
 fn check_parameters(asked: &Workload) -> PyResult<()> {
-    let engines = engines(0);
-    let Some(engine) = engines.iter().find(|engine| engine.name() == asked.kind) else {
+    let Ok(engine) = engine(&asked.kind) else {
         return Ok(());
     };
     let parameters = engine.parameters();
@@ -201,7 +199,7 @@ fn check_parameters(asked: &Workload) -> PyResult<()> {
         None => Ok(()),
         Some(name) => Err(wrong(format!(
             "`{name}` is not a parameter of {}; there are: {}",
-            engine.name(),
+            engine.name,
             names.join(", ")
         ))),
     }
@@ -283,12 +281,12 @@ type EngineRow = (String, String, Vec<(String, String)>);
 /// Engines with their parameters.
 #[pyfunction]
 fn engine_list() -> Vec<EngineRow> {
-    let engine = |engine: Box<dyn Engine>| {
+    let engine = |engine: &Engine| {
         let parameters =
             engine.parameters().into_iter().map(|found| (found.name, found.about)).collect();
-        (engine.name().to_owned(), engine.description().to_owned(), parameters)
+        (engine.name.to_owned(), engine.description.to_owned(), parameters)
     };
-    engines(0).into_iter().map(engine).collect()
+    ENGINES.iter().map(engine).collect()
 }
 
 /// One conversion, prepared once.

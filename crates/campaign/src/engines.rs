@@ -1,76 +1,40 @@
 //! Every engine.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use daqmeter_copy::{CopyRequest, MemoryRequest, PlainRequest, PollutionRequest};
+use daqmeter_digitizer::{ConvertRequest, DigitizerRequest};
+use daqmeter_etherbone::{EtherboneRequest, PingPongRequest};
+use daqmeter_harness::{CardFamily, Engine, NullRequest};
+use daqmeter_hostio::{BlockRequest, StreamRequest};
+use daqmeter_path::{PathRequest, ReadoutRequest};
+use daqmeter_readout::DecodeRequest;
 
-use daqmeter_copy::{CopyEngine, MemoryEngine, PlainEngine, PollutionEngine};
-use daqmeter_digitizer::{ConvertEngine, DigitizerEngine};
-use daqmeter_etherbone::{EtherboneEngine, PingPongEngine};
-use daqmeter_harness::{CardFamily, Engine, NullEngine};
-use daqmeter_hostio::{BlockEngine, StreamEngine};
-use daqmeter_path::{PathEngine, ReadoutEngine};
-use daqmeter_readout::DecodeEngine;
-use daqmeter_record::{RunRecord, Workload};
+/// Every engine.
+pub static ENGINES: [Engine; 14] = [
+    Engine::of::<NullRequest>(),
+    Engine::of::<MemoryRequest>(),
+    Engine::of::<PlainRequest>(),
+    Engine::of::<CopyRequest>(),
+    Engine::of::<PollutionRequest>(),
+    Engine::of::<ConvertRequest>(),
+    Engine::of::<DigitizerRequest>(),
+    Engine::of::<PingPongRequest>(),
+    Engine::of::<EtherboneRequest>(),
+    Engine::of::<BlockRequest>(),
+    Engine::of::<StreamRequest>(),
+    Engine::of::<DecodeRequest>(),
+    Engine::of::<ReadoutRequest>(),
+    Engine::of::<PathRequest>(),
+];
 
-/// Every engine, for a host with a last-level cache of that size.
-pub fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
-    vec![
-        Box::new(NullEngine),
-        Box::new(MemoryEngine),
-        Box::new(PlainEngine),
-        Box::new(CopyEngine),
-        Box::new(PollutionEngine),
-        Box::new(ConvertEngine { last_level_bytes }),
-        Box::new(DigitizerEngine { last_level_bytes }),
-        Box::new(PingPongEngine),
-        Box::new(EtherboneEngine),
-        Box::new(BlockEngine),
-        Box::new(StreamEngine),
-        Box::new(DecodeEngine),
-        Box::new(ReadoutEngine),
-        Box::new(PathEngine::new(last_level_bytes)),
-    ]
-}
-
-/// Writes each request as its engine writes it today, so that equal requests of older records, of plans and of the command line
-/// have equal keys. What no engine here can read stays as it is.
-pub fn write_requests_as_today(records: &mut [RunRecord]) {
-    RequestsAsToday::default().write(records);
-}
-
-/// [`write_requests_as_today`] for records that come part by part.
-pub struct RequestsAsToday {
-    engines: Vec<Box<dyn Engine>>,
-    /// Records that ask the same share what they ask: each is written anew once. What was asked is kept with it, so that its place
-    /// in memory stays its own.
-    known: HashMap<*const Workload, (Arc<Workload>, Option<Arc<Workload>>)>,
-}
-
-impl Default for RequestsAsToday {
-    fn default() -> RequestsAsToday {
-        RequestsAsToday { engines: engines(0), known: HashMap::new() }
-    }
-}
-
-impl RequestsAsToday {
-    /// Writes what these records asked as today.
-    pub fn write(&mut self, records: &mut [RunRecord]) {
-        let engines = &self.engines;
-        let today = |workload: &Workload| {
-            let engine = engines.iter().find(|engine| engine.name() == workload.kind);
-            engine.and_then(|engine| engine.canonical(workload))
-        };
-        for record in records {
-            let asked = &record.workload;
-            let (_, canonical) = self
-                .known
-                .entry(Arc::as_ptr(asked))
-                .or_insert_with(|| (Arc::clone(asked), today(asked).map(Arc::new)));
-            if let Some(workload) = canonical {
-                record.workload = Arc::clone(workload);
-            }
-        }
-    }
+/// The engine of that name.
+///
+/// # Errors
+/// Names those that there are.
+pub fn engine(name: &str) -> Result<&'static Engine, String> {
+    ENGINES.iter().find(|engine| engine.name == name).ok_or_else(|| {
+        let names: Vec<&str> = ENGINES.iter().map(|engine| engine.name).collect();
+        format!("`{name}` is not an engine; there are: {}", names.join(", "))
+    })
 }
 
 /// The cards that the engines know, for the facts about a host.
@@ -81,9 +45,9 @@ pub fn card_families() -> Vec<CardFamily> {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_harness::{MAX_LANES, Request, TypedEngine};
+    use daqmeter_harness::MAX_LANES;
     use daqmeter_record::workload::NOT_IN_KEY;
-    use daqmeter_record::{EngineInfo, Param, Workload};
+    use daqmeter_record::{Param, Workload};
 
     use super::*;
 
@@ -101,13 +65,14 @@ mod tests {
     }
 
     /// A workload that opens, or is refused in one line; what opens takes memory in proportion and describes itself.
-    fn opens_or_is_refused(engine: &dyn Engine, workload: &Workload) {
-        let bytes = engine.memory_bytes(workload);
-        if bytes.is_some_and(|bytes| engine.name() == "readout" && bytes > 256 << 20) {
-            return;
-        }
-        match engine.open(workload) {
-            Ok(sessions) => {
+    fn opens_or_is_refused(engine: &Engine, workload: &Workload) {
+        let opened = engine.parse(workload).and_then(|job| {
+            let is_large = job.memory_bytes.is_some_and(|bytes| bytes > 256 << 20);
+            if engine.name == "readout" && is_large { Ok(None) } else { job.open().map(Some) }
+        });
+        match opened {
+            Ok(None) => {}
+            Ok(Some(sessions)) => {
                 assert!(!sessions.is_empty() && sessions.len() as u64 <= MAX_LANES, "{workload}");
                 assert!(sessions.iter().all(|session| !session.stages().is_empty()), "{workload}");
             }
@@ -117,27 +82,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn equal_requests_of_older_records_and_of_today_are_one_point() {
-        let record = |workload| {
-            let info = EngineInfo { name: "convert".into(), ..EngineInfo::default() };
-            RunRecord::new(info, workload)
-        };
-        let today = TypedEngine::example(&ConvertEngine::default());
-        let older = today.workload().with("threads", 1_u64);
-        let unknown = Workload::new("of another time").with("size", 1_u64);
-        let mut records = [record(older.clone()), record(unknown.clone())];
-        assert_ne!(older.key(), today.workload().key());
-        // In parts as at once: records of several parts share what they asked.
-        let mut parts = records.clone();
-        let mut requests = RequestsAsToday::default();
-        parts.chunks_mut(1).for_each(|part| requests.write(part));
-        write_requests_as_today(&mut records);
-        assert_eq!(parts, records);
-        assert_eq!(*records[0].workload, today.workload());
-        assert_eq!(*records[1].workload, unknown);
-    }
-
     /// Products of parameters wrapped, and lanes were made by the thousand million.
     #[test]
     fn every_parameter_of_every_engine_is_bounded() {
@@ -145,17 +89,14 @@ mod tests {
         let scenario = folder.path().join("small.toml");
         std::fs::write(&scenario, "[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"live\"\n")
             .unwrap();
-        for engine in engines(32 << 20) {
+        for engine in &ENGINES {
             let mut example = engine.example();
             if example.params.contains_key("scenario") {
                 example = example.with("scenario", scenario.display().to_string());
             }
             for parameter in engine.parameters() {
                 for value in extremes() {
-                    opens_or_is_refused(
-                        engine.as_ref(),
-                        &example.clone().with(&parameter.name, value),
-                    );
+                    opens_or_is_refused(engine, &example.clone().with(&parameter.name, value));
                 }
             }
         }
@@ -172,11 +113,11 @@ mod tests {
 
     #[test]
     fn no_engine_has_how_long_or_what_was_measured_in_the_key_of_its_points() {
-        for engine in engines(32 << 20) {
+        for engine in &ENGINES {
             for parameter in
                 engine.parameters().iter().filter(|parameter| is_extent_or_result(&parameter.name))
             {
-                let of = engine.name();
+                let of = engine.name;
                 assert!(
                     NOT_IN_KEY.contains(&parameter.name.as_str()),
                     "{of}: {} is in the key",
@@ -196,15 +137,16 @@ mod tests {
 
     #[test]
     fn every_engine_names_all_parameters_of_its_example() {
-        for engine in engines(32 << 20) {
+        for engine in &ENGINES {
             let known: Vec<String> =
                 engine.parameters().into_iter().map(|parameter| parameter.name).collect();
             for name in engine.example().params.keys() {
-                assert!(known.contains(name), "{}: {name}", engine.name());
+                assert!(known.contains(name), "{}: {name}", engine.name);
             }
+            assert!(engine.description.len() > 10, "{} says what it does", engine.name);
             assert_eq!(
                 engine.example().kind,
-                engine.name(),
+                engine.name,
                 "workloads are named after their engine"
             );
         }

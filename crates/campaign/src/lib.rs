@@ -16,7 +16,7 @@ mod size;
 pub mod studies;
 
 pub use budget::{Budget, Spend};
-pub use engines::{RequestsAsToday, card_families, engines, write_requests_as_today};
+pub use engines::{ENGINES, card_families, engine};
 pub use plan::{Order, Plan, PlanError, json_schema};
 pub use point::PlannedPoint;
 pub use run::{Done, Options, Runner, Watch};

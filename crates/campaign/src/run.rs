@@ -4,15 +4,14 @@
 
 use std::time::Instant;
 
-use daqmeter_copy::{HEAVY, HeavyLoad};
 use daqmeter_harness::{
-    Context, Engine, Limits, Observer, Progress, Refusal, Settings, StepPlan, StopFlag, Unfinished,
+    Context, Limits, Observer, Progress, Refusal, Settings, StepPlan, StopFlag, Unfinished,
     measure, observe,
 };
 use daqmeter_record::{RunRecord, Workload};
 
 use crate::budget::Budget;
-use crate::engines::engines;
+use crate::engines::{ENGINES, engine};
 use crate::point::PlannedPoint;
 use crate::resume::left_to_measure;
 
@@ -90,26 +89,18 @@ pub struct Runner {
     pub progress: Progress,
     /// Receiver of the samples of a long point before it ends.
     pub unfinished: Unfinished,
-    engines: Vec<Box<dyn Engine>>,
     observer: Option<NewObserver>,
 }
 
 impl Runner {
-    /// With all engines, each limit measured right before its point.
+    /// A runner that measures each limit right before its point.
     pub fn new(context: Context) -> Runner {
-        let engines = engines(context.host.last_level_cache_bytes());
-        Runner::with_engines(context, engines)
-    }
-
-    /// The same with these engines.
-    pub fn with_engines(context: Context, engines: Vec<Box<dyn Engine>>) -> Runner {
         Runner {
             context,
             stop: StopFlag::default(),
             limits: Limits::default(),
             progress: Progress::default(),
             unfinished: Unfinished::default(),
-            engines,
             observer: None,
         }
     }
@@ -142,18 +133,15 @@ impl Runner {
     /// When it cannot even begin.
     pub fn measured(
         &self,
-        engine: &str,
+        name: &str,
         workload: &Workload,
         settings: &Settings,
     ) -> Result<RunRecord, Refusal> {
-        let mut observers = observe::standard();
-        if workload.text("load") == Ok(HEAVY) {
-            observers.insert(0, Box::new(HeavyLoad::default()));
-        }
-        observers.extend(self.observer.as_ref().map(|new| new()));
-        let engines: Vec<&dyn Engine> = self.engines.iter().map(Box::as_ref).collect();
-        let engine = self.engine(engine)?;
-        measure(engine, workload, settings, &self.context, &engines, &mut observers)
+        let job = engine(name).map_err(Refusal)?.parse(workload)?;
+        let load = job.load.iter().map(|new| new());
+        let own = self.observer.iter().map(|new| new());
+        let mut observers: Vec<_> = load.chain(observe::standard()).chain(own).collect();
+        measure(&job, settings, &self.context, &ENGINES, &mut observers)
     }
 
     /// Measures something whose record is only looked at: without limits and observers.
@@ -162,21 +150,12 @@ impl Runner {
     /// As [`Runner::measured`].
     pub fn quietly(
         &self,
-        engine: &str,
+        name: &str,
         workload: &Workload,
         settings: &Settings,
     ) -> Result<RunRecord, Refusal> {
-        let engine = self.engine(engine)?;
-        measure(engine, workload, settings, &self.context, &[], &mut [])
-    }
-
-    fn engine(&self, name: &str) -> Result<&dyn Engine, Refusal> {
-        let found = self.engines.iter().find(|engine| engine.name() == name);
-        found.map(Box::as_ref).ok_or_else(|| {
-            let names: Vec<&str> = self.engines.iter().map(|engine| engine.name()).collect();
-            let names = names.join(", ");
-            Refusal(format!("`{name}` is not an engine; there are: {names}"))
-        })
+        let job = engine(name).map_err(Refusal)?.parse(workload)?;
+        measure(&job, settings, &self.context, &[], &mut [])
     }
 
     /// Measures the points in their order until the budget is over or a signal came. Points that have a limit in common share it.

@@ -28,7 +28,6 @@ mod tests {
 
     #[test]
     fn every_shipped_plan_is_understood_and_its_points_open() {
-        let engines = crate::engines(32 << 20);
         for (name, _) in SHIPPED {
             let plan = Plan::load(name).unwrap();
             assert!(!plan.points.is_empty() && !plan.about.is_empty(), "{name}");
@@ -38,15 +37,11 @@ mod tests {
                 if !seen.insert((point.engine.clone(), point.workload.key())) {
                     continue;
                 }
-                let engine = engines.iter().find(|engine| engine.name() == point.engine).unwrap();
+                let job = crate::engine(&point.engine).unwrap().parse(&point.workload).unwrap();
                 // Sixteen rings are not allocated here.
-                let is_small =
-                    engine.memory_bytes(&point.workload).is_none_or(|bytes| bytes < 1 << 30);
-                if is_small && engine.probe_for(&point.workload) == Availability::Ready {
-                    engine
-                        .open(&point.workload)
-                        .map(drop)
-                        .unwrap_or_else(|fault| panic!("{name}: {fault}"));
+                let is_small = job.memory_bytes.is_none_or(|bytes| bytes < 1 << 30);
+                if is_small && job.availability == Availability::Ready {
+                    job.open().map(drop).unwrap_or_else(|fault| panic!("{name}: {fault}"));
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use daqmeter_campaign::{Plan, engines};
+use daqmeter_campaign::{ENGINES, Plan};
 use daqmeter_digitizer::Function;
 use daqmeter_digitizer::devices::{FAMILIES, nodes};
 use daqmeter_harness::{Availability, text_input};
@@ -115,14 +115,15 @@ fn devices() -> String {
 }
 
 fn engine_list() -> String {
-    let row = |engine: Box<dyn daqmeter_harness::Engine>| {
-        let state = match engine.probe() {
-            Availability::Ready => "ready".to_owned(),
-            Availability::Waived(reason) => format!("waived: {reason}"),
+    let row = |engine: &daqmeter_harness::Engine| {
+        let state = match engine.parse(&engine.example()).map(|job| job.availability) {
+            Ok(Availability::Ready) => "ready".to_owned(),
+            Ok(Availability::Waived(reason)) => format!("waived: {reason}"),
+            Err(fault) => format!("waived: {fault}"),
         };
-        vec![engine.name().to_owned(), state, engine.description().to_owned()]
+        vec![engine.name.to_owned(), state, engine.description.to_owned()]
     };
-    plain(&["engine", "state", "what it does"], engines(0).into_iter().map(row))
+    plain(&["engine", "state", "what it does"], ENGINES.iter().map(row))
 }
 
 fn functions() -> String {

@@ -12,7 +12,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use daqmeter_campaign::RequestsAsToday;
 use daqmeter_record::file::Replacement;
 use daqmeter_record::observed::join_last;
 use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
@@ -223,11 +222,9 @@ fn read_file_parts(
     let shown = path.display();
     let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));
     let (mut records, mut errors) = (0, Vec::new());
-    let mut requests = RequestsAsToday::default();
     // The last record is held back, since the next part of the file may continue it.
     let mut last = None;
     let part = |mut part: jsonl::Contents| {
-        requests.write(&mut part.records);
         errors.append(&mut part.errors);
         let mut joined: Vec<RunRecord> = last.take().into_iter().collect();
         for record in part.records {

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_campaign::{Budget, Done, Options, Plan, PlannedPoint, Site, Spend, engines};
-use daqmeter_harness::{Availability, Engine, StepPlan};
+use daqmeter_campaign::{Budget, Done, Options, Plan, PlannedPoint, Site, Spend, engine};
+use daqmeter_harness::{Availability, StepPlan};
 use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, sanitise};
 use daqmeter_report::points::middle_runs;
@@ -110,7 +110,6 @@ pub(crate) fn refuse_refused(done: &Done) -> Result<(), Failure> {
 /// Every point of the plan with what would become of it. Engines are asked whether they are there and whether they understand the
 /// workload; nothing is opened for use.
 pub(crate) fn points(plan: &Plan) -> String {
-    let engines = engines(0);
     let different = different(&plan.points);
     let rows = different.iter().map(|(point, times)| {
         vec![
@@ -119,7 +118,7 @@ pub(crate) fn points(plan: &Plan) -> String {
             parameters(point),
             steps(point.steps),
             times.to_string(),
-            state(point, &engines),
+            state(point),
         ]
     });
     format!(
@@ -155,15 +154,18 @@ fn parameters(point: &PlannedPoint) -> String {
     parameters.trim_start().to_owned()
 }
 
-fn state(point: &PlannedPoint, engines: &[Box<dyn Engine>]) -> String {
-    let Some(engine) = engines.iter().find(|engine| engine.name() == point.engine) else {
-        return "no such engine".to_owned();
+fn state(point: &PlannedPoint) -> String {
+    let refused = |why: String| format!("refused: {}: {why}", point.source);
+    let job = match engine(&point.engine).map(|engine| engine.parse(&point.workload)) {
+        Err(why) => return refused(why),
+        Ok(Err(fault)) => return refused(fault.to_string()),
+        Ok(Ok(job)) => job,
     };
-    match engine.probe_for(&point.workload) {
+    match &job.availability {
         Availability::Waived(why) => format!("waived: {why}"),
-        Availability::Ready => match engine.open(&point.workload) {
+        Availability::Ready => match job.open() {
             Ok(_) => "ready".to_owned(),
-            Err(fault) => format!("refused: {}: {fault}", point.source),
+            Err(fault) => refused(fault.to_string()),
         },
     }
 }

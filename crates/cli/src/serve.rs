@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_campaign::write_requests_as_today;
 use daqmeter_record::jsonl;
 use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_report::html::PageError;
@@ -313,9 +312,7 @@ fn read(file: &Path, max_bytes: u64) -> Result<jsonl::Contents, Unread> {
     }
     // It may grow meanwhile.
     let file = BufReader::with_capacity(1 << 20, file.take(max_bytes));
-    let mut contents = jsonl::read_printable(file)?;
-    write_requests_as_today(&mut contents.records);
-    Ok(contents)
+    Ok(jsonl::read_printable(file)?)
 }
 
 fn index(files: &[(usize, PathBuf)], carried: &str) -> String {

@@ -13,8 +13,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use daqmeter_copy::{CopyEngine, CopyPath, CopyRequest, Direction};
-use daqmeter_harness::{NullEngine, Session, TypedEngine};
+use daqmeter_copy::{CopyPath, CopyRequest, Direction};
+use daqmeter_harness::{NullRequest, Request as _, Session};
 use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::{affinity, clock};
@@ -31,7 +31,7 @@ fn ns(work: impl FnOnce()) -> f64 {
 }
 
 fn session(request: &CopyRequest) -> Box<dyn Session> {
-    let mut session = CopyEngine.open(request).unwrap().remove(0);
+    let mut session = request.job().unwrap().open().unwrap().remove(0);
     session.prepare().unwrap();
     session.verify().unwrap();
     session
@@ -138,7 +138,7 @@ fn small_reads(program: &PathBuf) {
 }
 
 fn overhead(peers: Option<&PathBuf>) {
-    let mut null = NullEngine.open(&NullEngine.example()).unwrap().remove(0);
+    let mut null = NullRequest::session();
     let per_op = median((0..51).map(|_| ns(|| null.step(0, 1_000_000).unwrap()) / 1e6).collect());
     println!("null engine: {per_op:.2} ns an operation (target 1)");
     match peers {
@@ -277,7 +277,7 @@ fn huge_copies(path: CopyPath, direction: Direction) {
     const MIB: usize = 1 << 20;
     const COPIES: u64 = 8;
     let request = CopyRequest::new(path, direction, MIB);
-    if CopyEngine.open(&request).is_err() {
+    if request.job().unwrap().open().is_err() {
         println!("{path}, copy {direction} user: not measured here: see `daqmeter copy -h`");
         return;
     }
@@ -314,7 +314,7 @@ fn huge_copies(path: CopyPath, direction: Direction) {
 fn each_page(path: CopyPath, direction: Direction) {
     const BYTES: [usize; 2] = [64 << 10, 1 << 20];
     const COPIES: u64 = 8;
-    if CopyEngine.open(&CopyRequest::new(path, direction, BYTES[1])).is_err() {
+    if CopyRequest::new(path, direction, BYTES[1]).job().unwrap().open().is_err() {
         return;
     }
     let of = |path: CopyPath| BYTES.map(|bytes| session(&CopyRequest::new(path, direction, bytes)));
@@ -347,7 +347,7 @@ fn kernel_copies() {
     {
         let mut ring = CopyRequest::new(name, Direction::To, 4096);
         ring.depth = u64::from(depth);
-        if CopyEngine.open(&ring).is_err() {
+        if ring.job().unwrap().open().is_err() {
             println!("{name}: not measured, the host forbids it");
             continue;
         }

@@ -1,19 +1,15 @@
 //! The engine `copy`: one point of latency or bandwidth, by any path and policy.
 
 use daqmeter_harness::{
-    Availability, Control, DeviceTime, Fault, LimitSpec, Session, StageSpec, StopFlag, Tally,
-    TypedEngine,
+    Availability, Control, DeviceTime, Fault, Job, LimitSpec, Session, StageSpec, StopFlag, Tally,
 };
 use daqmeter_record::Ledger;
 use daqmeter_sys::copies::null_call;
 
+use crate::load::HeavyLoad;
 use crate::paths::{self, Mover, Side};
 use crate::plain::PlainRequest;
-use crate::request::{CopyContext, CopyPath, CopyRequest, Direction};
-
-/// Copies between user and kernel, see [`CopyRequest`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CopyEngine;
+use crate::request::{CopyContext, CopyLoad, CopyPath, CopyRequest, Direction};
 
 /// Name of the stage that measures a system call without work.
 pub(crate) const NULL_CALL: &str = "null_call";
@@ -37,65 +33,58 @@ struct CopySession {
     stop: StopFlag,
 }
 
-impl TypedEngine for CopyEngine {
-    type Request = CopyRequest;
-
-    fn description(&self) -> &'static str {
-        "copies between user and kernel memory, by CPU or by the channels of an engine, under a policy"
-    }
-
-    fn probe_for(&self, request: &CopyRequest) -> Availability {
-        request.path.probe()
-    }
-
-    fn target(&self, request: &CopyRequest) -> String {
-        if request.path != CopyPath::Module || request.context == CopyContext::Cpu {
-            return request.path.to_string();
-        }
-        match paths::provider(request) {
-            Some((driver, channels, _)) => format!("module: {driver}, {channels} channels"),
-            None => "module".to_owned(),
-        }
-    }
-
-    fn is_emulated(&self, request: &CopyRequest) -> bool {
-        match request.path {
-            CopyPath::EngineThread => true,
-            CopyPath::Module if request.context != CopyContext::Cpu => {
-                paths::provider(request).is_some_and(|(_, _, soft)| soft)
-            }
-            _ => false,
-        }
-    }
-
-    fn memory_bytes(&self, request: &CopyRequest) -> Option<u64> {
-        Some(request.memory_bytes())
-    }
-
-    fn example(&self) -> CopyRequest {
-        CopyRequest { lanes: 2, ..CopyRequest::new(CopyPath::Pread, Direction::Both, 4096) }
-    }
-
-    fn open(&self, request: &CopyRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        if let Availability::Waived(reason) = request.path.probe() {
-            return Err(Fault::new(reason));
-        }
-        let session = |mover| -> Box<dyn Session> {
-            Box::new(CopySession {
-                request: request.clone(),
-                mover,
-                issued: 0,
-                done: 0,
-                pattern: 1,
-                stop: StopFlag::default(),
-            })
-        };
-        let movers = request.path.open(request)?;
-        Ok(movers.into_iter().map(session).collect())
+/// The work of a request.
+pub(crate) fn job(request: &CopyRequest) -> Job {
+    Job {
+        is_emulated: is_emulated(request),
+        memory_bytes: Some(request.memory_bytes()),
+        availability: request.path.probe(),
+        load: (request.load == CopyLoad::Heavy).then_some(|| Box::new(HeavyLoad::default())),
+        ..Job::new(request, target(request), open)
     }
 }
 
+fn target(request: &CopyRequest) -> String {
+    if request.path != CopyPath::Module || request.context == CopyContext::Cpu {
+        return request.path.to_string();
+    }
+    match paths::provider(request) {
+        Some((driver, channels, _)) => format!("module: {driver}, {channels} channels"),
+        None => "module".to_owned(),
+    }
+}
+
+/// True if the copies are those of an engine in software.
+pub(crate) fn is_emulated(request: &CopyRequest) -> bool {
+    match request.path {
+        CopyPath::EngineThread => true,
+        CopyPath::Module if request.context != CopyContext::Cpu => {
+            paths::provider(request).is_some_and(|(_, _, soft)| soft)
+        }
+        _ => false,
+    }
+}
+
+pub(crate) fn open(request: &CopyRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+    if let Availability::Waived(reason) = request.path.probe() {
+        return Err(Fault::new(reason));
+    }
+    let movers = request.path.open(request)?;
+    Ok(movers.into_iter().map(|mover| CopySession::on(request, mover)).collect())
+}
+
 impl CopySession {
+    fn on(request: &CopyRequest, mover: Box<dyn Mover>) -> Box<dyn Session> {
+        Box::new(CopySession {
+            request: request.clone(),
+            mover,
+            issued: 0,
+            done: 0,
+            pattern: 1,
+            stop: StopFlag::default(),
+        })
+    }
+
     fn operation_bytes(&self) -> usize {
         self.request.block_bytes * self.mover.blocks()
     }
@@ -255,7 +244,7 @@ impl Session for CopySession {
         self.mover.device_time().unwrap_or_default()
     }
 
-    fn heed(&mut self, stop: &StopFlag) {
+    fn set_stop_flag(&mut self, stop: &StopFlag) {
         self.stop = stop.clone();
     }
 
@@ -312,15 +301,11 @@ mod tests {
     use daqmeter_record::LimitBasis;
 
     use super::*;
-    use crate::PlainEngine;
-
-    fn open(request: &CopyRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        Engine::open(&CopyEngine, &request.workload())
-    }
+    use crate::PlainRequest;
 
     #[test]
     fn copies_conform() {
-        daqmeter_harness::conformance::run(&CopyEngine);
+        daqmeter_harness::conformance::run(&job(&CopyRequest::example()));
     }
 
     #[test]
@@ -328,11 +313,10 @@ mod tests {
         let limits = Limits::shared(std::time::Duration::from_micros(200));
         let settings = Settings { limits, ..Settings::new(StepPlan::ByStage(3), "test") };
         let record = measure(
-            &CopyEngine,
-            &Engine::example(&CopyEngine),
+            &job(&CopyRequest::example()),
             &settings,
             &Facts::default(),
-            &[&PlainEngine],
+            &[Engine::of::<PlainRequest>()],
             &mut [],
         )
         .unwrap();
@@ -350,7 +334,7 @@ mod tests {
     #[test]
     fn a_point_says_how_much_memory_it_takes() {
         const MIB: u64 = 1 << 20;
-        let bytes = |request: &CopyRequest| Engine::memory_bytes(&CopyEngine, &request.workload());
+        let bytes = |request: &CopyRequest| job(request).memory_bytes;
         let mut request = CopyRequest::new(CopyPath::Pread, Direction::To, 4 << 20);
         request.lanes = 3;
         // Each lane: both sides, and three copies while bytes are compared.
@@ -358,8 +342,6 @@ mod tests {
         request.depth = 2;
         request.path = CopyPath::IoUring;
         assert_eq!(bytes(&request), Some(2 * 3 * (4 + 4 + 12) * MIB));
-        request.lanes = 0;
-        assert_eq!(bytes(&request), None);
     }
 
     /// The examples of every path that this host has.
@@ -473,32 +455,14 @@ mod tests {
         flips: bool,
     }
 
-    impl TypedEngine for SometimesWrong {
-        type Request = CopyRequest;
-        fn description(&self) -> &'static str {
-            "a test"
-        }
-        fn target(&self, _request: &CopyRequest) -> String {
-            "a test".to_owned()
-        }
-        fn example(&self) -> CopyRequest {
-            CopyRequest::new(CopyPath::Memcpy, Direction::To, 64)
-        }
-        fn open(&self, request: &CopyRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-            let mover = Sometimes {
-                sides: [vec![0; request.block_bytes], vec![0; request.block_bytes]],
-                copies: 0,
-                every: self.every,
-                flips: self.flips,
-            };
-            Ok(vec![Box::new(CopySession {
-                request: request.clone(),
-                mover: Box::new(mover),
-                issued: 0,
-                done: 0,
-                pattern: 1,
-                stop: StopFlag::default(),
-            })])
+    impl SometimesWrong {
+        fn job(&self, direction: Direction) -> Job {
+            let (every, flips) = (self.every, self.flips);
+            Job::new(&CopyRequest::new(CopyPath::Memcpy, direction, 64), "a test", move |request| {
+                let side = vec![0; request.block_bytes];
+                let mover = Sometimes { sides: [side.clone(), side], copies: 0, every, flips };
+                Ok(vec![CopySession::on(request, Box::new(mover))])
+            })
         }
     }
 
@@ -506,9 +470,8 @@ mod tests {
     fn a_bit_that_is_flipped_between_the_first_and_the_last_copy_fails_the_point() {
         let settings = Settings::new(StepPlan::ByStage(300), "test");
         let outcome = |direction, every, flips| {
-            let workload = CopyRequest::new(CopyPath::Memcpy, direction, 64).workload();
-            let engine = SometimesWrong { every, flips };
-            let record = measure(&engine, &workload, &settings, &Facts::default(), &[], &mut []);
+            let job = SometimesWrong { every, flips }.job(direction);
+            let record = measure(&job, &settings, &Facts::default(), &[], &mut []);
             record.unwrap().outcome
         };
         for direction in [Direction::From, Direction::To, Direction::Both] {
@@ -530,10 +493,8 @@ mod tests {
     #[test]
     fn what_is_checked_between_samples_is_in_no_time_and_no_account() {
         let settings = Settings::new(StepPlan::ByStage(20), "test");
-        let engine = SometimesWrong { every: 10_000, flips: true };
-        let workload = CopyRequest::new(CopyPath::Memcpy, Direction::To, 64).workload();
-        let facts = Facts::default();
-        let record = measure(&engine, &workload, &settings, &facts, &[], &mut []).unwrap();
+        let job = SometimesWrong { every: 10_000, flips: true }.job(Direction::To);
+        let record = measure(&job, &settings, &Facts::default(), &[], &mut []).unwrap();
         let stage = &record.lanes[0].stages[0];
         assert_eq!(record.ledgers[0].delivered, 20);
         assert_eq!((stage.sample_ns.len(), stage.sample_start_ns.len()), (20, 20));
@@ -607,8 +568,8 @@ mod tests {
             assert!(of(CopyPath::DevZero, direction, 64).contains("ask for direction `to`"));
         }
         assert!(of(CopyPath::Memcpy, Direction::To, 1 << 40).contains("map"));
-        let nowhere = Engine::example(&CopyEngine).with("path", "nowhere");
-        let fault = Engine::open(&CopyEngine, &nowhere).err().unwrap().0;
+        let nowhere = CopyRequest::example().workload().with("path", "nowhere");
+        let fault = CopyRequest::of(&nowhere).unwrap_err().0;
         assert!(fault.contains("unknown variant `nowhere`, expected one of `pread`"));
     }
 }

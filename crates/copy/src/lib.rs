@@ -1,7 +1,7 @@
 //! Copies: the limits that other stages are held against, and the system of copies between user and kernel.
 //!
-//! [`MemoryEngine`] streams memory in a given ratio and [`PlainEngine`] copies it block by block; their rates are the limits in
-//! every table. [`CopyEngine`] copies one block after the other between user and kernel by a [`CopyPath`] under a policy
+//! [`MemoryRequest`] streams memory in a given ratio and [`PlainRequest`] copies it block by block; their rates are the limits in
+//! every table. [`CopyRequest`] copies one block after the other between user and kernel by a [`CopyPath`] under a policy
 //! ([`CopyContext`]). Begin with `request.rs`, then `paths/file.rs`, the plainest path.
 
 /// Shows an enum by its name in options and records.
@@ -29,12 +29,10 @@ pub mod trace;
 pub mod verify;
 mod victims;
 
-pub use engine::CopyEngine;
-pub use load::{HEAVY, HeavyLoad};
-pub use memory::MemoryEngine;
+pub use memory::MemoryRequest;
 pub use neighbour::Neighbour;
-pub use plain::PlainEngine;
-pub use pollution::{PollutionEngine, PollutionRequest, STUDY_COPIES};
+pub use plain::PlainRequest;
+pub use pollution::{PollutionRequest, STUDY_COPIES};
 pub use request::{CopyCompletion, CopyContext, CopyPath, CopyRequest, Direction};
 pub use victims::TESTS;
 

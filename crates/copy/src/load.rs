@@ -22,7 +22,7 @@ const ROUND_CALLS: u32 = 200;
 /// Heavy load: one thread on each allowed CPU that does rounds of 500,000 integer steps, a copy of 4 MiB, and 200 system calls,
 /// without pause, at ordinary priority, while the point is measured. (The study's "heavy load" is not defined.)
 #[derive(Debug, Default)]
-pub struct HeavyLoad {
+pub(crate) struct HeavyLoad {
     running: Option<Running>,
 }
 
@@ -33,9 +33,6 @@ struct Running {
     threads: Vec<JoinHandle<()>>,
     rounds_before: u64,
 }
-
-/// How the load is described in records.
-pub const HEAVY: &str = "heavy";
 
 impl Observer for HeavyLoad {
     /// Starts the threads and waits until each has done a round.

@@ -1,14 +1,64 @@
 //! Memory read and written in a given ratio over a given footprint, by each store that this CPU has. Also glibc's memcpy.
 
-use daqmeter_harness::{Fault, MemoryRequest, Session, StageSpec, Tally, TypedEngine};
+use daqmeter_harness::{
+    Fault, Job, Problem, Request, Session, StageSpec, Tally, check_lanes, is_one, one,
+};
 use daqmeter_kernels::stream::{LINE_BYTES, StreamRatio, stream};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-/// Streams memory, see [`MemoryRequest`]. Rates count the bytes read, so that they compare directly with a stage that reads the
+/// Memory read and written in a given ratio. Rates count the bytes read, so that they compare directly with a stage that reads the
 /// same bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MemoryEngine;
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryRequest {
+    /// Bytes read in one pass; whole steps are read, at least one
+    pub read_bytes: u64,
+    /// Cache lines read in each step, at least 1
+    pub read_lines: u64,
+    /// Cache lines written in each step
+    pub write_lines: u64,
+    /// Threads that stream at the same time
+    #[serde(default = "one::<usize>", alias = "threads", skip_serializing_if = "is_one")]
+    pub lanes: usize,
+}
+
+/// Largest footprint; what a host lacks is refused when it is allocated.
+const MAX_READ_BYTES: u64 = 1 << 44;
+
+impl MemoryRequest {
+    /// Lines read or written in a step, at most: 64 KiB. Conversions need 64.
+    pub const MAX_LINES: u64 = 1024;
+
+    /// One lane that reads so many bytes in all, in steps of so many lines read and written.
+    pub fn new(read_bytes: u64, read_lines: u64, write_lines: u64) -> MemoryRequest {
+        MemoryRequest { read_bytes, read_lines, write_lines, lanes: 1 }
+    }
+}
+
+impl Request for MemoryRequest {
+    const KIND: &'static str = "memory";
+    const DESCRIPTION: &'static str = "reads, writes and copies memory in a given ratio: the limit that other stages are held against";
+
+    fn example() -> MemoryRequest {
+        MemoryRequest::new(65_536, 1, 2)
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        let max_lines = MemoryRequest::MAX_LINES;
+        Problem::unless_within("read_lines", self.read_lines, 1..=max_lines)?;
+        Problem::unless_within("write_lines", self.write_lines, 0..=max_lines)?;
+        Problem::unless_within("read_bytes", self.read_bytes, 0..=MAX_READ_BYTES)?;
+        check_lanes("lanes", self.lanes)
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        let job = Job::new(self, Isa::best().name(), open);
+        Ok(Job { memory_bytes: memory_bytes(self), ..job })
+    }
+}
 
 /// What one lane does: whole steps, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,41 +126,21 @@ fn variants(ratio: StreamRatio) -> Vec<Variant> {
     variants
 }
 
-impl TypedEngine for MemoryEngine {
-    type Request = MemoryRequest;
+fn memory_bytes(request: &MemoryRequest) -> Option<u64> {
+    let footprint = Footprint::of(request)?;
+    let lane = buffer_bytes(footprint.read_bytes as u64)
+        .saturating_add(buffer_bytes(footprint.destination_bytes() as u64));
+    Some(lane.saturating_mul(request.lanes as u64))
+}
 
-    fn description(&self) -> &'static str {
-        "reads, writes and copies memory in a given ratio: the limit that other stages are held against"
-    }
-
-    fn target(&self, _request: &MemoryRequest) -> String {
-        Isa::best().name().to_owned()
-    }
-
-    fn memory_bytes(&self, request: &MemoryRequest) -> Option<u64> {
-        let footprint = Footprint::of(request)?;
-        let lane = buffer_bytes(footprint.read_bytes as u64)
-            .saturating_add(buffer_bytes(footprint.destination_bytes() as u64));
-        Some(lane.saturating_mul(request.lanes as u64))
-    }
-
-    fn example(&self) -> MemoryRequest {
-        MemoryRequest::new(65_536, 1, 2)
-    }
-
-    fn open(&self, request: &MemoryRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let footprint = Footprint::of(request).ok_or_else(|| {
-            Fault::new("read_bytes in that ratio is more than this machine can address")
-        })?;
-        let session = |_| -> Box<dyn Session> {
-            Box::new(MemorySession {
-                footprint,
-                variants: variants(footprint.ratio),
-                buffers: None,
-            })
-        };
-        Ok((0..request.lanes).map(session).collect())
-    }
+fn open(request: &MemoryRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+    let footprint = Footprint::of(request).ok_or_else(|| {
+        Fault::new("read_bytes in that ratio is more than this machine can address")
+    })?;
+    let session = |_| -> Box<dyn Session> {
+        Box::new(MemorySession { footprint, variants: variants(footprint.ratio), buffers: None })
+    };
+    Ok((0..request.lanes).map(session).collect())
 }
 
 impl Session for MemorySession {
@@ -194,17 +224,15 @@ impl Session for MemorySession {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_harness::{Engine, Request};
+    use daqmeter_harness::Engine;
 
     use super::*;
 
-    fn example() -> MemoryRequest {
-        TypedEngine::example(&MemoryEngine)
-    }
+    const ENGINE: Engine = Engine::of::<MemoryRequest>();
 
     #[test]
     fn memory_conforms() {
-        daqmeter_harness::conformance::run(&MemoryEngine);
+        daqmeter_harness::conformance::run(&MemoryRequest::example().job().unwrap());
     }
 
     /// The products wrapped in a release build: one wrote out of bounds, the other divided by zero.
@@ -220,10 +248,8 @@ mod tests {
             ("lanes", 0),
             ("lanes", 1 << 63),
         ] {
-            let workload = example().workload().with(name, value);
-            let fault = Engine::open(&MemoryEngine, &workload).err().unwrap().0;
+            let fault = ENGINE.parse(&ENGINE.example().with(name, value)).unwrap_err().0;
             assert!(fault.contains(&format!("`{name}` is {value}; ")), "{fault}");
-            assert_eq!(Engine::memory_bytes(&MemoryEngine, &workload), None);
         }
     }
 
@@ -233,7 +259,7 @@ mod tests {
         assert_eq!(max, StreamRatio::MAX_LINES as u64);
         for (reads, writes) in [(max, 1), (1, max), (max, max)] {
             let request = MemoryRequest::new(3 * 64 * reads - 1, reads, writes);
-            let mut sessions = TypedEngine::open(&MemoryEngine, &request).unwrap();
+            let mut sessions = open(&request).unwrap();
             sessions[0].prepare().unwrap();
             sessions[0].verify().unwrap();
         }
@@ -242,15 +268,13 @@ mod tests {
     #[test]
     fn the_memory_of_a_point_is_known_beforehand() {
         const MIB: u64 = 1 << 20;
-        let request = MemoryRequest { read_bytes: 8 * MIB, ..example().with_lanes(2) };
-        assert_eq!(TypedEngine::memory_bytes(&MemoryEngine, &request), Some(2 * (8 + 18) * MIB));
+        let request = MemoryRequest { read_bytes: 8 * MIB, lanes: 2, ..MemoryRequest::example() };
+        assert_eq!(memory_bytes(&request), Some(2 * (8 + 18) * MIB));
     }
 
     #[test]
-    fn a_limit_of_several_lanes_streams_in_as_many_and_old_records_say_threads() {
-        let one = example().workload();
-        let three = MemoryEngine.with_lanes(&one, 3);
-        assert_eq!(Engine::open(&MemoryEngine, &three).unwrap().len(), 3);
-        assert_eq!(MemoryEngine.canonical(&one.with("threads", 3_u64)), Some(three));
+    fn each_lane_is_a_session() {
+        let three = ENGINE.parse(&ENGINE.example().with("lanes", 3_u64)).unwrap();
+        assert_eq!(three.open().unwrap().len(), 3);
     }
 }

@@ -2,8 +2,8 @@
 //! against it.
 
 use daqmeter_harness::{
-    Fault, Problem, Request, Session, StageSpec, StopFlag, Tally, TypedEngine, check_lanes,
-    is_default, is_one, one,
+    Fault, Job, Problem, Request, Session, StageSpec, StopFlag, Tally, check_lanes, is_default,
+    is_one, one,
 };
 use daqmeter_kernels::copy::{CopyKernel, FillKernel};
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
@@ -12,11 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::request::MAX_BLOCK_BYTES;
 
-/// Copies one buffer to another by every way that this CPU has: a stage each.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PlainEngine;
-
-/// What [`PlainEngine`] is asked.
+/// Copies of one buffer to another by every kernel of this CPU: a stage each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlainRequest {
@@ -44,47 +40,35 @@ impl PlainRequest {
 
 impl Request for PlainRequest {
     const KIND: &'static str = "plain-copy";
+    const DESCRIPTION: &'static str = "copies memory by memcpy, rep movsb and vectors, or fills it: the limit that copies are held against";
+
+    fn example() -> PlainRequest {
+        PlainRequest::new(5003)
+    }
 
     fn check(&self) -> Result<(), Problem> {
         Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
         check_lanes("lanes", self.lanes)
     }
 
-    fn with_lanes(self, lanes: usize) -> Self {
-        PlainRequest { lanes, ..self }
+    fn job(&self) -> Result<Job, Fault> {
+        let lane = buffer_bytes(self.block_bytes as u64).saturating_mul(2);
+        let memory_bytes = Some(lane.saturating_mul(self.lanes as u64));
+        Ok(Job { memory_bytes, ..Job::new(self, "memory", PlainRequest::open) })
     }
 }
 
-impl TypedEngine for PlainEngine {
-    type Request = PlainRequest;
-
-    fn description(&self) -> &'static str {
-        "copies memory by memcpy, rep movsb and vectors, or fills it: the limit that copies are held against"
-    }
-
-    fn target(&self, _request: &PlainRequest) -> String {
-        "memory".to_owned()
-    }
-
-    fn memory_bytes(&self, request: &PlainRequest) -> Option<u64> {
-        let lane = buffer_bytes(request.block_bytes as u64).saturating_mul(2);
-        Some(lane.saturating_mul(request.lanes as u64))
-    }
-
-    fn example(&self) -> PlainRequest {
-        PlainRequest::new(5003)
-    }
-
-    fn open(&self, request: &PlainRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+impl PlainRequest {
+    fn open(&self) -> Result<Vec<Box<dyn Session>>, Fault> {
         let session = |_| -> Box<dyn Session> {
             Box::new(PlainSession {
-                bytes: request.block_bytes,
-                works: works(request.fill),
+                bytes: self.block_bytes,
+                works: works(self.fill),
                 buffers: None,
                 stop: StopFlag::default(),
             })
         };
-        Ok((0..request.lanes).map(session).collect())
+        Ok((0..self.lanes).map(session).collect())
     }
 }
 
@@ -163,7 +147,7 @@ impl Session for PlainSession {
         self.works.iter().map(stage).collect()
     }
 
-    fn heed(&mut self, stop: &StopFlag) {
+    fn set_stop_flag(&mut self, stop: &StopFlag) {
         self.stop = stop.clone();
     }
 
@@ -211,19 +195,18 @@ impl Session for PlainSession {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_harness::Engine;
 
     use super::*;
 
     #[test]
     fn plain_copies_conform() {
-        daqmeter_harness::conformance::run(&PlainEngine);
+        daqmeter_harness::conformance::run(&PlainRequest::example().job().unwrap());
     }
 
     #[test]
     fn fills_are_verified_and_move_each_byte_once() {
         let request = PlainRequest::fill(5003);
-        let mut sessions = TypedEngine::open(&PlainEngine, &request).unwrap();
+        let mut sessions = request.open().unwrap();
         let session = sessions[0].as_mut();
         let stages = session.stages();
         assert_eq!((&*stages[0].name, stages[0].traffic_bytes_per_op), ("memset", 5003));
@@ -234,7 +217,7 @@ mod tests {
 
     #[test]
     fn it_copies_in_as_many_lanes_as_it_is_asked_for() {
-        let three = PlainEngine.with_lanes(&Engine::example(&PlainEngine), 3);
-        assert_eq!(Engine::open(&PlainEngine, &three).unwrap().len(), 3);
+        let three = PlainRequest { lanes: 3, ..PlainRequest::example() };
+        assert_eq!(three.open().unwrap().len(), 3);
     }
 }

@@ -4,9 +4,7 @@
 //! clocks and hypervisors. So there are two neighbours that touch no memory, `spin` and `null-call`, to compare with.
 
 use clap::Args;
-use daqmeter_harness::{
-    Availability, Fault, Problem, Session, StageSpec, Tally, TypedEngine, did_you_mean, is_default,
-};
+use daqmeter_harness::{Fault, Job, Problem, Session, StageSpec, Tally, did_you_mean, is_default};
 use daqmeter_kernels::copy::mark;
 use daqmeter_record::{Counter, Ledger, TimeSeries};
 use daqmeter_sys::clock;
@@ -14,7 +12,7 @@ use daqmeter_sys::perf::{CounterSource, EVENTS, KernelCounters, OpenCounter};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::CopyEngine;
+use crate::engine;
 use crate::neighbour::{Neighbour, Running};
 use crate::request::{CopyContext, CopyPath, CopyRequest, Direction, MAX_BLOCK_BYTES};
 use crate::victims::{TESTS, Victim};
@@ -60,6 +58,31 @@ pub struct PollutionRequest {
 
 impl daqmeter_harness::Request for PollutionRequest {
     const KIND: &'static str = "pollution";
+    const DESCRIPTION: &'static str =
+        "a program (SUSAN, quicksort) beside a neighbour that copies, spins or calls the kernel";
+
+    fn example() -> PollutionRequest {
+        PollutionRequest {
+            test: "susan[c]_small".to_owned(),
+            neighbour: Neighbour::Cpu,
+            direction: Direction::From,
+            block_bytes: 224,
+            path: CopyPath::Pread,
+            peer_cpu: None,
+            simulated: false,
+        }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        // The largest program: an image of 1 MiB, and what is found in it.
+        const PROGRAM_BYTES: u64 = 16 << 20;
+        Ok(Job {
+            availability: self.path.probe(),
+            is_emulated: self.is_emulated(),
+            memory_bytes: Some(self.copies().memory_bytes().saturating_add(PROGRAM_BYTES)),
+            ..Job::new(self, self.test.as_str(), open)
+        })
+    }
 
     fn check(&self) -> Result<(), Problem> {
         Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
@@ -85,7 +108,7 @@ impl PollutionRequest {
 
     /// True if the neighbour's copies are those of an engine in software.
     fn is_emulated(&self) -> bool {
-        self.neighbour == Neighbour::Dma && CopyEngine.is_emulated(&self.copies())
+        self.neighbour == Neighbour::Dma && engine::is_emulated(&self.copies())
     }
 
     /// True if an engine is a thread of this program.
@@ -93,10 +116,6 @@ impl PollutionRequest {
         self.neighbour == Neighbour::Dma && self.path == CopyPath::EngineThread
     }
 }
-
-/// Programs beside neighbours, see [`PollutionRequest`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PollutionEngine;
 
 struct PollutionSession {
     request: PollutionRequest,
@@ -176,55 +195,16 @@ impl VictimCounters {
     }
 }
 
-impl TypedEngine for PollutionEngine {
-    type Request = PollutionRequest;
-
-    fn description(&self) -> &'static str {
-        "a program (SUSAN, quicksort) beside a neighbour that copies, spins or calls the kernel"
-    }
-
-    fn probe_for(&self, request: &PollutionRequest) -> Availability {
-        request.path.probe()
-    }
-
-    fn target(&self, request: &PollutionRequest) -> String {
-        request.test.clone()
-    }
-
-    fn is_emulated(&self, request: &PollutionRequest) -> bool {
-        request.is_emulated()
-    }
-
-    fn memory_bytes(&self, request: &PollutionRequest) -> Option<u64> {
-        // The largest program: an image of 1 MiB, and what is found in it.
-        const PROGRAM_BYTES: u64 = 16 << 20;
-        let copies = request.copies().memory_bytes();
-        Some(copies.saturating_add(PROGRAM_BYTES))
-    }
-
-    fn example(&self) -> PollutionRequest {
-        PollutionRequest {
-            test: "susan[c]_small".to_owned(),
-            neighbour: Neighbour::Cpu,
-            direction: Direction::From,
-            block_bytes: 224,
-            path: CopyPath::Pread,
-            peer_cpu: None,
-            simulated: false,
-        }
-    }
-
-    fn open(&self, request: &PollutionRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        Ok(vec![Box::new(PollutionSession {
-            request: request.clone(),
-            victim: None,
-            running: None,
-            counters: None,
-            runs: 0,
-            is_uncounted: false,
-            bytes_before: 0,
-        })])
-    }
+fn open(request: &PollutionRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+    Ok(vec![Box::new(PollutionSession {
+        request: request.clone(),
+        victim: None,
+        running: None,
+        counters: None,
+        runs: 0,
+        is_uncounted: false,
+        bytes_before: 0,
+    })])
 }
 
 impl PollutionSession {
@@ -346,25 +326,24 @@ impl Session for PollutionSession {
 #[cfg(test)]
 mod tests {
     use clap::ValueEnum;
-    use daqmeter_harness::{Context as Facts, Engine, Request as _, Settings, StepPlan, measure};
+    use daqmeter_harness::{Context as Facts, Request as _, Settings, StepPlan, measure};
     use daqmeter_record::RunRecord;
 
     use super::*;
 
     fn run(request: &PollutionRequest, runs: u64) -> RunRecord {
         let settings = Settings::new(StepPlan::ByStage(runs), "test");
-        let workload = request.workload();
-        let facts = Facts::default();
-        measure(&PollutionEngine, &workload, &settings, &facts, &[], &mut []).unwrap()
+        let job = request.job().unwrap();
+        measure(&job, &settings, &Facts::default(), &[], &mut []).unwrap()
     }
 
     fn example() -> PollutionRequest {
-        TypedEngine::example(&PollutionEngine)
+        PollutionRequest::example()
     }
 
     #[test]
     fn pollution_conforms() {
-        daqmeter_harness::conformance::run(&PollutionEngine);
+        daqmeter_harness::conformance::run(&example().job().unwrap());
     }
 
     #[test]
@@ -437,7 +416,7 @@ mod tests {
         ] {
             let value: daqmeter_record::Param = value;
             let workload = example().workload().with(name, value);
-            let fault = Engine::open(&PollutionEngine, &workload).err().unwrap().0;
+            let fault = PollutionRequest::of(&workload).unwrap_err().0;
             assert!(fault.contains(wanted), "{fault}");
         }
     }

@@ -3,12 +3,14 @@
 use clap::builder::{FalseyValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 use daqmeter_harness::request::workload_of;
-use daqmeter_harness::{Problem, check_lanes, is_default, is_one, one};
+use daqmeter_harness::{Fault, Job, Problem, check_lanes, is_default, is_one, one};
 use daqmeter_record::Workload;
 use daqmeter_record::units::{parse_count, parse_duration};
 use daqmeter_sys::memory::buffer_bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::engine;
 
 /// Which way bytes go. Named from the kernel's side, as the kernel's functions are.
 #[derive(
@@ -281,6 +283,15 @@ impl CopyRequest {
 
 impl daqmeter_harness::Request for CopyRequest {
     const KIND: &'static str = "copy";
+    const DESCRIPTION: &'static str = "copies between user and kernel memory, by CPU or by the channels of an engine, under a policy";
+
+    fn example() -> CopyRequest {
+        CopyRequest { lanes: 2, ..CopyRequest::new(CopyPath::Pread, Direction::Both, 4096) }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        Ok(engine::job(self))
+    }
 
     fn check(&self) -> Result<(), Problem> {
         Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;

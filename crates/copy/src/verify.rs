@@ -1,10 +1,10 @@
 //! Every way to copy, checked byte by byte, without a clock.
 
 use clap::ValueEnum;
-use daqmeter_harness::{Availability, Session, StopFlag, TypedEngine};
+use daqmeter_harness::{Availability, Session, StopFlag};
 use serde::Serialize;
 
-use crate::engine::CopyEngine;
+use crate::engine::open;
 use crate::request::{CopyCompletion, CopyContext, CopyPath, CopyRequest, Direction};
 
 /// What to check.
@@ -125,7 +125,7 @@ fn sizes(request: &CopyRequest, plan: &VerifyPlan, stop: &StopFlag) -> Option<Ca
     let (mut copies, mut bytes) = (0, 0);
     for size in SIZES.into_iter().filter(|size| *size <= plan.largest_bytes) {
         let request = CopyRequest { block_bytes: size, ..request.clone() };
-        let mut sessions = match CopyEngine.open(&request) {
+        let mut sessions = match open(&request) {
             Ok(sessions) => sessions,
             // A pipe's size, hugetlbfs without write: as far as it goes is what there is.
             Err(_) if copies > 0 => break,

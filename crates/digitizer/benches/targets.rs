@@ -12,8 +12,8 @@
 
 use std::hint::black_box;
 
-use daqmeter_digitizer::DigitizerEngine;
-use daqmeter_harness::{Engine, NullEngine, Session, ways};
+use daqmeter_digitizer::DigitizerRequest;
+use daqmeter_harness::{NullRequest, Request, Session, variants};
 use daqmeter_kernels::Isa;
 use daqmeter_record::Workload;
 use daqmeter_stats::quantile_ratio;
@@ -79,16 +79,12 @@ fn workload(function: u64, samples: u64) -> Workload {
 }
 
 fn session(workload: &Workload) -> Box<dyn Session> {
-    let engine = DigitizerEngine { last_level_bytes: last_level_bytes() };
-    let mut session = engine.open(workload).unwrap().remove(0);
+    let job = DigitizerRequest::of(workload).unwrap().job().unwrap();
+    let mut session = job.open().unwrap().remove(0);
     session.prepare().unwrap();
-    ways::choose(&mut *session).unwrap();
+    variants::choose(&mut *session).unwrap();
     session.verify().unwrap();
     session
-}
-
-fn last_level_bytes() -> u64 {
-    daqmeter_harness::facts::host_facts(&Default::default(), vec![]).last_level_cache_bytes()
 }
 
 /// The block that a session chose.
@@ -167,7 +163,7 @@ fn readout() {
 
 fn tool() {
     println!("\nthe tool itself");
-    let mut null = NullEngine.open(&NullEngine.example()).unwrap().remove(0);
+    let mut null = NullRequest::session();
     let operations = 1_000_000;
     let samples = (0..101)
         .map(|_| seconds(&mut || null.step(0, operations).unwrap()) * 1e9 / operations as f64)

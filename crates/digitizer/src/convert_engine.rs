@@ -1,8 +1,8 @@
 //! The conversion kernels alone, on memory: what a consumer could reach if read-out cost nothing.
 
+use daqmeter_harness::facts::last_level_cache_bytes;
 use daqmeter_harness::{
-    Availability, Fault, LimitSpec, MAX_LANES, Problem, Request, Session, StageSpec, Tally,
-    TypedEngine, is_one, one,
+    Fault, Job, LimitSpec, MAX_LANES, Problem, Request, Session, StageSpec, Tally, is_one, one,
 };
 use daqmeter_kernels::convert::Converter;
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
@@ -14,14 +14,7 @@ use crate::devices::board::pattern_sample;
 use crate::function::Function;
 use crate::oracle::{differs, elements};
 
-/// Converts samples in memory.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ConvertEngine {
-    /// Size of the last-level cache, for the choice of stores; zero when unknown.
-    pub last_level_bytes: u64,
-}
-
-/// What is asked of it.
+/// Conversions of samples in memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConvertRequest {
@@ -39,6 +32,26 @@ pub struct ConvertRequest {
 
 impl Request for ConvertRequest {
     const KIND: &'static str = "convert";
+    const DESCRIPTION: &'static str =
+        "converts digitizer samples in memory: cast, scale, Q-format, decimation";
+
+    fn example() -> ConvertRequest {
+        ConvertRequest {
+            samples: 10_000,
+            function: Function::Scale,
+            conversion: ConversionRequest { scale_factor: 0.1, ..ConversionRequest::default() },
+            lanes: 1,
+        }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        let lane = buffer_bytes(self.samples * 2) + buffer_bytes(self.out_bytes());
+        Ok(Job {
+            availability: self.conversion.availability(),
+            memory_bytes: Some(lane.saturating_mul(self.lanes)),
+            ..Job::new(self, self.target(), ConvertRequest::open)
+        })
+    }
 
     fn check(&self) -> Result<(), Problem> {
         Problem::unless_within("samples", self.samples, 1..=1 << 30)?;
@@ -56,10 +69,36 @@ impl ConvertRequest {
         usize::try_from(self.samples).expect("at most 2^30, checked with the request")
     }
 
-    /// The kernel, where this CPU has one.
-    fn checked_converter(&self, last_level_bytes: u64) -> Option<Converter> {
-        let made = self.conversion.converter(self.function, self.samples(), last_level_bytes);
-        made.ok().flatten()
+    /// Instruction set, and the arithmetic of a scaling.
+    fn target(&self) -> String {
+        let isa = self.conversion.isa.name();
+        let converter = self.converter().ok().flatten();
+        match converter.as_ref().and_then(Converter::arithmetic) {
+            Some(arithmetic) => format!("{isa}, {arithmetic}"),
+            None => isa.to_owned(),
+        }
+    }
+
+    fn converter(&self) -> Result<Option<Converter>, Fault> {
+        self.conversion.converter(self.function, self.samples(), last_level_cache_bytes())
+    }
+
+    fn open(&self) -> Result<Vec<Box<dyn Session>>, Fault> {
+        self.conversion.check_available()?;
+        let converter = self.converter()?;
+        let name = match self.function {
+            Function::Readout => "copy",
+            function => function.classic_name(),
+        };
+        let session = |_| -> Box<dyn Session> {
+            Box::new(ConvertSession {
+                name: name.to_owned(),
+                samples: self.samples(),
+                converter: converter.clone(),
+                buffers: None,
+            })
+        };
+        Ok((0..self.lanes).map(session).collect())
     }
 
     fn out_bytes(&self) -> u64 {
@@ -76,60 +115,6 @@ struct ConvertSession {
     /// None copies.
     converter: Option<Converter>,
     buffers: Option<(Buffer, Buffer)>,
-}
-
-impl TypedEngine for ConvertEngine {
-    type Request = ConvertRequest;
-
-    fn description(&self) -> &'static str {
-        "converts digitizer samples in memory: cast, scale, Q-format, decimation"
-    }
-
-    fn probe_for(&self, request: &ConvertRequest) -> Availability {
-        request.conversion.availability()
-    }
-
-    fn target(&self, request: &ConvertRequest) -> String {
-        let isa = request.conversion.isa.name();
-        let converter = request.checked_converter(self.last_level_bytes);
-        match converter.as_ref().and_then(Converter::arithmetic) {
-            Some(arithmetic) => format!("{isa}, {arithmetic}"),
-            None => isa.to_owned(),
-        }
-    }
-
-    fn memory_bytes(&self, request: &ConvertRequest) -> Option<u64> {
-        let lane = buffer_bytes(request.samples * 2) + buffer_bytes(request.out_bytes());
-        Some(lane.saturating_mul(request.lanes))
-    }
-
-    fn example(&self) -> ConvertRequest {
-        ConvertRequest {
-            samples: 10_000,
-            function: Function::Scale,
-            conversion: ConversionRequest { scale_factor: 0.1, ..ConversionRequest::default() },
-            lanes: 1,
-        }
-    }
-
-    fn open(&self, request: &ConvertRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        request.conversion.check_available()?;
-        let (function, samples) = (request.function, request.samples());
-        let converter = request.conversion.converter(function, samples, self.last_level_bytes)?;
-        let name = match function {
-            Function::Readout => "copy",
-            function => function.classic_name(),
-        };
-        let session = |_| -> Box<dyn Session> {
-            Box::new(ConvertSession {
-                name: name.to_owned(),
-                samples,
-                converter: converter.clone(),
-                buffers: None,
-            })
-        };
-        Ok((0..request.lanes).map(session).collect())
-    }
 }
 
 impl ConvertSession {
@@ -216,38 +201,37 @@ mod tests {
 
     use super::*;
 
+    const ENGINE: Engine = Engine::of::<ConvertRequest>();
+
     #[test]
     fn convert_conforms() {
-        daqmeter_harness::conformance::run(&ConvertEngine::default());
+        daqmeter_harness::conformance::run(&ConvertRequest::example().job().unwrap());
     }
 
     #[test]
     fn lanes_and_samples_are_bounded_and_their_memory_is_known() {
-        let engine = ConvertEngine::default();
         for (name, value) in
             [("lanes", 0_u64), ("lanes", 1 << 63), ("samples", 0), ("samples", (1 << 30) + 1)]
         {
-            let workload = Engine::example(&engine).with(name, value);
+            let workload = ENGINE.example().with(name, value);
             assert!(
-                Engine::open(&engine, &workload)
-                    .err()
-                    .unwrap()
+                ENGINE
+                    .parse(&workload)
+                    .unwrap_err()
                     .0
                     .contains(&format!("`{name}` is {value}; 1 to "))
             );
-            assert_eq!(Engine::memory_bytes(&engine, &workload), None);
         }
         // 2 MiB of samples become 4 MiB.
-        let workload = Engine::example(&engine).with("samples", 1_u64 << 20).with("lanes", 3_u64);
-        assert_eq!(Engine::memory_bytes(&engine, &workload), Some(3 * (6 << 20)));
+        let workload = ENGINE.example().with("samples", 1_u64 << 20).with("lanes", 3_u64);
+        assert_eq!(ENGINE.parse(&workload).unwrap().memory_bytes, Some(3 * (6 << 20)));
     }
 
     #[test]
     fn the_record_names_the_arithmetic_of_a_scaling() {
-        let engine = ConvertEngine::default();
         let target = |function: u64, isa: &str| {
-            let workload = Engine::example(&engine).with("function", function);
-            Engine::target(&engine, &workload.with("isa", isa))
+            let workload = ENGINE.example().with("function", function);
+            ENGINE.parse(&workload.with("isa", isa)).unwrap().target
         };
         assert_eq!(target(3, "portable"), "portable, f64");
         assert_eq!(target(4, "portable"), "portable");
@@ -259,14 +243,8 @@ mod tests {
     #[test]
     fn functions_that_convert_nothing_in_memory_are_refused() {
         for function in [9_u64, 99, 100] {
-            let workload = Engine::example(&ConvertEngine::default()).with("function", function);
-            assert!(
-                Engine::open(&ConvertEngine::default(), &workload)
-                    .err()
-                    .unwrap()
-                    .0
-                    .contains("0 to 8")
-            );
+            let workload = ENGINE.example().with("function", function);
+            assert!(ENGINE.parse(&workload).unwrap_err().0.contains("0 to 8"));
         }
     }
 }

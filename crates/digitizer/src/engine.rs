@@ -1,122 +1,75 @@
 //! Read-out and conversion of one or many boards, one thread each, as an engine of the harness.
 
-use daqmeter_harness::{Availability, Fault, Session, TypedEngine};
+use daqmeter_harness::facts::last_level_cache_bytes;
+use daqmeter_harness::{Fault, Job, Session};
 
 use crate::devices::{self, board::Emulation};
 use crate::names;
 use crate::request::DigitizerRequest;
 use crate::session::BoardSession;
 
-/// The engine. Boards are opened by name for each request.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct DigitizerEngine {
-    /// Size of the last-level cache, for the choice of stores; zero when unknown.
-    pub last_level_bytes: u64,
+/// The work of a request. Emulated boards are always there; a real one that is not is refused by name when it is opened.
+pub(crate) fn job(request: &DigitizerRequest) -> Job {
+    Job {
+        availability: request.conversion.availability(),
+        is_emulated: request.is_emulated(),
+        owns_device: !request.is_emulated(),
+        memory_bytes: request.memory_bytes(),
+        ..Job::new(request, names::join(&request.devices), open)
+    }
 }
 
-impl TypedEngine for DigitizerEngine {
-    type Request = DigitizerRequest;
-
-    fn description(&self) -> &'static str {
-        "reads digitizer boards in parallel and converts their samples"
-    }
-
-    // Emulated boards are always there; a real one that is not is refused by name when it is opened.
-    fn probe_for(&self, request: &DigitizerRequest) -> Availability {
-        request.conversion.availability()
-    }
-
-    fn target(&self, request: &DigitizerRequest) -> String {
-        names::join(&request.devices)
-    }
-
-    fn is_emulated(&self, request: &DigitizerRequest) -> bool {
-        request.is_emulated()
-    }
-
-    fn owns_device(&self, request: &DigitizerRequest) -> bool {
-        !request.is_emulated()
-    }
-
-    fn memory_bytes(&self, request: &DigitizerRequest) -> Option<u64> {
-        request.memory_bytes()
-    }
-
-    fn example(&self) -> DigitizerRequest {
-        DigitizerRequest {
-            devices: vec!["emu:l0".to_owned(), "emu:ku0".to_owned()],
-            samples: 3200,
-            function: crate::FunctionChoice::All,
-            unpaced: true,
-            ..DigitizerRequest::default()
-        }
-    }
-
-    fn open(&self, request: &DigitizerRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        request.conversion.check_available()?;
-        let names = request.devices().map_err(|problem| Fault::new(problem.text))?;
-        let emulation = Emulation { profile: request.profile.clone(), paced: !request.unpaced };
-        let session = |board| -> Result<Box<dyn Session>, Fault> {
-            let session = BoardSession::new(board, request, self.last_level_bytes)?;
-            Ok(Box::new(session))
-        };
-        let boards = devices::open(&names, &emulation)?;
-        boards.into_iter().map(session).collect()
-    }
+fn open(request: &DigitizerRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+    request.conversion.check_available()?;
+    let names = request.devices().map_err(|problem| Fault::new(problem.text))?;
+    let emulation = Emulation { profile: request.profile.clone(), paced: !request.unpaced };
+    let session = |board| -> Result<Box<dyn Session>, Fault> {
+        let session = BoardSession::new(board, request, last_level_cache_bytes())?;
+        Ok(Box::new(session))
+    };
+    let boards = devices::open(&names, &emulation)?;
+    boards.into_iter().map(session).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_harness::{Engine, Request};
+    use daqmeter_harness::{Availability, Engine, Request};
     use daqmeter_record::{Param, Workload};
 
     use super::*;
 
+    const ENGINE: Engine = Engine::of::<DigitizerRequest>();
+
     fn workload() -> Workload {
-        Engine::example(&DigitizerEngine::default())
+        ENGINE.example()
+    }
+
+    fn open_workload(workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
+        ENGINE.parse(workload)?.open()
     }
 
     fn refusal(workload: Workload) -> String {
-        let opened = Engine::open(&DigitizerEngine::default(), &workload);
-        opened.err().map(|fault| fault.0).unwrap_or_default()
+        open_workload(&workload).err().map(|fault| fault.0).unwrap_or_default()
     }
 
     #[test]
     fn digitizer_conforms() {
-        daqmeter_harness::conformance::run(&DigitizerEngine::default());
+        daqmeter_harness::conformance::run(&ENGINE.parse(&workload()).unwrap());
     }
 
     #[test]
     fn fused_digitizer_conforms_with_any_decimation() {
-        struct Fused(Workload);
-        impl Engine for Fused {
-            fn name(&self) -> &'static str {
-                "fused"
-            }
-            fn description(&self) -> &'static str {
-                "the digitizer engine with fused blocks"
-            }
-            fn probe(&self) -> Availability {
-                Availability::Ready
-            }
-            fn target(&self, _: &Workload) -> String {
-                "test".into()
-            }
-            fn example(&self) -> Workload {
-                self.0.clone()
-            }
-            fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-                Engine::open(&DigitizerEngine::default(), workload)
-            }
-        }
+        let conforms = |workload| {
+            daqmeter_harness::conformance::run(&ENGINE.parse(&workload).unwrap());
+        };
         for (offset, factor) in [(0_u64, 1_u64), (7, 1), (0, 10), (13, 3)] {
             let workload = workload()
                 .with("block_bytes", 1000_u64)
                 .with("dec_offset", offset)
                 .with("dec_factor", factor);
-            daqmeter_harness::conformance::run(&Fused(workload));
+            conforms(workload);
         }
-        daqmeter_harness::conformance::run(&Fused(workload().with("fuse", true)));
+        conforms(workload().with("fuse", true));
     }
 
     #[test]
@@ -128,13 +81,13 @@ mod tests {
             .with("dec_offset", 7_u64)
             .with("dec_factor", 3_u64)
             .with("fuse", true);
-        let mut session = Engine::open(&DigitizerEngine::default(), &asked).unwrap().remove(0);
+        let mut session = open_workload(&asked).unwrap().remove(0);
         session.prepare().unwrap();
         // The whole read, and blocks of 4, 8, 16 and 32 KiB.
-        assert_eq!(session.ways(), 5);
+        assert_eq!(session.variants(), 5);
         let mut blocks = Vec::new();
-        for way in 0..session.ways() {
-            session.use_way(way);
+        for way in 0..session.variants() {
+            session.use_variant(way);
             session.verify().unwrap();
             let counters = session.tally().counters;
             let block = counters.iter().find(|one| one.name == "block-bytes");
@@ -205,15 +158,12 @@ mod tests {
         let asked = workload().with("isa", "portable").with("store", "non-temporal");
         let said = refusal(asked.clone());
         assert!(said.contains("portable has no non-temporal stores; use cached"), "{said}");
-        let probed = Engine::probe_for(&DigitizerEngine::default(), &asked);
+        let probed = ENGINE.parse(&asked).unwrap().availability;
         assert_eq!(
             probed,
             Availability::Waived("portable has no non-temporal stores; use cached".to_owned())
         );
-        assert_eq!(
-            Engine::probe_for(&DigitizerEngine::default(), &workload()),
-            Availability::Ready
-        );
+        assert_eq!(ENGINE.parse(&workload()).unwrap().availability, Availability::Ready);
     }
 
     #[test]
@@ -297,7 +247,7 @@ mod tests {
     #[test]
     fn every_option_of_the_original_reaches_the_stages() {
         let names = |workload: Workload| -> Vec<String> {
-            let sessions = Engine::open(&DigitizerEngine::default(), &workload).unwrap();
+            let sessions = open_workload(&workload).unwrap();
             sessions[0].stages().into_iter().map(|stage| stage.name).collect()
         };
         let one = || workload().with("devices", "emu:l0");

@@ -5,7 +5,7 @@
 //! [`engine`].
 //! [`serve`] is the file that answers as a driver does.
 //!
-//! Nothing here prints or times itself. Begin with [`engine::DigitizerEngine`] and [`request::DigitizerRequest`].
+//! Nothing here prints or times itself. Begin with [`request::DigitizerRequest`] and `engine.rs`.
 
 pub mod conversion;
 pub(crate) mod convert_engine;
@@ -20,7 +20,6 @@ pub mod request;
 pub mod serve;
 mod session;
 
-pub use convert_engine::ConvertEngine;
-pub use engine::DigitizerEngine;
+pub use convert_engine::ConvertRequest;
 pub use function::{Function, FunctionChoice};
 pub use request::DigitizerRequest;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{BoolValueParser, OsStringValueParser, TypedValueParser};
-use daqmeter_harness::{MAX_LANES, Problem, Request};
+use daqmeter_harness::{Fault, Job, MAX_LANES, Problem, Request};
 use daqmeter_record::units::{UnitError, parse_bytes, parse_count, parse_duration, parse_rate_hz};
 use daqmeter_sys::memory::buffer_bytes;
 use schemars::JsonSchema;
@@ -15,6 +15,7 @@ use crate::conversion::{ConversionRequest, defaults};
 use crate::daq::{Wait, check_trigger_rate};
 use crate::devices::sis8300::regs;
 use crate::devices::{self, board::EMULATED_PREFIX};
+use crate::engine;
 use crate::function::{Function, FunctionChoice};
 
 /// Samples that the original rounds up to: the 32 bytes that its library reads.
@@ -196,6 +197,22 @@ fn is_emulated(device: &str) -> bool {
 
 impl Request for DigitizerRequest {
     const KIND: &'static str = "digitizer";
+    const DESCRIPTION: &'static str =
+        "reads digitizer boards in parallel and converts their samples";
+
+    fn example() -> DigitizerRequest {
+        DigitizerRequest {
+            devices: vec!["emu:l0".to_owned(), "emu:ku0".to_owned()],
+            samples: 3200,
+            function: FunctionChoice::All,
+            unpaced: true,
+            ..DigitizerRequest::default()
+        }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        Ok(engine::job(self))
+    }
 
     fn check(&self) -> Result<(), Problem> {
         self.check_devices()?;

@@ -477,11 +477,11 @@ impl Session for BoardSession {
         Ok(())
     }
 
-    fn ways(&self) -> usize {
+    fn variants(&self) -> usize {
         self.blocks.len().max(1)
     }
 
-    fn use_way(&mut self, way: usize) {
+    fn use_variant(&mut self, way: usize) {
         for work in &mut self.work {
             if let Work::Fused(_, fusion) = work {
                 fusion.samples = self.blocks[way];
@@ -489,7 +489,7 @@ impl Session for BoardSession {
         }
     }
 
-    fn heed(&mut self, stop: &StopFlag) {
+    fn set_stop_flag(&mut self, stop: &StopFlag) {
         self.board.heed(stop);
         self.daq.heed(stop);
     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use daqmeter_digitizer::DigitizerEngine;
+use daqmeter_digitizer::DigitizerRequest;
 use daqmeter_digitizer::daq::{Daq, Wait};
 use daqmeter_digitizer::devices::board::{Board, Emulation, pattern_sample};
 use daqmeter_digitizer::devices::family_of;
@@ -16,7 +16,7 @@ use daqmeter_digitizer::devices::sis8300::{
     BoardRegisters, Dialect, EssBoard, ProbedDriver, open_ess, probe, regs, serve,
 };
 use daqmeter_digitizer::serve::ServedBoard;
-use daqmeter_harness::{Context, Settings, StepPlan, measure};
+use daqmeter_harness::{Context, Job, Request, Settings, StepPlan, measure};
 use daqmeter_record::{Outcome, Workload};
 
 struct Bench {
@@ -92,6 +92,10 @@ fn writing_is_protected_and_reads_back() {
     assert_eq!(back, [42; 4096]);
 }
 
+fn job(workload: &Workload) -> Job {
+    DigitizerRequest::of(workload).unwrap().job().unwrap()
+}
+
 /// The board takes DMA writes of 64 bytes; 6 MB went out as one `write()` (issue 14, A12).
 #[test]
 #[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
@@ -101,15 +105,7 @@ fn a_pattern_goes_out_as_dma_writes_of_64_bytes_and_the_memory_is_protected_agai
         Workload::new("digitizer").with("devices", bench.path()).with("samples", 3_200_u64);
     let workload = workload.with("function", 100_u64);
     let settings = Settings::new(StepPlan::ByStage(1), "test");
-    let record = measure(
-        &DigitizerEngine::default(),
-        &workload,
-        &settings,
-        &Context::default(),
-        &[],
-        &mut [],
-    )
-    .unwrap();
+    let record = measure(&job(&workload), &settings, &Context::default(), &[], &mut []).unwrap();
     assert_eq!(record.outcome, Outcome::Ok);
     let writes = bench.served.traffic.writes.load(Ordering::Relaxed);
     // 6,400 bytes each time: once to verify, and at least once within the run.
@@ -143,15 +139,7 @@ fn blocks_shifted_by_a_decimation_offset_are_read_as_the_driver_reads() {
         workload.with("function", 2_u64).with("dec_offset", 13_u64).with("dec_factor", 3_u64);
     let settings = Settings::new(StepPlan::ByStage(2), "test");
     let workload = workload.with("block_bytes", 4096_u64);
-    let record = measure(
-        &DigitizerEngine::default(),
-        &workload,
-        &settings,
-        &Context::default(),
-        &[],
-        &mut [],
-    )
-    .unwrap();
+    let record = measure(&job(&workload), &settings, &Context::default(), &[], &mut []).unwrap();
     assert_eq!(record.outcome, Outcome::Ok);
     assert_eq!(bench.served.traffic.refused.load(Ordering::Relaxed), 0);
 }
@@ -196,9 +184,8 @@ fn a_whole_run_through_the_real_device_path_verifies_every_function() {
         .with("devices", bench.path())
         .with("samples", 100_000_u64)
         .with("function", 99_u64);
-    let engine = DigitizerEngine::default();
     let settings = Settings::new(StepPlan::ByStage(3), "test");
-    let record = measure(&engine, &workload, &settings, &Context::default(), &[], &mut []).unwrap();
+    let record = measure(&job(&workload), &settings, &Context::default(), &[], &mut []).unwrap();
     assert_eq!(record.outcome, Outcome::Ok);
     assert!(!record.engine.emulated, "by its path it is a device like any other");
     assert_eq!(record.lanes[0].stages.len(), 9);
@@ -212,15 +199,7 @@ fn a_board_that_disappears_fails_its_lane_while_the_other_finishes() {
     let devices = format!("{} {}", gone.path(), there.path());
     let workload = Workload::new("digitizer").with("devices", devices).with("samples", 1600_u64);
     let settings = Settings::new(StepPlan::ByStage(20), "test");
-    let record = measure(
-        &DigitizerEngine::default(),
-        &workload,
-        &settings,
-        &Context::default(),
-        &[],
-        &mut [],
-    )
-    .unwrap();
+    let record = measure(&job(&workload), &settings, &Context::default(), &[], &mut []).unwrap();
     assert!(
         record.lanes[0].outcome.reason().unwrap().contains("No such device"),
         "{:?}",
@@ -252,9 +231,9 @@ fn a_streaming_channel_is_read_and_converted_from_any_offset() {
     assert_eq!(family.describe(node).about, "can be read");
     let workload = Workload::new("digitizer").with("devices", node).with("samples", 100_003_u64);
     let settings = Settings::new(StepPlan::ByStage(2), "test");
-    let (engine, context) = (DigitizerEngine::default(), Context::default());
+    let context = Context::default();
     let workload = workload.with("function", 99_u64);
-    let record = measure(&engine, &workload, &settings, &context, &[], &mut []).unwrap();
+    let record = measure(&job(&workload), &settings, &context, &[], &mut []).unwrap();
     assert_eq!(record.outcome, Outcome::Ok, "{:?}", record.lanes[0].outcome);
     assert!(!record.engine.emulated);
     let read = served.traffic.read_bytes.load(Ordering::Relaxed);

@@ -16,10 +16,9 @@ use std::net::TcpStream;
 use daqmeter_etherbone::bus::Description;
 use daqmeter_etherbone::server::Running;
 use daqmeter_etherbone::{
-    Address, Client, ClientOptions, EbServer, PingPongEngine, PingPongRequest, Protocol,
-    ServerOptions, Slave,
+    Address, Client, ClientOptions, EbServer, PingPongRequest, Protocol, ServerOptions, Slave,
 };
-use daqmeter_harness::{Session, TypedEngine};
+use daqmeter_harness::{Request, Session};
 use daqmeter_sys::{affinity, clock};
 use daqmeter_wire::etherbone::cycle::{Op, StatusCheck};
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
@@ -81,7 +80,7 @@ fn ping_pong(transport: Protocol, message_bytes: u64, cpu: u32) -> Box<dyn Sessi
         counted_bytes: message_bytes,
         peer_cpu: Some(cpu),
     };
-    let mut session = PingPongEngine.open(&request).unwrap().remove(0);
+    let mut session = request.job().unwrap().open().unwrap().remove(0);
     session.prepare().unwrap();
     session.verify().unwrap();
     session

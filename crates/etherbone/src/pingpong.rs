@@ -10,16 +10,12 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use daqmeter_harness::{
-    Control, Fault, LimitSpec, Problem, Request, Session, StageSpec, Tally, TypedEngine,
+    Control, Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, Tally,
 };
 use daqmeter_record::Ledger;
 use daqmeter_sys::{affinity, net};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-/// Echoes messages on the loopback interface.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PingPongEngine;
 
 /// Messages that are sent over loopback, and sent back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -59,6 +55,21 @@ impl std::fmt::Display for Protocol {
 
 impl Request for PingPongRequest {
     const KIND: &'static str = "pingpong";
+    const DESCRIPTION: &'static str = "echoes raw messages over loopback sockets: the limit that Etherbone's round trips are held against";
+
+    fn example() -> PingPongRequest {
+        PingPongRequest {
+            transport: Protocol::Udp,
+            message_bytes: 28,
+            batch: 1,
+            counted_bytes: 28,
+            peer_cpu: None,
+        }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        Ok(Job::new(self, format!("{} on loopback", self.transport), open))
+    }
 
     fn check(&self) -> Result<(), Problem> {
         Problem::unless_within("message_bytes", self.message_bytes, 1..=1472)?;
@@ -94,31 +105,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes on their way at once, as in the client.
 const WINDOW_BYTES: usize = 48 * 1024;
 
-impl TypedEngine for PingPongEngine {
-    type Request = PingPongRequest;
-
-    fn description(&self) -> &'static str {
-        "echoes raw messages over loopback sockets: the limit that Etherbone's round trips are held against"
-    }
-
-    fn target(&self, request: &PingPongRequest) -> String {
-        format!("{} on loopback", request.transport)
-    }
-
-    fn example(&self) -> PingPongRequest {
-        PingPongRequest {
-            transport: Protocol::Udp,
-            message_bytes: 28,
-            batch: 1,
-            counted_bytes: 28,
-            peer_cpu: None,
-        }
-    }
-
-    fn open(&self, request: &PingPongRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let (request, ledger) = (request.clone(), Ledger::new("messages"));
-        Ok(vec![Box::new(PingPong { request, ends: None, ledger })])
-    }
+fn open(request: &PingPongRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+    let (request, ledger) = (request.clone(), Ledger::new("messages"));
+    Ok(vec![Box::new(PingPong { request, ends: None, ledger })])
 }
 
 struct PingPong {
@@ -376,16 +365,20 @@ mod tests {
 
     #[test]
     fn the_ping_pong_conforms() {
-        daqmeter_harness::conformance::run(&PingPongEngine);
+        daqmeter_harness::conformance::run(&PingPongRequest::example().job().unwrap());
     }
 
     #[test]
     fn every_batch_comes_back_over_both_transports() {
         for transport in [Protocol::Udp, Protocol::Tcp] {
             for (batch, message_bytes) in [(1, 1472), (100, 84), (3000, 84), (200, 1472)] {
-                let request =
-                    PingPongRequest { transport, batch, message_bytes, ..PingPongEngine.example() };
-                let mut sessions = PingPongEngine.open(&request).unwrap();
+                let request = PingPongRequest {
+                    transport,
+                    batch,
+                    message_bytes,
+                    ..PingPongRequest::example()
+                };
+                let mut sessions = open(&request).unwrap();
                 let session = &mut sessions[0];
                 session.prepare().unwrap();
                 session.verify().unwrap();
@@ -400,7 +393,7 @@ mod tests {
     #[test]
     fn wrong_parameters_are_named() {
         let error = |name: &str, value: Param| {
-            let workload = PingPongEngine.example().workload().with(name, value);
+            let workload = PingPongRequest::example().workload().with(name, value);
             PingPongRequest::of(&workload).unwrap_err().0
         };
         assert!(error("message_bytes", 2000_u64.into()).contains("1 to 1472"));
@@ -412,7 +405,7 @@ mod tests {
     #[test]
     fn a_cpu_that_does_not_exist_is_refused_under_its_old_name_too() {
         for name in ["peer_cpu", "server_cpu"] {
-            let workload = PingPongEngine.example().workload();
+            let workload = PingPongRequest::example().workload();
             let error = PingPongRequest::of(&workload.with(name, 1_000_000_u64)).unwrap_err();
             assert!(error.0.contains("`peer_cpu` is 1000000: there is no such CPU"), "{error}");
         }

@@ -1,29 +1,24 @@
-//! What every engine must pass, whatever it does. An engine's test module calls [`run`] with it.
+//! Promises of every engine's sessions. An engine's test module calls [`run`] with a job.
 
 use std::time::Duration;
 
 use daqmeter_record::{Outcome, RunRecord};
 
-use crate::{Availability, Context, Engine, Settings, StepPlan, measure};
+use crate::{Availability, Context, Job, Settings, StepPlan, measure};
 
-/// Runs the suite on the engine's own example.
+/// Runs the suite on a job.
 ///
 /// # Panics
 /// When the engine breaks a promise; the message says which.
-pub fn run(engine: &dyn Engine) {
-    assert!(
-        !engine.name().is_empty() && !engine.name().contains(' '),
-        "an engine's name is one word"
-    );
-    assert!(engine.description().len() > 10, "an engine says in a sentence what it does");
-    if let Availability::Waived(reason) = engine.probe() {
+pub fn run(job: &Job) {
+    if let Availability::Waived(reason) = &job.availability {
         assert!(reason.len() > 10, "a waiver names what is missing");
         return;
     }
-    sessions_describe_themselves(engine);
-    exact_plans_are_exact(engine);
-    passes_interleave_the_stages(engine);
-    timed_plans_stay_near_their_budget(engine);
+    sessions_describe_themselves(job);
+    exact_plans_are_exact(job);
+    passes_interleave_the_stages(job);
+    timed_plans_stay_near_their_budget(job);
 }
 
 fn context() -> Context {
@@ -35,21 +30,21 @@ fn context() -> Context {
     Context { host: host.into(), clock, ..Context::default() }
 }
 
-fn measured(engine: &dyn Engine, plan: StepPlan) -> RunRecord {
+fn measured(job: &Job, plan: StepPlan) -> RunRecord {
     let settings = Settings::new(plan, "conformance");
-    let record = measure(engine, &engine.example(), &settings, &context(), &[], &mut []);
-    let record = record.expect("an engine opens its own example");
+    let record = measure(job, &settings, &context(), &[], &mut []);
+    let record = record.expect("it opens");
     assert_eq!(
         record.outcome,
         Outcome::Ok,
         "{}: the example runs, verifies and closes its ledgers",
-        engine.name()
+        job.workload
     );
     record
 }
 
-fn sessions_describe_themselves(engine: &dyn Engine) {
-    let sessions = engine.open(&engine.example()).expect("an engine opens its own example");
+fn sessions_describe_themselves(job: &Job) {
+    let sessions = job.open().expect("it opens");
     assert!(!sessions.is_empty(), "at least one lane");
     for session in &sessions {
         assert!(!session.device().is_empty(), "a lane names its device");
@@ -60,22 +55,22 @@ fn sessions_describe_themselves(engine: &dyn Engine) {
     }
 }
 
-fn exact_plans_are_exact(engine: &dyn Engine) {
-    let record = measured(engine, StepPlan::ByStage(3));
+fn exact_plans_are_exact(job: &Job) {
+    let record = measured(job, StepPlan::ByStage(3));
     for stage in record.lanes.iter().flat_map(|lane| &lane.stages) {
         let operations = stage.sample_ns.len() as u64 * stage.ops_per_sample;
         assert!(
             operations == 3 || operations == 1,
             "{} {}: 3 operations asked, {operations} done",
-            engine.name(),
+            job.workload,
             stage.name
         );
     }
     assert!(record.ledgers.iter().all(|ledger| ledger.closes()));
 }
 
-fn passes_interleave_the_stages(engine: &dyn Engine) {
-    let record = measured(engine, StepPlan::ByPass(2));
+fn passes_interleave_the_stages(job: &Job) {
+    let record = measured(job, StepPlan::ByPass(2));
     for lane in &record.lanes {
         if let [first, .., last] = &lane.stages[..] {
             assert!(
@@ -86,8 +81,8 @@ fn passes_interleave_the_stages(engine: &dyn Engine) {
     }
 }
 
-fn timed_plans_stay_near_their_budget(engine: &dyn Engine) {
-    let record = measured(engine, StepPlan::Timed(Duration::from_millis(2)));
+fn timed_plans_stay_near_their_budget(job: &Job) {
+    let record = measured(job, StepPlan::Timed(Duration::from_millis(2)));
     for stage in record.lanes.iter().flat_map(|lane| &lane.stages) {
         assert!(stage.sample_ns.len() >= 5, "{}: at least five samples", stage.name);
     }

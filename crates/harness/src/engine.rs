@@ -1,80 +1,136 @@
-//! What an engine promises.
+//! Engines, the jobs that they make of workloads, and the sessions that do the work.
 
 use std::fmt::Display;
 
 use daqmeter_record::{Counter, Ledger, Limit, ParamError, PathRun, TimeSeries, Workload};
 
-use crate::StopFlag;
 use crate::control::Control;
+use crate::request::{Request, parameters, read};
 use crate::sample::INTERRUPTED;
+use crate::{Observer, StopFlag};
 
-/// One way to do some kind of work.
-pub trait Engine: Send + Sync {
-    /// Name in records and `daqmeter list`.
-    fn name(&self) -> &'static str;
-
+/// One way to do some kind of work: a table's line, from which everything else about it is reached.
+#[derive(Clone, Copy, Debug)]
+pub struct Engine {
+    /// Name in records, in plans and in `daqmeter list`.
+    pub name: &'static str,
     /// One sentence for `daqmeter list`.
-    fn description(&self) -> &'static str;
+    pub description: &'static str,
+    example: fn() -> Workload,
+    parameters: fn() -> Vec<Parameter>,
+    canonical: fn(&Workload) -> Result<Workload, Fault>,
+    parse: fn(&Workload) -> Result<Job, Fault>,
+}
 
-    /// Whether it can run here at all. Cheap; touches no hardware state.
-    fn probe(&self) -> Availability;
-
-    /// Whether what this workload needs is here: an instruction set, a module, a channel. A workload that is wrong is refused by
-    /// [`Engine::open`] instead.
-    fn probe_for(&self, _workload: &Workload) -> Availability {
-        self.probe()
+impl Engine {
+    /// The engine of these requests.
+    pub const fn of<R: Request>() -> Engine {
+        Engine {
+            name: R::KIND,
+            description: R::DESCRIPTION,
+            example: || R::example().workload(),
+            parameters: parameters::<R>,
+            canonical: |workload| Ok(read::<R>(workload)?.workload()),
+            parse: |workload| R::of(workload)?.job(),
+        }
     }
 
-    /// What the given workload works on, for the record: devices, instruction set.
-    fn target(&self, workload: &Workload) -> String;
-
-    /// True when any device in the path of this workload is emulated.
-    fn is_emulated(&self, _workload: &Workload) -> bool {
-        false
+    /// A small workload, quick and without hardware.
+    pub fn example(&self) -> Workload {
+        (self.example)()
     }
 
-    /// True when the workload works on a real device whose state only one process at a time may have: its registers, its buffers.
-    /// Such work cannot be measured in turns with another process.
-    fn owns_device(&self, _workload: &Workload) -> bool {
-        false
+    /// Parameters of its workloads, for lists and for checking plans before anything runs.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        (self.parameters)()
     }
 
-    /// What a workload of this engine may hold, for lists and for checking plans before anything runs.
-    fn parameters(&self) -> Vec<Parameter> {
-        Vec::new()
-    }
-
-    /// The workload as this engine writes it today: parameters that older versions wrote out or left out are left out or filled
-    /// in, so that equal requests have equal keys. None where it cannot be read.
-    fn canonical(&self, _workload: &Workload) -> Option<Workload> {
-        None
-    }
-
-    /// The same workload for so many lanes, where this engine measures the limit of stages of several lanes.
-    fn with_lanes(&self, workload: &Workload, _lanes: usize) -> Workload {
-        workload.clone()
-    }
-
-    /// Bytes of memory that a point of this workload takes, over all its lanes, where that is known before it is opened. Its
-    /// limits come on top. None where the engine cannot know, or the workload is wrong, which [`Engine::open`] then reports.
-    fn memory_bytes(&self, _workload: &Workload) -> Option<u64> {
-        None
-    }
-
-    /// Whether its records name the processes that used the CPUs: for engines whose points last long enough to look at all of them.
-    fn names_processes(&self) -> bool {
-        false
-    }
-
-    /// A small workload that the conformance suite runs, quick and without hardware.
-    fn example(&self) -> Workload;
-
-    /// Checks the workload and makes one session per lane. Nothing large is allocated here: that is
-    /// [`Session::prepare`]'s part, in the thread that will use it.
+    /// The workload as the command line records the same request, so that equal requests have equal keys. Bounds are not checked.
     ///
     /// # Errors
-    /// When the workload asks for what this engine cannot do, or a device refuses.
-    fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault>;
+    /// As [`Request::of`].
+    pub fn canonical(&self, workload: &Workload) -> Result<Workload, Fault> {
+        (self.canonical)(workload)
+    }
+
+    /// Reads and checks a workload: the only place where one is parsed to be measured.
+    ///
+    /// # Errors
+    /// Names the parameter that is missing, unknown, of the wrong type or out of bounds, or the file that cannot be read.
+    pub fn parse(&self, workload: &Workload) -> Result<Job, Fault> {
+        (self.parse)(workload)
+    }
+}
+
+/// Makes the sessions of a job.
+pub type Opener = Box<dyn Fn() -> Result<Vec<Box<dyn Session>>, Fault>>;
+
+/// A request that was understood and checked.
+pub struct Job {
+    /// The request as it stands in records.
+    pub workload: Workload,
+    /// Devices or instruction set that it works on, for the record.
+    pub target: String,
+    /// True when any device is emulated.
+    pub is_emulated: bool,
+    /// True when it works on a real device whose state only one process at a time may have: its registers, its buffers. Such work
+    /// cannot be measured alternately with another process.
+    pub owns_device: bool,
+    /// Bytes of memory over all lanes, where that is known before it is opened. Its limits come on top.
+    pub memory_bytes: Option<u64>,
+    /// Whether an instruction set, a module or a channel that it needs is here.
+    pub availability: Availability,
+    /// True if its record names the processes that used the CPUs: for points that last long enough to look at all of them.
+    pub names_processes: bool,
+    /// Load that is put on the host while it is measured.
+    pub load: Option<fn() -> Box<dyn Observer>>,
+    /// Makes one session for each lane: see [`Job::open`].
+    pub opener: Opener,
+}
+
+impl Job {
+    /// A job of real work on `target` that needs nothing special. `open` makes one session for each lane and allocates nothing
+    /// large: that is [`Session::prepare`]'s part, in the thread that will use it.
+    pub fn new<R: Request>(
+        request: &R,
+        target: impl Into<String>,
+        open: impl Fn(&R) -> Result<Vec<Box<dyn Session>>, Fault> + 'static,
+    ) -> Job {
+        let own = request.clone();
+        Job::untyped(request.workload(), target, move || open(&own))
+    }
+
+    pub(crate) fn untyped(
+        workload: Workload,
+        target: impl Into<String>,
+        open: impl Fn() -> Result<Vec<Box<dyn Session>>, Fault> + 'static,
+    ) -> Job {
+        Job {
+            workload,
+            target: target.into(),
+            is_emulated: false,
+            owns_device: false,
+            memory_bytes: None,
+            availability: Availability::Ready,
+            names_processes: false,
+            load: None,
+            opener: Box::new(open),
+        }
+    }
+
+    /// Makes one session for each lane.
+    ///
+    /// # Errors
+    /// When this host or a device does not allow it.
+    pub fn open(&self) -> Result<Vec<Box<dyn Session>>, Fault> {
+        (self.opener)()
+    }
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} on {}", self.workload, self.target)
+    }
 }
 
 /// A parameter of an engine's workloads.
@@ -86,12 +142,12 @@ pub struct Parameter {
     pub about: String,
 }
 
-/// Whether an engine can run.
+/// Availability of what work needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Availability {
-    /// It can.
+    /// All is here.
     Ready,
-    /// It cannot, for this reason: what is missing and how to get it.
+    /// Something is missing: what, and how to get it.
     Waived(String),
 }
 
@@ -100,7 +156,7 @@ pub trait Session: Send {
     /// What the lane works on, for the record.
     fn device(&self) -> String;
 
-    /// True if this lane's device is emulated; `None` if [`Engine::is_emulated`] holds for all.
+    /// True if this lane's device is emulated; `None` if [`Job::is_emulated`] holds for all.
     fn is_emulated(&self) -> Option<bool> {
         None
     }
@@ -117,16 +173,16 @@ pub trait Session: Send {
 
     /// Called once, before [`Session::prepare`], with the flag that a signal sets. Who does operations that may last longer than
     /// about 0.1 s keeps it, looks at it meanwhile, and cuts the operation short with [`Fault::interrupted`].
-    fn heed(&mut self, _stop: &StopFlag) {}
+    fn set_stop_flag(&mut self, _stop: &StopFlag) {}
 
-    /// Ways to do the same work that differ in nothing but speed: how many. Where there are several the harness tries them after
-    /// [`Session::prepare`], and the fastest is used.
-    fn ways(&self) -> usize {
+    /// Number of variants of the same work that differ in nothing but speed. The harness tries them after [`Session::prepare`],
+    /// and the fastest is used.
+    fn variants(&self) -> usize {
         1
     }
 
-    /// Works in one of its ways from now on; the first is used until then.
-    fn use_way(&mut self, _way: usize) {}
+    /// Works by that variant from now on; the first is used until then.
+    fn use_variant(&mut self, _variant: usize) {}
 
     /// Does `operations` operations of one stage in its own loop. It reads no clock to measure itself and never prints.
     ///
@@ -251,13 +307,14 @@ impl StageSpec {
 /// The physical limit that a stage could reach.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LimitSpec {
-    /// To be measured in the same run, with as many lanes, by the engine that has the name of the workload's kind.
+    /// To be measured in the same run by the engine that has the name of the workload's kind: in as many lanes, if it has such a
+    /// parameter.
     Measured {
         /// Name in the record.
         name: String,
         /// How it is measured, for the reader.
         how: String,
-        /// What that engine is asked, for one lane: it knows how to ask for more ([`Engine::with_lanes`]).
+        /// Request to that engine, for one lane.
         workload: Workload,
         /// Bytes that the stage counts for each byte that the limit engine reads: above 1 where a stage skips whole lines.
         scale: f64,

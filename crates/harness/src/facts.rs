@@ -1,6 +1,6 @@
 //! What is the same for all points of one invocation: the tool, the host, the clock, the noise.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use daqmeter_record::host::{Cache, HugePages, NumaNode};
@@ -9,10 +9,10 @@ use daqmeter_stats as stats;
 use daqmeter_sys::host::{Files, bracketed, page_bytes, parse_cpu_list, parse_kernel_size};
 use daqmeter_sys::{affinity, clock};
 
+use crate::NullRequest;
 use crate::cpu_model::cpu_model;
 use crate::devices::{self, CardFamily};
 use crate::reference::arithmetic_ns;
-use crate::{Engine, NullEngine};
 
 /// Goes into every record of one invocation.
 #[derive(Clone, Debug, Default)]
@@ -94,6 +94,16 @@ impl Context {
     }
 }
 
+/// Size of the largest last-level cache of this host, read once; zero when unknown.
+pub fn last_level_cache_bytes() -> u64 {
+    static BYTES: LazyLock<u64> = LazyLock::new(|| {
+        let files = Files::default();
+        let caches = caches(&files, &online_cpus(&files));
+        Host { caches, ..Host::default() }.last_level_cache_bytes()
+    });
+    *BYTES
+}
+
 /// The present UTC time, RFC 3339 with milliseconds.
 pub fn utc_now() -> String {
     utc(SystemTime::now())
@@ -111,10 +121,7 @@ fn utc(time: SystemTime) -> String {
 /// What the step loop itself costs per operation: the median of 31 samples of the null engine, about a millisecond in all.
 fn tool_ns_per_op() -> f64 {
     const OPERATIONS: u64 = 50_000;
-    let mut null = NullEngine
-        .open(&NullEngine.example())
-        .map(|mut lanes| lanes.remove(0))
-        .expect("null always opens");
+    let mut null = NullRequest::session();
     let mut sample = || {
         let begin = clock::monotonic_ns();
         null.step(0, OPERATIONS).expect("null never fails");
@@ -140,7 +147,7 @@ fn noise_floor() -> NoiseFloor {
 
 /// Reads the facts of the machine.
 pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
-    let cpus = parse_cpu_list(&files.text("sys/devices/system/cpu/online").unwrap_or_default());
+    let cpus = online_cpus(files);
     let topology = |cpu: u32, what: &str| {
         files.text(&format!("sys/devices/system/cpu/cpu{cpu}/topology/{what}"))
     };
@@ -239,6 +246,10 @@ fn slower_cpus(files: &Files, cpus: &[u32]) -> Vec<u32> {
     let fastest = all.iter().flatten().max().copied();
     let slower = cpus.iter().zip(all).filter(|(_, own)| *own < fastest);
     slower.filter(|(_, own)| own.is_some()).map(|(cpu, _)| *cpu).collect()
+}
+
+fn online_cpus(files: &Files) -> Vec<u32> {
+    parse_cpu_list(&files.text("sys/devices/system/cpu/online").unwrap_or_default())
 }
 
 /// Caches of all CPUs: each that CPUs share is one, and alike ones are counted.

@@ -18,7 +18,7 @@ use crate::reference::speed_ns;
 use crate::sample::{Sampled, Sampling};
 use crate::settings::cpu_list;
 use crate::unfinished::{Handover, Questions};
-use crate::ways;
+use crate::variants;
 use crate::{Context, Fault, Observer, Session, Settings};
 
 /// What one lane's thread brings back.
@@ -339,14 +339,14 @@ impl<'a> LaneRunner<'a> {
             )));
         }
         let Running { settings, context, controls, .. } = self.running;
-        self.session.call("heed", |session| session.heed(&settings.stop))?;
+        self.session.call("set_stop_flag", |session| session.set_stop_flag(&settings.stop))?;
         self.session.call("preparation", |session| session.prepare()).flatten()?;
         let go_on = || match settings.stop.is_set() {
             true => Err(Fault::interrupted()),
             false => Ok(()),
         };
         go_on()?;
-        self.session.call("choosing the fastest way", ways::choose).flatten()?;
+        self.session.call("choosing the fastest variant", variants::choose).flatten()?;
         go_on()?;
         let verified = self.session.call("verification", |session| session.verify()).flatten();
         verified.map_err(|fault| fault.context("verification before the run"))?;
@@ -483,8 +483,8 @@ mod tests {
             self.in_("stages");
             vec![StageSpec { before_sample: true, ..StageSpec::new("work", 1, 1) }]
         }
-        fn heed(&mut self, _: &StopFlag) {
-            self.in_("heed");
+        fn set_stop_flag(&mut self, _: &StopFlag) {
+            self.in_("set_stop_flag");
         }
         fn prepare(&mut self) -> Result<(), Fault> {
             self.in_("prepare");
@@ -586,7 +586,7 @@ mod tests {
         let calls = [
             ("device", "test0"),
             ("stages", "the warm-up panicked: for this test"),
-            ("heed", "heed panicked: for this test"),
+            ("set_stop_flag", "set_stop_flag panicked: for this test"),
             ("prepare", "preparation panicked: for this test"),
             ("verify before", "verification panicked: for this test"),
             ("begin", "begin panicked: for this test"),

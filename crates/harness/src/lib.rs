@@ -1,8 +1,8 @@
 //! The one measuring loop, and what plugs into it.
 //!
-//! An [`Engine`] is one way to do some work; it opens one [`Session`] per thread. [`measure`] probes, opens, verifies, warms
+//! An [`Engine`] parses workloads to [`Job`]s; a job opens one [`Session`] for each thread. [`measure`] opens, verifies, warms
 //! up, times steps between [`Observer`]s, verifies again, and leaves a record. Engines do the work: they never time, format
-//! or print. Begin with `run.rs`, then `null.rs`, the thirty-line engine.
+//! or print. Begin with `run.rs`, then `null.rs`, the plainest engine.
 
 mod conclude;
 mod conditions;
@@ -16,8 +16,8 @@ mod guarded;
 mod lanes;
 mod limits;
 mod meeting;
-pub mod memory;
-pub mod null;
+mod memory;
+mod null;
 pub mod observe;
 pub mod placement;
 mod processes;
@@ -33,24 +33,21 @@ pub mod sweep;
 mod text_file;
 mod toml_text;
 mod unfinished;
+pub mod variants;
 mod watched;
-pub mod ways;
 
 pub use control::Control;
 pub use devices::CardFamily;
 pub use engine::{
-    Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec,
-    Tally,
+    Availability, DeviceTime, Engine, Fault, Job, LimitSpec, MAX_LANES, Parameter, Session,
+    StageSpec, Tally,
 };
 pub use facts::Context;
-pub use memory::MemoryRequest;
-pub use null::NullEngine;
+pub use null::NullRequest;
 pub use observe::Observer;
 pub use progress::Progress;
 pub use refusal::Refusal;
-pub use request::{
-    Problem, Request, TypedEngine, check_lanes, did_you_mean, is_default, is_one, one,
-};
+pub use request::{Problem, Request, check_lanes, did_you_mean, is_default, is_one, one};
 pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use slices::{Disturbed, Slice, Slices};

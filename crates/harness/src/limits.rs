@@ -3,21 +3,20 @@
 //! A limit is a rate by the same definition as a stage's rate, sustained, see [`daqmeter_stats::sustained`]. A limit engine that failed
 //! its verification has no limit to give.
 
-use daqmeter_record::{Limit, LimitBasis, RunRecord, Stage, Workload};
+use daqmeter_record::{Limit, LimitBasis, RunRecord, Stage};
 use daqmeter_stats::{Rate, sustained};
 
 use crate::refusal::Refusal;
 use crate::settings::{Settings, StepPlan, cpu_list};
 use crate::unfinished::Unfinished;
-use crate::{Engine, LimitSpec, Session};
+use crate::{Engine, Job, LimitSpec, Session};
 
 /// Measures one point of a limit's engine, without limits and observers of its own.
-pub(crate) type Alone<'a> =
-    dyn FnMut(&dyn Engine, &Workload, &Settings) -> Result<RunRecord, Refusal> + 'a;
+pub(crate) type Alone<'a> = dyn FnMut(&Job, &Settings) -> Result<RunRecord, Refusal> + 'a;
 
 /// Finds every distinct limit that the sessions' stages name, with as many lanes as there are sessions; and says of which there is none.
 pub(crate) fn limits(
-    engines: &[&dyn Engine],
+    engines: &[Engine],
     sessions: &[Box<dyn Session>],
     settings: &Settings,
     alone: &mut Alone<'_>,
@@ -45,7 +44,7 @@ pub(crate) fn limits(
 
 /// One limit; none where no engine measures limits of its kind, and why where the one that does failed.
 fn found(
-    engines: &[&dyn Engine],
+    engines: &[Engine],
     spec: LimitSpec,
     lanes: usize,
     settings: &Settings,
@@ -55,11 +54,15 @@ fn found(
         LimitSpec::Given(limit) => return Ok(Some(Ok(limit))),
         LimitSpec::Measured { name, how, workload, scale } => (name, how, workload, scale),
     };
-    let Some(engine) = engines.iter().find(|engine| engine.name() == workload.kind) else {
+    let Some(engine) = engines.iter().find(|engine| engine.name == workload.kind) else {
         return Ok(None);
     };
-    let workload = engine.with_lanes(&workload, lanes);
-    let key = format!("{workload} on {}", cpu_list(&settings.pin));
+    let has_lanes = engine.parameters().iter().any(|parameter| parameter.name == "lanes");
+    let job = engine.parse(&match has_lanes {
+        true => workload.with("lanes", lanes as u64),
+        false => workload,
+    })?;
+    let key = format!("{} on {}", job.workload, cpu_list(&settings.pin));
     let rate = settings.limits.rate(key, || {
         let plan = StepPlan::Timed(settings.limits.time);
         let settings = Settings {
@@ -70,7 +73,7 @@ fn found(
             unfinished: Unfinished::default(),
             ..settings.clone()
         };
-        Ok(best_rate(&alone(*engine, &workload, &settings)?))
+        Ok(best_rate(&alone(&job, &settings)?))
     })?;
     Ok(Some(rate.map(|rate| measured(name, rate.times(scale), how))))
 }
@@ -115,14 +118,15 @@ mod tests {
     use std::time::Duration;
 
     use daqmeter_record::{EngineInfo, Lane, Outcome, Workload};
+    use schemars::JsonSchema;
+    use serde::{Deserialize, Serialize};
 
     use super::*;
-    use crate::{Availability, Context, Fault, Limits, StageSpec, Tally, measure};
+    use crate::{Context, Fault, Limits, Request, StageSpec, Tally, measure};
 
     /// Copies eight bytes; leaves wrong ones where a test asks for them.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
     struct Plain {
-        name: &'static str,
-        limit: Option<LimitSpec>,
         wrong: bool,
     }
 
@@ -131,25 +135,21 @@ mod tests {
         wrong: bool,
     }
 
-    impl Engine for Plain {
-        fn name(&self) -> &'static str {
-            self.name
+    impl Request for Plain {
+        const KIND: &'static str = "plain";
+        const DESCRIPTION: &'static str = "copies for a test";
+
+        fn example() -> Plain {
+            Plain { wrong: false }
         }
-        fn description(&self) -> &'static str {
-            "a test"
+
+        fn job(&self) -> Result<Job, Fault> {
+            Ok(Job::new(self, "test", |request| Ok(vec![session(None, request.wrong)])))
         }
-        fn probe(&self) -> Availability {
-            Availability::Ready
-        }
-        fn target(&self, _: &Workload) -> String {
-            "test".into()
-        }
-        fn example(&self) -> Workload {
-            Workload::new(self.name)
-        }
-        fn open(&self, _: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-            Ok(vec![Box::new(PlainSession { limit: self.limit.clone(), wrong: self.wrong })])
-        }
+    }
+
+    fn session(limit: Option<LimitSpec>, wrong: bool) -> Box<dyn Session> {
+        Box::new(PlainSession { limit, wrong })
     }
 
     impl Session for PlainSession {
@@ -179,15 +179,16 @@ mod tests {
         let spec = LimitSpec::Measured {
             name: "plain".into(),
             how: "a test".into(),
-            workload: Workload::new("limit"),
+            workload: Plain { wrong }.workload(),
             scale: 2.0,
         };
-        let engine = Plain { name: "work", limit: Some(spec), wrong: false };
-        let limit = Plain { name: "limit", limit: None, wrong };
+        let job = Job::untyped(Workload::new("work"), "test", move || {
+            Ok(vec![session(Some(spec.clone()), false)])
+        });
         let limits = Limits::shared(Duration::from_micros(200));
         let settings = Settings { limits, ..Settings::new(StepPlan::ByStage(3), "test") };
-        measure(&engine, &engine.example(), &settings, &Context::default(), &[&limit], &mut [])
-            .unwrap()
+        let engines = [Engine::of::<Plain>()];
+        measure(&job, &settings, &Context::default(), &engines, &mut []).unwrap()
     }
 
     #[test]

@@ -1,54 +1,9 @@
-//! Limits that other engines measure, and what the engine `memory` (crate `copy`) is asked for most of them.
+//! Limits that other engines measure.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use daqmeter_record::Workload;
 
 use crate::engine::LimitSpec;
-use crate::request::{Problem, Request, check_lanes, is_one, one};
-
-/// Memory read and written in a given ratio.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct MemoryRequest {
-    /// Bytes read in one pass; whole steps are read, at least one
-    pub read_bytes: u64,
-    /// Cache lines read in each step, at least 1
-    pub read_lines: u64,
-    /// Cache lines written in each step
-    pub write_lines: u64,
-    /// Threads that stream at the same time
-    #[serde(default = "one::<usize>", alias = "threads", skip_serializing_if = "is_one")]
-    pub lanes: usize,
-}
-
-/// Largest footprint; what a host lacks is refused when it is allocated.
-const MAX_READ_BYTES: u64 = 1 << 44;
-
-impl MemoryRequest {
-    /// Lines read or written in a step, at most: 64 KiB. Conversions need 64.
-    pub const MAX_LINES: u64 = 1024;
-
-    /// One lane that reads so many bytes in all, in steps of so many lines read and written.
-    pub fn new(read_bytes: u64, read_lines: u64, write_lines: u64) -> MemoryRequest {
-        MemoryRequest { read_bytes, read_lines, write_lines, lanes: 1 }
-    }
-}
-
-impl Request for MemoryRequest {
-    const KIND: &'static str = "memory";
-
-    fn check(&self) -> Result<(), Problem> {
-        let max_lines = MemoryRequest::MAX_LINES;
-        Problem::unless_within("read_lines", self.read_lines, 1..=max_lines)?;
-        Problem::unless_within("write_lines", self.write_lines, 0..=max_lines)?;
-        Problem::unless_within("read_bytes", self.read_bytes, 0..=MAX_READ_BYTES)?;
-        check_lanes("lanes", self.lanes)
-    }
-
-    fn with_lanes(self, lanes: usize) -> Self {
-        MemoryRequest { lanes, ..self }
-    }
-}
+use crate::request::Request;
 
 impl LimitSpec {
     /// A limit that the engine of that request measures.
@@ -91,7 +46,10 @@ impl LimitSpec {
                 if scale > 1.0 { ", sparse" } else { "" }
             ),
             how: format!("{what} of the same footprint, no arithmetic; best of all stores"),
-            workload: MemoryRequest::new(read_bytes, reads, writes).workload(),
+            workload: Workload::new("memory")
+                .with("read_bytes", read_bytes)
+                .with("read_lines", reads)
+                .with("write_lines", writes),
             scale,
         }
     }
@@ -107,8 +65,7 @@ mod tests {
 
     fn ratio(spec: &LimitSpec) -> (u64, u64, f64) {
         let LimitSpec::Measured { workload, scale, .. } = spec else { panic!("measured") };
-        let request = MemoryRequest::of(workload).unwrap();
-        (request.read_lines, request.write_lines, *scale)
+        (workload.int("read_lines").unwrap(), workload.int("write_lines").unwrap(), *scale)
     }
 
     #[test]

@@ -5,42 +5,34 @@ use std::hint::black_box;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Fault, Request, Session, StageSpec, Tally, TypedEngine};
-
-/// Counts operations and nothing else. Its time per operation is daqmeter's own cost, shown in every report.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NullEngine;
+use crate::{Fault, Job, Request, Session, StageSpec, Tally};
 
 struct NullSession {
     done: u64,
 }
 
-/// Nothing can be asked of it.
+/// Counts operations and nothing else. Its time per operation is daqmeter's own cost, shown in every report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NullRequest {}
 
-impl Request for NullRequest {
-    const KIND: &'static str = "null";
+impl NullRequest {
+    /// The session that does nothing.
+    pub fn session() -> Box<dyn Session> {
+        Box::new(NullSession { done: 0 })
+    }
 }
 
-impl TypedEngine for NullEngine {
-    type Request = NullRequest;
+impl Request for NullRequest {
+    const KIND: &'static str = "null";
+    const DESCRIPTION: &'static str = "does nothing: measures the tool itself";
 
-    fn description(&self) -> &'static str {
-        "does nothing: measures the tool itself"
-    }
-
-    fn target(&self, _request: &NullRequest) -> String {
-        "nothing".to_owned()
-    }
-
-    fn example(&self) -> NullRequest {
+    fn example() -> NullRequest {
         NullRequest {}
     }
 
-    fn open(&self, _request: &NullRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        Ok(vec![Box::new(NullSession { done: 0 })])
+    fn job(&self) -> Result<Job, Fault> {
+        Ok(Job::new(self, "nothing", |_| Ok(vec![NullRequest::session()])))
     }
 }
 
@@ -83,8 +75,10 @@ impl Session for NullSession {
 
 #[cfg(test)]
 mod tests {
+    use crate::Request;
+
     #[test]
     fn null_conforms() {
-        crate::conformance::run(&super::NullEngine);
+        crate::conformance::run(&super::NullRequest {}.job().unwrap());
     }
 }

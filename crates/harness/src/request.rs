@@ -1,7 +1,7 @@
 //! What is asked of an engine, as one typed struct: the record's workload, the plan's check, the list of parameters and, through
 //! `clap::Args` on the same struct, the options of the command line come from it.
 //!
-//! A [`TypedEngine`] works with its request; the harness, plans and records hold a [`Workload`]. The two meet here and nowhere else.
+//! Plans and records hold a [`Workload`], engines work with their requests: the two meet here and nowhere else.
 
 use std::fmt::Debug;
 
@@ -11,15 +11,22 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::engine::{Availability, Engine, Fault, Parameter, Session, max_lanes};
+use crate::engine::{Fault, Job, Parameter, max_lanes};
 use crate::settings::cpu_list;
 
 /// One request to one engine. Field names are those of the parameters, with their unit last; the first line of a field's comment
 /// says in lists and in help what it is. Optional fields have `#[serde(default)]`, and `skip_serializing_if` where a record need
 /// not hold the usual value. `#[serde(deny_unknown_fields)]` refuses what is misspelt.
-pub trait Request: Clone + Debug + PartialEq + Serialize + DeserializeOwned + JsonSchema {
+pub trait Request:
+    Clone + Debug + PartialEq + Serialize + DeserializeOwned + JsonSchema + 'static
+{
     /// Kind of the workload, which is the engine's name.
     const KIND: &'static str;
+    /// One sentence about the engine, for lists.
+    const DESCRIPTION: &'static str;
+
+    /// A small request, quick and without hardware.
+    fn example() -> Self;
 
     /// Checks what the types of the fields cannot say: bounds, and values that exclude each other.
     ///
@@ -34,11 +41,11 @@ pub trait Request: Clone + Debug + PartialEq + Serialize + DeserializeOwned + Js
         workload_of(self)
     }
 
-    /// The same for so many lanes, where this is a request for a limit of a stage of that many lanes.
-    #[must_use]
-    fn with_lanes(self, _lanes: usize) -> Self {
-        self
-    }
+    /// The work that it asks for. Files that it names are read here, once; nothing is opened for use.
+    ///
+    /// # Errors
+    /// When a file that it names cannot be read or understood.
+    fn job(&self) -> Result<Job, Fault>;
 
     /// Reads and checks a workload.
     ///
@@ -163,7 +170,7 @@ fn value(param: &Param) -> Value {
     }
 }
 
-fn read<R: Request>(workload: &Workload) -> Result<R, Fault> {
+pub(crate) fn read<R: Request>(workload: &Workload) -> Result<R, Fault> {
     let fields: Map<String, Value> =
         workload.params.iter().map(|(name, param)| (name.clone(), value(param))).collect();
     serde_path_to_error::deserialize(Value::Object(fields.clone())).map_err(|error| {
@@ -235,126 +242,6 @@ pub fn parameters<R: Request>() -> Vec<Parameter> {
     fields.into_iter().flatten().map(parameter).collect()
 }
 
-/// An engine that works with its own request. It is an [`Engine`] for the harness, which holds workloads.
-pub trait TypedEngine: Send + Sync {
-    /// What it is asked.
-    type Request: Request;
-
-    /// One sentence for `daqmeter list`.
-    fn description(&self) -> &'static str;
-
-    /// Whether it can run here at all. Cheap; touches no hardware state.
-    fn probe(&self) -> Availability {
-        Availability::Ready
-    }
-
-    /// Whether what this request needs is here: an instruction set, a module, a channel.
-    fn probe_for(&self, _request: &Self::Request) -> Availability {
-        self.probe()
-    }
-
-    /// Whether its records name the processes that used the CPUs: for engines whose points last long enough to look at all of them.
-    fn names_processes(&self) -> bool {
-        false
-    }
-
-    /// What the request works on, for the record: devices, instruction set.
-    fn target(&self, request: &Self::Request) -> String;
-
-    /// True when any device in the path is emulated.
-    fn is_emulated(&self, _request: &Self::Request) -> bool {
-        false
-    }
-
-    /// True when it works on a real device whose state only one process at a time may have.
-    fn owns_device(&self, _request: &Self::Request) -> bool {
-        false
-    }
-
-    /// Bytes of memory over all lanes, where that is known before it is opened.
-    fn memory_bytes(&self, _request: &Self::Request) -> Option<u64> {
-        None
-    }
-
-    /// A small request that the conformance suite runs, quick and without hardware.
-    fn example(&self) -> Self::Request;
-
-    /// Makes one session per lane from a checked request. Nothing large is allocated here.
-    ///
-    /// # Errors
-    /// When the request asks for what this host or device does not allow.
-    fn open(&self, request: &Self::Request) -> Result<Vec<Box<dyn Session>>, Fault>;
-}
-
-impl<E: TypedEngine> Engine for E {
-    fn name(&self) -> &'static str {
-        E::Request::KIND
-    }
-
-    fn description(&self) -> &'static str {
-        TypedEngine::description(self)
-    }
-
-    fn probe(&self) -> Availability {
-        TypedEngine::probe(self)
-    }
-
-    fn probe_for(&self, workload: &Workload) -> Availability {
-        match E::Request::of(workload) {
-            Ok(request) => TypedEngine::probe_for(self, &request),
-            // A wrong workload is refused by `open`.
-            Err(_) => TypedEngine::probe(self),
-        }
-    }
-
-    fn target(&self, workload: &Workload) -> String {
-        match E::Request::of(workload) {
-            Ok(request) => TypedEngine::target(self, &request),
-            Err(_) => "none".to_owned(),
-        }
-    }
-
-    fn is_emulated(&self, workload: &Workload) -> bool {
-        E::Request::of(workload).is_ok_and(|request| TypedEngine::is_emulated(self, &request))
-    }
-
-    fn owns_device(&self, workload: &Workload) -> bool {
-        E::Request::of(workload).is_ok_and(|request| TypedEngine::owns_device(self, &request))
-    }
-
-    fn names_processes(&self) -> bool {
-        TypedEngine::names_processes(self)
-    }
-
-    fn parameters(&self) -> Vec<Parameter> {
-        parameters::<E::Request>()
-    }
-
-    fn canonical(&self, workload: &Workload) -> Option<Workload> {
-        Some(read::<E::Request>(workload).ok()?.workload())
-    }
-
-    fn with_lanes(&self, workload: &Workload, lanes: usize) -> Workload {
-        match read::<E::Request>(workload) {
-            Ok(request) => request.with_lanes(lanes).workload(),
-            // A wrong workload is refused by `open`.
-            Err(_) => workload.clone(),
-        }
-    }
-
-    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
-        TypedEngine::memory_bytes(self, &E::Request::of(workload).ok()?)
-    }
-
-    fn example(&self) -> Workload {
-        TypedEngine::example(self).workload()
-    }
-
-    fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-        TypedEngine::open(self, &E::Request::of(workload)?)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;
@@ -399,6 +286,15 @@ mod tests {
 
     impl Request for Ferry {
         const KIND: &'static str = "ferry";
+        const DESCRIPTION: &'static str = "crosses a river";
+
+        fn example() -> Ferry {
+            Ferry::of(&workload()).unwrap()
+        }
+
+        fn job(&self) -> Result<Job, Fault> {
+            Ok(Job::new(self, "river", |_| Err(Fault::new("the bridge is open"))))
+        }
 
         fn check(&self) -> Result<(), Problem> {
             Problem::unless_within("block_bytes", self.block_bytes, 1..=64)

@@ -7,7 +7,7 @@
 //!
 //! What the lanes do is in `lanes.rs`, the timed steps in `sample.rs`; what becomes of them in `conclude.rs`.
 
-use daqmeter_record::{EngineInfo, Name, Outcome, RunRecord, Workload};
+use daqmeter_record::{EngineInfo, Name, Outcome, RunRecord};
 use daqmeter_sys::available;
 
 use crate::conclude::conclude;
@@ -17,7 +17,7 @@ use crate::limits::limits;
 pub use crate::refusal::Refusal;
 pub use crate::sample::{INTERRUPTED, MAX_SAMPLES};
 use crate::settings::{Settings, cpu_list};
-use crate::{Availability, Context, Engine, Fault, Observer};
+use crate::{Availability, Context, Engine, Fault, Job, Observer};
 
 /// Runs one point and returns its record. Lanes that fail, bytes that do not check and ledgers that do not close are in the
 /// record's outcome; limits that stages ask for are measured by the one of `limit_engines` that has the name of their kind.
@@ -25,23 +25,21 @@ use crate::{Availability, Context, Engine, Fault, Observer};
 /// # Errors
 /// When the work cannot even begin.
 pub fn measure(
-    engine: &dyn Engine,
-    workload: &Workload,
+    job: &Job,
     settings: &Settings,
     context: &Context,
-    limit_engines: &[&dyn Engine],
+    limit_engines: &[Engine],
     observers: &mut [Box<dyn Observer>],
 ) -> Result<RunRecord, Refusal> {
     settings.progress.begins();
-    let mut record = blank(engine, workload, settings, context);
-    let probed = if settings.waive { engine.probe_for(workload) } else { engine.probe() };
-    if let Availability::Waived(reason) = probed {
-        record.outcome = Outcome::Waived(reason);
+    let mut record = blank(job, settings, context);
+    if let (true, Availability::Waived(reason)) = (settings.waive, &job.availability) {
+        record.outcome = Outcome::Waived(reason.clone());
         return Ok(record);
     }
     check_pins(&settings.pin, &context.host.allowed_cpus)?;
-    let sessions = match check_fits(engine.memory_bytes(workload))
-        .and_then(|()| guarded("opening", || engine.open(workload)).flatten())
+    let sessions = match check_fits(job.memory_bytes)
+        .and_then(|()| guarded("opening", || job.open()).flatten())
     {
         Err(fault) if settings.waive && fault.does_not_fit() => {
             record.outcome = Outcome::Waived(fault.0);
@@ -50,9 +48,8 @@ pub fn measure(
         opened => opened?,
     };
     let (limits, missing) = guarded("finding the limits", || {
-        let mut alone = |engine: &dyn Engine, workload: &Workload, settings: &Settings| {
-            measure(engine, workload, settings, context, &[], &mut [])
-        };
+        let mut alone =
+            |job: &Job, settings: &Settings| measure(job, settings, context, &[], &mut []);
         limits(limit_engines, &sessions, settings, &mut alone)
     })??;
     record.limits = limits;
@@ -61,7 +58,7 @@ pub fn measure(
     let running = Running {
         settings,
         context,
-        processes: engine.names_processes(),
+        processes: job.names_processes,
         controls: (!is_watched && settings.controls).then_some(sessions.len()),
         thread: lane_thread,
     };
@@ -98,18 +95,13 @@ fn fits(needed_bytes: Option<u64>, free_bytes: Option<u64>) -> Result<(), Fault>
     }
 }
 
-fn blank(
-    engine: &dyn Engine,
-    workload: &Workload,
-    settings: &Settings,
-    context: &Context,
-) -> RunRecord {
+fn blank(job: &Job, settings: &Settings, context: &Context) -> RunRecord {
     let info = EngineInfo {
-        name: engine.name().into(),
-        target: engine.target(workload).into(),
-        emulated: engine.is_emulated(workload),
+        name: job.workload.kind.as_str().into(),
+        target: job.target.as_str().into(),
+        emulated: job.is_emulated,
     };
-    let mut record = context.blank_record(info, workload.clone());
+    let mut record = context.blank_record(info, job.workload.clone());
     record.study = Name::from(&settings.study);
     record.role = settings.role;
     record
@@ -119,12 +111,11 @@ fn blank(
 mod tests {
     use std::time::Duration;
 
-    use daqmeter_record::{Host, Ledger};
+    use daqmeter_record::{Host, Ledger, Workload};
     use daqmeter_sys::affinity;
 
     use super::*;
-    use crate::{NullEngine, StageSpec, Tally};
-    use crate::{Session, StepPlan};
+    use crate::{NullRequest, Request, Session, StageSpec, StepPlan, Tally};
 
     fn context() -> Context {
         let host = Host {
@@ -137,16 +128,12 @@ mod tests {
         Context { host: host.into(), clock, ..Context::default() }
     }
 
-    fn run(engine: &dyn Engine, settings: &Settings) -> RunRecord {
-        measure(
-            engine,
-            &engine.example(),
-            settings,
-            &context(),
-            &[],
-            &mut crate::observe::standard(),
-        )
-        .unwrap()
+    fn run(script: &Scripted, settings: &Settings) -> RunRecord {
+        run_job(&script.job(), settings)
+    }
+
+    fn run_job(job: &Job, settings: &Settings) -> RunRecord {
+        measure(job, settings, &context(), &[], &mut crate::observe::standard()).unwrap()
     }
 
     #[test]
@@ -158,7 +145,7 @@ mod tests {
             matches!(&reason, Outcome::Waived(reason) if reason.contains("18446744073709551615 bytes")),
             "{reason:?}"
         );
-        let refused = measure(&large, &large.example(), &settings(false), &context(), &[], &mut []);
+        let refused = measure(&large.job(), &settings(false), &context(), &[], &mut []);
         assert!(refused.unwrap_err().0.contains("choose a smaller workload"));
         // Memory that turns out not to be there when it is taken.
         let lacking = Scripted { lacks_memory: true, ..Scripted::default() };
@@ -190,35 +177,20 @@ mod tests {
         done: u64,
     }
 
-    impl Engine for Scripted {
-        fn name(&self) -> &'static str {
-            "scripted"
-        }
-        fn description(&self) -> &'static str {
-            "for tests"
-        }
-        fn probe(&self) -> Availability {
-            if self.waived {
-                Availability::Waived("no card; install one".into())
-            } else {
-                Availability::Ready
-            }
-        }
-        fn target(&self, _: &Workload) -> String {
-            "test".into()
-        }
-        fn memory_bytes(&self, _: &Workload) -> Option<u64> {
-            self.memory_bytes
-        }
-        fn example(&self) -> Workload {
-            Workload::new("scripted")
-        }
-        fn open(&self, _: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-            let lane = |lane| {
-                Box::new(ScriptedSession { script: self.clone(), lane, done: 0 })
-                    as Box<dyn Session>
+    impl Scripted {
+        fn job(&self) -> Job {
+            let script = self.clone();
+            let job = Job::untyped(Workload::new("scripted"), "test", move || {
+                let lane = |lane| -> Box<dyn Session> {
+                    Box::new(ScriptedSession { script: script.clone(), lane, done: 0 })
+                };
+                Ok(vec![lane(0), lane(1)])
+            });
+            let availability = match self.waived {
+                true => Availability::Waived("no card; install one".into()),
+                false => Availability::Ready,
             };
-            Ok(vec![lane(0), lane(1)])
+            Job { availability, memory_bytes: self.memory_bytes, ..job }
         }
     }
 
@@ -295,24 +267,10 @@ mod tests {
     #[derive(Clone, Default)]
     struct Batched(std::sync::Arc<std::sync::Mutex<Vec<u64>>>);
 
-    impl Engine for Batched {
-        fn name(&self) -> &'static str {
-            "batched"
-        }
-        fn description(&self) -> &'static str {
-            "counts operations that come in batches"
-        }
-        fn probe(&self) -> Availability {
-            Availability::Ready
-        }
-        fn target(&self, _workload: &Workload) -> String {
-            "test".to_owned()
-        }
-        fn example(&self) -> Workload {
-            Workload::new("batched")
-        }
-        fn open(&self, _workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-            Ok(vec![Box::new(self.clone())])
+    impl Batched {
+        fn job(&self) -> Job {
+            let own = self.clone();
+            Job::untyped(Workload::new("batched"), "test", move || Ok(vec![Box::new(own.clone())]))
         }
     }
 
@@ -346,11 +304,12 @@ mod tests {
             (StepPlan::ByStage(10), vec![10]),
         ] {
             let engine = Batched::default();
-            run(&engine, &Settings::new(plan, "test"));
+            run_job(&engine.job(), &Settings::new(plan, "test"));
             assert_eq!(*engine.0.lock().unwrap(), wanted);
         }
         let engine = Batched::default();
-        run(&engine, &Settings::new(StepPlan::Timed(Duration::from_millis(1)), "test"));
+        let timed = Settings::new(StepPlan::Timed(Duration::from_millis(1)), "test");
+        run_job(&engine.job(), &timed);
         assert!(engine.0.lock().unwrap().iter().all(|operations| operations.is_multiple_of(10)));
     }
 
@@ -395,7 +354,8 @@ mod tests {
     #[test]
     fn missing_hardware_is_waived_with_the_reason() {
         let engine = Scripted { waived: true, ..Scripted::default() };
-        let record = run(&engine, &Settings::new(StepPlan::ByStage(3), "test"));
+        let settings = Settings { waive: true, ..Settings::new(StepPlan::ByStage(3), "test") };
+        let record = run(&engine, &settings);
         assert_eq!(record.outcome, Outcome::Waived("no card; install one".into()));
         assert!(record.lanes.is_empty());
     }
@@ -421,8 +381,8 @@ mod tests {
     #[test]
     fn a_cpu_that_does_not_exist_is_refused_before_anything_runs() {
         let settings = Settings { pin: vec![9999], ..Settings::new(StepPlan::ByStage(3), "test") };
-        let engine = Scripted::default();
-        let refused = measure(&engine, &engine.example(), &settings, &context(), &[], &mut []);
+        let job = Scripted::default().job();
+        let refused = measure(&job, &settings, &context(), &[], &mut []);
         assert!(refused.unwrap_err().0.contains("CPU 9999 does not exist"));
     }
 
@@ -436,8 +396,10 @@ mod tests {
 
     #[test]
     fn timed_plans_choose_samples_that_are_long_against_the_clock() {
-        let record =
-            run(&NullEngine, &Settings::new(StepPlan::Timed(Duration::from_millis(2)), "test"));
+        let record = run_job(
+            &NullRequest {}.job().unwrap(),
+            &Settings::new(StepPlan::Timed(Duration::from_millis(2)), "test"),
+        );
         let stage = &record.lanes[0].stages[0];
         assert!(stage.ops_per_sample > 100 && stage.sample_ns.len() >= 5);
         assert_eq!(record.outcome, Outcome::Ok);

@@ -543,7 +543,7 @@ mod tests {
         fn prepare(&mut self) -> Result<(), Fault> {
             Ok(())
         }
-        fn heed(&mut self, stop: &StopFlag) {
+        fn set_stop_flag(&mut self, stop: &StopFlag) {
             self.stop = stop.clone();
         }
         fn step(&mut self, _: usize, operations: u64) -> Result<(), Fault> {
@@ -573,7 +573,7 @@ mod tests {
     fn stopped(plan: StepPlan, at: u64) -> (Result<(), Fault>, u64, Stage) {
         let (settings, context) = (Settings::new(plan, "test"), Context::default());
         let mut session = Stops { at, ..Stops::default() };
-        session.heed(&settings.stop);
+        session.set_stop_flag(&settings.stop);
         let mut sampling = Sampling {
             session: &mut session,
             settings: &settings,

@@ -5,11 +5,10 @@
 
 use std::time::Duration;
 
-use daqmeter_record::Workload;
 use daqmeter_sys::{affinity, clock, cpu_time};
 
 use crate::guarded::guarded;
-use crate::{Availability, Engine, Fault, Session, StageSpec, StopFlag, check_fits};
+use crate::{Availability, Fault, Job, Session, StageSpec, StopFlag, check_fits};
 
 /// Most operations of a slice.
 const MAX_OPERATIONS: u64 = 1 << 30;
@@ -62,16 +61,12 @@ impl Slices {
     ///
     /// # Errors
     /// When the work cannot begin, needs more than one lane, or cannot be cut into slices.
-    pub fn open(
-        engine: &dyn Engine,
-        workload: &Workload,
-        stop: &StopFlag,
-    ) -> Result<Slices, Fault> {
-        let session = only_session(engine, workload)?;
+    pub fn open(job: &Job, stop: &StopFlag) -> Result<Slices, Fault> {
+        let session = only_session(job)?;
         let stages = session.stages();
         let mut slices = Slices { session, stages };
         slices.guarded("preparation", |session| {
-            session.heed(stop);
+            session.set_stop_flag(stop);
             session.prepare()?;
             session.verify()?;
             session.begin();
@@ -167,24 +162,24 @@ impl Slices {
 ///
 /// # Errors
 /// Why not: it lacks something, works on a real device, has several lanes, or cannot be repeated.
-pub fn check(engine: &dyn Engine, workload: &Workload) -> Result<(), Fault> {
-    only_session(engine, workload).map(|_| ())
+pub fn check(job: &Job) -> Result<(), Fault> {
+    only_session(job).map(|_| ())
 }
 
 /// The session of work that has one lane and whose stages may be repeated.
-fn only_session(engine: &dyn Engine, workload: &Workload) -> Result<Box<dyn Session>, Fault> {
-    if let Availability::Waived(reason) = engine.probe_for(workload) {
-        return Err(Fault::new(reason));
+fn only_session(job: &Job) -> Result<Box<dyn Session>, Fault> {
+    if let Availability::Waived(reason) = &job.availability {
+        return Err(Fault::new(reason.as_str()));
     }
-    if engine.owns_device(workload) {
+    if job.owns_device {
         return Err(Fault::new(format!(
             "{} is a real device whose state belongs to one process at a time; it cannot be measured in turns: use daqmeter run and cmp",
-            engine.target(workload)
+            job.target
         )));
     }
     // Both sides are there at the same time.
-    check_fits(engine.memory_bytes(workload).map(|bytes| bytes.saturating_mul(2)))?;
-    let mut sessions = guarded("opening", || engine.open(workload)).flatten()?;
+    check_fits(job.memory_bytes.map(|bytes| bytes.saturating_mul(2)))?;
+    let mut sessions = guarded("opening", || job.open()).flatten()?;
     let count = sessions.len();
     let (Some(session), true) = (sessions.pop(), count == 1) else {
         return Err(Fault::new(format!(
@@ -249,12 +244,12 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NullEngine;
+    use crate::{NullRequest, Request};
 
     #[test]
     fn slices_last_about_as_long_as_asked_and_say_what_they_did() {
-        let mut slices =
-            Slices::open(&NullEngine, &NullEngine.example(), &StopFlag::default()).unwrap();
+        let job = NullRequest {}.job().unwrap();
+        let mut slices = Slices::open(&job, &StopFlag::default()).unwrap();
         assert_eq!(slices.stages(), ["null"]);
         let operations = slices.operations(0, Duration::from_micros(200)).unwrap();
         assert!(operations > 1000, "{operations}");

@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use daqmeter_harness::{
-    Fault, LimitSpec, Problem, Request, Session, StageSpec, Tally, TypedEngine, is_default,
+    Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, Tally, is_default,
 };
 use daqmeter_record::Ledger;
 use daqmeter_sys::host::{DIRECT, Files};
@@ -20,7 +20,7 @@ const SPAN_BYTES: u64 = 8 << 30;
 /// Blocks of direct reads and writes are multiples of this.
 pub const SECTOR_BYTES: usize = 4096;
 
-/// What [`BlockEngine`] is asked.
+/// Reads in order, one block at a time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BlockRequest {
@@ -35,6 +35,22 @@ pub struct BlockRequest {
 
 impl Request for BlockRequest {
     const KIND: &'static str = "block";
+    const DESCRIPTION: &'static str =
+        "reads a block device or a file in order, past the page cache or out of it; never writes";
+
+    fn example() -> BlockRequest {
+        BlockRequest { path: "/proc/self/exe".to_owned(), block_bytes: 65_536, cached: true }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        let how = if self.cached { "page cache" } else { "direct" };
+        let bytes = self.block_bytes as u64;
+        Ok(Job {
+            // A second one while blocks are compared.
+            memory_bytes: Some(buffer_bytes(bytes).saturating_add(bytes)),
+            ..Job::new(self, format!("{}, {how}", self.path), open)
+        })
+    }
 
     fn check(&self) -> Result<(), Problem> {
         Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
@@ -50,10 +66,6 @@ impl Request for BlockRequest {
         ))
     }
 }
-
-/// Reads in order, one block at a time.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BlockEngine;
 
 struct BlockSession {
     request: BlockRequest,
@@ -98,35 +110,12 @@ pub fn reads_directly(path: &str) -> std::io::Result<()> {
     file.read_at(buffer.slice_mut::<u8>(SECTOR_BYTES), 0).map(drop)
 }
 
-impl TypedEngine for BlockEngine {
-    type Request = BlockRequest;
-
-    fn description(&self) -> &'static str {
-        "reads a block device or a file in order, past the page cache or out of it; never writes"
-    }
-
-    fn target(&self, request: &BlockRequest) -> String {
-        let how = if request.cached { "page cache" } else { "direct" };
-        format!("{}, {how}", request.path)
-    }
-
-    fn memory_bytes(&self, request: &BlockRequest) -> Option<u64> {
-        let bytes = request.block_bytes as u64;
-        // A second one while blocks are compared.
-        Some(buffer_bytes(bytes).saturating_add(bytes))
-    }
-
-    fn example(&self) -> BlockRequest {
-        BlockRequest { path: "/proc/self/exe".to_owned(), block_bytes: 65_536, cached: true }
-    }
-
-    fn open(&self, request: &BlockRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        Ok(vec![Box::new(BlockSession {
-            request: request.clone(),
-            open: None,
-            ledger: Ledger::new("bytes"),
-        })])
-    }
+fn open(request: &BlockRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+    Ok(vec![Box::new(BlockSession {
+        request: request.clone(),
+        open: None,
+        ledger: Ledger::new("bytes"),
+    })])
 }
 
 impl Session for BlockSession {
@@ -272,22 +261,21 @@ impl BlockReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daqmeter_harness::{Context, Engine, Settings, StepPlan, conformance, measure};
+    use daqmeter_harness::{Context, Settings, StepPlan, conformance, measure};
     use daqmeter_record::Workload;
 
     fn example() -> Workload {
-        Engine::example(&BlockEngine)
+        BlockRequest::example().workload()
     }
 
     #[test]
     fn it_keeps_the_contract() {
-        conformance::run(&BlockEngine);
+        conformance::run(&BlockRequest::example().job().unwrap());
     }
 
     fn run(workload: &Workload) -> daqmeter_record::RunRecord {
         measure(
-            &BlockEngine,
-            workload,
+            &BlockRequest::of(workload).unwrap().job().unwrap(),
             &Settings::new(StepPlan::ByStage(8), "test"),
             &Context::default(),
             &[],
@@ -319,9 +307,8 @@ mod tests {
     fn blocks_that_no_device_takes_are_refused_and_the_disk_is_found() {
         let odd = example().with("cached", false).with("block_bytes", 100_u64);
         assert!(
-            Engine::open(&BlockEngine, &odd)
-                .err()
-                .unwrap()
+            BlockRequest::of(&odd)
+                .unwrap_err()
                 .0
                 .contains("multiples of 4096 are wanted unless cached")
         );

@@ -6,7 +6,5 @@
 mod block;
 mod stream;
 
-pub use block::{
-    BlockEngine, BlockReader, BlockRequest, SECTOR_BYTES, reads_directly, system_disk,
-};
-pub use stream::StreamEngine;
+pub use block::{BlockReader, BlockRequest, SECTOR_BYTES, reads_directly, system_disk};
+pub use stream::StreamRequest;

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
 
 use daqmeter_harness::{
-    Availability, Fault, LimitSpec, Problem, Request, Session, StageSpec, Tally, TypedEngine,
+    Availability, Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, Tally,
 };
 use daqmeter_record::Ledger;
 use daqmeter_sys::affinity;
@@ -18,7 +18,7 @@ const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Every message begins with its number.
 const NUMBER_BYTES: usize = 8;
 
-/// What [`StreamEngine`] is asked.
+/// Messages that a thread at the other end sends as fast as they are taken.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StreamRequest {
@@ -31,6 +31,21 @@ pub struct StreamRequest {
 
 impl Request for StreamRequest {
     const KIND: &'static str = "stream";
+    const DESCRIPTION: &'static str =
+        "messages of one size over TCP on loopback, sender and receiver in threads of their own";
+
+    fn example() -> StreamRequest {
+        StreamRequest { message_bytes: 4096, peer_cpu: None }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        let bytes = self.message_bytes as u64;
+        Ok(Job {
+            availability: availability(),
+            memory_bytes: Some(buffer_bytes(bytes).saturating_add(bytes)),
+            ..Job::new(self, "tcp on loopback", open)
+        })
+    }
 
     fn check(&self) -> Result<(), Problem> {
         let bounds = NUMBER_BYTES..=MAX_MESSAGE_BYTES;
@@ -38,10 +53,6 @@ impl Request for StreamRequest {
         Problem::unless_cpus_exist("peer_cpu", self.peer_cpu.as_slice())
     }
 }
-
-/// Receives what a thread at the other end sends as fast as it is taken.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct StreamEngine;
 
 struct StreamSession {
     request: StreamRequest,
@@ -57,41 +68,18 @@ struct Ends {
     sender: Option<JoinHandle<()>>,
 }
 
-impl TypedEngine for StreamEngine {
-    type Request = StreamRequest;
+fn open(request: &StreamRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+    Ok(vec![Box::new(StreamSession {
+        request: request.clone(),
+        ends: None,
+        ledger: Ledger::new("messages"),
+    })])
+}
 
-    fn description(&self) -> &'static str {
-        "messages of one size over TCP on loopback, sender and receiver in threads of their own"
-    }
-
-    fn probe(&self) -> Availability {
-        match TcpListener::bind(("127.0.0.1", 0)) {
-            Ok(_) => Availability::Ready,
-            Err(error) => {
-                Availability::Waived(format!("no socket on loopback: {error}; bring lo up"))
-            }
-        }
-    }
-
-    fn target(&self, _request: &StreamRequest) -> String {
-        "tcp on loopback".to_owned()
-    }
-
-    fn memory_bytes(&self, request: &StreamRequest) -> Option<u64> {
-        let bytes = request.message_bytes as u64;
-        Some(buffer_bytes(bytes).saturating_add(bytes))
-    }
-
-    fn example(&self) -> StreamRequest {
-        StreamRequest { message_bytes: 4096, peer_cpu: None }
-    }
-
-    fn open(&self, request: &StreamRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        Ok(vec![Box::new(StreamSession {
-            request: request.clone(),
-            ends: None,
-            ledger: Ledger::new("messages"),
-        })])
+fn availability() -> Availability {
+    match TcpListener::bind(("127.0.0.1", 0)) {
+        Ok(_) => Availability::Ready,
+        Err(error) => Availability::Waived(format!("no socket on loopback: {error}; bring lo up")),
     }
 }
 
@@ -211,25 +199,25 @@ impl Drop for Ends {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daqmeter_harness::{Engine, conformance};
+    use daqmeter_harness::conformance;
 
     #[test]
     fn it_keeps_the_contract() {
-        conformance::run(&StreamEngine);
+        conformance::run(&StreamRequest::example().job().unwrap());
     }
 
     #[test]
     fn a_cpu_that_is_not_here_is_refused_and_old_records_call_it_the_senders() {
-        let workload = Engine::example(&StreamEngine).with("sender_cpu", 9999_u64);
-        let error = Engine::open(&StreamEngine, &workload).err().unwrap();
+        let workload = StreamRequest::example().workload().with("sender_cpu", 9999_u64);
+        let error = StreamRequest::of(&workload).unwrap_err();
         assert!(error.0.contains("`peer_cpu` is 9999: there is no such CPU"), "{error}");
     }
 
     #[test]
     fn sizes_that_cannot_be_numbered_are_refused() {
         for bytes in [0_u64, 7, (16 << 20) + 1] {
-            let workload = Engine::example(&StreamEngine).with("message_bytes", bytes);
-            let error = Engine::open(&StreamEngine, &workload).err().unwrap();
+            let workload = StreamRequest::example().workload().with("message_bytes", bytes);
+            let error = StreamRequest::of(&workload).unwrap_err();
             assert!(error.0.contains("message_bytes"), "{}", error.0);
         }
     }

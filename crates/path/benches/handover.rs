@@ -19,7 +19,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
-use daqmeter_path::{Path, PathEngine, PathRequest, sum};
+use daqmeter_path::{Path, PathRequest, sum};
 use daqmeter_readout::Scenario;
 use daqmeter_readout::scenario::Hertz;
 use daqmeter_record::RunRecord;
@@ -69,8 +69,8 @@ fn by_hand(block_bytes: usize, time: Duration) -> f64 {
 /// The record of a path.
 fn record(request: &PathRequest) -> RunRecord {
     let settings = Settings::new(StepPlan::ByStage(1), "bench");
-    let (engine, context) = (PathEngine::default(), Context::default());
-    let record = measure(&engine, &request.workload(), &settings, &context, &[], &mut []).unwrap();
+    let context = Context::default();
+    let record = measure(&request.job().unwrap(), &settings, &context, &[], &mut []).unwrap();
     assert!(record.outcome.is_ok(), "{:?}", record.outcome);
     record
 }

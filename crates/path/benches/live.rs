@@ -19,7 +19,7 @@
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
 use daqmeter_path::explain::{Answer, Explained, Interval, Load, Seen, System, explain};
-use daqmeter_path::{Path, PathEngine, PathRequest};
+use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::resources::What;
 
 /// What is put in.
@@ -117,9 +117,8 @@ impl System for Chain {
             }
         }
         let settings = Settings::new(StepPlan::ByStage(1), "bench");
-        let (engine, context) = (PathEngine::default(), Context::default());
-        let workload = request.workload();
-        let record = measure(&engine, &workload, &settings, &context, &[], &mut []);
+        let context = Context::default();
+        let record = measure(&request.job().unwrap(), &settings, &context, &[], &mut []);
         let record = record.map_err(|error| error.to_string())?;
         if !record.ledgers.iter().all(|ledger| ledger.closes()) {
             return Err("a ledger does not close".to_owned());

@@ -22,7 +22,7 @@ use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
 use daqmeter_path::explain::{
     Answer, Explained, Interval, Load, Seen, Slope, System, Used, WATCHES, explain,
 };
-use daqmeter_path::{Path, PathEngine, PathRequest, engine};
+use daqmeter_path::{Path, PathRequest, engine};
 use daqmeter_readout::search::{self, Allowed, Observation, Plan, highest_rate};
 use daqmeter_record::RunRecord;
 use daqmeter_record::resources::What;
@@ -39,8 +39,7 @@ const MAX_BUFFERS: u64 = 65_536;
 const PAIRS: usize = 8;
 
 /// A path that can be run again and again.
-struct Chain<'a> {
-    engine: &'a PathEngine,
+struct Chain {
     path: Path,
     file: String,
     seconds: f64,
@@ -48,32 +47,31 @@ struct Chain<'a> {
 
 /// Where and how long cases run.
 struct Bench<'a> {
-    engine: &'a PathEngine,
     folder: &'a FilePath,
     /// Of a run.
     seconds: f64,
 }
 
 impl Bench<'_> {
-    fn chain(&self, name: &str, text: &str) -> Chain<'_> {
-        let Bench { engine, folder, seconds } = *self;
+    fn chain(&self, name: &str, text: &str) -> Chain {
+        let Bench { folder, seconds } = *self;
         let file = folder.join(name);
         std::fs::write(&file, text).unwrap();
         let file = file.to_str().unwrap().to_owned();
         let path = Path::load(&file).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        Chain { engine, path, file, seconds }
+        Chain { path, file, seconds }
     }
 }
 
-impl Chain<'_> {
+impl Chain {
     fn request(&self, seconds: f64) -> PathRequest {
         PathRequest { path: self.file.clone(), ..PathRequest::new(&self.path, seconds) }
     }
 
     fn measured(&self, request: &PathRequest) -> Result<RunRecord, String> {
         let settings = Settings::new(StepPlan::ByStage(1), "bench");
-        let (workload, context) = (request.workload(), Context::default());
-        let record = measure(self.engine, &workload, &settings, &context, &[], &mut []);
+        let context = Context::default();
+        let record = measure(&request.job().unwrap(), &settings, &context, &[], &mut []);
         record.map_err(|error| error.to_string())
     }
 
@@ -92,7 +90,7 @@ impl Chain<'_> {
     }
 }
 
-impl search::System for Chain<'_> {
+impl search::System for Chain {
     type Error = String;
 
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, String> {
@@ -106,7 +104,7 @@ impl search::System for Chain<'_> {
     }
 }
 
-impl System for Chain<'_> {
+impl System for Chain {
     type Error = String;
 
     fn run(&mut self, load: Load) -> Result<Seen, String> {
@@ -332,7 +330,7 @@ impl Others {
 const QUIET: f64 = 0.1;
 
 /// By which factor a path is faster without its limit.
-fn real_gain(with: &mut Chain<'_>, without: &mut Chain<'_>) -> Result<f64, String> {
+fn real_gain(with: &mut Chain, without: &mut Chain) -> Result<f64, String> {
     let mut ratios = Vec::new();
     for _ in 0..PAIRS {
         let slow_ns = with.run(Load::Free)?.block_ns;
@@ -492,7 +490,7 @@ fn main() {
         [number(0, 40.0), number(1, 1.0), number(3, 0.0)].map(|n| n as usize);
     let seconds = number(2, 0.1);
     let folder = tempfile::tempdir().unwrap();
-    let bench = Bench { engine: &PathEngine::default(), folder: folder.path(), seconds };
+    let bench = Bench { folder: folder.path(), seconds };
     let mut random = Random::new(seed as u64);
     let mut all = Vec::new();
     for at in 0..first + cases {

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
-use daqmeter_path::{Path, PathEngine, PathRequest};
+use daqmeter_path::{Path, PathRequest};
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::zenoh::{SharedMemory, locator, session};
 use daqmeter_readout::transport::{self, Hello, OutletEvent, Sent, Subscription};
@@ -46,9 +46,8 @@ fn path(stage: &str, block_bytes: usize, time: Duration) -> f64 {
     let path = Path::load(file.to_str().unwrap()).unwrap();
     let request = PathRequest::new(&path, time.as_secs_f64());
     let settings = Settings::new(StepPlan::ByStage(1), "bench");
-    let (engine, context) = (PathEngine::default(), Context::default());
-    let workload = request.workload();
-    let record = measure(&engine, &workload, &settings, &context, &[], &mut []).unwrap();
+    let context = Context::default();
+    let record = measure(&request.job().unwrap(), &settings, &context, &[], &mut []).unwrap();
     assert!(record.outcome.is_ok(), "{:?}", record.outcome);
     assert!(record.ledgers.iter().all(|ledger| ledger.closes() && ledger.lost() == 0));
     let run = record.path.unwrap();

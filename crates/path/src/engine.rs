@@ -1,10 +1,12 @@
 //! Engine `path`: a whole path as one point. An operation is a run of the path for its time.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
+use daqmeter_harness::facts::last_level_cache_bytes;
 use daqmeter_harness::{
-    Fault, Problem, Request, Session, StageSpec, StopFlag, Tally, TypedEngine, is_default,
+    Fault, Job, Problem, Request, Session, StageSpec, StopFlag, Tally, is_default,
 };
 use daqmeter_readout::chain::{lost_or_stopped, observed};
 use daqmeter_readout::receive::elink_of;
@@ -25,22 +27,10 @@ use crate::network::Leaves;
 use crate::shared::How;
 use crate::traffic::traffic;
 
-/// Runs a path from its source to its sink.
-#[derive(Clone, Debug, Default)]
-pub struct PathEngine {
-    last_level_bytes: u64,
-    known: Known,
-}
+/// Sums of the blocks of paths that this process ran.
+static KNOWN: LazyLock<Known> = LazyLock::new(Known::default);
 
-impl PathEngine {
-    /// For a host with a last-level cache of that size, by which stores are chosen; zero when unknown. Runs by one engine share what is
-    /// known of the bytes of a path.
-    pub fn new(last_level_bytes: u64) -> PathEngine {
-        PathEngine { last_level_bytes, known: Known::default() }
-    }
-}
-
-/// What [`PathEngine`] is asked.
+/// A path that is run from its source to its sink.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PathRequest {
@@ -134,6 +124,22 @@ impl PathRequest {
 
 impl Request for PathRequest {
     const KIND: &'static str = "path";
+    const DESCRIPTION: &'static str =
+        "runs a path of source, stages and sink as a chain of threads";
+
+    fn example() -> PathRequest {
+        let path = Path::load("pattern").expect("it ships");
+        PathRequest { digest: String::new(), ..PathRequest::new(&path, 0.003) }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        let path = self.load()?;
+        Ok(Job {
+            is_emulated: path.is_emulated(),
+            memory_bytes: Some(path.memory_bytes()),
+            ..Job::new(self, path.line(), move |request| open(request, path.clone()))
+        })
+    }
 
     fn check(&self) -> Result<(), Problem> {
         Problem::unless_within("seconds", self.seconds, 1e-4..=MAX_SECONDS)?;
@@ -157,90 +163,63 @@ impl Request for PathRequest {
     }
 }
 
-impl TypedEngine for PathEngine {
-    type Request = PathRequest;
-
-    fn description(&self) -> &'static str {
-        "runs a path of source, stages and sink as a chain of threads"
+fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Fault> {
+    if let Some(problem) = request.not_live().filter(|_| path.is_live()) {
+        return Err(request.workload().error(problem.name, problem.text).into());
     }
-
-    fn target(&self, request: &PathRequest) -> String {
-        request.load().map_or_else(|_| "unknown".to_owned(), |path| path.line())
-    }
-
-    fn is_emulated(&self, request: &PathRequest) -> bool {
-        request.load().is_ok_and(|path| path.is_emulated())
-    }
-
-    fn memory_bytes(&self, request: &PathRequest) -> Option<u64> {
-        Some(request.load().ok()?.memory_bytes())
-    }
-
-    fn example(&self) -> PathRequest {
-        let path = Path::load("pattern").expect("it ships");
-        PathRequest { digest: String::new(), ..PathRequest::new(&path, 0.003) }
-    }
-
-    fn open(&self, request: &PathRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let path = request.load()?;
-        if let Some(problem) = request.not_live().filter(|_| path.is_live()) {
-            return Err(request.workload().error(problem.name, problem.text).into());
+    let elements = path.stages.len() as u64 + 2;
+    let slower = slower(&request.slower).map(|slower| slower.last_key_value().map(|all| *all.0));
+    for (name, at) in
+        [("slow_element", request.slow_element), ("slower", slower.unwrap_or_default())]
+    {
+        if at.is_some_and(|at| at >= elements) {
+            let problem = format!("is beyond the last, {}", elements - 1);
+            return Err(request.workload().error(name, problem).into());
         }
-        let elements = path.stages.len() as u64 + 2;
-        let slower =
-            slower(&request.slower).map(|slower| slower.last_key_value().map(|all| *all.0));
-        for (name, at) in
-            [("slow_element", request.slow_element), ("slower", slower.unwrap_or_default())]
-        {
-            if at.is_some_and(|at| at >= elements) {
-                let problem = format!("is beyond the last, {}", elements - 1);
-                return Err(request.workload().error(name, problem).into());
-            }
-        }
-        let rate_hz = request
-            .rate_hz
-            .or(path.rate_hz)
-            .filter(|_| !request.unpaced)
-            .or((request.unpaced && path.is_live()).then_some(TOO_MANY_HZ));
-        if request.lossy && rate_hz.is_none() && !path.may_lose() {
-            let problem = "is true, but a path loses nothing without a rate: give it one";
-            return Err(request.workload().error("lossy", problem).into());
-        }
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "at most a day in nanoseconds"
-        )]
-        let time_ns = (request.seconds * 1e9) as u64;
-        let how = How {
-            time_ns,
-            most_blocks: request.blocks.unwrap_or(u64::MAX),
-            rate_hz,
-            lossless: path.lossless && !request.lossy,
-            slowed: slowed(request),
-            is_watched: request.unpaced || request.slow_element.is_some(),
-            left_out: left_out(request, &path)?,
-            cpus: parse_cpu_list(&request.cpus),
-            last_level_bytes: self.last_level_bytes,
-            migration_cost_ns: None,
-            known: self.known.clone(),
+    }
+    let rate_hz = request
+        .rate_hz
+        .or(path.rate_hz)
+        .filter(|_| !request.unpaced)
+        .or((request.unpaced && path.is_live()).then_some(TOO_MANY_HZ));
+    if request.lossy && rate_hz.is_none() && !path.may_lose() {
+        let problem = "is true, but a path loses nothing without a rate: give it one";
+        return Err(request.workload().error("lossy", problem).into());
+    }
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "at most a day in nanoseconds"
+    )]
+    let time_ns = (request.seconds * 1e9) as u64;
+    let how = How {
+        time_ns,
+        most_blocks: request.blocks.unwrap_or(u64::MAX),
+        rate_hz,
+        lossless: path.lossless && !request.lossy,
+        slowed: slowed(request),
+        is_watched: request.unpaced || request.slow_element.is_some(),
+        left_out: left_out(request, &path)?,
+        cpus: parse_cpu_list(&request.cpus),
+        last_level_bytes: last_level_cache_bytes(),
+        migration_cost_ns: None,
+        known: KNOWN.clone(),
+    };
+    if path.is_live() {
+        let says = Says {
+            device: |read_out, _| read_out.path.name.clone(),
+            stage: stage(&path),
+            tally: tally_live,
         };
-        if path.is_live() {
-            let says = Says {
-                device: |read_out, _| read_out.path.name.clone(),
-                stage: stage(&path),
-                tally: tally_live,
-            };
-            return lanes::open(path, &how, says);
-        }
-        Ok(vec![Box::new(PathSession {
-            path,
-            how,
-            stop: StopFlag::default(),
-            ready: None,
-            ended: None,
-        })])
+        return lanes::open(path, &how, says);
     }
+    Ok(vec![Box::new(PathSession {
+        path,
+        how,
+        stop: StopFlag::default(),
+        ready: None,
+        ended: None,
+    })])
 }
 
 /// Elements and nanoseconds, such as 1=500,3=200.
@@ -326,7 +305,7 @@ impl Session for PathSession {
         Ok(())
     }
 
-    fn heed(&mut self, stop: &StopFlag) {
+    fn set_stop_flag(&mut self, stop: &StopFlag) {
         self.stop = stop.clone();
     }
 
@@ -461,9 +440,13 @@ pub fn observation(path: &Path, record: &RunRecord, time: Duration) -> Observati
 mod tests {
     use super::*;
 
+    fn opened(request: &PathRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+        request.job()?.open()
+    }
+
     #[test]
     fn paths_conform() {
-        daqmeter_harness::conformance::run(&PathEngine::default());
+        daqmeter_harness::conformance::run(&PathRequest::example().job().unwrap());
     }
 
     /// The time in which a file was written included its read-back.
@@ -479,8 +462,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let path = Path::load(path.to_str().unwrap()).unwrap();
         let request = PathRequest { blocks: Some(5), ..PathRequest::new(&path, 60.0) };
-        let engine = PathEngine::default();
-        let mut session = engine.open(&request).unwrap().remove(0);
+        let mut session = opened(&request).unwrap().remove(0);
         session.prepare().unwrap();
         session.step(0, 1).unwrap();
         assert!(out.exists());
@@ -514,11 +496,11 @@ mod tests {
         let request = PathRequest {
             path: "felix-readout".to_owned(),
             seconds: 3600.0,
-            ..PathEngine::default().example()
+            ..PathRequest::example()
         };
-        let mut session = PathEngine::default().open(&request).unwrap().remove(0);
+        let mut session = opened(&request).unwrap().remove(0);
         let stop = StopFlag::default();
-        session.heed(&stop);
+        session.set_stop_flag(&stop);
         session.prepare().unwrap();
         session.begin();
         stop.set();
@@ -529,8 +511,8 @@ mod tests {
 
     #[test]
     fn a_path_that_was_changed_is_refused() {
-        let request = PathRequest { digest: "0".to_owned(), ..PathEngine::default().example() };
-        let error = PathEngine::default().open(&request).err().unwrap().0;
+        let request = PathRequest { digest: "0".to_owned(), ..PathRequest::example() };
+        let error = opened(&request).err().unwrap().0;
         assert!(error.contains("is another path now"), "{error}");
     }
 
@@ -540,7 +522,7 @@ mod tests {
             slower: "1=500,2=0.5".to_owned(),
             slow_element: Some(1),
             slow_ns: 20.0,
-            ..PathEngine::default().example()
+            ..PathRequest::example()
         };
         assert_eq!(request.check(), Ok(()));
         let all = slowed(&request);
@@ -553,8 +535,8 @@ mod tests {
             let problem = slower(text).unwrap_err();
             assert!(problem.contains(wanted), "{problem}");
         }
-        let beyond = PathRequest { slower: "9=1".to_owned(), ..PathEngine::default().example() };
-        let error = PathEngine::default().open(&beyond).err().unwrap().0;
+        let beyond = PathRequest { slower: "9=1".to_owned(), ..PathRequest::example() };
+        let error = opened(&beyond).err().unwrap().0;
         assert!(error.contains("slower") && error.contains("beyond the last"), "{error}");
     }
 
@@ -562,26 +544,25 @@ mod tests {
     /// are lost.
     #[test]
     fn as_fast_as_it_goes_only_a_path_that_may_lose_blocks_may_be_lossy() {
-        let opened = |with: &str| {
+        let lossy = |with: &str| {
             let path = Path::load_with("felix-card", with).unwrap();
             let request = PathRequest { lossy: true, ..PathRequest::new(&path, 0.001) };
-            PathEngine::default().open(&request).map(drop)
+            opened(&request).map(drop)
         };
-        let refused = opened("").unwrap_err().0;
+        let refused = lossy("").unwrap_err().0;
         assert!(refused.contains("loses nothing without a rate"), "{refused}");
-        assert_eq!(opened("stage.2.kind=udp"), Ok(()));
+        assert_eq!(lossy("stage.2.kind=udp"), Ok(()));
     }
 
     #[test]
     fn what_excludes_each_other_and_what_is_beyond_the_path_is_refused() {
-        let both =
-            PathRequest { rate_hz: Some(1.0), unpaced: true, ..PathEngine::default().example() };
+        let both = PathRequest { rate_hz: Some(1.0), unpaced: true, ..PathRequest::example() };
         assert!(both.check().unwrap_err().text.contains("one of both"));
-        let beyond = PathRequest { slow_element: Some(9), ..PathEngine::default().example() };
-        let error = PathEngine::default().open(&beyond).err().unwrap().0;
+        let beyond = PathRequest { slow_element: Some(9), ..PathRequest::example() };
+        let error = opened(&beyond).err().unwrap().0;
         assert!(error.contains("beyond the last"), "{error}");
-        let beyond = PathRequest { left_out: Some(9), ..PathEngine::default().example() };
-        let error = PathEngine::default().open(&beyond).err().unwrap().0;
+        let beyond = PathRequest { left_out: Some(9), ..PathRequest::example() };
+        let error = opened(&beyond).err().unwrap().0;
         assert!(error.contains("left_out") && error.contains("beyond the last"), "{error}");
     }
 }

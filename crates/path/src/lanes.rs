@@ -135,7 +135,7 @@ impl Session for Lane {
         vec![self.says.stage.clone()]
     }
 
-    fn heed(&mut self, stop: &StopFlag) {
+    fn set_stop_flag(&mut self, stop: &StopFlag) {
         self.stop = stop.clone();
     }
 

@@ -1,76 +1,54 @@
 //! Engine `readout`: a card that is read out, as a path with its own defaults. A lane is a reader of one DMA channel.
 
-use daqmeter_harness::{Availability, Fault, LimitSpec, Session, StageSpec, Tally, TypedEngine};
+mod request;
+
+use daqmeter_harness::{Availability, Fault, Job, LimitSpec, Request, StageSpec, Tally};
 use daqmeter_readout::card::channel_ids;
-use daqmeter_readout::chain::{Chain, filling_of};
-use daqmeter_readout::{Chosen, ReadoutRequest, Scenario};
-use daqmeter_record::{Ledger, Workload};
+use daqmeter_readout::chain::{Chain, filling_of, lost_or_stopped, observed};
+use daqmeter_readout::search::Observation;
+use daqmeter_readout::{Chosen, Scenario};
+use daqmeter_record::{Ledger, RunRecord, Workload};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::scheduler::MigrationCost;
 use toml::{Table, Value};
 
+pub use self::request::{Placement, ReadoutRequest, Receivers};
 use crate::definition::Path;
 use crate::known::Known;
 use crate::lanes::{self, ReadOut, Says};
 use crate::live::Came;
 use crate::shared::How;
 
-/// Emulated card, readers, receivers.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ReadoutEngine;
+/// The work of a request.
+fn job(request: &ReadoutRequest) -> Result<Job, Fault> {
+    let chosen = &request.chosen;
+    let scenario = chosen.outline()?;
+    let target = format!("{} over {}", scenario.name, scenario.publish.transport);
+    let memory_bytes = scenario.memory_bytes(Chain::parts(&scenario));
+    let availability =
+        match request.migration_cost_ns.map(|_| MigrationCost::check(&Files::default())) {
+            Some(Err(error)) => Availability::Waived(error.to_string()),
+            _ => Availability::Ready,
+        };
+    Ok(Job {
+        availability,
+        is_emulated: true,
+        memory_bytes: Some(chosen.replayed_bytes().saturating_add(memory_bytes)),
+        names_processes: true,
+        ..Job::new(request, target, move |request| {
+            let says = Says { device, stage: stage(request, &scenario), tally };
+            lanes::open(path(request, &scenario)?, &how(request), says)
+        })
+    })
+}
 
-impl TypedEngine for ReadoutEngine {
-    type Request = ReadoutRequest;
-
-    fn description(&self) -> &'static str {
-        "emulated card, reader of its rings, pages over the network, checking receivers"
-    }
-
-    fn probe_for(&self, request: &ReadoutRequest) -> Availability {
-        match request.migration_cost_ns {
-            Some(_) => match MigrationCost::check(&Files::default()) {
-                Ok(()) => Availability::Ready,
-                Err(error) => Availability::Waived(error.to_string()),
-            },
-            None => Availability::Ready,
-        }
-    }
-
-    fn names_processes(&self) -> bool {
-        true
-    }
-
-    fn target(&self, request: &ReadoutRequest) -> String {
-        request.chosen.outline().map_or_else(
-            |_| "unknown".to_owned(),
-            |scenario| format!("{} over {}", scenario.name, scenario.publish.transport),
-        )
-    }
-
-    fn is_emulated(&self, _request: &ReadoutRequest) -> bool {
-        true
-    }
-
-    fn memory_bytes(&self, request: &ReadoutRequest) -> Option<u64> {
-        let scenario = request.chosen.outline().ok()?;
-        let file = request.chosen.replayed_bytes();
-        Some(file.saturating_add(scenario.memory_bytes(Chain::parts(&scenario))))
-    }
-
-    fn example(&self) -> ReadoutRequest {
-        ReadoutRequest {
-            chosen: Chosen { scenario: "gbt".to_owned(), rate_hz: Some(10e3), ..Chosen::default() },
-            seconds: 0.05,
-            probe: true,
-            ..ReadoutRequest::default()
-        }
-    }
-
-    fn open(&self, request: &ReadoutRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let scenario = request.chosen.outline()?;
-        let says = Says { device, stage: stage(request, &scenario), tally };
-        lanes::open(path(request, &scenario)?, &how(request), says)
-    }
+/// What a search makes of a record of the engine `readout`.
+pub fn observation(record: &RunRecord) -> Observation {
+    let request = ReadoutRequest::of(&record.workload).ok();
+    let scenario = request.and_then(|request| request.chosen.load().ok());
+    let event_bytes = scenario.map_or(0.0, |scenario| scenario.event_bytes());
+    let ledger = record.ledgers.first();
+    observed(record, event_bytes, ledger.map_or(0, lost_or_stopped))
 }
 
 /// The path of a request: what the verb's options say is in its file's fields.
@@ -177,13 +155,12 @@ mod tests {
     use std::time::Duration;
 
     use daqmeter_harness::{StopFlag, conformance};
-    use daqmeter_readout::request::Receivers;
 
     use super::*;
 
     #[test]
     fn a_chain_conforms() {
-        conformance::run(&ReadoutEngine);
+        conformance::run(&job(&ReadoutRequest::example()).unwrap());
     }
 
     #[test]
@@ -215,11 +192,11 @@ mod tests {
     /// Issue 14: a signal was heeded after the whole run.
     #[test]
     fn a_run_of_an_hour_ends_when_it_is_to_stop_and_its_accounts_close() {
-        let request = ReadoutRequest { seconds: 3600.0, ..ReadoutEngine.example() };
-        let mut sessions = ReadoutEngine.open(&request).unwrap();
+        let request = ReadoutRequest { seconds: 3600.0, ..ReadoutRequest::example() };
+        let mut sessions = job(&request).unwrap().open().unwrap();
         let session = &mut sessions[0];
         let stop = StopFlag::default();
-        session.heed(&stop);
+        session.set_stop_flag(&stop);
         session.prepare().unwrap();
         session.begin();
         let asked = stop.clone();
@@ -242,10 +219,10 @@ mod tests {
     #[test]
     fn the_memory_of_a_chain_is_known_beforehand() {
         let ring = Scenario::load("gbt").unwrap().card.ring.0 as u64;
-        let mut request = ReadoutEngine.example();
-        let bytes = ReadoutEngine.memory_bytes(&request).unwrap();
+        let mut request = ReadoutRequest::example();
+        let bytes = job(&request).unwrap().memory_bytes.unwrap();
         assert!(bytes >= ring && bytes < 4 * ring + (1 << 30), "{bytes} for rings of {ring}");
         request.chosen.channels = Some(9);
-        assert_eq!(ReadoutEngine.memory_bytes(&request), None);
+        assert!(job(&request).is_err());
     }
 }

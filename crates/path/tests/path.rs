@@ -8,8 +8,8 @@ mod zenoh;
 
 use std::path::Path as FilePath;
 
-use daqmeter_harness::{Context, Engine, Request, Settings, StepPlan, measure};
-use daqmeter_path::{Path, PathEngine, PathRequest, SHIPPED};
+use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
+use daqmeter_path::{Path, PathRequest, SHIPPED};
 use daqmeter_record::RunRecord;
 use proptest::prelude::*;
 
@@ -26,10 +26,9 @@ fn record(folder: &FilePath, text: &str, change: impl FnOnce(&mut PathRequest)) 
     let mut request = PathRequest::new(&path, 60.0);
     request.blocks = Some(BLOCKS);
     change(&mut request);
-    let engine = PathEngine::default();
     let settings = Settings::new(StepPlan::ByStage(1), "test");
     let context = Context::default();
-    measure(&engine, &request.workload(), &settings, &context, &[], &mut []).unwrap()
+    measure(&request.job().unwrap(), &settings, &context, &[], &mut []).unwrap()
 }
 
 fn ran(text: &str) -> RunRecord {
@@ -275,9 +274,9 @@ fn blocks_that_do_not_fit_into_memory_are_refused_before_anything_is_allocated()
     let file = folder.path().join("path.toml");
     std::fs::write(&file, text).unwrap();
     let path = Path::load(file.to_str().unwrap()).unwrap();
-    let request = PathRequest::new(&path, 1.0).workload();
+    let job = PathRequest::new(&path, 1.0).job().unwrap();
     // Two rows of 64 times 256 blocks of 256 MiB: 8 TiB.
-    let needs = Engine::memory_bytes(&PathEngine::default(), &request).unwrap();
+    let needs = job.memory_bytes.unwrap();
     assert!(needs > 8 << 40, "{needs}");
     let error = daqmeter_harness::check_fits(Some(needs)).unwrap_err().0;
     assert!(error.contains("bytes of memory") && !error.contains('\n'), "{error}");
@@ -441,8 +440,7 @@ fn shipped_paths_are_understood_and_run() {
     for (name, _) in SHIPPED {
         let path = Path::load(name).unwrap();
         let request = PathRequest::new(&path, 0.01);
-        let engine = PathEngine::default();
-        assert!(engine.open(&request.workload()).is_ok(), "{name}");
+        assert!(request.job().unwrap().open().is_ok(), "{name}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Engine `decode`: blocks into descriptors of their subchunks, nothing else.
 
-use daqmeter_harness::{Fault, LimitSpec, Request, Session, StageSpec, Tally, TypedEngine};
+use daqmeter_harness::{Fault, Job, LimitSpec, Request, Session, StageSpec, Tally};
 use daqmeter_record::{Counter, Workload};
 use daqmeter_sys::memory::buffer_bytes;
 use daqmeter_wire::felix::decoder::most_subchunks;
@@ -11,59 +11,38 @@ use crate::recording;
 use crate::request::DecodeRequest;
 use crate::scenario::Scenario;
 
-/// Blocks into subchunk descriptors.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct DecodeEngine;
+/// The work of a request.
+pub(crate) fn job(request: &DecodeRequest) -> Result<Job, Fault> {
+    let scenario = request.load()?;
+    let ring_bytes = buffer_bytes(scenario.card.ring.0 as u64);
+    Ok(Job {
+        memory_bytes: Some(request.bytes.saturating_add(ring_bytes)),
+        ..Job::new(request, request.scenario.as_str(), move |request| open(request, &scenario))
+    })
+}
 
-impl TypedEngine for DecodeEngine {
-    type Request = DecodeRequest;
-
-    fn description(&self) -> &'static str {
-        "FELIX blocks to descriptors of their subchunks"
+fn open(request: &DecodeRequest, scenario: &Scenario) -> Result<Vec<Box<dyn Session>>, Fault> {
+    let format = scenario.format().ok_or_else(|| Fault::new("no format"))?;
+    let block_bytes = format.block_bytes as u64;
+    let bytes = request.bytes / block_bytes * block_bytes;
+    let wrong = |why: String| request.workload().error("bytes", why).to_string();
+    if bytes == 0 {
+        let why = format!("is {}, less than a block of {block_bytes}", request.bytes);
+        return Err(Fault::new(wrong(why)));
     }
-
-    fn target(&self, request: &DecodeRequest) -> String {
-        request.scenario.clone()
+    if let Some(free) = daqmeter_sys::available::memory_bytes().filter(|free| *free < bytes) {
+        let why = format!("is {bytes}; {free} bytes of memory are available");
+        return Err(Fault::too_large(wrong(why)));
     }
-
-    fn memory_bytes(&self, request: &DecodeRequest) -> Option<u64> {
-        let ring = request.load().ok()?.card.ring.0 as u64;
-        Some(request.bytes.saturating_add(buffer_bytes(ring)))
-    }
-
-    fn example(&self) -> DecodeRequest {
-        DecodeRequest {
-            scenario: "gbt".to_owned(),
-            bytes: 1 << 20,
-            channels: None,
-            payload_bytes: None,
-        }
-    }
-
-    fn open(&self, request: &DecodeRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let scenario = request.load()?;
-        let format = scenario.format().ok_or_else(|| Fault::new("no format"))?;
-        let block_bytes = format.block_bytes as u64;
-        let bytes = request.bytes / block_bytes * block_bytes;
-        let wrong = |why: String| request.workload().error("bytes", why).to_string();
-        if bytes == 0 {
-            let why = format!("is {}, less than a block of {block_bytes}", request.bytes);
-            return Err(Fault::new(wrong(why)));
-        }
-        if let Some(free) = daqmeter_sys::available::memory_bytes().filter(|free| *free < bytes) {
-            let why = format!("is {bytes}; {free} bytes of memory are available");
-            return Err(Fault::too_large(wrong(why)));
-        }
-        Ok(vec![Box::new(DecodeSession {
-            scenario,
-            format,
-            bytes,
-            blocks: Vec::new(),
-            room: Vec::new(),
-            seen: 0,
-            passes: 0,
-        })])
-    }
+    Ok(vec![Box::new(DecodeSession {
+        scenario: scenario.clone(),
+        format,
+        bytes,
+        blocks: Vec::new(),
+        room: Vec::new(),
+        seen: 0,
+        passes: 0,
+    })])
 }
 
 struct DecodeSession {
@@ -203,20 +182,20 @@ mod tests {
 
     #[test]
     fn decoding_conforms() {
-        conformance::run(&DecodeEngine);
+        conformance::run(&job(&DecodeRequest::example()).unwrap());
     }
 
     #[test]
     fn its_memory_is_known_beforehand() {
         let ring = Scenario::load("gbt").unwrap().card.ring.0 as u64;
-        let request = DecodeRequest { bytes: 1 << 33, ..DecodeEngine.example() };
-        assert_eq!(DecodeEngine.memory_bytes(&request), Some((1 << 33) + ring));
+        let request = DecodeRequest { bytes: 1 << 33, ..DecodeRequest::example() };
+        assert_eq!(job(&request).unwrap().memory_bytes, Some((1 << 33) + ring));
     }
 
     #[test]
     fn less_than_a_block_is_refused() {
-        let request = DecodeRequest { bytes: 1000, ..DecodeEngine.example() };
-        let error = DecodeEngine.open(&request).err().unwrap().0;
+        let request = DecodeRequest { bytes: 1000, ..DecodeRequest::example() };
+        let error = job(&request).unwrap().open().err().unwrap().0;
         assert!(error.contains("`bytes` is 1000, less than a block"), "{error}");
     }
 }

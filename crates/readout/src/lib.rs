@@ -39,8 +39,7 @@ pub mod transport;
 pub mod triggers;
 
 pub use card::Card;
-pub use decode::DecodeEngine;
 pub use receive::Receiver;
-pub use request::{Chosen, DecodeRequest, ReadoutRequest};
+pub use request::{Chosen, DecodeRequest};
 pub use scenario::{Scenario, ScenarioError};
 pub use tohost::ToHost;

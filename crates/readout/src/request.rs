@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args, builder::BoolishValueParser, builder::TypedValueParser};
-use daqmeter_harness::{Problem, Request};
+use daqmeter_harness::{Fault, Job, Problem, Request};
 use daqmeter_record::units::{self, UnitError};
-use daqmeter_sys::host::parse_cpu_list;
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
-use crate::card::channel_ids;
+use crate::decode;
 use crate::scenario::{
     Bytes, Completion, Hertz, Nanos, ReaderMode, Scenario, ScenarioError, SourceKind,
 };
@@ -84,15 +83,6 @@ const REPLACED: &str = "Instead of the scenario's";
 
 fn microseconds(text: &str) -> Result<f64, UnitError> {
     units::parse_duration(text).map(|time| time.as_nanos() as f64 / 1e3)
-}
-
-fn nanoseconds(text: &str) -> Result<u64, String> {
-    let time = units::parse_duration(text).map_err(|error| error.to_string())?;
-    u64::try_from(time.as_nanos()).map_err(|_| format!("`{text}` is too long"))
-}
-
-fn seconds(text: &str) -> Result<f64, UnitError> {
-    units::parse_duration(text).map(|time| time.as_secs_f64())
 }
 
 /// Longest polling interval.
@@ -201,140 +191,6 @@ fn nanos(poll_us: f64) -> Result<Nanos, ScenarioError> {
         })
 }
 
-/// How many receivers there are, and where they run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
-pub struct Receivers {
-    /// Receivers, at most one per reader; one per reader without it
-    #[arg(long, value_name = "N")]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub receivers: Option<usize>,
-    /// CPUs of the receivers, in turn
-    #[arg(
-        long = "receiver-pin",
-        value_name = "CPUS",
-        value_parser = listed_cpus,
-        help_heading = "Placement"
-    )]
-    #[serde(
-        default,
-        alias = "receiver_cpus",
-        deserialize_with = "number_or_list",
-        skip_serializing_if = "Option::is_none"
-    )]
-    pub peer_cpu: Option<String>,
-}
-
-/// A list of CPUs, or one as a number.
-fn number_or_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Cpus {
-        One(u32),
-        List(String),
-    }
-    Ok(Some(match Cpus::deserialize(deserializer)? {
-        Cpus::One(cpu) => cpu.to_string(),
-        Cpus::List(list) => list,
-    }))
-}
-
-/// A list of CPUs as workloads write it: single ones, in turn.
-fn listed_cpus(text: &str) -> Result<String, String> {
-    let is_whole = text.split(',').all(|part| !parse_cpu_list(part).is_empty());
-    if !is_whole {
-        return Err(format!("`{text}` is not a list of CPUs such as 0,1 or 0-3"));
-    }
-    let cpus: Vec<String> = parse_cpu_list(text).iter().map(u32::to_string).collect();
-    Ok(cpus.join(","))
-}
-
-impl Receivers {
-    /// Their CPUs; none where they run anywhere.
-    pub fn cpus(&self) -> Vec<u32> {
-        self.peer_cpu.as_deref().map_or(Vec::new(), parse_cpu_list)
-    }
-
-    fn check(&self) -> Result<(), Problem> {
-        if let Some(text) = self.peer_cpu.as_deref().filter(|text| !text.is_empty()) {
-            listed_cpus(text)
-                .map_err(|why| Problem::new("peer_cpu", format!("is wrong: {why}")))?;
-        }
-        Problem::unless_cpus_exist("peer_cpu", &self.cpus())
-    }
-}
-
-/// Where the threads of a search run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Placement {
-    /// On the CPUs that are named.
-    Pinned,
-    /// Where the kernel puts them.
-    Free,
-}
-
-/// A whole chain: emulated card, readers, receivers. A lane is a reader of one DMA channel; its one operation is the whole run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
-#[serde(deny_unknown_fields)]
-pub struct ReadoutRequest {
-    /// The scenario
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub chosen: Chosen,
-    /// Time for which triggers come
-    #[arg(long = "time", value_name = "TIME", value_parser = seconds, default_value = "2s")]
-    pub seconds: f64,
-    /// The receivers
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub receivers: Receivers,
-    /// Set sched_migration_cost_ns for the run, then put it back (root)
-    #[arg(
-        id = "migration_cost_ns",
-        long = "migration-cost",
-        value_name = "TIME",
-        value_parser = nanoseconds,
-        help_heading = "Placement"
-    )]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub migration_cost_ns: Option<u64>,
-    /// Whether a search pinned its threads
-    #[arg(skip)]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub placement: Option<Placement>,
-    /// No limit is measured beside it
-    #[arg(skip)]
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub probe: bool,
-}
-
-/// Largest migration cost: with more, no task would ever be moved.
-const MAX_MIGRATION_COST_NS: u64 = 1_000_000_000;
-
-/// Longest run: a day.
-const MAX_SECONDS: f64 = 86400.0;
-
-impl Request for ReadoutRequest {
-    const KIND: &'static str = "readout";
-
-    fn check(&self) -> Result<(), Problem> {
-        if !(self.seconds > 0.0 && self.seconds <= MAX_SECONDS) {
-            let why = format!("is {}; above 0 and at most {MAX_SECONDS} is wanted", self.seconds);
-            return Err(Problem::new("seconds", why));
-        }
-        if let Some(ns) = self.migration_cost_ns {
-            Problem::unless_within("migration_cost_ns", ns, 0..=MAX_MIGRATION_COST_NS)?;
-        }
-        if let Some(receivers) = self.receivers.receivers {
-            // A scenario that cannot be had is refused where it is loaded.
-            let scenario = self.chosen.outline();
-            let readers = scenario.map_or(usize::MAX, |one| channel_ids(&one).len());
-            Problem::unless_within("receivers", receivers as u64, 1..=readers as u64)?;
-        }
-        self.receivers.check()
-    }
-}
-
 /// Blocks of a scenario into descriptors of their subchunks. One operation is one pass over them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -366,79 +222,22 @@ impl DecodeRequest {
 
 impl Request for DecodeRequest {
     const KIND: &'static str = "decode";
+    const DESCRIPTION: &'static str = "FELIX blocks to descriptors of their subchunks";
+
+    fn example() -> DecodeRequest {
+        DecodeRequest {
+            scenario: "gbt".to_owned(),
+            bytes: 1 << 20,
+            channels: None,
+            payload_bytes: None,
+        }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        decode::job(self)
+    }
 
     fn check(&self) -> Result<(), Problem> {
         Problem::unless_within("bytes", self.bytes, 1..=1 << 34)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use daqmeter_record::{Param, Workload};
-
-    use super::*;
-
-    fn workload() -> Workload {
-        Workload::new("readout").with("scenario", "gbt").with("seconds", 0.5)
-    }
-
-    fn error(name: &str, value: Param) -> String {
-        match ReadoutRequest::of(&workload().with(name, value)) {
-            Ok(request) => request.chosen.load().unwrap_err().0,
-            Err(error) => error.0,
-        }
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        for (name, value, wanted) in [
-            ("poll_us", Param::Float(2e6), "`poll_us` is 2000000; 0 to"),
-            ("poll_us", Param::Float(-1.0), "`poll_us` is -1; 0 to"),
-            ("mode", "fast".into(), "`mode` is wrong: unknown variant `fast`"),
-            ("completion", "polled".into(), "`completion` is wrong"),
-            ("rate_hz", "1MHz".into(), "`rate_hz` is wrong: invalid type"),
-            ("seconds", Param::Int(0), "`seconds` is 0; above 0"),
-            (
-                "migration_cost_ns",
-                Param::Int(1_000_000_001),
-                "`migration_cost_ns` is 1000000001; 0 to",
-            ),
-            ("receivers", Param::Int(0), "`receivers` is 0; 1 to 1"),
-            ("receivers", Param::Int(100), "`receivers` is 100; 1 to 1"),
-            ("speed", Param::Int(1), "unknown field `speed`"),
-            ("peer_cpu", "a".into(), "is not a list of CPUs"),
-            ("peer_cpu", "1022".into(), "no such CPU"),
-            ("receiver_cpus", "1022".into(), "`peer_cpu` is 1022"),
-        ] {
-            let error = error(name, value);
-            assert!(error.contains(wanted), "{name}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_workload_of_before_is_read_and_keeps_what_it_did_not_say_unsaid() {
-        let old = workload()
-            .with("mode", "zero-copy")
-            .with("channels", 2_u64)
-            .with("poll_us", 100_u64)
-            .with("receiver_cpus", "");
-        let request = ReadoutRequest::of(&old).unwrap();
-        assert_eq!(request.chosen.load().unwrap().reader.poll, Nanos(100_000));
-        assert_eq!(
-            request.workload().to_string(),
-            "readout channels=2 mode=zero-copy peer_cpu='' poll_us=100 scenario=gbt seconds=0.5"
-        );
-    }
-
-    #[test]
-    fn the_parameters_of_a_flattened_request_are_listed() {
-        let names: Vec<String> = daqmeter_harness::request::parameters::<ReadoutRequest>()
-            .into_iter()
-            .filter(|parameter| !parameter.about.is_empty())
-            .map(|parameter| parameter.name)
-            .collect();
-        for name in ["scenario", "rate_hz", "completion", "peer_cpu", "seconds"] {
-            assert!(names.iter().any(|known| known == name), "{name}: {names:?}");
-        }
     }
 }

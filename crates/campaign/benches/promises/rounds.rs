@@ -1,15 +1,14 @@
 //! Real work in rounds: an invocation of the program as it is, one whose every point is 5 % slower, one as it is again; stored, so that
 //! rounds of several runs are judged together.
 
-use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use daqmeter_campaign::{Options, Plan, PlannedPoint, Runner, Site, Watch, engines};
+use daqmeter_campaign::{Plan, PlannedPoint, Site, engine};
 use daqmeter_harness::{
-    Availability, Context, DeviceTime, Engine, Fault, Refusal, Session, StageSpec, Tally,
+    Context, DeviceTime, Fault, Job, Session, Settings, StageSpec, Tally, measure, observe,
 };
-use daqmeter_record::{Host, RunRecord, Workload, jsonl};
+use daqmeter_record::{Host, RunRecord, jsonl};
 use daqmeter_report::cmp::{Compared, Conclusion, cmp};
 use daqmeter_stats::Asked;
 use daqmeter_stats::promises::Promise;
@@ -28,13 +27,8 @@ const HISTORY: usize = 20;
 /// Differences that are ignored, as `daqmeter cmp` does by default.
 const IGNORE: f64 = 0.02;
 
-/// An engine whose every so many operations one is done twice: every twentieth is 5 % slower, with real work. Both sides go through it:
+/// Work whose every so many operations one is done twice: every twentieth is 5 % slower, with real work. Both sides go through it:
 /// one call more on one side only would shift the stack, which alone changes conversions of 270 ns by 4 % on some hosts.
-struct Slowed {
-    inner: Box<dyn Engine>,
-    is_slower: bool,
-}
-
 struct SlowedSession {
     inner: Box<dyn Session>,
     every: u64,
@@ -45,33 +39,15 @@ struct SlowedSession {
 const SLOWED: u64 = 20;
 const UNCHANGED: u64 = u64::MAX;
 
-impl Engine for Slowed {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn description(&self) -> &'static str {
-        self.inner.description()
-    }
-
-    fn probe(&self) -> Availability {
-        self.inner.probe()
-    }
-
-    fn target(&self, workload: &Workload) -> String {
-        self.inner.target(workload)
-    }
-
-    fn example(&self) -> Workload {
-        self.inner.example()
-    }
-
-    fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let every = if self.is_slower { SLOWED } else { UNCHANGED };
+fn slowed(job: Job, is_slower: bool) -> Job {
+    let every = if is_slower { SLOWED } else { UNCHANGED };
+    let opener = job.opener;
+    let opener = Box::new(move || {
         let slowed =
             |inner| -> Box<dyn Session> { Box::new(SlowedSession { inner, every, owed: 0 }) };
-        Ok(self.inner.open(workload)?.into_iter().map(slowed).collect())
-    }
+        Ok(opener()?.into_iter().map(slowed).collect())
+    });
+    Job { opener, ..job }
 }
 
 impl Session for SlowedSession {
@@ -123,23 +99,6 @@ engine = 'copy'
 workload = { path = 'pread', context = 'cpu', direction = 'to', block_bytes = '4KiB', lanes = 1 }
 ";
 
-/// Keeps the records.
-struct Kept(Vec<RunRecord>);
-
-impl Watch for Kept {
-    type Error = Infallible;
-
-    fn record(&mut self, record: RunRecord) -> Result<(), Infallible> {
-        assert!(record.outcome.is_ok(), "{:?}", record.outcome);
-        self.0.push(record);
-        Ok(())
-    }
-
-    fn refused(&mut self, point: &PlannedPoint, refusal: Refusal) -> Result<(), Infallible> {
-        panic!("{}: {refusal}", point.workload)
-    }
-}
-
 /// One invocation's worth: all points on the last CPU, in an order of their own.
 fn occasion(context: &Context, number: u64, is_slower: bool) -> Vec<RunRecord> {
     let pin = context.host.allowed_cpus.last().copied();
@@ -150,17 +109,19 @@ fn occasion(context: &Context, number: u64, is_slower: bool) -> Vec<RunRecord> {
     };
     let plan = Plan::parse_for(POINTS, "promises", &site).unwrap();
     // No engine of limits: they would take most of the time, and the controls stand in the records.
-    let engines = engines(context.host.last_level_cache_bytes()).into_iter();
-    let engines = engines.filter(|engine| ["convert", "copy"].contains(&engine.name()));
-    let slowed = engines.map(|inner| Box::new(Slowed { inner, is_slower }) as Box<dyn Engine>);
-    let mut runner = Runner::with_engines(context.clone(), slowed.collect());
-    let mut kept = Kept(Vec::new());
-    let Ok(_) = runner.run(plan.points, Options::default(), &mut kept);
-    for record in &mut kept.0 {
+    let measured = |point: PlannedPoint| {
+        let job = engine(&point.engine).unwrap().parse(&point.workload).unwrap();
+        let settings = Settings { pin: point.pin, ..Settings::new(point.steps, &point.study) };
+        let observers = &mut observe::standard();
+        let record = measure(&slowed(job, is_slower), &settings, context, &[], observers);
+        let mut record = record.unwrap();
+        assert!(record.outcome.is_ok(), "{:?}", record.outcome);
+        record.order = Some(point.place);
         record.run_id = format!("occasion {number:06}").into();
         record.time_utc = record.run_id.to_string();
-    }
-    kept.0
+        record
+    };
+    plan.points.into_iter().map(measured).collect()
 }
 
 /// Occasions in turn: of the program as it is twice, and of one whose every point is 5 % slower.

@@ -114,11 +114,10 @@ impl Side {
 }
 
 fn open(request: &Request) -> Result<Slices, String> {
-    let engines = crate::engines(0);
     let kind = &request.workload.kind;
-    let engine = engines.iter().find(|engine| engine.name() == kind);
-    let engine = engine.ok_or_else(|| format!("no engine is named `{kind}`"))?;
-    let opened = Slices::open(engine.as_ref(), &request.workload, &StopFlag::default());
+    let engine = crate::engine(kind).map_err(|_| format!("no engine is named `{kind}`"))?;
+    let job = engine.parse(&request.workload);
+    let opened = job.and_then(|job| Slices::open(&job, &StopFlag::default()));
     opened.map_err(|fault| fault.to_string())
 }
 

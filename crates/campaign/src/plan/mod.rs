@@ -14,7 +14,6 @@ use daqmeter_harness::{TomlText, ordered};
 use daqmeter_record::Order as Place;
 
 use crate::budget::Budget;
-use crate::engines::engines;
 use crate::point::PlannedPoint;
 use crate::site::Site;
 
@@ -75,8 +74,7 @@ impl Plan {
     }
 
     fn of(source: &Source, site: &Site) -> Result<Plan, PlanError> {
-        let engines = engines(0);
-        let reader = Reader::new(&engines, site);
+        let reader = Reader::new(site);
         let file = source.file()?;
         let mut above = BTreeSet::from([source.toml.name.clone()]);
         let sweeps = reader.sweeps(source, &file, &mut above)?;

@@ -14,6 +14,7 @@ use toml::{Spanned, Value};
 
 use super::file::{Allowed, Params, Pin, PlanFile, SweepFile};
 use super::source::{PlanError, Source};
+use crate::engines::engine;
 use crate::point::PlannedPoint;
 use crate::site::{OfHost, Site};
 use crate::size::{Room, SweepSize};
@@ -30,17 +31,16 @@ const USUAL_TIME: Duration = Duration::from_millis(300);
 /// Points with their repetitions.
 pub(super) type Repeated = Vec<(u64, PlannedPoint)>;
 
-/// Reads files with the engines at hand.
+/// Reads files for a host.
 pub(super) struct Reader<'a> {
-    engines: &'a [Box<dyn Engine>],
     site: &'a Site,
     /// What the plan may still take, over all its files.
     room: Cell<Room>,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(engines: &'a [Box<dyn Engine>], site: &'a Site) -> Reader<'a> {
-        Reader { engines, site, room: Cell::new(Room::default()) }
+    pub(super) fn new(site: &'a Site) -> Reader<'a> {
+        Reader { site, room: Cell::new(Room::default()) }
     }
 
     fn take(&self, part: impl FnOnce(&mut Room) -> Result<(), String>) -> Result<(), String> {
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
             place: Order::default(),
             source: sweep.place(),
         };
-        let workloads = sweep.workloads(self.engines, &ranges)?.into_iter();
+        let workloads = sweep.workloads(&ranges)?.into_iter();
         let planned = |workload| PlannedPoint { workload, ..point.clone() };
         Ok(workloads.map(|workload| (repetitions, planned(workload))).collect())
     }
@@ -231,12 +231,8 @@ impl Sweep<'_> {
     }
 
     /// All combinations, less those that are left out. None where the host lacks what the sweep is about.
-    fn workloads(
-        &self,
-        engines: &[Box<dyn Engine>],
-        ranges: &[Values<'_>],
-    ) -> Result<Vec<Workload>, PlanError> {
-        let params = ParamReader { sweep: self, engine: self.engine(engines)? };
+    fn workloads(&self, ranges: &[Values<'_>]) -> Result<Vec<Workload>, PlanError> {
+        let params = ParamReader { sweep: self, engine: self.engine()? };
         let Some(base) = params.base()? else {
             return Ok(Vec::new());
         };
@@ -268,9 +264,9 @@ impl Sweep<'_> {
     }
 
     /// As the command line records the same request, so that both are one point. The extent stays, also where it is the usual.
-    fn as_the_engine_writes_it(&self, engine: &dyn Engine, workload: Workload) -> Workload {
-        let Some(mut canonical) = engine.canonical(&workload) else {
-            // What cannot be read is refused, with its reason, when it is opened.
+    fn as_the_engine_writes_it(&self, engine: &Engine, workload: Workload) -> Workload {
+        let Ok(mut canonical) = engine.canonical(&workload) else {
+            // It is refused, with this reason, when it is measured.
             return workload;
         };
         let extent = self.sweep.extent.as_ref().map(Spanned::as_ref);
@@ -280,14 +276,8 @@ impl Sweep<'_> {
         canonical
     }
 
-    fn engine<'e>(&self, engines: &'e [Box<dyn Engine>]) -> Result<&'e dyn Engine, PlanError> {
-        let name = self.sweep.engine.as_ref();
-        let found = engines.iter().find(|engine| engine.name() == name);
-        found.map(Box::as_ref).ok_or_else(|| {
-            let names: Vec<&str> = engines.iter().map(|engine| engine.name()).collect();
-            let names = names.join(", ");
-            self.refuse(Some("engine"), format!("`{name}` is not an engine; there are: {names}"))
-        })
+    fn engine(&self) -> Result<&'static Engine, PlanError> {
+        engine(self.sweep.engine.as_ref()).map_err(|why| self.refuse(Some("engine"), why))
     }
 
     /// What is to be stretched must be there, and a number.
@@ -319,7 +309,7 @@ fn over(workloads: Vec<Workload>, name: &Spanned<String>, values: &[Param]) -> V
 /// Reads parameters of a sweep's engine.
 struct ParamReader<'a> {
     sweep: &'a Sweep<'a>,
-    engine: &'a dyn Engine,
+    engine: &'static Engine,
 }
 
 impl ParamReader<'_> {
@@ -333,7 +323,7 @@ impl ParamReader<'_> {
         let problem = format!(
             "`{}` is not a parameter of {}; there are: {}",
             name.as_ref(),
-            self.engine.name(),
+            self.engine.name,
             names.join(", ")
         );
         Err(self.error(name.span(), table, problem))
@@ -371,7 +361,7 @@ impl ParamReader<'_> {
 
     /// What all points have in common; none where the host does not have what it names.
     fn base(&self) -> Result<Option<Workload>, PlanError> {
-        let mut workload = Workload::new(self.engine.name());
+        let mut workload = Workload::new(self.engine.name);
         for (name, value) in &self.sweep.sweep.workload {
             let Value::Table(table) = value.as_ref() else {
                 let value = self.param(name, value, "workload")?;

@@ -12,7 +12,6 @@ fn names_are_unique() {
 
 #[test]
 fn every_point_belongs_to_its_study_and_an_engine_opens_it() {
-    let engines = crate::engines(32 << 20);
     for study in studies() {
         let cpus = [0, 1];
         let wanted = Wanted { cpus: &cpus, ..Wanted::default() };
@@ -20,10 +19,12 @@ fn every_point_belongs_to_its_study_and_an_engine_opens_it() {
             let name = format!("{}: {}", study.name(), point.workload);
             let words: Vec<&str> = point.study.split('/').collect();
             assert!(words.contains(&"reproduce") && words.contains(&study.name()), "{name}");
-            let engine = engines.iter().find(|engine| engine.name() == point.engine);
-            let engine = engine.unwrap_or_else(|| panic!("{name}: no engine"));
-            if engine.probe_for(&point.workload) == daqmeter_harness::Availability::Ready {
-                let opened = engine.open(&point.workload);
+            let job = crate::engine(&point.engine).and_then(|engine| {
+                engine.parse(&point.workload).map_err(|fault| fault.to_string())
+            });
+            let job = job.unwrap_or_else(|why| panic!("{name}: {why}"));
+            if job.availability == daqmeter_harness::Availability::Ready {
+                let opened = job.open();
                 assert!(opened.is_ok(), "{name}: {:?}", opened.err());
             }
         }
@@ -77,13 +78,11 @@ fn the_hour_in_short_is_run_and_judged() {
     let of = |name: &str| point.workload.float(name).unwrap();
     assert_eq!((of("seconds"), of("rate_hz")), (3600.0, 1e6));
     let workload = point.workload.clone().with("seconds", 0.05).with("rate_hz", 1000.0);
-    let engines = crate::engines(32 << 20);
-    let engine = engines.iter().find(|engine| engine.name() == point.engine).unwrap();
+    let job = crate::engine(&point.engine).unwrap().parse(&workload).unwrap();
     let settings = daqmeter_harness::Settings::new(point.steps, &point.study);
     let facts = daqmeter_harness::Context::default();
-    let mut record =
-        daqmeter_harness::measure(engine.as_ref(), &workload, &settings, &facts, &[], &mut [])
-            .unwrap();
+    let record = daqmeter_harness::measure(&job, &settings, &facts, &[], &mut []);
+    let mut record = record.unwrap();
     assert!(record.outcome.is_ok(), "{:?}", record.outcome);
     assert!(record.host_cpu.processes.iter().any(|process| process.pid == std::process::id()));
     // The record looks like one at 1 MHz on a quiet host, since the verdict uses only the counts.

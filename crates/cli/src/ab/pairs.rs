@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use daqmeter_campaign::ab::{Request, Side, Switch};
-use daqmeter_campaign::{Plan, Site, engines};
-use daqmeter_harness::Engine;
+use daqmeter_campaign::{Plan, Site, engine};
 use daqmeter_harness::request::Problem;
 use daqmeter_harness::slices;
 
@@ -101,7 +100,6 @@ fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
     let site = Site { pin: arguments.pin.map(|cpu| vec![cpu]), ..Site::here() };
     let plan = Plan::load_for(plan, &site).map_err(Failure::refused)?;
     let binaries = [binary(&arguments.a)?, binary(&arguments.b)?];
-    let known = engines(site.host.last_level_cache_bytes());
     let mut pairs: Vec<Pair> = Vec::new();
     for planned in &plan.points {
         let cpu = planned.pin.first().copied();
@@ -114,7 +112,7 @@ fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
         let request = Request::new(planned.workload.clone(), cpu);
         let request = placed(arguments, request)?;
         pairs.push(Pair {
-            left_out: left_out(&known, &planned.engine, &request),
+            left_out: left_out(&planned.engine, &request),
             point: name,
             names: [arguments.a.clone(), arguments.b.clone()],
             sides: binaries.clone().map(|binary| point(binary, request.clone())),
@@ -131,9 +129,9 @@ fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
 }
 
 /// Why this work is nothing for turns; none for an engine that is not known here: the binaries may know it.
-fn left_out(known: &[Box<dyn Engine>], name: &str, request: &Request) -> Option<String> {
-    let engine = known.iter().find(|engine| engine.name() == name)?;
-    slices::check(engine.as_ref(), &request.workload).err().map(|fault| fault.to_string())
+fn left_out(name: &str, request: &Request) -> Option<String> {
+    let job = engine(name).ok()?.parse(&request.workload);
+    job.and_then(|job| slices::check(&job)).err().map(|fault| fault.to_string())
 }
 
 /// A file is meant as a file, also without a path before it; else it is looked for as the shell would.

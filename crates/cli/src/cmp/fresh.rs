@@ -9,7 +9,6 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use daqmeter_campaign::ab::PATIENCE;
-use daqmeter_campaign::write_requests_as_today;
 use daqmeter_harness::StopFlag;
 use daqmeter_record::{Param, RunRecord, jsonl};
 use daqmeter_report::cmp::{Afresh, Compared, Confirmation, How, confirm_afresh};
@@ -98,7 +97,6 @@ fn measured(
     for _ in 0..RUNS {
         records.extend(invocation(program, &plan, patience, stop)?);
     }
-    write_requests_as_today(&mut records);
     Ok(records)
 }
 

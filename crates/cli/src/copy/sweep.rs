@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use daqmeter_copy::{CopyContext as Context, CopyEngine, CopyPath, CopyRequest};
-use daqmeter_harness::{Fault, Limits, Request as _, StepPlan, TypedEngine as _, check_fits};
+use daqmeter_copy::{CopyContext as Context, CopyPath, CopyRequest};
+use daqmeter_harness::{Fault, Limits, Request as _, StepPlan, check_fits};
 use daqmeter_record::{EngineInfo, RunRecord, Workload};
 use daqmeter_report::copy::{bandwidth_text, latency_text};
 use daqmeter_report::copy_classic::{self, StudyFiles};
@@ -217,7 +217,7 @@ impl Sweep {
                         |fault: Fault| Failure::refused(fault.context("choose smaller --sizes"));
                     let workload = request.workload();
                     CopyRequest::of(&workload).map_err(Failure::refused)?;
-                    check_fits(CopyEngine.memory_bytes(&request)).map_err(refused)?;
+                    check_fits(request.job()?.memory_bytes).map_err(refused)?;
                     points.push(workload);
                 }
             }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use daqmeter_harness::{MemoryRequest, Request, StepPlan};
+use daqmeter_copy::MemoryRequest;
+use daqmeter_harness::{Request, StepPlan};
 use daqmeter_record::{Outcome, PathRun, RunRecord};
 
 use crate::runner::Runner;

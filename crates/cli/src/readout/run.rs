@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use daqmeter_harness::{Request, StepPlan};
-use daqmeter_readout::{ReadoutRequest, accounts, live};
+use daqmeter_path::ReadoutRequest;
+use daqmeter_readout::{accounts, live};
 use daqmeter_record::{Ledger, Outcome, RunRecord};
 use daqmeter_report::felix::{chains_text, details_text};
 use daqmeter_report::paths;

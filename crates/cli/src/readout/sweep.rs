@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 use daqmeter_harness::{Request, Settings, StepPlan, ordered};
-use daqmeter_readout::ReadoutRequest;
-use daqmeter_readout::chain::observation;
-use daqmeter_readout::request::{Chosen, Placement, Receivers};
+use daqmeter_path::ReadoutRequest;
+use daqmeter_path::readout::observation;
+use daqmeter_path::readout::{Placement, Receivers};
+use daqmeter_readout::Chosen;
 use daqmeter_readout::scenario::ReaderMode;
 use daqmeter_readout::search::{Allowed, Found, Observation, Plan, System, Verdict, highest_rate};
 use daqmeter_record::units::significant;

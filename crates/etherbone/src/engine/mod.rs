@@ -8,7 +8,7 @@ mod session;
 mod tests;
 mod times;
 
-use daqmeter_harness::{Fault, Request, Session, TypedEngine};
+use daqmeter_harness::{Fault, Job, Request, Session};
 
 pub use self::request::{EtherboneRequest, Method, Payload};
 pub use self::times::{TIME_BYTES, Times};
@@ -26,48 +26,16 @@ pub fn reach(request: &EtherboneRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Cycles over Etherbone.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct EtherboneEngine;
-
-impl TypedEngine for EtherboneEngine {
-    type Request = EtherboneRequest;
-
-    fn description(&self) -> &'static str {
-        "reads Wishbone registers over Etherbone: convenience, blocking and pipelined"
+/// The work of a request.
+fn job(request: &EtherboneRequest) -> Job {
+    Job {
+        is_emulated: request.is_emulated(),
+        owns_device: !request.is_emulated(),
+        ..Job::new(request, request.address.as_str(), open)
     }
+}
 
-    fn target(&self, request: &EtherboneRequest) -> String {
-        request.address.clone()
-    }
-
-    fn is_emulated(&self, request: &EtherboneRequest) -> bool {
-        request.is_emulated()
-    }
-
-    fn owns_device(&self, request: &EtherboneRequest) -> bool {
-        !request.is_emulated()
-    }
-
-    fn example(&self) -> EtherboneRequest {
-        EtherboneRequest {
-            address: "loop/udp".to_owned(),
-            method: Method::Pipelined,
-            payload: Payload::Timestamps,
-            count: 2,
-            cycles: 3,
-            base: None,
-            pop_channel: None,
-            link: None,
-            timeout_ms: None,
-            address_widths: None,
-            data_widths: None,
-            peer_cpu: None,
-        }
-    }
-
-    fn open(&self, request: &EtherboneRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let plan = Plan::of(request)?;
-        Ok(vec![Box::new(EtherboneSession::new(plan))])
-    }
+fn open(request: &EtherboneRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+    let plan = Plan::of(request)?;
+    Ok(vec![Box::new(EtherboneSession::new(plan))])
 }

@@ -1,7 +1,7 @@
 //! Request to the engine: the slave, the payload and the method.
 
 use clap::{Args, ValueEnum};
-use daqmeter_harness::{Problem, Request};
+use daqmeter_harness::{Fault, Job, Problem, Request};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -215,6 +215,29 @@ impl EtherboneRequest {
 
 impl Request for EtherboneRequest {
     const KIND: &'static str = "etherbone";
+    const DESCRIPTION: &'static str =
+        "reads Wishbone registers over Etherbone: convenience, blocking and pipelined";
+
+    fn example() -> EtherboneRequest {
+        EtherboneRequest {
+            address: "loop/udp".to_owned(),
+            method: Method::Pipelined,
+            payload: Payload::Timestamps,
+            count: 2,
+            cycles: 3,
+            base: None,
+            pop_channel: None,
+            link: None,
+            timeout_ms: None,
+            address_widths: None,
+            data_widths: None,
+            peer_cpu: None,
+        }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        Ok(super::job(self))
+    }
 
     fn check(&self) -> Result<(), Problem> {
         let is_ours = self.target()?.is_ours();

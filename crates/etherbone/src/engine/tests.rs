@@ -15,23 +15,17 @@ use crate::server::Running;
 use crate::{EbServer, ServerOptions, Slave};
 
 fn example() -> EtherboneRequest {
-    EtherboneEngine.example()
+    EtherboneRequest::example()
 }
 
 #[test]
 fn etherbone_conforms() {
-    daqmeter_harness::conformance::run(&EtherboneEngine);
+    daqmeter_harness::conformance::run(&job(&example()));
 }
 
 fn run(request: &EtherboneRequest, plan: StepPlan) -> RunRecord {
-    let record = measure(
-        &EtherboneEngine,
-        &request.workload(),
-        &Settings::new(plan, "test"),
-        &Context::default(),
-        &[],
-        &mut [],
-    );
+    let record =
+        measure(&job(request), &Settings::new(plan, "test"), &Context::default(), &[], &mut []);
     let record = record.unwrap();
     assert_eq!(record.outcome, Outcome::Ok, "{request:?}");
     record
@@ -114,7 +108,7 @@ fn opened(params: &[(&str, Param)]) -> Result<(), Fault> {
         workload.with(name, value.clone())
     };
     let workload = params.iter().fold(example().workload(), with);
-    EtherboneEngine.open(&EtherboneRequest::of(&workload)?).map(drop)
+    open(&EtherboneRequest::of(&workload)?).map(drop)
 }
 
 #[test]
@@ -205,8 +199,7 @@ fn ended(address: &str, method: Method, timeout_ms: Option<u64>) -> RunRecord {
         ..example()
     };
     measure(
-        &EtherboneEngine,
-        &request.workload(),
+        &job(&request),
         &Settings::new(StepPlan::ByStage(5_000), "test"),
         &Context::default(),
         &[],

@@ -1,10 +1,9 @@
 //! The times of a timing receiver one after the other, for paths: the cycles are those of the
 //! engine.
 
-use daqmeter_harness::{Fault, Request, TypedEngine};
+use daqmeter_harness::{Fault, Request};
 use daqmeter_wire::etherbone::cycle::{Op, StatusCheck};
 
-use super::EtherboneEngine;
 use super::plan::Plan;
 use super::request::{EtherboneRequest, Method};
 use crate::Client;
@@ -31,7 +30,7 @@ impl Times {
             method: Method::Blocking,
             count,
             cycles: 1,
-            ..EtherboneEngine.example()
+            ..EtherboneRequest::example()
         }
     }
 

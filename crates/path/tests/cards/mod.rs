@@ -1,7 +1,7 @@
 //! Cards that are read out live, as paths and by the engine of `readout`.
 
-use daqmeter_harness::{Context, Engine, Request, Settings, StepPlan, measure};
-use daqmeter_path::{Path, PathEngine, PathRequest};
+use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
+use daqmeter_path::{Path, PathRequest};
 
 use super::{BLOCKS, fault, ran, record, text};
 
@@ -81,8 +81,8 @@ fn a_recorded_file_is_read_out_as_a_path_and_nothing_is_said_of_its_bytes() {
 
 #[test]
 fn the_engine_readout_runs_a_path_and_keeps_its_own_account() {
-    use daqmeter_path::ReadoutEngine;
-    use daqmeter_readout::{Chosen, ReadoutRequest};
+    use daqmeter_path::ReadoutRequest;
+    use daqmeter_readout::Chosen;
     let request = ReadoutRequest {
         chosen: Chosen {
             scenario: "gbt".to_owned(),
@@ -95,9 +95,8 @@ fn the_engine_readout_runs_a_path_and_keeps_its_own_account() {
         ..ReadoutRequest::default()
     };
     let settings = Settings::new(StepPlan::ByStage(1), "test");
-    let (engine, context) = (ReadoutEngine, Context::default());
-    let workload = request.workload();
-    let record = measure(&engine, &workload, &settings, &context, &[], &mut []).unwrap();
+    let context = Context::default();
+    let record = measure(&request.job().unwrap(), &settings, &context, &[], &mut []).unwrap();
     assert!(record.outcome.is_ok(), "{:?}", fault(&record));
     assert_eq!(record.engine.name, "readout");
     let [ledger] = &record.ledgers[..] else {
@@ -141,7 +140,6 @@ fn what_a_card_cannot_do_is_refused() {
     let file = folder.path().join("path.toml");
     std::fs::write(&file, live(&[TO_HOST, "kind = \"tcp\""], RECEIVER)).unwrap();
     let path = Path::load(file.to_str().unwrap()).unwrap();
-    let engine = PathEngine::default();
     let asked = PathRequest::new(&path, 1.0);
     let asked = || asked.clone();
     let requests = [
@@ -149,7 +147,7 @@ fn what_a_card_cannot_do_is_refused() {
         ("left_out", PathRequest { left_out: Some(0), ..asked() }),
     ];
     for (name, request) in requests {
-        let error = engine.open(&request.workload()).err().unwrap().0;
+        let error = request.job().unwrap().open().err().unwrap().0;
         assert!(error.contains(name) && error.contains("`card`"), "{error}");
     }
 }

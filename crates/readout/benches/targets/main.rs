@@ -15,11 +15,11 @@ use std::io::{Read, Seek, SeekFrom};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use daqmeter_copy::MemoryEngine;
-use daqmeter_harness::{Engine, Session};
+use daqmeter_copy::MemoryRequest;
+use daqmeter_harness::{Request, Session};
 use daqmeter_readout::check::{self, Options};
 use daqmeter_readout::scenario::{Completion, Hertz, Nanos, ReaderMode};
-use daqmeter_readout::{DecodeEngine, Scenario, recording};
+use daqmeter_readout::{DecodeRequest, Scenario, recording};
 use daqmeter_record::Workload;
 use daqmeter_sys::{affinity, clock, cpu_time, wait};
 
@@ -58,23 +58,22 @@ fn in_turn(rounds: usize, mut sides: [&mut dyn FnMut(); 2]) -> [f64; 2] {
     samples.map(median)
 }
 
-fn prepared(engine: &dyn Engine, workload: &Workload) -> Box<dyn Session> {
-    let mut session = engine.open(workload).unwrap().remove(0);
+fn prepared<R: Request>(workload: &Workload) -> Box<dyn Session> {
+    let job = R::of(workload).unwrap().job().unwrap();
+    let mut session = job.open().unwrap().remove(0);
     session.prepare().unwrap();
     session.verify().unwrap();
     session
 }
 
 fn decode(scenario: &str, bytes: u64) {
-    let mut blocks = prepared(
-        &DecodeEngine,
-        &Workload::new("decode").with("scenario", scenario).with("bytes", bytes),
-    );
+    let blocks = Workload::new("decode").with("scenario", scenario).with("bytes", bytes);
+    let mut blocks = prepared::<DecodeRequest>(&blocks);
     let read = Workload::new("memory")
         .with("read_bytes", bytes)
         .with("read_lines", 1_u64)
         .with("write_lines", 0_u64);
-    let mut memory = prepared(&MemoryEngine, &read);
+    let mut memory = prepared::<MemoryRequest>(&read);
     let stages = memory.stages().len();
     blocks.step(0, 1).unwrap();
     let counters = blocks.tally().counters;

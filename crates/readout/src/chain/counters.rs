@@ -1,6 +1,5 @@
 //! What a record says of a chain: counters, the filling of its rings, and whether its accounts and bytes are right.
 
-use daqmeter_harness::Request;
 use daqmeter_record::{Counter, Ledger, RunRecord, TimeSeries};
 use daqmeter_stats::LogHistogram;
 
@@ -8,7 +7,6 @@ use super::{CpuLoad, ReaderDone, joined};
 use crate::accounts::{EXTERNAL, own_losses};
 use crate::card::{Played, channel_ids};
 use crate::receive::{Report, elink_of};
-use crate::request::ReadoutRequest;
 use crate::scenario::Scenario;
 use crate::search::Observation;
 
@@ -184,15 +182,6 @@ pub fn notes_of_file(scenario: &Scenario, played: Option<Played>) -> Vec<String>
         ));
     }
     notes
-}
-
-/// What a search makes of a record of the engine `readout`.
-pub fn observation(record: &RunRecord) -> Observation {
-    let request = ReadoutRequest::of(&record.workload).ok();
-    let scenario = request.and_then(|request| request.chosen.load().ok());
-    let event_bytes = scenario.map_or(0.0, |scenario| scenario.event_bytes());
-    let ledger = record.ledgers.first();
-    observed(record, event_bytes, ledger.map_or(0, lost_or_stopped))
 }
 
 /// Triggers x E-links that were lost on the way or that BUSY of the card stopped: neither those that the source did not give nor those

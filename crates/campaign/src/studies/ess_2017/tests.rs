@@ -35,9 +35,7 @@ fn cpu_workload(row: &CpuRow) -> Workload {
 
 /// The request as its engine writes it.
 fn as_recorded(workload: &Workload) -> Workload {
-    let engines = crate::engines(0);
-    let engine = engines.iter().find(|engine| engine.name() == workload.kind);
-    engine.unwrap().canonical(workload).unwrap()
+    crate::engine(&workload.kind).unwrap().canonical(workload).unwrap()
 }
 
 /// Points of the plan by the last part of their study.

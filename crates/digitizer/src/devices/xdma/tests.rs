@@ -1,18 +1,18 @@
 //! A streaming device through the whole engine: in memory, as a plain file, and behind FUSE.
 
-use daqmeter_harness::{Context, Engine, Settings, StepPlan, measure};
+use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
 use daqmeter_record::{Outcome, RunRecord, Workload};
 
 use super::*;
-use crate::DigitizerEngine;
+use crate::DigitizerRequest;
 use crate::devices::board::pattern_sample;
 
 fn run(device: &str, workload: Workload) -> RunRecord {
     let workload = workload.with("devices", device).with("samples", 100_003_u64);
     let settings = Settings::new(StepPlan::ByStage(2), "test");
     let context = Context::default();
-    let engine = DigitizerEngine::default();
-    measure(&engine, &workload, &settings, &context, &[], &mut []).unwrap()
+    let job = DigitizerRequest::of(&workload).unwrap().job().unwrap();
+    measure(&job, &settings, &context, &[], &mut []).unwrap()
 }
 
 fn digitizer() -> Workload {
@@ -20,8 +20,8 @@ fn digitizer() -> Workload {
 }
 
 fn refusal(workload: Workload) -> String {
-    let opened = DigitizerEngine::default().open(&workload.with("devices", "emu:xdma0"));
-    opened.err().map(|fault| fault.0).unwrap_or_default()
+    let request = DigitizerRequest::of(&workload.with("devices", "emu:xdma0"));
+    request.and_then(|request| request.job()?.open()).err().map(|fault| fault.0).unwrap_or_default()
 }
 
 #[test]

@@ -1,41 +1,40 @@
-//! The fastest of a session's ways to do its work, by measurement.
+//! Choice of the fastest variant of a session's work, by measurement.
 
 use daqmeter_sys::clock::monotonic_ns;
 
 use crate::{Fault, Session};
 
-/// Turns of which the fastest counts for each way: whatever else the host does only adds to a time.
-const TURNS: usize = 5;
-/// No further turn begins after this time.
+/// Rounds of which the fastest counts for each variant: whatever else the host does only adds to a time.
+const ROUNDS: usize = 5;
+/// No further round begins after this time.
 const WITHIN_NS: u64 = 500_000_000;
-/// A way is preferred to the first one where it takes less than this share of its time.
+/// A variant is preferred to the first one if it takes less than this share of its time.
 const CLEARLY_FASTER: f64 = 0.98;
 
-/// Tries all ways in turn, and leaves the session with the fastest. For sessions that are prepared, in the thread that runs them.
+/// Tries all variants of a prepared session, in the thread that runs it, and leaves the session with the fastest.
 ///
 /// # Errors
 /// When a step cannot be done.
 pub fn choose(session: &mut dyn Session) -> Result<(), Fault> {
-    let ways = session.ways();
-    if ways < 2 {
+    let mut best_ns = vec![u64::MAX; session.variants()];
+    if best_ns.len() < 2 {
         return Ok(());
     }
-    let mut best_ns = vec![u64::MAX; ways];
     let end_ns = monotonic_ns() + WITHIN_NS;
-    for turn in 0..TURNS {
-        for (way, best_ns) in best_ns.iter_mut().enumerate() {
-            session.use_way(way);
+    for round in 0..ROUNDS {
+        for (variant, best_ns) in best_ns.iter_mut().enumerate() {
+            session.use_variant(variant);
             *best_ns = once_ns(session)?.min(*best_ns);
         }
-        if turn > 0 && monotonic_ns() > end_ns {
+        if round > 0 && monotonic_ns() > end_ns {
             break;
         }
     }
-    session.use_way(fastest(&best_ns));
+    session.use_variant(fastest(&best_ns));
     Ok(())
 }
 
-/// One operation of each stage; waits for a device, which move no bytes, do not count.
+/// Time of one operation of each stage; waits for a device, which move no bytes, do not count.
 fn once_ns(session: &mut dyn Session) -> Result<u64, Fault> {
     let mut sum_ns = 0;
     for (stage, spec) in session.stages().iter().enumerate() {
@@ -48,10 +47,10 @@ fn once_ns(session: &mut dyn Session) -> Result<u64, Fault> {
     Ok(sum_ns)
 }
 
-/// The first way, unless another is clearly faster.
+/// The first variant, unless another is clearly faster.
 fn fastest(best_ns: &[u64]) -> usize {
-    let fastest = (0..best_ns.len()).min_by_key(|way| best_ns[*way]);
-    let is_faster = |way: &usize| (best_ns[*way] as f64) < CLEARLY_FASTER * best_ns[0] as f64;
+    let fastest = (0..best_ns.len()).min_by_key(|variant| best_ns[*variant]);
+    let is_faster = |at: &usize| (best_ns[*at] as f64) < CLEARLY_FASTER * best_ns[0] as f64;
     fastest.filter(is_faster).unwrap_or(0)
 }
 
@@ -60,10 +59,10 @@ mod tests {
     use super::*;
     use crate::{StageSpec, Tally};
 
-    /// Each way takes so many steps of arithmetic.
+    /// Each variant takes so many steps of arithmetic.
     struct Many {
         steps: Vec<u64>,
-        way: usize,
+        variant: usize,
     }
 
     impl Session for Many {
@@ -79,16 +78,16 @@ mod tests {
             Ok(())
         }
 
-        fn ways(&self) -> usize {
+        fn variants(&self) -> usize {
             self.steps.len()
         }
 
-        fn use_way(&mut self, way: usize) {
-            self.way = way;
+        fn use_variant(&mut self, variant: usize) {
+            self.variant = variant;
         }
 
         fn step(&mut self, _stage: usize, _operations: u64) -> Result<(), Fault> {
-            for step in 0..self.steps[self.way] {
+            for step in 0..self.steps[self.variant] {
                 std::hint::black_box(step);
             }
             Ok(())
@@ -104,20 +103,20 @@ mod tests {
     }
 
     fn chosen(steps: &[u64]) -> usize {
-        let mut session = Many { steps: steps.to_vec(), way: 0 };
+        let mut session = Many { steps: steps.to_vec(), variant: 0 };
         choose(&mut session).unwrap();
-        session.way
+        session.variant
     }
 
     #[test]
-    fn the_way_that_takes_least_is_used() {
+    fn the_variant_that_takes_least_is_used() {
         assert_eq!(chosen(&[400_000, 1_000, 200_000]), 1);
         assert_eq!(chosen(&[1_000, 400_000]), 0);
         assert_eq!(chosen(&[1_000]), 0);
     }
 
     #[test]
-    fn a_way_that_is_hardly_faster_does_not_replace_the_first() {
+    fn a_variant_that_is_hardly_faster_does_not_replace_the_first() {
         assert_eq!(fastest(&[1000, 990, 1100]), 0);
         assert_eq!(fastest(&[1000, 900, 890]), 2);
     }
