@@ -23,10 +23,13 @@ fn etherbone_conforms() {
     daqmeter_harness::conformance::run(&job(&example()));
 }
 
+fn measured(request: &EtherboneRequest, plan: StepPlan) -> RunRecord {
+    let (settings, context) = (Settings::new(plan, "test"), Context::default());
+    measure(&job(request), &settings, &context, &[], &mut []).unwrap()
+}
+
 fn run(request: &EtherboneRequest, plan: StepPlan) -> RunRecord {
-    let record =
-        measure(&job(request), &Settings::new(plan, "test"), &Context::default(), &[], &mut []);
-    let record = record.unwrap();
+    let record = measured(request, plan);
     assert_eq!(record.outcome, Outcome::Ok, "{request:?}");
     record
 }
@@ -190,50 +193,25 @@ fn forward(mut client: &TcpStream, mut slave: &TcpStream, bytes: usize, breaks: 
     });
 }
 
-fn ended(address: &str, method: Method, timeout_ms: Option<u64>) -> RunRecord {
-    let request = EtherboneRequest {
-        address: address.to_owned(),
-        method,
-        cycles: 500,
-        timeout_ms,
-        ..example()
-    };
-    measure(
-        &job(&request),
-        &Settings::new(StepPlan::ByStage(5_000), "test"),
-        &Context::default(),
-        &[],
-        &mut [],
-    )
-    .unwrap()
-}
-
 /// Bytes of answers: more than the scan of the bus has, less than those of all cycles.
 const ENOUGH: usize = 64 << 10;
 
 #[test]
-fn the_ledger_closes_when_the_slave_dies() {
-    let (address, _server) = ends_after(ENOUGH, true);
-    for method in Method::ALL {
-        let record = ended(&address, method, None);
-        let reason = record.outcome.reason().unwrap();
-        assert!(reason.contains("closed by the other side"), "{reason}");
-        let ledger = &record.ledgers[0];
-        assert!(ledger.closes(), "{method:?}: {ledger}");
-        assert!(ledger.losses["abandoned"] > 0, "{method:?}: {ledger}");
-    }
-}
-
-#[test]
-fn a_slave_that_falls_silent_ends_the_point_after_a_few_deadlines() {
-    let (address, _server) = ends_after(ENOUGH, false);
-    for method in Method::ALL {
-        let record = ended(&address, method, Some(200));
-        let reason = record.outcome.reason().unwrap();
-        assert!(reason.contains("is silent: no answer for 3 times 200ms (--timeout)"), "{reason}");
-        let ledger = &record.ledgers[0];
-        assert!(ledger.closes(), "{method:?}: {ledger}");
-        assert!(ledger.losses["timeout"] > 0, "{method:?}: {ledger}");
+fn the_ledger_closes_when_the_slave_dies_or_falls_silent() {
+    for (breaks, timeout_ms, why, loss) in [
+        (true, None, "closed by the other side", "abandoned"),
+        (false, Some(200), "is silent: no answer for 3 times 200ms (--timeout)", "timeout"),
+    ] {
+        let (address, _server) = ends_after(ENOUGH, breaks);
+        for method in Method::ALL {
+            let address = address.clone();
+            let request =
+                EtherboneRequest { address, method, cycles: 500, timeout_ms, ..example() };
+            let record = measured(&request, StepPlan::ByStage(5_000));
+            let (reason, ledger) = (record.outcome.reason().unwrap(), &record.ledgers[0]);
+            assert!(reason.contains(why), "{reason}");
+            assert!(ledger.closes() && ledger.losses[loss] > 0, "{method:?}: {ledger}");
+        }
     }
 }
 
