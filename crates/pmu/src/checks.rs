@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use clap::{Args, FromArgMatches, ValueEnum};
 use daqmeter_harness::{Context, Tally};
+use daqmeter_record::units::{parse_bytes, parse_duration};
 use daqmeter_record::{Counter, EngineInfo, RunRecord, Workload};
 
 use crate::count::Count;
@@ -17,19 +19,14 @@ use crate::verify::{
     Band, BlockFile, CounterVerdict, LoadError, Moved, fio, loopback, memory, netperf, warm,
 };
 
-/// A known load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum VerifyLoad {
-    /// Reads of what no cache holds.
     Memory,
-    /// Reads of a file or a disk past the page cache.
     Block,
-    /// A TCP stream.
     Net,
 }
 
 impl VerifyLoad {
-    /// All three.
     pub const ALL: [VerifyLoad; 3] = [VerifyLoad::Memory, VerifyLoad::Block, VerifyLoad::Net];
 
     /// Name in options and records.
@@ -42,66 +39,55 @@ impl VerifyLoad {
     }
 }
 
-/// Another program as the load, with the document's arguments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Another program as the load: fio for block, netperf for net.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Program {
-    /// For `block`.
     Fio,
-    /// For `net`.
     Netperf,
 }
 
-impl Program {
-    /// Both.
-    pub const ALL: [Program; 2] = [Program::Fio, Program::Netperf];
-
-    /// Name in options.
-    pub fn name(self) -> &'static str {
-        match self {
-            Program::Fio => "fio",
-            Program::Netperf => "netperf",
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
+// Options of `pmu verify`; their comments are its help.
+#[derive(Clone, Debug, Args)]
 pub struct VerifyRequest {
+    /// Which loads; all of them without it
+    #[arg(value_name = "LOADS")]
     pub loads: Vec<VerifyLoad>,
-    /// Time of each load.
+    /// Time of each load
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
     pub time: Duration,
-    /// File or block device to read; none makes one in the present directory.
+    /// File or block device to read
+    #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Size of the file that is made.
+    /// Size of the file that is made when none is given
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "256MiB")]
     pub file_bytes: u64,
-    /// Another program as the load.
+    /// Other programs as loads, with the document's arguments
+    #[arg(long)]
     pub with: Option<Program>,
-    /// Host that netserver runs on; none is this one.
+    /// Host that netserver runs on; without it this one
+    #[arg(long, value_name = "HOST", requires = "with")]
     pub host: Option<String>,
-    /// Deviation of an interconnect's counter that passes, as a fraction.
+    /// Deviation of an interconnect's counter that passes
+    #[arg(long, value_name = "FRACTION", default_value = "0.05")]
     pub tolerance: f64,
-    /// An event to hold against the loads as well.
+    /// An event to hold against the load, instead of those known: its counts times --bytes-per-event
+    #[arg(short, long, value_name = "EVENT")]
     pub event: Option<String>,
-    /// Bytes that one count of the event stands for.
+    /// Bytes that one count of --event stands for
+    #[arg(long, value_name = "N", default_value = "1")]
     pub bytes_per_event: f64,
-    /// Pause between the end of a load and the last look at the counters.
+    /// Pause between the end of a load and the last look at the counters
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "20ms")]
     pub settle: Duration,
 }
 
 impl Default for VerifyRequest {
-    /// All loads, for a second each, 5 %.
     fn default() -> VerifyRequest {
-        VerifyRequest {
-            loads: VerifyLoad::ALL.to_vec(),
-            time: Duration::from_secs(1),
-            file: None,
-            file_bytes: 256 << 20,
-            with: None,
-            host: None,
-            tolerance: 0.05,
-            event: None,
-            bytes_per_event: 1.0,
-            settle: Duration::from_millis(20),
-        }
+        let command = VerifyRequest::augment_args(clap::Command::new("verify"));
+        let mut given = command.get_matches_from(["verify"]);
+        let request = VerifyRequest::from_arg_matches_mut(&mut given);
+        let request = request.expect("every option has a default or is left out");
+        VerifyRequest { loads: VerifyLoad::ALL.to_vec(), ..request }
     }
 }
 

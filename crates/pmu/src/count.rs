@@ -163,10 +163,7 @@ pub fn totals(observed: &Observations) -> Vec<Counter> {
 }
 
 fn kind_of(on: &OnMesh) -> String {
-    match nodes::of_code(on.type_code) {
-        Some(node) => node.name.to_owned(),
-        None => "XP".to_owned(),
-    }
+    nodes::name_of(on.type_code).unwrap_or("XP").to_owned()
 }
 
 fn blank(event: &PmuEvent) -> ObservedEvent {

@@ -6,7 +6,7 @@ use daqmeter_sys::counters::{Attributes, CounterGroup};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::perf::Reading;
 
-use crate::event::{CounterSource, PmuEvent};
+use crate::event::{EventCounter, PmuEvent};
 use crate::system::SystemCounter;
 
 /// Opens groups of events.
@@ -58,7 +58,7 @@ struct Alone {
 impl Opener for KernelOpener {
     fn open(&mut self, group: &[PmuEvent]) -> Result<Box<dyn Counters>, Refused> {
         if let [PmuEvent { sources, .. }] = group
-            && let [CounterSource::System(counter)] = sources.as_slice()
+            && let [EventCounter::System(counter)] = sources.as_slice()
         {
             // Without a first value the count would be that since the host was started.
             let first =
@@ -100,7 +100,7 @@ fn members(group: &[PmuEvent], place: usize) -> Result<(Vec<Attributes>, Vec<u32
     for (member, event) in group.iter().enumerate() {
         let refuse =
             |reason: &str| Refused { member, event: event.name.clone(), reason: reason.to_owned() };
-        let Some(CounterSource::Perf { attributes, cpus }) = event.sources.get(place) else {
+        let Some(EventCounter::Perf { attributes, cpus }) = event.sources.get(place) else {
             return Err(refuse(
                 "counters of files and of PMUs with another number of instances cannot be in one group",
             ));
@@ -236,7 +236,7 @@ mod tests {
     use crate::sysfs::tests::tree;
 
     fn event(name: &str, cpus: &[u32]) -> PmuEvent {
-        let source = CounterSource::Perf { attributes: Attributes::default(), cpus: cpus.to_vec() };
+        let source = EventCounter::Perf { attributes: Attributes::default(), cpus: cpus.to_vec() };
         PmuEvent { sources: vec![source], ..PmuEvent::new(name, "x") }
     }
 
@@ -267,7 +267,7 @@ mod tests {
         let (root, files) = tree(&[("proc/vmstat", "pgpgin 100\n")]);
         let counter = SystemCounter::find(&files, "vmstat.pgpgin").unwrap();
         let mut one = event("vmstat.pgpgin", &[]);
-        one.sources = vec![CounterSource::System(counter)];
+        one.sources = vec![EventCounter::System(counter)];
         let mut open = KernelOpener { files }.open(&[one]).unwrap();
         std::fs::write(root.path().join("proc/vmstat"), "pgpgin 142\n").unwrap();
         let mut readings = [Reading::default()];

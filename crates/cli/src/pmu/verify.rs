@@ -1,13 +1,11 @@
 //! `daqmeter pmu verify`: counters against loads whose bytes are known.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use daqmeter_harness::Context;
 use daqmeter_pmu::EventResolver;
 use daqmeter_pmu::checks::{CounterCheck, Program, VerifyLoad, VerifyRequest, checked};
@@ -17,7 +15,6 @@ use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::table::numbers_from;
 
 use super::chosen::Place;
-use crate::arguments::duration;
 use crate::named::Appended;
 use crate::output::{Failure, Recorder};
 use crate::runner::{context_as, on_ctrl_c};
@@ -30,36 +27,8 @@ use crate::runner::{context_as, on_ctrl_c};
     after_long_help = "Examples:\n\n  $ daqmeter pmu verify\n  $ daqmeter pmu verify block --with fio --file /dev/nvme0n1p5 --time 10s   # the document's fio comparison\n  $ daqmeter pmu verify net --with netperf --host lab7 --time 10s           # the document's netperf comparison\n\nExit 1 when a counter fails. A counter that this host does not have is waived, with what stands for it. Files are only read; without\n--file one of 256 MiB is made in the present directory and removed."
 )]
 pub(crate) struct Arguments {
-    /// Which loads; all of them without it
-    #[arg(value_name = "LOADS", value_parser = named(&VerifyLoad::ALL, VerifyLoad::name))]
-    loads: Vec<VerifyLoad>,
-    /// Time of each load
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
-    time: Duration,
-    /// File or block device to read
-    #[arg(long, value_name = "FILE")]
-    file: Option<PathBuf>,
-    /// Size of the file that is made when none is given
-    #[arg(long, value_name = "BYTES", value_parser = crate::arguments::bytes, default_value = "256MiB")]
-    file_bytes: u64,
-    /// Other programs as loads, with the document's arguments
-    #[arg(long, value_parser = named(&Program::ALL, Program::name))]
-    with: Option<Program>,
-    /// Host that netserver runs on; without it this one
-    #[arg(long, value_name = "HOST", requires = "with")]
-    host: Option<String>,
-    /// Deviation of an interconnect's counter that passes
-    #[arg(long, value_name = "FRACTION", default_value = "0.05")]
-    tolerance: f64,
-    /// An event to hold against the load, instead of those known: its counts times --bytes-per-event
-    #[arg(short, long, value_name = "EVENT")]
-    event: Option<String>,
-    /// Bytes that one count of --event stands for
-    #[arg(long, value_name = "N", default_value = "1")]
-    bytes_per_event: f64,
-    /// Pause between the end of a load and the last look at the counters
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "20ms")]
-    settle: Duration,
+    #[command(flatten)]
+    request: VerifyRequest,
     /// Append the record to this file (JSON lines)
     #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", help_heading = "Output")]
     out: Option<Appended>,
@@ -73,28 +42,16 @@ pub(crate) struct Arguments {
     place: Place,
 }
 
-/// Reads the name of one of these values.
-fn named<T: Copy + Send + Sync + 'static>(
-    values: &'static [T],
-    name: fn(T) -> &'static str,
-) -> impl TypedValueParser<Value = T> {
-    let names = values.iter().map(|value| name(*value));
-    PossibleValuesParser::new(names).map(move |text| {
-        let found = values.iter().find(|value| name(**value) == text);
-        *found.expect("one of the possible values")
-    })
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.place.emulated.is_some() {
         return Err(Failure::refused(
             "an emulated mesh sees no load of this host; cargo xtask pmu-vm closes the loop on emulated registers",
         ));
     }
-    if !(0.0..1.0).contains(&arguments.tolerance) {
+    if !(0.0..1.0).contains(&arguments.request.tolerance) {
         return Err(Failure::refused("--tolerance: a fraction below 1 is wanted, e.g. 0.05"));
     }
-    let request = arguments.request()?;
+    let request = VerifyRequest { loads: arguments.loads()?, ..arguments.request.clone() };
     let setting = arguments.place.setting()?;
     let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
     let mut recorder = Recorder::new(arguments.out.as_ref(), arguments.json)?;
@@ -107,29 +64,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 impl Arguments {
-    fn request(&self) -> Result<VerifyRequest, Failure> {
-        Ok(VerifyRequest {
-            loads: self.loads()?,
-            time: self.time,
-            file: self.file.clone(),
-            file_bytes: self.file_bytes,
-            with: self.with,
-            host: self.host.clone(),
-            tolerance: self.tolerance,
-            event: self.event.clone(),
-            bytes_per_event: self.bytes_per_event,
-            settle: self.settle,
-        })
-    }
-
     /// The loads asked for, all without; options that belong to one of them choose it, and are refused beside others.
     fn loads(&self) -> Result<Vec<VerifyLoad>, Failure> {
-        let of_with = self.with.map(|with| match with {
+        let of_with = self.request.with.map(|with| match with {
             Program::Fio => (VerifyLoad::Block, "--with fio"),
             Program::Netperf => (VerifyLoad::Net, "--with netperf"),
         });
-        let of_file = self.file.as_ref().map(|_| (VerifyLoad::Block, "--file"));
-        let mut loads = self.loads.clone();
+        let of_file = self.request.file.as_ref().map(|_| (VerifyLoad::Block, "--file"));
+        let mut loads = self.request.loads.clone();
         for (load, option) in of_with.into_iter().chain(of_file) {
             if loads.is_empty() {
                 loads.push(load);

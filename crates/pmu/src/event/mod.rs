@@ -13,7 +13,7 @@ use daqmeter_sys::host::{Files, parse_cpu_list};
 pub use error::EventError;
 use split::split_groups;
 use terms::{Terms, on_mesh};
-pub use types::{CounterSource, EventSet, OnMesh, PmuEvent};
+pub use types::{EventCounter, EventSet, OnMesh, PmuEvent};
 
 use crate::sysfs::{Pmu, has_tracefs, tracepoint};
 use crate::system::SystemCounter;
@@ -130,7 +130,7 @@ impl EventResolver<'_> {
     fn named(&self, text: &str) -> Result<PmuEvent, EventError> {
         let perf = |pmu: &str, kind, config, unit: &str| {
             let attributes = Attributes { kind, config, ..Attributes::default() };
-            let sources = vec![CounterSource::Perf { attributes, cpus: self.online() }];
+            let sources = vec![EventCounter::Perf { attributes, cpus: self.online() }];
             PmuEvent { sources, unit: unit.to_owned(), ..PmuEvent::new(text, pmu) }
         };
         if let Some((_, config, unit)) = SOFTWARE.iter().find(|(name, ..)| *name == text) {
@@ -155,7 +155,7 @@ impl EventResolver<'_> {
         let counter =
             SystemCounter::find(self.files, text).ok_or_else(|| EventError::unknown(text))?;
         let unit = counter.unit().to_owned();
-        let sources = vec![CounterSource::System(counter)];
+        let sources = vec![EventCounter::System(counter)];
         Ok(PmuEvent { sources, unit, ..PmuEvent::new(text, "system") })
     }
 
@@ -196,7 +196,7 @@ impl EventResolver<'_> {
                 let problem = format!(": the modifier `:{modifier}` is not taken here: {why}");
                 return Err(EventError::new(text, problem));
             }
-            event.sources.push(CounterSource::Perf {
+            event.sources.push(EventCounter::Perf {
                 attributes: Attributes { kind: pmu.kind, config, config1, config2, excluded },
                 cpus: if is_of_cpus { self.online() } else { pmu.cpus.clone() },
             });

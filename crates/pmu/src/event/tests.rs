@@ -15,8 +15,8 @@ fn resolve(text: &str) -> Result<EventSet, EventError> {
 
 fn config(event: &PmuEvent, at: usize) -> u64 {
     match &event.sources[at] {
-        CounterSource::Perf { attributes, .. } => attributes.config,
-        CounterSource::System(_) => panic!("a PMU's event"),
+        EventCounter::Perf { attributes, .. } => attributes.config,
+        EventCounter::System(_) => panic!("a PMU's event"),
     }
 }
 
@@ -82,8 +82,8 @@ fn wrong_events_are_refused_with_what_to_do() {
 #[test]
 fn modifiers_and_raw_codes_are_taken_as_by_perf() {
     let attributes = |text: &str| match &resolve(text).unwrap().groups[0][0].sources[0] {
-        CounterSource::Perf { attributes, .. } => *attributes,
-        CounterSource::System(_) => panic!("of a CPU"),
+        EventCounter::Perf { attributes, .. } => *attributes,
+        EventCounter::System(_) => panic!("of a CPU"),
     };
     for (text, user, kernel, hypervisor) in [
         ("page-faults", false, false, false),

@@ -10,7 +10,7 @@ pub struct PmuEvent {
     pub name: String,
     /// PMU, or the family when several instances are added up.
     pub pmu: String,
-    pub sources: Vec<CounterSource>,
+    pub sources: Vec<EventCounter>,
     /// Unit after scaling, empty for a plain count.
     pub unit: String,
     /// Factor from count to unit.
@@ -28,7 +28,7 @@ impl PmuEvent {
     /// Excludes modes of the CPUs that count the event.
     pub(super) fn exclude(&mut self, excluded: Excluded) {
         for source in &mut self.sources {
-            if let CounterSource::Perf { attributes, .. } = source {
+            if let EventCounter::Perf { attributes, .. } = source {
                 attributes.excluded = excluded;
             }
         }
@@ -43,7 +43,7 @@ impl PmuEvent {
 
 /// One place where an event is counted.
 #[derive(Clone, Debug)]
-pub enum CounterSource {
+pub enum EventCounter {
     /// By `perf_event_open(2)`, on each of the CPUs.
     Perf { attributes: Attributes, cpus: Vec<u32> },
     /// From a file of the kernel.

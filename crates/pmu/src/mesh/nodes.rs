@@ -3,46 +3,33 @@
 //! Sources: CMN-600, CMN-650, CMN-700 and CMN S3 TRMs (por_*_node_info,
 //! por_mxp_device_port_connect_info, por_cfgm_periph_id_*); Linux drivers/perf/arm-cmn.c.
 
-/// A type of node: number in `node_info`, name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NodeType {
-    /// `node_info[15:0]`.
-    pub(crate) code: u16,
-    /// Name as the TRMs have it.
-    pub(crate) name: &'static str,
-}
-
-const fn node(code: u16, name: &'static str) -> NodeType {
-    NodeType { code, name }
-}
-
 /// All types that are known.
-pub(crate) const TYPES: &[NodeType] = &[
-    node(0x1, "DVM"),
-    node(0x2, "CFG"),
-    node(0x3, "DTC"),
-    node(0x4, "HN-I"),
-    node(0x5, "HN-F"),
-    node(0x6, "XP"),
-    node(0x7, "SBSX"),
-    node(0x8, "MPAM-S"),
-    node(0x9, "MPAM-NS"),
-    node(0xa, "RN-I"),
-    node(0xd, "RN-D"),
-    node(0xf, "RN-SAM"),
-    node(0x10, "MTSX"),
-    node(0x11, "HN-P"),
-    node(0x100, "CXRA"),
-    node(0x101, "CXHA"),
-    node(0x102, "CXLA"),
-    node(0x103, "CCRA"),
-    node(0x104, "CCHA"),
-    node(0x105, "CCLA"),
-    node(0x106, "CCLA-RNI"),
-    node(0x200, "HN-S"),
-    node(0x201, "HN-S-MPAM-S"),
-    node(0x202, "HN-S-MPAM-NS"),
-    node(0x1000, "APB"),
+const TYPES: &[(u16, &str)] = &[
+    (0x1, "DVM"),
+    (0x2, "CFG"),
+    (0x3, "DTC"),
+    (0x4, "HN-I"),
+    (0x5, "HN-F"),
+    (0x6, "XP"),
+    (0x7, "SBSX"),
+    (0x8, "MPAM-S"),
+    (0x9, "MPAM-NS"),
+    (0xa, "RN-I"),
+    (0xd, "RN-D"),
+    (0xf, "RN-SAM"),
+    (0x10, "MTSX"),
+    (0x11, "HN-P"),
+    (0x100, "CXRA"),
+    (0x101, "CXHA"),
+    (0x102, "CXLA"),
+    (0x103, "CCRA"),
+    (0x104, "CCHA"),
+    (0x105, "CCLA"),
+    (0x106, "CCLA-RNI"),
+    (0x200, "HN-S"),
+    (0x201, "HN-S-MPAM-S"),
+    (0x202, "HN-S-MPAM-NS"),
+    (0x1000, "APB"),
 ];
 
 /// Not a node: the comparators of a crosspoint's monitor.
@@ -76,8 +63,8 @@ pub fn counts_as(node: u16, event: u16) -> bool {
 }
 
 /// The type of that number.
-pub(crate) fn of_code(code: u16) -> Option<&'static NodeType> {
-    TYPES.iter().find(|node| node.code == code)
+pub(crate) fn name_of(code: u16) -> Option<&'static str> {
+    TYPES.iter().find(|(known, _)| *known == code).map(|(_, name)| *name)
 }
 
 pub const DEVICES: &[(u8, &str, &[u16])] = &[
@@ -224,18 +211,14 @@ mod tests {
 
     #[test]
     fn types_and_devices_are_unique() {
-        for (at, node) in TYPES.iter().enumerate() {
-            assert!(
-                TYPES[at + 1..]
-                    .iter()
-                    .all(|other| other.code != node.code && other.name != node.name)
-            );
+        for (at, (code, name)) in TYPES.iter().enumerate() {
+            assert!(TYPES[at + 1..].iter().all(|(other, label)| other != code && label != name));
         }
         for (at, (code, name, nodes)) in DEVICES.iter().enumerate() {
             assert!(
                 DEVICES[at + 1..].iter().all(|(other, label, _)| other != code && label != name)
             );
-            assert!(nodes.iter().all(|node| of_code(*node).is_some()));
+            assert!(nodes.iter().all(|node| name_of(*node).is_some()));
         }
     }
 }

@@ -245,7 +245,7 @@ impl Walk<'_> {
         for offset in self.children(xp.offset, part, MAX_CHILDREN)? {
             let node = self.node(offset)?;
             let (code, id) = (node.type_code, node.node_id);
-            if nodes::of_code(code).is_none() {
+            if nodes::name_of(code).is_none() {
                 return wrong(offset, format!("a node of type {code:#x}, which is not known"));
             }
             // What is below the crosspoint's own bits is port and device; the rest must be the

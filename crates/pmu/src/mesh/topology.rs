@@ -115,7 +115,7 @@ impl Place {
     pub(super) fn node(&self, type_code: u16, xp_node_id: u16) -> Node {
         let port = u8::try_from(self.port).unwrap_or(u8::MAX);
         Node {
-            kind: nodes::of_code(type_code).map_or(String::new(), |node| node.name.to_owned()),
+            kind: nodes::name_of(type_code).unwrap_or_default().to_owned(),
             type_code,
             node_id: xp_node_id | u16::from(port) << self.device_bits | u16::from(self.device),
             logical_id: 0,

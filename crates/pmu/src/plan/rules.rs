@@ -240,8 +240,7 @@ impl<'a> Rules<'a> {
             RND if !self.driver.knows_rnd() => {
                 "RN-D for this driver, which counts it as RN-I (type=0xa)".to_owned()
             }
-            code => nodes::of_code(code)
-                .map_or_else(|| format!("{code:#x}"), |node| node.name.to_owned()),
+            code => nodes::name_of(code).map_or_else(|| format!("{code:#x}"), str::to_owned),
         }
     }
 
