@@ -1,7 +1,9 @@
-//! The speed targets as ratios in one run: `cargo bench -p daqmeter-copy`; `-- overhead`, `kernel` or `memory` runs that group alone.
+//! The speed targets as ratios in one run: `cargo bench -p daqmeter-copy`; `-- overhead`, `kernel`
+//! or `memory` runs that group alone.
 //!
-//! Sides are sampled in turn, pinned to the last CPU allowed (and the first, where two copy). Peers in C are compiled with the
-//! host's compiler from `peers.c`; likwid-bench is asked where it is installed. Prints; judges nothing and fails nothing.
+//! Sides are sampled in turn, pinned to the last CPU allowed (and the first, where two copy). Peers
+//! in C are compiled with the host's compiler from `peers.c`; likwid-bench is asked where it is
+//! installed. Prints; judges nothing and fails nothing.
 
 #![allow(
     clippy::print_stdout,
@@ -95,7 +97,8 @@ fn load() -> String {
     text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// Our `pread` of 1 B against the bare loop, in slices in turn on one CPU: an interval says how far the ratio can be trusted.
+/// Our `pread` of 1 B against the bare loop, in slices in turn on one CPU: an interval says how far
+/// the ratio can be trusted.
 fn small_reads(program: &PathBuf) {
     // Short slices: one in twenty is then undisturbed also on a busy host.
     const CALLS: u64 = 20_000;
@@ -179,7 +182,8 @@ fn rate(kernel: CopyKernel, bytes: usize, cpus: &[u32]) -> f64 {
     })
 }
 
-/// likwid-bench's best copy kernel in GB/s one way (it counts both), if it is installed and works here.
+/// likwid-bench's best copy kernel in GB/s one way (it counts both), if it is installed and works
+/// here.
 fn likwid(bytes: usize, cpus: &[u32]) -> Option<f64> {
     let best = ["copy_mem_avx512", "copy_avx512", "copy_avx", "copy_mem_avx", "copy_sse"]
         .into_iter()
@@ -272,7 +276,8 @@ impl ByHand {
     }
 }
 
-/// A read or write of huge pages against memcpy, and against the instruction that the kernel copies with.
+/// A read or write of huge pages against memcpy, and against the instruction that the kernel copies
+/// with.
 fn huge_copies(path: CopyPath, direction: Direction) {
     const MIB: usize = 1 << 20;
     const COPIES: u64 = 8;
@@ -310,7 +315,8 @@ fn huge_copies(path: CopyPath, direction: Direction) {
     );
 }
 
-/// What the kernel takes beyond memcpy for each 4 KiB more: a copy of whole huge pages would take nothing.
+/// What the kernel takes beyond memcpy for each 4 KiB more: a copy of whole huge pages would take
+/// nothing.
 fn each_page(path: CopyPath, direction: Direction) {
     const BYTES: [usize; 2] = [64 << 10, 1 << 20];
     const COPIES: u64 = 8;

@@ -1,9 +1,10 @@
-//! An emulated DMA engine: a thread that copies for its channels. It exists so that the policies can be used and studied on any
-//! host; it is a CPU that copies, and every record says so.
+//! An emulated DMA engine: a thread that copies for its channels. It exists so that the policies
+//! can be used and studied on any host; it is a CPU that copies, and every record says so.
 //!
-//! As with a real engine, memory is registered before (which stands for pinning and mapping), a copy is a few numbers written
-//! to the channel, and the end is a word to poll or an interrupt line. The engine takes pieces of its channels in turn, as
-//! channels share a bus; under the priority policy low channels wait until the high ones' quantum is over.
+//! As with a real engine, memory is registered before (which stands for pinning and mapping), a
+//! copy is a few numbers written to the channel, and the end is a word to poll or an interrupt
+//! line. The engine takes pieces of its channels in turn, as channels share a bus; under the
+//! priority policy low channels wait until the high ones' quantum is over.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -32,8 +33,9 @@ const CLAIMED: u32 = 1;
 const SUBMITTED: u32 = 2;
 const DONE: u32 = 3;
 
-/// One channel: a descriptor, and who may touch it. The client writes the descriptor while the state is CLAIMED and publishes it
-/// with SUBMITTED (release); the engine reads it after seeing that (acquire), and publishes the bytes with DONE (release).
+/// One channel: a descriptor, and who may touch it. The client writes the descriptor while the
+/// state is CLAIMED and publishes it with SUBMITTED (release); the engine reads it after seeing
+/// that (acquire), and publishes the bytes with DONE (release).
 struct Channel {
     state: AtomicU32,
     pair: AtomicUsize,
@@ -99,7 +101,8 @@ impl Engine {
     /// Starts an engine for the lanes of a request.
     ///
     /// # Errors
-    /// When it asks for too many channels, or there is no room for the thread or its interrupt lines.
+    /// When it asks for too many channels, or there is no room for the thread or its interrupt
+    /// lines.
     pub(crate) fn start(request: &CopyRequest) -> Result<Engine, Fault> {
         let channels = match request.channels {
             0 => request.lanes.min(MAX_CHANNELS),
@@ -167,7 +170,8 @@ impl Engine {
         channel.wakes.store(interrupt, Ordering::Relaxed);
         channel.state.store(SUBMITTED, Ordering::Release);
         if interrupt {
-            // A stop in between is not a reason to wait for ever; the state says whether it is done.
+            // A stop in between is not a reason to wait for ever; the state says whether it is
+            // done.
             while channel.state.load(Ordering::Acquire) != DONE {
                 let _ = channel.line.wait(Duration::from_millis(100));
                 channel.line.clear();
@@ -267,7 +271,8 @@ impl Shared {
         }
     }
 
-    /// Opens and closes the gate when its time has come, and accounts for how long it really was so.
+    /// Opens and closes the gate when its time has come, and accounts for how long it really was
+    /// so.
     fn turn_gate(&self, gate: &mut Gate) {
         let now = clock::monotonic_ns();
         let Window { quantum_ns, window_ns, .. } = self.window;
@@ -389,7 +394,8 @@ mod tests {
         };
         let engine = Engine::start(&priority).unwrap();
         engine.register(1, pair(4096));
-        // A low channel's copies go on only while the gate is open, so every few of them a window has passed.
+        // A low channel's copies go on only while the gate is open, so every few of them a window
+        // has passed.
         while engine.gate().2 < 3 {
             engine.copy(1, Direction::From, 4096, CopyCompletion::Poll);
         }

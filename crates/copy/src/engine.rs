@@ -89,7 +89,8 @@ impl CopySession {
         self.request.block_bytes * self.mover.blocks()
     }
 
-    /// One direction, checked byte by byte: a pattern at one end, something else at the other, a copy, the pattern at both.
+    /// One direction, checked byte by byte: a pattern at one end, something else at the other, a
+    /// copy, the pattern at both.
     fn check(&mut self, direction: Direction) -> Result<(), Fault> {
         let pattern = self.next_pattern();
         self.go_on()?;
@@ -163,7 +164,8 @@ impl CopySession {
 
     /// What a plain copy of as many bytes reaches, or a fill where the kernel clears.
     fn limit(&self) -> LimitSpec {
-        // Far beyond the caches the rate does not depend on the size any more, but the time to prepare does.
+        // Far beyond the caches the rate does not depend on the size any more, but the time to
+        // prepare does.
         const LARGEST: usize = 128 << 20;
         let bytes = self.request.block_bytes;
         if self.mover.is_clearing() {

@@ -1,8 +1,10 @@
-//! Copies: the limits that other stages are held against, and the system of copies between user and kernel.
+//! Copies: the limits that other stages are held against, and the system of copies between user and
+//! kernel.
 //!
-//! [`MemoryRequest`] streams memory in a given ratio and [`PlainRequest`] copies it block by block; their rates are the limits in
-//! every table. [`CopyRequest`] copies one block after the other between user and kernel by a [`CopyPath`] under a policy
-//! ([`CopyContext`]). Begin with `request.rs`, then `paths/file.rs`, the plainest path.
+//! [`MemoryRequest`] streams memory in a given ratio and [`PlainRequest`] copies it block by block;
+//! their rates are the limits in every table. [`CopyRequest`] copies one block after the other
+//! between user and kernel by a [`CopyPath`] under a policy ([`CopyContext`]). Begin with
+//! `request.rs`, then `paths/file.rs`, the plainest path.
 
 /// Shows an enum by its name in options and records.
 macro_rules! displayed {

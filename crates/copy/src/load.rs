@@ -19,8 +19,9 @@ const ROUND_STEPS: u64 = 500_000;
 /// System calls of a round.
 const ROUND_CALLS: u32 = 200;
 
-/// Heavy load: one thread on each allowed CPU that does rounds of 500,000 integer steps, a copy of 4 MiB, and 200 system calls,
-/// without pause, at ordinary priority, while the point is measured. (The study's "heavy load" is not defined.)
+/// Heavy load: one thread on each allowed CPU that does rounds of 500,000 integer steps, a copy of
+/// 4 MiB, and 200 system calls, without pause, at ordinary priority, while the point is measured.
+/// (The study's "heavy load" is not defined.)
 #[derive(Debug, Default)]
 pub(crate) struct HeavyLoad {
     running: Option<Running>,

@@ -50,7 +50,8 @@ pub enum CaseOutcome {
     Failed(String),
 }
 
-/// Sizes around every border that something may be cut at: bytes, lines, pages, descriptors, huge pages.
+/// Sizes around every border that something may be cut at: bytes, lines, pages, descriptors, huge
+/// pages.
 const SIZES: [usize; 16] = [
     1,
     3,

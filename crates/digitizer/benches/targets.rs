@@ -1,8 +1,9 @@
-//! The speed targets of read-out as ratios in one run: `cargo bench -p daqmeter-digitizer`. Conversion alone is benched in
-//! `daqmeter-kernels`.
+//! The speed targets of read-out as ratios in one run: `cargo bench -p daqmeter-digitizer`.
+//! Conversion alone is benched in `daqmeter-kernels`.
 //!
-//! Each ratio comes from samples of both sides taken in turn, on one thread pinned to the last CPU allowed, so that a mood of
-//! the host meets both. Prints medians; judges nothing and fails nothing, because shared machines are noisy.
+//! Each ratio comes from samples of both sides taken in turn, on one thread pinned to the last CPU
+//! allowed, so that a mood of the host meets both. Prints medians; judges nothing and fails
+//! nothing, because shared machines are noisy.
 
 #![allow(
     clippy::print_stdout,
@@ -94,7 +95,8 @@ fn chosen(session: &mut dyn Session) -> f64 {
     block.unwrap().value
 }
 
-/// Fused against one after the other. Of the time of both, t, fusing can save the copy, t_copy: the bound is t / (t - t_copy).
+/// Fused against one after the other. Of the time of both, t, fusing can save the copy, t_copy: the
+/// bound is t / (t - t_copy).
 fn fusion(function: u64, samples: u64, rounds: usize) {
     let asked = workload(function, samples);
     let mut fused = session(&asked.clone().with("fuse", true));

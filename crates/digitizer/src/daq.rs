@@ -33,8 +33,9 @@ const SLICE_AFTER_LOSS: Duration = Duration::from_millis(1);
 /// Longest sleep between looks at the status register, so that a signal is seen.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
-/// Trigger rates that are taken: from one in three hours, whose wait can be counted, to ten times what any board can follow.
-/// An emulated source walks through its triggers, so that a rate without a limit would never come to the present.
+/// Trigger rates that are taken: from one in three hours, whose wait can be counted, to ten times
+/// what any board can follow. An emulated source walks through its triggers, so that a rate without
+/// a limit would never come to the present.
 pub const TRIGGER_RATES_HZ: RangeInclusive<f64> = 1e-4..=1e7;
 
 /// Refuses a rate that no source has.
@@ -127,7 +128,8 @@ pub struct Daq {
 }
 
 impl Daq {
-    /// For triggers at `rate_hz`, 1e-4 Hz to 1e7 Hz. Waits at least a second, as the original does, or three periods.
+    /// For triggers at `rate_hz`, 1e-4 Hz to 1e7 Hz. Waits at least a second, as the original does,
+    /// or three periods.
     pub fn new(wait: Wait, rate_hz: Option<f64>) -> Daq {
         // A rate so low that its period is no time at all is waited for as long as can be.
         let period =
@@ -422,7 +424,8 @@ mod tests {
         }
     }
 
-    /// A slice of 50 ms under a period of 71 ms looked twice at the status register (issue 14, A12).
+    /// A slice of 50 ms under a period of 71 ms looked twice at the status register (issue 14,
+    /// A12).
     #[test]
     fn at_14_hz_an_interrupt_costs_one_wait_and_one_look_at_the_status_register() {
         let mut board = Timed::new(71);

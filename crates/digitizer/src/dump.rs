@@ -1,5 +1,5 @@
-//! Samples or converted numbers as a file: NumPy's format where the name ends in `.npy`, else the numbers alone, little-endian.
-//! Channels follow one another: in `.npy` each is a row.
+//! Samples or converted numbers as a file: NumPy's format where the name ends in `.npy`, else the
+//! numbers alone, little-endian. Channels follow one another: in `.npy` each is a row.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -39,7 +39,8 @@ impl Column<'_> {
     }
 }
 
-/// Version 1.0 of the format (numpy.lib.format): magic, version, length of the header, and the header, padded to 64 bytes in all.
+/// Version 1.0 of the format (numpy.lib.format): magic, version, length of the header, and the
+/// header, padded to 64 bytes in all.
 fn npy_header(descr: &str, len: usize, rows: usize) -> Vec<u8> {
     const FIXED_BYTES: usize = 10;
     let shape = match rows {

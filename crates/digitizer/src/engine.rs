@@ -8,7 +8,8 @@ use crate::names;
 use crate::request::DigitizerRequest;
 use crate::session::BoardSession;
 
-/// The work of a request. Emulated boards are always there; a real one that is not is refused by name when it is opened.
+/// The work of a request. Emulated boards are always there; a real one that is not is refused by
+/// name when it is opened.
 pub(crate) fn job(request: &DigitizerRequest) -> Job {
     Job {
         availability: request.conversion.availability(),
@@ -152,7 +153,8 @@ mod tests {
         assert!(refusal(asked(112, 1, 112)).contains("none is kept"));
     }
 
-    /// The portable kernel stores through the caches whatever is asked, and its figure was one of non-temporal stores.
+    /// The portable kernel stores through the caches whatever is asked, and its figure was one of
+    /// non-temporal stores.
     #[test]
     fn stores_that_an_instruction_set_has_not_are_refused_and_waived_in_plans() {
         let asked = workload().with("isa", "portable").with("store", "non-temporal");

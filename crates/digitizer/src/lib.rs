@@ -1,9 +1,10 @@
-//! Digitizers: boards, emulated and real, and the engines that read them out and convert their samples.
+//! Digitizers: boards, emulated and real, and the engines that read them out and convert their
+//! samples.
 //!
-//! The way of the data: [`devices`] (families of boards, emulated and real, in the words of an acquisition) -> [`daq`] (arm,
-//! wait by polling or interrupt, account for triggers) -> `session` (read-out and conversion stages under the harness) <-
-//! [`engine`].
-//! [`serve`] is the file that answers as a driver does.
+//! The way of the data: [`devices`] (families of boards, emulated and real, in the words of an
+//! acquisition) -> [`daq`] (arm, wait by polling or interrupt, account for triggers) -> `session`
+//! (read-out and conversion stages under the harness) <- [`engine`]. [`serve`] is the file that
+//! answers as a driver does.
 //!
 //! Nothing here prints or times itself. Begin with [`request::DigitizerRequest`] and `engine.rs`.
 

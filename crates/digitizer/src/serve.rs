@@ -1,8 +1,10 @@
-//! A file that answers as a driver's device would, so that other people's programs (and our own real-device code) can be tried
-//! without a card. What it answers is in the folder of the device; FUSE is here.
+//! A file that answers as a driver's device would, so that other people's programs (and our own
+//! real-device code) can be tried without a card. What it answers is in the folder of the device;
+//! FUSE is here.
 //!
-//! A FUSE file rather than CUSE: CUSE has no mmap and loses the file position, so the driver's own protocol would silently
-//! deliver the wrong channel. Mounted on a regular file, so the path is the device. Needs root or fusermount3, and /dev/fuse.
+//! A FUSE file rather than CUSE: CUSE has no mmap and loses the file position, so the driver's own
+//! protocol would silently deliver the wrong channel. Mounted on a regular file, so the path is the
+//! device. Needs root or fusermount3, and /dev/fuse.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -189,7 +191,8 @@ impl<F: DriverFile> Filesystem for Fuse<F> {
         reply: ReplyWrite,
     ) {
         let taken = u32::try_from(data.len()).expect("FUSE writes are far below 4 GiB");
-        // A mapped page stands for the driver's buffer, not for the card's memory: what was written there goes nowhere.
+        // A mapped page stands for the driver's buffer, not for the card's memory: what was written
+        // there goes nowhere.
         if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             return reply.written(taken);
         }

@@ -1,8 +1,8 @@
 //! One board under the harness: read-out and conversion stages.
 //!
-//! Stages follow the original: all read-outs, then all passes of the conversion (`-N`); with a trigger loop (`-l`) each pass
-//! waits, reads out and converts. With `block_bytes`, read-out and conversion are fused block by block through a buffer that
-//! stays in the second-level cache.
+//! Stages follow the original: all read-outs, then all passes of the conversion (`-N`); with a
+//! trigger loop (`-l`) each pass waits, reads out and converts. With `block_bytes`, read-out and
+//! conversion are fused block by block through a buffer that stays in the second-level cache.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ enum Work {
     WritePattern,
 }
 
-/// A conversion of the whole read, and the same for blocks after the first. Shared, because a step must not copy what a
-/// kernel prepared: that would allocate while the clock runs.
+/// A conversion of the whole read, and the same for blocks after the first. Shared, because a step
+/// must not copy what a kernel prepared: that would allocate while the clock runs.
 #[derive(Clone, Debug)]
 struct Fusion {
     whole: Arc<Converter>,
@@ -128,7 +128,8 @@ pub(crate) struct BoardSession {
     blocks: Vec<usize>,
 }
 
-/// Where the last fused block is: its samples in the raw buffer, and what became of them from an element on.
+/// Where the last fused block is: its samples in the raw buffer, and what became of them from an
+/// element on.
 #[derive(Clone, Debug, Default)]
 struct Block {
     samples: Range<usize>,
@@ -206,7 +207,8 @@ impl BoardSession {
         let decimation = fusion.whole.decimation();
         let (mut first, mut written) = (0, 0);
         while first < self.samples {
-            // The decimation offset shifts the blocks, so that each begins with a sample that is kept.
+            // The decimation offset shifts the blocks, so that each begins with a sample that is
+            // kept.
             let skip = if first == 0 { decimation.offset } else { 0 };
             let end = (first + skip + fusion.samples).min(self.samples);
             written += self.fused_block(fusion, first, first + skip..end, written)?;
@@ -215,7 +217,8 @@ impl BoardSession {
         Ok(())
     }
 
-    /// Reads from `first` on and converts the samples of `block`; returns how many were written, from element `at` on.
+    /// Reads from `first` on and converts the samples of `block`; returns how many were written,
+    /// from element `at` on.
     fn fused_block(
         &mut self,
         fusion: &Fusion,
@@ -264,7 +267,8 @@ impl BoardSession {
         Ok(())
     }
 
-    /// Compares converted samples with the scalar oracle on those that were read, or else on those of the last read.
+    /// Compares converted samples with the scalar oracle on those that were read, or else on those
+    /// of the last read.
     fn check_converted(
         &mut self,
         converter: &Converter,
@@ -414,7 +418,8 @@ impl BoardSession {
                 let name = format!("link of {}", self.board.identity().model);
                 Some(LimitSpec::Given(Limit::given(name, rate_bytes_per_s, how)))
             }
-            // An unpaced emulated board is memory; what a real one could do is its link, which the host does not tell here.
+            // An unpaced emulated board is memory; what a real one could do is its link, which the
+            // host does not tell here.
             None if self.board.identity().emulated => {
                 Some(LimitSpec::memory(self.request.raw_bytes(), 1, 1))
             }
@@ -516,7 +521,8 @@ impl Session for BoardSession {
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        // After the run only what the last stage left can be compared; before it, each stage works once and is compared.
+        // After the run only what the last stage left can be compared; before it, each stage works
+        // once and is compared.
         if let Some(stage) = self.last_done.take() {
             self.check(stage)?;
             return self.dump(stage);

@@ -1,9 +1,12 @@
-//! The conversion kernels against the limit of the same ratio, by instruction set: `cargo bench -p daqmeter-kernels [-- SET... PART...]`.
-//! Parts are `limits`, `stores` and `threads`, all of them where none is named.
+//! The conversion kernels against the limit of the same ratio, by instruction set: `cargo bench -p
+//! daqmeter-kernels [-- SET... PART...]`. Parts are `limits`, `stores` and `threads`, all of them
+//! where none is named.
 //!
-//! Each ratio comes from samples of both sides taken in turn, on one thread pinned to the last CPU allowed (and a second one on the first
-//! CPU in `threads`), so that a mood of the host meets both. The limit is the fastest stream of that set and those below it; the conversion
-//! stores as it does. Prints medians and the interval of their ratio; judges nothing and fails nothing, because shared machines are noisy.
+//! Each ratio comes from samples of both sides taken in turn, on one thread pinned to the last CPU
+//! allowed (and a second one on the first CPU in `threads`), so that a mood of the host meets both.
+//! The limit is the fastest stream of that set and those below it; the conversion stores as it
+//! does. Prints medians and the interval of their ratio; judges nothing and fails nothing, because
+//! shared machines are noisy.
 
 #![allow(
     clippy::print_stdout,
@@ -91,7 +94,8 @@ impl Bench {
         print(what, detail, memory.samples as f64 * 2e-6, [&of_a, &of_b]);
     }
 
-    /// The fastest of the streams with this ratio: which width and store that is depends on the CPU.
+    /// The fastest of the streams with this ratio: which width and store that is depends on the
+    /// CPU.
     fn best_stream(&self, isa: Isa, ratio: StreamRatio) -> (Isa, Store) {
         let memory = &mut *self.memory.borrow_mut();
         let timed = streams(isa).map(|variant| {
@@ -209,7 +213,8 @@ fn stores(isa: Isa) {
     }
 }
 
-/// Both threads begin each piece of work together. They spin: to be woken takes longer than a piece.
+/// Both threads begin each piece of work together. They spin: to be woken takes longer than a
+/// piece.
 struct Start {
     arrived: AtomicUsize,
 }
@@ -226,7 +231,8 @@ impl Start {
 
 type Work<'a> = &'a (dyn Fn(&mut Memory) + Sync);
 
-/// Seconds of each piece of work, done by two threads at once on memory of their own, in turn: until both are done.
+/// Seconds of each piece of work, done by two threads at once on memory of their own, in turn:
+/// until both are done.
 fn by_two(cpus: [u32; 2], samples: usize, rounds: usize, works: &[Work<'_>]) -> Vec<Vec<f64>> {
     // In the cache a piece lasts some microseconds: enough of them that meeting does not count.
     let repeats = (3_000_000 / samples).max(1);

@@ -8,14 +8,16 @@ const LINE_BYTES: usize = 64;
 pub fn prefetch(bytes: &[u8]) {
     for line in bytes.chunks(LINE_BYTES) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the address is inside the slice; a prefetch reads nothing that the program sees. SSE is part of x86-64.
+        // SAFETY: the address is inside the slice; a prefetch reads nothing that the program sees.
+        // SSE is part of x86-64.
         unsafe {
             std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
                 line.as_ptr().cast(),
             );
         }
         #[cfg(target_arch = "aarch64")]
-        // SAFETY: the address is inside the slice; a prefetch reads nothing that the program sees, and changes no register or flag.
+        // SAFETY: the address is inside the slice; a prefetch reads nothing that the program sees,
+        // and changes no register or flag.
         unsafe {
             std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) line.as_ptr(), options(nostack, preserves_flags, readonly));
         }

@@ -1,5 +1,6 @@
-//! Plain copies, one for each way a CPU has to move bytes: the C library, the string instruction, vectors of two widths with
-//! stores through the caches and around them. All copy exactly what they are given, at any alignment. Beside them the ways to fill.
+//! Plain copies, one for each way a CPU has to move bytes: the C library, the string instruction,
+//! vectors of two widths with stores through the caches and around them. All copy exactly what they
+//! are given, at any alignment. Beside them the ways to fill.
 
 use std::sync::atomic::AtomicU8;
 
@@ -78,7 +79,8 @@ impl CopyKernel {
 pub enum FillKernel {
     /// `memset` of the C library.
     Memset,
-    /// `rep stosb`, which the kernel's own `clear_user` uses on CPUs with ERMS or FSRS (arch/x86/lib/clear_page_64.S).
+    /// `rep stosb`, which the kernel's own `clear_user` uses on CPUs with ERMS or FSRS
+    /// (arch/x86/lib/clear_page_64.S).
     RepStosb,
 }
 
@@ -116,7 +118,8 @@ pub trait Byte {}
 impl Byte for u8 {}
 impl Byte for AtomicU8 {}
 
-/// Removes every line of the bytes from all caches. False where the CPU has no such instruction for user programs.
+/// Removes every line of the bytes from all caches. False where the CPU has no such instruction for
+/// user programs.
 pub fn flush<B: Byte>(bytes: &[B]) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -130,8 +133,8 @@ pub fn flush<B: Byte>(bytes: &[B]) -> bool {
     }
 }
 
-/// An instruction without effect that an emulator's plugin can see: `nopl` with a displacement of its own. It opens
-/// or closes a measured segment in the cache model of `vm/qemu/cache.c`.
+/// An instruction without effect that an emulator's plugin can see: `nopl` with a displacement of
+/// its own. It opens or closes a measured segment in the cache model of `vm/qemu/cache.c`.
 #[inline]
 pub fn mark(open: bool) {
     #[cfg(target_arch = "x86_64")]
@@ -160,7 +163,8 @@ mod x86_64 {
     use crate::Store;
 
     pub(super) fn rep_movsb(from: &[u8], to: &mut [u8]) {
-        // SAFETY: both slices have `len` bytes and do not overlap; the direction flag is clear by the ABI.
+        // SAFETY: both slices have `len` bytes and do not overlap; the direction flag is clear by
+        // the ABI.
         unsafe {
             std::arch::asm!("rep movsb", inout("rcx") from.len() => _, inout("rsi") from.as_ptr() => _,
                 inout("rdi") to.as_mut_ptr() => _, options(nostack, preserves_flags));
@@ -168,7 +172,8 @@ mod x86_64 {
     }
 
     pub(super) fn rep_stosb(to: &mut [u8], byte: u8) {
-        // SAFETY: the slice has `len` bytes and is ours to write; the direction flag is clear by the ABI.
+        // SAFETY: the slice has `len` bytes and is ours to write; the direction flag is clear by
+        // the ABI.
         unsafe {
             std::arch::asm!("rep stosb", inout("rcx") to.len() => _, inout("rdi") to.as_mut_ptr() => _, in("al") byte,
                 options(nostack, preserves_flags));
@@ -190,14 +195,16 @@ mod x86_64 {
                 let head = head(to, $bytes);
                 let steps = (to.len() - head) / STEP;
                 let body = steps * STEP;
-                // An aligned copy of whole steps is the usual one: it should not pay for two calls that move nothing.
+                // An aligned copy of whole steps is the usual one: it should not pay for two calls
+                // that move nothing.
                 if head > 0 {
                     to[..head].copy_from_slice(&from[..head]);
                 }
                 let mut read = from[head..].as_ptr();
                 let mut write = to[head..].as_mut_ptr();
                 for _ in 0..steps {
-                    // SAFETY: `steps` steps of both slices lie behind the head; `write` is aligned to a vector.
+                    // SAFETY: `steps` steps of both slices lie behind the head; `write` is aligned
+                    // to a vector.
                     unsafe {
                         let a = $load(read.cast());
                         let b = $load(read.add($bytes).cast());
@@ -242,11 +249,13 @@ mod x86_64 {
 
     pub(super) fn flush<B: super::Byte>(bytes: &[B]) {
         for line in bytes.chunks(64) {
-            // SAFETY: the address is inside the slice; flushing changes no contents. SSE2 is part of x86-64.
+            // SAFETY: the address is inside the slice; flushing changes no contents. SSE2 is part
+            // of x86-64.
             unsafe { _mm_clflush(line.as_ptr().cast()) };
         }
         if let Some(last) = bytes.last() {
-            // SAFETY: as above; an unaligned slice ends in a line of its own. The fence waits for all of it.
+            // SAFETY: as above; an unaligned slice ends in a line of its own. The fence waits for
+            // all of it.
             unsafe {
                 _mm_clflush(std::ptr::from_ref(last).cast());
                 _mm_mfence();

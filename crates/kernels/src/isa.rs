@@ -32,7 +32,6 @@ impl Isa {
         Isa::ALL.into_iter().find(|isa| isa.name() == name)
     }
 
-    /// Whether this CPU, under this kernel, can run it.
     pub fn is_available(self) -> bool {
         match self {
             Isa::Portable => true,
@@ -63,18 +62,17 @@ impl Isa {
         Isa::available().last().unwrap_or(Isa::Portable)
     }
 
-    /// Whether the set has non-temporal stores that we use. (AArch64's STNP has no intrinsic; there the plain store stands in.)
     pub fn has_non_temporal(self) -> bool {
         matches!(self, Isa::Avx2 | Isa::Avx512)
     }
 }
 
-/// How results are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Store {
     /// Through the caches: right when the consumer reads the result soon, and for all that fits.
     Cached,
-    /// Around the caches: saves the read-for-ownership of lines that would be evicted before anyone reads them.
+    /// Around the caches: saves the read-for-ownership of lines that would be evicted before anyone
+    /// reads them.
     NonTemporal,
 }
 
@@ -87,11 +85,13 @@ impl Store {
         }
     }
 
-    /// The right way for a kernel of that instruction set that reads and writes `footprint_bytes` in one pass on a host
-    /// with a last-level cache of `last_level_bytes` (0 when unknown). Sets without non-temporal stores have one way only.
+    /// The right way for a kernel of that instruction set that reads and writes `footprint_bytes`
+    /// in one pass on a host with a last-level cache of `last_level_bytes` (0 when unknown). Sets
+    /// without non-temporal stores have one way only.
     ///
-    /// The rule is the footprint against the whole last-level cache: within it non-temporal stores lose or gain nothing,
-    /// beyond it they win by 1.1 to 2.3, depending on the host (METHODOLOGY.md, "Stores", has the measurements).
+    /// The rule is the footprint against the whole last-level cache: within it non-temporal stores
+    /// lose or gain nothing, beyond it they win by 1.1 to 2.3, depending on the host
+    /// (METHODOLOGY.md, "Stores", has the measurements).
     pub fn for_footprint(isa: Isa, footprint_bytes: u64, last_level_bytes: u64) -> Store {
         if !isa.has_non_temporal() {
             return Store::Cached;

@@ -1,13 +1,16 @@
-//! Copy and conversion kernels, one file per instruction set, chosen at run time, each held to a scalar oracle.
+//! Copy and conversion kernels, one file per instruction set, chosen at run time, each held to a
+//! scalar oracle.
 //!
-//! - [`convert`]: digitizer samples (u16) to floating point: cast, scale, Q-format, with decimation.
-//! - [`stream`]: the physical limit of such a kernel: the same bytes read and written, with no arithmetic.
+//! - [`convert`]: digitizer samples (u16) to floating point: cast, scale, Q-format, with
+//!   decimation.
+//! - [`stream`]: the physical limit of such a kernel: the same bytes read and written, with no
+//!   arithmetic.
 //! - [`copy`]: plain copies by every instruction that moves bytes, and flushing;
 //! - [`Similar`]: whether bytes repeat at a distance, but for counters;
 //! - [`prefetch`]: bytes that will be read soon, in an order that no hardware foresees.
 //!
-//! Kernels take slices and return nothing; they allocate nothing, read no clock and never print. Begin with
-//! [`convert::Converter`].
+//! Kernels take slices and return nothing; they allocate nothing, read no clock and never print.
+//! Begin with [`convert::Converter`].
 
 #![allow(
     unsafe_code,

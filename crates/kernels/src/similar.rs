@@ -7,7 +7,6 @@ use crate::Isa;
 pub struct Similar {
     isa: Isa,
     stride: usize,
-    /// What each byte must have more than the one a stride before it: 1 at the counters' places.
     steps: Vec<u8>,
 }
 
@@ -26,8 +25,8 @@ impl Similar {
         self.stride
     }
 
-    /// Whether every piece is the one before it with the counter one further, modulo 256. False for more bytes than it was made for, and
-    /// where there is no stride.
+    /// Whether every piece is the one before it with the counter one further, modulo 256. False for
+    /// more bytes than it was made for, and where there is no stride.
     #[inline]
     pub fn holds(&self, pieces: &[u8]) -> bool {
         let (Some(after), true) = (pieces.get(self.stride..), self.stride > 0) else {
@@ -52,8 +51,8 @@ impl Similar {
 /// Bytes compared at a time.
 const STEP: usize = 64;
 
-/// One loop for all sets: the compiler makes vectors of it. The last step overlaps the one before it. No sum of a byte can overflow: they
-/// are modulo 256.
+/// One loop for all sets: the compiler makes vectors of it. The last step overlaps the one before
+/// it. No sum of a byte can overflow: they are modulo 256.
 #[inline(always)]
 fn portable(before: &[u8], after: &[u8], steps: &[u8]) -> bool {
     let mut all = [0_u8; STEP];

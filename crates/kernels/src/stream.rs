@@ -1,7 +1,9 @@
-//! The physical limit of a kernel: the same cache lines read and written in the same ratio, with no arithmetic.
+//! The physical limit of a kernel: the same cache lines read and written in the same ratio, with no
+//! arithmetic.
 //!
-//! A conversion from u16 to f32 reads one line and writes two. Comparing it with a 1:1 copy would be wrong in both
-//! directions (reference measurements: 1 read to 2 writes runs at 1.07 of the 1:1 copy in counted bytes beyond the caches).
+//! A conversion from u16 to f32 reads one line and writes two. Comparing it with a 1:1 copy would
+//! be wrong in both directions (reference measurements: 1 read to 2 writes runs at 1.07 of the 1:1
+//! copy in counted bytes beyond the caches).
 
 use crate::{Isa, Store};
 
@@ -11,8 +13,8 @@ mod neon;
 /// Bytes in a cache line on every host that we run on.
 pub const LINE_BYTES: usize = 64;
 
-/// Lines read and lines written in one step, neither more than [`StreamRatio::MAX_LINES`]: the bytes of a step cannot overflow, which
-/// the vector kernels rely on.
+/// Lines read and lines written in one step, neither more than [`StreamRatio::MAX_LINES`]: the
+/// bytes of a step cannot overflow, which the vector kernels rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamRatio {
     read_lines: usize,
@@ -29,15 +31,16 @@ impl StreamRatio {
     /// Nothing but reading.
     pub const READ: StreamRatio = StreamRatio { read_lines: 1, write_lines: 0 };
 
-    /// So many lines read and written per step. `None` unless 1 to [`StreamRatio::MAX_LINES`] are read and at most as many written.
+    /// So many lines read and written per step. `None` unless 1 to [`StreamRatio::MAX_LINES`] are
+    /// read and at most as many written.
     pub fn new(read_lines: usize, write_lines: usize) -> Option<StreamRatio> {
         let fits = (1..=StreamRatio::MAX_LINES).contains(&read_lines)
             && write_lines <= StreamRatio::MAX_LINES;
         fits.then_some(StreamRatio { read_lines, write_lines })
     }
 
-    /// The ratio of a conversion that touches all lines of its input: `read_bytes` read for each `write_bytes` written,
-    /// in lowest terms. `None` where that is not a ratio.
+    /// The ratio of a conversion that touches all lines of its input: `read_bytes` read for each
+    /// `write_bytes` written, in lowest terms. `None` where that is not a ratio.
     pub fn of_bytes(read_bytes: usize, write_bytes: usize) -> Option<StreamRatio> {
         let divisor = gcd(read_bytes, write_bytes).max(1);
         StreamRatio::new(read_bytes / divisor, write_bytes / divisor)
@@ -75,8 +78,9 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Streams `source` into `destination`: per step reads `ratio.read_lines` lines, folds them with exclusive-or and writes the
-/// result to `ratio.write_lines` lines. Stops when either slice has no whole step left; returns the source bytes read.
+/// Streams `source` into `destination`: per step reads `ratio.read_lines` lines, folds them with
+/// exclusive-or and writes the result to `ratio.write_lines` lines. Stops when either slice has no
+/// whole step left; returns the source bytes read.
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(unused_variables, reason = "only the x86-64 kernels choose their stores")
@@ -92,7 +96,8 @@ pub fn stream(
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 if isa.is_available() => {
-            // SAFETY: the CPU has it; `steps` was computed from both lengths, with a line to spare for alignment.
+            // SAFETY: the CPU has it; `steps` was computed from both lengths, with a line to spare
+            // for alignment.
             unsafe { x86_64::stream_avx512(store, ratio, steps, source, destination) };
         }
         #[cfg(target_arch = "x86_64")]
@@ -158,7 +163,8 @@ mod x86_64 {
     }
 
     /// # Safety
-    /// The CPU has AVX-512 F; the source holds `steps` steps, the destination as many and one line more.
+    /// The CPU has AVX-512 F; the source holds `steps` steps, the destination as many and one line
+    /// more.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn stream_avx512(
         store: Store,
@@ -171,7 +177,8 @@ mod x86_64 {
         let mut write = aligned(destination);
         let mut sink = _mm512_setzero_si512();
         for _ in 0..steps {
-            // SAFETY: by the caller's count both pointers stay inside their slices for `steps` steps.
+            // SAFETY: by the caller's count both pointers stay inside their slices for `steps`
+            // steps.
             unsafe {
                 let mut line = _mm512_loadu_si512(read.cast());
                 read = read.add(LINE_BYTES);
@@ -247,7 +254,8 @@ mod tests {
         assert_eq!(StreamRatio::of_bytes(2, 8), StreamRatio::new(1, 4));
     }
 
-    /// With 2^58 + 1 lines the bytes of a step wrapped to one line, and a safe call wrote beyond its slice.
+    /// With 2^58 + 1 lines the bytes of a step wrapped to one line, and a safe call wrote beyond
+    /// its slice.
     #[test]
     fn no_ratio_has_a_step_that_overflows() {
         for lines in [StreamRatio::MAX_LINES + 1, 1 << 57, 1 << 58, (1 << 58) + 1, usize::MAX] {

@@ -16,7 +16,8 @@ pub fn allowed_cpus() -> Result<Vec<u32>, SysError> {
     Ok((0..).take(CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu as usize)).collect())
 }
 
-/// CPUs that this process was given (by cpuset, taskset): the mask of the thread that asks first, before it pins itself.
+/// CPUs that this process was given (by cpuset, taskset): the mask of the thread that asks first,
+/// before it pins itself.
 pub fn process_cpus() -> &'static [u32] {
     static GIVEN: OnceLock<Vec<u32>> = OnceLock::new();
     // A mask that cannot be read pins no thread.
@@ -42,7 +43,8 @@ pub fn pin_to(cpu: u32) -> Result<Vec<u32>, SysError> {
     allowed_cpus()
 }
 
-/// Lets the calling thread run on every CPU of [`process_cpus`]: threads inherit the mask of the one that made them.
+/// Lets the calling thread run on every CPU of [`process_cpus`]: threads inherit the mask of the
+/// one that made them.
 pub fn unpin() {
     if !process_cpus().is_empty() {
         // CPUs that the cgroup forbids since are left out by the kernel.
@@ -55,11 +57,13 @@ pub fn current_cpu() -> Option<u32> {
     u32::try_from(sched_getcpu()).ok()
 }
 
-/// The NUMA node of the page at `address`, when the kernel tells (`move_pages(2)` in query mode; the page must be touched).
+/// The NUMA node of the page at `address`, when the kernel tells (`move_pages(2)` in query mode;
+/// the page must be touched).
 pub(crate) fn node_of(address: *const u8) -> Option<u32> {
     let page = address.cast_mut().cast::<libc::c_void>();
     let mut status: libc::c_int = -1;
-    // SAFETY: one page address and one status are passed, as the count says; query mode (null nodes) moves nothing.
+    // SAFETY: one page address and one status are passed, as the count says; query mode (null
+    // nodes) moves nothing.
     let done = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

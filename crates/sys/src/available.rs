@@ -1,12 +1,13 @@
-//! How much memory this process may still take: the smallest of what the host, the control groups and the address space leave.
-//! And how many threads it may still start.
+//! How much memory this process may still take: the smallest of what the host, the control groups
+//! and the address space leave. And how many threads it may still start.
 //!
-//! Estimates are held against it before anything is allocated: memory that is over-reserved is killed at first touch, without a
-//! message.
+//! Estimates are held against it before anything is allocated: memory that is over-reserved is
+//! killed at first touch, without a message.
 
 use crate::host::Files;
 
-/// A value of `memory.limit_in_bytes` (cgroup v1) or of an address-space limit from here on stands for "no limit".
+/// A value of `memory.limit_in_bytes` (cgroup v1) or of an address-space limit from here on stands
+/// for "no limit".
 const UNLIMITED: u64 = 1 << 60;
 
 /// Bytes that this process may still allocate and touch; `None` where the kernel reports nothing.
@@ -28,8 +29,9 @@ fn host(files: &Files) -> Option<u64> {
     kib(&files.field("proc/meminfo", "MemAvailable")?)
 }
 
-/// The tightest `memory.max` on the way from our group to the root (Documentation/admin-guide/cgroup-v2.rst). Page cache that
-/// the kernel would give back counts as free.
+/// The tightest `memory.max` on the way from our group to the root
+/// (Documentation/admin-guide/cgroup-v2.rst). Page cache that the kernel would give back counts as
+/// free.
 fn cgroup_v2(files: &Files) -> Option<u64> {
     let own = own_group(files, |controllers| controllers.is_empty())?;
     ancestors(&own).filter_map(|group| left_in(files, &format!("sys/fs/cgroup{group}"), V2)).min()
@@ -43,7 +45,8 @@ fn cgroup_v1(files: &Files) -> Option<u64> {
         .min()
 }
 
-/// Names of a group's files: limit, usage, and the field of `memory.stat` with page cache that can be given back.
+/// Names of a group's files: limit, usage, and the field of `memory.stat` with page cache that can
+/// be given back.
 type GroupFiles = (&'static str, &'static str, &'static str);
 const V2: GroupFiles = ("memory.max", "memory.current", "inactive_file");
 const V1: GroupFiles = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
@@ -59,7 +62,8 @@ fn left_in(files: &Files, group: &str, (limit, usage, cache): GroupFiles) -> Opt
     Some(limit.saturating_sub(number(usage)?.saturating_sub(cached)))
 }
 
-/// The path of our group in the hierarchy whose controllers fit, from `/proc/self/cgroup` (`id:controllers:path`).
+/// The path of our group in the hierarchy whose controllers fit, from `/proc/self/cgroup`
+/// (`id:controllers:path`).
 fn own_group(files: &Files, fits: impl Fn(&str) -> bool) -> Option<String> {
     files.text("proc/self/cgroup")?.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -68,8 +72,8 @@ fn own_group(files: &Files, fits: impl Fn(&str) -> bool) -> Option<String> {
     })
 }
 
-/// Threads that this process may still start: what the control groups (`pids.max`) and the kernel (`threads-max`) leave; `None`
-/// where neither reports a limit.
+/// Threads that this process may still start: what the control groups (`pids.max`) and the kernel
+/// (`threads-max`) leave; `None` where neither reports a limit.
 pub fn threads() -> Option<u64> {
     threads_below(&Files::default())
 }
@@ -92,8 +96,9 @@ pub(crate) fn threads_below(files: &Files) -> Option<u64> {
     [groups, number("proc/sys/kernel/threads-max")].into_iter().flatten().min()
 }
 
-/// CPUs that this process may use, in parts: those of [`crate::affinity::process_cpus`], less where a control group has a quota
-/// (`cpu.max` of version 2, `cpu.cfs_quota_us` of version 1; Documentation/scheduler/sched-bwc.rst).
+/// CPUs that this process may use, in parts: those of [`crate::affinity::process_cpus`], less where
+/// a control group has a quota (`cpu.max` of version 2, `cpu.cfs_quota_us` of version 1;
+/// Documentation/scheduler/sched-bwc.rst).
 pub fn cpus() -> f64 {
     let given = crate::affinity::process_cpus().len().max(1) as f64;
     cpu_quota(&Files::default()).map_or(given, |quota| quota.min(given))
@@ -134,7 +139,6 @@ fn ancestors(group: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(group), |group| group.rfind('/').map(|at| &group[..at]))
 }
 
-/// What `RLIMIT_AS` leaves: the limit of /proc/self/limits less the address space in use.
 fn address_space(files: &Files) -> Option<u64> {
     let limits = files.text("proc/self/limits")?;
     let soft = limits

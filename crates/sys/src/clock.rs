@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-/// Nanoseconds of `CLOCK_MONOTONIC`. The vDSO makes this a few tens of nanoseconds without entering the kernel.
+/// Nanoseconds of `CLOCK_MONOTONIC`. The vDSO makes this a few tens of nanoseconds without entering
+/// the kernel.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -14,8 +15,8 @@ pub fn monotonic_ns() -> u64 {
     ns
 }
 
-/// CPU time of the calling thread in nanoseconds. What a hypervisor stole is left out where the guest's kernel knows of it
-/// (CONFIG_PARAVIRT_TIME_ACCOUNTING).
+/// CPU time of the calling thread in nanoseconds. What a hypervisor stole is left out where the
+/// guest's kernel knows of it (CONFIG_PARAVIRT_TIME_ACCOUNTING).
 pub fn thread_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec; the clock exists on every Linux since 2.6.12.

@@ -16,11 +16,13 @@ use crate::{SysError, failed};
 
 /// A system call that does next to nothing: what entering the kernel costs.
 pub fn null_call() {
-    // SAFETY: getppid has no arguments and no effect; the raw call is never answered from user space.
+    // SAFETY: getppid has no arguments and no effect; the raw call is never answered from user
+    // space.
     unsafe { libc::syscall(libc::SYS_getppid) };
 }
 
-/// A sleep that the kernel refuses after it has copied the 16 bytes of its time: for tests of tracers.
+/// A sleep that the kernel refuses after it has copied the 16 bytes of its time: for tests of
+/// tracers.
 pub fn refused_sleep() {
     let time = libc::timespec { tv_sec: 0, tv_nsec: 2_000_000_000 };
     // SAFETY: a live structure; nothing is written.
@@ -54,8 +56,8 @@ fn sized(fd: OwnedFd, bytes: u64) -> Result<File, SysError> {
     Ok(file)
 }
 
-/// A file on huge pages that can be read and written: a tmpfs with `huge=always`, mounted nowhere (`fsopen`, `fsmount`, Linux
-/// 5.2). hugetlbfs, which memory files use, has no `write`.
+/// A file on huge pages that can be read and written: a tmpfs with `huge=always`, mounted nowhere
+/// (`fsopen`, `fsmount`, Linux 5.2). hugetlbfs, which memory files use, has no `write`.
 ///
 /// # Errors
 /// EPERM for others than root.
@@ -82,8 +84,8 @@ pub fn fill_by_mapping(file: &File, bytes: &[u8]) -> Result<(), SysError> {
     })
 }
 
-/// Lends the file's pages, mapped for the time of the call: to flush the lines that the kernel copies from and to. As atomics,
-/// because whoever has the file may write it meanwhile.
+/// Lends the file's pages, mapped for the time of the call: to flush the lines that the kernel
+/// copies from and to. As atomics, because whoever has the file may write it meanwhile.
 ///
 /// # Errors
 /// Those of `mmap(2)`, and a file that is shorter.
@@ -93,7 +95,8 @@ pub fn with_mapping(
     work: impl FnOnce(&[AtomicU8]),
 ) -> Result<(), SysError> {
     mapped(file, bytes, |start| {
-        // SAFETY: the mapping has as many bytes, readable and writable, and is used by atomics alone.
+        // SAFETY: the mapping has as many bytes, readable and writable, and is used by atomics
+        // alone.
         work(unsafe { std::slice::from_raw_parts(start.cast(), bytes) });
     })
 }

@@ -1,7 +1,8 @@
-//! Counters of a whole CPU or of what is shared by all, by any PMU that Linux exposes: `perf_event_open(2)` with groups.
+//! Counters of a whole CPU or of what is shared by all, by any PMU that Linux exposes:
+//! `perf_event_open(2)` with groups.
 //!
-//! [`crate::perf`] counts our own threads; this counts the machine. A group is read by one system call, so that its values
-//! belong to the same moment.
+//! [`crate::perf`] counts our own threads; this counts the machine. A group is read by one system
+//! call, so that its values belong to the same moment.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -11,7 +12,6 @@ use crate::perf::{self, Attr, Reading};
 const READ_GROUP: u64 = 1 << 3;
 const IOC_FLAG_GROUP: libc::c_ulong = 1;
 
-/// What an event is, in the kernel's terms: `perf_event_attr` of `include/uapi/linux/perf_event.h`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Number of the PMU, from its `type` file.
@@ -68,8 +68,8 @@ impl CounterGroup {
     /// Opens the events on a CPU, all processes; the first leads. They count from now on.
     ///
     /// # Errors
-    /// ENOENT or EINVAL when a PMU refuses an event or the group, EACCES when it is not allowed, EMFILE, ENODEV when the CPU is
-    /// offline.
+    /// ENOENT or EINVAL when a PMU refuses an event or the group, EACCES when it is not allowed,
+    /// EMFILE, ENODEV when the CPU is offline.
     pub fn open(events: &[Attributes], cpu: u32) -> Result<CounterGroup, CounterGroupError> {
         let place = i32::try_from(cpu).unwrap_or(i32::MAX);
         let mut members: Vec<OwnedFd> = Vec::with_capacity(events.len());
@@ -105,12 +105,14 @@ impl CounterGroup {
         }
     }
 
-    /// Reads all members at once; the times are the group's. A CPU that went away gives what was counted before.
+    /// Reads all members at once; the times are the group's. A CPU that went away gives what was
+    /// counted before.
     pub fn read(&mut self, into: &mut [Reading]) {
         let Some(leader) = self.members.first() else {
             return;
         };
-        // SAFETY: the descriptor is open, and `words` has room for the count, two times and one value for each member.
+        // SAFETY: the descriptor is open, and `words` has room for the count, two times and one
+        // value for each member.
         let got = unsafe {
             libc::read(
                 leader.as_raw_fd(),

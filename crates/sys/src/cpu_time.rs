@@ -54,8 +54,8 @@ impl ThreadTimes {
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     }
 
-    /// Time on the run queue so far in nanoseconds (Documentation/scheduler/sched-stats.rst, second field); none where the
-    /// kernel does not count it.
+    /// Time on the run queue so far in nanoseconds (Documentation/scheduler/sched-stats.rst, second
+    /// field); none where the kernel does not count it.
     pub fn delay_ns(&self) -> Option<u64> {
         let mut text = [0; 96];
         let bytes = self.schedstat.as_ref()?.read_at(&mut text, 0).ok()?;
@@ -84,8 +84,9 @@ fn usage(who: libc::c_int) -> Usage {
     }
 }
 
-/// CPU time so far, in nanoseconds, of the threads of this process whose names begin so: those of a library, which do not say it
-/// themselves (Documentation/scheduler/sched-stats.rst: the first field of `schedstat` is time on a CPU).
+/// CPU time so far, in nanoseconds, of the threads of this process whose names begin so: those of a
+/// library, which do not say it themselves (Documentation/scheduler/sched-stats.rst: the first
+/// field of `schedstat` is time on a CPU).
 pub fn of_threads_named(files: &Files, start: &str) -> u64 {
     let cpu_ns = |thread: String| {
         let text = |file: &str| files.text(&format!("proc/self/task/{thread}/{file}"));
@@ -116,8 +117,8 @@ pub struct HostTimes {
 }
 
 impl HostTimes {
-    /// What passed since an earlier reading. The kernel's counters may step back by a tick (idle and iowait do): that
-    /// counts as zero.
+    /// What passed since an earlier reading. The kernel's counters may step back by a tick (idle
+    /// and iowait do): that counts as zero.
     pub fn since(self, earlier: HostTimes) -> HostTimes {
         HostTimes {
             user_ns: self.user_ns.saturating_sub(earlier.user_ns),
@@ -193,7 +194,8 @@ fn ticks_per_second() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)
 }
 
-/// CPU time of each living thread of this process, by `name/tid`, from `/proc/self/task/*/schedstat` (nanoseconds).
+/// CPU time of each living thread of this process, by `name/tid`, from
+/// `/proc/self/task/*/schedstat` (nanoseconds).
 pub fn of_own_threads() -> BTreeMap<String, u64> {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else {
         return BTreeMap::new();

@@ -1,8 +1,9 @@
 //! User work queues of Intel's Data Streaming Accelerator (idxd), as accel-config sets them up.
 //!
-//! Sources: Intel DSA Architecture Specification (341204), 8.1 (descriptor), 8.2 (completion record), 8.3.4 (memory move); the
-//! kernel's `Documentation/ABI/stable/sysfs-driver-dma-idxd` and `include/uapi/linux/idxd.h`. Written against these and tested on
-//! a portal that executes descriptors in software; never run on hardware.
+//! Sources: Intel DSA Architecture Specification (341204), 8.1 (descriptor), 8.2 (completion
+//! record), 8.3.4 (memory move); the kernel's `Documentation/ABI/stable/sysfs-driver-dma-idxd` and
+//! `include/uapi/linux/idxd.h`. Written against these and tested on a portal that executes
+//! descriptors in software; never run on hardware.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -64,7 +65,6 @@ pub struct Descriptor {
     pub pasid: u32,
     /// Flags in 24 bits, operation in the upper 8.
     pub operation: u32,
-    /// Where the completion record lies.
     pub completion: u64,
     /// Source.
     pub source: u64,
@@ -77,7 +77,6 @@ pub struct Descriptor {
     reserved: [u8; 26],
 }
 
-/// What the engine writes when it is done; 32 bytes at a multiple of 32. The status byte is written last.
 #[repr(C, align(32))]
 #[derive(Debug, Default)]
 pub(crate) struct DsaCompletion {
@@ -104,7 +103,6 @@ const DONE: u8 = 1;
 /// Most bytes of a descriptor that every device takes (`max_transfer_size` is 2 GiB).
 const MAX_BYTES: usize = 1 << 30;
 
-/// Where descriptors go. A device's portal, or a test's.
 pub trait Portal: Send {
     /// Hands over a descriptor.
     fn submit(&self, descriptor: &Descriptor);
@@ -155,8 +153,9 @@ impl Portal for DevicePortal {
         loop {
             let (source, portal) = (std::ptr::from_ref(descriptor), self.page.start.as_ptr());
             let mut full: u8 = 0;
-            // SAFETY: the portal is mapped for writing, the descriptor is 64 aligned bytes; the fence makes what it names visible
-            // before. The instructions are given by their bytes: movdir64b rax,[rcx] and enqcmd rax,[rcx].
+            // SAFETY: the portal is mapped for writing, the descriptor is 64 aligned bytes; the
+            // fence makes what it names visible before. The instructions are given by their bytes:
+            // movdir64b rax,[rcx] and enqcmd rax,[rcx].
             unsafe {
                 if self.dedicated {
                     std::arch::asm!("sfence", ".byte 0x66, 0x0f, 0x38, 0xf8, 0x01", in("rax") portal, in("rcx") source, options(nostack));
@@ -188,7 +187,8 @@ impl<P: Portal> Mover<P> {
         Mover { portal, completion: Box::default() }
     }
 
-    /// Copies the first bytes of one memory to the start of another and waits for the end by looking. Pages must have been touched.
+    /// Copies the first bytes of one memory to the start of another and waits for the end by
+    /// looking. Pages must have been touched.
     ///
     /// # Errors
     /// The engine's status where it is not "done".

@@ -1,4 +1,5 @@
-//! Facts of the machine from /proc and /sys, below a root that tests replace. Missing files are missing facts, not errors.
+//! Facts of the machine from /proc and /sys, below a root that tests replace. Missing files are
+//! missing facts, not errors.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -64,7 +65,8 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
             .then_some(())
             .ok_or(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
     };
-    // Some devices act when they are opened. What becomes a pipe after this line is not waited for (open(2), O_NONBLOCK).
+    // Some devices act when they are opened. What becomes a pipe after this line is not waited for
+    // (open(2), O_NONBLOCK).
     regular(fs::metadata(path)?.is_file())?;
     let file =
         OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
@@ -105,7 +107,8 @@ pub fn bracketed(text: &str) -> Option<&str> {
     text.split_once('[')?.1.split_once(']').map(|(chosen, _)| chosen)
 }
 
-/// Flag for opening a file past the page cache; reads and writes are then of whole, aligned blocks (open(2)).
+/// Flag for opening a file past the page cache; reads and writes are then of whole, aligned blocks
+/// (open(2)).
 pub const DIRECT: i32 = libc::O_DIRECT;
 
 /// Size of a base page in bytes.

@@ -1,15 +1,16 @@
-//! Which pages a mapping really got. `madvise(MADV_HUGEPAGE)` returns 0 also where the kernel then has none to give: they are
-//! switched off, memory is in pieces, the process has forbidden them. What was got stands in /proc/self/smaps.
+//! Which pages a mapping really got. `madvise(MADV_HUGEPAGE)` returns 0 also where the kernel then
+//! has none to give: they are switched off, memory is in pieces, the process has forbidden them.
+//! What was got stands in /proc/self/smaps.
 //!
-//! The kernel walks all page tables of the process for that file, so it is read once for all mappings that were made before:
-//! a thousand boards have two thousand buffers.
+//! The kernel walks all page tables of the process for that file, so it is read once for all
+//! mappings that were made before: a thousand boards have two thousand buffers.
 
 use std::io::BufRead;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of a mapping that lie in memory, and those of them on transparent huge pages. The kernel merges neighbouring mappings
-/// into one, so these are of all that was merged.
+/// Bytes of a mapping that lie in memory, and those of them on transparent huge pages. The kernel
+/// merges neighbouring mappings into one, so these are of all that was merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resident {
     pub(crate) bytes: u64,
@@ -17,20 +18,19 @@ pub(crate) struct Resident {
 }
 
 impl Resident {
-    /// Whether most of it lies on huge pages.
     pub(crate) fn is_mostly_huge(self) -> bool {
         self.huge_bytes > 0 && self.huge_bytes * 2 > self.bytes
     }
 }
 
-/// A touched mapping's place among all that were touched. Whoever reads the file after it was given finds the mapping there.
+/// A touched mapping's place among all that were touched. Whoever reads the file after it was given
+/// finds the mapping there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Number(u64);
 
 /// Mappings that were touched so far.
 static TOUCHED: AtomicU64 = AtomicU64::new(0);
 
-/// What was read last.
 static SEEN: Mutex<Seen> = Mutex::new(Seen { touched: 0, mappings: Vec::new() });
 
 /// The number of a mapping all of whose pages were touched just now.
@@ -39,8 +39,9 @@ pub(crate) fn number() -> Number {
     Number(TOUCHED.fetch_add(1, Ordering::Release) + 1)
 }
 
-/// What the mapping around an address of this process got; none where the kernel does not tell. The first call after a mapping was
-/// made takes a walk over all mappings: for the time before or after a measurement.
+/// What the mapping around an address of this process got; none where the kernel does not tell. The
+/// first call after a mapping was made takes a walk over all mappings: for the time before or after
+/// a measurement.
 pub(crate) fn resident_of(address: usize, number: Number) -> Option<Resident> {
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     seen.at(address as u64, number, || {
@@ -85,7 +86,8 @@ struct Mapping {
     resident: Resident,
 }
 
-/// All mappings of a file like /proc/self/smaps (Documentation/filesystems/proc.rst, 1.1), in its order.
+/// All mappings of a file like /proc/self/smaps (Documentation/filesystems/proc.rst, 1.1), in its
+/// order.
 fn parse(smaps: impl BufRead) -> Vec<Mapping> {
     let mut mappings: Vec<Mapping> = Vec::new();
     for line in smaps.lines().map_while(Result::ok) {

@@ -1,20 +1,26 @@
 //! The Linux seam: everything that daqmeter asks of the kernel beyond `std`.
 //!
-//! - [`memory`]: page-backed buffers on huge pages where there are any, and device memory that is never a reference;
+//! - [`memory`]: page-backed buffers on huge pages where there are any, and device memory that is
+//!   never a reference;
 //! - [`available`]: how much memory this process may still take;
-//! - [`affinity`], [`clock`], [`cpu_time`]: where threads run, when, and how much of the CPU they took;
+//! - [`affinity`], [`clock`], [`cpu_time`]: where threads run, when, and how much of the CPU they
+//!   took;
 //! - [`processes`], [`scheduler`]: what else runs, and a setting of the scheduler that is put back;
 //! - [`host`]: the facts of the machine, read below a root that tests replace;
-//! - [`net`], [`zerocopy`], [`tty`]: datagrams in batches, readiness, sends without a copy, raw terminals;
+//! - [`net`], [`zerocopy`], [`tty`]: datagrams in batches, readiness, sends without a copy, raw
+//!   terminals;
 //! - [`wait`]: timerfd and eventfd, the interrupt lines of emulated boards; sleeping exactly;
-//! - [`ring`], [`fds`]: the ring of an endless DMA in shared memory, and descriptors passed between processes;
+//! - [`ring`], [`fds`]: the ring of an endless DMA in shared memory, and descriptors passed between
+//!   processes;
 //! - [`turns`]: a page in which processes take turns;
-//! - [`perf`], [`symbols`]: counters and samples of our own threads; [`counters`]: of a whole CPU, by any PMU;
+//! - [`perf`], [`symbols`]: counters and samples of our own threads; [`counters`]: of a whole CPU,
+//!   by any PMU;
 //! - [`sis8300`], [`uapi`]: the ioctl borders of the digitizer driver and of our own modules;
 //! - [`copies`], [`uring`]: system calls that copy;
 //! - [`dsa`]: work queues that programs drive themselves.
 //!
-//! It measures nothing and decides nothing; errors carry the call and the errno. With `kernels`, the only room with unsafe.
+//! It measures nothing and decides nothing; errors carry the call and the errno. With `kernels`,
+//! the only room with unsafe.
 
 #![allow(
     unsafe_code,
@@ -50,14 +56,16 @@ pub mod zerocopy;
 
 use std::io;
 
-/// Length of control data as the C library at hand has it: `size_t` in glibc, 32 bits in musl. Ours are below 600 bytes.
+/// Length of control data as the C library at hand has it: `size_t` in glibc, 32 bits in musl. Ours
+/// are below 600 bytes.
 #[cfg(target_env = "musl")]
 pub(crate) type ControlLength = libc::socklen_t;
 /// As for musl.
 #[cfg(not(target_env = "musl"))]
 pub(crate) type ControlLength = libc::size_t;
 
-/// An ioctl's number as the C library at hand has it: unsigned in glibc, `int` in musl, the same bits for the kernel.
+/// An ioctl's number as the C library at hand has it: unsigned in glibc, `int` in musl, the same
+/// bits for the kernel.
 #[allow(
     clippy::cast_possible_wrap,
     clippy::unnecessary_cast,
@@ -80,7 +88,6 @@ pub(crate) fn control_length(bytes: usize) -> ControlLength {
 pub struct SysError {
     /// The call and its arguments, as far as a reader needs them.
     pub call: String,
-    /// What the kernel said.
     pub source: io::Error,
 }
 
@@ -94,7 +101,6 @@ impl SysError {
         SysError { call: call.into(), source: io::Error::last_os_error() }
     }
 
-    /// Whether there was not enough memory, or room in the address space.
     pub fn is_out_of_memory(&self) -> bool {
         self.source.kind() == io::ErrorKind::OutOfMemory
     }

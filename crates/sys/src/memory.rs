@@ -1,8 +1,9 @@
 //! Buffers on whole pages, and memory that a device may write.
 //!
-//! [`Buffer`] is ordinary memory that only we write: it lends slices. [`DeviceMemory`] stands for the memory of a device, or
-//! memory that an engine transfers from and to: a place to copy from and to. Whoever writes it, a program or an engine that was
-//! given its address, holds it exclusively meanwhile.
+//! [`Buffer`] is ordinary memory that only we write: it lends slices. [`DeviceMemory`] stands for
+//! the memory of a device, or memory that an engine transfers from and to: a place to copy from and
+//! to. Whoever writes it, a program or an engine that was given its address, holds it exclusively
+//! meanwhile.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -12,7 +13,6 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
 
 use crate::{SysError, available, failed, huge_pages};
 
-/// What kind of pages to ask for; the fallback order is explicit, and [`Buffer::pages`] says what was got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Base pages.
@@ -66,7 +66,8 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     pub(crate) fn new(bytes: usize, flags: MapFlags) -> Result<Mapping, SysError> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | flags);
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no memory
+        // of ours.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) };
         Mapping::of(start.map_err(failed(format!("map {bytes} bytes")))?, bytes)
     }
@@ -106,13 +107,14 @@ impl Mapping {
     /// Makes every page present.
     pub(crate) fn touch(&self) {
         for offset in (0..self.bytes).step_by(PAGE_BYTES) {
-            // SAFETY: the offset lies within the mapping, which is fresh; a volatile write makes the page present.
+            // SAFETY: the offset lies within the mapping, which is fresh; a volatile write makes
+            // the page present.
             unsafe { self.start.as_ptr().add(offset).write_volatile(0) };
         }
     }
 
-    /// A mapping whose start and length are whole huge pages: kernels before 6.7 map anywhere, and the ends of an
-    /// unaligned mapping cannot be huge.
+    /// A mapping whose start and length are whole huge pages: kernels before 6.7 map anywhere, and
+    /// the ends of an unaligned mapping cannot be huge.
     fn on_huge_boundary(bytes: usize) -> Result<Mapping, SysError> {
         let with_ends = bytes.checked_add(HUGE_BYTES).ok_or_else(|| too_large(bytes))?;
         let whole = Mapping::new(with_ends, MapFlags::empty())?;
@@ -120,7 +122,8 @@ impl Mapping {
         let (first, tail) = (whole.start.as_ptr(), HUGE_BYTES - head);
         // The parts are unmapped here, so the whole must not be.
         std::mem::forget(whole);
-        // SAFETY: both parts are whole pages of our own fresh mapping, before and behind what stays; nobody uses them.
+        // SAFETY: both parts are whole pages of our own fresh mapping, before and behind what
+        // stays; nobody uses them.
         unsafe {
             let start = first.add(head);
             if head > 0 {
@@ -136,7 +139,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody holds a reference into it any more: they borrow from its owner.
+        // SAFETY: the mapping is ours, and nobody holds a reference into it any more: they borrow
+        // from its owner.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -164,7 +168,8 @@ pub struct Buffer {
     whole: Arc<Whole>,
 }
 
-// SAFETY: its part is plain memory that belongs to no thread; the buffers of a mapping do not overlap.
+// SAFETY: its part is plain memory that belongs to no thread; the buffers of a mapping do not
+// overlap.
 unsafe impl Send for Buffer {}
 // SAFETY: it lends its part for writing only where it is borrowed exclusively itself.
 unsafe impl Sync for Buffer {}
@@ -173,14 +178,13 @@ unsafe impl Sync for Buffer {}
 #[derive(Debug)]
 struct Whole {
     mapping: Mapping,
-    /// What was got; of transparent huge pages it is known once the kernel was asked.
     pages: OnceLock<Pages>,
     number: huge_pages::Number,
 }
 
 impl Buffer {
-    /// Maps and touches at least `bytes`. Tries what is asked for and falls back to less: reserved huge pages, then
-    /// transparent ones, then base pages.
+    /// Maps and touches at least `bytes`. Tries what is asked for and falls back to less: reserved
+    /// huge pages, then transparent ones, then base pages.
     ///
     /// # Errors
     /// When the memory cannot be mapped at all.
@@ -189,8 +193,9 @@ impl Buffer {
         Ok(Buffer { start: whole.mapping.start, bytes, whole })
     }
 
-    /// So many buffers of so many bytes each, one behind the other in one mapping. A mapping for each would begin at the same place
-    /// of a huge page each time: the buffers would share a few sets of the caches, and take as much memory as huge pages do.
+    /// So many buffers of so many bytes each, one behind the other in one mapping. A mapping for
+    /// each would begin at the same place of a huge page each time: the buffers would share a few
+    /// sets of the caches, and take as much memory as huge pages do.
     ///
     /// # Errors
     /// As [`Buffer::new`].
@@ -257,8 +262,8 @@ impl Whole {
 }
 
 impl Buffer {
-    /// What kind of pages was got. Of transparent huge pages the kernel is asked, once for all buffers that are there: ask when
-    /// all were made, and not in a timed step.
+    /// What kind of pages was got. Of transparent huge pages the kernel is asked, once for all
+    /// buffers that are there: ask when all were made, and not in a timed step.
     pub fn pages(&self) -> Pages {
         *self.whole.pages.get_or_init(|| match self.whole.resident() {
             Some(resident) if resident.is_mostly_huge() => Pages::Transparent,
@@ -272,7 +277,8 @@ impl Buffer {
     /// When the buffer holds fewer.
     pub fn slice<T: Plain>(&self, len: usize) -> &[T] {
         self.check::<T>(len);
-        // SAFETY: `check` saw that they fit; pages are aligned for every `Plain` type, and any bytes are valid.
+        // SAFETY: `check` saw that they fit; pages are aligned for every `Plain` type, and any
+        // bytes are valid.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), len) }
     }
 
@@ -304,8 +310,8 @@ impl Buffer {
 
 /// Memory of a device: sparse (untouched pages cost nothing), copied from and to.
 ///
-/// All that writes needs `&mut`, so that no safe program copies while another writes; where lanes and an engine's thread share it,
-/// they lock it.
+/// All that writes needs `&mut`, so that no safe program copies while another writes; where lanes
+/// and an engine's thread share it, they lock it.
 #[derive(Debug)]
 pub struct DeviceMemory {
     mapping: Mapping,
@@ -328,7 +334,6 @@ impl DeviceMemory {
         self.mapping.bytes
     }
 
-    /// Where it lies, for the descriptor of an engine that shares the process' addresses.
     pub fn address(&self) -> u64 {
         self.mapping.start.as_ptr().expose_provenance() as u64
     }
@@ -344,8 +349,8 @@ impl DeviceMemory {
     /// When the range leaves the memory.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         self.check(offset, into.len());
-        // SAFETY: the range was checked, and `into` is not a part of the mapping, which is lent only for reading. Nothing writes the
-        // source meanwhile: that needs `&mut`.
+        // SAFETY: the range was checked, and `into` is not a part of the mapping, which is lent
+        // only for reading. Nothing writes the source meanwhile: that needs `&mut`.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 self.mapping.start.as_ptr().add(offset),
@@ -357,7 +362,8 @@ impl DeviceMemory {
 
     /// Lends all of it for the time of a call: flushing caches.
     pub fn with_bytes<T>(&self, work: impl FnOnce(&[u8]) -> T) -> T {
-        // SAFETY: the mapping is readable and has as many bytes; writing it needs `&mut`, so nobody does during the borrow.
+        // SAFETY: the mapping is readable and has as many bytes; writing it needs `&mut`, so nobody
+        // does during the borrow.
         work(unsafe { std::slice::from_raw_parts(self.mapping.start.as_ptr(), self.mapping.bytes) })
     }
 
@@ -367,7 +373,8 @@ impl DeviceMemory {
     /// When the range leaves the memory.
     pub fn write(&mut self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
-        // SAFETY: the range was checked; the borrow is exclusive, so `from` is elsewhere and nobody reads or writes meanwhile.
+        // SAFETY: the range was checked; the borrow is exclusive, so `from` is elsewhere and nobody
+        // reads or writes meanwhile.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 from.as_ptr(),
@@ -391,7 +398,8 @@ pub fn device_copy(
 ) {
     from.check(from_at, bytes);
     to.check(to_at, bytes);
-    // SAFETY: both ranges were checked; the memories are two, because one of them is borrowed exclusively.
+    // SAFETY: both ranges were checked; the memories are two, because one of them is borrowed
+    // exclusively.
     unsafe {
         let source = from.mapping.start.as_ptr().add(from_at);
         std::ptr::copy_nonoverlapping(source, to.mapping.start.as_ptr().add(to_at), bytes);
@@ -450,7 +458,8 @@ mod tests {
         assert!(Buffer::several(0, 5000, Pages::Base).unwrap().is_empty());
     }
 
-    /// `madvise` says yes also where no huge page will come: it was reported as got (issue 14, A11).
+    /// `madvise` says yes also where no huge page will come: it was reported as got (issue 14,
+    /// A11).
     #[test]
     fn transparent_huge_pages_are_reported_only_where_the_kernel_gave_them() {
         let disable = |off: libc::c_ulong| {

@@ -1,8 +1,10 @@
 //! Datagrams in batches, and waiting for many descriptors.
 //!
-//! `socket2` makes and configures the sockets; here is what it does not have. A batch of equal datagrams crosses the kernel as
-//! one buffer (`UDP_SEGMENT`, `UDP_GRO`; Documentation/networking/segmentation-offloads.rst). quinn-udp does the same, but
-//! makes the socket non-blocking and adds two control messages to each datagram, which a blocking round trip would pay for.
+//! `socket2` makes and configures the sockets; here is what it does not have. A batch of equal
+//! datagrams crosses the kernel as one buffer (`UDP_SEGMENT`, `UDP_GRO`;
+//! Documentation/networking/segmentation-offloads.rst). quinn-udp does the same, but makes the
+//! socket non-blocking and adds two control messages to each datagram, which a blocking round trip
+//! would pay for.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -30,12 +32,14 @@ pub struct ReceivedBatch {
     pub truncated: bool,
 }
 
-/// Lets the kernel deliver consecutive datagrams of one sender as one buffer. False where the kernel cannot (before 5.0).
+/// Lets the kernel deliver consecutive datagrams of one sender as one buffer. False where the
+/// kernel cannot (before 5.0).
 pub fn enable_gro(socket: BorrowedFd<'_>) -> bool {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
 }
 
-/// The longest packet that the route of a connected socket takes in one piece, headers included; packets are not taken apart from then on.
+/// The longest packet that the route of a connected socket takes in one piece, headers included;
+/// packets are not taken apart from then on.
 ///
 /// # Errors
 /// Those of `setsockopt(2)` and `getsockopt(2)`; `ENOTCONN` where it is not connected.
@@ -76,7 +80,8 @@ fn check_size(done: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(done).map_err(|_| io::Error::last_os_error())
 }
 
-/// Receives a datagram or a batch, and where it came from. `wait` false returns `WouldBlock` when there is none.
+/// Receives a datagram or a batch, and where it came from. `wait` false returns `WouldBlock` when
+/// there is none.
 ///
 /// # Errors
 /// Those of `recvmsg(2)`.
@@ -86,7 +91,8 @@ pub fn receive_from(
     wait: bool,
 ) -> io::Result<(ReceivedBatch, SockAddr)> {
     let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
-    // SAFETY: the closure fills the storage and its length by recvmsg, which the kernel does for every datagram.
+    // SAFETY: the closure fills the storage and its length by recvmsg, which the kernel does for
+    // every datagram.
     let (received, from) = unsafe {
         SockAddr::try_init(|storage, length| {
             let received = receive_into(socket, buffer, flags, storage.cast(), *length)?;
@@ -100,7 +106,8 @@ pub fn receive_from(
 /// Receives a datagram or a batch on a connected socket.
 ///
 /// # Errors
-/// Those of `recvmsg(2)`; `WouldBlock` after the socket's receive timeout, or at once when not to wait.
+/// Those of `recvmsg(2)`; `WouldBlock` after the socket's receive timeout, or at once when not to
+/// wait.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> io::Result<ReceivedBatch> {
     let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
     receive_into(socket, buffer, flags, std::ptr::null_mut(), 0).map(|(received, _)| received)
@@ -148,8 +155,8 @@ fn segment_of(message: &libc::msghdr) -> Option<usize> {
     None
 }
 
-/// Sends a datagram, or a batch of datagrams of `segment_bytes` each (the last may be shorter), to an address or, on a
-/// connected socket, to its peer.
+/// Sends a datagram, or a batch of datagrams of `segment_bytes` each (the last may be shorter), to
+/// an address or, on a connected socket, to its peer.
 ///
 /// # Errors
 /// Those of `sendmsg(2)`. `EINVAL` or `EIO` for a batch means that the path does not take batches.
@@ -174,7 +181,8 @@ pub fn send(
         let segment = u16::try_from(segment_bytes)
             .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         message.msg_control = control.0.as_mut_ptr().cast();
-        // SAFETY: the control buffer is aligned and has room for one message with a u16 (24 bytes of 64).
+        // SAFETY: the control buffer is aligned and has room for one message with a u16 (24 bytes
+        // of 64).
         unsafe {
             message.msg_controllen = crate::control_length(libc::CMSG_SPACE(2) as usize);
             let header = libc::CMSG_FIRSTHDR(&raw const message);
@@ -184,7 +192,8 @@ pub fn send(
             libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment);
         }
     }
-    // SAFETY: every pointer of `message` is to memory of the stated length that outlives the call; the kernel only reads.
+    // SAFETY: every pointer of `message` is to memory of the stated length that outlives the call;
+    // the kernel only reads.
     check_size(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
 }
 
@@ -196,7 +205,8 @@ pub fn send_now(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     send_bytes(socket, bytes, libc::MSG_DONTWAIT)
 }
 
-/// Sends on a stream what more follows at once: the kernel waits for it before it sends a short packet.
+/// Sends on a stream what more follows at once: the kernel waits for it before it sends a short
+/// packet.
 ///
 /// # Errors
 /// Those of `send(2)`.
@@ -210,7 +220,6 @@ fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], flags: libc::c_int) -> io::R
     check_size(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) })
 }
 
-/// What a descriptor is ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
     /// Bytes, an end or an error can be read.
@@ -219,7 +228,8 @@ pub struct Readiness {
     pub write: bool,
 }
 
-/// Waits until one descriptor is ready for what is wanted, by `ppoll(2)`; none waits for ever. All false after the timeout.
+/// Waits until one descriptor is ready for what is wanted, by `ppoll(2)`; none waits for ever. All
+/// false after the timeout.
 ///
 /// # Errors
 /// Those of `ppoll(2)`; an interrupted call counts as the timeout.
@@ -246,8 +256,8 @@ pub fn wait_ready(
     })
 }
 
-/// Waits with `select(2)` until the descriptor can be read: the loop that the raw ping-pong of the C tools uses. False after
-/// the timeout.
+/// Waits with `select(2)` until the descriptor can be read: the loop that the raw ping-pong of the
+/// C tools uses. False after the timeout.
 ///
 /// # Errors
 /// Those of `select(2)`, and descriptors above 1023, which select cannot express.
@@ -258,7 +268,8 @@ pub fn select_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool
     }
     let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
     let mut time = libc::timeval { tv_sec: seconds, tv_usec: timeout.subsec_micros().into() };
-    // SAFETY: an all-zero fd_set is empty; the descriptor is below FD_SETSIZE; all pointers are valid or null.
+    // SAFETY: an all-zero fd_set is empty; the descriptor is below FD_SETSIZE; all pointers are
+    // valid or null.
     let ready = unsafe {
         let mut set: libc::fd_set = std::mem::zeroed();
         libc::FD_SET(raw, &raw mut set);
@@ -284,8 +295,9 @@ fn timespec(time: Duration) -> libc::timespec {
     }
 }
 
-/// Readiness of many descriptors, level-triggered, with a timeout in nanoseconds. (mio is edge-triggered, which costs one more
-/// call per datagram to see `WouldBlock`; polling arms a timer descriptor in each wait.)
+/// Readiness of many descriptors, level-triggered, with a timeout in nanoseconds. (mio is
+/// edge-triggered, which costs one more call per datagram to see `WouldBlock`; polling arms a timer
+/// descriptor in each wait.)
 #[derive(Debug)]
 pub struct Epoll {
     epoll: OwnedFd,
@@ -330,8 +342,8 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_MOD, fd.as_fd().as_raw_fd(), key, wanted)
     }
 
-    /// Waits, at most for the timeout, and gives each ready descriptor's key to the closure. Descriptors leave the set when
-    /// they are closed.
+    /// Waits, at most for the timeout, and gives each ready descriptor's key to the closure.
+    /// Descriptors leave the set when they are closed.
     ///
     /// # Errors
     /// Those of `epoll_pwait2(2)`; an interrupted call counts as the timeout.
@@ -344,7 +356,8 @@ impl Epoll {
         let time = timeout.map(timespec);
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let most = i32::try_from(self.events.len()).expect("64");
-        // SAFETY: room for `most` events; the time is null or valid; no signal mask, so its size does not matter.
+        // SAFETY: room for `most` events; the time is null or valid; no signal mask, so its size
+        // does not matter.
         let count = unsafe {
             libc::syscall(
                 libc::SYS_epoll_pwait2,

@@ -1,7 +1,8 @@
 //! `perf_event_open(2)`: counters of this process and its threads, and samples of one thread.
 //!
-//! Opened raw, because issue-level control over inheritance, scaling and exclusion is what daqmeter is about. Layout from
-//! `include/uapi/linux/perf_event.h` (PERF_ATTR_SIZE_VER5, 112 bytes, Linux 4.1 and later).
+//! Opened raw, because issue-level control over inheritance, scaling and exclusion is what daqmeter
+//! is about. Layout from `include/uapi/linux/perf_event.h` (PERF_ATTR_SIZE_VER5, 112 bytes, Linux
+//! 4.1 and later).
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::SysError;
 use crate::memory::Mapping;
 
-/// What to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Name in records, as perf(1) spells it.
@@ -116,7 +116,6 @@ impl Reading {
     }
 }
 
-/// Where counters come from: the kernel, or a fake in tests.
 pub trait CounterSource: Send {
     /// Opens one event for the calling thread and all threads that it will start.
     ///
@@ -174,7 +173,6 @@ impl OpenCounter for KernelCounter {
 /// Counters with values given beforehand, for tests.
 #[derive(Clone, Debug, Default)]
 pub struct Fake {
-    /// What each event's first and second reading give; an event that is not here does not exist.
     pub readings: Vec<(&'static str, Reading, Reading)>,
 }
 
@@ -201,7 +199,8 @@ impl OpenCounter for FakeCounter {
 /// Data pages of a sampler's ring: 512 KiB hold 32,768 samples, half a minute at 999 Hz.
 const RING_PAGES: usize = 128;
 
-/// Samples the instruction pointer of the thread that opened it, by the kernel's CPU clock: works without a PMU.
+/// Samples the instruction pointer of the thread that opened it, by the kernel's CPU clock: works
+/// without a PMU.
 #[derive(Debug)]
 pub struct Sampler {
     fd: OwnedFd,
@@ -248,7 +247,8 @@ impl Sampler {
         unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_ENABLE as libc::Ioctl, 0) };
     }
 
-    /// Stops sampling and returns the instruction pointers, and the number of samples that the ring had no room for.
+    /// Stops sampling and returns the instruction pointers, and the number of samples that the ring
+    /// had no room for.
     pub fn stop(&mut self) -> (Vec<u64>, u64) {
         // SAFETY: as in `start`.
         unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_DISABLE as libc::Ioctl, 0) };
@@ -260,7 +260,8 @@ impl Sampler {
         const RECORD_SAMPLE: u32 = 9;
         // Offsets of data_head and data_tail in struct perf_event_mmap_page.
         let (head_at, tail_at) = (1024, 1032);
-        // SAFETY: both words lie in the first mapped page, 8-byte aligned; the kernel accesses them atomically.
+        // SAFETY: both words lie in the first mapped page, 8-byte aligned; the kernel accesses them
+        // atomically.
         let (head, tail) = unsafe {
             (
                 &*self.ring.start.as_ptr().add(head_at).cast::<AtomicU64>(),
@@ -293,7 +294,8 @@ impl Sampler {
     fn word(&self, position: u64) -> u64 {
         let ring_bytes = (RING_PAGES * self.page_bytes) as u64;
         let offset = usize::try_from(position % ring_bytes).expect("below the ring's size");
-        // SAFETY: the offset lies within the data pages; the kernel is done with everything below data_head.
+        // SAFETY: the offset lies within the data pages; the kernel is done with everything below
+        // data_head.
         unsafe {
             self.ring.start.as_ptr().add(self.page_bytes + offset).cast::<u64>().read_volatile()
         }

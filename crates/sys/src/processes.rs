@@ -1,4 +1,5 @@
-//! The processes of the host as `/proc` has them, below a root that tests replace: what `top` shows of each.
+//! The processes of the host as `/proc` has them, below a root that tests replace: what `top` shows
+//! of each.
 //!
 //! Names only: command lines may hold what is not for others to read.
 
@@ -45,7 +46,8 @@ pub fn all(files: &Files) -> BTreeMap<u32, Process> {
         .collect()
 }
 
-/// Bytes of a process' resident set that it shares with others (files, shared memory), and the number of its user.
+/// Bytes of a process' resident set that it shares with others (files, shared memory), and the
+/// number of its user.
 pub fn shared_and_user(files: &Files, pid: u32) -> Option<(u64, u32)> {
     use std::os::unix::fs::MetadataExt;
     let statm = files.text(&format!("proc/{pid}/statm"))?;
@@ -58,7 +60,8 @@ fn read(files: &Files, path: &str) -> Option<Process> {
     parse(&files.text(path)?)
 }
 
-/// A line of `/proc/PID/stat` (proc_pid_stat(5)). The name stands in parentheses and may hold any character.
+/// A line of `/proc/PID/stat` (proc_pid_stat(5)). The name stands in parentheses and may hold any
+/// character.
 fn parse(text: &str) -> Option<Process> {
     let (before, after) = text.rsplit_once(')')?;
     let (_, name) = before.split_once('(')?;

@@ -1,18 +1,23 @@
-//! The ring of an endless DMA in shared memory: the card writes blocks at its pointer, the host reads behind it and tells how far.
+//! The ring of an endless DMA in shared memory: the card writes blocks at its pointer, the host
+//! reads behind it and tells how far.
 //!
-//! Pointers are offsets with a bit that toggles at each wrap. Equal pointers with equal bits mean full, with unequal bits empty;
-//! the bits start unequal (Wupper's descriptors: `even_addr_dma`, `even_addr_pc`). The card takes a host pointer that moves back for a
-//! wrap only if it moves back by more than a gap (`PC_PTR_GAP`).
+//! Pointers are offsets with a bit that toggles at each wrap. Equal pointers with equal bits mean
+//! full, with unequal bits empty; the bits start unequal (Wupper's descriptors: `even_addr_dma`,
+//! `even_addr_pc`). The card takes a host pointer that moves back for a wrap only if it moves back
+//! by more than a gap (`PC_PTR_GAP`).
 //!
-//! One [`Producer`] (the emulated card) and one [`Consumer`] (the reader), in one process or in two that share the memory by its
-//! descriptor. Bytes between host pointer and card pointer belong to the consumer; all others belong to the producer.
+//! One [`Producer`] (the emulated card) and one [`Consumer`] (the reader), in one process or in two
+//! that share the memory by its descriptor. Bytes between host pointer and card pointer belong to
+//! the consumer; all others belong to the producer.
 //!
-//! In one process the types keep that rule, and the consumer lends its bytes as slices of the ring. Once the memory is shared, nobody
-//! can: another process may write anything at any time. The consumer of such a ring therefore reads it by atomics alone, into memory of
-//! its own ([`Consumer::take`]), and lends slices of that. So a ring is shared only when its consumer in this process is gone.
+//! In one process the types keep that rule, and the consumer lends its bytes as slices of the ring.
+//! Once the memory is shared, nobody can: another process may write anything at any time. The
+//! consumer of such a ring therefore reads it by atomics alone, into memory of its own
+//! ([`Consumer::take`]), and lends slices of that. So a ring is shared only when its consumer in
+//! this process is gone.
 //!
-//! Beside the ring lie words that both sides may read and write (accounts, flags), and for each unit of the ring the time at which its
-//! first trigger was issued, which no real card tells.
+//! Beside the ring lie words that both sides may read and write (accounts, flags), and for each
+//! unit of the ring the time at which its first trigger was issued, which no real card tells.
 
 use std::cell::Cell;
 use std::io;
@@ -40,10 +45,8 @@ const AT_UNIT_BYTES: usize = 2;
 const AT_GAP_BYTES: usize = 3;
 const AT_CARD: usize = 16;
 const AT_HOST: usize = 32;
-/// Who reads, where that is another process than the card's; 0 is nobody.
 const AT_READER: usize = 48;
 
-/// Where one side is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pointer {
     /// Bytes from the beginning of the ring.
@@ -88,15 +91,14 @@ pub fn filled(card: Pointer, host: Pointer, ring_bytes: usize) -> usize {
     }
 }
 
-/// What the card makes of a host pointer written to its register: the bit toggles only when the pointer moved back by more than
-/// the gap.
+/// What the card makes of a host pointer written to its register: the bit toggles only when the
+/// pointer moved back by more than the gap.
 #[must_use]
 pub(crate) fn accept_host(old: Pointer, offset: usize, gap_bytes: usize) -> Pointer {
     let wrapped = offset.saturating_add(gap_bytes) < old.offset;
     Pointer { offset, even: old.even ^ wrapped }
 }
 
-/// What ring to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Bytes of the ring: whole units.
@@ -116,7 +118,6 @@ impl Shape {
         ring_bytes / unit_bytes * 8
     }
 
-    /// Where the ring begins, and how long the whole is.
     fn layout(ring_bytes: usize, unit_bytes: usize) -> Option<(usize, usize)> {
         let start = (WORDS_BYTES + Shape::timestamps_bytes(ring_bytes, unit_bytes))
             .checked_next_multiple_of(HUGE_BYTES)?;
@@ -137,7 +138,6 @@ struct Memory {
     pages: Pages,
 }
 
-/// Whether a ring is two units or more, whole ones, which are whole words.
 fn is_whole(ring_bytes: usize, unit_bytes: usize) -> bool {
     unit_bytes > 0
         && unit_bytes.is_multiple_of(WORD_BYTES)
@@ -210,8 +210,9 @@ impl Memory {
         if let Some(node) = shape.numa_node.filter(|node| *node < 64) {
             let mask = 1_u64 << node;
             const MPOL_BIND: libc::c_int = 2;
-            // Where it fails, memory comes from where the toucher runs; `numa_node` tells what was got.
-            // SAFETY: our own whole mapping; the mask is one word of 64 bits, as the count of bits says.
+            // Where it fails, memory comes from where the toucher runs; `numa_node` tells what was
+            // got. SAFETY: our own whole mapping; the mask is one word of 64 bits, as the count of
+            // bits says.
             unsafe {
                 libc::syscall(
                     libc::SYS_mbind,
@@ -273,13 +274,15 @@ impl Memory {
 
     fn header(&self, at: usize) -> &AtomicU64 {
         assert!(at < HEADER_WORDS + WORDS, "word {at} of a ring");
-        // SAFETY: within the words, which are only ever used as atomics, aligned to 8 because the mapping is to 4096.
+        // SAFETY: within the words, which are only ever used as atomics, aligned to 8 because the
+        // mapping is to 4096.
         unsafe { AtomicU64::from_ptr(self.mapping.start.as_ptr().cast::<u64>().add(at)) }
     }
 
     fn timestamp(&self, unit: usize) -> &AtomicU64 {
         assert!(unit < self.ring_bytes / self.unit_bytes, "unit {unit} of a ring");
-        // SAFETY: within the table of times (`Shape::layout`), only ever used as atomics, aligned as the words are.
+        // SAFETY: within the table of times (`Shape::layout`), only ever used as atomics, aligned
+        // as the words are.
         unsafe {
             AtomicU64::from_ptr(
                 self.mapping.start.as_ptr().add(WORDS_BYTES).cast::<u64>().add(unit),
@@ -302,7 +305,8 @@ impl Memory {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.ring_bytes);
         let whole = offset.is_multiple_of(WORD_BYTES) && bytes.is_multiple_of(WORD_BYTES);
         assert!(fits && whole, "{bytes} bytes at {offset} of a ring of {}", self.ring_bytes);
-        // SAFETY: within the ring and aligned; a memory that was opened is used by atomics alone in this process.
+        // SAFETY: within the ring and aligned; a memory that was opened is used by atomics alone in
+        // this process.
         unsafe { std::slice::from_raw_parts(self.ring(offset).cast(), bytes / WORD_BYTES) }
     }
 
@@ -360,7 +364,8 @@ pub fn ring(shape: &Shape) -> Result<(Producer, Consumer), SysError> {
 pub struct Producer {
     memory: Arc<Memory>,
     card: Pointer,
-    /// Bytes that were free at the last look. Only the card makes them fewer, whatever a host says afterwards.
+    /// Bytes that were free at the last look. Only the card makes them fewer, whatever a host says
+    /// afterwards.
     free: Cell<usize>,
 }
 
@@ -373,7 +378,8 @@ impl Producer {
     /// The memory, for another process; [`Consumer::open`] takes it.
     ///
     /// # Errors
-    /// While the consumer that was made with this producer lives: it lends slices of memory that the other process could write.
+    /// While the consumer that was made with this producer lives: it lends slices of memory that
+    /// the other process could write.
     pub fn share(&self) -> Result<BorrowedFd<'_>, SysError> {
         if Arc::strong_count(&self.memory) > 1 {
             let source = io::Error::new(
@@ -385,7 +391,8 @@ impl Producer {
         Ok(self.memory.fd.as_fd())
     }
 
-    /// Says that the reader in another process is gone, as its connection tells: another may open the ring.
+    /// Says that the reader in another process is gone, as its connection tells: another may open
+    /// the ring.
     pub fn forget_reader(&self) {
         self.memory.header(AT_READER).store(0, Ordering::Release);
     }
@@ -400,7 +407,6 @@ impl Producer {
         crate::affinity::node_of(self.memory.ring(0))
     }
 
-    /// Where the card is.
     pub fn card(&self) -> Pointer {
         self.card
     }
@@ -429,8 +435,9 @@ impl Producer {
         assert!(is_free, "the card writes what the host has not released");
         let at = self.card.forward(ahead, self.memory.ring_bytes).offset;
         let first = bytes.len().min(self.memory.ring_bytes - at);
-        // SAFETY: both ranges are inside the ring and free: only we touch them (`&mut self`), and slices of the consumer of this
-        // process lie outside; other processes have no slices of it. The source is not in the ring, of which we lend nothing.
+        // SAFETY: both ranges are inside the ring and free: only we touch them (`&mut self`), and
+        // slices of the consumer of this process lie outside; other processes have no slices of it.
+        // The source is not in the ring, of which we lend nothing.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.ring(at), first);
             std::ptr::copy_nonoverlapping(
@@ -473,17 +480,14 @@ impl Producer {
 pub struct Consumer {
     memory: Arc<Memory>,
     host: Pointer,
-    /// Where another process writes the ring.
     copy: Option<RingCopy>,
 }
 
-/// What was taken from a ring that another process writes: at the same offsets, in memory of our own.
 #[derive(Debug)]
 struct RingCopy {
     bytes: Buffer,
     /// Bytes from the host's pointer on: whole units.
     taken: usize,
-    /// What marks the ring as ours.
     reader: u64,
 }
 
@@ -504,8 +508,8 @@ impl Drop for Consumer {
 }
 
 impl Consumer {
-    /// Takes the host's end of a ring that another process made; goes on where its host pointer is. Needs as much memory again as the
-    /// ring has.
+    /// Takes the host's end of a ring that another process made; goes on where its host pointer is.
+    /// Needs as much memory again as the ring has.
     ///
     /// # Errors
     /// When the memory is not such a ring, or has a reader already.
@@ -526,8 +530,8 @@ impl Consumer {
         Ok(consumer)
     }
 
-    /// Takes up to `most` bytes, at least a unit, that another process has written: only then [`Consumer::spans`] lends them. Nothing
-    /// has to be taken from a card in this process.
+    /// Takes up to `most` bytes, at least a unit, that another process has written: only then
+    /// [`Consumer::spans`] lends them. Nothing has to be taken from a card in this process.
     pub fn take(&mut self, most: usize) {
         let written = self.whole_units();
         let Consumer { memory, host, copy: Some(copy) } = self else {
@@ -541,7 +545,8 @@ impl Consumer {
             let into =
                 copy.bytes.slice_mut::<u8>(from + length)[from..].as_chunks_mut::<WORD_BYTES>().0;
             for (into, word) in into.iter_mut().zip(memory.foreign(from, length)) {
-                // Ordered by the acquire of the card's pointer; a card that breaks its word gives mixed bytes, no more.
+                // Ordered by the acquire of the card's pointer; a card that breaks its word gives
+                // mixed bytes, no more.
                 *into = word.load(Ordering::Relaxed).to_ne_bytes();
             }
         }
@@ -568,7 +573,6 @@ impl Consumer {
         self.memory.unit_bytes
     }
 
-    /// Where the host is.
     pub fn host(&self) -> Pointer {
         self.host
     }
@@ -579,8 +583,8 @@ impl Consumer {
         filled(self.memory.pointer(AT_CARD, Ordering::Acquire), self.host, self.memory.ring_bytes)
     }
 
-    /// What can be read from `skip` bytes beyond the host's pointer on: whole units, up to the end of the ring, and from its
-    /// beginning. The card's pointer may be inside a unit.
+    /// What can be read from `skip` bytes beyond the host's pointer on: whole units, up to the end
+    /// of the ring, and from its beginning. The card's pointer may be inside a unit.
     pub fn spans(&self, skip: usize) -> [&[u8]; 2] {
         let whole = self.readable();
         let length = whole.saturating_sub(skip);
@@ -590,8 +594,9 @@ impl Consumer {
             let ring = copy.bytes.slice::<u8>(self.memory.ring_bytes);
             return [&ring[at..at + first], &ring[..length - first]];
         }
-        // SAFETY: these bytes are between host and card pointer: the producer, which is in this process, does not write them before
-        // `release`, which takes `&mut self` and so ends this borrow. Nobody else can: a ring with such a consumer is not shared.
+        // SAFETY: these bytes are between host and card pointer: the producer, which is in this
+        // process, does not write them before `release`, which takes `&mut self` and so ends this
+        // borrow. Nobody else can: a ring with such a consumer is not shared.
         unsafe {
             [
                 std::slice::from_raw_parts(self.memory.ring(at), first),
@@ -600,16 +605,19 @@ impl Consumer {
         }
     }
 
-    /// When the first trigger of the unit `skip` bytes beyond the host's pointer was issued; 0 where nobody said.
+    /// When the first trigger of the unit `skip` bytes beyond the host's pointer was issued; 0
+    /// where nobody said.
     pub fn timestamp(&self, skip: usize) -> u64 {
         let at = self.host.forward(skip, self.memory.ring_bytes).offset;
         self.memory.timestamp(at / self.memory.unit_bytes).load(Ordering::Relaxed)
     }
 
-    /// Gives bytes back to the card. A step back that the card would not take for a wrap is made in three.
+    /// Gives bytes back to the card. A step back that the card would not take for a wrap is made in
+    /// three.
     ///
     /// # Panics
-    /// When more is released than was written, or taken; or of a ring that another process writes, a part of a unit.
+    /// When more is released than was written, or taken; or of a ring that another process writes,
+    /// a part of a unit.
     pub fn release(&mut self, bytes: usize) {
         let most = if self.copy.is_some() { self.readable() } else { self.filled() };
         assert!(bytes <= most, "the host releases what the card has not written");
@@ -623,7 +631,8 @@ impl Consumer {
         let target = self.host.forward(bytes, self.memory.ring_bytes);
         let mut seen = accept_host(self.host, target.offset, self.memory.gap_bytes);
         if seen != target {
-            // Forward to the last unit, back to the beginning, which is long enough, and forward again.
+            // Forward to the last unit, back to the beginning, which is long enough, and forward
+            // again.
             let mut at = self.host;
             for stop in [self.memory.ring_bytes - self.memory.unit_bytes, 0, target.offset] {
                 at = accept_host(at, stop, self.memory.gap_bytes);

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::host::Files;
 
-/// The network device by which packets leave for an address: that of the route with the longest prefix; the first of several, as the kernel lists them by their metric.
+/// The network device by which packets leave for an address: that of the route with the longest
+/// prefix; the first of several, as the kernel lists them by their metric.
 pub fn device(files: &Files, to: IpAddr) -> Option<String> {
     let routes: Vec<Route> = match to {
         IpAddr::V4(_) => {
@@ -40,7 +41,8 @@ impl Route {
     }
 }
 
-/// A line of `/proc/net/route`: device, destination, gateway, flags, three counts, mask, as the kernel's memory has them.
+/// A line of `/proc/net/route`: device, destination, gateway, flags, three counts, mask, as the
+/// kernel's memory has them.
 fn route_v4(line: &str) -> Option<Route> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [device, to, _, _, _, _, _, mask, ..] = fields[..] else {
@@ -54,7 +56,8 @@ fn route_v4(line: &str) -> Option<Route> {
     })
 }
 
-/// A line of `/proc/net/ipv6_route`: destination and the bits of its prefix, six others, flags, device. Routes that refuse are left out.
+/// A line of `/proc/net/ipv6_route`: destination and the bits of its prefix, six others, flags,
+/// device. Routes that refuse are left out.
 fn route_v6(line: &str) -> Option<Route> {
     const REJECT: u32 = 0x0200;
     let fields: Vec<&str> = line.split_whitespace().collect();
@@ -70,7 +73,6 @@ fn route_v6(line: &str) -> Option<Route> {
     })
 }
 
-/// What a device carries in a second; `speed` is in Mbit/s, and -1 where it is not known (Documentation/ABI/testing/sysfs-class-net).
 pub fn bytes_per_s(files: &Files, device: &str) -> Option<f64> {
     let speed = files.text(&format!("sys/class/net/{device}/speed"))?;
     let mbit_per_s: f64 = speed.parse().ok()?;

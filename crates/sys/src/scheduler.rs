@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use crate::SysError;
 use crate::host::Files;
 
-/// Where the setting is: before Linux 5.13, and since (commit 8a99b6833c88, "sched: Move SCHED_DEBUG sysctl to debugfs").
 const PLACES: [&str; 2] =
     ["proc/sys/kernel/sched_migration_cost_ns", "sys/kernel/debug/sched/migration_cost_ns"];
 
-/// The time since it last ran for which a task counts as cache hot, so that the scheduler leaves it where it is. Put back as it was
-/// when this is dropped; a process that is killed leaves it as it is.
+/// The time since it last ran for which a task counts as cache hot, so that the scheduler leaves it
+/// where it is. Put back as it was when this is dropped; a process that is killed leaves it as it
+/// is.
 #[derive(Debug)]
 pub struct MigrationCost {
     place: PathBuf,
@@ -43,7 +43,6 @@ impl MigrationCost {
         opened.map(drop).map_err(|source| failed(&place, source))
     }
 
-    /// What it was before, in ns.
     pub fn before_ns(&self) -> Option<u64> {
         self.before.parse().ok()
     }

@@ -1,8 +1,9 @@
 //! The border to the SIS8300 drivers: ioctl numbers, structures, and calls that move them.
 //!
-//! Three unrelated kernel interfaces share the device name. The numbers of the ESS driver (`sis8300drv`) and of Struck's own
-//! differ in the *size* that the number encodes, which is how they are told apart before anything is driven.
-//! Source: the drivers' public headers, by number; restated in the reference of the digitizer part, sections 2.1 to 2.3.
+//! Three unrelated kernel interfaces share the device name. The numbers of the ESS driver
+//! (`sis8300drv`) and of Struck's own differ in the *size* that the number encodes, which is how
+//! they are told apart before anything is driven. Source: the drivers' public headers, by number;
+//! restated in the reference of the digitizer part, sections 2.1 to 2.3.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -55,8 +56,8 @@ const _: () = assert!(
 );
 
 fn ioctl<T>(file: &File, number: u32, argument: &mut T, call: &str) -> Result<(), SysError> {
-    // SAFETY: the number encodes the size of `T` (asserted above for each caller), the driver reads and writes that many
-    // bytes at the pointer, and `argument` is valid for both.
+    // SAFETY: the number encodes the size of `T` (asserted above for each caller), the driver reads
+    // and writes that many bytes at the pointer, and `argument` is valid for both.
     let done = unsafe {
         libc::ioctl(file.as_raw_fd(), crate::ioctl_number(number), std::ptr::from_mut(argument))
     };
@@ -92,7 +93,8 @@ pub fn wait_irq(file: &File, timeout_ms: u32, kind: u32) -> Result<u32, SysError
     Ok(wait.status)
 }
 
-/// Releases a thread that waits. Harmless when nobody does, so it also serves to tell the ESS driver from others.
+/// Releases a thread that waits. Harmless when nobody does, so it also serves to tell the ESS
+/// driver from others.
 ///
 /// # Errors
 /// As [`read_register`].
@@ -101,23 +103,27 @@ pub fn release_irq(file: &File) -> Result<(), SysError> {
     ioctl(file, RELEASE_IRQ, &mut wait, "release a waiter (RELEASE_IRQ)")
 }
 
-/// A mapping of the driver's DMA buffer (ESS driver, access mode 1): a `read` whose pointer equals its start is
-/// transferred into it without a copy. The card writes it, so it is never referenced while a read is under way.
+/// A mapping of the driver's DMA buffer (ESS driver, access mode 1): a `read` whose pointer equals
+/// its start is transferred into it without a copy. The card writes it, so it is never referenced
+/// while a read is under way.
 #[derive(Debug)]
 pub struct DmaBuffer(Mapping);
 
 impl DmaBuffer {
-    /// Asks the driver for a contiguous buffer of `bytes`. It is mapped for reading and writing: the driver itself asks only
-    /// for PROT_READ, but a FUSE file refuses to read into a mapping that cannot be written.
+    /// Asks the driver for a contiguous buffer of `bytes`. It is mapped for reading and writing:
+    /// the driver itself asks only for PROT_READ, but a FUSE file refuses to read into a mapping
+    /// that cannot be written.
     ///
     /// # Errors
-    /// ENOMEM when the kernel has no contiguous buffer of that size (usually 4 MiB at most), ENODEV without mmap.
+    /// ENOMEM when the kernel has no contiguous buffer of that size (usually 4 MiB at most), ENODEV
+    /// without mmap.
     pub fn map(file: &File, bytes: usize) -> Result<DmaBuffer, SysError> {
         let call = format!("map a DMA buffer of {bytes} bytes");
         Mapping::shared(file.as_fd(), bytes, call).map(DmaBuffer)
     }
 
-    /// `pread` of `bytes` at the card offset into the start of the mapping; returns what the driver delivered.
+    /// `pread` of `bytes` at the card offset into the start of the mapping; returns what the driver
+    /// delivered.
     ///
     /// # Errors
     /// Those of the driver.
@@ -140,10 +146,12 @@ impl DmaBuffer {
             .map_err(|_| SysError::last(format!("read {bytes} bytes at {card_offset:#x}")))
     }
 
-    /// The samples that the last read left. The caller holds `&self` only between reads, when the card does not write.
+    /// The samples that the last read left. The caller holds `&self` only between reads, when the
+    /// card does not write.
     pub fn samples(&self, len: usize) -> &[u16] {
         assert!(len <= self.0.bytes / 2, "{len} samples of a DMA buffer of {} bytes", self.0.bytes);
-        // SAFETY: within the mapping, page-aligned; `read_into` needs `&mut self`, so no transfer runs meanwhile.
+        // SAFETY: within the mapping, page-aligned; `read_into` needs `&mut self`, so no transfer
+        // runs meanwhile.
         unsafe { std::slice::from_raw_parts(self.0.start.as_ptr().cast(), len) }
     }
 }

@@ -1,4 +1,5 @@
-//! Names for instruction pointers: our own binary and libraries by their ELF symbols, the kernel by /proc/kallsyms.
+//! Names for instruction pointers: our own binary and libraries by their ELF symbols, the kernel by
+//! /proc/kallsyms.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +30,8 @@ pub struct Symbols {
 const KERNEL_FROM: u64 = 1 << 63;
 
 impl Symbols {
-    /// Reads /proc/self/maps, the symbol tables of the objects in it, and /proc/kallsyms. What cannot be read gives no names.
+    /// Reads /proc/self/maps, the symbol tables of the objects in it, and /proc/kallsyms. What
+    /// cannot be read gives no names.
     pub fn of_this_process() -> Symbols {
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let mut symbols = Symbols { kernel: KernelSymbols::of_kernel(), ..Symbols::default() };
@@ -129,8 +131,9 @@ fn parse_map_line(line: &str) -> Option<MapLine> {
 fn object_symbols(mapping: &MapLine) -> Option<Table> {
     let bytes = fs::read(&mapping.path).ok()?;
     let file = object::File::parse(&*bytes).ok()?;
-    // Load bias: where the segment was put, less where it was linked. A mapping starts at the page of its segment's first
-    // byte, and neighbouring segments may share that page: the one that starts there is the one that is mapped.
+    // Load bias: where the segment was put, less where it was linked. A mapping starts at the page
+    // of its segment's first byte, and neighbouring segments may share that page: the one that
+    // starts there is the one that is mapped.
     let page = crate::host::page_bytes();
     let starts_there = |offset: u64| offset / page * page == mapping.file_offset;
     let segment = file.segments().filter(|segment| starts_there(segment.file_range().0)).last()?;
@@ -159,7 +162,8 @@ fn parse_kallsyms(text: &str) -> Table {
         .filter_map(|line| {
             let mut fields = line.split_whitespace();
             let address = u64::from_str_radix(fields.next()?, 16).ok()?;
-            // Addresses are zero when kptr_restrict hides them: no names are better than wrong ones.
+            // Addresses are zero when kptr_restrict hides them: no names are better than wrong
+            // ones.
             let is_code = matches!(fields.next()?, "t" | "T" | "w" | "W");
             (is_code && address != 0).then_some((address, fields.next()?))
         })

@@ -9,7 +9,8 @@ use rustix::termios::{self, OptionalActions};
 
 use crate::{SysError, failed};
 
-/// Puts a terminal into raw mode: no echo, no line editing, no translation. Does nothing to what is not a terminal.
+/// Puts a terminal into raw mode: no echo, no line editing, no translation. Does nothing to what is
+/// not a terminal.
 ///
 /// # Errors
 /// When the terminal refuses.
@@ -36,7 +37,8 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), SysError> {
     rustix::io::ioctl_fionbio(fd, true).map_err(failed("set O_NONBLOCK"))
 }
 
-/// One end of a pseudo-terminal, raw and non-blocking, and the path of the other, which a client opens.
+/// One end of a pseudo-terminal, raw and non-blocking, and the path of the other, which a client
+/// opens.
 #[derive(Debug)]
 pub struct Pty {
     /// Our end.

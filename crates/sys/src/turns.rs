@@ -1,7 +1,9 @@
-//! A page that processes share to take turns: words that each may read and write, on which another can wait (futex(2)).
+//! A page that processes share to take turns: words that each may read and write, on which another
+//! can wait (futex(2)).
 //!
-//! The memory is a file without a name (memfd), which a child gets as its standard input. Beyond the words the file holds text, which
-//! is read and written as a file. What is in the words and in the text comes from another process: whoever reads it checks it.
+//! The memory is a file without a name (memfd), which a child gets as its standard input. Beyond
+//! the words the file holds text, which is read and written as a file. What is in the words and in
+//! the text comes from another process: whoever reads it checks it.
 
 use std::fs::File;
 use std::io;
@@ -68,12 +70,13 @@ impl Page {
     /// When there is no such word.
     pub fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < WORDS, "word {at} of {WORDS}");
-        // SAFETY: within the mapping, aligned, and only ever used as an atomic word by all who have it. The mapping lives as long as
-        // the page.
+        // SAFETY: within the mapping, aligned, and only ever used as an atomic word by all who have
+        // it. The mapping lives as long as the page.
         unsafe { self.words.start.cast::<AtomicU64>().add(at).as_ref() }
     }
 
-    /// Waits until a word is no longer `seen`, at most so long. True if it is not. Only the lower 32 bits are compared.
+    /// Waits until a word is no longer `seen`, at most so long. True if it is not. Only the lower
+    /// 32 bits are compared.
     pub fn wait(&self, at: usize, seen: u64, limit: Duration) -> bool {
         if self.word(at).load(Ordering::Acquire) != seen {
             return true;

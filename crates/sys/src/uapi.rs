@@ -1,6 +1,7 @@
 //! The border to daqmeter's own kernel modules, `kmod/daqmeter_uapi.h`, mirrored.
 //!
-//! [`LAYOUT`] says where every field lies; `cargo xtask copy-vm` compiles the C header and compares all of it.
+//! [`LAYOUT`] says where every field lies; `cargo xtask copy-vm` compiles the C header and compares
+//! all of it.
 
 use std::fs::File;
 use std::io::Read;
@@ -49,7 +50,6 @@ macro_rules! mirrored {
 }
 
 mirrored! {
-    /// What the copy service is and does at the moment.
     Info = "daqmeter_info" {
         /// In and out: version.
         abi: u32,
@@ -101,7 +101,6 @@ mirrored! {
         /// Completions of copies that had been given up.
         late: u64,
     }
-    /// Who gets which channel: 0 nobody, 1 exclusive, 2 shared, 3 priority.
     Policy = "daqmeter_policy" {
         /// The policy.
         policy: u32,
@@ -126,11 +125,8 @@ mirrored! {
         completion: u32,
         /// [`COLD`].
         flags: u32,
-        /// Where in user memory.
         user_address: u64,
-        /// How many.
         bytes: u64,
-        /// Where in the region.
         region_offset: u64,
         /// Channel, or [`ANY_CHANNEL`].
         channel: u32,
@@ -188,7 +184,6 @@ mirrored! {
     TraceInfo = "daqmeter_trace_info" {
         /// In and out: version.
         abi: u32,
-        /// Whether probes are set.
         running: u32,
         /// CPUs.
         cpus: u32,
@@ -238,8 +233,8 @@ pub const COMMANDS: &[(&str, u32)] = &[
 ];
 
 fn ioctl<T>(file: &File, number: u32, argument: *mut T, call: &str) -> Result<(), SysError> {
-    // SAFETY: the number encodes the size of `T`; the module reads and writes that many bytes at the pointer, which comes
-    // from a live reference (or is null for commands without argument).
+    // SAFETY: the number encodes the size of `T`; the module reads and writes that many bytes at
+    // the pointer, which comes from a live reference (or is null for commands without argument).
     let done = unsafe { libc::ioctl(file.as_raw_fd(), crate::ioctl_number(number), argument) };
     if done < 0 { Err(SysError::last(call)) } else { Ok(()) }
 }
@@ -347,9 +342,11 @@ impl CopyDevice {
         self.copy_at(request)
     }
 
-    /// The same for any address: the module checks that the range may be read or written, and refuses what may not.
+    /// The same for any address: the module checks that the range may be read or written, and
+    /// refuses what may not.
     ///
-    /// Safe only in the sense that the kernel guards itself; tests of refusals use it with ranges that are not mapped.
+    /// Safe only in the sense that the kernel guards itself; tests of refusals use it with ranges
+    /// that are not mapped.
     ///
     /// # Errors
     /// As [`CopyDevice::copy`].
@@ -357,8 +354,8 @@ impl CopyDevice {
         ioctl(&self.0, COPY, std::ptr::from_mut(request), "copy through the module")
     }
 
-    /// Asks for a copy from or to memory that is not there (page zero), or to a page of the program's own constants; the
-    /// module must refuse it. Returns what it said.
+    /// Asks for a copy from or to memory that is not there (page zero), or to a page of the
+    /// program's own constants; the module must refuse it. Returns what it said.
     ///
     /// # Errors
     /// The refusal.
@@ -366,7 +363,8 @@ impl CopyDevice {
         static CONSTANT: [u8; 64] = [7; 64];
         request.user_address = if read_only { CONSTANT.as_ptr().addr() as u64 } else { 0 };
         request.bytes = request.bytes.min(64);
-        // Direction "to user" into constants would be wrong if the module did it; the page is read-only, so it cannot.
+        // Direction "to user" into constants would be wrong if the module did it; the page is
+        // read-only, so it cannot.
         self.copy_at(request)
     }
 }

@@ -1,4 +1,5 @@
-//! io_uring (by the `io-uring` crate): several copies for one system call, with plain or registered buffers; sends on a stream.
+//! io_uring (by the `io-uring` crate): several copies for one system call, with plain or registered
+//! buffers; sends on a stream.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +11,8 @@ use io_uring::{IoUring, opcode, types};
 use crate::SysError;
 use crate::memory::Buffer;
 
-/// A ring over one file and one buffer: `depth` blocks go with each call, from the thread that made it.
+/// A ring over one file and one buffer: `depth` blocks go with each call, from the thread that made
+/// it.
 pub struct UringBlocks {
     ring: IoUring,
     buffer: Lent,
@@ -19,7 +21,8 @@ pub struct UringBlocks {
     registered: bool,
 }
 
-/// A buffer that the kernel may be using. Where nobody knows whether it still does, it is never freed.
+/// A buffer that the kernel may be using. Where nobody knows whether it still does, it is never
+/// freed.
 struct Lent {
     buffer: ManuallyDrop<Buffer>,
     is_lost: bool,
@@ -39,8 +42,9 @@ fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
 
-/// A ring that only this thread submits to, and whose completions are made when it waits for them (Linux 6.1): on memory files, whose
-/// requests go to a worker of the kernel, that takes a quarter off. A plain one on older kernels.
+/// A ring that only this thread submits to, and whose completions are made when it waits for them
+/// (Linux 6.1): on memory files, whose requests go to a worker of the kernel, that takes a quarter
+/// off. A plain one on older kernels.
 fn ring_of(entries: u32) -> io::Result<IoUring> {
     let for_one_thread =
         IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries);
@@ -48,7 +52,8 @@ fn ring_of(entries: u32) -> io::Result<IoUring> {
 }
 
 impl UringBlocks {
-    /// `depth` blocks of the file against as many of the buffer; `registered` pins the buffer once and for all.
+    /// `depth` blocks of the file against as many of the buffer; `registered` pins the buffer once
+    /// and for all.
     ///
     /// # Errors
     /// ENOSYS or EPERM where io_uring is off, ENOMEM beyond the limit of locked memory.
@@ -71,7 +76,8 @@ impl UringBlocks {
         let whole = buffer.slice_mut::<u8>(block_bytes as usize * depth as usize);
         if registered {
             let range = libc::iovec { iov_base: whole.as_mut_ptr().cast(), iov_len: whole.len() };
-            // SAFETY: the buffer lives as long as the ring: both are fields of this structure, the ring declared (dropped) first.
+            // SAFETY: the buffer lives as long as the ring: both are fields of this structure, the
+            // ring declared (dropped) first.
             unsafe { ring.submitter().register_buffers(&[range]) }
                 .map_err(failed("register a buffer"))?;
         }
@@ -84,8 +90,8 @@ impl UringBlocks {
         &mut self.buffer.buffer
     }
 
-    /// Reads (`write` false: to the user) or writes every block once, in one call. Returns when the kernel is done with all of them,
-    /// also where one went wrong or a signal came meanwhile.
+    /// Reads (`write` false: to the user) or writes every block once, in one call. Returns when the
+    /// kernel is done with all of them, also where one went wrong or a signal came meanwhile.
     ///
     /// # Errors
     /// Those of the ring, and a block that was not moved whole.
@@ -130,7 +136,8 @@ impl UringBlocks {
                 (false, true) => opcode::ReadFixed::new(file, at, bytes, 0).offset(offset).build(),
                 (true, true) => opcode::WriteFixed::new(file, at, bytes, 0).offset(offset).build(),
             };
-            // SAFETY: the range lies within the buffer, which is borrowed until `run` has seen all completions, or is never freed.
+            // SAFETY: the range lies within the buffer, which is borrowed until `run` has seen all
+            // completions, or is never freed.
             let pushed = unsafe { self.ring.submission().push(&entry) };
             pushed.expect("the queue has room for every block");
         }
@@ -145,7 +152,8 @@ pub struct Sender {
 
 impl Sender {
     /// # Errors
-    /// ENOSYS or EPERM where io_uring is off, EINVAL where the kernel (before 5.6) sends nothing by it.
+    /// ENOSYS or EPERM where io_uring is off, EINVAL where the kernel (before 5.6) sends nothing by
+    /// it.
     pub fn new() -> io::Result<Sender> {
         let ring = ring_of(1)?;
         let mut known = io_uring::Probe::new();
@@ -176,8 +184,9 @@ impl Sender {
         let entry = opcode::Send::new(types::Fd(socket.as_raw_fd()), bytes.as_ptr(), length)
             .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL)
             .build();
-        // SAFETY: the bytes are borrowed until this returns, which is after the completion of the only request; where the ring fails
-        // before that, the connection is shut down, so that nothing is read to be sent any more.
+        // SAFETY: the bytes are borrowed until this returns, which is after the completion of the
+        // only request; where the ring fails before that, the connection is shut down, so that
+        // nothing is read to be sent any more.
         unsafe { self.ring.submission().push(&entry) }.expect("the queue has room for one");
         loop {
             let waited = self.ring.submit_and_wait(1);
@@ -214,7 +223,8 @@ mod tests {
     use super::*;
     use crate::memory::Pages;
 
-    /// The completions of a call that failed were taken for those of the next one, which then returned with requests in flight.
+    /// The completions of a call that failed were taken for those of the next one, which then
+    /// returned with requests in flight.
     #[test]
     fn a_call_after_one_that_failed_waits_for_its_own_blocks() {
         let file = crate::copies::memory_file(4 * 512, false).unwrap();

@@ -1,5 +1,5 @@
-//! Waiting: the interrupt line of an emulated board (a timerfd that the kernel's clock signals, or an eventfd that another thread
-//! or process signals), and sleep that is as short as was asked.
+//! Waiting: the interrupt line of an emulated board (a timerfd that the kernel's clock signals, or
+//! an eventfd that another thread or process signals), and sleep that is as short as was asked.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -30,15 +30,17 @@ fn timespec(at_ns: u64) -> Timespec {
     Timespec { tv_sec: part(at_ns / 1_000_000_000), tv_nsec: part(at_ns % 1_000_000_000) }
 }
 
-/// An interrupt line: readable when it fired. Signals before the wait are kept, so none is lost between arm and wait.
+/// An interrupt line: readable when it fired. Signals before the wait are kept, so none is lost
+/// between arm and wait.
 #[derive(Debug)]
 pub struct IrqLine {
     fd: OwnedFd,
 }
 
 impl IrqLine {
-    /// A line that fires at a set time (timerfd): the kernel's timer interrupt stands for the card's. It is read like an
-    /// eventfd, but needs no thread to signal it, whose CPU time would be counted as ours.
+    /// A line that fires at a set time (timerfd): the kernel's timer interrupt stands for the
+    /// card's. It is read like an eventfd, but needs no thread to signal it, whose CPU time would
+    /// be counted as ours.
     ///
     /// # Errors
     /// When the process has no descriptors left.
@@ -87,7 +89,8 @@ impl IrqLine {
         let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
     }
 
-    /// Waits until the line has fired and takes the signal. False on timeout, and after a signal to the process.
+    /// Waits until the line has fired and takes the signal. False on timeout, and after a signal to
+    /// the process.
     ///
     /// # Errors
     /// When the descriptor cannot be polled.
@@ -100,7 +103,8 @@ impl IrqLine {
     }
 }
 
-/// Makes the calling thread's sleeps end when they should: the default slack of 50 us is longer than a polling interval.
+/// Makes the calling thread's sleeps end when they should: the default slack of 50 us is longer
+/// than a polling interval.
 pub fn without_timer_slack() {
     // SAFETY: takes integers only; 1 ns is the smallest slack.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };

@@ -1,6 +1,8 @@
-//! TCP without the copy into the kernel: `MSG_ZEROCOPY` (Documentation/networking/msg_zerocopy.rst). The kernel reads the pages of what
-//! was sent until it says in the socket's error queue that it is done. It holds these pages, so that memory that was freed meanwhile is
-//! no danger; bytes that were changed meanwhile may be sent as they are then.
+//! TCP without the copy into the kernel: `MSG_ZEROCOPY`
+//! (Documentation/networking/msg_zerocopy.rst). The kernel reads the pages of what was sent until
+//! it says in the socket's error queue that it is done. It holds these pages, so that memory that
+//! was freed meanwhile is no danger; bytes that were changed meanwhile may be sent as they are
+//! then.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +17,8 @@ pub struct Sends {
     begun: u64,
     done: u64,
     copied: u64,
-    /// Completions that came before those of earlier sends: the first send, and the one behind the last.
+    /// Completions that came before those of earlier sends: the first send, and the one behind the
+    /// last.
     ahead: BTreeMap<u64, u64>,
 }
 
@@ -46,7 +49,6 @@ impl Sends {
         self.done
     }
 
-    /// How many of those that are done the kernel copied after all, as it does on loopback.
     pub fn copied(&self) -> u64 {
         self.copied
     }
@@ -54,7 +56,8 @@ impl Sends {
     /// Sends the bytes, which must not change until all sends that were begun by then are done.
     ///
     /// # Errors
-    /// Those of `send(2)`, and of waiting up to `patience` for earlier sends where too many are not done (`net.core.optmem_max`).
+    /// Those of `send(2)`, and of waiting up to `patience` for earlier sends where too many are not
+    /// done (`net.core.optmem_max`).
     pub fn send_all(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -90,7 +93,8 @@ impl Sends {
         Ok(())
     }
 
-    /// Books a range of sends, both ends included, whose numbers wrap after 2^32. Ranges may come in another order than they were sent.
+    /// Books a range of sends, both ends included, whose numbers wrap after 2^32. Ranges may come
+    /// in another order than they were sent.
     #[allow(
         clippy::cast_possible_truncation,
         reason = "the kernel's numbers are the low 32 bits of ours"
@@ -135,13 +139,15 @@ impl Sends {
 
 fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_ZEROCOPY | libc::MSG_NOSIGNAL;
-    // SAFETY: pointer and length are those of `bytes`. The kernel takes a reference of each page before it returns and only reads them
-    // afterwards, so that no memory is read that somebody else owns by then.
+    // SAFETY: pointer and length are those of `bytes`. The kernel takes a reference of each page
+    // before it returns and only reads them afterwards, so that no memory is read that somebody
+    // else owns by then.
     let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// The next entry of the error queue: the first and the last send that it is for, and whether their bytes were copied.
+/// The next entry of the error queue: the first and the last send that it is for, and whether their
+/// bytes were copied.
 fn completion(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, u32, bool)>> {
     let mut control = Control([0; 128]);
     // SAFETY: an all-zero msghdr is a valid empty one.
@@ -149,7 +155,8 @@ fn completion(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, u32, bool)>> {
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = crate::control_length(control.0.len());
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-    // SAFETY: the control buffer has the stated length and outlives the call; there is no other pointer.
+    // SAFETY: the control buffer has the stated length and outlives the call; there is no other
+    // pointer.
     let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     if received < 0 {
         let error = io::Error::last_os_error();

@@ -157,7 +157,8 @@ impl Mover for FileMover {
     fn flush(&mut self) -> Result<(), Fault> {
         let clears = self.clears;
         let (file, user) = self.open();
-        // The kernel's pages have an address of ours while they are mapped; the lines that are flushed are the same.
+        // The kernel's pages have an address of ours while they are mapped; the lines that are
+        // flushed are the same.
         let flushed =
             daqmeter_kernels::copy::flush(user) && (clears || flush_file(file, user.len())?);
         if flushed { Ok(()) } else { Err(not_flushed()) }

@@ -1,4 +1,5 @@
-//! Between two buffers of this process: by every copy instruction, and by the kernel (`process_vm_readv`, `_writev`).
+//! Between two buffers of this process: by every copy instruction, and by the kernel
+//! (`process_vm_readv`, `_writev`).
 
 use daqmeter_harness::{Availability, Fault};
 use daqmeter_kernels::copy::{CopyKernel, flush};

@@ -1,5 +1,5 @@
-//! The ways in which bytes cross between user and kernel, or stay on one side. Each is a [`Mover`]; adding one is a file and a
-//! line in [`CopyPath`] and in `CopyPath::maker`.
+//! The ways in which bytes cross between user and kernel, or stay on one side. Each is a [`Mover`];
+//! adding one is a file and a line in [`CopyPath`] and in `CopyPath::maker`.
 //!
 //! Left out on purpose: `/proc/self/mem`, which copies twice; `vmsplice`, which moves pages.
 
@@ -48,8 +48,8 @@ impl CopyPath {
         }
     }
 
-    /// The instruction that copies between two blocks of this process; none for ways that have a side of their own, or that this
-    /// CPU does not have.
+    /// The instruction that copies between two blocks of this process; none for ways that have a
+    /// side of their own, or that this CPU does not have.
     pub fn kernel(self) -> Option<CopyKernel> {
         CopyKernel::from_name(&self.to_string())
     }

@@ -1,5 +1,6 @@
-//! Copies by daqmeter's kernel module: the kernel's own `copy_from_user` and `copy_to_user`, or DMA channels. The module reads
-//! the clock around the copy alone; pinning and mapping are counters of their own.
+//! Copies by daqmeter's kernel module: the kernel's own `copy_from_user` and `copy_to_user`, or DMA
+//! channels. The module reads the clock around the copy alone; pinning and mapping are counters of
+//! their own.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

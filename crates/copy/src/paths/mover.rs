@@ -45,7 +45,8 @@ pub(crate) trait Mover: Send {
         1
     }
 
-    /// Whether the kernel clears the user's side instead of copying to it: the other side is zeros, and nothing can be put there.
+    /// Whether the kernel clears the user's side instead of copying to it: the other side is zeros,
+    /// and nothing can be put there.
     fn is_clearing(&self) -> bool {
         false
     }
@@ -68,7 +69,8 @@ pub(crate) trait Mover: Send {
         None
     }
 
-    /// Whether an operation is a system call, so that the cost of an empty one says what the copy itself takes.
+    /// Whether an operation is a system call, so that the cost of an empty one says what the copy
+    /// itself takes.
     fn is_system_call(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! Pipes and sockets: a write copies from the user, a read to it. What is written must be read again before the next write,
-//! outside the clock.
+//! Pipes and sockets: a write copies from the user, a read to it. What is written must be read
+//! again before the next write, outside the clock.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -14,7 +14,8 @@ use daqmeter_sys::memory::{Buffer, Pages};
 use super::mover::{Mover, Side, each, not_flushed};
 use crate::request::{CopyRequest, Direction};
 
-/// A pipe of 1 MiB is what everybody may have (`/proc/sys/fs/pipe-max-size`); sockets take less than their buffer's size.
+/// A pipe of 1 MiB is what everybody may have (`/proc/sys/fs/pipe-max-size`); sockets take less
+/// than their buffer's size.
 const MAX_PIPE_BYTES: usize = 1 << 20;
 const MAX_SOCKET_BYTES: usize = 128 << 10;
 

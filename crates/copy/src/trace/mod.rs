@@ -154,7 +154,8 @@ impl Trace {
         files.map(|(name, lines)| ((*name).to_owned(), lines.clone())).collect()
     }
 
-    /// Calls of the module's accounts, and warnings. The kernel counts missed calls, so they are issued, too.
+    /// Calls of the module's accounts, and warnings. The kernel counts missed calls, so they are
+    /// issued, too.
     pub fn accounts(&self, info: &TraceInfo) -> (Ledger, Vec<String>) {
         let (recorded, dropped): (u64, u64) =
             (info.recorded.iter().sum(), info.dropped.iter().sum());

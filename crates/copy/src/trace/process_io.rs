@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use daqmeter_record::Counter;
 
-/// Reads and writes of one process over a time, from `/proc/PID/io` (Documentation/filesystems/proc.rst, 3.3).
+/// Reads and writes of one process over a time, from `/proc/PID/io`
+/// (Documentation/filesystems/proc.rst, 3.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessIo {
     /// Command.
@@ -70,8 +71,9 @@ fn processes(root: &Path) -> HashMap<u32, ProcessIo> {
 /// So long at most it sleeps before it asks again whether to stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
-/// Watches all processes for a time; those with most calls first. Ones that end meanwhile count until the last look at them.
-/// After each look, and every 100 ms at least, `stop` is asked whether it was the last; it may ask for what was seen so far.
+/// Watches all processes for a time; those with most calls first. Ones that end meanwhile count
+/// until the last look at them. After each look, and every 100 ms at least, `stop` is asked whether
+/// it was the last; it may ask for what was seen so far.
 ///
 /// # Errors
 /// When `/proc` cannot be read.

@@ -1,5 +1,5 @@
-//! Programs that a copying neighbour disturbs: image filters and sorts like those of the study (section 2.5), written here from
-//! the published algorithms, on inputs made from a seed.
+//! Programs that a copying neighbour disturbs: image filters and sorts like those of the study
+//! (section 2.5), written here from the published algorithms, on inputs made from a seed.
 
 mod quicksort;
 mod susan;

@@ -1,5 +1,5 @@
-//! Quicksort (Hoare 1961) with the median of three and insertion for short ranges (Sedgewick 1978), over records that are moved
-//! whole, as C's `qsort` moves them.
+//! Quicksort (Hoare 1961) with the median of three and insertion for short ranges (Sedgewick 1978),
+//! over records that are moved whole, as C's `qsort` moves them.
 
 use std::cmp::Ordering;
 
@@ -51,7 +51,8 @@ pub(crate) fn sort<T: Copy>(items: &mut [T], compare: impl Fn(&T, &T) -> Orderin
     insertion(rest, compare);
 }
 
-/// Splits so that nothing on the left is greater than anything on the right; both sides are shorter than the whole.
+/// Splits so that nothing on the left is greater than anything on the right; both sides are shorter
+/// than the whole.
 fn partition<T: Copy>(items: &mut [T], compare: impl Fn(&T, &T) -> Ordering) -> usize {
     let (last, half) = (items.len() - 1, items.len() / 2);
     for (low, high) in [(0, half), (half, last), (0, half)] {

@@ -1,8 +1,10 @@
-//! SUSAN: smallest univalue segment assimilating nucleus. S. M. Smith, J. M. Brady, "SUSAN - A New Approach to Low Level Image
-//! Processing", Int. J. of Computer Vision 23 (1), 45-78, 1997. Written from the paper.
+//! SUSAN: smallest univalue segment assimilating nucleus. S. M. Smith, J. M. Brady, "SUSAN - A New
+//! Approach to Low Level Image Processing", Int. J. of Computer Vision 23 (1), 45-78, 1997. Written
+//! from the paper.
 //!
-//! Around each pixel (the nucleus) the USAN is the part of a circular mask of 37 pixels whose brightness is that of the nucleus.
-//! A small USAN is an edge, a smaller one a corner; averaging over it smooths without blurring.
+//! Around each pixel (the nucleus) the USAN is the part of a circular mask of 37 pixels whose
+//! brightness is that of the nucleus. A small USAN is an edge, a smaller one a corner; averaging
+//! over it smooths without blurring.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
@@ -123,8 +125,8 @@ fn usan(image: &Image, likeness: &Likeness, x: usize, y: usize) -> (i32, i32, i3
     (area, moment_x, moment_y)
 }
 
-/// Smooths over the USAN: weights exp(-r^2 / 2 s^2 - d^2 / t^2) without the nucleus (equation 36); where nothing around is
-/// alike, the median of the eight neighbours.
+/// Smooths over the USAN: weights exp(-r^2 / 2 s^2 - d^2 / t^2) without the nucleus (equation 36);
+/// where nothing around is alike, the median of the eight neighbours.
 pub(crate) fn smooth(image: &Image, out: &mut Image) {
     /// exp(-r^2 / 2 s^2) x 100 with s = 2, by r^2: distances beyond 10 do not occur in the mask.
     const NEARNESS: [i32; 19] =
@@ -194,7 +196,8 @@ impl Edges {
         }
     }
 
-    /// Finds edges: the response is 3/4 of the largest USAN less the USAN (equation 3); of it only the ridge stays.
+    /// Finds edges: the response is 3/4 of the largest USAN less the USAN (equation 3); of it only
+    /// the ridge stays.
     pub(crate) fn find(&mut self, image: &Image) {
         let likeness = Likeness::new(6);
         let geometric = MASK_MOST * 3 / 4;
@@ -259,8 +262,9 @@ impl Corners {
         }
     }
 
-    /// Finds corners: a USAN below half of the mask (section 6), whose centre of gravity is far from the nucleus, and that lies
-    /// in one piece towards it; of those the strongest within five by five.
+    /// Finds corners: a USAN below half of the mask (section 6), whose centre of gravity is far
+    /// from the nucleus, and that lies in one piece towards it; of those the strongest within five
+    /// by five.
     pub(crate) fn find(&mut self, image: &Image) {
         let likeness = Likeness::new(6);
         let geometric = MASK_MOST / 2;
@@ -271,7 +275,8 @@ impl Corners {
             if area >= geometric || area == 0 {
                 continue;
             }
-            // Distance of the centre of gravity above one pixel and a half, squared and without the division.
+            // Distance of the centre of gravity above one pixel and a half, squared and without the
+            // division.
             let far = i64::from(moment_x).pow(2) + i64::from(moment_y).pow(2)
                 > i64::from(area).pow(2) * 9 / 4;
             if far && in_one_piece(image, &likeness, (x, y), (moment_x, moment_y)) {
@@ -304,7 +309,8 @@ impl Corners {
     }
 }
 
-/// All pixels on the way from the nucleus to the mask's border through the centre of gravity are of the USAN.
+/// All pixels on the way from the nucleus to the mask's border through the centre of gravity are of
+/// the USAN.
 fn in_one_piece(
     image: &Image,
     likeness: &Likeness,

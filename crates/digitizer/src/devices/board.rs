@@ -1,5 +1,5 @@
-//! What every board does, in the words of an acquisition, and what a family of boards says of itself. BoardRegisters, ioctls and
-//! numbers on buses are in the families' folders.
+//! What every board does, in the words of an acquisition, and what a family of boards says of
+//! itself. BoardRegisters, ioctls and numbers on buses are in the families' folders.
 
 use std::path::Path;
 use std::time::Duration;
@@ -45,7 +45,8 @@ pub struct TriggerAccount {
     pub sampling: u64,
 }
 
-/// A digitizer board. One thread drives one board. What a board cannot do, its [`Identity`] says before it is asked.
+/// A digitizer board. One thread drives one board. What a board cannot do, its [`Identity`] says
+/// before it is asked.
 pub trait Board: Send {
     /// Who it is.
     fn identity(&self) -> &Identity;
@@ -74,8 +75,8 @@ pub trait Board: Send {
         Err(self.cannot("be triggered"))
     }
 
-    /// Waits for the interrupt that ends an acquisition; false on timeout. May return false although the acquisition is over (a
-    /// driver that loses interrupts): callers look then.
+    /// Waits for the interrupt that ends an acquisition; false on timeout. May return false
+    /// although the acquisition is over (a driver that loses interrupts): callers look then.
     ///
     /// # Errors
     /// When the board is gone.
@@ -91,14 +92,15 @@ pub trait Board: Send {
         Ok(())
     }
 
-    /// Reads samples from a byte offset; returns the bytes delivered. Offset and length are multiples of 32 bytes.
+    /// Reads samples from a byte offset; returns the bytes delivered. Offset and length are
+    /// multiples of 32 bytes.
     ///
     /// # Errors
     /// When the board is gone or the range is not in its memory.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, Fault>;
 
-    /// Writes the board's memory, which is protected again afterwards; returns the bytes taken. Length and offset are multiples of
-    /// 64 bytes.
+    /// Writes the board's memory, which is protected again afterwards; returns the bytes taken.
+    /// Length and offset are multiples of 64 bytes.
     ///
     /// # Errors
     /// As [`Board::read`].
@@ -146,7 +148,8 @@ pub trait Board: Send {
         None
     }
 
-    /// The rate that reads of this board cannot exceed, where it is known without measuring, and why.
+    /// The rate that reads of this board cannot exceed, where it is known without measuring, and
+    /// why.
     fn known_limit(&self) -> Option<(f64, String)> {
         None
     }
@@ -184,7 +187,8 @@ pub trait BoardFamily: Sync {
     /// Whether a device belongs to it, by its path or emulated name (`emu:...`).
     fn claims(&self, device: &str) -> bool;
 
-    /// Opens the devices of one request that belong to it; emulated ones share what boards of one crate share.
+    /// Opens the devices of one request that belong to it; emulated ones share what boards of one
+    /// crate share.
     ///
     /// # Errors
     /// When one is not there, or not understood.

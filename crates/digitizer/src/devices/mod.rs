@@ -1,5 +1,5 @@
-//! Boards by name. Every family is a folder with its registers, driver, probing, numbers on buses and emulated members, and a
-//! line in [`FAMILIES`].
+//! Boards by name. Every family is a folder with its registers, driver, probing, numbers on buses
+//! and emulated members, and a line in [`FAMILIES`].
 
 pub mod board;
 pub mod pcie;

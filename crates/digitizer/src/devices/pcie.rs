@@ -15,7 +15,8 @@ impl PcieLink {
         PcieLink::below(files, &format!("sys/dev/char/{major}:{minor}/device"))
     }
 
-    /// The link of the PCI device whose folder in sysfs that is; none where it is no PCI device, or not trained.
+    /// The link of the PCI device whose folder in sysfs that is; none where it is no PCI device, or
+    /// not trained.
     pub fn below(files: &Files, device: &str) -> Option<PcieLink> {
         let speed = files.text(&format!("{device}/current_link_speed"))?;
         let lanes = files.text(&format!("{device}/current_link_width"))?.parse().ok()?;
@@ -24,7 +25,8 @@ impl PcieLink {
         (lanes > 0).then_some(PcieLink { gigatransfers_per_s, lanes })
     }
 
-    /// Bytes per second after line coding: 8b/10b up to 5 GT/s (PCIe 1 and 2), 128b/130b above. Packet headers come off this.
+    /// Bytes per second after line coding: 8b/10b up to 5 GT/s (PCIe 1 and 2), 128b/130b above.
+    /// Packet headers come off this.
     pub fn bytes_per_s(self) -> f64 {
         let coding = if self.gigatransfers_per_s > 5.0 { 128.0 / 130.0 } else { 0.8 };
         self.gigatransfers_per_s * 1e9 * coding * f64::from(self.lanes) / 8.0

@@ -1,9 +1,11 @@
 //! Digitizer samples to floating point.
 //!
-//! The arithmetic is that of `sis8300drv_threads` to the bit: cast `(float)raw`, scale `(float)((double)raw * F + O)` with
-//! two roundings (no fused multiply-add), and Q-format `v / 2^n` after the two's complement fold. The division by a power
-//! of two is done as a multiplication by its inverse, which is exact and three times as fast in scalar code (reference, section 3.2).
-//! The original stored doubles at a 4-byte stride; ours are 8 bytes wide (METHODOLOGY.md, "Defects not copied").
+//! The arithmetic is that of `sis8300drv_threads` to the bit: cast `(float)raw`, scale
+//! `(float)((double)raw * F + O)` with two roundings (no fused multiply-add), and Q-format `v /
+//! 2^n` after the two's complement fold. The division by a power of two is done as a multiplication
+//! by its inverse, which is exact and three times as fast in scalar code (reference, section 3.2).
+//! The original stored doubles at a 4-byte stride; ours are 8 bytes wide (METHODOLOGY.md, "Defects
+//! not copied").
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -16,7 +18,8 @@ mod x86_64;
 use crate::{Isa, Store};
 use scaling::Scaling;
 
-/// Fixed-point format of a raw code: m integer bits, n fraction bits, signed (two's complement) or not.
+/// Fixed-point format of a raw code: m integer bits, n fraction bits, signed (two's complement) or
+/// not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Qmn {
     int_bits: u32,
@@ -31,14 +34,15 @@ impl Qmn {
     /// Q3.13 signed: the phase channel of the source document (functions 6 and 8).
     pub const PHASE: Qmn = Qmn { int_bits: 3, frac_bits: 13, signed: true, in_degrees: false };
 
-    /// A format of `int_bits` + `frac_bits` bits. `None` unless the sum is 1 to 63, as in the original's `0x1UL << (m + n)`.
+    /// A format of `int_bits` + `frac_bits` bits. `None` unless the sum is 1 to 63, as in the
+    /// original's `0x1UL << (m + n)`.
     pub fn new(int_bits: u32, frac_bits: u32, signed: bool) -> Option<Qmn> {
         let bits = int_bits.checked_add(frac_bits)?;
         (1..=63).contains(&bits).then_some(Qmn { int_bits, frac_bits, signed, in_degrees: false })
     }
 
-    /// Radians to degrees: the value times 180/pi, which later revisions of the original do in function 6. For f64 only: in f32
-    /// the weight of a bit would be rounded.
+    /// Radians to degrees: the value times 180/pi, which later revisions of the original do in
+    /// function 6. For f64 only: in f32 the weight of a bit would be rounded.
     #[must_use]
     pub fn in_degrees(self) -> Qmn {
         Qmn { in_degrees: true, ..self }
@@ -54,24 +58,24 @@ impl Qmn {
         self.frac_bits
     }
 
-    /// Codes from here on are negative. Raw codes have 16 bits, so formats of more than 16 bits never fold.
+    /// Codes from here on are negative. Raw codes have 16 bits, so formats of more than 16 bits
+    /// never fold.
     pub(crate) fn fold_from(self) -> i32 {
         let bits = self.int_bits + self.frac_bits;
         if self.signed && bits <= 16 { 1 << (bits - 1) } else { i32::MAX }
     }
 
-    /// What is taken from a negative code: 2^(m+n).
     pub(crate) fn fold_by(self) -> i32 {
         let bits = self.int_bits + self.frac_bits;
         if self.signed && bits <= 16 { 1 << bits } else { 0 }
     }
 
-    /// 2^-n, exact in f64 (and in f32, since n is at most 63); in degrees times 180/pi, whose scaling by a power of two is exact.
+    /// 2^-n, exact in f64 (and in f32, since n is at most 63); in degrees times 180/pi, whose
+    /// scaling by a power of two is exact.
     pub(crate) fn weight(self) -> f64 {
         (-f64::from(self.frac_bits)).exp2() * self.unit()
     }
 
-    /// What one of the source's units is in that of the result.
     pub(crate) fn unit(self) -> f64 {
         match self.in_degrees {
             true => DEGREES_PER_RADIAN,
@@ -96,7 +100,6 @@ impl std::fmt::Display for Qmn {
     }
 }
 
-/// What is done to each sample that is kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Conversion {
     /// `(float)raw`.
@@ -128,7 +131,8 @@ impl Conversion {
     }
 }
 
-/// Which samples are kept: every `factor`-th from `offset` on; `(n - offset) / factor` of them, as in the original.
+/// Which samples are kept: every `factor`-th from `offset` on; `(n - offset) / factor` of them, as
+/// in the original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decimation {
     /// First sample kept.
@@ -147,7 +151,6 @@ impl Decimation {
     }
 }
 
-/// Where converted samples go.
 #[derive(Debug)]
 pub enum Out<'a> {
     /// Single precision.
@@ -166,7 +169,6 @@ pub struct Converter {
     prepared: Prepared,
 }
 
-/// What a kernel works out once, before anything is timed.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Prepared {
     #[cfg(target_arch = "x86_64")]
@@ -174,7 +176,8 @@ struct Prepared {
     scaling: Scaling,
 }
 
-/// Results of one part of a trial. On a cache line, so that no kernel has a scalar head: those codes would not be tried.
+/// Results of one part of a trial. On a cache line, so that no kernel has a scalar head: those
+/// codes would not be tried.
 #[derive(Clone)]
 #[repr(align(64))]
 struct Part([f32; 4096]);
@@ -205,14 +208,13 @@ impl Converter {
         })
     }
 
-    /// The arithmetic of a scaling: the fastest of its kernel's that was found equal to the oracle for every code. None for other
-    /// conversions, which have one arithmetic.
+    /// The arithmetic of a scaling: the fastest of its kernel's that was found equal to the oracle
+    /// for every code. None for other conversions, which have one arithmetic.
     pub fn arithmetic(&self) -> Option<&'static str> {
         let is_scaling = matches!(self.conversion, Conversion::ScaleF32 { .. });
         is_scaling.then(|| self.prepared.scaling.name())
     }
 
-    /// What it does to each sample.
     pub fn conversion(&self) -> Conversion {
         self.conversion
     }
@@ -236,7 +238,8 @@ impl Converter {
     /// Converts `raw` into the first `decimation.kept(raw.len())` places of `out`.
     ///
     /// # Panics
-    /// When `out` is too short or not of the conversion's type: both are the caller's mistakes, made once, before timing.
+    /// When `out` is too short or not of the conversion's type: both are the caller's mistakes,
+    /// made once, before timing.
     pub fn convert(&self, raw: &[u16], out: Out<'_>) {
         let kept = self.decimation.kept(raw.len());
         let raw = raw.get(self.decimation.offset..).unwrap_or(&[]);
@@ -302,7 +305,8 @@ impl Converter {
     }
 }
 
-/// The first arithmetic of the ladder that gives the oracle's bits; the portable kernels have the oracle's alone.
+/// The first arithmetic of the ladder that gives the oracle's bits; the portable kernels have the
+/// oracle's alone.
 fn fastest_exact(conversion: Conversion, isa: Isa) -> Scaling {
     let Conversion::ScaleF32 { factor, offset } = conversion else {
         return Scaling::default();
@@ -338,7 +342,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Factors and offsets: usual ones, those at which rungs of the ladder fail, and those that overflow or vanish.
+    /// Factors and offsets: usual ones, those at which rungs of the ladder fail, and those that
+    /// overflow or vanish.
     const SCALES: [(f64, f64); 16] = [
         (1.0, 0.0),
         (0.1, -3.7),
@@ -378,7 +383,8 @@ mod tests {
         all
     }
 
-    /// Converts with the kernel into a buffer that starts `misalign` samples off a cache line, with canaries behind it.
+    /// Converts with the kernel into a buffer that starts `misalign` samples off a cache line, with
+    /// canaries behind it.
     fn run(converter: &Converter, raw: &[u16], misalign: usize) -> Vec<u64> {
         let within = misalign..misalign + converter.decimation().kept(raw.len());
         let places = within.end + 8;
@@ -444,7 +450,8 @@ mod tests {
         assert_eq!(Converter::new(Conversion::CastF32, zero, Isa::Portable, Store::Cached), None);
     }
 
-    /// Calibrations as converters have them: full scale and offset in volts of codes of 16 bits, with errors of gain and offset.
+    /// Calibrations as converters have them: full scale and offset in volts of codes of 16 bits,
+    /// with errors of gain and offset.
     fn usual(number: u32) -> (f64, f64) {
         let part = |salt: u32| {
             f64::from(number.wrapping_mul(2_654_435_761 ^ salt) >> 8) / f64::from(1 << 24)
@@ -472,7 +479,8 @@ mod tests {
         assert_eq!(arithmetic((0.1, 0.0), Isa::Portable), "f64");
     }
 
-    /// Of a part that begins off a cache line the first codes are not tried: a zero of the wrong sign among them was passed.
+    /// Of a part that begins off a cache line the first codes are not tried: a zero of the wrong
+    /// sign among them was passed.
     #[test]
     fn a_trial_tries_the_first_codes_too() {
         let scale = Conversion::ScaleF32 { factor: -2.0, offset: -0.0 };

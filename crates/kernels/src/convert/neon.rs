@@ -1,4 +1,5 @@
-//! AArch64 Advanced SIMD: 8 samples a step. Decimated samples are left to scalar code (there is no gather).
+//! AArch64 Advanced SIMD: 8 samples a step. Decimated samples are left to scalar code (there is no
+//! gather).
 
 use std::arch::aarch64::*;
 

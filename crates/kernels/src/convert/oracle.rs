@@ -1,9 +1,10 @@
-//! The arithmetic as the source document defines it, one sample at a time, with its divisions and comparisons in doubles.
-//! Every kernel is compared with this to the bit.
+//! The arithmetic as the source document defines it, one sample at a time, with its divisions and
+//! comparisons in doubles. Every kernel is compared with this to the bit.
 
 use super::{Conversion, Decimation, Out, Qmn};
 
-/// One sample by the document's Q-format rule: fold when above `2^(m+n)/2 - 1`, then divide by `2^n`; then to degrees, if asked for.
+/// One sample by the document's Q-format rule: fold when above `2^(m+n)/2 - 1`, then divide by
+/// `2^n`; then to degrees, if asked for.
 pub fn qmn(raw: u16, format: Qmn) -> f64 {
     let full = (1_u64 << (format.int_bits + format.frac_bits)) as f64;
     let mut value = f64::from(raw);
@@ -25,7 +26,8 @@ pub(crate) fn to_f32(raw: u16, conversion: Conversion) -> Option<f32> {
     })
 }
 
-/// All samples kept, as the bits of the result (f32 bits in the lower half), so that NaN and signed zero compare too.
+/// All samples kept, as the bits of the result (f32 bits in the lower half), so that NaN and signed
+/// zero compare too.
 pub fn bits(
     conversion: Conversion,
     decimation: Decimation,
@@ -40,7 +42,8 @@ pub fn bits(
     })
 }
 
-/// The first converted sample that differs from the oracle: its index, the bits found, and those expected.
+/// The first converted sample that differs from the oracle: its index, the bits found, and those
+/// expected.
 pub fn first_difference(
     conversion: Conversion,
     decimation: Decimation,
@@ -57,7 +60,6 @@ pub fn first_difference(
         .map(|(index, expected)| (index, found(index), expected))
 }
 
-/// What f32 arithmetic costs against the document's double arithmetic, over all 65,536 codes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FastScaleError {
     /// Codes whose result differs.

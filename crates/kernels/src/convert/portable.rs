@@ -1,9 +1,11 @@
-//! Plain Rust. The compiler vectorises the undecimated loops for the target's baseline; decimated ones stay scalar.
-//! Also the head and tail of the vector kernels, which call [`one_f32`] and [`one_f64`].
+//! Plain Rust. The compiler vectorises the undecimated loops for the target's baseline; decimated
+//! ones stay scalar. Also the head and tail of the vector kernels, which call [`one_f32`] and
+//! [`one_f64`].
 
 use super::{Conversion, Qmn};
 
-/// One sample in Q-format, with the multiplication that the vector kernels use (exact, equal to the oracle's division).
+/// One sample in Q-format, with the multiplication that the vector kernels use (exact, equal to the
+/// oracle's division).
 #[inline(always)]
 pub(super) fn one_f64(raw: u16, format: Qmn) -> f64 {
     f64::from(fold(raw, format)) * format.weight()
@@ -27,7 +29,8 @@ pub(super) fn one_f32(raw: u16, conversion: Conversion) -> f32 {
     }
 }
 
-/// Converts every `factor`-th sample. The match stands outside the loops, so that each loop is one plain expression.
+/// Converts every `factor`-th sample. The match stands outside the loops, so that each loop is one
+/// plain expression.
 #[allow(clippy::cast_possible_truncation, reason = "rounding to f32 is what the conversion is")]
 pub(super) fn to_f32(conversion: Conversion, factor: usize, raw: &[u16], out: &mut [f32]) {
     match conversion {
@@ -58,7 +61,8 @@ fn map<T>(factor: usize, raw: &[u16], out: &mut [T], one: impl Fn(u16) -> T) {
             *place = one(x);
         }
     } else {
-        // chunks_exact keeps the stride out of the bounds check; step_by was half as fast (reference, section 3.2).
+        // chunks_exact keeps the stride out of the bounds check; step_by was half as fast
+        // (reference, section 3.2).
         for (place, chunk) in out.iter_mut().zip(raw.chunks(factor)) {
             *place = one(chunk[0]);
         }

@@ -1,10 +1,11 @@
-//! How `(float)((double)raw * F + O)` is computed: the ladder from which [`super::Converter::new`] takes the first that gives
-//! the oracle's bits for all 65,536 codes.
+//! How `(float)((double)raw * F + O)` is computed: the ladder from which [`super::Converter::new`]
+//! takes the first that gives the oracle's bits for all 65,536 codes.
 //!
-//! - In single precision, [`Centred`]: `x * F + O` is `(x - c) * F + (O + c * F)`. With c near `-O / F` the new offset is so
-//!   small that two fused multiply-adds keep enough of it. `x - c` is exact while c is a multiple of the right power of two.
-//! - In doubles without conversions from integers: `2^52 + x` is made by its bits, and one fused multiply-add of it takes
-//!   `2^52 * F` off again: `x * F`, rounded once, as the oracle rounds it.
+//! - In single precision, [`Centred`]: `x * F + O` is `(x - c) * F + (O + c * F)`. With c near `-O
+//!   / F` the new offset is so small that two fused multiply-adds keep enough of it. `x - c` is
+//!   exact while c is a multiple of the right power of two.
+//! - In doubles without conversions from integers: `2^52 + x` is made by its bits, and one fused
+//!   multiply-add of it takes `2^52 * F` off again: `x * F`, rounded once, as the oracle rounds it.
 //! - In doubles as the oracle does it, which needs no proof.
 
 /// Codes of a sample.
@@ -41,7 +42,8 @@ impl Scaling {
     }
 }
 
-/// `fma(x - centre, high, fma(x - centre, low, offset))`, where `high + low` is the factor to 48 bits.
+/// `fma(x - centre, high, fma(x - centre, low, offset))`, where `high + low` is the factor to 48
+/// bits.
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "only the x86-64 kernels scale in single precision")
@@ -55,8 +57,9 @@ pub(super) struct Centred {
 }
 
 impl Centred {
-    /// What may give the oracle's bits. Centres that are whole numbers come first: they hit the code whose result is zero.
-    /// The neighbours of the best centre are further chances: one code on the wrong side of a rounding spoils a centre.
+    /// What may give the oracle's bits. Centres that are whole numbers come first: they hit the
+    /// code whose result is zero. The neighbours of the best centre are further chances: one code
+    /// on the wrong side of a rounding spoils a centre.
     fn candidates(factor: f64, offset: f64) -> impl Iterator<Item = Centred> {
         let zero = -offset / factor;
         let step = step(zero);
@@ -84,7 +87,8 @@ impl Centred {
     }
 }
 
-/// The finest step of centres near `zero` for which the difference to every code has at most 24 bits.
+/// The finest step of centres near `zero` for which the difference to every code has at most 24
+/// bits.
 fn step(zero: f64) -> f64 {
     let reach = zero.abs().max((zero - CODES).abs());
     (reach.log2().ceil() - SINGLE_BITS).exp2()

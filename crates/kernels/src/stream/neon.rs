@@ -1,4 +1,5 @@
-//! AArch64 Advanced SIMD: a line is four vectors. Stores go through the caches: STNP has no intrinsic.
+//! AArch64 Advanced SIMD: a line is four vectors. Stores go through the caches: STNP has no
+//! intrinsic.
 
 use std::arch::aarch64::*;
 

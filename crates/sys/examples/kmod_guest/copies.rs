@@ -27,7 +27,8 @@ pub(crate) fn moves(kib: u64, policy: u32, completions: &[u32]) -> Verdict {
     Ok(format!("{copies} copies, every byte"))
 }
 
-/// From the user and back under one request: the user's bytes must be what they were, and the region's the same.
+/// From the user and back under one request: the user's bytes must be what they were, and the
+/// region's the same.
 pub(crate) fn both() -> Verdict {
     let device = device(1);
     let mut copies = 0;
@@ -61,7 +62,8 @@ pub(crate) fn both() -> Verdict {
     Ok(format!("{copies} copies there and back, every byte"))
 }
 
-/// All CPUs at once: copies on the same channels, questions about them, failures, policies that cannot be changed meanwhile.
+/// All CPUs at once: copies on the same channels, questions about them, failures, policies that
+/// cannot be changed meanwhile.
 pub(crate) fn racing() -> Verdict {
     const EACH: u32 = 150;
     let device = device(2);

@@ -7,7 +7,8 @@ use daqmeter_sys::uapi::{Copy, Policy};
 
 use crate::common::{Verdict, device, dma, errno, expect, given_up, nothing_pinned, round, set};
 
-/// Every 7th descriptor ends with an error: the copy says EIO, polled and not, and the next one is whole.
+/// Every 7th descriptor ends with an error: the copy says EIO, polled and not, and the next one is
+/// whole.
 pub(crate) fn failing() -> Verdict {
     set("fail_every", 7);
     let device = device(1);
@@ -42,7 +43,8 @@ pub(crate) fn flipping() -> Verdict {
     Ok(format!("{wrong} of 20 copies were found wrong"))
 }
 
-/// A descriptor that never completes ends with a timeout; the channel works again, no page stays pinned.
+/// A descriptor that never completes ends with a timeout; the channel works again, no page stays
+/// pinned.
 pub(crate) fn losing() -> Verdict {
     let device = device(1);
     let mut timeouts = 0;
@@ -64,14 +66,16 @@ pub(crate) fn losing() -> Verdict {
     if late.is_ok() {
         return Err("a copy that takes longer than its limit succeeded".to_owned());
     }
-    // Nothing is to happen when the copy would have been done: there is nothing to wait for but the time.
+    // Nothing is to happen when the copy would have been done: there is nothing to wait for but the
+    // time.
     std::thread::sleep(Duration::from_millis(600));
     round(&device, &mut dma(100_000, 1, 1, 3), 6)?;
     nothing_pinned(&device)?;
     Ok(format!("{} timeouts, the channels went on", timeouts + 1))
 }
 
-/// An engine that is 8 s late is stopped after the timeout: it writes nothing into pages that were let go.
+/// An engine that is 8 s late is stopped after the timeout: it writes nothing into pages that were
+/// let go.
 pub(crate) fn late() -> Verdict {
     const BYTES: usize = 65_536;
     let device = device(1);
@@ -96,7 +100,8 @@ pub(crate) fn late() -> Verdict {
     Ok(format!("stopped after {:.1} s, nothing written afterwards", waited.as_secs_f64()))
 }
 
-/// An engine that cannot be stopped (`terminating=0`) keeps its pages until the channel is given back.
+/// An engine that cannot be stopped (`terminating=0`) keeps its pages until the channel is given
+/// back.
 pub(crate) fn stuck() -> Verdict {
     let device = device(1);
     // A copy that fails is over: it keeps nothing, also where nothing can be stopped.

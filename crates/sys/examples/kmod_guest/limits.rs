@@ -102,7 +102,8 @@ pub(crate) fn starved() {
     println!("the starved copy ended with {ended:?}");
 }
 
-/// Pages of movable memory are moved out of it before an engine gets them, as for every pin that may stay.
+/// Pages of movable memory are moved out of it before an engine gets them, as for every pin that
+/// may stay.
 pub(crate) fn kept() -> Verdict {
     const PAGES: u64 = 512;
     let device = device(1);

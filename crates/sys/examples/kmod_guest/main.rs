@@ -1,5 +1,6 @@
-//! What `cargo xtask copy-vm` runs as root inside a virtual machine: the kernel modules against engines that fail, programs that
-//! ask for what cannot be, and a tracer against calls that are known. Prints a line for each case; exits 1 when one failed.
+//! What `cargo xtask copy-vm` runs as root inside a virtual machine: the kernel modules against
+//! engines that fail, programs that ask for what cannot be, and a tracer against calls that are
+//! known. Prints a line for each case; exits 1 when one failed.
 
 #![allow(
     clippy::unwrap_used,

@@ -19,8 +19,8 @@ struct Second {
 /// The module's number of the priority policy.
 const PRIORITY: u32 = 3;
 
-/// The window's share, and what the channels get of it. Shares and times depend on the scheduler, so they have three measurements;
-/// each that is refused is printed.
+/// The window's share, and what the channels get of it. Shares and times depend on the scheduler,
+/// so they have three measurements; each that is refused is printed.
 pub(crate) fn priority() -> Verdict {
     let device = device(PRIORITY);
     // Real time is hopeless in an emulator without icount: there only the accounts are checked.
@@ -90,7 +90,8 @@ fn copies_within(device: &CopyDevice, channel: u32, time: Duration) -> u32 {
     copies
 }
 
-/// Under the machine's own clock (icount): the phases have the lengths that were asked for, and the gate holds a low channel back.
+/// Under the machine's own clock (icount): the phases have the lengths that were asked for, and the
+/// gate holds a low channel back.
 fn exactly(device: &CopyDevice) -> Verdict {
     let second = one_second(device);
     let near = |found: f64, wanted: f64| (found / wanted - 1.0).abs() < 0.05;
@@ -98,9 +99,10 @@ fn exactly(device: &CopyDevice) -> Verdict {
         return Err(format!("30000 and 60000 ns were asked for: {}", second.text));
     }
     let text = second.text()?;
-    // Which share each gets beside the others is decided by the scheduler on one CPU, not by the gate. Alone, a low channel is
-    // held back in each quantum and a high one never. The engine's thread has the same CPU and goes on with what it has while the
-    // gate is shut, so that a short quantum may cost nothing: here it is two thirds of the window.
+    // Which share each gets beside the others is decided by the scheduler on one CPU, not by the
+    // gate. Alone, a low channel is held back in each quantum and a high one never. The engine's
+    // thread has the same CPU and goes on with what it has while the gate is shut, so that a short
+    // quantum may cost nothing: here it is two thirds of the window.
     set_policy(device, PRIORITY, 60_000);
     let [high, low] = [0, 1].map(|at| copies_within(device, at, Duration::from_millis(500)));
     set_policy(device, PRIORITY, 30_000);

@@ -70,7 +70,8 @@ pub(crate) fn trace() -> Verdict {
     ))
 }
 
-/// The known program's process, all records, the counts at the end and which operations could be seen.
+/// The known program's process, all records, the counts at the end and which operations could be
+/// seen.
 fn traced() -> Result<(u32, Vec<TraceRecord>, TraceInfo, u32), String> {
     let mut tracer =
         TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
@@ -89,7 +90,8 @@ fn traced() -> Result<(u32, Vec<TraceRecord>, TraceInfo, u32), String> {
     Ok((child, records, tracer.info().unwrap(), probed))
 }
 
-/// Each call under its operation, and under no other: a helper within an outer function is not counted once more.
+/// Each call under its operation, and under no other: a helper within an outer function is not
+/// counted once more.
 fn each_call_once(known: &[&TraceRecord], all: bool) -> Result<(), String> {
     let of = |operation: u16, bytes: usize| {
         let same =
@@ -153,8 +155,8 @@ fn uname_ns() -> f64 {
     begin.elapsed().as_nanos() as f64 / f64::from(EACH)
 }
 
-/// Waits until the kernel has turned the probes into jumps, which it does a moment after they are set. Some cannot be: then for two
-/// seconds.
+/// Waits until the kernel has turned the probes into jumps, which it does a moment after they are
+/// set. Some cannot be: then for two seconds.
 fn jumps_are_made() {
     let is_made = |line: &str| line.contains("[OPTIMIZED]") || line.contains("[FTRACE]");
     let began = Instant::now();
@@ -167,9 +169,10 @@ fn jumps_are_made() {
     }
 }
 
-/// What a record costs, in instructions: under icount a nanosecond is a fixed number of them (shift 3: 8 ns each), so the time of
-/// a call with the probes less the time without is a count. The calls of the process that reads the tracer are not recorded: they show
-/// what it costs to come to the tracer's own code at each probe, and to go back.
+/// What a record costs, in instructions: under icount a nanosecond is a fixed number of them (shift
+/// 3: 8 ns each), so the time of a call with the probes less the time without is a count. The calls
+/// of the process that reads the tracer are not recorded: they show what it costs to come to the
+/// tracer's own code at each probe, and to go back.
 pub(crate) fn trace_cost() -> Verdict {
     let in_child = || -> f64 {
         let own = std::env::current_exe().unwrap();

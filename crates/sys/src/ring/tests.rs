@@ -34,8 +34,8 @@ fn two_spans_at_a_wrap_and_none_of_a_block_that_is_not_whole() {
     assert_eq!(host.spans(4096).map(<[u8]>::len), [0, 0]);
 }
 
-/// The corner case of the protocol: a host that releases nearly the whole ring at once moves its pointer back by less than the
-/// gap, and the card would not see the wrap.
+/// The corner case of the protocol: a host that releases nearly the whole ring at once moves its
+/// pointer back by less than the gap, and the card would not see the wrap.
 #[test]
 fn a_wrap_shorter_than_the_gap_is_not_seen_and_therefore_made_in_three_steps() {
     let old = Pointer { offset: 2048, even: false };
@@ -146,7 +146,8 @@ fn a_ring_that_is_shared_has_one_reader() {
     open().unwrap();
 }
 
-/// The card's process may write anything: what was lent stays as it was, and the reader's own accounts hold.
+/// The card's process may write anything: what was lent stays as it was, and the reader's own
+/// accounts hold.
 #[test]
 fn a_card_that_breaks_the_protocol_changes_nothing_that_is_lent() {
     use std::os::unix::fs::FileExt;

@@ -1,4 +1,5 @@
-//! An emulated board behind a file that answers the ESS driver's ioctls, seeks, reads, writes and maps.
+//! An emulated board behind a file that answers the ESS driver's ioctls, seeks, reads, writes and
+//! maps.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -84,7 +85,8 @@ impl BoardFile {
         };
         let timeout_ms = u32::from_ne_bytes(*timeout);
         let (board, traffic) = (Arc::clone(&self.board), Arc::clone(&self.traffic));
-        // The driver forgets what came before the call: its flag is cleared on entry, and so is ours.
+        // The driver forgets what came before the call: its flag is cleared on entry, and so is
+        // ours.
         let forgotten = lock(&board).wait(Duration::ZERO);
         std::thread::spawn(move || {
             let status = match forgotten {
@@ -111,7 +113,8 @@ impl BoardFile {
     }
 }
 
-/// The driver's status: 0 fired, 2 timeout. Waits a little at a time, so that the board is free for others in between.
+/// The driver's status: 0 fired, 2 timeout. Waits a little at a time, so that the board is free for
+/// others in between.
 fn wait_in_slices(board: &Shared, timeout_ms: u32) -> Result<u32, Errno> {
     let slice = Duration::from_millis(1);
     let slices = if timeout_ms == 0 { u32::MAX } else { timeout_ms };

@@ -73,7 +73,8 @@ impl BoardRegisters for EssBoard {
             )));
         }
         self.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
-        // One call is one DMA write: what it does not take is not sent again as a length that the board cannot write.
+        // One call is one DMA write: what it does not take is not sent again as a length that the
+        // board cannot write.
         loop {
             match self.file.write(from) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -110,8 +111,8 @@ impl Board for EssBoard {
     }
 
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
-        // The driver has no pread: its read() starts at the position that lseek set. A read may come in parts; only the
-        // end of the memory ends it.
+        // The driver has no pread: its read() starts at the position that lseek set. A read may
+        // come in parts; only the end of the memory ends it.
         self.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
         let mut done = 0;
         while done < into.len() {

@@ -1,5 +1,6 @@
-//! Struck SIS8300 boards: the real ones behind the ESS driver, and emulated ones. Three kernel interfaces share the name
-//! `sis8300`; a device is probed before anything is driven, and one that is not understood is refused with what was found.
+//! Struck SIS8300 boards: the real ones behind the ESS driver, and emulated ones. Three kernel
+//! interfaces share the name `sis8300`; a device is probed before anything is driven, and one that
+//! is not understood is refused with what was found.
 
 mod driver_file;
 pub mod emulated;

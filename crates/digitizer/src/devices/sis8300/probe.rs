@@ -64,7 +64,8 @@ pub fn probe(device: &str) -> Result<ProbedDriver, Fault> {
             "answers, but its identification register is {id:#010x}, not 0x8300xxxx to 0x8303xxxx"
         )));
     }
-    // Releasing waiters when there are none changes nothing. The command's size (12 bytes) is the ESS driver's own.
+    // Releasing waiters when there are none changes nothing. The command's size (12 bytes) is the
+    // ESS driver's own.
     match sis8300::release_irq(&file) {
         Ok(()) => Ok(ProbedDriver::Ess { file, id }),
         Err(error) if matches!(error.errno(), Some(22 | 25)) => Ok(ProbedDriver::Struck),
@@ -72,8 +73,8 @@ pub fn probe(device: &str) -> Result<ProbedDriver, Fault> {
     }
 }
 
-/// The upciedev family's node names are `sis8300s<N>`, and sysfs names its driver. No ioctl is tried: their numbers mean
-/// different things in each fork.
+/// The upciedev family's node names are `sis8300s<N>`, and sysfs names its driver. No ioctl is
+/// tried: their numbers mean different things in each fork.
 fn upciedev_driver(device: &str, rdev: u64) -> Option<String> {
     let (major, minor) = device_numbers(rdev);
     let link = fs::read_link(format!("/sys/dev/char/{major}:{minor}/device/driver")).ok();

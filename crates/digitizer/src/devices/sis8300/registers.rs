@@ -18,7 +18,8 @@ pub trait BoardRegisters {
     /// When the board is gone.
     fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault>;
 
-    /// One DMA write to card memory, of a length and at an offset that the board allows (a power of two, at least 64 bytes; an offset in multiples of 64); returns the bytes taken.
+    /// One DMA write to card memory, of a length and at an offset that the board allows (a power of
+    /// two, at least 64 bytes; an offset in multiples of 64); returns the bytes taken.
     ///
     /// # Errors
     /// When the board is gone, or its memory is protected.
@@ -32,8 +33,8 @@ pub(super) fn channel_samples(samples: u64) -> u64 {
     of_each.max(1).next_multiple_of(2 * regs::BLOCK_SAMPLES)
 }
 
-/// All ten channels, packed one behind the other, `samples` in all, started by MLVDS line 0. The sampling clock is left
-/// as it is: its chip is not in the documented register list.
+/// All ten channels, packed one behind the other, `samples` in all, started by MLVDS line 0. The
+/// sampling clock is left as it is: its chip is not in the documented register list.
 pub(super) fn configure(board: &mut impl BoardRegisters, samples: u64) -> Result<(), Fault> {
     let channel_blocks = channel_samples(samples) / regs::BLOCK_SAMPLES;
     let to_register = |blocks: u64| {

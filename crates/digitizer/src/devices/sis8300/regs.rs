@@ -1,5 +1,5 @@
-//! BoardRegisters of the SIS8300 family, by 32-bit word offset. Sources: Struck SIS8300-KU, -L and -L2 user manuals (register
-//! chapters), as restated in the project's reference, section 2.4.
+//! BoardRegisters of the SIS8300 family, by 32-bit word offset. Sources: Struck SIS8300-KU, -L and
+//! -L2 user manuals (register chapters), as restated in the project's reference, section 2.4.
 
 /// Identification: 31:16 model, 15:8 firmware version, 7:0 revision.
 pub const ID: u32 = 0x00;
@@ -29,7 +29,8 @@ pub(crate) const SAMPLE_CONTROL: u32 = 0x11;
 pub(crate) const EXTERNAL_TRIGGER: u32 = 1 << 11;
 /// MLVDS lines: 15:8 trigger enable, 7:0 falling edge.
 pub(crate) const MLVDS: u32 = 0x12;
-/// First of ten: memory block (16 samples) at which a channel starts; after acquisition, where it ended.
+/// First of ten: memory block (16 samples) at which a channel starts; after acquisition, where it
+/// ended.
 pub(crate) const CHANNEL_ADDRESS: u32 = 0x120;
 /// Samples per channel in blocks of 16, minus one.
 pub(crate) const SAMPLE_LENGTH: u32 = 0x12A;
@@ -63,7 +64,8 @@ pub(crate) const BLOCK_SAMPLES: u64 = 16;
 
 /// The ESS driver reads multiples of this from multiples of this (reference, section 2.1).
 pub(crate) const READ_UNIT_BYTES: u64 = 16;
-/// Bytes of one DMA write: register 0x213 takes powers of two from 64 on, and the original writes 64 at a time.
+/// Bytes of one DMA write: register 0x213 takes powers of two from 64 on, and the original writes
+/// 64 at a time.
 pub(crate) const WRITE_BYTES: usize = 64;
 
 /// Whether a board can do this as one read of its driver.

@@ -29,7 +29,8 @@ impl Channel {
         let refuse = |why: &dyn std::fmt::Display| Fault::new(format!("{device}: {why}"));
         let metadata = fs::metadata(path).map_err(|error| refuse(&error))?;
         let kind = metadata.file_type();
-        // Regular files stand for devices in tests, as those of FUSE. Opening a FIFO would wait for its other end.
+        // Regular files stand for devices in tests, as those of FUSE. Opening a FIFO would wait for
+        // its other end.
         if !kind.is_char_device() && !kind.is_file() {
             return Err(refuse(&"not a character device"));
         }

@@ -1,4 +1,5 @@
-//! An emulated channel behind a file that is read at any offset, by any length, and knows no command.
+//! An emulated channel behind a file that is read at any offset, by any length, and knows no
+//! command.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;

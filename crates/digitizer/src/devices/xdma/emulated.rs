@@ -1,4 +1,5 @@
-//! A channel in memory, as a card whose channel is mapped to its memory: the same samples lie at the same offset.
+//! A channel in memory, as a card whose channel is mapped to its memory: the same samples lie at
+//! the same offset.
 
 use daqmeter_harness::Fault;
 

@@ -1,8 +1,10 @@
-//! Streaming character devices without commands of their own, as Xilinx's XDMA driver shows a DMA channel from card to host:
-//! `/dev/xdma0_c2h_0` is read, at an offset, and nothing else (dma_ip_drivers, XDMA/linux-kernel, cdev_sgdma.c). Any such device is
-//! named with a prefix: `stream:/dev/mydevice`.
+//! Streaming character devices without commands of their own, as Xilinx's XDMA driver shows a DMA
+//! channel from card to host: `/dev/xdma0_c2h_0` is read, at an offset, and nothing else
+//! (dma_ip_drivers, XDMA/linux-kernel, cdev_sgdma.c). Any such device is named with a prefix:
+//! `stream:/dev/mydevice`.
 //!
-//! There is no trigger, nothing is mapped or written, and nobody but the emulated member knows what the samples must be.
+//! There is no trigger, nothing is mapped or written, and nobody but the emulated member knows what
+//! the samples must be.
 
 mod channel;
 mod driver_file;

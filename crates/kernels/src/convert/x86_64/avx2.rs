@@ -1,5 +1,6 @@
-//! AVX2 with FMA: 8 samples a step. Decimated samples are gathered by one load and one blend each ([`gathered`]): what AVX2
-//! calls a gather is slower on every CPU that it was tried on, and on many it was slowed down further by mitigations.
+//! AVX2 with FMA: 8 samples a step. Decimated samples are gathered by one load and one blend each
+//! ([`gathered`]): what AVX2 calls a gather is slower on every CPU that it was tried on, and on
+//! many it was slowed down further by mitigations.
 
 use std::arch::x86_64::*;
 
@@ -103,8 +104,8 @@ fn scale_f32(
     }
 }
 
-/// Converts every `factor`-th sample: the code plus half the fold is 16 bits without a sign, and half the fold is taken off with
-/// the 2^52.
+/// Converts every `factor`-th sample: the code plus half the fold is 16 bits without a sign, and
+/// half the fold is taken off with the 2^52.
 ///
 /// # Safety
 /// As [`to_f32`].
@@ -134,7 +135,6 @@ pub(in super::super) unsafe fn to_f64(
     }
 }
 
-/// Whether the fold is by a multiple of 2^16.
 fn whole_is_zero(format: Qmn) -> bool {
     low_half(format.fold_by()) == 0
 }
@@ -151,7 +151,8 @@ fn widened(x: __m128i) -> __m256i {
     _mm256_cvtepu16_epi32(x)
 }
 
-/// Which bytes of eight samples become the low words of doubles: samples 0 to 3, samples 4 to 7. A byte above 0x7F makes zero.
+/// Which bytes of eight samples become the low words of doubles: samples 0 to 3, samples 4 to 7. A
+/// byte above 0x7F makes zero.
 const WORDS: [[u8; 32]; 2] = [words_from(0), words_from(4)];
 
 const fn words_from(first: u8) -> [u8; 32] {
@@ -166,8 +167,9 @@ const fn words_from(first: u8) -> [u8; 32] {
     bytes
 }
 
-/// Eight samples as doubles, each plus 2^52: the bits of a sample below the exponent of 2^52. One shuffle and one "or" for four
-/// of them; a conversion from integers is two steps or more on every CPU.
+/// Eight samples as doubles, each plus 2^52: the bits of a sample below the exponent of 2^52. One
+/// shuffle and one "or" for four of them; a conversion from integers is two steps or more on every
+/// CPU.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn above_two_to_52(x: __m128i) -> [__m256d; 2] {
@@ -229,8 +231,9 @@ fn drive_f64(
     });
 }
 
-/// Walks both slices: scalar head up to a cache line of `out`, so that pairs of streamed halves leave as one, whole steps,
-/// scalar tail. `put` gets 8 samples and the aligned place for their 8 results.
+/// Walks both slices: scalar head up to a cache line of `out`, so that pairs of streamed halves
+/// leave as one, whole steps, scalar tail. `put` gets 8 samples and the aligned place for their 8
+/// results.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn drive<T>(
@@ -250,7 +253,8 @@ fn drive<T>(
     }
     let (mut from, stride) = (raw.as_ptr().wrapping_add(head * factor), STEP * factor);
     for at in (head..done).step_by(STEP) {
-        // SAFETY: `at + STEP <= done`, and `raw` has the sample of each; `out[head..]` is 64-byte aligned.
+        // SAFETY: `at + STEP <= done`, and `raw` has the sample of each; `out[head..]` is 64-byte
+        // aligned.
         unsafe {
             let x = match factor {
                 1 => _mm_loadu_si128(from.cast()),
@@ -269,8 +273,9 @@ fn drive<T>(
     }
 }
 
-/// Every `factor`-th sample of eight. Each is loaded to its place in the result, the samples before it with it, and blended: half
-/// of the steps of an insertion for each. No load reaches behind the last of the eight.
+/// Every `factor`-th sample of eight. Each is loaded to its place in the result, the samples before
+/// it with it, and blended: half of the steps of an insertion for each. No load reaches behind the
+/// last of the eight.
 ///
 /// # Safety
 /// `from` has `7 * factor + 1` samples.
@@ -279,7 +284,8 @@ fn drive<T>(
 unsafe fn gathered(from: *const u16, factor: usize) -> __m128i {
     let sample = |number: usize| {
         let begin = number.wrapping_mul(factor.wrapping_sub(1));
-        // SAFETY: 8 samples from there end at most at `7 * factor + 1` samples, which are in memory: nothing has wrapped.
+        // SAFETY: 8 samples from there end at most at `7 * factor + 1` samples, which are in
+        // memory: nothing has wrapped.
         unsafe { _mm_loadu_si128(from.add(begin).cast()) }
     };
     let pair = |even: usize| _mm_blend_epi16::<0b1010_1010>(sample(even), sample(even + 1));

@@ -1,12 +1,13 @@
 //! AVX-512: 16 samples a step.
 //!
-//! Results are stored on whole cache lines, head and tail by scalar code, for both kinds of store: unaligned 64-byte stores
-//! would touch two lines each.
+//! Results are stored on whole cache lines, head and tail by scalar code, for both kinds of store:
+//! unaligned 64-byte stores would touch two lines each.
 //!
-//! Decimation by up to 32 reads whole lines and picks the samples it keeps with one masked permutation per line
-//! ([`Picks`]): 1.4 to 1.9 times the gather and the scalar loop at a factor of 10 on Zen 4, where both are bound by their
-//! loads. Beyond, each line holds at most one sample; there 16 are gathered as 32-bit words whose upper half is masked away,
-//! and the last step is left to scalar code where such a word would reach past the slice.
+//! Decimation by up to 32 reads whole lines and picks the samples it keeps with one masked
+//! permutation per line ([`Picks`]): 1.4 to 1.9 times the gather and the scalar loop at a factor of
+//! 10 on Zen 4, where both are bound by their loads. Beyond, each line holds at most one sample;
+//! there 16 are gathered as 32-bit words whose upper half is masked away, and the last step is left
+//! to scalar code where such a word would reach past the slice.
 
 use std::arch::x86_64::*;
 use std::hint::black_box;
@@ -22,14 +23,13 @@ const STEP: usize = 16;
 /// Samples in a cache line, and results of one group of picks.
 const LINE_SAMPLES: usize = 32;
 
-/// How to pick every `factor`-th sample out of whole lines: 32 results come from `factor` lines.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct Picks {
     lines: Vec<Line>,
 }
 
-/// For one line, where in it each of the 32 results lies, and which of the results lie in it. Aligned, because an index that
-/// straddles cache lines costs two loads.
+/// For one line, where in it each of the 32 results lies, and which of the results lie in it.
+/// Aligned, because an index that straddles cache lines costs two loads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(align(64))]
 struct Line {
@@ -73,7 +73,6 @@ impl Picks {
     }
 }
 
-/// Where the samples of a step come from.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Source<'a> {
     /// Distance between samples kept.
@@ -154,9 +153,10 @@ fn scale_f32(
             });
         }
         Scaling::Doubles => {
-            // Two roundings as in the original: the product is rounded before the offset is added. The addition is written as
-            // a multiply-add with one, which rounds the same and runs on the multipliers: on Zen 4 additions share their two
-            // pipes with the conversions, which are the bottleneck. The one is hidden, or the compiler would undo this.
+            // Two roundings as in the original: the product is rounded before the offset is added.
+            // The addition is written as a multiply-add with one, which rounds the same and runs on
+            // the multipliers: on Zen 4 additions share their two pipes with the conversions, which
+            // are the bottleneck. The one is hidden, or the compiler would undo this.
             let unit = _mm512_set1_pd(black_box(1.0));
             let half = |x: __m256i| {
                 let product = _mm512_mul_pd(_mm512_cvtepi32_pd(x), scale);
@@ -171,8 +171,8 @@ fn scale_f32(
     }
 }
 
-/// Sixteen samples as doubles, each plus 2^52: a sample below the upper half of 2^52. Of each lane of four, the first two are in the
-/// first half; [`joined`] puts them back.
+/// Sixteen samples as doubles, each plus 2^52: a sample below the upper half of 2^52. Of each lane
+/// of four, the first two are in the first half; [`joined`] puts them back.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn above_two_to_52(x: __m512i) -> [__m512d; 2] {
@@ -265,8 +265,8 @@ fn drive_f32(
     fence(store);
 }
 
-/// Walks both slices: scalar head up to a cache line of `out`, whole steps, scalar tail. `put` gets 16 samples, widened to
-/// 32 bits, and the line-aligned place for their 16 results.
+/// Walks both slices: scalar head up to a cache line of `out`, whole steps, scalar tail. `put` gets
+/// 16 samples, widened to 32 bits, and the line-aligned place for their 16 results.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn drive<T>(
@@ -338,7 +338,8 @@ fn gathered<T>(factor: usize, raw: &[u16], out: &mut [T], put: impl Fn(__m512i, 
     };
     let ramp = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     let indices = _mm512_mullo_epi32(ramp, _mm512_set1_epi32(stride));
-    // A gathered word reads one sample past its own: the last result of a step must not be the last of the slice.
+    // A gathered word reads one sample past its own: the last result of a step must not be the last
+    // of the slice.
     let readable = if raw.len() < 2 { 0 } else { (raw.len() - 2) / factor + 1 };
     let done = out.len().min(readable) / STEP * STEP;
     for at in (0..done).step_by(STEP) {

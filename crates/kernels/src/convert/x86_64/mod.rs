@@ -1,4 +1,5 @@
-//! The x86-64 kernels. Both files have the same shape: one driver that walks the slices, and one closure per conversion.
+//! The x86-64 kernels. Both files have the same shape: one driver that walks the slices, and one
+//! closure per conversion.
 
 pub(super) mod avx2;
 pub(super) mod avx512;

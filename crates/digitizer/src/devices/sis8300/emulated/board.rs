@@ -16,7 +16,8 @@ use crate::devices::sis8300::regs::{self, Model, READ_UNIT_BYTES, is_dma_read, i
 
 /// The real driver's DMA buffer: 2^(MAX_ORDER-1) pages, 4 MiB on kernels of the document's time.
 const DMA_BUFFER_BYTES: usize = 4 << 20;
-/// Up to this a transfer is over sooner than a sleeping thread is woken (about 50 us): its end is waited for by looking.
+/// Up to this a transfer is over sooner than a sleeping thread is woken (about 50 us): its end is
+/// waited for by looking.
 const SMALL_TRANSFER_BYTES: usize = 4096;
 /// BoardRegisters of the file, 0x000 to 0x3FF.
 const REGISTERS: usize = 0x400;
@@ -327,7 +328,8 @@ impl EmulatedBoard {
         Ok(())
     }
 
-    /// Asks the crate's uplink for bytes and waits until they have flowed; `copy` moves them meanwhile. Fails when it is to stop.
+    /// Asks the crate's uplink for bytes and waits until they have flowed; `copy` moves them
+    /// meanwhile. Fails when it is to stop.
     fn at_the_uplinks_pace(
         &mut self,
         bytes: usize,
@@ -419,7 +421,8 @@ impl BoardRegisters for EmulatedBoard {
     fn read_register(&mut self, offset: u32) -> Result<u32, Fault> {
         self.check_there()?;
         if self.slot.is_some() {
-            // The processor waits for the register to come over the bus; nothing else can run on it.
+            // The processor waits for the register to come over the bus; nothing else can run on
+            // it.
             let until = clock::monotonic_ns() + self.crate_.profile.acquisition.register_read_ns;
             while clock::monotonic_ns() < until {
                 std::hint::spin_loop();

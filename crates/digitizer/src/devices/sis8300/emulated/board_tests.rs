@@ -74,7 +74,8 @@ fn channels_lie_where_their_address_registers_say_and_disabled_ones_nowhere() {
 
 #[test]
 fn a_transfer_ends_when_it_is_to_stop_and_the_next_one_is_whole() {
-    // So slow that no host copies the bytes later than they would have flowed: in an hour and 40 minutes.
+    // So slow that no host copies the bytes later than they would have flowed: in an hour and 40
+    // minutes.
     let mut profile = Profile::default();
     profile.board.iter_mut().for_each(|board| board.own_bytes_per_s = 1000.0);
     let crate_ = EmulatedCrate::new(profile, true);

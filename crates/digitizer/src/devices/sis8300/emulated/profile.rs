@@ -57,7 +57,8 @@ pub struct BoardRate {
     pub own_bytes_per_s: f64,
 }
 
-/// CPU use in per cent of one core per board: `poll * (1 - rate * read time)` when polling, `+ fixed + per_mb * MB`.
+/// CPU use in per cent of one core per board: `poll * (1 - rate * read time)` when polling, `+
+/// fixed + per_mb * MB`.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuModel {

@@ -1,4 +1,5 @@
-//! The external trigger and the acquisition that it starts, computed on demand from the time: no thread ticks.
+//! The external trigger and the acquisition that it starts, computed on demand from the time: no
+//! thread ticks.
 
 use crate::devices::board::TriggerAccount;
 
@@ -83,8 +84,9 @@ impl Trigger {
         }
     }
 
-    /// Triggers that find nothing armed and nothing sampling are counted at once: there may be very many after a long time. The
-    /// last few are left to be looked at one by one, because of rounding.
+    /// Triggers that find nothing armed and nothing sampling are counted at once: there may be very
+    /// many after a long time. The last few are left to be looked at one by one, because of
+    /// rounding.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -1,12 +1,15 @@
-//! The uplink that boards share, as a fluid: piecewise constant rates that change when a board comes or goes.
+//! The uplink that boards share, as a fluid: piecewise constant rates that change when a board
+//! comes or goes.
 //!
-//! Time is a parameter, so the same code paces emulated boards in real time and computes the document's tables in none.
+//! Time is a parameter, so the same code paces emulated boards in real time and computes the
+//! document's tables in none.
 //!
-//! A transfer is finished when its bytes have flowed at the modelled rate. A thread that waits for that wakes up late by some
-//! tens of microseconds. A board stays on the uplink until its reader has woken up (for at most `linger_us`) and `again_us`
-//! longer: a reader that asks again by then has the bytes that flowed meanwhile to its credit, so that its lateness is not
-//! added to every read. Who asks later begins anew. What has been delivered at any moment therefore never exceeds what the
-//! model lets through by then.
+//! A transfer is finished when its bytes have flowed at the modelled rate. A thread that waits for
+//! that wakes up late by some tens of microseconds. A board stays on the uplink until its reader
+//! has woken up (for at most `linger_us`) and `again_us` longer: a reader that asks again by then
+//! has the bytes that flowed meanwhile to its credit, so that its lateness is not added to every
+//! read. Who asks later begins anew. What has been delivered at any moment therefore never exceeds
+//! what the model lets through by then.
 
 use serde::Deserialize;
 
@@ -48,7 +51,8 @@ impl UplinkModel {
     }
 }
 
-/// Shares `total` in proportion to `own^exponent`, none above its own; what a board cannot take goes to the others.
+/// Shares `total` in proportion to `own^exponent`, none above its own; what a board cannot take
+/// goes to the others.
 fn share(total: f64, own: &[f64], exponent: f64) -> Vec<f64> {
     let mut rates = vec![0.0; own.len()];
     let mut open: Vec<usize> = (0..own.len()).collect();
@@ -73,10 +77,12 @@ fn share(total: f64, own: &[f64], exponent: f64) -> Vec<f64> {
     rates
 }
 
-/// Boards whose future is computed: with 1,000 of them it took 50 ms under the crate's lock, for each look of each.
+/// Boards whose future is computed: with 1,000 of them it took 50 ms under the crate's lock, for
+/// each look of each.
 const FORESEEN_BOARDS: usize = 16;
 
-/// Less than a byte is rounding: at 1e4 s of uptime a double resolves 2e-12 s, a few thousandths of a byte at these rates.
+/// Less than a byte is rounding: at 1e4 s of uptime a double resolves 2e-12 s, a few thousandths of
+/// a byte at these rates.
 const ROUNDING_BYTES: f64 = 1.0;
 /// So is less than a nanosecond.
 const ROUNDING_S: f64 = 1e-9;
@@ -140,7 +146,8 @@ impl Uplink {
         slot.stays_until = slot.stays_until.min(now + self.model.again_us * 1e-6);
     }
 
-    /// A board leaves at once: the next request begins without what it might have had while lingering.
+    /// A board leaves at once: the next request begins without what it might have had while
+    /// lingering.
     pub fn leave(&mut self, now: f64, board: usize) {
         self.advance(now);
         self.slots[board].remaining = None;
@@ -171,9 +178,10 @@ impl Uplink {
         future.slots[board].done_at
     }
 
-    /// How long whoever waits for a board may sleep before looking again, from the uplink's present on. Until the board is done, if
-    /// nobody asks for more. The future of many boards takes long to compute: then it is half of what the board needs at this
-    /// moment's rate, as boards that leave make the others faster.
+    /// How long whoever waits for a board may sleep before looking again, from the uplink's present
+    /// on. Until the board is done, if nobody asks for more. The future of many boards takes long
+    /// to compute: then it is half of what the board needs at this moment's rate, as boards that
+    /// leave make the others faster.
     pub(crate) fn sleep_s(&self, board: usize) -> f64 {
         let active = self.slots.iter().filter(|slot| slot.remaining.is_some());
         if active.count() <= FORESEEN_BOARDS {
@@ -238,7 +246,8 @@ impl Uplink {
     }
 }
 
-/// What the model says of one run: all boards begin at zero and read `bytes` each; returns each board's time in seconds.
+/// What the model says of one run: all boards begin at zero and read `bytes` each; returns each
+/// board's time in seconds.
 pub fn predict(model: &UplinkModel, own: &[f64], bytes: f64) -> Vec<f64> {
     let mut uplink = Uplink::new(*model);
     let boards: Vec<usize> = own.iter().map(|&own| uplink.plug(own)).collect();
