@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     /// Measure at once, also beside other programs
     #[arg(long)]
     no_wait: bool,
-    /// Print the tables, too: paths with their threads, stages by themselves, all points
+    /// Print the tables, too: paths with their threads, all points
     #[arg(long, help_heading = "Output")]
     tables: bool,
     #[command(flatten)]

@@ -7,16 +7,17 @@ use crate::advice::advice;
 use crate::aligned::wrapped;
 use crate::families::FAMILIES;
 use crate::families::pmu::verified;
-pub use crate::family::Answer;
+pub use crate::family::PlainAnswer;
 use crate::{chains, rate, several};
 
 /// Answers that the records of each host support. Records that failed or are above their limit
 /// support none.
-pub fn answers(all: &[RunRecord]) -> Vec<Answer> {
+pub fn answers(all: &[RunRecord]) -> Vec<PlainAnswer> {
     several::each(all, |host, all| {
         let mut answers = answers_of(&rate::usable(all), all);
         if let Some(host) = host {
-            let named = |answer: &mut Answer| answer.answer.insert_str(0, &format!("{host}: "));
+            let named =
+                |answer: &mut PlainAnswer| answer.answer.insert_str(0, &format!("{host}: "));
             answers.iter_mut().for_each(named);
         }
         answers
@@ -24,7 +25,7 @@ pub fn answers(all: &[RunRecord]) -> Vec<Answer> {
 }
 
 /// Answers of one host.
-fn answers_of(usable: &[RunRecord], all: &[RunRecord]) -> Vec<Answer> {
+fn answers_of(usable: &[RunRecord], all: &[RunRecord]) -> Vec<PlainAnswer> {
     let of_families = FAMILIES.iter().flat_map(|family| family.answers);
     let conditions = Conditions::of(all);
     let found = std::iter::once(first_change(usable))
@@ -37,7 +38,7 @@ fn answers_of(usable: &[RunRecord], all: &[RunRecord]) -> Vec<Answer> {
 
 /// The answers for the terminal: whole paths first, then each answer below its question.
 pub fn answers_text(records: &[RunRecord]) -> String {
-    let shown = |answer: Answer| {
+    let shown = |answer: PlainAnswer| {
         let text = wrapped(&format!("  {}", answer.answer), 2);
         format!("{}\n{text}\n", wrapped(answer.question, 0))
     };
@@ -47,7 +48,7 @@ pub fn answers_text(records: &[RunRecord]) -> String {
 }
 
 /// Says first what disturbed the measurements, and marks every answer where they are unsound for it.
-fn stamped(mut answers: Vec<Answer>, conditions: &Conditions) -> Vec<Answer> {
+fn stamped(mut answers: Vec<PlainAnswer>, conditions: &Conditions) -> Vec<PlainAnswer> {
     let Some(line) = conditions.line().filter(|_| !answers.is_empty()) else {
         return answers;
     };
@@ -59,13 +60,13 @@ fn stamped(mut answers: Vec<Answer>, conditions: &Conditions) -> Vec<Answer> {
     } else {
         format!("nearly: {line}; those points are marked")
     };
-    let first = Answer { question: "Was the host quiet?", answer: verdict, figure: None };
+    let first = PlainAnswer { question: "Was the host quiet?", answer: verdict, figure: None };
     answers.insert(0, first);
     answers
 }
 
 /// Points that the answers do not rest on; none where they rest on all that was measured.
-fn left_out(records: &[RunRecord]) -> Option<Answer> {
+fn left_out(records: &[RunRecord]) -> Option<PlainAnswer> {
     let count = |is: fn(&RunRecord) -> bool| records.iter().filter(|record| is(record)).count();
     let failed =
         count(|record| rate::undone(&record.outcome).is_some_and(|(how, _)| how == "failed"));
@@ -76,21 +77,21 @@ fn left_out(records: &[RunRecord]) -> Option<Answer> {
     ];
     let parts = parts.iter().filter(|(points, _)| *points > 0);
     let words: Vec<String> = parts.map(|(points, what)| format!("{points} {what}")).collect();
-    (!words.is_empty()).then(|| Answer {
+    (!words.is_empty()).then(|| PlainAnswer {
         question: "Which points are used for no answer?",
         answer: words.join(", "),
         figure: None,
     })
 }
 
-fn first_change(records: &[RunRecord]) -> Option<Answer> {
+fn first_change(records: &[RunRecord]) -> Option<PlainAnswer> {
     let all = advice(records);
     let first = all.first()?;
     let more = match all.len() - 1 {
         0 => String::new(),
         more => format!("; {more} more below"),
     };
-    Some(Answer {
+    Some(PlainAnswer {
         question: "What to change first?",
         answer: format!("{} (measured here: {}){more}", first.what, first.evidence),
         figure: Some("advice"),

@@ -1,9 +1,8 @@
-//! Whole paths that were run, by what is said of them and as pictures: parts from source to sink, how far each is used, the rate that it allows, and how full the
-//! queues between them were.
+//! Whole paths that were run, in sentences and as pictures: parts from source to sink, the use of each, the rate that it allows, and the
+//! filling of the queues between them.
 
 use daqmeter_record::border::sum;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use daqmeter_record::conditions::Conditions;
 use daqmeter_record::path::{PathQueue, PathRun};
@@ -83,85 +82,41 @@ impl Chain {
     }
 }
 
-/// One row of a picture.
-struct Row {
+/// One row of a picture: a resource, and the queue behind it in words.
+struct PartRow {
     name: String,
     /// Threads or CPUs.
     capacity: String,
-    /// Share of its time in which it works.
-    used: f64,
-    /// MB/s.
+    /// Share of its time in which it works, in per cent.
+    percent: f64,
+    /// Rate that it allows.
     allows: String,
     is_most_used: bool,
-    /// Queue behind it, in words.
     queue: Option<String>,
 }
 
-/// Distance of two rows.
-const ROW: usize = 52;
-/// Where bars begin; the whole is 460 wide, so that it is legible on a telephone.
-const LEFT: usize = 172;
-/// Width of a bar of what is used all the time.
-const BAR: f64 = 270.0;
-
-/// None for a run that does not say what its resources are.
+/// None for a run that does not say what its resources are. The whole is 460 wide, so that it is legible on a telephone; a row is 52
+/// high, a bar of full use 270 wide.
 fn svg(run: &PathRun) -> Option<String> {
-    let rows = rows(run);
-    if rows.is_empty() {
-        return None;
-    }
-    let height = rows.len() * ROW + 6;
-    let spoken: Vec<String> = rows.iter().map(spoken).collect();
-    let mut out = format!(
-        "<svg class=\"path\" viewBox=\"0 0 460 {height}\" role=\"img\" aria-label=\"{}\">",
-        escaped(&spoken.join(". "))
-    );
-    for (at, row) in rows.iter().enumerate() {
-        write_row(&mut out, at * ROW + 4, row);
-    }
-    out.push_str("</svg>");
-    Some(out)
-}
-
-fn rows(run: &PathRun) -> Vec<Row> {
     let all = resources(run);
-    let most_used = bottleneck(&all).map(|(resource, _)| resource.what.clone());
-    let is_part = |resource: &&Resource| matches!(resource.what, What::Threads { .. });
-    let parts = all.iter().filter(is_part);
-    let others = all.iter().filter(|resource| !is_part(resource));
-    let row = |resource: &Resource| row(run, resource, most_used.as_ref());
-    parts.chain(others).map(row).collect()
+    let most_used = bottleneck(&all).map(|(resource, _)| &resource.what);
+    let is_thread = |resource: &&Resource| matches!(resource.what, What::Threads { .. });
+    let (parts, others): (Vec<&Resource>, Vec<&Resource>) = all.iter().partition(is_thread);
+    let row = |resource| PartRow::of(run, resource, most_used);
+    let rows: Vec<PartRow> = parts.into_iter().chain(others).map(row).collect();
+    let spoken: Vec<String> = rows.iter().map(PartRow::spoken).collect();
+    let pictures = rows.iter().enumerate().map(|(at, row)| row.svg(at * 52 + 4));
+    (!rows.is_empty()).then(|| {
+        format!(
+            "<svg class=\"path\" viewBox=\"0 0 460 {}\" role=\"img\" aria-label=\"{}\">{}</svg>",
+            rows.len() * 52 + 6,
+            escaped(&spoken.join(". ")),
+            pictures.collect::<String>()
+        )
+    })
 }
 
-fn row(run: &PathRun, resource: &Resource, most_used: Option<&What>) -> Row {
-    let blocks = run.blocks.max(1) as f64;
-    let least_ns = resource.least_ns();
-    let allows = run.payload_bytes as f64 / blocks / least_ns * 1e9;
-    let (noun, queue) = match &resource.what {
-        What::Threads { name, .. } => ("thread", queue_behind(run, name)),
-        What::Between { .. } | What::Link { .. } => ("link", None),
-        What::Memory => ("memory", None),
-        What::Buffers => ("ring", None),
-        What::Cpu(_) | What::AllCpus => ("CPU", None),
-    };
-    let capacity = match resource.capacity {
-        1.0 => format!("1 {noun}"),
-        n => format!("{} {noun}s", significant(n, 3)),
-    };
-    Row {
-        name: resource.what.text(),
-        capacity,
-        used: least_ns * blocks / run.wall_ns.max(1) as f64,
-        allows: match least_ns > 0.0 {
-            true => format!("allows {} MB/s", significant(allows / 1e6, 3)),
-            false => "hardly works".to_owned(),
-        },
-        is_most_used: most_used == Some(&resource.what),
-        queue,
-    }
-}
-
-/// How full the queues behind a part's threads were.
+/// Filling of the queues behind a part's threads.
 fn queue_behind(run: &PathRun, part: &str) -> Option<String> {
     let of_part = |queue: &&PathQueue| {
         let mut threads = run.threads.iter();
@@ -181,61 +136,73 @@ fn queue_behind(run: &PathRun, part: &str) -> Option<String> {
     ))
 }
 
-fn spoken(row: &Row) -> String {
-    let most = if row.is_most_used { ", most used" } else { "" };
-    let Row { name, capacity, allows, .. } = row;
-    format!("{name}, {capacity}: used {}{most}, {allows}", percent(row.used))
-}
+impl PartRow {
+    fn of(run: &PathRun, resource: &Resource, most_used: Option<&What>) -> PartRow {
+        let blocks = run.blocks.max(1) as f64;
+        let least_ns = resource.least_ns();
+        let allows = run.payload_bytes as f64 / blocks / least_ns * 1e9;
+        let (noun, queue) = match &resource.what {
+            What::Threads { name, .. } => ("thread", queue_behind(run, name)),
+            What::Between { .. } | What::Link { .. } => ("link", None),
+            What::Memory => ("memory", None),
+            What::Buffers => ("ring", None),
+            What::Cpu(_) | What::AllCpus => ("CPU", None),
+        };
+        PartRow {
+            name: resource.what.text(),
+            capacity: match resource.capacity {
+                1.0 => format!("1 {noun}"),
+                n => format!("{} {noun}s", significant(n, 3)),
+            },
+            percent: least_ns * blocks / run.wall_ns.max(1) as f64 * 100.0,
+            allows: if least_ns > 0.0 {
+                format!("allows {} MB/s", significant(allows / 1e6, 3))
+            } else {
+                "hardly works".to_owned()
+            },
+            is_most_used: most_used == Some(&resource.what),
+            queue,
+        }
+    }
 
-fn percent(share: f64) -> String {
-    format!("{} %", significant(share * 100.0, 3))
-}
+    fn spoken(&self) -> String {
+        let PartRow { name, capacity, percent, allows, .. } = self;
+        let most = if self.is_most_used { ", most used" } else { "" };
+        format!("{name}, {capacity}: used {} %{most}, {allows}", significant(*percent, 3))
+    }
 
-fn write_row(out: &mut String, y: usize, row: &Row) {
-    let class = if row.is_most_used { " most" } else { "" };
-    let mark = if row.is_most_used { " ◀ most" } else { "" };
-    let width = row.used.min(1.0) * BAR;
-    // Strings take all that is written.
-    let _ = write!(
-        out,
-        "<rect class=\"node\" x=\"4\" y=\"{y}\" width=\"156\" height=\"30\" rx=\"5\"/><text class=\"place\" x=\"82\" y=\"{}\">{}</text>",
-        y + 20,
-        escaped(&boxed(row))
-    );
-    let _ = write!(
-        out,
-        "<rect class=\"limit\" x=\"{LEFT}\" y=\"{}\" width=\"{BAR}\" height=\"9\"/><rect class=\"rate{class}\" x=\"{LEFT}\" y=\"{}\" width=\"{width:.1}\" height=\"9\"/>",
-        y + 20,
-        y + 20
-    );
-    let _ = write!(
-        out,
-        "<text class=\"number\" x=\"{LEFT}\" y=\"{}\"><tspan class=\"strong\">used {}</tspan> · {}<tspan class=\"first\">{mark}</tspan></text>",
-        y + 13,
-        percent(row.used),
-        row.allows
-    );
-    let Some(queue) = &row.queue else { return };
-    let _ = write!(
-        out,
-        "<path class=\"edge\" d=\"M82 {} V{}\"/><text class=\"number\" x=\"96\" y=\"{}\">{}</text>",
-        y + 30,
-        y + ROW,
-        y + 45,
-        escaped(queue)
-    );
-}
+    fn svg(&self, y: usize) -> String {
+        let (class, mark) = if self.is_most_used { (" most", " ◀ most") } else { ("", "") };
+        let (width, used) = (self.percent.min(100.0) * 2.7, significant(self.percent, 3));
+        let (first, second, third) = (y + 13, y + 20, y + 45);
+        let (name, allows) = (escaped(&self.boxed()), &self.allows);
+        let queue = self.queue.as_deref().map(|queue| {
+            format!(
+                "<path class=\"edge\" d=\"M82 {} V{}\"/><text class=\"number\" x=\"96\" y=\"{third}\">{}</text>",
+                y + 30,
+                y + 52,
+                escaped(queue)
+            )
+        });
+        format!(
+            "<rect class=\"node\" x=\"4\" y=\"{y}\" width=\"156\" height=\"30\" rx=\"5\"/><text class=\"place\" x=\"82\" y=\"{second}\">{name}</text>\
+             <rect class=\"limit\" x=\"172\" y=\"{second}\" width=\"270\" height=\"9\"/><rect class=\"rate{class}\" x=\"172\" y=\"{second}\" width=\"{width:.1}\" height=\"9\"/>\
+             <text class=\"number\" x=\"172\" y=\"{first}\"><tspan class=\"strong\">used {used} %</tspan> · {allows}<tspan class=\"first\">{mark}</tspan></text>{}",
+            queue.unwrap_or_default()
+        )
+    }
 
-/// The name, as much of it as fits into a box, and how many there are.
-fn boxed(row: &Row) -> String {
-    const MAX: usize = 17;
-    let name = match row.name.chars().count() {
-        0..=MAX => row.name.clone(),
-        _ => row.name.chars().take(MAX - 1).chain(['…']).collect(),
-    };
-    match row.capacity.split_once(' ') {
-        Some((count, _)) if count != "1" => format!("{name} ×{count}"),
-        _ => name,
+    /// The name, as much of it as fits into a box, and the count.
+    fn boxed(&self) -> String {
+        const MAX: usize = 17;
+        let name = match self.name.chars().count() {
+            0..=MAX => self.name.clone(),
+            _ => self.name.chars().take(MAX - 1).chain(['…']).collect(),
+        };
+        match self.capacity.split_once(' ') {
+            Some((count, _)) if count != "1" => format!("{name} ×{count}"),
+            _ => name,
+        }
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Family {
     /// Figures, in the order of the page. They see records that were done and verified.
     pub(crate) figures: &'static [Maker<Figure>],
     /// Answers, in the order of the page. They see usable records, as advice does.
-    pub(crate) answers: &'static [Maker<Answer>],
+    pub(crate) answers: &'static [Maker<PlainAnswer>],
     pub(crate) advice: &'static [Maker<Advice>],
     /// A stage in the words of its users.
     pub(crate) label: fn(&RunRecord, &Stage) -> String,
@@ -50,7 +50,7 @@ pub(crate) enum Work {
 
 /// One statement and the figure that it rests on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Answer {
+pub struct PlainAnswer {
     pub question: &'static str,
     /// The answer, with its numbers.
     pub answer: String,

@@ -10,9 +10,10 @@ use minijinja::{AutoEscape, Environment, context, escape_formatter};
 use serde::Serialize;
 
 use crate::advice::advice;
-use crate::answers::{Answer, answers};
+use crate::answers::{PlainAnswer, answers};
 use crate::cards::{HostView, hosts};
 use crate::chains::{Chain, chains};
+use crate::columns::shown;
 use crate::dates;
 use crate::families::{figures, pmu};
 use crate::family::Advice;
@@ -21,8 +22,8 @@ use crate::figures::{Figure, commands};
 use crate::history::Trend;
 use crate::parts::Parts;
 use crate::predicted::{self, predictions};
-use crate::rate::{Doubt, shown_interval, warnings};
-use crate::rows::rows;
+use crate::rate::warnings;
+use crate::rows::{StageRow, rows};
 use crate::several;
 use crate::studies::Shown;
 
@@ -38,31 +39,6 @@ const UPLOT_STYLE: &str = include_str!("../assets/uPlot.min.css");
 #[derive(Debug, thiserror::Error)]
 #[error("the page could not be made: {0}")]
 pub struct PageError(#[from] minijinja::Error);
-
-#[derive(Serialize)]
-struct TableRow {
-    study: String,
-    device: String,
-    stage: String,
-    point: String,
-    n: usize,
-    median: String,
-    ci: String,
-    spread: String,
-    p99: String,
-    rate: String,
-    rate_interval: String,
-    limit: String,
-    limit_interval: String,
-    fraction: String,
-    width: String,
-    cpu: String,
-    emulated: bool,
-    means: Option<u64>,
-    is_above_limit: bool,
-    disturbed: String,
-    fault: Option<String>,
-}
 
 #[derive(Serialize)]
 struct Fact {
@@ -194,7 +170,7 @@ pub fn history_page(
 struct Texts<'a> {
     commands: Vec<&'a str>,
     unsound: Option<String>,
-    answers: Vec<Answer>,
+    answers: Vec<PlainAnswer>,
     chains: Vec<Chain>,
     predictions: Vec<predicted::Beside>,
     advice: Vec<Advice>,
@@ -256,8 +232,8 @@ fn body(
     let first = records.first();
     let commands = &texts.commands;
     // A browser lays out some thousand rows at once; what is beyond is in the records, and in `daqmeter export`.
-    let shown = &records[..records.len().min(MAX_ROWS)];
-    let rows_left = records.len() - shown.len();
+    let in_table = &records[..records.len().min(MAX_ROWS)];
+    let (rows, rows_left) = (rows(in_table), records.len() - in_table.len());
     let mut environment = environment();
     environment.add_template("parts.html", PARTS)?;
     Ok(environment.get_template("parts.html")?.render(context! {
@@ -278,7 +254,8 @@ fn body(
         history => serde(&beside.history),
         figures => serde(&figures),
         meshes => serde(&meshes),
-        rows => serde(&table_rows(shown)),
+        points => serde(&shown(&rows)),
+        marks => serde(&rows.iter().map(mark).collect::<Vec<_>>()),
         facts => serde(&facts(records)),
         notes => serde(&texts.notes),
         ledgers => texts.ledgers,
@@ -412,36 +389,10 @@ fn data_table(figure: Figure) -> DataTable {
     DataTable { headings, lines, figure }
 }
 
-fn table_rows(records: &[RunRecord]) -> Vec<TableRow> {
-    let mb = |rate: f64| {
-        if rate > 0.0 { significant(rate / 1e6, 4) } else { "–".to_owned() }
-    };
-    rows(records)
-        .into_iter()
-        .map(|row| TableRow {
-            median: show_ns(row.median_ns),
-            ci: format!("{} – {}", show_ns(row.ci_ns.0), show_ns(row.ci_ns.1)),
-            spread: significant(row.spread * 100.0, 2),
-            p99: row.p99_ns.map_or("–".to_owned(), show_ns),
-            rate: mb(row.rate_bytes_per_s),
-            rate_interval: shown_interval(row.rate_interval_bytes_per_s),
-            limit: row.limit_bytes_per_s.map_or("–".to_owned(), mb),
-            limit_interval: shown_interval(row.limit_interval_bytes_per_s),
-            fraction: row.fraction.map_or("–".to_owned(), |fraction| format!("{fraction:.2}")),
-            is_above_limit: row.doubt == Some(Doubt::AboveLimit),
-            means: Some(row.ops_per_sample).filter(|ops| *ops > 1),
-            fault: row.undone().map(|(how, why)| format!("{how}: {why}")),
-            width: format!("{:.0}", row.fraction.unwrap_or(0.0).clamp(0.0, 1.0) * 100.0),
-            cpu: significant(row.cpu_fraction * 100.0, 3),
-            disturbed: row.disturbed,
-            study: row.study,
-            device: row.device,
-            stage: row.label,
-            point: row.point,
-            n: row.n,
-            emulated: row.emulated,
-        })
-        .collect()
+/// Of each point: a fault, and its share of the limit in per cent, for the width of a bar.
+fn mark(row: &StageRow) -> (bool, String) {
+    let is_fault = row.undone().is_some() || row.doubt.is_some() || !row.disturbed.is_empty();
+    (is_fault, format!("{:.0}", row.fraction.unwrap_or(0.0).clamp(0.0, 1.0) * 100.0))
 }
 
 fn facts(records: &[RunRecord]) -> Vec<Fact> {
@@ -575,7 +526,7 @@ mod tests {
             head.contains("UNSOUND: other programs took 90 % of the time of all CPUs"),
             "{head}"
         );
-        assert!(page.matches("unsound: foreign load").count() >= 4);
+        assert!(page.matches("UNSOUND: foreign load").count() >= 4);
     }
 
     #[test]
@@ -619,8 +570,8 @@ mod tests {
         let mut failed = example();
         failed.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
         let page = page(&[failed, above_its_limit()]).unwrap();
-        assert_eq!(page.matches("— failed: bytes differ").count(), 4);
-        assert_eq!(page.matches("— above its limit").count(), 2);
+        assert_eq!(page.matches(">FAILED").count(), 4);
+        assert_eq!(page.matches(">ABOVE ITS LIMIT").count(), 2);
         assert!(page.contains("func_readout is above its limit `link`"));
     }
 

@@ -1,7 +1,7 @@
 //! From records alone: aligned tables, the original's classic table, Markdown, CSV, and one self-contained HTML page.
 //!
 //! Imports no engine: what a table or a figure shows is found in the records. Prints nothing itself; everything returns text.
-//! Begin with `families`: each family of measurements has its rows, figures, answers, stages and advice in one place.
+//! Begin with `families`: each family of measurements has its tables, figures, answers and advice in one place.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -16,11 +16,7 @@ mod cards;
 mod chains;
 pub mod cmp;
 mod columns;
-#[cfg(test)]
-mod damaged;
 mod dates;
-#[cfg(test)]
-mod examples;
 pub mod export;
 mod families;
 mod family;
@@ -45,7 +41,7 @@ mod svg;
 pub mod table;
 mod trials;
 
-pub use answers::{Answer, answers, answers_text};
+pub use answers::{PlainAnswer, answers, answers_text};
 pub use families::copy::classic as copy_classic;
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
@@ -54,3 +50,8 @@ pub use html::{LivePage, history_page, live_page, page, page_of};
 pub use parts::Parts;
 pub use predicted::text as predictions_text;
 pub use rows::{StageRow, rows};
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+use tests::examples;

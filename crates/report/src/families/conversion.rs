@@ -7,7 +7,7 @@ use daqmeter_record::units::{plural, show_bytes, significant};
 use daqmeter_stats::Rate;
 
 use super::functions;
-use crate::family::{Advice, Answer, Family, Work, of_engine};
+use crate::family::{Advice, Family, PlainAnswer, Work, of_engine};
 use crate::figures::{Axis, Figure, Plot, Series, curves_of};
 use crate::parameters::{distinguished, pairs};
 use crate::rate;
@@ -112,13 +112,13 @@ fn rates_figure(records: &[RunRecord]) -> Option<Figure> {
     RATES.bars(all.iter().map(|one| one.name.clone()).collect(), series, drawn)
 }
 
-fn limited_by(records: &[RunRecord]) -> Option<Answer> {
+fn limited_by(records: &[RunRecord]) -> Option<PlainAnswer> {
     let (all, _) = conversions(records);
     let shares: Vec<(Rate, &str)> =
         all.iter().filter_map(|one| Some((one.share?, one.name.as_str()))).collect();
     let (worst, slowest) = shares.iter().min_by(|a, b| a.0.per_s.total_cmp(&b.0.per_s))?;
     let at_limit = shares.iter().filter(|(share, _)| share.per_s >= 0.9).count();
-    Some(Answer {
+    Some(PlainAnswer {
         question: "Is conversion limited by arithmetic or by memory?",
         answer: format!(
             "{at_limit} of {} run within 10 % of what memory allows; furthest from it is {slowest} at {} times that",
@@ -156,10 +156,10 @@ fn largest_pair(records: &[RunRecord]) -> Option<(&RunRecord, Rate)> {
     Some((cached, rate::ratio(rate(around)?, rate(cached)?)))
 }
 
-fn stores_answer(records: &[RunRecord]) -> Option<Answer> {
+fn stores_answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     let (cached, gain) = largest_pair(records)?;
     let footprint = show_bytes(first_stage(cached)?.traffic_bytes_per_op);
-    Some(Answer {
+    Some(PlainAnswer {
         question: "Should converted data bypass the caches?",
         answer: format!(
             "at {footprint} non-temporal stores run at {} times the rate of cached ones",

@@ -4,7 +4,7 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::border::sum;
 use daqmeter_record::units::significant;
 
-use crate::family::{Advice, Answer, Family, Work};
+use crate::family::{Advice, Family, PlainAnswer, Work};
 use crate::samples::{median_ns, stages, times_ns};
 
 pub(super) const FAMILY: Family = Family {
@@ -27,13 +27,13 @@ pub(crate) fn cost_ns(records: &[RunRecord]) -> Option<f64> {
 /// Records whose spread is looked at: that of a few thousand is that of all.
 const SPREAD_RECORDS: usize = 4000;
 
-fn trust(records: &[RunRecord]) -> Option<Answer> {
+fn trust(records: &[RunRecord]) -> Option<PlainAnswer> {
     let first = records.first()?;
     let stages = records.iter().take(SPREAD_RECORDS).flat_map(stages);
     let spreads = stages.map(|stage| daqmeter_stats::relative_spread(&times_ns(stage)));
     let widest = spreads.filter(|spread| spread.is_finite()).fold(0.0, f64::max);
     let percent = |fraction: f64| significant(fraction * 100.0, 2);
-    Some(Answer {
+    Some(PlainAnswer {
         question: "How far can these numbers be trusted?",
         answer: format!(
             "the tool itself costs {} ns per operation and {} ns per sample; equal work varies by {} % here, the widest \

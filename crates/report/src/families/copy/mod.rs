@@ -17,7 +17,7 @@ pub(crate) use rows::tests;
 pub use rows::{CopyRow, TRACED, copy_rows, traced_sizes};
 pub use tables::{bandwidth_text, latency_text};
 
-use crate::family::{Advice, Answer, Family, Work, of_engine};
+use crate::family::{Advice, Family, PlainAnswer, Work, of_engine};
 use crate::parameters::pairs;
 use crate::rate::{ratio, spoken_number};
 
@@ -30,7 +30,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 /// What a copy costs, and from which size an engine would pay: by a model, since few hosts have one.
-fn answer(records: &[RunRecord]) -> Option<Answer> {
+fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     let rows = copy_rows(records);
     let called = |row: &&CopyRow| {
         row.direction == "to"
@@ -54,7 +54,7 @@ fn answer(records: &[RunRecord]) -> Option<Answer> {
         Some(bytes) => format!("would pay from {} on", show_bytes(bytes)),
         None => "would pay at no size measured".to_owned(),
     };
-    Some(Answer {
+    Some(PlainAnswer {
         question: "What does a copy out of the kernel cost, and would a DMA engine pay?",
         answer: format!(
             "{} ({} - {}) for 1 B (a call without work takes {}), {} of a plain copy's rate at {}; an engine {pays} (MODELLED: {}, {} ns and {} GB/s)",

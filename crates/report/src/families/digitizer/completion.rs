@@ -4,7 +4,7 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::units::{plural, significant};
 
 use super::{all, is_triggered};
-use crate::family::{Advice, Answer};
+use crate::family::{Advice, PlainAnswer};
 use crate::figures::{Axis, Figure, Plot, Series};
 use crate::parameters::{distinguished, pairs};
 
@@ -65,11 +65,11 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     COMPLETION.bars(names, both, pairs.iter().flat_map(|pair| pair.records))
 }
 
-pub(super) fn answer(records: &[RunRecord]) -> Option<Answer> {
+pub(super) fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     let pairs = compared(records);
     let pair = pairs.first()?;
     let [polling, interrupt] = pair.percent().map(|percent| significant(percent, 3));
-    Some(Answer {
+    Some(PlainAnswer {
         question: "Polling or interrupt?",
         answer: format!(
             "with {}, polling costs {polling} % of a core and the interrupt {interrupt} % (one run each, without an interval)",

@@ -7,7 +7,7 @@ use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Rate, mean_interval};
 
 use super::all;
-use crate::family::Answer;
+use crate::family::PlainAnswer;
 use crate::figures::{Axis, Curve, Figure, Plot};
 use crate::parameters::{distinguished, grouped};
 use crate::rate::{ratio, spoken_number};
@@ -100,13 +100,13 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     FUSION.curves(curves, found.iter().flat_map(|fusion| fusion.records.iter().copied()))
 }
 
-pub(super) fn answer(records: &[RunRecord]) -> Option<Answer> {
+pub(super) fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     let gain = |fusion: &Fusion<'_>| {
         let (block, rate) = fusion.fused.iter().max_by(|a, b| a.1.per_s.total_cmp(&b.1.per_s))?;
         Some((*block, ratio(*rate, fusion.separate?)))
     };
     let (block, gain) = fusions(records).iter().find_map(gain)?;
-    Some(Answer {
+    Some(PlainAnswer {
         question: "What does fusing read-out and conversion gain?",
         answer: format!("{} times, in blocks of {}", spoken_number(gain, 3), show_bytes(block)),
         figure: Some("fusion"),
@@ -114,7 +114,7 @@ pub(super) fn answer(records: &[RunRecord]) -> Option<Answer> {
 }
 
 /// Number of boards that this host could read and convert, by CPU alone: the time that copy and cast of one board's data take.
-pub(super) fn boards(records: &[RunRecord]) -> Option<Answer> {
+pub(super) fn boards(records: &[RunRecord]) -> Option<PlainAnswer> {
     const RATE_HZ: f64 = 14.0;
     const BYTES: f64 = 6e6;
     let fusions = fusions(records);
@@ -142,5 +142,5 @@ pub(super) fn boards(records: &[RunRecord]) -> Option<Answer> {
         plural(ways as u64, "way"),
     );
     let question = "How many digitizers can this host serve?";
-    Some(Answer { question, answer, figure: Some("fusion") })
+    Some(PlainAnswer { question, answer, figure: Some("fusion") })
 }

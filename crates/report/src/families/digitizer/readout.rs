@@ -5,7 +5,7 @@ use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
 
 use super::{all, fusion, is_triggered};
-use crate::family::Answer;
+use crate::family::PlainAnswer;
 use crate::figures::{Axis, Figure, Plot, Series};
 use crate::rate;
 
@@ -79,7 +79,7 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     READOUT.bars(names, series, [boards.record])
 }
 
-pub(super) fn answer(records: &[RunRecord]) -> Option<Answer> {
+pub(super) fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     let boards = Boards::most(records)?;
     let lanes = boards.record.lanes.iter();
     let emulated = lanes.filter(|lane| lane.is_emulated(boards.record)).count();
@@ -98,5 +98,5 @@ pub(super) fn answer(records: &[RunRecord]) -> Option<Answer> {
             significant(boards.alone().iter().flatten().sum(), 4)
         ),
     };
-    Some(Answer { question: "How fast is read-out?", answer, figure: Some("readout") })
+    Some(PlainAnswer { question: "How fast is read-out?", answer, figure: Some("readout") })
 }

@@ -8,7 +8,7 @@ use daqmeter_record::units::significant;
 use cycles::{Cycles, cycles};
 pub use cycles::{cycles_text, round_trips_text};
 
-use crate::family::{Answer, Family, Work};
+use crate::family::{Family, PlainAnswer, Work};
 use crate::rate::{interval_or_none, of_several};
 
 pub(super) const FAMILY: Family = Family {
@@ -18,7 +18,7 @@ pub(super) const FAMILY: Family = Family {
     ..Family::EMPTY
 };
 
-fn answer(records: &[daqmeter_record::RunRecord]) -> Option<Answer> {
+fn answer(records: &[daqmeter_record::RunRecord]) -> Option<PlainAnswer> {
     let mut all = cycles(records);
     all.retain(|point| point.address == "loop/udp" && point.payload == "timestamps");
     let by = |method: &'static str| all.iter().filter(move |point| point.method == method);
@@ -29,7 +29,7 @@ fn answer(records: &[daqmeter_record::RunRecord]) -> Option<Answer> {
         let interval = point.rate.interval.map(|(low, high)| (point.us(high), point.us(low)));
         format!("{} us ({})", significant(point.item_us(), 3), interval_or_none(interval, 3))
     };
-    Some(Answer {
+    Some(PlainAnswer {
         question: "What does reading registers over Etherbone cost?",
         answer: format!(
             "over UDP on loopback one 64-bit timestamp takes {}{}; {} at a time in a pipeline of cycles take {} each{}",

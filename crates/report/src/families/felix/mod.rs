@@ -11,7 +11,7 @@ pub(crate) use chains::dead_time;
 use chains::{ChainRun, swept};
 pub use chains::{chains_text, details_text};
 
-use crate::family::{Answer, Family, Work, of_engine};
+use crate::family::{Family, PlainAnswer, Work, of_engine};
 use crate::rate;
 use crate::samples::{first_stage, summary};
 
@@ -29,7 +29,7 @@ pub const MAXIMUM_RATE: &str = "maximum rate";
 pub const UNSTABLE_RATE: &str = "not stable at";
 
 /// From chains that lost nothing: how fast, and what a chunk costs.
-fn answer(records: &[RunRecord]) -> Option<Answer> {
+fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     let runs = swept(records);
     // A point of a curve is short: where a search confirmed a rate, that is the answer.
     let is_confirmed = |run: &ChainRun<'_>| run.record.counter(MAXIMUM_RATE).is_some();
@@ -39,7 +39,7 @@ fn answer(records: &[RunRecord]) -> Option<Answer> {
     let best = clean.iter().max_by(|a, b| a.mchunks_per_s().total_cmp(&b.mchunks_per_s()))?;
     // No loss in n triggers: below 3 in n at 95 % confidence (the rule of three).
     let lost_at_most = 3.0 / best.value("triggers").max(1.0);
-    Some(Answer {
+    Some(PlainAnswer {
         question: "What trigger rate can this host read out?",
         answer: format!(
             "{} was carried at {} kHz for {} s without a loss{} (at 95 % confidence fewer than {} of the triggers are lost; {} M chunks/s){}",

@@ -11,7 +11,7 @@ use daqmeter_record::{Counter, Observations, RunRecord};
 
 pub use heat::{Heat, frames};
 
-use crate::family::{Answer, Family, Work};
+use crate::family::{Family, PlainAnswer, Work};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
@@ -40,7 +40,7 @@ pub(crate) fn only_counted(records: &[RunRecord]) -> bool {
 }
 
 /// Counters that were held against known loads; says itself what failed.
-pub(crate) fn verified(records: &[RunRecord]) -> Option<Answer> {
+pub(crate) fn verified(records: &[RunRecord]) -> Option<PlainAnswer> {
     let is_verified =
         |record: &&RunRecord| record.engine.name == ENGINE && record.engine.target == "verify";
     let record = records.iter().find(is_verified)?;
@@ -53,7 +53,7 @@ pub(crate) fn verified(records: &[RunRecord]) -> Option<Answer> {
         .chain(failed.map(|reason| format!("FAILED: {reason}")))
         .chain(record.warnings.iter().cloned())
         .collect();
-    (!parts.is_empty()).then(|| Answer {
+    (!parts.is_empty()).then(|| PlainAnswer {
         question: "What can be counted here, and does it count what is moved?",
         answer: parts.join("; "),
         figure: None,
@@ -68,7 +68,7 @@ fn compared(record: &RunRecord, counter: &Counter) -> Option<String> {
 }
 
 /// Memory traffic while points were measured, where a counter of it exists.
-fn memory_traffic(records: &[RunRecord]) -> Option<Answer> {
+fn memory_traffic(records: &[RunRecord]) -> Option<PlainAnswer> {
     let observed = records.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
     let rates = observed.filter_map(|(record, observed)| {
         let metric = observed.metrics.iter().find(|metric| metric.unit == "B/s")?;
@@ -78,7 +78,7 @@ fn memory_traffic(records: &[RunRecord]) -> Option<Answer> {
     let (record, metric, highest) = rates.max_by(|a, b| a.2.total_cmp(&b.2))?;
     let is_emulated = record.engine.emulated && record.engine.name == ENGINE;
     let mesh = if is_emulated { ", counted on an emulated mesh" } else { "" };
-    Some(Answer {
+    Some(PlainAnswer {
         question: "What is the highest memory traffic that the counters saw?",
         answer: format!(
             "{} MB/s of `{}` in one interval of {}{mesh} (a highest value has no interval of confidence)",

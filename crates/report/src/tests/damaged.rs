@@ -15,9 +15,9 @@ use crate::{answers_text, cmp, examples, export, history, history_page, page, ta
 /// Records that the repository has, one of each engine and study.
 fn shipped() -> Vec<Value> {
     let files = [
-        include_str!("../../record/testdata/v1/digitizer.jsonl"),
-        include_str!("../../record/testdata/v1/counters.jsonl"),
-        include_str!("../../../bench/record/genoa-vm-2cpu/2026-11-21.jsonl"),
+        include_str!("../../../record/testdata/v1/digitizer.jsonl"),
+        include_str!("../../../record/testdata/v1/counters.jsonl"),
+        include_str!("../../../../bench/record/genoa-vm-2cpu/2026-11-21.jsonl"),
     ];
     let mut seen = BTreeSet::new();
     let lines = files.iter().flat_map(|file| file.lines());
