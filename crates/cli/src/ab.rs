@@ -18,8 +18,8 @@ use crate::output::{CANNOT_TELL, FAILED, Failure, emit, tell};
 use crate::runner::{context, progress_bar};
 
 pub(crate) use arguments::Arguments;
+pub(crate) use pairs::SIDE;
 use pairs::{Pair, pairs};
-pub(crate) use pairs::{SIDE, binary};
 use shown::{Compared, Outcome, text};
 
 /// The hidden verb.
@@ -35,7 +35,7 @@ pub(crate) fn side() -> Result<ExitCode, Failure> {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     check(arguments)?;
     let pairs = pairs(arguments)?;
-    let mut record = Record::open(arguments.record.as_ref())?;
+    let mut record = Record::open(arguments.records.as_ref())?;
     let restored = pairs.iter().find_map(|pair| pair.switch.as_ref()).map(Restored::of);
     let restored = restored.transpose().map_err(Failure::refused)?;
     let said = restored.iter().flat_map(|restored| &restored.said);

@@ -1,8 +1,5 @@
 //! `daqmeter cmp`: two sets of records against each other.
 
-mod confirm;
-mod fresh;
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,18 +12,16 @@ use crate::arguments::per_cent;
 use crate::files::read_all;
 use crate::interrupt;
 use crate::output::{CANNOT_TELL, FAILED, Failure, emit, tell};
-use confirm::{Confirm, confirm};
-use fresh::Records;
 
 /// Compare two sets of records, point by point.
 ///
 /// Points with the same study, engine, parameters, stage and CPUs are held against each other. What one invocation measured shares its
 /// minute: it counts as one run, however many repetitions it has. So record both sides in turn, several times each, appending to two
 /// files; a single run a side can show large differences only, unless --history says how much runs of this host differ. One
-/// comparison in a hundred of an unchanged host may name a difference; with --confirm such points are measured again before it is said.
+/// comparison in a hundred of an unchanged host may name a difference; `daqmeter ab` measures both programs again, in turns.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ for i in 1 2 3 4 5 6 7 8 9 10; do\n  >   ./old run quick --pin 1 --records before.jsonl; ./new run quick --pin 1 --records after.jsonl; done\n  $ daqmeter cmp before.jsonl after.jsonl --fail-on 5%\n  $ daqmeter cmp before.jsonl after.jsonl --history bench/record    one run each, and what is known of the host\n  $ daqmeter cmp before.jsonl after.jsonl --confirm --old ./old --new ./new    what differs is measured again, both in turns\n  $ daqmeter cmp all.jsonl@1a2b3c4 all.jsonl@5d6e7f8      two revisions in one file; the others are history\n\nExit codes: 0 every point is the same; 1 something differs, or a point that was verified in A failed in B; 2 could not compare;\n3 cannot tell. With --fail-on: 0 no point is slower by that much; 1 one is; 3 it could have been missed."
+    after_long_help = "Example:\n\n  $ for i in 1 2 3 4 5 6 7 8 9 10; do\n  >   ./old run quick --pin 1 --records before.jsonl; ./new run quick --pin 1 --records after.jsonl; done\n  $ daqmeter cmp before.jsonl after.jsonl --fail-on 5%\n  $ daqmeter cmp before.jsonl after.jsonl --history bench/record    one run each, and what is known of the host\n  $ daqmeter cmp all.jsonl@1a2b3c4 all.jsonl@5d6e7f8      two revisions in one file; the others are history\n\nExit codes: 0 every point is the same; 1 something differs, or a point that was verified in A failed in B; 2 could not compare;\n3 cannot tell. With --fail-on: 0 no point is slower by that much; 1 one is; 3 it could have been missed."
 )]
 pub(crate) struct Arguments {
     /// Records to compare with, a file or a folder; A@TEXT takes those whose run, revision, time or
@@ -45,8 +40,6 @@ pub(crate) struct Arguments {
     /// Differences that are of no interest
     #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "2%")]
     ignore: f64,
-    #[command(flatten)]
-    confirm: Confirm,
     /// Only studies whose name contains this
     #[arg(long, value_name = "TEXT")]
     study: Option<String>,
@@ -64,10 +57,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut side = |path: &Path| selected(path, arguments.study.as_deref(), &mut history);
     let (a, b) = (side(&arguments.a)?, side(&arguments.b)?);
     let asked = Asked::ignoring(arguments.ignore);
-    let mut found = cmp(&a, &b, &history, asked);
+    let found = cmp(&a, &b, &history, asked);
     refuse_nothing(arguments, &found)?;
-    let records = Records { a: &a, b: &b, history: &history };
-    confirm(&arguments.confirm, &mut found, records, asked)?;
     if arguments.json {
         let text = serde_json::to_string(&found).map_err(Failure::refused)?;
         emit(&format!("{text}\n"))?;

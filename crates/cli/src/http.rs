@@ -1,9 +1,7 @@
 //! The HTTP server of `serve` and of `--metrics`: hyper on one thread, with a limit for everything that a client can set.
 //!
 //! Requests are GET without a body; each connection carries one. What an answer says is the business of the [`Handler`]; who may
-//! ask, too. An answer may be a stream of events (`http/events.rs`). Begin with [`start`].
-
-mod events;
+//! ask, too. Begin with [`start`].
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -22,9 +20,6 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use events::Sent;
-pub(crate) use events::{Events, Next};
-
 /// What a client may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -40,10 +35,6 @@ pub(crate) struct Limits {
     send_time: Duration,
     /// Answers that are made at once by reading files.
     workers: usize,
-    /// Between two looks for an event.
-    event_time: Duration,
-    /// Longest stream of events; a browser asks for another one then.
-    stream_time: Duration,
 }
 
 impl Default for Limits {
@@ -56,8 +47,6 @@ impl Default for Limits {
             answer_time: Duration::from_secs(120),
             send_time: Duration::from_secs(30),
             workers: 2,
-            event_time: Duration::from_millis(500),
-            stream_time: Duration::from_secs(3600),
         }
     }
 }
@@ -69,10 +58,6 @@ pub(crate) struct Request {
     pub(crate) query: String,
     pub(crate) host: Option<String>,
     pub(crate) authorization: Option<String>,
-    /// Formats that the client takes.
-    pub(crate) accept: Option<String>,
-    /// The last event that arrived, from who lost the connection.
-    pub(crate) last_event: Option<String>,
 }
 
 /// What a request gets.
@@ -101,8 +86,6 @@ pub(crate) enum Reply {
     Now(Answer),
     /// By work that takes a while, such as reading files: in a thread of its own, a few at once.
     Later(Box<dyn FnOnce() -> Answer + Send>),
-    /// A stream of events, as long as there are some and somebody listens.
-    Events(Box<dyn Events>),
 }
 
 /// Answers requests; counts answers. It must not wait for anything.
@@ -249,18 +232,10 @@ async fn converse(stream: tokio::net::TcpStream, shared: &Arc<Shared>, has_asked
     let service = service_fn(|request| async move {
         has_asked.store(true, Ordering::Relaxed);
         until.send_replace(Instant::now() + limits.answer_time);
-        Ok::<_, Infallible>(match answer(shared, request).await {
-            Made::Answer(answer) => {
-                until.send_replace(Instant::now() + limits.send_time);
-                shared.handler.answered(answer.code);
-                response(answer)
-            }
-            Made::Events(events) => {
-                until.send_replace(Instant::now() + limits.stream_time);
-                shared.handler.answered(200);
-                events::stream(shared, events, until.clone())
-            }
-        })
+        let answer = answer(shared, request).await;
+        until.send_replace(Instant::now() + limits.send_time);
+        shared.handler.answered(answer.code);
+        Ok::<_, Infallible>(response(answer))
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -286,39 +261,29 @@ async fn passed(mut deadline: watch::Receiver<Instant>) {
     }
 }
 
-/// What a request gets, once it is made.
-enum Made {
-    Answer(Answer),
-    Events(Box<dyn Events>),
-}
-
-async fn answer(shared: &Arc<Shared>, request: hyper::Request<Incoming>) -> Made {
+async fn answer(shared: &Arc<Shared>, request: hyper::Request<Incoming>) -> Answer {
     if request.method() != Method::GET {
-        return Made::Answer(Answer::text(405, "only GET"));
+        return Answer::text(405, "only GET");
     }
     if !request.body().is_end_stream() {
-        return Made::Answer(Answer::text(413, "a request has no body here"));
+        return Answer::text(413, "a request has no body here");
     }
     match shared.handler.clone().reply(asked(&request)) {
-        Reply::Now(answer) => Made::Answer(answer),
-        Reply::Later(work) => {
-            let answer = made(&shared.workers, work).await;
-            Made::Answer(answer.unwrap_or_else(|| {
-                Answer::text(500, "the answer could not be made: a fault of daqmeter")
-            }))
-        }
-        Reply::Events(events) => Made::Events(events),
+        Reply::Now(answer) => answer,
+        Reply::Later(work) => made(&shared.workers, work).await.unwrap_or_else(|| {
+            Answer::text(500, "the answer could not be made: a fault of daqmeter")
+        }),
     }
 }
 
 /// What the work makes, once there is a thread for it; none when it failed.
-async fn made<T: Send + 'static>(
+async fn made(
     workers: &Arc<Semaphore>,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
+    work: impl FnOnce() -> Answer + Send + 'static,
+) -> Option<Answer> {
     let turn = workers.clone().acquire_owned().await.ok()?;
     let worker = tokio::task::spawn_blocking(move || {
-        // Kept until the work is done, even when nobody waits for it any more.
+        // Kept until the work is done, even when the client has gone.
         let _turn = turn;
         work()
     });
@@ -332,16 +297,10 @@ fn asked(request: &hyper::Request<Incoming>) -> Request {
         query: request.uri().query().unwrap_or("").to_owned(),
         host: header(header::HOST),
         authorization: header(header::AUTHORIZATION),
-        accept: header(header::ACCEPT),
-        last_event: header(HeaderName::from_static("last-event-id")),
     }
 }
 
-fn response(answer: Answer) -> hyper::Response<Sent> {
-    response_of(answer.code, answer.kind, Sent::whole(answer.body))
-}
-
-fn response_of(code: u16, kind: &'static str, body: Sent) -> hyper::Response<Sent> {
+fn response(Answer { code, kind, body }: Answer) -> hyper::Response<String> {
     let mut response = hyper::Response::new(body);
     *response.status_mut() =
         StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -386,37 +345,12 @@ mod tests {
                     Answer::text(200, "worked")
                 })),
                 "/panic" => Reply::Later(Box::new(|| panic!("a fault of the work"))),
-                "/events" => Reply::Events(Box::new(Counted(0))),
-                "/flood" => Reply::Events(Box::new(Flood)),
                 _ => Reply::Now(Answer::text(200, "hello")),
             }
         }
 
         fn answered(&self, _code: u16) {
             self.answers.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Three events, with looks between them at which there is none.
-    struct Counted(u32);
-
-    impl Events for Counted {
-        fn next(&mut self) -> Next {
-            self.0 += 1;
-            match self.0 {
-                6.. => Next::Last("event: end\ndata: 3\n\n".to_owned()),
-                at if at % 2 == 0 => Next::Event(format!("data: {}\n\n", at / 2)),
-                _ => Next::None,
-            }
-        }
-    }
-
-    /// More than sockets hold, without an end.
-    struct Flood;
-
-    impl Events for Flood {
-        fn next(&mut self) -> Next {
-            Next::Event("x".repeat(1 << 20))
         }
     }
 
@@ -556,42 +490,6 @@ mod tests {
         assert_eq!(site.answers.load(Ordering::Relaxed), 1);
         // The oldest were ended to make room.
         assert_eq!(rest(silent.into_iter().next().unwrap()), "");
-    }
-
-    #[test]
-    fn events_come_in_order_and_the_last_one_ends_the_connection() {
-        let (server, _) =
-            started(Limits { event_time: Duration::from_millis(1), ..Limits::default() });
-        let answer = get(&server, "/events");
-        assert!(answer.contains("content-type: text/event-stream"), "{answer}");
-        let places = ["data: 1\n\n", "data: 2\n\n", "event: end\ndata: 3\n\n"]
-            .map(|event| answer.find(event));
-        assert!(places.iter().all(Option::is_some), "{answer}");
-        assert!(places.is_sorted());
-        wait_for_open(&server, |open| open == 0);
-    }
-
-    #[test]
-    fn who_asks_for_events_and_reads_none_is_cut_off_in_time() {
-        let (server, _) = started(Limits {
-            event_time: Duration::from_millis(1),
-            send_time: Duration::from_millis(100),
-            ..Limits::default()
-        });
-        let silent = said(&server, "GET /flood HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        wait_for_open(&server, |open| open == 1);
-        assert!(is_served(&server));
-        wait_for_open(&server, |open| open == 0);
-        drop(silent);
-    }
-
-    #[test]
-    fn a_stream_of_events_ends_when_its_time_is_over() {
-        let (server, _) =
-            started(Limits { stream_time: Duration::from_millis(200), ..Limits::default() });
-        let answer = get(&server, "/flood");
-        assert!(answer.contains("xxx"));
-        wait_for_open(&server, |open| open == 0);
     }
 
     #[test]

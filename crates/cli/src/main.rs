@@ -2,7 +2,6 @@
 //! records.
 
 mod ab;
-mod again;
 mod arguments;
 mod cmp;
 mod completions;
@@ -95,7 +94,7 @@ enum Verb {
     History(history::Arguments),
     /// Write records as CSV or Parquet
     Export(export::Arguments),
-    /// Show records in the browser, and runs while they are measured
+    /// Show records in the browser
     Serve(serve::Arguments),
     /// List devices, engines, plans, kernels and more, or the points of a plan
     List(list::Arguments),

@@ -1,5 +1,4 @@
-//! Counters for Prometheus: a page of text behind a port, as OpenMetrics 1.0 for who asks for it, and else in
-//! the older text format, which promtool and curl are used to.
+//! Counters for Prometheus: a page in OpenMetrics 1.0 behind a port.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -37,32 +36,7 @@ type Labels = Vec<(&'static str, String)>;
 
 type Values = BTreeMap<(&'static str, Labels), f64>;
 
-/// How the page is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// OpenMetrics 1.0: families without `_total`, an end that is marked.
-    OpenMetrics,
-    /// Prometheus's text format 0.0.4: every name as its samples have it.
-    Text,
-}
-
-impl Format {
-    /// What a client asks for. Prometheus names OpenMetrics in its Accept header where it takes it.
-    fn accepted(accept: Option<&str>) -> Format {
-        match accept {
-            Some(accept) if accept.contains("application/openmetrics-text") => Format::OpenMetrics,
-            _ => Format::Text,
-        }
-    }
-
-    /// What the page is called in HTTP.
-    fn content_type(self) -> &'static str {
-        match self {
-            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
-        }
-    }
-}
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What is looked at when somebody asks for the page.
 type Source = Box<dyn Fn(&Page) + Send>;
@@ -113,14 +87,13 @@ const HELP: &[(&str, &str)] = &[
     ("daqmeter_frames_total", "Frames passed on, by direction"),
     ("daqmeter_requests_total", "Requests answered, by status"),
     ("daqmeter_files", "Files of records that are served"),
-    ("daqmeter_live_files", "Files of records that are being written"),
     ("daqmeter_latency_p99_seconds", "From the oldest trigger of a page to its receipt"),
 ];
 
 /// What the one label of a metric says; none where there is one value only. `instance` and `job` are Prometheus's own.
 fn label_of(name: &str) -> Option<&'static str> {
     match name {
-        "daqmeter_points_planned" | "daqmeter_files" | "daqmeter_live_files" => None,
+        "daqmeter_points_planned" | "daqmeter_files" => None,
         "daqmeter_points_total" => Some("outcome"),
         "daqmeter_events_total" | "daqmeter_event_share" => Some("event"),
         "daqmeter_event_rate" => Some("metric"),
@@ -195,7 +168,7 @@ impl Page {
     }
 
     /// The page.
-    pub(crate) fn text(&self, format: Format) -> String {
+    pub(crate) fn text(&self) -> String {
         for source in &*self.sources.lock().unwrap_or_else(PoisonError::into_inner) {
             source(self);
         }
@@ -208,18 +181,12 @@ impl Page {
             }
             let family = name.strip_suffix("_total").unwrap_or(name);
             let kind = if family == *name { "gauge" } else { "counter" };
-            let family = match format {
-                Format::OpenMetrics => family,
-                Format::Text => name,
-            };
             let _ = writeln!(out, "# HELP {family} {help}\n# TYPE {family} {kind}");
             for ((_, labels), value) in own {
                 let _ = writeln!(out, "{name}{} {value}", written(labels));
             }
         }
-        if format == Format::OpenMetrics {
-            out.push_str("# EOF\n");
-        }
+        out.push_str("# EOF\n");
         out
     }
 
@@ -232,9 +199,8 @@ impl Page {
     }
 
     /// The page as an answer.
-    pub(crate) fn answer(&self, request: &Request) -> Answer {
-        let format = Format::accepted(request.accept.as_deref());
-        Answer { code: 200, kind: format.content_type(), body: self.text(format) }
+    pub(crate) fn answer(&self) -> Answer {
+        Answer { code: 200, kind: CONTENT_TYPE, body: self.text() }
     }
 }
 
@@ -252,8 +218,8 @@ fn written(labels: &Labels) -> String {
 
 impl Handler for Page {
     /// There is one page, whatever is asked for.
-    fn reply(self: Arc<Self>, request: Request) -> Reply {
-        Reply::Now(self.answer(&request))
+    fn reply(self: Arc<Self>, _: Request) -> Reply {
+        Reply::Now(self.answer())
     }
 }
 
@@ -268,7 +234,7 @@ mod tests {
         page.set("daqmeter_blocks_total", "gbt:0.0", 5.0);
         page.set("daqmeter_blocks_total", "gbt:0.1", 7.0);
         page.set("daqmeter_points_planned", "run", 4.0);
-        insta::assert_snapshot!(page.text(Format::OpenMetrics), @r#"
+        insta::assert_snapshot!(page.text(), @r#"
         # HELP daqmeter_ring_bytes Bytes in the ring
         # TYPE daqmeter_ring_bytes gauge
         daqmeter_ring_bytes{device="gbt:0.1"} 1024
@@ -287,7 +253,7 @@ mod tests {
     fn a_hostile_name_stays_one_label_and_is_shown_as_text() {
         let page = Page::default();
         page.set("daqmeter_busy", "a\"} 7\n# EOF\u{1b}[2J\u{202e}\\", 1.0);
-        let text = page.text(Format::OpenMetrics);
+        let text = page.text();
         assert_eq!(text.lines().count(), 4, "{text}");
         assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
         let line = text.lines().nth(2).unwrap();
@@ -311,11 +277,11 @@ mod tests {
         record.outcome = Outcome::Failed("bytes differ".into());
         let page = Page::default();
         page.point(&record);
-        let text = page.text(Format::Text);
+        let text = page.text();
         assert!(!text.contains("daqmeter_rate_bytes_per_second"), "{text}");
         record.outcome = Outcome::Ok;
         page.point(&record);
-        let text = page.text(Format::Text);
+        let text = page.text();
         assert!(
             text.contains(
                 "daqmeter_rate_bytes_per_second{study=\"\",device=\"\",stage=\"read\"} 1000000000"
@@ -325,14 +291,14 @@ mod tests {
         assert!(text.contains("daqmeter_points_total{outcome=\"failed\"} 1"), "{text}");
     }
 
-    /// What `promtool check metrics` demands of the text format, read by the format's own grammar: names and labels of the allowed
-    /// characters, HELP and TYPE once and before the samples, all samples of a metric together and no two alike, counters named
-    /// `_total`, and no label that Prometheus sets itself.
+    /// What OpenMetrics and `promtool check metrics` demand, read by the format's own grammar: names and labels of the allowed
+    /// characters, HELP and TYPE once and before the samples, all samples of a metric together and no two alike, samples of counters
+    /// named `_total`, no label that Prometheus sets itself, and a marked end.
     fn check_text(text: &str) -> Result<usize, String> {
         let mut typed: BTreeMap<String, String> = BTreeMap::new();
         let (mut helped, mut seen, mut samples) = (Vec::new(), Vec::new(), Vec::new());
         let mut order: Vec<String> = Vec::new();
-        for line in text.lines() {
+        for line in text.strip_suffix("# EOF\n").ok_or("no end")?.lines() {
             if let Some(rest) = line.strip_prefix("# HELP ") {
                 let name = rest.split(' ').next().unwrap_or_default().to_owned();
                 if helped.contains(&name) {
@@ -341,15 +307,15 @@ mod tests {
                 helped.push(name);
             } else if let Some(rest) = line.strip_prefix("# TYPE ") {
                 let (name, kind) = rest.split_once(' ').ok_or(line)?;
-                if (kind == "counter") != name.ends_with("_total") {
-                    return Err(format!("{kind} {name}"));
-                }
                 if typed.insert(name.to_owned(), kind.to_owned()).is_some() {
                     return Err(format!("TYPE twice: {name}"));
                 }
             } else {
                 let (name, labels) = check_sample(line)?;
-                if !typed.contains_key(&name) || !helped.contains(&name) {
+                let family = name.strip_suffix("_total").unwrap_or(&name).to_owned();
+                let kind = if family == name { "gauge" } else { "counter" };
+                if typed.get(&family).is_none_or(|typed| typed != kind) || !helped.contains(&family)
+                {
                     return Err(format!("{name} has no TYPE or HELP before it"));
                 }
                 if order.last() != Some(&name) {
@@ -427,26 +393,17 @@ mod tests {
             page.set(name, "a \"quoted\\ name\n", 1.5);
             page.set(name, "another", f64::INFINITY);
         }
-        let text = page.text(Format::Text);
+        let text = page.text();
         assert!(check_text(&text).unwrap() >= HELP.len(), "{text}");
         for wrong in [
-            "a 1\n",
-            "# HELP a b\n# TYPE a counter\na 1\n",
-            "# HELP a b\n# TYPE a gauge\na{instance=\"x\"} 1\n",
-            "# HELP a b\n# TYPE a gauge\na{x=\"1\"} 1\na{x=\"1\"} 2\n",
-            "# HELP a b\n# TYPE a gauge\na x\n",
+            "a 1\n# EOF\n",
+            "# HELP a b\n# TYPE a gauge\na 1\n",
+            "# HELP a b\n# TYPE a counter\na 1\n# EOF\n",
+            "# HELP a b\n# TYPE a gauge\na{instance=\"x\"} 1\n# EOF\n",
+            "# HELP a b\n# TYPE a gauge\na{x=\"1\"} 1\na{x=\"1\"} 2\n# EOF\n",
+            "# HELP a b\n# TYPE a gauge\na x\n# EOF\n",
         ] {
             assert!(check_text(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn the_format_is_what_the_client_asks_for() {
-        let prometheus =
-            "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4";
-        assert_eq!(Format::accepted(Some(prometheus)), Format::OpenMetrics);
-        for other in [None, Some("*/*"), Some("text/plain")] {
-            assert_eq!(Format::accepted(other), Format::Text);
         }
     }
 

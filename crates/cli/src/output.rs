@@ -224,22 +224,26 @@ fn read_file_parts(
     let (mut records, mut errors) = (0, Vec::new());
     // The last record is held back, since the next part of the file may continue it.
     let mut last = None;
-    let part = |mut part: jsonl::Contents| {
-        errors.append(&mut part.errors);
+    let each = |line: Result<RunRecord, jsonl::LineError>| {
+        let record = match line {
+            Ok(record) => record,
+            Err(error) => {
+                errors.push(error);
+                return ControlFlow::Continue(());
+            }
+        };
         let mut joined: Vec<RunRecord> = last.take().into_iter().collect();
-        for record in part.records {
-            joined.push(record);
-            join_last(&mut joined);
-        }
+        joined.push(record);
+        join_last(&mut joined);
         last = joined.pop();
         records += joined.len();
         take(joined)
     };
     if path.as_os_str() == "-" {
-        jsonl::read_printable_parts(io::BufReader::new(io::stdin()), part).map_err(refused)?;
+        jsonl::each_printable(io::stdin().lock(), each).map_err(refused)?;
     } else {
         let file = File::open(path).map_err(refused)?;
-        jsonl::read_printable_parts(io::BufReader::with_capacity(1 << 20, file), part)
+        jsonl::each_printable(io::BufReader::with_capacity(1 << 20, file), each)
             .map_err(refused)?;
     }
     if let Some(last) = last {

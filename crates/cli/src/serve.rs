@@ -1,9 +1,7 @@
-//! `daqmeter serve`: live runs and past records in the browser.
+//! `daqmeter serve`: records in the browser.
 //!
 //! Only what was named on the command line is served, by number; a request never names a path. Listens on loopback unless told
-//! otherwise, and then only with a token. The page of a file that is being written follows it (`serve/live.rs`).
-
-mod live;
+//! otherwise, and then only with a token.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -24,20 +22,18 @@ use daqmeter_sys::host::open_regular;
 use subtle::ConstantTimeEq;
 
 use crate::files::{Links, listed};
-use crate::http::{self, Answer, Events, Handler, Reply, Request};
+use crate::http::{self, Answer, Handler, Reply, Request};
 use crate::metrics::Page;
 use crate::output::{Failure, INTERRUPTED, emit};
 use crate::runner::on_ctrl_c;
-use live::{Following, Live, is_live};
 
 /// Longest file that a page is made of: its samples are held in memory meanwhile.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// Show records in the browser, and runs while they are measured.
+/// Show records in the browser.
 ///
-/// Serves an index of the files and a report page of each, made anew at every request. A page of a file that is being written
-/// follows it: its server sends the parts that changed. Without --bind only this host can connect; with it a token is asked for. /metrics counts requests and files for
-/// Prometheus.
+/// Serves an index of the files and a report page of each, made anew at every request. Without --bind only this host can connect;
+/// with it a token is asked for. /metrics counts requests and files for Prometheus.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter run long.toml --records lab7.jsonl &\n  $ daqmeter serve lab7.jsonl bench/record\n  serving 12 files at http://127.0.0.1:8477/\n\n  $ daqmeter serve bench/record --bind 0.0.0.0:8477 --token \"$(openssl rand -hex 16)\""
@@ -65,8 +61,6 @@ struct Site {
     loopback: bool,
     /// What `/metrics` says.
     metrics: Page,
-    /// Pages of files that are being written.
-    live: Live,
     /// The files that were listed so far. The place of a file here is its number, which stays its own when others come.
     known: Mutex<Vec<PathBuf>>,
 }
@@ -127,14 +121,7 @@ impl Site {
             )));
         }
         let (paths, token) = (arguments.paths.clone(), arguments.token.clone());
-        Ok(Site {
-            paths,
-            token,
-            loopback,
-            metrics: Page::default(),
-            live: Live::default(),
-            known: Mutex::default(),
-        })
+        Ok(Site { paths, token, loopback, metrics: Page::default(), known: Mutex::default() })
     }
 
     /// The files that are served now, each with its number.
@@ -181,41 +168,14 @@ impl Site {
         match request.path.as_str() {
             "/" => Answer::html(index(&files, &carried)),
             "/metrics" => {
-                let live = files.iter().filter(|(_, file)| is_live(file)).count();
                 self.metrics.set("daqmeter_files", "serve", files.len() as f64);
-                self.metrics.set("daqmeter_live_files", "serve", live as f64);
-                self.metrics.answer(request)
+                self.metrics.answer()
             }
             path => match numbered(&files, path.strip_prefix("/report/")) {
-                Some(file) => self.report(file, &format!("{path}/events{carried}")),
+                Some(file) => report(file).unwrap_or_else(|unread| unread.answer(file)),
                 None => Answer::text(404, "nothing here"),
             },
         }
-    }
-
-    /// The page of a file; that of one that is being written asks for events there.
-    fn report(&self, file: &Path, events: &str) -> Answer {
-        let made = match is_live(file) {
-            true => self.live.page(file, events).map(|page| Answer::html(page.html)),
-            false => read(file, MAX_FILE_BYTES).and_then(|contents| {
-                let page = page(&contents.records).map_err(Unread::Page)?;
-                Ok(Answer::html(page))
-            }),
-        };
-        made.unwrap_or_else(|unread| unread.answer(file))
-    }
-
-    /// What happens to the file whose events are asked for.
-    fn events(self: &Arc<Self>, request: &Request) -> Option<Box<dyn Events>> {
-        let path = request.path.strip_prefix("/report/");
-        let number = path?.strip_suffix("/events");
-        let files = self.files().ok()?;
-        let file = numbered(&files, number)?;
-        Some(Box::new(Following::new(
-            self.clone(),
-            file.clone(),
-            request.from().unwrap_or_default(),
-        )))
     }
 }
 
@@ -231,10 +191,6 @@ impl Handler for Site {
         match self.admitted(&request) {
             Err(refused) => Reply::Now(refused),
             Ok(()) if request.path == "/healthz" => Reply::Now(Answer::text(200, "ok")),
-            Ok(()) if request.path.ends_with("/events") => match self.events(&request) {
-                Some(events) => Reply::Events(events),
-                None => Reply::Now(Answer::text(404, "nothing here")),
-            },
             Ok(()) => Reply::Later(Box::new(move || self.get(&request))),
         }
     }
@@ -249,11 +205,6 @@ impl Request {
     fn value(&self, name: &str) -> Option<&str> {
         let mut pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.find_map(|(key, value)| (key == name).then_some(value))
-    }
-
-    /// The state of the page that it comes from: of the last event that arrived, or of the page as it was loaded.
-    fn from(&self) -> Option<&str> {
-        self.last_event.as_deref().or_else(|| self.value("from"))
     }
 
     /// The token that it carries.
@@ -304,15 +255,17 @@ impl Unread {
     }
 }
 
-fn read(file: &Path, max_bytes: u64) -> Result<jsonl::Contents, Unread> {
+/// The page of a file.
+fn report(file: &Path) -> Result<Answer, Unread> {
     let file = open_regular(file)?;
     let bytes = file.metadata()?.len();
-    if bytes > max_bytes {
+    if bytes > MAX_FILE_BYTES {
         return Err(Unread::Long(bytes));
     }
     // It may grow meanwhile.
-    let file = BufReader::with_capacity(1 << 20, file.take(max_bytes));
-    Ok(jsonl::read_printable(file)?)
+    let file = BufReader::with_capacity(1 << 20, file.take(MAX_FILE_BYTES));
+    let records = jsonl::read_printable(file)?.records;
+    page(&records).map(Answer::html).map_err(Unread::Page)
 }
 
 fn index(files: &[(usize, PathBuf)], carried: &str) -> String {
@@ -325,18 +278,17 @@ fn index(files: &[(usize, PathBuf)], carried: &str) -> String {
          <meta name=\"color-scheme\" content=\"light dark\"><meta http-equiv=\"refresh\" content=\"10\"><title>daqmeter records</title>\n\
          <style>body{max-width:60rem;margin:2rem auto;padding:0 1.25rem;font:16px/1.5 system-ui,\"DejaVu Sans\",sans-serif}\
          table{border-collapse:collapse;width:100%}th,td{padding:.3rem .6rem;text-align:left;border-bottom:1px solid #8885}\
-         td.n{text-align:right;font-variant-numeric:tabular-nums}.live{font-weight:700}</style></head>\n<body><h1>Records</h1>\n",
+         td.n{text-align:right;font-variant-numeric:tabular-nums}</style></head>\n<body><h1>Records</h1>\n",
     );
     if files.is_empty() {
         out.push_str("<p>No .jsonl file in the folders that are served. <code>daqmeter survey</code> makes one.</p>\n");
     }
-    out.push_str("<table><thead><tr><th scope=\"col\">file</th><th scope=\"col\">size</th><th scope=\"col\">state</th></tr></thead><tbody>\n");
+    out.push_str("<table><thead><tr><th scope=\"col\">file</th><th scope=\"col\">size</th></tr></thead><tbody>\n");
     for (number, file) in files {
         let bytes = std::fs::metadata(file).map_or(0, |facts| facts.len());
-        let state = if is_live(file) { "<span class=\"live\">being written</span>" } else { "" };
         let _ = writeln!(
             out,
-            "<tr><td><a href=\"/report/{number}{}\">{}</a></td><td class=\"n\">{}</td><td>{state}</td></tr>",
+            "<tr><td><a href=\"/report/{number}{}\">{}</a></td><td class=\"n\">{}</td></tr>",
             escaped(carried),
             escaped(&file.display().to_string()),
             show_bytes(bytes)
@@ -349,7 +301,6 @@ fn index(files: &[(usize, PathBuf)], carried: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::Next;
 
     fn site(token: Option<&str>) -> (tempfile::TempDir, Arc<Site>) {
         let folder = tempfile::tempdir().unwrap();
@@ -360,7 +311,6 @@ mod tests {
             token,
             loopback: true,
             metrics: Page::default(),
-            live: Live::default(),
             known: Mutex::default(),
         };
         (folder, Arc::new(site))
@@ -376,13 +326,10 @@ mod tests {
             query: owned(query),
             host,
             authorization,
-            accept: None,
-            last_event: None,
         });
         match reply {
             Reply::Now(answer) => answer,
             Reply::Later(work) => work(),
-            Reply::Events(_) => Answer::text(200, "events"),
         }
     }
 
@@ -439,70 +386,6 @@ mod tests {
             row.contains("a&lt;b&gt;.jsonl") && index.contains("<a href=\"/report/1\">"),
             "{index}"
         );
-    }
-
-    /// Looks until something happens.
-    fn event(events: &mut dyn Events) -> String {
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        loop {
-            match events.next() {
-                Next::Event(text) | Next::Last(text) => return text,
-                Next::None if std::time::Instant::now() < until => std::thread::yield_now(),
-                Next::None => panic!("nothing happened"),
-            }
-        }
-    }
-
-    #[test]
-    fn the_page_of_a_live_file_gets_only_the_parts_that_changed() {
-        let (folder, site) = site(None);
-        let path = folder.path().join("a<b>.jsonl");
-        let record = |study: &str| {
-            let mut record = daqmeter_record::RunRecord::default();
-            record.schema = daqmeter_record::SCHEMA_VERSION;
-            record.study = study.into();
-            record.host = Arc::new(daqmeter_record::Host {
-                cpu_model: "a CPU".to_owned(),
-                ..Default::default()
-            });
-            record.warnings = vec![format!("something about {study}")];
-            jsonl::to_line(&record)
-        };
-        std::fs::write(&path, record("first")).unwrap();
-        let page = get(&site, "/report/0", None, None).body;
-        let (_, from) = page.split_once("events?from=").unwrap();
-        let from = &from[..16];
-        let mut events = Following::new(site.clone(), path.clone(), from);
-        assert!(matches!(events.next(), Next::None));
-
-        let both = [record("first"), record("second")].concat();
-        std::fs::write(&path, &both).unwrap();
-        let update = event(&mut events);
-        let data = update.lines().find_map(|line| line.strip_prefix("data: "));
-        let data: serde_json::Value = serde_json::from_str(data.unwrap()).unwrap();
-        let changed: Vec<&String> = data["changed"].as_object().unwrap().keys().collect();
-        assert!(changed.iter().any(|key| *key == "notes"), "{changed:?}");
-        assert!(!changed.iter().any(|key| *key == "host"), "{changed:?}");
-        assert!(data["order"].as_array().unwrap().len() > changed.len());
-
-        // A page of another state gets all parts.
-        let mut late = Following::new(site, path, from);
-        let whole = event(&mut late);
-        assert!(whole.contains("data-part=\\\"host\\\""), "{whole}");
-    }
-
-    #[test]
-    fn events_are_only_of_files_that_are_served_and_end_with_them() {
-        let (folder, site) = site(Some("0123456789abcdef"));
-        let code = |url: &str| get(&site, url, None, None).code;
-        assert_eq!(code("/report/0/events"), 401);
-        assert_eq!(code("/report/0/events?from=1&token=0123456789abcdef"), 200);
-        assert_eq!(code("/report/1/events?token=0123456789abcdef"), 404);
-        assert_eq!(code("/report/../events?token=0123456789abcdef"), 404);
-        let path = folder.path().join("a<b>.jsonl");
-        let mut events = Following::new(site, path.clone(), "");
-        std::fs::remove_file(path).unwrap();
-        assert!(event(&mut events).starts_with("event: end\n"));
     }
 
     #[test]

@@ -30,7 +30,7 @@ fn a_point_with_itself_is_the_same_and_is_recorded_whole() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("ab.jsonl");
     // What a host does to slices of 1 ms is not ten times as long on one side only.
-    let arguments = ["null", "null", "--ignore", "900%", "--budget", "2m", "--record"];
+    let arguments = ["null", "null", "--ignore", "900%", "--budget", "2m", "--records"];
     let output = ab(&[&arguments[..], &[record.to_str().unwrap()]].concat());
     assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
     assert!(stdout(&output).contains("same"), "{}", stdout(&output));

@@ -86,8 +86,8 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("export . -o hard.csv", records),
         ("history r.jsonl -o r.jsonl", same),
         ("history . -o link", records),
-        ("ab x y --point null --switch data --record data", same),
-        ("ab null null --record page.html", none),
+        ("ab x y --point null --switch data --records data", same),
+        ("ab null null --records page.html", none),
     ] {
         let out = within(&folder, line);
         let said = stderr(&out);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use daqmeter_record::{CpuTime, Few, HostCpu, RunRecord};
+use daqmeter_record::{CpuTime, HostCpu, RunRecord};
 use daqmeter_sys::cpu_time;
 
 use crate::processes::Processes;
@@ -42,7 +42,7 @@ impl Conditions {
         let now = cpu_time::by_cpu("/".as_ref());
         let of_each = |of: fn(&cpu_time::OneCpu) -> u64| {
             let used_ns = since(&each(&self.by_cpu, of), each(&now, of));
-            used_ns.into_iter().collect::<Few<u32, u64>>()
+            used_ns.into_iter().collect::<BTreeMap<u32, u64>>()
         };
         record.host_cpu.steal_by_cpu_ns = of_each(|cpu| cpu.steal_ns);
         record.host_cpu.busy_by_cpu_ns = of_each(|cpu| cpu.busy_ns);

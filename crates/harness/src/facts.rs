@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use daqmeter_record::host::{Cache, HugePages, NumaNode};
-use daqmeter_record::{Clock, EngineInfo, Host, Name, NoiseFloor, RunRecord, Tool, Workload};
+use daqmeter_record::{Clock, EngineInfo, Host, NoiseFloor, RunRecord, Tool, Workload};
 use daqmeter_stats as stats;
 use daqmeter_sys::host::{Files, bracketed, page_bytes, parse_cpu_list, parse_kernel_size};
 use daqmeter_sys::{affinity, clock};
@@ -58,8 +58,8 @@ impl Context {
         let mut record = RunRecord::new(engine, workload);
         record.tool = self.tool.clone();
         record.time_utc = utc_now();
-        record.run_id = Name::from(&self.run_id);
-        record.command = Name::from(&self.command);
+        record.run_id = self.run_id.clone();
+        record.command = self.command.clone();
         record.clock = self.clock.clone();
         record.noise = self.noise.clone();
         record.host = self.host.clone();

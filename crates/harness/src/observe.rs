@@ -1,6 +1,6 @@
 //! Observers stand around the timed region and count.
 
-use daqmeter_record::{Counter, Name, Observations};
+use daqmeter_record::{Counter, Observations};
 use daqmeter_sys::cpu_time;
 use daqmeter_sys::perf::{CounterSource, EVENTS, KernelCounters, OpenCounter};
 
@@ -82,7 +82,7 @@ impl<S: CounterSource> Observer for PerfObserver<S> {
                 running_ns: after.running_ns.saturating_sub(before.running_ns),
             };
             let (value, share) = passed.scaled()?;
-            Some(Counter { name: name.into(), value, unit: Name::default(), share })
+            Some(Counter { name: name.into(), value, unit: String::new(), share })
         };
         std::mem::take(&mut self.open).into_iter().filter_map(read).collect()
     }

@@ -7,7 +7,7 @@
 //!
 //! What the lanes do is in `lanes.rs`, the timed steps in `sample.rs`; what becomes of them in `conclude.rs`.
 
-use daqmeter_record::{EngineInfo, Name, Outcome, RunRecord};
+use daqmeter_record::{EngineInfo, Outcome, RunRecord};
 use daqmeter_sys::available;
 
 use crate::conclude::conclude;
@@ -102,7 +102,7 @@ fn blank(job: &Job, settings: &Settings, context: &Context) -> RunRecord {
         emulated: job.is_emulated,
     };
     let mut record = context.blank_record(info, job.workload.clone());
-    record.study = Name::from(&settings.study);
+    record.study = settings.study.clone();
     record.role = settings.role;
     record
 }

@@ -26,7 +26,7 @@ use daqmeter_path::{Path, PathRequest, engine};
 use daqmeter_readout::search::{self, Allowed, Observation, Plan, highest_rate};
 use daqmeter_record::RunRecord;
 use daqmeter_record::resources::What;
-use daqmeter_stats::simulated::Random;
+use daqmeter_stats::Random;
 use daqmeter_sys::cpu_time::{HostTimes, Usage, of_host, of_process};
 
 /// Time for an answer, as `path explain` has where nobody says otherwise.

@@ -428,7 +428,7 @@ mod tests {
     use std::convert::Infallible;
 
     use daqmeter_record::resources::bottleneck;
-    use daqmeter_stats::simulated::Random;
+    use daqmeter_stats::Random;
 
     use super::*;
 

@@ -1,6 +1,7 @@
 //! A card that is read out live, by the functions of the read-out: its DMA rings lie between card and readers, its transport between
 //! readers and receivers. A path gives them its threads (`card.rs`), and closes their ledgers.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use daqmeter_readout::chain::{
 use daqmeter_readout::receive::Report;
 use daqmeter_readout::{Card, Chosen, Scenario};
 use daqmeter_record::path::{PathRun, PathThread, PathWithin};
-use daqmeter_record::{Counter, Few, Ledger};
+use daqmeter_record::{Counter, Ledger};
 
 use crate::card::{FromCard, IntoReceiver};
 use crate::definition::{Path, SourceKind, StageKind};
@@ -47,7 +48,7 @@ pub(crate) struct Came {
     pub(crate) received: Vec<(Report, CpuLoad)>,
     pub(crate) fault: Option<Fault>,
     /// CPU time that the hypervisor took meanwhile, by CPU.
-    pub(crate) stolen_ns: Few<u32, u64>,
+    pub(crate) stolen_ns: BTreeMap<u32, u64>,
 }
 
 /// What is asked of the card: the path's transport and rate are its own.

@@ -1,12 +1,11 @@
 //! CPU time that the hypervisor gives to others while a path runs: CPUs carry so much less meanwhile.
 
-use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use daqmeter_record::Few;
 use daqmeter_sys::affinity::allowed_cpus;
 use daqmeter_sys::available;
 use daqmeter_sys::cpu_time::{OneCpu, by_cpu};
+use std::collections::BTreeMap;
 
 /// The accounts of all CPUs when the threads of a path were released.
 #[derive(Default)]
@@ -19,9 +18,9 @@ impl Stolen {
     }
 
     /// What was taken since then from the CPUs that this process may use, in nanoseconds by CPU.
-    pub(crate) fn since(&self) -> Few<u32, u64> {
+    pub(crate) fn since(&self) -> BTreeMap<u32, u64> {
         let Some(before) = self.0.get() else {
-            return Few::default();
+            return BTreeMap::default();
         };
         // A host that does not say which CPUs may be used does not say what they carry either.
         let allowed = allowed_cpus().unwrap_or_default();
@@ -35,9 +34,9 @@ fn taken(
     now: &BTreeMap<u32, OneCpu>,
     allowed: &[u32],
     cpus: f64,
-) -> Few<u32, u64> {
+) -> BTreeMap<u32, u64> {
     if cpus < allowed.len() as f64 {
-        return Few::default();
+        return BTreeMap::default();
     }
     let of = |cpu: &u32| {
         let ns = now.get(cpu)?.steal_ns.saturating_sub(before.get(cpu)?.steal_ns);

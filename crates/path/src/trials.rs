@@ -358,7 +358,7 @@ mod tests {
     use std::convert::Infallible;
 
     use daqmeter_record::path::PathThread;
-    use daqmeter_stats::simulated::Random;
+    use daqmeter_stats::Random;
 
     use super::*;
 

@@ -7,7 +7,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::{Few, Lane, RunRecord};
+use std::collections::BTreeMap;
+
+use crate::{Lane, RunRecord};
 
 /// Other programs' share of the CPUs on which the lanes ran, beyond which a result is unsound: what they take there, the lanes lack.
 pub(crate) const FOREIGN_ON_USED: f64 = 0.05;
@@ -125,7 +127,7 @@ impl Accounts {
             record.lanes.iter().flat_map(|lane| lane.seen_cpus.iter().copied()).collect();
         let cpu = &record.host_cpu;
         let own_ns = record.process_cpu.total_ns() as f64;
-        let on_used = |times: &Few<u32, u64>| -> f64 {
+        let on_used = |times: &BTreeMap<u32, u64>| -> f64 {
             used.iter().filter_map(|cpu| times.get(cpu)).map(|&ns| ns as f64).sum()
         };
         let available_ns = record.wall_ns as f64 * used.len() as f64;

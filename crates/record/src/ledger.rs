@@ -1,9 +1,9 @@
 //! The ledger of losses: what was issued must be found again, delivered or lost for a named reason.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use crate::{Few, Name};
 
 /// What the source of a read-out chain did not give, or not whole: losses by name that are none of the chain.
 pub const NOT_GIVEN: [&str; 4] = [
@@ -31,24 +31,24 @@ pub const NOT_LOST: [&str; 4] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ledger {
     /// What is counted: `triggers`, `bytes`, `blocks`.
-    pub unit: Name,
+    pub unit: String,
     /// Counted at the source.
     pub issued: u64,
     /// Counted at the consumer.
     pub delivered: u64,
     /// Counted where they were lost, by reason; a reason with zero stays, so that a reader sees that it was watched.
-    pub losses: Few<Name, u64>,
+    pub losses: BTreeMap<String, u64>,
 }
 
 impl Ledger {
     /// An empty account.
-    pub fn new(unit: impl Into<Name>) -> Self {
+    pub fn new(unit: impl Into<String>) -> Self {
         Ledger { unit: unit.into(), ..Ledger::default() }
     }
 
     /// Books `count` losses for a reason.
     pub fn lose(&mut self, reason: &str, count: u64) {
-        let lost = self.losses.get_or_insert(reason.into(), 0);
+        let lost = self.losses.entry(reason.to_owned()).or_default();
         *lost = lost.saturating_add(count);
     }
 

@@ -11,15 +11,12 @@
 
 pub mod border;
 pub mod conditions;
-mod few;
 pub mod file;
 pub mod host;
 pub mod jsonl;
 pub mod ledger;
 pub mod mesh;
-mod name;
 pub mod observed;
-mod older;
 pub mod path;
 pub mod prediction;
 pub mod resources;
@@ -30,11 +27,9 @@ pub mod study;
 pub mod units;
 pub mod workload;
 
-pub use few::Few;
 pub use host::Host;
 pub use ledger::Ledger;
 pub use mesh::Mesh;
-pub use name::Name;
 pub use observed::{Observations, TimeSeries};
 pub use path::PathRun;
 pub use prediction::Prediction;

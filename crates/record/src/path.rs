@@ -1,10 +1,11 @@
 //! What the threads of a path did: where their time went, how full the queues between them were, how late blocks came.
 
+use std::collections::BTreeMap;
+
 use crate::border::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Few;
 use crate::units::significant;
 
 /// One run of a path, from its source to its sink.
@@ -41,8 +42,8 @@ pub struct PathRun {
     pub cpus: f64,
     /// CPU time that the hypervisor gave to others meanwhile, in nanoseconds, by CPU that the process could use; the kernel counts it in
     /// ticks of 10 ms. Empty where none was taken, where a quota and not the CPUs limits the process, and in older records.
-    #[serde(default, skip_serializing_if = "Few::is_empty")]
-    pub stolen_ns: Few<u32, u64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub stolen_ns: BTreeMap<u32, u64>,
     /// What the path serves, and what one of them brings, as its file says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served: Option<Served>,
@@ -251,8 +252,6 @@ pub struct PathGain {
 pub enum LimitFound {
     /// This resource.
     Limit(What),
-    /// A resource by the name that it has in answers: older records. It is a `Limit` once it was read.
-    Resource(String),
     /// None of them alone.
     NoSingleOne,
     /// What was measured fits several, or none.

@@ -1,14 +1,13 @@
 //! The record itself, in the order in which a reader wants it: who measured, what, where, with which result.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::observed::TimeSeries;
-use crate::{
-    Few, Host, Ledger, Name, Observations, Param, PathRun, Prediction, SCHEMA_VERSION, Workload,
-};
+use crate::{Host, Ledger, Observations, Param, PathRun, Prediction, SCHEMA_VERSION, Workload};
 
 /// One measured point: one engine, one workload, one go. See the crate documentation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -21,14 +20,14 @@ pub struct RunRecord {
     /// UTC time at which the point began, RFC 3339 with milliseconds.
     pub time_utc: String,
     /// Groups the points of one invocation: its start time and process number.
-    pub run_id: Name,
+    pub run_id: String,
     /// The study and figure that the point belongs to, e.g. `survey/conversion`; reports group by it.
-    pub study: Name,
+    pub study: String,
     /// What the point is for, where its parameters do not show it.
     #[serde(default, skip_serializing_if = "Role::is_point")]
     pub role: Role,
     /// The command line that reproduces the point.
-    pub command: Name,
+    pub command: String,
     /// Who did the work.
     pub engine: EngineInfo,
     /// What was asked. Records that ask the same may share it.
@@ -89,7 +88,6 @@ pub struct RunRecord {
     #[serde(default)]
     pub noise: NoiseFloor,
     /// The machine. Records of one run share it.
-    #[serde(deserialize_with = "host")]
     pub host: Arc<Host>,
 }
 
@@ -157,22 +155,22 @@ impl Role {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tool {
     /// `daqmeter`.
-    pub name: Name,
+    pub name: String,
     /// Semantic version.
-    pub version: Name,
+    pub version: String,
     /// Abbreviated commit, with `+` when the tree had uncommitted changes; `unknown` outside a checkout.
-    pub git_revision: Name,
+    pub git_revision: String,
     /// `release`, `release, musl` of the static binary, or `debug`: numbers of a debug build are not worth comparing.
-    pub profile: Name,
+    pub profile: String,
 }
 
 /// The engine that did the work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EngineInfo {
     /// Name as `daqmeter list` prints it.
-    pub name: Name,
+    pub name: String,
     /// What it works on: devices, instruction set, transport.
-    pub target: Name,
+    pub target: String,
     /// True when any device in the path is emulated: such a rate says nothing about real hardware.
     pub emulated: bool,
 }
@@ -220,7 +218,7 @@ impl Outcome {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Lane {
     /// The device or buffer that this lane worked on.
-    pub device: Name,
+    pub device: String,
     /// True if its device is emulated; absent if the engine's flag holds for all lanes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated: Option<bool>,
@@ -246,7 +244,7 @@ pub struct Lane {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stage {
     /// Name as the classic table prints it, e.g. `func_readout`.
-    pub name: Name,
+    pub name: String,
     /// Operations in each sample.
     pub ops_per_sample: u64,
     /// Bytes that one operation is counted as. For digitizers: raw bytes, 2 per sample, as in the source document.
@@ -258,7 +256,7 @@ pub struct Stage {
     /// Bytes that one operation reads from and writes to memory, without write-allocate traffic.
     pub traffic_bytes_per_op: u64,
     /// Name of the limit, among the record's limits, that this stage is held against.
-    pub limit: Option<Name>,
+    pub limit: Option<String>,
     /// Start of the first operation, relative to the release of all lanes.
     pub start_ns: u64,
     /// End of the last operation, relative to the release of all lanes.
@@ -281,7 +279,7 @@ pub struct Stage {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ControlSeries {
     /// What it does: `copy`, `call`, `round-trip`.
-    pub name: Name,
+    pub name: String,
     /// Bytes that it works on in turn, from the first to the last; 0 where it moves none.
     pub footprint_bytes: u64,
     /// Operations in each of its samples.
@@ -355,7 +353,7 @@ impl Stage {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Limit {
     /// Name that stages refer to.
-    pub name: Name,
+    pub name: String,
     /// The rate, in the bytes that the stage counts, per second.
     #[serde(deserialize_with = "number")]
     pub rate_bytes_per_s: f64,
@@ -366,20 +364,17 @@ pub struct Limit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high_bytes_per_s: Option<f64>,
     /// By which definition it is a rate: stages are held against it by the same one.
-    #[serde(default)]
     pub basis: LimitBasis,
     /// How it was measured, for the reader.
-    pub how: Name,
+    pub how: String,
 }
 
 /// By which definition a limit is a rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitBasis {
-    /// At the median sample: measured limits of older records.
-    #[default]
-    Median,
     /// Sustained: all bytes over all time.
+    #[default]
     Sustained,
     /// Not measured: a link's width, a profile.
     Given,
@@ -387,7 +382,7 @@ pub enum LimitBasis {
 
 impl Limit {
     /// A limit that is known without measuring.
-    pub fn given(name: impl Into<Name>, rate_bytes_per_s: f64, how: impl Into<Name>) -> Limit {
+    pub fn given(name: impl Into<String>, rate_bytes_per_s: f64, how: impl Into<String>) -> Limit {
         let basis = LimitBasis::Given;
         Limit { name: name.into(), rate_bytes_per_s, basis, how: how.into(), ..Limit::default() }
     }
@@ -406,13 +401,13 @@ impl Limit {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Counter {
     /// Name, e.g. `page-faults`, `register-reads`.
-    pub name: Name,
+    pub name: String,
     /// Value over the timed region.
     #[serde(deserialize_with = "number")]
     pub value: f64,
     /// Unit of the value; empty for plain counts.
     #[serde(default)]
-    pub unit: Name,
+    pub unit: String,
     /// Share of the time in which the counter was really counting; below 1 the value is scaled.
     #[serde(default = "whole", deserialize_with = "number")]
     pub share: f64,
@@ -428,19 +423,14 @@ fn number<'de, D: serde::Deserializer<'de>>(source: D) -> Result<f64, D::Error> 
     Ok(Option::<f64>::deserialize(source)?.unwrap_or(f64::NAN))
 }
 
-/// `null` is a machine of which nothing is known: [`crate::jsonl`] puts it where the host of the line before stood.
-fn host<'de, D: serde::Deserializer<'de>>(source: D) -> Result<Arc<Host>, D::Error> {
-    Ok(Option::<Arc<Host>>::deserialize(source)?.unwrap_or_default())
-}
-
 fn whole() -> f64 {
     1.0
 }
 
 impl Counter {
     /// A plain count.
-    pub fn count(name: impl Into<Name>, value: u64) -> Self {
-        Counter { name: name.into(), value: value as f64, unit: Name::default(), share: 1.0 }
+    pub fn count(name: impl Into<String>, value: u64) -> Self {
+        Counter { name: name.into(), value: value as f64, unit: String::default(), share: 1.0 }
     }
 }
 
@@ -474,18 +464,18 @@ pub struct HostCpu {
     /// Taken by the hypervisor.
     pub steal_ns: u64,
     /// Of that, what was taken from each CPU by its number; CPUs that lost nothing are left out. Empty in older records.
-    #[serde(default, skip_serializing_if = "Few::is_empty")]
-    pub steal_by_cpu_ns: Few<u32, u64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub steal_by_cpu_ns: BTreeMap<u32, u64>,
     /// User, nice and system time of each CPU by its number, of all programs; idle CPUs are left out. Empty in older records.
-    #[serde(default, skip_serializing_if = "Few::is_empty")]
-    pub busy_by_cpu_ns: Few<u32, u64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub busy_by_cpu_ns: BTreeMap<u32, u64>,
     /// Waiting for block I/O.
     pub iowait_ns: u64,
     /// Idle.
     pub idle_ns: u64,
     /// CPU time of each of our threads over the timed region, by thread name and number.
     #[serde(default)]
-    pub threads_ns: Few<Name, u64>,
+    pub threads_ns: BTreeMap<String, u64>,
     /// Our threads and whatever else used the CPUs over the timed region, the busiest first, where the engine asks for it: chains.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessUse>,
@@ -559,7 +549,7 @@ pub struct Memory {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Clock {
     /// Clock and kernel clock source, e.g. `CLOCK_MONOTONIC (tsc)`.
-    pub source: Name,
+    pub source: String,
     /// Smallest step seen between two different readings.
     pub resolution_ns: f64,
     /// Median cost of one reading.

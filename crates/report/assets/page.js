@@ -25,12 +25,8 @@
     return digits(v) + " " + units[at];
   };
 
-  // Times are in UTC, whatever the zone of who looks.
-  const minute = (s) => new Date(s * 1e3).toISOString().slice(0, 16).replace("T", " ");
-  // A day where it begins, else the time of day: ticks are at round times.
-  const shortDate = (s) => minute(s).endsWith("00:00") ? minute(s).slice(0, 10) : minute(s).slice(11);
   // A value of the horizontal axis in its unit.
-  const inUnit = (figure, x) => ({ bytes, date: minute }[figure.x.unit] ?? digits)(x);
+  const inUnit = (figure, x) => ({ bytes }[figure.x.unit] ?? digits)(x);
 
   // Groups of bars stand side by side: each series gets its own place beside the category's middle.
   const spread = (figure) => {
@@ -133,8 +129,7 @@
       if (figure.kind === "points") return { ...base, paths: () => null, points: { show: true, size: 4, stroke: base.stroke, fill: base.stroke } };
       return { ...base, dash: s.limit ? [8, 5] : dashes[at % 8], points: { show: !s.limit && figure.xs.length < 200, size: 6 } };
     });
-    const isDate = figure.x.unit === "date";
-    const x = { time: isDate };
+    const x = { time: false };
     if (isBars) x.range = () => [-0.6, figure.categories.length - 0.4];
     else if (figure.x.log) x.distr = 3;
     const y = figure.y.log ? { distr: 3 } : { range: (u, _, max) => [0, (Math.max(max || 0, highest(figure, u)) || 1) * 1.08] };
@@ -142,7 +137,6 @@
     const xAxis = isBars
       ? axis("", { splits: () => figure.categories.map((_, i) => i), rotate: narrow || figure.categories.length > 7 ? -35 : 0,
           size: narrow || figure.categories.length > 7 ? 84 : 40, values: (_, at) => at.map((v) => nearest(v)), grid: { show: false } })
-      : isDate ? axis(figure.x.label, { space: 90, values: (_, at) => at.map((v) => v == null ? "" : shortDate(v)) })
       : axis(figure.x.label, { space: 70, values: (_, at) => at.map((v) => v == null ? "" : inUnit(figure, v)) });
     return {
       data: laid.data,
@@ -234,7 +228,7 @@
     const unit = figure.y.label ? ` [${figure.y.label}]` : "";
     const headings = [(figure.x.label || "category") + (figure.x.unit === "bytes" ? " [bytes]" : "")];
     figure.series.forEach((s) => { headings.push(s.label + unit); if (s.band) headings.push(`${s.label} low${unit}`, `${s.label} high${unit}`); });
-    const lines = figure.xs.map((x, at) => [figure.categories[at] ?? (figure.x.unit === "date" ? new Date(x * 1e3).toISOString() : String(x)), ...figure.series.flatMap((s) =>
+    const lines = figure.xs.map((x, at) => [figure.categories[at] ?? String(x), ...figure.series.flatMap((s) =>
       [s.ys[at], ...(s.band ? (s.band[at] ?? [null, null]) : [])].map((v) => v == null ? "" : String(v)))]);
     return [headings, ...lines].map((cells) => cells.map(quoted).join(",")).join("\n") + "\n";
   };
@@ -280,7 +274,6 @@
     let out = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${w} ${h}" width="${w}" height="${h}" font-family="sans-serif" font-size="12" fill="${colour("--ink")}"><rect width="${w}" height="${h}" fill="${colour("--paper")}"/><text x="${left}" y="22" font-size="16" font-weight="600">${text(figure.title)}</text>`;
     ticks(y, figure.y.log).forEach((v) => { out += `<line x1="${left}" x2="${w - right}" y1="${y.at(v)}" y2="${y.at(v)}" stroke="${colour("--line")}"/><text x="${left - 6}" y="${y.at(v) + 4}" text-anchor="end">${text(digits(v))}</text>`; });
     if (bars) figure.categories.forEach((name, at) => { out += `<text transform="translate(${x.at(at)} ${h - bottom + 14}) rotate(-30)" text-anchor="end">${text(name)}</text>`; });
-    else if (figure.x.dates) figure.x.dates.forEach(([v, label]) => { out += `<text x="${x.at(v)}" y="${h - bottom + 18}" text-anchor="middle">${text(label)}</text>`; });
     else ticks(x, figure.x.log, figure.x.unit === "bytes").forEach((v) => { out += `<text x="${x.at(v)}" y="${h - bottom + 18}" text-anchor="middle">${text(inUnit(figure, v))}</text>`; });
     out += `<text x="${(left + w - right) / 2}" y="${h - bottom + 36}" text-anchor="middle">${text(figure.x.label)}</text><text transform="translate(16 ${(top + h - bottom) / 2}) rotate(-90)" text-anchor="middle">${text(figure.y.label)}</text>`;
     const solid = shown.filter((s) => !s.limit);

@@ -150,7 +150,7 @@ impl Found<'_> {
             LimitFound::NoSingleOne => format!(
                 "no single one: no part moves the path one for one (each slowed in turn, {runs} runs); {most}"
             ),
-            LimitFound::CannotTell | LimitFound::Resource(_) => format!(
+            LimitFound::CannotTell => format!(
                 "cannot tell from {runs} runs with each part slowed in turn; {most}. `daqmeter path explain {name}` takes more time"
             ),
         })
@@ -212,7 +212,7 @@ impl Found<'_> {
                 let mut all = self.resources.iter();
                 (all.find(|resource| resource.what == *what)?, String::new())
             }
-            Some(LimitFound::CannotTell | LimitFound::Resource(_)) | None => {
+            Some(LimitFound::CannotTell) | None => {
                 if self.run.is_paced {
                     return None;
                 }

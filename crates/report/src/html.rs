@@ -11,15 +11,12 @@ use serde::Serialize;
 
 use crate::advice::advice;
 use crate::answers::{PlainAnswer, answers};
-use crate::cards::{HostView, hosts};
 use crate::chains::{Chain, chains};
 use crate::columns::shown;
-use crate::dates;
 use crate::families::{figures, pmu};
 use crate::family::Advice;
 use crate::faults::without_lanes;
 use crate::figures::{Figure, commands};
-use crate::history::Trend;
 use crate::parts::Parts;
 use crate::predicted::{self, predictions};
 use crate::rate::warnings;
@@ -121,7 +118,6 @@ struct Live {
 #[derive(Default)]
 struct Beside<'a> {
     studies: &'a [Shown],
-    history: &'a [HostView],
 }
 
 /// The same with other figures than those that the records fill by themselves.
@@ -150,20 +146,6 @@ pub fn page_of_studies(
 ) -> Result<String, PageError> {
     let beside = Beside { studies, ..Beside::default() };
     render(records, Texts::of(records), figures, &beside)
-}
-
-/// The page of points over time: a picture of each, what was found first, and these figures; the host and its table from the
-/// newest record.
-///
-/// # Errors
-/// As [`page`].
-pub fn history_page(
-    newest: &[RunRecord],
-    figures: Vec<Figure>,
-    trends: &[Trend],
-) -> Result<String, PageError> {
-    let beside = Beside { history: &hosts(trends), ..Beside::default() };
-    render(newest, Texts::of(newest), figures, &beside)
 }
 
 /// What the page says of all records together.
@@ -251,7 +233,6 @@ fn body(
         advice => serde(&texts.advice),
         rows_left => rows_left,
         studies => serde(&views),
-        history => serde(&beside.history),
         figures => serde(&figures),
         meshes => serde(&meshes),
         points => serde(&shown(&rows)),
@@ -374,7 +355,6 @@ fn data_table(figure: Figure) -> DataTable {
     let first = |at: usize| match (figure.categories.get(at), figure.x.unit) {
         (Some(name), _) => name.clone(),
         (None, "bytes") => show_bytes(figure.xs[at] as u64),
-        (None, "date") => dates::minute(figure.xs[at]),
         (None, _) => significant(figure.xs[at], 4),
     };
     let line = |at: usize| -> Vec<String> {
@@ -631,26 +611,6 @@ mod tests {
         }
         let other = live_page(&[above_its_limit()], "/").unwrap();
         assert_ne!(other.parts.state, live.parts.state);
-    }
-
-    #[test]
-    fn a_page_of_history_has_every_point_and_no_answers_of_one_record() {
-        let runs = |at: u64| {
-            let mut record = example();
-            record.time_utc = format!("2026-11-{:02}T03:00:00.000Z", at + 1);
-            record.run_id = format!("run-{at}").into();
-            record
-        };
-        let records: Vec<RunRecord> = (0..12).map(runs).collect();
-        let trends = crate::history::trends(&records, 0.02);
-        let figures = crate::history::figures(&trends, "daqmeter history x");
-        assert_eq!((figures.len(), figures[0].x.unit), (1, "date"));
-        let page = history_page(&records[..1], figures, &trends).unwrap();
-        assert_eq!(page.matches("<svg class=\"trend\"").count(), trends.len());
-        assert!(page.contains("4 without a finding</summary>"));
-        assert!(page.contains(">2026-11-03</text>") && page.contains(">2026-11-07</text>"));
-        assert!(!page.contains("id=\"answers-title\"") && !page.contains("id=\"points-title\""));
-        assert!(!page.contains("<script>alert(1)"), "the host is a text");
     }
 
     #[test]

@@ -12,11 +12,9 @@
 pub mod advice;
 mod aligned;
 pub mod answers;
-mod cards;
 mod chains;
 pub mod cmp;
 mod columns;
-mod dates;
 pub mod export;
 mod families;
 mod family;
@@ -25,7 +23,6 @@ pub mod figures;
 mod findings;
 pub mod history;
 pub mod html;
-mod occasions;
 mod parameters;
 #[cfg(feature = "parquet")]
 mod parquet;
@@ -46,7 +43,7 @@ pub use families::copy::classic as copy_classic;
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;
-pub use html::{LivePage, history_page, live_page, page, page_of};
+pub use html::{LivePage, live_page, page, page_of};
 pub use parts::Parts;
 pub use predicted::text as predictions_text;
 pub use rows::{StageRow, rows};

@@ -58,11 +58,14 @@ pub fn points_of(record: &RunRecord) -> impl Iterator<Item = (Point, &Stage)> {
     })
 }
 
+/// Runs of a point: each a record and its stage.
+pub(crate) type Runs<'a> = Vec<(&'a RunRecord, &'a Stage)>;
+
 /// All runs of each point that were done and verified, points in the order of their first appearance. What failed or was waived is
 /// compared with nothing.
-pub(crate) fn runs_by_point(records: &[RunRecord]) -> Vec<(Point, Vec<(&RunRecord, &Stage)>)> {
+pub(crate) fn runs_by_point(records: &[RunRecord]) -> Vec<(Point, Runs<'_>)> {
     let mut places: HashMap<Point, usize> = HashMap::new();
-    let mut points: Vec<(Point, Vec<(&RunRecord, &Stage)>)> = Vec::new();
+    let mut points: Vec<(Point, Runs<'_>)> = Vec::new();
     for record in records.iter().filter(|record| is_done(record)) {
         for (point, stage) in points_of(record) {
             let at = *places.entry(point.clone()).or_insert_with(|| {
@@ -127,18 +130,16 @@ mod tests {
         assert_eq!(middle_runs(&[]).0.len(), 0);
     }
 
-    /// Records of version 0.1 hold the measured limit of a copy, and all hold how long and how often was measured.
     #[test]
-    fn runs_of_one_point_come_together_however_long_they_took_and_whatever_limit_they_found() {
-        let run = |limit: f64, seconds: f64, reads: u64| {
+    fn runs_of_one_point_come_together_however_long_they_took() {
+        let run = |seconds: f64, reads: u64| {
             let mut record = example();
-            record.set_param("limit_bytes_per_s", limit);
             record.set_param("seconds", seconds);
             record.set_param("reads", reads);
             record.set_param("passes", reads);
             record
         };
-        let records = [run(1.1e10, 0.3, 30), run(1.2e10, 0.6, 28)];
+        let records = [run(0.3, 30), run(0.6, 28)];
         assert!(runs_by_point(&records).iter().all(|(_, runs)| runs.len() == 2));
         assert_eq!(middle_runs(&records).1, 2);
     }

@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use daqmeter_record::units::significant;
-use daqmeter_record::{Limit, LimitBasis, Outcome, RunRecord, Stage, conditions};
-use daqmeter_stats::{Rate, Share, at_median, share, sustained};
+use daqmeter_record::{Limit, Outcome, RunRecord, Stage, conditions};
+use daqmeter_stats::{Rate, Share, share, sustained};
 use serde::Serialize;
 
 /// Why a number is shown and not used.
@@ -59,11 +59,10 @@ pub(crate) fn limit_rate(limit: &Limit) -> Rate {
     }
 }
 
-/// A stage beside its limit, both by one definition: sustained. Limits of older records are rates at the median; stages are held
-/// against those by their own median.
+/// A stage beside its limit, both as sustained rates.
 pub fn held(record: &RunRecord, stage: &Stage) -> Option<Held> {
     let limit = limit_of(record, stage)?;
-    let rate = by_basis(stage, limit.basis)?;
+    let rate = of(stage)?;
     let limit = limit_rate(limit);
     Some(Held { limit, share: share(rate, limit)? })
 }
@@ -76,14 +75,6 @@ fn is_above(record: &RunRecord, stage: &Stage) -> bool {
     let fastest_ns = stage.sample_ns.iter().copied().min().unwrap_or(0);
     let fastest = stage.bytes_per_sample() / fastest_ns as f64 * 1e9;
     fastest > limit.rate_bytes_per_s && held(record, stage).is_some_and(|held| held.share.is_above)
-}
-
-/// The rate of a stage by the definition of a limit.
-pub(crate) fn by_basis(stage: &Stage, basis: LimitBasis) -> Option<Rate> {
-    match basis {
-        LimitBasis::Median => at_median(stage.bytes_per_sample(), &stage.sample_ns),
-        LimitBasis::Sustained | LimitBasis::Given => of(stage),
-    }
 }
 
 /// Whether the work of a record was done and verified.
@@ -220,10 +211,6 @@ mod tests {
         let sustained = 6e6 / 4.06e-3;
         record.limits[0] = Limit::given("link", 2.0 * sustained, "profile");
         assert!((held(&record, &stage).unwrap().share.fraction - 0.5).abs() < 1e-9);
-        // Limits of older records were at the median, and the stage then is, too.
-        record.limits[0] =
-            Limit { basis: LimitBasis::Median, ..Limit::given("link", 6e6 / 1e-4, "measured") };
-        assert!((held(&record, &stage).unwrap().share.fraction - 1.0).abs() < 1e-9);
         assert!((mean_ns(&stage).unwrap() - 4.06e6).abs() < 1.0);
     }
 

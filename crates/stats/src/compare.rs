@@ -271,7 +271,8 @@ fn together(mut values: Vec<(Value, f64, f64)>, weight: f64) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulated::{Host, Kind, Layout, Random};
+    use crate::Random;
+    use crate::simulated::{Host, Kind, Layout};
     use crate::{Level, Occasion, Side};
 
     fn host(layout: Layout, occasion: f64, slower: f64) -> Host {

@@ -116,42 +116,6 @@ fn slope(rows: &[&[Value]; 3]) -> (f64, f64) {
     (slope, if slope > 0.0 { variance } else { 0.0 })
 }
 
-/// A row of runs without what its control explains.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Explained {
-    /// The times that are left, in the unit of the row's.
-    pub times: Vec<f64>,
-    /// Part of the control's movement that was taken off: 0 to 1.
-    pub share: f64,
-}
-
-/// Takes from the times of a row, which are above zero, what their control explains. None where a run has no control, or with fewer than
-/// three. The slope is that between the differences of neighbouring runs, drawn towards none: a step of the program is one difference of
-/// many, and a control that wanders by itself resembles no step.
-pub fn explained(times: &[f64], controls: &[Option<f64>]) -> Option<Explained> {
-    let is_time = |time: &f64| time.is_finite() && *time > 0.0;
-    let known = controls.iter().map(|time| time.filter(is_time).map(f64::ln));
-    let controls: Vec<f64> = known.collect::<Option<_>>()?;
-    if times.len() < 3 || controls.len() != times.len() {
-        return None;
-    }
-    let differences = |row: &[f64]| -> Vec<f64> {
-        let pairs = row.windows(2);
-        pairs.map(|pair| pair[1] - pair[0]).collect()
-    };
-    let logs: Vec<f64> = times.iter().map(|time| time.ln()).collect();
-    let (moved, wanted) = (differences(&controls), differences(&logs));
-    let products: f64 = moved.iter().zip(&wanted).map(|(x, y)| x * y).sum();
-    let squares: f64 = moved.iter().map(|x| x * x).sum();
-    let scatter: f64 = wanted.iter().map(|y| y * y).sum();
-    let weight = squares + scatter / wanted.len() as f64 / PRIOR_SLOPE.powi(2);
-    let share = if weight > 0.0 { (products / weight).clamp(0.0, 1.0) } else { 0.0 };
-    let middle = crate::median(&controls);
-    let left = times.iter().zip(&controls);
-    let left = left.map(|(time, control)| time * (share * (middle - control)).exp());
-    Some(Explained { times: left.collect(), share })
-}
-
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
@@ -159,7 +123,8 @@ fn mean(values: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulated::{Host, Kind, Layout, Random};
+    use crate::Random;
+    use crate::simulated::{Host, Kind, Layout};
     use crate::{Asked, Comparison, Point, Verdict, compare};
 
     /// Values whose control moves with them by that much, and beside it at random.
@@ -190,50 +155,6 @@ mod tests {
             let (mut a, mut b) = (row.clone(), row);
             assert_eq!(controlled(&mut a, &mut b, &mut []), None);
         }
-    }
-
-    /// A row of runs whose noise is in their control, too, by that much; the control's own noise is of that size.
-    fn row(share: f64, own: f64, random: &mut Random) -> (Vec<f64>, Vec<Option<f64>>) {
-        let host = crate::simulated::null_row(Kind::Correlated(0.5), 60, random);
-        let times = host.iter().map(|x| x * (0.003 * random.normal()).exp()).collect();
-        let controls =
-            host.iter().map(|x| Some(7.0 * (share * x.ln() + own * random.normal()).exp()));
-        (times, controls.collect())
-    }
-
-    #[test]
-    fn what_the_control_explains_of_a_row_is_taken_off_and_a_step_is_not() {
-        let steps = |times: &[f64]| crate::change_points(times, 0.02).len();
-        let (mut before, mut after, mut none) = (0, 0, 0);
-        let mut random = Random::new(8);
-        for _ in 0..40 {
-            let (mut times, controls) = row(1.0, 0.002, &mut random);
-            times[40..].iter_mut().for_each(|time| *time *= 1.05);
-            let found = explained(&times, &controls).unwrap();
-            assert!((0.7..=1.0).contains(&found.share), "{}", found.share);
-            before += steps(&times);
-            after += steps(&found.times);
-            // A control that wanders by itself makes no step, and hides none.
-            let (times, _) = row(1.0, 0.0, &mut random);
-            let (_, controls) = row(1.0, 0.0, &mut random);
-            let left = explained(&times, &controls).unwrap().times;
-            none += usize::from(steps(&left) != steps(&times));
-        }
-        assert!(after >= 38 && before < 30 && none <= 1, "{before} {after} {none}");
-    }
-
-    #[test]
-    fn a_row_with_a_run_that_has_no_control_is_left_as_it_is() {
-        let mut random = Random::new(8);
-        let (times, mut controls) = row(1.0, 0.0, &mut random);
-        assert_eq!(explained(&times[..2], &controls[..2]), None);
-        assert_eq!(explained(&times, &controls[1..]), None);
-        for bad in [None, Some(0.0), Some(f64::NAN)] {
-            controls[7] = bad;
-            assert_eq!(explained(&times, &controls), None);
-        }
-        let still = explained(&times, &[Some(3.0); 60]).unwrap();
-        assert_eq!((still.share, still.times), (0.0, times));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::control::{Controlled, controlled};
 use crate::sides::{Point, Side, Value, in_order, location_of, trimmed};
-use crate::{median, row, sorted};
+use crate::{change_points, median, sorted};
 
 /// Standard deviation of one occasion where nothing is known of it but how its repetitions scatter: a floor, and a multiple of that
 /// scatter. Both and the freedom from stored occasions of one virtual host, see METHODOLOGY.
@@ -234,7 +234,7 @@ fn residuals(values: &[Value]) -> Vec<f64> {
 /// Takes the steps out of a history, which are changes of the program or the host and no noise.
 fn without_steps(mut values: Vec<Value>) -> Vec<Value> {
     let times: Vec<f64> = values.iter().map(|value| value.log.exp()).collect();
-    let changes = row(&times, 0.0, 1).changes;
+    let changes = change_points(&times, 0.0, 1);
     let inner = changes.iter().map(|change| change.at);
     let bounds: Vec<usize> = [0].into_iter().chain(inner).chain([values.len()]).collect();
     for bounds in bounds.windows(2) {
@@ -293,7 +293,8 @@ fn expected_squares(n: usize, correlation: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulated::{Kind, Random, null_row};
+    use crate::Random;
+    use crate::simulated::{Kind, null_row};
 
     fn values(times: &[f64]) -> Vec<Value> {
         let value = |(at, time): (usize, &f64)| Value {

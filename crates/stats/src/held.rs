@@ -45,7 +45,7 @@ pub fn fewest_held(errors: usize, values: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulated::Random;
+    use crate::Random;
 
     #[test]
     fn so_few_are_held_once_in_a_thousand() {

@@ -14,18 +14,17 @@ mod fit;
 mod held;
 mod null;
 mod paired;
-pub mod promises;
+mod random;
 mod rate;
 mod sequential;
 mod sides;
-pub mod simulated;
 
-pub use changes::{Change, Row, change_points, row};
+pub use changes::{Change, change_points};
 pub use compare::{Asked, Comparison, Effect, FALSE_ALARM, Verdict, compare};
-pub use control::{Explained, explained};
 pub use held::{fewest_held, outer_rank};
 pub use paired::{Ratio, quantile_ratio};
-pub use rate::{Rate, Share, at_median, mean_interval, share, sustained};
+pub use random::Random;
+pub use rate::{Rate, Share, mean_interval, share, sustained};
 pub use sequential::{Decision, MedianSequence};
 pub use sides::{Level, Occasion, Point, Side};
 
@@ -407,6 +406,10 @@ impl LogHistogram {
         full.map(|(bucket, count)| (LogHistogram::range(bucket).0, *count))
     }
 }
+
+#[cfg(test)]
+#[path = "../benches/simulated/mod.rs"]
+mod simulated;
 
 #[cfg(test)]
 mod tests {

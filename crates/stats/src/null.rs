@@ -4,7 +4,7 @@
 //! and move as one; all points of a host share a part of their noise. The largest of them all is drawn many times, on a scale on which
 //! points of different freedom are alike (Wallace 1959), and its quantile is the one border for the whole comparison.
 
-use crate::simulated::Random;
+use crate::Random;
 
 /// Draws: the quantile of 1 % then stands on 20 of them.
 const DRAWS: usize = 2000;

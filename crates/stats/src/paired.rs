@@ -1,6 +1,6 @@
 //! Two rows of samples that were taken in turn: the ratio of a quantile of each, with its interval.
 
-use crate::simulated::Random;
+use crate::Random;
 use crate::{quantile, sorted, supports};
 
 /// Resamples: the ends of a 95 % interval are then the 50th of 2,000 from each side.

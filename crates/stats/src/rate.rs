@@ -4,9 +4,6 @@
 //! a latency, not a rate: it says nothing of how long the slow half takes. Limits are rates by the same definition, so that a share
 //! compares like with like.
 
-use crate::median_ci;
-use crate::sorted;
-
 /// Blocks of consecutive samples whose means give the interval of a rate.
 const BLOCKS: usize = 20;
 
@@ -84,17 +81,6 @@ pub fn sustained(per_sample: f64, sample_ns: &[u64]) -> Option<Rate> {
     (mean > 0.0 && per_sample > 0.0).then(|| Rate { per_s: rate(mean), interval })
 }
 
-/// The rate at the median sample: what limits were before rates were sustained. To hold old limits against the same quantity.
-pub fn at_median(per_sample: f64, sample_ns: &[u64]) -> Option<Rate> {
-    let times = sorted(&sample_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
-    let median = crate::quantile(&times, 0.5);
-    let rate = |ns: f64| per_sample / ns * 1e9;
-    (median > 0.0 && per_sample > 0.0).then(|| {
-        let (low, high) = median_ci(&times);
-        Rate { per_s: rate(median), interval: (low > 0.0).then(|| (rate(high), rate(low))) }
-    })
-}
-
 /// 95 % confidence interval of the mean of samples in the order in which they were taken: the means of up to 20 blocks of
 /// consecutive samples and Student's factor (batch means; Law, Simulation Modeling and Analysis, 9.5.3), because neighbours resemble
 /// each other. Its ends are as far from the mean by ratio, not by difference: a time is above zero, and its mean is pulled up by a few
@@ -158,7 +144,6 @@ mod tests {
             (0..1000).map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 }).collect();
         let rate = sustained(100_000.0, &ns).unwrap();
         assert!((rate.per_s / (1e5 / 4.06e-3) - 1.0).abs() < 1e-9, "{rate:?}");
-        assert!(at_median(100_000.0, &ns).unwrap().per_s / rate.per_s > 40.0);
         assert!(rate.low() <= rate.per_s && rate.per_s <= rate.high() && rate.interval.is_some());
     }
 
@@ -166,7 +151,6 @@ mod tests {
     fn nothing_moved_or_no_time_is_no_rate() {
         for (per_sample, ns) in [(0.0, &[1, 2][..]), (1.0, &[]), (1.0, &[0, 0]), (f64::NAN, &[1])] {
             assert_eq!(sustained(per_sample, ns), None);
-            assert_eq!(at_median(per_sample, ns), None);
         }
         assert_eq!(sustained(2.0, &[4]), Some(Rate::exactly(0.5e9)));
     }

@@ -165,7 +165,7 @@ pub(crate) fn log_beta(a: f64, b: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulated::Random;
+    use crate::Random;
 
     /// Noise of a pair: normal of 1 %, and one of ten is disturbed by up to 30 % on one side or the other.
     fn noise(random: &mut Random) -> f64 {

@@ -1,16 +1,11 @@
-//! Pages in headless Chromium: drawn completely, in both themes and on a phone's width; one that follows its file.
+//! Pages in headless Chromium: drawn completely, in both themes and on a phone's width.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::fs;
 use std::ops::Range;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use shell::{Line, line, need, program, root};
-
-use super::checks::PUBLISHED;
+use shell::{Line, line, need, root};
 
 /// Chromium without a network. Those that run side by side have profiles of their own.
 fn chromium(profile: &str) -> Line {
@@ -79,68 +74,5 @@ fn picture(url: &str, theme: &str, option: &str, brightness: Range<f64>) -> Resu
         brightness.contains(&mean) && deviation > 0.03,
         "{picture}: mean {mean:.2}, deviation {deviation:.2}: not the {theme} page"
     );
-    Ok(())
-}
-
-/// Records of the file before its page is opened, and how many come while it is open.
-const BEFORE: usize = 30;
-const MORE: usize = 30;
-
-/// The page of a file that grows: the browser has its new records without loading it again, and stops when the file does.
-pub(crate) fn live() -> Result<()> {
-    need("chromium")?;
-    let records = fs::read_to_string(root().join(PUBLISHED))?;
-    let lines: Vec<&str> = records.split_inclusive('\n').collect();
-    let folder = root().join("target/ci/live");
-    fs::create_dir_all(&folder)?;
-    let path = folder.join("run.jsonl");
-    fs::write(&path, lines[..BEFORE].concat())?;
-    let (mut server, address) = serve(&folder)?;
-    let url = format!("{address}report/0");
-    let dom = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| grow(&path, &lines[BEFORE..BEFORE + MORE]));
-        // Time stands still in the browser while it waits for events: it looks at the page when they have ended.
-        let dom = chromium("live").arg("--dump-dom").arg(&url).output();
-        writer.join().expect("appending does not panic")?;
-        dom
-    });
-    server.kill()?;
-    server.wait()?;
-    let dom = dom?;
-    for wanted in [
-        &*format!("{} records", BEFORE + MORE),
-        "data-updates=",
-        "data-faults=\"0\"",
-        "The file is not being written any more.",
-    ] {
-        ensure!(dom.contains(wanted), "the live page lacks `{wanted}`");
-    }
-    println!("{MORE} records came to the page while it was open");
-    Ok(())
-}
-
-/// A server of the folder's records, and where it listens.
-fn serve(folder: &Path) -> Result<(Child, String)> {
-    let mut server = Command::new(program())
-        .args(["serve", "--port", "0"])
-        .arg(folder)
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut first = String::new();
-    BufReader::new(server.stdout.take().expect("a pipe")).read_line(&mut first)?;
-    let (_, address) = first
-        .trim_end()
-        .split_once(" at ")
-        .with_context(|| format!("`serve` printed `{first}`"))?;
-    Ok((server, address.to_owned()))
-}
-
-/// Appends a line from time to time.
-fn grow(path: &Path, lines: &[&str]) -> Result<()> {
-    let mut file = File::options().append(true).open(path)?;
-    for line in lines {
-        std::thread::sleep(Duration::from_millis(500));
-        file.write_all(line.as_bytes())?;
-    }
     Ok(())
 }

@@ -4,7 +4,7 @@ use shell::{line, need_all, ran, tried};
 
 use super::schedule::Load::{Alone, Build, OneCpu, Waits};
 use super::step::{Step, step};
-use super::{builds, checks, page};
+use super::{builds, checks};
 use crate::{book, fuzz, machines, miri, published, schema, tidy};
 
 /// The release build of the tool, which most steps run.
@@ -74,10 +74,6 @@ pub(super) const STEPS: &[Step] = &[
     step(COPY_MACHINES, OneCpu, &[GUESTS], || machines::boot("copy-vm", "")),
     step("read-out: the published run's 384 E-links", OneCpu, &[PROGRAM], published::two_channels),
     step("Miri: record, stats, wire, portable kernels, rings", Build, &[], miri::run),
-    // The browser waits for lines that come twice a second.
-    step("a page that follows its file, in a browser", Waits, &[PROGRAM, PACKAGES], || {
-        ran(page::live())
-    }),
     step(
         "what users install: package and wheel",
         OneCpu,

@@ -19,15 +19,19 @@
     reason = "a benchmark prints what it found, and stops where it fails"
 )]
 
+mod promise;
 mod rounds;
+#[path = "../../../stats/benches/simulated/mod.rs"]
+mod simulated;
 mod turns;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use daqmeter_stats::promises::{Promise, histories, measured};
+use daqmeter_stats::{Occasion, Point, Random};
 
+use promise::{Promise, histories, measured};
 use rounds::{Rounds, stored};
 use turns::Load;
 

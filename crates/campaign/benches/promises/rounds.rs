@@ -11,8 +11,9 @@ use daqmeter_harness::{
 use daqmeter_record::{Host, RunRecord, jsonl};
 use daqmeter_report::cmp::{Compared, Conclusion, cmp};
 use daqmeter_stats::Asked;
-use daqmeter_stats::promises::Promise;
-use daqmeter_stats::simulated::Random;
+use daqmeter_stats::Random;
+
+use crate::promise::Promise;
 
 /// Occasions a side of a comparison with real work: the fewest that count as in turn, so that as many comparisons as can be are independent.
 const OCCASIONS: usize = 5;

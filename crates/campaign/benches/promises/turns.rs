@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use daqmeter_campaign::ab::{Answer, PATIENCE, Question, Request, Side, Verdict, ask, serve};
 use daqmeter_harness::StopFlag;
-use daqmeter_stats::promises::Promise;
-use daqmeter_stats::simulated::{Kind, Random, null_row};
-use daqmeter_stats::{Decision, MedianSequence, median};
+use daqmeter_stats::{Decision, MedianSequence, Random, median};
+
+use crate::promise::Promise;
+use crate::simulated::{Kind, null_row};
 
 /// Chance of a wrong answer that is asked for.
 const ALPHA: f64 = 0.01;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use daqmeter_harness::{Engine, StepPlan, placement};
 use daqmeter_record::units::{parse_bytes, parse_rate_hz};
-use daqmeter_record::workload::name_of_today;
 use daqmeter_record::{Order, Param, Workload};
 use toml::{Spanned, Value};
 
@@ -315,8 +314,7 @@ struct ParamReader<'a> {
 impl ParamReader<'_> {
     fn check_name(&self, name: &Spanned<String>, table: &str) -> Result<(), PlanError> {
         let parameters = self.engine.parameters();
-        let today = name_of_today(name.as_ref());
-        if parameters.iter().any(|parameter| parameter.name == today) {
+        if parameters.iter().any(|parameter| parameter.name == *name.as_ref()) {
             return Ok(());
         }
         let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();

@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     pub(super) seed: u64,
     /// Append all that was found to this file (JSON lines, one for each point), as it is found
     #[arg(long, value_name = "FILE.jsonl")]
-    pub(super) record: Option<Appended>,
+    pub(super) records: Option<Appended>,
     /// Print the same lines instead of a table
     #[arg(long)]
     pub(super) json: bool,
@@ -63,7 +63,7 @@ Examples:
 
   $ daqmeter ab \"convert function=3 samples=2000 isa=portable\" \"convert function=3 samples=2000 isa=avx2\"
   $ daqmeter ab \"memory read_bytes=1MiB read_lines=1 write_lines=1 cpu=0\" \"memory read_bytes=1MiB read_lines=1 write_lines=1 cpu=1\"
-  $ daqmeter ab ./daqmeter.old ./daqmeter --plan quick --record ab.jsonl
+  $ daqmeter ab ./daqmeter.old ./daqmeter --plan quick --records ab.jsonl
   $ daqmeter ab --commands \"gzip -1 < file\" \"gzip -2 < file\" --budget 1m
   # daqmeter ab always never --switch /sys/kernel/mm/transparent_hugepage/enabled --point \"memory read_bytes=64MiB read_lines=1 write_lines=1\"
 

@@ -575,7 +575,7 @@ mod tests {
             Observations { events: vec![event], metrics: vec![metric], ..Observations::default() };
         let page = Page::default();
         publish(&page, &observed);
-        let text = page.text(crate::metrics::Format::Text);
+        let text = page.text();
         for line in [
             "daqmeter_events_total{event=\"a/b/\"} 200",
             "daqmeter_event_share{event=\"a/b/\"} 0.25",

@@ -4,8 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use daqmeter_record::{Lane, RunRecord, Stage};
 
-use crate::occasions::Runs;
-use crate::points::{Point, runs_by_point};
+use crate::points::{Point, Runs, runs_by_point};
 
 /// A point that both sides have at the same place.
 pub(crate) struct Matched<'a> {

@@ -1,8 +1,8 @@
 //! Two sets of records, point by point: what became slower or faster, what changed of the hosts, and where it cannot be seen.
 
-mod confirm;
 mod facts;
 mod matching;
+mod occasions;
 mod text;
 
 use std::collections::{HashMap, HashSet};
@@ -13,13 +13,12 @@ use serde::Serialize;
 
 use crate::families::level_name;
 use crate::families::pmu::tables;
-use crate::occasions::{ControlBy, moments, occasions, side};
 use crate::points::{Point, points_of, runs_by_point};
 use crate::rate::is_done;
 use facts::fact_changes;
 use matching::{Matched, matched};
+use occasions::{ControlBy, moments, occasions, side};
 
-pub use confirm::{Afresh, Again, Confirmation, How, confirm_afresh};
 pub use facts::FactChange;
 
 /// A point that both sides have.
@@ -53,9 +52,6 @@ pub struct ComparedPoint {
     pub history: usize,
     /// The sides took turns in time.
     pub in_turn: bool,
-    /// What measuring the point again said; the verdict is then its verdict.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub confirmation: Option<Confirmation>,
 }
 
 /// What a comparison says as a whole.
@@ -248,7 +244,6 @@ fn described(point: String, level: &'static str, effect: &Effect) -> ComparedPoi
         occasions: effect.occasions,
         history: effect.history,
         in_turn: effect.in_turn,
-        confirmation: None,
     }
 }
 
@@ -281,12 +276,11 @@ impl Compared {
 
     /// What a gate at that fraction says: failed where B is slower for certain and by as much, passed where no point can be.
     pub fn gate(&self, by: f64) -> Gate {
-        let is_worse =
-            |point: &ComparedPoint| point.verdict == "slower" && point.last_ratio() >= 1.0 + by;
+        let is_worse = |point: &ComparedPoint| point.verdict == "slower" && point.ratio >= 1.0 + by;
         if self.judged().any(is_worse) || !self.broken.is_empty() {
             return Gate::Failed;
         }
-        let could_be = |point: &&ComparedPoint| point.largest() >= 1.0 + by;
+        let could_be = |point: &&ComparedPoint| point.joint.1 >= 1.0 + by;
         let missed = self.points.iter().filter(could_be).count() + self.apart.len();
         if missed == 0 { Gate::Passed } else { Gate::NoPower(missed) }
     }

@@ -47,7 +47,6 @@ impl Compared {
         for broken in &self.broken {
             let _ = writeln!(out, "broken   {broken}");
         }
-        out.push_str(&self.again());
         out.push_str(&self.counts());
         let notes = self.reference_note().into_iter().chain(self.power_notes());
         for note in notes

@@ -7,8 +7,6 @@ use std::collections::{HashMap, HashSet};
 use daqmeter_record::RunRecord;
 use serde::Serialize;
 
-use crate::dates::ticks;
-
 /// One figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
@@ -55,38 +53,21 @@ pub struct Axis {
     pub label: &'static str,
     /// Logarithmic.
     pub log: bool,
-    /// `bytes` shows powers of 1024, `date` values as seconds since 1970 (UTC).
+    /// `bytes` shows powers of 1024.
     pub unit: &'static str,
-    /// Round dates, for a drawing of fixed width.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub dates: Vec<(f64, String)>,
 }
 
 impl Axis {
     pub(crate) const fn linear(label: &'static str) -> Axis {
-        Axis { label, log: false, unit: "", dates: Vec::new() }
-    }
-
-    /// Of these times, in seconds since 1970.
-    pub(crate) fn dates(label: &'static str, times: impl Iterator<Item = f64>) -> Axis {
-        /// The drawing is 754 wide, a date 68.
-        const MOST: usize = 10;
-        let (from, to) = times
-            .fold((f64::INFINITY, 0.0), |(from, to): (f64, f64), at| (from.min(at), to.max(at)));
-        let ticks = if from <= to { ticks(from, to, MOST) } else { Vec::new() };
-        Axis {
-            unit: "date",
-            dates: ticks.into_iter().map(|tick| (tick.at_s, tick.label)).collect(),
-            ..Axis::linear(label)
-        }
+        Axis { label, log: false, unit: "" }
     }
 
     pub(crate) const fn log(label: &'static str) -> Axis {
-        Axis { label, log: true, unit: "", dates: Vec::new() }
+        Axis { label, log: true, unit: "" }
     }
 
     pub(crate) const fn log_bytes(label: &'static str) -> Axis {
-        Axis { label, log: true, unit: "bytes", dates: Vec::new() }
+        Axis { label, log: true, unit: "bytes" }
     }
 }
 
@@ -206,20 +187,6 @@ pub(crate) fn bars(
         series,
         ..plot.figure([])
     }
-}
-
-/// Temporary: id, title and caption of a figure.
-pub(crate) struct Texts {
-    pub(crate) id: &'static str,
-    pub(crate) title: &'static str,
-    pub(crate) caption: &'static str,
-}
-
-/// Temporary.
-pub(crate) fn lines(texts: Texts, x: Axis, y: Axis, curves: Vec<Curve>) -> Figure {
-    let (xs, series) = join(curves);
-    let Texts { id, title, caption } = texts;
-    Figure { xs, series, ..Plot { id, title, caption, x, y }.figure([]) }
 }
 
 /// The command lines of records, each once, in their order.

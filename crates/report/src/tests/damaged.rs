@@ -10,7 +10,7 @@ use daqmeter_stats::Asked;
 use serde_json::{Value, json};
 
 use crate::families::path::tests::record as path;
-use crate::{answers_text, cmp, examples, export, history, history_page, page, table};
+use crate::{answers_text, cmp, examples, export, history, page, table};
 
 /// Records that the repository has, one of each engine and study.
 fn shipped() -> Vec<Value> {
@@ -82,7 +82,6 @@ fn shown(records: &[daqmeter_record::RunRecord]) {
     cmp::cmp(&records[..1], &records[1..], &[], Asked::ignoring(0.02)).text(true);
     let trends = history::trends(records, 0.02);
     history::text(&trends);
-    history_page(records, history::figures(&trends, "history"), &trends).unwrap();
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn ours(values: &[f64]) -> Vec<usize> {
     let mean = values.iter().sum::<f64>() / n;
     let deviation = (values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt();
     let times: Vec<f64> = values.iter().map(|x| (0.1 * (x - mean) / deviation).exp()).collect();
-    let steps = daqmeter_stats::change_points(&times, 0.0);
+    let steps = daqmeter_stats::change_points(&times, 0.0, 1);
     steps.into_iter().map(|step| step.at).collect()
 }
 
@@ -103,7 +103,7 @@ fn f1_is_that_of_the_paper() {
 
 #[test]
 fn the_published_ways_find_a_clear_step() {
-    let mut random = daqmeter_stats::simulated::Random::new(3);
+    let mut random = daqmeter_stats::Random::new(3);
     let values: Vec<f64> =
         (0..60).map(|at| random.normal() + if at < 30 { 0.0 } else { 20.0 }).collect();
     for (name, method) in METHODS {

@@ -1,6 +1,6 @@
 //! Published ways to find steps, written from their papers, to hold ours against. Places are the first values of new levels.
 
-use daqmeter_stats::simulated::Random;
+use daqmeter_stats::Random;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// Sums of |x - y| over all pairs in every range, for the divergence of Matteson and James.

@@ -238,9 +238,7 @@ fn bytes_within(stage: &Stage, begin: u64, end: u64) -> f64 {
 /// What the lanes of a record reach of their limit, as the mean over the lanes.
 fn share(record: &RunRecord, first: &Stage) -> Option<Share> {
     let limit = rate::limit_of(record, first)?;
-    let rates: Option<Vec<Rate>> =
-        copied(record).map(|stage| rate::by_basis(stage, limit.basis)).collect();
-    stats::share(Rate::mean_of(&rates?)?, rate::limit_rate(limit))
+    stats::share(lane_rate(record)?, rate::limit_rate(limit))
 }
 
 fn lane_rate(record: &RunRecord) -> Option<Rate> {

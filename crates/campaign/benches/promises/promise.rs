@@ -1,9 +1,10 @@
 //! What comparisons promise, measured on simulated hosts whose truth is known. Every promise is kept or broken: there is no third.
 
-use statrs::distribution::{Beta, ContinuousCDF};
+use statrs::distribution::{Beta, ContinuousCDF, Normal};
 
-use crate::simulated::{Host, Kind, Layout, Random, null_row};
-use crate::{Asked, Comparison, FALSE_ALARM, Verdict, change_points, compare, normal_quantile};
+use daqmeter_stats::{Asked, Comparison, FALSE_ALARM, Random, Verdict, change_points, compare};
+
+use crate::simulated::{Host, Kind, Layout, null_row};
 
 /// Occasion effects, as standard deviations.
 const OCCASIONS: [f64; 5] = [0.001, 0.003, 0.01, 0.03, 0.1];
@@ -26,18 +27,18 @@ const FOUND: f64 = 0.95;
 
 /// A figure beside its promise.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Promise {
+pub(crate) struct Promise {
     /// What was measured.
-    pub name: String,
+    pub(crate) name: String,
     /// The figure, a share of 1.
-    pub found: f64,
+    pub(crate) found: f64,
     /// The least and the most that keep it.
-    pub bounds: (f64, f64),
+    pub(crate) bounds: (f64, f64),
     /// Of how many comparisons or intervals.
-    pub of: usize,
+    pub(crate) of: usize,
     /// How many of them are independent, where they share what they compare: one bad minute is in many comparisons, and counts once. None
     /// where each has its own.
-    pub independent: Option<usize>,
+    pub(crate) independent: Option<usize>,
 }
 
 /// Share of wrong comparisons that those with real work exclude, however few they are.
@@ -50,7 +51,7 @@ const UNPROVED: f64 = 0.05;
 
 impl Promise {
     /// At most 1 of 100 may be wrong of comparisons of real work, so many of which are independent.
-    pub fn false_ones(name: String, wrong: usize, of: usize, independent: usize) -> Promise {
+    pub(crate) fn false_ones(name: String, wrong: usize, of: usize, independent: usize) -> Promise {
         Promise {
             name,
             found: wrong as f64 / of.max(1) as f64,
@@ -61,12 +62,12 @@ impl Promise {
     }
 
     /// At least that share of comparisons of real work has to be right; each has its own measurement.
-    pub fn right_ones(name: String, right: usize, of: usize, least: f64) -> Promise {
+    pub(crate) fn right_ones(name: String, right: usize, of: usize, least: f64) -> Promise {
         Promise { bounds: (least, 1.0), ..Promise::false_ones(name, right, of, of) }
     }
 
     /// Whether the figure is within its bounds, and of enough comparisons to show it.
-    pub fn is_kept(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         self.is_within() && self.is_of_enough()
     }
 
@@ -92,7 +93,7 @@ impl Promise {
     }
 
     /// 95 % interval of the figure (Clopper and Pearson 1934), with as many comparisons as are independent (Korn and Graubard 1998).
-    pub fn interval(&self) -> (f64, f64) {
+    pub(crate) fn interval(&self) -> (f64, f64) {
         let n = self.independent.unwrap_or(self.of) as f64;
         let hits = self.found * n;
         let quantile = |a: f64, b: f64, at: f64| Beta::new(a, b).map(|beta| beta.inverse_cdf(at));
@@ -117,14 +118,14 @@ impl Promise {
             (least, most) if most >= 1.0 => one_sided(least),
             _ => {
                 let middle = f64::midpoint(least, most);
-                let errors = normal_quantile(1.0 - UNPROVED / 2.0) / (most - middle);
+                let errors = Normal::standard().inverse_cdf(1.0 - UNPROVED / 2.0) / (most - middle);
                 (middle * (1.0 - middle) * errors.powi(2)).ceil()
             }
         }
     }
 
     /// A line of the table.
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let per_cent = |share: f64| format!("{:.2}", share * 100.0);
         let (least, most) = self.bounds;
         let wanted = match (least, most) {
@@ -149,7 +150,7 @@ impl Promise {
     }
 
     /// The table's head.
-    pub fn head() -> String {
+    pub(crate) fn head() -> String {
         format!(
             "{:66} {:>9}  {:>15}   {:16} {:>6} {:>11}",
             "promise", "measured", "95 %", "promised [%]", "of", "independent"
@@ -210,7 +211,7 @@ impl Counted {
 
 /// Holds comparisons to their promises on simulated hosts: `each` comparisons for every kind of host, occasion effect and layout. All
 /// intervals are `width` times as wide as they should be: 1, but where a test makes the statistics wrong.
-pub fn measured(each: usize, width: f64) -> Vec<Promise> {
+pub(crate) fn measured(each: usize, width: f64) -> Vec<Promise> {
     let asked = Asked { width, ..Asked::ignoring(0.02) };
     let mut random = Random::new(17);
     let mut promises = Vec::new();
@@ -308,12 +309,12 @@ const FALSE_STEPS: f64 = 0.02;
 const RUNS: usize = 60;
 
 /// Holds histories to their promises: so many rows of each kind without a step, and rows with one of 5 % in noise of 1 %, five runs ago.
-pub fn histories(rows: usize) -> Vec<Promise> {
+pub(crate) fn histories(rows: usize) -> Vec<Promise> {
     let mut random = Random::new(23);
     let mut promises: Vec<Promise> = Vec::new();
     for kind in ROWS {
         let has_step =
-            |_: &usize| !change_points(&null_row(kind, RUNS, &mut random), 0.02).is_empty();
+            |_: &usize| !change_points(&null_row(kind, RUNS, &mut random), 0.02, 1).is_empty();
         promises.push(Promise {
             name: format!("history, rows without a step that show one: {}", kind.name()),
             found: (0..rows).filter(has_step).count() as f64 / rows as f64,
@@ -328,7 +329,7 @@ pub fn histories(rows: usize) -> Vec<Promise> {
         let after = RUNS - 5;
         let values =
             quiet.enumerate().map(|(at, x)| x.sqrt() * if at < after { 1.0 } else { SLOWER });
-        let steps = change_points(&values.collect::<Vec<f64>>(), 0.02);
+        let steps = change_points(&values.collect::<Vec<f64>>(), 0.02, 1);
         steps.iter().any(|step| step.at.abs_diff(after) <= 2)
     };
     promises.push(Promise {
@@ -339,96 +340,4 @@ pub fn histories(rows: usize) -> Vec<Promise> {
         independent: None,
     });
     promises
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Figures outside of their bounds; a test has no time for as many comparisons as the gate makes.
-    fn broken(promises: &[Promise]) -> Vec<String> {
-        let broken = promises.iter().filter(|promise| !promise.is_within());
-        broken.map(Promise::line).collect()
-    }
-
-    #[test]
-    fn comparisons_keep_their_promises_on_simulated_hosts() {
-        assert_eq!(broken(&measured(3, 1.0)), [""; 0]);
-    }
-
-    #[test]
-    fn intervals_half_or_twice_as_wide_break_the_gate() {
-        for width in [0.5, 2.0] {
-            let broken = broken(&measured(1, width)).join("\n");
-            assert!(broken.contains("95 % intervals"), "{width}: {broken}");
-        }
-    }
-
-    #[test]
-    fn a_figure_outside_of_its_bounds_is_broken_and_says_so() {
-        let promise = |found: f64| Promise {
-            name: "cover".to_owned(),
-            found,
-            bounds: COVERAGE,
-            of: 1000,
-            independent: None,
-        };
-        assert!(promise(0.95).is_kept() && !promise(0.98).is_kept() && !promise(0.92).is_kept());
-        assert!(!promise(f64::NAN).is_kept());
-        assert!(
-            promise(0.98).line().contains("93.00 to 97.00")
-                && promise(0.98).line().contains("BROKEN")
-        );
-    }
-
-    /// Seven of 500 comparisons that are drawn from 60 rounds were false: one bad minute, counted seven times.
-    #[test]
-    fn one_bad_minute_does_not_break_a_promise_and_one_of_ten_does() {
-        let of_real = |wrong: usize, independent: usize| {
-            Promise::false_ones("false".to_owned(), wrong, 500, independent)
-        };
-        assert!(of_real(7, 40).is_kept() && of_real(0, 36).is_kept());
-        // The interval of 4 % of 40 begins below 1 %, but that is far from what is promised.
-        assert!(of_real(20, 40).interval().0 < 0.01 && !of_real(20, 40).is_kept());
-        assert!(!of_real(0, 35).is_kept() && !of_real(0, 0).is_kept());
-        assert!(!of_real(50, 40).is_kept() && !of_real(500, 1000).is_kept());
-        let (low, high) = of_real(50, 40).interval();
-        // Of tables: 4 of 40.
-        assert!((low - 0.0279).abs() < 1e-3 && (high - 0.2366).abs() < 1e-3, "{low} {high}");
-        let found = |right: usize| Promise::right_ones("found".to_owned(), right, 100, 0.95);
-        assert!(found(100).is_kept() && found(91).is_kept() && !found(88).is_kept());
-        assert!(!Promise::right_ones("found".to_owned(), 20, 20, 0.95).is_kept());
-    }
-
-    /// Against the binomial distribution summed term by term.
-    #[test]
-    fn a_figure_of_too_few_comparisons_is_broken_however_good_it_is() {
-        let chance_of_none = |of: i32, share: f64| (1.0 - share).powi(of);
-        for (bounds, found, needed) in
-            [((0.0, 0.01), 0.0, 299), ((0.0, 0.02), 0.0, 149), ((0.95, 1.0), 1.0, 59)]
-        {
-            let promise = |of: i32| Promise {
-                name: "false".to_owned(),
-                found,
-                bounds,
-                of: usize::try_from(of).unwrap(),
-                independent: None,
-            };
-            let wrong = if found > 0.5 { 1.0 - bounds.0 } else { bounds.1 };
-            assert!(chance_of_none(needed, wrong) <= 0.05);
-            assert!(chance_of_none(needed - 1, wrong) > 0.05);
-            assert!(promise(needed).is_kept() && !promise(needed - 1).is_kept());
-            assert!(!promise(0).is_kept());
-            let line = promise(needed - 1).line();
-            assert!(line.contains(&format!("BROKEN, too few: {needed} needed")), "{line}");
-        }
-        let coverage = |of: usize| Promise {
-            name: "cover".to_owned(),
-            found: 0.95,
-            bounds: COVERAGE,
-            of,
-            independent: None,
-        };
-        assert!(coverage(457).is_kept() && !coverage(400).is_kept());
-    }
 }

@@ -1,15 +1,13 @@
-//! Simulated hosts: rows and samples whose truth is known, for holding comparisons and histories to their promises.
+//! Simulated hosts: rows and samples whose truth is known. The tests of this crate and the benchmark
+//! `promises` share this file by its path.
 
-use std::f64::consts::TAU;
+#![allow(dead_code, reason = "tests use one part of it, the benchmark another")]
 
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
-
-use crate::sides::{Occasion, Point};
+use super::{Occasion, Point, Random};
 
 /// How the values of one point vary from run to run on a host where nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// 2 %, each run by itself.
     Independent,
     /// 2 %, each run resembles the one before: an AR(1) process of that correlation.
@@ -26,7 +24,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind that promises are held on.
-    pub const ALL: [Kind; 8] = [
+    pub(crate) const ALL: [Kind; 8] = [
         Kind::Independent,
         Kind::Correlated(0.3),
         Kind::Correlated(0.5),
@@ -38,7 +36,7 @@ impl Kind {
     ];
 
     /// In words, for tables.
-    pub fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         match self {
             Kind::Independent => "independent".to_owned(),
             Kind::Correlated(correlation) => format!("AR(1) {correlation}"),
@@ -68,49 +66,8 @@ impl Kind {
     }
 }
 
-/// Random numbers, the same everywhere for a seed.
-#[derive(Clone, Debug)]
-pub struct Random(Xoshiro256PlusPlus);
-
-impl Random {
-    /// The sequence of that seed.
-    pub fn new(seed: u64) -> Random {
-        Random(Xoshiro256PlusPlus::seed_from_u64(seed))
-    }
-
-    /// Evenly between 0 and 1, neither of them included.
-    pub fn uniform(&mut self) -> f64 {
-        ((self.0.next_u64() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
-    }
-
-    /// Normally distributed, of mean 0 and standard deviation 1 (Box and Muller 1958).
-    pub fn normal(&mut self) -> f64 {
-        let (radius, angle) = (self.uniform(), self.uniform());
-        (-2.0 * radius.ln()).sqrt() * (TAU * angle).cos()
-    }
-
-    /// Chi-squared of that freedom, above zero: twice a gamma variate (Marsaglia and Tsang 2000).
-    pub(crate) fn chi_squared(&mut self, freedom: f64) -> f64 {
-        let shape = freedom / 2.0;
-        // Below one, of a shape larger by one and a power of a uniform.
-        let (lifted, boost) = if shape < 1.0 {
-            (shape + 1.0, self.uniform().powf(1.0 / shape))
-        } else {
-            (shape, 1.0)
-        };
-        let d = lifted - 1.0 / 3.0;
-        loop {
-            let normal = self.normal();
-            let v = (1.0 + normal / (9.0 * d).sqrt()).powi(3);
-            if v > 0.0 && self.uniform().ln() < 0.5 * normal * normal + d - d * v + d * v.ln() {
-                return 2.0 * d * v * boost;
-            }
-        }
-    }
-}
-
 /// A row of `n` runs without a step, around 1.
-pub fn null_row(kind: Kind, n: usize, random: &mut Random) -> Vec<f64> {
+pub(crate) fn null_row(kind: Kind, n: usize, random: &mut Random) -> Vec<f64> {
     match kind {
         Kind::Independent => correlated(0.0, n, random),
         Kind::Correlated(correlation) => correlated(correlation, n, random),
@@ -131,7 +88,7 @@ pub fn null_row(kind: Kind, n: usize, random: &mut Random) -> Vec<f64> {
 
 /// How the occasions of a comparison lie in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub(crate) enum Layout {
     /// A side of one occasion each, and so many of history before them.
     Single {
         /// Occasions of history.
@@ -160,25 +117,25 @@ impl Layout {
 
 /// A host of points whose truth is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Host {
+pub(crate) struct Host {
     /// How occasions vary.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// Standard deviation of an occasion: 0.001 to 0.1 are hosts that exist.
-    pub occasion: f64,
+    pub(crate) occasion: f64,
     /// Points of a comparison.
-    pub points: usize,
+    pub(crate) points: usize,
     /// How occasions lie in time.
-    pub layout: Layout,
+    pub(crate) layout: Layout,
     /// Time of B over time of A at the first point; 1 where nothing changed.
-    pub slower: f64,
+    pub(crate) slower: f64,
     /// Correlation of an occasion's effect on a point with that on its control, which varies as much; 0 where points have no control.
-    pub seen: f64,
+    pub(crate) seen: f64,
 }
 
 impl Host {
     /// One comparison. Noise of samples goes over four orders of magnitude from point to point; a third of each occasion's effect is
     /// common to all points.
-    pub fn draw(&self, random: &mut Random) -> Vec<Point> {
+    pub(crate) fn draw(&self, random: &mut Random) -> Vec<Point> {
         let sides = self.layout.sides();
         let common = self.effects(sides.len(), random);
         let points = (0..self.points).map(|at| {

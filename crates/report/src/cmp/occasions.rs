@@ -6,10 +6,8 @@ use daqmeter_record::{LimitBasis, RunRecord, Stage};
 use daqmeter_stats::{Occasion, Side, median};
 
 use crate::families::level;
+use crate::points::Runs;
 use crate::samples::compared_ns;
-
-/// Runs of a point: each a record and its stage.
-pub(crate) type Runs<'a> = Vec<(&'a RunRecord, &'a Stage)>;
 
 /// When each invocation began, as a number that grows.
 pub(crate) fn moments<'a>(records: impl Iterator<Item = &'a RunRecord>) -> HashMap<&'a str, f64> {
