@@ -12,7 +12,6 @@ fn is_bounded(scenario: &Scenario) {
     let (card, reader, publish) = (&scenario.card, &scenario.reader, &scenario.publish);
     assert!(card.ring.0 <= 64 << 30 && card.fifo.0 <= 1 << 30 && card.payload.0 <= 1 << 20);
     assert!(card.dma_rate.is_none_or(|rate| (card.fifo.0 / rate.0) < 60));
-    assert!(card.xon_below.is_none_or(|xon| card.xoff_above.is_some_and(|xoff| xon.0 <= xoff.0)));
     assert!(card.mode == Mode::Gbt || scenario.link_elinks().len() == 1);
     assert!(scenario.link.len() <= usize::from(card.links));
     assert!(reader.poll.0 <= 1_000_000_000 && (2..=4096).contains(&reader.pages));

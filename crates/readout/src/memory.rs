@@ -97,12 +97,8 @@ impl Scenario {
             .map(|elink| 2 * (elink.payload_bytes as u64 + block) + ELINK_BYTES)
             .sum::<u64>();
         let fifo = (blocks_of(self.card.fifo.0 as u64) + 64) * (block + WAITING_BYTES);
-        let channel = ring
-            + blocks_of(ring) * BLOCK_EXTRA_BYTES
-            + RING_EXTRA_BYTES
-            + fifo
-            + self.card.sender_events * 16
-            + emulators;
+        let channel =
+            ring + blocks_of(ring) * BLOCK_EXTRA_BYTES + RING_EXTRA_BYTES + fifo + emulators;
         let lap = if self.replays() { ring } else { 0 };
         times(parts.channels, channel).saturating_add(lap)
     }
@@ -182,7 +178,7 @@ mod tests {
     #[test]
     fn no_valid_scenario_overflows_the_estimate() {
         let text = "[card]\ndevices = 64\nchannels = 8\nring = \"64GiB\"\nfifo = \"1GiB\"\npayload = \"1MiB\"\n\
-                    sender_events = 1048576\n[reader]\npage = \"2MiB\"\npages = 4096\n";
+                    [reader]\npage = \"2MiB\"\npages = 4096\n";
         let most = Parts { channels: 512, subscribers: 512 * 256, receptions: 512 };
         let bytes = scenario(text).memory_bytes(most);
         assert!(bytes > 512 * 64 * GIB && bytes < u64::MAX / 2, "{bytes}");

@@ -4,7 +4,7 @@
 //!
 //! ```toml
 //! [trigger]
-//! source = "fixed"            # fixed, poisson, bursty, file, times
+//! source = "fixed"            # fixed, poisson, times
 //! rate = "1MHz"
 //! [card]
 //! mode = "gbt"                # gbt, full

@@ -1,12 +1,11 @@
 //! The trigger source: when triggers come, and how many came, counted here and nowhere else.
 
 use std::collections::VecDeque;
-use std::path::Path;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use crate::scenario::{ScenarioError, SourceKind, Trigger, read_text};
+use crate::scenario::{ScenarioError, SourceKind, Trigger};
 use crate::triggers::Listed;
 
 /// Never.
@@ -36,16 +35,6 @@ enum Gaps {
         period_ns: f64,
         random: Xoshiro256PlusPlus,
     },
-    Bursty {
-        burst: u64,
-        spacing_ns: f64,
-        between_ns: f64,
-        at: u64,
-    },
-    Listed {
-        gaps_ns: Vec<f64>,
-        at: usize,
-    },
     /// Each by its time; no more than there are.
     Times(Listed),
 }
@@ -54,27 +43,13 @@ impl Source {
     /// As the scenario says.
     ///
     /// # Errors
-    /// When its file cannot be read, or the bursts do not fit their rate.
+    /// When its file cannot be read.
     pub fn new(trigger: &Trigger) -> Result<Source, ScenarioError> {
         let period_ns = 1e9 / trigger.rate.0;
         let gaps = match trigger.source {
             SourceKind::Fixed => Gaps::Fixed { period_ns },
             SourceKind::Poisson => {
                 Gaps::Poisson { period_ns, random: Xoshiro256PlusPlus::seed_from_u64(trigger.seed) }
-            }
-            SourceKind::Bursty => {
-                let (burst, spacing_ns) = (trigger.burst, trigger.spacing.0 as f64);
-                let between_ns = period_ns * burst as f64 - spacing_ns * (burst - 1) as f64;
-                if between_ns < 0.0 {
-                    return Err(ScenarioError(format!(
-                        "trigger.spacing: bursts of {burst} triggers {spacing_ns} ns apart are slower than the rate"
-                    )));
-                }
-                Gaps::Bursty { burst, spacing_ns, between_ns, at: 0 }
-            }
-            SourceKind::File => {
-                let path = trigger.file.as_deref().unwrap_or("");
-                Gaps::Listed { gaps_ns: listed(path, period_ns)?, at: 0 }
             }
             SourceKind::Times => {
                 let path = trigger.file.as_deref().unwrap_or("");
@@ -127,10 +102,6 @@ impl Source {
     pub fn period_ns(&self) -> f64 {
         match &self.gaps {
             Gaps::Fixed { period_ns } | Gaps::Poisson { period_ns, .. } => *period_ns,
-            Gaps::Bursty { burst, spacing_ns, between_ns, .. } => {
-                (between_ns + spacing_ns * (*burst - 1) as f64) / *burst as f64
-            }
-            Gaps::Listed { gaps_ns, .. } => gaps_ns.iter().sum::<f64>() / gaps_ns.len() as f64,
             Gaps::Times(listed) => listed.period_ns(),
         }
     }
@@ -211,67 +182,17 @@ impl Source {
                 let uniform = ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
                 -uniform.ln() * *period_ns
             }
-            Gaps::Bursty { burst, spacing_ns, between_ns, at } => {
-                let first = *at == 0;
-                *at = (*at + 1) % *burst;
-                if first { *between_ns } else { *spacing_ns }
-            }
-            Gaps::Listed { gaps_ns, at } => {
-                let gap = gaps_ns[*at];
-                *at = (*at + 1) % gaps_ns.len();
-                gap
-            }
         }
     }
-}
-
-/// Longest file of gaps: some ten million of them.
-const MAX_GAPS_BYTES: u64 = 64 << 20;
-/// Longest gap, eleven days: the sum of all that a file can hold is far from the end of numbers.
-const MAX_GAP_NS: f64 = 1e15;
-
-/// The gaps of a file, scaled to a mean.
-fn listed(path: &str, period_ns: f64) -> Result<Vec<f64>, ScenarioError> {
-    let wrong = |what: String| ScenarioError(format!("trigger.file: {path}: {what}"));
-    let text =
-        read_text(Path::new(path), MAX_GAPS_BYTES).map_err(|error| wrong(error.to_string()))?;
-    let mut gaps = Vec::new();
-    for (at, line) in text.lines().enumerate() {
-        let line = line.split('#').next().unwrap_or("").trim();
-        if line.is_empty() {
-            continue;
-        }
-        let gap: f64 = line
-            .parse()
-            .map_err(|_| wrong(format!("line {}: `{line}` is not a gap in ns", at + 1)))?;
-        if !(0.0..=MAX_GAP_NS).contains(&gap) {
-            return Err(wrong(format!(
-                "line {}: `{line}` is not a gap of 0 to {MAX_GAP_NS} ns",
-                at + 1
-            )));
-        }
-        gaps.push(gap);
-    }
-    let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
-    if gaps.is_empty() || mean <= 0.0 {
-        return Err(wrong("no gaps in it".to_owned()));
-    }
-    Ok(gaps.into_iter().map(|gap| gap * period_ns / mean).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Hertz, Nanos};
+    use crate::scenario::Hertz;
 
     fn source(kind: SourceKind) -> Source {
-        Source::new(&Trigger {
-            source: kind,
-            rate: Hertz(1e6),
-            spacing: Nanos(100),
-            ..Trigger::default()
-        })
-        .unwrap()
+        Source::new(&Trigger { source: kind, rate: Hertz(1e6), ..Trigger::default() }).unwrap()
     }
 
     fn times(source: &mut Source, n: usize) -> Vec<u64> {
@@ -318,31 +239,6 @@ mod tests {
         let gaps: Vec<f64> = all.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         assert!((variance.sqrt() / mean - 1.0).abs() < 0.03, "{}", variance.sqrt());
-    }
-
-    #[test]
-    fn bursts_keep_the_mean_rate() {
-        let mut source = source(SourceKind::Bursty);
-        let all = times(&mut source, 30);
-        assert_eq!((all[1] - all[0], all[9] - all[0], all[10] - all[0]), (100, 900, 10_000));
-        let slow = Trigger { source: SourceKind::Bursty, rate: Hertz(100e6), ..Trigger::default() };
-        assert!(Source::new(&slow).unwrap_err().to_string().contains("slower than the rate"));
-    }
-
-    #[test]
-    fn gaps_of_a_file_are_scaled_and_repeated() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "1 # first\n\n3\n").unwrap();
-        let path = file.path().to_str().unwrap().to_owned();
-        let trigger = Trigger {
-            source: SourceKind::File,
-            rate: Hertz(1e6),
-            file: Some(path),
-            ..Trigger::default()
-        };
-        assert_eq!(times(&mut Source::new(&trigger).unwrap(), 4), [500, 2000, 2500, 4000]);
-        std::fs::write(file.path(), "1\nx\n").unwrap();
-        assert!(Source::new(&trigger).unwrap_err().to_string().contains("line 2: `x`"));
     }
 
     #[test]

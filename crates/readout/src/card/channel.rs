@@ -82,12 +82,14 @@ enum What {
     InRing(FelixHeader, bool),
 }
 
+/// The DMA writes multiples of this, the usual payload of a PCIe packet.
+const TLP_BYTES: usize = 512;
+
 /// The DMA with its FIFO.
 #[derive(Debug)]
 pub(crate) struct Dma {
     pub(crate) producer: Producer,
     block_bytes: usize,
-    tlp: usize,
     ns_per_byte: Option<f64>,
     busy_until_ns: f64,
     waiting: VecDeque<Waiting>,
@@ -102,7 +104,6 @@ impl Dma {
     pub(crate) fn new(
         producer: Producer,
         block_bytes: usize,
-        tlp: usize,
         rate: Option<usize>,
         fifo: usize,
     ) -> Dma {
@@ -110,7 +111,6 @@ impl Dma {
         Dma {
             producer,
             block_bytes,
-            tlp,
             ns_per_byte: rate.map(|rate| 1e9 / rate as f64),
             busy_until_ns: 0.0,
             waiting: VecDeque::with_capacity(most_blocks + 1),
@@ -202,7 +202,7 @@ impl Dma {
                 bytes = bytes.min(budget);
             }
             if bytes < left {
-                bytes = bytes / self.tlp * self.tlp;
+                bytes = bytes / TLP_BYTES * TLP_BYTES;
             }
             if bytes == 0 {
                 return;
@@ -246,9 +246,5 @@ pub(crate) struct Channel {
     pub(crate) filler: Filler,
     /// BUSY causes of this channel.
     pub(crate) busy: [bool; 2],
-    /// Told the sender to wait (FULL mode).
-    pub(crate) xoff: bool,
-    /// Triggers that the sender holds back: their times and numbers.
-    pub(crate) held: VecDeque<(u64, u64)>,
     pub(crate) peak_bytes: usize,
 }

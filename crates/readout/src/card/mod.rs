@@ -1,7 +1,7 @@
 //! The emulated card: what a FELIX does between the trigger and the host's memory.
 //!
 //! ```text
-//! Source -> [BUSY?] -> emulators (deficit) -> block formers -> FIFO (XOFF, truncation) -> DMA (TLPs, gap) -> ring
+//! Source -> [BUSY?] -> emulators (deficit) -> block formers -> FIFO (truncation) -> DMA (TLPs, gap) -> ring
 //!              ^------------- thresholds of FIFO and ring, hysteresis ----------------------'
 //! ```
 //!
@@ -12,14 +12,13 @@ mod channel;
 mod generator;
 mod lap;
 mod player;
-mod playing;
 pub(crate) mod words;
 
 use daqmeter_harness::CardFamily;
 use daqmeter_sys::memory::Pages;
 use daqmeter_sys::ring::{self, Consumer, Shape};
 use daqmeter_sys::wait::IrqLine;
-pub use playing::Played;
+pub use player::Played;
 pub use words::{CardView, State};
 
 use crate::accounts::{CardAccount, CardElink};
@@ -167,7 +166,7 @@ impl Card {
             unit_bytes: card.block.0,
             gap_bytes: scenario.pointer_gap(),
             pages: scenario.ring_pages(),
-            numa_node: card.numa_node,
+            numa_node: None,
         };
         let (mut producer, consumer) = ring::ring(&shape).map_err(|error| {
             ScenarioError(format!(
@@ -185,16 +184,8 @@ impl Card {
             (None, None) => Filler::Live(emulators(scenario, id.device, id.channel)),
         };
         let rate = card.dma_rate.map(|rate| rate.0);
-        let dma = Dma::new(producer, card.block.0, card.tlp.0, rate, card.fifo.0);
-        let channel = Channel {
-            id,
-            dma,
-            filler,
-            busy: [false; 2],
-            xoff: false,
-            held: Default::default(),
-            peak_bytes: 0,
-        };
+        let dma = Dma::new(producer, card.block.0, rate, card.fifo.0);
+        let channel = Channel { id, dma, filler, busy: [false; 2], peak_bytes: 0 };
         Ok((channel, consumer))
     }
 
@@ -285,10 +276,9 @@ impl Card {
     fn carry(&mut self, now_ns: u64) {
         self.settle(self.now_ns);
         match &self.scenario.recorded {
-            Some(playback) if playback.is_paced => self.advance_paced(now_ns),
-            Some(_) => self.advance_flat_out(now_ns),
-            None if self.scenario.replays() => self.advance_replay(now_ns),
-            None => self.advance_live(now_ns),
+            Some(playback) if !playback.is_paced => self.advance_flat_out(now_ns),
+            None if !self.scenario.replays() => self.advance_live(now_ns),
+            _ => self.advance_replay(now_ns),
         }
         self.settle(now_ns);
         self.now_ns = now_ns;
@@ -299,17 +289,11 @@ impl Card {
         if self.scenario.is_flat_out() {
             return self.now_ns;
         }
-        let (source, accepted) = (&mut self.source, self.accepted);
-        let next = self.channels.iter().map(|channel| match &channel.filler {
-            Filler::Live(_) => accepted + 1,
-            Filler::Replay(replay) => replay.next_completion(),
-            // At its end the card finishes as soon as it is looked at.
-            Filler::Recorded(player) => player.next_completion().unwrap_or(accepted + 1),
-        });
-        let next = next.min().unwrap_or(accepted + 1);
-        match source.ahead(next.saturating_sub(accepted).max(1)) {
+        // At its end a file's card finishes as soon as it is looked at.
+        let next = self.next_completion().unwrap_or(self.accepted + 1);
+        match self.source.ahead(next.saturating_sub(self.accepted).max(1)) {
             // Open blocks are closed when the source ends.
-            NEVER => source.end_ns(),
+            NEVER => self.source.end_ns(),
             at => at,
         }
     }
@@ -359,22 +343,16 @@ impl Card {
         Some(true)
     }
 
+    /// Blocks that are there already, at the trigger rate: of a lap, or of a recorded file.
     fn advance_replay(&mut self, now_ns: u64) {
         let period_ns = self.source.period_ns();
-        loop {
-            if let Some(goes_on) = self.stopped_by_busy(now_ns) {
-                if goes_on {
-                    continue;
-                }
-                return;
+        while let Some(next) = self.next_completion() {
+            match self.stopped_by_busy(now_ns) {
+                Some(true) => continue,
+                Some(false) => return,
+                None => {}
             }
-            let next = self
-                .channels
-                .iter()
-                .filter_map(Channel::next_completion)
-                .min()
-                .expect("a replay has channels");
-            let wanted = (next - self.accepted).max(1);
+            let wanted = next.saturating_sub(self.accepted).max(1);
             let at_ns = self.source.ahead(wanted);
             if at_ns > now_ns {
                 let due = self.source.due(now_ns).min(wanted - 1);
@@ -382,46 +360,38 @@ impl Card {
                 self.accept(due);
                 return;
             }
-            if self
-                .channels
-                .iter()
-                .any(|channel| channel.completes_at(next) && channel.dma.fifo_room() == 0)
-            {
+            self.source.issue(wanted);
+            let is_full = |channel: &Channel| {
+                channel.next_completion() == Some(next) && channel.dma.fifo_room() == 0
+            };
+            if self.channels.iter().any(is_full) {
                 // A full FIFO and no BUSY: the event finds no room anywhere.
-                self.source.issue(wanted);
                 self.accept(wanted - 1);
-                self.lose_event();
+                self.channels.iter_mut().for_each(Channel::lose_event);
                 self.settle(at_ns);
                 continue;
             }
-            self.source.issue(wanted);
             self.accept(wanted);
             for channel in &mut self.channels {
-                while channel.completes_at(next) {
-                    let Filler::Replay(replay) = &mut channel.filler else {
-                        break;
-                    };
-                    channel.dma.push_replayed(at_ns, replay, period_ns);
-                }
+                channel.complete(at_ns, next, period_ns);
                 channel.dma.drain(at_ns);
             }
             self.update_busy(at_ns);
         }
     }
 
+    /// The accepted trigger that completes the next block of any channel.
+    fn next_completion(&self) -> Option<u64> {
+        self.channels.iter().filter_map(Channel::next_completion).min()
+    }
+
     fn accept(&mut self, triggers: u64) {
         self.accepted += triggers;
         for channel in &mut self.channels {
-            if let Filler::Replay(replay) = &mut channel.filler {
-                replay.accepted += triggers;
-            }
-        }
-    }
-
-    fn lose_event(&mut self) {
-        for channel in &mut self.channels {
-            if let Filler::Replay(replay) = &mut channel.filler {
-                replay.fifo_lost += 1;
+            match &mut channel.filler {
+                Filler::Replay(replay) => replay.accepted += triggers,
+                Filler::Recorded(player) => player.accepted += triggers,
+                Filler::Live(_) => {}
             }
         }
     }
@@ -446,9 +416,7 @@ impl Card {
                 if let Some(Some(before_ns)) = before_ns {
                     channel.time_out(at_ns, before_ns);
                 }
-                channel
-                    .flow_control(card.xoff_above.map(|b| b.0), card.xon_below.map_or(0, |b| b.0));
-                channel.live_trigger(at_ns, number, card.sender_events);
+                channel.make(at_ns, number);
             }
         }
         if let Some(before_ns) =
@@ -529,7 +497,7 @@ impl Card {
                     elinks: channel.accounts(&self.scenario),
                 },
                 dead,
-                flags: flags | bit(channel.xoff, 4),
+                flags,
                 fifo_bytes: channel.dma.fifo_bytes() as u64,
                 now_ns: self.now_ns,
                 start_ns: self.start_ns,
@@ -543,37 +511,40 @@ impl Channel {
     fn next_completion(&self) -> Option<u64> {
         match &self.filler {
             Filler::Replay(replay) => Some(replay.next_completion()),
-            Filler::Live(_) | Filler::Recorded(_) => None,
+            Filler::Recorded(player) => player.next_completion(),
+            Filler::Live(_) => None,
         }
     }
 
-    fn completes_at(&self, accepted: u64) -> bool {
-        self.next_completion() == Some(accepted)
-    }
-
-    fn live_trigger(&mut self, now_ns: u64, number: u64, most_held: u64) {
-        if self.xoff {
-            if (self.held.len() as u64) < most_held {
-                self.held.push_back((now_ns, number));
-            } else if let Filler::Live(emulators) = &mut self.filler {
-                emulators.iter_mut().for_each(|emulator| emulator.account.sender_lost += 1);
+    /// Hands over the blocks that an accepted trigger completes.
+    fn complete(&mut self, now_ns: u64, accepted: u64, period_ns: f64) {
+        match &mut self.filler {
+            Filler::Replay(replay) => {
+                while replay.next_completion() == accepted {
+                    self.dma.push_replayed(now_ns, replay, period_ns);
+                }
             }
-            return;
+            Filler::Recorded(_) => self.play(now_ns, usize::MAX),
+            Filler::Live(_) => {}
         }
-        while let Some((at_ns, number)) = self.held.pop_front() {
-            self.make(now_ns, at_ns, number);
-        }
-        self.make(now_ns, now_ns, number);
     }
 
-    /// Fragments of a trigger that was issued at `at_ns`.
-    fn make(&mut self, now_ns: u64, at_ns: u64, number: u64) {
+    fn lose_event(&mut self) {
+        match &mut self.filler {
+            Filler::Replay(replay) => replay.fifo_lost += 1,
+            Filler::Recorded(player) => player.fifo_lost += 1,
+            Filler::Live(_) => {}
+        }
+    }
+
+    /// Fragments of a trigger.
+    fn make(&mut self, now_ns: u64, number: u64) {
         let Filler::Live(emulators) = &mut self.filler else {
             return;
         };
         for emulator in emulators {
             let room = Room { blocks: self.dma.fifo_room() };
-            emulator.trigger(at_ns, number, room, &mut |made| {
+            emulator.trigger(now_ns, number, room, &mut |made| {
                 self.dma.push(now_ns, made.birth_ns, made.block)
             });
         }
@@ -592,23 +563,11 @@ impl Channel {
         }
     }
 
-    fn flow_control(&mut self, xoff_above: Option<usize>, xon_below: usize) {
-        let Some(xoff_above) = xoff_above else { return };
-        self.xoff = Hysteresis { high: xoff_above, low: xon_below + 1 }
-            .state(self.xoff, self.dma.fifo_bytes());
-    }
-
     /// Closes what is open, as far as the FIFO takes it.
     fn close(&mut self, scenario: &Scenario, now_ns: u64) {
         let id = self.id;
         match &mut self.filler {
-            Filler::Live(_) => {
-                while let Some((at_ns, number)) = self.held.pop_front() {
-                    self.make(now_ns, at_ns, number);
-                }
-                let Filler::Live(emulators) = &mut self.filler else {
-                    return;
-                };
+            Filler::Live(emulators) => {
                 for emulator in emulators.iter_mut().filter(|emulator| emulator.has_open_block()) {
                     self.dma.drain(now_ns);
                     if self.dma.fifo_room() > 0 {

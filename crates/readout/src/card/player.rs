@@ -1,9 +1,11 @@
-//! A recorded file as what a channel gives: which block is next, and the accounts.
+//! A card that plays a recorded file: which block is next, how far it is, and the accounts.
 
 use std::sync::Arc;
 
 use daqmeter_wire::felix::block::HEADER_BYTES;
 
+use super::Card;
+use super::channel::{Channel, Filler};
 use crate::accounts::CardElink;
 use crate::recorded::{Playback, Recorded};
 use crate::scenario::ElinkSpec;
@@ -87,5 +89,79 @@ impl Player {
             }
         })
         .collect()
+    }
+}
+
+/// How far a card has played its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Played {
+    /// Blocks given so far, in all turns.
+    pub blocks: u64,
+    /// Blocks of one turn.
+    pub of: u64,
+    /// Chunks given whose bytes are not those that an emulator makes.
+    pub wrong: u64,
+}
+
+impl Channel {
+    pub(super) fn player(&self) -> Option<&Player> {
+        match &self.filler {
+            Filler::Recorded(player) => Some(player),
+            Filler::Live(_) | Filler::Replay(_) => None,
+        }
+    }
+
+    /// Gives the blocks that the accepted triggers have completed, as far as the FIFO takes them, until the ring holds so much.
+    pub(super) fn play(&mut self, now_ns: u64, most_bytes: usize) {
+        let Channel { dma, filler, .. } = self;
+        let Filler::Recorded(player) = filler else {
+            return;
+        };
+        while dma.fifo_room() > 0 && dma.producer.filled() < most_bytes && player.is_due() {
+            let (head, block) = player.take();
+            dma.push_as(now_ns, head, block);
+        }
+    }
+
+    /// Whether blocks are complete that found no room until now.
+    pub(super) fn owes_blocks(&self) -> bool {
+        self.player().is_some_and(Player::is_due)
+    }
+}
+
+impl Card {
+    /// How far it has played a recorded file; none where its blocks are its own.
+    pub fn played(&self) -> Option<Played> {
+        let player = self.channels[0].player()?;
+        let of = player.file.blocks.len() as u64;
+        Some(Played { blocks: player.turns * of + player.next as u64, of, wrong: player.wrong })
+    }
+
+    /// Whether it has given all of a file that is not repeated.
+    pub(super) fn is_played(&self) -> bool {
+        let player = self.channels[0].player();
+        player.is_some_and(|player| player.next_completion().is_none())
+    }
+
+    /// The file as fast as the host releases: the ring is kept half full, below the mark of BUSY.
+    pub(super) fn advance_flat_out(&mut self, now_ns: u64) {
+        let half = self.channels[0].dma.producer.ring_bytes() / 2;
+        let block_bytes = self.scenario.card.block.0;
+        let below_mark = self.marks[0].high.saturating_sub(block_bytes);
+        let most = half.min(below_mark).max(1);
+        while let Some(next) = self.next_completion() {
+            let dma = &self.channels[0].dma;
+            let is_full = !dma.is_empty() || dma.producer.filled() >= most;
+            let wanted = next.saturating_sub(self.accepted).min(self.source.left());
+            let is_over = self.source.is_over(now_ns);
+            if is_full || is_over || self.line.asserted().is_some() {
+                return;
+            }
+            self.source.issue(wanted);
+            self.accept(wanted);
+            let channel = &mut self.channels[0];
+            channel.play(now_ns, most);
+            channel.dma.drain(now_ns);
+        }
     }
 }

@@ -48,7 +48,7 @@ pub struct CardView {
     pub account: CardAccount,
     /// Dead time: BUSY-by-DMA, BUSY-by-FIFO, both without overlap; external BUSY.
     pub dead: [Dead; 4],
-    /// BUSY flags: live DMA and FIFO (bits 0, 1), latched (bits 2, 3), XOFF of the channel (bit 4); blocks of a recorded
+    /// BUSY flags: live DMA and FIFO (bits 0, 1), latched (bits 2, 3), blocks of a recorded
     /// file (bit 5), live external BUSY (bit 6).
     pub flags: u64,
     /// Bytes in the channel's FIFO.

@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use daqmeter_record::units::{show_bytes, show_ns};
-use daqmeter_sys::host::{Files, parse_cpu_list};
+use daqmeter_sys::host::Files;
 
 use super::place::Wrong;
 use super::spec::{Blocks, Bytes as Size, Mode, Nanos, Scenario, ScenarioError, SourceKind};
@@ -133,20 +133,8 @@ impl Scenario {
 
     /// Every number with its bounds. Those of one field may depend on another that was checked before it.
     fn numbers(&self) -> impl Iterator<Item = Number> {
-        let trigger = self.trigger_numbers().into_iter();
-        trigger
-            .chain(self.card_numbers())
-            .chain(self.link_numbers())
-            .chain(self.busy_numbers())
-            .chain(self.reader_numbers())
-    }
-
-    fn trigger_numbers(&self) -> [Number; 2] {
-        let (burst, spacing) = (self.trigger.burst, self.trigger.spacing);
-        [
-            number("trigger.burst", burst, 1..=1_000_000, Unit::Count),
-            number("trigger.spacing", spacing, 0..=1_000_000_000, Unit::Time),
-        ]
+        let card = self.card_numbers().into_iter();
+        card.chain(self.busy_numbers()).chain(self.reader_numbers())
     }
 
     fn card_numbers(&self) -> Vec<Number> {
@@ -161,8 +149,6 @@ impl Scenario {
             number("card.links", u64::from(card.links), 1..=24, Count),
             number("card.payload", card.payload, payload, Bytes),
             number("card.ring", ring, 64 * block..=MAX_RING_BYTES, Bytes),
-            optional("card.numa_node", card.numa_node.map(u64::from), 0..=63, Count),
-            number("card.tlp", card.tlp, 1..=block, Bytes),
             optional("card.pointer_gap", card.pointer_gap, gap, Bytes),
             number("card.fifo", card.fifo, 4 * block..=MAX_FIFO_BYTES, Bytes),
             optional("card.dma_rate", card.dma_rate, DMA_BYTES_PER_S, BytesPerS),
@@ -170,27 +156,13 @@ impl Scenario {
         ]
     }
 
-    /// Flow control of links in FULL mode.
-    fn link_numbers(&self) -> [Number; 3] {
-        let card = &self.card;
-        let fifo = card.fifo.0 as u64;
-        let xoff = card.xoff_above.map_or(0, |size| size.0 as u64);
-        [
-            optional("card.xoff_above", card.xoff_above, 1..=fifo, Unit::Bytes),
-            optional("card.xon_below", card.xon_below, 0..=xoff, Unit::Bytes),
-            number("card.sender_events", card.sender_events, 0..=1 << 20, Unit::Count),
-        ]
-    }
-
-    fn busy_numbers(&self) -> [Number; 4] {
+    fn busy_numbers(&self) -> [Number; 2] {
         use Unit::Bytes;
-        let (busy, fifo) = (&self.busy, self.card.fifo.0 as u64);
+        let busy = &self.busy;
         let in_ring = 0..=(self.card.ring.0 as u64).saturating_sub(1);
         [
             optional("busy.assert_below", busy.assert_below, in_ring.clone(), Bytes),
             optional("busy.release_above", busy.release_above, in_ring, Bytes),
-            optional("busy.fifo_high", busy.fifo_high, 0..=fifo, Bytes),
-            optional("busy.fifo_low", busy.fifo_low, 0..=fifo, Bytes),
         ]
     }
 
@@ -233,28 +205,12 @@ impl Scenario {
 
     fn check_trigger(&self) -> Checked {
         let trigger = &self.trigger;
-        let (rate, spacing_ns) = (trigger.rate.0, trigger.spacing.0 as f64);
+        let rate = trigger.rate.0;
         ensure(RATE_HZ.contains(&rate), "trigger.rate", || {
             format!("{rate:?} Hz; 0.001 Hz to 1000 MHz")
         })?;
-        let burst_ns = spacing_ns * (trigger.burst - 1) as f64;
-        let is_slower =
-            trigger.source == SourceKind::Bursty && burst_ns > 1e9 / rate * trigger.burst as f64;
-        ensure(!is_slower, "trigger.spacing", || {
-            format!(
-                "bursts of {} triggers {spacing_ns} ns apart are slower than the rate",
-                trigger.burst
-            )
-        })?;
-        let wants_file = matches!(trigger.source, SourceKind::File | SourceKind::Times);
-        let is_missing = wants_file && trigger.file.is_none();
-        ensure(!is_missing, "trigger.file", || {
-            let name = match trigger.source {
-                SourceKind::Times => "times",
-                _ => "file",
-            };
-            format!("source = \"{name}\" needs one")
-        })
+        let is_missing = trigger.source == SourceKind::Times && trigger.file.is_none();
+        ensure(!is_missing, "trigger.file", || "source = \"times\" needs one".to_owned())
     }
 
     fn check_elinks(&self) -> Checked {
@@ -285,17 +241,11 @@ impl Scenario {
         ensure(self.pointer_gap() < card.ring.0 / 2, "card.pointer_gap", || {
             "not less than half of the ring, so that no wrap would be seen".to_owned()
         })?;
-        ensure(card.tlp.0.is_power_of_two(), "card.tlp", || {
-            format!("{} bytes; a power of two", card.tlp.0)
-        })?;
         let drain_s = card.dma_rate.map_or(0, |rate| card.fifo.0 / rate.0) as u64;
         ensure(drain_s < MAX_DRAIN_S, "card.dma_rate", || {
             format!(
                 "emptying the FIFO would take {drain_s} s; at most {MAX_DRAIN_S} s, so take a smaller card.fifo"
             )
-        })?;
-        ensure(card.xoff_above.is_none() || card.mode == Mode::Full, "card.xoff_above", || {
-            "links in GBT mode have no XOFF; say mode = \"full\", or leave it out".to_owned()
         })?;
         if card.huge_pages == Some(true) {
             let rings = u64::from(card.devices) * u64::from(card.channels) * card.ring.0 as u64;
@@ -305,15 +255,6 @@ impl Scenario {
                 format!(
                     "the rings need {rings}, the pool has {pool} free; raise vm.nr_hugepages, or leave it out"
                 )
-            })?;
-        }
-        ensure(card.xon_below.is_none() || card.xoff_above.is_some(), "card.xon_below", || {
-            "does nothing without card.xoff_above".to_owned()
-        })?;
-        if let Some(node) = card.numa_node {
-            let online = numa_nodes(&Files::default());
-            ensure(online.contains(&node), "card.numa_node", || {
-                format!("{node}; this host has {online:?}")
             })?;
         }
         match self.why_not_replayed() {
@@ -333,11 +274,6 @@ impl Scenario {
         };
         ensure(assert <= release && release < ring, field, || {
             "assert_below <= release_above < card.ring is needed (bytes that are free)".to_owned()
-        })?;
-        let ((low, high), fifo) = (self.fifo_thresholds(), self.card.fifo.0);
-        let field = if self.busy.fifo_low.is_some() { "busy.fifo_low" } else { "busy.fifo_high" };
-        ensure(low <= high && high <= fifo, field, || {
-            "fifo_low <= fifo_high <= card.fifo is needed".to_owned()
         })
     }
 
@@ -418,13 +354,6 @@ pub fn check_congestion(name: &str) -> Result<(), String> {
             name.escape_default()
         )
     })
-}
-
-/// NUMA nodes of a host; one that does not say has node 0.
-fn numa_nodes(files: &Files) -> Vec<u32> {
-    files
-        .text("sys/devices/system/node/online")
-        .map_or_else(|| vec![0], |list| parse_cpu_list(&list))
 }
 
 #[cfg(test)]

@@ -87,7 +87,6 @@ impl Scenario {
             _ if !self.fault.is_empty() => Some("faults"),
             _ if self.link.iter().any(|link| link.deficit > 0.0) => Some("a link with a deficit"),
             _ if self.card.timeout.is_some() => Some("blocks closed by a timeout"),
-            _ if self.card.xoff_above.is_some() => Some("XOFF"),
             _ => None,
         }
     }
@@ -136,10 +135,7 @@ impl Scenario {
     /// Bytes of the FIFO below which BUSY-by-FIFO is released, and above which it is asserted.
     pub(crate) fn fifo_thresholds(&self) -> (usize, usize) {
         let fifo = self.card.fifo.0;
-        (
-            self.busy.fifo_low.map_or(fifo / 2, |bytes| bytes.0),
-            self.busy.fifo_high.map_or(fifo / 4 * 3, |bytes| bytes.0),
-        )
+        (fifo / 2, fifo / 4 * 3)
     }
 
     /// Pages to ask for.

@@ -8,7 +8,7 @@ use crate::recorded::{MAX_CHUNK_BYTES, Playback, Recorded};
 
 impl Scenario {
     /// A card of one channel that gives the blocks of a file. What the scenario says of links, of the trigger system's E-link, of timeouts
-    /// and XOFF describes how blocks are made, and is not used.
+    /// describes how blocks are made, and is not used.
     ///
     /// # Errors
     /// When the file cannot be read, holds no blocks, or the scenario wants faults in them.
@@ -41,7 +41,7 @@ impl Scenario {
         let card = &mut self.card;
         (card.devices, card.channels, card.links) = (1, 1, 1);
         (card.ttc, card.blocks) = (false, Blocks::Auto);
-        (card.timeout, card.xoff_above, card.xon_below) = (None, None, None);
+        card.timeout = None;
         card.block = Bytes(file.format.block_bytes);
         card.format = match file.format.magic {
             0xABCD => Generation::Phase1,

@@ -111,10 +111,6 @@ pub enum SourceKind {
     Fixed,
     /// Exponential gaps.
     Poisson,
-    /// Bursts of equal gaps, the bursts at equal distance.
-    Bursty,
-    /// Gaps from a file, over and over.
-    File,
     /// Times from a file, and the triggers' numbers (`triggers`), once.
     Times,
 }
@@ -129,12 +125,7 @@ pub struct Trigger {
     pub rate: Hertz,
     /// Of the random numbers.
     pub seed: u64,
-    /// Triggers of a burst.
-    pub burst: u64,
-    /// Gap between the triggers of a burst.
-    pub spacing: Nanos,
-    /// Text file of gaps in ns, one per line, for `file`: scaled to the mean rate. For `times` one of times and numbers, which says the
-    /// rate, too.
+    /// Text file of times and numbers for `times`, which says the rate, too.
     pub file: Option<String>,
     /// BUSY from outside: `10ms/5%`, or a file of times with on and off (`pattern`).
     pub external_busy: Option<String>,
@@ -143,15 +134,7 @@ pub struct Trigger {
 impl Default for Trigger {
     fn default() -> Self {
         let rate = Hertz(100e3);
-        Trigger {
-            source: SourceKind::Fixed,
-            rate,
-            seed: 1,
-            burst: 10,
-            spacing: Nanos(100),
-            file: None,
-            external_busy: None,
-        }
+        Trigger { source: SourceKind::Fixed, rate, seed: 1, file: None, external_busy: None }
     }
 }
 
@@ -162,7 +145,7 @@ pub enum Mode {
     /// Many narrow E-links per link.
     #[default]
     Gbt,
-    /// One wide E-link per link, with flow control (XOFF).
+    /// One wide E-link per link.
     Full,
 }
 
@@ -221,10 +204,6 @@ pub struct Card {
     /// Reserved huge pages: true takes no others, false takes none. Without a value they are taken
     /// if the pool has enough.
     pub huge_pages: Option<bool>,
-    /// NUMA node of the rings.
-    pub numa_node: Option<u32>,
-    /// The DMA writes multiples of this.
-    pub tlp: Bytes,
     /// The card's PC_PTR_GAP; an eighth of the ring where it is not said.
     pub pointer_gap: Option<Bytes>,
     /// Main output FIFO of a channel.
@@ -233,12 +212,6 @@ pub struct Card {
     pub dma_rate: Option<Bytes>,
     /// A block that is not full is closed so long after its first chunk.
     pub timeout: Option<Nanos>,
-    /// FULL mode: the sender is told to wait when the FIFO holds so much.
-    pub xoff_above: Option<Bytes>,
-    /// FULL mode: and to go on when it holds no more than this.
-    pub xon_below: Option<Bytes>,
-    /// FULL mode: events that the sender can hold back.
-    pub sender_events: u64,
 }
 
 impl Default for Card {
@@ -256,15 +229,10 @@ impl Default for Card {
             blocks: Blocks::Auto,
             ring: Bytes(64 << 20),
             huge_pages: None,
-            numa_node: None,
-            tlp: Bytes(512),
             pointer_gap: None,
             fifo: Bytes(1 << 20),
             dma_rate: None,
             timeout: None,
-            xoff_above: None,
-            xon_below: None,
-            sender_events: 64,
         }
     }
 }
@@ -281,25 +249,13 @@ pub struct Busy {
     pub release_above: Option<Bytes>,
     /// BUSY-by-FIFO is on.
     pub fifo: bool,
-    /// It is asserted when the FIFO holds more; 3/4 of it where it is not said.
-    pub fifo_high: Option<Bytes>,
-    /// It is released when the FIFO holds less; 1/2 of it where it is not said.
-    pub fifo_low: Option<Bytes>,
     /// Nothing reaches the trigger source: flags only.
     pub inhibit: bool,
 }
 
 impl Default for Busy {
     fn default() -> Self {
-        Busy {
-            dma: true,
-            assert_below: None,
-            release_above: None,
-            fifo: false,
-            fifo_high: None,
-            fifo_low: None,
-            inhibit: false,
-        }
+        Busy { dma: true, assert_below: None, release_above: None, fifo: false, inhibit: false }
     }
 }
 
@@ -416,8 +372,6 @@ pub struct Reader {
     pub pages: usize,
     /// A page with data is sent at the latest after this time.
     pub timeout: Nanos,
-    /// Check event counters and trigger numbers in the reader.
-    pub l0id_check: bool,
     /// Slow subscribers.
     pub on_slow: OnSlow,
 }
@@ -431,7 +385,6 @@ impl Default for Reader {
             page: Bytes(256 << 10),
             pages: 64,
             timeout: Nanos(1_000_000),
-            l0id_check: false,
             on_slow: OnSlow::Block,
         }
     }

@@ -45,7 +45,7 @@ pub(super) fn copy_chunks(
     block: &[u8],
     context: &Context,
 ) {
-    let ElinkState { spec, reassembler, subscribers, partial, check, account, .. } = elink;
+    let ElinkState { spec, reassembler, subscribers, partial, account, .. } = elink;
     for subscriber in subscribers.iter_mut() {
         subscriber.takes =
             dests[subscriber.place].as_ref().is_some_and(|dest| dest.pool.len() >= context.wanted);
@@ -54,9 +54,6 @@ pub(super) fn copy_chunks(
         let Some(chunk) = whole(partial, part, block, context.longest) else {
             return;
         };
-        if let Some(check) = check {
-            check.check(chunk.payload());
-        }
         if subscribers.is_empty() {
             account.outcomes.unsubscribed += 1;
         }
@@ -143,11 +140,7 @@ impl Copying<'_> {
         }
         while run.count > 0 {
             let (page, tag) = (&mut self.dest.page, self.elink.spec.tag);
-            let mut pushed = match self.elink.check {
-                None => page.writer.push_run(&mut page.bytes, tag, self.block, &run),
-                // Each is looked at.
-                Some(_) => 0,
-            };
+            let mut pushed = page.writer.push_run(&mut page.bytes, tag, self.block, &run);
             self.clean += u32::try_from(pushed).expect("a block has fewer chunks");
             if pushed == 0 {
                 // The first of its tag, or of a page, or one that is not laid out as in a page.
@@ -165,9 +158,6 @@ impl Copying<'_> {
 
     #[inline]
     fn chunk(&mut self, chunk: &Chunk<'_>) {
-        if let Some(check) = &mut self.elink.check {
-            check.check(chunk.payload());
-        }
         let Chunk { source, begin, length, status } = *chunk;
         let (page, tag) = (&mut self.dest.page, self.elink.spec.tag);
         if status.is_clean()
@@ -199,12 +189,6 @@ struct Chunk<'a> {
     begin: usize,
     length: usize,
     status: Status,
-}
-
-impl Chunk<'_> {
-    fn payload(&self) -> &[u8] {
-        &self.source[self.begin..self.begin + self.length]
-    }
 }
 
 /// The chunk that a part completes.
@@ -265,21 +249,9 @@ struct Held {
 }
 
 /// Takes a block apart without copying it.
-fn held(
-    elink: &mut ElinkState,
-    header: FelixHeader,
-    found: &[Subchunk],
-    block: &[u8],
-    longest: usize,
-) -> Held {
-    let ElinkState { reassembler, partial, check, .. } = elink;
+fn held(elink: &mut ElinkState, header: FelixHeader, found: &[Subchunk]) -> Held {
     let mut held = Held::default();
-    reassembler.block(header, found, |part| {
-        if let Some(check) = check
-            && let Some(chunk) = whole(partial, part, block, longest)
-        {
-            check.check(chunk.payload());
-        }
+    elink.reassembler.block(header, found, |part| {
         let status = Status::of_flags(part.flags);
         held.opens |= part.begins;
         match (part.ends, held.opens) {
@@ -302,7 +274,7 @@ pub(super) fn lend_block(
     context: &Context,
     settings: &Settings,
 ) {
-    let held = held(elink, header, found, block, context.longest);
+    let held = held(elink, header, found);
     let is_open = elink.reassembler.is_open();
     let ElinkState { subscribers, account, .. } = elink;
     let count = |chunks: ByStatus| chunks.iter().copied().map(u64::from).sum::<u64>();

@@ -29,9 +29,6 @@ impl ToHost {
             note.starts_with("subscriber lost") && note.contains("closed by the receiver")
         };
         self.notes.retain(|note| !closed(note));
-        for elink in &self.elinks {
-            self.stats.jumps += elink.check.as_ref().map_or(0, |check| check.faults.jumps);
-        }
         account
     }
 

@@ -5,7 +5,6 @@ use daqmeter_wire::felix::block::FelixHeader;
 
 use super::dest::{Booked, ByStatus, Dest};
 use crate::accounts::{ReaderElink, SubscriptionAccount};
-use crate::fragment::FragmentCheck;
 use crate::repeats::Repeats;
 use crate::scenario::ElinkSpec;
 
@@ -17,7 +16,6 @@ pub(super) struct ElinkState {
     pub(super) subscribers: Vec<Subscriber>,
     /// The chunk at hand, as far as it is there.
     pub(super) partial: Vec<u8>,
-    pub(super) check: Option<FragmentCheck>,
     repeats: Repeats,
     pub(super) account: ReaderElink,
 }
@@ -52,13 +50,12 @@ pub(super) enum Missed {
 }
 
 impl ElinkState {
-    pub(super) fn new(spec: ElinkSpec, longest: usize, is_checked: bool) -> ElinkState {
+    pub(super) fn new(spec: ElinkSpec, longest: usize) -> ElinkState {
         ElinkState {
             spec,
             reassembler: Reassembler::new(),
             subscribers: Vec::with_capacity(8),
             partial: Vec::with_capacity(longest),
-            check: is_checked.then(|| FragmentCheck::new(Some(spec.elink))),
             repeats: Repeats::new(),
             account: ReaderElink::default(),
         }

@@ -46,8 +46,6 @@ pub struct Stats {
     pub peak_bytes: u64,
     /// Sum of what it found in the ring, over the polls that found something.
     pub found_bytes: u64,
-    /// Fragments with a counter that does not follow (where it checks).
-    pub jumps: u64,
     /// Subscribers now.
     pub subscribers: u64,
 }
@@ -115,7 +113,7 @@ impl ToHost {
         }
         let longest = elinks.iter().map(|elink| elink.payload_bytes).max();
         let longest = longest.unwrap_or(0);
-        let state = |spec: &ElinkSpec| ElinkState::new(*spec, longest, settings.l0id_check);
+        let state = |spec: &ElinkSpec| ElinkState::new(*spec, longest);
         let with_spare = Settings { pages: spare_pages(outlet.as_ref(), &settings), ..settings };
         let found = match port.state() {
             State::Idle => CardAccount::default(),

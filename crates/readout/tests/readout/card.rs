@@ -235,18 +235,6 @@ fn a_slow_bus_backs_up_into_the_fifo_and_busy_by_fifo_holds_it() {
 }
 
 #[test]
-fn xoff_holds_events_back_at_the_sender_and_loses_what_it_cannot_hold() {
-    let text = "[trigger]\nrate = \"1MHz\"\n[card]\nmode = \"full\"\nlinks = 1\npayload = \"356B\"\nring = \"16MiB\"\nfifo = \"64KiB\"\n\
-                dma_rate = \"180MB\"\nxoff_above = \"32KiB\"\nxon_below = \"16KiB\"\nsender_events = 10\n";
-    let (card, reading) = run(text, 20_000, 100_000);
-    let counts = reading.links[0].1.counts;
-    assert_eq!((counts.chunks_broken, counts.truncated, card.line().all(0).count), (0, 0, 0));
-    let share = counts.chunks as f64 / 20_000.0;
-    // 360 bytes a fragment at 180 MB/s are half of them.
-    assert!((0.47..0.52).contains(&share), "{share}");
-}
-
-#[test]
 fn the_pointer_may_be_inside_a_block_in_units_of_tlps() {
     let text =
         "[trigger]\nrate = \"100kHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\ndma_rate = \"1MB\"\n";
@@ -292,18 +280,14 @@ fn the_times_of_blocks_are_those_of_their_first_triggers() {
 }
 
 #[test]
-fn bursts_and_random_gaps_end_with_every_fragment_too() {
-    for source in ["poisson", "bursty"] {
-        for blocks in ["live", "replay"] {
-            let text = format!(
-                "[trigger]\nsource = \"{source}\"\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n"
-            );
-            let (_, reading) = run(&text, 5000, 100_000);
-            assert!(
-                reading.links.iter().all(|(_, reassembler, _)| reassembler.counts.chunks == 5000),
-                "{source} {blocks}"
-            );
-        }
+fn random_gaps_end_with_every_fragment_too() {
+    for blocks in ["live", "replay"] {
+        let text = format!(
+            "[trigger]\nsource = \"poisson\"\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n"
+        );
+        let (_, reading) = run(&text, 5000, 100_000);
+        let counts = reading.links.iter().map(|(_, reassembler, _)| reassembler.counts.chunks);
+        assert_eq!(counts.collect::<Vec<_>>(), [5000; 8], "{blocks}");
     }
 }
 

@@ -41,14 +41,10 @@ const SMALL: &str = "[trigger]\nrate = \"40kHz\"\n[card]\nring = \"64MiB\"\n";
 fn nothing_is_lost_in_either_mode() {
     for mode in ["buffered", "zero-copy"] {
         for card in ["", "ttc = true\n", "mode = \"full\"\npayload = \"3000B\"\nlinks = 2\n"] {
-            let done = run(
-                &format!("{SMALL}{card}[reader]\nmode = \"{mode}\"\nl0id_check = true\n"),
-                4000,
-            );
+            let done = run(&format!("{SMALL}{card}[reader]\nmode = \"{mode}\"\n"), 4000);
             let (report, _) = &done.receivers[0];
             let found = (done.lost(), report.faults(), report.bad_pages);
             assert_eq!(found, (0, Default::default(), 0), "{mode} {card}: {}", done.ledger());
-            assert_eq!(done.readers[0].stats.jumps, 0);
             assert!(report.latency_ns.count() > 0 && report.latency_ns.max() < 5_000_000_000);
         }
     }
