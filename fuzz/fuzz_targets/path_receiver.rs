@@ -1,8 +1,8 @@
 //! What a receiver of blocks on another host is sent: no bytes break it, and what it books came.
 #![no_main]
 
-use daqmeter_path::receiver::blocks::{Datagrams, of_stream};
-use daqmeter_path::receiver::protocol::{BlockHead, Came, Hello};
+use daqmeter_path::receiver::blocks::{ReceivedDatagrams, of_stream};
+use daqmeter_path::receiver::protocol::{BlockHead, ReceiverReport, SenderHello};
 use libfuzzer_sys::fuzz_target;
 
 /// Where a datagram says how long its block is, and a bound that keeps runs quick: the receiver's own is 256 MiB.
@@ -10,15 +10,15 @@ const OF_BYTES: std::ops::Range<usize> = 12..16;
 const MAX_OF_BYTES: u32 = 1 << 16;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Some(hello) = bytes.first_chunk().and_then(Hello::parse) {
+    if let Some(hello) = bytes.first_chunk().and_then(SenderHello::parse) {
         let again = hello.emit();
-        assert_eq!(again.first_chunk().and_then(Hello::parse), Some(hello));
+        assert_eq!(again.first_chunk().and_then(SenderHello::parse), Some(hello));
     }
     if let Ok(head) = BlockHead::parse(bytes) {
         assert_eq!(BlockHead::parse(&head.emit()), Ok(head));
     }
     if let Some(report) = bytes.first_chunk()
-        && let Ok(came) = Came::parse(report)
+        && let Ok(came) = ReceiverReport::parse(report)
     {
         assert_eq!(came.emit(), report);
         assert!(came.verified + came.wrong <= came.blocks());
@@ -45,7 +45,7 @@ fn stream(bytes: &[u8]) {
 
 /// The bytes as datagrams: a length of one byte, then a datagram.
 fn datagrams(mut bytes: &[u8]) {
-    let (mut blocks, mut received) = (Datagrams::default(), 0);
+    let (mut blocks, mut received) = (ReceivedDatagrams::default(), 0);
     while let Some((length, rest)) = bytes.split_first() {
         let (datagram, left) = rest.split_at(rest.len().min(usize::from(*length)));
         bytes = left;

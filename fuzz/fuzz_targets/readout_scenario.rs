@@ -2,7 +2,7 @@
 #![no_main]
 
 use daqmeter_readout::Scenario;
-use daqmeter_readout::scenario::{Mode, Parts};
+use daqmeter_readout::scenario::{Mode, PartCounts};
 use libfuzzer_sys::fuzz_target;
 
 /// What a run may need at the most: 512 channels with the largest rings, and 256 subscribers of each with the most pages.
@@ -19,7 +19,7 @@ fn is_bounded(scenario: &Scenario) {
     assert!((1e-3..=1e9).contains(&scenario.trigger.rate.0));
     let channels = usize::from(card.devices) * usize::from(card.channels);
     let parts =
-        Parts { channels, subscribers: channels * publish.max_subscribers, receptions: channels };
+        PartCounts { channels, subscribers: channels * publish.max_subscribers, receptions: channels };
     assert!(scenario.memory_bytes(parts) < MAX_RUN_BYTES);
 }
 

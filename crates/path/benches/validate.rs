@@ -23,7 +23,7 @@ use daqmeter_path::explain::{
     Answer, Explained, Interval, Load, Seen, Slope, System, Used, WATCHES, explain,
 };
 use daqmeter_path::{Path, PathRequest, engine};
-use daqmeter_readout::search::{self, Allowed, Observation, Plan, highest_rate};
+use daqmeter_readout::search::{self, AllowedLoss, Observation, SearchPlan, highest_rate};
 use daqmeter_record::RunRecord;
 use daqmeter_record::resources::What;
 use daqmeter_stats::Random;
@@ -78,19 +78,19 @@ impl Chain {
     /// The largest rate without loss, found as by `path run --max` but in less time, in blocks per second.
     fn highest_hz(&mut self, free_hz: f64) -> Result<Option<f64>, String> {
         let time = Duration::from_secs_f64(self.seconds);
-        let plan = Plan {
+        let plan = SearchPlan {
             from_hz: free_hz / 2.0,
             to_hz: free_hz * 2.0,
             resolution: 0.02,
             probe: time,
             confirm: time * 3,
-            allowed: Allowed { lost: 0, dead_share: 0.0 },
+            allowed: AllowedLoss { lost: 0, dead_share: 0.0 },
         };
         Ok(highest_rate(self, &plan)?.rate_hz)
     }
 }
 
-impl search::System for Chain {
+impl search::RatedSystem for Chain {
     type Error = String;
 
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, String> {

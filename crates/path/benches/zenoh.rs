@@ -24,7 +24,7 @@ use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::zenoh::{SharedMemory, locator, session};
-use daqmeter_readout::transport::{self, Hello, OutletEvent, Sent, Subscription};
+use daqmeter_readout::transport::{self, OutletEvent, PublisherHello, Sent, Subscription};
 use daqmeter_stats::{quantile, sorted, trimmed_interval};
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 use zenoh::Wait;
@@ -99,7 +99,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
 /// The transport of the read-out: nanoseconds per page.
 fn pages(bytes: usize, time: Duration) -> f64 {
     let zenoh = transport::named("zenoh").unwrap();
-    let hello = Hello { stream: 1, tags: vec![1], ..Hello::default() };
+    let hello = PublisherHello { stream: 1, tags: vec![1], ..PublisherHello::default() };
     let settings = Publish {
         transport: "zenoh".to_owned(),
         address: "127.0.0.1:0".to_owned(),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use daqmeter_harness::{Fault, StopFlag};
-use daqmeter_readout::card::State;
+use daqmeter_readout::card::CardState;
 use daqmeter_readout::chain::{CpuLoad, ReaderDone, Receiving};
 use daqmeter_readout::receive::Report;
 use daqmeter_readout::{Card, ToHost};
@@ -45,7 +45,7 @@ impl FromCard {
         let (card, failed, stop) = (&self.card, &self.failed, &self.stop);
         let is_idle = || {
             let card = card.lock().unwrap_or_else(PoisonError::into_inner);
-            card.state() == State::Idle
+            card.state() == CardState::Idle
         };
         let quit = || {
             shared.is_over.load(Ordering::Relaxed)

@@ -13,7 +13,6 @@
 //! `worker.rs`, where the threads are.
 
 mod account;
-mod away;
 mod card;
 pub mod ceilings;
 mod chain;
@@ -25,6 +24,7 @@ mod ends;
 pub mod engine;
 mod evidence;
 pub mod explain;
+mod external;
 mod file;
 mod known;
 mod lanes;

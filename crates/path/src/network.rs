@@ -12,7 +12,6 @@ use crate::definition::{Path, SinkKind};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Leaves {
     device: String,
-    /// None where its driver does not say: virtual ones mostly.
     bytes_per_s: Option<f64>,
     to: String,
 }

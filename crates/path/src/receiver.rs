@@ -25,16 +25,14 @@ use daqmeter_harness::StopFlag;
 use daqmeter_sys::net::{Epoll, Readiness, wait_ready};
 use socket2::{SockRef, TcpKeepalive};
 
-use self::blocks::{Datagrams, of_stream};
-use self::protocol::{Hello, MAGIC, Transport, words};
+use self::blocks::{ReceivedDatagrams, of_stream};
+use self::protocol::{BlockTransport, MAGIC, SenderHello, words};
 use crate::tcp::PATIENCE;
 use crate::udp::{Arriving, SOCKET_BUFFER_BYTES, SocketBuffer};
 
-pub use self::protocol::Came;
+pub use self::protocol::ReceiverReport;
 
-/// How often a quiet sender is asked whether it lives.
 const ALIVE: Duration = Duration::from_secs(10);
-/// How often a receiver that waits looks whether it shall stop.
 const LOOK: Duration = Duration::from_millis(100);
 /// After the end no datagram comes any more when none came for so long.
 const QUIET: Duration = Duration::from_millis(200);
@@ -52,7 +50,7 @@ const READ: Readiness = Readiness { read: true, write: false };
 pub fn serve(
     listener: &TcpListener,
     stop: &StopFlag,
-    mut each: impl FnMut(SocketAddr, Result<Came, String>),
+    mut each: impl FnMut(SocketAddr, Result<ReceiverReport, String>),
 ) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
     let (done, ended) = channel();
@@ -111,20 +109,24 @@ fn accepted(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, Socket
 }
 
 /// Everything of one sender.
-fn received(stream: TcpStream, peer: SocketAddr, stop: &StopFlag) -> Result<Came, String> {
+fn received(
+    stream: TcpStream,
+    peer: SocketAddr,
+    stop: &StopFlag,
+) -> Result<ReceiverReport, String> {
     let mut sender = Sender { stream, stop };
     sender.set_up().map_err(|error| error.to_string())?;
-    let mut hello = [0; Hello::BYTES];
+    let mut hello = [0; SenderHello::BYTES];
     sender.read(&mut hello, Some(PATIENCE))?;
-    let Some(hello) = Hello::parse(&hello) else {
+    let Some(hello) = SenderHello::parse(&hello) else {
         return Err("it is no path of this version of daqmeter".to_owned());
     };
     match hello.transport {
-        Transport::Tcp => {
+        BlockTransport::Tcp => {
             sender.write(&welcome(0, SocketBuffer::default()))?;
             sender.over_tcp()
         }
-        Transport::Udp => sender.over_udp(SocketAddr::new(peer.ip(), hello.udp_port), hello),
+        BlockTransport::Udp => sender.over_udp(SocketAddr::new(peer.ip(), hello.udp_port), hello),
     }
 }
 
@@ -178,12 +180,12 @@ impl Sender<'_> {
         Ok(())
     }
 
-    fn over_tcp(&mut self) -> Result<Came, String> {
+    fn over_tcp(&mut self) -> Result<ReceiverReport, String> {
         let came = of_stream(|into| self.read(into, None))?;
         self.write(&came.emit()).map(|()| came)
     }
 
-    fn over_udp(&mut self, peer: SocketAddr, hello: Hello) -> Result<Came, String> {
+    fn over_udp(&mut self, peer: SocketAddr, hello: SenderHello) -> Result<ReceiverReport, String> {
         let wrong = |error: std::io::Error| format!("udp: {error}");
         let here = self.stream.local_addr().map_err(wrong)?.ip();
         let socket = UdpSocket::bind((here, 0)).map_err(wrong)?;
@@ -222,12 +224,12 @@ impl Sender<'_> {
 /// Blocks that come over UDP.
 struct Arrivals {
     arriving: Arriving,
-    blocks: Datagrams,
+    blocks: ReceivedDatagrams,
 }
 
 impl Arrivals {
     fn new(socket: UdpSocket) -> Arrivals {
-        Arrivals { arriving: Arriving::new(socket), blocks: Datagrams::default() }
+        Arrivals { arriving: Arriving::new(socket), blocks: ReceivedDatagrams::default() }
     }
 
     /// Takes all that is there.
@@ -242,7 +244,6 @@ impl Arrivals {
         }
     }
 
-    /// What is still on the way when all was sent.
     fn rest(&mut self, sent: u64) -> Result<(), String> {
         loop {
             self.drain()?;
@@ -263,7 +264,6 @@ mod tests {
     use super::*;
     use crate::sum::sum;
 
-    /// What a receiver says of a peer that sends these bytes and goes.
     fn reported(bytes: &[u8]) -> String {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -302,7 +302,9 @@ mod tests {
 
     #[test]
     fn a_peer_that_is_no_path_or_sends_too_much_or_ends_early_is_refused_in_a_line() {
-        let hello = Hello { transport: Transport::Tcp, udp_port: 0, socket_buffer_bytes: 0 }.emit();
+        let hello =
+            SenderHello { transport: BlockTransport::Tcp, udp_port: 0, socket_buffer_bytes: 0 }
+                .emit();
         let head = |bytes, stream| BlockHead { bytes, stream, ..BlockHead::default() };
         let after_hello = |head: BlockHead| [&hello[..], &head.emit()].concat();
         for (bytes, wanted) in [

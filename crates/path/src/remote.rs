@@ -10,12 +10,11 @@ use crate::cut::Cuts;
 use crate::element::{Block, Confirmed, Remarks, Sink};
 use crate::receiver::MAX_SENDERS;
 use crate::receiver::protocol::{
-    BlockHead, Came, Hello, MAGIC, Transport, WELCOME_BYTES, numbers, whole,
+    BlockHead, BlockTransport, MAGIC, ReceiverReport, SenderHello, WELCOME_BYTES, numbers, whole,
 };
 use crate::tcp::{PATIENCE, SendBy, TcpSender, set_congestion};
 use crate::udp::{self, Datagrams, SocketBuffer, UdpWay};
 
-/// How blocks go to a receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
     Tcp { congestion: Option<String>, send: SendBy },
@@ -31,7 +30,7 @@ pub(crate) struct Remote {
     over: Over,
     cuts: Cuts,
     connection: Option<Connection>,
-    sent: Came,
+    sent: ReceiverReport,
 }
 
 struct Connection {
@@ -48,7 +47,7 @@ struct ByUdp {
 
 impl Remote {
     pub(crate) fn new(to: String, over: Over, cuts: Cuts) -> Remote {
-        Remote { to, over, cuts, connection: None, sent: Came::default() }
+        Remote { to, over, cuts, connection: None, sent: ReceiverReport::default() }
     }
 
     fn says(&self, what: impl std::fmt::Display) -> Fault {
@@ -82,7 +81,7 @@ impl Remote {
     }
 
     /// Says what is wanted; the receiver's UDP port and its socket's buffer.
-    fn greet(&self, mut stream: &TcpStream, hello: Hello) -> Result<(u16, u64), Fault> {
+    fn greet(&self, mut stream: &TcpStream, hello: SenderHello) -> Result<(u16, u64), Fault> {
         let mut welcome = [0; WELCOME_BYTES];
         let answered = stream.write_all(&hello.emit());
         let answered = answered.and_then(|()| stream.read_exact(&mut welcome));
@@ -118,8 +117,11 @@ impl Remote {
         let (udp, send) = match &self.over {
             Over::Tcp { congestion, send } => {
                 set_congestion(&stream, congestion.as_deref())?;
-                let hello =
-                    Hello { transport: Transport::Tcp, udp_port: 0, socket_buffer_bytes: 0 };
+                let hello = SenderHello {
+                    transport: BlockTransport::Tcp,
+                    udp_port: 0,
+                    socket_buffer_bytes: 0,
+                };
                 self.greet(&stream, hello)?;
                 (None, *send)
             }
@@ -136,8 +138,8 @@ impl Remote {
         let here = stream.local_addr().map_err(failed)?.ip();
         let there = stream.peer_addr().map_err(failed)?.ip();
         let socket = UdpSocket::bind((here, 0)).map_err(failed)?;
-        let hello = Hello {
-            transport: Transport::Udp,
+        let hello = SenderHello {
+            transport: BlockTransport::Udp,
             udp_port: socket.local_addr().map_err(failed)?.port(),
             socket_buffer_bytes: way.socket_buffer_bytes as u64,
         };
@@ -157,9 +159,8 @@ impl Remote {
         self.connection.as_mut().ok_or_else(missing)
     }
 
-    /// What the receiver says came.
-    fn ask(&mut self) -> Result<Came, Fault> {
-        let mut report = [0; Came::BYTES];
+    fn ask(&mut self) -> Result<ReceiverReport, Fault> {
+        let mut report = [0; ReceiverReport::BYTES];
         let connection = self.connection()?;
         let mut stream = connection.sender.stream();
         let asked = match &connection.udp {
@@ -168,7 +169,7 @@ impl Remote {
         };
         let asked = asked.and_then(|()| stream.read_exact(&mut report));
         asked.map_err(|error| self.failed("ask what came", &error))?;
-        Came::parse(&report).map_err(|problem| self.says(problem))
+        ReceiverReport::parse(&report).map_err(|problem| self.says(problem))
     }
 }
 
@@ -205,7 +206,6 @@ impl Sink for Remote {
         left.map_err(|error| self.failed("wait for what was sent without a copy", &error))
     }
 
-    /// What the receiver says is compared with what was sent.
     fn confirm(&mut self) -> Result<Confirmed, Fault> {
         let came = self.ask()?;
         if let Some(udp) = self.connection.as_mut().and_then(|all| all.udp.as_mut()) {

@@ -12,10 +12,10 @@ use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::{BlockFormat, Subchunk};
 
-use crate::away;
 use crate::cut::Cuts;
 use crate::definition::StageKind;
 use crate::element::{Look, Turn, Work};
+use crate::external;
 use crate::spin::Spin;
 use crate::sum::sum;
 use crate::udp;
@@ -43,10 +43,10 @@ pub(crate) fn work(
         StageKind::Checksum => Work::Look(Box::new(Checksum)),
         StageKind::Work { ns } => Work::Look(Box::new(Spin::of_ns(*ns))),
         StageKind::Wait { ns } => Work::Look(Box::new(Wait(*ns))),
-        StageKind::Program { command, .. } => away::program(command, cuts)?,
-        StageKind::Tcp { congestion, send } => away::tcp(congestion.as_deref(), *send, cuts)?,
+        StageKind::Program { command, .. } => external::program(command, cuts)?,
+        StageKind::Tcp { congestion, send } => external::tcp(congestion.as_deref(), *send, cuts)?,
         StageKind::Udp(way) => udp::udp(*way, cuts)?,
-        StageKind::Unix => away::unix(cuts)?,
+        StageKind::Unix => external::unix(cuts)?,
         StageKind::Zenoh(way) => zenoh(*way, in_bytes, cuts)?,
         StageKind::ToHost | StageKind::Publish(_) => return Err(of_card()),
     })

@@ -16,10 +16,8 @@ use socket2::SockRef;
 
 use crate::element::Remarks;
 
-/// How long a peer may take nothing before it is given up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How bytes get into the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SendBy {
@@ -44,10 +42,6 @@ impl SendBy {
         }
     }
 
-    /// Whether the kernel of this host can.
-    ///
-    /// # Errors
-    /// Says what it lacks, and what to write instead.
     pub(crate) fn check(self) -> Result<(), String> {
         let tried = match self {
             SendBy::Copy => Ok(()),
@@ -140,7 +134,6 @@ impl TcpSender {
         }
     }
 
-    /// What the kernel did with sends without a copy.
     pub(crate) fn remarks(&self) -> Remarks {
         let (done, copied) = (self.sends.done(), self.sends.copied());
         if self.by != SendBy::Zerocopy {

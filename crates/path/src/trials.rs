@@ -3,7 +3,7 @@
 
 use daqmeter_harness::placement;
 use daqmeter_kernels::copy::CopyKernel;
-use daqmeter_readout::scenario::{Completion, ReaderMode};
+use daqmeter_readout::scenario::{ReaderCompletion, ReaderMode};
 use daqmeter_record::Host;
 use daqmeter_record::path::{Decided, InTurns, PathRun, Trial, Tried};
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
@@ -197,7 +197,7 @@ impl Known<'_> {
             return Vec::new();
         };
         let poll_us = scenario.reader.poll.0 as f64 / 1e3;
-        let looks = scenario.reader.completion == Completion::Poll && poll_us > 0.0;
+        let looks = scenario.reader.completion == ReaderCompletion::Poll && poll_us > 0.0;
         let polls = looks.then(|| [poll_us / 2.0, poll_us * 2.0].map(|us| format!("poll_us={us}")));
         let mode = match scenario.reader.mode {
             ReaderMode::Buffered => "mode=zero-copy",

@@ -30,7 +30,6 @@ pub(crate) const LOST: &str = "lost on the way over UDP";
 const HEAD_BYTES: usize = 16;
 /// Bytes of a datagram, head included: some payload at least, and at most what IPv4 takes (RFC 768, RFC 791).
 pub(crate) const DATAGRAM_BYTES: RangeInclusive<u64> = 64..=65_507;
-/// What Ethernet takes in one piece: 1500 less 20 of IPv4 and 8 of UDP.
 pub(crate) const USUAL_DATAGRAM_BYTES: usize = 1472;
 /// Bytes of a socket's buffer.
 pub(crate) const SOCKET_BUFFER_BYTES: RangeInclusive<u64> = 4096..=256 << 20;
@@ -38,7 +37,6 @@ pub(crate) const USUAL_SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// A receiver for which nothing came in this time, after all was sent, waits no more: on loopback datagrams come at once.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// How blocks are sent over UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UdpWay {
     /// Of each datagram, head included.
@@ -47,12 +45,10 @@ pub(crate) struct UdpWay {
     pub(crate) socket_buffer_bytes: usize,
 }
 
-/// What stands before the bytes of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     /// Of the block: 0, 1, 2 and so on.
     pub(crate) number: u64,
-    /// Where the bytes begin in the block.
     pub(crate) at: u32,
     /// Bytes of the whole block.
     pub(crate) of: u32,
@@ -84,7 +80,6 @@ impl Head {
 /// Cuts blocks into datagrams.
 pub(crate) struct Datagrams {
     datagram_bytes: usize,
-    /// One batch.
     batch: Vec<u8>,
     /// Blocks so far.
     number: u64,
@@ -169,7 +164,6 @@ fn append(to: &mut Vec<u8>, [first, second]: [&[u8]; 2], from: usize, end: usize
 pub(crate) struct Arriving {
     pub(crate) socket: UdpSocket,
     buffer: Vec<u8>,
-    /// What of the buffer was not looked at yet, and the bytes of each datagram in it.
     left: (usize, usize),
     datagram_bytes: usize,
 }
@@ -221,12 +215,9 @@ pub(crate) struct Assembly {
     have: usize,
 }
 
-/// What a datagram is to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A part of it.
     Part,
-    /// Its last part: the block is whole.
     Whole,
     /// Of a later block: no more of this one is taken.
     Later,
@@ -318,7 +309,6 @@ fn longest(mtu: usize, is_ipv6: bool) -> usize {
     mtu.saturating_sub(if is_ipv6 { 40 } else { 20 } + 8)
 }
 
-/// What both ends of a transport within this host look at.
 #[derive(Default)]
 struct Between {
     /// Blocks that were handed to the kernel.
@@ -501,7 +491,6 @@ mod tests {
         assert_eq!(failed.kind(), std::io::ErrorKind::ConnectionRefused);
     }
 
-    /// What was done to the datagrams of three blocks on the way.
     #[derive(Clone, Debug)]
     enum Trouble {
         Drop(usize),

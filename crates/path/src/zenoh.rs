@@ -3,7 +3,7 @@
 
 #[cfg(feature = "zenoh")]
 mod blocks;
-mod way;
+mod settings;
 
 use daqmeter_harness::Fault;
 use daqmeter_readout::transport;
@@ -11,12 +11,8 @@ use daqmeter_readout::transport;
 use crate::cut::Cuts;
 use crate::element::Work;
 
-pub(crate) use self::way::{WhenFull, ZenohWay};
+pub(crate) use self::settings::{WhenFull, ZenohWay};
 
-/// Whether this program can.
-///
-/// # Errors
-/// Says how to build it.
 pub(crate) fn check() -> Result<(), String> {
     transport::named("zenoh").map(drop).map_err(|error| error.to_string())
 }

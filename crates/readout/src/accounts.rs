@@ -9,12 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::busy::DeadTime;
 
-/// What the card counts for one E-link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardElink {
     /// Under which it is published.
     pub tag: u64,
-    /// Its number in the device.
     pub elink: u16,
     /// Triggers for which the emulator made no fragment.
     pub deficit: u64,
@@ -33,7 +31,6 @@ pub struct CardElink {
     pub chunks: u64,
 }
 
-/// What a card counts in all, seen from one of its channels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardAccount {
     /// Triggers that the source issued.
@@ -71,10 +68,8 @@ impl From<DeadTime> for Dead {
     }
 }
 
-/// What became of chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcomes {
-    /// Nobody had subscribed; or they began before this subscriber did, in pages of blocks.
     pub unsubscribed: u64,
     /// Dropped because the subscriber was slow.
     pub dropped: u64,
@@ -118,7 +113,6 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// What the reader counts for one E-link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReaderElink {
     /// Chunks read from the ring.
@@ -126,12 +120,10 @@ pub struct ReaderElink {
     /// Chunks that the card had handed over before this reader began, and that an earlier one took.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub before: u64,
-    /// What became of them.
     #[serde(flatten)]
     pub outcomes: Outcomes,
 }
 
-/// What became of the chunks of one E-link that were offered to one subscriber: its outcomes must add up to `offered`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubscriptionAccount {
     /// The receiver's own number; the tag, over a transport that does not say who receives. 0 for many that have gone.
@@ -140,13 +132,11 @@ pub struct SubscriptionAccount {
     pub tag: u64,
     /// Chunks that the decoder found in the ring while it was subscribed.
     pub offered: u64,
-    /// What became of them.
     #[serde(flatten)]
     pub outcomes: Outcomes,
 }
 
 impl SubscriptionAccount {
-    /// What was offered and is not accounted for; negative when something was counted twice.
     pub fn gap(&self) -> i128 {
         let mut outcomes = self.outcomes;
         let known = outcomes.each().map(|count| i128::from(*count));
@@ -175,11 +165,8 @@ impl SubscriptionAccount {
 /// The last frame to a subscriber: accounts at the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinalAccount {
-    /// What the card counted.
     pub card: CardAccount,
-    /// What the reader counted, in the order of the card's E-links; it follows the first subscriber of each.
     pub readers: Vec<ReaderElink>,
-    /// What it counted for each subscriber of each E-link.
     #[serde(default)]
     pub subscriptions: Vec<SubscriptionAccount>,
     /// True if the card's process ended before its triggers did: its last counts are missing.
@@ -244,7 +231,6 @@ impl FinalAccount {
         at_card + of_subscribers.sum::<u64>()
     }
 
-    /// Whether every E-link's account closes, and that of every subscription.
     pub fn closes(&self) -> bool {
         self.ledgers().iter().all(|(_, ledger)| ledger.closes())
             && self.subscriptions.iter().all(|subscription| subscription.gap() == 0)
@@ -269,7 +255,6 @@ pub(crate) const LOSSES: [&str; 11] = [
 /// Triggers that BUSY from outside stopped: none of the chain.
 pub(crate) const EXTERNAL: &str = STOPPED[2];
 
-/// The same where the blocks are those of a recorded file: what it lacks or has wrong is not a loss of the chain.
 const LOSSES_OF_RECORDED: [&str; 11] = {
     let mut names = LOSSES;
     // Nothing sends, so nothing is held back: what waits for the rest of its block.
@@ -289,7 +274,6 @@ pub const BEFORE: &str = NOT_LOST[3];
 /// Chunks for which there was no subscriber.
 pub const NOT_SUBSCRIBED: &str = "not subscribed";
 
-/// What one E-link lost that the others did not: everything but what BUSY stopped, by kind.
 pub(crate) fn own_losses(ledger: &Ledger) -> impl Iterator<Item = (&str, u64)> {
     let losses = ledger.losses.iter();
     let of_all = |kind: &str| kind == LOSSES[0] || kind == LOSSES[1] || kind == EXTERNAL;

@@ -1,6 +1,5 @@
 //! BUSY: when the card stops the trigger, why, and the dead time that this makes, measured at the trigger source.
 
-/// What asserted BUSY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// A ring is nearly full.
@@ -75,7 +74,6 @@ impl DeadTime {
         self.longest_ns = self.longest_ns.max(ns);
     }
 
-    /// What it amounts to at a time, an interval under way included.
     #[must_use]
     pub fn at(mut self, now_ns: u64) -> DeadTime {
         if let Some(since) = self.since {
@@ -127,7 +125,6 @@ impl BusyLine {
         }
     }
 
-    /// Whether a cause is on, whatever reaches the output.
     pub fn is_live(&self, cause: Cause) -> bool {
         match cause {
             Cause::External => self.is_external,
@@ -135,7 +132,6 @@ impl BusyLine {
         }
     }
 
-    /// Whether a cause was ever on.
     pub fn is_latched(&self, cause: Cause) -> bool {
         match cause {
             Cause::External => self.external.count > 0,

@@ -17,15 +17,15 @@ use daqmeter_sys::{SysError, affinity, cpu_time};
 pub use self::counters::*;
 
 pub use self::watch::{Added, ChainPart, Experiment};
-pub(crate) use self::watch::{Slowed, Watch};
+pub(crate) use self::watch::{PartWatch, Slowed};
 use crate::accounts::{Dead, FinalAccount, ledger};
-use crate::card::words::State;
+use crate::card::words::CardState;
 use crate::card::{Card, channel_ids};
 use crate::port::Port;
 use crate::receive::{Receiver, Report};
-use crate::scenario::{Parts, Publish, Scenario, ScenarioError};
+use crate::scenario::{PartCounts, Publish, Scenario, ScenarioError};
 use crate::tohost::{Stats, ToHost};
-use crate::transport::{self, Hello, TransportError};
+use crate::transport::{self, PublisherHello, TransportError};
 
 /// Why a chain could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -105,9 +105,9 @@ pub struct Chain {
 
 impl Chain {
     /// Parts of a chain of the scenario: a reader, a subscriber and a connection for each channel.
-    pub fn parts(scenario: &Scenario) -> Parts {
+    pub fn parts(scenario: &Scenario) -> PartCounts {
         let channels = channel_ids(scenario).len();
-        Parts { channels, subscribers: channels, receptions: channels }
+        PartCounts { channels, subscribers: channels, receptions: channels }
     }
 
     /// Makes the parts. Readers are dealt out to the receivers; triggers come for a time, or until
@@ -130,11 +130,11 @@ impl Chain {
         }
         let scenario = card.scenario().clone();
         let card = Arc::new(Mutex::new(card));
-        let watch = experiment.map(|experiment| Watch::new(experiment, scenario.card.block.0));
+        let watch = experiment.map(|experiment| PartWatch::new(experiment, scenario.card.block.0));
         let mut readers = Vec::new();
         for (at, consumer) in consumers.into_iter().enumerate() {
             let mut port = Port::here(card.clone(), consumer)?;
-            port.watch = watch.as_ref().map(Watch::another);
+            port.watch = watch.as_ref().map(PartWatch::another);
             readers.push(reader_of(&scenario, port, at, &scenario.publish)?);
         }
         let count = receivers.clamp(1, readers.len().max(1));
@@ -144,7 +144,7 @@ impl Chain {
         };
         let receiving = |at| Receiving {
             transport: scenario.publish.transport.clone(),
-            slowed: watch.as_ref().and_then(Watch::receiver),
+            slowed: watch.as_ref().and_then(PartWatch::receiver),
             publishers: readers.iter().skip(at).step_by(count).map(publisher).collect(),
         };
         Ok(Chain { receivers: (0..count).map(receiving).collect(), scenario, card, readers })
@@ -200,7 +200,7 @@ impl ToHost {
         let (account, load) = loaded(|| {
             self.run(&stop, true, |reader| {
                 let (state, start_ns) = (reader.port.state(), reader.port.start_ns());
-                if state == State::Running && filling.len() < filling.capacity() {
+                if state == CardState::Running && filling.len() < filling.capacity() {
                     let now_ns = monotonic_ns().saturating_sub(start_ns);
                     filling.push((now_ns, reader.filled_bytes() as u64));
                     backlog.push((now_ns, reader.backlog_bytes()));
@@ -215,7 +215,7 @@ impl ToHost {
             stats: self.stats(),
             account,
             load,
-            within: self.port.watch.as_ref().map(Watch::times_ns),
+            within: self.port.watch.as_ref().map(PartWatch::times_ns),
             notes: self.take_notes(),
             ring_bytes: self.ring_bytes(),
             dead: view.dead,
@@ -227,10 +227,10 @@ impl ToHost {
 }
 
 /// Offer of a channel's publisher.
-pub fn hello(scenario: &Scenario, at: usize) -> Hello {
+pub fn hello(scenario: &Scenario, at: usize) -> PublisherHello {
     let id = channel_ids(scenario)[at];
     let format = scenario.format().expect("the scenario was checked");
-    Hello {
+    PublisherHello {
         stream: monotonic_ns() ^ u64::from(std::process::id()) << 40 ^ (at as u64) << 32,
         scenario: scenario.name.clone(),
         tags: scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect(),

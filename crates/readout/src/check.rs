@@ -18,8 +18,8 @@ use daqmeter_wire::felix::decoder::{ElinkCounts, most_subchunks, parts};
 use daqmeter_wire::felix::{BlockError, BlockFormat, Subchunk};
 
 use crate::falls::judge;
-use crate::fragment::Finding;
-use crate::strides::Strides;
+use crate::fragment::FragmentFinding;
+use crate::similar::SimilarByStride;
 use elink::{Looked, Place};
 use elinks::Elinks;
 pub(crate) use resync::places;
@@ -27,12 +27,10 @@ use resync::{MAX_LOOK_AHEAD, Next, Recognised, next_start, recognise};
 use share::Share;
 pub use share::{MAX_THREADS, check, check_watched};
 use tables::fault;
-pub use tables::{Checked, Row};
+pub use tables::{Checked, ElinkRow};
 
-/// How to check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// 0 to 3.
     pub level: u8,
     /// Only these E-links; all where there is none.
     pub elinks: Vec<u16>,
@@ -57,13 +55,13 @@ pub struct Checker {
     share: Share,
     format: Option<BlockFormat>,
     elinks: Elinks,
-    strides: Strides,
+    strides: SimilarByStride,
     room: Vec<Subchunk>,
     /// Each with the byte that its block begins with.
     messages: Vec<(u64, String)>,
     messages_left_out: u64,
     /// Of the block at hand: places in it, and what was found there.
-    findings: Vec<(usize, Finding)>,
+    findings: Vec<(usize, FragmentFinding)>,
     /// Counts of faults, by what they are.
     faults: BTreeMap<&'static str, u64>,
     position: u64,
@@ -91,14 +89,12 @@ pub enum CheckError {
     Short(usize),
 }
 
-/// How far a check is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Blocks so far, those with bad starts among them.
     pub blocks: u64,
     /// Bytes so far, without what still waits for the rest of its block.
     pub bytes: u64,
-    /// Faults so far.
     pub faults: u64,
 }
 
@@ -114,7 +110,7 @@ impl Checker {
             share,
             format: None,
             elinks: Elinks::new(),
-            strides: Strides::default(),
+            strides: SimilarByStride::default(),
             room: Vec::new(),
             messages: Vec::new(),
             messages_left_out: 0,
@@ -149,7 +145,6 @@ impl Checker {
         Ok(())
     }
 
-    /// How far it is.
     pub fn progress(&self) -> Progress {
         Progress { blocks: self.blocks, bytes: self.position, faults: self.faults.values().sum() }
     }
@@ -330,7 +325,6 @@ impl Checker {
         }
     }
 
-    /// What this block added to the faults of chunks.
     fn compare(&mut self, number: u16, before: &ElinkCounts, after: &ElinkCounts, explained: u64) {
         if after.blocks > before.blocks && after.chunks_broken > before.chunks_broken + explained {
             self.fault(fault::NOT_ENDED, || format!("E-link {number:#05x}: a chunk was open"));
@@ -385,7 +379,6 @@ impl Checker {
         Ok(all.checked())
     }
 
-    /// What waits for the rest of its block waits in vain.
     fn end(&mut self) -> Result<(), CheckError> {
         let rest = std::mem::take(&mut self.rest);
         let done = self.blocks_of(&rest, true)?;
@@ -405,9 +398,9 @@ impl Checker {
         let falls: Vec<_> = elinks.iter().map(|(_, elink)| &elink.falls).collect();
         let judged = judge(&falls, self.options.elinks.is_empty());
         let elinks = elinks.into_iter().zip(judged);
-        let rows: Vec<Row> =
+        let rows: Vec<ElinkRow> =
             elinks.map(|((number, elink), falls)| elink.row(number, falls)).collect();
-        let sum = |of: fn(&Row) -> u64| rows.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&ElinkRow) -> u64| rows.iter().map(of).sum::<u64>();
         let counted = [
             (fault::MISSING, sum(|row| row.missing_events)),
             (fault::FELL, sum(|row| row.falls)),
@@ -435,19 +428,20 @@ impl Checker {
     }
 }
 
-/// How a finding is called, and what is said of it.
-fn said(finding: Finding) -> (&'static str, String) {
+fn said(finding: FragmentFinding) -> (&'static str, String) {
     match finding {
-        Finding::Missing(count) => (fault::MISSING, format!(": {count} before it")),
-        Finding::Duplicate => (fault::DUPLICATE, String::new()),
-        Finding::OutOfOrder => (fault::LATE, String::new()),
-        Finding::Reset(0) => (fault::RESET, String::new()),
-        Finding::Reset(missing) => (fault::RESET, format!(": {missing} events are missing since")),
-        Finding::Fell(missing) => {
+        FragmentFinding::Missing(count) => (fault::MISSING, format!(": {count} before it")),
+        FragmentFinding::Duplicate => (fault::DUPLICATE, String::new()),
+        FragmentFinding::OutOfOrder => (fault::LATE, String::new()),
+        FragmentFinding::Reset(0) => (fault::RESET, String::new()),
+        FragmentFinding::Reset(missing) => {
+            (fault::RESET, format!(": {missing} events are missing since"))
+        }
+        FragmentFinding::Fell(missing) => {
             (fault::FELL, format!(": a reset, or {missing} events missing before it"))
         }
-        Finding::Payload => (fault::PAYLOAD, String::new()),
-        Finding::WrongElink(index) => {
+        FragmentFinding::Payload => (fault::PAYLOAD, String::new()),
+        FragmentFinding::WrongElink(index) => {
             (fault::ELINK, format!(": the chunk names index {index:#04x}"))
         }
     }

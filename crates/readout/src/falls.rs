@@ -5,7 +5,7 @@
 //! moment: where all of them fall together, it is one. Where the others count on, it is a loss. Any
 //! other fall stays undecided.
 
-use crate::fragment::Finding;
+use crate::fragment::FragmentFinding;
 
 /// Falls of one E-link that are kept to be judged. Those beyond stay undecided. The emulator's
 /// counter wraps after 256 events.
@@ -70,10 +70,10 @@ impl Falls {
     }
 
     /// Keeps what was found in an event, if it is a fall or a reset.
-    pub(crate) fn keep(&mut self, finding: Finding, span: Span) {
+    pub(crate) fn keep(&mut self, finding: FragmentFinding, span: Span) {
         let missing = match finding {
-            Finding::Fell(missing) => Some(missing),
-            Finding::Reset(_) => None,
+            FragmentFinding::Fell(missing) => Some(missing),
+            FragmentFinding::Reset(_) => None,
             _ => return,
         };
         let fall = Fall { span, missing };
@@ -146,7 +146,7 @@ mod tests {
         for place in places {
             falls.at(*place);
             if let Some((_, missing)) = fall.filter(|(at, _)| at == place) {
-                falls.keep(Finding::Fell(missing), falls.span());
+                falls.keep(FragmentFinding::Fell(missing), falls.span());
             }
         }
         falls
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(judged(&[ttc, steady()], true)[0], [0, 0, 1, (1 << 24) - 50]);
         // A reset that the trigger system announced is counted already; the others fell with it.
         let mut announced = falls(&[1, 4], None);
-        announced.keep(Finding::Reset(0), announced.span());
+        announced.keep(FragmentFinding::Reset(0), announced.span());
         announced.at(7);
         assert_eq!(judged(&[announced, other()], true), [[0; 4], reset]);
     }
@@ -200,7 +200,7 @@ mod tests {
         let mut many = Falls::default();
         for place in 0..1000 {
             many.at(place);
-            many.keep(Finding::Fell(2), many.span());
+            many.keep(FragmentFinding::Fell(2), many.span());
         }
         assert_eq!(many.all.len(), MAX_FALLS);
         assert_eq!(judged(&[many], true), [[0, 0, 1000, 2000]]);

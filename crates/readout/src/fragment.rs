@@ -6,9 +6,8 @@ use daqmeter_wire::felix::payload::{EMULATOR_HEADER_BYTES, EmulatorHeader, Ttc};
 
 use crate::falls::Judged;
 
-/// What is wrong with fragments of one E-link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Faults {
+pub struct FragmentFaults {
     /// Events that are missing by the counters: at least so many, for the emulator's wrap after 256.
     pub missing: u64,
     /// Events that came again.
@@ -29,9 +28,9 @@ pub struct Faults {
     pub wrong_elink: u64,
 }
 
-impl Faults {
+impl FragmentFaults {
     /// Adds those of another E-link.
-    pub fn add(&mut self, other: &Faults) {
+    pub fn add(&mut self, other: &FragmentFaults) {
         self.missing += other.missing;
         self.duplicates += other.duplicates;
         self.out_of_order += other.out_of_order;
@@ -44,8 +43,8 @@ impl Faults {
     }
 
     /// Adds the judged falls of the counter.
-    pub(crate) fn judged(self, falls: Judged) -> Faults {
-        Faults {
+    pub(crate) fn judged(self, falls: Judged) -> FragmentFaults {
+        FragmentFaults {
             missing: self.missing + falls.missing,
             resets: self.resets + falls.resets,
             falls: falls.undecided,
@@ -55,10 +54,8 @@ impl Faults {
     }
 }
 
-/// What one fragment was found to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finding {
-    /// So many events are missing before it.
+pub enum FragmentFinding {
     Missing(u32),
     /// Came again.
     Duplicate,
@@ -68,7 +65,6 @@ pub enum Finding {
     Reset(u32),
     /// The counter fell to 0: a reset, or this many events are missing before it.
     Fell(u32),
-    /// Its bytes are wrong.
     Payload,
     /// It names an E-link of this index.
     WrongElink(u8),
@@ -83,15 +79,13 @@ pub struct FragmentCheck {
     /// Width of the E-link, by its first fragment with a valid width.
     width: Option<u8>,
     order: SequenceTracker,
-    /// What is known of the way to the next fragment, and to those after it.
     way: SequenceHint,
     usual_way: SequenceHint,
     /// Resets of the counter so far, by the trigger system's messages.
     resets: Option<u8>,
     /// The fragment before, to which the next is compared: all but the counter stays the same.
     pattern: Vec<u8>,
-    /// What was wrong so far.
-    pub faults: Faults,
+    pub faults: FragmentFaults,
 }
 
 impl FragmentCheck {
@@ -106,11 +100,10 @@ impl FragmentCheck {
             usual_way: SequenceHint::Unknown,
             resets: None,
             pattern: Vec::new(),
-            faults: Faults::default(),
+            faults: FragmentFaults::default(),
         }
     }
 
-    /// The same for one who sees the blocks, and calls [`FragmentCheck::gap`] where some are missing.
     pub(crate) fn of_blocks(elink: Elink) -> FragmentCheck {
         FragmentCheck {
             way: SequenceHint::Whole,
@@ -147,7 +140,7 @@ impl FragmentCheck {
 
     /// Takes the next fragment; says what is wrong with it, or new.
     #[inline]
-    pub fn check(&mut self, payload: &[u8]) -> Option<Finding> {
+    pub fn check(&mut self, payload: &[u8]) -> Option<FragmentFinding> {
         let Some(&event) = payload.get(3) else {
             return self.short(payload);
         };
@@ -212,27 +205,27 @@ impl FragmentCheck {
     }
 
     /// Takes a fragment that was cut off: only its counter is looked at, if it has one.
-    pub fn cut(&mut self, payload: &[u8]) -> Option<Finding> {
+    pub fn cut(&mut self, payload: &[u8]) -> Option<FragmentFinding> {
         match payload.get(3) {
             Some(&event) if !self.is_ttc => self.follow(u32::from(event), EVENTS),
             _ => None,
         }
     }
 
-    fn check_any(&mut self, payload: &[u8], event: u8) -> Option<Finding> {
+    fn check_any(&mut self, payload: &[u8], event: u8) -> Option<FragmentFinding> {
         if self.is_ttc {
             return self.check_ttc(payload);
         }
         if !is_emulated(payload) || !self.has_width(payload) {
             self.faults.payload += 1;
-            return Some(Finding::Payload);
+            return Some(FragmentFinding::Payload);
         }
         // Its counter is that of another E-link: it says nothing about this one's.
         if let (Some(index), Some(&found)) = (self.index, payload.get(4))
             && index != found
         {
             self.faults.wrong_elink += 1;
-            return Some(Finding::WrongElink(found));
+            return Some(FragmentFinding::WrongElink(found));
         }
         payload.clone_into(&mut self.pattern);
         self.follow(u32::from(event), EVENTS)
@@ -247,10 +240,10 @@ impl FragmentCheck {
         WIDTHS.contains(&found) && *self.width.get_or_insert(found) == found
     }
 
-    fn check_ttc(&mut self, payload: &[u8]) -> Option<Finding> {
+    fn check_ttc(&mut self, payload: &[u8]) -> Option<FragmentFinding> {
         let Some(ttc) = Ttc::parse(payload).filter(Ttc::is_consistent) else {
             self.faults.payload += 1;
-            return Some(Finding::Payload);
+            return Some(FragmentFinding::Payload);
         };
         let since = self.resets.map_or(0, |before| ttc.ecr.wrapping_sub(before));
         match since {
@@ -259,7 +252,7 @@ impl FragmentCheck {
             128.. => {
                 self.faults.jumps += 1;
                 self.faults.out_of_order += 1;
-                return Some(Finding::OutOfOrder);
+                return Some(FragmentFinding::OutOfOrder);
             }
             _ => {
                 self.restart();
@@ -269,14 +262,14 @@ impl FragmentCheck {
                 self.faults.resets += u64::from(since);
                 // Counted from 0 on.
                 self.faults.missing += u64::from(ttc.l1id);
-                return Some(Finding::Reset(ttc.l1id));
+                return Some(FragmentFinding::Reset(ttc.l1id));
             }
         }
         self.resets = Some(ttc.ecr);
         self.follow(ttc.l1id, TRIGGERS)
     }
 
-    fn follow(&mut self, number: u32, modulus: u32) -> Option<Finding> {
+    fn follow(&mut self, number: u32, modulus: u32) -> Option<FragmentFinding> {
         let way = std::mem::replace(&mut self.way, self.usual_way);
         let to_wrap = self.order.next().map_or(0, |next| modulus - next);
         let faults = &mut self.faults;
@@ -285,17 +278,17 @@ impl FragmentCheck {
             SequenceStep::Missing(count) => {
                 faults.missing += u64::from(count);
                 faults.jumps += 1;
-                return Some(Finding::Missing(count));
+                return Some(FragmentFinding::Missing(count));
             }
             SequenceStep::Late => {
                 // It was counted as missing when a later one came.
                 faults.missing = faults.missing.saturating_sub(1);
-                (&mut faults.out_of_order, Finding::OutOfOrder)
+                (&mut faults.out_of_order, FragmentFinding::OutOfOrder)
             }
-            SequenceStep::Again => (&mut faults.duplicates, Finding::Duplicate),
+            SequenceStep::Again => (&mut faults.duplicates, FragmentFinding::Duplicate),
             SequenceStep::Restarted => {
                 faults.jumps += 1;
-                return Some(Finding::Fell(to_wrap));
+                return Some(FragmentFinding::Fell(to_wrap));
             }
         };
         *count += 1;
@@ -304,7 +297,7 @@ impl FragmentCheck {
     }
 
     /// Too short for a counter: only the beginning of the header can be looked at.
-    fn short(&mut self, payload: &[u8]) -> Option<Finding> {
+    fn short(&mut self, payload: &[u8]) -> Option<FragmentFinding> {
         let header = EmulatorHeader {
             length: u16::try_from(payload.len()).unwrap_or(0),
             event: 0,
@@ -313,7 +306,7 @@ impl FragmentCheck {
         };
         let wrong = header.emit()[..payload.len()] != *payload;
         self.faults.payload += u64::from(wrong);
-        wrong.then_some(Finding::Payload)
+        wrong.then_some(FragmentFinding::Payload)
     }
 }
 
@@ -397,7 +390,7 @@ mod tests {
     fn events(
         check: &mut FragmentCheck,
         events: impl IntoIterator<Item = u8>,
-    ) -> Vec<Option<Finding>> {
+    ) -> Vec<Option<FragmentFinding>> {
         events.into_iter().map(|event| check.check(&fragment(event, 24))).collect()
     }
 
@@ -428,7 +421,7 @@ mod tests {
                 let check = |check: &mut FragmentCheck, begin: usize| {
                     check.check(&block[begin..begin + length])
                 };
-                let found: Vec<Option<Finding>> =
+                let found: Vec<Option<FragmentFinding>> =
                     begins(length).map(|begin| check(&mut one_by_one, begin)).collect();
                 let (mut at, mut found_in_run) = (0, Vec::new());
                 while at < 30 {
@@ -451,7 +444,6 @@ mod tests {
         assert_eq!(fresh.usual(&block, begins(24).skip(1), 24), 29);
     }
 
-    /// What is compared all at once is what is found one by one, whatever is wrong and wherever, in trailers between fragments, too.
     #[test]
     fn fragments_that_repeat_are_checked_as_one_by_one() {
         const COUNT: usize = 12;
@@ -467,7 +459,7 @@ mod tests {
                 }
                 let payload = |at: usize| &block[at * stride..][..length];
                 let (mut each, mut at_once) = (FragmentCheck::new(None), FragmentCheck::new(None));
-                let found: Vec<Option<Finding>> =
+                let found: Vec<Option<FragmentFinding>> =
                     (0..COUNT).map(|at| each.check(payload(at))).collect();
                 let mut found_at_once = vec![at_once.check(payload(0))];
                 let all_alike = similar.holds(&block) && at_once.is_repeated(payload(0), COUNT - 1);
@@ -487,11 +479,14 @@ mod tests {
     fn counters_go_on_over_their_wrap_and_gaps_are_counted() {
         let mut check = FragmentCheck::new(None);
         events(&mut check, (0..=255).chain(0..10).chain(15..20));
-        assert_eq!(check.faults, Faults { missing: 5, jumps: 1, ..Faults::default() });
+        assert_eq!(
+            check.faults,
+            FragmentFaults { missing: 5, jumps: 1, ..FragmentFaults::default() }
+        );
         check.gap();
         assert_eq!(
             events(&mut check, [18]),
-            [Some(Finding::Missing(254))],
+            [Some(FragmentFinding::Missing(254))],
             "back by two is forward by 254"
         );
     }
@@ -501,7 +496,7 @@ mod tests {
         let faults = |numbers: &[u8]| {
             let mut check = FragmentCheck::of_blocks(Elink::new(8));
             events(&mut check, numbers.iter().copied());
-            let Faults { missing, duplicates, out_of_order, resets, .. } = check.faults;
+            let FragmentFaults { missing, duplicates, out_of_order, resets, .. } = check.faults;
             [missing, duplicates, out_of_order, resets]
         };
         assert_eq!(faults(&[1, 2, 2, 3]), [0, 1, 0, 0]);
@@ -511,10 +506,10 @@ mod tests {
         assert_eq!(faults(&[198, 199, 0, 1]), [0; 4]);
         let mut check = FragmentCheck::of_blocks(Elink::new(8));
         let found = events(&mut check, [198, 199, 0, 1]);
-        assert_eq!(found[2], Some(Finding::Fell(56)));
+        assert_eq!(found[2], Some(FragmentFinding::Fell(56)));
         let mut check = FragmentCheck::of_blocks(Elink::new(8));
         let found = events(&mut check, [253, 254, 0]);
-        assert_eq!(found[2], Some(Finding::Fell(1)), "255 is lost, or it is a reset");
+        assert_eq!(found[2], Some(FragmentFinding::Fell(1)), "255 is lost, or it is a reset");
     }
 
     #[test]
@@ -522,8 +517,8 @@ mod tests {
         let mut check = FragmentCheck::new(Some(Elink::new(8)));
         assert_eq!(events(&mut check, [1, 2]), [None, None]);
         let mut foreign = FragmentCheck::new(Some(Elink::new(0x4C)));
-        assert_eq!(events(&mut foreign, [1, 2, 3]), [Some(Finding::WrongElink(8)); 3]);
-        assert_eq!(foreign.faults, Faults { wrong_elink: 3, ..Faults::default() });
+        assert_eq!(events(&mut foreign, [1, 2, 3]), [Some(FragmentFinding::WrongElink(8)); 3]);
+        assert_eq!(foreign.faults, FragmentFaults { wrong_elink: 3, ..FragmentFaults::default() });
     }
 
     #[test]
@@ -532,7 +527,7 @@ mod tests {
             let mut check = FragmentCheck::new(None);
             check.check(&fragment(0, length));
             check.check(&fragment(1, length));
-            assert_eq!(check.faults, Faults::default(), "{length}");
+            assert_eq!(check.faults, FragmentFaults::default(), "{length}");
             let mut wrong = fragment(2, length);
             wrong[if length < 8 { 0 } else { length - 1 }] ^= 1;
             check.check(&wrong);
@@ -557,7 +552,11 @@ mod tests {
                         check.check(&bytes);
                     }
                     let found = check.faults;
-                    assert_ne!(found, Faults::default(), "bit {bit} of {flipped}, {length} B");
+                    assert_ne!(
+                        found,
+                        FragmentFaults::default(),
+                        "bit {bit} of {flipped}, {length} B"
+                    );
                 }
             }
         }
@@ -574,10 +573,13 @@ mod tests {
         for l0id in [0xFF_FFFE, 0xFF_FFFF, 0x100_0000, 0x100_0003] {
             check.check(&ttc(0, l0id));
         }
-        assert_eq!(check.faults, Faults { missing: 2, jumps: 1, ..Faults::default() });
+        assert_eq!(
+            check.faults,
+            FragmentFaults { missing: 2, jumps: 1, ..FragmentFaults::default() }
+        );
         let mut wrong = ttc(0, 0x100_0004);
         wrong[16] ^= 1;
-        assert_eq!(check.check(&wrong), Some(Finding::Payload));
+        assert_eq!(check.check(&wrong), Some(FragmentFinding::Payload));
     }
 
     #[test]
@@ -587,23 +589,29 @@ mod tests {
             .map(|(ecr, l0id)| check.check(&ttc(ecr, l0id)))
             .to_vec();
         // After the second one, which is of two, the first two triggers are missing.
-        let second = Some(Finding::Reset(2));
+        let second = Some(FragmentFinding::Reset(2));
         assert_eq!(
             found,
             [
                 None,
                 None,
-                Some(Finding::Reset(0)),
+                Some(FragmentFinding::Reset(0)),
                 None,
                 second,
                 None,
-                Some(Finding::OutOfOrder),
+                Some(FragmentFinding::OutOfOrder),
                 None
             ]
         );
         assert_eq!(
             check.faults,
-            Faults { missing: 2, resets: 3, out_of_order: 1, jumps: 3, ..Faults::default() }
+            FragmentFaults {
+                missing: 2,
+                resets: 3,
+                out_of_order: 1,
+                jumps: 3,
+                ..FragmentFaults::default()
+            }
         );
     }
 }

@@ -6,7 +6,7 @@ use daqmeter_record::units::show_bytes;
 use daqmeter_sys::available;
 use daqmeter_sys::host::Files;
 
-use crate::scenario::{Parts, Scenario, ScenarioError, Wrong};
+use crate::scenario::{PartCounts, Scenario, ScenarioError, Wrong};
 use crate::tohost::subscriber_bytes;
 
 /// Program, stacks, and what else is not worth counting.
@@ -28,7 +28,7 @@ fn times(count: usize, bytes: u64) -> u64 {
 
 impl Scenario {
     /// Bytes that these parts will hold together at the most.
-    pub fn memory_bytes(&self, parts: Parts) -> u64 {
+    pub fn memory_bytes(&self, parts: PartCounts) -> u64 {
         [
             BASE_BYTES,
             self.rings_bytes(parts),
@@ -43,7 +43,7 @@ impl Scenario {
     ///
     /// # Errors
     /// When it does not fit: names the field that takes most, and its line.
-    pub(crate) fn check_memory(&self, parts: Parts) -> Result<(), ScenarioError> {
+    pub(crate) fn check_memory(&self, parts: PartCounts) -> Result<(), ScenarioError> {
         let Some(free) = available::memory_bytes() else {
             return Ok(());
         };
@@ -57,7 +57,7 @@ impl Scenario {
             .map_err(|wrong| ScenarioError(self.origin.located_in_file(&wrong)))
     }
 
-    fn fits_in(&self, parts: Parts, free: u64) -> Result<(), Wrong> {
+    fn fits_in(&self, parts: PartCounts, free: u64) -> Result<(), Wrong> {
         let needed = self.memory_bytes(parts);
         if needed <= free {
             return Ok(());
@@ -85,7 +85,7 @@ impl Scenario {
     }
 
     /// Rings, FIFOs and emulators of so many channels; one lap is made at a time.
-    fn rings_bytes(&self, parts: Parts) -> u64 {
+    fn rings_bytes(&self, parts: PartCounts) -> u64 {
         if parts.channels == 0 {
             return 0;
         }
@@ -104,7 +104,7 @@ impl Scenario {
     }
 
     /// Pages of the readers.
-    fn pages_bytes(&self, parts: Parts) -> u64 {
+    fn pages_bytes(&self, parts: PartCounts) -> u64 {
         let Some(format) = self.format() else {
             return 0;
         };
@@ -140,20 +140,20 @@ mod tests {
 
     #[test]
     fn rings_pages_and_laps_are_counted() {
-        let one = Parts { channels: 1, ..Parts::default() };
+        let one = PartCounts { channels: 1, ..PartCounts::default() };
         let live = scenario("[card]\nring = \"1GiB\"\nblocks = \"live\"\n").memory_bytes(one);
         let replayed = scenario("[card]\nring = \"1GiB\"\n").memory_bytes(one);
         assert!(live > GIB && live < GIB + GIB / 8, "{live}");
         assert_eq!(replayed - live, GIB, "a lap is made beside the ring");
         let pages = scenario("[reader]\npage = \"1MiB\"\npages = 1000\n");
-        let subscribed = pages.memory_bytes(Parts { subscribers: 3, ..Parts::default() });
+        let subscribed = pages.memory_bytes(PartCounts { subscribers: 3, ..PartCounts::default() });
         assert!(subscribed > 3000 << 20 && subscribed < 3300 << 20, "{subscribed}");
     }
 
     #[test]
     fn what_does_not_fit_is_refused_with_the_field_that_takes_most_and_its_line() {
         let rings = scenario("[card]\ndevices = 4\nchannels = 4\nlinks = 1\nring = \"2GiB\"\n");
-        let parts = Parts { channels: 16, subscribers: 16, receptions: 16 };
+        let parts = PartCounts { channels: 16, subscribers: 16, receptions: 16 };
         assert_eq!(rings.fits_in(parts, 40 * GIB), Ok(()));
         let wrong = rings.fits_in(parts, 24 * GIB).unwrap_err();
         let said = rings.origin.located_in_file(&wrong);
@@ -166,7 +166,7 @@ mod tests {
         assert!(said.ends_with("of memory, 24 GiB are available"), "{said}");
         let pages = scenario("[reader]\npage = \"2MiB\"\npages = 4096\n");
         let said = pages
-            .fits_in(Parts { channels: 1, subscribers: 1, receptions: 1 }, GIB)
+            .fits_in(PartCounts { channels: 1, subscribers: 1, receptions: 1 }, GIB)
             .unwrap_err()
             .to_string();
         assert!(
@@ -179,7 +179,7 @@ mod tests {
     fn no_valid_scenario_overflows_the_estimate() {
         let text = "[card]\ndevices = 64\nchannels = 8\nring = \"64GiB\"\nfifo = \"1GiB\"\npayload = \"1MiB\"\n\
                     [reader]\npage = \"2MiB\"\npages = 4096\n";
-        let most = Parts { channels: 512, subscribers: 512 * 256, receptions: 512 };
+        let most = PartCounts { channels: 512, subscribers: 512 * 256, receptions: 512 };
         let bytes = scenario(text).memory_bytes(most);
         assert!(bytes > 512 * 64 * GIB && bytes < u64::MAX / 2, "{bytes}");
     }

@@ -11,8 +11,8 @@ use daqmeter_sys::ring::Consumer;
 use daqmeter_sys::wait::IrqLine;
 
 use crate::card::Card;
-use crate::card::words::{self, CardView, State};
-use crate::chain::Watch;
+use crate::card::words::{self, CardState, CardView};
+use crate::chain::PartWatch;
 
 /// A channel with its interrupt line.
 pub struct Port {
@@ -20,10 +20,9 @@ pub struct Port {
     line: IrqLine,
     card: Side,
     /// Watches the work in the reader's thread.
-    pub(crate) watch: Option<Watch>,
+    pub(crate) watch: Option<PartWatch>,
 }
 
-/// Where the card is.
 enum Side {
     /// In this process, shared by the readers of its channels. It has no thread: the reader carries
     /// it to the present, in its own time, which is little for replayed blocks.
@@ -69,7 +68,7 @@ impl Port {
         let work = || {
             // A reader that panicked has left the card as it was between two events.
             let mut card = card.lock().unwrap_or_else(PoisonError::into_inner);
-            if card.state() == State::Idle && card.may_go() {
+            if card.state() == CardState::Idle && card.may_go() {
                 card.start(monotonic_ns());
             }
             let start_ns = card.start_ns();
@@ -126,7 +125,7 @@ impl Port {
                 words::arm(&self.consumer, true);
                 // Data that came before the card could see that we wait does not signal.
                 let is_empty = self.consumer.filled() < self.consumer.unit_bytes();
-                if is_empty && self.state() != State::Finished {
+                if is_empty && self.state() != CardState::Finished {
                     let _ = self.line.wait(timeout);
                 }
                 words::arm(&self.consumer, false);
@@ -154,9 +153,9 @@ impl Port {
     }
 
     /// State of the card. One whose process is gone sends no more.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> CardState {
         match self.card {
-            Side::Elsewhere { is_gone: true, .. } => State::Finished,
+            Side::Elsewhere { is_gone: true, .. } => CardState::Finished,
             _ => words::state(&self.consumer),
         }
     }
@@ -165,7 +164,7 @@ impl Port {
     /// counted last may be missing.
     pub(crate) fn is_lost(&self) -> bool {
         matches!(self.card, Side::Elsewhere { is_gone: true, .. })
-            && words::state(&self.consumer) != State::Finished
+            && words::state(&self.consumer) != CardState::Finished
     }
 
     /// The monotonic clock at the card's start.

@@ -23,10 +23,10 @@ use self::streams::{Streams, own_ledgers, refuse_large_sum};
 use crate::accounts::{FinalAccount, not_received};
 use crate::chain::Slowed;
 use crate::falls::{Falls, Judged, judge};
-use crate::fragment::Faults;
+use crate::fragment::FragmentFaults;
 use crate::peer::from_peer;
 use crate::scenario::Publish;
-use crate::transport::{Inlet, Subscription, Transport, TransportError};
+use crate::transport::{PageInlet, PageTransport, Subscription, TransportError};
 
 pub use report::{Report, StreamReport};
 
@@ -52,7 +52,7 @@ pub fn elink_of(tag: u64) -> Option<Elink> {
 pub type LookUp = Arc<dyn Fn(&[u64]) -> Option<String> + Send + Sync>;
 
 /// An attempt to reach a publisher, and its result.
-type Attempt = (Publish, Result<Box<dyn Inlet>, TransportError>);
+type Attempt = (Publish, Result<Box<dyn PageInlet>, TransportError>);
 
 /// One publisher.
 #[derive(Default)]
@@ -61,7 +61,7 @@ struct Publisher {
     tags: Vec<u64>,
     /// True if the tags are all that the publisher offers.
     has_all: bool,
-    inlet: Option<Box<dyn Inlet>>,
+    inlet: Option<Box<dyn PageInlet>>,
     /// Runs in a thread of its own: the other publishers are not kept waiting.
     attempt: Option<mpsc::Receiver<Attempt>>,
     stream: u64,
@@ -74,7 +74,7 @@ struct Publisher {
 /// A receiver of one or several publishers.
 pub struct Receiver {
     id: u64,
-    transport: Arc<dyn Transport>,
+    transport: Arc<dyn PageTransport>,
     publishers: Vec<Publisher>,
     streams: Streams,
     report: Report,
@@ -97,7 +97,7 @@ impl Receiver {
     /// # Errors
     /// When one of them is not there or refuses.
     pub fn connect(
-        transport: Box<dyn Transport>,
+        transport: Box<dyn PageTransport>,
         publishers: &[(Publish, Vec<u64>)],
         quit: &dyn Fn() -> bool,
     ) -> Result<Receiver, TransportError> {
@@ -149,7 +149,7 @@ impl Receiver {
         let silent = ledgers.iter().filter_map(|(tag, ledger)| {
             let missing = not_received(ledger);
             let is_silent = missing > 0 && !self.streams.places.contains_key(tag);
-            let faults = Faults { missing, ..Faults::default() };
+            let faults = FragmentFaults { missing, ..FragmentFaults::default() };
             is_silent.then(|| StreamReport { tag: *tag, faults, ..StreamReport::default() })
         });
         streams.extend(silent);
@@ -273,7 +273,7 @@ impl Receiver {
     fn take_pages(
         &mut self,
         at: usize,
-        inlet: &mut dyn Inlet,
+        inlet: &mut dyn PageInlet,
         mut wait: Duration,
     ) -> Result<u64, TransportError> {
         let mut took = 0;
@@ -355,7 +355,7 @@ impl Publisher {
     fn reach(
         &mut self,
         receiver: u64,
-        transport: &Arc<dyn Transport>,
+        transport: &Arc<dyn PageTransport>,
         look_up: Option<&LookUp>,
         streams: &mut Streams,
         now_ns: u64,
@@ -388,7 +388,7 @@ impl Publisher {
     fn begin_attempt(
         &self,
         receiver: u64,
-        transport: Arc<dyn Transport>,
+        transport: Arc<dyn PageTransport>,
         look_up: Option<LookUp>,
     ) -> Option<mpsc::Receiver<Attempt>> {
         let (ended, attempt) = mpsc::sync_channel(1);
@@ -405,7 +405,7 @@ impl Publisher {
         thread.spawn(work).ok().map(|_| attempt)
     }
 
-    fn adopt(&mut self, inlet: Box<dyn Inlet>, streams: &mut Streams) {
+    fn adopt(&mut self, inlet: Box<dyn PageInlet>, streams: &mut Streams) {
         let hello = inlet.hello();
         let is_new = hello.stream != self.stream;
         if is_new {

@@ -24,12 +24,10 @@ use crate::repeats::Repeats;
 pub(crate) const MAX_CHUNK_BYTES: usize = 1 << 20;
 /// Longest file: it is held in memory.
 const MAX_FILE_BYTES: u64 = 16 << 30;
-/// What is kept beside each KiB of blocks, rounded up, as a share of the file: descriptions of blocks.
 const DESCRIBED_SHARE: u64 = 16;
 /// Bytes that are given to the checker at a time.
 const CHECK_BYTES: usize = 512 << 10;
 
-/// How a card plays a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Playback {
     pub(crate) file: Arc<Recorded>,
@@ -44,7 +42,6 @@ pub(crate) struct Playback {
 pub(crate) struct Recorded {
     /// The name of the file.
     pub(crate) name: String,
-    /// What the checker found in it.
     pub(crate) checked: Checked,
     /// Pieces of chunks that begin before the file or end after it: they are made filler.
     pub(crate) cut_pieces: u64,
@@ -85,7 +82,6 @@ pub(crate) struct RecordedElink {
     pub(crate) longest: usize,
     /// Chunks of one turn.
     pub(crate) chunks: u64,
-    /// How far its blocks' numbers are moved from one turn to the next.
     shift: u64,
 }
 
@@ -152,7 +148,6 @@ impl Recorded {
         self.bytes.len() as f64 / self.triggers.max(1) as f64
     }
 
-    /// What is to be said of the file: what the checker found wrong, and what is left out.
     pub(crate) fn notes(&self) -> Vec<String> {
         let name = &self.name;
         let mut notes = Vec::new();
@@ -456,7 +451,6 @@ mod tests {
         readers.iter().map(|(reassembler, _)| reassembler.counts.ended()).collect()
     }
 
-    /// What is done to a file.
     #[derive(Clone, Debug)]
     enum Harm {
         Lose(usize),

@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::card::{Card, ChannelId, State, channel_ids};
+use crate::card::{Card, CardState, ChannelId, channel_ids};
 use crate::scenario::{Scenario, ScenarioError};
-use crate::source::{NEVER, Source};
+use crate::source::{NEVER, TriggerSource};
 
 /// Why blocks could not be recorded.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +28,7 @@ pub fn write_triggers(
     triggers: u64,
     mut out: impl io::Write,
 ) -> Result<(u64, u64), RecordError> {
-    let mut source = Source::new(&scenario.trigger)?;
+    let mut source = TriggerSource::new(&scenario.trigger)?;
     source.end_after(triggers);
     let mut bytes = 0;
     let mut write = |line: String| {
@@ -66,10 +66,6 @@ pub fn record(
     record_channels(scenario, &channel_ids(scenario), triggers, out)
 }
 
-/// The same with some of the channels.
-///
-/// # Errors
-/// As [`record`].
 pub(crate) fn record_channels(
     scenario: &Scenario,
     ids: &[ChannelId],
@@ -79,13 +75,8 @@ pub(crate) fn record_channels(
     record_until(scenario, ids, triggers, &AtomicBool::new(false), out).map(|_| ())
 }
 
-/// What one step may bring into a ring: whether to stop is looked at after each.
 const MAX_STEP_BYTES: usize = 4 << 20;
 
-/// The same until the flag is set: true when all triggers were recorded. What was handed over is whole blocks in either case.
-///
-/// # Errors
-/// As [`record`].
 pub fn record_until(
     scenario: &Scenario,
     ids: &[ChannelId],
@@ -110,7 +101,7 @@ pub fn record_until(
     let step_ns = ((step as f64 * card.source().period_ns()) as u64).max(1);
     let mut now_ns = 0;
     loop {
-        let finished = card.state() == State::Finished;
+        let finished = card.state() == CardState::Finished;
         for (at, ring) in rings.iter_mut().enumerate() {
             let spans = ring.spans(0);
             let bytes: usize = spans.iter().map(|span| span.len()).sum();

@@ -16,7 +16,7 @@ use daqmeter_sys::wait::{IrqLine, sleep_until, without_timer_slack};
 use daqmeter_sys::{fds, ring};
 use serde::{Deserialize, Serialize};
 
-use crate::card::{Card, State, channel_ids};
+use crate::card::{Card, CardState, channel_ids};
 use crate::peer::from_peer;
 use crate::port::Port;
 use crate::scenario::Scenario;
@@ -140,7 +140,7 @@ fn reach(path: &Path) -> io::Result<UnixStream> {
 }
 
 /// A card behind a socket.
-pub struct Server {
+pub struct CardServer {
     card: Card,
     scenario: Scenario,
     listener: UnixListener,
@@ -152,7 +152,7 @@ pub struct Server {
     listened_ns: u64,
 }
 
-impl Drop for Server {
+impl Drop for CardServer {
     fn drop(&mut self) {
         // What somebody else has put there meanwhile is theirs.
         if self.identity.is_some() && identity(&self.path) == self.identity {
@@ -161,12 +161,12 @@ impl Drop for Server {
     }
 }
 
-impl Server {
+impl CardServer {
     /// Listens at a path; a socket that nobody serves any more is taken over.
     ///
     /// # Errors
     /// When the path is taken, is a file of another kind, or cannot be made.
-    pub fn bind(card: Card, path: &Path) -> Result<Server, RemoteError> {
+    pub fn bind(card: Card, path: &Path) -> Result<CardServer, RemoteError> {
         let other = |error: &dyn std::fmt::Display| RemoteError::Other(error.to_string());
         make_room(path)?;
         let listener = UnixListener::bind(path).map_err(|error| {
@@ -179,7 +179,7 @@ impl Server {
         let lines = lines.map_err(|error| other(&error))?;
         let readers = (0..channels).map(|_| None).collect();
         let (identity, asking, path) = (identity(path), Vec::new(), path.to_owned());
-        Ok(Server {
+        Ok(CardServer {
             card,
             scenario,
             listener,
@@ -192,14 +192,13 @@ impl Server {
         })
     }
 
-    /// The card.
     pub fn card(&self) -> &Card {
         &self.card
     }
 
     /// Serves until the card has finished and its readers are gone. Told to stop, it issues no more triggers and gives its readers a
     /// moment for what is in their rings. `each` is called every 100 ms or so.
-    pub fn run(&mut self, stop: &AtomicBool, mut each: impl FnMut(&Server)) {
+    pub fn run(&mut self, stop: &AtomicBool, mut each: impl FnMut(&CardServer)) {
         without_timer_slack();
         let mut reported_ns = 0;
         let mut end_ns = None;
@@ -212,12 +211,12 @@ impl Server {
                 self.accept(now_ns);
                 self.listen(now_ns);
             }
-            if self.card.state() == State::Idle && self.card.may_go() {
+            if self.card.state() == CardState::Idle && self.card.may_go() {
                 self.card.start(now_ns);
             }
             if end_ns.is_none() && stop.load(Ordering::Relaxed) {
                 end_ns = Some(
-                    now_ns + if self.card.state() == State::Idle { 0 } else { STOP_WITHIN_NS },
+                    now_ns + if self.card.state() == CardState::Idle { 0 } else { STOP_WITHIN_NS },
                 );
                 let last_ns = self.card.now_ns();
                 self.card.source().end_at(last_ns);
@@ -228,13 +227,13 @@ impl Server {
                 reported_ns = now_ns;
                 each(self);
             }
-            let over =
-                self.card.state() == State::Finished && self.readers.iter().all(Option::is_none);
+            let over = self.card.state() == CardState::Finished
+                && self.readers.iter().all(Option::is_none);
             if over || end_ns.is_some_and(|end_ns| now_ns >= end_ns) {
                 break;
             }
             sleep_until(
-                now_ns + if self.card.state() == State::Running { STEP_NS } else { 1_000_000 },
+                now_ns + if self.card.state() == CardState::Running { STEP_NS } else { 1_000_000 },
             );
         }
         each(self);

@@ -18,7 +18,6 @@ impl Repeats {
         Repeats { last: [0; 48] }
     }
 
-    /// Whether a block is the one before it again. Remembers it otherwise.
     pub(crate) fn is_repeated(
         &mut self,
         reassembler: &Reassembler,

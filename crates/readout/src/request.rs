@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::decode;
 use crate::scenario::{
-    Bytes, Completion, Hertz, Nanos, ReaderMode, Scenario, ScenarioError, SourceKind,
+    ByteSize, Hertz, Nanos, ReaderCompletion, ReaderMode, Scenario, ScenarioError, TriggerKind,
 };
-use crate::source::Source;
+use crate::source::TriggerSource;
 
 /// A scenario, and what replaces parts of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
@@ -33,12 +33,12 @@ pub struct Chosen {
         id = "interrupt",
         long,
         action = ArgAction::SetTrue,
-        value_parser = BoolishValueParser::new().map(|on| on.then_some(Completion::Interrupt)),
+        value_parser = BoolishValueParser::new().map(|on| on.then_some(ReaderCompletion::Interrupt)),
         conflicts_with = "poll_us",
         help_heading = REPLACED
     )]
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub completion: std::option::Option<Completion>,
+    pub completion: std::option::Option<ReaderCompletion>,
     /// Bytes of a chunk
     #[arg(long = "payload", value_name = "SIZE", value_parser = units::parse_bytes, help_heading = REPLACED)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,8 +96,8 @@ impl Chosen {
     pub fn load(&self) -> Result<Scenario, ScenarioError> {
         let mut scenario = self.outline()?;
         scenario.external_busy()?;
-        if scenario.trigger.source == SourceKind::Times {
-            let period_ns = Source::new(&scenario.trigger)?.period_ns();
+        if scenario.trigger.source == TriggerKind::Times {
+            let period_ns = TriggerSource::new(&scenario.trigger)?.period_ns();
             scenario.trigger.rate = Hertz(1e9 / period_ns);
         }
         if let Some(path) = &self.replay {
@@ -122,7 +122,7 @@ impl Chosen {
             scenario.reader.poll = nanos(poll_us)?;
         }
         if let Some(bytes) = self.payload_bytes {
-            scenario.card.payload = Bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+            scenario.card.payload = ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX));
         }
         if let Some(channels) = self.channels {
             scenario.card.channels = channels;
@@ -137,13 +137,13 @@ impl Chosen {
             scenario.publish.transport.clone_from(transport);
         }
         if let Some(path) = &self.trigger_file {
-            scenario.trigger.source = SourceKind::Times;
+            scenario.trigger.source = TriggerKind::Times;
             scenario.trigger.file = Some(path.clone());
         }
         if let Some(pattern) = &self.busy_pattern {
             scenario.trigger.external_busy = Some(pattern.clone());
         }
-        if scenario.trigger.source == SourceKind::Times && self.rate_hz.is_some() {
+        if scenario.trigger.source == TriggerKind::Times && self.rate_hz.is_some() {
             return Err(ScenarioError(
                 "`rate_hz` does not go with a trigger file, which says when triggers come"
                     .to_owned(),

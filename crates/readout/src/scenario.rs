@@ -33,9 +33,9 @@ pub use self::load::SHIPPED;
 pub(crate) use self::load::read_text;
 pub(crate) use self::place::Wrong;
 pub use self::spec::{
-    Blocks, Busy, Bytes, Card, Completion, ElinkSpec, FaultKind, FaultSpec, Generation, Hertz,
-    Link, Mode, Nanos, OnSlow, Parts, Publish, Reader, ReaderMode, Scenario, ScenarioError,
-    SourceKind, Trigger,
+    BlockSource, BusySettings, ByteSize, CardSettings, ElinkSpec, FaultKind, FaultSpec, Generation,
+    Hertz, LinkSettings, Mode, Nanos, OnSlow, PartCounts, Publish, ReaderCompletion, ReaderMode,
+    ReaderSettings, Scenario, ScenarioError, TriggerKind, TriggerSettings,
 };
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use daqmeter_stats::{quantile, sorted};
 
-/// What was seen at one rate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observation {
     /// Triggers lost, for whatever reason but the emulators' own deficit, in triggers x E-links.
@@ -26,9 +25,8 @@ pub struct Observation {
     pub input_bytes_per_s: f64,
 }
 
-/// What is allowed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Allowed {
+pub struct AllowedLoss {
     /// Triggers x E-links that may be lost.
     pub lost: u64,
     /// Share of the time that may be dead.
@@ -37,8 +35,7 @@ pub struct Allowed {
 
 /// Why a point is not stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is.
+pub enum Stability {
     Stable,
     /// More was lost than is allowed.
     Lost,
@@ -56,16 +53,15 @@ const HORIZON_S: f64 = 60.0;
 const LEFT_BEHIND: f64 = 0.002;
 
 impl Observation {
-    /// Whether it could go on like this.
-    pub fn verdict(&self, allowed: Allowed) -> Verdict {
+    pub fn verdict(&self, allowed: AllowedLoss) -> Stability {
         if self.dead_share > allowed.dead_share {
-            Verdict::Dead
+            Stability::Dead
         } else if self.lost > allowed.lost && allowed.dead_share == 0.0 {
-            Verdict::Lost
+            Stability::Lost
         } else if self.grows() {
-            Verdict::Growing
+            Stability::Growing
         } else {
-            Verdict::Stable
+            Stability::Stable
         }
     }
 
@@ -90,7 +86,7 @@ impl Observation {
 }
 
 /// Something that can be run at a rate.
-pub trait System {
+pub trait RatedSystem {
     /// Why it could not be run.
     type Error;
 
@@ -106,10 +102,8 @@ pub trait System {
     }
 }
 
-/// How to search.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Plan {
-    /// Where to begin.
+pub struct SearchPlan {
     pub from_hz: f64,
     /// Never beyond.
     pub to_hz: f64,
@@ -119,19 +113,18 @@ pub struct Plan {
     pub probe: Duration,
     /// Time in which a confirmed rate has less than one fault.
     pub confirm: Duration,
-    /// What is allowed.
-    pub allowed: Allowed,
+    pub allowed: AllowedLoss,
 }
 
-impl Default for Plan {
+impl Default for SearchPlan {
     fn default() -> Self {
-        Plan {
+        SearchPlan {
             from_hz: 50e3,
             to_hz: 40e6,
             resolution: 0.005,
             probe: Duration::from_millis(500),
             confirm: Duration::from_secs(2),
-            allowed: Allowed { lost: 0, dead_share: 0.0 },
+            allowed: AllowedLoss { lost: 0, dead_share: 0.0 },
         }
     }
 }
@@ -139,17 +132,15 @@ impl Default for Plan {
 /// One probe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Probe {
-    /// Rate.
     pub rate_hz: f64,
-    /// What it was.
-    pub verdict: Verdict,
+    pub verdict: Stability,
     /// True if its run was made to confirm the result.
     pub confirms: bool,
 }
 
 /// The result.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct SearchResult {
     /// The highest rate that was confirmed; none when even the first was not stable.
     pub rate_hz: Option<f64>,
     /// The lowest rate above it that was not stable; none when the search ended at its upper end.
@@ -160,7 +151,7 @@ pub struct Found {
     pub confirmed_s: f64,
     /// Runs with a fault at that rate, before the one that confirmed it.
     pub failed: usize,
-    /// Faults are rarer than one in this time, in seconds, with 95 % confidence: [`Plan::confirm`].
+    /// Faults are rarer than one in this time, in seconds, with 95 % confidence: [`SearchPlan::confirm`].
     pub rarer_than_s: f64,
     /// Times that a confirmation failed and the rate was lowered.
     pub lowered: u32,
@@ -168,7 +159,7 @@ pub struct Found {
     pub is_cut: bool,
 }
 
-impl Found {
+impl SearchResult {
     /// With what confidence the result may be used, in a sentence. The rule by which a rate is confirmed promises it, not the
     /// number of faults alone: a search that confirms again until it succeeds would always succeed.
     pub fn confidence(&self) -> String {
@@ -190,13 +181,12 @@ impl Found {
 /// The highest rate that passed, and the lowest one above it that failed.
 type Bracket = (Option<f64>, Option<f64>);
 
-struct Search<'a, S: System> {
+struct Search<'a, S: RatedSystem> {
     system: &'a mut S,
-    plan: Plan,
+    plan: SearchPlan,
     probes: Vec<Probe>,
     /// Rates that were to be confirmed so far.
     tried: u32,
-    /// How many of them were not, and a lower one was tried.
     lowered: u32,
     /// Duration in seconds of the run that confirmed the last confirmed rate.
     confirmed_s: f64,
@@ -208,19 +198,18 @@ struct Search<'a, S: System> {
 
 /// Reason for an early end of a search.
 enum Stop<E> {
-    /// Its time is over.
     Over,
     /// The system cannot be run.
     Failed(E),
 }
 
-impl<S: System> Search<'_, S> {
+impl<S: RatedSystem> Search<'_, S> {
     fn once(
         &mut self,
         rate_hz: f64,
         duration: Duration,
         confirms: bool,
-    ) -> Result<Verdict, Stop<S::Error>> {
+    ) -> Result<Stability, Stop<S::Error>> {
         if self.system.is_over() {
             return Err(Stop::Over);
         }
@@ -234,12 +223,12 @@ impl<S: System> Search<'_, S> {
     /// stopped for a moment: a longer look tells.
     fn is_stable(&mut self, rate_hz: f64) -> Result<bool, Stop<S::Error>> {
         let duration = match self.once(rate_hz, self.plan.probe, false)? {
-            Verdict::Stable => return Ok(true),
-            Verdict::Growing => self.plan.confirm,
-            Verdict::Lost | Verdict::Dead => self.plan.probe,
+            Stability::Stable => return Ok(true),
+            Stability::Growing => self.plan.confirm,
+            Stability::Lost | Stability::Dead => self.plan.probe,
         };
-        let second = self.once(rate_hz, duration, false)? == Verdict::Stable;
-        Ok(second && self.once(rate_hz, duration, false)? == Verdict::Stable)
+        let second = self.once(rate_hz, duration, false)? == Stability::Stable;
+        Ok(second && self.once(rate_hz, duration, false)? == Stability::Stable)
     }
 }
 
@@ -248,7 +237,10 @@ impl<S: System> Search<'_, S> {
 ///
 /// # Errors
 /// When the system cannot be run.
-pub fn highest_rate<S: System>(system: &mut S, plan: &Plan) -> Result<Found, S::Error> {
+pub fn highest_rate<S: RatedSystem>(
+    system: &mut S,
+    plan: &SearchPlan,
+) -> Result<SearchResult, S::Error> {
     let mut search = Search {
         system,
         plan: *plan,
@@ -266,10 +258,9 @@ pub fn highest_rate<S: System>(system: &mut S, plan: &Plan) -> Result<Found, S::
     }
 }
 
-/// How often the search goes on from a rate that failed first and was stable later.
 const RAISES: u32 = 2;
 
-impl<S: System> Search<'_, S> {
+impl<S: RatedSystem> Search<'_, S> {
     fn run(&mut self) -> Result<(), Stop<S::Error>> {
         let (good, bad) = self.bracket()?;
         self.unstable = bad;
@@ -343,7 +334,7 @@ impl<S: System> Search<'_, S> {
             let Some(limit) = limit.filter(|_| confirmed.is_some() && raised < RAISES) else {
                 break;
             };
-            if self.once(limit, self.plan.confirm, false)? != Verdict::Stable {
+            if self.once(limit, self.plan.confirm, false)? != Stability::Stable {
                 break;
             }
             (from, top) = match top == Some(limit) {
@@ -379,7 +370,7 @@ impl<S: System> Search<'_, S> {
         self.tried += 1;
         for failed in 0..2 {
             let duration = self.plan.confirm * confirmations(failed, tried);
-            if self.once(rate_hz, duration, true)? == Verdict::Stable {
+            if self.once(rate_hz, duration, true)? == Stability::Stable {
                 self.confirmed_s = duration.as_secs_f64();
                 return Ok(true);
             }
@@ -387,12 +378,12 @@ impl<S: System> Search<'_, S> {
         Ok(false)
     }
 
-    fn found(self, is_cut: bool) -> Found {
+    fn found(self, is_cut: bool) -> SearchResult {
         let rate_hz = self.best;
         let failed = |probe: &&Probe| {
-            probe.confirms && Some(probe.rate_hz) == rate_hz && probe.verdict != Verdict::Stable
+            probe.confirms && Some(probe.rate_hz) == rate_hz && probe.verdict != Stability::Stable
         };
-        Found {
+        SearchResult {
             rate_hz,
             unstable_hz: self.unstable,
             is_cut,
@@ -406,12 +397,12 @@ impl<S: System> Search<'_, S> {
 }
 
 /// Probability with which a search may confirm a rate at which faults come once in
-/// [`Plan::confirm`] or more often.
+/// [`SearchPlan::confirm`] or more often.
 const MAX_ERROR: f64 = 0.05;
 /// Share of it for rates that the first run confirms; the rest is for the second run.
 const IN_FIRST: f64 = 0.8;
 
-/// Times of [`Plan::confirm`] that a run must last to confirm a rate, after `failed` runs (0 or 1)
+/// Times of [`SearchPlan::confirm`] that a run must last to confirm a rate, after `failed` runs (0 or 1)
 /// with a fault. `tried` is the number of other rates whose confirmation was tried before.
 ///
 /// Faults are assumed to come independently of each other, once in that time. A run of n times of
@@ -454,20 +445,20 @@ mod tests {
     fn a_backlog_that_grows_is_not_stable_and_one_that_jumps_is() {
         let fills: Vec<(f64, f64)> =
             (0..100).map(|at| (f64::from(at) * 0.01, f64::from(at) * 0.3e6)).collect();
-        let allowed = Plan::default().allowed;
-        assert_eq!(observation(fills).verdict(allowed), Verdict::Growing);
+        let allowed = SearchPlan::default().allowed;
+        assert_eq!(observation(fills).verdict(allowed), Stability::Growing);
         // A rate that was confirmed: 0.5 % of the input stays behind, for 6 s.
         let slowly: Vec<(f64, f64)> =
             (0..32).map(|at| (f64::from(at) * 0.2, f64::from(at) * 1e6)).collect();
-        assert_eq!(observation(slowly).verdict(allowed), Verdict::Growing);
+        assert_eq!(observation(slowly).verdict(allowed), Stability::Growing);
         let jumps: Vec<(f64, f64)> = (0..100)
             .map(|at| (f64::from(at) * 0.01, if at == 90 { 50e6 } else { f64::from(at % 7) * 1e5 }))
             .collect();
-        assert_eq!(observation(jumps.clone()).verdict(allowed), Verdict::Stable);
+        assert_eq!(observation(jumps.clone()).verdict(allowed), Stability::Stable);
         let dead = Observation { dead_share: 0.001, ..observation(jumps.clone()) };
-        assert_eq!(dead.verdict(allowed), Verdict::Dead);
-        assert_eq!(dead.verdict(Allowed { dead_share: 0.01, lost: 0 }), Verdict::Stable);
-        assert_eq!(Observation { lost: 1, ..observation(jumps) }.verdict(allowed), Verdict::Lost);
+        assert_eq!(dead.verdict(allowed), Stability::Dead);
+        assert_eq!(dead.verdict(AllowedLoss { dead_share: 0.01, lost: 0 }), Stability::Stable);
+        assert_eq!(Observation { lost: 1, ..observation(jumps) }.verdict(allowed), Stability::Lost);
     }
 
     #[test]
@@ -475,7 +466,7 @@ mod tests {
         for (seed, knee_hz) in [(1, 1.05e6), (2, 1.05e6), (3, 1.05e6), (4, 137e3), (5, 3.3e6)] {
             let mut system =
                 Simulated { knee_hz, hiccups_per_s: 0.3, seed, ..Simulated::default() };
-            let found = highest_rate(&mut system, &Plan::default()).unwrap();
+            let found = highest_rate(&mut system, &SearchPlan::default()).unwrap();
             let rate = found.rate_hz.unwrap();
             assert!(
                 (rate / knee_hz - 1.0).abs() < 0.01,
@@ -492,12 +483,12 @@ mod tests {
         at: &'static [u32],
     }
 
-    impl System for Faulty {
+    impl RatedSystem for Faulty {
         type Error = std::convert::Infallible;
 
         fn observe(&mut self, _: f64, duration: Duration) -> Result<Observation, Self::Error> {
             let mut seen = Observation::default();
-            if duration > Plan::default().confirm {
+            if duration > SearchPlan::default().confirm {
                 self.confirmed += 1;
                 seen.lost = u64::from(self.at.contains(&self.confirmed));
             }
@@ -509,7 +500,7 @@ mod tests {
     fn a_run_that_failed_costs_a_longer_one_and_a_second_one_the_rate() {
         let found = |at| {
             let mut system = Faulty { confirmed: 0, at };
-            highest_rate(&mut system, &Plan::default()).unwrap()
+            highest_rate(&mut system, &SearchPlan::default()).unwrap()
         };
         let without = found(&[]);
         assert_eq!((without.failed, without.lowered), (0, 0));
@@ -529,12 +520,12 @@ mod tests {
     /// Faults at random, as many at each rate: one in the time of a confirmation on average. Probes see none of them.
     struct Unlucky(Xoshiro256PlusPlus);
 
-    impl System for Unlucky {
+    impl RatedSystem for Unlucky {
         type Error = std::convert::Infallible;
 
         fn observe(&mut self, _: f64, duration: Duration) -> Result<Observation, Self::Error> {
             let uniform = (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-            let times = duration.div_duration_f64(Plan::default().confirm);
+            let times = duration.div_duration_f64(SearchPlan::default().confirm);
             let is_faulty = times > 1.0 && uniform > (-times).exp();
             Ok(Observation { lost: u64::from(is_faulty), ..Observation::default() })
         }
@@ -546,7 +537,7 @@ mod tests {
     fn a_fault_in_each_confirmation_s_time_is_confirmed_in_5_of_100_searches_at_most() {
         let confirmed = (0..1000).filter(|seed| {
             let mut system = Unlucky(Xoshiro256PlusPlus::seed_from_u64(*seed));
-            let found = highest_rate(&mut system, &Plan::default()).unwrap();
+            let found = highest_rate(&mut system, &SearchPlan::default()).unwrap();
             found.rate_hz.is_some()
         });
         let confirmed = confirmed.count();
@@ -572,7 +563,7 @@ mod tests {
         during: std::ops::Range<u32>,
     }
 
-    impl System for Disturbed {
+    impl RatedSystem for Disturbed {
         type Error = std::convert::Infallible;
 
         fn observe(&mut self, rate_hz: f64, _: Duration) -> Result<Observation, Self::Error> {
@@ -590,7 +581,7 @@ mod tests {
         let knee_hz = 1e6;
         for (from, to) in [(0, 9), (3, 9), (5, 20), (8, 30), (12, 30), (0, 0)] {
             let mut system = Disturbed { knee_hz, observed: 0, during: from..to };
-            let found = highest_rate(&mut system, &Plan::default()).unwrap();
+            let found = highest_rate(&mut system, &SearchPlan::default()).unwrap();
             let rate_hz = found.rate_hz.unwrap();
             assert!(
                 (0.99..=1.0).contains(&(rate_hz / knee_hz)),
@@ -604,9 +595,9 @@ mod tests {
     #[test]
     fn a_system_that_never_works_and_one_that_always_does() {
         let mut never = Simulated { knee_hz: 1.0, ..Simulated::default() };
-        assert_eq!(highest_rate(&mut never, &Plan::default()).unwrap().rate_hz, None);
+        assert_eq!(highest_rate(&mut never, &SearchPlan::default()).unwrap().rate_hz, None);
         let mut always = Simulated { knee_hz: 1e12, ..Simulated::default() };
-        let found = highest_rate(&mut always, &Plan::default()).unwrap();
+        let found = highest_rate(&mut always, &SearchPlan::default()).unwrap();
         assert_eq!((found.rate_hz, found.unstable_hz), (Some(40e6), None));
         assert!(found.confidence().contains("rarer than one in 2.0 s"));
     }

@@ -8,7 +8,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::busy::Hysteresis;
-use crate::search::{Observation, System};
+use crate::search::{Observation, RatedSystem};
 
 /// A ring between a source and a reader that polls.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,7 +23,6 @@ pub struct Ring {
     pub filled: f64,
 }
 
-/// What rings did over a time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Occupancy {
     /// Filling of each ring at each sample, in bytes.
@@ -37,7 +36,6 @@ pub struct Occupancy {
 /// Several rings behind one trigger: BUSY of one stops the input of all.
 #[derive(Clone, Debug)]
 pub struct Rings {
-    /// The rings.
     pub rings: Vec<Ring>,
     /// The readers' polling interval in seconds.
     pub poll_s: f64,
@@ -120,7 +118,6 @@ pub struct Simulated {
     pub knee_hz: f64,
     /// Bytes per trigger.
     pub event_bytes: f64,
-    /// Bytes of the ring.
     pub ring_bytes: f64,
     /// Times per second that the host stops the reader for 5 ms.
     pub hiccups_per_s: f64,
@@ -140,7 +137,7 @@ impl Default for Simulated {
     }
 }
 
-impl System for Simulated {
+impl RatedSystem for Simulated {
     type Error = Infallible;
 
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Infallible> {

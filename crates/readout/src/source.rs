@@ -5,17 +5,15 @@ use std::collections::VecDeque;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use crate::scenario::{ScenarioError, SourceKind, Trigger};
+use crate::scenario::{ScenarioError, TriggerKind, TriggerSettings};
 use crate::triggers::Listed;
 
-/// Never.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Triggers in the order of time. Times are ns since the source's start.
 #[derive(Debug)]
-pub struct Source {
+pub struct TriggerSource {
     gaps: Gaps,
-    /// Issued so far.
     issued: u64,
     /// No trigger after this time.
     end_ns: u64,
@@ -39,19 +37,19 @@ enum Gaps {
     Times(Listed),
 }
 
-impl Source {
+impl TriggerSource {
     /// As the scenario says.
     ///
     /// # Errors
     /// When its file cannot be read.
-    pub fn new(trigger: &Trigger) -> Result<Source, ScenarioError> {
+    pub fn new(trigger: &TriggerSettings) -> Result<TriggerSource, ScenarioError> {
         let period_ns = 1e9 / trigger.rate.0;
         let gaps = match trigger.source {
-            SourceKind::Fixed => Gaps::Fixed { period_ns },
-            SourceKind::Poisson => {
+            TriggerKind::Fixed => Gaps::Fixed { period_ns },
+            TriggerKind::Poisson => {
                 Gaps::Poisson { period_ns, random: Xoshiro256PlusPlus::seed_from_u64(trigger.seed) }
             }
-            SourceKind::Times => {
+            TriggerKind::Times => {
                 let path = trigger.file.as_deref().unwrap_or("");
                 let read = Listed::read(path);
                 Gaps::Times(read.map_err(|what| ScenarioError(format!("trigger.file: {what}")))?)
@@ -62,7 +60,7 @@ impl Source {
             _ => u64::MAX,
         };
         let ahead = VecDeque::with_capacity(1024);
-        Ok(Source { gaps, issued: 0, end_ns: NEVER, most, ahead, last_ns: 0.0 })
+        Ok(TriggerSource { gaps, issued: 0, end_ns: NEVER, most, ahead, last_ns: 0.0 })
     }
 
     /// Ends it at a time, which must not lie before what was issued.
@@ -134,7 +132,6 @@ impl Source {
         if at_ns > self.end_ns { NEVER } else { at_ns }
     }
 
-    /// Whether no trigger comes any more: all were issued, or the time is over.
     pub fn is_over(&self, now_ns: u64) -> bool {
         self.issued >= self.most || now_ns >= self.end_ns
     }
@@ -147,7 +144,6 @@ impl Source {
         }
     }
 
-    /// How many triggers are due at a time.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -191,11 +187,16 @@ mod tests {
     use super::*;
     use crate::scenario::Hertz;
 
-    fn source(kind: SourceKind) -> Source {
-        Source::new(&Trigger { source: kind, rate: Hertz(1e6), ..Trigger::default() }).unwrap()
+    fn source(kind: TriggerKind) -> TriggerSource {
+        TriggerSource::new(&TriggerSettings {
+            source: kind,
+            rate: Hertz(1e6),
+            ..TriggerSettings::default()
+        })
+        .unwrap()
     }
 
-    fn times(source: &mut Source, n: usize) -> Vec<u64> {
+    fn times(source: &mut TriggerSource, n: usize) -> Vec<u64> {
         let mut times = Vec::new();
         for _ in 0..n {
             times.push(source.ahead(1));
@@ -206,10 +207,10 @@ mod tests {
 
     #[test]
     fn a_fixed_source_may_be_jumped_and_counts_the_same() {
-        let mut stepped = source(SourceKind::Fixed);
+        let mut stepped = source(TriggerKind::Fixed);
         let all = times(&mut stepped, 1000);
         assert_eq!((all[0], all[999]), (1000, 1_000_000));
-        let mut jumped = source(SourceKind::Fixed);
+        let mut jumped = source(TriggerKind::Fixed);
         assert_eq!(
             (jumped.ahead(1000), jumped.due(1_000_000), jumped.due(999_999)),
             (1_000_000, 1000, 999)
@@ -220,8 +221,11 @@ mod tests {
 
     #[test]
     fn rates_that_do_not_divide_a_second_neither_gain_nor_lose() {
-        let mut source =
-            Source::new(&Trigger { rate: Hertz(1.05e6 / 3.7), ..Trigger::default() }).unwrap();
+        let mut source = TriggerSource::new(&TriggerSettings {
+            rate: Hertz(1.05e6 / 3.7),
+            ..TriggerSettings::default()
+        })
+        .unwrap();
         for step in 1..2000_u64 {
             let due = source.due(step * 777);
             assert!(due == 0 || source.ahead(due) <= step * 777);
@@ -232,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_poisson_source_has_its_mean_and_its_spread() {
-        let mut source = source(SourceKind::Poisson);
+        let mut source = source(TriggerKind::Poisson);
         let all = times(&mut source, 100_000);
         let mean = all[99_999] as f64 / 1e5;
         assert!((mean - 1000.0).abs() < 15.0, "{mean}");
@@ -245,12 +249,12 @@ mod tests {
     fn times_of_a_file_are_kept_and_its_end_is_the_end() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "10 7\n10 8\n500ns 9\n").unwrap();
-        let trigger = Trigger {
-            source: SourceKind::Times,
+        let trigger = TriggerSettings {
+            source: TriggerKind::Times,
             file: Some(file.path().to_str().unwrap().to_owned()),
-            ..Trigger::default()
+            ..TriggerSettings::default()
         };
-        let mut source = Source::new(&trigger).unwrap();
+        let mut source = TriggerSource::new(&trigger).unwrap();
         source.end_after(1000);
         assert_eq!((source.due(9), source.due(10), source.due(NEVER)), (0, 2, 3));
         assert_eq!(times(&mut source, 2), [10, 10]);
@@ -262,16 +266,18 @@ mod tests {
 
     #[test]
     fn it_ends_by_count_and_by_time() {
-        let mut idle = Source::new(&Trigger { rate: Hertz(0.1), ..Trigger::default() }).unwrap();
+        let mut idle =
+            TriggerSource::new(&TriggerSettings { rate: Hertz(0.1), ..TriggerSettings::default() })
+                .unwrap();
         idle.end_at(1_000_000_000);
         assert_eq!(
             (idle.due(NEVER), idle.is_over(999_999_999), idle.is_over(1_000_000_000)),
             (0, false, true)
         );
-        let mut by_count = source(SourceKind::Poisson);
+        let mut by_count = source(TriggerKind::Poisson);
         by_count.end_after(3);
         assert_eq!(by_count.due(NEVER - 1), 3);
-        let mut by_time = source(SourceKind::Fixed);
+        let mut by_time = source(TriggerKind::Fixed);
         by_time.end_at(2500);
         assert_eq!((by_time.due(NEVER), by_time.ahead(2), by_time.ahead(3)), (2, 2000, NEVER));
     }

@@ -22,7 +22,6 @@ pub(crate) struct Listed {
     pub(crate) first: u64,
 }
 
-/// What stands in a line.
 struct Line {
     ns: u64,
     number: Option<u64>,
@@ -83,7 +82,6 @@ impl Line {
         Ok(Line { ns: time_ns(time)?, number: number.map(trigger_number).transpose()? })
     }
 
-    /// Whether it may come behind another.
     fn follows(&self, before: &Line) -> Result<(), String> {
         if self.ns < before.ns {
             return Err(format!(

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
 use daqmeter_harness::{Request, Settings, StepPlan};
 use daqmeter_path::{Path, PathRequest, engine};
-use daqmeter_readout::search::{Allowed, Found, Observation, Plan, System, highest_rate};
+use daqmeter_readout::search::{
+    AllowedLoss, Observation, RatedSystem, SearchPlan, SearchResult, highest_rate,
+};
 use daqmeter_record::units::{show_mb_per_s, significant};
 use daqmeter_record::{Outcome, PathRun, Role, RunRecord};
 
@@ -55,7 +57,7 @@ struct Searched<'a> {
     budget: Duration,
 }
 
-impl System for Searched<'_> {
+impl RatedSystem for Searched<'_> {
     type Error = Failure;
 
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Failure> {
@@ -109,13 +111,13 @@ pub(super) fn search(
     let begin = Instant::now();
     let confirm = Duration::from_secs_f64(request.seconds);
     let (from_hz, to_hz) = bounds_hz(runner, path, request)?;
-    let plan = Plan {
+    let plan = SearchPlan {
         from_hz,
         to_hz,
         resolution: 0.02,
         probe: confirm / 6,
         confirm,
-        allowed: Allowed { lost: 0, dead_share: 0.0 },
+        allowed: AllowedLoss { lost: 0, dead_share: 0.0 },
     };
     let mut searched = Searched { runner, path, request: request.clone(), begin, budget };
     let found = highest_rate(&mut searched, &plan)?;
@@ -132,7 +134,7 @@ pub(super) struct Searching {
     pub(super) cannot_tell: bool,
 }
 
-fn text(path: &Path, found: &Found) -> String {
+fn text(path: &Path, found: &SearchResult) -> String {
     let (due, lost) = match path.is_live() {
         true => ("triggers/s", "triggers were lost, or the backlog grew,"),
         false => ("blocks/s per stream", "blocks were lost"),

@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let instance = Instance::begin(&arguments.network.metrics)?;
     let (card, rings) = arguments.length.card(&scenario)?;
     drop(rings);
-    let mut server = remote::Server::bind(card, &arguments.at).map_err(Failure::refused)?;
+    let mut server = remote::CardServer::bind(card, &arguments.at).map_err(Failure::refused)?;
     chain::pin(arguments.pin).map_err(Failure::refused)?;
     let (at, channels) = (arguments.at.display(), channel_ids(&scenario).len());
     tell(&format!(

@@ -10,7 +10,9 @@ use daqmeter_path::readout::observation;
 use daqmeter_path::readout::{Placement, Receivers};
 use daqmeter_readout::Chosen;
 use daqmeter_readout::scenario::ReaderMode;
-use daqmeter_readout::search::{Allowed, Found, Observation, Plan, System, Verdict, highest_rate};
+use daqmeter_readout::search::{
+    AllowedLoss, Observation, RatedSystem, SearchPlan, SearchResult, Stability, highest_rate,
+};
 use daqmeter_record::units::significant;
 use daqmeter_record::{Counter, Outcome, Role, RunRecord, Workload};
 use daqmeter_report::felix::{MAXIMUM_RATE, UNSTABLE_RATE, chains_text};
@@ -78,7 +80,7 @@ struct Chain<'a> {
     pin: &'a [u32],
 }
 
-impl System for Chain<'_> {
+impl RatedSystem for Chain<'_> {
     type Error = Failure;
 
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Failure> {
@@ -176,14 +178,14 @@ impl Arguments {
         Ok(bases)
     }
 
-    fn plan(&self) -> Plan {
-        Plan {
+    fn plan(&self) -> SearchPlan {
+        SearchPlan {
             from_hz: self.from,
             to_hz: self.to,
             resolution: self.resolution,
             probe: self.probe,
             confirm: self.probe * 4,
-            allowed: Allowed { lost: 0, dead_share: self.dead },
+            allowed: AllowedLoss { lost: 0, dead_share: self.dead },
         }
     }
 }
@@ -221,7 +223,7 @@ fn search(
     arguments: &Arguments,
     runner: &mut Runner,
     base: ReadoutRequest,
-    results: &mut Vec<(Workload, Found)>,
+    results: &mut Vec<(Workload, SearchResult)>,
 ) -> Result<(), Failure> {
     let is_free = base.placement == Some(Placement::Free);
     let pin = if is_free { Vec::new() } else { arguments.common.pins() };
@@ -257,7 +259,7 @@ fn last_of(records: &[RunRecord], highest_hz: Option<f64>) -> Option<&RunRecord>
 }
 
 /// Returns the record with the result of a search, based on the run that confirmed it.
-fn with_maximum(last: &RunRecord, found: &Found) -> RunRecord {
+fn with_maximum(last: &RunRecord, found: &SearchResult) -> RunRecord {
     let mut record = last.clone();
     record.study = "readout/maximum".into();
     if found.rate_hz.is_some() {
@@ -283,7 +285,7 @@ fn rates(highest_hz: f64) -> Vec<f64> {
     rates
 }
 
-fn text(results: &[(Workload, Found)], records: &[RunRecord]) -> String {
+fn text(results: &[(Workload, SearchResult)], records: &[RunRecord]) -> String {
     let mut out: String =
         results.iter().map(|(workload, found)| result_text(workload, found)).collect();
     let swept: Vec<RunRecord> =
@@ -296,7 +298,7 @@ fn text(results: &[(Workload, Found)], records: &[RunRecord]) -> String {
 }
 
 /// The maximum of one chain, and what was above it.
-fn result_text(workload: &Workload, found: &Found) -> String {
+fn result_text(workload: &Workload, found: &SearchResult) -> String {
     let mut name = workload.text("scenario").unwrap_or("").to_owned();
     for (parameter, unit) in
         [("payload_bytes", " B"), ("channels", " channels"), ("mode", ""), ("placement", "")]
@@ -308,11 +310,11 @@ fn result_text(workload: &Workload, found: &Found) -> String {
     let khz = |hz: f64| format!("{} kHz", significant(hz / 1e3, 4));
     let unstable = found.unstable_hz.map(|hz| {
         let last = found.probes.iter().rev().find(|probe| probe.rate_hz == hz);
-        let why = match last.map_or(Verdict::Stable, |probe| probe.verdict) {
-            Verdict::Stable => "",
-            Verdict::Lost => "triggers were lost",
-            Verdict::Dead => "dead time",
-            Verdict::Growing => "the backlog grows",
+        let why = match last.map_or(Stability::Stable, |probe| probe.verdict) {
+            Stability::Stable => "",
+            Stability::Lost => "triggers were lost",
+            Stability::Dead => "dead time",
+            Stability::Growing => "the backlog grows",
         };
         format!("not stable at {} ({why})", khz(hz))
     });
@@ -352,7 +354,7 @@ mod tests {
             record
         };
         let records = [2000, 4000, 3000, 3500].map(run);
-        let found = |rate_hz| Found {
+        let found = |rate_hz| SearchResult {
             rate_hz,
             unstable_hz: Some(3.5e3),
             is_cut: false,

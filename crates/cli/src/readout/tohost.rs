@@ -14,7 +14,7 @@ use daqmeter_readout::port::Port;
 use daqmeter_readout::receive::elink_of;
 use daqmeter_readout::remote::RemoteError;
 use daqmeter_readout::scenario::Publish;
-use daqmeter_readout::transport::bus::{self, Announcement, Entry};
+use daqmeter_readout::transport::bus::{self, Announcement, BusEntry};
 use daqmeter_readout::{Chosen, Scenario, ToHost, accounts, chain, remote};
 use daqmeter_record::units::{show_ns, significant};
 
@@ -300,7 +300,7 @@ fn announce(
             address = format!("{}:{port}", host.trim());
         }
     }
-    let entry = Entry { address, stream: hello.stream, tags: hello.tags };
+    let entry = BusEntry { address, stream: hello.stream, tags: hello.tags };
     bus::announce(directory, &entry).map(Some).map_err(Failure::refused)
 }
 

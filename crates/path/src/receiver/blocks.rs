@@ -1,6 +1,6 @@
 //! Blocks become what came of them: from a stream of bytes, or from datagrams. Nothing here knows a socket.
 
-use super::protocol::{BlockHead, Came, MAX_BLOCK_BYTES};
+use super::protocol::{BlockHead, MAX_BLOCK_BYTES, ReceiverReport};
 use crate::udp::{Assembly, Head, Step};
 
 /// No memory is taken for more bytes than came, and so many that may come next.
@@ -10,8 +10,10 @@ const STEP_BYTES: usize = 4 << 20;
 ///
 /// # Errors
 /// Those of `read`, and where a head is none.
-pub fn of_stream(mut read: impl FnMut(&mut [u8]) -> Result<(), String>) -> Result<Came, String> {
-    let (mut came, mut block) = (Came::default(), Vec::new());
+pub fn of_stream(
+    mut read: impl FnMut(&mut [u8]) -> Result<(), String>,
+) -> Result<ReceiverReport, String> {
+    let (mut came, mut block) = (ReceiverReport::default(), Vec::new());
     loop {
         let mut head = [0; BlockHead::BYTES];
         read(&mut head)?;
@@ -34,8 +36,8 @@ pub fn of_stream(mut read: impl FnMut(&mut [u8]) -> Result<(), String>) -> Resul
 }
 
 /// Blocks that come in datagrams.
-pub struct Datagrams {
-    came: Came,
+pub struct ReceivedDatagrams {
+    came: ReceiverReport,
     /// Of the block behind the one that is put together.
     next: u64,
     /// Of the block behind the last that is whole.
@@ -44,10 +46,10 @@ pub struct Datagrams {
     block: Vec<u8>,
 }
 
-impl Default for Datagrams {
-    fn default() -> Datagrams {
-        Datagrams {
-            came: Came::default(),
+impl Default for ReceivedDatagrams {
+    fn default() -> ReceivedDatagrams {
+        ReceivedDatagrams {
+            came: ReceiverReport::default(),
             next: 0,
             behind_whole: 0,
             assembly: Assembly::new(0),
@@ -56,13 +58,11 @@ impl Default for Datagrams {
     }
 }
 
-impl Datagrams {
-    /// What came so far.
-    pub fn came(&self) -> &Came {
+impl ReceivedDatagrams {
+    pub fn came(&self) -> &ReceiverReport {
         &self.came
     }
 
-    /// Whether the last of so many blocks is whole.
     pub(crate) fn has_last_of(&self, sent: u64) -> bool {
         self.behind_whole >= sent
     }
@@ -123,7 +123,7 @@ mod tests {
         [&head.emit(), block].concat()
     }
 
-    fn read(bytes: &[u8]) -> Result<Came, String> {
+    fn read(bytes: &[u8]) -> Result<ReceiverReport, String> {
         let mut rest = bytes;
         of_stream(|into| {
             let (taken, left) = rest.split_at_checked(into.len()).ok_or("it ended")?;

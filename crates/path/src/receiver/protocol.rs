@@ -11,51 +11,45 @@ pub const MAX_BLOCK_BYTES: usize = 256 << 20;
 /// Most threads of a source, each of which is a stream.
 pub const MAX_STREAMS: usize = 64;
 
-/// How blocks come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum BlockTransport {
     /// A head and its block, one behind the other.
     Tcp,
     /// Both together, in datagrams.
     Udp,
 }
 
-/// What a sender asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello {
-    /// How.
-    pub transport: Transport,
-    /// Where its datagrams come from; zero for TCP.
+pub struct SenderHello {
+    pub transport: BlockTransport,
     pub udp_port: u16,
     /// Of the receiver's socket for datagrams; zero for TCP.
     pub socket_buffer_bytes: u64,
 }
 
-impl Hello {
-    /// Of it.
+impl SenderHello {
     pub const BYTES: usize = 32;
 
     /// As it is sent.
     pub fn emit(self) -> Vec<u8> {
         let transport = match self.transport {
-            Transport::Tcp => 0,
-            Transport::Udp => 1,
+            BlockTransport::Tcp => 0,
+            BlockTransport::Udp => 1,
         };
         let fields =
             [u64::from_le_bytes(*MAGIC), transport, self.udp_port.into(), self.socket_buffer_bytes];
         words(&fields)
     }
 
-    /// None where it is no hello of this version.
-    pub fn parse(bytes: &[u8; Hello::BYTES]) -> Option<Hello> {
+    pub fn parse(bytes: &[u8; SenderHello::BYTES]) -> Option<SenderHello> {
         let [magic, transport, port, socket_buffer_bytes] = numbers(bytes)?;
         let transport = match transport {
-            0 => Transport::Tcp,
-            1 => Transport::Udp,
+            0 => BlockTransport::Tcp,
+            1 => BlockTransport::Udp,
             _ => return None,
         };
         let is_ours = magic == u64::from_le_bytes(*MAGIC);
-        is_ours.then_some(Hello {
+        is_ours.then_some(SenderHello {
             transport,
             udp_port: u16::try_from(port).ok()?,
             socket_buffer_bytes,
@@ -63,24 +57,18 @@ impl Hello {
     }
 }
 
-/// What a receiver grants: its UDP port, which is zero for TCP, and the socket's buffer.
 pub(crate) const WELCOME_BYTES: usize = 24;
 
-/// What is known of a block beside its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockHead {
     /// Of the block; zero at the end.
     pub bytes: u64,
-    /// Its stream.
     pub stream: u64,
-    /// What it holds.
     pub events: u64,
-    /// Its sum, where it is known beforehand.
     pub sum: Option<u64>,
 }
 
 impl BlockHead {
-    /// Of it.
     pub const BYTES: usize = 40;
 
     /// As it is sent.
@@ -118,16 +106,14 @@ impl BlockHead {
     }
 }
 
-/// What came of one stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OfStream {
     pub(crate) blocks: u64,
     pub(crate) events: u64,
 }
 
-/// What came of one sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Came {
+pub struct ReceiverReport {
     /// Bytes of all blocks.
     pub bytes: u64,
     /// Blocks whose bytes were known beforehand and were these.
@@ -139,9 +125,9 @@ pub struct Came {
     pub(crate) streams: [OfStream; MAX_STREAMS],
 }
 
-impl Default for Came {
-    fn default() -> Came {
-        Came {
+impl Default for ReceiverReport {
+    fn default() -> ReceiverReport {
+        ReceiverReport {
             bytes: 0,
             verified: 0,
             wrong: 0,
@@ -151,8 +137,7 @@ impl Default for Came {
     }
 }
 
-impl Came {
-    /// Of it.
+impl ReceiverReport {
     pub const BYTES: usize = 8 * (4 + 2 * MAX_STREAMS);
 
     /// Blocks of all streams.
@@ -198,20 +183,16 @@ impl Came {
         words(&fields)
     }
 
-    /// What the other end says came.
-    ///
-    /// # Errors
-    /// When a number is beyond what a run reaches, or more blocks were compared than came.
-    pub fn parse(bytes: &[u8; Came::BYTES]) -> Result<Came, String> {
+    pub fn parse(bytes: &[u8; ReceiverReport::BYTES]) -> Result<ReceiverReport, String> {
         let fields = bytes.as_chunks::<8>().0;
         let mut fields = fields.iter().map(|field| u64::from_le_bytes(*field));
         let mut next = |name: &str| whole(name, fields.next().unwrap_or(0));
-        let mut came = Came {
+        let mut came = ReceiverReport {
             bytes: next("bytes")?,
             verified: next("verified")?,
             wrong: next("wrong")?,
             strays: next("strays")?,
-            ..Came::default()
+            ..ReceiverReport::default()
         };
         for (at, stream) in came.streams.iter_mut().enumerate() {
             stream.blocks = next(&format!("blocks of stream {at}"))?;
@@ -251,39 +232,42 @@ mod tests {
 
     #[test]
     fn what_came_is_the_same_at_both_ends() {
-        let mut came = Came::default();
+        let mut came = ReceiverReport::default();
         let head = BlockHead { bytes: 4096, stream: 3, events: 5, sum: Some(7) };
         came.book(&head, Some(7));
         came.book(&head, Some(8));
         let unknown = BlockHead { sum: None, ..head };
         came.book(&unknown, None);
         let bytes = came.emit();
-        let back = Came::parse(bytes.first_chunk().unwrap()).unwrap();
-        assert_eq!(bytes.len(), Came::BYTES);
+        let back = ReceiverReport::parse(bytes.first_chunk().unwrap()).unwrap();
+        assert_eq!(bytes.len(), ReceiverReport::BYTES);
         assert_eq!(back, came);
         assert_eq!((came.blocks(), came.verified, came.wrong), (3, 1, 1));
         assert_eq!((came.streams[3].events, came.bytes), (15, 3 * 4096));
         for head in [head, unknown] {
             assert_eq!(BlockHead::parse(&head.emit()), Ok(head));
         }
-        let hello =
-            Hello { transport: Transport::Udp, udp_port: 5010, socket_buffer_bytes: 1 << 20 };
+        let hello = SenderHello {
+            transport: BlockTransport::Udp,
+            udp_port: 5010,
+            socket_buffer_bytes: 1 << 20,
+        };
         let bytes = hello.emit();
-        assert_eq!(Hello::parse(bytes.first_chunk().unwrap()), Some(hello));
+        assert_eq!(SenderHello::parse(bytes.first_chunk().unwrap()), Some(hello));
     }
 
     #[test]
     fn what_no_run_reaches_is_refused_by_the_name_of_its_field() {
         let refused = |field: usize, number: u64| {
-            let mut bytes = Came::default().emit();
+            let mut bytes = ReceiverReport::default().emit();
             bytes[field * 8..][..8].copy_from_slice(&number.to_le_bytes());
-            Came::parse(bytes.first_chunk().unwrap()).unwrap_err()
+            ReceiverReport::parse(bytes.first_chunk().unwrap()).unwrap_err()
         };
         for (field, name) in [
             (0, "bytes"),
             (3, "strays"),
             (4, "blocks of stream 0"),
-            (Came::BYTES / 8 - 1, "events of stream 63"),
+            (ReceiverReport::BYTES / 8 - 1, "events of stream 63"),
         ] {
             for number in [u64::MAX, MAX_WHOLE + 1] {
                 let line = refused(field, number);

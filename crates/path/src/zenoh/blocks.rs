@@ -16,7 +16,7 @@ use zenoh::qos::CongestionControl;
 use zenoh::sample::Sample;
 use zenoh::{Session, Wait};
 
-use super::way::{WhenFull, ZenohWay};
+use super::settings::{WhenFull, ZenohWay};
 use crate::cut::Cuts;
 use crate::element::{Helper, Inward, Outward, Remarks, Work};
 use crate::tcp::PATIENCE;
@@ -29,7 +29,6 @@ const KEY: &str = "daqmeter/path";
 const QUEUE_BYTES: usize = 4 << 20;
 /// Blocks that may.
 const QUEUE_BLOCKS: std::ops::RangeInclusive<usize> = 2..=64;
-/// How often a thread that waits looks whether the path is to end.
 const LOOK: Duration = Duration::from_millis(50);
 /// The attachment of the end.
 const END: u64 = u64::MAX;
@@ -37,7 +36,6 @@ const END: u64 = u64::MAX;
 /// them runs it.
 const THREADS: [&str; 2] = ["tx-", "rx-"];
 
-/// What both ends look at.
 #[derive(Default)]
 struct Between {
     is_cut: AtomicBool,

@@ -15,7 +15,7 @@ fn listener(transport: &str) -> (std::net::TcpListener, String) {
 fn receives(
     listener: std::net::TcpListener,
     senders: usize,
-) -> std::thread::JoinHandle<Vec<daqmeter_path::receiver::Came>> {
+) -> std::thread::JoinHandle<Vec<daqmeter_path::receiver::ReceiverReport>> {
     std::thread::spawn(move || {
         let (stop, mut all) = (daqmeter_harness::StopFlag::default(), Vec::new());
         let one = |_, came: Result<_, String>| {

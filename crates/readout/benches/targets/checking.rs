@@ -10,22 +10,22 @@ use daqmeter_sys::affinity;
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::{BlockFormat, Subchunk};
 
-use crate::turns::{Row, Side, in_turn, over};
+use crate::interleaved::{Row, Side, in_turn, over};
 
 /// Read at a time, as `readout check` does.
 const PART: usize = 512 << 10;
 const TURNS: usize = 51;
 
 /// Blocks in memory and in a file in the page cache.
-struct Blocks {
+struct BlockSource {
     format: BlockFormat,
     bytes: Vec<u8>,
     file: File,
     chunks: f64,
 }
 
-impl Blocks {
-    fn of(scenario: &str, bytes: usize) -> Blocks {
+impl BlockSource {
+    fn of(scenario: &str, bytes: usize) -> BlockSource {
         let scenario = Scenario::load(scenario).unwrap();
         let bytes = blocks_of_card(&scenario, bytes).unwrap();
         let mut file = tempfile::tempfile().unwrap();
@@ -34,7 +34,7 @@ impl Blocks {
         checker.take(&bytes).unwrap();
         let checked = checker.finish().unwrap();
         assert!(checked.is_good());
-        Blocks {
+        BlockSource {
             format: scenario.format().unwrap(),
             chunks: checked.sum(|row| row.subchunks.iter().sum()) as f64,
             bytes,
@@ -68,7 +68,7 @@ fn finish(checker: Checker) {
 }
 
 /// All of `readout check` by so many threads that check.
-fn whole(blocks: &Blocks, level: u8, threads: usize) {
+fn whole(blocks: &BlockSource, level: u8, threads: usize) {
     let checked = check_watched(blocks.rewound(), &options(level), threads, |_| {});
     assert!(checked.unwrap().is_good());
 }
@@ -85,13 +85,13 @@ fn print(row: &Row, against: &Row) {
 
 /// One thread on the CPU at hand; from memory, from the page cache, and as `readout check` does it, on all CPUs.
 pub(crate) fn levels(scenario: &str, bytes: usize, cpu: u32) {
-    let blocks = Blocks::of(scenario, bytes);
+    let blocks = BlockSource::of(scenario, bytes);
     println!("  {scenario}, {} MiB, {:.0} chunks, {TURNS} turns", bytes >> 20, blocks.chunks);
     let mut room = vec![Subchunk::default(); most_subchunks(blocks.format)];
     let mut room_of_parts = room.clone();
     let (all, chunks) = (&blocks, blocks.chunks);
     // It tries for 56 MiB who reads faster.
-    let long = Blocks::of(scenario, 8 * bytes);
+    let long = BlockSource::of(scenario, 8 * bytes);
     let long = &long;
     let mut sides = vec![Side::timed("decoding", chunks, || {
         decode(all.format, &all.bytes, &mut room).unwrap();
@@ -131,7 +131,7 @@ pub(crate) fn levels(scenario: &str, bytes: usize, cpu: u32) {
 
 /// `readout check` on one CPU against all of them, with one thread and with two.
 pub(crate) fn threads(scenario: &str, bytes: usize, cpu: u32) {
-    let blocks = Blocks::of(scenario, bytes);
+    let blocks = BlockSource::of(scenario, bytes);
     let (all, chunks) = (&blocks, blocks.chunks);
     for level in 1..=3 {
         let one_cpu = Side::timed("one CPU, one thread", chunks, move || whole(all, level, 1));

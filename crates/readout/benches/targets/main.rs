@@ -18,7 +18,7 @@ use std::time::Duration;
 use daqmeter_copy::MemoryRequest;
 use daqmeter_harness::{Request, Session};
 use daqmeter_readout::check::{self, Options};
-use daqmeter_readout::scenario::{Completion, Hertz, Nanos, ReaderMode};
+use daqmeter_readout::scenario::{Hertz, Nanos, ReaderCompletion, ReaderMode};
 use daqmeter_readout::{DecodeRequest, Scenario, recording};
 use daqmeter_record::Workload;
 use daqmeter_sys::{affinity, clock, cpu_time, wait};
@@ -29,8 +29,8 @@ use by_hand::{Done, Placement};
 #[allow(dead_code, reason = "tests look at more of it")]
 mod by_hand;
 mod checking;
+mod interleaved;
 mod parts;
-mod turns;
 
 fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
@@ -196,14 +196,14 @@ fn bare_sleep(poll_ns: u64, time: Duration) -> f64 {
 fn idle(cpus: (u32, u32)) {
     // Long against what a subscriber's pages cost once.
     let time = Duration::from_secs(15);
-    let reader = |poll: Nanos, completion: Completion| {
+    let reader = |poll: Nanos, completion: ReaderCompletion| {
         let mut scenario = Scenario::load("gbt").unwrap();
         scenario.trigger.rate = Hertz(0.1);
         (scenario.reader.poll, scenario.reader.completion) = (poll, completion);
         run(&scenario, cpus, time).readers[0].load.cpu * 100.0
     };
     for (poll, target) in [(Nanos(100_000), "2 %"), (Nanos(1_000_000), "0.3 %")] {
-        let (ours, bare) = (reader(poll, Completion::Poll), bare_sleep(poll.0, time) * 100.0);
+        let (ours, bare) = (reader(poll, ReaderCompletion::Poll), bare_sleep(poll.0, time) * 100.0);
         println!(
             "  idle reader, polling every {} us: {ours:.2} % of a core; a thread that only sleeps {bare:.2} % (target {target})",
             poll.0 / 1000
@@ -211,7 +211,7 @@ fn idle(cpus: (u32, u32)) {
     }
     println!(
         "  idle reader, interrupt: {:.2} % of a core (target 0.2 %)",
-        reader(Nanos(0), Completion::Interrupt)
+        reader(Nanos(0), ReaderCompletion::Interrupt)
     );
 }
 

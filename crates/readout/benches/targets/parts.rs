@@ -21,7 +21,7 @@ use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::page::{Messages, PageWriter, Status};
 use daqmeter_wire::felix::{BlockFormat, Subchunk, subchunks};
 
-use crate::turns::{Row, Side, in_turn, over};
+use crate::interleaved::{Row, Side, in_turn, over};
 
 const TURNS: usize = 11;
 

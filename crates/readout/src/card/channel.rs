@@ -9,7 +9,6 @@ use super::generator::Emulator;
 use super::lap::Lap;
 use super::player::Player;
 
-/// What fills the FIFO.
 #[derive(Debug)]
 pub(crate) enum Filler {
     /// Fragments made now.
@@ -20,7 +19,6 @@ pub(crate) enum Filler {
     Recorded(Player),
 }
 
-/// Where a replayed lap is.
 #[derive(Debug)]
 pub(crate) struct Replay {
     pub(crate) lap: Lap,
@@ -72,7 +70,6 @@ impl Replay {
 struct Waiting {
     ready_ns: u64,
     birth_ns: u64,
-    /// Its place in the memory of the FIFO, or the header that it gets where it is in the ring already.
     what: What,
 }
 
@@ -136,7 +133,6 @@ impl Dma {
         self.put(now_ns, birth_ns, None, block);
     }
 
-    /// The same, with another header.
     pub(super) fn push_as(&mut self, now_ns: u64, head: [u8; HEADER_BYTES], block: &[u8]) {
         self.put(now_ns, now_ns, Some(head), block);
     }

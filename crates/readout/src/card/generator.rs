@@ -6,7 +6,7 @@ use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
 use daqmeter_wire::felix::{BlockFormat, Encoder, Subchunk, subchunks};
 
 use crate::accounts::CardElink;
-use crate::scenario::{ElinkSpec, FaultKind, FaultSpec, Mode, Scenario, SourceKind};
+use crate::scenario::{ElinkSpec, FaultKind, FaultSpec, Mode, Scenario, TriggerKind};
 
 /// LHC: bunch crossings in an orbit, and their distance.
 const BUNCHES_PER_ORBIT: u64 = 3564;
@@ -15,7 +15,6 @@ const BUNCH_NS: f64 = 24.95;
 /// A block on its way to the ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Made<'a> {
-    /// Its bytes.
     pub(crate) block: &'a [u8],
     /// Time of its first trigger.
     pub(crate) birth_ns: u64,
@@ -38,7 +37,6 @@ pub(crate) struct Emulator {
     pub(crate) account: CardElink,
 }
 
-/// How much room there is further on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     /// Blocks that the FIFO can take.
@@ -74,7 +72,7 @@ impl Emulator {
             encoder,
             payload,
             fragments: 0,
-            counts_triggers: scenario.trigger.source == SourceKind::Times,
+            counts_triggers: scenario.trigger.source == TriggerKind::Times,
             deficit: 0.0,
             opened_ns: None,
             faults,
@@ -211,7 +209,6 @@ fn pass(
     }
 }
 
-/// Where the chunks of a block are in the E-link's row of chunks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
     /// The first chunk that has a part in it.

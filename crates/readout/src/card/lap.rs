@@ -15,7 +15,6 @@ const EVENTS: u64 = 256;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LapBlock {
     pub(crate) header: FelixHeader,
-    /// Which of the channel's E-links.
     pub(crate) emulator: u16,
     /// The trigger of its first fragment, counted from 1 in the lap.
     pub(crate) first_trigger: u64,
@@ -70,7 +69,6 @@ impl Lap {
         Ok(Lap::of_triggers(scenario, device, channel, low * EVENTS))
     }
 
-    /// Whether the shortest lap fits.
     pub(crate) fn fits(scenario: &Scenario, ring_bytes: usize) -> bool {
         Lap::blocks(scenario, 0, 0, EVENTS).0 * scenario.card.block.0 <= ring_bytes
     }

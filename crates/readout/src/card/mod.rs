@@ -19,19 +19,18 @@ use daqmeter_sys::memory::Pages;
 use daqmeter_sys::ring::{self, Consumer, Shape};
 use daqmeter_sys::wait::IrqLine;
 pub use player::Played;
-pub use words::{CardView, State};
+pub use words::{CardState, CardView};
 
 use crate::accounts::{CardAccount, CardElink};
 use crate::busy::{BusyLine, CAUSES, Cause, Hysteresis};
 use crate::pattern::Pattern;
-use crate::scenario::{Parts, Scenario, ScenarioError};
-use crate::source::{NEVER, Source};
+use crate::scenario::{PartCounts, Scenario, ScenarioError};
+use crate::source::{NEVER, TriggerSource};
 use channel::{Channel, Dma, Filler, Replay};
 use generator::{Room, emulators};
 use lap::Lap;
 use player::Player;
 
-/// How FELIX cards are known: PCI vendor CERN (drivers_rcc, flx.c), nodes `/dev/flx*`.
 pub const FAMILY: CardFamily = CardFamily {
     kind: "readout",
     maker: "CERN",
@@ -43,13 +42,13 @@ pub const FAMILY: CardFamily = CardFamily {
 #[derive(Debug)]
 pub struct Card {
     scenario: Scenario,
-    source: Source,
+    source: TriggerSource,
     channels: Vec<Channel>,
     line: BusyLine,
     /// BUSY from outside.
     pattern: Pattern,
     marks: [Hysteresis; 2],
-    state: State,
+    state: CardState,
     start_ns: u64,
     now_ns: u64,
     accepted: u64,
@@ -62,7 +61,6 @@ const PUBLISH_NS: u64 = 10_000_000;
 /// A channel of a card by its place: all of device 0 first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelId {
-    /// Device.
     pub device: u16,
     /// DMA channel of the device.
     pub channel: u16,
@@ -93,8 +91,8 @@ impl Card {
         ids: &[ChannelId],
     ) -> Result<(Card, Vec<Consumer>), ScenarioError> {
         scenario.check()?;
-        scenario.check_memory(Parts { channels: ids.len(), ..Parts::default() })?;
-        let source = Source::new(&scenario.trigger)?;
+        scenario.check_memory(PartCounts { channels: ids.len(), ..PartCounts::default() })?;
+        let source = TriggerSource::new(&scenario.trigger)?;
         let pattern = scenario.external_busy()?;
         let mut scenario = scenario.clone();
         // Channel 0 of a device has the trigger system's E-link; without it there is none.
@@ -126,7 +124,7 @@ impl Card {
             line,
             pattern,
             marks,
-            state: State::Idle,
+            state: CardState::Idle,
             start_ns: 0,
             now_ns: 0,
             accepted: 0,
@@ -136,7 +134,6 @@ impl Card {
         Ok((card, consumers))
     }
 
-    /// Whether a ring of that size holds what the scenario needs at once.
     pub fn fits(scenario: &Scenario, ring_bytes: usize) -> bool {
         let card = &scenario.card;
         let of = |spec: &crate::scenario::ElinkSpec| 4 * (spec.payload_bytes + card.block.0);
@@ -195,7 +192,7 @@ impl Card {
     }
 
     /// The trigger source, to end it.
-    pub fn source(&mut self) -> &mut Source {
+    pub fn source(&mut self) -> &mut TriggerSource {
         &mut self.source
     }
 
@@ -217,12 +214,10 @@ impl Card {
         self.publish();
     }
 
-    /// What kind of pages the first ring got.
     pub fn pages(&self) -> Pages {
         self.channels[0].dma.producer.pages()
     }
 
-    /// Whether every reader said that it is ready.
     pub(crate) fn may_go(&self) -> bool {
         self.channels.iter().all(|channel| words::may_go(&channel.dma.producer))
     }
@@ -230,12 +225,11 @@ impl Card {
     /// Triggers come from now on; `start_ns` is the clock at this moment.
     pub fn start(&mut self, start_ns: u64) {
         self.start_ns = start_ns;
-        self.state = State::Running;
+        self.state = CardState::Running;
         self.publish();
     }
 
-    /// What it is doing.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> CardState {
         self.state
     }
 
@@ -256,7 +250,7 @@ impl Card {
 
     /// Carries it to a time since its start. The host's pointers count as moved just after the time before.
     pub fn advance(&mut self, now_ns: u64) {
-        if self.state != State::Running || now_ns < self.now_ns {
+        if self.state != CardState::Running || now_ns < self.now_ns {
             return;
         }
         while let Some((edge_ns, on)) = self.pattern.next_edge(now_ns) {
@@ -438,7 +432,7 @@ impl Card {
         let is_done = |channel: &Channel| channel.dma.is_empty() && !channel.owes_blocks();
         if self.channels.iter().all(is_done) {
             self.update_busy(now_ns);
-            self.state = State::Finished;
+            self.state = CardState::Finished;
             self.publish();
         }
     }
@@ -447,8 +441,8 @@ impl Card {
     pub fn signal(&self, lines: &[IrqLine]) {
         for (channel, line) in self.channels.iter().zip(lines) {
             let producer = &channel.dma.producer;
-            let data =
-                producer.filled() >= self.scenario.card.block.0 || self.state == State::Finished;
+            let data = producer.filled() >= self.scenario.card.block.0
+                || self.state == CardState::Finished;
             if data && words::is_armed(producer) {
                 line.signal();
             }

@@ -10,7 +10,6 @@ use crate::accounts::CardElink;
 use crate::recorded::{Playback, Recorded};
 use crate::scenario::ElinkSpec;
 
-/// Where a file is.
 #[derive(Debug)]
 pub(crate) struct Player {
     pub(super) file: Arc<Recorded>,
@@ -48,7 +47,6 @@ impl Player {
         Some(self.turns * self.file.triggers + block.due)
     }
 
-    /// Whether the accepted triggers have completed the next block.
     pub(super) fn is_due(&self) -> bool {
         self.next_completion().is_some_and(|due| due <= self.accepted)
     }
@@ -92,7 +90,6 @@ impl Player {
     }
 }
 
-/// How far a card has played its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Played {
     /// Blocks given so far, in all turns.
@@ -123,21 +120,18 @@ impl Channel {
         }
     }
 
-    /// Whether blocks are complete that found no room until now.
     pub(super) fn owes_blocks(&self) -> bool {
         self.player().is_some_and(Player::is_due)
     }
 }
 
 impl Card {
-    /// How far it has played a recorded file; none where its blocks are its own.
     pub fn played(&self) -> Option<Played> {
         let player = self.channels[0].player()?;
         let of = player.file.blocks.len() as u64;
         Some(Played { blocks: player.turns * of + player.next as u64, of, wrong: player.wrong })
     }
 
-    /// Whether it has given all of a file that is not repeated.
     pub(super) fn is_played(&self) -> bool {
         let player = self.channels[0].player();
         player.is_some_and(|player| player.next_completion().is_none())

@@ -28,9 +28,8 @@ pub(crate) const RECORDED_BIT: u32 = 5;
 /// Most E-links of a channel for which there is room.
 pub(crate) const MAX_ELINKS: usize = (WORDS - FIRST_ELINK) / WORDS_PER_ELINK;
 
-/// What the card is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum CardState {
     /// Not started.
     Idle,
     /// Triggers come.
@@ -39,12 +38,9 @@ pub enum State {
     Finished,
 }
 
-/// What the card says of itself.
 #[derive(Clone, Debug)]
 pub struct CardView {
-    /// What it is doing.
-    pub state: State,
-    /// Its accounts, with the channel's E-links.
+    pub state: CardState,
     pub account: CardAccount,
     /// Dead time: BUSY-by-DMA, BUSY-by-FIFO, both without overlap; external BUSY.
     pub dead: [Dead; 4],
@@ -169,11 +165,11 @@ pub(crate) fn view(ring: &impl Words) -> CardView {
 }
 
 /// Only the state: one word.
-pub(crate) fn state(ring: &impl Words) -> State {
+pub(crate) fn state(ring: &impl Words) -> CardState {
     match ring.word(STATE).load(Ordering::Acquire) {
-        0 => State::Idle,
-        1 => State::Running,
-        _ => State::Finished,
+        0 => CardState::Idle,
+        1 => CardState::Running,
+        _ => CardState::Finished,
     }
 }
 
@@ -187,7 +183,6 @@ pub(crate) fn say_go(ring: &impl Words) {
     ring.word(GO).store(1, Ordering::Release);
 }
 
-/// Whether the reader is ready.
 pub(crate) fn may_go(ring: &impl Words) -> bool {
     ring.word(GO).load(Ordering::Acquire) == 1
 }
@@ -199,7 +194,6 @@ pub(crate) fn arm(ring: &impl Words, on: bool) {
     fence(Ordering::SeqCst);
 }
 
-/// Whether the reader of a ring waits for an interrupt.
 pub(crate) fn is_armed(ring: &impl Words) -> bool {
     fence(Ordering::SeqCst);
     ring.word(ARMED).load(Ordering::SeqCst) == 1

@@ -10,10 +10,6 @@ use crate::receive::{Report, elink_of};
 use crate::scenario::Scenario;
 use crate::search::Observation;
 
-/// Whether the account of each E-link and of each subscription closes.
-///
-/// # Errors
-/// The first that does not, in a line.
 pub fn check_ledgers(readers: &[ReaderDone], received: &[(Report, CpuLoad)]) -> Result<(), String> {
     for (tag, ledger) in joined(readers, received) {
         if !ledger.closes() {
@@ -30,10 +26,6 @@ pub fn check_ledgers(readers: &[ReaderDone], received: &[(Report, CpuLoad)]) -> 
     Ok(())
 }
 
-/// Whether the receivers' fragments had the right bytes, but for so many of which nobody wants it.
-///
-/// # Errors
-/// How many had not, in a line.
 pub fn check_bytes(received: &[(Report, CpuLoad)], foreign: u64) -> Result<(), String> {
     let reports = || received.iter().map(|(report, _)| report);
     let payload: u64 = reports().map(|report| report.faults().payload).sum();
@@ -55,7 +47,6 @@ pub fn latency(received: &[(Report, CpuLoad)]) -> LogHistogram {
     latency
 }
 
-/// Counters of one reader.
 pub fn counters_of_reader(reader: &ReaderDone) -> Vec<Counter> {
     let stats = &reader.stats;
     [
@@ -161,7 +152,6 @@ pub fn filling_of(scenario: &Scenario, channel: usize, reader: &ReaderDone) -> T
     series(name, &reader.filling)
 }
 
-/// How often a recorded file was replayed.
 pub fn turns(played: Played) -> Counter {
     Counter {
         value: played.blocks as f64 / played.of.max(1) as f64,
@@ -169,7 +159,6 @@ pub fn turns(played: Played) -> Counter {
     }
 }
 
-/// What is to be said of a recorded file, and how much of it was given.
 pub fn notes_of_file(scenario: &Scenario, played: Option<Played>) -> Vec<String> {
     let Some((playback, played)) = scenario.recorded.as_ref().zip(played) else {
         return Vec::new();
@@ -238,7 +227,7 @@ pub fn losses_by_elink(ledgers: &[(u64, Ledger)]) -> Vec<Counter> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::{Plan, Verdict};
+    use crate::search::{SearchPlan, Stability};
 
     /// A limit in the network: the ring was empty, and 42 kHz were confirmed where 29.6 kHz pass.
     #[test]
@@ -255,9 +244,9 @@ mod tests {
                 let counter = Counter::count(name, 0);
                 record.counters.push(Counter { value, ..counter });
             }
-            observed(&record, 960.0, 0).verdict(Plan::default().allowed)
+            observed(&record, 960.0, 0).verdict(SearchPlan::default().allowed)
         };
-        assert_eq!([verdict(false), verdict(true)], [Verdict::Stable, Verdict::Growing]);
+        assert_eq!([verdict(false), verdict(true)], [Stability::Stable, Stability::Growing]);
     }
 
     #[test]

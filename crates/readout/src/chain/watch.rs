@@ -33,7 +33,7 @@ pub(crate) type Slowed = Arc<dyn Fn(u32) + Send + Sync>;
 
 /// Watches one reader; all of a chain share the counts of bytes.
 #[derive(Clone)]
-pub(crate) struct Watch {
+pub(crate) struct PartWatch {
     experiment: Experiment,
     block_bytes: f64,
     /// Bytes given back to the rings, and bytes of pages that were sent, of all readers.
@@ -44,9 +44,9 @@ pub(crate) struct Watch {
     times_ns: Arc<[AtomicU64; 2]>,
 }
 
-impl Watch {
-    pub(super) fn new(experiment: &Experiment, block_bytes: usize) -> Watch {
-        Watch {
+impl PartWatch {
+    pub(super) fn new(experiment: &Experiment, block_bytes: usize) -> PartWatch {
+        PartWatch {
             experiment: experiment.clone(),
             block_bytes: block_bytes as f64,
             bytes: Arc::default(),
@@ -56,8 +56,8 @@ impl Watch {
     }
 
     /// A watch of another reader of the same chain.
-    pub(super) fn another(&self) -> Watch {
-        Watch { returned: Arc::default(), times_ns: Arc::default(), ..self.clone() }
+    pub(super) fn another(&self) -> PartWatch {
+        PartWatch { returned: Arc::default(), times_ns: Arc::default(), ..self.clone() }
     }
 
     /// Times of the card and of the publisher in the reader's thread.

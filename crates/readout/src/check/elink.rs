@@ -5,23 +5,22 @@ use daqmeter_wire::felix::decoder::{BlockParts, ChunkPart, ChunkRun};
 use daqmeter_wire::felix::order::{SequenceHint, SequenceStep, SequenceTracker};
 use daqmeter_wire::felix::{Elink, Reassembler, Subchunk};
 
-use super::tables::Row;
+use super::tables::ElinkRow;
 use crate::falls::{Falls, Judged, Span};
-use crate::fragment::{Finding, FragmentCheck};
-use crate::strides::{MIN_ALIKE, Strides};
+use crate::fragment::{FragmentCheck, FragmentFinding};
+use crate::similar::{MIN_ALIKE, SimilarByStride};
 
 /// A block that is looked at, how, and what is found: with the place in the block where the chunk begins.
 pub(super) struct Looked<'a> {
     pub(super) block: &'a [u8],
     pub(super) level: u8,
-    pub(super) strides: &'a mut Strides,
-    pub(super) findings: &'a mut Vec<(usize, Finding)>,
+    pub(super) strides: &'a mut SimilarByStride,
+    pub(super) findings: &'a mut Vec<(usize, FragmentFinding)>,
 }
 
 /// Numbers of blocks.
 const SEQUENCES: u32 = 32;
 
-/// What one E-link's blocks held.
 #[derive(Debug)]
 pub(super) struct ElinkCheck {
     pub(super) reassembler: Reassembler,
@@ -44,7 +43,6 @@ pub(super) struct ElinkCheck {
     flagged_events: u64,
 }
 
-/// Where a block stands among those of its E-link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Next,
@@ -84,7 +82,6 @@ const FACTORS: [u64; 6] = [
     0x9b05_688c_2b3e_6c1f,
 ];
 
-/// How far a number is behind another.
 fn behind(next: u32, number: u32) -> u32 {
     next.wrapping_sub(number) % SEQUENCES
 }
@@ -111,7 +108,6 @@ impl ElinkCheck {
         }
     }
 
-    /// Where a block stands, by its number; and one that came before, by its bytes.
     pub(super) fn place(&mut self, header: FelixHeader, block: &[u8]) -> Place {
         let sequence = u32::from(header.sequence);
         let fingerprint = fingerprint(block);
@@ -238,7 +234,6 @@ impl ElinkCheck {
         }
     }
 
-    /// How many of a run behind its first one are as that one is, but for their counter, which goes on.
     fn alike(&mut self, run: ChunkRun, looked: &mut Looked<'_>) -> usize {
         let (block, length) = (looked.block, run.length());
         let others = run.count - 1;
@@ -258,7 +253,7 @@ impl ElinkCheck {
         part: ChunkPart,
         block: &[u8],
         level: u8,
-        findings: &mut Vec<(usize, Finding)>,
+        findings: &mut Vec<(usize, FragmentFinding)>,
     ) {
         if part.begins {
             self.open_bytes = 0;
@@ -298,11 +293,11 @@ impl ElinkCheck {
         }
     }
 
-    pub(super) fn row(&self, elink: u16, falls: Judged) -> Row {
+    pub(super) fn row(&self, elink: u16, falls: Judged) -> ElinkRow {
         let counts = &self.reassembler.counts;
         let faults = self.fragments.faults.judged(falls);
         let is_ttc = elink == Elink::TTC.number();
-        Row {
+        ElinkRow {
             elink,
             blocks: counts.blocks,
             bytes: self.bytes,

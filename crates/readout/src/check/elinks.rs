@@ -7,7 +7,6 @@ use super::elink::ElinkCheck;
 /// An E-link that did not come.
 const NOWHERE: u16 = u16::MAX;
 
-/// What each E-link's blocks held. A block's is found in one step: it is asked for once for each block.
 #[derive(Debug)]
 pub(super) struct Elinks {
     /// The place of each, by its number.

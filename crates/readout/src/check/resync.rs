@@ -14,7 +14,6 @@ const MIN_FOLLOWERS: usize = 2;
 /// At the very beginning, where a block is expected.
 const MIN_FOLLOWERS_OF_FIRST: usize = 1;
 
-/// What bytes say about their format.
 pub(super) enum Recognised {
     As(BlockFormat),
     /// More bytes are needed to say.
@@ -46,7 +45,6 @@ pub(super) fn recognise(bytes: &[u8], abce_kib: u8, last: bool) -> Recognised {
     format_at(0).map_or(Recognised::No, Recognised::As)
 }
 
-/// Whether blocks follow a start; none where that cannot be said yet.
 fn is_followed(bytes: &[u8], at: usize, format: BlockFormat, last: bool) -> Option<bool> {
     let size = format.block_bytes;
     if !last && at + FOLLOWERS * size + HEADER_BYTES > bytes.len() {

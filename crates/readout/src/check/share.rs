@@ -21,7 +21,6 @@ const READ_BYTES: usize = 512 << 10;
 /// Buffers that are read ahead.
 const READ_AHEAD: usize = 4;
 
-/// Which blocks a checker checks.
 #[derive(Debug)]
 pub(super) enum Share {
     /// All of them.
@@ -58,7 +57,6 @@ impl Share {
         usize::from(*share) == *own
     }
 
-    /// Whether a block further on is worth fetching.
     pub(super) fn may_be_own(&self, block: &[u8]) -> bool {
         let Share::Part { own, shares, .. } = self else {
             return true;
@@ -70,7 +68,6 @@ impl Share {
         shares[usize::from(elink)].is_none_or(|share| usize::from(share) == *own)
     }
 
-    /// Whether bytes of no block are its own to report.
     pub(super) fn has_what_is_no_block(&self) -> bool {
         matches!(self, Share::Whole | Share::Part { own: 0, .. })
     }
@@ -110,7 +107,6 @@ const WINDOW: usize = 16;
 /// Windows of each way that are timed.
 const TRIALS: usize = 3;
 
-/// Who reads while one thread checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reads {
     /// That thread: what it has just read is in its CPU's cache.
@@ -216,7 +212,6 @@ fn itself(
     is_over
 }
 
-/// The same, read by another thread meanwhile.
 fn ahead(
     from: &mut (impl Read + Send),
     buffers: &mut Buffers,

@@ -41,10 +41,9 @@ const LOSS_AND_ORDER: [&str; 7] = [
 
 /// One row of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Row {
+pub struct ElinkRow {
     /// E-link.
     pub elink: u16,
-    /// Blocks.
     pub blocks: u64,
     /// Bytes of payload.
     pub bytes: u64,
@@ -56,7 +55,6 @@ pub struct Row {
     pub chunks_with_timeouts: u64,
     /// Smallest and largest chunk; 0 without one.
     pub smallest: u64,
-    /// The largest.
     pub largest: u64,
     /// Width of the E-link by the emulator's header; 0 where it is not said.
     pub width: u8,
@@ -90,20 +88,16 @@ pub struct Row {
     pub wrong_elinks: u64,
 }
 
-/// What a checker found.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Checked {
-    /// Blocks.
     pub blocks: u64,
     /// Of which so many were checked: those that were not skipped, of the E-link that was asked for.
     pub checked_blocks: u64,
     /// Of how many bytes; 0 where there was none.
     pub block_bytes: usize,
     /// Each E-link.
-    pub rows: Vec<Row>,
-    /// How often what was wrong.
+    pub rows: Vec<ElinkRow>,
     pub faults: BTreeMap<&'static str, u64>,
-    /// Where, as far as kept.
     pub messages: Vec<String>,
     /// Messages beyond those.
     pub messages_left_out: u64,
@@ -112,13 +106,12 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Whether something was checked, and nothing was wrong. Flags that the card set are not the file's fault, and are said in the tables.
     pub fn is_good(&self) -> bool {
         self.faults.is_empty() && self.checked_blocks > 0
     }
 
     /// A sum over all E-links.
-    pub fn sum(&self, of: impl Fn(&Row) -> u64) -> u64 {
+    pub fn sum(&self, of: impl Fn(&ElinkRow) -> u64) -> u64 {
         self.rows.iter().map(of).sum()
     }
 
@@ -149,7 +142,7 @@ impl Checked {
         let mut out = String::from(
             " Elink  Lnk-i     blocks  width        bytes      null     first      last       both    middle  timeout      oob     chunks  fcheck's   min   max  trunc    err    crc   busy\n",
         );
-        let kind = |row: &Row, kind: SubchunkKind| row.subchunks[kind as usize];
+        let kind = |row: &ElinkRow, kind: SubchunkKind| row.subchunks[kind as usize];
         for row in &self.rows {
             let width = if row.width == 0 { "-".to_owned() } else { row.width.to_string() };
             let _ = writeln!(

@@ -100,7 +100,7 @@ fn levels_leave_out_what_is_above_them() {
 
 /// Sums of what the rows say of blocks and events: missing, twice, late.
 fn sums(checked: &Checked) -> [[u64; 3]; 2] {
-    let sum = |of: fn(&Row) -> u64| checked.sum(of);
+    let sum = |of: fn(&ElinkRow) -> u64| checked.sum(of);
     [
         [
             sum(|row| row.missing_blocks),
@@ -230,7 +230,7 @@ fn device(elinks: &[u16], triggers: u32, chunk: impl Fn(u16, u32) -> Option<Vec<
 
 /// Events in the rows: missing, resets, and falls that may be resets or losses.
 fn events_of(checked: &Checked) -> [u64; 3] {
-    let sum = |of: fn(&Row) -> u64| checked.sum(of);
+    let sum = |of: fn(&ElinkRow) -> u64| checked.sum(of);
     [sum(|row| row.missing_events), sum(|row| row.resets), sum(|row| row.falls)]
 }
 

@@ -4,14 +4,12 @@ use daqmeter_record::Ledger;
 use daqmeter_stats::LogHistogram;
 
 use crate::accounts::FinalAccount;
-use crate::fragment::Faults;
+use crate::fragment::FragmentFaults;
 
 /// Account of one E-link, for reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct StreamReport {
-    /// Its tag.
     pub tag: u64,
-    /// Chunks.
     pub chunks: u64,
     /// Bytes of their payload.
     pub bytes: u64,
@@ -21,7 +19,7 @@ pub struct StreamReport {
     pub flagged: u64,
     /// Faults of the chunks. Those missing are taken from the publisher's account, if there is one
     /// that closes: the counters wrap.
-    pub faults: Faults,
+    pub faults: FragmentFaults,
 }
 
 /// Account of a receiver.
@@ -29,7 +27,6 @@ pub struct StreamReport {
 pub struct Report {
     /// Each E-link.
     pub streams: Vec<StreamReport>,
-    /// Pages.
     pub pages: u64,
     /// Bytes of the pages, frames included.
     pub bytes: u64,
@@ -57,8 +54,8 @@ impl Report {
     }
 
     /// Everything that was wrong with fragments.
-    pub fn faults(&self) -> Faults {
-        let mut all = Faults::default();
+    pub fn faults(&self) -> FragmentFaults {
+        let mut all = FragmentFaults::default();
         for stream in &self.streams {
             all.add(&stream.faults);
         }

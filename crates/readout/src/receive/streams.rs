@@ -13,16 +13,15 @@ use super::elink_of;
 use super::report::StreamReport;
 use crate::accounts::{FinalAccount, not_received};
 use crate::falls::{Falls, Judged, Span};
-use crate::fragment::{Faults, FragmentCheck};
+use crate::fragment::{FragmentCheck, FragmentFaults};
 use crate::scenario::MAX_PAYLOAD_BYTES;
-use crate::strides::{MAX_ALIKE_BYTES, MIN_ALIKE, Strides};
+use crate::similar::{MAX_ALIKE_BYTES, MIN_ALIKE, SimilarByStride};
 
 /// Bytes between the payloads of messages that are alike: the length.
 const MESSAGE_WORD: usize = 4;
 /// Messages that are taken as one at most: as many as a block has.
 const MAX_ALIKE: usize = 256;
 
-/// What came of one E-link.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) tag: u64,
@@ -47,7 +46,7 @@ struct Before {
     /// Chunks with nothing wrong.
     clean: u64,
     truncated: u64,
-    faults: Faults,
+    faults: FragmentFaults,
 }
 
 /// The E-links that came, and those that may come: a publisher cannot make more of them than it offers.
@@ -59,7 +58,7 @@ pub(super) struct Streams {
     /// Number of the current page.
     page: u64,
     room: Vec<Subchunk>,
-    strides: Strides,
+    strides: SimilarByStride,
 }
 
 impl Streams {
@@ -217,7 +216,7 @@ impl Stream {
 
     /// Faults of the stream. An account that closes states what did not come, and that nothing came
     /// twice. Without a loss, a counter that fell was reset by the source.
-    fn faults(&self, falls: Judged, ledger: Option<&Ledger>) -> Faults {
+    fn faults(&self, falls: Judged, ledger: Option<&Ledger>) -> FragmentFaults {
         let counted = self.check.faults.judged(falls);
         let Some(ledger) = ledger.filter(|ledger| ledger.closes()) else {
             return counted;
@@ -225,19 +224,18 @@ impl Stream {
         let before = self.before;
         let lost = not_received(ledger);
         let missing = lost.saturating_sub(self.truncated - before.truncated);
-        let known = Faults { missing: before.faults.missing + missing, ..counted };
+        let known = FragmentFaults { missing: before.faults.missing + missing, ..counted };
         if before.clean > 0 {
             // The account does not cover falls in an earlier life.
             return known;
         }
-        let known = Faults { falls: 0, falls_missing: 0, ..known };
+        let known = FragmentFaults { falls: 0, falls_missing: 0, ..known };
         match lost {
-            0 => Faults { resets: counted.resets + counted.falls, ..known },
-            _ => Faults { duplicates: 0, out_of_order: 0, resets: 0, ..known },
+            0 => FragmentFaults { resets: counted.resets + counted.falls, ..known },
+            _ => FragmentFaults { duplicates: 0, out_of_order: 0, resets: 0, ..known },
         }
     }
 
-    /// Its publisher is there again: what was sent meanwhile is missing. A new life of it counts from its own beginning.
     fn reconnected(&mut self, is_new: bool) {
         self.reassembler = Reassembler::new();
         if is_new {
@@ -254,7 +252,13 @@ impl Stream {
 
     /// Takes so many fragments of a length with nothing wrong, which follow the one that the bytes begin with.
     #[inline]
-    fn take_alike(&mut self, count: usize, length: usize, bytes: &[u8], strides: &mut Strides) {
+    fn take_alike(
+        &mut self,
+        count: usize,
+        length: usize,
+        bytes: &[u8],
+        strides: &mut SimilarByStride,
+    ) {
         self.chunks += count as u64;
         self.bytes += (count * length) as u64;
         let stride = length + MESSAGE_WORD;

@@ -7,7 +7,7 @@ use daqmeter_wire::felix::payload::EmulatorHeader;
 
 use super::*;
 use crate::accounts::{CardAccount, CardElink, Outcomes, ReaderElink};
-use crate::transport::{Hello, Outlet};
+use crate::transport::{PageOutlet, PublisherHello};
 
 /// A publisher whose first connection breaks after some pages; a later one ends at once.
 #[derive(Clone, Default)]
@@ -20,15 +20,14 @@ struct Breaking {
 const STREAM: u64 = 7;
 
 struct BreakingInlet {
-    hello: Hello,
+    hello: PublisherHello,
     left: u64,
     sequence: u64,
-    /// What it says when nothing is left: a broken connection, or its account.
     account: Option<Vec<u8>>,
 }
 
-impl Inlet for BreakingInlet {
-    fn hello(&self) -> &Hello {
+impl PageInlet for BreakingInlet {
+    fn hello(&self) -> &PublisherHello {
         &self.hello
     }
 
@@ -55,12 +54,12 @@ impl Inlet for BreakingInlet {
     }
 }
 
-impl Transport for Breaking {
+impl PageTransport for Breaking {
     fn publish(
         &self,
         _settings: &Publish,
-        _hello: &Hello,
-    ) -> Result<Box<dyn Outlet>, TransportError> {
+        _hello: &PublisherHello,
+    ) -> Result<Box<dyn PageOutlet>, TransportError> {
         Err(TransportError::Other("it only receives".to_owned()))
     }
 
@@ -69,12 +68,12 @@ impl Transport for Breaking {
         _settings: &Publish,
         subscription: &Subscription,
         _quit: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn Inlet>, TransportError> {
+    ) -> Result<Box<dyn PageInlet>, TransportError> {
         let mut told = self.told.lock().unwrap();
         let is_first = told.is_empty();
         told.push(subscription.last_page);
         Ok(Box::new(BreakingInlet {
-            hello: Hello { stream: STREAM, ..Hello::default() },
+            hello: PublisherHello { stream: STREAM, ..PublisherHello::default() },
             left: if is_first { self.pages } else { 0 },
             sequence: 0,
             account: (!is_first).then(|| b"{}".to_vec()),
@@ -109,15 +108,15 @@ struct Scripted {
 }
 
 struct ScriptedInlet {
-    hello: Hello,
+    hello: PublisherHello,
     pages: std::vec::IntoIter<Vec<u8>>,
     body: Vec<u8>,
     account: Option<Vec<u8>>,
     sequence: u64,
 }
 
-impl Inlet for ScriptedInlet {
-    fn hello(&self) -> &Hello {
+impl PageInlet for ScriptedInlet {
+    fn hello(&self) -> &PublisherHello {
         &self.hello
     }
 
@@ -144,12 +143,12 @@ impl Inlet for ScriptedInlet {
     }
 }
 
-impl Transport for Scripted {
+impl PageTransport for Scripted {
     fn publish(
         &self,
         _settings: &Publish,
-        _hello: &Hello,
-    ) -> Result<Box<dyn Outlet>, TransportError> {
+        _hello: &PublisherHello,
+    ) -> Result<Box<dyn PageOutlet>, TransportError> {
         Err(TransportError::Other("it only receives".to_owned()))
     }
 
@@ -158,12 +157,16 @@ impl Transport for Scripted {
         _settings: &Publish,
         subscription: &Subscription,
         _quit: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn Inlet>, TransportError> {
+    ) -> Result<Box<dyn PageInlet>, TransportError> {
         if subscription.last_page > 0 {
             return Err(TransportError::Other("it does not come back".to_owned()));
         }
         Ok(Box::new(ScriptedInlet {
-            hello: Hello { stream: STREAM, tags: LINKS.map(tag).to_vec(), ..Hello::default() },
+            hello: PublisherHello {
+                stream: STREAM,
+                tags: LINKS.map(tag).to_vec(),
+                ..PublisherHello::default()
+            },
             pages: self.pages.clone().into_iter(),
             body: Vec::new(),
             account: self.account.as_ref().map(|account| serde_json::to_vec(account).unwrap()),

@@ -12,9 +12,9 @@ fn a_channel_has_one_reader_at_a_time_and_the_next_goes_on_where_it_was() {
     let scenario = Scenario::parse(text, "test").unwrap();
     let (mut card, _) = Card::new(&scenario).unwrap();
     card.source().end_after(2000);
-    let mut server = Server::bind(card, &path).unwrap();
+    let mut server = CardServer::bind(card, &path).unwrap();
     let (other, _) = Card::new(&scenario).unwrap();
-    let taken = Server::bind(other, &path).err().unwrap().to_string();
+    let taken = CardServer::bind(other, &path).err().unwrap().to_string();
     assert!(taken.contains("is taken"), "{taken}");
     let thread = std::thread::spawn(move || server.run(&AtomicBool::new(false), |_| {}));
     let mut port = connect(&path, &scenario, 0).unwrap();
@@ -40,7 +40,7 @@ fn a_channel_has_one_reader_at_a_time_and_the_next_goes_on_where_it_was() {
     assert_eq!(second.consumer().host(), at);
     let mut bytes = 2048;
     loop {
-        let finished = second.state() == State::Finished;
+        let finished = second.state() == CardState::Finished;
         let got = take_all(&mut second);
         bytes += got;
         if finished && got == 0 {
@@ -70,14 +70,14 @@ fn only_a_socket_that_nobody_serves_is_removed() {
     let link = directory.path().join("link");
     std::os::unix::fs::symlink(directory.path().join("nowhere"), &link).unwrap();
     for taken in [&path, &link, &directory.path().to_owned()] {
-        let error = Server::bind(small().0, taken).err().unwrap().to_string();
+        let error = CardServer::bind(small().0, taken).err().unwrap().to_string();
         assert!(error.contains("is not a socket"), "{error}");
     }
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "data");
     assert!(std::fs::symlink_metadata(&link).is_ok());
     let stale = directory.path().join("stale");
     drop(UnixListener::bind(&stale).unwrap());
-    let server = Server::bind(small().0, &stale).unwrap();
+    let server = CardServer::bind(small().0, &stale).unwrap();
     // What replaced the socket is not the server's to remove.
     std::fs::remove_file(&stale).unwrap();
     std::fs::write(&stale, "another's").unwrap();
@@ -91,7 +91,7 @@ fn silent_and_endless_clients_neither_delay_others_nor_cost_memory() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("card");
     let (card, scenario) = small();
-    let mut server = Server::bind(card, &path).unwrap();
+    let mut server = CardServer::bind(card, &path).unwrap();
     let stop = std::sync::Arc::new(AtomicBool::new(false));
     let asked = stop.clone();
     let thread = std::thread::spawn(move || {
@@ -110,7 +110,7 @@ fn silent_and_endless_clients_neither_delay_others_nor_cost_memory() {
     }
     let port = connect(&path, &scenario, 0).unwrap();
     port.go();
-    while port.state() != State::Running {
+    while port.state() != CardState::Running {
         std::thread::yield_now();
     }
     drop(port);
@@ -132,7 +132,7 @@ fn a_card_that_is_told_to_stop_finishes_and_its_reader_has_everything() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("card");
     let (card, scenario) = small();
-    let mut server = Server::bind(card, &path).unwrap();
+    let mut server = CardServer::bind(card, &path).unwrap();
     let stop = std::sync::Arc::new(AtomicBool::new(false));
     let asked = stop.clone();
     let thread = std::thread::spawn(move || {
@@ -145,7 +145,7 @@ fn a_card_that_is_told_to_stop_finishes_and_its_reader_has_everything() {
         take_all(&mut port);
     }
     stop.store(true, Ordering::Relaxed);
-    while port.state() != State::Finished || port.consumer().filled() > 0 {
+    while port.state() != CardState::Finished || port.consumer().filled() > 0 {
         take_all(&mut port);
     }
     let issued = port.view().account.issued;
@@ -160,18 +160,18 @@ fn a_card_whose_process_is_gone_has_finished() {
     let path = directory.path().join("card");
     let scenario = Scenario::parse("[card]\nlinks = 1\nring = \"2MiB\"\n", "test").unwrap();
     let (card, _) = Card::new(&scenario).unwrap();
-    let mut server = Server::bind(card, &path).unwrap();
+    let mut server = CardServer::bind(card, &path).unwrap();
     let stop = std::sync::Arc::new(AtomicBool::new(false));
     let asked = stop.clone();
     let thread = std::thread::spawn(move || server.run(&asked, |_| {}));
     let mut port = connect(&path, &scenario, 0).unwrap();
     port.go();
-    while port.state() != State::Running {
+    while port.state() != CardState::Running {
         std::thread::yield_now();
     }
     stop.store(true, Ordering::Relaxed);
     thread.join().unwrap();
-    while port.state() != State::Finished {
+    while port.state() != CardState::Finished {
         port.look();
     }
 }
@@ -191,7 +191,7 @@ fn a_card_that_dies_while_triggers_come_is_known_to_be_lost() {
     port.look();
     assert!(!port.is_lost());
     drop(theirs);
-    while port.state() != State::Finished {
+    while port.state() != CardState::Finished {
         port.look();
     }
     assert!(port.is_lost());
@@ -207,7 +207,7 @@ fn a_reader_that_follows_another_accounts_for_what_that_took() {
     let scenario = Scenario::parse(text, "test").unwrap();
     let (mut card, _) = Card::new(&scenario).unwrap();
     card.source().end_after(10_000);
-    let mut server = Server::bind(card, &path).unwrap();
+    let mut server = CardServer::bind(card, &path).unwrap();
     let thread = std::thread::spawn(move || server.run(&AtomicBool::new(false), |_| {}));
     let reader = |port: Port| {
         let publish = &scenario.publish;

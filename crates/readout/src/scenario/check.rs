@@ -7,7 +7,9 @@ use daqmeter_record::units::{show_bytes, show_ns};
 use daqmeter_sys::host::Files;
 
 use super::place::Wrong;
-use super::spec::{Blocks, Bytes as Size, Mode, Nanos, Scenario, ScenarioError, SourceKind};
+use super::spec::{
+    BlockSource, ByteSize as Size, Mode, Nanos, Scenario, ScenarioError, TriggerKind,
+};
 use crate::card::words::MAX_ELINKS;
 use crate::memory::huge_pool_bytes;
 
@@ -31,7 +33,6 @@ const MAX_NAME: usize = 255;
 /// `[[fault]]` tables: each kind with each E-link of a channel would be fewer.
 const MAX_FAULTS: usize = 1024;
 
-/// What a number counts, for messages.
 #[derive(Clone, Copy)]
 enum Unit {
     Bytes,
@@ -109,10 +110,6 @@ fn ensure(holds: bool, field: &str, what: impl FnOnce() -> String) -> Checked {
 }
 
 impl Scenario {
-    /// Whether its parts go together.
-    ///
-    /// # Errors
-    /// Names the field.
     pub fn check(&self) -> Result<(), ScenarioError> {
         self.find_wrong().map_err(|wrong| ScenarioError(wrong.to_string()))
     }
@@ -209,7 +206,7 @@ impl Scenario {
         ensure(RATE_HZ.contains(&rate), "trigger.rate", || {
             format!("{rate:?} Hz; 0.001 Hz to 1000 MHz")
         })?;
-        let is_missing = trigger.source == SourceKind::Times && trigger.file.is_none();
+        let is_missing = trigger.source == TriggerKind::Times && trigger.file.is_none();
         ensure(!is_missing, "trigger.file", || "source = \"times\" needs one".to_owned())
     }
 
@@ -258,7 +255,7 @@ impl Scenario {
             })?;
         }
         match self.why_not_replayed() {
-            Some(why) if card.blocks == Blocks::Replay => {
+            Some(why) if card.blocks == BlockSource::Replay => {
                 Err(Wrong::new("card.blocks", format!("{why} cannot be replayed; say live")))
             }
             _ => Ok(()),
@@ -329,10 +326,6 @@ impl Scenario {
     }
 }
 
-/// Whether the host can do it: a socket is asked, since the kernel may load a module for it.
-///
-/// # Errors
-/// Says which there are.
 pub fn check_congestion(name: &str) -> Result<(), String> {
     /// `TCP_CA_NAME_MAX` of linux/tcp.h less the final zero: the kernel cuts longer ones.
     const MAX_BYTES: usize = 15;

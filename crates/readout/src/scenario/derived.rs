@@ -5,12 +5,11 @@ use daqmeter_wire::felix::encoder::blocks_of;
 use daqmeter_wire::felix::payload::{Fid, TTC_BYTES};
 use daqmeter_wire::felix::{BlockFormat, Elink};
 
-use super::spec::{Blocks, ElinkSpec, Generation, Mode, Scenario, ScenarioError, SourceKind};
+use super::spec::{BlockSource, ElinkSpec, Generation, Mode, Scenario, ScenarioError, TriggerKind};
 use crate::pattern::Pattern;
 use crate::recorded::RecordedElink;
 
 impl Scenario {
-    /// How blocks look.
     pub fn format(&self) -> Option<BlockFormat> {
         let kib = u8::try_from(self.card.block.0 / 1024)
             .ok()
@@ -80,7 +79,7 @@ impl Scenario {
     /// Why the card's blocks cannot be made once and replayed, if they cannot.
     pub(crate) fn why_not_replayed(&self) -> Option<&'static str> {
         match self {
-            _ if self.trigger.source == SourceKind::Times => {
+            _ if self.trigger.source == TriggerKind::Times => {
                 Some("triggers whose numbers the chunks carry")
             }
             _ if self.card.ttc => Some("the trigger system's E-link, whose numbers grow,"),
@@ -91,21 +90,18 @@ impl Scenario {
         }
     }
 
-    /// Whether blocks are replayed.
     pub fn replays(&self) -> bool {
         self.recorded.is_none()
-            && self.card.blocks != Blocks::Live
+            && self.card.blocks != BlockSource::Live
             && self.why_not_replayed().is_none()
     }
 
-    /// Whether the blocks of a file come as fast as they are taken, at no trigger rate.
     pub fn is_flat_out(&self) -> bool {
         self.recorded.as_ref().is_some_and(|playback| !playback.is_paced)
     }
 
-    /// Whether triggers come at a rate that may be chosen.
     pub fn has_rate(&self) -> bool {
-        !self.is_flat_out() && self.trigger.source != SourceKind::Times
+        !self.is_flat_out() && self.trigger.source != TriggerKind::Times
     }
 
     /// When BUSY comes from outside.

@@ -34,7 +34,6 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// What is wrong, behind the line where its field stands, if it stands there.
     pub(super) fn located(&self, wrong: &Wrong) -> String {
         match span_of(&self.text, &wrong.field) {
             Some(span) => format!("{}: {wrong}", line_at(&self.text, span.start)),
@@ -42,7 +41,6 @@ impl Origin {
         }
     }
 
-    /// The same behind the name of the file.
     pub(crate) fn located_in_file(&self, wrong: &Wrong) -> String {
         let line = self.located(wrong);
         self.file.as_ref().map_or_else(|| line.clone(), |file| format!("{file}: {line}"))
@@ -66,7 +64,6 @@ fn line_at(text: &str, position: usize) -> String {
     format!("line {} (`{line}`)", number + 1)
 }
 
-/// Where a field such as `card.ring` or `link[1].payload` stands, or the part of its path that does.
 fn span_of(text: &str, field: &str) -> Option<Range<usize>> {
     let document = DeTable::parse(text).ok()?;
     let mut table = document.get_ref();

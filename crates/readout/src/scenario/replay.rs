@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::spec::{Blocks, Bytes, Generation, Scenario, ScenarioError};
+use super::spec::{BlockSource, ByteSize, Generation, Scenario, ScenarioError};
 use crate::card::words::MAX_ELINKS;
 use crate::recorded::{MAX_CHUNK_BYTES, Playback, Recorded};
 
@@ -40,9 +40,9 @@ impl Scenario {
         self.link.clear();
         let card = &mut self.card;
         (card.devices, card.channels, card.links) = (1, 1, 1);
-        (card.ttc, card.blocks) = (false, Blocks::Auto);
+        (card.ttc, card.blocks) = (false, BlockSource::Auto);
         card.timeout = None;
-        card.block = Bytes(file.format.block_bytes);
+        card.block = ByteSize(file.format.block_bytes);
         card.format = match file.format.magic {
             0xABCD => Generation::Phase1,
             0xABCE => Generation::Phase1Wide,

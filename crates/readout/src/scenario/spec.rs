@@ -8,14 +8,14 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::place::Origin;
 use crate::recorded::Playback;
 
-/// What is wrong with a scenario: one line that names the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
+/// One line that names the place.
 pub struct ScenarioError(pub String);
 
 /// A size, written `64MiB` or as a number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bytes(pub usize);
+pub struct ByteSize(pub usize);
 
 /// A time, written `100us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +54,10 @@ fn written<'de, D: Deserializer<'de>, T, E: std::fmt::Display>(
     read(&Written::deserialize(deserializer)?.text()).map_err(de::Error::custom)
 }
 
-impl<'de> Deserialize<'de> for Bytes {
+impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let bytes = written(deserializer, units::parse_bytes)?;
-        usize::try_from(bytes).map(Bytes).map_err(de::Error::custom)
+        usize::try_from(bytes).map(ByteSize).map_err(de::Error::custom)
     }
 }
 
@@ -81,18 +81,14 @@ pub struct Scenario {
     /// For tables; the file's name where it is empty.
     pub name: String,
     /// When triggers come.
-    pub trigger: Trigger,
-    /// What the card does with them.
-    pub card: Card,
+    pub trigger: TriggerSettings,
+    pub card: CardSettings,
     /// When the card stops them.
-    pub busy: Busy,
+    pub busy: BusySettings,
     /// Links that differ from the others.
-    pub link: Vec<Link>,
-    /// What goes wrong on request.
+    pub link: Vec<LinkSettings>,
     pub fault: Vec<FaultSpec>,
-    /// How the host reads.
-    pub reader: Reader,
-    /// How data leaves the host.
+    pub reader: ReaderSettings,
     pub publish: Publish,
     /// A recorded file whose blocks the card gives instead of its own.
     #[serde(skip)]
@@ -102,10 +98,9 @@ pub struct Scenario {
     pub(crate) origin: Origin,
 }
 
-/// How triggers are spaced.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum SourceKind {
+pub enum TriggerKind {
     /// Equal gaps.
     #[default]
     Fixed,
@@ -118,9 +113,8 @@ pub enum SourceKind {
 /// `[trigger]`
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
-pub struct Trigger {
-    /// How they are spaced.
-    pub source: SourceKind,
+pub struct TriggerSettings {
+    pub source: TriggerKind,
     /// Mean rate.
     pub rate: Hertz,
     /// Of the random numbers.
@@ -131,14 +125,19 @@ pub struct Trigger {
     pub external_busy: Option<String>,
 }
 
-impl Default for Trigger {
+impl Default for TriggerSettings {
     fn default() -> Self {
         let rate = Hertz(100e3);
-        Trigger { source: SourceKind::Fixed, rate, seed: 1, file: None, external_busy: None }
+        TriggerSettings {
+            source: TriggerKind::Fixed,
+            rate,
+            seed: 1,
+            file: None,
+            external_busy: None,
+        }
     }
 }
 
-/// What the card's links speak.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -162,10 +161,9 @@ pub enum Generation {
     Phase1Wide,
 }
 
-/// Where the blocks come from.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Blocks {
+pub enum BlockSource {
     /// Replayed where the scenario allows it, else live.
     #[default]
     Auto,
@@ -178,8 +176,7 @@ pub enum Blocks {
 /// `[card]`
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
-pub struct Card {
-    /// What its links speak.
+pub struct CardSettings {
     pub mode: Mode,
     /// Devices of the host: connectors of the fids.
     pub devices: u16,
@@ -190,47 +187,45 @@ pub struct Card {
     /// Indices of a link's E-links; eight 8-bit ones (GBT) or one (FULL) where it is empty.
     pub elinks: Vec<u8>,
     /// Bytes of a chunk.
-    pub payload: Bytes,
+    pub payload: ByteSize,
     /// Bytes of a block.
-    pub block: Bytes,
-    /// How blocks look.
+    pub block: ByteSize,
     pub format: Generation,
-    /// Whether channel 0 of each device carries the trigger system's E-link 0x600.
+    /// Channel 0 of each device carries the trigger system's E-link 0x600.
     pub ttc: bool,
-    /// Where blocks come from.
-    pub blocks: Blocks,
+    pub blocks: BlockSource,
     /// Bytes of the ring; replayed ones hold whole turns and are a little smaller.
-    pub ring: Bytes,
+    pub ring: ByteSize,
     /// Reserved huge pages: true takes no others, false takes none. Without a value they are taken
     /// if the pool has enough.
     pub huge_pages: Option<bool>,
     /// The card's PC_PTR_GAP; an eighth of the ring where it is not said.
-    pub pointer_gap: Option<Bytes>,
+    pub pointer_gap: Option<ByteSize>,
     /// Main output FIFO of a channel.
-    pub fifo: Bytes,
-    /// What the DMA moves per second and channel; none is as fast as need be.
-    pub dma_rate: Option<Bytes>,
+    pub fifo: ByteSize,
+    /// Bytes per second and channel; unlimited by default.
+    pub dma_rate: Option<ByteSize>,
     /// A block that is not full is closed so long after its first chunk.
     pub timeout: Option<Nanos>,
 }
 
-impl Default for Card {
+impl Default for CardSettings {
     fn default() -> Self {
-        Card {
+        CardSettings {
             mode: Mode::Gbt,
             devices: 1,
             channels: 1,
             links: 3,
             elinks: Vec::new(),
-            payload: Bytes(24),
-            block: Bytes(1024),
+            payload: ByteSize(24),
+            block: ByteSize(1024),
             format: Generation::Phase2,
             ttc: false,
-            blocks: Blocks::Auto,
-            ring: Bytes(64 << 20),
+            blocks: BlockSource::Auto,
+            ring: ByteSize(64 << 20),
             huge_pages: None,
             pointer_gap: None,
-            fifo: Bytes(1 << 20),
+            fifo: ByteSize(1 << 20),
             dma_rate: None,
             timeout: None,
         }
@@ -240,39 +235,43 @@ impl Default for Card {
 /// `[busy]`
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
-pub struct Busy {
+pub struct BusySettings {
     /// BUSY-by-DMA is on.
     pub dma: bool,
     /// It is asserted when fewer bytes of a ring are free; 7/32 of the ring where it is not said (224 MiB of 1 GiB).
-    pub assert_below: Option<Bytes>,
+    pub assert_below: Option<ByteSize>,
     /// It is released when more are free; 1/4 of the ring where it is not said.
-    pub release_above: Option<Bytes>,
+    pub release_above: Option<ByteSize>,
     /// BUSY-by-FIFO is on.
     pub fifo: bool,
     /// Nothing reaches the trigger source: flags only.
     pub inhibit: bool,
 }
 
-impl Default for Busy {
+impl Default for BusySettings {
     fn default() -> Self {
-        Busy { dma: true, assert_below: None, release_above: None, fifo: false, inhibit: false }
+        BusySettings {
+            dma: true,
+            assert_below: None,
+            release_above: None,
+            fifo: false,
+            inhibit: false,
+        }
     }
 }
 
 /// `[[link]]`
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub struct Link {
-    /// Which one of every channel, from 0.
+pub struct LinkSettings {
     pub link: u8,
     /// Share of the triggers for which its emulator makes no fragment.
     #[serde(default)]
     pub deficit: f64,
     /// Bytes of its chunks.
-    pub payload: Option<Bytes>,
+    pub payload: Option<ByteSize>,
 }
 
-/// What can go wrong on request.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
@@ -282,9 +281,9 @@ pub enum FaultKind {
     DuplicatedBlock,
     /// It changes places with the next of its E-link.
     SwappedBlocks,
-    /// Its last trailer has the undefined type.
+    /// The last trailer has the undefined type.
     CorruptedTrailer,
-    /// Its header has another magic.
+    /// The header has another magic.
     CorruptedMagic,
     /// The chunk's trailer says truncated.
     Truncated,
@@ -299,7 +298,6 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// Whether it hits blocks, not chunks.
     pub(crate) fn is_of_block(self) -> bool {
         use FaultKind::{
             CorruptedMagic, CorruptedTrailer, DuplicatedBlock, LostBlock, SwappedBlocks,
@@ -315,7 +313,6 @@ impl FaultKind {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct FaultSpec {
-    /// What goes wrong.
     pub kind: FaultKind,
     /// With which E-link; all of them where it is not said.
     pub elink: Option<u16>,
@@ -323,7 +320,6 @@ pub struct FaultSpec {
     pub every: u64,
 }
 
-/// What the reader does with chunks.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReaderMode {
@@ -334,10 +330,9 @@ pub enum ReaderMode {
     ZeroCopy,
 }
 
-/// How the reader learns of data.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Completion {
+pub enum ReaderCompletion {
     /// It looks again after the polling interval.
     #[default]
     Poll,
@@ -345,29 +340,26 @@ pub enum Completion {
     Interrupt,
 }
 
-/// What a subscriber that takes nothing does to the others.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnSlow {
     /// The reader waits; the ring fills, BUSY comes.
     #[default]
     Block,
-    /// Its pages are dropped and counted.
     Drop,
 }
 
 /// `[reader]`
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
-pub struct Reader {
-    /// What it does with chunks.
+pub struct ReaderSettings {
     pub mode: ReaderMode,
     /// Polling interval; 0 never sleeps.
     pub poll: Nanos,
     /// Poll or interrupt.
-    pub completion: Completion,
+    pub completion: ReaderCompletion,
     /// Bytes of a page.
-    pub page: Bytes,
+    pub page: ByteSize,
     /// Pages per subscriber that may wait for it.
     pub pages: usize,
     /// A page with data is sent at the latest after this time.
@@ -376,13 +368,13 @@ pub struct Reader {
     pub on_slow: OnSlow,
 }
 
-impl Default for Reader {
+impl Default for ReaderSettings {
     fn default() -> Self {
-        Reader {
+        ReaderSettings {
             mode: ReaderMode::Buffered,
             poll: Nanos(100_000),
-            completion: Completion::Poll,
-            page: Bytes(256 << 10),
+            completion: ReaderCompletion::Poll,
+            page: ByteSize(256 << 10),
             pages: 64,
             timeout: Nanos(1_000_000),
             on_slow: OnSlow::Block,
@@ -396,7 +388,6 @@ impl Default for Reader {
 pub struct Publish {
     /// `tcp`, or `zenoh` where that was built in.
     pub transport: String,
-    /// Where the publisher listens (tcp) or what it connects to or listens on (zenoh, an endpoint).
     pub address: String,
     /// Congestion control of each socket; the host's default where it is `default`.
     pub congestion: String,
@@ -421,9 +412,7 @@ impl Default for Publish {
 /// One E-link of a channel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ElinkSpec {
-    /// Its number in the device.
     pub elink: Elink,
-    /// Its link within the channel.
     pub link: u8,
     /// Bytes of its chunks.
     pub payload_bytes: usize,
@@ -437,7 +426,7 @@ pub struct ElinkSpec {
 
 /// Parts of a read-out in one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Parts {
+pub struct PartCounts {
     /// Channels of a card.
     pub channels: usize,
     /// Subscribers of readers, all together.

@@ -9,7 +9,7 @@ use super::blocks::{Context, copy_chunks, copy_to_one, lend_block, only_one};
 use super::dest::Dest;
 use super::elink::ElinkState;
 use super::reader::{Stats, ToHost};
-use crate::scenario::{OnSlow, Reader as Settings, ReaderMode};
+use crate::scenario::{OnSlow, ReaderMode, ReaderSettings as Settings};
 
 /// Blocks after which the ring gets its bytes back and pages are sent.
 const BATCH_BYTES: usize = 64 << 10;
@@ -120,7 +120,6 @@ fn header(block: &[u8]) -> FelixHeader {
     FelixHeader::parse(head)
 }
 
-/// What takes a block apart.
 struct Decoder<'a> {
     format: BlockFormat,
     settings: &'a Settings,
@@ -196,7 +195,6 @@ impl Decoder<'_> {
     }
 }
 
-/// What was taken from a block.
 enum Taken {
     Chunks,
     /// It is the one before it again.

@@ -7,7 +7,7 @@ use daqmeter_wire::felix::page::Status;
 
 use super::dest::{ByStatus, Dest, status_index};
 use super::elink::{ElinkState, Missed, Subscriber};
-use crate::scenario::Reader as Settings;
+use crate::scenario::ReaderSettings as Settings;
 
 pub(super) struct Context {
     /// Place of the E-link.
@@ -237,7 +237,6 @@ fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) -> bool
     dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length)
 }
 
-/// What a block holds, by how its chunks lie over blocks.
 #[derive(Default)]
 struct Held {
     /// Chunks that began in it, and ended.
@@ -319,7 +318,6 @@ pub(super) fn lend_block(
 const SEQUENCES: u64 = 32;
 
 impl Subscriber {
-    /// Whether it is given the block at hand, in zero-copy mode.
     fn takes_block(&mut self, dest: &Dest) -> bool {
         // A gap of a whole turn of the sequence numbers would not be seen: one more is dropped.
         let hidden = self.skipped > 0 && self.skipped.is_multiple_of(SEQUENCES);

@@ -10,7 +10,7 @@ use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 use super::dest::Dest;
 use super::reader::ToHost;
 use crate::accounts::{FinalAccount, ReaderElink, ledger};
-use crate::card::words::State;
+use crate::card::words::CardState;
 use crate::transport::Sent;
 
 /// Accounts are offered to subscribers for so long, and their going is waited for so long.
@@ -40,7 +40,7 @@ impl ToHost {
             let now_ns = monotonic_ns();
             self.port.look();
             // A card that goes on without us is not read to its end: there is none.
-            let ends = self.port.is_here() || self.port.state() == State::Finished;
+            let ends = self.port.is_here() || self.port.state() == CardState::Finished;
             while ends && self.read_batch(now_ns) && !patience.is_over(monotonic_ns()) {
                 self.give_back();
             }
@@ -69,9 +69,8 @@ impl ToHost {
         }
     }
 
-    /// Whether blocks come, or are there.
     fn has_more(&self) -> bool {
-        self.port.state() == State::Running || self.filled_bytes() >= self.format.block_bytes
+        self.port.state() == CardState::Running || self.filled_bytes() >= self.format.block_bytes
     }
 
     fn final_account(&mut self) -> FinalAccount {

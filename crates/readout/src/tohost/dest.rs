@@ -8,7 +8,7 @@ use daqmeter_wire::felix::page::{FelixFrame, FrameKind, PageWriter, Status};
 use super::blocks::Context;
 use crate::accounts::SubscriptionAccount;
 use crate::port::Port;
-use crate::transport::{Outlet, Sent};
+use crate::transport::{PageOutlet, Sent};
 
 /// Pages on their way to a subscriber who has not acknowledged them: sockets hold far fewer.
 pub(super) const MAX_PENDING: usize = 4096;
@@ -74,7 +74,7 @@ pub(super) fn status_index(status: Status) -> usize {
 }
 
 fn send(
-    outlet: &mut dyn Outlet,
+    outlet: &mut dyn PageOutlet,
     port: &Port,
     dest: usize,
     frame: &FelixFrame,
@@ -161,12 +161,10 @@ pub(super) struct Dest {
     pub(super) spare: Vec<Booked>,
     pub(super) sequence: u64,
     pub(super) heard_ns: u64,
-    /// What became of the chunks that were offered to it, for each E-link.
     pub(super) accounts: Vec<SubscriptionAccount>,
 }
 
 impl Dest {
-    /// Whether it has not acknowledged all that was read for it.
     pub(super) fn owes(&self) -> bool {
         !self.page.is_empty() || !self.queue.is_empty() || !self.pending.is_empty()
     }
@@ -197,7 +195,7 @@ impl Dest {
     /// Sends what the destination takes. True when something went.
     pub(super) fn pump(
         &mut self,
-        outlet: &mut dyn Outlet,
+        outlet: &mut dyn PageOutlet,
         port: &Port,
         released: u64,
         now_ns: u64,

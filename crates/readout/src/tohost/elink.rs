@@ -25,11 +25,9 @@ pub(super) struct ElinkState {
 pub(super) struct Subscriber {
     /// Place in the table of destinations.
     pub(super) place: usize,
-    /// What it has not of the chunk at hand, in pages of blocks.
     pub(super) missed: Missed,
     /// Blocks in a row that it was not given.
     pub(super) skipped: u64,
-    /// Whether it takes the block at hand: said once per block, as its pages become fewer on the way.
     pub(super) takes: bool,
 }
 
@@ -39,7 +37,6 @@ impl Subscriber {
     }
 }
 
-/// Whether a subscriber has all blocks of the chunk at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missed {
     Nothing,
@@ -61,12 +58,10 @@ impl ElinkState {
         }
     }
 
-    /// Whether a block is the one before it again. Remembers it otherwise.
     pub(super) fn is_repeated(&mut self, header: FelixHeader, block: &[u8]) -> bool {
         self.repeats.is_repeated(&self.reassembler, header, block)
     }
 
-    /// Whether a subscriber has no room for what a block may need.
     pub(super) fn is_full(&self, dests: &[Option<Dest>], wanted: usize) -> bool {
         self.subscribers
             .iter()

@@ -10,12 +10,11 @@ use super::dest::{Dest, Pending};
 use super::elink::ElinkState;
 use super::sizes::{Sizes, spare_pages, subscriber_bytes};
 use crate::accounts::{CardAccount, SubscriptionAccount};
-use crate::card::words::{CardView, State};
+use crate::card::words::{CardState, CardView};
 use crate::port::Port;
-use crate::scenario::{ElinkSpec, Publish, Reader as Settings};
-use crate::transport::{Outlet, OutletEvent};
+use crate::scenario::{ElinkSpec, Publish, ReaderSettings as Settings};
+use crate::transport::{OutletEvent, PageOutlet};
 
-/// What a reader counts besides the accounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// Blocks read.
@@ -53,11 +52,10 @@ pub struct Stats {
 /// A reader of one DMA channel.
 pub struct ToHost {
     pub(crate) port: Port,
-    pub(super) outlet: Box<dyn Outlet>,
+    pub(super) outlet: Box<dyn PageOutlet>,
     pub(super) settings: Settings,
     pub(super) dead_after_ns: u64,
     pub(super) max_subscribers: usize,
-    /// What one subscriber may cost.
     pub(super) subscriber_bytes: u64,
     pub(super) format: BlockFormat,
     /// The card was told that this reader is ready.
@@ -90,7 +88,6 @@ pub struct ToHost {
 pub(super) struct Departed {
     /// Pages that it had not acknowledged.
     pub(super) pending: VecDeque<Pending>,
-    /// What became of the others.
     pub(super) accounts: Vec<SubscriptionAccount>,
 }
 
@@ -100,7 +97,7 @@ impl ToHost {
     /// A reader for a channel with these E-links.
     pub fn new(
         port: Port,
-        outlet: Box<dyn Outlet>,
+        outlet: Box<dyn PageOutlet>,
         settings: Settings,
         publish: &Publish,
         format: BlockFormat,
@@ -116,8 +113,8 @@ impl ToHost {
         let state = |spec: &ElinkSpec| ElinkState::new(*spec, longest);
         let with_spare = Settings { pages: spare_pages(outlet.as_ref(), &settings), ..settings };
         let found = match port.state() {
-            State::Idle => CardAccount::default(),
-            State::Running | State::Finished => port.view().account,
+            CardState::Idle => CardAccount::default(),
+            CardState::Running | CardState::Finished => port.view().account,
         };
         ToHost {
             found,
@@ -145,7 +142,6 @@ impl ToHost {
         }
     }
 
-    /// Where receivers find it.
     pub fn address(&self) -> String {
         self.outlet.address()
     }
@@ -155,12 +151,10 @@ impl ToHost {
         self.outlet.facts()
     }
 
-    /// What it counted.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// What the card says.
     pub fn card(&self) -> CardView {
         self.port.view()
     }
@@ -179,7 +173,6 @@ impl ToHost {
         came.saturating_sub(oldest.unwrap_or(self.read))
     }
 
-    /// Bytes of the ring.
     pub fn ring_bytes(&self) -> usize {
         self.port.consumer().ring_bytes()
     }
@@ -203,12 +196,10 @@ impl ToHost {
             .collect()
     }
 
-    /// Whether it has said to the card that it is ready.
     pub fn has_begun(&self) -> bool {
         self.begun
     }
 
-    /// Whether the card went away before it had finished.
     pub fn card_is_lost(&self) -> bool {
         self.port.is_lost()
     }

@@ -8,18 +8,16 @@ use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 
 use super::reader::ToHost;
 use crate::accounts::FinalAccount;
-use crate::card::words::State;
-use crate::scenario::Completion;
+use crate::card::words::CardState;
+use crate::scenario::ReaderCompletion;
 
 /// Subscribers that owe acknowledgements, and those that the card waits for, are looked after so often.
 const SERVICE_NS: u64 = 1_000_000;
 /// And those that do not, and new ones.
 const IDLE_SERVICE_NS: u64 = 20_000_000;
-/// Who runs a reader is called so often.
 const EACH_NS: u64 = 10_000_000;
 /// A reader that waits for an interrupt looks after subscribers so often.
 const INTERRUPT_SERVICE: Duration = Duration::from_millis(100);
-/// Whether to stop is looked at so often in a sleep between two polls.
 const SLICE_NS: u64 = 100_000_000;
 
 impl ToHost {
@@ -120,15 +118,15 @@ impl ToHost {
     ) {
         match self.settings.completion {
             _ if !self.begun => sleep_until(begin_ns + SERVICE_NS),
-            Completion::Interrupt if !worked => {
+            ReaderCompletion::Interrupt if !worked => {
                 let timeout = self.longest_wait();
                 self.port.wait(timeout);
             }
             // What came meanwhile waits for the next interval, unless that is over.
-            Completion::Poll if self.settings.poll.0 > 0 => {
+            ReaderCompletion::Poll if self.settings.poll.0 > 0 => {
                 self.sleep(begin_ns, stop, each);
             }
-            Completion::Poll | Completion::Interrupt => {}
+            ReaderCompletion::Poll | ReaderCompletion::Interrupt => {}
         }
     }
 
@@ -146,19 +144,16 @@ impl ToHost {
         }
     }
 
-    /// Whether the card has finished and all that it wrote was read. One that died may have left a part of a block.
     fn has_all(&self) -> bool {
         let filled = self.filled_bytes();
         let is_empty = filled == 0 || self.port.is_lost() && filled < self.format.block_bytes;
-        self.port.state() == State::Finished && is_empty && self.released == self.read
+        self.port.state() == CardState::Finished && is_empty && self.released == self.read
     }
 
-    /// Whether a subscriber has pages that it has not acknowledged.
     fn is_owed(&self) -> bool {
         self.dests.iter().flatten().any(|dest| !dest.pending.is_empty() || !dest.queue.is_empty())
     }
 
-    /// How long a sleep may be: open pages must go in time.
     fn longest_wait(&self) -> Duration {
         let open =
             self.dests.iter().flatten().any(|dest| !dest.page.is_empty() || !dest.queue.is_empty());

@@ -5,10 +5,9 @@ use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::page::MAX_MESSAGE_OVERHEAD;
 
 use super::dest::{Booked, ByStatus, MAX_PENDING, Pending, SPANS_BYTES};
-use crate::scenario::{ElinkSpec, Reader as Settings, ReaderMode};
-use crate::transport::Outlet;
+use crate::scenario::{ElinkSpec, ReaderMode, ReaderSettings as Settings};
+use crate::transport::PageOutlet;
 
-/// What decides how many pages a block may need.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     /// Bytes of a page of messages.
@@ -42,7 +41,7 @@ impl Sizes {
 }
 
 /// Pages that may wait for a destination; one of a single E-link needs few.
-pub(super) fn spare_pages(outlet: &dyn Outlet, settings: &Settings) -> usize {
+pub(super) fn spare_pages(outlet: &dyn PageOutlet, settings: &Settings) -> usize {
     if outlet.is_per_elink() { settings.pages.min(4) } else { settings.pages }
 }
 

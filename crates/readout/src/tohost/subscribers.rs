@@ -20,7 +20,6 @@ const MAX_DEPARTED: usize = 256;
 const MAX_ENDED: usize = 4096;
 
 impl ToHost {
-    /// What subscribers did.
     pub(super) fn serve(&mut self, now_ns: u64) {
         let mut events = std::mem::take(&mut self.events);
         let mut poll = || self.outlet.poll(&mut events);
@@ -113,7 +112,6 @@ impl ToHost {
         }
     }
 
-    /// What is wrong with the wanted tags.
     fn unknown(&self, subscription: &Subscription) -> Option<String> {
         let tags = &subscription.tags;
         if tags.len() > self.elinks.len() {

@@ -22,12 +22,10 @@ const MAX_ENTRIES: usize = 4096;
 
 /// One publisher's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// Where it listens.
+pub struct BusEntry {
     pub address: String,
     /// Number of its life.
     pub stream: u64,
-    /// What it publishes.
     pub tags: Vec<u64>,
 }
 
@@ -52,7 +50,7 @@ fn other(line: String) -> TransportError {
 ///
 /// # Errors
 /// When the directory cannot be read, or holds something else.
-pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, Entry)>, TransportError> {
+pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, BusEntry)>, TransportError> {
     let shown = directory.display();
     let listed = fs::read_dir(directory)
         .map_err(|error| other(format!("bus directory {shown}: {error}")))?;
@@ -81,8 +79,7 @@ pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, Entry)>, TransportError
     Ok(entries)
 }
 
-/// Whether somebody listens there.
-fn is_alive(entry: &Entry) -> bool {
+fn is_alive(entry: &BusEntry) -> bool {
     let address = entry.address.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
     address.is_some_and(|address| {
         TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok()
@@ -93,7 +90,7 @@ fn is_alive(entry: &Entry) -> bool {
 ///
 /// # Errors
 /// When another living publisher has one of the tags, or the file cannot be written.
-pub fn announce(directory: &Path, entry: &Entry) -> Result<Announcement, TransportError> {
+pub fn announce(directory: &Path, entry: &BusEntry) -> Result<Announcement, TransportError> {
     for (path, known) in entries(directory)? {
         let Some(tag) = known.tags.iter().find(|tag| entry.tags.contains(tag)) else {
             continue;
@@ -116,17 +113,12 @@ pub fn announce(directory: &Path, entry: &Entry) -> Result<Announcement, Transpo
     Ok(Announcement { path })
 }
 
-/// Where the living publisher of all these tags is, if there is one.
 pub fn holder(directory: &Path, tags: &[u64]) -> Option<String> {
-    let has_all = |entry: &Entry| tags.iter().all(|tag| entry.tags.contains(tag));
+    let has_all = |entry: &BusEntry| tags.iter().all(|tag| entry.tags.contains(tag));
     let entries = entries(directory).ok()?.into_iter().map(|(_, entry)| entry);
     entries.filter(has_all).find(is_alive).map(|entry| entry.address)
 }
 
-/// Who has the wanted tags (all where it is empty): addresses, each with its part.
-///
-/// # Errors
-/// When nobody has one of them, or the entry that has it is stale.
 pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>, TransportError> {
     let entries = entries(directory)?;
     if let Some(missing) =
@@ -175,12 +167,12 @@ mod tests {
         assert!(find(path, &[]).unwrap_err().to_string().contains("nobody publishes anything"));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let entry = Entry { address: address.clone(), stream: 1, tags: vec![5, 6] };
+        let entry = BusEntry { address: address.clone(), stream: 1, tags: vec![5, 6] };
         let kept = announce(path, &entry).unwrap();
         assert_eq!(find(path, &[6]).unwrap(), [(address.clone(), vec![6])]);
         assert_eq!((holder(path, &[5, 6]), holder(path, &[5, 7])), (Some(address.clone()), None));
         assert!(find(path, &[7]).unwrap_err().to_string().contains("nobody publishes E-link 0x7"));
-        let second = Entry { stream: 2, ..entry.clone() };
+        let second = BusEntry { stream: 2, ..entry.clone() };
         assert!(announce(path, &second).unwrap_err().to_string().contains("published already"));
         drop(listener);
         assert!(find(path, &[]).unwrap_err().to_string().contains("is stale"));

@@ -1,4 +1,4 @@
-//! Pages between hosts. A publisher has an [`Outlet`], a receiver an [`Inlet`] per publisher; a [`Transport`] makes both.
+//! Pages between hosts. A publisher has an [`PageOutlet`], a receiver an [`PageInlet`] per publisher; a [`PageTransport`] makes both.
 //!
 //! What subscribers may rely on:
 //! - late: data from the subscription on; what came before is booked as not subscribed;
@@ -26,37 +26,24 @@ pub enum TransportError {
     /// The address is none, or taken, or nobody is there.
     #[error("{what} {address}: {source}")]
     Io {
-        /// What was being done.
         what: &'static str,
         /// With whom.
         address: String,
-        /// What the system said.
         source: std::io::Error,
     },
     /// The other side speaks something else.
     #[error("{address}: {source}")]
-    Foreign {
-        /// Who.
-        address: String,
-        /// What it said.
-        source: FrameError,
-    },
+    Foreign { address: String, source: FrameError },
     /// The other side refused.
     #[error("{address} refuses: {why}")]
-    Refused {
-        /// Who.
-        address: String,
-        /// Why.
-        why: String,
-    },
+    Refused { address: String, why: String },
     /// Anything else, in one line.
     #[error("{0}")]
     Other(String),
 }
 
-/// What a publisher offers: the first frame of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
+pub struct PublisherHello {
     /// Number of this publisher's life.
     pub stream: u64,
     /// Name of the scenario.
@@ -65,11 +52,9 @@ pub struct Hello {
     pub tags: Vec<u64>,
     /// Magic and size of its blocks, for pages of blocks.
     pub magic: u16,
-    /// Bytes of a block.
     pub block_bytes: u32,
 }
 
-/// What a receiver wants: its first frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subscription {
     /// Number of this receiver's life.
@@ -91,16 +76,10 @@ impl Subscription {
     }
 }
 
-/// What happened to a publisher's subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutletEvent {
     /// A new destination.
-    Subscribed {
-        /// Its number, never used again.
-        dest: usize,
-        /// Who and what.
-        subscription: Subscription,
-    },
+    Subscribed { dest: usize, subscription: Subscription },
     /// Pages up to this number are done with.
     Acknowledged {
         /// Of this destination.
@@ -110,17 +89,14 @@ pub enum OutletEvent {
     },
     /// It is no more.
     Gone {
-        /// Which.
         dest: usize,
         /// Why, for people.
         why: String,
     },
 }
 
-/// How a page was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// All of it.
     Done,
     /// Not all: offer the same page again.
     Blocked,
@@ -129,11 +105,9 @@ pub enum Sent {
 }
 
 /// The publishing end. It never waits.
-pub trait Outlet: Send {
-    /// Where receivers find it.
+pub trait PageOutlet: Send {
     fn address(&self) -> String;
 
-    /// What a record should say of it: names and values.
     fn facts(&self) -> Vec<(String, String)>;
 
     /// Takes in what subscribers did.
@@ -145,16 +119,14 @@ pub trait Outlet: Send {
     /// Gives a destination up.
     fn close(&mut self, dest: usize);
 
-    /// Which pages have a destination of their own: true when there is one per E-link, not one per subscriber.
     fn is_per_elink(&self) -> bool {
         false
     }
 }
 
 /// The receiving end of one publisher.
-pub trait Inlet: Send {
-    /// What the publisher offers.
-    fn hello(&self) -> &Hello;
+pub trait PageInlet: Send {
+    fn hello(&self) -> &PublisherHello;
 
     /// The next frame with its body; `None` if none came in the time.
     ///
@@ -170,13 +142,16 @@ pub trait Inlet: Send {
 }
 
 /// A way between hosts.
-pub trait Transport: Send + Sync {
+pub trait PageTransport: Send + Sync {
     /// Makes the publishing end.
     ///
     /// # Errors
     /// When the address cannot be had.
-    fn publish(&self, settings: &Publish, hello: &Hello)
-    -> Result<Box<dyn Outlet>, TransportError>;
+    fn publish(
+        &self,
+        settings: &Publish,
+        hello: &PublisherHello,
+    ) -> Result<Box<dyn PageOutlet>, TransportError>;
 
     /// Connects to a publisher and subscribes. Ends within some seconds, and soon when `quit` says so.
     ///
@@ -187,18 +162,18 @@ pub trait Transport: Send + Sync {
         settings: &Publish,
         subscription: &Subscription,
         quit: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn Inlet>, TransportError>;
+    ) -> Result<Box<dyn PageInlet>, TransportError>;
 }
 
 /// The transport of that name.
 ///
 /// # Errors
 /// When it was not built in.
-pub fn named(name: &str) -> Result<Box<dyn Transport>, TransportError> {
+pub fn named(name: &str) -> Result<Box<dyn PageTransport>, TransportError> {
     match name {
-        "tcp" => Ok(Box::new(tcp::Tcp)),
+        "tcp" => Ok(Box::new(tcp::TcpTransport)),
         #[cfg(feature = "zenoh")]
-        "zenoh" => Ok(Box::new(zenoh::Zenoh)),
+        "zenoh" => Ok(Box::new(zenoh::ZenohTransport)),
         #[cfg(not(feature = "zenoh"))]
         "zenoh" => Err(TransportError::Other(
             "this daqmeter was built without zenoh: build it with --features zenoh".to_owned(),

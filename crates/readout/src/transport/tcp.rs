@@ -13,13 +13,16 @@ use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameError, FrameKind}
 use socket2::{SockRef, TcpKeepalive};
 use std::os::fd::AsFd;
 
-use super::{Hello, Inlet, Outlet, OutletEvent, Sent, Subscription, Transport, TransportError};
+use super::{
+    OutletEvent, PageInlet, PageOutlet, PageTransport, PublisherHello, Sent, Subscription,
+    TransportError,
+};
 use crate::peer::from_peer;
 use crate::scenario::Publish;
 
 /// The transport.
 #[derive(Clone, Copy, Debug)]
-pub struct Tcp;
+pub struct TcpTransport;
 
 /// Largest greeting or subscription: every E-link of a channel with 20 digits is below 20 KB.
 const MAX_CONTROL_BYTES: usize = 64 << 10;
@@ -36,12 +39,12 @@ const MAX_READS: usize = 16;
 /// E-links of a device: a publisher cannot offer more.
 const MAX_TAGS: usize = 2048;
 
-impl Transport for Tcp {
+impl PageTransport for TcpTransport {
     fn publish(
         &self,
         settings: &Publish,
-        hello: &Hello,
-    ) -> Result<Box<dyn Outlet>, TransportError> {
+        hello: &PublisherHello,
+    ) -> Result<Box<dyn PageOutlet>, TransportError> {
         let failed = |source| TransportError::Io {
             what: "cannot listen on",
             address: settings.address.clone(),
@@ -72,7 +75,7 @@ impl Transport for Tcp {
         settings: &Publish,
         subscription: &Subscription,
         quit: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn Inlet>, TransportError> {
+    ) -> Result<Box<dyn PageInlet>, TransportError> {
         let address = settings.address.clone();
         let failed = |source| TransportError::Io {
             what: "cannot connect to",
@@ -90,7 +93,7 @@ impl Transport for Tcp {
             buffer: vec![0; RECEIVE_BYTES],
             begin: 0,
             end: 0,
-            hello: Hello::default(),
+            hello: PublisherHello::default(),
         };
         inlet.hello = inlet.greeted(quit)?;
         let subscription = subscription.to(inlet.hello.stream);
@@ -141,7 +144,6 @@ struct Connection {
     since: Instant,
     /// Bytes of the greeting that the socket has.
     greeted: usize,
-    /// What came from it and is not a whole frame yet.
     heard: Vec<u8>,
     subscribed: bool,
     /// Bytes of the frame at hand that the socket has.
@@ -149,7 +151,7 @@ struct Connection {
     broken: Option<String>,
 }
 
-impl Outlet for TcpOutlet {
+impl PageOutlet for TcpOutlet {
     fn address(&self) -> String {
         self.listener
             .local_addr()
@@ -331,7 +333,6 @@ impl Connection {
     }
 }
 
-/// What is left of header and body from an offset on, as far as the parts go.
 fn rest<'a>(
     head: &'a [u8],
     body: &'a [IoSlice<'a>],
@@ -352,15 +353,14 @@ fn rest<'a>(
     used
 }
 
-/// What a publisher offers, if it is a greeting.
-fn hello(body: &[u8]) -> Result<Hello, String> {
+fn hello(body: &[u8]) -> Result<PublisherHello, String> {
     if body.len() > MAX_CONTROL_BYTES {
         return Err(format!(
             ": its greeting has {} bytes; at most {MAX_CONTROL_BYTES} are taken",
             body.len()
         ));
     }
-    let hello: Hello =
+    let hello: PublisherHello =
         from_peer(body).map_err(|why| format!(": its greeting is refused: {why}"))?;
     if hello.tags.len() > MAX_TAGS {
         return Err(format!(
@@ -380,7 +380,7 @@ struct TcpInlet {
     buffer: Vec<u8>,
     begin: usize,
     end: usize,
-    hello: Hello,
+    hello: PublisherHello,
 }
 
 impl TcpInlet {
@@ -392,7 +392,7 @@ impl TcpInlet {
         TransportError::Foreign { address: self.address.clone(), source }
     }
 
-    fn greeted(&mut self, quit: &dyn Fn() -> bool) -> Result<Hello, TransportError> {
+    fn greeted(&mut self, quit: &dyn Fn() -> bool) -> Result<PublisherHello, TransportError> {
         let address = self.address.clone();
         let other = |line: String| TransportError::Other(format!("{address}{line}"));
         let since = Instant::now();
@@ -463,8 +463,8 @@ impl TcpInlet {
     }
 }
 
-impl Inlet for TcpInlet {
-    fn hello(&self) -> &Hello {
+impl PageInlet for TcpInlet {
+    fn hello(&self) -> &PublisherHello {
         &self.hello
     }
 

@@ -19,13 +19,16 @@ use zenoh::qos::CongestionControl;
 use zenoh::sample::Sample;
 use zenoh::{Config, Session, Wait};
 
-use super::{Hello, Inlet, Outlet, OutletEvent, Sent, Subscription, Transport, TransportError};
+use super::{
+    OutletEvent, PageInlet, PageOutlet, PageTransport, PublisherHello, Sent, Subscription,
+    TransportError,
+};
 use crate::peer::from_peer;
 use crate::scenario::Publish;
 
 /// The transport.
 #[derive(Clone, Copy, Debug)]
-pub struct Zenoh;
+pub struct ZenohTransport;
 
 /// Pages that may wait in a receiver.
 const RECEIVE_PAGES: usize = 64;
@@ -37,7 +40,6 @@ fn other(what: &str, error: impl std::fmt::Display) -> TransportError {
     TransportError::Other(format!("zenoh: {what}: {first}"))
 }
 
-/// Whether two sessions of one host may hand large publications over in memory that both map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedMemory {
     /// As Zenoh does it: from 3 KiB on, while its 16 MiB of them have space.
@@ -80,7 +82,6 @@ pub fn session(
         .map_err(|error| other(&format!("cannot open a session at {address}"), error))
 }
 
-/// Where a session that listens at an address over TCP is found; `scout` is as it is.
 pub fn locator(session: &Session, address: &str) -> String {
     if address == "scout" {
         return address.to_owned();
@@ -97,12 +98,12 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Transport for Zenoh {
+impl PageTransport for ZenohTransport {
     fn publish(
         &self,
         settings: &Publish,
-        hello: &Hello,
-    ) -> Result<Box<dyn Outlet>, TransportError> {
+        hello: &PublisherHello,
+    ) -> Result<Box<dyn PageOutlet>, TransportError> {
         let session = session(&settings.address, true, SharedMemory::Used)?;
         let address = locator(&session, &settings.address);
         let mut lanes = Vec::new();
@@ -150,7 +151,7 @@ impl Transport for Zenoh {
         settings: &Publish,
         subscription: &Subscription,
         quit: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn Inlet>, TransportError> {
+    ) -> Result<Box<dyn PageInlet>, TransportError> {
         let session = session(&settings.address, false, SharedMemory::Used)?;
         let hello = hellos(&session, quit)?;
         let wanted = if subscription.tags.is_empty() {
@@ -193,7 +194,7 @@ impl Transport for Zenoh {
 }
 
 /// Asks who publishes. One publisher per address; by scouting, the first that answers.
-fn hellos(session: &Session, quit: &dyn Fn() -> bool) -> Result<Hello, TransportError> {
+fn hellos(session: &Session, quit: &dyn Fn() -> bool) -> Result<PublisherHello, TransportError> {
     for _ in 0..20 {
         if quit() {
             break;
@@ -204,7 +205,7 @@ fn hellos(session: &Session, quit: &dyn Fn() -> bool) -> Result<Hello, Transport
             .map_err(|error| other("cannot ask for publishers", error))?;
         while let Ok(reply) = replies.recv() {
             let Ok(sample) = reply.result() else { continue };
-            if let Ok(hello) = from_peer::<Hello>(&sample.payload().to_bytes()) {
+            if let Ok(hello) = from_peer::<PublisherHello>(&sample.payload().to_bytes()) {
                 return Ok(hello);
             }
         }
@@ -235,7 +236,7 @@ impl Drop for ZenohOutlet {
     }
 }
 
-impl Outlet for ZenohOutlet {
+impl PageOutlet for ZenohOutlet {
     fn address(&self) -> String {
         self.address.clone()
     }
@@ -301,14 +302,13 @@ impl Outlet for ZenohOutlet {
 }
 
 struct ZenohInlet {
-    hello: Hello,
+    hello: PublisherHello,
     pages: Pages,
     acknowledge: Publisher<'static>,
     /// Last page of each tag that is not acknowledged.
     had: BTreeMap<u64, u64>,
     /// The last page, until the next is asked for.
     sample: Option<Sample>,
-    /// Its bytes where they lie in several pieces, as they came over the network.
     body: Vec<u8>,
     _subscribers: Vec<Subscriber<()>>,
     session: Session,
@@ -321,8 +321,8 @@ impl Drop for ZenohInlet {
     }
 }
 
-impl Inlet for ZenohInlet {
-    fn hello(&self) -> &Hello {
+impl PageInlet for ZenohInlet {
+    fn hello(&self) -> &PublisherHello {
         &self.hello
     }
 

@@ -1,7 +1,7 @@
 //! The emulated card, event by event.
 
 use daqmeter_readout::busy::Cause;
-use daqmeter_readout::card::State;
+use daqmeter_readout::card::CardState;
 use daqmeter_readout::check::{Checker, Options};
 use daqmeter_readout::{Card, Scenario};
 use daqmeter_sys::ring::Consumer;
@@ -84,7 +84,7 @@ fn run(text: &str, triggers: u64, step_ns: u64) -> (Card, Reading) {
     card.source().end_after(triggers);
     let mut reading = Reading::new(card.scenario().format().unwrap());
     let mut now_ns = 0;
-    while card.state() == State::Running {
+    while card.state() == CardState::Running {
         now_ns += step_ns;
         card.advance(now_ns);
         reading.read(&mut rings[0]);
@@ -207,7 +207,7 @@ fn an_inhibited_busy_lets_the_ring_fill_and_the_fifo_cut_off() {
         reading.read(&mut rings[0]);
         card.advance(20 * MS + step * 1000);
     }
-    assert_eq!(card.state(), State::Finished);
+    assert_eq!(card.state(), CardState::Finished);
     for (elink, reassembler, _) in &reading.links {
         let counts = reassembler.counts;
         assert!(counts.chunks < 20_000 && counts.chunks_broken == 0, "{elink}: {counts:?}");
@@ -335,7 +335,7 @@ fn chunks_carry_the_numbers_of_a_trigger_file() {
     let (mut card, mut rings) = card(&text);
     let mut checker = Checker::new(Options::default());
     let (mut now_ns, mut first) = (0, Vec::new());
-    while card.state() == State::Running {
+    while card.state() == CardState::Running {
         now_ns += MS;
         card.advance(now_ns);
         let bytes = rings[0].spans(0).concat();

@@ -10,7 +10,7 @@ use daqmeter_readout::accounts::{CardElink, FinalAccount, ReaderElink, Subscript
 use daqmeter_readout::chain::Chain;
 use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::Publish;
-use daqmeter_readout::transport::{self, Hello, Subscription, TransportError};
+use daqmeter_readout::transport::{self, PublisherHello, Subscription, TransportError};
 use daqmeter_readout::{Scenario, ToHost};
 use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameKind, PageWriter, Status};
@@ -134,7 +134,13 @@ fn fake_publisher_of(
         Publish { address: listener.local_addr().unwrap().to_string(), ..Publish::default() };
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let hello = Hello { stream: 7, tags, magic: 0xC0CE, block_bytes: 1024, ..Hello::default() };
+        let hello = PublisherHello {
+            stream: 7,
+            tags,
+            magic: 0xC0CE,
+            block_bytes: 1024,
+            ..PublisherHello::default()
+        };
         stream.write_all(&control(FrameKind::Hello, &serde_json::to_vec(&hello).unwrap())).unwrap();
         stream.read_exact(&mut [0; FRAME_BYTES]).unwrap();
         for page in pages {

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::{
-    Hello, Inlet, Outlet, OutletEvent, Sent, Subscription, Transport, TransportError,
+    OutletEvent, PageInlet, PageOutlet, PageTransport, PublisherHello, Sent, Subscription,
+    TransportError,
 };
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 /// The way. Clones are ends of the same one.
 #[derive(Clone)]
 pub(crate) struct Memory {
-    hello: Hello,
+    hello: PublisherHello,
     /// Pages that lie between the reader and a receiver at most.
     room: usize,
     lanes: Arc<(Mutex<Vec<Lane>>, Condvar)>,
@@ -34,17 +35,17 @@ enum News {
 }
 
 impl Memory {
-    pub(crate) fn new(hello: Hello, room: usize) -> Memory {
+    pub(crate) fn new(hello: PublisherHello, room: usize) -> Memory {
         Memory { hello, room, lanes: Arc::default() }
     }
 }
 
-impl Transport for Memory {
+impl PageTransport for Memory {
     fn publish(
         &self,
         _settings: &Publish,
-        _hello: &Hello,
-    ) -> Result<Box<dyn Outlet>, TransportError> {
+        _hello: &PublisherHello,
+    ) -> Result<Box<dyn PageOutlet>, TransportError> {
         Ok(Box::new(self.clone()))
     }
 
@@ -53,7 +54,7 @@ impl Transport for Memory {
         _settings: &Publish,
         subscription: &Subscription,
         _quit: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn Inlet>, TransportError> {
+    ) -> Result<Box<dyn PageInlet>, TransportError> {
         let mut lanes = self.lanes.0.lock().unwrap();
         let news = VecDeque::from([News::Subscribed(subscription.clone())]);
         lanes.push(Lane { news, ..Lane::default() });
@@ -61,7 +62,7 @@ impl Transport for Memory {
     }
 }
 
-impl Outlet for Memory {
+impl PageOutlet for Memory {
     fn address(&self) -> String {
         "memory".to_owned()
     }
@@ -119,8 +120,8 @@ impl Drop for MemoryInlet {
     }
 }
 
-impl Inlet for MemoryInlet {
-    fn hello(&self) -> &Hello {
+impl PageInlet for MemoryInlet {
+    fn hello(&self) -> &PublisherHello {
         &self.way.hello
     }
 

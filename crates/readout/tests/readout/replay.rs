@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use daqmeter_readout::card::State;
+use daqmeter_readout::card::CardState;
 use daqmeter_readout::check::{Checker, Options, check};
 use daqmeter_readout::scenario::ReaderMode;
 use daqmeter_readout::{Card, Chosen, Scenario, recording};
@@ -118,7 +118,7 @@ fn the_ring_gets_the_bytes_of_the_file_and_numbers_go_on_over_its_end() {
     card.source().end_after(5 * 512 + 77);
     card.start(0);
     let (mut now_ns, mut given) = (0, Vec::new());
-    while card.state() == State::Running {
+    while card.state() == CardState::Running {
         now_ns += 50_000;
         card.advance(now_ns);
         let before = given.len();

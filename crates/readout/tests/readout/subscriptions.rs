@@ -9,7 +9,7 @@ use daqmeter_readout::port::Port;
 use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::{Nanos, Publish};
 use daqmeter_readout::tohost::ToHost;
-use daqmeter_readout::transport::Transport;
+use daqmeter_readout::transport::PageTransport;
 use daqmeter_readout::{Card, Scenario, chain};
 use proptest::prelude::*;
 

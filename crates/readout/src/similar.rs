@@ -9,15 +9,14 @@ pub(crate) const MAX_ALIKE_BYTES: usize = 16 << 10;
 
 /// Comparisons for the lengths that came last.
 #[derive(Debug, Default)]
-pub(crate) struct Strides {
+pub(crate) struct SimilarByStride {
     known: Vec<Similar>,
     next: usize,
 }
 
-impl Strides {
+impl SimilarByStride {
     /// Lengths that are known at a time.
     const MOST: usize = 8;
-    /// Where in a fragment its counter is.
     const COUNTER: usize = 3;
 
     /// The comparison of fragments that begin every `stride` bytes.
@@ -29,14 +28,14 @@ impl Strides {
     }
 
     fn learn(&mut self, stride: usize) -> usize {
-        let similar = Similar::new(stride, Strides::COUNTER, MAX_ALIKE_BYTES);
-        if self.known.len() < Strides::MOST {
+        let similar = Similar::new(stride, SimilarByStride::COUNTER, MAX_ALIKE_BYTES);
+        if self.known.len() < SimilarByStride::MOST {
             self.known.push(similar);
             return self.known.len() - 1;
         }
         let at = self.next;
         self.known[at] = similar;
-        self.next = (at + 1) % Strides::MOST;
+        self.next = (at + 1) % SimilarByStride::MOST;
         at
     }
 }
@@ -47,11 +46,11 @@ mod tests {
 
     #[test]
     fn the_lengths_that_came_last_are_known() {
-        let mut strides = Strides::default();
-        for stride in 28..28 + 3 * Strides::MOST {
+        let mut strides = SimilarByStride::default();
+        for stride in 28..28 + 3 * SimilarByStride::MOST {
             assert_eq!(strides.of(stride).stride(), stride);
             assert_eq!(strides.of(28.max(stride - 3)).stride(), 28.max(stride - 3));
         }
-        assert_eq!(strides.known.len(), Strides::MOST);
+        assert_eq!(strides.known.len(), SimilarByStride::MOST);
     }
 }

@@ -158,7 +158,6 @@ impl Running {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What became of it, for a fault.
     fn status(&self) -> String {
         let mut child = self.lock();
         match process::ends_within(&child, Duration::ZERO) {

@@ -2,15 +2,12 @@
 
 use serde::Deserialize;
 
-/// How a path's file says it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ZenohWay {
     pub(crate) when_full: WhenFull,
-    /// Whether blocks go through shared memory instead of TCP on loopback.
     pub(crate) shared_memory: bool,
 }
 
-/// What Zenoh does with a block for which it has no room: its congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum WhenFull {
@@ -22,7 +19,6 @@ pub(crate) enum WhenFull {
 }
 
 impl ZenohWay {
-    /// What of it is not as usual.
     pub(crate) fn text(self) -> String {
         let when_full = match self.when_full {
             WhenFull::Block => "",
