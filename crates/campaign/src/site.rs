@@ -42,6 +42,12 @@ enum Property {
     SystemDisk,
     /// The second CPU of those that threads are pinned to, or the only one: for the other side of a connection.
     PeerCpu,
+    /// Copies through the kernel: by the module where it is loaded, else by `pread`.
+    CopyPath,
+    /// Channels of an engine: the module's where it has any, else the emulated engine's.
+    CopyEngine,
+    /// Two to four lanes that copy at the same time.
+    CopyLanes,
 }
 
 impl OfHost {
@@ -53,6 +59,14 @@ impl OfHost {
                 let cpu = *pin.get(1).or(pin.first())?;
                 Some(Param::Int(u64::from(cpu)))
             }
+            Property::CopyPath => {
+                let is_loaded = daqmeter_copy::module_waiver().is_none();
+                Some(Param::Text(if is_loaded { "module" } else { "pread" }.to_owned()))
+            }
+            Property::CopyEngine => {
+                Some(Param::Text(daqmeter_copy::CopyPath::of_engine().to_string()))
+            }
+            Property::CopyLanes => Some(Param::Int(pin.len().clamp(2, 4) as u64)),
         }
     }
 }

@@ -18,7 +18,6 @@ use crate::arguments::rate;
 use crate::interrupt;
 use crate::metrics::Metrics;
 use crate::output::{Failure, tell};
-use crate::reproduce;
 use crate::runner::{Common, Runner};
 
 /// Read digitizer boards in parallel and convert their samples.
@@ -69,8 +68,6 @@ Faults can be asked of emulated boards: emu:l0:gone-after=5, emu:l0:short-read-a
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Repeat the source document's study and set every figure beside ours
-    Reproduce(reproduce::Options),
     /// Serve an emulated board as a file that answers the driver's ioctls
     Serve(ServeArguments),
 }
@@ -105,7 +102,6 @@ enum Format {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
-        Some(Verb::Reproduce(options)) => reproduce::one("digitizer", options),
         Some(Verb::Serve(arguments)) => serve_board(arguments),
         None => measure(arguments),
     }

@@ -1,17 +1,16 @@
-//! `daqmeter reproduce`: the published studies, row by row. `daqmeter eb reproduce` and its like repeat one of them.
+//! `daqmeter reproduce`: the published studies, row by row.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use daqmeter_campaign::PlannedPoint;
-use daqmeter_campaign::studies::{self, Study, Wanted};
+use daqmeter_campaign::studies::{Study, StudyOptions, studies};
 use daqmeter_harness::Settings;
 use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::figures;
 use daqmeter_report::html::page_of_studies;
-use daqmeter_report::studies::{Shown, full, text};
+use daqmeter_report::studies::{ReproducedStudy, full, text};
 use daqmeter_report::table::{self, stamp};
 
 use crate::arguments::{CpuList, count, cpu_list};
@@ -25,11 +24,13 @@ const PAGE: &str = "studies.html";
 
 /// Repeat the published studies, and set every row beside model and measurement.
 ///
-/// Takes about a minute and a half. Every row says where its figure is published. Boards, bridges and cards are emulated after the
-/// studies' own machines, and a verdict says so; what is of another machine's processor is shown and not judged.
+/// Takes about a minute and a half. Every row says where its figure is published. Boards, bridges
+/// and cards are emulated after the studies' own machines, and a verdict says so; what is of
+/// another machine's processor is shown and not judged.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter reproduce -o studies.html --records studies.jsonl\n  $ daqmeter reproduce etherbone\n  $ daqmeter reproduce --from studies.jsonl\n\nOne study is printed in full; of several, the totals and what differs. daqmeter digitizer reproduce, eb reproduce,\nreadout reproduce, copy reproduce and pmu reproduce are other names for one study each."
+    mut_arg("json", json_help),
+    after_long_help = "Example:\n\n  $ daqmeter reproduce -o studies.html --records studies.jsonl\n  $ daqmeter reproduce etherbone\n  $ daqmeter reproduce --from studies.jsonl\n\nOne study is printed in full; of several, the totals and what differs."
 )]
 pub(crate) struct Arguments {
     /// Studies; all without it
@@ -38,14 +39,6 @@ pub(crate) struct Arguments {
     /// Print the studies and what each measures here; measure nothing
     #[arg(long)]
     list: bool,
-    #[command(flatten)]
-    options: Options,
-}
-
-/// What one study or several may be asked for.
-#[derive(Debug, Args)]
-#[command(mut_arg("json", json_help))]
-pub(crate) struct Options {
     /// Judge these records instead of measuring
     #[arg(long, value_name = "FILE.jsonl")]
     from: Vec<PathBuf>,
@@ -69,110 +62,96 @@ fn json_help(option: clap::Arg) -> clap::Arg {
     option.help("Print each study with its places and verdicts (a JSON line) instead of tables; records go to --records")
 }
 
-/// The studies' names, with their titles.
+/// Names and titles of the studies.
 fn names() -> PossibleValuesParser {
-    let value = |study: Box<dyn Study>| {
+    let value = |study: Study| {
         let (first, others) = study.names().split_first().expect("a study has a name");
         PossibleValue::new(first).aliases(others).help(study.about().title.clone())
     };
-    PossibleValuesParser::new(studies::studies().into_iter().map(value))
+    PossibleValuesParser::new(studies().into_iter().map(value))
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut chosen = studies::studies();
+    let mut chosen = studies();
     if !arguments.studies.is_empty() {
-        let is_wanted = |name: &&str| arguments.studies.iter().any(|wanted| wanted == name);
-        chosen.retain(|study| study.names().iter().any(is_wanted));
+        let is_wanted = |name: &str| arguments.studies.iter().any(|wanted| wanted == name);
+        chosen.retain(|study| study.names().iter().any(|name| is_wanted(name)));
     }
     if arguments.list {
         return emit(&listed(&chosen));
     }
-    repeat(&chosen, &arguments.options)
-}
-
-/// Repeats one study, for the verb of its engine.
-pub(crate) fn one(name: &str, options: &Options) -> Result<ExitCode, Failure> {
-    let study = studies::study(name).expect("verbs name studies that exist");
-    repeat(&[study], options)
-}
-
-type Studies = [Box<dyn Study>];
-
-fn repeat(studies: &Studies, options: &Options) -> Result<ExitCode, Failure> {
-    options.check(studies)?;
-    if !options.from.is_empty() {
-        return show(studies, &read_all(&options.from)?, options);
+    check_options(arguments, &chosen)?;
+    if !arguments.from.is_empty() {
+        return show(&chosen, &read_all(&arguments.from)?, arguments);
     }
-    if options.no_measurement {
-        return show(studies, &[], options);
+    if arguments.no_measurement {
+        return show(&chosen, &[], arguments);
     }
     // Records are not printed: the studies are.
-    let common = Common { json: false, ..options.common.clone() };
+    let common = Common { json: false, ..arguments.common.clone() };
     let mut runner = Runner::new(&common, 0)?;
-    measure(studies, options, &mut runner)?;
+    measure(&chosen, arguments, &mut runner)?;
     runner.finish();
-    let code = show(studies, &runner.recorder.records, options)?;
+    let code = show(&chosen, &runner.recorder.records, arguments)?;
     runner.recorder.check_file()?;
     Ok(if runner.stop.is_set() { runner.recorder.exit_code(true) } else { code })
 }
 
-impl Options {
-    /// Refuses an option that none of the studies takes.
-    fn check(&self, studies: &Studies) -> Result<(), Failure> {
-        let given = [("reps", self.reps.is_some()), ("receiver-pin", self.receiver_pin.is_some())];
-        for (option, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
-            if !studies.iter().any(|study| study.options().contains(&option)) {
-                let names: Vec<&str> = studies.iter().map(|study| study.name()).collect();
-                return Err(Failure::refused(format!(
-                    "--{option} changes nothing in {}: leave it out, or see `daqmeter reproduce --list`",
-                    names.join(", ")
-                )));
-            }
+/// Refuses an option that none of the studies takes.
+fn check_options(arguments: &Arguments, studies: &[Study]) -> Result<(), Failure> {
+    let given =
+        [("reps", arguments.reps.is_some()), ("receiver-pin", arguments.receiver_pin.is_some())];
+    for (option, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+        if !studies.iter().flat_map(Study::options).any(|known| known == option) {
+            let names: Vec<&str> = studies.iter().map(Study::name).collect();
+            return Err(Failure::refused(format!(
+                "--{option} changes nothing in {}: leave it out, or see `daqmeter reproduce --list`",
+                names.join(", ")
+            )));
         }
-        Ok(())
-    }
-}
-
-/// Measures the points of the studies, each where it is planned or where `--pin` says.
-fn measure(studies: &Studies, options: &Options, runner: &mut Runner) -> Result<(), Failure> {
-    let allowed = runner.context.host.allowed_cpus.clone();
-    let receivers = options.receiver_pin.as_ref();
-    let receiver_cpus =
-        receivers.map(|list| list.0.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
-    let wanted =
-        Wanted { cpus: &allowed, reps: options.reps, receiver_cpus: receiver_cpus.as_deref() };
-    let mut points: Vec<PlannedPoint> =
-        studies.iter().flat_map(|study| study.points(&wanted)).collect();
-    if let Some(pin) = &options.common.pin {
-        points.iter_mut().for_each(|point| point.pin.clone_from(&pin.0));
-    }
-    runner.expect(points.len());
-    for point in &points {
-        let settings = Settings {
-            profile_hz: point.profile_hz,
-            ..runner.settings(point.steps, &point.study, &point.pin)
-        };
-        let place = Some(point.place.clone());
-        runner.point(&point.engine, &point.workload, &settings, place)?;
     }
     Ok(())
 }
 
-/// Prints what the records say of the studies, and writes the page. Ends with 1 when a record failed.
-fn show(studies: &Studies, records: &[RunRecord], options: &Options) -> Result<ExitCode, Failure> {
-    let shown: Vec<Shown> = studies.iter().map(|study| judged(study.as_ref(), records)).collect();
-    let page = match shown.len() {
-        1 => options.output.clone(),
-        _ => options.output.clone().or(Some(Replaced::at(PAGE))),
+/// Measures the points of the studies, each where it is planned or where `--pin` says.
+fn measure(studies: &[Study], arguments: &Arguments, runner: &mut Runner) -> Result<(), Failure> {
+    let receivers = arguments.receiver_pin.as_ref();
+    let receivers =
+        receivers.map(|list| list.0.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+    let options = StudyOptions { reps: arguments.reps, receiver_cpus: receivers.as_deref() };
+    let points: Vec<_> = studies.iter().flat_map(|study| study.points(&options)).collect();
+    runner.expect(points.len());
+    for point in points {
+        let pin = arguments.common.pin.as_ref().map_or(&point.pin, |pin| &pin.0);
+        let settings = runner.settings(point.steps, &point.study, pin);
+        let settings = Settings { profile_hz: point.profile_hz, ..settings };
+        runner.point(&point.engine, &point.workload, &settings, Some(point.place))?;
+    }
+    Ok(())
+}
+
+/// Prints the records' verdict on the studies, and writes the page. Ends with 1 when a record
+/// failed.
+fn show(
+    studies: &[Study],
+    records: &[RunRecord],
+    arguments: &Arguments,
+) -> Result<ExitCode, Failure> {
+    let judged = |study: &Study| {
+        let (lines, findings) = study.judge(records);
+        ReproducedStudy::new(study.name(), study.about(), &lines, findings)
     };
-    if let Some(path) = &page {
+    let shown: Vec<ReproducedStudy> = studies.iter().map(judged).collect();
+    let several = (shown.len() > 1).then(|| Replaced::at(PAGE));
+    if let Some(path) = &arguments.output.clone().or(several) {
         let page = page_of_studies(records, figures(records), &shown).map_err(Failure::refused)?;
         write_file(path, &page)?;
         tell(&format!("daqmeter: wrote {}", path.display()));
     }
-    if !options.common.quiet {
+    if !arguments.common.quiet {
+        let json = |study| serde_json::to_string(study).expect("texts alone") + "\n";
         emit(&match shown.as_slice() {
-            all if options.common.json => json(all),
+            all if arguments.common.json => all.iter().map(json).collect(),
             [one] => full(one) + &stamp(records),
             all => text(all) + &stamp(records),
         })?;
@@ -181,29 +160,16 @@ fn show(studies: &Studies, records: &[RunRecord], options: &Options) -> Result<E
     Ok(if records.iter().any(has_failed) { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
 
-fn judged(study: &dyn Study, records: &[RunRecord]) -> Shown {
-    let (rows, findings) = (study.compare(records), study.findings(records));
-    Shown::new(study.name(), study.about(), &rows, &findings)
-}
-
-fn json(studies: &[Shown]) -> String {
-    let line = |study| serde_json::to_string(study).expect("texts alone") + "\n";
-    studies.iter().map(line).collect()
-}
-
-/// The studies, how much each measures on this host, and which options it takes.
-fn listed(studies: &Studies) -> String {
-    let cpus = crate::runner::context().host.allowed_cpus.clone();
-    let wanted = Wanted { cpus: &cpus, ..Wanted::default() };
-    let row = |study: &dyn Study| {
+/// Studies, their points on this host, and their options.
+fn listed(studies: &[Study]) -> String {
+    let row = |study: &Study| {
         let options = study.options().iter().map(|name| format!("--{name}"));
         vec![
             study.name().to_owned(),
-            study.points(&wanted).len().to_string(),
+            study.points(&StudyOptions::default()).len().to_string(),
             options.collect::<Vec<_>>().join(" "),
             study.about().title.clone(),
         ]
     };
-    let headings = ["study", "points", "options", "document"];
-    table::plain(&headings, studies.iter().map(|study| row(study.as_ref())))
+    table::plain(&["study", "points", "options", "document"], studies.iter().map(row))
 }

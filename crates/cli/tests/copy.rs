@@ -278,13 +278,13 @@ fn records_fill_figures_and_missing_ones_name_their_command() {
     assert!(text.contains("daqmeter copy pollution --copies from:224"), "{text}");
     let html = std::fs::read_to_string(&page).unwrap();
     assert!(html.contains("2.1 copy_from_user: mean latency, light load"));
-    let output = copy(&["reproduce", "--from", &records]);
+    let output = daqmeter("reproduce", &["copy", "--from", &records]);
     let text = stdout(&output);
     assert!(
         output.status.success() && text.contains("cannot tell") && text.contains("2694.138933"),
         "{text}"
     );
-    let output = copy(&["reproduce", "--from", &records, "--json", "-o", &page]);
+    let output = daqmeter("reproduce", &["copy", "--from", &records, "--json", "-o", &page]);
     let study: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("one study");
     assert_eq!(study["rows"][0]["place"], "3.3.1, sample record of a synthesis, field d");
     assert_eq!(
@@ -341,7 +341,7 @@ fn traces_of_the_study_are_read_from_its_files() {
 
 #[test]
 fn help_for_people() {
-    for verb in ["latency", "bandwidth", "pollution", "trace", "verify", "figures", "reproduce"] {
+    for verb in ["latency", "bandwidth", "pollution", "trace", "verify", "figures"] {
         let text = stdout(&copy(&[verb, "-h"]));
         assert!(text.lines().count() <= 48, "{verb}: {} lines", text.lines().count());
         let mut settings = insta::Settings::clone_current();

@@ -428,8 +428,9 @@ fn perf_measures_and_its_record_can_be_shown() {
     }
     let shown = Command::new(PROGRAM).args(["show", out.to_str().unwrap()]).output().unwrap();
     assert!(stdout(&shown).contains("pipelined"));
-    let compared = done(&["reproduce", "--from", out.to_str().unwrap()]);
-    assert!(compared.contains("TLU cycle: 3 reads, 1 write"));
+    let from = ["reproduce", "etherbone", "--from", out.to_str().unwrap()];
+    let compared = Command::new(PROGRAM).args(from).output().unwrap();
+    assert!(stdout(&compared).contains("TLU cycle: 3 reads, 1 write"));
 }
 
 #[test]

@@ -165,7 +165,7 @@ const CASES: [(&str, Begun, bool); 21] = [
         Begun::Record,
         true,
     ),
-    ("copy reproduce --reps 20000 --out OUT", Begun::Record, true),
+    ("reproduce copy --reps 20000 --out OUT", Begun::Record, true),
     ("copy verify --times 1000000", Begun::TookOver, false),
     ("copy trace --time 1h --delay 10m --out OUT", Begun::TookOver, false),
     ("survey --budget 1h --no-wait --out OUT", Begun::Record, true),

@@ -52,7 +52,7 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("reproduce pmu -o a --records a", same),
         ("reproduce --from r.jsonl -o r.jsonl", same),
         ("reproduce --from link -o hard.csv", same),
-        ("digitizer reproduce --from r.jsonl -o link", same),
+        ("reproduce digitizer --from r.jsonl -o link", same),
         ("eb perf loop/udp -o a --records a", same),
         ("path run digitizer-crate -o a --records a", same),
         ("path run digitizer-crate -o r.jsonl", records),

@@ -540,14 +540,14 @@ fn triggers_are_written_and_repeat_a_run_and_busy_from_outside_is_told_apart() {
 
 #[test]
 fn what_is_computed_and_simulated_of_the_study_is_printed() {
-    let reproduced = readout(&["reproduce", "--no-measurement"]);
+    let reproduced = daqmeter("reproduce", &["readout", "--no-measurement"]);
     assert!(reproduced.status.success());
     insta::assert_snapshot!("reproduce", stdout(&reproduced));
 }
 
 #[test]
 fn help_for_people() {
-    for verb in ["run", "sweep", "emulate", "tohost", "receive", "record", "check", "reproduce"] {
+    for verb in ["run", "sweep", "emulate", "tohost", "receive", "record", "check"] {
         let help = readout(&[verb, "-h"]);
         assert!(help.status.success());
         assert!(stdout(&help).lines().count() <= 48, "{verb}");

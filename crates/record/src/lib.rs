@@ -24,6 +24,7 @@ mod run;
 pub mod sanitise;
 pub mod shape;
 pub mod study;
+mod together;
 pub mod units;
 pub mod workload;
 
@@ -37,6 +38,7 @@ pub use run::{
     Clock, ControlSeries, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis,
     Memory, NoiseFloor, Order, Outcome, ProcessPart, ProcessUse, Role, RunRecord, Stage, Tool,
 };
+pub use together::{Together, together};
 pub use workload::{Param, ParamError, Workload};
 
 /// Version of the record's schema. It is raised when a field changes its meaning or disappears; new optional fields do

@@ -22,7 +22,7 @@ use crate::predicted::{self, predictions};
 use crate::rate::warnings;
 use crate::rows::{StageRow, rows};
 use crate::several;
-use crate::studies::Shown;
+use crate::studies::ReproducedStudy;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
 const PARTS: &str = include_str!("../assets/parts.html");
@@ -117,7 +117,7 @@ struct Live {
 /// What stands on a page beside records.
 #[derive(Default)]
 struct Beside<'a> {
-    studies: &'a [Shown],
+    studies: &'a [ReproducedStudy],
 }
 
 /// The same with other figures than those that the records fill by themselves.
@@ -131,7 +131,7 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>) -> Result<String, Pa
 /// A study for the page.
 #[derive(Serialize)]
 struct StudyView<'a> {
-    study: &'a Shown,
+    study: &'a ReproducedStudy,
     summary: String,
 }
 
@@ -142,7 +142,7 @@ struct StudyView<'a> {
 pub fn page_of_studies(
     records: &[RunRecord],
     figures: Vec<Figure>,
-    studies: &[Shown],
+    studies: &[ReproducedStudy],
 ) -> Result<String, PageError> {
     let beside = Beside { studies, ..Beside::default() };
     render(records, Texts::of(records), figures, &beside)

@@ -1,65 +1,50 @@
-//! Published studies, row by row: what was published and where, what follows from it, what a model gives, what was measured
-//! here, and a verdict.
+//! Published studies, row by row: published figure and its place, derived, modelled and measured
+//! figures, verdict.
 
 use std::cmp::Reverse;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
-use daqmeter_record::study::{About, Comparison, Finding, Grade, Verdict};
+use daqmeter_record::study::{About, Grade, StudyFinding, StudyLine, show};
 use daqmeter_record::units::plural;
 use serde::Serialize;
 
 use crate::table::plain;
 
-/// One row of a study.
+/// One row of a study, as text with units; empty where there is no figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StudyRow {
     /// Table or figure of the document.
     pub table: String,
     /// Row of the table.
     pub row: String,
-    /// What the document states; empty if it states nothing.
+    /// Stated by the document.
     pub published: String,
-    /// Where it states that.
+    /// Place of the published figure.
     pub place: String,
-    /// What follows from what it states.
+    /// Follows from published figures.
     pub derived: String,
-    /// How it follows.
+    /// Arithmetic of the derived figure.
     pub how: String,
-    /// What a model gives.
+    /// Given by a model.
     pub model: String,
-    /// What was measured here.
+    /// Measured here.
     pub here: String,
-    /// Measured here against published, or against derived where nothing is published.
+    /// Measured against published, or against derived where nothing is published.
     pub difference: String,
-    /// As of [`Comparison::verdict`].
+    /// Verdict and its basis.
     pub verdict: String,
-    /// How it compares, without what that rests on; none if nothing was compared.
+    /// Grade without its basis, if something was compared.
     pub grade: Option<&'static str>,
 }
 
-/// A statement or a question of a study.
+/// A reproduced document.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct StudyFinding {
-    /// What the document says or asks.
-    pub text: String,
-    /// Where.
-    pub place: String,
-    /// What the records say of it.
-    pub verdict: String,
-    /// How it compares, without what that rests on; none if nothing was compared.
-    pub grade: Option<&'static str>,
-    /// The numbers behind the verdict.
-    pub evidence: String,
-}
-
-/// A document, repeated.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Shown {
+pub struct ReproducedStudy {
     /// Anchor.
-    pub id: &'static str,
+    pub id: String,
     /// Title, author, year.
     pub title: String,
-    /// What was done here, and on what.
+    /// Method and devices.
     pub about: String,
     /// The command that repeats it alone.
     pub command: String,
@@ -67,57 +52,40 @@ pub struct Shown {
     pub rows: Vec<StudyRow>,
     /// Its statements and questions.
     pub findings: Vec<StudyFinding>,
-    /// What must be known, such as inconsistencies of the document.
+    /// Inconsistencies of the document, and limits of the reproduction.
     pub remarks: Vec<String>,
 }
 
-fn grade(verdict: Verdict) -> Option<&'static str> {
-    verdict.grade().map(|grade| grade.name())
-}
-
-impl From<&Comparison> for StudyRow {
-    fn from(line: &Comparison) -> StudyRow {
+impl From<&StudyLine> for StudyRow {
+    fn from(line: &StudyLine) -> StudyRow {
         let with_unit = |text: Option<String>| {
             text.map_or(String::new(), |text| format!("{text} {}", line.unit))
         };
-        let published = line.published.as_ref();
-        let derived = line.derived.as_ref();
+        let text =
+            |figure: Option<&dyn Display>| with_unit(figure.map(|figure| figure.to_string()));
+        let (published, derived) = (line.published.as_ref(), line.derived.as_ref());
+        // A figure of zero has no relative difference.
+        let difference = line.difference().filter(|difference| difference.is_finite());
         StudyRow {
             table: line.table.clone(),
             row: line.row.clone(),
-            published: with_unit(published.map(ToString::to_string)),
+            published: text(published.map(|figure| figure as _)),
             place: published.map_or(String::new(), |published| published.place().to_owned()),
-            derived: with_unit(derived.map(ToString::to_string)),
+            derived: text(derived.map(|figure| figure as _)),
             how: derived.map_or(String::new(), |derived| derived.how().to_owned()),
-            model: with_unit(line.model.map(|model| model.to_string())),
-            here: with_unit(line.measured.map(|measured| measured.to_string())),
-            difference: line.difference().map_or(String::new(), percent),
+            model: with_unit(line.model.map(show)),
+            here: with_unit(line.measured.map(|measured| show(measured.value))),
+            difference: difference
+                .map_or(String::new(), |difference| format!("{:+.1} %", difference * 100.0)),
             verdict: line.verdict().to_string(),
-            grade: grade(line.verdict()),
+            grade: line.verdict().grade().map(Grade::name),
         }
     }
 }
 
-/// `+1.2 %`; a figure of zero has no relative difference.
-fn percent(difference: f64) -> String {
-    if difference.is_finite() { format!("{:+.1} %", difference * 100.0) } else { String::new() }
-}
-
-impl From<&Finding> for StudyFinding {
-    fn from(finding: &Finding) -> StudyFinding {
-        StudyFinding {
-            text: finding.text.clone(),
-            place: finding.place.clone(),
-            verdict: finding.verdict.to_string(),
-            grade: grade(finding.verdict),
-            evidence: finding.evidence.clone(),
-        }
-    }
-}
-
-/// How many have which verdict, most frequent first: `12 reproduced (model), 3 near (model)`.
-fn counted<'a>(verdicts: impl Iterator<Item = &'a str>) -> String {
-    let mut counts: Vec<(&str, usize)> = Vec::new();
+/// Count of each verdict, most frequent first: `12 reproduced (model), 3 near (model)`.
+fn counted(verdicts: impl Iterator<Item = String>) -> String {
+    let mut counts: Vec<(String, usize)> = Vec::new();
     for verdict in verdicts {
         match counts.iter_mut().find(|(known, _)| *known == verdict) {
             Some((_, count)) => *count += 1,
@@ -130,44 +98,40 @@ fn counted<'a>(verdicts: impl Iterator<Item = &'a str>) -> String {
     counts.join(", ")
 }
 
-impl Shown {
-    /// A study of that name by what its document states and what the records say of it.
+impl ReproducedStudy {
+    /// A study of that name with its judged rows and findings.
     pub fn new(
-        name: &'static str,
+        name: &str,
         about: &About,
-        rows: &[Comparison],
-        findings: &[Finding],
-    ) -> Shown {
-        Shown {
-            id: name,
+        rows: &[StudyLine],
+        findings: Vec<StudyFinding>,
+    ) -> ReproducedStudy {
+        ReproducedStudy {
+            id: name.to_owned(),
             title: about.title.clone(),
             about: about.about.clone(),
             command: format!("daqmeter reproduce {name}"),
             rows: rows.iter().map(StudyRow::from).collect(),
-            findings: findings.iter().map(StudyFinding::from).collect(),
+            findings,
             remarks: about.notes.clone(),
         }
     }
 
     /// `27 rows: 24 reproduced (emulated), 3 near (emulated); 4 findings: 4 confirmed (emulated)`.
     pub fn summary(&self) -> String {
-        let rows = counted(self.rows.iter().map(|row| row.verdict.as_str()));
+        let rows = counted(self.rows.iter().map(|row| row.verdict.clone()));
         let mut summary = format!("{}: {rows}", plural(self.rows.len() as u64, "row"));
         if !self.findings.is_empty() {
-            let findings = counted(self.findings.iter().map(|finding| finding.verdict.as_str()));
-            let _ =
-                write!(summary, "; {}: {findings}", plural(self.findings.len() as u64, "finding"));
+            let findings = counted(self.findings.iter().map(|finding| finding.verdict.to_string()));
+            let count = plural(self.findings.len() as u64, "finding");
+            let _ = write!(summary, "; {count}: {findings}");
         }
         summary
     }
 }
 
-fn contradicts(grade: &str) -> bool {
-    [Grade::Differs, Grade::Refuted].iter().any(|one| one.name() == grade)
-}
-
 /// Everything of one study, for people.
-pub fn full(study: &Shown) -> String {
+pub fn full(study: &ReproducedStudy) -> String {
     let mut out = format!("{}\n{}\n\n", study.title, study.about);
     out.push_str(&rows(&study.rows));
     if !study.findings.is_empty() {
@@ -187,53 +151,38 @@ pub fn full(study: &Shown) -> String {
     out
 }
 
-/// Headings of the rows.
-const HEADINGS: [&str; 9] = [
-    "table",
-    "row",
-    "published",
-    "derived",
-    "model",
-    "measured here",
-    "difference",
-    "verdict",
-    "where",
-];
-
 /// The rows as a table; the last column says where a figure is published, or how it is derived.
 fn rows(rows: &[StudyRow]) -> String {
+    let headings = [
+        "table",
+        "row",
+        "published",
+        "derived",
+        "model",
+        "measured here",
+        "difference",
+        "verdict",
+        "where",
+    ];
     let mut last = "";
     let cells = rows.iter().map(|row| {
         let title = if row.table == last { "" } else { &row.table };
         last = &row.table;
-        row.cells(title)
-    });
-    plain(&HEADINGS, cells)
-}
-
-impl StudyRow {
-    fn cells(&self, title: &str) -> Vec<String> {
-        let numbers = [&self.published, &self.derived, &self.model, &self.here, &self.difference];
-        let mut cells = vec![title.to_owned(), self.row.clone()];
-        cells.extend(numbers.map(|text| match text.as_str() {
-            "" => "-".to_owned(),
-            text => text.to_owned(),
-        }));
-        cells.extend([self.verdict.clone(), self.place_or_how()]);
-        cells
-    }
-
-    fn place_or_how(&self) -> String {
-        match (self.place.as_str(), self.how.as_str()) {
+        let numbers = [&row.published, &row.derived, &row.model, &row.here, &row.difference];
+        let numbers = numbers.map(|text| if text.is_empty() { "-" } else { text });
+        let place = match (row.place.as_str(), row.how.as_str()) {
             (place, "") => place.to_owned(),
             ("", how) => format!("derived: {how}"),
             (place, how) => format!("{place}; derived: {how}"),
-        }
-    }
+        };
+        let texts = [title, &row.row].into_iter().chain(numbers).chain([&*row.verdict, &*place]);
+        texts.map(str::to_owned).collect()
+    });
+    plain(&headings, cells)
 }
 
-/// Several studies for people: their totals, and what contradicts a document.
-pub fn text(studies: &[Shown]) -> String {
+/// Several studies for people: their totals, and the contradictions of a document.
+pub fn text(studies: &[ReproducedStudy]) -> String {
     let mut out = String::new();
     for study in studies {
         let _ = writeln!(out, "{}\n  {}", study.title, study.summary());
@@ -241,71 +190,79 @@ pub fn text(studies: &[Shown]) -> String {
     let differs: Vec<Vec<String>> = studies.iter().flat_map(contradictions).collect();
     if !differs.is_empty() {
         out.push_str("\nWhat differs\n");
-        out.push_str(&plain(
-            &["study", "row or finding", "published", "model", "here", "verdict", "where"],
-            differs,
-        ));
+        let headings =
+            ["study", "row or finding", "published", "model", "here", "verdict", "where"];
+        out.push_str(&plain(&headings, differs));
     }
     out
 }
 
-fn contradictions(study: &Shown) -> Vec<Vec<String>> {
+fn contradictions(study: &ReproducedStudy) -> Vec<Vec<String>> {
     let line = |cells: [&str; 6]| {
-        let cells = std::iter::once(study.id).chain(cells);
+        let cells = std::iter::once(&*study.id).chain(cells);
         cells.map(str::to_owned).collect::<Vec<String>>()
     };
-    let is_one = |grade: Option<&str>| grade.is_some_and(contradicts);
-    let rows = study.rows.iter().filter(|row| is_one(row.grade));
-    let rows = rows.map(|row| {
+    let differs = [Grade::Differs.name(), Grade::Refuted.name()];
+    let is_one = |grade: Option<&str>| grade.is_some_and(|grade| differs.contains(&grade));
+    let rows = study.rows.iter().filter(|row| is_one(row.grade)).map(|row| {
         let name = format!("{}: {}", row.table, row.row);
         line([&name, &row.published, &row.model, &row.here, &row.verdict, &row.place])
     });
-    let found = study.findings.iter().filter(|one| is_one(one.grade));
-    let found = found.map(|one| line([&one.text, "", "", &one.evidence, &one.verdict, &one.place]));
+    let found =
+        study.findings.iter().filter(|one| is_one(one.grade)).map(|one| {
+            line([&one.text, "", "", &one.evidence, &one.verdict.to_string(), &one.place])
+        });
     rows.chain(found).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daqmeter_record::study::{Derived, Holds, Measured, Published, Statement};
-    use daqmeter_record::{EngineInfo, RunRecord, Workload};
+    use daqmeter_record::study::{Basis, Derived, Measured, Published, StudyVerdict};
 
-    fn published(value: f64) -> Published {
-        let json = format!("{{ \"value\": {value}, \"place\": \"table 2, row 3\" }}");
-        serde_json::from_str(&json).unwrap()
-    }
-
-    fn here(value: f64, emulated: bool) -> Option<Measured> {
-        let engine = EngineInfo { name: "null".into(), target: "here".into(), emulated };
-        Measured::of(&RunRecord::new(engine, Workload::new("null")), value)
-    }
-
-    fn study() -> Shown {
-        let line = |row: &str, figure: Option<f64>| {
-            Comparison::new("speed", row, figure.map(published), "MB/s")
+    fn study() -> ReproducedStudy {
+        let published = |value: f64| -> Published {
+            let json = format!("{{ \"value\": {value}, \"place\": \"table 2, row 3\" }}");
+            serde_json::from_str(&json).unwrap()
         };
+        let here = |value, basis| Some(Measured { value, basis, is_disturbed: false });
+        let line = |row: &str, figure: Option<f64>, model, measured| StudyLine {
+            table: "speed".to_owned(),
+            row: row.to_owned(),
+            published: figure.map(published),
+            derived: None,
+            model,
+            measured,
+            is_of_host: false,
+            is_fitted: false,
+            unit: "MB/s".to_owned(),
+        };
+        let both = line("both", None, None, here(155.0, Basis::Emulated));
+        let derived = Some(Derived::between(200.5, 200.5, "sum of both"));
         let lines = [
-            line("board 1", Some(100.0)).model(100.0).measured(here(60.0, false)),
-            line("board 2", Some(100.5)).model(104.25).measured(here(95.0, true)),
-            line("both", None)
-                .derived(Derived::computed(200.5, "sum of both"))
-                .measured(here(155.0, true)),
-            line("idle", Some(17.0)),
+            line("board 1", Some(100.0), Some(100.0), here(60.0, Basis::Measured)),
+            line("board 2", Some(100.5), Some(104.25), here(95.0, Basis::Emulated)),
+            StudyLine { derived, ..both },
+            line("idle", Some(17.0), None, None),
         ];
-        let fast: Statement =
-            serde_json::from_str("{ \"text\": \"it is fast\", \"place\": \"section 4\" }").unwrap();
-        let findings = [
-            fast.judged([here(12.0, true)], |[ns]| (Holds::No, format!("{ns} ns"))),
-            fast.judged([here(1.0, false)], |[ns]| (true.into(), format!("{ns} ns"))),
-            fast.cannot_tell("no device"),
+        let finding = |verdict: StudyVerdict, evidence: &str| StudyFinding {
+            text: "it is fast".to_owned(),
+            place: "section 4".to_owned(),
+            verdict,
+            grade: verdict.grade().map(Grade::name),
+            evidence: evidence.to_owned(),
+        };
+        let findings = vec![
+            finding(StudyVerdict::Judged(Grade::Refuted, Basis::Emulated), "12 ns"),
+            finding(StudyVerdict::Judged(Grade::Confirmed, Basis::Measured), "1 ns"),
+            finding(StudyVerdict::CannotTell, "no device"),
         ];
         let about = About {
             title: "A study (2020)".to_owned(),
             about: "On an emulated board.".to_owned(),
             notes: vec!["it contradicts itself".to_owned()],
         };
-        Shown::new("x", &about, &lines, &findings)
+        ReproducedStudy::new("x", &about, &lines, findings)
     }
 
     #[test]

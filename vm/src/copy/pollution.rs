@@ -1,5 +1,6 @@
-//! Cache misses without counters: the pollution study under QEMU with the cache model of `vm/qemu/cache.c`. What comes out are
-//! records marked `simulated`, for `daqmeter copy figures` and `copy reproduce --from`; their times are those of an emulator.
+//! Cache misses without counters: the pollution study under QEMU with the cache model of
+//! `vm/qemu/cache.c`. What comes out are records marked `simulated`, for `daqmeter copy figures`
+//! and `reproduce copy --from`; their times are those of an emulator.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +15,8 @@ use super::programs::{self, Profile};
 use crate::debian::Kernel;
 use crate::files::{GuestFile, folder, tail, timed};
 
-/// The engine's CPU, whose copies go past the modelled caches; the copying neighbour is on 0, the program on 1.
+/// The engine's CPU, whose copies go past the modelled caches; the copying neighbour is on 0, the
+/// program on 1.
 const ENGINE_CPU: u32 = 2;
 
 /// Where the records of the last run are.
@@ -31,7 +33,8 @@ pub(super) fn plugin() -> Result<()> {
 
 /// Every program and pair of the study (`full`), or one program beside copies of a megabyte.
 ///
-/// Shares of misses are statistical, so a machine whose shares contradict the study is booted again; whatever else fails, fails.
+/// Shares of misses are statistical, so a machine whose shares contradict the study is booted
+/// again; whatever else fails, fails.
 pub(crate) fn pollution(profile: Profile, full: bool) -> Result<()> {
     measured(|| simulated(profile, full), |records| judge(records))
 }
@@ -109,7 +112,8 @@ pub(super) fn keep(records: &[RunRecord], name: &str) -> Result<PathBuf> {
     Ok(place)
 }
 
-/// The segments, in the order in which they ran, belong to the records in the order in which they were written.
+/// The segments, in the order in which they ran, belong to the records in the order in which they
+/// were written.
 fn merged(printed: &str, segments: &str) -> Result<Vec<RunRecord>> {
     let mut segments = segments.lines();
     let mut records = records_of(printed)?;
@@ -130,7 +134,8 @@ fn whole(count: f64) -> usize {
     format!("{count:.0}").parse().unwrap_or(0)
 }
 
-/// Adds what was counted to a record. The first run of each point finds what other programs left, and is not counted.
+/// Adds what was counted to a record. The first run of each point finds what other programs left,
+/// and is not counted.
 fn attach(record: &mut RunRecord, runs: &[Segment]) {
     let counted = runs.get(1..).unwrap_or(&[]);
     // Sums over all runs, as a counter would have them: scaled from those that count.

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use daqmeter_campaign::studies;
+use daqmeter_campaign::studies::studies;
 use daqmeter_dist::venv;
-use daqmeter_record::study::{Comparison, Scope};
+use daqmeter_record::study::StudyLine;
 use daqmeter_record::{RunRecord, jsonl};
 use shell::{Done, daqmeter, line, need, ran, started, target, tried};
 
@@ -95,15 +95,15 @@ pub(super) fn python() -> Result<Done> {
 
 /// Emulated bridges take the time of their model, and the page has the study's four figures.
 ///
-/// What else runs on a shared machine adds time only. So a row has several tries, and in each it may take as much longer as a bridge
-/// without any delay takes at that time, which is the client's and the emulation's own work. A row that is faster than its model is
-/// wrong at once.
+/// What else runs on a shared machine adds time only. So a row has several tries, and in each it
+/// may take as much longer as a bridge without any delay takes at that time, which is the client's
+/// and the emulation's own work. A row that is faster than its model is wrong at once.
 pub(super) fn etherbone() -> Result<()> {
     let html = scratch("etherbone.html")?;
     each_row_once(6, || {
         let out = scratch("etherbone.jsonl")?;
         let software_us = cycle_without_delay_us()?;
-        daqmeter("eb reproduce --out").arg(&out).arg("-o").arg(&html).run()?;
+        daqmeter("reproduce etherbone --out").arg(&out).arg("-o").arg(&html).run()?;
         let lines = compared("etherbone", &records(&out)?)?;
         ensure!(lines.len() > 25, "{} lines only", lines.len());
         rows_off_the_model(&lines, software_us)
@@ -133,9 +133,9 @@ fn each_row_once(
 }
 
 /// The rows of a study, with what the records say of them.
-fn compared(study: &str, records: &[RunRecord]) -> Result<Vec<Comparison>> {
-    let study = studies::study(study).with_context(|| format!("no study is named {study}"))?;
-    Ok(study.compare(records))
+fn compared(study: &str, records: &[RunRecord]) -> Result<Vec<StudyLine>> {
+    let found = studies().into_iter().find(|one| one.name() == study);
+    Ok(found.with_context(|| format!("no study is named {study}"))?.judge(records).0)
 }
 
 /// Mean time of a blocking cycle over an emulated bridge that adds no delay.
@@ -160,23 +160,26 @@ fn cycle_without_delay_us() -> Result<f64> {
     Ok(cycle_us)
 }
 
-/// Rows that took longer than their model and that much software, by more than 5 %; one that was faster by that much is an error.
-fn rows_off_the_model(lines: &[Comparison], software_us: f64) -> Result<BTreeSet<String>> {
+/// Rows that took longer than their model and that much software, by more than 5 %; one that was
+/// faster by that much is an error.
+fn rows_off_the_model(lines: &[StudyLine], software_us: f64) -> Result<BTreeSet<String>> {
     let mut slow = BTreeSet::new();
     for line in lines {
         let name = format!("{} {} [{}]", line.table, line.row, line.unit);
-        let (Some(model), Some(off)) = (line.model, line.difference_from_model()) else {
+        let (Some(model), Some(measured)) = (line.model, line.measured) else {
             bail!("{name}: no model or not measured: {line:?}");
         };
+        let off = measured.value / model - 1.0;
         // Time of the row's cycle or timestamp, and how much longer than the model's it was.
-        let (model_us, longer) = match line.unit {
-            "us" => (model.value(), off),
-            "kHz" => (1e3 / model.value(), 1.0 / (1.0 + off) - 1.0),
-            "Mbit/s" => (64.0 / model.value(), 1.0 / (1.0 + off) - 1.0),
+        let (model_us, longer) = match &*line.unit {
+            "us" => (model, off),
+            "kHz" => (1e3 / model, 1.0 / (1.0 + off) - 1.0),
+            "Mbit/s" => (64.0 / model, 1.0 / (1.0 + off) - 1.0),
             // The emulation's own count of nanoseconds, in which no software is.
             "ns" => (f64::INFINITY, off),
-            // A gain is a small difference of two times, both of which may be longer: within five of its percents, either way.
-            "%" => (f64::INFINITY, off.abs() * model.value() / 100.0),
+            // A gain is a small difference of two times, both of which may be longer: within five
+            // of its percents, either way.
+            "%" => (f64::INFINITY, off.abs() * model / 100.0),
             unit => bail!("{name}: no rule for {unit}"),
         };
         ensure!(longer >= -0.05, "{name}: faster than the model allows: {line:?}");
@@ -195,7 +198,8 @@ pub(super) fn python_rate() -> Result<Done> {
     )
 }
 
-/// What a measurement says that ends with 0 (kept), 1 (missed) or 3 (cannot tell) in at most three tries: the first 0 and the second 1 decide.
+/// What a measurement says that ends with 0 (kept), 1 (missed) or 3 (cannot tell) in at most three
+/// tries: the first 0 and the second 1 decide.
 fn told(cannot_tell: &str, mut once: impl FnMut() -> Result<Option<i32>>) -> Result<Done> {
     let mut missed = 0;
     for attempt in 1..=3 {
@@ -212,13 +216,15 @@ fn told(cannot_tell: &str, mut once: impl FnMut() -> Result<Option<i32>>) -> Res
     Ok(Done::LeftOut(cannot_tell.to_owned()))
 }
 
-/// Paced boards give the document's read-out tables, mean per table, within 3 %, and none exceeds the uplink.
+/// Paced boards give the document's read-out tables, mean per table, within 3 %, and none exceeds
+/// the uplink.
 ///
-/// A busy host makes read-out slower only, so a table has several tries. One that is faster is wrong at once.
+/// A busy host makes read-out slower only, so a table has several tries. One that is faster is
+/// wrong at once.
 pub(super) fn digitizers() -> Result<()> {
     each_row_once(4, || {
         let out = scratch("reproduce.jsonl")?;
-        daqmeter("digitizer reproduce --out").arg(&out).run()?;
+        daqmeter("reproduce digitizer --out").arg(&out).run()?;
         let records = records(&out)?;
         records
             .iter()
@@ -228,14 +234,15 @@ pub(super) fn digitizers() -> Result<()> {
     })
 }
 
-/// Read-out tables that are slower than the document's by more than 3 %; one that is faster by that much is an error.
-fn tables_off_the_document(lines: &[Comparison]) -> Result<BTreeSet<String>> {
+/// Read-out tables that are slower than the document's by more than 3 %; one that is faster by that
+/// much is an error.
+fn tables_off_the_document(lines: &[StudyLine]) -> Result<BTreeSet<String>> {
     const BAND: f64 = 0.03;
-    let means: Vec<&Comparison> = lines.iter().filter(|line| line.row == "mean").collect();
+    let means: Vec<&StudyLine> = lines.iter().filter(|line| line.row == "mean").collect();
     ensure!(means.len() == 15, "{} tables instead of 15", means.len());
     // Conversions are this host's own.
-    let readouts = means.into_iter().filter(|line| line.scope == Scope::Repeats);
-    let readouts: Vec<(&Comparison, f64)> = readouts
+    let readouts = means.into_iter().filter(|line| !line.is_of_host);
+    let readouts: Vec<(&StudyLine, f64)> = readouts
         .map(|line| Some((line, line.difference()?)))
         .collect::<Option<_>>()
         .context("a table was not measured")?;
@@ -263,7 +270,8 @@ fn below_the_uplink(record: &RunRecord) -> Result<()> {
     Ok(())
 }
 
-/// The sweep finds a rate and draws its figures, and no row of the study's model contradicts the document.
+/// The sweep finds a rate and draws its figures, and no row of the study's model contradicts the
+/// document.
 pub(super) fn read_out() -> Result<()> {
     let (out, html) = (scratch("sweep.jsonl")?, scratch("sweep.html")?);
     daqmeter("readout sweep gbt --probe 200ms --resolution 0.05 --out")
@@ -276,10 +284,11 @@ pub(super) fn read_out() -> Result<()> {
     none_failed(&records, |record| !record.outcome.is_ok())?;
     let points = records.iter().filter(|record| record.study == "readout/sweep").count();
     ensure!(points == 24, "{points} of {} points", records.len());
-    daqmeter("readout reproduce").run()
+    daqmeter("reproduce readout").run()
 }
 
-/// Latency, bandwidth and pollution at a few sizes fill figures that a browser draws; every claim gets a verdict.
+/// Latency, bandwidth and pollution at a few sizes fill figures that a browser draws; every claim
+/// gets a verdict.
 pub(super) fn copies() -> Result<()> {
     let (out, html) = (scratch("copies.jsonl")?, scratch("copies.html")?);
     let sizes = "--sizes 1,64,4KiB,64KiB,1MiB";
@@ -298,7 +307,7 @@ pub(super) fn copies() -> Result<()> {
     page(html.as_ref())?;
     none_failed(&records(&out)?, |record| !record.outcome.is_ok())?;
     daqmeter("copy verify").run()?;
-    daqmeter("copy reproduce --reps 30").run()
+    daqmeter("reproduce copy --reps 30").run()
 }
 
 /// An emulated mesh, counted, drawn in a browser; and known loads on this host.

@@ -1,95 +1,121 @@
-//! The published studies that daqmeter repeats, a folder each:
+//! The published studies that daqmeter repeats: a file each in `crates/campaign/studies/`.
 //!
-//! - `published.toml`: what the document states, each value with its place in the document; title and notes;
-//! - `plan.toml`: what is measured. Where that depends on the host, `mod.rs` says why and makes the points itself;
-//! - `claims.rs`: the comparisons and findings, from records alone, fresh or read from a file.
-//!
-//! To add a study: its folder, with a type that implements [`Study`], and its line in [`studies`]. Nothing here measures or prints.
+//! A file holds each published figure with its place in the document, an expression over records or
+//! a formula beside it, statements with their conditions, and the name of the plan that is
+//! measured. `file.rs` reads it, `evaluation.rs` evaluates it; `formula.rs` has the models,
+//! `copies.rs` and `chains.rs` the findings that no expression can say. To add a study: its file,
+//! and its line in [`SHIPPED_STUDIES`]. Nothing here measures or prints.
 
-mod ess_2017;
-mod gsi_2018;
-mod ioat_cftu;
-mod n1sdp;
-mod nikhef;
+mod chains;
+mod copies;
+mod evaluation;
+mod expression;
+mod file;
+mod finding;
+mod formula;
+mod judgement;
 
-use std::collections::BTreeMap;
-
+use daqmeter_harness::StepPlan;
 use daqmeter_record::RunRecord;
-use daqmeter_record::study::{About, Comparison, Finding};
-use serde::de::DeserializeOwned;
+use daqmeter_record::study::{About, StudyFinding, StudyLine};
 
 use crate::{Plan, PlannedPoint};
+use evaluation::Evaluation;
+use file::StudyFile;
+
+/// Names on the command line and texts of the files, in the order in which studies are shown.
+const SHIPPED_STUDIES: [(&[&str], &str); 5] = [
+    (&["digitizer"], include_str!("../../studies/digitizer.toml")),
+    (&["etherbone", "eb"], include_str!("../../studies/etherbone.toml")),
+    (&["readout"], include_str!("../../studies/readout.toml")),
+    (&["copy"], include_str!("../../studies/copy.toml")),
+    (&["pmu"], include_str!("../../studies/pmu.toml")),
+];
+
+/// Option of `reproduce`: copies of each size.
+const REPS: &str = "reps";
+/// Option of `reproduce`: CPUs of the receivers.
+const RECEIVER_PIN: &str = "receiver-pin";
+/// Repetitions of the plan that `--reps` replaces; a plan has fewer where they take long.
+const USUAL_REPS: u64 = 300;
 
 /// A published document, and how it is repeated.
-pub trait Study {
-    /// Its name on the command line, and other names.
-    fn names(&self) -> &'static [&'static str];
-
-    /// Title, what was done here, notes.
-    fn about(&self) -> &About;
-
-    /// What is measured.
-    fn points(&self, wanted: &Wanted<'_>) -> Vec<PlannedPoint>;
-
-    /// Options of [`Wanted`] that change its points.
-    fn options(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    /// Every figure of the document beside what follows from it, a model, and the records.
-    fn compare(&self, records: &[RunRecord]) -> Vec<Comparison>;
-
-    /// What the document says or asks in words, judged by the records.
-    fn findings(&self, _records: &[RunRecord]) -> Vec<Finding> {
-        Vec::new()
-    }
-
-    /// Its name on the command line.
-    fn name(&self) -> &'static str {
-        self.names()[0]
-    }
+#[derive(Debug)]
+pub struct Study {
+    names: &'static [&'static str],
+    file: StudyFile,
 }
 
-/// What the host has and the user chose, as far as a study's points depend on it.
+/// Choices of the user that change the points of a study.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted<'a> {
-    /// CPUs that this process may use.
-    pub cpus: &'a [u32],
+pub struct StudyOptions<'a> {
     /// `--reps`: copies of each size.
     pub reps: Option<u64>,
     /// `--receiver-pin`: CPUs of the receivers, as a workload has them.
     pub receiver_cpus: Option<&'a str>,
 }
 
-/// Every study, in the order in which they are shown.
-pub fn studies() -> Vec<Box<dyn Study>> {
-    vec![
-        Box::new(ess_2017::Document::default()),
-        Box::new(gsi_2018::Document::default()),
-        Box::new(nikhef::Document::default()),
-        Box::new(ioat_cftu::Document::default()),
-        Box::new(n1sdp::Document::default()),
-    ]
+impl Study {
+    /// Names on the command line, the usual one first.
+    pub fn names(&self) -> &'static [&'static str] {
+        self.names
+    }
+
+    /// Usual name on the command line.
+    pub fn name(&self) -> &'static str {
+        self.names[0]
+    }
+
+    /// Title and notes.
+    pub fn about(&self) -> &About {
+        &self.file.study
+    }
+
+    /// Options of the command line that change its points.
+    pub fn options(&self) -> &[String] {
+        &self.file.options
+    }
+
+    /// Points that are measured.
+    pub fn points(&self, options: &StudyOptions<'_>) -> Vec<PlannedPoint> {
+        let Some(name) = &self.file.plan else { return Vec::new() };
+        let mut points = Plan::load(name).expect("ships with the binary and is tested").points;
+        // A program's neighbour needs a CPU of its own.
+        points.retain(|point| point.workload.kind != "pollution" || point.pin.len() > 1);
+        for point in &mut points {
+            if let (StepPlan::ByStage(planned), Some(reps)) =
+                (point.steps, options.reps.filter(|_| self.takes(REPS)))
+            {
+                let reps = if planned == USUAL_REPS { reps } else { reps.min(planned) };
+                point.steps = StepPlan::ByStage(reps.max(2));
+            }
+            if let Some(cpus) = options.receiver_cpus.filter(|_| self.takes(RECEIVER_PIN)) {
+                point.workload = point.workload.clone().with("receiver_cpus", cpus);
+            }
+        }
+        points
+    }
+
+    fn takes(&self, option: &str) -> bool {
+        self.file.options.iter().any(|known| known == option)
+    }
+
+    /// Every figure with what follows from it, a model's and the records'; every statement with its
+    /// verdict.
+    pub fn judge(&self, records: &[RunRecord]) -> (Vec<StudyLine>, Vec<StudyFinding>) {
+        let of = Evaluation::new(&self.file, records);
+        let lines = self.file.lines().iter().map(|line| of.line(line)).collect();
+        (lines, self.file.finding.iter().map(|finding| of.finding(finding)).collect())
+    }
 }
 
-/// The study of that name.
-pub fn study(name: &str) -> Option<Box<dyn Study>> {
-    studies().into_iter().find(|study| study.names().contains(&name))
-}
-
-/// A data file of the binary.
-fn shipped<T: DeserializeOwned>(text: &str) -> T {
-    toml::from_str(text).expect("ships with the binary and is tested")
-}
-
-/// The points of a study's plan.
-fn planned(text: &str) -> Vec<PlannedPoint> {
-    Plan::parse(text, "plan.toml").expect("ships with the binary and is tested").points
-}
-
-/// A statement or question of a document by its name in the data file.
-fn named<'a, T>(all: &'a BTreeMap<String, T>, name: &str) -> &'a T {
-    all.get(name).unwrap_or_else(|| panic!("the shipped data file has `{name}`"))
+/// Returns every study, in the order in which they are shown.
+pub fn studies() -> Vec<Study> {
+    let read = |(names, text)| Study {
+        names,
+        file: toml::from_str(text).expect("ships with the binary and is tested"),
+    };
+    SHIPPED_STUDIES.into_iter().map(read).collect()
 }
 
 #[cfg(test)]

@@ -23,7 +23,6 @@ use crate::arguments::count;
 use crate::interrupt;
 use crate::named::Replaced;
 use crate::output::{Failure, Recorder, tell, write_file};
-use crate::reproduce;
 use crate::runner::{Common, Runner};
 
 /// Copy between user and kernel memory by CPU or DMA: latency, bandwidth, pollution, trace.
@@ -57,8 +56,6 @@ enum Verb {
     Verify(verify::Arguments),
     /// Draw the study's 50 figures from records
     Figures(figures::Arguments),
-    /// Ask the study's questions of this host, with verdicts
-    Reproduce(reproduce::Options),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -69,7 +66,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Trace(arguments) => trace::run(arguments),
         Verb::Verify(arguments) => verify::run(arguments),
         Verb::Figures(arguments) => figures::run(arguments),
-        Verb::Reproduce(options) => reproduce::one("copy", options),
     }
 }
 

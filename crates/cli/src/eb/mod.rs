@@ -19,7 +19,6 @@ use daqmeter_wire::etherbone::{Endian, Width, Widths};
 
 use crate::arguments::duration;
 use crate::output::{Failure, tool_name};
-use crate::reproduce;
 
 /// Access Wishbone registers over Etherbone, serve them, and measure both.
 #[derive(Debug, Args)]
@@ -67,8 +66,6 @@ enum Tool {
     Tunnel(serve::TunnelArguments),
     /// Measure reads: convenience, blocking, pipelined
     Perf(perf::Arguments),
-    /// Set the study of 2018 beside emulated bridges
-    Reproduce(reproduce::Options),
 }
 
 /// Options that all C tools share.
@@ -197,7 +194,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Tool::Snoop(arguments) => serve::snoop(arguments),
         Tool::Tunnel(arguments) => serve::tunnel(arguments),
         Tool::Perf(arguments) => perf::run(arguments),
-        Tool::Reproduce(options) => reproduce::one("etherbone", options),
     }
 }
 

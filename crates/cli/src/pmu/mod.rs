@@ -15,7 +15,6 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use crate::output::Failure;
-use crate::reproduce;
 
 pub(crate) use list::summary;
 pub(crate) use verify::survey;
@@ -56,8 +55,6 @@ enum Verb {
     Record(Box<stat::Arguments>),
     /// Show what was recorded, as tables or as a heat map that moves
     Replay(replay::Arguments),
-    /// Compute the figures of the N1SDP document again
-    Reproduce(reproduce::Options),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -69,6 +66,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Verify(arguments) => verify::run(arguments),
         Verb::Record(arguments) => stat::run(arguments, true),
         Verb::Replay(arguments) => replay::run(arguments),
-        Verb::Reproduce(options) => reproduce::one("pmu", options),
     }
 }

@@ -15,7 +15,6 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use crate::output::Failure;
-use crate::reproduce;
 
 /// Read out an emulated FELIX card at up to megahertz, with a ledger of every trigger.
 #[derive(Debug, Args)]
@@ -56,8 +55,6 @@ enum Verb {
     Record(files::RecordArguments),
     /// Check a file of blocks, or what a card makes
     Check(files::CheckArguments),
-    /// Set the published study beside arithmetic, model and this host
-    Reproduce(reproduce::Options),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -69,6 +66,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Receive(arguments) => receive::run(arguments),
         Verb::Record(arguments) => files::record(arguments),
         Verb::Check(arguments) => files::check(arguments),
-        Verb::Reproduce(options) => reproduce::one("readout", options),
     }
 }

@@ -1,6 +1,6 @@
 //! Points of copies between user and kernel.
 
-use daqmeter_record::{RunRecord, Stage};
+use daqmeter_record::{RunRecord, Stage, Together, together};
 use daqmeter_stats::{self as stats, Rate, Share};
 use serde::Serialize;
 
@@ -70,17 +70,6 @@ pub struct CopyRow {
     pub doubt: Option<Doubt>,
     /// How it ended, where it was not done: `failed`.
     pub undone: Option<&'static str>,
-}
-
-/// What several lanes did at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Together {
-    /// Time in which every lane copied, over the time from the first copy of all to the last.
-    pub share: f64,
-    /// Each lane's bytes over the time from its first copy to its last, added up: the document's total.
-    pub sum_bytes_per_s: f64,
-    /// What all lanes moved in the time in which every one copied, over that time.
-    pub moved_bytes_per_s: f64,
 }
 
 impl CopyRow {
@@ -196,43 +185,12 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow> {
         lane: lane_rate(record),
         lanes_bytes_per_s: copied(record).map(Stage::rate_bytes_per_s).collect(),
         union_bytes_per_s: if end > begin { bytes / (end - begin) as f64 * 1e9 } else { 0.0 },
-        together: together(record),
+        together: together(&copied(record).collect::<Vec<_>>()),
         limit_bytes_per_s: rate::limit_of(record, first).map(|limit| limit.rate_bytes_per_s),
         fraction: share.map(|share| share.fraction),
         doubt: share.and_then(Doubt::of),
         undone,
     })
-}
-
-/// What the lanes of a record did at the same time; none of one lane, or where a lane has no time.
-fn together(record: &RunRecord) -> Option<Together> {
-    let lanes: Vec<&Stage> = copied(record).collect();
-    let first_end = lanes.iter().map(|stage| stage.end_ns).min()?;
-    let last_end = lanes.iter().map(|stage| stage.end_ns).max()?;
-    let first_start = lanes.iter().map(|stage| stage.start_ns).min()?;
-    let last_start = lanes.iter().map(|stage| stage.start_ns).max()?;
-    if lanes.len() < 2 || lanes.iter().any(|stage| stage.end_ns <= stage.start_ns) {
-        return None;
-    }
-    let per_s = |bytes: f64, ns: u64| bytes / ns.max(1) as f64 * 1e9;
-    let own = |stage: &&Stage| per_s(stage.bytes(), stage.end_ns - stage.start_ns);
-    let common_ns = first_end.saturating_sub(last_start);
-    let moved: f64 = lanes.iter().map(|stage| bytes_within(stage, last_start, first_end)).sum();
-    Some(Together {
-        share: common_ns as f64 / (last_end - first_start) as f64,
-        sum_bytes_per_s: lanes.iter().map(own).sum(),
-        moved_bytes_per_s: per_s(moved, common_ns),
-    })
-}
-
-/// Bytes that a stage moved from one time to another; of a sample that is partly within, its part.
-fn bytes_within(stage: &Stage, begin: u64, end: u64) -> f64 {
-    let samples = stage.sample_starts_ns().zip(&stage.sample_ns);
-    let part = |(start, ns): (u64, &u64)| {
-        let inside = start.saturating_add(*ns).min(end);
-        inside.saturating_sub(start.max(begin)) as f64 / (*ns).max(1) as f64
-    };
-    samples.map(part).sum::<f64>() * stage.bytes_per_sample()
 }
 
 /// What the lanes of a record reach of their limit, as the mean over the lanes.

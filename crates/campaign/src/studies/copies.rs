@@ -1,0 +1,409 @@
+//! Findings on copies, on programs beside copying neighbours, and on traces.
+
+use std::collections::BTreeMap;
+
+use daqmeter_record::study::{Grade, Measured};
+use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_record::{RunRecord, Stage, together};
+use daqmeter_stats::{mean_interval, sorted, supported_quantile};
+use serde::Deserialize;
+
+use super::judgement::{Judgement, grade, weakest};
+
+/// Finding on copies.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum CopyFinding {
+    /// Times without cache over those with.
+    Cold,
+    /// Mean and spread of the engine beside the CPU's.
+    Predictable,
+    /// Size from which on an engine pays: the measured one, and a model of one by its stated
+    /// figures.
+    Crossover { direction: String, source: String, fixed_ns: f64, bytes_per_ns: f64 },
+    /// Shared channels beside exclusive ones.
+    Shared,
+    /// The channel with the quantum beside the others.
+    Priority,
+    /// Sum of the rates beside the bytes that were moved while every channel copied.
+    Total,
+    /// Misses of programs beside neighbours.
+    Misses,
+    /// Times of programs beside neighbours.
+    Times,
+    /// Sizes that are copied most often.
+    Sizes,
+}
+
+/// Bytes of MB in the document.
+const MIB: f64 = 1_048_576.0;
+/// Cost of a policy that is worth a word.
+const COSTS: f64 = 0.05;
+/// Smallest share of the time in which all lanes copy: the sum of rates of different times means
+/// nothing.
+const AT_ONCE: f64 = 0.9;
+/// Distance of the sum from the moved bytes: lanes at half their rate in the rest of the time get
+/// so far.
+const SUM_WITHIN: f64 = 0.05;
+/// Ways that do not pass the kernel, or copy nothing.
+const NO_COPIES: [&str; 7] =
+    ["dev-zero", "memcpy", "rep-movsb", "avx2", "avx512", "avx2-nt", "avx512-nt"];
+
+/// A call of several blocks is several copies; both ways moves two blocks.
+fn copies_per_op(record: &RunRecord, stage: &Stage) -> u64 {
+    let both_ways = record.workload.text("direction") == Ok("both");
+    let block = record.workload.int("block_bytes").ok().filter(|_| record.engine.name == "copy");
+    let copy = block.map(|bytes| bytes.saturating_mul(1 + u64::from(both_ways)).max(1));
+    copy.map_or(1, |bytes| (stage.bytes_per_op / bytes).max(1))
+}
+
+fn first_stages(record: &RunRecord) -> impl Iterator<Item = &Stage> {
+    record.lanes.iter().filter_map(|lane| lane.stages.first())
+}
+
+/// Times of one operation of each lane's first stage, of one copy where it is of several.
+pub(super) fn per_copy_ns(record: &RunRecord) -> Vec<f64> {
+    let mut times = Vec::new();
+    for stage in first_stages(record) {
+        let ops = (stage.ops_per_sample.max(1) * copies_per_op(record, stage)) as f64;
+        times.extend(stage.sample_ns.iter().map(|ns| *ns as f64 / ops));
+    }
+    times
+}
+
+/// Mean, median and standard deviation of the times of one copy.
+#[derive(Clone, Copy)]
+struct Times {
+    mean_ns: f64,
+    median_ns: f64,
+    deviation_ns: f64,
+}
+
+/// What was measured here and did not fail.
+struct Copies<'a>(Vec<&'a RunRecord>);
+
+impl Copies<'_> {
+    fn of_engine(&self, name: &str) -> impl DoubleEndedIterator<Item = &RunRecord> {
+        self.0.iter().copied().filter(move |record| record.engine.name == name)
+    }
+
+    /// Weakest source of the copies of these contexts.
+    fn source(&self, contexts: &[&str]) -> Result<Measured, String> {
+        let is_of = |record: &&RunRecord| {
+            record.workload.text("context").is_ok_and(|context| contexts.contains(&context))
+        };
+        weakest([Measured::over(self.of_engine("copy").filter(is_of), 0.0)])
+    }
+
+    /// Times by size: through the kernel, by one CPU or channel, without other load.
+    fn times(&self, context: &str, direction: &str, cold: bool) -> BTreeMap<u64, Times> {
+        let is_of = |record: &&RunRecord| {
+            let workload = &record.workload;
+            workload.text("context") == Ok(context)
+                && workload.text("direction") == Ok(direction)
+                && workload.flag("cold") == cold
+                && workload.text("load").unwrap_or("light") == "light"
+                && record.lanes.len() == 1
+                && !workload.text("path").is_ok_and(|path| NO_COPIES.contains(&path))
+        };
+        let times = |record: &RunRecord| {
+            let samples = per_copy_ns(record);
+            let n = samples.len() as f64;
+            let mean_ns = samples.iter().sum::<f64>() / n;
+            let squares: f64 = samples.iter().map(|ns| (ns - mean_ns).powi(2)).sum();
+            let deviation_ns = (squares / (n - 1.0).max(1.0)).sqrt();
+            let median_ns = daqmeter_stats::quantile(&sorted(&samples), 0.5);
+            let bytes = record.workload.int("block_bytes").ok()?;
+            (n > 0.0).then_some((bytes, Times { mean_ns, median_ns, deviation_ns }))
+        };
+        let mut by_size = BTreeMap::new();
+        for (bytes, times) in self.of_engine("copy").filter(is_of).filter_map(times) {
+            by_size.entry(bytes).or_insert(times);
+        }
+        by_size
+    }
+
+    /// Times of both at the sizes that both have.
+    fn pairs(&self, one: [&str; 2], other: [&str; 2], cold: [bool; 2]) -> Vec<(u64, Times, Times)> {
+        let others = self.times(other[0], other[1], cold[1]);
+        let ones = self.times(one[0], one[1], cold[0]).into_iter();
+        ones.filter_map(|(bytes, one)| Some((bytes, one, *others.get(&bytes)?))).collect()
+    }
+}
+
+impl CopyFinding {
+    pub(super) fn judged(&self, records: &[RunRecord]) -> Result<Judgement, String> {
+        let copies = Copies(records.iter().filter(|record| record.outcome.is_ok()).collect());
+        match self {
+            CopyFinding::Cold => cold(&copies),
+            CopyFinding::Predictable => predictable(&copies),
+            CopyFinding::Crossover { direction, source, fixed_ns, bytes_per_ns } => {
+                crossover(&copies, direction, source, |bytes| {
+                    fixed_ns + bytes as f64 / bytes_per_ns
+                })
+            }
+            CopyFinding::Shared => shared(&copies),
+            CopyFinding::Priority => priority(&copies),
+            CopyFinding::Total => total(&copies),
+            CopyFinding::Misses => misses(&copies),
+            CopyFinding::Times => times(&copies),
+            CopyFinding::Sizes => sizes(&copies),
+        }
+    }
+}
+
+fn answered(source: Measured, evidence: String) -> Result<Judgement, String> {
+    Ok(Judgement { grade: None, source, evidence })
+}
+
+fn cold(copies: &Copies<'_>) -> Result<Judgement, String> {
+    let pairs = copies.pairs(["cpu", "from"], ["cpu", "from"], [false, true]);
+    let ratio =
+        |(bytes, warm, cold): &(u64, Times, Times)| (*bytes, cold.median_ns / warm.median_ns);
+    let ratios: Vec<(u64, f64)> = pairs.iter().map(ratio).collect();
+    let smallest = ratios.iter().min_by(|one, other| one.1.total_cmp(&other.1));
+    let largest = ratios.iter().max_by(|one, other| one.1.total_cmp(&other.1));
+    let (Some(low), Some(high)) = (smallest, largest) else {
+        return Err("no size was measured both ways".to_owned());
+    };
+    let evidence = format!(
+        "times without cache are {} (at {}) to {} (at {}) of those with",
+        significant(low.1, 3),
+        show_bytes(low.0),
+        significant(high.1, 3),
+        show_bytes(high.0)
+    );
+    answered(copies.source(&["cpu"])?, evidence)
+}
+
+fn predictable(copies: &Copies<'_>) -> Result<Judgement, String> {
+    let pairs = copies.pairs(["cpu", "from"], ["exclusive", "from"], [false, false]);
+    if pairs.is_empty() {
+        return Err("no size was measured by both".to_owned());
+    }
+    let count = |holds: fn(&Times, &Times) -> bool| {
+        pairs.iter().filter(|(_, cpu, engine)| holds(cpu, engine)).count()
+    };
+    let evidence = format!(
+        "of {} sizes the engine's mean is higher at {}, its deviation over the mean lower at {}",
+        pairs.len(),
+        count(|cpu, engine| engine.mean_ns > cpu.mean_ns),
+        count(|cpu, engine| {
+            engine.deviation_ns / engine.mean_ns < cpu.deviation_ns / cpu.mean_ns
+        })
+    );
+    answered(copies.source(&["cpu", "exclusive"])?, evidence)
+}
+
+/// Smallest size from which on every larger one takes the CPU longer than the other.
+fn pays_from(sizes: impl Iterator<Item = (u64, f64, f64)>) -> String {
+    let mut from = None;
+    for (bytes, cpu_ns, other_ns) in sizes {
+        from = if other_ns < cpu_ns { from.or(Some(bytes)) } else { None };
+    }
+    from.map_or("at no size measured".to_owned(), |size| format!("from {}", show_bytes(size)))
+}
+
+fn crossover(
+    copies: &Copies<'_>,
+    direction: &str,
+    source: &str,
+    model_ns: impl Fn(u64) -> f64,
+) -> Result<Judgement, String> {
+    let cpu = copies.times("cpu", direction, false);
+    let sizes = copies.times("exclusive", direction, false).len();
+    if cpu.len() < 2 || sizes < 2 {
+        return Err("too few sizes were measured by both".to_owned());
+    }
+    let pairs = copies.pairs(["cpu", direction], ["exclusive", direction], [false, false]);
+    let pairs = pairs.iter().map(|(bytes, cpu, engine)| (*bytes, cpu.median_ns, engine.median_ns));
+    let modelled = cpu.iter().map(|(bytes, cpu)| (*bytes, cpu.median_ns, model_ns(*bytes)));
+    let evidence = format!(
+        "pays {}, of {sizes} sizes; MODELLED, {source}: {}",
+        pays_from(pairs),
+        pays_from(modelled)
+    );
+    answered(copies.source(&["cpu", "exclusive"])?, evidence)
+}
+
+fn shared(copies: &Copies<'_>) -> Result<Judgement, String> {
+    let pairs = copies.pairs(["exclusive", "from"], ["shared", "from"], [false, false]);
+    let ratio = |(_, one, other): &(u64, Times, Times)| other.median_ns / one.median_ns;
+    let ratios: Vec<f64> = pairs.iter().map(ratio).collect();
+    let mean = geometric_mean(&ratios).ok_or("no size was measured under both")?;
+    let cost = match mean_interval(&ratios) {
+        None => "of one size there is no interval".to_owned(),
+        Some((low, high)) => {
+            let verdict = if low > 1.0 - COSTS && high < 1.0 + COSTS {
+                "the policies cost the same within 5 %"
+            } else if low > 1.0 + COSTS || high < 1.0 - COSTS {
+                "the policies differ by more than 5 %"
+            } else {
+                "whether they are within 5 % cannot be told"
+            };
+            let (low, high) = (significant(low, 3), significant(high, 3));
+            format!("{verdict} (95 % interval {low} to {high})")
+        }
+    };
+    let evidence = format!(
+        "times, shared over exclusive: {} (geometric mean of {} sizes); {cost}",
+        significant(mean, 3),
+        ratios.len()
+    );
+    answered(copies.source(&["exclusive", "shared"])?, evidence)
+}
+
+fn priority(copies: &Copies<'_>) -> Result<Judgement, String> {
+    let bytes = |record: &&RunRecord| record.workload.int("block_bytes").unwrap_or(0);
+    let of_several = copies.of_engine("copy").filter(|record| {
+        record.workload.text("context") == Ok("priority") && record.lanes.len() > 1
+    });
+    let record = of_several.max_by_key(bytes);
+    let record = record.ok_or("the policy was not measured with several channels")?;
+    let rates: Vec<f64> = first_stages(record).map(Stage::rate_bytes_per_s).collect();
+    let high = rates.first().copied().unwrap_or(0.0);
+    let low = rates.iter().skip(1).copied().fold(0.0, f64::max);
+    let gate = copies.0.iter().rev().find_map(|record| {
+        let windows = record.counter("gate-windows").filter(|windows| *windows > 0.0)?;
+        let (high, low) = (record.counter("gate-high")?, record.counter("gate-low")?);
+        let (high, all) = (show_ns(high / windows), show_ns((high + low) / windows));
+        Some(format!("; the quantum was {high} of {all}"))
+    });
+    let evidence = format!(
+        "at {}: high {} MB/s, best of the others {} MB/s{}",
+        show_bytes(bytes(&record)),
+        significant(high / MIB, 4),
+        significant(low / MIB, 4),
+        gate.unwrap_or_default()
+    );
+    let source = copies.source(&["priority"])?;
+    Ok(Judgement { grade: Some(grade(high > low)), source, evidence })
+}
+
+/// Compares the sum of the rates with what all channels moved while every one copied ("nello stesso
+/// intorno temporale").
+fn total(copies: &Copies<'_>) -> Result<Judgement, String> {
+    let several: Vec<_> = copies
+        .of_engine("copy")
+        .filter_map(|record| Some((record, together(&first_stages(record).collect::<Vec<_>>())?)))
+        .collect();
+    let longest = several.iter().map(|(_, lanes)| lanes.share).reduce(f64::max);
+    let longest = longest.ok_or("nothing was measured on several CPUs or channels")?;
+    let at_once: Vec<(&RunRecord, f64)> = several
+        .iter()
+        .filter(|(_, lanes)| lanes.share >= AT_ONCE)
+        .map(|(record, lanes)| (*record, lanes.sum_bytes_per_s / lanes.moved_bytes_per_s))
+        .collect();
+    let far = |ratio: f64| ratio.ln().abs();
+    let furthest = at_once.iter().max_by(|one, other| far(one.1).total_cmp(&far(other.1))).copied();
+    let (record, ratio) = furthest.ok_or_else(|| {
+        format!(
+            "the channels copied at the same time for at most {} % of the time, {} % are needed: repeat on a quiet host",
+            significant(longest * 100.0, 3),
+            AT_ONCE * 100.0
+        )
+    })?;
+    let context = record.workload.text("context").unwrap_or("");
+    let evidence = format!(
+        "the sum of the rates is at the furthest {} of what all moved while every one copied ({context}, {}; {} of {} points); 0.95 to 1.05 count",
+        significant(ratio, 3),
+        show_bytes(record.workload.int("block_bytes").unwrap_or(0)),
+        at_once.len(),
+        several.len()
+    );
+    let source = copies.source(&[context])?;
+    Ok(Judgement { grade: Some(grade(far(ratio) < SUM_WITHIN)), source, evidence })
+}
+
+fn geometric_mean(ratios: &[f64]) -> Option<f64> {
+    let logarithms = ratios.iter().map(|ratio| ratio.ln()).sum::<f64>();
+    (!ratios.is_empty()).then(|| (logarithms / ratios.len() as f64).exp())
+}
+
+fn beside(record: &RunRecord, neighbour: &str) -> bool {
+    record.workload.text("neighbour") == Ok(neighbour)
+}
+
+/// Misses in percent of references: the mean over the runs of each one's, else of the sums of all
+/// runs.
+fn miss_percent(record: &RunRecord) -> Option<f64> {
+    let percent = |misses: f64, all: f64| (all > 0.0).then(|| misses / all * 100.0);
+    const NAMES: [&str; 2] = ["victim-cache-references", "victim-cache-misses"];
+    if let [Some(all), Some(misses)] = NAMES.map(|name| record.series(name)) {
+        let runs = all.values.iter().zip(&misses.values);
+        let of_runs: Vec<f64> = runs.filter_map(|(all, one)| percent((*one)?, (*all)?)).collect();
+        if !of_runs.is_empty() {
+            return Some(of_runs.iter().sum::<f64>() / of_runs.len() as f64);
+        }
+    }
+    percent(record.counter(NAMES[1])?, record.counter(NAMES[0])?)
+}
+
+fn misses(copies: &Copies<'_>) -> Result<Judgement, String> {
+    let missed = |neighbour: &str| {
+        let programs = copies.of_engine("pollution").filter(|record| beside(record, neighbour));
+        let misses: Vec<f64> = programs.filter_map(miss_percent).collect();
+        (!misses.is_empty()).then(|| misses.iter().sum::<f64>() / misses.len() as f64)
+    };
+    let [Some(ideal), Some(cpu), Some(dma)] = ["ideal", "cpu", "dma"].map(missed) else {
+        return Err("no cache counters here: a cache model counts under QEMU (cargo xtask copy-vm --pollution)".to_owned());
+    };
+    let is_simulated =
+        copies.of_engine("pollution").any(|record| record.workload.flag("simulated"));
+    let simulated = if is_simulated { ", SIMULATED by a cache model" } else { "" };
+    let [ideal, cpu, dma] = [ideal, cpu, dma].map(|percent| significant(percent, 3));
+    let evidence = format!(
+        "mean misses: alone {ideal} %, beside the CPU's copies {cpu} %, beside the engine's {dma} %{simulated}"
+    );
+    answered(weakest([Measured::over(copies.of_engine("pollution"), 0.0)])?, evidence)
+}
+
+fn times(copies: &Copies<'_>) -> Result<Judgement, String> {
+    let p10_ns = |record: &RunRecord| supported_quantile(&sorted(&per_copy_ns(record)), 0.1);
+    let key = |record: &RunRecord| {
+        ["test", "direction", "block_bytes"].map(|name| record.workload.params.get(name).cloned())
+    };
+    let over_alone = |record: &RunRecord| {
+        let mut programs = copies.of_engine("pollution");
+        let alone = programs.find(|one| beside(one, "ideal") && key(one) == key(record))?;
+        Some(p10_ns(record)? / p10_ns(alone)?)
+    };
+    let against = |neighbour: &str| {
+        let programs = copies.of_engine("pollution").filter(|record| beside(record, neighbour));
+        let real = programs.filter(|record| !record.workload.flag("simulated"));
+        geometric_mean(&real.filter_map(over_alone).collect::<Vec<f64>>())
+    };
+    let [Some(cpu), Some(spin), Some(null)] = ["cpu", "spin", "null-call"].map(against) else {
+        return Err("programs beside all of them were not measured".to_owned());
+    };
+    let [cpu, spin, null] = [cpu, spin, null].map(|ratio| significant(ratio, 4));
+    let evidence = format!(
+        "10th percentiles over alone, geometric mean: copies {cpu}, spin {spin}, null call {null}"
+    );
+    answered(weakest([Measured::over(copies.of_engine("pollution"), 0.0)])?, evidence)
+}
+
+fn sizes(copies: &Copies<'_>) -> Result<Judgement, String> {
+    let record = copies.of_engine("trace").next_back();
+    let record = record.ok_or("no trace: the tracer (kmod/daqmeter_trace.ko) is not loaded")?;
+    let mut calls: BTreeMap<u64, f64> = BTreeMap::new();
+    for counter in &record.counters {
+        // `copy_from_user:16`, `__copy_to_user:64`.
+        let Some((name, bytes)) = counter.name.split_once(':') else { continue };
+        if let ("copy_from_user" | "copy_to_user", Ok(bytes)) =
+            (name.trim_start_matches("__"), bytes.parse())
+        {
+            *calls.entry(bytes).or_default() += counter.value;
+        }
+    }
+    let all: f64 = calls.values().sum();
+    let mut top: Vec<(u64, f64)> = calls.into_iter().collect();
+    top.sort_by(|one, other| other.1.total_cmp(&one.1));
+    top.truncate(5);
+    let names: Vec<String> = top.iter().map(|(bytes, _)| show_bytes(*bytes)).collect();
+    let is_there = top.iter().any(|(bytes, _)| *bytes == 16);
+    let evidence = format!("most often of {all} calls: {}", names.join(", "));
+    let source = weakest([Measured::over([record], all)])?;
+    let grade = if is_there { Grade::Confirmed } else { Grade::Refuted };
+    Ok(Judgement { grade: Some(grade), source, evidence })
+}

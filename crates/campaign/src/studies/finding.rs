@@ -1,0 +1,130 @@
+//! Statements and questions of a document: conditions on values, and the sentence that shows them.
+
+use std::collections::BTreeMap;
+
+use daqmeter_record::RunRecord;
+use daqmeter_record::study::{Grade, StudyFinding, StudyVerdict};
+use daqmeter_record::units::{show_ns, significant};
+use serde::Deserialize;
+
+use super::chains::ChainFinding;
+use super::copies::CopyFinding;
+use super::expression::{Expression, Number};
+use super::judgement::{Judgement, weakest};
+
+/// A statement, a question if it has no conditions, or a finding that no expression can say.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FindingSpec {
+    pub(super) text: String,
+    pub(super) place: String,
+    /// Values that are needed, by name.
+    #[serde(default)]
+    values: BTreeMap<String, Expression>,
+    /// All of them confirm it.
+    #[serde(default)]
+    holds: Vec<Condition>,
+    /// All of them confirm a part of it.
+    #[serde(default)]
+    in_part: Vec<Condition>,
+    /// `{name:0}` is a value with that many decimals, `{name:3s}` with three digits, `{name:ns}` a
+    /// time.
+    #[serde(default)]
+    evidence: String,
+    /// Reason why values can be missing.
+    missing: Option<String>,
+    copies: Option<CopyFinding>,
+    chains: Option<ChainFinding>,
+}
+
+/// A condition on values.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Condition {
+    /// At least the second, below the third.
+    Within(Expression, f64, f64),
+    Less(Expression, Expression),
+}
+
+impl FindingSpec {
+    /// Values that only its own expressions name.
+    pub(super) fn locals(&self) -> &BTreeMap<String, Expression> {
+        &self.values
+    }
+
+    pub(super) fn judged(
+        &self,
+        records: &[RunRecord],
+        value: impl Fn(&Expression) -> Option<Number>,
+    ) -> StudyFinding {
+        let judged = match (&self.copies, &self.chains) {
+            (Some(copies), _) => copies.judged(records),
+            (_, Some(chains)) => chains.judged(records),
+            _ => self.by_values(value),
+        };
+        let (verdict, evidence) = match judged {
+            Err(why) => (StudyVerdict::CannotTell, why),
+            Ok(Judgement { grade: None, source, evidence }) => {
+                (StudyVerdict::ThisHost(source.basis), evidence)
+            }
+            Ok(Judgement { source, evidence, .. }) if source.is_disturbed => (
+                StudyVerdict::CannotTell,
+                format!(
+                    "measured while the host was disturbed, repeat on a quiet host: {evidence}"
+                ),
+            ),
+            Ok(Judgement { grade: Some(grade), source, evidence }) => {
+                (StudyVerdict::Judged(grade, source.basis), evidence)
+            }
+        };
+        let (text, place) = (self.text.clone(), self.place.clone());
+        StudyFinding { text, place, verdict, grade: verdict.grade().map(Grade::name), evidence }
+    }
+
+    fn by_values(
+        &self,
+        value: impl Fn(&Expression) -> Option<Number>,
+    ) -> Result<Judgement, String> {
+        let missing = || self.missing.clone().unwrap_or_else(|| "not measured here".to_owned());
+        let measured = self.values.values().map(|one| value(one).and_then(Number::measured));
+        let source = weakest(measured).map_err(|_| missing())?;
+        let plain =
+            |expression: &Expression| value(expression).map_or(f64::NAN, |number| number.value);
+        let all_hold = |conditions: &[Condition]| {
+            conditions.iter().all(|condition| match condition {
+                Condition::Within(of, low, high) => (*low..*high).contains(&plain(of)),
+                Condition::Less(one, other) => plain(one) < plain(other),
+            })
+        };
+        let grade = match (all_hold(&self.holds), all_hold(&self.in_part)) {
+            _ if self.holds.is_empty() => None,
+            (true, _) => Some(Grade::Confirmed),
+            (false, true) if !self.in_part.is_empty() => Some(Grade::InPart),
+            _ => Some(Grade::Refuted),
+        };
+        let named = |name: &str| plain(&Expression::Name(name.to_owned()));
+        Ok(Judgement { grade, source, evidence: filled(&self.evidence, named) })
+    }
+}
+
+/// Fills in the values of a sentence.
+fn filled(text: &str, value: impl Fn(&str) -> f64) -> String {
+    let mut parts = text.split('{');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (field, rest) = part.split_once('}').expect("a field ends");
+        let (name, format) = field.split_once(':').expect("a field has a format");
+        let value = value(name);
+        let digits = format.trim_end_matches('s').parse();
+        out += &match (format, digits) {
+            ("ns", _) => show_ns(value),
+            (format, Ok(digits)) if format.ends_with('s') => significant(value, digits),
+            (_, digits) => {
+                let decimals = digits.map_or(0, |digits| usize::try_from(digits).unwrap_or(0));
+                format!("{value:.decimals$}")
+            }
+        };
+        out += rest;
+    }
+    out
+}

@@ -1,0 +1,47 @@
+//! Work of several lanes at the same time.
+
+use serde::Serialize;
+
+use crate::Stage;
+
+/// Rates of lanes that worked at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Together {
+    /// Time in which every lane worked, over the time from the first start to the last end.
+    pub share: f64,
+    /// Each lane's bytes over the time from its first sample to its last, added up.
+    pub sum_bytes_per_s: f64,
+    /// Bytes of all lanes in the time in which every one worked, over that time.
+    pub moved_bytes_per_s: f64,
+}
+
+/// Returns the rates of one stage of each lane; `None` of a single lane, or where a lane has no
+/// time.
+pub fn together(lanes: &[&Stage]) -> Option<Together> {
+    let first_end = lanes.iter().map(|stage| stage.end_ns).min()?;
+    let last_end = lanes.iter().map(|stage| stage.end_ns).max()?;
+    let first_start = lanes.iter().map(|stage| stage.start_ns).min()?;
+    let last_start = lanes.iter().map(|stage| stage.start_ns).max()?;
+    if lanes.len() < 2 || lanes.iter().any(|stage| stage.end_ns <= stage.start_ns) {
+        return None;
+    }
+    let per_s = |bytes: f64, ns: u64| bytes / ns.max(1) as f64 * 1e9;
+    let own = |stage: &&Stage| per_s(stage.bytes(), stage.end_ns - stage.start_ns);
+    let common_ns = first_end.saturating_sub(last_start);
+    let moved: f64 = lanes.iter().map(|stage| bytes_within(stage, last_start, first_end)).sum();
+    Some(Together {
+        share: common_ns as f64 / (last_end - first_start) as f64,
+        sum_bytes_per_s: lanes.iter().map(own).sum(),
+        moved_bytes_per_s: per_s(moved, common_ns),
+    })
+}
+
+/// Bytes that a stage moved from one time to another; of a sample that is partly within, its part.
+fn bytes_within(stage: &Stage, begin: u64, end: u64) -> f64 {
+    let samples = stage.sample_starts_ns().zip(&stage.sample_ns);
+    let part = |(start, ns): (u64, &u64)| {
+        let inside = start.saturating_add(*ns).min(end);
+        inside.saturating_sub(start.max(begin)) as f64 / (*ns).max(1) as f64
+    };
+    samples.map(part).sum::<f64>() * stage.bytes_per_sample()
+}
