@@ -1,8 +1,9 @@
-//! What people install without building: a static binary, a Debian package, a Python wheel. Each is tried as its user meets it, in a
-//! system that has nothing else.
+//! What people install without building: a static binary, a Debian package, a Python wheel. Each is
+//! tried as its user meets it, in a system that has nothing else.
 //!
-//! `cargo xtask dist` builds the static binary, which costs a whole release build. The step of CI makes the same package from the
-//! program that CI has built already, with the shared libraries that it needs, and tries that.
+//! `cargo xtask dist` builds the static binary, which costs a whole release build. The step of CI
+//! makes the same package from the program that CI has built already, with the shared libraries
+//! that it needs, and tries that.
 
 #![allow(clippy::print_stdout, reason = "developers' tools talk to the terminal")]
 
@@ -17,7 +18,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use shell::{Done, line, program, root, target, there};
+use shell::{StepDone, line, program, root, target, there};
 
 /// All packages of the workspace have one version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -40,8 +41,8 @@ pub fn all() -> Result<()> {
     ];
     for (what, done) in tried {
         match done.with_context(|| format!("the {what} does not work for its user"))? {
-            Done::Ran => println!("{what}: tried"),
-            Done::LeftOut(why) => println!("!!! {what}: NOT TRIED: {why}"),
+            StepDone::Ran => println!("{what}: tried"),
+            StepDone::LeftOut(why) => println!("!!! {what}: NOT TRIED: {why}"),
         }
     }
     println!("all in {}", folder.display());
@@ -49,13 +50,13 @@ pub fn all() -> Result<()> {
 }
 
 /// The step of CI: package and wheel from what CI has built.
-pub fn what_users_install() -> Result<Done> {
+pub fn what_users_install() -> Result<StepDone> {
     let folder = root().join("target/ci/dist");
     renew(&folder)?;
     let package = package::make(&program(), &folder)?;
     sums(&folder)?;
-    if let Done::LeftOut(why) = trial::package(&package, &program())? {
-        return Ok(Done::LeftOut(why));
+    if let StepDone::LeftOut(why) = trial::package(&package, &program())? {
+        return Ok(StepDone::LeftOut(why));
     }
     trial::wheel(&wheel::only_wheel(&wheel::wheels())?)
 }

@@ -1,4 +1,5 @@
-//! The licences of all that is built into the program, which those who pass it on must pass on, too.
+//! The licences of all that is built into the program, which those who pass it on must pass on,
+//! too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;

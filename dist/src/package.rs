@@ -1,5 +1,5 @@
-//! The Debian package: the program, its manual pages, completions for three shells, documents. `dpkg-deb` writes it from a folder that
-//! looks as the user's system will.
+//! The Debian package: the program, its manual pages, completions for three shells, documents.
+//! `dpkg-deb` writes it from a folder that looks as the user's system will.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -29,7 +29,8 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/daqmeter.fish"),
 ];
 
-/// Packages of the C library and of what unwinds its stack: all that a program that is not static needs.
+/// Packages of the C library and of what unwinds its stack: all that a program that is not static
+/// needs.
 const LIBRARIES: &str = "libc6, libgcc-s1";
 
 /// Writes the package with that program into the folder; its path.
@@ -160,9 +161,11 @@ fn architecture() -> Result<String> {
     Ok(printed.trim().to_owned())
 }
 
-/// The shared libraries that a program needs, the one that loads the others included; none of a static one.
+/// The shared libraries that a program needs, the one that loads the others included; none of a
+/// static one.
 pub(super) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    // It fails for what is not a dynamic program, and says so in words for one that is static and relocatable.
+    // It fails for what is not a dynamic program, and says so in words for one that is static and
+    // relocatable.
     let Ok(text) = line("ldd").arg(program).output() else {
         return Ok(Vec::new());
     };
@@ -205,7 +208,8 @@ mod tests {
         assert!(with.contains("\nDepends: libc6, libgcc-s1\nDescription: "), "{with}");
         let without = control(stage.path(), false).unwrap();
         assert!(!without.contains("Depends"), "{without}");
-        // Debian's rule: each line of the long description begins with a blank, and the last one ends.
+        // Debian's rule: each line of the long description begins with a blank, and the last one
+        // ends.
         let long = without.split("\nDescription: ").nth(1).unwrap();
         assert!(long.ends_with('\n') && long.lines().skip(1).all(|line| line.starts_with(' ')));
     }

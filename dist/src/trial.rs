@@ -1,13 +1,14 @@
 //! Trials: a user's first commands, in a system that has nothing but what was installed.
 //!
-//! The system is a folder that `chroot` makes the root, with `/proc` and `/dev` of this host in a mount namespace of its own, so that
-//! nothing stays mounted. That takes root, or a kernel that lets users make namespaces.
+//! The system is a folder that `chroot` makes the root, with `/proc` and `/dev` of this host in a
+//! mount namespace of its own, so that nothing stays mounted. That takes root, or a kernel that
+//! lets users make namespaces.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use shell::{Done, Line, line, started, target};
+use shell::{Line, StepDone, line, started, target};
 
 use super::package::libraries;
 use super::{VERSION, renew};
@@ -88,17 +89,17 @@ fn unshared() -> Line {
 }
 
 /// Why there can be no such system here.
-fn missing() -> Option<Done> {
+fn missing() -> Option<StepDone> {
     let tried = unshared().words("mount --rbind /proc /proc").output();
     tried.err().map(|error| {
-        Done::LeftOut(format!(
+        StepDone::LeftOut(format!(
             "no file system of its own can be made here, which takes root or user namespaces: {error:#}"
         ))
     })
 }
 
 /// A static binary by itself.
-pub(super) fn binary(program: &Path) -> Result<Done> {
+pub(super) fn binary(program: &Path) -> Result<StepDone> {
     let needed = libraries(program)?;
     ensure!(needed.is_empty(), "it is not static: it needs {needed:?}");
     if let Some(left_out) = missing() {
@@ -107,11 +108,12 @@ pub(super) fn binary(program: &Path) -> Result<Done> {
     let bare = Bare::new("binary")?;
     bare.take(program, Path::new("daqmeter"))?;
     bare.first_commands("/daqmeter")?;
-    Ok(Done::Ran)
+    Ok(StepDone::Ran)
 }
 
-/// The package with that program: installed by dpkg, used, removed. A program that is not static gets its libraries.
-pub(super) fn package(package: &Path, program: &Path) -> Result<Done> {
+/// The package with that program: installed by dpkg, used, removed. A program that is not static
+/// gets its libraries.
+pub(super) fn package(package: &Path, program: &Path) -> Result<StepDone> {
     if let Some(left_out) = missing() {
         return Ok(left_out);
     }
@@ -134,7 +136,7 @@ pub(super) fn package(package: &Path, program: &Path) -> Result<Done> {
     let left: Vec<&str> =
         files.lines().filter(|file| bare.root.join(&file[1..]).is_file()).collect();
     ensure!(left.is_empty(), "left behind by dpkg --purge: {left:?}");
-    Ok(Done::Ran)
+    Ok(StepDone::Ran)
 }
 
 /// Everything has come with the package, in a state that shells and man can read.
@@ -166,8 +168,9 @@ assert record['outcome'] == {'status': 'ok'}, record['outcome']
 assert daqmeter.__version__ == sys.argv[1], daqmeter.__version__
 ";
 
-/// The wheel in a virtual environment that has nothing else; pip fetches what the wheel says that it needs.
-pub(super) fn wheel(wheel: &Path) -> Result<Done> {
+/// The wheel in a virtual environment that has nothing else; pip fetches what the wheel says that
+/// it needs.
+pub(super) fn wheel(wheel: &Path) -> Result<StepDone> {
     let venv = target().join("trial/venv");
     renew(&venv)?;
     line("python3 -m venv").arg(&venv).run()?;
@@ -182,5 +185,5 @@ pub(super) fn wheel(wheel: &Path) -> Result<Done> {
         // Not beside the sources of the package, which Python would take instead.
         .within(&venv)
         .run()?;
-    Ok(Done::Ran)
+    Ok(StepDone::Ran)
 }

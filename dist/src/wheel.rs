@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use shell::{Done, Line, install, line, need, ran, root, started, target};
+use shell::{Line, StepDone, install, line, need, ran, root, started, target};
 
 /// A program of the virtual environment of Python's tools.
 pub fn venv(program: &str) -> PathBuf {
@@ -56,7 +56,7 @@ pub(crate) fn wheel_into(folder: &Path) -> Result<PathBuf> {
 }
 
 /// Builds the wheel and installs it in the virtual environment with its tests' tools.
-pub fn wheel() -> Result<Done> {
+pub fn wheel() -> Result<StepDone> {
     let _ = fs::remove_dir_all(wheels());
     let wheel = wheel_into(&wheels())?;
     ran(pip().words("--force-reinstall --no-deps").arg(wheel).run())

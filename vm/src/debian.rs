@@ -1,4 +1,5 @@
-//! Debian's packages, downloaded into a private state below the build folder and unpacked there: nothing is installed into the system.
+//! Debian's packages, downloaded into a private state below the build folder and unpacked there:
+//! nothing is installed into the system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,8 @@ pub(crate) fn unpack(packages: &[String], into: &Path) -> Result<()> {
     Ok(fs::write(mark, wanted)?)
 }
 
-/// A package of another architecture and everything that it depends on, as `name:arch`, for a system that has nothing yet.
+/// A package of another architecture and everything that it depends on, as `name:arch`, for a
+/// system that has nothing yet.
 pub(crate) fn closure(package: &str, arch: &str) -> Result<Vec<String>> {
     let nothing = folder().join("apt/nothing");
     fs::write(&nothing, "")?;
@@ -92,7 +94,8 @@ fn numbers(name: &str) -> Vec<u64> {
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
 }
 
-/// The newest release of a series for which the package lists have a package of that kind, plain kernels only: `6.1.0-56-amd64`.
+/// The newest release of a series for which the package lists have a package of that kind, plain
+/// kernels only: `6.1.0-56-amd64`.
 fn newest(kind: &str, series: &str, arch: &str) -> Result<String> {
     let (kind, end) = (format!("linux-{kind}-"), format!("-{arch}"));
     let start = format!("{kind}{series}.");
@@ -136,7 +139,8 @@ impl Kernel {
             vec![image, headers.clone(), common, format!("{kbuild}:amd64")]
         };
         let root = folder().join(format!("{series}-{arch}"));
-        // Signed images are of one version later or earlier at times; the unsigned ones are always there.
+        // Signed images are of one version later or earlier at times; the unsigned ones are always
+        // there.
         let signed = format!("linux-image-{release}:{arch}");
         let unsigned = format!("linux-image-{release}-unsigned:{arch}");
         if apt("apt-cache").words("show").arg(&signed).output().is_err()

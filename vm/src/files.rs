@@ -55,7 +55,8 @@ impl GuestFile {
     }
 }
 
-/// A packed cpio archive `NAME.cpio.gz` in the folder, as an initial file system: while the kernel unpacks it, its memory holds both.
+/// A packed cpio archive `NAME.cpio.gz` in the folder, as an initial file system: while the kernel
+/// unpacks it, its memory holds both.
 pub(crate) fn archive(folder: &Path, name: &str, files: &[GuestFile]) -> Result<PathBuf> {
     let tree = folder.join(format!("initrd-{name}"));
     if tree.exists() {

@@ -1,5 +1,5 @@
-//! Machines and hosts that exist only while they are tested; see [`USAGE`]. `cargo xtask copy-vm` and its like build and start this
-//! program.
+//! Machines and hosts that exist only while they are tested; see [`USAGE`]. `cargo xtask copy-vm`
+//! and its like build and start this program.
 
 #![allow(
     clippy::print_stdout,

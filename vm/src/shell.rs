@@ -92,7 +92,8 @@ impl Line {
         Ok(())
     }
 
-    /// Runs the command; its output goes through. The code that it ended with; none where a signal ended it.
+    /// Runs the command; its output goes through. The code that it ended with; none where a signal
+    /// ended it.
     pub fn code(mut self) -> Result<Option<i32>> {
         let status = self.0.status().with_context(|| self.cannot_start())?;
         Ok(status.code())
@@ -121,7 +122,7 @@ impl Line {
 
 /// How a developers' task ended, when it did not fail.
 #[derive(Debug)]
-pub enum Done {
+pub enum StepDone {
     /// It did all that it should.
     Ran,
     /// Could not be run here; reported at the end.
@@ -129,14 +130,15 @@ pub enum Done {
 }
 
 /// What ran to its end.
-pub fn ran(result: Result<()>) -> Result<Done> {
-    result.map(|()| Done::Ran)
+pub fn ran(result: Result<()>) -> Result<StepDone> {
+    result.map(|()| StepDone::Ran)
 }
 
 /// How often what depends on chance or on the load of the host is tried.
 const TRIES: u32 = 3;
 
-/// Tries again what measures time on a host that others use too. Every try that failed is reported; a defect fails in each.
+/// Tries again what measures time on a host that others use too. Every try that failed is reported;
+/// a defect fails in each.
 pub fn tried<T>(mut once: impl FnMut() -> Result<T>) -> Result<T> {
     for attempt in 1..TRIES {
         match once() {
@@ -147,7 +149,8 @@ pub fn tried<T>(mut once: impl FnMut() -> Result<T>) -> Result<T> {
     once()
 }
 
-/// Measures again when the judge refuses a share or a time; every refusal is reported. Whatever else fails, fails at once.
+/// Measures again when the judge refuses a share or a time; every refusal is reported. Whatever
+/// else fails, fails at once.
 pub fn measured<T>(
     mut measure: impl FnMut() -> Result<T>,
     judge: impl Fn(&T) -> Result<()>,
@@ -218,18 +221,18 @@ pub fn need(program: &str) -> Result<()> {
     install(packages).with_context(|| format!("{program} is missing and cannot be installed"))
 }
 
-/// Installs what is missing of all programs that steps of CI start, at once: package lists are read, and dpkg's triggers run, for each
-/// installation.
-pub fn need_all() -> Result<Done> {
+/// Installs what is missing of all programs that steps of CI start, at once: package lists are
+/// read, and dpkg's triggers run, for each installation.
+pub fn need_all() -> Result<StepDone> {
     let missing: Vec<&str> =
         TOOLS.iter().filter(|tool| !there(tool.0)).map(|tool| tool.1).collect();
     if missing.is_empty() {
-        return Ok(Done::Ran);
+        return Ok(StepDone::Ran);
     }
     println!("installing {}", missing.join(" "));
     Ok(match install(&missing.join(" ")) {
-        Ok(()) => Done::Ran,
-        Err(error) => Done::LeftOut(format!("{error:#}; each step installs what it needs")),
+        Ok(()) => StepDone::Ran,
+        Err(error) => StepDone::LeftOut(format!("{error:#}; each step installs what it needs")),
     })
 }
 

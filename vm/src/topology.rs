@@ -1,5 +1,6 @@
-//! Machines of other topologies than this host's: in each a short survey runs, must name the sockets, cores, threads and NUMA nodes
-//! that the machine was given, and must not pin two busy threads to one core while another is free.
+//! Machines of other topologies than this host's: in each a short survey runs, must name the
+//! sockets, cores, threads and NUMA nodes that the machine was given, and must not pin two busy
+//! threads to one core while another is free.
 //!
 //! Everything is emulated: no time from here is a performance result.
 
@@ -100,8 +101,8 @@ const SERIES: &str = "6.1";
 /// An emulated machine is slow: this is far more than it needs.
 const LIMIT_S: u32 = 300;
 
-/// A survey; points of one to eight busy threads where the survey would place them; the first record, which describes the host, and
-/// the CPUs of each record's threads.
+/// A survey; points of one to eight busy threads where the survey would place them; the first
+/// record, which describes the host, and the CPUs of each record's threads.
 const SCRIPT: &str = "\
 cat > /tmp/threads.toml <<END\n\
 title = 'busy threads'\n\
@@ -251,8 +252,8 @@ impl Case {
     }
 }
 
-/// QEMU's device tree of such a machine, with the capacity of each CPU (`capacity-dmips-mhz`, the kernel's
-/// `Documentation/devicetree/bindings/cpu/cpu-capacity.txt`).
+/// QEMU's device tree of such a machine, with the capacity of each CPU (`capacity-dmips-mhz`, the
+/// kernel's `Documentation/devicetree/bindings/cpu/cpu-capacity.txt`).
 fn tree(name: &str, cpus: &str, number: u32, slower: &[u32]) -> Result<PathBuf> {
     need("fdtput")?;
     let path = folder().join(format!("{name}.dtb"));

@@ -1,4 +1,5 @@
-//! What is made for readers and for Python: the documentation site with its links, the tests of the wheel.
+//! What is made for readers and for Python: the documentation site with its links, the tests of the
+//! wheel.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,18 +7,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use daqmeter_dist::venv;
-use shell::{Done, Line, line, root, started, target, there};
+use shell::{Line, StepDone, line, root, started, target, there};
 
-/// mdBook of this version; it is built once, unoptimised, into `target/tools` where it is not installed.
+/// mdBook of this version; it is built once, unoptimised, into `target/tools` where it is not
+/// installed.
 const MDBOOK: &str = "0.5.4";
 
 /// Builds the site and follows every link in it that stays in it.
-pub(crate) fn book() -> Result<Done> {
+pub(crate) fn book() -> Result<StepDone> {
     let site = root().join("target/ci/book");
     mdbook()?.arg("build").arg(root().join("docs/book")).arg("-d").arg(&site).run()?;
     let faults = broken_links(&site)?;
     ensure!(faults.is_empty(), "links that lead nowhere:\n{}", faults.join("\n"));
-    Ok(Done::Ran)
+    Ok(StepDone::Ran)
 }
 
 fn mdbook() -> Result<Line> {
@@ -38,7 +40,8 @@ fn mdbook() -> Result<Line> {
     Ok(started(&own))
 }
 
-/// Files and places in them that pages name and that are not there. Links to other hosts are not followed: CI may have no network.
+/// Files and places in them that pages name and that are not there. Links to other hosts are not
+/// followed: CI may have no network.
 fn broken_links(site: &Path) -> Result<Vec<String>> {
     let mut pages = Vec::new();
     collect(site, &mut pages)?;
@@ -101,7 +104,7 @@ fn python(words: &str) -> Result<()> {
 }
 
 /// The wheel's tests, its types, and the notebook: nothing that judges a time.
-pub(crate) fn python_tests() -> Result<Done> {
+pub(crate) fn python_tests() -> Result<StepDone> {
     python("-m pytest -q -p no:cacheprovider python/tests")?;
     started(&venv("mypy"))
         .words("--strict --ignore-missing-imports --cache-dir /dev/null python/package/daqmeter")
@@ -110,5 +113,5 @@ pub(crate) fn python_tests() -> Result<Done> {
         .words("nbconvert --to html --execute --log-level ERROR docs/notebook.ipynb --output")
         .arg(root().join("target/ci/notebook"))
         .run()?;
-    Ok(Done::Ran)
+    Ok(StepDone::Ran)
 }

@@ -1,4 +1,5 @@
-//! The fuzz targets: built with coverage by stable flags (no nightly toolchain, no cargo-fuzz), and run.
+//! The fuzz targets: built with coverage by stable flags (no nightly toolchain, no cargo-fuzz), and
+//! run.
 
 use std::fs;
 

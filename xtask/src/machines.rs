@@ -1,50 +1,52 @@
 //! Starts `daqmeter-vm` (`vm/`), whose virtual machines and hosts test what one host cannot.
 
 use anyhow::Result;
-use shell::{Done, Line, line, ran, started, target};
+use shell::{Line, StepDone, line, ran, started, target};
 
 /// Builds the program and runs it, for a developer.
 pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     line("cargo run --quiet -p daqmeter-vm --").args(arguments).run()
 }
 
-/// As the tests were built, so that what both need is compiled once: with a benchmark, the libraries of the tests take part.
+/// As the tests were built, so that what both need is compiled once: with a benchmark, the
+/// libraries of the tests take part.
 fn build() -> Result<()> {
     line("cargo build --quiet --workspace --bin daqmeter-vm --bench promises").run()
 }
 
 /// A step of CI that only builds the program.
-pub(crate) fn program() -> Result<Done> {
+pub(crate) fn program() -> Result<StepDone> {
     ran(build())
 }
 
 /// A step of CI that lets the program fetch what its machines need, beside builds.
-pub(crate) fn fetch(verb: &str) -> Result<Done> {
+pub(crate) fn fetch(verb: &str) -> Result<StepDone> {
     unless_missing(verb, |program| program.arg("--fetch"))
 }
 
 /// A step of CI that builds the program and lets it fetch and build what its machines need.
-pub(crate) fn prepare(verb: &str) -> Result<Done> {
+pub(crate) fn prepare(verb: &str) -> Result<StepDone> {
     build()?;
     unless_missing(verb, |program| program.arg("--prepare"))
 }
 
-/// A step of CI that boots machines beside builds: those with that in their name. Cargo would wait for the builds.
-pub(crate) fn boot(verb: &str, only: &str) -> Result<Done> {
+/// A step of CI that boots machines beside builds: those with that in their name. Cargo would wait
+/// for the builds.
+pub(crate) fn boot(verb: &str, only: &str) -> Result<StepDone> {
     unless_missing(verb, |program| program.arg("--boot").arg(only))
 }
 
 /// A step of CI that runs alone, so that cargo need not wait.
-pub(crate) fn alone(verb: &str) -> Result<Done> {
+pub(crate) fn alone(verb: &str) -> Result<StepDone> {
     build()?;
     boot(verb, "")
 }
 
-fn unless_missing(verb: &str, arguments: impl FnOnce(Line) -> Line) -> Result<Done> {
+fn unless_missing(verb: &str, arguments: impl FnOnce(Line) -> Line) -> Result<StepDone> {
     let program = || started(&target().join("debug/daqmeter-vm")).arg(verb);
     let why = program().arg("--missing").output()?;
     if !why.is_empty() {
-        return Ok(Done::LeftOut(why.trim().to_owned()));
+        return Ok(StepDone::LeftOut(why.trim().to_owned()));
     }
     ran(arguments(program()).run())
 }

@@ -1,4 +1,5 @@
-//! Developers' tasks. `cargo xtask ci` runs what needs root, other packages or time; `cargo test` runs everything else.
+//! Developers' tasks. `cargo xtask ci` runs what needs root, other packages or time; `cargo test`
+//! runs everything else.
 
 #![allow(
     clippy::print_stdout,

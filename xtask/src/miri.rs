@@ -1,10 +1,11 @@
-//! Tests under Miri: undefined behaviour, data races and leaks that a CPU forgives. Only what it can run, and what ends soon.
+//! Tests under Miri: undefined behaviour, data races and leaks that a CPU forgives. Only what it
+//! can run, and what ends soon.
 
 use anyhow::Result;
-use shell::{Done, line};
+use shell::{StepDone, line};
 
-/// Crates, and which of their tests. Left out are those over all codes or all lengths, system calls that Miri does not know, and
-/// instruction sets: Miri runs the portable kernels.
+/// Crates, and which of their tests. Left out are those over all codes or all lengths, system calls
+/// that Miri does not know, and instruction sets: Miri runs the portable kernels.
 const CHOSEN: &[(&str, &str)] = &[
     ("daqmeter-record", "workload ledger units"),
     ("daqmeter-stats", "quantiles_of not_a_number rows_that_are_short"),
@@ -16,12 +17,12 @@ const CHOSEN: &[(&str, &str)] = &[
     ),
 ];
 
-pub(crate) fn run() -> Result<Done> {
+pub(crate) fn run() -> Result<StepDone> {
     let install = "rustup component add --toolchain nightly miri rust-src";
     let version = line("cargo +nightly miri --version").output();
     if version.or_else(|_| line(install).output()).is_err() {
         let how = "rustup toolchain install nightly --component miri --component rust-src";
-        return Ok(Done::LeftOut(format!("no Miri here, and it cannot be installed ({how})")));
+        return Ok(StepDone::LeftOut(format!("no Miri here, and it cannot be installed ({how})")));
     }
     for (package, tests) in CHOSEN {
         line("cargo +nightly miri test --quiet --lib --package")
@@ -34,5 +35,5 @@ pub(crate) fn run() -> Result<Done> {
             .env("PROPTEST_CASES", "2")
             .run()?;
     }
-    Ok(Done::Ran)
+    Ok(StepDone::Ran)
 }

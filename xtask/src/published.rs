@@ -1,8 +1,9 @@
-//! The data of the published 50 s of read-out, made and checked: their counts are the published ones.
+//! The data of the published 50 s of read-out, made and checked: their counts are the published
+//! ones.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use shell::{Done, daqmeter};
+use shell::{StepDone, daqmeter};
 
 /// Triggers in the published run, and each E-link's chunks by its link.
 const TRIGGERS: u64 = 49_748_082;
@@ -44,7 +45,7 @@ fn block_total(blocks: u64) -> Result<()> {
 }
 
 /// Two channels for the whole time, and all sixteen for a second's worth.
-pub(crate) fn two_channels() -> Result<Done> {
+pub(crate) fn two_channels() -> Result<StepDone> {
     for (name, wanted) in [("0.0", 25), ("3.1", 24)] {
         let found = checked(&format!("--triggers {TRIGGERS} --channels {name}"))?;
         ensure!(found.len() == 1, "{} channels", found.len());
@@ -59,7 +60,7 @@ pub(crate) fn two_channels() -> Result<Done> {
     }
     let elinks = complete(&checked("--triggers 1M")?)?;
     println!("{elinks} E-links of 16 channels for 1M triggers: nothing missing, nothing wrong");
-    Ok(Done::Ran)
+    Ok(StepDone::Ran)
 }
 
 /// All channels for the whole time: about eight minutes of CPU.

@@ -134,13 +134,15 @@ impl Pc<'_> {
 
     /// The first words of the command; returns the serial line's name.
     fn begin(&self, command: &mut Command) -> &'static str {
-        // With several host threads, a CPU can meet the int3 of a kernel that patches its own code (static keys) after the others
-        // have forgotten it, and the kernel dies of that: that machine starts its other CPUs when the kernel has booted.
+        // With several host threads, a CPU can meet the int3 of a kernel that patches its own code
+        // (static keys) after the others have forgotten it, and the kernel dies of that: that
+        // machine starts its other CPUs when the kernel has booted.
         let accelerator = match self.run {
             Run::AtOnce => "tcg,thread=multi",
             _ => "tcg,thread=single",
         };
-        // qemu64 has neither ERMS nor FSRM: the string instruction is then not emulated byte by byte.
+        // qemu64 has neither ERMS nor FSRM: the string instruction is then not emulated byte by
+        // byte.
         command.args("qemu-system-x86_64 -machine q35 -cpu qemu64 -m 1536 -accel".split(' '));
         command.arg(accelerator).arg("-smp").arg(self.cpus.to_string());
         match self.run {

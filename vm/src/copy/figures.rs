@@ -1,5 +1,6 @@
-//! All 50 figures of the study of copies by one command. Times and rates are this host's, by system calls and an emulated engine; calls
-//! by size come from the tracer in a virtual machine, cache misses from the cache model in another.
+//! All 50 figures of the study of copies by one command. Times and rates are this host's, by system
+//! calls and an emulated engine; calls by size come from the tracer in a virtual machine, cache
+//! misses from the cache model in another.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,8 @@ use super::programs::{self, Profile};
 use crate::debian::Kernel;
 use crate::files::{folder, tail, timed};
 
-/// What is measured on this host: figures 2.1 to 2.20 and 2.39 to 2.50, at few sizes and repetitions.
+/// What is measured on this host: figures 2.1 to 2.20 and 2.39 to 2.50, at few sizes and
+/// repetitions.
 const HERE: [&str; 5] = [
     "copy latency --operations from,to,from_nc,to_nc --sizes 1,64,4KiB,64KiB,1MiB --reps 30",
     "copy latency --operations from,to,from_nc,to_nc --sizes 1,64,4KiB,64KiB,1MiB --reps 30 --load heavy",

@@ -1,4 +1,5 @@
-//! The kernel modules under Debian's kernels in QEMU, on software and on an emulated engine of mainline.
+//! The kernel modules under Debian's kernels in QEMU, on software and on an emulated engine of
+//! mainline.
 //!
 //! Everything is emulated: no time from here is a performance result.
 
@@ -127,7 +128,8 @@ pub(crate) fn fetch(only: &str) -> Result<()> {
     Ok(())
 }
 
-/// The series that machines with `only` in their name boot. The cache model's machine boots the first.
+/// The series that machines with `only` in their name boot. The cache model's machine boots the
+/// first.
 fn series_of(only: &str) -> impl Iterator<Item = &'static str> {
     let chosen = BENCHES.iter().filter(move |bench| bench.name.contains(only));
     let chosen: Vec<&str> = chosen.map(|bench| bench.series).collect();
@@ -138,8 +140,8 @@ fn needs_arm(only: &str) -> bool {
     VERSAL.contains(only) && without_arm().is_none()
 }
 
-/// All that the machines with `only` in their name need: what is fetched, layout and style of the C sources checked, modules and
-/// programs built.
+/// All that the machines with `only` in their name need: what is fetched, layout and style of the C
+/// sources checked, modules and programs built.
 pub(crate) fn prepare(profile: Profile, only: &str) -> Result<()> {
     fetch(only)?;
     let source = modules::source()?;

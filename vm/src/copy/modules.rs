@@ -164,15 +164,16 @@ fn place(kernel: &Kernel, name: &str) -> PathBuf {
     folder().join(format!("build-{}-{}-{name}", kernel.series, kernel.arch))
 }
 
-/// Builds our modules (with extra warnings and sparse), and the kernel's own dmatest and zynqmp_dma from Debian's source.
+/// Builds our modules (with extra warnings and sparse), and the kernel's own dmatest and zynqmp_dma
+/// from Debian's source.
 pub(crate) fn build(kernel: &Kernel, source: &Source) -> Result<()> {
     let native = kernel.arch == "amd64";
     let ours = root().join("kmod");
     build_copy(kernel, &ours, "kmod", if native { "W=1 C=2 CHECK=sparse" } else { "" }, as_is)?;
     build_copy(kernel, &source.drivers, "drivers", "KCFLAGS=-w", as_is)?;
     if native {
-        // The same modules with faults that must be noticed: of another version, and without the test that a helper was called by an
-        // outer function.
+        // The same modules with faults that must be noticed: of another version, and without the
+        // test that a helper was called by an outer function.
         let [own, other] = [0, 1].map(|more| format!("#define DAQMETER_ABI {}", uapi::ABI + more));
         let abi = (own.as_str(), other.as_str());
         let outer = "(address >= outer[0].start && address < outer[0].end) ||";

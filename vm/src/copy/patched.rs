@@ -1,5 +1,6 @@
-//! The static policies: Debian's linux-source 6.1 with the patch of `kmod/patches`, a small configuration with KASAN, booted once
-//! for each policy with `softdma` built in. On demand: it compiles a kernel.
+//! The static policies: Debian's linux-source 6.1 with the patch of `kmod/patches`, a small
+//! configuration with KASAN, booted once for each policy with `softdma` built in. On demand: it
+//! compiles a kernel.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -28,8 +28,8 @@ impl Profile {
     }
 }
 
-/// The guest's test program, with the tool beside it: its libraries then have the features that they have in the tool, and are
-/// compiled once.
+/// The guest's test program, with the tool beside it: its libraries then have the features that
+/// they have in the tool, and are compiled once.
 const GUEST: &str = "-p daqmeter-cli -p daqmeter-sys --example kmod_guest";
 
 /// Builds the tool and the guest's test program.
@@ -66,7 +66,8 @@ fn libraries_of(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(text.lines().filter_map(path).collect())
 }
 
-/// The architecture of the Versal, which the guest's test program is built for in one file without libraries.
+/// The architecture of the Versal, which the guest's test program is built for in one file without
+/// libraries.
 pub(crate) const ARM_TARGET: &str = "aarch64-unknown-linux-gnu";
 
 /// Builds the guest's test program for the Versal.

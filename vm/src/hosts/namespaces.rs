@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use shell::{line, need, root};
 
-/// Namespaces on a bridge, which is in the first of them; taken down when dropped. The bridge's port to the n-th other is `to<n>`.
+/// Namespaces on a bridge, which is in the first of them; taken down when dropped. The bridge's
+/// port to the n-th other is `to<n>`.
 pub(crate) struct Hosts {
     names: Vec<&'static str>,
 }

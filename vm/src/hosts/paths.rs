@@ -1,5 +1,6 @@
-//! A path whose sink is on another host, which is a network namespace: over TCP and UDP, with packets lost, and with a receiver that
-//! is killed. The ledger must close over both sides, and what UDP lost must be in it.
+//! A path whose sink is on another host, which is a network namespace: over TCP and UDP, with
+//! packets lost, and with a receiver that is killed. The ledger must close over both sides, and
+//! what UDP lost must be in it.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Other makers' Etherbone against ours, between hosts that are network namespaces on one bridge.
 //!
-//! Peers: LiteX (CommUDP, RemoteClient, litex_server) and wishbone-tool, as clients of our server and, where they can be, as
-//! servers of our client.
+//! Peers: LiteX (CommUDP, RemoteClient, litex_server) and wishbone-tool, as clients of our server
+//! and, where they can be, as servers of our client.
 
 use std::time::Duration;
 
@@ -125,7 +125,8 @@ fn our_client(daqmeter: &str, slave: &str, what: &str, patience: Duration) -> Re
         )
     };
     until(what, patience, || eb(&["write", slave, "0x10004/4", "0xcafe0001"]))?;
-    // Writes are unanswered in this dialect, and a proxy may reorder them behind the next connection's read.
+    // Writes are unanswered in this dialect, and a proxy may reorder them behind the next
+    // connection's read.
     until(what, patience, || {
         let value = eb(&["read", slave, "0x10004/4"])?;
         ensure!(value.trim() == "cafe0001", "read {value}");
@@ -185,8 +186,9 @@ fn a_file_through(daqmeter: &str, slave: &str) -> Result<()> {
     Ok(())
 }
 
-/// wishbone-tool's threads lose a wake-up at its start about every second time, and then wait for ever; when they do not, it is
-/// done in 10 ms. So it is started anew after a second, and once more for each of its two roles.
+/// wishbone-tool's threads lose a wake-up at its start about every second time, and then wait for
+/// ever; when they do not, it is done in 10 ms. So it is started anew after a second, and once more
+/// for each of its two roles.
 fn wishbone(wishbone_tool: &str, daqmeter: &str) -> Result<()> {
     const PATIENCE: Duration = Duration::from_secs(60);
     for (way, option) in [("UDP", None), ("TCP", Some("--ethernet-tcp"))] {

@@ -1,5 +1,6 @@
-//! The read-out chain between hosts that are network namespaces: card and reader on one, receivers on two others; rate limits, loss,
-//! delay, a killed receiver, a cut link. The accounts must close, and nothing may hang.
+//! The read-out chain between hosts that are network namespaces: card and reader on one, receivers
+//! on two others; rate limits, loss, delay, a killed receiver, a cut link. The accounts must close,
+//! and nothing may hang.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -141,7 +142,8 @@ fn asked(words: &str) -> Result<String> {
     line("ip netns exec").arg(SERVER).words(words).output()
 }
 
-/// Waits until a megabyte has left by the bridge's port to a receiver: data flow, and triggers come.
+/// Waits until a megabyte has left by the bridge's port to a receiver: data flow, and triggers
+/// come.
 fn flows_to(receiver: usize) -> Result<()> {
     let sent = || -> Result<u64> {
         let bytes = asked(&format!("cat /sys/class/net/to{receiver}/statistics/tx_bytes"))?;
@@ -207,7 +209,8 @@ fn only_busy(outcome: &Outcome) -> Result<()> {
     only(outcome, &[BUSY])
 }
 
-/// A receiver was away: what it missed is booked as such, and the one of that number received something.
+/// A receiver was away: what it missed is booked as such, and the one of that number received
+/// something.
 fn missed_by(outcome: &Outcome, receiver: usize) -> Result<()> {
     ensure!(outcome.lost(UNSUBSCRIBED) > 0, "nothing was booked as missed: {}", outcome.losses);
     ensure!(outcome.received[receiver].0 > 0, "receiver {receiver} got nothing");
@@ -287,8 +290,9 @@ const CASES: &[Case] = &[
             flows_to(0)?;
             let before = sent_again()?;
             link("down")?;
-            // Retransmissions double their distance, and the first comes after 0.2 s or, where the link was slow before, 0.4 or 0.8 s: the
-            // third comes seven times as late, before the receiver is given up.
+            // Retransmissions double their distance, and the first comes after 0.2 s or, where the
+            // link was slow before, 0.4 or 0.8 s: the third comes seven times as late, before the
+            // receiver is given up.
             wait_for("data that are sent again", || Ok(sent_again()? >= before + 2))?;
             link("up")
         },

@@ -1,5 +1,5 @@
-//! A machine with the meshes that it was made of, and the comparisons that every case is made of. Everything that is counted was put
-//! there by us, to the last one.
+//! A machine with the meshes that it was made of, and the comparisons that every case is made of.
+//! Everything that is counted was put there by us, to the last one.
 
 use std::time::Instant;
 
@@ -101,7 +101,8 @@ impl Bench {
         Ok(())
     }
 
-    /// The driver's own map, as our tool reads it: every node that has registers is found in its place.
+    /// The driver's own map, as our tool reads it: every node that has registers is found in its
+    /// place.
     pub(super) fn map(&mut self) -> Result<()> {
         let printed = self.machine.guest("daqmeter pmu map --format json 2>/dev/null")?;
         let maps = printed.lines().count();
@@ -150,7 +151,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Counts by steps: at each, something happens to each event, and the tool must have counted it exactly.
+    /// Counts by steps: at each, something happens to each event, and the tool must have counted it
+    /// exactly.
     pub(super) fn exact(
         &mut self,
         events: &[Counted],
@@ -226,8 +228,9 @@ impl Bench {
 
     /// Shares that the planner predicts, against perf's and our own, with the events in this order.
     ///
-    /// On a busy host the guest's clock ticks while the events are still being opened, and they then take turns in another order:
-    /// shares that are off are measured again. A prediction that is wrong is wrong each time.
+    /// On a busy host the guest's clock ticks while the events are still being opened, and they
+    /// then take turns in another order: shares that are off are measured again. A prediction that
+    /// is wrong is wrong each time.
     pub(super) fn planned(&mut self, groups: &[String], tolerance: f64) -> Result<()> {
         let predicted = self.predicted(groups)?;
         let list = options(groups.iter().map(String::as_str));

@@ -65,7 +65,8 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// Boots a case's machine and checks everything on it; with `record`, only writes down the events that the driver shows.
+/// Boots a case's machine and checks everything on it; with `record`, only writes down the events
+/// that the driver shows.
 pub(super) fn run(case: &Case, kernel: &Kernel, guest: &Guest, record: bool) -> Result<()> {
     let mesh = |name: &&str| shipped(name).with_context(|| format!("no mesh {name}"));
     let meshes: Vec<Mesh> = case.meshes.iter().map(mesh).collect::<Result<_>>()?;
@@ -79,7 +80,8 @@ pub(super) fn run(case: &Case, kernel: &Kernel, guest: &Guest, record: bool) -> 
         bench.events(file, record)?;
     }
     if !record {
-        // The lists are part of the program: after recording, cases that use them are for the next build.
+        // The lists are part of the program: after recording, cases that use them are for the next
+        // build.
         bench.map()?;
         (case.run)(&mut bench)?;
         no_complaint(&mut bench)?;
@@ -100,8 +102,9 @@ fn no_complaint(bench: &mut Bench) -> Result<()> {
 fn one_of_each(bench: &mut Bench) -> Result<()> {
     let mesh = &bench.meshes[0];
     let pmu = catalogue(mesh);
-    // 6.1.192 takes counter -1 for an event that is only in the domain of a second controller (`arm_cmn_event_add`: the index of
-    // domain 0 is used, which the event is not in): all beyond 16 bits is lost there. 6.12 is right.
+    // 6.1.192 takes counter -1 for an event that is only in the domain of a second controller
+    // (`arm_cmn_event_add`: the index of domain 0 is used, which the event is not in): all beyond
+    // 16 bits is lost there. 6.12 is right.
     let is_counted = |crosspoint: u32| {
         let crosspoint = mesh.crosspoints.get(crosspoint as usize);
         bench.series != "6.1" || crosspoint.is_some_and(|xp| xp.dtc != Some(1))
@@ -188,7 +191,8 @@ fn two_meshes(bench: &mut Bench) -> Result<()> {
     let found = bench.step(3)?;
     bench.end_steps()?;
     ensure!(found[0] == 3_001_000_000, "together {found:?}");
-    // Which PMU is which mesh depends on the order in which the driver finds them; from 6.12 on sysfs has the address.
+    // Which PMU is which mesh depends on the order in which the driver finds them; from 6.12 on
+    // sysfs has the address.
     let first = record(&bench.machine.guest("daqmeter pmu list --json arm_cmn_0")?)?;
     let is_second = match first["base"].as_u64() {
         Some(base) => base != 0x5000_0000,

@@ -20,7 +20,8 @@ use super::qmp::{Qmp, Qtest};
 use crate::debian::Kernel;
 use crate::files::{GuestFile, archive, mesh_folder, tail};
 
-/// RAM begins here on QEMU's `virt`; behind 256 MiB of it is the first mesh, at the N1SDP's own address.
+/// RAM begins here on QEMU's `virt`; behind 256 MiB of it is the first mesh, at the N1SDP's own
+/// address.
 const RAM_MIB: u64 = 256;
 const MESH_BASE: u64 = 0x5000_0000;
 const MESH_BYTES: u64 = 0x400_0000;
@@ -32,7 +33,8 @@ pub(crate) struct Guest {
     pub(crate) perf: Perf,
 }
 
-/// Shared interrupt of the n-th controller: the N1SDP's own 46, then those behind virtio-mmio, whose last is the disk's.
+/// Shared interrupt of the n-th controller: the N1SDP's own 46, then those behind virtio-mmio,
+/// whose last is the disk's.
 fn spi(number: usize) -> usize {
     if number == 0 { 46 } else { 47 + number }
 }
@@ -234,8 +236,9 @@ impl Plan<'_> {
         command.arg("-M").arg(MACHINE).args(self.parts());
         command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initrd);
         command.arg("-dtb").arg(self.tree()?);
-        // A root file system of half the memory, as the kernel makes it otherwise, does not hold the program beside its archive; nor does
-        // the memory where a part is kept for devices (`cma`).
+        // A root file system of half the memory, as the kernel makes it otherwise, does not hold
+        // the program beside its archive; nor does the memory where a part is kept for devices
+        // (`cma`).
         command.arg("-append").arg(format!(
             "console=ttyAMA0 quiet panic=-1 oops=panic rdinit=/init rootfstype=ramfs cma=0 mem={RAM_MIB}M"
         ));
@@ -357,7 +360,8 @@ impl Machine {
         Ok(printed)
     }
 
-    /// Stops the machine, lets things happen in the meshes, raises what interrupts are due, and lets the machine go on.
+    /// Stops the machine, lets things happen in the meshes, raises what interrupts are due, and
+    /// lets the machine go on.
     pub(crate) fn frozen(
         &mut self,
         work: impl FnOnce(&mut [Emulator<FileMemory>], &mut Qmp) -> Result<Vec<(usize, Wrap)>>,

@@ -1,6 +1,7 @@
-//! The interconnect's PMU without silicon. QEMU maps a file where the mesh's registers would be, Debian's unmodified kernel and
-//! driver program it, and we are the hardware: the machine is stopped, something happens in the mesh, the machine goes on, and
-//! this program and Debian's perf must have counted it to the last one.
+//! The interconnect's PMU without silicon. QEMU maps a file where the mesh's registers would be,
+//! Debian's unmodified kernel and driver program it, and we are the hardware: the machine is
+//! stopped, something happens in the mesh, the machine goes on, and this program and Debian's perf
+//! must have counted it to the last one.
 
 mod bench;
 mod cases;
@@ -33,10 +34,12 @@ pub(crate) fn missing() -> Option<String> {
     added.is_err().then(|| format!("rustup cannot add the target {TARGET}"))
 }
 
-/// Builds the tool itself, static, for the guest's architecture; Rust's own linker, so that no cross compiler is needed.
+/// Builds the tool itself, static, for the guest's architecture; Rust's own linker, so that no
+/// cross compiler is needed.
 pub(crate) fn build() -> Result<()> {
-    // Emulated CPUs are slow anyway: quick to build counts. The guest keeps the program in its 256 MiB, packed and unpacked. Assertions for
-    // developers are left out, as from the program that people run.
+    // Emulated CPUs are slow anyway: quick to build counts. The guest keeps the program in its 256
+    // MiB, packed and unpacked. Assertions for developers are left out, as from the program that
+    // people run.
     line("cargo build --quiet -p daqmeter-cli --target")
         .arg(TARGET)
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld")
@@ -77,8 +80,9 @@ pub(crate) fn prepare() -> Result<()> {
     timed("static aarch64 build of the tool", build)
 }
 
-/// All machines and cases after [`prepare`], or those with `only` in their name, which begins with the kernel's series; with
-/// `record`, the driver's events are written into the source instead of compared with it.
+/// All machines and cases after [`prepare`], or those with `only` in their name, which begins with
+/// the kernel's series; with `record`, the driver's events are written into the source instead of
+/// compared with it.
 pub(crate) fn boot(record: bool, only: &str) -> Result<()> {
     let guest =
         Guest { daqmeter: daqmeter(), busybox: foreign_busybox("arm64")?, perf: perf::fetch()? };

@@ -1,4 +1,5 @@
-//! The document's machine: what the document shows, exactness, the planner, a closed loop, bad input.
+//! The document's machine: what the document shows, exactness, the planner, a closed loop, bad
+//! input.
 
 use std::time::Duration;
 
@@ -146,7 +147,8 @@ fn trap(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// A thousand random injections, up to wraps of the 32-bit counters, whose interrupts must come through.
+/// A thousand random injections, up to wraps of the 32-bit counters, whose interrupts must come
+/// through.
 fn exactness(bench: &mut Bench) -> Result<()> {
     let events = [
         node("hnf_mc_reqs", (HNF, 0x24, 0xd)),
@@ -158,7 +160,8 @@ fn exactness(bench: &mut Bench) -> Result<()> {
         counted("arm_cmn_0/hnf_mc_retries/", &SLICES.map(|slice| (HNF, slice, 0xc))),
     ];
     bench.exact(&events, 1000, 1, 3_000_000_000)?;
-    // Jumps of 2^47 and more wrap the controller's counter: without the interrupt 2^48 would be lost each time.
+    // Jumps of 2^47 and more wrap the controller's counter: without the interrupt 2^48 would be
+    // lost each time.
     bench.exact(&events[..2], 50, 2, 1 << 47)
 }
 
@@ -191,7 +194,8 @@ fn planner(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// The document's fio step: a device reads a disk, and every byte is a beat of 32 that passes the bridge.
+/// The document's fio step: a device reads a disk, and every byte is a beat of 32 that passes the
+/// bridge.
 fn closed_loop(bench: &mut Bench) -> Result<()> {
     let mut done = 0;
     bench.machine.frozen(|_, qmp| {
@@ -234,7 +238,8 @@ fn closed_loop(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// What every host has: a tracepoint counts requests, the disk's own counters requests and bytes, while a command runs.
+/// What every host has: a tracepoint counts requests, the disk's own counters requests and bytes,
+/// while a command runs.
 fn tracepoints(bench: &mut Bench) -> Result<()> {
     let printed = bench.machine.guest(
         "daqmeter pmu stat --json -e block:block_rq_complete,disk.vda.reads,disk.vda.read_bytes,page-faults -- dd if=/dev/vda of=/dev/null bs=64k count=32 iflag=direct 2>/dev/null",

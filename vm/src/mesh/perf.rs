@@ -20,7 +20,8 @@ pub(crate) struct Perf {
 pub(crate) fn fetch() -> Result<Perf> {
     let place = mesh_folder().join("perf");
     let names = debian::closure("linux-perf", "arm64")?;
-    // What it is linked with comes in packages of libraries; interpreters and their modules are not started.
+    // What it is linked with comes in packages of libraries; interpreters and their modules are not
+    // started.
     let wanted: Vec<String> = names
         .into_iter()
         .filter(|name| ["lib", "zlib", "linux-perf"].iter().any(|start| name.starts_with(start)))

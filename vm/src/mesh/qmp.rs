@@ -1,4 +1,5 @@
-//! QEMU's control protocol (a JSON object per line) and its protocol for tests, which raises interrupts.
+//! QEMU's control protocol (a JSON object per line) and its protocol for tests, which raises
+//! interrupts.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

@@ -1,10 +1,9 @@
 //! Steps of CI that compile.
 
-use std::collections::BTreeSet;
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use shell::{Done, Line, line, need, ran, root, there};
+use shell::{Line, StepDone, line, need, ran, root, there};
 
 /// Files below `target/ci` with the paths of test programs.
 pub(super) const FUSE_TESTS: &str = "fuse.programs";
@@ -12,36 +11,17 @@ pub(super) const NEON_TESTS: &str = "neon.programs";
 pub(super) const PROMISES: &str = "promises.programs";
 
 /// The workspace and the package outside of it.
-pub(super) fn format() -> Result<Done> {
+pub(super) fn format() -> Result<StepDone> {
     for package in ["Cargo.toml", "fuzz/Cargo.toml"] {
         line("cargo fmt --all --check --manifest-path").arg(root().join(package)).run()?;
     }
-    Ok(Done::Ran)
+    Ok(StepDone::Ran)
 }
 
-/// All benchmarks compile and link, in the profile of the tests, which shares their builds; the one that CI runs, optimised, with the
-/// tool's own features, so that what both need is compiled once.
-/// Targets that are benchmarks only: `--benches` alone would build every library's tests once more.
-pub(super) fn benches() -> Result<Done> {
-    let names = bench_names()?;
-    let names = names.iter().flat_map(|name| ["--bench", name]);
-    line("cargo build --workspace --quiet").args(names).run()?;
+/// The benchmark that CI runs, optimised, with the tool's own features, so that what both need is
+/// compiled once. Clippy type-checks all benchmarks.
+pub(super) fn benches() -> Result<StepDone> {
     build_tests(PROMISES, line("cargo bench -p daqmeter-campaign -p daqmeter-cli --bench promises"))
-}
-
-/// The names of all benchmarks that need no feature of their own.
-fn bench_names() -> Result<BTreeSet<String>> {
-    let text = line("cargo metadata --no-deps --format-version 1").output()?;
-    let metadata: serde_json::Value = serde_json::from_str(&text)?;
-    let packages = metadata["packages"].as_array().into_iter().flatten();
-    let targets = packages.flat_map(|package| package["targets"].as_array().into_iter().flatten());
-    let is_bench = |target: &&serde_json::Value| {
-        target["kind"][0] == "bench" && target["required-features"].is_null()
-    };
-    let names = targets.filter(is_bench).filter_map(|target| target["name"].as_str());
-    let names: BTreeSet<String> = names.map(str::to_owned).collect();
-    ensure!(!names.is_empty(), "cargo metadata names no benchmark");
-    Ok(names)
 }
 
 /// The benchmark over Zenoh compiles, as its tests do.
@@ -56,13 +36,14 @@ pub(super) fn zenoh(more: &str) -> Result<()> {
         .run()
 }
 
-pub(super) fn docs() -> Result<Done> {
+pub(super) fn docs() -> Result<StepDone> {
     let doc = line("cargo doc --workspace --no-deps --document-private-items --quiet");
     ran(doc.env("RUSTDOCFLAGS", "-D warnings").run())
 }
 
-/// Builds test programs and leaves their paths for the step that runs them: cargo itself would wait there for builds.
-fn build_tests(name: &str, build: Line) -> Result<Done> {
+/// Builds test programs and leaves their paths for the step that runs them: cargo itself would wait
+/// there for builds.
+fn build_tests(name: &str, build: Line) -> Result<StepDone> {
     let messages =
         build.words("--no-run --quiet --message-format=json-render-diagnostics").output()?;
     let program = |line: &str| {
@@ -84,19 +65,21 @@ pub(super) fn built_tests(name: &str) -> Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-pub(super) fn fuse() -> Result<Done> {
+pub(super) fn fuse() -> Result<StepDone> {
     build_tests(FUSE_TESTS, line("cargo test --workspace --test fuse"))
 }
 
-pub(super) fn neon() -> Result<Done> {
+pub(super) fn neon() -> Result<StepDone> {
     if cfg!(target_arch = "aarch64") {
-        return Ok(Done::LeftOut("this host is AArch64: cargo test ran them already".to_owned()));
+        return Ok(StepDone::LeftOut(
+            "this host is AArch64: cargo test ran them already".to_owned(),
+        ));
     }
     need("aarch64-linux-gnu-gcc")?;
     need("qemu-aarch64-static")?;
     let target = "aarch64-unknown-linux-gnu";
     if !there("rustup") || line("rustup target add").arg(target).run().is_err() {
-        return Ok(Done::LeftOut(format!("rustup cannot add the target {target}")));
+        return Ok(StepDone::LeftOut(format!("rustup cannot add the target {target}")));
     }
     let tests = line("cargo test -p daqmeter-kernels --lib --tests --target").arg(target);
     build_tests(

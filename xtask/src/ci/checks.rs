@@ -9,19 +9,16 @@ use daqmeter_campaign::studies::studies;
 use daqmeter_dist::venv;
 use daqmeter_record::study::StudyLine;
 use daqmeter_record::{RunRecord, jsonl};
-use shell::{Done, daqmeter, line, need, ran, started, target, tried};
+use shell::{StepDone, daqmeter, line, need, ran, started, target, tried};
 
 use super::builds::{FUSE_TESTS, NEON_TESTS, PROMISES, built_tests};
 use super::page::page;
-use super::step::scratch;
+use super::step::{PUBLISHED, scratch};
 use crate::book::python_tests;
 
-/// Records of a survey that lie in the checkout.
-pub(super) const PUBLISHED: &str = "bench/record/genoa-vm-2cpu/2026-11-21.jsonl";
-
-pub(super) fn fuse() -> Result<Done> {
+pub(super) fn fuse() -> Result<StepDone> {
     if !Path::new("/dev/fuse").exists() {
-        return Ok(Done::LeftOut("no /dev/fuse here (modprobe fuse)".to_owned()));
+        return Ok(StepDone::LeftOut("no /dev/fuse here (modprobe fuse)".to_owned()));
     }
     if line("id -u").output()?.trim() != "0" {
         need("fusermount3")?;
@@ -29,19 +26,19 @@ pub(super) fn fuse() -> Result<Done> {
     for program in built_tests(FUSE_TESTS)? {
         started(program.as_ref()).words("--ignored").run()?;
     }
-    Ok(Done::Ran)
+    Ok(StepDone::Ran)
 }
 
-pub(super) fn neon() -> Result<Done> {
+pub(super) fn neon() -> Result<StepDone> {
     let Ok(programs) = built_tests(NEON_TESTS) else {
         let why = "the tests for AArch64 could not be built here";
-        return Ok(Done::LeftOut(why.to_owned()));
+        return Ok(StepDone::LeftOut(why.to_owned()));
     };
     for program in programs {
         let emulator = line("qemu-aarch64-static -L /usr/aarch64-linux-gnu").arg(program);
         emulator.env("PROPTEST_CASES", "32").run()?;
     }
-    Ok(Done::Ran)
+    Ok(StepDone::Ran)
 }
 
 /// One part of what comparisons promise.
@@ -88,7 +85,7 @@ fn exported(records: &str) -> Result<()> {
 }
 
 /// The tests of the wheel, which read what was exported, too.
-pub(super) fn python() -> Result<Done> {
+pub(super) fn python() -> Result<StepDone> {
     exported(PUBLISHED)?;
     python_tests()
 }
@@ -191,7 +188,7 @@ fn rows_off_the_model(lines: &[StudyLine], software_us: f64) -> Result<BTreeSet<
 }
 
 /// The wheel's rate beside that of the tool's own loop.
-pub(super) fn python_rate() -> Result<Done> {
+pub(super) fn python_rate() -> Result<StepDone> {
     told(
         "this host's rates are too far apart for a rate through Python, in each of three tries",
         || started(&venv("python")).arg("python/tests/rate.py").code(),
@@ -200,20 +197,20 @@ pub(super) fn python_rate() -> Result<Done> {
 
 /// What a measurement says that ends with 0 (kept), 1 (missed) or 3 (cannot tell) in at most three
 /// tries: the first 0 and the second 1 decide.
-fn told(cannot_tell: &str, mut once: impl FnMut() -> Result<Option<i32>>) -> Result<Done> {
+fn told(cannot_tell: &str, mut once: impl FnMut() -> Result<Option<i32>>) -> Result<StepDone> {
     let mut missed = 0;
     for attempt in 1..=3 {
         let code = once()?;
         println!("try {attempt}: ended with {code:?}");
         match code {
-            Some(0) => return Ok(Done::Ran),
+            Some(0) => return Ok(StepDone::Ran),
             Some(3) => {}
             Some(1) => missed += 1,
             _ => bail!("ended with {code:?}"),
         }
         ensure!(missed < 2, "missed twice");
     }
-    Ok(Done::LeftOut(cannot_tell.to_owned()))
+    Ok(StepDone::LeftOut(cannot_tell.to_owned()))
 }
 
 /// Paced boards give the document's read-out tables, mean per table, within 3 %, and none exceeds
@@ -311,7 +308,7 @@ pub(super) fn copies() -> Result<()> {
 }
 
 /// An emulated mesh, counted, drawn in a browser; and known loads on this host.
-pub(super) fn mesh_page() -> Result<Done> {
+pub(super) fn mesh_page() -> Result<StepDone> {
     let html = scratch("mesh.html")?;
     daqmeter("pmu stat --emulated cmn700 --heat hnf_mc_reqs -I 20ms --count 30 -o")
         .arg(&html)

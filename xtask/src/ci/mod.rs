@@ -1,7 +1,9 @@
-//! What CI runs after `cargo test`: everything that needs root, other packages, another CPU, a browser or time.
+//! What CI runs after `cargo test`: everything that needs root, other packages, another CPU, a
+//! browser or time.
 //!
-//! Each step is a process of its own (`cargo xtask step NAME`), so that what it printed stays together and its CPU time is known.
-//! [`schedule`] says which may run side by side. A step that fails does not stop the others: one run names every fault.
+//! Each step is a process of its own (`cargo xtask step NAME`), so that what it printed stays
+//! together and its CPU time is known. [`schedule`] says which may run side by side. A step that
+//! fails does not stop the others: one run names every fault.
 
 mod builds;
 mod checks;
@@ -18,7 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 pub(crate) use page::page;
 use schedule::{Load, Order, State};
-use shell::Done;
+use shell::StepDone;
 use step::{Step, place};
 
 /// Exit code of a step that could not be run here; its reason is in a file beside its log.
@@ -55,8 +57,8 @@ pub(crate) fn one(name: &str) -> Result<u8> {
     let done = (step.with_context(|| format!("no step `{name}`"))?.run)();
     leave_cpu_time(name);
     Ok(match done? {
-        Done::Ran => 0,
-        Done::LeftOut(why) => {
+        StepDone::Ran => 0,
+        StepDone::LeftOut(why) => {
             fs::write(place(name, "left-out"), why)?;
             LEFT_OUT
         }
@@ -168,7 +170,8 @@ fn leave_cpu_time(name: &str) {
     let Ok(stat) = fs::read_to_string("/proc/self/stat") else {
         return;
     };
-    // Fields 14 to 17 of proc(5), counted after the name, which may hold blanks: utime, stime, cutime, cstime in ticks of 10 ms.
+    // Fields 14 to 17 of proc(5), counted after the name, which may hold blanks: utime, stime,
+    // cutime, cstime in ticks of 10 ms.
     let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace().skip(11).take(4);
     let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
     // The table only lacks a figure where this cannot be written.

@@ -1,7 +1,8 @@
 //! Which step may start now. Pure: steps and what runs in, a choice out.
 //!
-//! Builds use all CPUs and share cargo's locks, so one runs at a time; emulators and other programs of one thread run beside it.
-//! What waits for a network or a clock most of its time takes no CPU from them. What measures time runs alone, after everything else.
+//! Builds use all CPUs and share cargo's locks, so one runs at a time; emulators and other programs
+//! of one thread run beside it. What waits for a network or a clock most of its time takes no CPU
+//! from them. What measures time runs alone, after everything else.
 
 /// What a step does to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,8 @@ pub(crate) enum State {
 /// Steps that wait and run side by side, at most: they use some CPU time, too.
 const WAITING: usize = 2;
 
-/// The first step that may start on a host with so many CPUs. Steps named in `after` that are not part of this run count as ended.
+/// The first step that may start on a host with so many CPUs. Steps named in `after` that are not
+/// part of this run count as ended.
 pub(crate) fn next(steps: &[Order], states: &[State], cpus: usize) -> Option<usize> {
     let running = |load: Load| {
         (0..steps.len())

@@ -4,21 +4,24 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use shell::{Done, root};
+use shell::{StepDone, root};
 
 use super::schedule::{Load, Order};
+
+/// Records of a survey that lie in the checkout.
+pub(super) const PUBLISHED: &str = "bench/record/genoa-vm-2cpu/2026-11-21.jsonl";
 
 /// One step of CI.
 pub(crate) struct Step {
     pub(super) order: Order<'static>,
-    pub(super) run: fn() -> Result<Done>,
+    pub(super) run: fn() -> Result<StepDone>,
 }
 
 pub(super) const fn step(
     name: &'static str,
     load: Load,
     after: &'static [&'static str],
-    run: fn() -> Result<Done>,
+    run: fn() -> Result<StepDone>,
 ) -> Step {
     Step { order: Order { name, load, after }, run }
 }
