@@ -5,6 +5,7 @@
 
 pub mod ab;
 mod budget;
+pub mod calibrate;
 mod engines;
 mod plan;
 mod point;

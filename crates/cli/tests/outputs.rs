@@ -44,7 +44,6 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("survey --budget 1s -o ./a --out a", same),
         ("survey --budget 1s -o early --records not-yet", same),
         ("survey --budget 1s -o records.jsonl", same),
-        ("survey --budget 1s --calibrate a -o a", same),
         ("survey --budget 1s -o r.jsonl", records),
         ("run p.toml --records p.toml", same),
         ("run quick --records page.html", none),

@@ -5,6 +5,10 @@
 mod common;
 
 use common::{are_refused, daqmeter, stderr, stdout};
+use daqmeter_path::predict::{
+    CostPoint, Fitted, HeldBackPath, HostProfile, PredictedAndMeasured, WorkCost,
+};
+use daqmeter_record::{Host, Tool};
 
 fn path(arguments: &[&str]) -> std::process::Output {
     daqmeter("path", arguments)
@@ -12,7 +16,7 @@ fn path(arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn help_for_people() {
-    for verb in ["", "run", "explain", "show", "serve"] {
+    for verb in ["", "run", "explain", "show", "serve", "calibrate", "predict"] {
         let mut settings = insta::Settings::clone_current();
         let name = if verb.is_empty() { "path" } else { verb };
         settings.set_snapshot_suffix(name);
@@ -22,8 +26,7 @@ fn help_for_people() {
 }
 
 #[test]
-fn paths_are_listed_and_drawn_before_anything_runs() {
-    insta::assert_snapshot!("list", stdout(&path(&["list"])));
+fn paths_are_drawn_before_anything_runs() {
     insta::assert_snapshot!("show", stdout(&path(&["show", "felix-card"])));
     let toml = stdout(&path(&["show", "felix-card", "--toml"]));
     assert!(toml.contains("[[stage]]\nkind = \"tcp\""), "{toml}");
@@ -248,6 +251,69 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["run", "pattern", "--set", "blocks=1"], "with `blocks=1`: there is no such field"),
             (&["run", "pattern", "--set", "block=100"], "pattern:4: block: is 100"),
             (&["explain", "pattern", "--budget", "0s"], "no time to measure in"),
+        ],
+    );
+}
+
+/// A profile in which a byte costs 1 ns and nothing else costs anything; runs were 2 % faster.
+fn host_profile() -> HostProfile {
+    let host = Host { allowed_cpus: vec![0, 1], ..Host::default() };
+    let mut profile = HostProfile::new("2026-11-24T00:00:00Z".to_owned(), Tool::default(), host);
+    let point = |block_bytes: u64| CostPoint { block_bytes, cpu_ns: block_bytes as f64 };
+    let cost =
+        |work: &str| WorkCost { work: work.to_owned(), points: vec![point(4096), point(1 << 20)] };
+    profile.works = ["memory", "copy memcpy", "read"].map(cost).into();
+    profile.fitted = Fitted { sharing: 1.0, ..Fitted::default() };
+    let pair = PredictedAndMeasured { predicted: 1.0, measured: 1.02 };
+    let run = |rate_hz| HeldBackPath {
+        threads: 3,
+        rate_hz,
+        rate: pair,
+        p50_ns: pair,
+        p99_ns: pair,
+        cpu: vec![pair],
+        ..HeldBackPath::default()
+    };
+    profile.held_back = (0..40).map(|at| run((at % 2 == 1).then_some(1.0))).collect();
+    profile
+}
+
+#[test]
+fn a_path_is_predicted_from_a_profile_and_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (profile, records) = (file("host.json"), file("both.jsonl"));
+    std::fs::write(&profile, host_profile().text()).unwrap();
+    let output = path(&["predict", "pattern", "--host", &profile, "--records", &records]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    // 65,536 bytes in 1.5 x 65,536 ns, and 2 % faster.
+    for wanted in ["largest rate: 680 (680 to 680) MB/s", "limit: all CPUs together"] {
+        assert!(text.contains(wanted), "{text}");
+    }
+    let record = std::fs::read_to_string(&records).unwrap();
+    assert!(record.contains("\"study\":\"path/predict\""), "{record}");
+    let shown = stdout(&daqmeter("report", &[&records]));
+    assert!(shown.contains("predicted: pattern"), "{shown}");
+    let lines = stdout(&path(&["predict", "pattern", "pattern", "--host", &profile, "--json"]));
+    assert_eq!(lines.lines().count(), 2);
+    let json: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    assert_eq!(json["parts"][1]["name"], "copy");
+    are_refused(
+        "path",
+        &[
+            (
+                &["predict", "pattern", "--host", &file("none.json")][..],
+                "measure one with daqmeter path calibrate",
+            ),
+            (
+                &["predict", "digitizer-crate", "--host", &profile],
+                "digitizer-crate cannot be predicted: source digitizer",
+            ),
+            (
+                &["predict", "pattern", "--host", &profile, "--set", "block=64"],
+                "outside of what was calibrated",
+            ),
         ],
     );
 }

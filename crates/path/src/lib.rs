@@ -31,6 +31,8 @@ mod lanes;
 mod links;
 mod live;
 mod network;
+pub mod predict;
+mod profile;
 mod read;
 pub mod readout;
 pub mod receiver;

@@ -1,20 +1,79 @@
-//! What a model must know of a path. A part whose costs depend on a device or on a program has none.
+//! Rows of threads of a path, as far as they are predicted. A part whose costs depend on a device or
+//! on a program has none.
 
-use daqmeter_record::path::End;
-use daqmeter_record::shape::{PathShape, ShapeRow};
+use daqmeter_record::path::{PathRun, PathThread};
 use daqmeter_record::units::show_bytes;
 
 use crate::definition::{Element, Path, SinkKind, SourceKind, StageKind};
 use crate::tcp::SendBy;
 
+/// A path without its devices and bytes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PathShape {
+    /// The path in one line.
+    pub line: String,
+    pub block_bytes: u64,
+    /// Blocks of each ring.
+    pub buffers: u64,
+    /// Blocks that are due per second and stream; none where the source goes as fast as it can.
+    pub rate_hz: Option<f64>,
+    pub lossless: bool,
+    /// From source to sink; the threads of the first are the streams.
+    pub rows: Vec<ShapeRow>,
+}
+
+/// Threads that do the same.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ShapeRow {
+    pub name: String,
+    /// Kind of work: the name under which a host's costs are found.
+    pub work: String,
+    pub threads: usize,
+    /// CPUs that they are pinned to in turn; empty leaves them free.
+    pub cpus: Vec<u32>,
+    /// Bytes of a block that it works on.
+    pub bytes: u64,
+    /// Work of each block that the path itself asks for, in nanoseconds.
+    pub added_ns: f64,
+    /// Nanoseconds for which it sleeps with each block.
+    pub asleep_ns: f64,
+}
+
+impl PathShape {
+    /// Blocks that are due per second from all streams.
+    pub fn total_hz(&self) -> Option<f64> {
+        let streams = self.rows.first().map_or(1, |source| source.threads);
+        self.rate_hz.map(|hz| hz * streams as f64)
+    }
+
+    pub fn threads(&self) -> usize {
+        self.rows.iter().map(|row| row.threads).sum()
+    }
+
+    pub fn is_pinned(&self) -> bool {
+        self.rows.iter().any(|row| !row.cpus.is_empty())
+    }
+
+    /// Threads of a run by row.
+    pub fn threads_of<'a>(&self, run: &'a PathRun) -> Vec<&'a [PathThread]> {
+        let mut rest = &run.threads[..];
+        let own = self.rows.iter().map(|row| {
+            let (own, others) = rest.split_at(row.threads.min(rest.len()));
+            rest = others;
+            own
+        });
+        own.collect()
+    }
+}
+
 /// Largest span of a source in memory that has the costs of the usual one: beyond it caches and pages differ.
 const MAX_SPAN_BYTES: usize = 64 << 20;
 
 impl Path {
-    /// Its threads, rings and rates.
+    /// Threads, rings and rates.
     ///
     /// # Errors
-    /// Names the part that cannot be predicted, and why.
+    /// Names the part that cannot be predicted, and the reason.
     pub fn shape(&self) -> Result<PathShape, String> {
         let mut rows = vec![row(&self.source, source_work(&self.source.kind)?, self.block_bytes)];
         let mut bytes = self.source.out_bytes;
@@ -52,31 +111,22 @@ fn row<K>(element: &Element<K>, work: String, bytes: usize) -> ShapeRow {
 }
 
 fn with_times(row: ShapeRow, kind: &StageKind) -> ShapeRow {
-    let (added_ns, asleep_ns) = match kind {
-        StageKind::Work { ns } => (*ns, 0.0),
-        StageKind::Wait { ns } => (0.0, *ns as f64),
-        _ => (0.0, 0.0),
-    };
-    let in_place = matches!(
-        kind,
-        StageKind::Checksum
-            | StageKind::Decode(_)
-            | StageKind::Work { .. }
-            | StageKind::Wait { .. }
-    );
-    ShapeRow { added_ns, asleep_ns, in_place, ..row }
+    match kind {
+        StageKind::Work { ns } => ShapeRow { added_ns: *ns, ..row },
+        StageKind::Wait { ns } => ShapeRow { asleep_ns: *ns as f64, ..row },
+        _ => row,
+    }
 }
 
 /// A thread at each end, as the chain places them.
 fn two_ends(row: ShapeRow, cpus: &[u32]) -> [ShapeRow; 2] {
-    let end = |name: &str, end, at: usize| ShapeRow {
+    let end = |name: &str, at: usize| ShapeRow {
         name: format!("{} {name}", row.name),
         work: format!("{} {name}", row.work),
         cpus: cpus.get(at % cpus.len().max(1)).copied().into_iter().collect(),
-        end: Some(end),
         ..row.clone()
     };
-    [end("out", End::Out, 0), end("in", End::In, 1)]
+    [end("out", 0), end("in", 1)]
 }
 
 /// Why there is no profile of a card that is read out live.
@@ -170,8 +220,6 @@ mod tests {
             ("read", 1, 131_072),
         ];
         assert_eq!(rows, wanted);
-        let in_place: Vec<bool> = shape.rows.iter().map(|row| row.in_place).collect();
-        assert_eq!(in_place, [false, false, false, false, true, false]);
         assert_eq!(shape.rows[4].added_ns, 5000.0);
         assert_eq!((shape.threads(), shape.total_hz()), (7, Some(100.0)));
     }

@@ -22,7 +22,6 @@ pub mod prediction;
 pub mod resources;
 mod run;
 pub mod sanitise;
-pub mod shape;
 pub mod study;
 mod together;
 pub mod units;

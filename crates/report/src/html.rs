@@ -154,7 +154,7 @@ struct Texts<'a> {
     unsound: Option<String>,
     answers: Vec<PlainAnswer>,
     chains: Vec<Chain>,
-    predictions: Vec<predicted::Beside>,
+    predictions: Vec<predicted::PredictedPath>,
     advice: Vec<Advice>,
     notes: Vec<String>,
     ledgers: Vec<String>,

@@ -1,10 +1,12 @@
 //! `daqmeter path`: a path of data as a file: drawn, run, and explained.
 
+mod calibrate;
 mod ceiling;
 mod explain;
 mod limits;
 mod max;
 mod placed;
+mod predict;
 pub(crate) mod run;
 mod serve;
 mod show;
@@ -28,7 +30,7 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLE: &str = "\
-A path is a TOML file, or one that ships: see daqmeter path list.
+A path is a TOML file, or one that ships: see daqmeter list.
 
 Example:
 
@@ -36,7 +38,9 @@ Example:
   $ daqmeter path run felix-card --time 3s        rate, latency, where each thread's time went
   $ daqmeter path run felix-card --max            the largest rate without loss
   $ daqmeter path explain felix-card --try        what limits it, and which changes make it faster
-  $ daqmeter path show felix-card --toml > my.toml";
+  $ daqmeter path show felix-card --toml > my.toml
+  $ daqmeter path calibrate                       what predictions need of this host, in a minute
+  $ daqmeter path predict pattern                 largest rate, limit, latency, with intervals";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
@@ -48,8 +52,10 @@ enum Verb {
     Show(show::Arguments),
     /// Receive the blocks of paths that end on this host
     Serve(serve::Arguments),
-    /// List the paths that ship
-    List,
+    /// Measure what predictions need on this host
+    Calibrate(calibrate::Arguments),
+    /// Predict paths on a host that was calibrated
+    Predict(predict::Arguments),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -58,6 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Explain(arguments) => explain::run(arguments),
         Verb::Show(arguments) => show::run(arguments),
         Verb::Serve(arguments) => serve::run(arguments),
-        Verb::List => show::list(),
+        Verb::Calibrate(arguments) => calibrate::run(arguments),
+        Verb::Predict(arguments) => predict::run(arguments),
     }
 }

@@ -1,4 +1,4 @@
-//! `daqmeter path show` and `list`: what would run.
+//! `daqmeter path show`: what would run.
 
 use std::process::ExitCode;
 
@@ -33,10 +33,6 @@ pub(crate) fn draw(path: &Path) -> Result<ExitCode, Failure> {
     let picture = path.picture();
     let lines: Vec<_> = picture.lines().map(sanitise::text).collect();
     emit(&format!("{}\n", lines.join("\n")))
-}
-
-pub(super) fn list() -> Result<ExitCode, Failure> {
-    emit(&shipped())
 }
 
 /// The paths that ship, as a table.

@@ -1,0 +1,363 @@
+//! A profile of this host, by running short paths: costs of a block by kind of work, runs that the
+//! four numbers of the prediction are fitted to, and paths that are held back from both.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use daqmeter_harness::facts::utc_now;
+use daqmeter_harness::{Request, StepPlan, ordered};
+use daqmeter_kernels::copy::CopyKernel;
+use daqmeter_path::predict::{
+    ClosedForm, CostPoint, HeldBackPath, HostProfile, MIN_CHECKS, PathShape, PredictedAndMeasured,
+    WorkCost, fit,
+};
+use daqmeter_path::{Path, PathRequest};
+use daqmeter_record::conditions::{self, Disturbance};
+use daqmeter_record::path::PathRun;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use crate::run::Runner;
+
+/// Sizes of blocks at which costs are measured, and the runs of each.
+const BLOCK_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+const ROUNDS: u64 = 3;
+const COST_S: f64 = 0.025;
+/// Paths to which the prediction is fitted: ten for each of its numbers.
+const FITTED_PATHS: usize = 40;
+const FIT_S: f64 = 0.12;
+/// Equal runs of pinned threads of this length differ by 4 % in their rates, those of 80 ms by 8 %.
+const CHECK_S: f64 = 0.25;
+/// Runs at each load of which the median is compared.
+const REPEATS: usize = 3;
+/// Intervals hardly gain from more.
+const MAX_CHECKED: usize = 400;
+/// Tries of a run that other programs or the hypervisor disturb.
+const TRIES: usize = 2;
+/// Seed of the paths that are fitted and held back.
+const SEED: u64 = 2026;
+/// Source whose bytes are made quickly, where its own cost is not looked at.
+const SHORT: &str = "kind = \"memory\"\nspan = \"1MiB\"\n";
+const MEMORY: &str = "kind = \"memory\"\n";
+const READ: &str = "kind = \"read\"\n";
+
+/// Measures a profile of this host; `step` hears what is measured.
+///
+/// # Errors
+/// When a path cannot be run, a signal came, or the budget left too few runs.
+pub fn calibrate(
+    runner: &Runner,
+    budget: Duration,
+    step: &mut dyn FnMut(&str),
+) -> Result<HostProfile, String> {
+    let began = Instant::now();
+    let context = &runner.context;
+    let host = (*context.host).clone();
+    let mut profile = HostProfile::new(utc_now(), context.tool.clone(), host);
+    let mut paths = ShortPaths::new(runner)?;
+    step("costs of each kind of work");
+    profile.works = costs(&mut paths)?;
+    step("hand-overs and waits");
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(SEED);
+    let cpus = profile.host.allowed_cpus.clone();
+    let mut fitted = Vec::new();
+    for _ in 0..FITTED_PATHS {
+        let drawn = drawn_path(&mut random, &cpus);
+        let (shape, run) = paths.run(&drawn.text, FIT_S, None)?;
+        fitted.push((shape, hz(&run)));
+    }
+    fit(&mut profile, &fitted).map_err(|error| error.to_string())?;
+    step("paths that are held back");
+    while profile.held_back.len() < 2 * MIN_CHECKS
+        || (profile.held_back.len() < 2 * MAX_CHECKED && began.elapsed() < budget)
+    {
+        let drawn = drawn_path(&mut random, &cpus);
+        let free = held_back(&mut paths, &profile, &drawn.text, None)?;
+        let rate_hz = free.rate.measured * drawn.load;
+        let paced = held_back(&mut paths, &profile, &drawn.text, Some(rate_hz))?;
+        profile.held_back.extend([free, paced]);
+    }
+    profile.runs = paths.runs;
+    profile.seconds = began.elapsed().as_secs_f64();
+    profile.check().map_err(|error| error.to_string())?;
+    Ok(profile)
+}
+
+fn hz(run: &PathRun) -> f64 {
+    run.blocks as f64 / (run.wall_ns.max(1) as f64 * 1e-9)
+}
+
+fn path_text(block_bytes: usize, source: &str, stage: &str, sink: &str) -> String {
+    format!(
+        "title = \"calibration\"\nblock = \"{block_bytes}\"\n[source]\n{source}{stage}[sink]\n{sink}"
+    )
+}
+
+/// One path for each kind of work: source, stage, sink.
+fn kinds(file: &str) -> Vec<[String; 3]> {
+    let through =
+        |stage: String| [SHORT.to_owned(), format!("[[stage]]\n{stage}\n"), READ.to_owned()];
+    let copies = CopyKernel::available().into_iter();
+    let copies = copies.map(|kernel| format!("kind = \"copy\"\nby = \"{}\"", kernel.name()));
+    let converts = (1..=8).map(|function| format!("kind = \"convert\"\nfunction = {function}"));
+    let plain = ["checksum", "unix", "tcp"].map(|kind| format!("kind = \"{kind}\""));
+    let work = "kind = \"work\"\ntime = \"1ns\"".to_owned();
+    let stages = copies.chain(converts).chain(plain).chain([work]);
+    let felix = "kind = \"felix\"\nscenario = \"gbt\"\nspan = \"1MiB\"\n";
+    let replay = "kind = \"file\"\npath = \"/proc/self/exe\"\ncached = true\n";
+    let write = format!("kind = \"file\"\npath = \"{file}\"\nmax = \"16MiB\"\n");
+    let others = [
+        [MEMORY, "", READ],
+        [replay, "", READ],
+        [felix, "[[stage]]\nkind = \"decode\"\n", READ],
+        [SHORT, "", &write],
+    ];
+    stages.map(through).chain(others.map(|parts| parts.map(str::to_owned))).collect()
+}
+
+fn costs(paths: &mut ShortPaths<'_>) -> Result<Vec<WorkCost>, String> {
+    let file = paths.folder.join("written").display().to_string();
+    let all: Vec<([String; 3], usize)> = kinds(&file)
+        .into_iter()
+        .flat_map(|kind| BLOCK_BYTES.map(|bytes| (kind.clone(), bytes)))
+        .collect();
+    let mut found: BTreeMap<String, BTreeMap<u64, Vec<f64>>> = BTreeMap::new();
+    for round in 1..=ROUNDS {
+        for (_, ([source, stage, sink], bytes)) in ordered(all.clone(), round) {
+            let text = path_text(bytes, &source, &stage, &sink);
+            let (shape, run) = paths.run(&text, COST_S, None)?;
+            for (row, threads) in shape.rows.iter().zip(shape.threads_of(&run)) {
+                if row.work == "memory" && source != MEMORY {
+                    continue;
+                }
+                let busy_ns: u64 = threads.iter().map(|thread| thread.busy_ns).sum();
+                let each_ns = busy_ns as f64 / run.blocks as f64 - row.added_ns;
+                let points = found.entry(row.work.clone()).or_default();
+                points.entry(row.bytes).or_default().push(each_ns.max(0.0));
+            }
+        }
+    }
+    let point = |(block_bytes, ns): (u64, Vec<f64>)| CostPoint {
+        block_bytes,
+        cpu_ns: daqmeter_stats::median(&ns),
+    };
+    let work = |(work, points): (String, BTreeMap<u64, Vec<f64>>)| WorkCost {
+        work,
+        points: points.into_iter().map(point).collect(),
+    };
+    Ok(found.into_iter().map(work).collect())
+}
+
+/// Medians of the runs of a path at a load beside its prediction.
+fn held_back(
+    paths: &mut ShortPaths<'_>,
+    profile: &HostProfile,
+    text: &str,
+    total_hz: Option<f64>,
+) -> Result<HeldBackPath, String> {
+    let mut runs = Vec::new();
+    let mut shape = PathShape::default();
+    for _ in 0..REPEATS {
+        let (found, run) = paths.run(text, CHECK_S, total_hz)?;
+        shape = found;
+        runs.push(run);
+    }
+    let form = ClosedForm::of(&shape, profile).map_err(|error| error.to_string())?;
+    let pair = |predicted: f64, of: &dyn Fn(&PathRun) -> f64| PredictedAndMeasured {
+        predicted,
+        measured: daqmeter_stats::median(&runs.iter().map(of).collect::<Vec<_>>()),
+    };
+    let latency = |share: f64| {
+        let measured = move |run: &PathRun| run.latency_ns(share).unwrap_or(0).max(1) as f64;
+        pair(form.latency_ns, &measured)
+    };
+    let cpu = form.cpus(&shape).into_iter().enumerate().map(|(at, predicted)| {
+        pair(predicted, &|run| {
+            let own = shape.threads_of(run)[at];
+            let cpu_ns: u64 = own.iter().map(|thread| thread.cpu_ns).sum();
+            cpu_ns as f64 / run.wall_ns.max(1) as f64 / own.len().max(1) as f64
+        })
+    });
+    Ok(HeldBackPath {
+        threads: shape.threads(),
+        block_bytes: shape.block_bytes,
+        is_pinned: shape.is_pinned(),
+        rate_hz: shape.rate_hz,
+        rate: pair(form.largest_hz(), &hz),
+        p50_ns: latency(0.5),
+        p99_ns: latency(0.99),
+        cpu: cpu.collect(),
+        line: shape.line.clone(),
+    })
+}
+
+/// Runs paths that are texts, with a folder for their files, which is removed at the end.
+struct ShortPaths<'a> {
+    runner: &'a Runner,
+    folder: PathBuf,
+    runs: u64,
+}
+
+impl Drop for ShortPaths<'_> {
+    fn drop(&mut self) {
+        // It is in the system's folder for temporary files, which is emptied anyway.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl ShortPaths<'_> {
+    fn new(runner: &Runner) -> Result<ShortPaths<'_>, String> {
+        let folder = std::env::temp_dir().join(format!("daqmeter-paths-{}", std::process::id()));
+        std::fs::create_dir(&folder)
+            .map_err(|error| format!("make {}: {error}", folder.display()))?;
+        Ok(ShortPaths { runner, folder, runs: 0 })
+    }
+
+    /// Runs a path as fast as it goes, or at this rate of all its streams; again where others took
+    /// CPU time from it.
+    fn run(
+        &mut self,
+        text: &str,
+        seconds: f64,
+        total_hz: Option<f64>,
+    ) -> Result<(PathShape, PathRun), String> {
+        let file = self.folder.join("path.toml");
+        std::fs::write(&file, text)
+            .map_err(|error| format!("write {}: {error}", file.display()))?;
+        let name = file.to_str().ok_or("the folder for temporary files is not UTF-8")?;
+        let path = Path::load(name).map_err(|error| error.to_string())?;
+        let mut shape = path.shape()?;
+        let streams = shape.rows.first().map_or(1, |source| source.threads);
+        shape.rate_hz = total_hz.map(|hz| hz / streams as f64);
+        let request = PathRequest {
+            rate_hz: shape.rate_hz,
+            unpaced: total_hz.is_none(),
+            ..PathRequest::new(&path, seconds)
+        };
+        let settings = self.runner.settings(StepPlan::ByStage(1), "path/calibrate", &[]);
+        let mut tries = 0;
+        loop {
+            (self.runs, tries) = (self.runs + 1, tries + 1);
+            let record = self.runner.quietly("path", &request.workload(), &settings);
+            let record = record.map_err(|refusal| refusal.to_string())?;
+            if self.runner.stop.is_set() {
+                return Err("interrupted".to_owned());
+            }
+            if let Some(reason) = record.outcome.reason() {
+                return Err(format!("{}: {reason}", path.line()));
+            }
+            // The speed of the CPUs is a part of what is measured.
+            let mut disturbed = conditions::of(&record).into_iter();
+            let is_disturbed = disturbed.any(|found| !matches!(found, Disturbance::Speed(_)));
+            let run = record.path.filter(|run| run.blocks > 0);
+            let run = run.ok_or_else(|| format!("{}: no block came to the end", path.line()))?;
+            if tries == TRIES || !is_disturbed {
+                return Ok((shape, *run));
+            }
+        }
+    }
+}
+
+/// A path drawn at random, and the share of its largest rate at which it runs at a rate.
+#[derive(Clone, Debug, PartialEq)]
+struct DrawnPath {
+    text: String,
+    load: f64,
+}
+
+/// Draws a path of 2 to 5 elements; each second one has its threads pinned to some of these CPUs.
+fn drawn_path(random: &mut Xoshiro256PlusPlus, cpus: &[u32]) -> DrawnPath {
+    // With the fourfold width of a conversion to f64 still within what is calibrated.
+    let block_bytes = (between(random, 4096.0, 262_144.0) / 64.0).round() * 64.0;
+    let buffers = 2 << below(random, 4);
+    let is_pinned = below(random, 2) == 0 && !cpus.is_empty();
+    let place = |random: &mut Xoshiro256PlusPlus| match is_pinned {
+        true => {
+            let [one, other] = [(); 2].map(|()| cpus[below(random, cpus.len())]);
+            format!("cpus = [{one}, {other}]\n")
+        }
+        false => String::new(),
+    };
+    let source = match below(random, 3) {
+        0 => "kind = \"file\"\npath = \"/proc/self/exe\"\ncached = true\n",
+        _ => MEMORY,
+    };
+    let place_of_source = place(random);
+    let mut text = format!(
+        "title = \"drawn\"\nblock = \"{block_bytes}\"\nbuffers = {buffers}\nlossless = true\n[source]\n{source}{place_of_source}"
+    );
+    let (mut has_two, mut takes_samples) = (false, true);
+    for _ in 0..below(random, 4) {
+        let stage = match below(random, 6) {
+            0 => "kind = \"checksum\"\n".to_owned(),
+            1 => "kind = \"unix\"\n".to_owned(),
+            2 => "kind = \"tcp\"\n".to_owned(),
+            3 => format!("kind = \"work\"\ntime = \"{:.0}ns\"\n", between(random, 2e3, 2e5)),
+            4 if takes_samples => {
+                takes_samples = false;
+                "kind = \"convert\"\nfunction = 3\nscale_factor = 3e-5\n".to_owned()
+            }
+            _ => "kind = \"copy\"\n".to_owned(),
+        };
+        // Behind a row of several threads there is one.
+        let can_share = !stage.contains("unix") && !stage.contains("tcp") && !has_two;
+        let is_two = can_share && below(random, 4) == 0;
+        has_two |= is_two;
+        let threads = if is_two { "threads = 2\n" } else { "" };
+        text.push_str(&format!("[[stage]]\n{stage}{threads}{}", place(random)));
+    }
+    text.push_str(&format!("[sink]\n{READ}{}", place(random)));
+    DrawnPath { text, load: 0.2 + 0.7 * uniform(random) }
+}
+
+fn uniform(random: &mut Xoshiro256PlusPlus) -> f64 {
+    (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small counts")]
+fn below(random: &mut Xoshiro256PlusPlus, bound: usize) -> usize {
+    (uniform(random) * bound as f64) as usize
+}
+
+/// Even on a logarithmic scale.
+fn between(random: &mut Xoshiro256PlusPlus, from: f64, to: f64) -> f64 {
+    from * (to / from).powf(uniform(random))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_path_that_is_drawn_can_be_read_and_lies_within_the_calibrated_sizes() {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
+        for _ in 0..300 {
+            let drawn = drawn_path(&mut random, &[0, 1]);
+            let path = Path::parse(&drawn.text, "drawn.toml");
+            let path = path.unwrap_or_else(|error| panic!("{error}\n{}", drawn.text));
+            let shape = path.shape().unwrap();
+            let pinned = shape.rows.iter().filter(|row| !row.cpus.is_empty()).count();
+            assert!(pinned == 0 || pinned == shape.rows.len(), "{}", drawn.text);
+            assert!(shape.rows.iter().all(|row| (4096..=1 << 20).contains(&row.bytes)));
+        }
+    }
+
+    #[test]
+    fn the_kinds_that_are_measured_are_those_that_paths_drawn_at_random_have() {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
+        let works = |text: &str| {
+            let path = Path::parse(text, "x.toml").unwrap();
+            path.shape().unwrap().rows.into_iter().map(|row| row.work).collect::<Vec<_>>()
+        };
+        let known: Vec<String> = kinds("/nonexistent")
+            .iter()
+            .flat_map(|[source, stage, sink]| works(&path_text(65_536, source, stage, sink)))
+            .collect();
+        for _ in 0..100 {
+            for work in works(&drawn_path(&mut random, &[0, 1]).text) {
+                assert!(known.contains(&work), "{work}");
+            }
+        }
+    }
+}

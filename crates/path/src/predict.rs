@@ -1,0 +1,340 @@
+//! The largest rate, CPU time and latency of a path on a host that was calibrated. A closed form:
+//! a block takes as long as the slowest stage or as the sum over the CPUs, whichever is longer. The
+//! errors for held-back paths correct it and give the intervals (split conformal prediction: Vovk,
+//! Gammerman and Shafer 2005; they hold for paths drawn as those were, while the host is as then).
+
+use std::collections::BTreeMap;
+
+use daqmeter_record::prediction::{PartPrediction, Predicted, Prediction};
+
+pub use crate::profile::{
+    CostPoint, Fitted, HeldBackPath, HostProfile, MIN_CHECKS, PredictedAndMeasured, ProfileProblem,
+    WorkCost,
+};
+pub use crate::shape::{PathShape, ShapeRow};
+
+/// Times of a block, not corrected by held-back paths.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClosedForm {
+    /// From block to block at the largest rate.
+    pub period_ns: f64,
+    /// Resource that allows no more, and the share of its time in which it works then.
+    pub limit: (String, f64),
+    /// From due to done at the path's rate; as fast as it goes where it has none.
+    pub latency_ns: f64,
+    /// CPU time of a block by row.
+    pub cpu_ns: Vec<f64>,
+}
+
+impl ClosedForm {
+    /// Computes it.
+    ///
+    /// # Errors
+    /// When a kind of work or a size was not calibrated.
+    pub fn of(shape: &PathShape, profile: &HostProfile) -> Result<ClosedForm, ProfileProblem> {
+        let cpus = &profile.host.allowed_cpus;
+        let Fitted { hand_over_ns, wait_ns, byte_ns, sharing } = profile.fitted;
+        let byte_ns = if cpus.len() > 1 { byte_ns } else { 0.0 };
+        let cpu_ns = shape.rows.iter().map(|row| {
+            let cost = profile.cost_ns(&row.work, row.bytes);
+            let cost = cost.map_err(|error| ProfileProblem(format!("{}: {error}", row.name)))?;
+            Ok(cost + row.added_ns + hand_over_ns + byte_ns * row.bytes as f64)
+        });
+        let cpu_ns: Vec<f64> = cpu_ns.collect::<Result<_, ProfileProblem>>()?;
+        // Name, time with and without waits.
+        let mut all: Vec<(String, f64, f64)> = Vec::new();
+        let mut pinned: BTreeMap<u32, f64> = BTreeMap::new();
+        for (row, cpu_ns) in shape.rows.iter().zip(&cpu_ns) {
+            let threads = row.threads.max(1) as f64;
+            let works_ns = (cpu_ns + row.asleep_ns) / threads;
+            let wait_ns = wait_ns / shape.buffers.max(1) as f64;
+            all.push((row.name.clone(), works_ns + wait_ns, works_ns));
+            for at in 0..if row.cpus.is_empty() { 0 } else { row.threads } {
+                *pinned.entry(row.cpus[at % row.cpus.len()]).or_default() += cpu_ns / threads;
+            }
+        }
+        let sum_ns = cpu_ns.iter().sum::<f64>() / cpus.len() as f64;
+        let pinned = pinned.into_iter().map(|(cpu, ns)| (format!("CPU {cpu}"), ns));
+        let sums = pinned.chain([("all CPUs together".to_owned(), sum_ns)]);
+        all.extend(sums.map(|(name, ns)| (name, ns * sharing, ns)));
+        let slowest = (0..all.len()).max_by(|a, b| all[*a].1.total_cmp(&all[*b].1));
+        let at = slowest.unwrap_or(0);
+        let (name, period_ns, works_ns) = all[at].clone();
+        let once_ns: f64 = shape.rows.iter().zip(&cpu_ns).map(|(row, ns)| ns + row.asleep_ns).sum();
+        let rings = shape.rows.len().saturating_sub(1);
+        let is_late = shape.total_hz().is_none_or(|hz| hz * period_ns > 1e9);
+        // Rings before the slowest part are full, and those behind it empty.
+        let full = if is_late { at.min(rings) as f64 * shape.buffers as f64 } else { 0.0 };
+        Ok(ClosedForm {
+            limit: (name, works_ns / period_ns.max(f64::MIN_POSITIVE)),
+            latency_ns: once_ns + rings as f64 * wait_ns + full * period_ns,
+            period_ns,
+            cpu_ns,
+        })
+    }
+
+    pub fn largest_hz(&self) -> f64 {
+        1e9 / self.period_ns.max(f64::MIN_POSITIVE)
+    }
+
+    /// CPUs of each thread of the rows at the path's rate.
+    pub fn cpus(&self, shape: &PathShape) -> Vec<f64> {
+        let hz = shape.total_hz().map_or(self.largest_hz(), |hz| hz.min(self.largest_hz()));
+        let rows = self.cpu_ns.iter().zip(&shape.rows);
+        rows.map(|(ns, row)| (ns * hz * 1e-9 / row.threads.max(1) as f64).min(1.0)).collect()
+    }
+}
+
+/// Predicts a path on a host.
+///
+/// # Errors
+/// When the path holds what was not calibrated.
+pub fn predict(shape: &PathShape, profile: &HostProfile) -> Result<Prediction, ProfileProblem> {
+    let form = ClosedForm::of(shape, profile)?;
+    let free = profile.like(false, shape.is_pinned());
+    let alike = profile.like(shape.rate_hz.is_some(), shape.is_pinned());
+    let ratio = |paths: &[&HeldBackPath], of: fn(&HeldBackPath) -> PredictedAndMeasured| {
+        let pairs = paths.iter().map(|path| of(path));
+        Spread::of(pairs.map(|pair| (pair.measured / pair.predicted).ln()).collect())
+    };
+    let largest_hz = ratio(&free, |path| path.rate).around(form.largest_hz());
+    let cpu = alike.iter().flat_map(|path| &path.cpu);
+    let cpu = Spread::of(cpu.map(|pair| pair.measured - pair.predicted).collect());
+    let rows = shape.rows.iter().zip(&form.cpu_ns).zip(form.cpus(shape));
+    let parts = rows.map(|((row, cost_ns), cpus)| PartPrediction {
+        name: row.name.clone(),
+        threads: row.threads,
+        cost_ns: *cost_ns,
+        cpu: cpu.beside(cpus),
+        depth: None,
+    });
+    let offered_hz = shape.total_hz();
+    let lost = |hz: f64| offered_hz.map_or(0.0, |offered| (1.0 - hz / offered).clamp(0.0, 1.0));
+    Ok(Prediction {
+        line: shape.line.clone(),
+        block_bytes: shape.block_bytes,
+        profile_time_utc: profile.time_utc.clone(),
+        offered_hz,
+        lost: Predicted {
+            value: lost(largest_hz.value),
+            low: lost(largest_hz.high),
+            high: lost(largest_hz.low),
+        },
+        p50_ns: ratio(&alike, |path| path.p50_ns).around(form.latency_ns),
+        p99_ns: ratio(&alike, |path| path.p99_ns).around(form.latency_ns),
+        parts: parts.collect(),
+        notes: notes(shape, profile, largest_hz),
+        largest_hz,
+        limit_used: form.limit.1,
+        limit: form.limit.0,
+    })
+}
+
+/// Conditions under which the intervals were not checked.
+fn notes(shape: &PathShape, profile: &HostProfile, largest_hz: Predicted) -> Vec<String> {
+    let threads = shape.threads();
+    let checked = profile.held_back.iter().map(|path| path.threads).max().unwrap_or(0);
+    let mut notes = Vec::new();
+    if threads > checked {
+        notes.push(format!(
+            "{threads} threads: the paths that were held back had at most {checked}, and the intervals were not checked beyond"
+        ));
+    }
+    if shape.total_hz().unwrap_or(0.0) > largest_hz.low {
+        notes.push(
+            "the rate may be above the largest one: latency then depends on how long it lasts"
+                .to_owned(),
+        );
+    }
+    notes
+}
+
+/// Middle and outer tenth of the errors for held-back paths.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    middle: f64,
+    low: f64,
+    high: f64,
+}
+
+impl Spread {
+    /// Of at least [`MIN_CHECKS`] errors, which a profile has.
+    fn of(mut errors: Vec<f64>) -> Spread {
+        errors.sort_by(f64::total_cmp);
+        let rank = (errors.len() + 1) / 20;
+        let low = rank.saturating_sub(1);
+        Spread {
+            middle: daqmeter_stats::median(&errors),
+            low: errors[low],
+            high: errors[errors.len() - 1 - low],
+        }
+    }
+
+    /// Errors are logarithms of ratios.
+    fn around(self, value: f64) -> Predicted {
+        let times = |error: f64| value * error.exp();
+        Predicted { value: times(self.middle), low: times(self.low), high: times(self.high) }
+    }
+
+    /// Errors are differences of shares.
+    fn beside(self, value: f64) -> Predicted {
+        let within = |error: f64| (value + error).clamp(0.0, 1.0);
+        Predicted { value: within(self.middle), low: within(self.low), high: within(self.high) }
+    }
+}
+
+/// Fits the four numbers of a profile to the rates of runs, in blocks per second, by a search along
+/// each of them with steps that shrink; sets their median error.
+///
+/// # Errors
+/// When a run has what was not calibrated.
+pub fn fit(profile: &mut HostProfile, runs: &[(PathShape, f64)]) -> Result<(), ProfileProblem> {
+    let errors = |fitted: Fitted| -> Result<Vec<f64>, ProfileProblem> {
+        let profile = HostProfile { fitted, ..profile.clone() };
+        let forms = runs.iter().map(|(shape, hz)| Ok((ClosedForm::of(shape, &profile)?, hz)));
+        forms.map(|found| found.map(|(form, hz)| (hz / form.largest_hz()).ln().abs())).collect()
+    };
+    let mean = |errors: &[f64]| errors.iter().sum::<f64>() / errors.len().max(1) as f64;
+    let mut best = Fitted { hand_over_ns: 500.0, wait_ns: 5000.0, byte_ns: 0.02, sharing: 1.1 };
+    let mut least = mean(&errors(best)?);
+    let mut step: f64 = 4.0;
+    while step > 1.02 {
+        let before = least;
+        for at in 0..4 {
+            for factor in [step, 1.0 / step] {
+                let mut tried = best;
+                match at {
+                    0 => tried.hand_over_ns *= factor,
+                    1 => tried.wait_ns *= factor,
+                    2 => tried.byte_ns *= factor,
+                    _ => tried.sharing = (tried.sharing * factor.sqrt()).max(1.0),
+                }
+                let found = mean(&errors(tried)?);
+                if found < least {
+                    (best, least) = (tried, found);
+                }
+            }
+        }
+        if least >= before {
+            step = step.sqrt();
+        }
+    }
+    profile.fit_error = daqmeter_stats::median(&errors(best)?);
+    profile.fitted = best;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::tests::profile;
+
+    fn shape() -> PathShape {
+        let row = |work: &str| ShapeRow {
+            name: work.to_owned(),
+            work: work.to_owned(),
+            threads: 1,
+            bytes: 65_536,
+            ..ShapeRow::default()
+        };
+        PathShape {
+            block_bytes: 65_536,
+            buffers: 8,
+            lossless: true,
+            rows: ["memory", "copy memcpy", "read"].map(row).into(),
+            ..PathShape::default()
+        }
+    }
+
+    #[test]
+    fn the_slower_of_the_slowest_stage_and_the_sum_over_the_cpus_limits() {
+        let limit = |shape: &PathShape, profile: &HostProfile| {
+            let form = ClosedForm::of(shape, profile).unwrap();
+            (form.limit.0, form.period_ns)
+        };
+        let mut profile = profile();
+        // Three threads of 65,536 ns on two CPUs.
+        assert_eq!(limit(&shape(), &profile), ("all CPUs together".to_owned(), 98_304.0));
+        profile.host.allowed_cpus = (0..4).collect();
+        profile.fitted.wait_ns = 800.0;
+        assert_eq!(limit(&shape(), &profile).1, 65_536.0 + 800.0 / 8.0);
+        profile.fitted.hand_over_ns = 64.0;
+        profile.fitted.byte_ns = 0.5;
+        assert_eq!(limit(&shape(), &profile).1, 1.5 * 65_536.0 + 64.0 + 100.0);
+        let mut slow = shape();
+        slow.rows[1].asleep_ns = 1e6;
+        assert_eq!(limit(&slow, &profile).0, "copy memcpy");
+        let mut pinned = shape();
+        pinned.rows.iter_mut().for_each(|row| row.cpus = vec![2]);
+        profile.fitted.sharing = 2.0;
+        assert_eq!(limit(&pinned, &profile), ("CPU 2".to_owned(), 6.0 * (1.5 * 65_536.0 + 64.0)));
+    }
+
+    #[test]
+    fn held_back_paths_correct_a_prediction_and_give_its_interval() {
+        let found = predict(&shape(), &profile()).unwrap();
+        // Ranks 2 and 38 of 39 errors of 0 to 38/1024, and the middle one.
+        let wanted = [19.0, 1.0, 37.0].map(|error| 1e9 / 98_304.0 * (1.0 + error / 1024.0));
+        let Predicted { value, low, high } = found.largest_hz;
+        for (found, wanted) in [value, low, high].into_iter().zip(wanted) {
+            assert!((found / wanted - 1.0).abs() < 1e-12, "{found} {wanted}");
+        }
+        assert!(found.notes.is_empty() && found.limit_used == 1.0, "{found:?}");
+        let mut fast = shape();
+        fast.rate_hz = Some(2.0 * value);
+        fast.rows[0].threads = 1;
+        let lossy = predict(&fast, &profile()).unwrap();
+        assert!((lossy.lost.value - 0.5).abs() < 1e-9 && lossy.lost.low < lossy.lost.high);
+        assert!(lossy.notes[0].contains("may be above the largest"), "{lossy:?}");
+        let mut many = shape();
+        many.rows[1].threads = 4;
+        assert!(predict(&many, &profile()).unwrap().notes[0].contains("6 threads"));
+        many.rows[1].work = "decode".to_owned();
+        assert!(predict(&many, &profile()).unwrap_err().0.contains("not calibrated"));
+    }
+
+    #[test]
+    fn the_fit_gives_back_the_numbers_that_made_the_rates() {
+        let mut profile = profile();
+        let true_ones =
+            Fitted { hand_over_ns: 2000.0, wait_ns: 9000.0, byte_ns: 0.1, sharing: 1.25 };
+        profile.fitted = true_ones;
+        let mut runs = Vec::new();
+        for (bytes, buffers, cpus) in [
+            (4096, 1, 4),
+            (4096, 8, 4),
+            (65_536, 1, 4),
+            (65_536, 8, 4),
+            (4096, 8, 2),
+            (65_536, 8, 2),
+        ] {
+            let mut shape = shape();
+            shape.buffers = buffers;
+            shape.rows.iter_mut().for_each(|row| row.bytes = bytes);
+            if cpus == 2 {
+                shape.rows.extend(shape.rows.clone());
+            }
+            let hz = ClosedForm::of(&shape, &profile).unwrap().largest_hz();
+            runs.push((shape, hz));
+        }
+        profile.fitted = Fitted::default();
+        fit(&mut profile, &runs).unwrap();
+        assert!(profile.fit_error < 0.02, "{:?}", profile.fitted);
+    }
+
+    /// The promise itself: of errors drawn as those of the checks were, intervals hold 90 %.
+    #[test]
+    fn intervals_hold_nine_tenths_of_what_is_drawn_as_the_held_back_paths_were() {
+        use rand_xoshiro::Xoshiro256PlusPlus;
+        use rand_xoshiro::rand_core::{Rng, SeedableRng};
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(5);
+        let mut error = || (random.next_u64() as f64 / u64::MAX as f64).powi(3);
+        let (mut held, tries) = (0, 2000);
+        for _ in 0..tries {
+            let spread = Spread::of((0..59).map(|_| error()).collect());
+            held += usize::from(spread.around(1.0).holds(error().exp()));
+        }
+        let share = held as f64 / f64::from(tries);
+        assert!((0.88..0.93).contains(&share), "{share}");
+    }
+}
