@@ -18,7 +18,9 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small counts")]
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
-use daqmeter_path::explain::{Answer, Explained, Interval, Load, Seen, System, explain};
+use daqmeter_path::explain::{
+    Explanation, Interval, LimitAnswer, PathLoad, PathSystem, Seen, explain,
+};
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::resources::What;
 
@@ -39,12 +41,12 @@ const PAYLOADS: [u64; 4] = [24, 200, 16, 64];
 const ADDED_NS: f64 = 1500.0;
 
 impl Put {
-    fn slower(self) -> String {
+    fn slower(self) -> Vec<(u64, f64)> {
         match self {
-            Put::Reader => format!("1={ADDED_NS}"),
-            Put::Publisher => format!("2={ADDED_NS}"),
-            Put::Receiver => format!("3={ADDED_NS}"),
-            Put::OneCpu | Put::Ring => String::new(),
+            Put::Reader => vec![(1, ADDED_NS)],
+            Put::Publisher => vec![(2, ADDED_NS)],
+            Put::Receiver => vec![(3, ADDED_NS)],
+            Put::OneCpu | Put::Ring => Vec::new(),
         }
     }
 }
@@ -91,27 +93,27 @@ impl Case {
 struct Chain {
     path: Path,
     seconds: f64,
-    slower: String,
+    slower: Vec<(u64, f64)>,
 }
 
-impl System for Chain {
+impl PathSystem for Chain {
     type Error = String;
 
-    fn run(&mut self, load: Load) -> Result<Seen, String> {
+    fn run(&mut self, load: PathLoad) -> Result<Seen, String> {
         let mut request = PathRequest {
             unpaced: true,
             slower: self.slower.clone(),
             ..PathRequest::new(&self.path, self.seconds)
         };
         match load {
-            Load::Free => {}
-            Load::Slowed { element, ns } => {
+            PathLoad::Free => {}
+            PathLoad::Slowed { element, ns } => {
                 request.slow_element = Some(element as u64);
                 request.slow_ns = ns;
             }
-            Load::Without { .. } => return Err("no part can be left out".to_owned()),
-            Load::Buffers { times } => request.with = self.path.with_more_buffers(times),
-            Load::Every { ns } => {
+            PathLoad::Without { .. } => return Err("no part can be left out".to_owned()),
+            PathLoad::Buffers { times } => request.with = self.path.with_more_buffers(times),
+            PathLoad::Every { ns } => {
                 request.unpaced = false;
                 request.rate_hz = Some(self.path.rate_every(ns));
             }
@@ -133,7 +135,7 @@ fn show(interval: Interval) -> String {
     format!("{mean:.2} ({low:.2} to {high:.2})")
 }
 
-fn shown(explained: &Explained) -> String {
+fn shown(explained: &Explanation) -> String {
     let slopes = explained.slopes.iter();
     let slopes: Vec<String> =
         slopes.map(|slope| format!("{} {}", slope.name, show(slope.slope))).collect();
@@ -176,10 +178,10 @@ fn main() {
             }
         };
         let (found, named) = match &explained.answer {
-            Answer::Limit(what) if case.is_right(what) => (0, what.text()),
-            Answer::Limit(what) => (1, what.text()),
-            Answer::NoSingle => (1, "no single one".to_owned()),
-            Answer::CannotTell => (2, "cannot tell".to_owned()),
+            LimitAnswer::Limit(what) if case.is_right(what) => (0, what.text()),
+            LimitAnswer::Limit(what) => (1, what.text()),
+            LimitAnswer::NoSingle => (1, "no single one".to_owned()),
+            LimitAnswer::CannotTell => (2, "cannot tell".to_owned()),
         };
         counts[found] += 1;
         println!(

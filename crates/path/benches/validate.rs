@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
 use daqmeter_path::explain::{
-    Answer, Explained, Interval, Load, Seen, Slope, System, Used, WATCHES, explain,
+    Explanation, Interval, LimitAnswer, PathLoad, PathSystem, Seen, Slope, Used, WATCHES, explain,
 };
 use daqmeter_path::{Path, PathRequest, engine};
 use daqmeter_readout::search::{self, AllowedLoss, Observation, SearchPlan, highest_rate};
@@ -104,20 +104,20 @@ impl search::RatedSystem for Chain {
     }
 }
 
-impl System for Chain {
+impl PathSystem for Chain {
     type Error = String;
 
-    fn run(&mut self, load: Load) -> Result<Seen, String> {
+    fn run(&mut self, load: PathLoad) -> Result<Seen, String> {
         let mut request = self.request(self.seconds);
         match load {
-            Load::Free => {}
-            Load::Slowed { element, ns } => {
+            PathLoad::Free => {}
+            PathLoad::Slowed { element, ns } => {
                 request.slow_element = Some(element as u64);
                 request.slow_ns = ns;
             }
-            Load::Without { element } => request.left_out = Some(element as u64),
-            Load::Buffers { times } => request.with = self.path.with_more_buffers(times),
-            Load::Every { ns } => request.rate_hz = Some(1e9 / ns),
+            PathLoad::Without { element } => request.left_out = Some(element as u64),
+            PathLoad::Buffers { times } => request.with = self.path.with_more_buffers(times),
+            PathLoad::Every { ns } => request.rate_hz = Some(1e9 / ns),
         }
         let run = self.measured(&request)?.path.ok_or("no run")?;
         Ok(Seen::of(&run))
@@ -333,8 +333,8 @@ const QUIET: f64 = 0.1;
 fn real_gain(with: &mut Chain, without: &mut Chain) -> Result<f64, String> {
     let mut ratios = Vec::new();
     for _ in 0..PAIRS {
-        let slow_ns = with.run(Load::Free)?.block_ns;
-        ratios.push(slow_ns / without.run(Load::Free)?.block_ns);
+        let slow_ns = with.run(PathLoad::Free)?.block_ns;
+        ratios.push(slow_ns / without.run(PathLoad::Free)?.block_ns);
     }
     let interval = daqmeter_stats::trimmed_interval(&ratios, 0.95);
     Ok(interval.ok_or("no pairs")?.0)
@@ -347,14 +347,14 @@ fn shown(off: Option<f64>) -> String {
 fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
     let others = Others::begin();
     let mut without = bench.chain("without.toml", &case.text(None, BUFFERS));
-    let base_ns = without.run(Load::Free)?.block_ns;
+    let base_ns = without.run(PathLoad::Free)?.block_ns;
     let put_ns = base_ns * case.times * case.threads() as f64;
     let mut with = bench.chain("with.toml", &case.text(Some(put_ns), BUFFERS));
     let parts = with.path.parts();
     let began = Instant::now();
     let explained = explain(&mut with, &parts, |_| began.elapsed() < BUDGET)?;
-    let right = matches!(&explained.answer, Answer::Limit(what) if case.is_limit(what));
-    let wrong = explained.answer != Answer::CannotTell && !right;
+    let right = matches!(&explained.answer, LimitAnswer::Limit(what) if case.is_limit(what));
+    let wrong = explained.answer != LimitAnswer::CannotTell && !right;
     let real = match case.put {
         Put::Work | Put::Wait(_) => Some(real_gain(&mut with, &mut without)?),
         Put::Shared | Put::OneCpu => None,
@@ -384,9 +384,9 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
     let gain_again = real_again.zip(real).map(again);
     let highest_again = highest_again.zip(highest).map(again);
     let named = match &explained.answer {
-        Answer::Limit(what) => what.text(),
-        Answer::NoSingle => "no single one".to_owned(),
-        Answer::CannotTell => "cannot tell".to_owned(),
+        LimitAnswer::Limit(what) => what.text(),
+        LimitAnswer::NoSingle => "no single one".to_owned(),
+        LimitAnswer::CannotTell => "cannot tell".to_owned(),
     };
     let gains = match gain.zip(tried) {
         Some(((gain, real), (tried, _))) => {
@@ -433,7 +433,7 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
 }
 
 /// What an answer was drawn from, where it was not right.
-fn evidence(explained: &Explained) -> String {
+fn evidence(explained: &Explanation) -> String {
     let interval = |of: Interval| format!("{:.2} ({:.2} to {:.2})", of.mean, of.low, of.high);
     let slope = |slope: &Slope| format!("\n    slope {}: {}", slope.name, interval(slope.slope));
     let used = |used: &Used| {

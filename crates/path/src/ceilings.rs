@@ -11,8 +11,8 @@ use daqmeter_sys::affinity;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::memory::{Buffer, Pages};
 
+use crate::added_work::steps;
 use crate::evidence::Interval;
-use crate::spin::steps;
 use crate::sum::sum;
 
 /// Time of one measurement; memory is read once at least.
@@ -33,12 +33,12 @@ pub struct Ceiling {
     /// CPUs that work at the same time.
     pub cpus: Vec<u32>,
     /// What they do.
-    pub kind: Kind,
+    pub kind: CeilingKind,
 }
 
 /// What CPUs do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CeilingKind {
     /// Arithmetic in registers: as many times what the first core does, which is a fast one.
     Arithmetic,
     /// Reads of memory of the node at this place in the host's list, in bytes per second.
@@ -56,7 +56,7 @@ pub fn ceilings(host: &Host) -> Vec<Ceiling> {
 }
 
 fn arithmetic(host: &Host) -> Vec<Ceiling> {
-    let row = |name: String, cpus: Vec<u32>| Ceiling { name, cpus, kind: Kind::Arithmetic };
+    let row = |name: String, cpus: Vec<u32>| Ceiling { name, cpus, kind: CeilingKind::Arithmetic };
     let order = placement::order(host);
     let is_slow = |cpu: &&u32| host.slower_cpus.contains(cpu);
     let (slow, fast): (Vec<u32>, Vec<u32>) = order.iter().partition(is_slow);
@@ -91,7 +91,7 @@ fn memory(host: &Host) -> Vec<Ceiling> {
                 1 => cpus[..1].to_vec(),
                 _ => cpus.clone(),
             };
-            let kind = Kind::Memory { node };
+            let kind = CeilingKind::Memory { node };
             all.push(Ceiling { name, cpus, kind });
         }
     }
@@ -153,14 +153,14 @@ impl Ceilings {
         let mut core = None;
         for (row, values) in &mut self.rows {
             let value = match row.kind {
-                Kind::Arithmetic => {
+                CeilingKind::Arithmetic => {
                     let rate = together(&row.cpus, |_| {
                         steps(STEPS);
                         STEPS
                     })?;
                     rate / *core.get_or_insert(rate)
                 }
-                Kind::Memory { node } => {
+                CeilingKind::Memory { node } => {
                     // Each thread has its own part: they would find what others read in the cache.
                     let each = self.bytes / row.cpus.len();
                     let bytes = self.memory[node].slice::<u8>(self.bytes);

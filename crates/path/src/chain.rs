@@ -13,20 +13,20 @@ use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::memory::Pages;
 
 use crate::account::Account;
+use crate::added_work::{Change, Spin};
+use crate::cancel::Cuts;
 use crate::card::{FromCard, IntoReceiver};
-use crate::cut::Cuts;
 use crate::definition::{Element, Path, SourceKind};
 use crate::element::Work;
-use crate::ended::{Done, Ended, Names, ended};
-use crate::ends::{Inlet, Outlet, link};
-use crate::known::Sums;
+use crate::expected::Sums;
+use crate::outcome::{Done, Ended, Names, ended};
+use crate::ring::{Inlet, Outlet, link};
 use crate::shared::{How, Shared};
 use crate::sinks::sink;
 use crate::sources::{Named, sources};
-use crate::spin::{Change, Spin};
 use crate::stages::work;
 use crate::stolen::Stolen;
-use crate::worker::{FromSource, IntoSink, Returning, Role, Worker};
+use crate::worker::{FromReceiver, FromSource, IntoSink, Role, Worker};
 
 /// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a page.
 const LABELS: usize = 1024;
@@ -184,15 +184,14 @@ impl Building {
         for (at, work) in works.into_iter().enumerate() {
             let name = numbered(&stage.name, at, count);
             match work {
-                Work::Look(look) => roles.push((name, Role::Look(look))),
-                Work::Turn(turn) => roles.push((name, Role::Turn(turn))),
+                Work::Stage(work) => roles.push((name, Role::Stage(work))),
                 Work::Away(out, inward) => {
                     let (sender, labels) = sync_channel(LABELS);
                     self.end(&format!("{name} out"), End::Out);
                     let out = (format!("{name} out"), Role::Out(out, Some(sender)));
                     self.row(vec![out], &stage.cpus, change);
                     self.end(&format!("{name} in"), End::In);
-                    let role = Role::In(Returning::new(inward, labels));
+                    let role = Role::In(FromReceiver::new(inward, labels));
                     let cpu = cpu(&stage.cpus, 1);
                     self.push(format!("{name} in"), role, cpu, None, Change::default());
                     self.open = vec![self.workers.len() - 1];

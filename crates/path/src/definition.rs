@@ -11,7 +11,7 @@ use daqmeter_record::units::{show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_sys::memory::Pages;
 use daqmeter_wire::felix::BlockFormat;
 
-use crate::explain::Part;
+use crate::explain::PathPart;
 use crate::remote::Over;
 use crate::tcp::SendBy;
 use crate::udp::UdpWay;
@@ -41,8 +41,8 @@ pub struct Path {
     pub lossless: bool,
     /// What it serves, and what one of them brings.
     pub served: Option<Served>,
-    /// Fields that are not as in the file: `block=128KiB;stage.1.threads=2`.
-    pub with: String,
+    /// Fields that are not as in the file: `block=128KiB`.
+    pub with: Vec<String>,
     /// The file's text.
     pub text: String,
     /// Says whether two files are the same path: FNV-1a of the text.
@@ -424,8 +424,8 @@ impl Path {
     }
 
     /// The elements that can be slowed, from source to sink. Those that work in another's threads have as many.
-    pub fn parts(&self) -> Vec<Part> {
-        let part = |name: &String, threads, can_be_left_out| Part {
+    pub fn parts(&self) -> Vec<PathPart> {
+        let part = |name: &String, threads, can_be_left_out| PathPart {
             name: name.clone(),
             threads,
             can_be_left_out,
@@ -456,7 +456,7 @@ impl Path {
     /// The fields that differ from the file where there are so many times as many blocks between two threads, as
     /// [`Path::load_with`] takes them: as far as a ring stays below 1 GiB. A card that is read out has its ring; there the reader looks
     /// so many times as often, which empties the ring as far.
-    pub fn with_more_buffers(&self, times: usize) -> String {
+    pub fn with_more_buffers(&self, times: usize) -> Vec<String> {
         if let Some(scenario) = self.live() {
             let poll_us = scenario.reader.poll.0 as f64 / 1e3 / times as f64;
             return self.and_with(&format!("source.poll_us={poll_us}"));
@@ -467,11 +467,8 @@ impl Path {
     }
 
     /// The fields that differ from the file, and one more.
-    pub(crate) fn and_with(&self, setting: &str) -> String {
-        match self.with.as_str() {
-            "" => setting.to_owned(),
-            with => format!("{with};{setting}"),
-        }
+    pub(crate) fn and_with(&self, setting: &str) -> Vec<String> {
+        self.with.iter().cloned().chain([setting.to_owned()]).collect()
     }
 
     /// The rate at which a block of the whole path is due every so many nanoseconds, of each stream: triggers of a card that is read out,

@@ -75,26 +75,31 @@ pub(crate) fn most_keys(block_bytes: usize) -> usize {
     (MAX_BYTES / block_bytes).clamp(1, MAX_KEYS)
 }
 
-/// Work on blocks.
-pub(crate) enum Work {
-    /// Looks at the bytes and passes the block on; returns events that it found.
-    Look(Box<dyn Look>),
-    /// Makes one block from another.
-    Turn(Box<dyn Turn>),
-    /// The bytes go somewhere and come back: a thread at each end.
-    Away(Box<dyn Outward>, Box<dyn Inward>),
+/// Work that a thread does by itself.
+pub(crate) enum StageWork {
+    /// In place, on a block that is passed on.
+    Inspect(Box<dyn Inspect>),
+    /// From one block into another.
+    Transform(Box<dyn Transform>),
 }
 
-pub(crate) trait Look: Send {
+/// Work on blocks.
+pub(crate) enum Work {
+    Stage(StageWork),
+    /// The bytes go somewhere and come back: a thread at each end.
+    Away(Box<dyn BlockSender>, Box<dyn BlockReceiver>),
+}
+
+pub(crate) trait Inspect: Send {
     /// In the thread that looks, before the path is released.
     fn prepare(&mut self) {}
 
-    fn look(&mut self, bytes: &[u8]) -> Result<u64, Fault>;
+    fn inspect(&mut self, bytes: &[u8]) -> Result<u64, Fault>;
 }
 
-pub(crate) trait Turn: Send {
+pub(crate) trait Transform: Send {
     /// Turns the first `bytes` of one buffer into the start of another; returns how many bytes these are.
-    fn turn(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault>;
+    fn transform(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault>;
 
     /// The same by the plainest code there is, for what must come out.
     fn reference(&self, from: &[u8]) -> Vec<u8>;
@@ -102,7 +107,7 @@ pub(crate) trait Turn: Send {
 
 /// What a connection says of itself after a run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Remarks {
+pub(crate) struct ConnectionStats {
     pub(crate) counters: Vec<Counter>,
     /// What must be known to believe the rate.
     pub(crate) notes: Vec<String>,
@@ -120,7 +125,7 @@ pub(crate) struct Helper {
 }
 
 /// The end into which bytes go.
-pub(crate) trait Outward: Send {
+pub(crate) trait BlockSender: Send {
     /// In the thread that writes, before the path is released.
     fn prepare(&mut self) -> Result<(), Fault> {
         Ok(())
@@ -136,13 +141,13 @@ pub(crate) trait Outward: Send {
     /// Says that nothing more comes.
     fn end(&mut self);
 
-    fn remarks(&self) -> Remarks {
-        Remarks::default()
+    fn remarks(&self) -> ConnectionStats {
+        ConnectionStats::default()
     }
 }
 
 /// The end from which they come back, in order.
-pub(crate) trait Inward: Send {
+pub(crate) trait BlockReceiver: Send {
     /// The bytes of the next block; false where they were lost on the way.
     fn read(&mut self, into: &mut [u8]) -> Result<bool, Fault>;
 
@@ -151,8 +156,8 @@ pub(crate) trait Inward: Send {
         None
     }
 
-    fn remarks(&self) -> Remarks {
-        Remarks::default()
+    fn remarks(&self) -> ConnectionStats {
+        ConnectionStats::default()
     }
 }
 
@@ -166,7 +171,7 @@ pub(crate) trait Sink: Send {
     /// Takes one block, whose bytes must have the sum that is expected where one is; returns the sum where it reads them.
     fn take(&mut self, block: &Block, expected: Option<u64>) -> Result<Option<u64>, Fault>;
 
-    /// As [`Outward::unfinished`].
+    /// As [`BlockSender::unfinished`].
     fn unfinished(&mut self, _most: usize) -> Result<usize, Fault> {
         Ok(0)
     }
@@ -193,8 +198,8 @@ pub(crate) trait Sink: Send {
         None
     }
 
-    fn remarks(&self) -> Remarks {
-        Remarks::default()
+    fn remarks(&self) -> ConnectionStats {
+        ConnectionStats::default()
     }
 }
 

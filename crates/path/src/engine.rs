@@ -1,6 +1,5 @@
 //! Engine `path`: a whole path as one point. An operation is a run of the path for its time.
 
-use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -12,18 +11,18 @@ use daqmeter_readout::chain::{lost_or_stopped, observed};
 use daqmeter_readout::receive::elink_of;
 use daqmeter_readout::search::Observation;
 use daqmeter_record::{Counter, Ledger, PathRun, RunRecord};
-use daqmeter_sys::host::{Files, parse_cpu_list};
+use daqmeter_sys::host::Files;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::chain::Chain;
 use crate::definition::Path;
-use crate::ended::Ended;
-use crate::known::Known;
+use crate::expected::Known;
 use crate::lanes::{self, ReadOut, Says};
 use crate::links::links;
 use crate::live::{Came, Live};
 use crate::network::Leaves;
+use crate::outcome::Ended;
 use crate::shared::How;
 use crate::traffic::traffic;
 
@@ -40,8 +39,9 @@ pub struct PathRequest {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub digest: String,
     /// Fields that are not as in its file: block=128KiB;stage.1.threads=2
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub with: String,
+    #[serde(default, with = "fields", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "String")]
+    pub with: Vec<String>,
     /// Time for which the source goes
     pub seconds: f64,
     /// Blocks of each stream after which its source ends, if that is before its time
@@ -58,20 +58,87 @@ pub struct PathRequest {
     #[serde(default, skip_serializing_if = "is_default")]
     pub lossy: bool,
     /// CPUs that threads are pinned to in turn, from source to sink, instead of those in the file: 0,1 or 0-3
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub cpus: String,
+    #[serde(default, with = "cpu_list", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "String")]
+    pub cpus: Vec<u32>,
     /// Element that is slowed: 0 is the source
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slow_element: Option<u64>,
     /// Work that is added to each of its blocks, in nanoseconds
     #[serde(default, skip_serializing_if = "is_default")]
     pub slow_ns: f64,
-    /// Elements that are slower than they are in any case, and work that is added to each of their blocks, in nanoseconds: 1=500,3=200
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub slower: String,
+    /// Elements that are slower in any case, and the nanoseconds that are added to each of their blocks: 1=500,3=200
+    #[serde(default, with = "element_times", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "String")]
+    pub slower: Vec<(u64, f64)>,
     /// Element whose work is left out: it hands on what its buffers hold from before
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<u64>,
+}
+
+/// Fields in records: one text with `;` between them.
+mod fields {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(all: &[String], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&all.join(";"))
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<String>, D::Error> {
+        let text = String::deserialize(from)?;
+        let all = text.split(';').map(str::trim).filter(|field| !field.is_empty());
+        Ok(all.map(str::to_owned).collect())
+    }
+}
+
+/// CPUs in records: a list such as 0,1 or 0-3.
+mod cpu_list {
+    use daqmeter_sys::host::parse_cpu_list;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(all: &[u32], to: S) -> Result<S::Ok, S::Error> {
+        let all: Vec<String> = all.iter().map(u32::to_string).collect();
+        to.serialize_str(&all.join(","))
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<u32>, D::Error> {
+        let text = String::deserialize(from)?;
+        let cpus = parse_cpu_list(&text);
+        match cpus.is_empty() && !text.is_empty() {
+            true => {
+                Err(D::Error::custom(format!("a list of CPUs such as 0,1 is wanted, not `{text}`")))
+            }
+            false => Ok(cpus),
+        }
+    }
+}
+
+/// Elements and nanoseconds in records: 1=500,3=200.
+mod element_times {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(all: &[(u64, f64)], to: S) -> Result<S::Ok, S::Error> {
+        let all: Vec<String> = all.iter().map(|(at, ns)| format!("{at}={ns}")).collect();
+        to.serialize_str(&all.join(","))
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(
+        from: D,
+    ) -> Result<Vec<(u64, f64)>, D::Error> {
+        let text = String::deserialize(from)?;
+        let one = |part: &str| {
+            let (at, ns) = part.split_once('=')?;
+            Some((at.parse().ok()?, ns.parse().ok()?))
+        };
+        let all: Option<Vec<_>> =
+            text.split(',').filter(|part| !part.is_empty()).map(one).collect();
+        all.ok_or_else(|| {
+            let wanted = "elements and nanoseconds such as 1=500,3=200 are wanted";
+            D::Error::custom(format!("{wanted}, not `{text}`"))
+        })
+    }
 }
 
 /// Triggers of a card that is read out as fast as it goes: more than any reader carries, and BUSY stops the rest.
@@ -93,10 +160,10 @@ impl PathRequest {
             rate_hz: None,
             unpaced: false,
             lossy: false,
-            cpus: String::new(),
+            cpus: Vec::new(),
             slow_element: None,
             slow_ns: 0.0,
-            slower: String::new(),
+            slower: Vec::new(),
             left_out: None,
         }
     }
@@ -145,13 +212,10 @@ impl Request for PathRequest {
         Problem::unless_within("seconds", self.seconds, 1e-4..=MAX_SECONDS)?;
         Problem::unless_within("blocks", self.blocks.unwrap_or(1), 1..=u64::MAX)?;
         Problem::unless_within("slow_ns", self.slow_ns, 0.0..=MAX_SLOW_NS)?;
-        slower(&self.slower).map_err(|problem| Problem::new("slower", problem))?;
-        let cpus = parse_cpu_list(&self.cpus);
-        if cpus.is_empty() && !self.cpus.is_empty() {
-            let problem = format!("is `{}`; a list of CPUs such as 0,1 is wanted", self.cpus);
-            return Err(Problem::new("cpus", problem));
+        for (_, ns) in &self.slower {
+            Problem::unless_within("slower", *ns, 0.0..=MAX_SLOW_NS)?;
         }
-        Problem::unless_cpus_exist("cpus", &cpus)?;
+        Problem::unless_cpus_exist("cpus", &self.cpus)?;
         let Some(hz) = self.rate_hz else {
             return Ok(());
         };
@@ -168,14 +232,11 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
         return Err(request.workload().error(problem.name, problem.text).into());
     }
     let elements = path.stages.len() as u64 + 2;
-    let slower = slower(&request.slower).map(|slower| slower.last_key_value().map(|all| *all.0));
-    for (name, at) in
-        [("slow_element", request.slow_element), ("slower", slower.unwrap_or_default())]
-    {
-        if at.is_some_and(|at| at >= elements) {
-            let problem = format!("is beyond the last, {}", elements - 1);
-            return Err(request.workload().error(name, problem).into());
-        }
+    let slower = request.slower.iter().map(|(at, _)| ("slower", *at));
+    let slowed = slower.chain(request.slow_element.map(|at| ("slow_element", at)));
+    for (name, _) in slowed.filter(|(_, at)| *at >= elements) {
+        let problem = format!("is beyond the last, {}", elements - 1);
+        return Err(request.workload().error(name, problem).into());
     }
     let rate_hz = request
         .rate_hz
@@ -192,15 +253,16 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
         reason = "at most a day in nanoseconds"
     )]
     let time_ns = (request.seconds * 1e9) as u64;
+    let slow_element = request.slow_element.map(|at| (at, request.slow_ns));
     let how = How {
         time_ns,
         most_blocks: request.blocks.unwrap_or(u64::MAX),
         rate_hz,
         lossless: path.lossless && !request.lossy,
-        slowed: slowed(request),
+        slowed: request.slower.iter().copied().chain(slow_element).collect(),
         is_watched: request.unpaced || request.slow_element.is_some(),
         left_out: left_out(request, &path)?,
-        cpus: parse_cpu_list(&request.cpus),
+        cpus: request.cpus.clone(),
         last_level_bytes: last_level_cache_bytes(),
         migration_cost_ns: None,
         known: KNOWN.clone(),
@@ -220,30 +282,6 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
         ready: None,
         ended: None,
     })])
-}
-
-/// Elements and nanoseconds, such as 1=500,3=200.
-fn slower(text: &str) -> Result<BTreeMap<u64, f64>, String> {
-    let one = |part: &str| {
-        let (element, ns) = part.split_once('=')?;
-        let ns: f64 = ns.parse().ok()?;
-        (0.0..=MAX_SLOW_NS).contains(&ns).then_some((element.parse().ok()?, ns))
-    };
-    let parts = text.split(',').filter(|_| !text.is_empty());
-    let all: Option<BTreeMap<u64, f64>> = parts.map(one).collect();
-    all.ok_or_else(|| {
-        format!(
-            "is `{text}`; elements and nanoseconds up to {MAX_SLOW_NS} are wanted, such as 1=500,3=200"
-        )
-    })
-}
-
-/// Work that is added, by element.
-fn slowed(request: &PathRequest) -> Vec<(usize, f64)> {
-    let all = slower(&request.slower).unwrap_or_default().into_iter();
-    all.chain(request.slow_element.map(|at| (at, request.slow_ns)))
-        .filter_map(|(at, ns)| Some((usize::try_from(at).ok()?, ns)))
-        .collect()
 }
 
 /// The element whose work is left out, where that can be.
@@ -516,42 +554,19 @@ mod tests {
         assert!(error.contains("is another path now"), "{error}");
     }
 
-    #[test]
-    fn elements_that_are_slower_are_read_and_what_is_slowed_beside_them_is_added() {
-        let request = PathRequest {
-            slower: "1=500,2=0.5".to_owned(),
-            slow_element: Some(1),
-            slow_ns: 20.0,
-            ..PathRequest::example()
-        };
-        assert_eq!(request.check(), Ok(()));
-        let all = slowed(&request);
-        assert_eq!(all, [(1, 500.0), (2, 0.5), (1, 20.0)]);
-        for (text, wanted) in [
-            ("1", "such as 1=500,3=200"),
-            ("1=-5", "such as 1=500,3=200"),
-            ("x=5", "such as 1=500,3=200"),
-        ] {
-            let problem = slower(text).unwrap_err();
-            assert!(problem.contains(wanted), "{problem}");
-        }
-        let beyond = PathRequest { slower: "9=1".to_owned(), ..PathRequest::example() };
-        let error = opened(&beyond).err().unwrap().0;
-        assert!(error.contains("slower") && error.contains("beyond the last"), "{error}");
-    }
-
     /// A search for the largest rate over UDP begins with a run as fast as it goes, in which blocks
     /// are lost.
     #[test]
     fn as_fast_as_it_goes_only_a_path_that_may_lose_blocks_may_be_lossy() {
-        let lossy = |with: &str| {
-            let path = Path::load_with("felix-card", with).unwrap();
+        let lossy = |with: &[&str]| {
+            let with: Vec<String> = with.iter().map(ToString::to_string).collect();
+            let path = Path::load_with("felix-card", &with).unwrap();
             let request = PathRequest { lossy: true, ..PathRequest::new(&path, 0.001) };
             opened(&request).map(drop)
         };
-        let refused = lossy("").unwrap_err().0;
+        let refused = lossy(&[]).unwrap_err().0;
         assert!(refused.contains("loses nothing without a rate"), "{refused}");
-        assert_eq!(lossy("stage.2.kind=udp"), Ok(()));
+        assert_eq!(lossy(&["stage.2.kind=udp"]), Ok(()));
     }
 
     #[test]

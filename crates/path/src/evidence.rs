@@ -52,7 +52,7 @@ impl Interval {
 
 /// An element and how many threads share its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct PathPart {
     /// Its name.
     pub name: String,
     /// Its threads.
@@ -85,11 +85,6 @@ pub struct Used {
 }
 
 impl Used {
-    /// Whether threads that work or wait for a CPU at all times: they neither wait for the next block nor for room.
-    fn never_waits_for_blocks(&self) -> bool {
-        matches!(self.what, What::Threads { .. }) && self.occupied.low > ALL_TIMES
-    }
-
     /// Whether it would have worked more than all of its time: what it carries for a block is estimated, and was estimated too high.
     /// It is not taken for a limit.
     pub fn is_refuted(&self) -> bool {
@@ -99,7 +94,7 @@ impl Used {
 
 /// What limits a path.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum LimitAnswer {
     /// This resource: it is used up, and the whole follows those elements that use it as this resource demands.
     Limit(What),
     /// None of them: no element moves the whole one for one, and no resource is used up.
@@ -110,7 +105,7 @@ pub enum Answer {
 
 /// What was seen.
 pub(crate) struct Evidence<'a> {
-    pub(crate) parts: &'a [Part],
+    pub(crate) parts: &'a [PathPart],
     /// One for each part.
     pub(crate) slopes: &'a [Slope],
     pub(crate) used: &'a [Used],
@@ -120,240 +115,130 @@ pub(crate) struct Evidence<'a> {
     pub(crate) share: f64,
 }
 
-/// How far slopes lie from what a limit makes of them, beyond their noise: work that is added to a thread with time to spare fills
-/// that first, and changes how often threads wake one another.
-const SLOPE_OFF: f64 = 0.1;
-/// How far contributions do, as a share of the time per block, however little a part needs.
-const CONTRIBUTION_OFF: f64 = 0.06;
-/// By how much all slopes together are off, as a standard deviation: added arithmetic takes longer beside a busy neighbour.
-const SCALE_OFF: f64 = 0.25;
-/// A limit that is used less than all of its time is given slopes that are larger by as much, at most by this factor.
-const MAX_STRETCH: f64 = 1.5;
-/// How far below all of its time a limit is used, as a standard deviation: CPUs that threads share idle while one wakes up.
-const USED_OFF: f64 = 0.1;
-/// No resource that is used less than this is a limit.
+/// Least use of a limit, and most of what is none: CPUs that threads share idle while one wakes up.
 pub(crate) const MIN_USED: f64 = 0.8;
-/// A resource is nearly used up where its whole interval is above this: without any other limit the path would gain less than a fifth.
-const NEARLY_USED_UP: f64 = 0.85;
-/// Beside CPUs whose whole interval is above this a thread's wait for one does not make it the limit.
-const CPU_USED_UP: f64 = 0.9;
-/// Threads that are ready or at work for this share of the time wait for no block: what is left is within the noise of their clocks.
-const ALL_TIMES: f64 = 0.95;
-/// Of threads that work this share of the time, and wait for nothing but a CPU, more CPUs gain less than a sixth.
-const WORKS: f64 = 0.86;
-/// What one observation says against an explanation at most: one that was disturbed does not decide alone.
-const MAX_AGAINST: f64 = 8.0;
-/// By how much the log likelihood of the best explanation is larger than any other's: 150 to 1.
+/// Least use of what is used up: without any other limit the path would gain less than a fifth.
+const USED_UP: f64 = 0.85;
+/// Standard deviation of a use or a contribution beyond the noise of the rounds: added work fills
+/// spare time first, and changes how often threads wake one another.
+const NOISE: f64 = 0.1;
+/// Log likelihood by which the best explanation leads any other: 150 to 1.
 const SURE: f64 = 5.0;
-/// What a good explanation has against it on average of its observations: two standard deviations.
-const BAD: f64 = 2.0;
-/// A path that follows what is added by less than this share of what the limit demands did not confirm it.
+/// Least share of what the limit demands by which the path follows added work.
 const CONFIRMED: f64 = 0.5;
-/// Nor did one of which the whole interval is not above this share: it may follow nothing.
-const FOLLOWS: f64 = 0.1;
-/// An element whose whole interval is below this does not move the path one for one.
-const NOT_ONE_FOR_ONE: f64 = 0.9;
 
-/// What an observation says against an explanation, as a log likelihood, where it is so many standard deviations off.
-fn against(off: f64) -> f64 {
-    (off * off / 2.0).min(MAX_AGAINST)
-}
-
-/// What a part contributes to the time per block, as a share of it.
-struct Contribution {
-    seen: f64,
-    expected: f64,
-    deviation: f64,
-}
-
-/// The factor by which what was seen is that which was expected, drawn towards 1.
-fn scale(all: &[Contribution]) -> f64 {
-    let (mut products, mut squares) = (SCALE_OFF.powi(-2), SCALE_OFF.powi(-2));
-    for of in all {
-        let weight = of.deviation.powi(-2);
-        products += weight * of.seen * of.expected;
-        squares += weight * of.expected * of.expected;
-    }
-    products / squares
+/// A value that is seen in place of another, as a log likelihood against the other.
+fn against(off: f64, deviation: f64) -> f64 {
+    (off / deviation.hypot(NOISE)).powi(2) / 2.0
 }
 
 impl Evidence<'_> {
-    pub(crate) fn answer(&self) -> Answer {
-        let mut all: Vec<(Option<usize>, f64)> = Vec::new();
-        if !self.is_one_used_up() {
-            all.push((None, self.against_none()));
+    pub(crate) fn answer(&self) -> LimitAnswer {
+        let mut all = Vec::new();
+        // Where no part moves what is used up, slopes are the same with it and without any limit.
+        if !self.used.iter().any(|used| used.used.low.max(used.occupied.low - NOISE) > USED_UP) {
+            all.push((None, self.slopes_against(&vec![0.0; self.slopes.len()])));
         }
         for (at, resource) in self.resources.iter().enumerate() {
             // A thread that has a CPU to itself and that CPU are one limit.
+            let mut known = self.resources[..at].iter();
             let is_new = resource.what.follows_no_part()
-                || self.resources[..at]
-                    .iter()
-                    .all(|known| self.moves(known) != self.moves(resource));
-            if is_new && resource.least_ns() > 0.0 && !self.would_gain_little(at) {
-                all.push((Some(at), self.against_limit(at)));
+                || known.all(|known| self.moves(known) != self.moves(resource));
+            if is_new && resource.least_ns() > 0.0 {
+                let used = self.occupied(at);
+                let idle = against(1.0 - used.mean.min(1.0), used.deviation());
+                all.push((Some(at), idle + self.slopes_against(&self.expected(at))));
             }
         }
         all.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let observations = self.slopes.len() as f64 + 1.0;
-        let is_good = all[0].1 <= BAD * observations;
-        let is_sure = all.get(1).is_none_or(|second| second.1 - all[0].1 >= SURE);
-        if !is_good || !is_sure {
-            return Answer::CannotTell;
+        let Some((best, least)) = all.first().copied() else {
+            return LimitAnswer::CannotTell;
+        };
+        if all.get(1).is_some_and(|second| second.1 - least < SURE) {
+            return LimitAnswer::CannotTell;
         }
-        match all[0].0 {
-            Some(at) if self.may_be_used_up(at) && self.is_confirmed(at) => {
-                Answer::Limit(self.used[at].what.clone())
+        match best {
+            Some(at) if self.occupied(at).high >= MIN_USED && self.is_followed(at) => {
+                LimitAnswer::Limit(self.used[at].what.clone())
             }
-            None if self.is_below() => Answer::NoSingle,
-            _ => Answer::CannotTell,
+            None if self.follows_no_part() => LimitAnswer::NoSingle,
+            _ => LimitAnswer::CannotTell,
         }
     }
 
-    /// Whether a resource works nearly all of its time, or threads work or wait for a CPU all of it: without any other limit the path
-    /// would be hardly faster. Where no part moves it, the slopes are the same with it and with no limit at all, and how far it is used
-    /// decides.
-    fn is_one_used_up(&self) -> bool {
-        let is = |used: &Used| used.used.low > NEARLY_USED_UP || used.never_waits_for_blocks();
-        self.used.iter().any(is)
-    }
-
-    /// Whether more CPUs would hardly make the path faster: threads that wait for nothing but a CPU work nearly all of the time
-    /// themselves, and the path is never faster than their work.
-    fn would_gain_little(&self, at: usize) -> bool {
-        let is_cpu = matches!(self.used[at].what, What::Cpu(_) | What::AllCpus);
-        let works = |used: &Used| used.never_waits_for_blocks() && used.used.mean > WORKS;
-        is_cpu && self.used.iter().any(works)
-    }
-
-    /// How much each part moves a resource.
+    /// Slope of each part where a resource is the limit.
     fn moves(&self, resource: &Resource) -> Vec<f64> {
         let parts = self.parts.iter().enumerate();
         parts.map(|(element, part)| resource.slope(element, part.threads)).collect()
     }
 
-    /// The slopes that a limit would show: a part that does not move it becomes the limit itself where it was nearly one before.
+    /// Slopes that a limit would show: a part that does not move it becomes the limit itself where
+    /// it was nearly one before.
     fn expected(&self, limit: usize) -> Vec<f64> {
-        let own = self.moves(&self.resources[limit]);
-        let stretch = self.stretch(limit);
-        let slope = |(element, own): (usize, &f64)| {
-            let threads = self.parts[element].threads;
+        let slope = |(element, own): (usize, f64)| {
             let others = self.resources.iter().zip(self.used).enumerate();
             let others = others.filter(|(at, _)| *at != limit);
             let after = others.map(|(_, (resource, used))| {
-                used.used.mean.min(1.0) + self.share * resource.slope(element, threads)
+                let slope = resource.slope(element, self.parts[element].threads);
+                used.used.mean.min(1.0) + self.share * slope
             });
-            (after.fold(1.0 + self.share * own * stretch, f64::max) - 1.0) / self.share
+            (after.fold(1.0 + self.share * own, f64::max) - 1.0) / self.share
         };
-        own.iter().enumerate().map(slope).collect()
+        self.moves(&self.resources[limit]).into_iter().enumerate().map(slope).collect()
     }
 
-    /// By which factor added work takes longer on a resource that limits: what keeps it from working all of its time, such as others
-    /// on its CPU, grows with it.
-    fn stretch(&self, limit: usize) -> f64 {
-        let used = self.used[limit].used;
-        let all = match self.used[limit].what {
-            What::Threads { .. } => self.occupied(limit).mean.min(1.0),
-            _ => 1.0,
-        };
-        (all / used.mean.max(f64::MIN_POSITIVE)).clamp(1.0, MAX_STRETCH)
-    }
-
-    /// Share of the time in which a resource takes no more. Threads that wait for a CPU that is used up itself are not the limit: the
-    /// CPU is.
+    /// Share of the time in which a resource takes no more. Threads that wait for a CPU that is
+    /// used up itself are not the limit: the CPU is.
     fn occupied(&self, at: usize) -> Interval {
         let Used { what, used, occupied, .. } = &self.used[at];
-        match what {
-            What::Threads { element, .. } if !self.is_cpu_used_up(*element) => *occupied,
-            _ => *used,
-        }
-    }
-
-    /// Whether CPUs that an element works on are busy all of their time.
-    fn is_cpu_used_up(&self, element: usize) -> bool {
-        let mut all = self.resources.iter().zip(self.used);
-        all.any(|(resource, used)| {
-            let is_cpu = matches!(resource.what, What::Cpu(_) | What::AllCpus);
-            is_cpu && resource.uses.contains_key(&element) && used.used.low > CPU_USED_UP
-        })
-    }
-
-    /// What a part needs of its own threads, as a share of the time per block.
-    fn need(&self, part: usize) -> f64 {
-        let own = self
-            .used
-            .iter()
-            .filter(|used| matches!(&used.what, What::Threads { element, .. } if *element == part));
-        own.map(|used| used.used.mean.min(1.0)).fold(0.0, f64::max)
-    }
-
-    /// Of each part what it contributed, its standard deviation, and what would be expected with these slopes.
-    fn contributions(&self, expected: &[f64]) -> Vec<Contribution> {
-        let one = |(part, (slope, expected)): (usize, (&Slope, &f64))| {
-            let need = self.need(part);
-            Contribution {
-                seen: need * slope.slope.mean,
-                expected: need * expected,
-                deviation: (need * self.deviation(slope)).hypot(CONTRIBUTION_OFF),
-            }
+        let What::Threads { element, .. } = what else {
+            return *used;
         };
-        let slopes = self.slopes.iter().zip(expected);
-        slopes.enumerate().map(one).collect()
+        let mut all = self.resources.iter().zip(self.used);
+        let waits_for_limit = all.any(|(resource, used)| {
+            let is_cpu = matches!(resource.what, What::Cpu(_) | What::AllCpus);
+            is_cpu && resource.uses.contains_key(element) && used.used.low > USED_UP
+        });
+        if waits_for_limit { *used } else { *occupied }
+    }
+
+    /// Need of a part of its own threads, as a share of the time per block.
+    fn need(&self, part: usize) -> f64 {
+        let mut all = self.used.iter();
+        let own = all
+            .find(|used| matches!(&used.what, What::Threads { element, .. } if *element == part));
+        own.map_or(0.0, |used| used.used.mean.min(1.0))
     }
 
     fn slopes_against(&self, expected: &[f64]) -> f64 {
-        let all = self.contributions(expected);
-        let scale = scale(&all);
-        let one = |of: &Contribution| against((of.seen - scale * of.expected) / of.deviation);
-        against((scale - 1.0) / SCALE_OFF) + all.iter().map(one).sum::<f64>()
-    }
-
-    fn deviation(&self, slope: &Slope) -> f64 {
-        slope.slope.deviation().hypot(SLOPE_OFF)
-    }
-
-    fn against_limit(&self, at: usize) -> f64 {
-        let used = self.occupied(at);
-        let idle = 1.0 - used.mean.min(1.0);
-        let used = against(idle / used.deviation().hypot(USED_OFF));
-        used + self.slopes_against(&self.expected(at))
-    }
-
-    /// Against a limit that is none of the resources.
-    fn against_none(&self) -> f64 {
-        let used = self.used.iter().map(|used| used.used);
-        let most = used.max_by(|a, b| a.mean.total_cmp(&b.mean));
-        let used = most.map_or(0.0, |most| {
-            let over = (most.mean - MIN_USED).max(0.0);
-            against(over / most.deviation().hypot(USED_OFF))
+        let slopes = self.slopes.iter().zip(expected).enumerate();
+        let one = slopes.map(|(part, (slope, expected))| {
+            let need = self.need(part);
+            let Slope { slope, .. } = slope;
+            against(need * (slope.mean - expected), need * slope.deviation())
         });
-        used + self.slopes_against(&vec![0.0; self.slopes.len()])
+        one.sum()
     }
 
-    /// Whether the path follows what is added as this limit demands, beyond noise. What lies between two ends, a link and memory
-    /// cannot be slowed: there nothing may follow.
-    fn is_confirmed(&self, at: usize) -> bool {
+    /// Checks that the path follows added work as this limit demands. What lies between two ends,
+    /// a link and memory cannot be slowed: there it follows nothing.
+    fn is_followed(&self, at: usize) -> bool {
         let (mut products, mut squares) = (0.0, 0.0);
-        for of in self.contributions(&self.moves(&self.resources[at])) {
-            let weight = of.deviation.powi(-2);
-            products += weight * of.seen * of.expected;
-            squares += weight * of.expected * of.expected;
+        let moves = self.moves(&self.resources[at]);
+        for (part, (slope, demanded)) in self.slopes.iter().zip(moves).enumerate() {
+            let need = self.need(part);
+            let weight = (need * slope.slope.deviation()).hypot(NOISE).powi(-2);
+            products += weight * need * slope.slope.mean * need * demanded;
+            squares += weight * (need * demanded).powi(2);
         }
         match squares > 0.0 {
-            true => {
-                let share = products / squares;
-                share > CONFIRMED && share - WIDTH / squares.sqrt() > FOLLOWS
-            }
-            false => self.is_below(),
+            true => products / squares > CONFIRMED && products > WIDTH * squares.sqrt(),
+            false => self.follows_no_part(),
         }
     }
 
-    fn may_be_used_up(&self, at: usize) -> bool {
-        self.occupied(at).high >= MIN_USED
-    }
-
-    fn is_below(&self) -> bool {
-        let mut slopes = self.slopes.iter();
-        slopes.all(|slope| slope.slope.high < NOT_ONE_FOR_ONE)
+    fn follows_no_part(&self) -> bool {
+        self.slopes.iter().all(|slope| slope.slope.high < 1.0 - NOISE)
     }
 }
 
@@ -371,7 +256,7 @@ mod tests {
     }
 
     /// What is answered of parts with a thread each on two CPUs, where slopes are known to so much either way.
-    fn answer(rows: &[Row], half: f64) -> Answer {
+    fn answer(rows: &[Row], half: f64) -> LimitAnswer {
         let name = |at: usize| format!("part {at}");
         let (mut resources, mut used) = (Vec::new(), Vec::new());
         let mut add = |what: What, capacity: f64, uses: BTreeMap<usize, f64>, waits: f64| {
@@ -391,12 +276,12 @@ mod tests {
         }
         let all = rows.iter().enumerate().map(|(at, (need, ..))| (at, *need));
         add(What::AllCpus, 2.0, all.collect(), 0.0);
-        let part = |at: usize| Part { name: name(at), threads: 1, can_be_left_out: true };
+        let part = |at: usize| PathPart { name: name(at), threads: 1, can_be_left_out: true };
         let slope = |(at, (.., slope)): (usize, &Row)| Slope {
             name: name(at),
             slope: around(*slope, half),
         };
-        let parts: Vec<Part> = (0..rows.len()).map(part).collect();
+        let parts: Vec<PathPart> = (0..rows.len()).map(part).collect();
         let slopes: Vec<Slope> = rows.iter().enumerate().map(slope).collect();
         let evidence = Evidence {
             parts: &parts,
@@ -408,10 +293,10 @@ mod tests {
         evidence.answer()
     }
 
-    fn limit(answer: &Answer) -> Option<String> {
+    fn limit(answer: &LimitAnswer) -> Option<String> {
         match answer {
-            Answer::Limit(what) => Some(what.text()),
-            Answer::NoSingle | Answer::CannotTell => None,
+            LimitAnswer::Limit(what) => Some(what.text()),
+            LimitAnswer::NoSingle | LimitAnswer::CannotTell => None,
         }
     }
 
@@ -425,7 +310,7 @@ mod tests {
             (0.5, 0.1, 0.0),
         ];
         assert_eq!(limit(&answer(&rows, 0.3)).unwrap(), "part 2");
-        assert_eq!(answer(&rows, 3.0), Answer::CannotTell);
+        assert_eq!(answer(&rows, 3.0), LimitAnswer::CannotTell);
     }
 
     #[test]
@@ -438,7 +323,7 @@ mod tests {
             (0.1, 0.1, 0.1),
         ];
         assert_eq!(limit(&answer(&rows, 0.25)).unwrap(), What::AllCpus.text());
-        assert_eq!(answer(&rows, 3.0), Answer::CannotTell);
+        assert_eq!(answer(&rows, 3.0), LimitAnswer::CannotTell);
     }
 
     #[test]
@@ -448,7 +333,7 @@ mod tests {
         assert_eq!(limit(&answer(&rows, 0.75)).unwrap(), "part 1");
         // One that waits for the next block now and then may have another limit.
         let rows = [(0.19, 0.02, 0.3), (0.83, 0.06, 1.3), (0.15, 0.0, 0.0)];
-        assert_eq!(answer(&rows, 0.75), Answer::CannotTell);
+        assert_eq!(answer(&rows, 0.75), LimitAnswer::CannotTell);
     }
 
     #[test]

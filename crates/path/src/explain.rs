@@ -9,15 +9,14 @@
 //! what removing it gains.
 
 use daqmeter_record::PathRun;
+use daqmeter_record::path::PathThread;
 use daqmeter_record::resources::{Resource, What, all_resources, least_without_ns};
 
-pub use crate::evidence::{Answer, Interval, Part, Slope, Used};
 use crate::evidence::{Evidence, MIN_USED};
-pub use crate::room::Room;
-use crate::room::{all_but, fullest};
+pub use crate::evidence::{Interval, LimitAnswer, PathPart, Slope, Used};
 
 /// A path that can be run.
-pub trait System {
+pub trait PathSystem {
     /// Why it could not be run.
     type Error;
 
@@ -25,7 +24,7 @@ pub trait System {
     ///
     /// # Errors
     /// When it cannot be run.
-    fn run(&mut self, load: Load) -> Result<Seen, Self::Error>;
+    fn run(&mut self, load: PathLoad) -> Result<Seen, Self::Error>;
 
     /// How many more runs with time to spare are worth their time once the limit is found: the longest wait in a second is not that of
     /// an hour.
@@ -36,7 +35,7 @@ pub trait System {
 
 /// How it is run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Load {
+pub enum PathLoad {
     /// As fast as it goes.
     Free,
     /// The same, with work added to each block of an element.
@@ -119,13 +118,13 @@ const PRESENT: usize = 5;
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Explained {
+pub struct Explanation {
     /// One for each element, from source to sink.
     pub slopes: Vec<Slope>,
     /// One for each resource.
     pub resources: Vec<Used>,
     /// What follows from both.
-    pub answer: Answer,
+    pub answer: LimitAnswer,
     /// Time per block of the free runs, in nanoseconds.
     pub block_ns: Interval,
     /// The same, predicted from the runs with time to spare.
@@ -140,7 +139,7 @@ pub struct Explained {
     pub runs: usize,
 }
 
-impl Explained {
+impl Explanation {
     /// Whether more buffers make the path faster while nothing is nearly used up.
     fn needs_buffers(&self) -> bool {
         let mut used = self.resources.iter();
@@ -161,7 +160,7 @@ pub struct Gain {
 /// What the rounds brought together.
 struct Rounds<'a, S> {
     system: &'a mut S,
-    parts: &'a [Part],
+    parts: &'a [PathPart],
     free: Vec<Seen>,
     /// With time to spare, by round.
     spare: Vec<Seen>,
@@ -184,11 +183,11 @@ enum Task {
 ///
 /// # Errors
 /// When a run fails.
-pub fn explain<S: System>(
+pub fn explain<S: PathSystem>(
     system: &mut S,
-    parts: &[Part],
+    parts: &[PathPart],
     mut wants_more: impl FnMut(usize) -> bool,
-) -> Result<Explained, S::Error> {
+) -> Result<Explanation, S::Error> {
     let mut found = Rounds {
         system,
         parts,
@@ -203,7 +202,7 @@ pub fn explain<S: System>(
     loop {
         round += 1;
         found.round(round as u64)?;
-        let is_open = || found.explained().answer == Answer::CannotTell;
+        let is_open = || found.explained().answer == LimitAnswer::CannotTell;
         if round >= MIN_ROUNDS && !(is_open() && wants_more(round)) {
             break;
         }
@@ -213,32 +212,32 @@ pub fn explain<S: System>(
     }
     let mut explained = found.explained();
     match &explained.answer {
-        Answer::Limit(what) => {
+        LimitAnswer::Limit(what) => {
             explained.gain = Some(found.gain(what)?);
             explained.runs = found.runs;
         }
         // Threads with too little between them wait for one another, and nothing is used up.
-        Answer::NoSingle | Answer::CannotTell if explained.needs_buffers() => {
-            explained.answer = Answer::Limit(What::Buffers);
+        LimitAnswer::NoSingle | LimitAnswer::CannotTell if explained.needs_buffers() => {
+            explained.answer = LimitAnswer::Limit(What::Buffers);
             explained.gain = Some(Gain {
                 predicted: explained.more_buffers,
                 tried: Some(explained.more_buffers),
             });
         }
-        Answer::NoSingle | Answer::CannotTell => {}
+        LimitAnswer::NoSingle | LimitAnswer::CannotTell => {}
     }
     Ok(explained)
 }
 
-impl<S: System> Rounds<'_, S> {
-    fn run(&mut self, load: Load) -> Result<Seen, S::Error> {
+impl<S: PathSystem> Rounds<'_, S> {
+    fn run(&mut self, load: PathLoad) -> Result<Seen, S::Error> {
         self.runs += 1;
         self.system.run(load)
     }
 
     /// One more free run; returns its time per block.
     fn free(&mut self) -> Result<f64, S::Error> {
-        let seen = self.run(Load::Free)?;
+        let seen = self.run(PathLoad::Free)?;
         let block_ns = seen.block_ns;
         self.free.push(seen);
         Ok(block_ns)
@@ -252,7 +251,7 @@ impl<S: System> Rounds<'_, S> {
                 Task::Slow(element) => self.slow(element)?,
                 Task::Buffers => {
                     let times = MORE_BUFFERS;
-                    let ratio = self.beside(Load::Buffers { times })?;
+                    let ratio = self.beside(PathLoad::Buffers { times })?;
                     self.more_buffers.push(ratio);
                 }
                 Task::Spare => self.spare()?,
@@ -264,7 +263,7 @@ impl<S: System> Rounds<'_, S> {
     /// One run with time to spare.
     fn spare(&mut self) -> Result<(), S::Error> {
         let ns = self.present_ns() / SPARE;
-        let seen = self.run(Load::Every { ns })?;
+        let seen = self.run(PathLoad::Every { ns })?;
         self.spare.push(seen);
         Ok(())
     }
@@ -275,14 +274,14 @@ impl<S: System> Rounds<'_, S> {
         let added_ns = SHARE * self.present_ns();
         // Threads that share the blocks share the work, too.
         let ns = added_ns * self.parts[element].threads as f64;
-        let slowed = self.run(Load::Slowed { element, ns })?;
+        let slowed = self.run(PathLoad::Slowed { element, ns })?;
         let beside_ns = (before_ns + self.free()?) / 2.0;
         self.slopes[element].push((slowed.block_ns - beside_ns) / added_ns);
         Ok(())
     }
 
     /// The rate of a run over that of the free ones before and after it.
-    fn beside(&mut self, load: Load) -> Result<f64, S::Error> {
+    fn beside(&mut self, load: PathLoad) -> Result<f64, S::Error> {
         let before_ns = self.free[self.free.len() - 1].block_ns;
         let other = self.run(load)?;
         let beside_ns = (before_ns + self.free()?) / 2.0;
@@ -295,7 +294,7 @@ impl<S: System> Rounds<'_, S> {
         daqmeter_stats::median(&last)
     }
 
-    fn explained(&self) -> Explained {
+    fn explained(&self) -> Explanation {
         let (slopes, resources) = (self.slopes(), self.used());
         let possible = resources.iter().zip(&self.free[0].resources);
         let possible = possible.filter(|(used, _)| !used.is_refuted());
@@ -309,7 +308,7 @@ impl<S: System> Rounds<'_, S> {
             share: SHARE,
         };
         let answer = evidence.answer();
-        Explained {
+        Explanation {
             answer,
             block_ns: each(&self.free, |seen| seen.block_ns),
             predicted_ns: self.predicted_ns(&used),
@@ -333,7 +332,7 @@ impl<S: System> Rounds<'_, S> {
     }
 
     fn slopes(&self) -> Vec<Slope> {
-        let slope = |(part, slopes): (&Part, &Vec<f64>)| Slope {
+        let slope = |(part, slopes): (&PathPart, &Vec<f64>)| Slope {
             name: part.name.clone(),
             slope: Interval::of(slopes),
         };
@@ -384,7 +383,7 @@ impl<S: System> Rounds<'_, S> {
         {
             let mut ratios = Vec::new();
             for _ in 0..TRIALS {
-                ratios.push(self.beside(Load::Without { element: *element })?);
+                ratios.push(self.beside(PathLoad::Without { element: *element })?);
             }
             tried = Some(Interval::of(&ratios));
         }
@@ -420,6 +419,78 @@ fn gain(seen: &Seen, limit: &What) -> f64 {
         }
     };
     seen.block_ns / next_ns.max(f64::MIN_POSITIVE)
+}
+
+/// What the runs with time to spare show of the buffers. A source that cannot wait loses what finds no room.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Room {
+    /// Time from block to block of the whole path in the last of them, in nanoseconds.
+    pub every_ns: f64,
+    /// How long they took in all, in nanoseconds.
+    pub watched_ns: f64,
+    /// The longest time for which blocks that were due found no room, in nanoseconds.
+    pub no_room_ns: f64,
+    /// How full the rings behind the source were in all runs but one in ten, as a share of their blocks: a rate counts as one without
+    /// loss though a run in so many loses a block.
+    pub fullest: f64,
+}
+
+impl Room {
+    /// Which share of the largest rate a source that cannot wait reaches without loss, where a ring holds so many blocks now and then.
+    /// What waits at most grows as 1 / (1 - rate) near the largest rate (a queue in heavy traffic: Kingman, "On queues in heavy
+    /// traffic", J. R. Stat. Soc. B 24(2), 1962); what comes while a thread is stopped grows with the rate.
+    pub fn share_without_loss(&self, now: u64, then: u64) -> f64 {
+        let full = self.fullest * now as f64 / then.max(1) as f64;
+        match full > 1.0 {
+            true => SPARE / full,
+            false => 1.0 - (1.0 - SPARE) * full,
+        }
+    }
+
+    /// Blocks that would have held what was due of one of several streams, where so many are there: twice what was seen, for the next
+    /// wait may be longer, as a power of two. As many as there are where nothing waited.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "blocks of a wait, at most as many as fit into 64 bits"
+    )]
+    pub fn wanted(&self, buffers: u64, streams: f64) -> u64 {
+        match self.no_room_ns > 0.0 {
+            true => {
+                let due = (self.no_room_ns / self.every_ns / streams).ceil() as u64;
+                (2 * (buffers + due)).next_power_of_two()
+            }
+            false => buffers,
+        }
+    }
+}
+
+/// The largest of values but for such a share of them, rounded down.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "at most as many as there are"
+)]
+fn all_but(share: f64, mut values: Vec<f64>) -> f64 {
+    values.sort_by(|a, b| b.total_cmp(a));
+    let left_out = (values.len() as f64 * share) as usize;
+    values.get(left_out).copied().unwrap_or(0.0)
+}
+
+/// Blocks that waited behind the source or were due at most, as a share of the blocks of their ring.
+fn fullest(run: &PathRun) -> f64 {
+    let sources: Vec<&PathThread> = run.threads.iter().filter(|one| one.element == 0).collect();
+    let blocks_of_each = run.blocks as f64 / sources.len().max(1) as f64;
+    let of_source = |source: &&PathThread| {
+        let due = source.no_room_ns as f64 / run.wall_ns.max(1) as f64 * blocks_of_each;
+        let rings = run.queues.iter().filter(|queue| queue.from == source.name);
+        let full = rings.filter_map(|queue| {
+            let most = queue.seen.iter().rposition(|&looks| looks > 0)?;
+            Some((most as f64 + due) / (queue.seen.len() - 1).max(1) as f64)
+        });
+        full.fold(0.0, f64::max)
+    };
+    sources.iter().map(of_source).fold(0.0, f64::max)
 }
 
 #[cfg(test)]
@@ -470,13 +541,13 @@ mod tests {
             }
         }
 
-        fn explained(mut self, rounds: usize) -> Explained {
-            let part = |(at, &threads): (usize, &usize)| Part {
+        fn explained(mut self, rounds: usize) -> Explanation {
+            let part = |(at, &threads): (usize, &usize)| PathPart {
                 name: format!("part {at}"),
                 threads,
                 can_be_left_out: true,
             };
-            let parts: Vec<Part> = self.threads.iter().enumerate().map(part).collect();
+            let parts: Vec<PathPart> = self.threads.iter().enumerate().map(part).collect();
             explain(&mut self, &parts, |round| round < rounds).unwrap()
         }
 
@@ -508,31 +579,31 @@ mod tests {
         What::Threads { element, name: format!("part {element}") }
     }
 
-    impl System for Simulated {
+    impl PathSystem for Simulated {
         type Error = Infallible;
 
-        fn run(&mut self, load: Load) -> Result<Seen, Infallible> {
+        fn run(&mut self, load: PathLoad) -> Result<Seen, Infallible> {
             self.runs += 1;
             let drift = 1.0 + self.drift * f64::from(self.runs);
             let noise = 1.0 + self.noise * self.random.normal();
             let needs = self.needs_ns.iter().map(|ns| ns * drift * noise);
             let mut needs: Vec<f64> = needs.collect();
             match load {
-                Load::Slowed { element, ns } => needs[element] += ns,
-                Load::Without { element } => needs[element] = 0.0,
-                Load::Free | Load::Buffers { .. } | Load::Every { .. } => {}
+                PathLoad::Slowed { element, ns } => needs[element] += ns,
+                PathLoad::Without { element } => needs[element] = 0.0,
+                PathLoad::Free | PathLoad::Buffers { .. } | PathLoad::Every { .. } => {}
             }
             let resources = self.resources(&needs);
             let (_, least_ns) = bottleneck(&resources).unwrap();
             let lockstep = match load {
-                Load::Buffers { .. } => 0.0,
+                PathLoad::Buffers { .. } => 0.0,
                 _ => self.lockstep,
             };
             // Those that wait for one another take their times together.
             let together_ns = lockstep * needs.iter().sum::<f64>();
             let full_ns = (least_ns / (1.0 - self.idle)).max(together_ns);
             let block_ns = match load {
-                Load::Every { ns } => full_ns.max(ns),
+                PathLoad::Every { ns } => full_ns.max(ns),
                 _ => full_ns,
             };
             Ok(Seen {
@@ -540,7 +611,7 @@ mod tests {
                 resources,
                 wall_ns: 1e6,
                 no_room_ns: match load {
-                    Load::Every { .. } => self.no_room_ns,
+                    PathLoad::Every { .. } => self.no_room_ns,
                     _ => 0.0,
                 },
                 fullest: self.fullest,
@@ -580,7 +651,7 @@ mod tests {
             let mut system = Simulated::new(&needs, 0.01);
             system.drift = 0.001;
             let explained = system.explained(8);
-            assert_eq!(explained.answer, Answer::Limit(threads_of(slow)), "{explained:?}");
+            assert_eq!(explained.answer, LimitAnswer::Limit(threads_of(slow)), "{explained:?}");
             let slope = explained.slopes[slow].slope;
             assert!(slope.low < 1.0 && 1.0 < slope.high + 0.1, "{slope:?}");
         }
@@ -590,7 +661,7 @@ mod tests {
     fn a_part_with_several_threads_is_slowed_by_its_share() {
         let mut system = Simulated::new(&[1000.0, 4800.0, 900.0], 0.005);
         system.threads = vec![1, 3, 1];
-        assert_eq!(system.explained(8).answer, Answer::Limit(threads_of(1)));
+        assert_eq!(system.explained(8).answer, LimitAnswer::Limit(threads_of(1)));
     }
 
     #[test]
@@ -598,7 +669,7 @@ mod tests {
         let mut system = Simulated::new(&[1000.0, 1000.0, 1000.0, 1000.0], 0.005);
         system.cpus = Some(2.0);
         let explained = system.explained(8);
-        assert_eq!(explained.answer, Answer::Limit(What::AllCpus), "{explained:?}");
+        assert_eq!(explained.answer, LimitAnswer::Limit(What::AllCpus), "{explained:?}");
         // Twice the CPUs: then each part is a limit.
         let gain = explained.gain.unwrap();
         assert!((gain.predicted.mean - 2.0).abs() < 0.05, "{gain:?}");
@@ -609,10 +680,10 @@ mod tests {
         let mut system = Simulated::new(&[1000.0, 1100.0, 900.0], 0.005);
         system.memory_ns = Some(2000.0);
         let explained = system.explained(8);
-        assert_eq!(explained.answer, Answer::Limit(What::Memory), "{explained:?}");
+        assert_eq!(explained.answer, LimitAnswer::Limit(What::Memory), "{explained:?}");
         let mut spare = Simulated::new(&[1000.0, 1600.0, 900.0], 0.005);
         spare.memory_ns = Some(800.0);
-        assert_eq!(spare.explained(8).answer, Answer::Limit(threads_of(1)));
+        assert_eq!(spare.explained(8).answer, LimitAnswer::Limit(threads_of(1)));
     }
 
     #[test]
@@ -639,30 +710,30 @@ mod tests {
     fn what_limits_nothing_that_was_seen_is_no_single_one() {
         // Something outside of all parts, such as memory, takes twice their time.
         struct Hidden(Simulated);
-        impl System for Hidden {
+        impl PathSystem for Hidden {
             type Error = Infallible;
-            fn run(&mut self, load: Load) -> Result<Seen, Infallible> {
+            fn run(&mut self, load: PathLoad) -> Result<Seen, Infallible> {
                 let mut seen = self.0.run(load)?;
                 seen.block_ns = seen.block_ns.max(3200.0 * (1.0 + 0.002 * self.0.random.normal()));
                 Ok(seen)
             }
         }
-        let parts: Vec<Part> = (0..3)
-            .map(|at| Part { name: format!("part {at}"), threads: 1, can_be_left_out: true })
+        let parts: Vec<PathPart> = (0..3)
+            .map(|at| PathPart { name: format!("part {at}"), threads: 1, can_be_left_out: true })
             .collect();
         let mut hidden = Hidden(Simulated::new(&[1000.0, 1600.0, 900.0], 0.002));
         let explained = explain(&mut hidden, &parts, |round| round < 8).unwrap();
-        assert_eq!(explained.answer, Answer::NoSingle, "{explained:?}");
+        assert_eq!(explained.answer, LimitAnswer::NoSingle, "{explained:?}");
         assert_eq!(explained.gain, None);
     }
 
     #[test]
     fn two_equal_parts_are_a_tie_and_a_part_just_below_the_limit_is_none() {
         let tie = Simulated::new(&[1000.0, 1600.0, 1600.0], 0.005).explained(12);
-        assert_eq!(tie.answer, Answer::CannotTell, "{tie:?}");
+        assert_eq!(tie.answer, LimitAnswer::CannotTell, "{tie:?}");
         // The slower one follows what is added to it by most of it: that is expected of it.
         let near = Simulated::new(&[1000.0, 1600.0, 1440.0], 0.005).explained(12);
-        assert_eq!(near.answer, Answer::Limit(threads_of(1)), "{near:?}");
+        assert_eq!(near.answer, LimitAnswer::Limit(threads_of(1)), "{near:?}");
         assert!(near.slopes[2].slope.mean > 0.4, "{near:?}");
     }
 
@@ -671,7 +742,7 @@ mod tests {
         let noisy = Simulated::new(&[1000.0, 1600.0, 1200.0], 0.3).explained(60);
         let clear = Simulated::new(&[1000.0, 1600.0, 900.0], 0.002).explained(40);
         for explained in [&noisy, &clear] {
-            assert_eq!(explained.answer, Answer::Limit(threads_of(1)), "{explained:?}");
+            assert_eq!(explained.answer, LimitAnswer::Limit(threads_of(1)), "{explained:?}");
         }
         assert!(noisy.runs > clear.runs, "{} {}", noisy.runs, clear.runs);
     }
@@ -687,8 +758,8 @@ mod tests {
             let mut system = Simulated::new(&needs, 0.05);
             system.random = Random::new(seed as u64);
             match system.explained(12).answer {
-                Answer::Limit(what) if what == threads_of(slow) => right += 1,
-                Answer::CannotTell => {}
+                LimitAnswer::Limit(what) if what == threads_of(slow) => right += 1,
+                LimitAnswer::CannotTell => {}
                 _ => wrong += 1,
             }
         }
@@ -700,18 +771,18 @@ mod tests {
         let mut system = Simulated::new(&[1000.0, 1100.0, 1050.0], 0.005);
         system.lockstep = 0.7;
         let explained = system.explained(8);
-        assert_eq!(explained.answer, Answer::Limit(What::Buffers), "{explained:?}");
+        assert_eq!(explained.answer, LimitAnswer::Limit(What::Buffers), "{explained:?}");
         let gain = explained.gain.unwrap().tried.unwrap();
         assert!((gain.mean - 0.7 * 3150.0 / 1100.0).abs() < 0.05, "{gain:?}");
         // With a resource that is nearly used up nobody can tell which of both it is.
         let mut both = Simulated::new(&[1000.0, 1100.0, 1050.0], 0.005);
         both.lockstep = 0.42;
-        assert_eq!(both.explained(8).answer, Answer::CannotTell);
+        assert_eq!(both.explained(8).answer, LimitAnswer::CannotTell);
         // One that is used up is the limit whatever more buffers would do.
         let mut used_up = Simulated::new(&[1000.0, 1600.0, 900.0], 0.005);
         used_up.lockstep = 0.4;
         let explained = used_up.explained(8);
-        assert_eq!(explained.answer, Answer::Limit(threads_of(1)));
+        assert_eq!(explained.answer, LimitAnswer::Limit(threads_of(1)));
         assert!((explained.more_buffers.mean - 1.0).abs() < 0.02);
     }
 
@@ -756,6 +827,37 @@ mod tests {
     #[test]
     fn too_much_noise_gives_no_answer() {
         let explained = Simulated::new(&[1000.0, 1600.0, 900.0], 0.4).explained(3);
-        assert_eq!(explained.answer, Answer::CannotTell, "{explained:?}");
+        assert_eq!(explained.answer, LimitAnswer::CannotTell, "{explained:?}");
+    }
+
+    #[test]
+    fn the_fullest_ring_is_one_behind_the_source() {
+        let thread = |element, name: &str| daqmeter_record::path::PathThread {
+            name: name.to_owned(),
+            element,
+            ..Default::default()
+        };
+        let queue = |from: &str, seen: &[u64]| daqmeter_record::path::PathQueue {
+            from: from.to_owned(),
+            seen: seen.to_vec(),
+            ..Default::default()
+        };
+        let mut run = PathRun {
+            wall_ns: 1000,
+            blocks: 10,
+            threads: vec![thread(0, "memory"), thread(1, "copy")],
+            queues: vec![queue("memory", &[7, 2, 1, 0, 0]), queue("copy", &[0, 0, 0, 0, 9])],
+            ..PathRun::default()
+        };
+        assert_eq!(fullest(&run), 0.5);
+        // Four blocks were due while there was no room.
+        run.threads[0].no_room_ns = 400;
+        assert_eq!(fullest(&run), 1.5);
+    }
+
+    #[test]
+    fn one_of_ten_values_is_left_out() {
+        assert_eq!(all_but(0.1, (0..20).map(f64::from).collect()), 17.0);
+        assert_eq!(all_but(0.1, vec![3.0, 4.0]), 4.0);
     }
 }

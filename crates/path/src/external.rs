@@ -15,8 +15,8 @@ use daqmeter_harness::Fault;
 use daqmeter_sys::net::{Readiness, wait_ready};
 use daqmeter_sys::{process, tty};
 
-use crate::cut::Cuts;
-use crate::element::{Inward, Outward, Remarks, Work};
+use crate::cancel::Cuts;
+use crate::element::{BlockReceiver, BlockSender, ConnectionStats, Work};
 use crate::tcp::{SendBy, TcpSender, set_congestion};
 
 /// A stream that can be ended from outside.
@@ -47,7 +47,7 @@ fn failed(name: &str, what: &str, error: &std::io::Error) -> Fault {
     Fault::new(format!("{name}: {what}: {error}"))
 }
 
-impl<S: Stream> Outward for End<S> {
+impl<S: Stream> BlockSender for End<S> {
     fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let done = self.stream.write_all(bytes);
         done.map_err(|error| failed(self.name, "send", &error))
@@ -58,7 +58,7 @@ impl<S: Stream> Outward for End<S> {
     }
 }
 
-impl<S: Stream> Inward for End<S> {
+impl<S: Stream> BlockReceiver for End<S> {
     fn read(&mut self, into: &mut [u8]) -> Result<bool, Fault> {
         let done = self.stream.read_exact(into);
         done.map_err(|error| failed(self.name, "receive", &error))?;
@@ -66,7 +66,7 @@ impl<S: Stream> Inward for End<S> {
     }
 }
 
-impl Outward for TcpSender {
+impl BlockSender for TcpSender {
     fn prepare(&mut self) -> Result<(), Fault> {
         TcpSender::prepare(self).map_err(|error| failed("tcp", "prepare", &error))
     }
@@ -84,7 +84,7 @@ impl Outward for TcpSender {
         self.stream().shut(Shutdown::Write);
     }
 
-    fn remarks(&self) -> Remarks {
+    fn remarks(&self) -> ConnectionStats {
         TcpSender::remarks(self)
     }
 }
@@ -230,7 +230,7 @@ pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Work, Fault> {
     Ok(Work::Away(Box::new(out), Box::new(inward)))
 }
 
-impl Outward for ToProgram {
+impl BlockSender for ToProgram {
     fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let Some(pipe) = &mut self.pipe else {
             return Err(Fault::new(format!("{}: it was ended", self.running.name)));
@@ -256,7 +256,7 @@ impl Outward for ToProgram {
     }
 }
 
-impl Inward for FromProgram {
+impl BlockReceiver for FromProgram {
     fn read(&mut self, into: &mut [u8]) -> Result<bool, Fault> {
         let mut have = 0;
         while have < into.len() {

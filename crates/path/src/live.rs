@@ -17,11 +17,11 @@ use daqmeter_readout::{Card, Chosen, Scenario};
 use daqmeter_record::path::{PathRun, PathThread, PathWithin};
 use daqmeter_record::{Counter, Ledger};
 
+use crate::added_work::Spin;
 use crate::card::{FromCard, IntoReceiver};
 use crate::definition::{Path, SourceKind, StageKind};
-use crate::ended::{Done, buckets};
+use crate::outcome::{Done, buckets};
 use crate::shared::How;
-use crate::spin::Spin;
 
 /// Blocks of a card whose work is calibrated together.
 const SPIN_BLOCKS: f64 = 1000.0;

@@ -61,15 +61,15 @@ impl Path {
     /// # Errors
     /// When it cannot be read or used; one line with file, line and field.
     pub fn load(name_or_path: &str) -> Result<Path, PathError> {
-        Path::load_with(name_or_path, "")
+        Path::load_with(name_or_path, &[])
     }
 
-    /// The same with other values for some fields, `FIELD=VALUE` with `;` between them: `block=128KiB;stage.1.threads=2`. Fields are
+    /// Loads it with other values for some fields, `FIELD=VALUE`: `block=128KiB`, `stage.1.threads=2`. Fields are
     /// `block`, `buffers`, `rate`, `lossless`, `pages`, and what a source, a stage or a sink takes.
     ///
     /// # Errors
     /// As [`Path::load`], and when there is no such field.
-    pub fn load_with(name_or_path: &str, with: &str) -> Result<Path, PathError> {
+    pub fn load_with(name_or_path: &str, with: &[String]) -> Result<Path, PathError> {
         if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == name_or_path) {
             return Path::parse_with(text, name, with);
         }
@@ -89,10 +89,10 @@ impl Path {
     /// # Errors
     /// As [`Path::load`].
     pub fn parse(text: &str, name: &str) -> Result<Path, PathError> {
-        Path::parse_with(text, name, "")
+        Path::parse_with(text, name, &[])
     }
 
-    pub(crate) fn parse_with(text: &str, name: &str, with: &str) -> Result<Path, PathError> {
+    pub(crate) fn parse_with(text: &str, name: &str, with: &[String]) -> Result<Path, PathError> {
         let text = TomlText { name: name.to_owned(), text: text.to_owned() };
         Reader { text: &text, with }.path().map_err(PathError)
     }
@@ -101,7 +101,7 @@ impl Path {
 struct Reader<'a> {
     text: &'a TomlText,
     /// Fields that are not as in the file.
-    with: &'a str,
+    with: &'a [String],
 }
 
 impl Reader<'_> {
@@ -147,7 +147,7 @@ impl Reader<'_> {
             rate_hz: rate_hz.transpose()?,
             lossless: file.lossless.as_ref().is_none_or(|given| *given.as_ref()),
             served: served.transpose()?,
-            with: self.with.to_owned(),
+            with: self.with.to_vec(),
             pages,
             digest: digest(&self.text.text),
             text: self.text.text.clone(),

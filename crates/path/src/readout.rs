@@ -14,7 +14,7 @@ use toml::{Table, Value};
 
 pub use self::request::{Placement, ReadoutRequest, Receivers};
 use crate::definition::Path;
-use crate::known::Known;
+use crate::expected::Known;
 use crate::lanes::{self, ReadOut, Says};
 use crate::live::Came;
 use crate::shared::How;

@@ -6,8 +6,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use daqmeter_harness::Fault;
 use daqmeter_record::Counter;
 
-use crate::cut::Cuts;
-use crate::element::{Block, Confirmed, Remarks, Sink};
+use crate::cancel::Cuts;
+use crate::element::{Block, Confirmed, ConnectionStats, Sink};
 use crate::receiver::MAX_SENDERS;
 use crate::receiver::protocol::{
     BlockHead, BlockTransport, MAGIC, ReceiverReport, SenderHello, WELCOME_BYTES, numbers, whole,
@@ -250,9 +250,9 @@ impl Sink for Remote {
         matches!(self.over, Over::Udp(_)).then_some(udp::LOST)
     }
 
-    fn remarks(&self) -> Remarks {
+    fn remarks(&self) -> ConnectionStats {
         let Some(connection) = &self.connection else {
-            return Remarks::default();
+            return ConnectionStats::default();
         };
         let Some(udp) = &connection.udp else {
             return connection.sender.remarks();

@@ -5,9 +5,8 @@ use toml::{Spanned, Value};
 use crate::file::{Part, PathFile};
 
 /// Changes the fields; messages about their values name the lines of those that were there before.
-pub(crate) fn apply(file: &mut PathFile, with: &str) -> Result<(), String> {
-    let settings = with.split(';').map(str::trim);
-    for setting in settings.filter(|setting| !setting.is_empty()) {
+pub(crate) fn apply(file: &mut PathFile, with: &[String]) -> Result<(), String> {
+    for setting in with {
         one(file, setting).map_err(|problem| format!("with `{setting}`: {problem}"))?;
     }
     Ok(())
@@ -70,12 +69,14 @@ mod tests {
     use crate::Path;
 
     fn with(with: &str) -> Result<Path, String> {
-        Path::load_with("felix-card", with).map_err(|error| error.to_string())
+        let all: Vec<String> =
+            with.split(';').filter(|one| !one.is_empty()).map(str::to_owned).collect();
+        Path::load_with("felix-card", &all).map_err(|error| error.to_string())
     }
 
     #[test]
     fn a_field_gets_another_value_and_all_that_follows_from_it() {
-        let path = with("block=128KiB; buffers=4;stage.1.threads=2;pages=base").unwrap();
+        let path = with("block=128KiB;buffers=4;stage.1.threads=2;pages=base").unwrap();
         assert_eq!((path.block_bytes, path.buffers), (128 << 10, 4));
         assert_eq!(path.stages[0].threads, 2);
         assert_eq!(path.pages, daqmeter_sys::memory::Pages::Base);
@@ -85,7 +86,7 @@ mod tests {
         // The same file and text: only what was changed differs.
         let as_it_is = with("").unwrap();
         assert_eq!((&path.digest, &path.text), (&as_it_is.digest, &as_it_is.text));
-        assert_eq!(as_it_is.with, "");
+        assert!(as_it_is.with.is_empty());
     }
 
     #[test]

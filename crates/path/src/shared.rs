@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use crate::known::{Known, Sums};
+use crate::expected::{Known, Sums};
 
 /// How a path is run.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct How {
     pub(crate) rate_hz: Option<f64>,
     pub(crate) lossless: bool,
     /// Elements, and the work that is added to each of their blocks, in nanoseconds.
-    pub(crate) slowed: Vec<(usize, f64)>,
+    pub(crate) slowed: Vec<(u64, f64)>,
     /// Whether the parts of a card's read-out that share a thread are told apart.
     pub(crate) is_watched: bool,
     /// An element whose work is left out.
@@ -33,7 +33,7 @@ pub(crate) struct How {
 impl How {
     /// Work that is added to each block of an element, in nanoseconds.
     pub(crate) fn added_ns(&self, element: usize) -> f64 {
-        let own = self.slowed.iter().filter(|(at, _)| *at == element);
+        let own = self.slowed.iter().filter(|(at, _)| *at == element as u64);
         own.map(|(_, ns)| ns).sum()
     }
 }

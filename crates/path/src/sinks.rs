@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use daqmeter_harness::Fault;
 use daqmeter_sys::host::DIRECT;
 
-use crate::cut::Cuts;
+use crate::cancel::Cuts;
 use crate::definition::{Path, SinkKind};
 use crate::element::{Block, Label, Sink};
 use crate::remote::Remote;

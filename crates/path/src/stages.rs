@@ -12,11 +12,11 @@ use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::{BlockFormat, Subchunk};
 
-use crate::cut::Cuts;
+use crate::added_work::Spin;
+use crate::cancel::Cuts;
 use crate::definition::StageKind;
-use crate::element::{Look, Turn, Work};
+use crate::element::{Inspect, StageWork, Transform, Work};
 use crate::external;
-use crate::spin::Spin;
 use crate::sum::sum;
 use crate::udp;
 use crate::zenoh::zenoh;
@@ -28,21 +28,21 @@ pub(crate) fn work(
     last_level_bytes: u64,
     cuts: &Cuts,
 ) -> Result<Work, Fault> {
+    let transform = |work| Work::Stage(StageWork::Transform(work));
+    let inspect = |work| Work::Stage(StageWork::Inspect(work));
     Ok(match kind {
-        StageKind::Copy(kernel) => Work::Turn(Box::new(Copy(*kernel))),
-        StageKind::Convert(function, request) => Work::Turn(Box::new(Convert(converter(
-            *function,
-            request,
-            in_bytes,
-            last_level_bytes,
-        )?))),
-        StageKind::Decode(format) => Work::Look(Box::new(Decode {
+        StageKind::Copy(kernel) => transform(Box::new(Copy(*kernel))),
+        StageKind::Convert(function, request) => {
+            let converter = converter(*function, request, in_bytes, last_level_bytes)?;
+            transform(Box::new(Convert(converter)))
+        }
+        StageKind::Decode(format) => inspect(Box::new(Decode {
             format: *format,
             room: vec![Subchunk::default(); most_subchunks(*format)],
         })),
-        StageKind::Checksum => Work::Look(Box::new(Checksum)),
-        StageKind::Work { ns } => Work::Look(Box::new(Spin::of_ns(*ns))),
-        StageKind::Wait { ns } => Work::Look(Box::new(Wait(*ns))),
+        StageKind::Checksum => inspect(Box::new(Checksum)),
+        StageKind::Work { ns } => inspect(Box::new(Spin::of_ns(*ns))),
+        StageKind::Wait { ns } => inspect(Box::new(Wait(*ns))),
         StageKind::Program { command, .. } => external::program(command, cuts)?,
         StageKind::Tcp { congestion, send } => external::tcp(congestion.as_deref(), *send, cuts)?,
         StageKind::Udp(way) => udp::udp(*way, cuts)?,
@@ -69,8 +69,8 @@ fn converter(
 
 struct Copy(CopyKernel);
 
-impl Turn for Copy {
-    fn turn(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault> {
+impl Transform for Copy {
+    fn transform(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault> {
         self.0.copy(from.slice(bytes), to.slice_mut(bytes));
         Ok(bytes)
     }
@@ -82,8 +82,8 @@ impl Turn for Copy {
 
 struct Convert(Converter);
 
-impl Turn for Convert {
-    fn turn(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault> {
+impl Transform for Convert {
+    fn transform(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault> {
         Ok(convert(&self.0, from.slice::<u16>(bytes / 2), to))
     }
 
@@ -106,23 +106,23 @@ struct Decode {
     room: Vec<Subchunk>,
 }
 
-impl Look for Decode {
-    fn look(&mut self, bytes: &[u8]) -> Result<u64, Fault> {
+impl Inspect for Decode {
+    fn inspect(&mut self, bytes: &[u8]) -> Result<u64, Fault> {
         decode(self.format, bytes, &mut self.room)
     }
 }
 
 struct Checksum;
 
-impl Look for Checksum {
-    fn look(&mut self, bytes: &[u8]) -> Result<u64, Fault> {
+impl Inspect for Checksum {
+    fn inspect(&mut self, bytes: &[u8]) -> Result<u64, Fault> {
         std::hint::black_box(sum(bytes));
         Ok(0)
     }
 }
 
-impl Look for Spin {
-    fn look(&mut self, _bytes: &[u8]) -> Result<u64, Fault> {
+impl Inspect for Spin {
+    fn inspect(&mut self, _bytes: &[u8]) -> Result<u64, Fault> {
         self.work();
         Ok(0)
     }
@@ -131,12 +131,12 @@ impl Look for Spin {
 /// Nanoseconds for each block.
 struct Wait(u64);
 
-impl Look for Wait {
+impl Inspect for Wait {
     fn prepare(&mut self) {
         without_timer_slack();
     }
 
-    fn look(&mut self, _bytes: &[u8]) -> Result<u64, Fault> {
+    fn inspect(&mut self, _bytes: &[u8]) -> Result<u64, Fault> {
         sleep_until(monotonic_ns() + self.0);
         Ok(0)
     }

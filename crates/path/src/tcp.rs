@@ -14,7 +14,7 @@ use daqmeter_sys::{uring, zerocopy};
 use serde::Deserialize;
 use socket2::SockRef;
 
-use crate::element::Remarks;
+use crate::element::ConnectionStats;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -134,22 +134,22 @@ impl TcpSender {
         }
     }
 
-    pub(crate) fn remarks(&self) -> Remarks {
+    pub(crate) fn remarks(&self) -> ConnectionStats {
         let (done, copied) = (self.sends.done(), self.sends.copied());
         if self.by != SendBy::Zerocopy {
-            return Remarks::default();
+            return ConnectionStats::default();
         }
         let share = significant(100.0 * copied as f64 / done.max(1) as f64, 3);
         let note = format!(
             "the kernel copied {share} % of what was to be sent without a copy, as it does on loopback and where a device cannot"
         );
-        Remarks {
+        ConnectionStats {
             counters: vec![
                 Counter::count("zerocopy-sends", done),
                 Counter::count("zerocopy-copied", copied),
             ],
             notes: (copied > 0).then_some(note).into_iter().collect(),
-            ..Remarks::default()
+            ..ConnectionStats::default()
         }
     }
 }

@@ -22,9 +22,9 @@ use crate::tcp::SendBy;
 
 /// A change that may make a path faster.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct PathChange {
     /// Fields of the path's file, as [`Path::load_with`] takes them; all that differ from the file.
-    pub with: String,
+    pub with: Vec<String>,
     /// CPUs for the threads in turn, from source to sink; empty where that does not change.
     pub cpus: Vec<u32>,
     /// What is changed, as options of `path run`.
@@ -50,7 +50,7 @@ pub fn changes(
     limit: Option<&What>,
     host: &Host,
     files: &Files,
-) -> Vec<Change> {
+) -> Vec<PathChange> {
     let known = Known { path, run, host };
     let mut all = known.threads(limit);
     all.extend(known.placement(files));
@@ -61,7 +61,7 @@ pub fn changes(
     all.extend(known.huge_pages());
     all.extend(known.congestion(files));
     all.sort_by(|a, b| {
-        let gain = |change: &Change| change.predicted.unwrap_or(0.0);
+        let gain = |change: &PathChange| change.predicted.unwrap_or(0.0);
         gain(b).total_cmp(&gain(a))
     });
     all
@@ -76,10 +76,10 @@ struct Known<'a> {
 
 impl Known<'_> {
     /// Another value for a field of the file; none where the path does not take it.
-    fn set(&self, setting: &str) -> Option<Change> {
+    fn set(&self, setting: &str) -> Option<PathChange> {
         let with = self.path.and_with(setting);
         Path::parse_with(&self.path.text, &self.path.name, &with).ok()?;
-        Some(Change {
+        Some(PathChange {
             with,
             cpus: Vec::new(),
             text: format!("--set {setting}"),
@@ -90,7 +90,7 @@ impl Known<'_> {
     }
 
     /// One thread more or less for the stage that is the limit; less where all CPUs are.
-    fn threads(&self, limit: Option<&What>) -> Vec<Change> {
+    fn threads(&self, limit: Option<&What>) -> Vec<PathChange> {
         let all = resources(self.run);
         let limit = limit.or_else(|| bottleneck(&all).map(|(resource, _)| &resource.what));
         let number_of =
@@ -112,7 +112,7 @@ impl Known<'_> {
         };
         let change = |(element, threads): (usize, usize)| {
             let change = self.set(&format!("stage.{element}.threads={threads}"))?;
-            Some(Change {
+            Some(PathChange {
                 predicted: with_threads(self.run, &all, element, threads),
                 threads_of: Some(element),
                 ..change
@@ -122,7 +122,7 @@ impl Known<'_> {
     }
 
     /// Threads on CPUs by what these share, where the path leaves them free.
-    fn placement(&self, files: &Files) -> Option<Change> {
+    fn placement(&self, files: &Files) -> Option<PathChange> {
         // Those of libraries, which come behind them, go where they like.
         let own = self.run.threads.len().min(self.path.thread_count());
         let threads = &self.run.threads[..own];
@@ -133,7 +133,7 @@ impl Known<'_> {
         let near = device_node(self.path, files);
         let cpus = placement::spread(self.host, near, &busy_ns);
         let named: Vec<String> = cpus.iter().map(u32::to_string).collect();
-        Some(Change {
+        Some(PathChange {
             with: self.path.with.clone(),
             text: format!("--pin {}", named.join(",")),
             cpus,
@@ -144,7 +144,7 @@ impl Known<'_> {
     }
 
     /// Blocks of twice and half the size.
-    fn blocks(&self) -> Vec<Change> {
+    fn blocks(&self) -> Vec<PathChange> {
         let bytes = self.path.block_bytes;
         let sizes = [bytes.saturating_mul(2), bytes / 2].into_iter();
         let change = |bytes: usize| {
@@ -158,7 +158,7 @@ impl Known<'_> {
     }
 
     /// Stores around the caches for a copy that uses others, and the other way round.
-    fn copies(&self) -> Vec<Change> {
+    fn copies(&self) -> Vec<PathChange> {
         let stages = self.path.stages.iter().enumerate();
         let copies = stages.filter_map(|(at, stage)| match stage.kind {
             StageKind::Copy(kernel) => Some((at + 1, kernel)),
@@ -172,7 +172,7 @@ impl Known<'_> {
     }
 
     /// Every other way to hand bytes to TCP that the kernel has.
-    fn sends(&self) -> Vec<Change> {
+    fn sends(&self) -> Vec<PathChange> {
         let stages = self.path.stages.iter().enumerate();
         let stages = stages.filter_map(|(at, stage)| match stage.kind {
             StageKind::Tcp { send, .. } => Some((format!("stage.{}", at + 1), send)),
@@ -192,7 +192,7 @@ impl Known<'_> {
     }
 
     /// How a card that is read out is looked at, how its chunks are sent, and by how many threads they are received.
-    fn card(&self) -> Vec<Change> {
+    fn card(&self) -> Vec<PathChange> {
         let Some(scenario) = self.path.live() else {
             return Vec::new();
         };
@@ -214,7 +214,7 @@ impl Known<'_> {
             .collect()
     }
 
-    fn huge_pages(&self) -> Option<Change> {
+    fn huge_pages(&self) -> Option<PathChange> {
         // A card that is read out has its ring instead of blocks.
         if self.path.pages == Pages::HugeTlb || self.path.is_live() {
             return None;
@@ -228,11 +228,11 @@ impl Known<'_> {
             )
         });
         let change = self.set("pages=huge")?;
-        Some(Change { obstacle, ..change })
+        Some(PathChange { obstacle, ..change })
     }
 
     /// Every congestion control that needs no root, where the path has TCP.
-    fn congestion(&self, files: &Files) -> Vec<Change> {
+    fn congestion(&self, files: &Files) -> Vec<PathChange> {
         let stages = self.path.stages.iter().enumerate();
         let mut found = stages.filter(|(_, stage)| matches!(stage.kind, StageKind::Tcp { .. }));
         let Some((at, stage)) = found.next() else {
@@ -254,8 +254,8 @@ impl Known<'_> {
             if allowed.contains(&name) {
                 return self.set(&setting);
             }
-            Some(Change {
-                with: String::new(),
+            Some(PathChange {
+                with: Vec::new(),
                 cpus: Vec::new(),
                 text: format!("--set {setting}"),
                 predicted: None,
@@ -400,7 +400,7 @@ mod tests {
         (root, files)
     }
 
-    fn texts(changes: &[Change]) -> Vec<&str> {
+    fn texts(changes: &[PathChange]) -> Vec<&str> {
         changes.iter().map(|change| change.text.as_str()).collect()
     }
 
@@ -450,13 +450,15 @@ mod tests {
 
     #[test]
     fn a_copy_gets_other_stores_and_what_the_path_has_already_is_no_change() {
-        let path = Path::load_with("pattern", "stage.1.threads=2;pages=huge").unwrap();
+        let path =
+            Path::load_with("pattern", &["stage.1.threads=2", "pages=huge"].map(str::to_owned))
+                .unwrap();
         let run =
             run(1.0, &[(0, "memory", 300), (1, "copy", 300), (1, "copy", 300), (2, "read", 300)]);
         let (_root, files) = files();
         let found = changes(&path, &run, None, &host(1), &files);
         // All CPUs are the limit: fewer threads. One CPU: nothing to pin.
-        assert_eq!(found[0].with, "stage.1.threads=2;pages=huge;stage.1.threads=1");
+        assert_eq!(found[0].with.join(";"), "stage.1.threads=2;pages=huge;stage.1.threads=1");
         let all = texts(&found);
         assert!(
             !all.iter().any(|text| text.contains("--pin") || text.contains("pages")),

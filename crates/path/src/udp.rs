@@ -20,8 +20,8 @@ use daqmeter_record::units::show_bytes;
 use daqmeter_sys::net::{MAX_BATCH_BYTES, MAX_SEGMENTS, enable_gro, receive, route_mtu, send};
 use socket2::SockRef;
 
-use crate::cut::Cuts;
-use crate::element::{Inward, Outward, Remarks, Work};
+use crate::cancel::Cuts;
+use crate::element::{BlockReceiver, BlockSender, ConnectionStats, Work};
 use crate::tcp::PATIENCE;
 
 /// Why blocks are missing.
@@ -269,7 +269,7 @@ impl SocketBuffer {
         })
     }
 
-    pub(crate) fn remarks(self) -> Remarks {
+    pub(crate) fn remarks(self) -> ConnectionStats {
         let bytes = |name: &str, value| Counter { unit: "B".into(), ..Counter::count(name, value) };
         let (asked, granted) = (self.asked_bytes, self.granted_bytes);
         let note = format!(
@@ -277,10 +277,10 @@ impl SocketBuffer {
             show_bytes(asked),
             show_bytes(granted)
         );
-        Remarks {
+        ConnectionStats {
             counters: vec![bytes("udp-buffer-asked", asked), bytes("udp-buffer-granted", granted)],
             notes: (granted < asked).then_some(note).into_iter().collect(),
-            ..Remarks::default()
+            ..ConnectionStats::default()
         }
     }
 }
@@ -362,7 +362,7 @@ pub(crate) fn udp(way: UdpWay, cuts: &Cuts) -> Result<Work, Fault> {
     Ok(Work::Away(Box::new(out), Box::new(inward)))
 }
 
-impl Outward for UdpOut {
+impl BlockSender for UdpOut {
     fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let sent = self.datagrams.send(&self.socket, [&[], bytes]);
         sent.map_err(|error| Fault::new(format!("udp: send: {error}")))?;
@@ -382,7 +382,7 @@ impl Drop for UdpOut {
     }
 }
 
-impl Inward for UdpIn {
+impl BlockReceiver for UdpIn {
     fn read(&mut self, into: &mut [u8]) -> Result<bool, Fault> {
         let mut assembly = Assembly::new(self.number);
         self.number += 1;
@@ -417,7 +417,7 @@ impl Inward for UdpIn {
         Some(LOST)
     }
 
-    fn remarks(&self) -> Remarks {
+    fn remarks(&self) -> ConnectionStats {
         let mut remarks = self.buffer.remarks();
         let strays = Counter::count("udp-datagrams-without-a-block", self.strays);
         remarks.counters.push(strays);

@@ -16,22 +16,22 @@ use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 
 use crate::account::{Account, Side};
+use crate::added_work::Change;
 use crate::card::{FromCard, IntoReceiver, waits_for_input};
 use crate::element::{
-    Block, Confirmed, Inward, Label, Labels, Look, Outward, Remarks, Sink, Source, Turn,
+    Block, BlockReceiver, BlockSender, Confirmed, ConnectionStats, Label, Labels, Sink, Source,
+    StageWork,
 };
-use crate::ends::{Inlet, Outlet};
 use crate::ring::Found;
+use crate::ring::{Inlet, Outlet};
 use crate::shared::Shared;
-use crate::spin::Change;
 
 /// What one thread does.
 pub(crate) enum Role {
     Source(FromSource),
-    Look(Box<dyn Look>),
-    Turn(Box<dyn Turn>),
-    Out(Box<dyn Outward>, Option<SyncSender<Label>>),
-    In(Returning),
+    Stage(StageWork),
+    Out(Box<dyn BlockSender>, Option<SyncSender<Label>>),
+    In(FromReceiver),
     Sink(IntoSink),
     Card(Box<FromCard>),
     Receiver(Box<IntoReceiver>),
@@ -79,8 +79,8 @@ impl Room {
 }
 
 /// Where bytes come back.
-pub(crate) struct Returning {
-    pub(crate) inward: Box<dyn Inward>,
+pub(crate) struct FromReceiver {
+    pub(crate) inward: Box<dyn BlockReceiver>,
     pub(crate) labels: Labels,
     /// Blocks of each stream that were lost on the way.
     lost: Vec<u64>,
@@ -127,7 +127,7 @@ pub(crate) struct Worker {
 
 /// What a thread leaves.
 #[derive(Default)]
-pub(crate) struct Left {
+pub(crate) struct Remainder {
     /// How full its rings were.
     pub(crate) seen: Vec<Vec<u64>>,
     pub(crate) issued: Option<Issued>,
@@ -136,7 +136,7 @@ pub(crate) struct Left {
     pub(crate) sink: Option<Box<dyn Sink>>,
     /// Why blocks were lost on the way, and how many of each stream.
     pub(crate) lost: Option<(&'static str, Vec<u64>)>,
-    pub(crate) remarks: Remarks,
+    pub(crate) remarks: ConnectionStats,
     /// Of a card that is read out.
     pub(crate) read: Option<Box<ReaderDone>>,
     pub(crate) received: Option<Box<(Report, CpuLoad)>>,
@@ -166,8 +166,8 @@ impl Worker {
                 from.source.prepare()
             }
             Role::Sink(into) => into.sink.prepare(),
-            Role::Look(look) => {
-                look.prepare();
+            Role::Stage(StageWork::Inspect(inspect)) => {
+                inspect.prepare();
                 Ok(())
             }
             Role::Card(from) => {
@@ -175,7 +175,7 @@ impl Worker {
                 Ok(())
             }
             Role::Out(out, _) => out.prepare(),
-            Role::Turn(_) | Role::In(_) | Role::Receiver(_) => Ok(()),
+            Role::Stage(_) | Role::In(_) | Role::Receiver(_) => Ok(()),
         }
     }
 
@@ -200,11 +200,8 @@ impl Worker {
         let change = self.change;
         match (&mut self.role, &mut self.inlet, &mut self.outlet) {
             (Role::Source(from), _, Some(outlet)) => from.run(outlet, shared, account, change),
-            (Role::Look(look), Some(inlet), Some(outlet)) => {
-                run_look(look.as_mut(), inlet, outlet, account, change)
-            }
-            (Role::Turn(turn), Some(inlet), Some(outlet)) => {
-                run_turn(turn.as_mut(), inlet, outlet, account, change)
+            (Role::Stage(work), Some(inlet), Some(outlet)) => {
+                run_stage(work, inlet, outlet, account, change)
             }
             (Role::Out(out, labels), Some(inlet), _) => {
                 run_out(out.as_mut(), labels, inlet, account, change)
@@ -221,9 +218,9 @@ impl Worker {
     }
 
     /// Returns the counts, and the ends of the rings, which close when they are dropped.
-    pub(crate) fn left(self) -> (Left, (Option<Inlet>, Option<Outlet>)) {
+    pub(crate) fn left(self) -> (Remainder, (Option<Inlet>, Option<Outlet>)) {
         let seen = self.inlet.as_ref().map(|inlet| inlet.seen.clone());
-        let mut left = Left { seen: seen.unwrap_or_default(), ..Left::default() };
+        let mut left = Remainder { seen: seen.unwrap_or_default(), ..Remainder::default() };
         match self.role {
             Role::Source(mut from) => {
                 left.issued = Some(Issued {
@@ -247,7 +244,7 @@ impl Worker {
             }
             Role::Card(from) => left.read = from.done.map(Box::new),
             Role::Receiver(into) => left.received = into.done.map(Box::new),
-            Role::Look(_) | Role::Turn(_) => {}
+            Role::Stage(_) => {}
         }
         (left, (self.inlet, self.outlet))
     }
@@ -379,22 +376,37 @@ fn wait_until(due_ns: u64, is_over: &AtomicBool) {
     }
 }
 
-/// The block goes on as it is; an empty one from behind goes back in its place.
-fn run_look(
-    look: &mut dyn Look,
+/// A stage in place waits for room when it has worked, and hands its block on for an empty one.
+fn run_stage(
+    work: &mut StageWork,
     inlet: &mut Inlet,
     outlet: &mut Outlet,
     account: &mut Account,
     change: Change,
 ) -> Result<(), Fault> {
     while let Some((at, mut block)) = inlet.next(account) {
-        if !change.is_left_out {
-            block.label.events += look.look(block.bytes())?;
+        if let StageWork::Inspect(inspect) = work {
+            if !change.is_left_out {
+                block.label.events += inspect.inspect(block.bytes())?;
+            }
+            change.added.work();
         }
-        change.added.work();
-        let Some(empty) = outlet.empty(account) else {
+        let Some(mut empty) = outlet.empty(account) else {
             break;
         };
+        if let StageWork::Transform(transform) = work {
+            // A buffer that was filled before holds what was made of the block with that key.
+            let (bytes, key) = match change.is_left_out && empty.label.bytes > 0 {
+                true => (empty.label.bytes, empty.label.key),
+                false => {
+                    let (from, bytes) = (&block.buffer, block.label.bytes);
+                    (transform.transform(from, bytes, &mut empty.buffer)?, block.label.key)
+                }
+            };
+            empty.label = Label { bytes, key, ..block.label };
+            change.added.work();
+            std::mem::swap(&mut block, &mut empty);
+        }
         inlet.give_back(at, empty);
         account.blocks += 1;
         if outlet.send(block).is_err() {
@@ -404,38 +416,8 @@ fn run_look(
     Ok(())
 }
 
-fn run_turn(
-    turn: &mut dyn Turn,
-    inlet: &mut Inlet,
-    outlet: &mut Outlet,
-    account: &mut Account,
-    change: Change,
-) -> Result<(), Fault> {
-    while let Some((at, block)) = inlet.next(account) {
-        let Some(mut out) = outlet.empty(account) else {
-            break;
-        };
-        // A buffer that was filled before holds what was made of the block with that key.
-        let (bytes, key) = match change.is_left_out && out.label.bytes > 0 {
-            true => (out.label.bytes, out.label.key),
-            false => {
-                let bytes = turn.turn(&block.buffer, block.label.bytes, &mut out.buffer)?;
-                (bytes, block.label.key)
-            }
-        };
-        out.label = Label { bytes, key, ..block.label };
-        change.added.work();
-        inlet.give_back(at, block);
-        account.blocks += 1;
-        if outlet.send(out).is_err() {
-            break;
-        }
-    }
-    Ok(())
-}
-
 fn run_out(
-    out: &mut dyn Outward,
+    out: &mut dyn BlockSender,
     labels: &mut Option<SyncSender<Label>>,
     inlet: &mut Inlet,
     account: &mut Account,
@@ -483,9 +465,9 @@ fn count(of: &mut Vec<u64>, stream: usize, blocks: u64) {
     of[stream] += blocks;
 }
 
-impl Returning {
-    pub(crate) fn new(inward: Box<dyn Inward>, labels: Labels) -> Returning {
-        Returning { inward, labels, lost: Vec::new() }
+impl FromReceiver {
+    pub(crate) fn new(inward: Box<dyn BlockReceiver>, labels: Labels) -> FromReceiver {
+        FromReceiver { inward, labels, lost: Vec::new() }
     }
 
     fn run(
@@ -678,7 +660,7 @@ mod tests {
         asked: Arc<Mutex<Vec<usize>>>,
     }
 
-    impl Outward for Late {
+    impl BlockSender for Late {
         fn write(&mut self, _bytes: &[u8]) -> Result<(), Fault> {
             self.unfinished += 1;
             Ok(())

@@ -8,7 +8,7 @@ mod settings;
 use daqmeter_harness::Fault;
 use daqmeter_readout::transport;
 
-use crate::cut::Cuts;
+use crate::cancel::Cuts;
 use crate::element::Work;
 
 pub(crate) use self::settings::{WhenFull, ZenohWay};

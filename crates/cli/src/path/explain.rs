@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_harness::Fault;
-use daqmeter_path::ceilings::{self, Ceilings, Kind};
+use daqmeter_path::ceilings::{self, CeilingKind, Ceilings};
 use daqmeter_path::explain::{
-    Answer, Explained, Interval, Load, Seen, Slope, System, Used, WATCHES, explain,
+    Explanation, Interval, LimitAnswer, PathLoad, PathSystem, Seen, Slope, Used, WATCHES, explain,
 };
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::resources::What;
@@ -118,24 +118,24 @@ impl Chain<'_> {
     }
 }
 
-impl System for Chain<'_> {
+impl PathSystem for Chain<'_> {
     type Error = Failure;
 
-    fn run(&mut self, load: Load) -> Result<Seen, Failure> {
+    fn run(&mut self, load: PathLoad) -> Result<Seen, Failure> {
         if let Some(topology) = &mut self.topology {
             topology.beside()?;
         }
         let free = self.request.clone();
         let request = match load {
-            Load::Free => free,
-            Load::Slowed { element, ns } => {
+            PathLoad::Free => free,
+            PathLoad::Slowed { element, ns } => {
                 PathRequest { slow_element: Some(element as u64), slow_ns: ns, ..free }
             }
-            Load::Without { element } => PathRequest { left_out: Some(element as u64), ..free },
-            Load::Buffers { times } => {
+            PathLoad::Without { element } => PathRequest { left_out: Some(element as u64), ..free },
+            PathLoad::Buffers { times } => {
                 PathRequest { with: self.path.with_more_buffers(times), ..free }
             }
-            Load::Every { ns } => {
+            PathLoad::Every { ns } => {
                 PathRequest { unpaced: false, rate_hz: Some(self.path.rate_every(ns)), ..free }
             }
         };
@@ -178,8 +178,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut record = limits::proved(chain, "path/explain", &explained)?;
     if let (Some(within), Some(run)) = (arguments.within, &mut record.path) {
         let limit = match &explained.answer {
-            Answer::Limit(what) => Some(what),
-            Answer::NoSingle | Answer::CannotTell => None,
+            LimitAnswer::Limit(what) => Some(what),
+            LimitAnswer::NoSingle | LimitAnswer::CannotTell => None,
         };
         let seen = probe_quietly(&runner, &free)?;
         run.trials = trying::trials(&runner, &path, &free, run_of(&seen)?, limit, within)?;
@@ -203,7 +203,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// What was found, as text.
 struct Shown<'a> {
-    explained: &'a Explained,
+    explained: &'a Explanation,
     placed: &'a Placed,
     topology: Option<&'a Topology>,
     /// Why there are no ceilings.
@@ -217,7 +217,7 @@ struct Shown<'a> {
 
 impl Shown<'_> {
     fn text(&self) -> String {
-        let Explained { runs, .. } = self.explained;
+        let Explanation { runs, .. } = self.explained;
         format!(
             "placement: {}\n{}\n{}\n\n{}\n{}\n{}\n{runs} runs; intervals hold with 95 % confidence each\n",
             self.placed.text(),
@@ -239,7 +239,7 @@ impl Shown<'_> {
             let (low, high) = (self.rate(ns.high), self.rate(ns.low.max(f64::MIN_POSITIVE)));
             format!("{} MB/s ({low} to {high})", self.rate(ns.mean))
         };
-        let Explained { block_ns, predicted_ns, .. } = self.explained;
+        let Explanation { block_ns, predicted_ns, .. } = self.explained;
         let Interval { mean, low, high } = self.explained.more_buffers;
         let [mean, low, high] = [mean, low, high].map(|times| significant(times, 3));
         let more = self.more_buffers();
@@ -280,36 +280,36 @@ impl Shown<'_> {
 
     fn answer(&self) -> String {
         match &self.explained.answer {
-            Answer::Limit(what @ What::Between { .. }) => format!(
+            LimitAnswer::Limit(what @ What::Between { .. }) => format!(
                 "limit: {}. Both ends wait for it, and the path follows no part{}",
                 sanitise::text(&what.text()),
                 self.gain(what)
             ),
-            Answer::Limit(what @ What::Buffers) if self.is_live => format!(
+            LimitAnswer::Limit(what @ What::Buffers) if self.is_live => format!(
                 "limit: the card's ring. No resource is used up, and the ring is full before it is looked at again{}",
                 self.gain(what)
             ),
-            Answer::Limit(what @ What::Buffers) => format!(
+            LimitAnswer::Limit(what @ What::Buffers) => format!(
                 "limit: {}. No resource is used up, and threads wait for one another{}",
                 what.text(),
                 self.gain(what)
             ),
-            Answer::Limit(what) if what.follows_no_part() => format!(
+            LimitAnswer::Limit(what) if what.follows_no_part() => format!(
                 "limit: {}. It {}, and the path follows no part{}",
                 sanitise::text(&what.text()),
                 self.how_far_used(what),
                 self.gain(what)
             ),
-            Answer::Limit(what) => format!(
+            LimitAnswer::Limit(what) => format!(
                 "limit: {}. It {}, and the path follows what uses it{}",
                 sanitise::text(&what.text()),
                 self.how_far_used(what),
                 self.gain(what)
             ),
-            Answer::NoSingle => "limit: no single one. No part moves the path one for one, and no resource that was looked at is used up: \
+            LimitAnswer::NoSingle => "limit: no single one. No part moves the path one for one, and no resource that was looked at is used up: \
                  the time of wake-ups, or memory where it is no resource above, is left"
                 .to_owned(),
-            Answer::CannotTell => {
+            LimitAnswer::CannotTell => {
                 "limit: cannot tell. What was measured fits several resources, or none: a longer --budget, a longer --time, or a quiet host"
                     .to_owned()
             }
@@ -403,8 +403,8 @@ impl Shown<'_> {
         }
         let row = |(ceiling, found): (&ceilings::Ceiling, Interval)| {
             let shown = |value: f64| match ceiling.kind {
-                Kind::Arithmetic => format!("{} cores", significant(value, 3)),
-                Kind::Memory { .. } => format!("{} MB/s", show_mb_per_s(value)),
+                CeilingKind::Arithmetic => format!("{} cores", significant(value, 3)),
+                CeilingKind::Memory { .. } => format!("{} MB/s", show_mb_per_s(value)),
             };
             let mut cpus = ceiling.cpus.clone();
             cpus.sort_unstable();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::{Request, StepPlan};
-use daqmeter_path::explain::{Answer, Explained, Interval, MIN_ROUNDS, Room, explain};
+use daqmeter_path::explain::{Explanation, Interval, LimitAnswer, MIN_ROUNDS, Room, explain};
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::RunRecord;
 use daqmeter_record::path::{LimitFound, PathGain, PathLimit, PathRoom, PathUsed};
@@ -61,7 +61,7 @@ pub(crate) fn prove(
 pub(super) fn proved(
     chain: Chain<'_>,
     study: &str,
-    explained: &Explained,
+    explained: &Explanation,
 ) -> Result<RunRecord, Failure> {
     let Chain { runner, request, path, mut ceiling, .. } = chain;
     let settings = runner.settings(StepPlan::ByStage(1), study, &[]);
@@ -73,19 +73,19 @@ pub(super) fn proved(
     Ok(record)
 }
 
-fn limit(explained: &Explained, path: &Path) -> PathLimit {
+fn limit(explained: &Explanation, path: &Path) -> PathLimit {
     PathLimit {
         // A card has its ring, of whose filling its own account tells.
         room: (!path.is_live()).then(|| room(&explained.room, path)),
         found: match &explained.answer {
-            Answer::Limit(what) => LimitFound::Limit(what.clone()),
-            Answer::NoSingle => LimitFound::NoSingleOne,
-            Answer::CannotTell => LimitFound::CannotTell,
+            LimitAnswer::Limit(what) => LimitFound::Limit(what.clone()),
+            LimitAnswer::NoSingle => LimitFound::NoSingleOne,
+            LimitAnswer::CannotTell => LimitFound::CannotTell,
         },
         runs: explained.runs as u64,
         used: match &explained.answer {
-            Answer::Limit(what) => used(explained, what),
-            Answer::NoSingle | Answer::CannotTell => None,
+            LimitAnswer::Limit(what) => used(explained, what),
+            LimitAnswer::NoSingle | LimitAnswer::CannotTell => None,
         },
         gain: explained.gain.and_then(|gain| gain.tried).map(kept),
     }
@@ -96,7 +96,7 @@ fn kept(Interval { mean, low, high }: Interval) -> PathGain {
 }
 
 /// How far a resource was used; none of buffers.
-pub(super) fn used(explained: &Explained, what: &What) -> Option<PathUsed> {
+pub(super) fn used(explained: &Explanation, what: &What) -> Option<PathUsed> {
     let own = explained.resources.iter().find(|used| used.what == *what)?;
     Some(PathUsed { works: kept(own.used), waits_for_cpu: own.occupied.mean - own.used.mean })
 }

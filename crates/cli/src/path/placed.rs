@@ -36,8 +36,7 @@ impl Placed {
         let near = device_node(path, &Files::default());
         let placed = Placed::of(&runner.context.host, near, &run_of(&record)?.threads);
         if let Placed::OwnCores { threads, .. } = &placed {
-            let cpus: Vec<String> = threads.iter().map(|(_, cpu)| cpu.to_string()).collect();
-            request.cpus = cpus.join(",");
+            request.cpus = threads.iter().map(|(_, cpu)| *cpu).collect();
         }
         Ok(placed)
     }

@@ -95,13 +95,12 @@ fn after_a_line(text: String) -> String {
 
 /// A path with other values for some of its fields.
 pub(crate) fn loaded(path: &str, with: &[String]) -> Result<Path, Failure> {
-    Path::load_with(path, &with.join(";")).map_err(Failure::refused)
+    Path::load_with(path, with).map_err(Failure::refused)
 }
 
 /// What the options of every verb say.
 pub(super) fn request(path: &Path, time: Duration, common: &Common) -> PathRequest {
-    let cpus: Vec<String> = common.pins().iter().map(u32::to_string).collect();
-    PathRequest { cpus: cpus.join(","), ..PathRequest::new(path, time.as_secs_f64()) }
+    PathRequest { cpus: common.pins(), ..PathRequest::new(path, time.as_secs_f64()) }
 }
 
 /// Refuses what the engine would refuse, before the first record.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use daqmeter_path::trials::{Change, changes, compare, ranked};
+use daqmeter_path::trials::{PathChange, changes, compare, ranked};
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::path::{InTurns, PathRun, Trial, Tried};
 use daqmeter_record::resources::What;
@@ -52,14 +52,13 @@ pub(super) fn trials(
 fn in_turns(
     runner: &Runner,
     request: &PathRequest,
-    change: &Change,
+    change: &PathChange,
     of: usize,
     share: Duration,
 ) -> Result<InTurns, Failure> {
     let mut changed = PathRequest { with: change.with.clone(), ..request.clone() };
     if !change.cpus.is_empty() {
-        let cpus: Vec<String> = change.cpus.iter().map(u32::to_string).collect();
-        changed.cpus = cpus.join(",");
+        changed.cpus.clone_from(&change.cpus);
     }
     let begin = Instant::now();
     let run = |is_changed: bool| {

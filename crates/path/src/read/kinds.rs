@@ -95,22 +95,13 @@ fn memcpy() -> String {
     "memcpy".to_owned()
 }
 
+/// Every option of a conversion.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConvertFields {
     function: u64,
-    #[serde(default)]
-    dec_offset: u64,
-    #[serde(default = "daqmeter_harness::one::<u64>")]
-    dec_factor: u64,
-    #[serde(default)]
-    scale_offset: f64,
-    #[serde(default = "one")]
-    scale_factor: f64,
-}
-
-fn one() -> f64 {
-    1.0
+    #[serde(flatten)]
+    request: ConversionRequest,
 }
 
 #[derive(Deserialize)]
@@ -440,13 +431,7 @@ pub(super) fn convert(reading: &Reading<'_>, flow: &mut Flow) -> Result<StageKin
         return Err(reading.error("function", problem));
     };
     unit(reading, flow, Unit::Samples)?;
-    let request = ConversionRequest {
-        dec_offset: fields.dec_offset,
-        dec_factor: fields.dec_factor,
-        scale_offset: fields.scale_offset,
-        scale_factor: fields.scale_factor,
-        ..ConversionRequest::default()
-    };
+    let request = fields.request;
     if flow.bytes < 2 || !flow.bytes.is_multiple_of(2) {
         let problem = format!("blocks of {} bytes are not whole samples", flow.bytes);
         return Err(reading.error("kind", problem));

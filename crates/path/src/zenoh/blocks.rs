@@ -17,8 +17,8 @@ use zenoh::sample::Sample;
 use zenoh::{Session, Wait};
 
 use super::settings::{WhenFull, ZenohWay};
-use crate::cut::Cuts;
-use crate::element::{Helper, Inward, Outward, Remarks, Work};
+use crate::cancel::Cuts;
+use crate::element::{BlockReceiver, BlockSender, ConnectionStats, Helper, Work};
 use crate::tcp::PATIENCE;
 
 /// Why blocks are missing.
@@ -151,7 +151,7 @@ struct ZenohOut {
     session: Session,
 }
 
-impl Outward for ZenohOut {
+impl BlockSender for ZenohOut {
     fn prepare(&mut self) -> Result<(), Fault> {
         for (before, name) in self.between.before_ns.iter().zip(THREADS) {
             before.store(of_threads_named(&Files::default(), name), Ordering::Relaxed);
@@ -181,7 +181,7 @@ impl Outward for ZenohOut {
     }
 
     /// Zenoh's own threads work for this stage, too.
-    fn remarks(&self) -> Remarks {
+    fn remarks(&self) -> ConnectionStats {
         let names = ["zenoh send", "zenoh receive"];
         let before = self.between.before_ns.iter();
         let helper = |((name, threads), before): ((&str, &str), &AtomicU64)| {
@@ -191,9 +191,9 @@ impl Outward for ZenohOut {
                 cpu_ns: now_ns.saturating_sub(before.load(Ordering::Relaxed)),
             }
         };
-        Remarks {
+        ConnectionStats {
             helpers: names.into_iter().zip(THREADS).zip(before).map(helper).collect(),
-            ..Remarks::default()
+            ..ConnectionStats::default()
         }
     }
 }
@@ -242,7 +242,7 @@ impl ZenohIn {
     }
 }
 
-impl Inward for ZenohIn {
+impl BlockReceiver for ZenohIn {
     fn read(&mut self, into: &mut [u8]) -> Result<bool, Fault> {
         let wanted = self.number;
         self.number += 1;

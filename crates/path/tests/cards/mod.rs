@@ -193,7 +193,7 @@ fn a_rate_for_blocks_is_one_of_triggers_and_more_room_in_the_ring_is_looking_mor
     // 1 KiB a microsecond, of which a trigger brings a part.
     let hz = path.rate_every(1000.0);
     assert!((hz * path.due_bytes() - 1.024e9).abs() < 1.0, "{hz}");
-    assert_eq!(path.with_more_buffers(8), "source.poll_us=12.5");
+    assert_eq!(path.with_more_buffers(8), ["source.poll_us=12.5"]);
     let names: Vec<String> = path.parts().into_iter().map(|part| part.name).collect();
     assert_eq!(names, ["card", "to-host", "tcp", "receiver"]);
 }

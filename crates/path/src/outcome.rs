@@ -8,13 +8,13 @@ use daqmeter_record::{Counter, Ledger};
 use daqmeter_stats::LogHistogram;
 
 use crate::element::{Helper, Sink};
-use crate::known::Sums;
-use crate::worker::{Arrived, Left};
+use crate::expected::Sums;
+use crate::worker::{Arrived, Remainder};
 
 /// A thread that ended.
 pub(crate) struct Done {
     pub(crate) at: usize,
-    pub(crate) left: Left,
+    pub(crate) left: Remainder,
     pub(crate) thread: PathThread,
     pub(crate) fault: Option<Fault>,
 }

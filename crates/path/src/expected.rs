@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use daqmeter_harness::Fault;
 
-use crate::cut::Cuts;
+use crate::cancel::Cuts;
 use crate::definition::{Path, SourceKind};
-use crate::element::Work;
+use crate::element::{StageWork, Work};
 use crate::sources::Named;
 use crate::stages::work;
 use crate::sum::sum;
@@ -98,7 +98,8 @@ fn expected(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
         }
         // The plainest code takes no stores past the cache, whatever that holds.
         if !stage.kind.has_two_ends()
-            && let Work::Turn(turn) = work(&stage.kind, bytes, 0, &Cuts::default())?
+            && let Work::Stage(StageWork::Transform(turn)) =
+                work(&stage.kind, bytes, 0, &Cuts::default())?
         {
             turns.push(turn);
         }
