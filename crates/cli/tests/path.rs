@@ -293,8 +293,10 @@ fn a_path_is_predicted_from_a_profile_and_recorded() {
     }
     let record = std::fs::read_to_string(&records).unwrap();
     assert!(record.contains("\"study\":\"path/predict\""), "{record}");
-    let shown = stdout(&daqmeter("report", &[&records]));
-    assert!(shown.contains("predicted: pattern"), "{shown}");
+    let page = file("page.html");
+    assert!(daqmeter("report", &[&records, "-o", &page]).status.success());
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("largest rate [MB/s]"), "{page}");
     let lines = stdout(&path(&["predict", "pattern", "pattern", "--host", &profile, "--json"]));
     assert_eq!(lines.lines().count(), 2);
     let json: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();

@@ -81,7 +81,6 @@ fn a_point_is_the_same_however_its_request_is_written() {
         plan.points[0].workload.clone()
     };
     assert_eq!(written("lanes = 1"), written(""));
-    assert_eq!(written("threads = 2"), written("lanes = 2"));
     assert_ne!(written("lanes = 2"), written(""));
 }
 
