@@ -18,8 +18,11 @@ fn is_bounded(scenario: &Scenario) {
     assert!(publish.dead_after.0 >= 100_000_000 && (1..=256).contains(&publish.max_subscribers));
     assert!((1e-3..=1e9).contains(&scenario.trigger.rate.0));
     let channels = usize::from(card.devices) * usize::from(card.channels);
-    let parts =
-        PartCounts { channels, subscribers: channels * publish.max_subscribers, receptions: channels };
+    let parts = PartCounts {
+        channels,
+        subscribers: channels * publish.max_subscribers,
+        receptions: channels,
+    };
     assert!(scenario.memory_bytes(parts) < MAX_RUN_BYTES);
 }
 

@@ -296,7 +296,7 @@ fn a_path_is_predicted_from_a_profile_and_recorded() {
     let page = file("page.html");
     assert!(daqmeter("report", &[&records, "-o", &page]).status.success());
     let page = std::fs::read_to_string(page).unwrap();
-    assert!(page.contains("largest rate [MB/s]"), "{page}");
+    assert!(page.contains("predictions-title") && page.contains("CPU of memory [%]"), "{page}");
     let lines = stdout(&path(&["predict", "pattern", "pattern", "--host", &profile, "--json"]));
     assert_eq!(lines.lines().count(), 2);
     let json: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
