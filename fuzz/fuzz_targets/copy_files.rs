@@ -1,5 +1,5 @@
-//! Any bytes as files of the study's benchmarks: no panic; what is wrong has a place within the text; what was read can be written again,
-//! and is then read as the same.
+//! Any bytes as files of the study's benchmarks: no panic; what is wrong has a place within the
+//! text; what was read can be written again, and is then read as the same.
 #![no_main]
 
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The client against answers from a hostile slave, by datagrams and by a stream: every cycle ends once, nothing breaks.
+//! The client against answers from a hostile slave, by datagrams and by a stream: every cycle ends
+//! once, nothing breaks.
 #![no_main]
 
 use std::time::Duration;

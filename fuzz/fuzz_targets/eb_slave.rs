@@ -1,4 +1,5 @@
-//! The slave, by datagrams and by a stream cut anywhere: nothing breaks it, answers are well-formed, the next client is served.
+//! The slave, by datagrams and by a stream cut anywhere: nothing breaks it, answers are
+//! well-formed, the next client is served.
 #![no_main]
 
 use daqmeter_etherbone::Slave;

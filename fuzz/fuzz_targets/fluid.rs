@@ -1,4 +1,5 @@
-//! Any sequence of requests on a shared uplink: time ends, nothing flows faster than the limit, all that was asked flows.
+//! Any sequence of requests on a shared uplink: time ends, nothing flows faster than the limit, all
+//! that was asked flows.
 #![no_main]
 
 use daqmeter_digitizer::devices::sis8300::emulated::{Profile, uplink::Uplink};

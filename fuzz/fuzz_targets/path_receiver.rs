@@ -5,7 +5,8 @@ use daqmeter_path::receiver::blocks::{ReceivedDatagrams, of_stream};
 use daqmeter_path::receiver::protocol::{BlockHead, ReceiverReport, SenderHello};
 use libfuzzer_sys::fuzz_target;
 
-/// Where a datagram says how long its block is, and a bound that keeps runs quick: the receiver's own is 256 MiB.
+/// Where a datagram says how long its block is, and a bound that keeps runs quick: the receiver's
+/// own is 256 MiB.
 const OF_BYTES: std::ops::Range<usize> = 12..16;
 const MAX_OF_BYTES: u32 = 1 << 16;
 

@@ -1,8 +1,9 @@
-//! Plans, through every engine's `open`: any text is a plan or is refused in one line, and any workload opens or is refused. What opens
-//! describes itself, has no more lanes than a host can run, and the engines of memory do their work once and check it.
+//! Plans, through every engine's `open`: any text is a plan or is refused in one line, and any
+//! workload opens or is refused. What opens describes itself, has no more lanes than a host can
+//! run, and the engines of memory do their work once and check it.
 //!
-//! Text is a plan. Bytes after a zero are the example of an engine with other values: the engine's number, then for each value the
-//! parameter's number, a kind and eight bytes.
+//! Text is a plan. Bytes after a zero are the example of an engine with other values: the engine's
+//! number, then for each value the parameter's number, a kind and eight bytes.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -20,7 +21,8 @@ const MAX_BYTES: u64 = 64 << 20;
 static PARAMETERS: LazyLock<Vec<Vec<Parameter>>> =
     LazyLock::new(|| ENGINES.iter().map(Engine::parameters).collect());
 
-/// Parameters that name something outside: devices, files and modules of the host under test are left alone.
+/// Parameters that name something outside: devices, files and modules of the host under test are
+/// left alone.
 fn reaches_out(workload: &Workload) -> bool {
     let names = ["devices", "profile", "scenario", "link", "path"];
     let named = names.iter().filter_map(|name| workload.text(name).ok());

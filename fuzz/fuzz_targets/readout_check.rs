@@ -1,4 +1,5 @@
-//! The checker: whatever the file and however it is cut, every byte belongs to a block or is said to be skipped.
+//! The checker: whatever the file and however it is cut, every byte belongs to a block or is said
+//! to be skipped.
 #![no_main]
 
 use daqmeter_readout::check::{Checker, Options};

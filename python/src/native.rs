@@ -1,7 +1,8 @@
-//! daqmeter as a Python module: records as columns, engines and plans, decoders, conversions on numpy arrays.
+//! daqmeter as a Python module: records as columns, engines and plans, decoders, conversions on
+//! numpy arrays.
 //!
-//! Nothing is computed here that the crates do not compute: this file only carries values over the border. Work that takes longer than
-//! a moment runs without the interpreter's lock.
+//! Nothing is computed here that the crates do not compute: this file only carries values over the
+//! border. Work that takes longer than a moment runs without the interpreter's lock.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -188,7 +189,8 @@ fn run_engine(
     })
 }
 
-/// Refuses parameters that the engine does not have. An engine that does not exist is the runner's to refuse.
+/// Refuses parameters that the engine does not have. An engine that does not exist is the runner's
+/// to refuse.
 fn check_parameters(asked: &Workload) -> PyResult<()> {
     let Ok(engine) = engine(&asked.kind) else {
         return Ok(());
@@ -244,8 +246,9 @@ fn append_to(path: &str) -> PyResult<Writer<File>> {
     Ok(Writer::new(opened?))
 }
 
-/// Measures the points of a plan; returns their records as JSON texts, each appended to a file first if one is named, and what was not
-/// measured, with the reason: a point that is refused costs no other.
+/// Measures the points of a plan; returns their records as JSON texts, each appended to a file
+/// first if one is named, and what was not measured, with the reason: a point that is refused costs
+/// no other.
 #[pyfunction]
 #[pyo3(signature = (plan, out, budget_s))]
 fn run_plan(
@@ -345,7 +348,8 @@ impl NativeConverter {
         self.doubles
     }
 
-    /// Converts into an array that is there; neither array is copied, and the interpreter's lock is not held.
+    /// Converts into an array that is there; neither array is copied, and the interpreter's lock is
+    /// not held.
     fn into(
         &self,
         python: Python<'_>,
@@ -388,7 +392,8 @@ impl NativeConverter {
     }
 }
 
-/// Chunks of FELIX blocks: `(elink, payload, flags)` of each whole chunk, and counts of what was wrong.
+/// Chunks of FELIX blocks: `(elink, payload, flags)` of each whole chunk, and counts of what was
+/// wrong.
 #[pyfunction]
 #[pyo3(signature = (data, abce_kib))]
 fn decode_felix<'py>(

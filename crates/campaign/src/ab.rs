@@ -1,14 +1,17 @@
 //! Two sides measured in turns, in processes of their own, until it is decided whether they differ.
 //!
-//! What differs between two files of records is mostly the minute in which each was made. Here both sides are prepared, and then work
-//! in slices of a fraction of a millisecond in the order A B B A or B A A B, so that whatever the host does meanwhile meets both. A group of
-//! four in which a slice lost its CPU is left out, on both sides alike, and counted. The logarithm of B's time over A's of one such
-//! group is one value; the median over a block of groups is what a pair of processes says. Each block has fresh processes, begun in a
-//! random order with stacks and heaps shifted at random: where memory came to lie is otherwise a difference that has nothing to do with
-//! the sides. The blocks' medians go to a [`daqmeter_stats::MedianSequence`], which may be looked at after each.
+//! What differs between two files of records is mostly the minute in which each was made. Here both
+//! sides are prepared, and then work in slices of a fraction of a millisecond in the order A B B A
+//! or B A A B, so that whatever the host does meanwhile meets both. A group of four in which a
+//! slice lost its CPU is left out, on both sides alike, and counted. The logarithm of B's time over
+//! A's of one such group is one value; the median over a block of groups is what a pair of
+//! processes says. Each block has fresh processes, begun in a random order with stacks and heaps
+//! shifted at random: where memory came to lie is otherwise a difference that has nothing to do
+//! with the sides. The blocks' medians go to a [`daqmeter_stats::MedianSequence`], which may be
+//! looked at after each.
 //!
-//! Begin with [`ask`]. `turns.rs` is a pair of prepared processes, `command.rs` a command that is run as a whole; `side.rs` is what runs in a
-//! side's process.
+//! Begin with [`ask`]. `turns.rs` is a pair of prepared processes, `command.rs` a command that is
+//! run as a whole; `side.rs` is what runs in a side's process.
 
 mod answer;
 mod block;
@@ -40,8 +43,8 @@ use answer::Tracked;
 use block::Pair;
 use turns::Operations;
 
-/// A block lasts at least so long for each stage, without starting its processes: a dozen groups. Longer ones tell little more: what differs
-/// from process to process stays.
+/// A block lasts at least so long for each stage, without starting its processes: a dozen groups.
+/// Longer ones tell little more: what differs from process to process stays.
 const MIN_BLOCK: Duration = Duration::from_millis(10);
 /// The budget holds at least so many blocks: more see more of what differs from process to process.
 const MIN_BLOCKS: u32 = 25;
@@ -55,15 +58,17 @@ pub struct Found {
     pub notes: Vec<String>,
     /// Seconds that it took in all.
     pub took_s: f64,
-    /// Share of that time for which a hypervisor took the CPU of the sides, if it is one CPU and the kernel knows.
+    /// Share of that time for which a hypervisor took the CPU of the sides, if it is one CPU and
+    /// the kernel knows.
     pub stolen: Option<f64>,
 }
 
-/// Measures until every stage is decided, the budget is over, or it is asked to stop. The callback is called after each block, with the
-/// time so far.
+/// Measures until every stage is decided, the budget is over, or it is asked to stop. The callback
+/// is called after each block, with the time so far.
 ///
 /// # Errors
-/// When a side cannot be started, refuses its work, ends, hangs or answers what is not an answer: one line that names the side.
+/// When a side cannot be started, refuses its work, ends, hangs or answers what is not an answer:
+/// one line that names the side.
 pub fn ask(
     question: &Question,
     stop: &StopFlag,
@@ -149,7 +154,8 @@ impl Asked {
         Ok(())
     }
 
-    /// How long a block of these stages should be whose processes took so long to start: as long again, until it is known what varies.
+    /// How long a block of these stages should be whose processes took so long to start: as long
+    /// again, until it is known what varies.
     fn time(&self, open: &[usize], start: Duration) -> Duration {
         let many = u32::try_from(open.len()).unwrap_or(u32::MAX);
         let min = MIN_BLOCK.saturating_mul(many);

@@ -1,4 +1,5 @@
-//! The time that a plan may take: a moment after which no point is begun, or an amount that is shared out among its points.
+//! The time that a plan may take: a moment after which no point is begun, or an amount that is
+//! shared out among its points.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,8 +16,8 @@ pub enum Spend {
     /// Each point takes its own time; no point is begun after the budget.
     #[default]
     Stop,
-    /// Times of points are shares of the budget, so that every one is measured where it suffices for the shortest that makes sense;
-    /// after it none is begun.
+    /// Times of points are shares of the budget, so that every one is measured where it suffices
+    /// for the shortest that makes sense; after it none is begun.
     Share,
 }
 
@@ -120,7 +121,8 @@ impl OfEngine {
         each * self.left
     }
 
-    /// What their timed parts take when each gets what the plan says: a point of several stages takes its time for each of them.
+    /// What their timed parts take when each gets what the plan says: a point of several stages
+    /// takes its time for each of them.
     fn left_timed_s(&self) -> f64 {
         let ratio = if self.timed_s > 0.0 && self.asked_s > 0.0 {
             self.timed_s / self.asked_s

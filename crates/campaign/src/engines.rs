@@ -64,7 +64,8 @@ mod tests {
             .collect()
     }
 
-    /// A workload that opens, or is refused in one line; what opens takes memory in proportion and describes itself.
+    /// A workload that opens, or is refused in one line; what opens takes memory in proportion and
+    /// describes itself.
     fn opens_or_is_refused(engine: &Engine, workload: &Workload) {
         let opened = engine.parse(workload).and_then(|job| {
             let is_large = job.memory_bytes.is_some_and(|bytes| bytes > 256 << 20);

@@ -19,7 +19,8 @@ pub struct PlannedPoint {
     pub steps: StepPlan,
     /// What it takes of a budget that is shared out, where its steps do not say it.
     pub takes: Option<Duration>,
-    /// Parameter that says how long it lasts: it grows and shrinks with the point's share of the budget.
+    /// Parameter that says how long it lasts: it grows and shrinks with the point's share of the
+    /// budget.
     pub extent: Option<String>,
     /// CPUs for its threads; empty leaves them free.
     pub pin: Vec<u32>,

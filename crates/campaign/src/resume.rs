@@ -8,8 +8,8 @@ use crate::point::PlannedPoint;
 
 /// Points whose repetition is not in the records yet, in their order.
 ///
-/// Only records of this host and this build of the tool count: a point that another one measured says nothing of this one. Failed
-/// points are measured again.
+/// Only records of this host and this build of the tool count: a point that another one measured
+/// says nothing of this one. Failed points are measured again.
 pub(crate) fn left_to_measure(
     points: Vec<PlannedPoint>,
     records: &[RunRecord],

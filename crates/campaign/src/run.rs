@@ -1,6 +1,8 @@
-//! The one runner: measures points one after the other, and hands each record over before the next point begins.
+//! The one runner: measures points one after the other, and hands each record over before the next
+//! point begins.
 //!
-//! Begin with [`Runner::run`]. Nothing here prints or writes: who calls it keeps the records and shows how far it is ([`Watch`]).
+//! Begin with [`Runner::run`]. Nothing here prints or writes: who calls it keeps the records and
+//! shows how far it is ([`Watch`]).
 
 use std::time::Instant;
 
@@ -158,7 +160,8 @@ impl Runner {
         measure(&job, settings, &self.context, &[], &mut [])
     }
 
-    /// Measures the points in their order until the budget is over or a signal came. Points that have a limit in common share it.
+    /// Measures the points in their order until the budget is over or a signal came. Points that
+    /// have a limit in common share it.
     ///
     /// # Errors
     /// Those of the watch.

@@ -40,7 +40,8 @@ pub(crate) struct OfHost {
 enum Property {
     /// The first disk that may be read past the page cache; this program's file where none may.
     SystemDisk,
-    /// The second CPU of those that threads are pinned to, or the only one: for the other side of a connection.
+    /// The second CPU of those that threads are pinned to, or the only one: for the other side of a
+    /// connection.
     PeerCpu,
     /// Copies through the kernel: by the module where it is loaded, else by `pread`.
     CopyPath,
@@ -89,7 +90,8 @@ pub(crate) enum Size {
     Memory(u64),
 }
 
-/// The last-level cache is not taken to be smaller: where the host does not say, or a virtual machine hides it.
+/// The last-level cache is not taken to be smaller: where the host does not say, or a virtual
+/// machine hides it.
 const MIN_LAST_LEVEL_BYTES: u64 = 8 << 20;
 
 impl Size {

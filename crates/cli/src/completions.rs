@@ -1,8 +1,8 @@
 //! `daqmeter completions`, `daqmeter man` and `daqmeter help`: input for shells and text for
 //! readers of manuals, made from the command line's own declaration.
 //!
-//! Names that ship with the program (plans, scenarios, studies, what `list` lists) are not values of an option but words that may also
-//! be files: here each is said once, for all shells.
+//! Names that ship with the program (plans, scenarios, studies, what `list` lists) are not values
+//! of an option but words that may also be files: here each is said once, for all shells.
 
 use std::process::ExitCode;
 

@@ -72,7 +72,8 @@ enum Verb {
     Serve(ServeArguments),
 }
 
-/// Serve an emulated board as a file that answers the driver's ioctls, for programs written for /dev/sis8300-*.
+/// Serve an emulated board as a file that answers the driver's ioctls, for programs written for
+/// /dev/sis8300-*.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
     /// Emulated board, e.g. emu:l0

@@ -15,8 +15,8 @@ use crate::output::{Failure, emit, tell, write_with};
 
 /// Write records as a table that DuckDB, pandas, Polars and spreadsheets read.
 ///
-/// One row a stage with its summary, or with --what a row a sample, a counter or a value of a time series. Parameters of the workloads are columns of their
-/// own, named param.NAME.
+/// One row a stage with its summary, or with --what a row a sample, a counter or a value of a time
+/// series. Parameters of the workloads are columns of their own, named param.NAME.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter export records.jsonl -o records.parquet\n  $ duckdb -c \"select stage, median(rate_bytes_per_s) / 1e6 from 'records.parquet' group by stage\"\n  $ daqmeter export bench/record --what samples -o samples.parquet\n  $ daqmeter export records.jsonl > records.csv"

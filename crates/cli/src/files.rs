@@ -18,7 +18,8 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
     }
     let mut records = Vec::new();
     for file in &files {
-        // A file that was named must hold something; one of a folder may be of a run that has not measured anything yet.
+        // A file that was named must hold something; one of a folder may be of a run that has not
+        // measured anything yet.
         let may_be_empty = !paths.contains(file);
         if may_be_empty && std::fs::metadata(file).is_ok_and(|about| about.len() == 0) {
             tell(&format!("daqmeter: {}: is empty, left out", file.display()));
@@ -59,7 +60,8 @@ pub(crate) enum Links {
     KeptBelow,
 }
 
-/// [`files_of`] with a say about links. What is not a regular file is left out of folders: a pipe would be waited for.
+/// [`files_of`] with a say about links. What is not a regular file is left out of folders: a pipe
+/// would be waited for.
 pub(crate) fn listed(paths: &[PathBuf], links: Links) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Found { files: Vec::new(), links, root: PathBuf::new(), entries: 0 };
     for path in paths {

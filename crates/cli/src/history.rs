@@ -15,10 +15,11 @@ use crate::output::{CANNOT_TELL, FAILED, Failure, emit, tell};
 
 /// Show how points changed from run to run, and where they took a step.
 ///
-/// Reads files and folders of records, such as bench/record/HOST/DATE.jsonl. Each run of a point counts as one
-/// value: the mean time of what data takes on its way, the median of work of the CPU alone. Runs that failed do not
-/// count; hosts are kept apart. Steps are sought over all runs of a point; a single wild run is none. `daqmeter ab` measures the programs
-/// of before and after a step again, in turns.
+/// Reads files and folders of records, such as bench/record/HOST/DATE.jsonl. Each run of a point
+/// counts as one value: the mean time of what data takes on its way, the median of work of the CPU
+/// alone. Runs that failed do not count; hosts are kept apart. Steps are sought over all runs of a
+/// point; a single wild run is none. `daqmeter ab` measures the programs of before and after a step
+/// again, in turns.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter run quick --records bench/record/lab7/2026-11-21.jsonl\n  $ daqmeter history bench/record/lab7\n  $ daqmeter history bench/record\n  $ daqmeter history bench/record/lab7 --fail-on 10%        for a nightly run\n\nExit codes: 0 done; 2 could not run. With --fail-on: 0 no point is slower by that much than its fastest level before; 1 one is;\n3 the newest run of one is, and it is not known yet whether it stays so."

@@ -1,7 +1,8 @@
-//! The HTTP server of `serve` and of `--metrics`: hyper on one thread, with a limit for everything that a client can set.
+//! The HTTP server of `serve` and of `--metrics`: hyper on one thread, with a limit for everything
+//! that a client can set.
 //!
-//! Requests are GET without a body; each connection carries one. What an answer says is the business of the [`Handler`]; who may
-//! ask, too. Begin with [`start`].
+//! Requests are GET without a body; each connection carries one. What an answer says is the
+//! business of the [`Handler`]; who may ask, too. Begin with [`start`].
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,7 +24,8 @@ use tokio::time::Instant;
 /// What a client may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Connections at once. One more ends the oldest that has asked nothing yet, or else the oldest.
+    /// Connections at once. One more ends the oldest that has asked nothing yet, or else the
+    /// oldest.
     connections: usize,
     /// Request line and headers together.
     head_bytes: usize,
@@ -244,7 +246,8 @@ async fn converse(stream: tokio::net::TcpStream, shared: &Arc<Shared>, has_asked
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        // A client that went away has what it wanted; what is wrong with a request, hyper has told it.
+        // A client that went away has what it wanted; what is wrong with a request, hyper has told
+        // it.
         _ = connection => {}
         () = passed(deadline) => {}
     }
@@ -328,7 +331,8 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
     const LARGE: usize = 64 << 20;
 
-    /// Answers `/` at once, `/large` with more than sockets hold, `/work` when a pipe says so, and does not survive `/panic`.
+    /// Answers `/` at once, `/large` with more than sockets hold, `/work` when a pipe says so, and
+    /// does not survive `/panic`.
     #[derive(Default)]
     struct Site {
         answers: AtomicUsize,

@@ -1,9 +1,10 @@
 //! What SIGINT, SIGTERM and SIGHUP do, for every verb.
 //!
-//! The first signal asks. A verb that measures or serves has said what is to be done then ([`on_signal`]): it stops, keeps and
-//! reports what it has. One that only reads and prints has nothing to keep and is ended at once. Whoever has been asked and does
-//! not end in time is ended, after what it finished before was kept ([`keep_at_end`]). The second
-//! signal ends the program at once. After a signal the exit code is 130.
+//! The first signal asks. A verb that measures or serves has said what is to be done then
+//! ([`on_signal`]): it stops, keeps and reports what it has. One that only reads and prints has
+//! nothing to keep and is ended at once. Whoever has been asked and does not end in time is ended,
+//! after what it finished before was kept ([`keep_at_end`]). The second signal ends the program at
+//! once. After a signal the exit code is 130.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,9 +14,11 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, INTERRUPTED, program_name, tell};
 
-/// A verb that was asked ends within this time, or is ended: a little less than the 2 s that are promised.
+/// A verb that was asked ends within this time, or is ended: a little less than the 2 s that are
+/// promised.
 const GRACE: Duration = Duration::from_millis(1900);
-/// On a busy host even tables and a page may take longer. While the main thread is at work on them, it has this time.
+/// On a busy host even tables and a page may take longer. While the main thread is at work on them,
+/// it has this time.
 const GRACE_AT_WORK: Duration = Duration::from_secs(8);
 /// Longest time for writing the tables and files of what was finished.
 const GRACE_TO_KEEP: Duration = Duration::from_secs(4);
@@ -52,8 +55,8 @@ pub(crate) fn take_over() -> Result<(), Failure> {
         .map_err(|error| Failure::refused(format!("cannot take over Ctrl-C: {error}")))
 }
 
-/// Does this at the first signal, in another thread; at once if there was one already. From then on the verb is expected to end
-/// by itself.
+/// Does this at the first signal, in another thread; at once if there was one already. From then on
+/// the verb is expected to end by itself.
 pub(crate) fn on_signal(ask: impl Fn() + Send + 'static) {
     let mut state = state();
     if state.is_asked {
@@ -111,7 +114,8 @@ pub(crate) fn exit_code(otherwise: ExitCode) -> ExitCode {
     if is_asked() { ExitCode::from(INTERRUPTED) } else { otherwise }
 }
 
-/// Remembers a file that is not whole while the work writes it; it is removed if the program is ended meanwhile.
+/// Remembers a file that is not whole while the work writes it; it is removed if the program is
+/// ended meanwhile.
 pub(crate) fn writing<T>(unfinished: Option<PathBuf>, work: impl FnOnce() -> T) -> T {
     state().unfinished = unfinished;
     let done = work();
@@ -158,8 +162,9 @@ fn end_after_grace() {
     end(&mut state());
 }
 
-/// Time for which the main thread ran, or waited for a CPU to run on: the first two fields of its schedstat
-/// (Documentation/scheduler/sched-stats.rst). It does neither while it waits for lanes, or for somebody who reads what it prints.
+/// Time for which the main thread ran, or waited for a CPU to run on: the first two fields of its
+/// schedstat (Documentation/scheduler/sched-stats.rst). It does neither while it waits for lanes,
+/// or for somebody who reads what it prints.
 fn main_thread_ns() -> u128 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     text.split_whitespace().take(2).filter_map(|field| field.parse::<u128>().ok()).sum()

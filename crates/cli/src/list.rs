@@ -21,7 +21,8 @@ use crate::output::{Failure, emit};
     after_long_help = "Example:\n\n  $ daqmeter list devices\n  $ daqmeter list quick          the points of a plan, and what would be waived\n  $ daqmeter list felix-card     a path, drawn before anything runs"
 )]
 pub(crate) struct Arguments {
-    /// Only this: devices, engines, plans, paths, functions, kernels, bridges, scenarios, copies; or a plan or a path, by name or file
+    /// Only this: devices, engines, plans, paths, functions, kernels, bridges, scenarios, copies;
+    /// or a plan or a path, by name or file
     #[arg(value_name = "WHAT", value_parser = asked)]
     what: Option<Asked>,
 }

@@ -1,5 +1,5 @@
-//! The `daqmeter` command: one file per verb, or one folder. Verbs measure through `runner.rs`, and print what `report` makes of the
-//! records.
+//! The `daqmeter` command: one file per verb, or one folder. Verbs measure through `runner.rs`, and
+//! print what `report` makes of the records.
 
 mod ab;
 mod arguments;
@@ -40,7 +40,8 @@ use daqmeter_record::sanitise;
 
 use crate::output::Failure;
 
-/// Measures, exercises and predicts the path that data takes from an acquisition device to a program.
+/// Measures, exercises and predicts the path that data takes from an acquisition device to a
+/// program.
 #[derive(Debug, Parser)]
 #[command(name = "daqmeter", version, max_term_width = 110, disable_help_subcommand = true, after_help = AFTER_HELP, after_long_help = AFTER_LONG_HELP)]
 struct Cli {
@@ -134,7 +135,8 @@ fn main() -> ExitCode {
         }),
         Err(error) => {
             show_usage(&error, &arguments);
-            // The C tools have one exit code for everything but success, and it is theirs for help too.
+            // The C tools have one exit code for everything but success, and it is theirs for help
+            // too.
             let is_version = error.kind() == clap::error::ErrorKind::DisplayVersion;
             let code = match (output::tool_name(), error.use_stderr()) {
                 (Some(_), _) => u8::from(!is_version),
@@ -149,7 +151,8 @@ fn main() -> ExitCode {
     interrupt::exit_code(done.unwrap_or_else(Failure::report))
 }
 
-/// Prints help or what is wrong with the command line. clap repeats words of it, which may be names of files that others chose.
+/// Prints help or what is wrong with the command line. clap repeats words of it, which may be names
+/// of files that others chose.
 fn show_usage(error: &clap::Error, arguments: &[std::ffi::OsString]) {
     let is_plain = |word: &std::ffi::OsString| {
         matches!(sanitise::text(&word.to_string_lossy()), Cow::Borrowed(_))
@@ -171,7 +174,8 @@ fn show_usage(error: &clap::Error, arguments: &[std::ffi::OsString]) {
     }
 }
 
-/// Usage and messages as those of the tool that the program was called as: `eb-read` instead of `daqmeter eb read`.
+/// Usage and messages as those of the tool that the program was called as: `eb-read` instead of
+/// `daqmeter eb read`.
 fn as_tool(text: &str, tool: &str) -> String {
     let named = text
         .replace(&format!("daqmeter eb {tool}"), &format!("eb-{tool}"))

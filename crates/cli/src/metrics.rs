@@ -90,7 +90,8 @@ const HELP: &[(&str, &str)] = &[
     ("daqmeter_latency_p99_seconds", "From the oldest trigger of a page to its receipt"),
 ];
 
-/// What the one label of a metric says; none where there is one value only. `instance` and `job` are Prometheus's own.
+/// What the one label of a metric says; none where there is one value only. `instance` and `job`
+/// are Prometheus's own.
 fn label_of(name: &str) -> Option<&'static str> {
     match name {
         "daqmeter_points_planned" | "daqmeter_files" => None,
@@ -291,9 +292,10 @@ mod tests {
         assert!(text.contains("daqmeter_points_total{outcome=\"failed\"} 1"), "{text}");
     }
 
-    /// What OpenMetrics and `promtool check metrics` demand, read by the format's own grammar: names and labels of the allowed
-    /// characters, HELP and TYPE once and before the samples, all samples of a metric together and no two alike, samples of counters
-    /// named `_total`, no label that Prometheus sets itself, and a marked end.
+    /// What OpenMetrics and `promtool check metrics` demand, read by the format's own grammar:
+    /// names and labels of the allowed characters, HELP and TYPE once and before the samples, all
+    /// samples of a metric together and no two alike, samples of counters named `_total`, no label
+    /// that Prometheus sets itself, and a marked end.
     fn check_text(text: &str) -> Result<usize, String> {
         let mut typed: BTreeMap<String, String> = BTreeMap::new();
         let (mut helped, mut seen, mut samples) = (Vec::new(), Vec::new(), Vec::new());
@@ -407,7 +409,8 @@ mod tests {
         }
     }
 
-    /// The dashboard asks for metrics and labels that there are, and its panels lie beside one another.
+    /// The dashboard asks for metrics and labels that there are, and its panels lie beside one
+    /// another.
     #[test]
     fn the_dashboard_shows_what_is_served() {
         let dashboard: serde_json::Value =

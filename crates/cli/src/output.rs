@@ -1,7 +1,9 @@
-//! Where results go: stdout for people and programs, stderr for progress and trouble, files for records.
+//! Where results go: stdout for people and programs, stderr for progress and trouble, files for
+//! records.
 //!
-//! All that is printed goes through [`emit`], [`tell`] or [`Failure::report`], and there through the sanitiser; records are shown as
-//! [`read_parts`] or [`Recorder`] has them, their text made printable.
+//! All that is printed goes through [`emit`], [`tell`] or [`Failure::report`], and there through
+//! the sanitiser; records are shown as [`read_parts`] or [`Recorder`] has them, their text made
+//! printable.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -23,8 +25,9 @@ use crate::interrupt;
 use crate::lines::Lines;
 use crate::named::{Appended, Replaced, refuse_records};
 
-/// Prints text to stdout, with escapes for whatever would act on a terminal; in JSON they keep its meaning. A closed pipe (`| head`)
-/// ends the verb quietly, with the exit code that a filter has then.
+/// Prints text to stdout, with escapes for whatever would act on a terminal; in JSON they keep its
+/// meaning. A closed pipe (`| head`) ends the verb quietly, with the exit code that a filter has
+/// then.
 pub(crate) fn emit(text: &str) -> Result<ExitCode, Failure> {
     emit_as_it_is(&sanitise::lines(text))
 }
@@ -39,7 +42,8 @@ pub(crate) fn emit_as_it_is(text: &str) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Columns of the window that stdout is shown in: COLUMNS where it is set, as for other programs; none for files and pipes.
+/// Columns of the window that stdout is shown in: COLUMNS where it is set, as for other programs;
+/// none for files and pipes.
 pub(crate) fn window_columns() -> Option<usize> {
     let stdout = io::stdout();
     let set = || std::env::var("COLUMNS").ok()?.parse().ok();
@@ -105,8 +109,8 @@ impl Recorder {
         written.and(printed)
     }
 
-    /// What every verb that measures ends with: its text for people, unless records were printed; the page, if one is wanted; the
-    /// exit code.
+    /// What every verb that measures ends with: its text for people, unless records were printed;
+    /// the page, if one is wanted; the exit code.
     pub(crate) fn finish(
         &mut self,
         page: Option<&Replaced>,

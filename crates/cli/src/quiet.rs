@@ -1,9 +1,11 @@
-//! Waiting until the host has nothing else to do. A survey that begins beside a compiler or a backup measures them, too.
+//! Waiting until the host has nothing else to do. A survey that begins beside a compiler or a
+//! backup measures them, too.
 //!
-//! It waits for at most a quarter of its budget, and never longer than 15 s (what a budget of a minute gives); the time is taken from
-//! the budget. Bursts of cron, of a package manager or of the end of a build are over by then, and what is left is enough for all
-//! points; a load that lasts longer may last for hours. A host that is still not quiet then is measured all the same, and the report
-//! says that it was not.
+//! It waits for at most a quarter of its budget, and never longer than 15 s (what a budget of a
+//! minute gives); the time is taken from the budget. Bursts of cron, of a package manager or of the
+//! end of a build are over by then, and what is left is enough for all points; a load that lasts
+//! longer may last for hours. A host that is still not quiet then is measured all the same, and the
+//! report says that it was not.
 
 use std::time::Duration;
 
@@ -30,7 +32,8 @@ pub(crate) enum Waited {
     Busy(f64),
 }
 
-/// Looks until the host is quiet, time for another look is lacking, or a signal came; says on stderr what it waits for.
+/// Looks until the host is quiet, time for another look is lacking, or a signal came; says on
+/// stderr what it waits for.
 pub(crate) fn wait_for_quiet(budget: Duration, is_stopped: impl Fn() -> bool) -> Waited {
     let longest = (budget / PART).min(LONGEST);
     let mut is_told = false;

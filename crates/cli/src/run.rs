@@ -1,4 +1,5 @@
-//! `daqmeter run`: the points of a plan, one after the other; and what `daqmeter list PLAN` says of them beforehand.
+//! `daqmeter run`: the points of a plan, one after the other; and what `daqmeter list PLAN` says of
+//! them beforehand.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,8 +20,9 @@ use crate::runner::{Common, Runner};
 
 /// Measure the points of a plan.
 ///
-/// A plan is a TOML file, or the name of one that ships with daqmeter (daqmeter list plans). Every record is written as it is
-/// measured; after an interruption --resume goes on with what is missing.
+/// A plan is a TOML file, or the name of one that ships with daqmeter (daqmeter list plans). Every
+/// record is written as it is measured; after an interruption --resume goes on with what is
+/// missing.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter list plans\n  $ daqmeter list my-sweep.toml                  what would be measured, and what waived\n  $ daqmeter run my-sweep.toml --records lab7.jsonl\n  $ daqmeter run my-sweep.toml --records lab7.jsonl --resume\n  $ daqmeter report lab7.jsonl"
@@ -107,8 +109,8 @@ pub(crate) fn refuse_refused(done: &Done) -> Result<(), Failure> {
     )))
 }
 
-/// Every point of the plan with what would become of it. Engines are asked whether they are there and whether they understand the
-/// workload; nothing is opened for use.
+/// Every point of the plan with what would become of it. Engines are asked whether they are there
+/// and whether they understand the workload; nothing is opened for use.
 pub(crate) fn points(plan: &Plan) -> String {
     let different = different(&plan.points);
     let rows = different.iter().map(|(point, times)| {

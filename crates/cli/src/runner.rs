@@ -1,4 +1,5 @@
-//! What every measuring verb shares: the context, Ctrl-C, progress, and running points one after the other.
+//! What every measuring verb shares: the context, Ctrl-C, progress, and running points one after
+//! the other.
 
 use std::ops::{Deref, DerefMut};
 use std::process::ExitCode;
@@ -65,7 +66,8 @@ pub(crate) struct Runner {
     metrics: Option<Page>,
 }
 
-/// How this program was built. The C library is a part of it where it is another than the usual one: its memcpy is measured, too.
+/// How this program was built. The C library is a part of it where it is another than the usual
+/// one: its memcpy is measured, too.
 const PROFILE: &str = match (cfg!(debug_assertions), cfg!(target_env = "musl")) {
     (true, _) => "debug",
     (false, false) => "release",

@@ -1,7 +1,7 @@
 //! `daqmeter serve`: records in the browser.
 //!
-//! Only what was named on the command line is served, by number; a request never names a path. Listens on loopback unless told
-//! otherwise, and then only with a token.
+//! Only what was named on the command line is served, by number; a request never names a path.
+//! Listens on loopback unless told otherwise, and then only with a token.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -32,8 +32,9 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Show records in the browser.
 ///
-/// Serves an index of the files and a report page of each, made anew at every request. Without --bind only this host can connect;
-/// with it a token is asked for. /metrics counts requests and files for Prometheus.
+/// Serves an index of the files and a report page of each, made anew at every request. Without
+/// --bind only this host can connect; with it a token is asked for. /metrics counts requests and
+/// files for Prometheus.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter run long.toml --records lab7.jsonl &\n  $ daqmeter serve lab7.jsonl bench/record\n  serving 12 files at http://127.0.0.1:8477/\n\n  $ daqmeter serve bench/record --bind 0.0.0.0:8477 --token \"$(openssl rand -hex 16)\""
@@ -48,7 +49,8 @@ pub(crate) struct Arguments {
     /// Listen here instead of on loopback; anything but loopback needs --token
     #[arg(long, value_name = "ADDR:PORT")]
     bind: Option<SocketAddr>,
-    /// Word that requests must carry: ?token=WORD, or Authorization: Bearer WORD; 16 characters or more
+    /// Word that requests must carry: ?token=WORD, or Authorization: Bearer WORD; 16 characters or
+    /// more
     #[arg(long, value_name = "WORD", env = "DAQMETER_TOKEN", hide_env_values = true)]
     token: Option<String>,
 }
@@ -57,11 +59,13 @@ pub(crate) struct Arguments {
 struct Site {
     paths: Vec<PathBuf>,
     token: Option<String>,
-    /// Names that a browser on this host may have asked for: others are somebody else's page that resolves here.
+    /// Names that a browser on this host may have asked for: others are somebody else's page that
+    /// resolves here.
     loopback: bool,
     /// What `/metrics` says.
     metrics: Page,
-    /// The files that were listed so far. The place of a file here is its number, which stays its own when others come.
+    /// The files that were listed so far. The place of a file here is its number, which stays its
+    /// own when others come.
     known: Mutex<Vec<PathBuf>>,
 }
 

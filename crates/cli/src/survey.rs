@@ -1,5 +1,6 @@
-//! `daqmeter survey`: everything that can be measured on this host, as one report. What is measured is the plan `survey`, or
-//! `survey-short` when there is little time; here it gets its budget, its page and its answers.
+//! `daqmeter survey`: everything that can be measured on this host, as one report. What is measured
+//! is the plan `survey`, or `survey-short` when there is little time; here it gets its budget, its
+//! page and its answers.
 
 use std::fmt::Write;
 use std::path::Path as FilePath;
@@ -87,7 +88,8 @@ impl Arguments {
         };
         let mut plan = Plan::load_for(name, &site).map_err(Failure::refused)?;
         plan.budget.time = Some(left);
-        // The answer is about whole paths: a budget that is too short leaves out stages measured alone.
+        // The answer is about whole paths: a budget that is too short leaves out stages measured
+        // alone.
         plan.points.sort_by_key(|point| point.engine != "path");
         for (position, point) in plan.points.iter_mut().enumerate() {
             point.place.position = position as u64;
@@ -143,8 +145,8 @@ fn cut_short(done: &Done) -> String {
     )
 }
 
-/// Finds what limits each path that was run, all of them within that time. A path that fails then is reported, and costs only itself.
-/// Returns the seconds that it took.
+/// Finds what limits each path that was run, all of them within that time. A path that fails then
+/// is reported, and costs only itself. Returns the seconds that it took.
 fn limits(runner: &mut Runner, within: Duration) -> Result<f64, Failure> {
     let begin = Instant::now();
     let mut names: Vec<String> = Vec::new();
@@ -155,7 +157,8 @@ fn limits(runner: &mut Runner, within: Duration) -> Result<f64, Failure> {
     }
     names.sort();
     names.dedup();
-    // Runs of a card that is read out live fill and empty its ring: they take longer than a survey has.
+    // Runs of a card that is read out live fill and empty its ring: they take longer than a survey
+    // has.
     names.retain(|name| !Path::load(name).is_ok_and(|path| path.is_live()));
     for (at, name) in names.iter().enumerate() {
         let left = within.saturating_sub(begin.elapsed());
@@ -175,7 +178,8 @@ fn limits(runner: &mut Runner, within: Duration) -> Result<f64, Failure> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Holds the counters of this host against known loads, each for a fiftieth of the budget. Returns the seconds that it took.
+/// Holds the counters of this host against known loads, each for a fiftieth of the budget. Returns
+/// the seconds that it took.
 fn counters(runner: &mut Runner, budget: Budget) -> Result<f64, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
@@ -191,7 +195,8 @@ fn counters(runner: &mut Runner, budget: Budget) -> Result<f64, Failure> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// The answers first; then the advice, what was not measured, where the time went, and the tables where they are asked for.
+/// The answers first; then the advice, what was not measured, where the time went, and the tables
+/// where they are asked for.
 fn summary(records: &[RunRecord], took: Duration, done: &Done, with_tables: bool) -> String {
     let Some(first) = records.first() else {
         return "nothing was measured\n".to_owned();

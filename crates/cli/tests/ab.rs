@@ -1,4 +1,5 @@
-//! `daqmeter ab` as a user meets it: the outcomes with their exit codes, what is recorded, what is refused.
+//! `daqmeter ab` as a user meets it: the outcomes with their exit codes, what is recorded, what is
+//! refused.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 

@@ -1,4 +1,5 @@
-//! The command as a user meets it: exit codes, one clear line for bad input, what survives, what is printed.
+//! The command as a user meets it: exit codes, one clear line for bad input, what survives, what is
+//! printed.
 
 #![allow(
     clippy::unwrap_used,
@@ -356,7 +357,8 @@ fn ctrl_c_keeps_what_was_measured_and_exits_130() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    // Its first trigger has been taken when the lane's thread has run: wait for the thread, then a little real work.
+    // Its first trigger has been taken when the lane's thread has run: wait for the thread, then a
+    // little real work.
     let tasks = format!("/proc/{}/task", child.id());
     let lane_runs = || {
         let entries = std::fs::read_dir(&tasks).into_iter().flatten().flatten();

@@ -1,4 +1,5 @@
-//! The copy verbs as scripts meet them: output, files, exit codes, one clear line for what is wrong.
+//! The copy verbs as scripts meet them: output, files, exit codes, one clear line for what is
+//! wrong.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 

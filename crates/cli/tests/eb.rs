@@ -367,7 +367,8 @@ fn transfers_say_what_they_do_when_asked() {
 
 #[test]
 fn a_measurement_negotiates_widths_as_the_tools_do() {
-    // A slave of 64-bit addresses only is none whose words of 32 bits at 32-bit addresses can be measured.
+    // A slave of 64-bit addresses only is none whose words of 32 bits at 32-bit addresses can be
+    // measured.
     let wide = Snoop::start(&["-a", "64", "--bus", "timing-receiver"]);
     let perf = |more: &[&str]| {
         let slave = wide.at("udp");

@@ -1,4 +1,5 @@
-//! Text of others, pushed through everything that daqmeter prints: nothing of it acts on a terminal, begins a line, or is a formula.
+//! Text of others, pushed through everything that daqmeter prints: nothing of it acts on a
+//! terminal, begins a line, or is a formula.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -11,7 +12,8 @@ use common::{daqmeter, stderr, stdout};
 use daqmeter_record::jsonl;
 use serde_json::Value;
 
-/// Begins a formula, clears the screen, rings, begins a line, turns the direction, colours by one byte, ends a cell and opens a tag.
+/// Begins a formula, clears the screen, rings, begins a line, turns the direction, colours by one
+/// byte, ends a cell and opens a tag.
 const HOSTILE: &str =
     "=1+1\u{1b}[2J\u{7}\0\r\nFAKE\u{202e}\u{2066}\u{200f}\u{61c}\u{9b}31m\u{7f}\u{2028}|<script>";
 
@@ -71,7 +73,8 @@ fn texts(value: &Value, path: String, found: &mut Vec<String>) {
     }
 }
 
-/// A file of hostile records: one of each engine and study, and one that failed, was waived and warned.
+/// A file of hostile records: one of each engine and study, and one that failed, was waived and
+/// warned.
 fn write_hostile(path: &Path, changed: Changed) {
     let mut seen = BTreeSet::new();
     let mut lines = Vec::new();

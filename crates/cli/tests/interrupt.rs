@@ -1,4 +1,5 @@
-//! The first SIGINT or SIGTERM ends every verb soon: what was measured is kept and reported, and the exit code is 130.
+//! The first SIGINT or SIGTERM ends every verb soon: what was measured is kept and reported, and
+//! the exit code is 130.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -153,7 +154,8 @@ fn records(folder: &Path) -> (usize, usize) {
     (contents.records.len(), contents.errors.len())
 }
 
-/// Each verb with a job that lasts long: when the signal comes, and whether a record is in the file afterwards.
+/// Each verb with a job that lasts long: when the signal comes, and whether a record is in the file
+/// afterwards.
 const CASES: [(&str, Begun, bool); 21] = [
     ("digitizer emu:l0 -S 3200 -N 18446744073709551615 --unpaced --out OUT", Begun::Lane, true),
     ("digitizer emu:l0 -S 320 -l 1000000000 --rate 1e7 --out OUT", Begun::Lane, true),

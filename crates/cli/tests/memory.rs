@@ -9,7 +9,8 @@ use std::process::Command;
 use common::{PROGRAM, stderr};
 use daqmeter_record::{Outcome, jsonl};
 
-/// One lane that reads 16 KiB, one that reads 2 GiB, and an emulated board, which maps 2 GiB of card memory.
+/// One lane that reads 16 KiB, one that reads 2 GiB, and an emulated board, which maps 2 GiB of
+/// card memory.
 const PLAN: &str = r#"
 title = "Small and large"
 about = "for a test"

@@ -60,7 +60,8 @@ fn an_interrupted_plan_is_gone_on_with_where_it_stopped() {
     assert!(stderr(&again).contains("2 of 4 points are in the file already"), "{}", stderr(&again));
     assert!(stderr(&again).contains("line 3: not a record"), "{}", stderr(&again));
     let shown = daqmeter("export", &[&out]);
-    // Two that were whole, and two that were measured again; a memory point has a row for each kind of read.
+    // Two that were whole, and two that were measured again; a memory point has a row for each kind
+    // of read.
     let rows = stdout(&shown).lines().count() - 1;
     assert!(rows >= 4 && rows.is_multiple_of(4), "{rows} rows");
     let done = daqmeter("run", &[&folder.path("plan.toml"), "--out", &out, "--resume"]);
@@ -144,7 +145,8 @@ fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
     let folder = Folder::new();
     let out = folder.measured("a.jsonl");
     let text = std::fs::read_to_string(&out).unwrap();
-    // Ten invocations a side, in turn, with samples of our own: what is compared is the comparison, not this host.
+    // Ten invocations a side, in turn, with samples of our own: what is compared is the comparison,
+    // not this host.
     let side = |name: &str, ns: u64, parity: u64, runs: u64| {
         let mut lines = String::new();
         for run in 0..runs {

@@ -1,4 +1,5 @@
-//! Where results go, as people and scripts meet it: files that are named once, answers before tables, metrics while a run lasts.
+//! Where results go, as people and scripts meet it: files that are named once, answers before
+//! tables, metrics while a run lasts.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -269,7 +270,8 @@ fn a_record_has_what_its_conditions_are_judged_by() {
     assert!(speeds.len() == 2 && speeds.iter().all(|ns| ns.as_u64().unwrap() > 0), "{speeds:?}");
 }
 
-/// A survey of little time: what it could not measure for lack of it is said, and the table comes where it is asked for.
+/// A survey of little time: what it could not measure for lack of it is said, and the table comes
+/// where it is asked for.
 #[test]
 fn a_survey_answers_first_and_ends_with_its_budget() {
     let folder = tempfile::tempdir().unwrap();

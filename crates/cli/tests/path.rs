@@ -1,4 +1,5 @@
-//! `daqmeter path` as scripts meet it: output, records, exit codes, one clear line for what is wrong.
+//! `daqmeter path` as scripts meet it: output, records, exit codes, one clear line for what is
+//! wrong.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 

@@ -1,5 +1,5 @@
-//! The counters' verbs as scripts meet them: output, exit codes, one clear line for what is wrong. On emulated meshes and on counters
-//! that every host has.
+//! The counters' verbs as scripts meet them: output, exit codes, one clear line for what is wrong.
+//! On emulated meshes and on counters that every host has.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 

@@ -1,4 +1,5 @@
-//! Two runs of one verb are runs of the same points, whatever was measured and however long it took.
+//! Two runs of one verb are runs of the same points, whatever was measured and however long it
+//! took.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 

@@ -333,7 +333,8 @@ fn a_counter_that_falls_to_0_ends_the_check_with_3_where_no_other_e_link_tells()
     assert!(stdout(&absent).ends_with("no block was checked of E-link 0x7ff\n"));
 }
 
-/// A publisher that offers one E-link, sends one event of it and the account, if there is one, and goes away.
+/// A publisher that offers one E-link, sends one event of it and the account, if there is one, and
+/// goes away.
 fn fake_publisher(account: Option<serde_json::Value>) -> (String, std::thread::JoinHandle<()>) {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

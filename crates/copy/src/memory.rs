@@ -1,4 +1,5 @@
-//! Memory read and written in a given ratio over a given footprint, by each store that this CPU has. Also glibc's memcpy.
+//! Memory read and written in a given ratio over a given footprint, by each store that this CPU
+//! has. Also glibc's memcpy.
 
 use daqmeter_harness::{
     Fault, Job, Problem, Request, Session, StageSpec, Tally, check_lanes, is_one, one,
@@ -9,8 +10,8 @@ use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Memory read and written in a given ratio. Rates count the bytes read, so that they compare directly with a stage that reads the
-/// same bytes.
+/// Memory read and written in a given ratio. Rates count the bytes read, so that they compare
+/// directly with a stage that reads the same bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryRequest {
@@ -109,12 +110,14 @@ impl Variant {
     }
 }
 
-/// The best set of this CPU with both stores, and the libc's copy where the ratio is that of a copy.
+/// The best set of this CPU with both stores, and the libc's copy where the ratio is that of a
+/// copy.
 fn variants(ratio: StreamRatio) -> Vec<Variant> {
     let best = Isa::best();
     let mut variants = vec![Variant::Stream(best, Store::Cached)];
     if best == Isa::Avx512 {
-        // 512-bit stores are not the fastest everywhere (Zen 4 splits them): the limit must be the best of both widths.
+        // 512-bit stores are not the fastest everywhere (Zen 4 splits them): the limit must be the
+        // best of both widths.
         variants.push(Variant::Stream(Isa::Avx2, Store::Cached));
     }
     if ratio.write_lines() > 0 && best.has_non_temporal() {

@@ -1,4 +1,5 @@
-//! The neighbour of a program: a thread on another CPU that copies, or does something that touches no memory.
+//! The neighbour of a program: a thread on another CPU that copies, or does something that touches
+//! no memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! The engine `plain-copy`: what memory alone allows for copies, or fills, of one size. Copies between user and kernel are held
-//! against it.
+//! The engine `plain-copy`: what memory alone allows for copies, or fills, of one size. Copies
+//! between user and kernel are held against it.
 
 use daqmeter_harness::{
     Fault, Job, Problem, Request, Session, StageSpec, StopFlag, Tally, check_lanes, is_default,

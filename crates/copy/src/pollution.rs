@@ -1,7 +1,9 @@
-//! The engine `pollution`: a program on one CPU, and beside it a neighbour that copies, or only looks as if it did.
+//! The engine `pollution`: a program on one CPU, and beside it a neighbour that copies, or only
+//! looks as if it did.
 //!
-//! Time alone misleads: a neighbour that copies nothing can slow a program as much as one that copies, through shared cores,
-//! clocks and hypervisors. So there are two neighbours that touch no memory, `spin` and `null-call`, to compare with.
+//! Time alone misleads: a neighbour that copies nothing can slow a program as much as one that
+//! copies, through shared cores, clocks and hypervisors. So there are two neighbours that touch no
+//! memory, `spin` and `null-call`, to compare with.
 
 use clap::Args;
 use daqmeter_harness::{Fault, Job, Problem, Session, StageSpec, Tally, did_you_mean, is_default};
@@ -360,7 +362,8 @@ mod tests {
                 record.counter("neighbour-bytes").unwrap()
             };
             if [Neighbour::Cpu, Neighbour::Dma].contains(&neighbour) {
-                // Four short runs can be over before a crowded host lets the neighbour finish a copy: then they are run again.
+                // Four short runs can be over before a crowded host lets the neighbour finish a
+                // copy: then they are run again.
                 assert!((0..1000).any(|_| copied() > 0.0), "{neighbour} copied nothing");
             } else {
                 assert_eq!(copied(), 0.0, "{neighbour}");

@@ -266,7 +266,8 @@ impl CopyRequest {
         }
     }
 
-    /// Bytes of memory that all its lanes take: both sides of each copy, and three copies while bytes are compared.
+    /// Bytes of memory that all its lanes take: both sides of each copy, and three copies while
+    /// bytes are compared.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let blocks = match self.path {
             CopyPath::IoUring | CopyPath::IoUringFixed => self.depth,

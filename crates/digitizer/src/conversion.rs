@@ -1,4 +1,5 @@
-//! What is asked of a conversion: the options that read-out and conversion in memory have in common.
+//! What is asked of a conversion: the options that read-out and conversion in memory have in
+//! common.
 
 use std::str::FromStr;
 use std::sync::LazyLock;
@@ -223,7 +224,8 @@ impl ConversionRequest {
         Decimation { offset: within(self.dec_offset), factor: within(self.dec_factor) }
     }
 
-    /// What a function converts to from that many samples, in bytes; zero where it converts nothing.
+    /// What a function converts to from that many samples, in bytes; zero where it converts
+    /// nothing.
     pub(crate) fn out_bytes(&self, function: Function, samples: usize) -> usize {
         self.of(function)
             .map_or(0, |(conversion, decimation)| decimation.kept(samples) * conversion.out_bytes())
@@ -297,7 +299,8 @@ impl ConversionRequest {
                 return Err(Problem::new(name, text));
             }
         }
-        // As in the original, a sample is kept only where a whole group of `factor` follows the offset.
+        // As in the original, a sample is kept only where a whole group of `factor` follows the
+        // offset.
         if (samples - offset) / factor == 0 {
             let text = format!(
                 "is {factor}, but only {} of the {samples} samples of a read follow dec_offset {offset}: none is kept; \

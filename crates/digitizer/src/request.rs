@@ -25,7 +25,8 @@ const PATTERN_MULTIPLE: u64 = 32;
 /// Number of which the samples of a triggered acquisition are a multiple. It is read whole: ten
 /// channels of whole pairs of blocks, so that none is cut.
 const TRIGGERED_MULTIPLE: u64 = regs::CHANNELS as u64 * 2 * regs::BLOCK_SAMPLES;
-/// Bytes of the blocks that are tried: from what a first-level cache holds beside its conversion to what a second-level one does.
+/// Bytes of the blocks that are tried: from what a first-level cache holds beside its conversion to
+/// what a second-level one does.
 const TRIED_BLOCKS: [u64; 8] =
     [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10];
 /// What the largest card memory holds.
@@ -37,7 +38,8 @@ const MAX_SAMPLES: u64 = 1 << 30;
 pub struct DigitizerRequest {
     /// Boards: /dev/sis8300-6, emu:l0, emu:l2-0, emu:ku0, or a range emu:l0..4
     ///
-    /// In records and plans they are one text with blanks between them; a blank within a name has a backslash before it.
+    /// In records and plans they are one text with blanks between them; a blank within a name has a
+    /// backslash before it.
     #[arg(value_name = "DEVICE", required = true, value_parser = device_name())]
     #[serde(with = "crate::names")]
     #[schemars(with = "String")]
@@ -70,7 +72,8 @@ pub struct DigitizerRequest {
     pub block_bytes: u64,
     /// The same in blocks of the size that is fastest here
     ///
-    /// Sizes from 4 to 512 KiB and the whole read are tried before the run. The size that is used is in the record (block-bytes).
+    /// Sizes from 4 to 512 KiB and the whole read are tried before the run. The size that is used
+    /// is in the record (block-bytes).
     #[arg(long, conflicts_with = "block_bytes", help_heading = "Conversion")]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fuse: bool,
@@ -351,7 +354,8 @@ impl DigitizerRequest {
         self.trigger_rate_hz.filter(|&rate| rate != 0.0)
     }
 
-    /// Samples of a fused block, none where nothing is fused. A block that is chosen by measurement is the whole read until then.
+    /// Samples of a fused block, none where nothing is fused. A block that is chosen by measurement
+    /// is the whole read until then.
     pub(crate) fn block_samples(&self) -> Option<usize> {
         match (self.fuse, self.block_bytes) {
             (true, _) => Some(to_usize(self.samples_per_read())),
@@ -370,7 +374,8 @@ impl DigitizerRequest {
         tried
     }
 
-    /// Whole card blocks, and whole multiples of the decimation factor, so that each converts on its own.
+    /// Whole card blocks, and whole multiples of the decimation factor, so that each converts on
+    /// its own.
     fn samples_of_block(&self, bytes: u64) -> usize {
         let decimates = self.conversion.dec_factor > 1 || self.conversion.dec_offset > 0;
         let groups = if decimates { self.conversion.dec_factor } else { 1 };
@@ -379,7 +384,8 @@ impl DigitizerRequest {
         to_usize(samples.min(self.samples_per_read()))
     }
 
-    /// Samples, conversion, what an emulated board holds of them, and a copy while they are compared.
+    /// Samples, conversion, what an emulated board holds of them, and a copy while they are
+    /// compared.
     pub(crate) fn memory_bytes(&self) -> Option<u64> {
         let raw = self.raw_bytes();
         let mapped = if self.maps() { buffer_bytes(raw) } else { 0 };

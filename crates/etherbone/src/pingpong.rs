@@ -1,4 +1,5 @@
-//! The raw path: the same bytes over the same kind of socket, echoed as they came. What Etherbone could reach on this host.
+//! The raw path: the same bytes over the same kind of socket, echoed as they came. What Etherbone
+//! could reach on this host.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -165,7 +166,8 @@ impl PingPong {
         };
         let cpu = self.request.peer_cpu;
         let body = move || {
-            // Where the CPU cannot be had, the echo runs where it is; the harness refuses CPUs that do not exist.
+            // Where the CPU cannot be had, the echo runs where it is; the harness refuses CPUs that
+            // do not exist.
             if let Some(cpu) = cpu {
                 let _ = affinity::pin_to(cpu);
             }

@@ -1,4 +1,5 @@
-//! The end of a run: what the lanes brought back becomes the record, with its warnings and its verdict.
+//! The end of a run: what the lanes brought back becomes the record, with its warnings and its
+//! verdict.
 
 use std::collections::BTreeSet;
 
@@ -117,7 +118,8 @@ fn build_warning(record: &RunRecord) -> Option<String> {
     is_debug.then(|| "debug build: rates are meaningless; use cargo run --release".to_owned())
 }
 
-/// One line for each kind of stage that is faster than its limit allows: a fault of the measurement.
+/// One line for each kind of stage that is faster than its limit allows: a fault of the
+/// measurement.
 fn limit_warnings(record: &RunRecord) -> Vec<String> {
     let above = |stage: &Stage| {
         let limit = record.limit(stage.limit.as_deref()?)?;

@@ -1,8 +1,10 @@
-//! Controls: work of a fixed kind that loads the same resource as a stage, done between its samples.
+//! Controls: work of a fixed kind that loads the same resource as a stage, done between its
+//! samples.
 //!
-//! What the host does to a resource meanwhile meets the control as it meets the stage, and no change of the program moves it: a copy of
-//! like footprint beside copies and conversions, an empty system call beside calls, a round trip over the loopback beside round trips.
-//! What a comparison makes of them is in `daqmeter_stats`. Nothing here is a result.
+//! What the host does to a resource meanwhile meets the control as it meets the stage, and no
+//! change of the program moves it: a copy of like footprint beside copies and conversions, an empty
+//! system call beside calls, a round trip over the loopback beside round trips. What a comparison
+//! makes of them is in `daqmeter_stats`. Nothing here is a result.
 
 use std::hint::black_box;
 use std::io::ErrorKind;
@@ -27,7 +29,8 @@ pub enum Control {
     RoundTrip,
 }
 
-/// A sample of a control lasts about so long: long against the clock and the lines that the stage left in the caches.
+/// A sample of a control lasts about so long: long against the clock and the lines that the stage
+/// left in the caches.
 const SAMPLE_NS: u64 = 20_000;
 /// Time between two samples, in samples: controls take 3 % of a stage's time.
 const EVERY: u64 = 32;
@@ -35,7 +38,8 @@ const EVERY: u64 = 32;
 const DOUBLE_AFTER: usize = 64;
 /// Room for samples; the time between the last ones would be 32 times 2^40 as long as one.
 const MAX_SAMPLES: usize = 40 * DOUBLE_AFTER;
-/// Largest buffer, of a lane that is alone. The stage itself empties the caches of what it holds: it moves 32 times as much.
+/// Largest buffer, of a lane that is alone. The stage itself empties the caches of what it holds:
+/// it moves 32 times as much.
 const MAX_BUFFER_BYTES: u64 = 8 << 20;
 /// Largest buffers of all lanes together.
 const MAX_ALL_BYTES: u64 = 64 << 20;
@@ -162,8 +166,8 @@ impl Work {
 }
 
 impl Controlled {
-    /// Makes a control ready, for a lane that is one of so many. None where this host cannot do its work: without loopback sockets there
-    /// is no round trip.
+    /// Makes a control ready, for a lane that is one of so many. None where this host cannot do its
+    /// work: without loopback sockets there is no round trip.
     pub(crate) fn new(control: Control, lanes: usize) -> Option<Controlled> {
         let mut footprint = 0;
         let work = match control {

@@ -1,13 +1,15 @@
 //! What the host's CPUs are called, from /proc/cpuinfo.
 //!
-//! x86 writes a `model name`. AArch64 writes numbers of the Main ID Register (MIDR_EL1) instead: implementer, part, variant and
-//! revision. Without their names all Arm hosts would be one host to whoever compares records.
+//! x86 writes a `model name`. AArch64 writes numbers of the Main ID Register (MIDR_EL1) instead:
+//! implementer, part, variant and revision. Without their names all Arm hosts would be one host to
+//! whoever compares records.
 
 use std::fmt::Write;
 
 use daqmeter_sys::host::Files;
 
-/// Implementers, MIDR_EL1 bits 31:24 (Arm ARM DDI 0487, "MIDR_EL1"; Linux arch/arm64/include/asm/cputype.h).
+/// Implementers, MIDR_EL1 bits 31:24 (Arm ARM DDI 0487, "MIDR_EL1"; Linux
+/// arch/arm64/include/asm/cputype.h).
 const IMPLEMENTERS: [(u32, &str); 14] = [
     (0x41, "Arm"),
     (0x42, "Broadcom"),
@@ -25,8 +27,9 @@ const IMPLEMENTERS: [(u32, &str); 14] = [
     (0xC0, "Ampere"),
 ];
 
-/// Parts by implementer, MIDR_EL1 bits 15:4. From Linux arch/arm64/include/asm/cputype.h, which cites each core's manual.
-/// A part that is not here is shown by its number, so hosts never look alike for want of a name.
+/// Parts by implementer, MIDR_EL1 bits 15:4. From Linux arch/arm64/include/asm/cputype.h, which
+/// cites each core's manual. A part that is not here is shown by its number, so hosts never look
+/// alike for want of a name.
 const PARTS: [(u32, u32, &str); 53] = [
     (0x41, 0xD02, "Cortex-A34"),
     (0x41, 0xD03, "Cortex-A53"),

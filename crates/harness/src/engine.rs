@@ -45,7 +45,8 @@ impl Engine {
         (self.parameters)()
     }
 
-    /// The workload as the command line records the same request, so that equal requests have equal keys. Bounds are not checked.
+    /// The workload as the command line records the same request, so that equal requests have equal
+    /// keys. Bounds are not checked.
     ///
     /// # Errors
     /// As [`Request::of`].
@@ -56,7 +57,8 @@ impl Engine {
     /// Reads and checks a workload: the only place where one is parsed to be measured.
     ///
     /// # Errors
-    /// Names the parameter that is missing, unknown, of the wrong type or out of bounds, or the file that cannot be read.
+    /// Names the parameter that is missing, unknown, of the wrong type or out of bounds, or the
+    /// file that cannot be read.
     pub fn parse(&self, workload: &Workload) -> Result<Job, Fault> {
         (self.parse)(workload)
     }
@@ -73,14 +75,16 @@ pub struct Job {
     pub target: String,
     /// True when any device is emulated.
     pub is_emulated: bool,
-    /// True when it works on a real device whose state only one process at a time may have: its registers, its buffers. Such work
-    /// cannot be measured alternately with another process.
+    /// True when it works on a real device whose state only one process at a time may have: its
+    /// registers, its buffers. Such work cannot be measured alternately with another process.
     pub owns_device: bool,
-    /// Bytes of memory over all lanes, where that is known before it is opened. Its limits come on top.
+    /// Bytes of memory over all lanes, where that is known before it is opened. Its limits come on
+    /// top.
     pub memory_bytes: Option<u64>,
     /// Whether an instruction set, a module or a channel that it needs is here.
     pub availability: Availability,
-    /// True if its record names the processes that used the CPUs: for points that last long enough to look at all of them.
+    /// True if its record names the processes that used the CPUs: for points that last long enough
+    /// to look at all of them.
     pub names_processes: bool,
     /// Load that is put on the host while it is measured.
     pub load: Option<fn() -> Box<dyn Observer>>,
@@ -89,8 +93,9 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job of real work on `target` that needs nothing special. `open` makes one session for each lane and allocates nothing
-    /// large: that is [`Session::prepare`]'s part, in the thread that will use it.
+    /// A job of real work on `target` that needs nothing special. `open` makes one session for each
+    /// lane and allocates nothing large: that is [`Session::prepare`]'s part, in the thread that
+    /// will use it.
     pub fn new<R: Request>(
         request: &R,
         target: impl Into<String>,
@@ -164,19 +169,20 @@ pub trait Session: Send {
     /// The stages, in the order in which they run. Constant over the session's life.
     fn stages(&self) -> Vec<StageSpec>;
 
-    /// Allocates and touches everything that the steps need, in the thread that runs them, after pinning. After this, steps
-    /// allocate nothing.
+    /// Allocates and touches everything that the steps need, in the thread that runs them, after
+    /// pinning. After this, steps allocate nothing.
     ///
     /// # Errors
     /// When memory or the device refuses.
     fn prepare(&mut self) -> Result<(), Fault>;
 
-    /// Called once, before [`Session::prepare`], with the flag that a signal sets. Who does operations that may last longer than
-    /// about 0.1 s keeps it, looks at it meanwhile, and cuts the operation short with [`Fault::interrupted`].
+    /// Called once, before [`Session::prepare`], with the flag that a signal sets. Who does
+    /// operations that may last longer than about 0.1 s keeps it, looks at it meanwhile, and cuts
+    /// the operation short with [`Fault::interrupted`].
     fn set_stop_flag(&mut self, _stop: &StopFlag) {}
 
-    /// Number of variants of the same work that differ in nothing but speed. The harness tries them after [`Session::prepare`],
-    /// and the fastest is used.
+    /// Number of variants of the same work that differ in nothing but speed. The harness tries them
+    /// after [`Session::prepare`], and the fastest is used.
     fn variants(&self) -> usize {
         1
     }
@@ -184,13 +190,15 @@ pub trait Session: Send {
     /// Works by that variant from now on; the first is used until then.
     fn use_variant(&mut self, _variant: usize) {}
 
-    /// Does `operations` operations of one stage in its own loop. It reads no clock to measure itself and never prints.
+    /// Does `operations` operations of one stage in its own loop. It reads no clock to measure
+    /// itself and never prints.
     ///
     /// # Errors
     /// When the work cannot go on; the lane then fails and the others finish.
     fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault>;
 
-    /// Called before each sample of a stage that asks for it ([`StageSpec::before_sample`]), outside the clock.
+    /// Called before each sample of a stage that asks for it ([`StageSpec::before_sample`]),
+    /// outside the clock.
     ///
     /// # Errors
     /// When the stage cannot be made ready; the lane then fails.
@@ -213,8 +221,8 @@ pub trait Session: Send {
         Ok(())
     }
 
-    /// Checks the bytes: before timing it does each stage's work once and compares, after timing it compares what the last
-    /// step left. A wrong byte is a failure, whatever the speed.
+    /// Checks the bytes: before timing it does each stage's work once and compares, after timing it
+    /// compares what the last step left. A wrong byte is a failure, whatever the speed.
     ///
     /// # Errors
     /// Names the first wrong place, with what was expected and found.
@@ -242,18 +250,20 @@ pub struct StageSpec {
     pub traffic_bytes_per_op: u64,
     /// What the rate is held against.
     pub limit: Option<LimitSpec>,
-    /// Work that loads the same resource, done between samples. None where nothing may come between operations: a device that goes on
-    /// meanwhile would fill its ring.
+    /// Work that loads the same resource, done between samples. None where nothing may come between
+    /// operations: a device that goes on meanwhile would fill its ring.
     pub control: Option<Control>,
     /// Run once instead of as often as the others (function 100 of the original).
     pub once: bool,
-    /// Operations that belong together, of which a sample takes whole batches: cycles in a pipeline, datagrams in a burst.
+    /// Operations that belong together, of which a sample takes whole batches: cycles in a
+    /// pipeline, datagrams in a burst.
     pub batch: u64,
-    /// Each operation is a sample of its own, and [`Session::before_sample`] comes before it, outside the clock: caches to empty, a
-    /// pipe to fill.
+    /// Each operation is a sample of its own, and [`Session::before_sample`] comes before it,
+    /// outside the clock: caches to empty, a pipe to fill.
     pub before_sample: bool,
-    /// The device itself says when each operation began and ended ([`Session::device_time`]): the clock of a kernel module, with
-    /// what surrounds the work left out. Each operation is a sample of its own.
+    /// The device itself says when each operation began and ended ([`Session::device_time`]): the
+    /// clock of a kernel module, with what surrounds the work left out. Each operation is a sample
+    /// of its own.
     pub device_timed: bool,
     /// True if [`Session::check_sample`] comes after some of the samples.
     pub checked: bool,
@@ -307,8 +317,8 @@ impl StageSpec {
 /// The physical limit that a stage could reach.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LimitSpec {
-    /// To be measured in the same run by the engine that has the name of the workload's kind: in as many lanes, if it has such a
-    /// parameter.
+    /// To be measured in the same run by the engine that has the name of the workload's kind: in as
+    /// many lanes, if it has such a parameter.
     Measured {
         /// Name in the record.
         name: String,
@@ -316,7 +326,8 @@ pub enum LimitSpec {
         how: String,
         /// Request to that engine, for one lane.
         workload: Workload,
-        /// Bytes that the stage counts for each byte that the limit engine reads: above 1 where a stage skips whole lines.
+        /// Bytes that the stage counts for each byte that the limit engine reads: above 1 where a
+        /// stage skips whole lines.
         scale: f64,
     },
     /// Known from elsewhere: a link's width, an emulated board's profile.
@@ -344,7 +355,8 @@ pub struct Tally {
     pub series: Vec<TimeSeries>,
     /// What the threads of a path did.
     pub path: Option<PathRun>,
-    /// Bytes that its first stage really carried, where that is not what its operations are counted as.
+    /// Bytes that its first stage really carried, where that is not what its operations are counted
+    /// as.
     pub carried_bytes: Option<u64>,
     /// What the reader must know.
     pub warnings: Vec<String>,
@@ -355,7 +367,8 @@ pub struct Tally {
 /// Lanes of one point: more than any host has CPUs for.
 pub const MAX_LANES: u64 = 1024;
 
-/// As many lanes as one point may have: [`MAX_LANES`], and at most as many threads as this process may still start.
+/// As many lanes as one point may have: [`MAX_LANES`], and at most as many threads as this process
+/// may still start.
 pub(crate) fn max_lanes() -> u64 {
     daqmeter_sys::available::threads().map_or(MAX_LANES, |threads| threads.clamp(1, MAX_LANES))
 }
@@ -378,7 +391,8 @@ impl Fault {
         Fault(reason.into(), Cause::Any)
     }
 
-    /// The host, a control group or a limit of this process leaves too little memory or too few threads for the work.
+    /// The host, a control group or a limit of this process leaves too little memory or too few
+    /// threads for the work.
     pub fn too_large(reason: impl Into<String>) -> Self {
         Fault(reason.into(), Cause::TooLarge)
     }

@@ -118,7 +118,8 @@ fn utc(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + since).to_string()
 }
 
-/// What the step loop itself costs per operation: the median of 31 samples of the null engine, about a millisecond in all.
+/// What the step loop itself costs per operation: the median of 31 samples of the null engine,
+/// about a millisecond in all.
 fn tool_ns_per_op() -> f64 {
     const OPERATIONS: u64 = 50_000;
     let mut null = NullRequest::session();

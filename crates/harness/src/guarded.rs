@@ -4,8 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::Fault;
 
-/// Does the work; a panic in it is a fault that says where it was and what it said. Whatever the work had borrowed may be in a
-/// state that its author did not foresee: the caller only drops it afterwards.
+/// Does the work; a panic in it is a fault that says where it was and what it said. Whatever the
+/// work had borrowed may be in a state that its author did not foresee: the caller only drops it
+/// afterwards.
 pub(crate) fn guarded<T>(what: &str, work: impl FnOnce() -> T) -> Result<T, Fault> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
         let reason = format!(

@@ -1,7 +1,7 @@
 //! The lanes of a run: a thread for each session, which meet before and after the timed steps.
 //!
-//! Whatever a session or an observer does, a panic included, ends as an outcome in the record: a lane that fails takes no other
-//! lane with it, and nobody waits for it.
+//! Whatever a session or an observer does, a panic included, ends as an outcome in the record: a
+//! lane that fails takes no other lane with it, and nobody waits for it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
@@ -141,7 +141,8 @@ pub(crate) fn run_lanes(
     let mut faults = Vec::new();
     each(observers, &mut faults, |observer| observer.arm());
     thread::scope(|scope| {
-        // This thread joins first and waits last. If it unwinds, its party is dropped before the scope waits for the lanes.
+        // This thread joins first and waits last. If it unwinds, its party is dropped before the
+        // scope waits for the lanes.
         let own = Waiting {
             party: meeting.join(),
             shared: &shared,
@@ -152,7 +153,8 @@ pub(crate) fn run_lanes(
         for (index, session) in sessions.into_iter().enumerate() {
             let runner = LaneRunner::new(index, session, running);
             let (lane, party, shared) = (runner.lane.clone(), meeting.join(), &shared);
-            // When the thread cannot be started, the closure is dropped, and the party in it leaves.
+            // When the thread cannot be started, the closure is dropped, and the party in it
+            // leaves.
             let work = move || runner.run(&party, shared);
             let started = if own.party.is_called_off() {
                 Err(Fault::too_large(
@@ -189,7 +191,8 @@ pub(crate) fn run_lanes(
     })
 }
 
-/// From the release of the lanes until all are done: what passes meanwhile, by the observers and the accounts of the host.
+/// From the release of the lanes until all are done: what passes meanwhile, by the observers and
+/// the accounts of the host.
 fn observe(
     own: &Waiting<'_>,
     lanes: &[Lane],
@@ -230,7 +233,8 @@ fn each<T>(
     called.filter_map(|result| result.map_err(|fault| faults.push(fault.0)).ok()).collect()
 }
 
-/// A session whose panics are faults. After one it is only dropped: nobody knows what state it is in.
+/// A session whose panics are faults. After one it is only dropped: nobody knows what state it is
+/// in.
 struct Guarded {
     session: Option<Box<dyn Session>>,
     has_panicked: bool,
@@ -291,7 +295,8 @@ impl<'a> LaneRunner<'a> {
         }
     }
 
-    /// The lane's whole life. Whatever fails, it takes part in every meeting, until the party is dropped.
+    /// The lane's whole life. Whatever fails, it takes part in every meeting, until the party is
+    /// dropped.
     fn run(mut self, party: &Party, shared: &Shared) -> LaneDone {
         let mut warnings = Vec::new();
         let ready = self.make_ready();
@@ -670,7 +675,8 @@ mod tests {
         let ran = run_lanes(vec![session], running, &mut [], &mut record);
         let lane = &ran.lanes[0];
         assert_eq!(lane.lane.outcome, Outcome::Ok);
-        // Looks come faster than the lane goes on: the last report is of an earlier call or of this one.
+        // Looks come faster than the lane goes on: the last report is of an earlier call or of this
+        // one.
         assert_eq!(lane.warnings[0], "Preparing(0)", "{:?}", lane.warnings);
         assert_eq!(lane.warnings.len(), 3);
     }

@@ -1,8 +1,9 @@
 //! The one measuring loop, and what plugs into it.
 //!
-//! An [`Engine`] parses workloads to [`Job`]s; a job opens one [`Session`] for each thread. [`measure`] opens, verifies, warms
-//! up, times steps between [`Observer`]s, verifies again, and leaves a record. Engines do the work: they never time, format
-//! or print. Begin with `run.rs`, then `null.rs`, the plainest engine.
+//! An [`Engine`] parses workloads to [`Job`]s; a job opens one [`Session`] for each thread.
+//! [`measure`] opens, verifies, warms up, times steps between [`Observer`]s, verifies again, and
+//! leaves a record. Engines do the work: they never time, format or print. Begin with `run.rs`,
+//! then `null.rs`, the plainest engine.
 
 mod conclude;
 mod conditions;

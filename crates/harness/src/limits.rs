@@ -1,7 +1,8 @@
-//! The limits of the stages of a run: those that are given, and those that are measured right before it or once for many points.
+//! The limits of the stages of a run: those that are given, and those that are measured right
+//! before it or once for many points.
 //!
-//! A limit is a rate by the same definition as a stage's rate, sustained, see [`daqmeter_stats::sustained`]. A limit engine that failed
-//! its verification has no limit to give.
+//! A limit is a rate by the same definition as a stage's rate, sustained, see
+//! [`daqmeter_stats::sustained`]. A limit engine that failed its verification has no limit to give.
 
 use daqmeter_record::{Limit, LimitBasis, RunRecord, Stage};
 use daqmeter_stats::{Rate, sustained};
@@ -14,7 +15,8 @@ use crate::{Engine, Job, LimitSpec, Session};
 /// Measures one point of a limit's engine, without limits and observers of its own.
 pub(crate) type Alone<'a> = dyn FnMut(&Job, &Settings) -> Result<RunRecord, Refusal> + 'a;
 
-/// Finds every distinct limit that the sessions' stages name, with as many lanes as there are sessions; and says of which there is none.
+/// Finds every distinct limit that the sessions' stages name, with as many lanes as there are
+/// sessions; and says of which there is none.
 pub(crate) fn limits(
     engines: &[Engine],
     sessions: &[Box<dyn Session>],
@@ -42,7 +44,8 @@ pub(crate) fn limits(
     Ok((limits, missing.into_iter().map(warning).collect()))
 }
 
-/// One limit; none where no engine measures limits of its kind, and why where the one that does failed.
+/// One limit; none where no engine measures limits of its kind, and why where the one that does
+/// failed.
 fn found(
     engines: &[Engine],
     spec: LimitSpec,
@@ -94,7 +97,8 @@ pub(crate) fn rate_of(limit: &Limit) -> Rate {
     }
 }
 
-/// What the record of a limit engine says the limit is: its fastest stage, as the mean over the lanes of their sustained rates.
+/// What the record of a limit engine says the limit is: its fastest stage, as the mean over the
+/// lanes of their sustained rates.
 ///
 /// # Errors
 /// The reason, when the record is not one of work that was done and verified.

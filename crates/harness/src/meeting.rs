@@ -1,8 +1,8 @@
 //! Where lanes wait for one another.
 //!
-//! A [`std::sync::Barrier`] waits for a fixed number of threads, for ever if one of them never comes. Here whoever takes part
-//! holds a [`Party`]; dropping it, which unwinding does too, takes it out of the count. So nobody waits for a thread that has
-//! panicked or was never started.
+//! A [`std::sync::Barrier`] waits for a fixed number of threads, for ever if one of them never
+//! comes. Here whoever takes part holds a [`Party`]; dropping it, which unwinding does too, takes
+//! it out of the count. So nobody waits for a thread that has panicked or was never started.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,7 +35,8 @@ impl State {
 }
 
 impl Meeting {
-    /// One more takes part. The first to join must be the last to wait, or a meeting may take place before all have joined.
+    /// One more takes part. The first to join must be the last to wait, or a meeting may take place
+    /// before all have joined.
     pub(crate) fn join(&self) -> Party<'_> {
         self.state().parties += 1;
         Party(self)

@@ -20,8 +20,9 @@ impl LimitSpec {
         }
     }
 
-    /// Memory, streamed in the stage's own ratio: of `counted_bytes` in all, the stage touches every line that holds one of
-    /// the samples it keeps, each `stride_bytes` after the one before, and writes `out_bytes` for each.
+    /// Memory, streamed in the stage's own ratio: of `counted_bytes` in all, the stage touches
+    /// every line that holds one of the samples it keeps, each `stride_bytes` after the one before,
+    /// and writes `out_bytes` for each.
     pub fn memory(counted_bytes: u64, stride_bytes: u64, out_bytes: u64) -> LimitSpec {
         const LINE_BYTES: u64 = 64;
         // Samples further apart than a line leave lines untouched.

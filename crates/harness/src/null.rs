@@ -11,7 +11,8 @@ struct NullSession {
     done: u64,
 }
 
-/// Counts operations and nothing else. Its time per operation is daqmeter's own cost, shown in every report.
+/// Counts operations and nothing else. Its time per operation is daqmeter's own cost, shown in
+/// every report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NullRequest {}

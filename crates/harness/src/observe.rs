@@ -15,12 +15,14 @@ pub trait Observer: Send {
     /// Called when the last lane is done.
     fn stop(&mut self) -> Vec<Counter>;
 
-    /// What was counted over time, if it was, relative to the release of the lanes; called once after [`Observer::stop`].
+    /// What was counted over time, if it was, relative to the release of the lanes; called once
+    /// after [`Observer::stop`].
     fn observations(&mut self, _origin_ns: u64) -> Option<Observations> {
         None
     }
 
-    /// Whether it counts what is compared with the known work of the lanes: nothing else is then done between their samples.
+    /// Whether it counts what is compared with the known work of the lanes: nothing else is then
+    /// done between their samples.
     fn counts_all(&self) -> bool {
         false
     }
@@ -31,7 +33,8 @@ pub trait Observer: Send {
     }
 }
 
-/// Counters of `perf_event_open`, of all our threads. An event that the host lacks is simply not among the counters.
+/// Counters of `perf_event_open`, of all our threads. An event that the host lacks is simply not
+/// among the counters.
 pub struct PerfObserver<S: CounterSource = KernelCounters> {
     source: S,
     open: Vec<(&'static str, Box<dyn OpenCounter>, daqmeter_sys::perf::Reading)>,

@@ -1,17 +1,19 @@
-//! Which CPUs busy threads get, from what the CPUs share. It says nothing about memory: buffers are touched by the threads themselves.
+//! Which CPUs busy threads get, from what the CPUs share. It says nothing about memory: buffers are
+//! touched by the threads themselves.
 
 use std::cmp::Reverse;
 
 use daqmeter_record::Host;
 
-/// The CPUs that may be used, in the order in which busy threads get them: a core for each thread while there is a free one, fast
-/// cores before slow ones, the cores of one NUMA node before those of the next. Otherwise the last CPU comes first: CPU 0 takes most
-/// interrupts.
+/// The CPUs that may be used, in the order in which busy threads get them: a core for each thread
+/// while there is a free one, fast cores before slow ones, the cores of one NUMA node before those
+/// of the next. Otherwise the last CPU comes first: CPU 0 takes most interrupts.
 pub fn order(host: &Host) -> Vec<u32> {
     order_near(host, None)
 }
 
-/// The same, the cores of that NUMA node first: data that a device on it writes is read on the other side of a socket's link elsewhere.
+/// The same, the cores of that NUMA node first: data that a device on it writes is read on the
+/// other side of a socket's link elsewhere.
 pub fn order_near(host: &Host, near: Option<u32>) -> Vec<u32> {
     let near = host.numa.iter().find(|node| Some(node.node) == near);
     let mut cpus = host.allowed_cpus.clone();
@@ -34,9 +36,10 @@ pub fn cores(host: &Host) -> usize {
     cpus.filter(|&&cpu| rank(host, cpu) == 0).count()
 }
 
-/// A CPU for each thread, from how long each is busy for a block of the whole: neighbours side by side where each has a core, the
-/// busiest ones on fast cores; else the busiest thread first, each on the CPU with the least work, that of the CPU's core counted. The
-/// cores of the node of the device that the data comes from, where there is one, are taken first.
+/// A CPU for each thread, from how long each is busy for a block of the whole: neighbours side by
+/// side where each has a core, the busiest ones on fast cores; else the busiest thread first, each
+/// on the CPU with the least work, that of the CPU's core counted. The cores of the node of the
+/// device that the data comes from, where there is one, are taken first.
 pub fn spread(host: &Host, near: Option<u32>, busy_ns: &[f64]) -> Vec<u32> {
     let order = order_near(host, near);
     if busy_ns.len() <= cores(host) {
@@ -64,7 +67,8 @@ pub fn spread(host: &Host, near: Option<u32>, busy_ns: &[f64]) -> Vec<u32> {
     placed
 }
 
-/// A CPU for each of as many threads, in their order; where some of the CPUs are slower, the busiest threads get the others.
+/// A CPU for each of as many threads, in their order; where some of the CPUs are slower, the
+/// busiest threads get the others.
 fn side_by_side(host: &Host, cpus: &[u32], busy_ns: &[f64]) -> Vec<u32> {
     let is_slow = |cpu: &&u32| host.slower_cpus.contains(cpu);
     let (slow, fast): (Vec<&u32>, Vec<&u32>) = cpus.iter().partition(is_slow);
@@ -119,7 +123,8 @@ mod tests {
 
     #[test]
     fn a_thread_gets_a_core_of_its_own_while_there_is_one_and_its_neighbours_node() {
-        // Two sockets of two cores of two threads, numbered as the kernel does where siblings are side by side, and where they are not.
+        // Two sockets of two cores of two threads, numbered as the kernel does where siblings are
+        // side by side, and where they are not.
         let beside =
             host(8, &[&[0, 1], &[2, 3], &[4, 5], &[6, 7]], &[&[0, 1, 2, 3], &[4, 5, 6, 7]]);
         assert_eq!(order(&beside), [7, 5, 3, 1, 6, 4, 2, 0]);

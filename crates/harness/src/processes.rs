@@ -1,4 +1,5 @@
-//! Who used the CPUs while something was measured: our threads, other parts of a chain, the kernel, and what else runs.
+//! Who used the CPUs while something was measured: our threads, other parts of a chain, the kernel,
+//! and what else runs.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +26,8 @@ impl Processes {
         Processes { before: all(&files), files, own }
     }
 
-    /// What each used since then, the busiest first. `threads` are ours, by name and number: what each used since then, and since it
-    /// was started.
+    /// What each used since then, the busiest first. `threads` are ours, by name and number: what
+    /// each used since then, and since it was started.
     pub(crate) fn used(&self, threads: &BTreeMap<String, (u64, u64)>) -> Vec<ProcessUse> {
         let now = match self.before.is_empty() {
             // The use since the start of a process is not its use since the first look.

@@ -1,15 +1,17 @@
 //! How far a point is, for those who wait for it.
 //!
-//! Told by the thread that called [`crate::measure`], which only waits meanwhile: lanes leave counts and tell nothing. A point that is
-//! done within two seconds says nothing at all.
+//! Told by the thread that called [`crate::measure`], which only waits meanwhile: lanes leave
+//! counts and tell nothing. A point that is done within two seconds says nothing at all.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A point is silent for so long: most end before, and a line that changes faster than it can be read says nothing.
+/// A point is silent for so long: most end before, and a line that changes faster than it can be
+/// read says nothing.
 const FIRST: Duration = Duration::from_secs(2);
-/// From then on it is reported so often. Each time costs the waiting thread some ten microseconds of CPU time.
+/// From then on it is reported so often. Each time costs the waiting thread some ten microseconds
+/// of CPU time.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// What the lanes of a point are at.
@@ -66,7 +68,8 @@ impl Listener {
 }
 
 impl Progress {
-    /// Calls this for a point that lasts longer than 2 s, once a second, in the thread that measures.
+    /// Calls this for a point that lasts longer than 2 s, once a second, in the thread that
+    /// measures.
     pub fn new(tell: impl Fn(&Look) + Send + Sync + 'static) -> Progress {
         let listener =
             Listener { tell: Box::new(tell), every: EVERY, next: Mutex::new(Instant::now()) };

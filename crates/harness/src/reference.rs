@@ -2,7 +2,8 @@
 
 use daqmeter_sys::clock;
 
-/// Time of so many dependent multiplications, in nanoseconds. Nothing but the CPU's clock speed, and what interrupts it, changes it.
+/// Time of so many dependent multiplications, in nanoseconds. Nothing but the CPU's clock speed,
+/// and what interrupts it, changes it.
 pub(crate) fn arithmetic_ns(rounds: u64) -> u64 {
     let begin = clock::monotonic_ns();
     let mut x = 1_u64;
@@ -12,8 +13,8 @@ pub(crate) fn arithmetic_ns(rounds: u64) -> u64 {
     clock::monotonic_ns() - begin
 }
 
-/// Speed of the CPU that the calling thread is on: the shortest of several pieces, which no interruption made longer. Takes about
-/// half a millisecond.
+/// Speed of the CPU that the calling thread is on: the shortest of several pieces, which no
+/// interruption made longer. Takes about half a millisecond.
 pub(crate) fn speed_ns() -> u64 {
     const PIECES: usize = 8;
     const ROUNDS: u64 = 50_000;

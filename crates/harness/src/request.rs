@@ -1,7 +1,9 @@
-//! What is asked of an engine, as one typed struct: the record's workload, the plan's check, the list of parameters and, through
-//! `clap::Args` on the same struct, the options of the command line come from it.
+//! What is asked of an engine, as one typed struct: the record's workload, the plan's check, the
+//! list of parameters and, through `clap::Args` on the same struct, the options of the command line
+//! come from it.
 //!
-//! Plans and records hold a [`Workload`], engines work with their requests: the two meet here and nowhere else.
+//! Plans and records hold a [`Workload`], engines work with their requests: the two meet here and
+//! nowhere else.
 
 use std::fmt::Debug;
 
@@ -14,9 +16,10 @@ use serde_json::{Map, Value};
 use crate::engine::{Fault, Job, Parameter, max_lanes};
 use crate::settings::cpu_list;
 
-/// One request to one engine. Field names are those of the parameters, with their unit last; the first line of a field's comment
-/// says in lists and in help what it is. Optional fields have `#[serde(default)]`, and `skip_serializing_if` where a record need
-/// not hold the usual value. `#[serde(deny_unknown_fields)]` refuses what is misspelt.
+/// One request to one engine. Field names are those of the parameters, with their unit last; the
+/// first line of a field's comment says in lists and in help what it is. Optional fields have
+/// `#[serde(default)]`, and `skip_serializing_if` where a record need not hold the usual value.
+/// `#[serde(deny_unknown_fields)]` refuses what is misspelt.
 pub trait Request:
     Clone + Debug + PartialEq + Serialize + DeserializeOwned + JsonSchema + 'static
 {
@@ -41,7 +44,8 @@ pub trait Request:
         workload_of(self)
     }
 
-    /// The work that it asks for. Files that it names are read here, once; nothing is opened for use.
+    /// The work that it asks for. Files that it names are read here, once; nothing is opened for
+    /// use.
     ///
     /// # Errors
     /// When a file that it names cannot be read or understood.
@@ -115,7 +119,8 @@ impl Problem {
 /// Every field of a request as a parameter.
 ///
 /// # Panics
-/// When a field is neither yes or no, a number, nor text: a fault of the program, which every engine's test would find.
+/// When a field is neither yes or no, a number, nor text: a fault of the program, which every
+/// engine's test would find.
 pub fn workload_of<R: Request>(request: &R) -> Workload {
     let value = serde_json::to_value(request).expect("a request is plain data");
     let Value::Object(fields) = value else { panic!("a request is a struct") };
@@ -123,7 +128,8 @@ pub fn workload_of<R: Request>(request: &R) -> Workload {
     Workload { kind: R::KIND.to_owned(), params: fields.into_iter().filter_map(named).collect() }
 }
 
-/// Checks a request's number of lanes: at least 1, at most [`crate::MAX_LANES`] and what this process may still start.
+/// Checks a request's number of lanes: at least 1, at most [`crate::MAX_LANES`] and what this
+/// process may still start.
 ///
 /// # Errors
 /// When it is outside.
@@ -184,7 +190,8 @@ pub(crate) fn read<R: Request>(workload: &Workload) -> Result<R, Fault> {
     })
 }
 
-/// The known parameter without which the others can be read: of a field in a flattened struct, serde says no path.
+/// The known parameter without which the others can be read: of a field in a flattened struct,
+/// serde says no path.
 fn culprit<R: Request>(fields: &Map<String, Value>) -> Option<String> {
     let readable_without = |name: &&String| {
         let mut others = fields.clone();
@@ -196,7 +203,8 @@ fn culprit<R: Request>(fields: &Map<String, Value>) -> Option<String> {
     fields.keys().filter(is_known).find(readable_without).cloned()
 }
 
-/// serde names what is unknown and then what it expected, each between backticks; with a flattened struct it says only the former.
+/// serde names what is unknown and then what it expected, each between backticks; with a flattened
+/// struct it says only the former.
 fn with_nearest<R: Request>(problem: String) -> String {
     let names: Vec<&str> = problem.split('`').skip(1).step_by(2).collect();
     let Some((wrong, expected)) = names.split_first() else {

@@ -5,7 +5,8 @@
 //!       -> [each lane: timed steps] -> observers stop -> [each lane: verify, tally] -> record
 //! ```
 //!
-//! What the lanes do is in `lanes.rs`, the timed steps in `sample.rs`; what becomes of them in `conclude.rs`.
+//! What the lanes do is in `lanes.rs`, the timed steps in `sample.rs`; what becomes of them in
+//! `conclude.rs`.
 
 use daqmeter_record::{EngineInfo, Outcome, RunRecord};
 use daqmeter_sys::available;
@@ -19,8 +20,9 @@ pub use crate::sample::{INTERRUPTED, MAX_SAMPLES};
 use crate::settings::{Settings, cpu_list};
 use crate::{Availability, Context, Engine, Fault, Job, Observer};
 
-/// Runs one point and returns its record. Lanes that fail, bytes that do not check and ledgers that do not close are in the
-/// record's outcome; limits that stages ask for are measured by the one of `limit_engines` that has the name of their kind.
+/// Runs one point and returns its record. Lanes that fail, bytes that do not check and ledgers that
+/// do not close are in the record's outcome; limits that stages ask for are measured by the one of
+/// `limit_engines` that has the name of their kind.
 ///
 /// # Errors
 /// When the work cannot even begin.
@@ -77,8 +79,8 @@ fn check_pins(pins: &[u32], allowed: &[u32]) -> Result<(), Refusal> {
     }
 }
 
-/// Holds what a point takes against what is left, before anything is allocated: what does not fit then is killed, or ends the
-/// program in the middle.
+/// Holds what a point takes against what is left, before anything is allocated: what does not fit
+/// then is killed, or ends the program in the middle.
 ///
 /// # Errors
 /// When it does not fit.

@@ -1,8 +1,9 @@
 //! How one lane's stages are sampled: operations per sample, warming up, the timed steps.
 //!
-//! Only this file, `lanes.rs` and `control.rs` read the clock around work. Timed steps allocate nothing: sample vectors have their room
-//! beforehand. Consecutive samples share their time stamp, so one reading of the clock is the whole cost per sample. Where a control is
-//! due it comes between two samples, in the time of neither.
+//! Only this file, `lanes.rs` and `control.rs` read the clock around work. Timed steps allocate
+//! nothing: sample vectors have their room beforehand. Consecutive samples share their time stamp,
+//! so one reading of the clock is the whole cost per sample. Where a control is due it comes
+//! between two samples, in the time of neither.
 
 use std::time::Duration;
 
@@ -14,12 +15,14 @@ use crate::settings::{Settings, StepPlan};
 use crate::unfinished::Handover;
 use crate::{Context, Fault, Session, StageSpec};
 
-/// Most samples that a stage keeps; beyond it each sample covers several operations, so that memory does not grow with the
-/// number of operations. 65,536 samples are 512 KiB.
+/// Most samples that a stage keeps; beyond it each sample covers several operations, so that memory
+/// does not grow with the number of operations. 65,536 samples are 512 KiB.
 pub const MAX_SAMPLES: u64 = 1 << 16;
-/// A sample must last this many times the clock's cost and resolution, so that they stay below 0.1 % of it.
+/// A sample must last this many times the clock's cost and resolution, so that they stay below 0.1
+/// % of it.
 const SAMPLE_OVER_CLOCK: f64 = 1000.0;
-/// So long may operations go on without a look at the stop flag: short against the 2 s in which a signal ends a run.
+/// So long may operations go on without a look at the stop flag: short against the 2 s in which a
+/// signal ends a run.
 const LOOK_EVERY_NS: u64 = 50_000_000;
 /// How the reason of an interrupted lane begins.
 pub const INTERRUPTED: &str = "interrupted";
@@ -124,8 +127,9 @@ impl Sampling<'_> {
         })
     }
 
-    /// Warms up for a tenth of the budget, and from that chooses operations per sample: long against the clock's cost and
-    /// resolution, at most as many samples as are kept, and whole batches.
+    /// Warms up for a tenth of the budget, and from that chooses operations per sample: long
+    /// against the clock's cost and resolution, at most as many samples as are kept, and whole
+    /// batches.
     fn calibrate(&mut self, at: usize, budget: Duration, whole: u64) -> Result<(u64, u64), Fault> {
         let warm_up_ns = as_ns(budget) / 10;
         let mut stride = Stride::of(whole);
@@ -156,7 +160,8 @@ impl Sampling<'_> {
         Ok((ops_per_sample.next_multiple_of(whole.max(1)), MAX_SAMPLES))
     }
 
-    /// Takes the samples of all stages, in the order of the plan. What was taken before a fault stays in the stages.
+    /// Takes the samples of all stages, in the order of the plan. What was taken before a fault
+    /// stays in the stages.
     pub(crate) fn take(
         &mut self,
         stages: &mut [Sampled],
@@ -234,7 +239,8 @@ impl Sampling<'_> {
             return self.separate_samples(at, sampled, (most, budget_ns), origin_ns);
         }
         let ops_per_sample = sampled.stage.ops_per_sample;
-        // Samples that were calibrated are short; those of an exact plan may hold any number of operations.
+        // Samples that were calibrated are short; those of an exact plan may hold any number of
+        // operations.
         let mut stride = match self.settings.plan {
             StepPlan::Timed(budget) if as_ns(budget) / MAX_SAMPLES < LOOK_EVERY_NS => {
                 Stride::of(ops_per_sample)
@@ -297,8 +303,9 @@ impl Sampling<'_> {
         result
     }
 
-    /// The operations of one sample, in as many calls as it takes to look at the stop flag often enough. Says how many were
-    /// done and when the last of them ended: fewer than all when it is to stop, or after a fault.
+    /// The operations of one sample, in as many calls as it takes to look at the stop flag often
+    /// enough. Says how many were done and when the last of them ended: fewer than all when it is
+    /// to stop, or after a fault.
     fn sample(
         &mut self,
         at: usize,
@@ -391,7 +398,8 @@ impl Sampling<'_> {
         Ok(())
     }
 
-    /// One operation of a by-pass plan. With more than [`MAX_SAMPLES`] passes, consecutive ones share a sample.
+    /// One operation of a by-pass plan. With more than [`MAX_SAMPLES`] passes, consecutive ones
+    /// share a sample.
     fn one_pass(
         &mut self,
         at: usize,
@@ -455,7 +463,8 @@ impl Checks {
     }
 }
 
-/// How many operations go with one call of [`Session::step`]: whole batches, as many as last about half of [`LOOK_EVERY_NS`].
+/// How many operations go with one call of [`Session::step`]: whole batches, as many as last about
+/// half of [`LOOK_EVERY_NS`].
 struct Stride {
     operations: u64,
     whole: u64,
@@ -477,7 +486,8 @@ impl Stride {
     }
 }
 
-/// Operations per sample and number of samples for exactly so many operations: whole batches, where they divide them.
+/// Operations per sample and number of samples for exactly so many operations: whole batches, where
+/// they divide them.
 fn exact(operations: u64, batch: u64) -> (u64, u64) {
     let whole = batch.clamp(1, operations.max(1));
     let batch = if operations.is_multiple_of(whole) { whole } else { 1 };
@@ -520,7 +530,8 @@ mod tests {
         }
     }
 
-    /// Sets the stop flag, which it was given, after so many operations; fails when it is asked for many more at once.
+    /// Sets the stop flag, which it was given, after so many operations; fails when it is asked for
+    /// many more at once.
     #[derive(Default)]
     struct Stops {
         at: u64,

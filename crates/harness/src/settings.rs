@@ -18,7 +18,8 @@ type Measured = Result<Rate, String>;
 /// How many steps, and in which order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum StepPlan {
-    /// Exactly this many operations of the first stage, then of the second, and so on: what `-N` means.
+    /// Exactly this many operations of the first stage, then of the second, and so on: what `-N`
+    /// means.
     ByStage(u64),
     /// Exactly this many passes, each one operation of every stage in turn: what `-l` means.
     ByPass(u64),
@@ -43,13 +44,15 @@ pub struct Settings {
     pub stop: StopFlag,
     /// How the limits of the stages are measured.
     pub limits: Limits,
-    /// Whether stages that have a control sample it in turn with their own samples. A limit does without.
+    /// Whether stages that have a control sample it in turn with their own samples. A limit does
+    /// without.
     pub controls: bool,
     /// Gets reports of how far a long point is.
     pub progress: Progress,
     /// Receiver of the samples of a long point before it ends.
     pub unfinished: Unfinished,
-    /// Whether a workload that needs what this host lacks is waived; else it is refused, as one who asked for it by name expects.
+    /// Whether a workload that needs what this host lacks is waived; else it is refused, as one who
+    /// asked for it by name expects.
     pub waive: bool,
 }
 
@@ -70,12 +73,14 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Each once in this invocation, for the points that have it in common: clones of this share what was measured.
+    /// Each once in this invocation, for the points that have it in common: clones of this share
+    /// what was measured.
     pub fn shared(time: Duration) -> Self {
         Limits { time, known: Some(Arc::default()) }
     }
 
-    /// The rate that is known, or that which `measure` finds; a failure is kept, too: what failed once is not tried again.
+    /// The rate that is known, or that which `measure` finds; a failure is kept, too: what failed
+    /// once is not tried again.
     pub(crate) fn rate(
         &self,
         key: String,

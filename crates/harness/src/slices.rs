@@ -1,7 +1,8 @@
 //! One lane's work in short slices, for measuring two sides in turns: see `daqmeter_campaign::ab`.
 //!
-//! A slice is a fixed number of operations between two readings of the clock, short against the scheduler's own slices where the
-//! operation allows it. Each slice says whether something took the CPU away meanwhile.
+//! A slice is a fixed number of operations between two readings of the clock, short against the
+//! scheduler's own slices where the operation allows it. Each slice says whether something took the
+//! CPU away meanwhile.
 
 use std::time::Duration;
 
@@ -12,9 +13,11 @@ use crate::{Availability, Fault, Job, Session, StageSpec, StopFlag, check_fits};
 
 /// Most operations of a slice.
 const MAX_OPERATIONS: u64 = 1 << 30;
-/// Of the operations of a slice one in so many is done before the clock starts: the other side has just used the caches.
+/// Of the operations of a slice one in so many is done before the clock starts: the other side has
+/// just used the caches.
 const WARM_SHARE: u64 = 8;
-/// Slices that kept their CPU before the number of operations is believed: it grows to four times with each.
+/// Slices that kept their CPU before the number of operations is believed: it grows to four times
+/// with each.
 const MIN_MEASURED: usize = 8;
 /// From then on a slice that lost its CPU is a measure, too.
 const MAX_SEARCH_NS: u64 = 500_000_000;
@@ -88,7 +91,8 @@ impl Slices {
         self.stages.iter().map(|stage| stage.name.clone()).collect()
     }
 
-    /// How many operations of a stage take about that time, after a warm-up of ten times as long: whole batches, at least one.
+    /// How many operations of a stage take about that time, after a warm-up of ten times as long:
+    /// whole batches, at least one.
     ///
     /// # Errors
     /// When the work fails.
@@ -203,8 +207,8 @@ fn warming(operations: u64, batch: u64) -> u64 {
     (operations / WARM_SHARE / batch).max(1) * batch
 }
 
-/// Operations that take about the wanted time, if so many took `ns`. A slice that was disturbed, or the first, is not a measure: the
-/// number grows step by step.
+/// Operations that take about the wanted time, if so many took `ns`. A slice that was disturbed, or
+/// the first, is not a measure: the number grows step by step.
 fn fitting(ns: u64, operations: u64, wanted_ns: u64, batch: u64) -> u64 {
     let fitting = u128::from(operations) * u128::from(wanted_ns) / u128::from(ns.max(1));
     let fitting = u64::try_from(fitting).unwrap_or(u64::MAX);

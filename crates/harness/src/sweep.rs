@@ -37,8 +37,8 @@ impl Sweep {
     }
 }
 
-/// Points in an order shuffled by the seed, each with its place, so that slow drift of the host does not look like an effect
-/// of a parameter.
+/// Points in an order shuffled by the seed, each with its place, so that slow drift of the host
+/// does not look like an effect of a parameter.
 pub fn ordered<T>(mut points: Vec<T>, seed: u64) -> Vec<(Order, T)> {
     shuffle(&mut points, seed);
     let of = points.len() as u64;
@@ -49,7 +49,8 @@ pub fn ordered<T>(mut points: Vec<T>, seed: u64) -> Vec<(Order, T)> {
         .collect()
 }
 
-/// Fisher and Yates's shuffle with a generator that is fixed for all time, so that a recorded seed gives the same order.
+/// Fisher and Yates's shuffle with a generator that is fixed for all time, so that a recorded seed
+/// gives the same order.
 fn shuffle<T>(items: &mut [T], seed: u64) {
     let mut generator = Xoshiro256PlusPlus::seed_from_u64(seed);
     for last in (1..items.len()).rev() {

@@ -6,8 +6,8 @@ use std::path::Path;
 /// Longest text: plans, profiles and bridges are a few kilobytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The text of a regular file of at most 1 MiB. Devices, pipes and folders are refused before they are read: a name in a plan must not
-/// hang it or take all memory.
+/// The text of a regular file of at most 1 MiB. Devices, pipes and folders are refused before they
+/// are read: a name in a plan must not hang it or take all memory.
 ///
 /// # Errors
 /// Those of reading, and what such a file is not.
@@ -28,7 +28,8 @@ pub fn text_file_up_to(path: &Path, max_bytes: u64) -> io::Result<String> {
     }
 }
 
-/// The text of a file that somebody named on the command line, where it may be a pipe; at most 1 MiB.
+/// The text of a file that somebody named on the command line, where it may be a pipe; at most 1
+/// MiB.
 ///
 /// # Errors
 /// Those of reading, and a longer text.

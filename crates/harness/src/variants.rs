@@ -4,14 +4,16 @@ use daqmeter_sys::clock::monotonic_ns;
 
 use crate::{Fault, Session};
 
-/// Rounds of which the fastest counts for each variant: whatever else the host does only adds to a time.
+/// Rounds of which the fastest counts for each variant: whatever else the host does only adds to a
+/// time.
 const ROUNDS: usize = 5;
 /// No further round begins after this time.
 const WITHIN_NS: u64 = 500_000_000;
 /// A variant is preferred to the first one if it takes less than this share of its time.
 const CLEARLY_FASTER: f64 = 0.98;
 
-/// Tries all variants of a prepared session, in the thread that runs it, and leaves the session with the fastest.
+/// Tries all variants of a prepared session, in the thread that runs it, and leaves the session
+/// with the fastest.
 ///
 /// # Errors
 /// When a step cannot be done.

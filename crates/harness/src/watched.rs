@@ -8,8 +8,8 @@ use crate::conditions::Conditions;
 use crate::engine::Tally;
 use crate::facts::Context;
 
-/// A measurement of what others do: counters, traces, known loads. It has no lanes of its own; its record has everything else that
-/// every record has.
+/// A measurement of what others do: counters, traces, known loads. It has no lanes of its own; its
+/// record has everything else that every record has.
 pub struct Watched {
     record: RunRecord,
     conditions: Conditions,

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 /// Largest block.
 const MAX_BLOCK_BYTES: usize = 64 << 20;
-/// Reads stay within so many bytes from the start, and begin again there: enough to leave a device's own cache.
+/// Reads stay within so many bytes from the start, and begin again there: enough to leave a
+/// device's own cache.
 const SPAN_BYTES: u64 = 8 << 30;
 /// Blocks of direct reads and writes are multiples of this.
 pub const SECTOR_BYTES: usize = 4096;
@@ -131,7 +132,8 @@ impl Session for BlockSession {
             true => plain.beside_copy(),
             false => plain,
         };
-        // Out of the page cache a read is a copy; what a device can do, nobody but the device knows.
+        // Out of the page cache a read is a copy; what a device can do, nobody but the device
+        // knows.
         stage.limit = self.request.cached.then(|| LimitSpec::memory(bytes, 1, 1));
         vec![stage]
     }
@@ -158,7 +160,8 @@ impl Session for BlockSession {
         Ok(())
     }
 
-    /// A block read twice is the same both times; what else writes to a mounted device may be between them, so three tries are made.
+    /// A block read twice is the same both times; what else writes to a mounted device may be
+    /// between them, so three tries are made.
     fn verify(&mut self) -> Result<(), Fault> {
         const TRIES: usize = 3;
         let open = self.open.as_mut().expect("prepared before verification");
@@ -241,7 +244,8 @@ impl BlockReader {
         self.at = at;
     }
 
-    /// Reads the next block, which has the length that it was opened for; where reads are direct, `into` is on a page.
+    /// Reads the next block, which has the length that it was opened for; where reads are direct,
+    /// `into` is on a page.
     ///
     /// # Errors
     /// When the device or the file fails, or became shorter.

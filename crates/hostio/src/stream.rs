@@ -1,4 +1,5 @@
-//! Messages of one size over a TCP connection of this host: what a chain's network could carry at best.
+//! Messages of one size over a TCP connection of this host: what a chain's network could carry at
+//! best.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -188,7 +189,8 @@ impl Ends {
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        // Closed, not only shut down: with unread data that resets the connection, and the sender's write ends.
+        // Closed, not only shut down: with unread data that resets the connection, and the sender's
+        // write ends.
         drop(self.socket.take());
         if let Some(sender) = self.sender.take() {
             let _ = sender.join();

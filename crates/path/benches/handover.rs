@@ -1,12 +1,13 @@
-//! What a path costs over a chain that is written by hand: `cargo bench -p daqmeter-path --bench handover [-- SECONDS]`, each side so
-//! long [20 s] for each size.
+//! What a path costs over a chain that is written by hand: `cargo bench -p daqmeter-path --bench
+//! handover [-- SECONDS]`, each side so long [20 s] for each size.
 //!
 //! - Blocks: `memory -> read` beside two threads that do the same work over `sync_channel`.
-//! - A card read out live: `felix-readout` beside the read-out's own chain of two threads, at more triggers than it carries, and CPU
-//!   time at a rate that it does carry.
+//! - A card read out live: `felix-readout` beside the read-out's own chain of two threads, at more
+//!   triggers than it carries, and CPU time at a rate that it does carry.
 //!
-//! The sides run in turns; the order of each pair changes. Prints medians and the ratio with its 95 % interval over the pairs; judges
-//! nothing, because shared machines are noisy. Target: 1.05 or less.
+//! The sides run in turns; the order of each pair changes. Prints medians and the ratio with its 95
+//! % interval over the pairs; judges nothing, because shared machines are noisy. Target: 1.05 or
+//! less.
 
 #![allow(
     clippy::print_stdout,

@@ -1,14 +1,16 @@
-//! Whether `path explain` is right of a card that is read out live: `cargo bench -p daqmeter-path --bench live [-- SECONDS ROUNDS FIRST CASES]`
-//! [0.25 s a run, 8 rounds, all cases].
+//! Whether `path explain` is right of a card that is read out live: `cargo bench -p daqmeter-path
+//! --bench live [-- SECONDS ROUNDS FIRST CASES]` [0.25 s a run, 8 rounds, all cases].
 //!
 //! Each case has a limit that is known because it was put there, with chunks of several sizes:
 //!
-//! - reader, publisher, receiver: 1.5 us of work for each block beside its own, more than the other thread needs; each thread has a CPU
-//!   of its own. Reader and publisher share a thread, which is the limit in both cases;
+//! - reader, publisher, receiver: 1.5 us of work for each block beside its own, more than the other
+//!   thread needs; each thread has a CPU of its own. Reader and publisher share a thread, which is
+//!   the limit in both cases;
 //! - CPU: both threads on one CPU;
 //! - ring: of 2 MiB, looked at each 10 ms.
 //!
-//! Prints what was put there, what was named, slopes and use. Judges nothing: the sums at the end are for the record.
+//! Prints what was put there, what was named, slopes and use. Judges nothing: the sums at the end
+//! are for the record.
 
 #![allow(
     clippy::print_stdout,

@@ -1,12 +1,14 @@
-//! Whether `path explain` is right: `cargo bench -p daqmeter-path --bench validate [-- CASES SEED SECONDS [FIRST FILE]]` [40, 1, 0.1 a run].
-//! FIRST leaves out the cases before it; with FILE results are appended to it, and the sums are over all that it holds: a validation
-//! in pieces.
+//! Whether `path explain` is right: `cargo bench -p daqmeter-path --bench validate [-- CASES SEED
+//! SECONDS [FIRST FILE]]` [40, 1, 0.1 a run]. FIRST leaves out the cases before it; with FILE
+//! results are appended to it, and the sums are over all that it holds: a validation in pieces.
 //!
-//! Random paths of 3 to 6 elements get a limit that is known because it was put there: a stage of `work` or `wait`, with one or two
-//! threads, work in several stages on too few CPUs, all threads on one CPU. For each the table says which limit was put there, which was
-//! named, the predicted and the real gain of taking it out, and the largest rate that was predicted from runs below it, beside the rate of
-//! free runs and that which a search for the largest one without loss finds (as `path run --max`). The real gain and the search are
-//! measured twice: how far both lie apart bounds how good a prediction can be. Judges nothing: the sums at the end are for the record.
+//! Random paths of 3 to 6 elements get a limit that is known because it was put there: a stage of
+//! `work` or `wait`, with one or two threads, work in several stages on too few CPUs, all threads
+//! on one CPU. For each the table says which limit was put there, which was named, the predicted
+//! and the real gain of taking it out, and the largest rate that was predicted from runs below it,
+//! beside the rate of free runs and that which a search for the largest one without loss finds (as
+//! `path run --max`). The real gain and the search are measured twice: how far both lie apart
+//! bounds how good a prediction can be. Judges nothing: the sums at the end are for the record.
 
 #![allow(
     clippy::print_stdout,
@@ -75,7 +77,8 @@ impl Chain {
         record.map_err(|error| error.to_string())
     }
 
-    /// The largest rate without loss, found as by `path run --max` but in less time, in blocks per second.
+    /// The largest rate without loss, found as by `path run --max` but in less time, in blocks per
+    /// second.
     fn highest_hz(&mut self, free_hz: f64) -> Result<Option<f64>, String> {
         let time = Duration::from_secs_f64(self.seconds);
         let plan = SearchPlan {
@@ -188,8 +191,8 @@ impl Case {
         }
     }
 
-    /// The path's file, with so many nanoseconds in each stage that was put in; without, it is there but takes no time: one that waits
-    /// for a nanosecond would still set a timer.
+    /// The path's file, with so many nanoseconds in each stage that was put in; without, it is
+    /// there but takes no time: one that waits for a nanosecond would still set a timer.
     fn text(&self, ns: Option<f64>, buffers: u64) -> String {
         let cpus = match self.put {
             Put::OneCpu => format!("cpus = [{}]\n", daqmeter_sys::affinity::process_cpus()[0]),
@@ -251,7 +254,8 @@ struct Came {
     rate: f64,
     /// Predicted rate over the largest without loss, less one; none where none was found.
     highest: Option<f64>,
-    /// The real gain measured once more over the first, less one: no prediction can be better than that.
+    /// The real gain measured once more over the first, less one: no prediction can be better than
+    /// that.
     gain_again: Option<f64>,
     /// The same of a second search for the largest rate without loss.
     highest_again: Option<f64>,

@@ -1,12 +1,16 @@
-//! What blocks and pages cost over Zenoh: `cargo bench -p daqmeter-path --features zenoh --bench zenoh [-- SECONDS [ROUNDS]]`, each run so
-//! long [0.4 s].
+//! What blocks and pages cost over Zenoh: `cargo bench -p daqmeter-path --features zenoh --bench
+//! zenoh [-- SECONDS [ROUNDS]]`, each run so long [0.4 s].
 //!
-//! - Paths `memory -> zenoh -> read`, over TCP on loopback and through shared memory, beside `memory -> tcp -> read`.
-//! - Bare Zenoh: a thread publishes the same bytes again and again, without a copy of its own, and a callback counts what comes.
-//! - The transport of the read-out with pages of that size, which are framed, received and acknowledged.
+//! - Paths `memory -> zenoh -> read`, over TCP on loopback and through shared memory, beside
+//!   `memory -> tcp -> read`.
+//! - Bare Zenoh: a thread publishes the same bytes again and again, without a copy of its own, and
+//!   a callback counts what comes.
+//! - The transport of the read-out with pages of that size, which are framed, received and
+//!   acknowledged.
 //!
-//! All sides run in turns, in another order in each round. Threads are placed by the scheduler; Zenoh has threads of its own. Prints
-//! medians, and ratios to bare Zenoh with 95 % intervals over the rounds; judges nothing, because shared machines are noisy.
+//! All sides run in turns, in another order in each round. Threads are placed by the scheduler;
+//! Zenoh has threads of its own. Prints medians, and ratios to bare Zenoh with 95 % intervals over
+//! the rounds; judges nothing, because shared machines are noisy.
 
 #![allow(
     clippy::print_stdout,

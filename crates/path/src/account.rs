@@ -1,4 +1,5 @@
-//! Where the time of one thread goes. A wait is timed only when there is one: a thread that never waits reads no clock for it.
+//! Where the time of one thread goes. A wait is timed only when there is one: a thread that never
+//! waits reads no clock for it.
 
 use daqmeter_record::path::PathThread;
 use daqmeter_sys::clock::monotonic_ns;
@@ -105,7 +106,8 @@ impl Moment {
     }
 }
 
-/// Divides all the time of a thread whose waits are known: what was neither on a CPU, nor waiting, nor on a run queue, was elsewhere.
+/// Divides all the time of a thread whose waits are known: what was neither on a CPU, nor waiting,
+/// nor on a run queue, was elsewhere.
 fn shares(all: Moment, waiting: Moment, thread: PathThread) -> PathThread {
     let busy_ns = all.cpu_ns.saturating_sub(waiting.cpu_ns);
     let waits_ns = thread.input_ns + thread.output_ns + thread.due_ns;

@@ -1,5 +1,5 @@
-//! What an experiment changes in a part of a path: calibrated work is added, so many nanoseconds of arithmetic for each block, or
-//! its own work is left out.
+//! What an experiment changes in a part of a path: calibrated work is added, so many nanoseconds of
+//! arithmetic for each block, or its own work is left out.
 
 use std::hint::black_box;
 
@@ -25,8 +25,8 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Work of so many nanoseconds on this CPU at its present speed. It is counted in steps and not in time: what preempts a
-    /// thread does not shorten it.
+    /// Work of so many nanoseconds on this CPU at its present speed. It is counted in steps and not
+    /// in time: what preempts a thread does not shorten it.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of steps")]
     pub(crate) fn of_ns(ns: f64) -> Spin {
         if ns <= 0.0 {

@@ -1,4 +1,5 @@
-//! What ends waits that nobody else can end: programs are killed and connections shut down when a path is to stop at once.
+//! What ends waits that nobody else can end: programs are killed and connections shut down when a
+//! path is to stop at once.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

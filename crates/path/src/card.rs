@@ -1,7 +1,7 @@
 //! The threads of a card that is read out live: they run a reader and a receiver of the read-out.
 //!
-//! A reader's thread also does the work of the emulated card and of the publisher. No block is copied for the path's sake, and
-//! nothing is done for each block or chunk.
+//! A reader's thread also does the work of the emulated card and of the publisher. No block is
+//! copied for the path's sake, and nothing is done for each block or chunk.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -75,7 +75,8 @@ impl IntoReceiver {
     }
 }
 
-/// Readers and receivers sleep until they look again, or until the network has something: that is a wait for input.
+/// Readers and receivers sleep until they look again, or until the network has something: that is a
+/// wait for input.
 pub(crate) fn waits_for_input(thread: PathThread) -> PathThread {
     PathThread { input_ns: thread.input_ns + thread.elsewhere_ns, elsewhere_ns: 0, ..thread }
 }

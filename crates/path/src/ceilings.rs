@@ -1,7 +1,9 @@
-//! What CPUs and memory carry, by what they share: a core of each kind, the threads of one core, all CPUs together, and memory of each
-//! NUMA node from each node. It is measured in turn with the runs of a path. Where a host has one kind of something there is one row.
+//! What CPUs and memory carry, by what they share: a core of each kind, the threads of one core,
+//! all CPUs together, and memory of each NUMA node from each node. It is measured in turn with the
+//! runs of a path. Where a host has one kind of something there is one row.
 //!
-//! It does not decide what limits a path: the CPU time of a block is longer already where its CPU is slower or shared.
+//! It does not decide what limits a path: the CPU time of a block is longer already where its CPU
+//! is slower or shared.
 
 use std::sync::Barrier;
 
@@ -98,7 +100,8 @@ fn memory(host: &Host) -> Vec<Ceiling> {
     all
 }
 
-/// Nodes with CPUs that may be used, and one CPU of each of their cores. A host that names none is one node.
+/// Nodes with CPUs that may be used, and one CPU of each of their cores. A host that names none is
+/// one node.
 fn nodes(host: &Host) -> Vec<(u32, Vec<u32>)> {
     let order = placement::order(host);
     let cores = &order[..placement::cores(host)];

@@ -1,4 +1,5 @@
-//! A path becomes threads: built, released together, watched until all have ended, and accounted for.
+//! A path becomes threads: built, released together, watched until all have ended, and accounted
+//! for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -28,7 +29,8 @@ use crate::stages::work;
 use crate::stolen::Stolen;
 use crate::worker::{FromReceiver, FromSource, IntoSink, Role, Worker};
 
-/// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a page.
+/// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a
+/// page.
 const LABELS: usize = 1024;
 /// How long after its time a path may take to end, beside the triggers that it waits for.
 const GRACE_NS: u64 = 10_000_000_000;
@@ -48,7 +50,8 @@ pub(crate) struct Chain {
     /// Those that do the work, in threads of their own and in lent ones.
     workers: usize,
     done: Receiver<Done>,
-    /// Threads that are done stay until all are: the CPU time of a thread that has ended is nowhere to be read.
+    /// Threads that are done stay until all are: the CPU time of a thread that has ended is nowhere
+    /// to be read.
     left: Arc<Gate>,
     /// Since the threads were released.
     pub(crate) stolen: Stolen,
@@ -231,8 +234,9 @@ impl Chain {
         Ok(chain)
     }
 
-    /// The same for a card that is read out, before any thread is there: no blocks go between its readers and receivers through the path's
-    /// rings. Whoever calls works as the readers, which come first, and starts the receivers ([`Chain::spawn`]).
+    /// The same for a card that is read out, before any thread is there: no blocks go between its
+    /// readers and receivers through the path's rings. Whoever calls works as the readers, which
+    /// come first, and starts the receivers ([`Chain::spawn`]).
     pub(crate) fn live(
         path: &Path,
         how: &How,

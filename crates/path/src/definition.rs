@@ -117,8 +117,8 @@ pub(crate) enum SourceKind {
     Etherbone { address: String, count: u64 },
     /// Blocks of an emulated card, made beforehand.
     Felix { scenario: String, span_bytes: usize },
-    /// An emulated card, which writes blocks into its rings as triggers come: its scenario, and what replaces parts of it. The blocks
-    /// of a recorded file are not read before it runs.
+    /// An emulated card, which writes blocks into its rings as triggers come: its scenario, and
+    /// what replaces parts of it. The blocks of a recorded file are not read before it runs.
     Card { chosen: Box<Chosen>, scenario: Box<Scenario> },
 }
 
@@ -158,8 +158,8 @@ pub(crate) enum StageKind {
 pub(crate) enum SinkKind {
     /// Each byte is read once.
     Read,
-    /// They are written to a file of at most so many bytes, from its beginning again when it is full; past the page cache where
-    /// that is wanted.
+    /// They are written to a file of at most so many bytes, from its beginning again when it is
+    /// full; past the page cache where that is wanted.
     File { path: String, span_bytes: usize, direct: bool },
     /// Subscribes to pages and checks each chunk.
     Receiver,
@@ -309,7 +309,8 @@ impl Path {
         }
     }
 
-    /// Whether its source is a card that is read out live: triggers come at a rate, and no part can be left out.
+    /// Whether its source is a card that is read out live: triggers come at a rate, and no part can
+    /// be left out.
     pub fn is_live(&self) -> bool {
         self.live().is_some()
     }
@@ -397,7 +398,8 @@ impl Path {
         )
     }
 
-    /// A rate in blocks (`14Hz`) or bytes (`500MB/s`) of one stream, as blocks per second; triggers for a card that is read out.
+    /// A rate in blocks (`14Hz`) or bytes (`500MB/s`) of one stream, as blocks per second; triggers
+    /// for a card that is read out.
     ///
     /// # Errors
     /// When it is neither.
@@ -405,7 +407,8 @@ impl Path {
         parse_rate(text, self.due_bytes())
     }
 
-    /// Bytes of what is due at a rate: a block, or what a trigger brings into a ring of the card that is read out.
+    /// Bytes of what is due at a rate: a block, or what a trigger brings into a ring of the card
+    /// that is read out.
     pub fn due_bytes(&self) -> f64 {
         self.source.kind.due_bytes(self.block_bytes)
     }
@@ -423,7 +426,8 @@ impl Path {
         }
     }
 
-    /// The elements that can be slowed, from source to sink. Those that work in another's threads have as many.
+    /// The elements that can be slowed, from source to sink. Those that work in another's threads
+    /// have as many.
     pub fn parts(&self) -> Vec<PathPart> {
         let part = |name: &String, threads, can_be_left_out| PathPart {
             name: name.clone(),
@@ -453,9 +457,10 @@ impl Path {
         self.elements().iter().map(|element| element.1).sum()
     }
 
-    /// The fields that differ from the file where there are so many times as many blocks between two threads, as
-    /// [`Path::load_with`] takes them: as far as a ring stays below 1 GiB. A card that is read out has its ring; there the reader looks
-    /// so many times as often, which empties the ring as far.
+    /// The fields that differ from the file where there are so many times as many blocks between
+    /// two threads, as [`Path::load_with`] takes them: as far as a ring stays below 1 GiB. A card
+    /// that is read out has its ring; there the reader looks so many times as often, which empties
+    /// the ring as far.
     pub fn with_more_buffers(&self, times: usize) -> Vec<String> {
         if let Some(scenario) = self.live() {
             let poll_us = scenario.reader.poll.0 as f64 / 1e3 / times as f64;
@@ -471,8 +476,8 @@ impl Path {
         self.with.iter().cloned().chain([setting.to_owned()]).collect()
     }
 
-    /// The rate at which a block of the whole path is due every so many nanoseconds, of each stream: triggers of a card that is read out,
-    /// which bring a part of a block, or several.
+    /// The rate at which a block of the whole path is due every so many nanoseconds, of each
+    /// stream: triggers of a card that is read out, which bring a part of a block, or several.
     pub fn rate_every(&self, ns: f64) -> f64 {
         let due = self.block_bytes as f64 / self.due_bytes();
         1e9 / ns * due / self.streams() as f64

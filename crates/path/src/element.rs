@@ -1,4 +1,5 @@
-//! What a source, a stage and a sink are to the threads that run them. None of them reads a clock to measure itself.
+//! What a source, a stage and a sink are to the threads that run them. None of them reads a clock
+//! to measure itself.
 
 use std::sync::mpsc::Receiver;
 
@@ -68,7 +69,8 @@ pub(crate) trait Source: Send {
     }
 }
 
-/// Contents of a stream that are known beforehand: their sums are computed before the run, which takes time and memory.
+/// Contents of a stream that are known beforehand: their sums are computed before the run, which
+/// takes time and memory.
 pub(crate) fn most_keys(block_bytes: usize) -> usize {
     const MAX_BYTES: usize = 16 << 20;
     const MAX_KEYS: usize = 64;
@@ -98,7 +100,8 @@ pub(crate) trait Inspect: Send {
 }
 
 pub(crate) trait Transform: Send {
-    /// Turns the first `bytes` of one buffer into the start of another; returns how many bytes these are.
+    /// Turns the first `bytes` of one buffer into the start of another; returns how many bytes
+    /// these are.
     fn transform(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault>;
 
     /// The same by the plainest code there is, for what must come out.
@@ -133,7 +136,8 @@ pub(crate) trait BlockSender: Send {
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), Fault>;
 
-    /// Waits until at most `most` of the blocks that were written are still read; returns how many are.
+    /// Waits until at most `most` of the blocks that were written are still read; returns how many
+    /// are.
     fn unfinished(&mut self, _most: usize) -> Result<usize, Fault> {
         Ok(0)
     }
@@ -168,7 +172,8 @@ pub(crate) type Labels = Receiver<Label>;
 pub(crate) trait Sink: Send {
     fn prepare(&mut self) -> Result<(), Fault>;
 
-    /// Takes one block, whose bytes must have the sum that is expected where one is; returns the sum where it reads them.
+    /// Takes one block, whose bytes must have the sum that is expected where one is; returns the
+    /// sum where it reads them.
     fn take(&mut self, block: &Block, expected: Option<u64>) -> Result<Option<u64>, Fault>;
 
     /// As [`BlockSender::unfinished`].

@@ -50,14 +50,15 @@ pub struct PathRequest {
     /// Blocks that are due per second and stream, instead of what the file says
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_hz: Option<f64>,
-    /// True goes as fast as possible, whatever rate the file says; of a card that is read out, BUSY stops the triggers for which its
-    /// rings have no room
+    /// True goes as fast as possible, whatever rate the file says; of a card that is read out, BUSY
+    /// stops the triggers for which its rings have no room
     #[serde(default, skip_serializing_if = "is_default")]
     pub unpaced: bool,
     /// True loses blocks that are due when there is no room, whatever the file says
     #[serde(default, skip_serializing_if = "is_default")]
     pub lossy: bool,
-    /// CPUs that threads are pinned to in turn, from source to sink, instead of those in the file: 0,1 or 0-3
+    /// CPUs that threads are pinned to in turn, from source to sink, instead of those in the file:
+    /// 0,1 or 0-3
     #[serde(default, with = "cpu_list", skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "String")]
     pub cpus: Vec<u32>,
@@ -67,7 +68,8 @@ pub struct PathRequest {
     /// Work that is added to each of its blocks, in nanoseconds
     #[serde(default, skip_serializing_if = "is_default")]
     pub slow_ns: f64,
-    /// Elements that are slower in any case, and the nanoseconds that are added to each of their blocks: 1=500,3=200
+    /// Elements that are slower in any case, and the nanoseconds that are added to each of their
+    /// blocks: 1=500,3=200
     #[serde(default, with = "element_times", skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "String")]
     pub slower: Vec<(u64, f64)>,
@@ -141,7 +143,8 @@ mod element_times {
     }
 }
 
-/// Triggers of a card that is read out as fast as it goes: more than any reader carries, and BUSY stops the rest.
+/// Triggers of a card that is read out as fast as it goes: more than any reader carries, and BUSY
+/// stops the rest.
 const TOO_MANY_HZ: f64 = *daqmeter_digitizer::daq::TRIGGER_RATES_HZ.end();
 /// Longest run.
 const MAX_SECONDS: f64 = 24.0 * 3600.0;
@@ -404,7 +407,8 @@ impl Session for PathSession {
     }
 }
 
-/// What the lane of a reader accounts for; the first one for all of them: a ledger for each E-link, from trigger to receiver.
+/// What the lane of a reader accounts for; the first one for all of them: a ledger for each E-link,
+/// from trigger to receiver.
 fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
     let ReadOut { path, live, .. } = read_out;
     let (mut tally, each) = live.tally(path, came, at);
@@ -458,8 +462,8 @@ fn warnings(path: &Path, notes: Vec<String>, run: &PathRun) -> Vec<String> {
     warnings
 }
 
-/// What a record of a run of this path at a rate says to a search for the largest one without loss: blocks that were lost, and a source that
-/// could not begin them when they were due.
+/// What a record of a run of this path at a rate says to a search for the largest one without loss:
+/// blocks that were lost, and a source that could not begin them when they were due.
 pub fn observation(path: &Path, record: &RunRecord, time: Duration) -> Observation {
     if let Some(scenario) = path.live() {
         let lost = record.ledgers.iter().map(lost_or_stopped).sum();

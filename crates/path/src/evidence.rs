@@ -1,11 +1,14 @@
-//! Which resource limits a path, from two kinds of evidence: how far each is used while the path goes as fast as it can, and how far the
-//! path follows work that is added to each part. Each resource in turn is taken for the limit; what would have been seen then is
-//! compared with what was seen, and the best explanation is named where it is much likelier than all others.
+//! Which resource limits a path, from two kinds of evidence: how far each is used while the path
+//! goes as fast as it can, and how far the path follows work that is added to each part. Each
+//! resource in turn is taken for the limit; what would have been seen then is compared with what
+//! was seen, and the best explanation is named where it is much likelier than all others.
 //!
-//! The slopes are weighed by what each part needs. If every time in a path were longer by a factor, so would be the whole: by Euler's
-//! theorem on homogeneous functions the sum of slope times need over all parts is the time per block. The *contribution* of a part,
-//! its slope times its need over the time per block, is therefore its share of the limit: all of it for the threads that limit, and
-//! for CPUs that parts share as much for each as it takes of them. A part that needs little contributes little, whatever its slope.
+//! The slopes are weighed by what each part needs. If every time in a path were longer by a factor,
+//! so would be the whole: by Euler's theorem on homogeneous functions the sum of slope times need
+//! over all parts is the time per block. The *contribution* of a part, its slope times its need
+//! over the time per block, is therefore its share of the limit: all of it for the threads that
+//! limit, and for CPUs that parts share as much for each as it takes of them. A part that needs
+//! little contributes little, whatever its slope.
 
 use daqmeter_record::resources::{MAX_USED, Resource, What};
 use daqmeter_stats::trimmed_interval;
@@ -44,7 +47,8 @@ impl Interval {
         }
     }
 
-    /// Standard deviation of a normal mean whose interval is as wide: larger than the rounds' own where they are few.
+    /// Standard deviation of a normal mean whose interval is as wide: larger than the rounds' own
+    /// where they are few.
     fn deviation(&self) -> f64 {
         (self.high - self.low) / 2.0 / WIDTH
     }
@@ -77,16 +81,18 @@ pub struct Used {
     pub what: What,
     /// Share of its time in which it works while the path goes as fast as it can.
     pub used: Interval,
-    /// The same, with the time in which its threads wait for a CPU: a thread that others keep from its CPU cannot take more blocks
-    /// either (Neilson, Woodside et al., "Software bottlenecking in client-server systems", IEEE TSE 21(9), 1995).
+    /// The same, with the time in which its threads wait for a CPU: a thread that others keep from
+    /// its CPU cannot take more blocks either (Neilson, Woodside et al., "Software bottlenecking in
+    /// client-server systems", IEEE TSE 21(9), 1995).
     pub occupied: Interval,
-    /// Time per block below which the path cannot come for it, from runs with time to spare, in nanoseconds.
+    /// Time per block below which the path cannot come for it, from runs with time to spare, in
+    /// nanoseconds.
     pub least_ns: Interval,
 }
 
 impl Used {
-    /// Whether it would have worked more than all of its time: what it carries for a block is estimated, and was estimated too high.
-    /// It is not taken for a limit.
+    /// Whether it would have worked more than all of its time: what it carries for a block is
+    /// estimated, and was estimated too high. It is not taken for a limit.
     pub fn is_refuted(&self) -> bool {
         self.what.is_estimated() && self.used.low > MAX_USED
     }
@@ -95,7 +101,8 @@ impl Used {
 /// What limits a path.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LimitAnswer {
-    /// This resource: it is used up, and the whole follows those elements that use it as this resource demands.
+    /// This resource: it is used up, and the whole follows those elements that use it as this
+    /// resource demands.
     Limit(What),
     /// None of them: no element moves the whole one for one, and no resource is used up.
     NoSingle,
@@ -248,14 +255,16 @@ mod tests {
 
     use super::*;
 
-    /// A part: its need and the time in which it waits for a CPU, as shares of the time per block, and its slope.
+    /// A part: its need and the time in which it waits for a CPU, as shares of the time per block,
+    /// and its slope.
     type Row = (f64, f64, f64);
 
     fn around(mean: f64, half: f64) -> Interval {
         Interval { mean, low: mean - half, high: mean + half }
     }
 
-    /// What is answered of parts with a thread each on two CPUs, where slopes are known to so much either way.
+    /// What is answered of parts with a thread each on two CPUs, where slopes are known to so much
+    /// either way.
     fn answer(rows: &[Row], half: f64) -> LimitAnswer {
         let name = |at: usize| format!("part {at}");
         let (mut resources, mut used) = (Vec::new(), Vec::new());

@@ -1,5 +1,6 @@
-//! What must come to the sink, computed once for all runs of a path in this process: the plainest code for each stage takes longer than
-//! a short run. What is kept are sums, a few hundred bytes for each path.
+//! What must come to the sink, computed once for all runs of a path in this process: the plainest
+//! code for each stage takes longer than a short run. What is kept are sums, a few hundred bytes
+//! for each path.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +16,8 @@ use crate::sources::Named;
 use crate::stages::work;
 use crate::sum::sum;
 
-/// Sums that the blocks of each stream must have at the sink. Empty where a stage makes bytes that only it knows.
+/// Sums that the blocks of each stream must have at the sink. Empty where a stage makes bytes that
+/// only it knows.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     /// One for each known content, stream after stream.
@@ -54,8 +56,9 @@ impl Known {
     }
 }
 
-/// Everything that the sums depend on: the path as it was understood, and the state of the files that it names. None where they
-/// may change unseen: a device, which has no time of its last change, and real boards.
+/// Everything that the sums depend on: the path as it was understood, and the state of the files
+/// that it names. None where they may change unseen: a device, which has no time of its last
+/// change, and real boards.
 fn key(path: &Path) -> Option<String> {
     let mut key = format!("{} {:?}", path.block_bytes, path.source.kind);
     for stage in &path.stages {
@@ -76,7 +79,8 @@ fn key(path: &Path) -> Option<String> {
     Some(key + &state(named)?)
 }
 
-/// Which file it is, how long, and when it was changed; empty for the name of something that ships, none for what is not a regular file.
+/// Which file it is, how long, and when it was changed; empty for the name of something that ships,
+/// none for what is not a regular file.
 fn state(name: &str) -> Option<String> {
     let Ok(file) = std::fs::metadata(name) else {
         return Some(String::new());

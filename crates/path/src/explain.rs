@@ -1,12 +1,15 @@
-//! What limits a path: the resource that is used up, proved by slowing each element in turn (Coz, SOSP 2015, turned round: an element
-//! that is slowed by a known time moves the whole by as much where it is the limit, and by nothing where it waits for others).
+//! What limits a path: the resource that is used up, proved by slowing each element in turn (Coz,
+//! SOSP 2015, turned round: an element that is slowed by a known time moves the whole by as much
+//! where it is the limit, and by nothing where it waits for others).
 //!
-//! Four kinds of runs, interleaved: free, as fast as the path goes; with known work added to each block of one element; with eight
-//! times as many buffers; and with blocks due at four fifths of the free rate. The free runs say how far each resource is used. The slowed runs say what the whole
-//! follows: the *slope* of an element is the time per block that was added to the whole over that which was added to the element.
-//! `evidence.rs` draws the conclusion; rounds go on until there is one. The runs at a rate say what a block needs while there is time
-//! to spare, and from that the largest rate is predicted. Where the limit is a part whose work can be left out, it is left out: that is
-//! what removing it gains.
+//! Four kinds of runs, interleaved: free, as fast as the path goes; with known work added to each
+//! block of one element; with eight times as many buffers; and with blocks due at four fifths of
+//! the free rate. The free runs say how far each resource is used. The slowed runs say what the
+//! whole follows: the *slope* of an element is the time per block that was added to the whole over
+//! that which was added to the element. `evidence.rs` draws the conclusion; rounds go on until
+//! there is one. The runs at a rate say what a block needs while there is time to spare, and from
+//! that the largest rate is predicted. Where the limit is a part whose work can be left out, it is
+//! left out: that is what removing it gains.
 
 use daqmeter_record::PathRun;
 use daqmeter_record::path::PathThread;
@@ -26,8 +29,8 @@ pub trait PathSystem {
     /// When it cannot be run.
     fn run(&mut self, load: PathLoad) -> Result<Seen, Self::Error>;
 
-    /// How many more runs with time to spare are worth their time once the limit is found: the longest wait in a second is not that of
-    /// an hour.
+    /// How many more runs with time to spare are worth their time once the limit is found: the
+    /// longest wait in a second is not that of an hour.
     fn watches(&self) -> usize {
         0
     }
@@ -73,13 +76,14 @@ pub struct Seen {
     pub wall_ns: f64,
     /// The longest time for which blocks that were due found no room, in nanoseconds.
     pub no_room_ns: f64,
-    /// How full the rings behind the source were at most, as a share of their blocks; more than 1 with blocks that were due and found
-    /// no room.
+    /// How full the rings behind the source were at most, as a share of their blocks; more than 1
+    /// with blocks that were due and found no room.
     pub fullest: f64,
 }
 
 impl Seen {
-    /// Of a run. A CPU that one thread has to itself is no resource beside that thread: what is left of it nobody wants.
+    /// Of a run. A CPU that one thread has to itself is no resource beside that thread: what is
+    /// left of it nobody wants.
     pub fn of(run: &PathRun) -> Seen {
         let no_room_ns = run.threads.iter().map(|thread| thread.no_room_ns).max();
         let is_shared = |resource: &Resource| match resource.what {
@@ -100,18 +104,20 @@ impl Seen {
 
 /// Share of the time per block that is added: smaller ones were lost in the noise of short runs.
 pub const SHARE: f64 = 0.2;
-/// Share of the free rate at which a path has time to spare. At less of it neighbours disturb one another less than at the maximum, and
-/// blocks wake threads up that are awake then.
+/// Share of the free rate at which a path has time to spare. At less of it neighbours disturb one
+/// another less than at the maximum, and blocks wake threads up that are awake then.
 pub const SPARE: f64 = 0.8;
 /// How many times as many buffers are tried.
 const MORE_BUFFERS: usize = 8;
-/// With more buffers a path is to be faster by this factor, its whole interval, before they are the limit.
+/// With more buffers a path is to be faster by this factor, its whole interval, before they are the
+/// limit.
 const WORTH_BUFFERS: f64 = 1.05;
 /// Fewest rounds after which there is an answer.
 pub const MIN_ROUNDS: usize = 4;
 /// Runs without the work of the limit.
 const TRIALS: usize = 8;
-/// Runs that watch how full the buffers get once the limit is found, where there is time for them: 1.6 s with runs of 100 ms.
+/// Runs that watch how full the buffers get once the limit is found, where there is time for them:
+/// 1.6 s with runs of 100 ms.
 pub const WATCHES: usize = 16;
 /// Free runs the median of which is the present rate.
 const PRESENT: usize = 5;
@@ -151,7 +157,8 @@ impl Explanation {
 /// By which factor a rate grows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gain {
-    /// From what a block needs of everything else beside the limit: without it there are fewer wake-ups, and less time to spare.
+    /// From what a block needs of everything else beside the limit: without it there are fewer
+    /// wake-ups, and less time to spare.
     pub predicted: Interval,
     /// From runs without the work of the part that limits; none where it cannot be left out.
     pub tried: Option<Interval>,
@@ -179,7 +186,8 @@ enum Task {
     Spare,
 }
 
-/// Runs the path in all ways, round by round, until there is an answer or the caller wants no more after [`MIN_ROUNDS`].
+/// Runs the path in all ways, round by round, until there is an answer or the caller wants no more
+/// after [`MIN_ROUNDS`].
 ///
 /// # Errors
 /// When a run fails.
@@ -364,8 +372,9 @@ impl<S: PathSystem> Rounds<'_, S> {
         each(&self.spare, |seen| seen.resources[at].least_beside_others_ns())
     }
 
-    /// By the resource that allows least. CPUs that threads share idle while a thread wakes up or moves to another: where they allow
-    /// least, they are given as much idle time as they had at full speed.
+    /// By the resource that allows least. CPUs that threads share idle while a thread wakes up or
+    /// moves to another: where they allow least, they are given as much idle time as they had at
+    /// full speed.
     fn predicted_ns(&self, possible: &[Used]) -> Interval {
         let most = possible.iter().max_by(|a, b| a.least_ns.mean.total_cmp(&b.least_ns.mean));
         match most {
@@ -421,7 +430,8 @@ fn gain(seen: &Seen, limit: &What) -> f64 {
     seen.block_ns / next_ns.max(f64::MIN_POSITIVE)
 }
 
-/// What the runs with time to spare show of the buffers. A source that cannot wait loses what finds no room.
+/// What the runs with time to spare show of the buffers. A source that cannot wait loses what finds
+/// no room.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Room {
     /// Time from block to block of the whole path in the last of them, in nanoseconds.
@@ -430,15 +440,16 @@ pub struct Room {
     pub watched_ns: f64,
     /// The longest time for which blocks that were due found no room, in nanoseconds.
     pub no_room_ns: f64,
-    /// How full the rings behind the source were in all runs but one in ten, as a share of their blocks: a rate counts as one without
-    /// loss though a run in so many loses a block.
+    /// How full the rings behind the source were in all runs but one in ten, as a share of their
+    /// blocks: a rate counts as one without loss though a run in so many loses a block.
     pub fullest: f64,
 }
 
 impl Room {
-    /// Which share of the largest rate a source that cannot wait reaches without loss, where a ring holds so many blocks now and then.
-    /// What waits at most grows as 1 / (1 - rate) near the largest rate (a queue in heavy traffic: Kingman, "On queues in heavy
-    /// traffic", J. R. Stat. Soc. B 24(2), 1962); what comes while a thread is stopped grows with the rate.
+    /// Which share of the largest rate a source that cannot wait reaches without loss, where a ring
+    /// holds so many blocks now and then. What waits at most grows as 1 / (1 - rate) near the
+    /// largest rate (a queue in heavy traffic: Kingman, "On queues in heavy traffic", J. R. Stat.
+    /// Soc. B 24(2), 1962); what comes while a thread is stopped grows with the rate.
     pub fn share_without_loss(&self, now: u64, then: u64) -> f64 {
         let full = self.fullest * now as f64 / then.max(1) as f64;
         match full > 1.0 {
@@ -447,8 +458,9 @@ impl Room {
         }
     }
 
-    /// Blocks that would have held what was due of one of several streams, where so many are there: twice what was seen, for the next
-    /// wait may be longer, as a power of two. As many as there are where nothing waited.
+    /// Blocks that would have held what was due of one of several streams, where so many are there:
+    /// twice what was seen, for the next wait may be longer, as a power of two. As many as there
+    /// are where nothing waited.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -477,7 +489,8 @@ fn all_but(share: f64, mut values: Vec<f64>) -> f64 {
     values.get(left_out).copied().unwrap_or(0.0)
 }
 
-/// Blocks that waited behind the source or were due at most, as a share of the blocks of their ring.
+/// Blocks that waited behind the source or were due at most, as a share of the blocks of their
+/// ring.
 fn fullest(run: &PathRun) -> f64 {
     let sources: Vec<&PathThread> = run.threads.iter().filter(|one| one.element == 0).collect();
     let blocks_of_each = run.blocks as f64 / sources.len().max(1) as f64;
@@ -503,7 +516,8 @@ mod tests {
 
     use super::*;
 
-    /// Parts in line with a CPU each, or on shared CPUs; noise as a share of the time per block, and a host that slows down.
+    /// Parts in line with a CPU each, or on shared CPUs; noise as a share of the time per block,
+    /// and a host that slows down.
     struct Simulated {
         needs_ns: Vec<f64>,
         threads: Vec<usize>,
@@ -813,7 +827,8 @@ mod tests {
         assert!((share(0.5, 64) - 0.9).abs() < 1e-9);
         assert!((share(0.5, 128) - 0.95).abs() < 1e-9);
         assert!((share(1.0, 64) - SPARE).abs() < 1e-9);
-        // As many blocks again were due while there was no room: half of the rate fills the ring just so.
+        // As many blocks again were due while there was no room: half of the rate fills the ring
+        // just so.
         assert!((share(2.0, 64) - SPARE / 2.0).abs() < 1e-6);
     }
 

@@ -1,5 +1,6 @@
-//! Stages that bytes leave this program for: a connection, or somebody's program. They go out at one end and come back at the
-//! other, each with its own thread; what is known of a block waits here for its bytes.
+//! Stages that bytes leave this program for: a connection, or somebody's program. They go out at
+//! one end and come back at the other, each with its own thread; what is known of a block waits
+//! here for its bytes.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

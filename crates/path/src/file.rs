@@ -1,4 +1,5 @@
-//! The file of a path, as TOML has it, and how its parts are read. The format is described in `docs/book/src/verbs/path.md`.
+//! The file of a path, as TOML has it, and how its parts are read. The format is described in
+//! `docs/book/src/verbs/path.md`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,6 +1,6 @@
-//! A card that is read out in a run: its readers work in the lanes, each in one, so that they run where the run wants them and are
-//! profiled as any lane is; its receivers have threads of the path. `path` and `readout` run cards in this way and differ in what they
-//! say of it.
+//! A card that is read out in a run: its readers work in the lanes, each in one, so that they run
+//! where the run wants them and are profiled as any lane is; its receivers have threads of the
+//! path. `path` and `readout` run cards in this way and differ in what they say of it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

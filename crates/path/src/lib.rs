@@ -1,5 +1,6 @@
-//! Paths: a file names a source, stages and a sink; it runs as a chain of threads with bounded rings between them, and the record says
-//! at which rate, how late, and where the time of each thread went.
+//! Paths: a file names a source, stages and a sink; it runs as a chain of threads with bounded
+//! rings between them, and the record says at which rate, how late, and where the time of each
+//! thread went.
 //!
 //! ```text
 //! TOML -> Path (checked: sizes, units, threads) -> Chain (threads) -> PathRun in the record
@@ -8,9 +9,9 @@
 //!        <- empty <-      <- empty <-      <- empty <-          back-pressure
 //! ```
 //!
-//! No stage is made anew here: each calls the function of the engine that measures it by itself. A card that is read out live has lanes
-//! (`lanes.rs`); `readout run` is such a path (`readout.rs`). Begin with `definition.rs`, then
-//! `worker.rs`, where the threads are.
+//! No stage is made anew here: each calls the function of the engine that measures it by itself. A
+//! card that is read out live has lanes (`lanes.rs`); `readout run` is such a path (`readout.rs`).
+//! Begin with `definition.rs`, then `worker.rs`, where the threads are.
 
 mod account;
 mod added_work;

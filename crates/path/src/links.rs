@@ -1,5 +1,7 @@
-//! Links that the bytes of a path cross, where somebody says what they carry: the PCIe link of a board or a disk and the network card
-//! towards a receiver by sysfs, the uplink of an emulated crate by its profile. What goes through the page cache crosses its link at another time, and is left out.
+//! Links that the bytes of a path cross, where somebody says what they carry: the PCIe link of a
+//! board or a disk and the network card towards a receiver by sysfs, the uplink of an emulated
+//! crate by its profile. What goes through the page cache crosses its link at another time, and is
+//! left out.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
@@ -37,8 +39,9 @@ pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
     all
 }
 
-/// The NUMA node of the device that a path's data comes from, or else of the disk or network card that it goes to, where the kernel says
-/// (`numa_node`, -1 where it does not know: Documentation/ABI/testing/sysfs-bus-pci).
+/// The NUMA node of the device that a path's data comes from, or else of the disk or network card
+/// that it goes to, where the kernel says (`numa_node`, -1 where it does not know:
+/// Documentation/ABI/testing/sysfs-bus-pci).
 pub fn device_node(path: &Path, files: &Files) -> Option<u32> {
     let sources: Vec<&str> = match &path.source.kind {
         SourceKind::Digitizer { devices, .. } => devices.iter().map(String::as_str).collect(),
@@ -59,7 +62,8 @@ pub fn device_node(path: &Path, files: &Files) -> Option<u32> {
 }
 
 fn node_below(files: &Files, device: &str) -> Option<u32> {
-    // Behind the controller's folder lies that of its PCI device where a bus of its own is between (virtio).
+    // Behind the controller's folder lies that of its PCI device where a bus of its own is between
+    // (virtio).
     let ways = WAYS.iter().chain(&["device/..", "../device/.."]);
     let mut nodes = ways.filter_map(|way| files.text(&format!("{device}/{way}/numa_node")));
     nodes.find_map(|text| text.parse().ok())
@@ -107,7 +111,8 @@ fn device(node: &str) -> Option<String> {
     Some(format!("sys/dev/{kind}/{major}:{minor}"))
 }
 
-/// A board's device, a disk's controller, and a partition's: a partition lies below its disk, which lies below its controller.
+/// A board's device, a disk's controller, and a partition's: a partition lies below its disk, which
+/// lies below its controller.
 const WAYS: [&str; 4] = ["device", "device/device", "../device", "../device/device"];
 
 fn below(files: &Files, device: &str) -> Option<PcieLink> {

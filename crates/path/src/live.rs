@@ -1,5 +1,6 @@
-//! A card that is read out live, by the functions of the read-out: its DMA rings lie between card and readers, its transport between
-//! readers and receivers. A path gives them its threads (`card.rs`), and closes their ledgers.
+//! A card that is read out live, by the functions of the read-out: its DMA rings lie between card
+//! and readers, its transport between readers and receivers. A path gives them its threads
+//! (`card.rs`), and closes their ledgers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,7 +95,8 @@ fn experiment(how: &How) -> Experiment {
     const PARTS: [ChainPart; 4] = [Card, ToHost, Publisher, Receiver];
     let added = |(element, part): (usize, ChainPart)| {
         let ns = how.added_ns(element);
-        // Blocks are small and come in groups: their work is counted in parts of one that is long enough to be measured.
+        // Blocks are small and come in groups: their work is counted in parts of one that is long
+        // enough to be measured.
         let spin = Spin::of_ns(ns * SPIN_BLOCKS);
         let added: Added = Arc::new(move |blocks| spin.work_times(blocks / SPIN_BLOCKS));
         (ns > 0.0).then_some((part, added))
@@ -171,7 +173,8 @@ impl Live {
         notes_of_file(&self.scenario, self.played())
     }
 
-    /// What the lane of a reader accounts for, with the ledger of each of its E-links; the first one also for what all share.
+    /// What the lane of a reader accounts for, with the ledger of each of its E-links; the first
+    /// one also for what all share.
     pub(crate) fn tally(&self, path: &Path, came: &Came, at: usize) -> (Tally, ByElink) {
         let mut tally = Tally::default();
         let mut each = Vec::new();
@@ -195,7 +198,8 @@ impl Live {
         let readers = || came.readers.iter().flatten();
         let blocks = readers().map(|reader| reader.stats.blocks).sum();
         let latency_ns = latency(&came.received);
-        // Receivers compare every chunk with what the emulator makes. A recorded file may hold anything.
+        // Receivers compare every chunk with what the emulator makes. A recorded file may hold
+        // anything.
         let is_known = self.played().is_none();
         let mut threads = came.threads.clone();
         for (thread, reader) in threads.iter_mut().zip(&came.readers) {

@@ -54,7 +54,8 @@ pub struct CostPoint {
 pub struct Fitted {
     /// CPU time of a thread for taking a block over and waking the next thread.
     pub hand_over_ns: f64,
-    /// Time until a woken thread runs; each block waits for it once in as many blocks as a ring has.
+    /// Time until a woken thread runs; each block waits for it once in as many blocks as a ring
+    /// has.
     pub wait_ns: f64,
     /// CPU time of a byte that a thread on another CPU wrote.
     pub byte_ns: f64,
@@ -206,7 +207,8 @@ impl HostProfile {
 pub(crate) mod tests {
     use super::*;
 
-    /// A byte costs 1 ns; nothing else costs anything. Runs were up to 38/1024 faster than predicted.
+    /// A byte costs 1 ns; nothing else costs anything. Runs were up to 38/1024 faster than
+    /// predicted.
     pub(crate) fn profile() -> HostProfile {
         let host = Host { allowed_cpus: vec![0, 1], ..Host::default() };
         let mut profile = HostProfile::new(String::new(), Tool::default(), host);

@@ -1,4 +1,5 @@
-//! A path's file becomes a [`Path`]: every size, name and unit is checked before anything is opened.
+//! A path's file becomes a [`Path`]: every size, name and unit is checked before anything is
+//! opened.
 
 mod kinds;
 
@@ -39,7 +40,8 @@ pub const SHIPPED: &[(&str, &str)] = &[
 #[error("{0}")]
 pub struct PathError(String);
 
-/// Bytes of a block: a page is the shortest that makes sense; the longest keeps all buffers below a few GiB.
+/// Bytes of a block: a page is the shortest that makes sense; the longest keeps all buffers below a
+/// few GiB.
 const BLOCK_BYTES: RangeInclusive<u64> = 64..=256 << 20;
 /// Blocks between two threads.
 const BUFFERS: RangeInclusive<u64> = 1..=MAX_BUFFERS as u64;
@@ -64,8 +66,9 @@ impl Path {
         Path::load_with(name_or_path, &[])
     }
 
-    /// Loads it with other values for some fields, `FIELD=VALUE`: `block=128KiB`, `stage.1.threads=2`. Fields are
-    /// `block`, `buffers`, `rate`, `lossless`, `pages`, and what a source, a stage or a sink takes.
+    /// Loads it with other values for some fields, `FIELD=VALUE`: `block=128KiB`,
+    /// `stage.1.threads=2`. Fields are `block`, `buffers`, `rate`, `lossless`, `pages`, and what a
+    /// source, a stage or a sink takes.
     ///
     /// # Errors
     /// As [`Path::load`], and when there is no such field.

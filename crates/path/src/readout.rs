@@ -1,4 +1,5 @@
-//! Engine `readout`: a card that is read out, as a path with its own defaults. A lane is a reader of one DMA channel.
+//! Engine `readout`: a card that is read out, as a path with its own defaults. A lane is a reader
+//! of one DMA channel.
 
 mod request;
 

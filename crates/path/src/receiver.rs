@@ -1,4 +1,5 @@
-//! A receiver on another host: the end of a path sends its blocks there, over TCP or UDP, and it says what came.
+//! A receiver on another host: the end of a path sends its blocks there, over TCP or UDP, and it
+//! says what came.
 //!
 //! ```text
 //! sender                                              receiver
@@ -9,8 +10,9 @@
 //!                                                     what came, for all streams
 //! ```
 //!
-//! All numbers are little-endian, of 8 bytes. Over UDP blocks go in datagrams (`udp.rs`) between the two ports, everything else over TCP.
-//! A receiver waits for as long as its sender lives, whose source may wait for triggers.
+//! All numbers are little-endian, of 8 bytes. Over UDP blocks go in datagrams (`udp.rs`) between
+//! the two ports, everything else over TCP. A receiver waits for as long as its sender lives, whose
+//! source may wait for triggers.
 
 pub mod blocks;
 pub mod protocol;

@@ -1,8 +1,9 @@
-//! The ring between two threads: so many blocks that go round. The producer takes an empty one, fills it and sends it; the consumer
-//! works on it and gives it back. A producer without an empty block waits: that is how a slow consumer holds back the source.
+//! The ring between two threads: so many blocks that go round. The producer takes an empty one,
+//! fills it and sends it; the consumer works on it and gives it back. A producer without an empty
+//! block waits: that is how a slow consumer holds back the source.
 //!
-//! Both directions are bounded channels of the standard library, which never hold more blocks than there are. Dropping either end
-//! closes the ring; what was sent before is still received.
+//! Both directions are bounded channels of the standard library, which never hold more blocks than
+//! there are. Dropping either end closes the ring; what was sent before is still received.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -140,7 +141,8 @@ impl<T> Consumer<T> {
     }
 }
 
-/// Takes blocks from one ring after the other, which gives the order in which they were dealt out. Rings that ended are left out.
+/// Takes blocks from one ring after the other, which gives the order in which they were dealt out.
+/// Rings that ended are left out.
 pub(crate) struct Inlet {
     rings: Vec<Consumer<Block>>,
     is_open: Vec<bool>,
@@ -251,7 +253,8 @@ impl Outlet {
     }
 }
 
-/// Links two rows of threads: one to one where they are as many, else each of one side with the single one of the other.
+/// Links two rows of threads: one to one where they are as many, else each of one side with the
+/// single one of the other.
 pub(crate) fn link(
     producers: usize,
     consumers: usize,
@@ -294,7 +297,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against queues that anybody can read: the same blocks in the same order, never more than there are.
+        /// Against queues that anybody can read: the same blocks in the same order, never more than
+        /// there are.
         #[test]
         fn a_ring_is_two_queues_of_so_many_blocks(blocks in 1..5_usize, acts in acts()) {
             let (mut producer, mut consumer) = ring(blocks);

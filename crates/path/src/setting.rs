@@ -1,4 +1,5 @@
-//! Fields of a path's file that get another value without another file: `block=128KiB;stage.2.threads=3`.
+//! Fields of a path's file that get another value without another file:
+//! `block=128KiB;stage.2.threads=3`.
 
 use toml::{Spanned, Value};
 

@@ -1,5 +1,5 @@
-//! Rows of threads of a path, as far as they are predicted. A part whose costs depend on a device or
-//! on a program has none.
+//! Rows of threads of a path, as far as they are predicted. A part whose costs depend on a device
+//! or on a program has none.
 
 use daqmeter_record::path::{PathRun, PathThread};
 use daqmeter_record::units::show_bytes;
@@ -66,7 +66,8 @@ impl PathShape {
     }
 }
 
-/// Largest span of a source in memory that has the costs of the usual one: beyond it caches and pages differ.
+/// Largest span of a source in memory that has the costs of the usual one: beyond it caches and
+/// pages differ.
 const MAX_SPAN_BYTES: usize = 64 << 20;
 
 impl Path {

@@ -1,4 +1,5 @@
-//! Sinks: a consumer that reads each byte once, and a file. `remote.rs` has the receiver on another host.
+//! Sinks: a consumer that reads each byte once, and a file. `remote.rs` has the receiver on another
+//! host.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::ErrorKind;

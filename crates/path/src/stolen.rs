@@ -1,4 +1,5 @@
-//! CPU time that the hypervisor gives to others while a path runs: CPUs carry so much less meanwhile.
+//! CPU time that the hypervisor gives to others while a path runs: CPUs carry so much less
+//! meanwhile.
 
 use std::sync::OnceLock;
 
@@ -28,7 +29,8 @@ impl Stolen {
     }
 }
 
-/// Nothing where a quota gives the process less than its CPUs: what the hypervisor takes may then come from the rest.
+/// Nothing where a quota gives the process less than its CPUs: what the hypervisor takes may then
+/// come from the rest.
 fn taken(
     before: &BTreeMap<u32, OneCpu>,
     now: &BTreeMap<u32, OneCpu>,

@@ -1,4 +1,5 @@
-//! A sum that reads each byte once. It depends on the order of the bytes, so that what was exchanged is found, too.
+//! A sum that reads each byte once. It depends on the order of the bytes, so that what was
+//! exchanged is found, too.
 
 const LANES: usize = 8;
 const STRIDE: usize = LANES * 8;

@@ -24,7 +24,8 @@ pub(crate) enum SendBy {
     /// Copied by the system call.
     #[default]
     Copy,
-    /// Read by the kernel where they are (`MSG_ZEROCOPY`); the block is used again when it says that it is done.
+    /// Read by the kernel where they are (`MSG_ZEROCOPY`); the block is used again when it says
+    /// that it is done.
     Zerocopy,
     /// Copied by a request to io_uring.
     IoUring,
@@ -97,7 +98,8 @@ impl TcpSender {
         Ok(())
     }
 
-    /// Sends a block behind its head. Only the block may be read later: see [`TcpSender::unfinished`].
+    /// Sends a block behind its head. Only the block may be read later: see
+    /// [`TcpSender::unfinished`].
     pub(crate) fn write(&mut self, head: &[u8], block: &[u8]) -> std::io::Result<()> {
         let socket = self.stream.as_fd();
         match (self.by, &mut self.ring) {

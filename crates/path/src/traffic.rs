@@ -1,8 +1,10 @@
-//! Bytes that a path moves past the last-level cache, from the sizes of its buffers: an estimate where no counter is at hand.
+//! Bytes that a path moves past the last-level cache, from the sizes of its buffers: an estimate
+//! where no counter is at hand.
 //!
-//! All rings are filled and emptied again and again. What a ring holds is touched again after everything that all rings hold, and what
-//! the source read meanwhile; where that fits into the cache, blocks stay in it. Where it does not, a block that is written is read
-//! first and written back later (two bytes for each), and one that is read comes from memory.
+//! All rings are filled and emptied again and again. What a ring holds is touched again after
+//! everything that all rings hold, and what the source read meanwhile; where that fits into the
+//! cache, blocks stay in it. Where it does not, a block that is written is read first and written
+//! back later (two bytes for each), and one that is read comes from memory.
 
 use daqmeter_record::path::PathMemory;
 

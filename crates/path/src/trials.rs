@@ -1,5 +1,6 @@
-//! Changes that may make a path faster: which there are for this path on this host ([`changes`]), and whether one does, tried in turns
-//! with the path as it is until that is decided ([`compare`]). What needs root, or a pool that is empty, is named with its reason.
+//! Changes that may make a path faster: which there are for this path on this host ([`changes`]),
+//! and whether one does, tried in turns with the path as it is until that is decided ([`compare`]).
+//! What needs root, or a pool that is empty, is named with its reason.
 
 use daqmeter_harness::placement;
 use daqmeter_kernels::copy::CopyKernel;
@@ -29,7 +30,8 @@ pub struct PathChange {
     pub cpus: Vec<u32>,
     /// What is changed, as options of `path run`.
     pub text: String,
-    /// How many times as fast the path would be, from what its resources are used for; none where nothing predicts it.
+    /// How many times as fast the path would be, from what its resources are used for; none where
+    /// nothing predicts it.
     pub predicted: Option<f64>,
     /// The element that gets another number of threads; none where something else is changed.
     pub threads_of: Option<usize>,
@@ -42,8 +44,9 @@ pub const IGNORED: f64 = 0.02;
 /// Chance that any of the changes is judged wrongly.
 const ALPHA: f64 = 0.05;
 
-/// The changes that fit this path, from a run of it as fast as it goes; those with the largest predicted gain first, then those that
-/// nothing predicts. `limit` is what limits it, where that is known; `files` are those of the host.
+/// The changes that fit this path, from a run of it as fast as it goes; those with the largest
+/// predicted gain first, then those that nothing predicts. `limit` is what limits it, where that is
+/// known; `files` are those of the host.
 pub fn changes(
     path: &Path,
     run: &PathRun,
@@ -191,7 +194,8 @@ impl Known<'_> {
         stages.chain(sink).flat_map(change).collect()
     }
 
-    /// How a card that is read out is looked at, how its chunks are sent, and by how many threads they are received.
+    /// How a card that is read out is looked at, how its chunks are sent, and by how many threads
+    /// they are received.
     fn card(&self) -> Vec<PathChange> {
         let Some(scenario) = self.path.live() else {
             return Vec::new();
@@ -269,7 +273,8 @@ impl Known<'_> {
     }
 }
 
-/// The same width with stores around the caches, or through them; of the widest vectors for the C library's.
+/// The same width with stores around the caches, or through them; of the widest vectors for the C
+/// library's.
 fn other_stores(kernel: CopyKernel) -> Option<CopyKernel> {
     let names = match kernel.name().strip_suffix("-nt") {
         Some(cached) => vec![cached.to_owned()],
@@ -278,7 +283,8 @@ fn other_stores(kernel: CopyKernel) -> Option<CopyKernel> {
     names.iter().find_map(|name| CopyKernel::from_name(name))
 }
 
-/// How many times as fast a path would be if an element had so many threads and nothing else changed.
+/// How many times as fast a path would be if an element had so many threads and nothing else
+/// changed.
 fn with_threads(run: &PathRun, all: &[Resource], element: usize, threads: usize) -> Option<f64> {
     let changed = |resource: &Resource| match resource.what {
         What::Threads { element: own, .. } if own == element => {
@@ -292,9 +298,10 @@ fn with_threads(run: &PathRun, all: &[Resource], element: usize, threads: usize)
     (next_ns > 0.0).then(|| block_ns / next_ns.max(f64::MIN_POSITIVE))
 }
 
-/// Runs the path as it is and with a change in turns, each pair in an order drawn by lot, until it is decided or the caller wants no
-/// more pairs; one pair is run in any case. `run` is given whether it is the changed one, and returns nanoseconds per byte of payload.
-/// `of` changes share the chance of a wrong answer.
+/// Runs the path as it is and with a change in turns, each pair in an order drawn by lot, until it
+/// is decided or the caller wants no more pairs; one pair is run in any case. `run` is given
+/// whether it is the changed one, and returns nanoseconds per byte of payload. `of` changes share
+/// the chance of a wrong answer.
 ///
 /// # Errors
 /// When a run fails.
@@ -335,7 +342,8 @@ fn in_turns(sequence: &MedianSequence) -> InTurns {
     }
 }
 
-/// The largest gain first; then what made no difference, what was not decided, what is slower, what was not tried.
+/// The largest gain first; then what made no difference, what was not decided, what is slower, what
+/// was not tried.
 pub fn ranked(mut trials: Vec<Trial>) -> Vec<Trial> {
     let place = |trial: &Trial| match &trial.found {
         Tried::InTurns(found) => match found.decided {
@@ -438,7 +446,8 @@ mod tests {
         };
         let wanted: Vec<&str> = wanted.into_iter().filter(is_here).collect();
         assert_eq!(texts(&found), wanted);
-        // Twice the threads: half of the decoder's time, then all four CPUs' 1.9 s of work in 4 s are next.
+        // Twice the threads: half of the decoder's time, then all four CPUs' 1.9 s of work in 4 s
+        // are next.
         let predicted = found[0].predicted.unwrap();
         assert!((predicted - 2.0).abs() < 1e-9, "{predicted}");
         let obstacles = found.iter().filter(|change| change.obstacle.is_some());
@@ -498,7 +507,8 @@ mod tests {
         }
     }
 
-    /// A path that takes so much longer per byte with a change, on a host with 3 % of noise that slows down all the time.
+    /// A path that takes so much longer per byte with a change, on a host with 3 % of noise that
+    /// slows down all the time.
     fn tried(ratio: f64, seed: u64) -> InTurns {
         let mut random = Random::new(seed);
         let (mut runs, mut pairs) = (0.0, 0);

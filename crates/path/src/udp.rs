@@ -1,11 +1,13 @@
-//! Blocks over UDP: each is cut into numbered datagrams and put together again where all of them came. Nothing is sent again: a block
-//! of which a datagram is missing is lost, and so is one whose datagrams came in another order. That is counted, never guessed.
+//! Blocks over UDP: each is cut into numbered datagrams and put together again where all of them
+//! came. Nothing is sent again: a block of which a datagram is missing is lost, and so is one whose
+//! datagrams came in another order. That is counted, never guessed.
 //!
 //! ```text
 //! datagram: number of the block (u64), where its bytes begin in the block (u32), bytes of the block (u32), the bytes
 //! ```
 //!
-//! All numbers are little-endian. Datagrams cross the kernel in batches where it can (`UDP_SEGMENT`, `UDP_GRO`).
+//! All numbers are little-endian. Datagrams cross the kernel in batches where it can
+//! (`UDP_SEGMENT`, `UDP_GRO`).
 
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
@@ -28,13 +30,15 @@ use crate::tcp::PATIENCE;
 pub(crate) const LOST: &str = "lost on the way over UDP";
 /// Bytes of a datagram's head.
 const HEAD_BYTES: usize = 16;
-/// Bytes of a datagram, head included: some payload at least, and at most what IPv4 takes (RFC 768, RFC 791).
+/// Bytes of a datagram, head included: some payload at least, and at most what IPv4 takes (RFC 768,
+/// RFC 791).
 pub(crate) const DATAGRAM_BYTES: RangeInclusive<u64> = 64..=65_507;
 pub(crate) const USUAL_DATAGRAM_BYTES: usize = 1472;
 /// Bytes of a socket's buffer.
 pub(crate) const SOCKET_BUFFER_BYTES: RangeInclusive<u64> = 4096..=256 << 20;
 pub(crate) const USUAL_SOCKET_BUFFER_BYTES: usize = 4 << 20;
-/// A receiver for which nothing came in this time, after all was sent, waits no more: on loopback datagrams come at once.
+/// A receiver for which nothing came in this time, after all was sent, waits no more: on loopback
+/// datagrams come at once.
 const QUIET: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,8 +179,8 @@ impl Arriving {
         Arriving { socket, buffer: vec![0; 1 << 16], left: (0, 0), datagram_bytes: 0 }
     }
 
-    /// The next datagram, again and again until it is [taken](Arriving::take); none after the socket's time, or where none is there
-    /// and nobody waits. One without a head is left out.
+    /// The next datagram, again and again until it is [taken](Arriving::take); none after the
+    /// socket's time, or where none is there and nobody waits. One without a head is left out.
     pub(crate) fn next(&mut self, waits: bool) -> std::io::Result<Option<(Head, &[u8])>> {
         loop {
             let (at, end) = self.left;
@@ -304,7 +308,8 @@ pub(crate) fn connect(
     }
 }
 
-/// The longest datagram in a packet of that many bytes: less the headers of IP and UDP (RFC 791, RFC 8200, RFC 768).
+/// The longest datagram in a packet of that many bytes: less the headers of IP and UDP (RFC 791,
+/// RFC 8200, RFC 768).
 fn longest(mtu: usize, is_ipv6: bool) -> usize {
     mtu.saturating_sub(if is_ipv6 { 40 } else { 20 } + 8)
 }
@@ -326,7 +331,8 @@ struct UdpIn {
     arriving: Arriving,
     /// Of the next block.
     number: u64,
-    /// Blocks before this one that are not there are lost: nothing came for a while after they were sent.
+    /// Blocks before this one that are not there are lost: nothing came for a while after they were
+    /// sent.
     lost_before: u64,
     strays: u64,
     buffer: SocketBuffer,
@@ -508,7 +514,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens to datagrams, a block that is whole has the bytes that were sent, and one whose datagrams all came in order is.
+        /// Whatever happens to datagrams, a block that is whole has the bytes that were sent, and
+        /// one whose datagrams all came in order is.
         #[test]
         fn no_block_is_put_together_wrongly(troubles in troubles()) {
             let blocks: Vec<Vec<u8>> = (0..3).map(|n| (0..=200).map(|at: u8| at ^ n).collect()).collect();

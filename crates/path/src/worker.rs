@@ -1,5 +1,5 @@
-//! The threads of a path. Each takes, works and hands on until what is before it or behind it ends; what it cannot do is one fault,
-//! and its ends close, so that the others come to their end, too.
+//! The threads of a path. Each takes, works and hands on until what is before it or behind it ends;
+//! what it cannot do is one fault, and its ends close, so that the others come to their end, too.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,6 @@
-//! Blocks over Zenoh, between two sessions of this host: a publisher and a subscriber, connected over TCP on loopback or through shared
-//! memory. Needs the cargo feature `zenoh`; begin with `zenoh/blocks.rs`.
+//! Blocks over Zenoh, between two sessions of this host: a publisher and a subscriber, connected
+//! over TCP on loopback or through shared memory. Needs the cargo feature `zenoh`; begin with
+//! `zenoh/blocks.rs`.
 
 #[cfg(feature = "zenoh")]
 mod blocks;

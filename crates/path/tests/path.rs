@@ -403,7 +403,8 @@ fn at_a_rate_latency_counts_from_the_time_at_which_a_block_was_due() {
     };
     let record = record(folder.path(), &text(MEMORY, &[], READ), behind);
     let run = record.path.unwrap();
-    // 60 blocks in 30 ms, taken in 60 ms or more: the last is late by about as much as the path is behind.
+    // 60 blocks in 30 ms, taken in 60 ms or more: the last is late by about as much as the path is
+    // behind.
     assert_eq!(run.blocks, 60);
     assert!(run.is_paced && run.latency_max_ns > 20_000_000, "{}", run.latency_max_ns);
 }

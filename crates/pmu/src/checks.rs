@@ -70,7 +70,8 @@ pub struct VerifyRequest {
     /// Deviation of an interconnect's counter that passes
     #[arg(long, value_name = "FRACTION", default_value = "0.05")]
     pub tolerance: f64,
-    /// An event to hold against the load, instead of those known: its counts times --bytes-per-event
+    /// An event to hold against the load, instead of those known: its counts times
+    /// --bytes-per-event
     #[arg(short, long, value_name = "EVENT")]
     pub event: Option<String>,
     /// Bytes that one count of --event stands for

@@ -1,7 +1,7 @@
 //! What became of every trigger, per E-link, from the source to the receiver.
 //!
-//! The card counts at its own place, the reader at its, each acknowledgement at the receiver's: the ledger closes only when
-//! they agree.
+//! The card counts at its own place, the reader at its, each acknowledgement at the receiver's: the
+//! ledger closes only when they agree.
 
 use daqmeter_record::Ledger;
 use daqmeter_record::ledger::{NOT_GIVEN, NOT_LOST, STOPPED};
@@ -126,7 +126,8 @@ pub struct ReaderElink {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubscriptionAccount {
-    /// The receiver's own number; the tag, over a transport that does not say who receives. 0 for many that have gone.
+    /// The receiver's own number; the tag, over a transport that does not say who receives. 0 for
+    /// many that have gone.
     pub receiver: u64,
     /// The E-link, as it is published.
     pub tag: u64,
@@ -149,7 +150,8 @@ impl SubscriptionAccount {
         self.outcomes.add(other.outcomes);
     }
 
-    /// The E-link's account as this subscriber saw it: what was not offered to it came before it, or after.
+    /// The E-link's account as this subscriber saw it: what was not offered to it came before it,
+    /// or after.
     fn seen(&self, reader: &ReaderElink) -> ReaderElink {
         let elsewhere = reader.chunks.saturating_sub(self.offered);
         ReaderElink {
@@ -195,7 +197,8 @@ impl FinalAccount {
         ledgers
     }
 
-    /// The ledger of an E-link for one receiver. Where the reader does not know who receives, that of the E-link.
+    /// The ledger of an E-link for one receiver. Where the reader does not know who receives, that
+    /// of the E-link.
     pub(crate) fn ledger_for(&self, receiver: u64, tag: u64) -> Option<Ledger> {
         let (at, reader) = self.elinks().find(|(at, _)| at.tag == tag)?;
         let own =

@@ -1,4 +1,5 @@
-//! BUSY: when the card stops the trigger, why, and the dead time that this makes, measured at the trigger source.
+//! BUSY: when the card stops the trigger, why, and the dead time that this makes, measured at the
+//! trigger source.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
@@ -24,7 +25,8 @@ impl Cause {
     }
 }
 
-/// A level with hysteresis: above the high mark it is on, below the low mark it is off, between them it stays.
+/// A level with hysteresis: above the high mark it is on, below the low mark it is off, between
+/// them it stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hysteresis {
     /// On above this.
@@ -84,7 +86,8 @@ impl DeadTime {
     }
 }
 
-/// The BUSY output with its flags, and what comes from outside: that stops triggers, too, and has an account of its own.
+/// The BUSY output with its flags, and what comes from outside: that stops triggers, too, and has
+/// an account of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BusyLine {
     /// By cause: whether it may reach the output.

@@ -1,6 +1,8 @@
-//! The checker: files of blocks, or what a card makes, block by block, with the tables of fcheck and fdaqm.
+//! The checker: files of blocks, or what a card makes, block by block, with the tables of fcheck
+//! and fdaqm.
 //!
-//! Levels, as in fcheck: 0 block starts, 1 also sequence numbers, 2 also the structure of chunks, 3 also their payload.
+//! Levels, as in fcheck: 0 block starts, 1 also sequence numbers, 2 also the structure of chunks, 3
+//! also their payload.
 
 mod elink;
 mod elinks;
@@ -183,7 +185,8 @@ impl Checker {
                 at += size;
                 continue;
             }
-            // Whole blocks until the next start: their starts are bad. Else bytes are missing or added.
+            // Whole blocks until the next start: their starts are bad. Else bytes are missing or
+            // added.
             let skip = match next_start(left, format, last) {
                 Next::At(skip) => skip,
                 Next::Unknown if left.len() < MAX_LOOK_AHEAD => return Ok(at),
@@ -334,8 +337,8 @@ impl Checker {
         }
     }
 
-    /// Messages of what was found in the chunks of a block: one for all of a kind in a row. They are counted at the end, because what
-    /// is missing may still come.
+    /// Messages of what was found in the chunks of a block: one for all of a kind in a row. They
+    /// are counted at the end, because what is missing may still come.
     fn found(&mut self, number: u16) {
         let findings = std::mem::take(&mut self.findings);
         for same in findings.chunk_by(|(_, one), (_, other)| one == other) {

@@ -61,7 +61,8 @@ impl DecodeSession {
     }
 }
 
-/// Finds the subchunks of whole blocks, one after the other; returns how many there are. The room holds [`most_subchunks`].
+/// Finds the subchunks of whole blocks, one after the other; returns how many there are. The room
+/// holds [`most_subchunks`].
 ///
 /// # Errors
 /// When the bytes are not blocks of the format.

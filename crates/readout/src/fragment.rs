@@ -1,4 +1,5 @@
-//! What a fragment should be: the event counters of one E-link go on by one, and the bytes are those that the emulator makes.
+//! What a fragment should be: the event counters of one E-link go on by one, and the bytes are
+//! those that the emulator makes.
 
 use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::order::{SequenceHint, SequenceStep, SequenceTracker};
@@ -8,7 +9,8 @@ use crate::falls::Judged;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct FragmentFaults {
-    /// Events that are missing by the counters: at least so many, for the emulator's wrap after 256.
+    /// Events that are missing by the counters: at least so many, for the emulator's wrap after
+    /// 256.
     pub missing: u64,
     /// Events that came again.
     pub duplicates: u64,
@@ -155,8 +157,9 @@ impl FragmentCheck {
         self.check_any(payload, event)
     }
 
-    /// Takes the first fragments of those that begin at these places, all of one length, as long as each is as the one before but
-    /// for its counter, which goes on. Returns how many; the next one is for [`FragmentCheck::check`].
+    /// Takes the first fragments of those that begin at these places, all of one length, as long as
+    /// each is as the one before but for its counter, which goes on. Returns how many; the next one
+    /// is for [`FragmentCheck::check`].
     #[inline]
     pub(crate) fn usual(
         &mut self,
@@ -187,8 +190,9 @@ impl FragmentCheck {
         count
     }
 
-    /// Takes so many fragments that follow the last one, which was this, and are as it is but for their counter, which goes on by one
-    /// each time. False, and none taken, where the last one was not as it should be.
+    /// Takes so many fragments that follow the last one, which was this, and are as it is but for
+    /// their counter, which goes on by one each time. False, and none taken, where the last one was
+    /// not as it should be.
     pub(crate) fn is_repeated(&mut self, last: &[u8], count: usize) -> bool {
         let Some(&event) = last.get(3).filter(|_| !self.is_ttc) else {
             return false;
@@ -319,8 +323,9 @@ const EVENTS: u32 = 1 << 8;
 /// That of triggers has 24.
 const TRIGGERS: u32 = 1 << 24;
 
-/// Whether two fragments of one length differ in their counter at most. By words: the counter is masked out of the first, because a byte
-/// written into the pattern just before a word is read from it would stall the core.
+/// Whether two fragments of one length differ in their counter at most. By words: the counter is
+/// masked out of the first, because a byte written into the pattern just before a word is read from
+/// it would stall the core.
 #[inline]
 fn same_but_counter(a: &[u8], b: &[u8]) -> bool {
     if TWO_WORDS.contains(&a.len())
@@ -343,7 +348,8 @@ fn same_but_counter(a: &[u8], b: &[u8]) -> bool {
     differ == 0 && (words_a.remainder().is_empty() || words_a.remainder() == words_b.remainder())
 }
 
-/// Lengths of the usual fragments, of which two words hold all; they may overlap behind the counter.
+/// Lengths of the usual fragments, of which two words hold all; they may overlap behind the
+/// counter.
 const TWO_WORDS: std::ops::RangeInclusive<usize> = 20..=32;
 
 /// The bits in which both ends of two fragments differ, but for the counter's.

@@ -1,4 +1,5 @@
-//! FELIX-class read-out: an emulated card, the reader of its rings, publish/subscribe, receivers, and what they lose.
+//! FELIX-class read-out: an emulated card, the reader of its rings, publish/subscribe, receivers,
+//! and what they lose.
 //!
 //! ```text
 //! Scenario (TOML)
@@ -7,8 +8,8 @@
 //!    ^-- BUSY --'      (host pointer)            (tcp, zenoh)
 //! ```
 //!
-//! Begin with [`scenario`], then [`card`] (which has no clock and no thread), then [`tohost`]. The formats are in `daqmeter-wire`, the
-//! ring is in `daqmeter-sys`.
+//! Begin with [`scenario`], then [`card`] (which has no clock and no thread), then [`tohost`]. The
+//! formats are in `daqmeter-wire`, the ring is in `daqmeter-sys`.
 
 pub mod accounts;
 pub mod busy;

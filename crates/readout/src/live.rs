@@ -1,4 +1,5 @@
-//! The cards that are read out in this process, for who watches them meanwhile: metrics of `readout run`.
+//! The cards that are read out in this process, for who watches them meanwhile: metrics of `readout
+//! run`.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -14,7 +15,8 @@ pub fn register(name: &str, card: &Arc<Mutex<Card>>) {
     cards.push((name.to_owned(), Arc::downgrade(card)));
 }
 
-/// Calls this with the name and the card of each chain that runs. A chain waits while its card is looked at.
+/// Calls this with the name and the card of each chain that runs. A chain waits while its card is
+/// looked at.
 pub fn each_card(mut look: impl FnMut(&str, &Card)) {
     let cards = CARDS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for (name, card) in cards {

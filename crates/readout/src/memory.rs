@@ -1,6 +1,7 @@
 //! How much memory a read-out will hold, estimated before any of it is taken.
 //!
-//! Memory that is over-reserved is killed at first touch, without a message: what does not fit is refused here instead.
+//! Memory that is over-reserved is killed at first touch, without a message: what does not fit is
+//! refused here instead.
 
 use daqmeter_record::units::show_bytes;
 use daqmeter_sys::available;

@@ -1,7 +1,8 @@
 //! BUSY from outside: times at which another detector holds the trigger.
 //!
-//! Either `PERIOD/SHARE%`, asserted for the last part of each period, or a file: a line holds a time since the start, in seconds or with a
-//! unit, and `on` or `off`, in turns from `on`; `#` begins a comment.
+//! Either `PERIOD/SHARE%`, asserted for the last part of each period, or a file: a line holds a
+//! time since the start, in seconds or with a unit, and `on` or `off`, in turns from `on`; `#`
+//! begins a comment.
 
 use std::path::Path;
 use std::time::Duration;

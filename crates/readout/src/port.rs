@@ -1,4 +1,5 @@
-//! One DMA channel from the host's side: its ring, and the card behind it, in this process or another.
+//! One DMA channel from the host's side: its ring, and the card behind it, in this process or
+//! another.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;

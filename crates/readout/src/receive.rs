@@ -1,7 +1,8 @@
 //! The receiver: subscribes, checks every fragment, and reports what came, when, and what did not.
 //!
-//! It stands for a software read-out driver. A publisher that goes away is asked again until it comes
-//! back or the time is over; the subscription then names the last page received. `streams` checks.
+//! It stands for a software read-out driver. A publisher that goes away is asked again until it
+//! comes back or the time is over; the subscription then names the last page received. `streams`
+//! checks.
 
 mod report;
 mod streams;
@@ -34,9 +35,9 @@ pub use report::{Report, StreamReport};
 const ACKNOWLEDGE_EACH: u64 = 8;
 /// Data flows when some came within this time.
 const FLOWS_NS: u64 = 1_000_000;
-/// Sleep of a receiver that has nothing to do while data flows. Each further one in a row is twice as
-/// long as the one before, up to a time in which 1 GB/s brings less than a socket's buffer holds at
-/// first (128 KiB).
+/// Sleep of a receiver that has nothing to do while data flows. Each further one in a row is twice
+/// as long as the one before, up to a time in which 1 GB/s brings less than a socket's buffer holds
+/// at first (128 KiB).
 const NAP_NS: u64 = 15_000;
 const MAX_NAP_NS: u64 = 60_000;
 /// Time after which a lost publisher is asked again.

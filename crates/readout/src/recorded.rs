@@ -1,8 +1,10 @@
-//! A recorded file of blocks as the data of an emulated card: what [`crate::recording`] or a real card wrote.
+//! A recorded file of blocks as the data of an emulated card: what [`crate::recording`] or a real
+//! card wrote.
 //!
-//! The file is checked by the checker and walked as the reader will walk it, so that what it lacks or has wrong is known beforehand and is
-//! no loss of the chain. Times are not in such a file: the n-th chunk of each E-link counts as that of the n-th trigger, and a block is
-//! complete with the last of them that it, or a block before it, ends.
+//! The file is checked by the checker and walked as the reader will walk it, so that what it lacks
+//! or has wrong is known beforehand and is no loss of the chain. Times are not in such a file: the
+//! n-th chunk of each E-link counts as that of the n-th trigger, and a block is complete with the
+//! last of them that it, or a block before it, ends.
 
 use std::fmt;
 use std::fs::File;
@@ -215,8 +217,8 @@ fn close_ranks(bytes: &mut Vec<u8>, places: &[usize], size: usize) {
     bytes.truncate(places.len() * size);
 }
 
-/// The last byte of a trailer becomes that of one whose bytes are skipped: a timeout that cut nothing off. Its upper four bits are type
-/// and truncation, in trailers of either width.
+/// The last byte of a trailer becomes that of one whose bytes are skipped: a timeout that cut
+/// nothing off. Its upper four bits are type and truncation, in trailers of either width.
 fn make_filler(byte: &mut u8) {
     *byte = *byte & 0x0F | (SubchunkKind::Timeout as u8) << 5;
 }
@@ -310,7 +312,8 @@ impl Walk {
         }
     }
 
-    /// The next block, which begins at `begin`: chunks that end in it, and those of them with wrong bytes.
+    /// The next block, which begins at `begin`: chunks that end in it, and those of them with wrong
+    /// bytes.
     fn block(
         &mut self,
         format: BlockFormat,

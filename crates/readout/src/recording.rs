@@ -18,8 +18,8 @@ pub enum RecordError {
     Io(#[from] io::Error),
 }
 
-/// Writes the first triggers of a scenario's source: their times and numbers, as [`crate::triggers`] reads them. Returns how many there
-/// were, and the bytes.
+/// Writes the first triggers of a scenario's source: their times and numbers, as
+/// [`crate::triggers`] reads them. Returns how many there were, and the bytes.
 ///
 /// # Errors
 /// When the source cannot be made, or writing fails.
@@ -53,8 +53,9 @@ pub fn write_triggers(
 /// A ring that a recording needs.
 const SMALL_RING_BYTES: usize = 1 << 20;
 
-/// Carries a card through so many triggers, in time that is only counted, and hands over the bytes of its rings: the channel's
-/// place, then whole blocks. Nothing is stopped by BUSY, because the rings are emptied in time.
+/// Carries a card through so many triggers, in time that is only counted, and hands over the bytes
+/// of its rings: the channel's place, then whole blocks. Nothing is stopped by BUSY, because the
+/// rings are emptied in time.
 ///
 /// # Errors
 /// When the scenario cannot be, or the closure fails.

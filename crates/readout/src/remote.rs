@@ -1,7 +1,8 @@
-//! A card in a process of its own: readers ask for a channel over a Unix socket and get its ring and its interrupt line.
+//! A card in a process of its own: readers ask for a channel over a Unix socket and get its ring
+//! and its interrupt line.
 //!
-//! One line of JSON each way. The reader keeps the connection; when it ends, the channel is free for another, who goes on where the
-//! host pointer is.
+//! One line of JSON each way. The reader keeps the connection; when it ends, the channel is free
+//! for another, who goes on where the host pointer is.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -196,8 +197,9 @@ impl CardServer {
         &self.card
     }
 
-    /// Serves until the card has finished and its readers are gone. Told to stop, it issues no more triggers and gives its readers a
-    /// moment for what is in their rings. `each` is called every 100 ms or so.
+    /// Serves until the card has finished and its readers are gone. Told to stop, it issues no more
+    /// triggers and gives its readers a moment for what is in their rings. `each` is called every
+    /// 100 ms or so.
     pub fn run(&mut self, stop: &AtomicBool, mut each: impl FnMut(&CardServer)) {
         without_timer_slack();
         let mut reported_ns = 0;
@@ -206,7 +208,8 @@ impl CardServer {
             let now_ns = monotonic_ns();
             if now_ns >= self.listened_ns + LISTEN_NS {
                 self.listened_ns = now_ns;
-                // A reader that takes the place of another may have asked before the other's end was noticed.
+                // A reader that takes the place of another may have asked before the other's end
+                // was noticed.
                 self.notice_ends();
                 self.accept(now_ns);
                 self.listen(now_ns);

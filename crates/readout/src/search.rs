@@ -65,8 +65,8 @@ impl Observation {
         }
     }
 
-    /// Median of the second quarter against that of the last, and the slope between: medians, because a host that stops for a moment
-    /// fills a ring, too, and it empties again.
+    /// Median of the second quarter against that of the last, and the slope between: medians,
+    /// because a host that stops for a moment fills a ring, too, and it empties again.
     fn grows(&self) -> bool {
         let n = self.backlog.len();
         if n < 8 {
@@ -151,7 +151,8 @@ pub struct SearchResult {
     pub confirmed_s: f64,
     /// Runs with a fault at that rate, before the one that confirmed it.
     pub failed: usize,
-    /// Faults are rarer than one in this time, in seconds, with 95 % confidence: [`SearchPlan::confirm`].
+    /// Faults are rarer than one in this time, in seconds, with 95 % confidence:
+    /// [`SearchPlan::confirm`].
     pub rarer_than_s: f64,
     /// Times that a confirmation failed and the rate was lowered.
     pub lowered: u32,
@@ -160,8 +161,9 @@ pub struct SearchResult {
 }
 
 impl SearchResult {
-    /// With what confidence the result may be used, in a sentence. The rule by which a rate is confirmed promises it, not the
-    /// number of faults alone: a search that confirms again until it succeeds would always succeed.
+    /// With what confidence the result may be used, in a sentence. The rule by which a rate is
+    /// confirmed promises it, not the number of faults alone: a search that confirms again until it
+    /// succeeds would always succeed.
     pub fn confidence(&self) -> String {
         let seen = match self.failed {
             0 => "",
@@ -219,8 +221,8 @@ impl<S: RatedSystem> Search<'_, S> {
         Ok(verdict)
     }
 
-    /// The majority of up to three; one that passes at once needs no second. A ring that seems to fill may be emptying after the host
-    /// stopped for a moment: a longer look tells.
+    /// The majority of up to three; one that passes at once needs no second. A ring that seems to
+    /// fill may be emptying after the host stopped for a moment: a longer look tells.
     fn is_stable(&mut self, rate_hz: f64) -> Result<bool, Stop<S::Error>> {
         let duration = match self.once(rate_hz, self.plan.probe, false)? {
             Stability::Stable => return Ok(true),
@@ -232,8 +234,9 @@ impl<S: RatedSystem> Search<'_, S> {
     }
 }
 
-/// Finds the highest stable rate: by doubling, by halving the interval, and by confirming. The rate above it is then looked at once
-/// more, so that what failed while the host was disturbed does not decide.
+/// Finds the highest stable rate: by doubling, by halving the interval, and by confirming. The rate
+/// above it is then looked at once more, so that what failed while the host was disturbed does not
+/// decide.
 ///
 /// # Errors
 /// When the system cannot be run.
@@ -321,8 +324,8 @@ impl<S: RatedSystem> Search<'_, S> {
         Ok((good, Some(limit)))
     }
 
-    /// Narrows, confirms, and looks once more at the rate above. Where that is stable now, a moment of the host stood for the limit, and the
-    /// search goes on from there.
+    /// Narrows, confirms, and looks once more at the rate above. Where that is stable now, a moment
+    /// of the host stood for the limit, and the search goes on from there.
     fn settle(&mut self, good: f64, bad: Option<f64>) -> Result<(), Stop<S::Error>> {
         let (mut from, mut top) = (good, bad);
         for raised in 0..=RAISES {
@@ -345,7 +348,8 @@ impl<S: RatedSystem> Search<'_, S> {
         Ok(())
     }
 
-    /// Confirms a rate, or the next one below that can be, above one that has been; and the lowest one above it that failed.
+    /// Confirms a rate, or the next one below that can be, above one that has been; and the lowest
+    /// one above it that failed.
     fn confirmed(
         &mut self,
         mut good: f64,
@@ -402,8 +406,8 @@ const MAX_ERROR: f64 = 0.05;
 /// Share of it for rates that the first run confirms; the rest is for the second run.
 const IN_FIRST: f64 = 0.8;
 
-/// Times of [`SearchPlan::confirm`] that a run must last to confirm a rate, after `failed` runs (0 or 1)
-/// with a fault. `tried` is the number of other rates whose confirmation was tried before.
+/// Times of [`SearchPlan::confirm`] that a run must last to confirm a rate, after `failed` runs (0
+/// or 1) with a fault. `tried` is the number of other rates whose confirmation was tried before.
 ///
 /// Faults are assumed to come independently of each other, once in that time. A run of n times of
 /// it then passes with q = e^-n. A rate passes by its first run, of n, or by its second, of m:
@@ -517,7 +521,8 @@ mod tests {
         assert!(with_two.rate_hz < without.rate_hz);
     }
 
-    /// Faults at random, as many at each rate: one in the time of a confirmation on average. Probes see none of them.
+    /// Faults at random, as many at each rate: one in the time of a confirmation on average. Probes
+    /// see none of them.
     struct Unlucky(Xoshiro256PlusPlus);
 
     impl RatedSystem for Unlucky {
@@ -531,8 +536,8 @@ mod tests {
         }
     }
 
-    /// Issue 18: with three confirmations, each of which could be repeated once, 22 of 100 such searches confirmed the first rate,
-    /// and nearly all of them one below.
+    /// Issue 18: with three confirmations, each of which could be repeated once, 22 of 100 such
+    /// searches confirmed the first rate, and nearly all of them one below.
     #[test]
     fn a_fault_in_each_confirmation_s_time_is_confirmed_in_5_of_100_searches_at_most() {
         let confirmed = (0..1000).filter(|seed| {

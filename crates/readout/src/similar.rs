@@ -2,7 +2,8 @@
 
 use daqmeter_kernels::Similar;
 
-/// Fragments in a row from which on they are compared all at once: what that takes is prepared for each of their lengths.
+/// Fragments in a row from which on they are compared all at once: what that takes is prepared for
+/// each of their lengths.
 pub(crate) const MIN_ALIKE: usize = 8;
 /// Bytes of them that can be compared at once: the longest block.
 pub(crate) const MAX_ALIKE_BYTES: usize = 16 << 10;

@@ -1,5 +1,6 @@
-//! Chains in time that is only counted: rings that fill at one rate and are emptied at another, poll by poll, with the hysteresis of
-//! BUSY. For the search's own tests, and for the ring occupancy of the published study.
+//! Chains in time that is only counted: rings that fill at one rate and are emptied at another,
+//! poll by poll, with the hysteresis of BUSY. For the search's own tests, and for the ring
+//! occupancy of the published study.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -62,7 +63,8 @@ impl Rings {
         let (mut now_s, mut dead_s) = (0.0, 0.0);
         let mut next_sample_s = seconds / samples as f64;
         while now_s < seconds {
-            // A poll: what came since the last one is there, and is taken as far as the time until the next one allows.
+            // A poll: what came since the last one is there, and is taken as far as the time until
+            // the next one allows.
             let late_s = self.poll_s * self.jitter * uniform();
             let stopped_s =
                 if uniform() < self.hiccups.0 * self.poll_s { self.hiccups.1 } else { 0.0 };

@@ -83,7 +83,8 @@ impl TriggerSource {
         self.issued
     }
 
-    /// The number of the last trigger that was issued, where the triggers of a file have numbers of their own.
+    /// The number of the last trigger that was issued, where the triggers of a file have numbers of
+    /// their own.
     pub(crate) fn number(&self) -> Option<u64> {
         match &self.gaps {
             Gaps::Times(listed) => Some((listed.first + self.issued).saturating_sub(1)),

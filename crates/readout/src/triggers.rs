@@ -1,7 +1,8 @@
 //! Files of triggers: when each came, and its number.
 //!
-//! A line holds a time since the start, in ns or with a unit (`12.5us`), and the number of the trigger: its L1 id. `#` begins a comment.
-//! Times do not go back, and numbers go on by one; a file without numbers counts from 0.
+//! A line holds a time since the start, in ns or with a unit (`12.5us`), and the number of the
+//! trigger: its L1 id. `#` begins a comment. Times do not go back, and numbers go on by one; a file
+//! without numbers counts from 0.
 
 use std::path::Path;
 

@@ -1,8 +1,10 @@
-//! What else the host did while something was measured, and from when on that makes a result unsound. This is the one place that
-//! decides it: warnings of records, tables, answers and the page all ask here.
+//! What else the host did while something was measured, and from when on that makes a result
+//! unsound. This is the one place that decides it: warnings of records, tables, answers and the
+//! page all ask here.
 //!
-//! The accounts are those of `/proc/stat`, in ticks of 10 ms (man proc_stat): a share is only held against its threshold beyond
-//! two ticks of each CPU, so that short points are not judged by how a tick fell. Several records are judged by their sum.
+//! The accounts are those of `/proc/stat`, in ticks of 10 ms (man proc_stat): a share is only held
+//! against its threshold beyond two ticks of each CPU, so that short points are not judged by how a
+//! tick fell. Several records are judged by their sum.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,9 +13,11 @@ use std::collections::BTreeMap;
 
 use crate::{Lane, RunRecord};
 
-/// Other programs' share of the CPUs on which the lanes ran, beyond which a result is unsound: what they take there, the lanes lack.
+/// Other programs' share of the CPUs on which the lanes ran, beyond which a result is unsound: what
+/// they take there, the lanes lack.
 pub(crate) const FOREIGN_ON_USED: f64 = 0.05;
-/// Other programs' share of all CPUs, beyond which a result is unsound: they share its caches, memory and clock speed.
+/// Other programs' share of all CPUs, beyond which a result is unsound: they share its caches,
+/// memory and clock speed.
 pub const FOREIGN_ON_ALL: f64 = 0.10;
 /// Share of the CPUs on which the lanes ran that the hypervisor may take.
 pub(crate) const STOLEN: f64 = 0.02;
@@ -80,7 +84,8 @@ impl fmt::Display for Disturbance {
     }
 }
 
-/// CPU time that was there and who took it, in nanoseconds; of one record, or added up over several.
+/// CPU time that was there and who took it, in nanoseconds; of one record, or added up over
+/// several.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     available_ns: f64,
@@ -117,7 +122,8 @@ struct Accounts {
 }
 
 impl Accounts {
-    /// Of a record whose lanes measured something; others (what watches other programs) are judged by nothing.
+    /// Of a record whose lanes measured something; others (what watches other programs) are judged
+    /// by nothing.
     fn of(record: &RunRecord) -> Option<Accounts> {
         let has_samples = |lane: &Lane| lane.stages.iter().any(|stage| !stage.sample_ns.is_empty());
         if record.wall_ns == 0 || !record.lanes.iter().any(has_samples) {
@@ -169,7 +175,8 @@ impl Accounts {
     }
 }
 
-/// The largest change of speed of a lane, as a fraction of what it was before; none where it was not measured.
+/// The largest change of speed of a lane, as a fraction of what it was before; none where it was
+/// not measured.
 fn speed_change(record: &RunRecord) -> Option<f64> {
     let change = |lane: &Lane| match lane.reference_ns[..] {
         [before, after] if before > 0 => Some(after as f64 / before as f64 - 1.0),

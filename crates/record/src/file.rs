@@ -1,5 +1,6 @@
-//! Files that are replaced whole: written under a random name in the same folder, then renamed, so that an interrupted write leaves
-//! the old file, and nobody can prepare the name that is written to.
+//! Files that are replaced whole: written under a random name in the same folder, then renamed, so
+//! that an interrupted write leaves the old file, and nobody can prepare the name that is written
+//! to.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
@@ -12,20 +13,22 @@ use tempfile::TempPath;
 #[derive(Debug)]
 pub struct Replacement {
     sink: BufWriter<File>,
-    /// The name that is written to, and the one that it gets. Devices and pipes are written directly.
+    /// The name that is written to, and the one that it gets. Devices and pipes are written
+    /// directly.
     rename: Option<(TempPath, PathBuf)>,
 }
 
 impl Replacement {
-    /// Begins to write what will be at `path`. An existing file keeps its permissions; where the path is a link, the file that it
-    /// leads to is replaced.
+    /// Begins to write what will be at `path`. An existing file keeps its permissions; where the
+    /// path is a link, the file that it leads to is replaced.
     ///
     /// # Errors
     /// When nothing can be written there.
     pub fn begin(path: &Path) -> io::Result<Replacement> {
         let known = fs::metadata(path).ok();
         if is_descriptor(path) || known.as_ref().is_some_and(|known| !known.is_file()) {
-            // Appending adds to what the shell's redirection has; a device or a pipe knows no difference.
+            // Appending adds to what the shell's redirection has; a device or a pipe knows no
+            // difference.
             let file = OpenOptions::new().append(true).open(path)?;
             return Ok(Replacement { sink: BufWriter::new(file), rename: None });
         }
@@ -49,7 +52,8 @@ impl Replacement {
         Ok(Replacement { sink: BufWriter::new(file), rename: Some((beside, target)) })
     }
 
-    /// The file that is written to until then, to be removed if the program is ended; none where it is written directly.
+    /// The file that is written to until then, to be removed if the program is ended; none where it
+    /// is written directly.
     pub fn unfinished(&self) -> Option<&Path> {
         self.rename.as_ref().map(|(beside, _)| beside.as_ref())
     }
@@ -86,7 +90,8 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replacement.commit()
 }
 
-/// Whether the path names an open descriptor of this process: what it leads to belongs to whoever opened it.
+/// Whether the path names an open descriptor of this process: what it leads to belongs to whoever
+/// opened it.
 pub fn is_descriptor(path: &Path) -> bool {
     path.starts_with("/dev/fd")
         || path.starts_with("/proc")

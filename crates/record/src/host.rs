@@ -3,13 +3,16 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a reader must know of the machine to compare two records. A fact that the kernel does not tell is absent.
+/// What a reader must know of the machine to compare two records. A fact that the kernel does not
+/// tell is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Host {
-    /// Node name of the kernel, or what the user calls the host (`--label`); empty in older records.
+    /// Node name of the kernel, or what the user calls the host (`--label`); empty in older
+    /// records.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// CPU model as the kernel names it; on AArch64 implementer, part and revision of the Main ID Register.
+    /// CPU model as the kernel names it; on AArch64 implementer, part and revision of the Main ID
+    /// Register.
     pub cpu_model: String,
     /// Target architecture, e.g. `x86_64`.
     pub architecture: String,
@@ -19,7 +22,8 @@ pub struct Host {
     pub logical_cpus: u32,
     /// Physical cores.
     pub cores: u32,
-    /// Cores that run several threads, each by its CPUs; none where a core is a CPU, and in older records.
+    /// Cores that run several threads, each by its CPUs; none where a core is a CPU, and in older
+    /// records.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub siblings: Vec<Vec<u32>>,
     /// CPUs of slower cores than the fastest, where cores differ; none in older records.
@@ -58,14 +62,15 @@ pub struct Host {
     /// CPU quota of the cgroup in CPUs (cgroup v2 `cpu.max`); absent when unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_cpu_quota: Option<String>,
-    /// What data could come from or go through: block devices, network interfaces, PMUs, DMA engines, GPUs, boards. Empty in older
-    /// records.
+    /// What data could come from or go through: block devices, network interfaces, PMUs, DMA
+    /// engines, GPUs, boards. Empty in older records.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<HostDevice>,
 }
 
 impl Host {
-    /// Whether its facts were read. Of a host whose results came as another program's files only a name is known.
+    /// Whether its facts were read. Of a host whose results came as another program's files only a
+    /// name is known.
     pub fn is_known(&self) -> bool {
         self.logical_cpus > 0
     }

@@ -1,4 +1,5 @@
-//! JSON lines: one record a line, each flushed as it is written. Reading keeps what can be kept and names the rest.
+//! JSON lines: one record a line, each flushed as it is written. Reading keeps what can be kept and
+//! names the rest.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, Read, Seek, Write};
@@ -10,7 +11,8 @@ use serde_json::Value;
 
 use crate::{RunRecord, SCHEMA_VERSION, border, sanitise};
 
-/// Longest line that is read. A record of the largest run stays far below; a longer line is not one of ours.
+/// Longest line that is read. A record of the largest run stays far below; a longer line is not one
+/// of ours.
 pub const MAX_LINE_BYTES: usize = 64 << 20;
 
 /// Writes records, one flushed line each.
@@ -35,8 +37,8 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Opens a file for a [`Writer`], creates it if needed, and locks it until it is closed. A last line
-/// that was cut off is ended first, so that it costs only itself.
+/// Opens a file for a [`Writer`], creates it if needed, and locks it until it is closed. A last
+/// line that was cut off is ended first, so that it costs only itself.
 ///
 /// # Errors
 /// [`io::ErrorKind::WouldBlock`] if another run is writing it: the lines of both would interleave.
@@ -127,8 +129,8 @@ pub struct Contents {
     pub errors: Vec<LineError>,
 }
 
-/// Reads all records. Lines that are not records are named in [`Contents::errors`] and hide no others.
-/// Consecutive records of one host share it.
+/// Reads all records. Lines that are not records are named in [`Contents::errors`] and hide no
+/// others. Consecutive records of one host share it.
 ///
 /// # Errors
 /// Only those of the source itself.
@@ -136,7 +138,8 @@ pub fn read(source: impl BufRead) -> io::Result<Contents> {
     read_with(source, parse_line)
 }
 
-/// [`read`] for people: control characters in the text of a record are escapes ([`crate::sanitise`]).
+/// [`read`] for people: control characters in the text of a record are escapes
+/// ([`crate::sanitise`]).
 ///
 /// # Errors
 /// As [`read`].
@@ -260,8 +263,8 @@ pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
 /// host adds up CPU time over all of its CPUs. Sums of these saturate.
 const FREE: [&str; 4] = ["/workload", "/order/seed", "/host_cpu", "/process_cpu"];
 
-/// True if a line may have a number beyond [`border::MAX_WHOLE`], which has 16 digits. Also true for
-/// long fractions.
+/// True if a line may have a number beyond [`border::MAX_WHOLE`], which has 16 digits. Also true
+/// for long fractions.
 fn has_long_number(line: &[u8]) -> bool {
     line.split(|byte| !byte.is_ascii_digit()).any(|digits| digits.len() >= 16)
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the source of a read-out chain did not give, or not whole: losses by name that are none of the chain.
+/// What the source of a read-out chain did not give, or not whole: losses by name that are none of
+/// the chain.
 pub const NOT_GIVEN: [&str; 4] = [
     "emulator deficit",
     "not complete at the end",
@@ -27,7 +28,8 @@ pub const NOT_LOST: [&str; 4] = [
     "taken by an earlier reader",
 ];
 
-/// Account of one kind of thing that moves along a path. It closes when `issued = delivered + sum(losses)`.
+/// Account of one kind of thing that moves along a path. It closes when `issued = delivered +
+/// sum(losses)`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ledger {
     /// What is counted: `triggers`, `bytes`, `blocks`.
@@ -36,7 +38,8 @@ pub struct Ledger {
     pub issued: u64,
     /// Counted at the consumer.
     pub delivered: u64,
-    /// Counted where they were lost, by reason; a reason with zero stays, so that a reader sees that it was watched.
+    /// Counted where they were lost, by reason; a reason with zero stays, so that a reader sees
+    /// that it was watched.
     pub losses: BTreeMap<String, u64>,
 }
 
@@ -89,7 +92,8 @@ impl Ledger {
         }
     }
 
-    /// What is missing: positive when more was issued than is accounted for, negative when something was counted twice.
+    /// What is missing: positive when more was issued than is accounted for, negative when
+    /// something was counted twice.
     pub fn gap(&self) -> i128 {
         i128::from(self.issued) - i128::from(self.delivered) - i128::from(self.lost())
     }

@@ -1,4 +1,5 @@
-//! Where the nodes of a mesh interconnect are: what a map shows, what a planner needs, what a page draws counters on.
+//! Where the nodes of a mesh interconnect are: what a map shows, what a planner needs, what a page
+//! draws counters on.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

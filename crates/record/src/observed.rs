@@ -1,4 +1,5 @@
-//! Counters over time: what was counted in each interval, raw, with the times for which it really counted.
+//! Counters over time: what was counted in each interval, raw, with the times for which it really
+//! counted.
 
 use std::ops::Range;
 
@@ -181,7 +182,8 @@ impl ObservedEvent {
         (enabled > 0).then(|| running as f64 / enabled as f64)
     }
 
-    /// The count of an interval in its unit, scaled to the whole interval; none when it did not run.
+    /// The count of an interval in its unit, scaled to the whole interval; none when it did not
+    /// run.
     pub fn scaled(&self, interval: usize) -> Option<f64> {
         let share = self.share(interval).filter(|share| *share > 0.0)?;
         let by = if self.is_scaled { 1.0 } else { share };

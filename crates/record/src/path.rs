@@ -1,4 +1,5 @@
-//! What the threads of a path did: where their time went, how full the queues between them were, how late blocks came.
+//! What the threads of a path did: where their time went, how full the queues between them were,
+//! how late blocks came.
 
 use std::collections::BTreeMap;
 
@@ -27,21 +28,23 @@ pub struct PathRun {
     pub threads: Vec<PathThread>,
     /// One entry per queue between two threads.
     pub queues: Vec<PathQueue>,
-    /// Time from the moment at which a block was due at the source to the end of its work in the sink.
+    /// Time from the moment at which a block was due at the source to the end of its work in the
+    /// sink.
     pub latency: Vec<Bucket>,
     /// The longest of these times in nanoseconds.
     pub latency_max_ns: u64,
     /// Whether blocks were due at a rate; otherwise each was due when the source was free for it.
     pub is_paced: bool,
-    /// Bytes that were due per second, of all streams; of a card that is read out, those of its triggers. None where blocks were not
-    /// due at a rate, and in older records.
+    /// Bytes that were due per second, of all streams; of a card that is read out, those of its
+    /// triggers. None where blocks were not due at a rate, and in older records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_bytes_per_s: Option<f64>,
     /// CPUs that the process could use, in parts where it had a quota; zero in older records.
     #[serde(default)]
     pub cpus: f64,
-    /// CPU time that the hypervisor gave to others meanwhile, in nanoseconds, by CPU that the process could use; the kernel counts it in
-    /// ticks of 10 ms. Empty where none was taken, where a quota and not the CPUs limits the process, and in older records.
+    /// CPU time that the hypervisor gave to others meanwhile, in nanoseconds, by CPU that the
+    /// process could use; the kernel counts it in ticks of 10 ms. Empty where none was taken, where
+    /// a quota and not the CPUs limits the process, and in older records.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stolen_ns: BTreeMap<u32, u64>,
     /// What the path serves, and what one of them brings, as its file says.
@@ -50,7 +53,8 @@ pub struct PathRun {
     /// Links that its bytes cross, as far as they are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<PathLink>,
-    /// Its memory traffic; none where the size of the last-level cache is not known, and in older records.
+    /// Its memory traffic; none where the size of the last-level cache is not known, and in older
+    /// records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<PathMemory>,
     /// What runs with parts slowed found to limit the path; none where nobody looked.
@@ -66,7 +70,8 @@ pub struct PathRun {
 pub struct Trial {
     /// The change, as options of `path run`: `--set block=128KiB`.
     pub change: String,
-    /// How many times as fast the path would be, from what its resources were used for; none where nothing predicts it.
+    /// How many times as fast the path would be, from what its resources were used for; none where
+    /// nothing predicts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted: Option<f64>,
     /// The element that gets another number of threads; none where something else is changed.
@@ -93,7 +98,8 @@ pub struct InTurns {
     pub decided: Decided,
     /// How many times as fast the path was with the change: the median of the pairs.
     pub times: f64,
-    /// Interval of it (95 % for all changes together); none while there are too few pairs, or where the effect wandered.
+    /// Interval of it (95 % for all changes together); none while there are too few pairs, or where
+    /// the effect wandered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<(f64, f64)>,
     /// Pairs of runs.
@@ -146,9 +152,11 @@ pub enum LinkBy {
 /// Bytes that a path reads from memory and writes to it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathMemory {
-    /// Bytes for one block, by element: from the sizes of buffers and of the last-level cache, not counted.
+    /// Bytes for one block, by element: from the sizes of buffers and of the last-level cache, not
+    /// counted.
     pub bytes_per_block: Vec<f64>,
-    /// What as many threads read at once, measured in turn with runs of the path, in bytes per second; none where nobody measured it.
+    /// What as many threads read at once, measured in turn with runs of the path, in bytes per
+    /// second; none where nobody measured it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceiling_bytes_per_s: Option<f64>,
 }
@@ -185,10 +193,12 @@ pub struct PathLimit {
     pub found: LimitFound,
     /// How many runs were made for it.
     pub runs: u64,
-    /// How far the limit was used in the runs as fast as the path goes; none where nothing is named, of buffers, and in older records.
+    /// How far the limit was used in the runs as fast as the path goes; none where nothing is
+    /// named, of buffers, and in older records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<PathUsed>,
-    /// By which factor the path was faster in runs without the work of the limit; none where it cannot be left out.
+    /// By which factor the path was faster in runs without the work of the limit; none where it
+    /// cannot be left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<PathGain>,
     /// Whether there was room for what was due in runs with time to spare; none in older records.
@@ -291,7 +301,8 @@ pub enum What {
     },
     /// Memory behind the last-level cache.
     Memory,
-    /// The number of blocks between two threads: with more of them the path is faster, and no resource is used up.
+    /// The number of blocks between two threads: with more of them the path is faster, and no
+    /// resource is used up.
     Buffers,
 }
 
@@ -317,7 +328,8 @@ impl What {
         *self == What::Memory
     }
 
-    /// Whether work that is added to a part takes nothing of it: it is found because the path follows no part.
+    /// Whether work that is added to a part takes nothing of it: it is found because the path
+    /// follows no part.
     pub fn follows_no_part(&self) -> bool {
         matches!(self, What::Between { .. } | What::Link { .. } | What::Memory)
     }
@@ -346,7 +358,8 @@ pub struct PathWithin {
     pub ns: u64,
 }
 
-/// Where the time of one thread went. The parts add up to the wall time, but for readings of the clocks.
+/// Where the time of one thread went. The parts add up to the wall time, but for readings of the
+/// clocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PathThread {
     /// Its element, with a number where it has several threads.
@@ -376,13 +389,15 @@ pub struct PathThread {
     pub input_ns: u64,
     /// Waiting for room towards the thread behind, until it ran again.
     pub output_ns: u64,
-    /// Waiting for the time at which its next block is due, until it ran again: a source with a rate.
+    /// Waiting for the time at which its next block is due, until it ran again: a source with a
+    /// rate.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub due_ns: u64,
     /// CPU time of these waits, which a source without a rate does not need.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub due_cpu_ns: u64,
-    /// A source with a rate: the longest time for which blocks that were due found no room behind it.
+    /// A source with a rate: the longest time for which blocks that were due found no room behind
+    /// it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub no_room_ns: u64,
     /// Ready to work, but another thread had the CPU; none where the kernel does not count it.
@@ -466,7 +481,8 @@ impl PathRun {
         }
     }
 
-    /// The latency below which that share of the blocks stays, to the width of a bucket; none without blocks.
+    /// The latency below which that share of the blocks stays, to the width of a bucket; none
+    /// without blocks.
     pub fn latency_ns(&self, share: f64) -> Option<u64> {
         let all = sum(self.latency.iter().map(|bucket| bucket.count));
         let mut seen = 0;

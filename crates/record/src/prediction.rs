@@ -1,4 +1,5 @@
-//! What is predicted of a path: figures with the intervals that hold the measured values. The record of a prediction holds no run.
+//! What is predicted of a path: figures with the intervals that hold the measured values. The
+//! record of a prediction holds no run.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

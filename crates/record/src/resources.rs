@@ -1,9 +1,11 @@
-//! What a block of a path needs of each resource, and the rate that the resources allow (operational analysis: Denning and Buzen,
-//! "The Operational Analysis of Queueing Network Models", Computing Surveys 10(3), 1978: the utilisation law, and bottlenecks).
+//! What a block of a path needs of each resource, and the rate that the resources allow
+//! (operational analysis: Denning and Buzen, "The Operational Analysis of Queueing Network Models",
+//! Computing Surveys 10(3), 1978: the utilisation law, and bottlenecks).
 //!
-//! A resource is a row of threads, CPUs that threads share, a link, or memory. Its *demand* is the time that it works for one block of the whole path; over
-//! its capacity this is the time per block below which the path cannot come. The resource with the largest such time is the
-//! bottleneck. Its *utilisation* in a run is that time over the time per block of the run.
+//! A resource is a row of threads, CPUs that threads share, a link, or memory. Its *demand* is the
+//! time that it works for one block of the whole path; over its capacity this is the time per block
+//! below which the path cannot come. The resource with the largest such time is the bottleneck. Its
+//! *utilisation* in a run is that time over the time per block of the run.
 
 use crate::border::sum;
 use std::collections::BTreeMap;
@@ -20,7 +22,8 @@ pub struct Resource {
     pub capacity: f64,
     /// Nanoseconds for one block of the whole path, by element.
     pub uses: BTreeMap<usize, f64>,
-    /// Nanoseconds for one block in which its threads were ready, but others had their CPUs; none of CPUs.
+    /// Nanoseconds for one block in which its threads were ready, but others had their CPUs; none
+    /// of CPUs.
     pub preempted_ns: f64,
 }
 
@@ -30,7 +33,8 @@ impl Resource {
         self.uses.values().sum::<f64>() / self.capacity
     }
 
-    /// The same beside whatever else runs: a thread that waits for a CPU does not work, but keeps the next block waiting.
+    /// The same beside whatever else runs: a thread that waits for a CPU does not work, but keeps
+    /// the next block waiting.
     pub fn least_beside_others_ns(&self) -> f64 {
         self.least_ns() + self.preempted_ns / self.capacity
     }
@@ -41,8 +45,9 @@ impl Resource {
         rest.map(|(_, ns)| ns).sum::<f64>() / self.capacity
     }
 
-    /// By how much the time per block of the path grows for a nanosecond that is added to the time per block of an element, while
-    /// this resource is the bottleneck; an element with several threads gets as many nanoseconds for each block of a thread.
+    /// By how much the time per block of the path grows for a nanosecond that is added to the time
+    /// per block of an element, while this resource is the bottleneck; an element with several
+    /// threads gets as many nanoseconds for each block of a thread.
     pub fn slope(&self, element: usize, threads: usize) -> f64 {
         match self.what {
             What::Threads { .. } | What::Cpu(_) | What::AllCpus
@@ -55,12 +60,13 @@ impl Resource {
     }
 }
 
-/// A resource whose bytes are an estimate and that worked more than this share of the time was estimated too high: nothing works more
-/// than all of its time, and what it carries was measured to about a tenth.
+/// A resource whose bytes are an estimate and that worked more than this share of the time was
+/// estimated too high: nothing works more than all of its time, and what it carries was measured to
+/// about a tenth.
 pub const MAX_USED: f64 = 1.1;
 
-/// The resources of a run that can be as it says: without memory where the run moved more than memory carries, so that part of what
-/// was counted stayed in the cache.
+/// The resources of a run that can be as it says: without memory where the run moved more than
+/// memory carries, so that part of what was counted stayed in the cache.
 pub fn resources(run: &PathRun) -> Vec<Resource> {
     let block_ns = run.wall_ns as f64 / run.blocks.max(1) as f64;
     let mut all = all_resources(run);
@@ -68,9 +74,10 @@ pub fn resources(run: &PathRun) -> Vec<Resource> {
     all
 }
 
-/// What a run says about its resources: the threads of each part, what lies between two ends, CPUs. Empty of a run that carried
-/// nothing, or whose threads name no part. Links where they are known, memory where its ceiling was measured and something goes past the
-/// cache. Always the same ones in the same order for runs of a path.
+/// What a run says about its resources: the threads of each part, what lies between two ends, CPUs.
+/// Empty of a run that carried nothing, or whose threads name no part. Links where they are known,
+/// memory where its ceiling was measured and something goes past the cache. Always the same ones in
+/// the same order for runs of a path.
 pub fn all_resources(run: &PathRun) -> Vec<Resource> {
     let blocks = run.blocks as f64;
     if run.blocks == 0 || run.threads.iter().any(|thread| thread.part.is_empty()) {
@@ -85,8 +92,8 @@ pub fn all_resources(run: &PathRun) -> Vec<Resource> {
     threads.chain(between).chain(cpus).chain(links).chain(memory(run)).collect()
 }
 
-/// Threads that do the same. They work when they do not wait for a neighbour: on a CPU, or for their device. What the end of a
-/// socket waits for in its system calls is the other end.
+/// Threads that do the same. They work when they do not wait for a neighbour: on a CPU, or for
+/// their device. What the end of a socket waits for in its system calls is the other end.
 fn threads(row: &[PathThread], blocks: f64) -> Resource {
     let first = &row[0];
     let worked_ns = |thread: &PathThread| match thread.end {
@@ -142,7 +149,8 @@ fn shared(run: &PathRun) -> Vec<Resource> {
     let mut by_cpu: BTreeMap<Option<u32>, BTreeMap<usize, f64>> = BTreeMap::new();
     let mut all: BTreeMap<usize, f64> = BTreeMap::new();
     for thread in &run.threads {
-        // A source that waits for the time of its next block sets a timer for it, which no block needs.
+        // A source that waits for the time of its next block sets a timer for it, which no block
+        // needs.
         let (ns, blocks) = (thread.cpu_ns.saturating_sub(thread.due_cpu_ns), run.blocks as f64);
         add_uses(by_cpu.entry(thread.cpu).or_default(), thread, ns, blocks);
         add_uses(&mut all, thread, ns, blocks);
@@ -167,8 +175,9 @@ fn shared(run: &PathRun) -> Vec<Resource> {
     pinned.chain(free).collect()
 }
 
-/// CPUs that are left where the hypervisor gave so many to others on average: threads' CPU time does not count what was taken from them
-/// (`update_rq_clock_task`, kernel/sched/core.c), so that a CPU that never idles works that much less.
+/// CPUs that are left where the hypervisor gave so many to others on average: threads' CPU time
+/// does not count what was taken from them (`update_rq_clock_task`, kernel/sched/core.c), so that a
+/// CPU that never idles works that much less.
 fn left(cpus: f64, stolen: f64) -> f64 {
     (cpus - stolen).max(MIN_LEFT * cpus)
 }
@@ -394,7 +403,8 @@ mod tests {
         assert_eq!(least_of(&all, "memory, by footprint"), 3000.0);
         // More arithmetic takes no more of either.
         assert!(all[2..].iter().all(|resource| resource.slope(0, 1) == 0.0));
-        // In half of that time memory cannot have carried what was estimated; the link is what it is.
+        // In half of that time memory cannot have carried what was estimated; the link is what it
+        // is.
         run.wall_ns = 15_000;
         let whats = |all: Vec<Resource>| all.into_iter().map(|one| one.what).collect::<Vec<_>>();
         let possible = whats(resources(&run));

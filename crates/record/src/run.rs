@@ -1,4 +1,5 @@
-//! The record itself, in the order in which a reader wants it: who measured, what, where, with which result.
+//! The record itself, in the order in which a reader wants it: who measured, what, where, with
+//! which result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ pub struct RunRecord {
     pub time_utc: String,
     /// Groups the points of one invocation: its start time and process number.
     pub run_id: String,
-    /// The study and figure that the point belongs to, e.g. `survey/conversion`; reports group by it.
+    /// The study and figure that the point belongs to, e.g. `survey/conversion`; reports group by
+    /// it.
     pub study: String,
     /// What the point is for, where its parameters do not show it.
     #[serde(default, skip_serializing_if = "Role::is_point")]
@@ -73,7 +75,8 @@ pub struct RunRecord {
     /// Where the time went, from sampling our own threads; empty where that was not asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hotspots: Vec<Hotspot>,
-    /// `CLOCK_MONOTONIC` at the release of the lanes, which all times of stages are relative to; 0 in older records.
+    /// `CLOCK_MONOTONIC` at the release of the lanes, which all times of stages are relative to; 0
+    /// in older records.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub origin_ns: u64,
     /// Wall time of the timed region, from the release of the lanes to the end of the last one.
@@ -158,9 +161,11 @@ pub struct Tool {
     pub name: String,
     /// Semantic version.
     pub version: String,
-    /// Abbreviated commit, with `+` when the tree had uncommitted changes; `unknown` outside a checkout.
+    /// Abbreviated commit, with `+` when the tree had uncommitted changes; `unknown` outside a
+    /// checkout.
     pub git_revision: String,
-    /// `release`, `release, musl` of the static binary, or `debug`: numbers of a debug build are not worth comparing.
+    /// `release`, `release, musl` of the static binary, or `debug`: numbers of a debug build are
+    /// not worth comparing.
     pub profile: String,
 }
 
@@ -228,8 +233,8 @@ pub struct Lane {
     pub allowed_cpus: Vec<u32>,
     /// CPUs on which the thread was seen, at the start and the end of each stage.
     pub seen_cpus: Vec<u32>,
-    /// Speed of the lane's CPU: the shortest time of a piece of fixed arithmetic in its thread before the timed steps, and
-    /// after them. Empty in older records.
+    /// Speed of the lane's CPU: the shortest time of a piece of fixed arithmetic in its thread
+    /// before the timed steps, and after them. Empty in older records.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reference_ns: Vec<u64>,
     /// NUMA node of the lane's buffers, where the kernel tells.
@@ -247,10 +252,11 @@ pub struct Stage {
     pub name: String,
     /// Operations in each sample.
     pub ops_per_sample: u64,
-    /// Bytes that one operation is counted as. For digitizers: raw bytes, 2 per sample, as in the source document.
+    /// Bytes that one operation is counted as. For digitizers: raw bytes, 2 per sample, as in the
+    /// source document.
     pub bytes_per_op: u64,
-    /// Bytes that all operations really carried together, where they do not all carry what they are counted as: a chain whose
-    /// triggers were stopped. None where each carried `bytes_per_op`.
+    /// Bytes that all operations really carried together, where they do not all carry what they are
+    /// counted as: a chain whose triggers were stopped. None where each carried `bytes_per_op`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carried_bytes: Option<u64>,
     /// Bytes that one operation reads from and writes to memory, without write-allocate traffic.
@@ -261,16 +267,17 @@ pub struct Stage {
     pub start_ns: u64,
     /// End of the last operation, relative to the release of all lanes.
     pub end_ns: u64,
-    /// Raw samples: duration of each in nanoseconds, in the order in which they were taken. None is ever dropped.
+    /// Raw samples: duration of each in nanoseconds, in the order in which they were taken. None is
+    /// ever dropped.
     pub sample_ns: Vec<u64>,
-    /// Where samples do not follow one another: the start of each, relative to the release of all lanes. Empty where each
-    /// begins when the one before it ends.
+    /// Where samples do not follow one another: the start of each, relative to the release of all
+    /// lanes. Empty where each begins when the one before it ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sample_start_ns: Vec<u64>,
     /// CPU time that the thread spent in this stage.
     pub cpu: CpuTime,
-    /// Work of a fixed kind that loads the same resource, done in turn with the samples. None in older records, and where nothing
-    /// may come between the operations.
+    /// Work of a fixed kind that loads the same resource, done in turn with the samples. None in
+    /// older records, and where nothing may come between the operations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<ControlSeries>,
 }
@@ -305,13 +312,14 @@ impl Stage {
         self.sample_ns.iter().map(|&ns| ns as f64).sum::<f64>() * 1e-9
     }
 
-    /// Sustained rate in bytes per second: all bytes over the sum of all samples; zero without samples.
+    /// Sustained rate in bytes per second: all bytes over the sum of all samples; zero without
+    /// samples.
     pub fn rate_bytes_per_s(&self) -> f64 {
         if self.seconds() > 0.0 { self.bytes() / self.seconds() } else { 0.0 }
     }
 
-    /// Start of each sample relative to the release of all lanes: as recorded, else one after the other from the stage's start, with the
-    /// controls between them.
+    /// Start of each sample relative to the release of all lanes: as recorded, else one after the
+    /// other from the stage's start, with the controls between them.
     pub fn sample_starts_ns(&self) -> impl Iterator<Item = u64> + '_ {
         let controls = self.control.iter().flat_map(|control| {
             let places = control.after_samples.iter().copied();
@@ -334,8 +342,8 @@ impl Stage {
         self.bytes_per_sample() * self.sample_ns.len() as f64
     }
 
-    /// Bytes that one sample carried, as the mean of all. Every rate is made from these. A float, because a record may claim
-    /// anything.
+    /// Bytes that one sample carried, as the mean of all. Every rate is made from these. A float,
+    /// because a record may claim anything.
     pub fn bytes_per_sample(&self) -> f64 {
         match (self.carried_bytes, self.sample_ns.len()) {
             (Some(bytes), 1..) => bytes as f64 / self.sample_ns.len() as f64,
@@ -357,7 +365,8 @@ pub struct Limit {
     /// The rate, in the bytes that the stage counts, per second.
     #[serde(deserialize_with = "number")]
     pub rate_bytes_per_s: f64,
-    /// Lower end of the 95 % interval of the rate; none where it was given, or measured with too few samples.
+    /// Lower end of the 95 % interval of the rate; none where it was given, or measured with too
+    /// few samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low_bytes_per_s: Option<f64>,
     /// Upper end of that interval.
@@ -418,7 +427,8 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-/// JSON has no word for what is not a number: such values are written as `null`, and are none again when they are read.
+/// JSON has no word for what is not a number: such values are written as `null`, and are none again
+/// when they are read.
 fn number<'de, D: serde::Deserializer<'de>>(source: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(source)?.unwrap_or(f64::NAN))
 }
@@ -450,7 +460,8 @@ impl CpuTime {
     }
 }
 
-/// CPU time of the whole host by kind, `/proc/stat` (Documentation/filesystems/proc.rst, 1.7), and of our threads by name.
+/// CPU time of the whole host by kind, `/proc/stat` (Documentation/filesystems/proc.rst, 1.7), and
+/// of our threads by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HostCpu {
     /// User and nice.
@@ -463,10 +474,12 @@ pub struct HostCpu {
     pub softirq_ns: u64,
     /// Taken by the hypervisor.
     pub steal_ns: u64,
-    /// Of that, what was taken from each CPU by its number; CPUs that lost nothing are left out. Empty in older records.
+    /// Of that, what was taken from each CPU by its number; CPUs that lost nothing are left out.
+    /// Empty in older records.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steal_by_cpu_ns: BTreeMap<u32, u64>,
-    /// User, nice and system time of each CPU by its number, of all programs; idle CPUs are left out. Empty in older records.
+    /// User, nice and system time of each CPU by its number, of all programs; idle CPUs are left
+    /// out. Empty in older records.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub busy_by_cpu_ns: BTreeMap<u32, u64>,
     /// Waiting for block I/O.
@@ -476,7 +489,8 @@ pub struct HostCpu {
     /// CPU time of each of our threads over the timed region, by thread name and number.
     #[serde(default)]
     pub threads_ns: BTreeMap<String, u64>,
-    /// Our threads and whatever else used the CPUs over the timed region, the busiest first, where the engine asks for it: chains.
+    /// Our threads and whatever else used the CPUs over the timed region, the busiest first, where
+    /// the engine asks for it: chains.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessUse>,
 }
@@ -554,7 +568,8 @@ pub struct Clock {
     pub resolution_ns: f64,
     /// Median cost of one reading.
     pub overhead_ns: f64,
-    /// The tool's own cost per operation: the null engine's step loop, measured at the start of the invocation.
+    /// The tool's own cost per operation: the null engine's step loop, measured at the start of the
+    /// invocation.
     #[serde(default)]
     pub tool_ns_per_op: f64,
 }
@@ -570,7 +585,8 @@ pub struct NoiseFloor {
     pub relative_worst: f64,
     /// Number of pieces.
     pub n: u64,
-    /// Median time of a piece, 200,000 dependent multiplications: how fast this host was at this moment. 0 in older records.
+    /// Median time of a piece, 200,000 dependent multiplications: how fast this host was at this
+    /// moment. 0 in older records.
     #[serde(default)]
     pub reference_ns: f64,
 }

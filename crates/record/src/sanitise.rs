@@ -1,10 +1,13 @@
-//! Text of others made safe to show: in a terminal, in Markdown, in a spreadsheet, as a label of metrics.
+//! Text of others made safe to show: in a terminal, in Markdown, in a spreadsheet, as a label of
+//! metrics.
 //!
-//! Records, plans, publishers and errors carry names that somebody else chose. Whatever could move the cursor, begin a line, turn the
-//! direction of writing or begin a formula is shown as what it is: an escape such as `\u001b` or `\n`, as JSON writes it. The same
-//! replacement within the strings of a JSON text keeps its meaning, so that one rule is right for both.
+//! Records, plans, publishers and errors carry names that somebody else chose. Whatever could move
+//! the cursor, begin a line, turn the direction of writing or begin a formula is shown as what it
+//! is: an escape such as `\u001b` or `\n`, as JSON writes it. The same replacement within the
+//! strings of a JSON text keeps its meaning, so that one rule is right for both.
 //!
-//! HTML is escaped by its template. What is written for programs (JSON lines in files, Parquet) stays as it is.
+//! HTML is escaped by its template. What is written for programs (JSON lines in files, Parquet)
+//! stays as it is.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -32,7 +35,8 @@ pub fn markdown(cell: &str) -> String {
     out
 }
 
-/// A field of comma-separated values (RFC 4180): quoted where it must be, and never a formula. Numbers stay numbers.
+/// A field of comma-separated values (RFC 4180): quoted where it must be, and never a formula.
+/// Numbers stay numbers.
 pub fn csv(field: &str) -> Cow<'_, str> {
     let field = text(field);
     // An apostrophe is how spreadsheets mark text (OWASP, "CSV Injection").

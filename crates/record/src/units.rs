@@ -1,4 +1,5 @@
-//! Numbers with units, as people type and read them. SI factors are powers of 1000 (`MB`), IEC ones of 1024 (`MiB`).
+//! Numbers with units, as people type and read them. SI factors are powers of 1000 (`MB`), IEC ones
+//! of 1024 (`MiB`).
 
 use std::time::Duration;
 
@@ -33,7 +34,8 @@ pub fn parse_count(input: &str) -> Result<u64, UnitError> {
     })
 }
 
-/// Units of sizes. A letter alone is a power of 1024, as in fio, dd and ls; only `kB`, `MB` and so on are powers of 1000.
+/// Units of sizes. A letter alone is a power of 1024, as in fio, dd and ls; only `kB`, `MB` and so
+/// on are powers of 1000.
 const BYTE_UNITS: &[(&str, u64)] = &[
     ("", 1),
     ("B", 1),
@@ -60,7 +62,8 @@ const BYTE_UNITS: &[(&str, u64)] = &[
     ("TB", 1_000_000_000_000),
 ];
 
-/// Reads a size in bytes: `4096`, `4k` (4096, as for fio), `64KiB`, `4MiB`, `6MB` (6,000,000), `1e6`.
+/// Reads a size in bytes: `4096`, `4k` (4096, as for fio), `64KiB`, `4MiB`, `6MB` (6,000,000),
+/// `1e6`.
 ///
 /// # Errors
 /// As [`parse_count`].
@@ -71,7 +74,8 @@ pub fn parse_bytes(input: &str) -> Result<u64, UnitError> {
     })
 }
 
-/// Splits `1.5M` into number and unit and multiplies exactly: fractions are only taken when the product is whole.
+/// Splits `1.5M` into number and unit and multiplies exactly: fractions are only taken when the
+/// product is whole.
 fn scaled(trimmed: &str, units: &[(&str, u64)]) -> Option<u64> {
     if let Some(hex) = trimmed.strip_prefix("0x").or_else(|| trimmed.strip_prefix("0X")) {
         return u64::from_str_radix(hex, 16).ok();
@@ -101,7 +105,8 @@ fn scaled(trimmed: &str, units: &[(&str, u64)]) -> Option<u64> {
     u64::try_from(numerator / denominator).ok()
 }
 
-/// The power of ten of `e6`, and what follows it; 0 where there is none. Larger powers than 64 bits hold are refused.
+/// The power of ten of `e6`, and what follows it; 0 where there is none. Larger powers than 64 bits
+/// hold are refused.
 fn exponent(rest: &str) -> Option<(u32, &str)> {
     let Some(digits) = rest.strip_prefix(['e', 'E']) else {
         return Some((0, rest));
@@ -124,7 +129,8 @@ const TIME_UNITS: &[(&str, f64)] = &[
     ("h", 3600.0),
 ];
 
-/// Reads a time: `3s`, `100us`, `1.5ms`, `2m` (minutes), `1h`, `60` (seconds), `1m30` and `1m30s`, `1h30` (minutes).
+/// Reads a time: `3s`, `100us`, `1.5ms`, `2m` (minutes), `1h`, `60` (seconds), `1m30` and `1m30s`,
+/// `1h30` (minutes).
 ///
 /// # Errors
 /// When it is not a number, negative, or its parts do not become smaller.
@@ -146,8 +152,8 @@ pub fn parse_seconds(input: &str) -> Result<f64, UnitError> {
     seconds.ok_or(UnitError { input: input.to_owned(), wanted: A_TIME })
 }
 
-/// The sum of the parts of a time, each of a smaller unit than the one before. A last number without a unit is in the next
-/// smaller one of hours, minutes and seconds; alone it is in seconds.
+/// The sum of the parts of a time, each of a smaller unit than the one before. A last number
+/// without a unit is in the next smaller one of hours, minutes and seconds; alone it is in seconds.
 fn duration_s(trimmed: &str) -> Option<f64> {
     let (mut rest, mut sum, mut last) = (trimmed, 0.0, f64::INFINITY);
     while !rest.is_empty() {
@@ -230,7 +236,8 @@ pub fn show_mb_per_s(rate_bytes_per_s: f64) -> String {
     significant(rate_bytes_per_s / 1e6, 4)
 }
 
-/// A number with `digits` significant digits, without an exponent, and without trailing zeros after the point.
+/// A number with `digits` significant digits, without an exponent, and without trailing zeros after
+/// the point.
 pub fn significant(value: f64, digits: i32) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");

@@ -1,4 +1,5 @@
-//! What is asked of an engine, as plain data: a kind and named parameters. Sweeps vary them, records keep them.
+//! What is asked of an engine, as plain data: a kind and named parameters. Sweeps vary them,
+//! records keep them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -40,7 +41,8 @@ impl std::fmt::Display for Param {
     }
 }
 
-/// `convert dec_factor=10 function=1`: kind and parameters in order of their names, quoted where a value holds a blank.
+/// `convert dec_factor=10 function=1`: kind and parameters in order of their names, quoted where a
+/// value holds a blank.
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let params = self.params.iter();
@@ -49,8 +51,8 @@ impl std::fmt::Display for Workload {
 }
 
 /// Parameters that do not belong to the identity of a point: the length of a run (`seconds`), its
-/// repetitions (`passes`, `reads`) and the destination of its data (`dump`). A new parameter of that
-/// kind is added here, otherwise two runs of one point could never be compared.
+/// repetitions (`passes`, `reads`) and the destination of its data (`dump`). A new parameter of
+/// that kind is added here, otherwise two runs of one point could never be compared.
 pub const NOT_IN_KEY: [&str; 4] = ["dump", "passes", "reads", "seconds"];
 
 macro_rules! param_from {
@@ -89,7 +91,8 @@ impl Workload {
         ParamError { kind: self.kind.clone(), name: name.to_owned(), problem: problem.into() }
     }
 
-    /// What makes two workloads the same point: all of it but [`NOT_IN_KEY`], written as by `Display`.
+    /// What makes two workloads the same point: all of it but [`NOT_IN_KEY`], written as by
+    /// `Display`.
     pub fn key(&self) -> String {
         self.key_without(&[])
     }
@@ -139,7 +142,8 @@ impl Workload {
     pub fn float(&self, name: &str) -> Result<f64, ParamError> {
         match self.params.get(name) {
             Some(Param::Float(value)) => Ok(*value),
-            // A float without a fraction is written by JSON readers and by people as a whole number.
+            // A float without a fraction is written by JSON readers and by people as a whole
+            // number.
             Some(Param::Int(value)) => Ok(*value as f64),
             _ => Err(self.wrong(name, "a number")),
         }

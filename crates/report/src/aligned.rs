@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use daqmeter_record::sanitise;
 
-/// Columns of the window that all tables and sentences are shown in; 0 where there is none: in a file or a pipe nothing is broken.
+/// Columns of the window that all tables and sentences are shown in; 0 where there is none: in a
+/// file or a pipe nothing is broken.
 static WINDOW: AtomicUsize = AtomicUsize::new(0);
 
-/// Says how many columns the reader's window has. From then on tables that are broader are written row by row, and sentences are
-/// broken at words.
+/// Says how many columns the reader's window has. From then on tables that are broader are written
+/// row by row, and sentences are broken at words.
 pub fn set_window(columns: usize) {
     WINDOW.store(columns, Ordering::Relaxed);
 }
@@ -77,8 +78,8 @@ pub(crate) fn table<T>(first_number: usize, columns: &[TextColumn<T>], rows: &[T
     numbers_from(first_number, &headings, rows.iter().map(line))
 }
 
-/// A table that is too broad for the window: each row is a line of what it is of, and below it every number with its heading. Numbers
-/// are never broken.
+/// A table that is too broad for the window: each row is a line of what it is of, and below it
+/// every number with its heading. Numbers are never broken.
 fn row_by_row(headings: &[&str], first: usize, rows: &[Vec<String>], columns: usize) -> String {
     let mut out = String::new();
     for row in rows {
@@ -102,7 +103,8 @@ fn row_by_row(headings: &[&str], first: usize, rows: &[Vec<String>], columns: us
     out
 }
 
-/// Text for the window: broken at words, all lines but the first indented by so many columns. As it is where there is no window.
+/// Text for the window: broken at words, all lines but the first indented by so many columns. As it
+/// is where there is no window.
 pub fn wrapped(text: &str, indent: usize) -> String {
     match window() {
         Some(columns) => {

@@ -1,4 +1,5 @@
-//! What the records say in plain words: the first thing on the page and the last thing in the terminal.
+//! What the records say in plain words: the first thing on the page and the last thing in the
+//! terminal.
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::conditions::Conditions;
@@ -47,7 +48,8 @@ pub fn answers_text(records: &[RunRecord]) -> String {
     all.join("\n")
 }
 
-/// Says first what disturbed the measurements, and marks every answer where they are unsound for it.
+/// Says first what disturbed the measurements, and marks every answer where they are unsound for
+/// it.
 fn stamped(mut answers: Vec<PlainAnswer>, conditions: &Conditions) -> Vec<PlainAnswer> {
     let Some(line) = conditions.line().filter(|_| !answers.is_empty()) else {
         return answers;

@@ -1,5 +1,5 @@
-//! Whole paths that were run, in sentences and as pictures: parts from source to sink, the use of each, the rate that it allows, and the
-//! filling of the queues between them.
+//! Whole paths that were run, in sentences and as pictures: parts from source to sink, the use of
+//! each, the rate that it allows, and the filling of the queues between them.
 
 use daqmeter_record::border::sum;
 use std::collections::BTreeMap;
@@ -95,8 +95,8 @@ struct PartRow {
     queue: Option<String>,
 }
 
-/// None for a run that does not say what its resources are. The whole is 460 wide, so that it is legible on a telephone; a row is 52
-/// high, a bar of full use 270 wide.
+/// None for a run that does not say what its resources are. The whole is 460 wide, so that it is
+/// legible on a telephone; a row is 52 high, a bar of full use 270 wide.
 fn svg(run: &PathRun) -> Option<String> {
     let all = resources(run);
     let most_used = bottleneck(&all).map(|(resource, _)| &resource.what);

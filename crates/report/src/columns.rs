@@ -1,4 +1,5 @@
-//! Columns of a stage's row: one table, which the terminal, the page, Markdown, CSV and Parquet project.
+//! Columns of a stage's row: one table, which the terminal, the page, Markdown, CSV and Parquet
+//! project.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use daqmeter_record::units::{plural, show_ns, significant};
 use crate::rate::{Doubt, shown_interval, shown_share};
 use crate::rows::StageRow;
 
-/// Value of a table. A missing number has its type, so that the type of a column does not depend on the records.
+/// Value of a table. A missing number has its type, so that the type of a column does not depend on
+/// the records.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
     None,

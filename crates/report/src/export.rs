@@ -1,8 +1,9 @@
-//! Records as flat tables for other tools: CSV and Parquet, which DuckDB, pandas and Polars read as they are.
+//! Records as flat tables for other tools: CSV and Parquet, which DuckDB, pandas and Polars read as
+//! they are.
 //!
-//! Four tables: one row a stage ([`stages`]), a sample ([`samples`]), a counter ([`counters`]), a value of a time series
-//! ([`series`]). Names of columns carry their unit last, as in the record; parameters of workloads are columns of their own,
-//! `param.<name>`.
+//! Four tables: one row a stage ([`stages`]), a sample ([`samples`]), a counter ([`counters`]), a
+//! value of a time series ([`series`]). Names of columns carry their unit last, as in the record;
+//! parameters of workloads are columns of their own, `param.<name>`.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -20,7 +21,8 @@ pub use crate::parquet::{ParquetError, parquet};
 use crate::rate::undone;
 use crate::rows::{StageRow, outcome_of, points, rows_of};
 
-/// Type of a column, the narrowest that holds all of its values: a parameter may be a number at one engine and a name at another.
+/// Type of a column, the narrowest that holds all of its values: a parameter may be a number at one
+/// engine and a name at another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CellType {
     Flag,
@@ -142,7 +144,8 @@ impl DataFrame {
         self.rows += 1;
     }
 
-    /// Comma-separated values (RFC 4180); the names of the columns are left out for what follows a first part.
+    /// Comma-separated values (RFC 4180); the names of the columns are left out for what follows a
+    /// first part.
     pub fn csv(&self, with_names: bool) -> String {
         let names = self.columns.iter().map(|column| sanitise::csv(&column.name));
         let mut out =
@@ -162,7 +165,8 @@ impl DataFrame {
     }
 }
 
-/// Columns that every table begins with: what tells records apart, and whether they are to be believed.
+/// Columns that every table begins with: what tells records apart, and whether they are to be
+/// believed.
 fn context(record: &RunRecord, outcome: &Outcome, emulated: bool) -> [Named; 10] {
     let (outcome, reason) = undone(outcome).unwrap_or(("ok", ""));
     let time = humantime::parse_rfc3339(&record.time_utc).ok();
@@ -198,7 +202,8 @@ fn host(record: &RunRecord) -> String {
     format!("{name}{}, {cpus}, kernel {kernel}", host.cpu_model)
 }
 
-/// One row for each stage of each lane; a record without lanes (waived, failed) is a row with its reason and without numbers.
+/// One row for each stage of each lane; a record without lanes (waived, failed) is a row with its
+/// reason and without numbers.
 pub fn stages(records: &[RunRecord]) -> DataFrame {
     let mut frame = DataFrame::default();
     for (record, point) in records.iter().zip(points(records)) {
@@ -260,7 +265,8 @@ pub fn samples(records: &[RunRecord]) -> DataFrame {
     frame
 }
 
-/// The samples in tables of about this number of rows, all with the same columns: samples are many. No record is parted.
+/// The samples in tables of about this number of rows, all with the same columns: samples are many.
+/// No record is parted.
 pub fn sample_parts(records: &[RunRecord], rows: usize) -> impl Iterator<Item = DataFrame> {
     let of = |record: &RunRecord| -> usize {
         let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
@@ -299,7 +305,8 @@ pub fn counters(records: &[RunRecord]) -> DataFrame {
     frame
 }
 
-/// One row for each value of each time series, and for each interval of each event and rate that was counted over time.
+/// One row for each value of each time series, and for each interval of each event and rate that
+/// was counted over time.
 pub fn series(records: &[RunRecord]) -> DataFrame {
     let mut frame = DataFrame::default();
     for record in records {

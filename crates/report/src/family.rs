@@ -1,5 +1,5 @@
-//! Contributions of a family of measurements to tables and the page: figures, answers, advice. The families themselves, and the list
-//! of them, are in `families`.
+//! Contributions of a family of measurements to tables and the page: figures, answers, advice. The
+//! families themselves, and the list of them, are in `families`.
 
 use daqmeter_record::{RunRecord, Stage};
 use serde::Serialize;
@@ -9,7 +9,8 @@ use crate::figures::Figure;
 /// Makes one thing from records, if they have what it needs.
 pub(crate) type Maker<T> = fn(&[RunRecord]) -> Option<T>;
 
-/// One family. Its functions find their records by engine and workload, and return nothing where there are none.
+/// One family. Its functions find their records by engine and workload, and return nothing where
+/// there are none.
 pub(crate) struct Family {
     /// Engines whose records belong to it, and the kind of their work.
     pub(crate) engines: &'static [(&'static str, Work)],

@@ -11,7 +11,8 @@ pub(crate) fn faults(record: &RunRecord) -> Vec<String> {
         Some(format!("FAILED {}: {reason}", lane.device))
     });
     let of_lanes: Vec<String> = failed.collect();
-    // A record without lanes is among those that are absent; a ledger that does not close has a line of its own.
+    // A record without lanes is among those that are absent; a ledger that does not close has a
+    // line of its own.
     let has_line = record.lanes.is_empty()
         || !of_lanes.is_empty()
         || !record.ledgers.iter().all(Ledger::closes);

@@ -1,5 +1,6 @@
-//! What is said of a whole path that was run: what it carries, what limits it and how that was found, how far each resource is used,
-//! what to change, and how much this host would carry. Begin with [`said`].
+//! What is said of a whole path that was run: what it carries, what limits it and how that was
+//! found, how far each resource is used, what to change, and how much this host would carry. Begin
+//! with [`said`].
 
 use daqmeter_record::border::sum;
 use daqmeter_record::path::{
@@ -281,13 +282,15 @@ impl Found<'_> {
         }
     }
 
-    /// Whether others work in the threads of an element: each thread reads a channel of a card, and there are as many as channels.
+    /// Whether others work in the threads of an element: each thread reads a channel of a card, and
+    /// there are as many as channels.
     fn shares_thread(&self, element: usize) -> bool {
         let mut threads = self.run.threads.iter();
         threads.any(|thread| thread.element == element && !thread.within.is_empty())
     }
 
-    /// Whether the source waits for its device, and does not work on a CPU: a file in the page cache is work.
+    /// Whether the source waits for its device, and does not work on a CPU: a file in the page
+    /// cache is work.
     fn mostly_waits(&self) -> bool {
         let source = self.run.threads.iter().filter(|thread| thread.element == 0);
         let (waits_ns, works_ns) = source.fold((0, 0), |(waits, works), thread| {
@@ -340,8 +343,8 @@ impl Found<'_> {
     }
 }
 
-/// What all CPUs that the process may use would carry by what a block needs of them, and what memory and links allow, in what the path
-/// serves where it says so.
+/// What all CPUs that the process may use would carry by what a block needs of them, and what
+/// memory and links allow, in what the path serves where it says so.
 fn this_host(run: &PathRun) -> Option<String> {
     let cpu_ns = sum(run.threads.iter().map(|thread| thread.cpu_ns));
     if run.cpus <= 0.0 || cpu_ns == 0 || run.payload_bytes == 0 {
@@ -351,7 +354,8 @@ fn this_host(run: &PathRun) -> Option<String> {
         1.0 => "1 CPU".to_owned(),
         cpus => format!("{} CPUs", significant(cpus, 3)),
     };
-    // CPU time of the run over that which there is in its time: how many times as much they would carry.
+    // CPU time of the run over that which there is in its time: how many times as much they would
+    // carry.
     let by_cpus = run.cpus * run.wall_ns as f64 / cpu_ns as f64;
     let served = run.served.as_ref();
     let served = served.and_then(|served| Some((&served.name, how_many(run, served)?)));

@@ -36,7 +36,8 @@ pub struct Step {
     pub between: (usize, usize),
     /// Time after over time before.
     pub ratio: f64,
-    /// The step in standard errors of the difference of its levels, correlation of the runs included.
+    /// The step in standard errors of the difference of its levels, correlation of the runs
+    /// included.
     pub z: f64,
     /// The last revision that is surely of the old level, and the first of the new one.
     pub revisions: (String, String),

@@ -1,5 +1,5 @@
-//! One self-contained HTML page: no request leaves it, whatever opens it. What `serve` shows of a file that is being written asks its
-//! server for the parts that changed ([`live_page`]).
+//! One self-contained HTML page: no request leaves it, whatever opens it. What `serve` shows of a
+//! file that is being written asks its server for the parts that changed ([`live_page`]).
 
 use std::sync::Arc;
 
@@ -93,9 +93,9 @@ pub struct LivePage {
     pub parts: Parts,
 }
 
-/// The page of a file that is being written. It asks `events`, with a parameter `from` that names its state, for what changes:
-/// a stream of server-sent events (HTML standard, 9.2), `parts` with the keys of all parts in `order` and the new ones in `changed`, and
-/// `end`.
+/// The page of a file that is being written. It asks `events`, with a parameter `from` that names
+/// its state, for what changes: a stream of server-sent events (HTML standard, 9.2), `parts` with
+/// the keys of all parts in `order` and the new ones in `changed`, and `end`.
 ///
 /// # Errors
 /// As [`page`].
@@ -213,7 +213,8 @@ fn body(
     let meshes = mesh_views(records);
     let first = records.first();
     let commands = &texts.commands;
-    // A browser lays out some thousand rows at once; what is beyond is in the records, and in `daqmeter export`.
+    // A browser lays out some thousand rows at once; what is beyond is in the records, and in
+    // `daqmeter export`.
     let in_table = &records[..records.len().min(MAX_ROWS)];
     let (rows, rows_left) = (rows(in_table), records.len() - in_table.len());
     let mut environment = environment();

@@ -1,7 +1,9 @@
-//! From records alone: aligned tables, the original's classic table, Markdown, CSV, and one self-contained HTML page.
+//! From records alone: aligned tables, the original's classic table, Markdown, CSV, and one
+//! self-contained HTML page.
 //!
-//! Imports no engine: what a table or a figure shows is found in the records. Prints nothing itself; everything returns text.
-//! Begin with `families`: each family of measurements has its tables, figures, answers and advice in one place.
+//! Imports no engine: what a table or a figure shows is found in the records. Prints nothing
+//! itself; everything returns text. Begin with `families`: each family of measurements has its
+//! tables, figures, answers and advice in one place.
 
 #![allow(
     clippy::cast_possible_truncation,

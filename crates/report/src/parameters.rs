@@ -75,8 +75,8 @@ pub(crate) fn words(parameters: &Parameters<'_>, but: &[&str]) -> String {
     wanted.map(|(name, value)| shown(name, value)).collect::<Vec<_>>().join(", ")
 }
 
-/// The names of records, each with what tells its record from others of that name, but for parameters of these names: so that
-/// two points with one name cannot hide each other.
+/// The names of records, each with what tells its record from others of that name, but for
+/// parameters of these names: so that two points with one name cannot hide each other.
 pub(crate) fn distinguished(records: &[&RunRecord], names: &[String], but: &[&str]) -> Vec<String> {
     let places: HashMap<*const RunRecord, &String> =
         records.iter().map(|record| std::ptr::from_ref(*record)).zip(names).collect();

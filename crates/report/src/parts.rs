@@ -1,5 +1,5 @@
-//! The parts of a page that can change by themselves: its header and its sections. A page that is already in a browser is brought up to
-//! date by the parts that changed.
+//! The parts of a page that can change by themselves: its header and its sections. A page that is
+//! already in a browser is brought up to date by the parts that changed.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,7 +8,8 @@ use serde::Serialize;
 
 /// Begins the name of a part, in the tag of its element.
 const KEY: &str = " data-part=\"";
-/// How elements that are parts begin, and how they end. The template writes each at the beginning of a line; text of records is escaped.
+/// How elements that are parts begin, and how they end. The template writes each at the beginning
+/// of a line; text of records is escaped.
 const ELEMENTS: [(&str, &str); 2] = [("<header", "</header>\n"), ("<section", "</section>\n")];
 
 /// The parts of a page, in order.
@@ -49,7 +50,8 @@ impl Parts {
         Parts { parts, state }
     }
 
-    /// What brings a page with the parts of `before` to these, as JSON on one line; none where nothing changed.
+    /// What brings a page with the parts of `before` to these, as JSON on one line; none where
+    /// nothing changed.
     pub fn update_from(&self, before: &Parts) -> Option<String> {
         if *self == *before {
             return None;

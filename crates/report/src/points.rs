@@ -61,8 +61,8 @@ pub fn points_of(record: &RunRecord) -> impl Iterator<Item = (Point, &Stage)> {
 /// Runs of a point: each a record and its stage.
 pub(crate) type Runs<'a> = Vec<(&'a RunRecord, &'a Stage)>;
 
-/// All runs of each point that were done and verified, points in the order of their first appearance. What failed or was waived is
-/// compared with nothing.
+/// All runs of each point that were done and verified, points in the order of their first
+/// appearance. What failed or was waived is compared with nothing.
 pub(crate) fn runs_by_point(records: &[RunRecord]) -> Vec<(Point, Runs<'_>)> {
     let mut places: HashMap<Point, usize> = HashMap::new();
     let mut points: Vec<(Point, Runs<'_>)> = Vec::new();
@@ -78,8 +78,9 @@ pub(crate) fn runs_by_point(records: &[RunRecord]) -> Vec<(Point, Runs<'_>)> {
     points
 }
 
-/// Of the runs of each workload the middle one, by the median of its first stage, and all that are not well; with the number of runs of
-/// the workload that was measured most often. For tables: ten lines of one point bury the others.
+/// Of the runs of each workload the middle one, by the median of its first stage, and all that are
+/// not well; with the number of runs of the workload that was measured most often. For tables: ten
+/// lines of one point bury the others.
 pub fn middle_runs(records: &[RunRecord]) -> (Vec<RunRecord>, usize) {
     let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
     let mut groups: Vec<Vec<(f64, &RunRecord)>> = Vec::new();

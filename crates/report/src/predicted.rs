@@ -1,4 +1,5 @@
-//! Predictions of paths beside what was measured of the same path, with the verdict of each interval.
+//! Predictions of paths beside what was measured of the same path, with the verdict of each
+//! interval.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,6 +1,7 @@
 //! Rates of stages beside their limits, and which records may be used for an answer.
 //!
-//! The definition itself is [`daqmeter_stats::sustained`]: all bytes over all time. Every table, figure and answer takes its rates from here.
+//! The definition itself is [`daqmeter_stats::sustained`]: all bytes over all time. Every table,
+//! figure and answer takes its rates from here.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,7 +15,8 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Doubt {
-    /// The rate is above its limit by more than both intervals allow: one of the two was measured wrongly.
+    /// The rate is above its limit by more than both intervals allow: one of the two was measured
+    /// wrongly.
     AboveLimit,
 }
 
@@ -67,7 +69,8 @@ pub fn held(record: &RunRecord, stage: &Stage) -> Option<Held> {
     Some(Held { limit, share: share(rate, limit)? })
 }
 
-/// Whether a stage is above its limit, without a look at the intervals where even its fastest sample is not.
+/// Whether a stage is above its limit, without a look at the intervals where even its fastest
+/// sample is not.
 fn is_above(record: &RunRecord, stage: &Stage) -> bool {
     let Some(limit) = limit_of(record, stage) else {
         return false;
@@ -110,8 +113,8 @@ fn exceeded(record: &RunRecord) -> BTreeSet<String> {
     above.filter_map(|stage| Some(limit_of(record, stage)?.exceeded(&stage.name))).collect()
 }
 
-/// What must be known to believe a record: its warnings, what is above its limit, and what disturbed it, where the record does not say
-/// so itself.
+/// What must be known to believe a record: its warnings, what is above its limit, and what
+/// disturbed it, where the record does not say so itself.
 pub(crate) fn warnings(record: &RunRecord) -> Vec<String> {
     let disturbances = conditions::of(record);
     let more = exceeded(record)
@@ -121,7 +124,8 @@ pub(crate) fn warnings(record: &RunRecord) -> Vec<String> {
     record.warnings.iter().cloned().chain(more).collect()
 }
 
-/// The records that answers, advice and figures may use: what was done and verified, with no rate above its limit.
+/// The records that answers, advice and figures may use: what was done and verified, with no rate
+/// above its limit.
 pub(crate) fn usable(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
     let is_usable = |record: &RunRecord| is_done(record) && !is_doubtful(record);
     if records.iter().all(is_usable) {

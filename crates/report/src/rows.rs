@@ -1,4 +1,5 @@
-//! One row per lane and stage: the summary that all outputs share. Derived from the samples each time, never stored.
+//! One row per lane and stage: the summary that all outputs share. Derived from the samples each
+//! time, never stored.
 
 use daqmeter_record::{Lane, Ledger, Outcome, RunRecord, Stage, conditions};
 use serde::Serialize;
@@ -21,13 +22,15 @@ pub struct StageRow {
     pub stage: String,
     /// Stage for people, with the decimation factor where it matters.
     pub label: String,
-    /// What tells its workload from the others of its study and engine: the parameters that differ. Empty where none does.
+    /// What tells its workload from the others of its study and engine: the parameters that differ.
+    /// Empty where none does.
     pub point: String,
     /// True when the device of the lane is emulated.
     pub emulated: bool,
     /// Number of samples.
     pub n: usize,
-    /// Operations in each sample: above 1 a sample is the mean of so many, and says nothing of single ones.
+    /// Operations in each sample: above 1 a sample is the mean of so many, and says nothing of
+    /// single ones.
     pub ops_per_sample: u64,
     /// Bytes of one operation, as counted.
     pub bytes_per_op: u64,
@@ -39,7 +42,8 @@ pub struct StageRow {
     pub spread: f64,
     /// 95 % confidence interval of the median.
     pub ci_ns: (f64, f64),
-    /// 99th percentile of one operation; none where a sample is the mean of several, or samples are too few for it.
+    /// 99th percentile of one operation; none where a sample is the mean of several, or samples are
+    /// too few for it.
     pub p99_ns: Option<f64>,
     /// Samples marked as outliers.
     pub outliers: usize,
@@ -55,7 +59,8 @@ pub struct StageRow {
     pub fraction: Option<f64>,
     /// Why the numbers are shown and not used.
     pub doubt: Option<Doubt>,
-    /// What else the host did meanwhile that makes the numbers unsound, in a word or two; empty where nothing did.
+    /// What else the host did meanwhile that makes the numbers unsound, in a word or two; empty
+    /// where nothing did.
     pub disturbed: String,
     /// CPU time of the thread over the time of the stage.
     pub cpu_fraction: f64,
@@ -82,8 +87,9 @@ impl StageRow {
     }
 }
 
-/// Rows of all records, by study, engine and parameters: points are measured in random order, and looked up in that of their
-/// values. Records without lanes (waived ones) give none: see `absent_rows`.
+/// Rows of all records, by study, engine and parameters: points are measured in random order, and
+/// looked up in that of their values. Records without lanes (waived ones) give none: see
+/// `absent_rows`.
 pub fn rows(records: &[RunRecord]) -> Vec<StageRow> {
     let differing = differing_in_study(records);
     let in_label = families::in_label();

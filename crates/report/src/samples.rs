@@ -25,8 +25,8 @@ pub(crate) fn times_ns(stage: &Stage) -> Vec<f64> {
     stage.sample_ns.iter().map(|&ns| ns as f64 / per_op).collect()
 }
 
-/// What is compared between runs: the time that what each operation is counted as takes. Where they carried less, as chains
-/// whose triggers were stopped, that is longer than their own time.
+/// What is compared between runs: the time that what each operation is counted as takes. Where they
+/// carried less, as chains whose triggers were stopped, that is longer than their own time.
 pub(crate) fn compared_ns(stage: &Stage) -> Vec<f64> {
     let mut times = times_ns(stage);
     let asked = stage.asked_bytes_per_sample();

@@ -23,7 +23,8 @@ pub(crate) fn rows_only(records: &[RunRecord]) -> String {
     aligned(&headings, names..headings.len() - 1, lines)
 }
 
-/// What is put below every table and beside every answer where the host was not quiet: nothing where it was.
+/// What is put below every table and beside every answer where the host was not quiet: nothing
+/// where it was.
 pub fn stamp(records: &[RunRecord]) -> String {
     let conditions = Conditions::of(records);
     let word = if conditions.are_unsound() { "UNSOUND" } else { "note" };
@@ -70,7 +71,8 @@ fn has_means(records: &[RunRecord]) -> bool {
         .any(|stage| stage.ops_per_sample > 1)
 }
 
-/// What was waived or failed before it began: a line for each reason, with the number of its points.
+/// What was waived or failed before it began: a line for each reason, with the number of its
+/// points.
 fn absent_lines(records: &[RunRecord]) -> Vec<String> {
     let mut absent: Vec<(String, usize)> = Vec::new();
     for (record, how, why) in without_lanes(records) {
@@ -110,7 +112,8 @@ fn counted_lines(records: &[RunRecord]) -> Vec<String> {
     lines.collect()
 }
 
-/// What must be known of one record: faults, ledgers, counters worth a line, CPU, memory, warnings. A line each.
+/// What must be known of one record: faults, ledgers, counters worth a line, CPU, memory, warnings.
+/// A line each.
 fn footnotes(record: &RunRecord) -> Vec<String> {
     let mut lines = faults(record);
     let ledgers = record.ledgers.iter();
@@ -129,7 +132,8 @@ fn footnotes(record: &RunRecord) -> Vec<String> {
 
 /// CPU time and memory of the process.
 fn process(record: &RunRecord) -> Option<String> {
-    // The kernel books CPU time late and the observers take some: below a few milliseconds the share means nothing.
+    // The kernel books CPU time late and the observers take some: below a few milliseconds the
+    // share means nothing.
     let cpu = match record.wall_ns {
         0 => return None,
         1..5_000_000 => "too short to say its CPU share".to_owned(),
@@ -149,7 +153,8 @@ fn process(record: &RunRecord) -> Option<String> {
     ))
 }
 
-/// What the whole host did meanwhile, in per cent of all its CPUs. Nothing where /proc/stat counted no tick.
+/// What the whole host did meanwhile, in per cent of all its CPUs. Nothing where /proc/stat counted
+/// no tick.
 fn host_cpu(record: &RunRecord) -> Option<String> {
     let cpu = &record.host_cpu;
     let kinds = [

@@ -4,10 +4,10 @@
 //! therefore counts only if it is larger than what the correlation of the row explains. In order:
 //!
 //! 1. Candidates by optimal partitioning (Jackson et al. 2005) of the logarithms.
-//! 2. Forward selection: the strongest candidate is accepted while its z, with the long-run variance
-//!    of an AR(1) process fitted to differences of neighbours, reaches a gate that grows with the
-//!    number of rows that are judged together. Levels of a few values that come back are excursions
-//!    of the host, not steps.
+//! 2. Forward selection: the strongest candidate is accepted while its z, with the long-run
+//!    variance of an AR(1) process fitted to differences of neighbours, reaches a gate that grows
+//!    with the number of rows that are judged together. Levels of a few values that come back are
+//!    excursions of the host, not steps.
 //! 3. A slope that explains the values better than the step is a drift, not a step.
 
 use std::ops::Range;
@@ -242,8 +242,8 @@ impl Series {
     }
 }
 
-/// n times the variance of the mean of n values of an AR(1) process, from differences of values one, two and three places apart that
-/// lie on one side of every break.
+/// n times the variance of the mean of n values of an AR(1) process, from differences of values
+/// one, two and three places apart that lie on one side of every break.
 fn long_run_variance(series: &[f64], breaks: &[usize]) -> f64 {
     let apart = |lag: usize| {
         let one_level = |at: &usize| !breaks.iter().any(|b| *at < *b && *b <= at + lag);

@@ -1,13 +1,17 @@
-//! Two sides of many points: which differ, by how much, and which differences could not have been seen.
+//! Two sides of many points: which differ, by how much, and which differences could not have been
+//! seen.
 //!
-//! Times vary on four levels: from occasion to occasion (an invocation of the program), in one occasion from repetition to repetition,
-//! in a repetition from block to block, and from sample to sample. What lies in one occasion shares its process, its memory and its
-//! minute, and tells little of what another occasion gives: the occasion is one value, the logarithm of its middle repetition. How much
-//! occasions differ comes from the sides and the history of the point, or from a stated prior ([`crate::fit`]).
+//! Times vary on four levels: from occasion to occasion (an invocation of the program), in one
+//! occasion from repetition to repetition, in a repetition from block to block, and from sample to
+//! sample. What lies in one occasion shares its process, its memory and its minute, and tells
+//! little of what another occasion gives: the occasion is one value, the logarithm of its middle
+//! repetition. How much occasions differ comes from the sides and the history of the point, or from
+//! a stated prior ([`crate::fit`]).
 //!
-//! Sides that were not recorded in turn may differ by an hour of the host: a difference then counts only beyond what a bad hour makes.
-//! What a control of the same resource is known to explain is taken off ([`crate::control`]), and what it may explain beyond that does not
-//! count. One border holds for the whole comparison ([`crate::null`]).
+//! Sides that were not recorded in turn may differ by an hour of the host: a difference then counts
+//! only beyond what a bad hour makes. What a control of the same resource is known to explain is
+//! taken off ([`crate::control`]), and what it may explain beyond that does not count. One border
+//! holds for the whole comparison ([`crate::null`]).
 
 use crate::control::Controlled;
 use crate::fit::{Fit, Pair, fit, location, shared};
@@ -16,7 +20,8 @@ use crate::sides::{Point, Value};
 
 /// Chance of one false difference in a whole comparison.
 pub const FALSE_ALARM: f64 = 0.01;
-/// Part of that chance that the border of sides in turn uses up: the other half is for what the model does not know, modes and skew of the occasions.
+/// Part of that chance that the border of sides in turn uses up: the other half is for what the
+/// model does not know, modes and skew of the occasions.
 const MODELLED: f64 = 0.5;
 /// Two-sided 95 % of the normal distribution.
 const NORMAL_95: f64 = 1.959_964;
@@ -65,13 +70,16 @@ pub struct Effect {
     pub b: f64,
     /// B over A, without what a control of the same resource explains: see [`Effect::corrected`].
     pub ratio: f64,
-    /// What was taken off for that, as a ratio of the sides: 1 where there is no control, or where it does not move with the point.
+    /// What was taken off for that, as a ratio of the sides: 1 where there is no control, or where
+    /// it does not move with the point.
     pub corrected: f64,
     /// 95 % interval of the ratio of this point alone.
     pub interval: (f64, f64),
-    /// Interval that the verdict is taken from: all of a comparison hold together with 1 - [`FALSE_ALARM`].
+    /// Interval that the verdict is taken from: all of a comparison hold together with 1 -
+    /// [`FALSE_ALARM`].
     pub joint: (f64, f64),
-    /// What a bad hour of the host may add to a difference, as a ratio: 1 where the sides took turns.
+    /// What a bad hour of the host may add to a difference, as a ratio: 1 where the sides took
+    /// turns.
     pub allowed: f64,
     /// The smallest slowdown that would count, as a fraction.
     pub visible: f64,
@@ -83,7 +91,8 @@ pub struct Effect {
     pub history: usize,
     /// Whether the sides took turns, so that no hour of the host belongs to one of them.
     pub in_turn: bool,
-    /// Whether a control of the same resource moved with the point and takes away a difference that would have counted.
+    /// Whether a control of the same resource moved with the point and takes away a difference that
+    /// would have counted.
     pub explained: bool,
 }
 
@@ -209,14 +218,15 @@ impl Judged {
     }
 }
 
-/// What is left of a difference when the control's own is taken from it; never more than there was, nor of the other sign.
+/// What is left of a difference when the control's own is taken from it; never more than there was,
+/// nor of the other sign.
 fn unexplained(effect: f64, control: Option<f64>) -> f64 {
     let same_way = control.map_or(0.0, |control| control * effect.signum());
     effect - same_way.clamp(0.0, effect.abs()) * effect.signum()
 }
 
-/// All points together as one more: each occasion is the mean of its points, each measured from the middle of its own sides. A group of
-/// points that share their records counts once.
+/// All points together as one more: each occasion is the mean of its points, each measured from the
+/// middle of its own sides. A group of points that share their records counts once.
 fn overall(pairs: &[Pair]) -> Option<Pair> {
     let mut groups: Vec<usize> = pairs.iter().map(|pair| pair.group).collect();
     groups.sort_unstable();
@@ -295,7 +305,8 @@ mod tests {
         assert!(found >= 18, "{found} of 20");
     }
 
-    /// The prior correlation narrowed them: they covered 91.9 %, and one comparison in 40 was false where noise is far above what is ignored.
+    /// The prior correlation narrowed them: they covered 91.9 %, and one comparison in 40 was false
+    /// where noise is far above what is ignored.
     #[test]
     fn intervals_of_sides_in_turn_cover_the_truth_where_neighbours_are_not_alike() {
         let mut random = Random::new(21);
@@ -377,7 +388,8 @@ mod tests {
 
     #[test]
     fn what_only_the_slow_half_does_is_seen_by_the_mean_alone() {
-        // A disk whose slow reads, two of five, take twice as long in B; the median read is a fast one on both sides.
+        // A disk whose slow reads, two of five, take twice as long in B; the median read is a fast
+        // one on both sides.
         let occasion = |at: usize, slow: f64| Occasion {
             at: at as f64,
             repetitions: vec![(0..500).map(|at| if at % 5 < 3 { 1.0 } else { slow }).collect()],

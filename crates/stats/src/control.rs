@@ -1,13 +1,15 @@
-//! What a control of the same resource says of the host: where it moved as the point did from occasion to occasion, a part of a difference
-//! between the sides is the host's.
+//! What a control of the same resource says of the host: where it moved as the point did from
+//! occasion to occasion, a part of a difference between the sides is the host's.
 //!
-//! A point is never divided by its control. How much of the control's movement is in the point is estimated from occasions of one side, where
-//! the program is the same (a slope, drawn towards none), and only that much is taken off. A control that does not move with its point, as
+//! A point is never divided by its control. How much of the control's movement is in the point is
+//! estimated from occasions of one side, where the program is the same (a slope, drawn towards
+//! none), and only that much is taken off. A control that does not move with its point, as
 //! arithmetic does not with memory, has a slope of about none and changes nothing.
 
 use crate::sides::{Value, location_of};
 
-/// What standard deviation slopes have around none before anything is seen: a half reaches from no part of the movement to all of it.
+/// What standard deviation slopes have around none before anything is seen: a half reaches from no
+/// part of the movement to all of it.
 const PRIOR_SLOPE: f64 = 0.5;
 
 /// What a control says of a point.
@@ -32,7 +34,8 @@ impl Controlled {
         self.slope * self.moved
     }
 
-    /// What the control moved beyond that, and beyond its own noise, which is nothing that a point could have in common with it.
+    /// What the control moved beyond that, and beyond its own noise, which is nothing that a point
+    /// could have in common with it.
     pub(crate) fn left(self) -> f64 {
         let left = self.moved - self.correction();
         (left.abs() - MOVES * self.error).max(0.0) * left.signum()
@@ -44,8 +47,9 @@ impl Controlled {
     }
 }
 
-/// Takes from the values of a point what their control explains. None where a value of a side has no control; a history that has not one
-/// everywhere is not a witness, and then nothing is taken off.
+/// Takes from the values of a point what their control explains. None where a value of a side has
+/// no control; a history that has not one everywhere is not a witness, and then nothing is taken
+/// off.
 pub(crate) fn controlled(
     a: &mut [Value],
     b: &mut [Value],
@@ -78,7 +82,8 @@ fn controls(values: &[Value]) -> Option<Vec<f64>> {
     values.iter().map(|value| value.control).collect()
 }
 
-/// Variance of the control of one occasion, around the mean of each row; 0 without two occasions anywhere.
+/// Variance of the control of one occasion, around the mean of each row; 0 without two occasions
+/// anywhere.
 fn control_variance(rows: &[&[Value]; 3]) -> f64 {
     let (mut squares, mut freedom) = (0.0, 0.0);
     for row in rows.iter().filter(|row| row.len() > 1) {
@@ -90,8 +95,9 @@ fn control_variance(rows: &[&[Value]; 3]) -> f64 {
     if freedom > 0.0 { squares / freedom } else { 0.0 }
 }
 
-/// Part of the control's movement that is in the values, and its variance: least squares over all rows, each around its own mean, with a
-/// prior around none. The scatter of the values counts as noise whole: it is what the slope would have to explain.
+/// Part of the control's movement that is in the values, and its variance: least squares over all
+/// rows, each around its own mean, with a prior around none. The scatter of the values counts as
+/// noise whole: it is what the slope would have to explain.
 fn slope(rows: &[&[Value]; 3]) -> (f64, f64) {
     let (mut products, mut squares, mut scatter, mut freedom) = (0.0, 0.0, 0.0, 0.0);
     for row in rows.iter().filter(|row| row.len() > 1) {
@@ -111,7 +117,8 @@ fn slope(rows: &[&[Value]; 3]) -> (f64, f64) {
     let noise = scatter / freedom;
     let weight = squares + noise / PRIOR_SLOPE.powi(2);
     let slope = (products / weight).clamp(0.0, 1.0);
-    // Of the estimate, not of the slope: what the control did between the sides alone is left to [`Controlled::left`].
+    // Of the estimate, not of the slope: what the control did between the sides alone is left to
+    // [`Controlled::left`].
     let variance = noise * squares / weight.powi(2);
     (slope, if slope > 0.0 { variance } else { 0.0 })
 }
@@ -170,7 +177,8 @@ mod tests {
         assert!(found.slope > 0.8 && a[0].log != before, "{found:?}");
     }
 
-    /// A host whose memory is a tenth slower or faster from one occasion to the next, as its neighbours have it.
+    /// A host whose memory is a tenth slower or faster from one occasion to the next, as its
+    /// neighbours have it.
     fn host(layout: Layout, seen: f64, slower: f64) -> Host {
         Host { kind: Kind::Correlated(0.5), occasion: 0.1, points: 4, layout, slower, seen }
     }

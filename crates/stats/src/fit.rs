@@ -1,11 +1,13 @@
-//! How much the occasions of a point differ although nothing changed: from its sides and its history, or from a stated prior.
+//! How much the occasions of a point differ although nothing changed: from its sides and its
+//! history, or from a stated prior.
 
 use crate::control::{Controlled, controlled};
 use crate::sides::{Point, Side, Value, in_order, location_of, trimmed};
 use crate::{change_points, median, sorted};
 
-/// Standard deviation of one occasion where nothing is known of it but how its repetitions scatter: a floor, and a multiple of that
-/// scatter. Both and the freedom from stored occasions of one virtual host, see METHODOLOGY.
+/// Standard deviation of one occasion where nothing is known of it but how its repetitions scatter:
+/// a floor, and a multiple of that scatter. Both and the freedom from stored occasions of one
+/// virtual host, see METHODOLOGY.
 pub(crate) const PRIOR_DEVIATION: f64 = 0.03;
 /// Occasions over repetitions, as standard deviations.
 pub(crate) const PRIOR_OVER_WITHIN: f64 = 1.5;
@@ -19,14 +21,16 @@ const CORRELATION_WEIGHT: f64 = 8.0;
 const PRIOR_CORRELATION: f64 = 0.3;
 /// Least standard deviation that is believed of a few equal values.
 const LEAST_DEVIATION: f64 = 2e-4;
-/// A difference that one bad hour of a host makes, as a factor: what sides that were not recorded in turn may differ by anyway.
+/// A difference that one bad hour of a host makes, as a factor: what sides that were not recorded
+/// in turn may differ by anyway.
 const BAD_HOUR: f64 = 1.5;
 /// Occasions of history without a worse hour at which less is allowed for.
 const HOURS_KNOWN: f64 = 20.0;
 /// Most that a new occasion may exceed the worst of the history.
 const BEYOND_WORST: f64 = 1.25;
-/// Fewest occasions a side for sides that were recorded in turn: where three of ten occasions are in another mode, all of three a side are
-/// the same ones and those of the other side none in 2 of 100 comparisons of a point, of five in 1 of 1000.
+/// Fewest occasions a side for sides that were recorded in turn: where three of ten occasions are
+/// in another mode, all of three a side are the same ones and those of the other side none in 2 of
+/// 100 comparisons of a point, of five in 1 of 1000.
 const IN_TURN: usize = 5;
 /// Fewest changes of sides in the order of time.
 const CHANGES: usize = 3;
@@ -93,15 +97,17 @@ impl Pair {
         [&self.a, &self.b, &self.history]
     }
 
-    /// Variance of one occasion with its freedom, when neighbours have that correlation; none without two occasions anywhere. That of
-    /// a trimmed side is what the error of its trimmed mean is made of.
+    /// Variance of one occasion with its freedom, when neighbours have that correlation; none
+    /// without two occasions anywhere. That of a trimmed side is what the error of its trimmed mean
+    /// is made of.
     fn own_variance(&self, correlation: f64) -> Option<(f64, f64)> {
         let (mut sum, mut freedom) = (0.0, 0.0);
         let rows = [(&self.a, true), (&self.b, true), (&self.history, false)];
         for (row, is_trimmed) in rows.into_iter().filter(|(row, _)| row.len() > 1) {
             let n = row.len() as f64;
             let (kept, squares) = squares(row, is_trimmed);
-            // Values that resemble their neighbours lie nearer to their mean than those of another hour do.
+            // Values that resemble their neighbours lie nearer to their mean than those of another
+            // hour do.
             let share = expected_squares(row.len(), correlation) / (n - 1.0);
             sum += squares / share * n / kept;
             freedom += kept - 1.0;
@@ -133,7 +139,8 @@ impl Pair {
         quadratic(&weights, correlation)
     }
 
-    /// What a bad hour may add where the sides were not recorded in turn: less, the more hours the history knows.
+    /// What a bad hour may add where the sides were not recorded in turn: less, the more hours the
+    /// history knows.
     fn allowed(&self) -> f64 {
         let unseen = BAD_HOUR.ln() * (HOURS_KNOWN / self.history.len().max(1) as f64).min(1.0);
         let middle = median(&self.history.iter().map(|value| value.log).collect::<Vec<_>>());
@@ -145,7 +152,8 @@ impl Pair {
 /// Fits all pairs of a comparison; in their order.
 pub(crate) fn fit(pairs: &[Pair]) -> Vec<Fit> {
     let apart = correlation(pairs, PRIOR_CORRELATION);
-    // Neighbours that are alike narrow what sides in turn differ by: only what is seen of that counts.
+    // Neighbours that are alike narrow what sides in turn differ by: only what is seen of that
+    // counts.
     let in_turn = correlation(pairs, 0.0);
     let of = |pair: &Pair| if pair.is_in_turn() { in_turn } else { apart };
     let own: Vec<Option<(f64, f64)>> =
@@ -168,8 +176,8 @@ pub(crate) fn fit(pairs: &[Pair]) -> Vec<Fit> {
     pairs.iter().zip(&own).map(fitted).collect()
 }
 
-/// A variance of few values, drawn towards that of all points (after Smyth 2004; a geometric mean, because points differ in noise by
-/// orders of magnitude) or, without, towards the prior.
+/// A variance of few values, drawn towards that of all points (after Smyth 2004; a geometric mean,
+/// because points differ in noise by orders of magnitude) or, without, towards the prior.
 fn believed(own: Option<(f64, f64)>, pooled: Option<f64>, within: f64) -> (f64, f64) {
     let prior = PRIOR_DEVIATION.powi(2) + (PRIOR_OVER_WITHIN * within).powi(2);
     let Some((own, freedom)) = own else {
@@ -204,7 +212,8 @@ fn correlation(pairs: &[Pair], prior: f64) -> f64 {
     believed.clamp(0.0, 0.9)
 }
 
-/// Share of the variance that all points have in common: the mean correlation of the residuals of their histories, or none.
+/// Share of the variance that all points have in common: the mean correlation of the residuals of
+/// their histories, or none.
 pub(crate) fn shared(pairs: &[Pair]) -> f64 {
     const ENOUGH: usize = 8;
     let length = pairs.first().map_or(0, |pair| pair.history.len());

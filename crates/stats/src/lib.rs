@@ -1,6 +1,7 @@
 //! Slices in, numbers out: what a handful of raw samples says, and how far it can be trusted.
 //!
-//! Nothing here reads a clock, drops a sample or knows what is measured. Begin with [`Summary::of`].
+//! Nothing here reads a clock, drops a sample or knows what is measured. Begin with
+//! [`Summary::of`].
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -62,14 +63,16 @@ pub struct Summary {
     pub p99: Option<f64>,
     /// 95 % confidence interval of the median.
     pub median_ci: (f64, f64),
-    /// Samples further than 3.5 robust standard deviations from the median. They are marked, never dropped.
+    /// Samples further than 3.5 robust standard deviations from the median. They are marked, never
+    /// dropped.
     pub outliers: usize,
     /// Drift over the run as a fraction of the median, see [`drift`].
     pub drift: f64,
 }
 
 impl Summary {
-    /// Summarises samples in the order in which they were taken; `None` when there are none or one is not a number.
+    /// Summarises samples in the order in which they were taken; `None` when there are none or one
+    /// is not a number.
     pub fn of(samples: &[f64]) -> Option<Summary> {
         if samples.is_empty() || samples.iter().any(|x| x.is_nan()) {
             return None;
@@ -120,21 +123,23 @@ pub fn sorted(samples: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// Chance that all samples lie on one side of a quantile that is shown: above it, nothing is known of what lies beyond.
+/// Chance that all samples lie on one side of a quantile that is shown: above it, nothing is known
+/// of what lies beyond.
 const UNSEEN: f64 = 0.05;
 /// The percentile of summaries.
 const P99: f64 = 0.99;
 
-/// Whether so many samples have something to say about a quantile. They do when with 95 % at least one of them lies beyond it, that is
-/// when `q^n` is at most 5 % (of low quantiles `(1 - q)^n`): 29 samples for the 90th percentile, 299 for the 99th, 2,995 for the 99.9th.
-/// With fewer the largest sample stands in its place, and says less than its name.
+/// Whether so many samples have something to say about a quantile. They do when with 95 % at least
+/// one of them lies beyond it, that is when `q^n` is at most 5 % (of low quantiles `(1 - q)^n`): 29
+/// samples for the 90th percentile, 299 for the 99th, 2,995 for the 99.9th. With fewer the largest
+/// sample stands in its place, and says less than its name.
 pub fn supports(n: usize, q: f64) -> bool {
     let tail = q.max(1.0 - q);
     n as f64 * tail.ln() <= UNSEEN.ln()
 }
 
-/// Quantile by linear interpolation between order statistics (Hyndman and Fan's type 7), the one definition of all tables.
-/// `sorted` ascends; NaN if empty.
+/// Quantile by linear interpolation between order statistics (Hyndman and Fan's type 7), the one
+/// definition of all tables. `sorted` ascends; NaN if empty.
 pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     if sorted.is_empty() {
         return f64::NAN;
@@ -156,7 +161,8 @@ pub fn supported_quantile(sorted: &[f64], q: f64) -> Option<f64> {
     supports(sorted.len(), q).then(|| quantile(sorted, q))
 }
 
-/// Quantiles of values in any order, as [`quantile`] has them of sorted ones; without sorting them all. NaN if there are none.
+/// Quantiles of values in any order, as [`quantile`] has them of sorted ones; without sorting them
+/// all. NaN if there are none.
 pub fn quantiles<const N: usize>(samples: &[f64], qs: [f64; N]) -> [f64; N] {
     if samples.is_empty() {
         return [f64::NAN; N];
@@ -169,7 +175,8 @@ pub fn quantiles<const N: usize>(samples: &[f64], qs: [f64; N]) -> [f64; N] {
     qs.map(|q| quantile(&values, q))
 }
 
-/// Puts the values of these ascending ranks where sorting would put them; the first value's place is `first`.
+/// Puts the values of these ascending ranks where sorting would put them; the first value's place
+/// is `first`.
 fn select_all(values: &mut [f64], first: usize, ranks: &[usize]) {
     let Some(&rank) = ranks.get(ranks.len() / 2) else {
         return;
@@ -187,12 +194,14 @@ pub fn mad(sorted: &[f64]) -> f64 {
     middle(&mut sorted.iter().map(|x| (x - median).abs()).collect::<Vec<f64>>())
 }
 
-/// Median of values in any order, for those who need nothing else: no sorting. NaN if there are none.
+/// Median of values in any order, for those who need nothing else: no sorting. NaN if there are
+/// none.
 pub fn median(samples: &[f64]) -> f64 {
     middle(&mut samples.to_vec())
 }
 
-/// Robust standard deviation over the median, of values in any order; the same as [`Summary::relative_spread`]. NaN if there are none.
+/// Robust standard deviation over the median, of values in any order; the same as
+/// [`Summary::relative_spread`]. NaN if there are none.
 pub fn relative_spread(samples: &[f64]) -> f64 {
     let median = median(samples);
     let mad = middle(&mut samples.iter().map(|x| (x - median).abs()).collect::<Vec<f64>>());
@@ -214,9 +223,10 @@ fn middle(values: &mut [f64]) -> f64 {
     if lower == upper { lower } else { lower + (upper - lower) * 0.5 }
 }
 
-/// 95 % confidence interval of the median: the narrowest pair of order statistics, equally deep from both ends, that covers it at
-/// least that often whatever the distribution (sign test; Conover, Practical Nonparametric Statistics, 3.2). Below six samples no
-/// pair does: the whole range then covers it with 1 - 2^(1-n). `sorted` ascends and is not empty.
+/// 95 % confidence interval of the median: the narrowest pair of order statistics, equally deep
+/// from both ends, that covers it at least that often whatever the distribution (sign test;
+/// Conover, Practical Nonparametric Statistics, 3.2). Below six samples no pair does: the whole
+/// range then covers it with 1 - 2^(1-n). `sorted` ascends and is not empty.
 pub fn median_ci(sorted: &[f64]) -> (f64, f64) {
     median_ci_at(sorted, 0.95)
 }
@@ -235,7 +245,8 @@ fn median_ci_ranks(n: usize, confidence: f64) -> (usize, usize) {
 
 /// The deepest r at which P(Binomial(n, 1/2) < r) stays within `tail`; 0 when even the ends do not.
 fn sign_test_depth(n: usize, tail: f64) -> usize {
-    // Sums of the distribution from its end; from a thousand on 2^-n leaves the range of f64, and the normal is exact to a rank.
+    // Sums of the distribution from its end; from a thousand on 2^-n leaves the range of f64, and
+    // the normal is exact to a rank.
     if n > 1000 {
         let deviation = normal_quantile(tail) * (n as f64).sqrt() / 2.0;
         return ((n as f64 / 2.0 + deviation).floor().max(0.0)) as usize;
@@ -254,7 +265,8 @@ fn sign_test_depth(n: usize, tail: f64) -> usize {
 }
 
 /// For each sample, whether it lies further than 3.5 robust standard deviations from the median.
-/// With a zero MAD nothing is marked: more than half the samples are equal, and any distance would be infinite.
+/// With a zero MAD nothing is marked: more than half the samples are equal, and any distance would
+/// be infinite.
 pub fn outliers(samples: &[f64]) -> Vec<bool> {
     let sorted = sorted(samples);
     let median = quantile(&sorted, 0.5);
@@ -262,8 +274,8 @@ pub fn outliers(samples: &[f64]) -> Vec<bool> {
     samples.iter().map(|x| limit > 0.0 && (x - median).abs() > limit).collect()
 }
 
-/// Drift: median of the last third minus median of the first third, as a fraction of the median of all.
-/// Zero below six samples.
+/// Drift: median of the last third minus median of the first third, as a fraction of the median of
+/// all. Zero below six samples.
 pub fn drift(samples: &[f64]) -> f64 {
     drift_of(samples, median(samples))
 }
@@ -278,8 +290,8 @@ fn drift_of(samples: &[f64], median: f64) -> f64 {
     (end - begin) / median
 }
 
-/// Mean of independent values that may have any sign, and its interval with that confidence by Student's t: (mean, low, high). None
-/// below two values.
+/// Mean of independent values that may have any sign, and its interval with that confidence by
+/// Student's t: (mean, low, high). None below two values.
 pub fn student_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f64)> {
     use statrs::distribution::{ContinuousCDF, StudentsT};
     let n = values.len() as f64;
@@ -294,8 +306,9 @@ pub fn student_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f6
     Some((mean, mean - half, mean + half))
 }
 
-/// [`student_interval`] of values a fifth of which may be far off at either end: trimmed mean, and its interval from the winsorised
-/// variance (Yuen 1974, Biometrika 61). Below five values nothing is trimmed.
+/// [`student_interval`] of values a fifth of which may be far off at either end: trimmed mean, and
+/// its interval from the winsorised variance (Yuen 1974, Biometrika 61). Below five values nothing
+/// is trimmed.
 pub fn trimmed_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f64)> {
     use statrs::distribution::{ContinuousCDF, StudentsT};
     let sorted = sorted(values);
@@ -315,7 +328,8 @@ pub fn trimmed_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f6
     Some((mean, mean - half, mean + half))
 }
 
-/// Counts of values in buckets that are about 3 % wide: quantiles of millions of values in little memory.
+/// Counts of values in buckets that are about 3 % wide: quantiles of millions of values in little
+/// memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogHistogram {
     counts: Vec<u64>,
@@ -436,7 +450,8 @@ mod tests {
                 && (mean - low - (high - mean)).abs() < 1e-9
         );
         assert_eq!(student_interval(&[1.0], 0.95), None);
-        // Yuen: 7 of 11 values are left; the winsorised values are 3 (three times), 2, 1 and their negatives: 2 (27 + 4 + 1) = 64.
+        // Yuen: 7 of 11 values are left; the winsorised values are 3 (three times), 2, 1 and their
+        // negatives: 2 (27 + 4 + 1) = 64.
         let values: Vec<f64> = (-4..=4).map(f64::from).chain([1e9, -1e9]).collect();
         let (mean, low, high) = trimmed_interval(&values, 0.95).unwrap();
         assert!(mean.abs() < 1e-9 && (high + low).abs() < 1e-9);

@@ -1,8 +1,10 @@
 //! The null: how large the largest of many differences is when nothing changed, by simulation.
 //!
-//! Each difference over its standard error is Student's, with the freedom of its own variance. Points of one group share their records
-//! and move as one; all points of a host share a part of their noise. The largest of them all is drawn many times, on a scale on which
-//! points of different freedom are alike (Wallace 1959), and its quantile is the one border for the whole comparison.
+//! Each difference over its standard error is Student's, with the freedom of its own variance.
+//! Points of one group share their records and move as one; all points of a host share a part of
+//! their noise. The largest of them all is drawn many times, on a scale on which points of
+//! different freedom are alike (Wallace 1959), and its quantile is the one border for the whole
+//! comparison.
 
 use crate::Random;
 
@@ -19,7 +21,8 @@ pub(crate) struct Drawn {
     pub(crate) freedom: f64,
 }
 
-/// What the largest normal score of all points stays below with that probability, when `shared` of the variance is common to all.
+/// What the largest normal score of all points stays below with that probability, when `shared` of
+/// the variance is common to all.
 pub(crate) fn border(points: &[Drawn], shared: f64, probability: f64) -> f64 {
     let mut groups: Vec<Drawn> = points.to_vec();
     // Points that move as one are one; the least freedom of them has the widest tails.
@@ -43,7 +46,8 @@ pub(crate) fn border(points: &[Drawn], shared: f64, probability: f64) -> f64 {
     crate::quantile(&crate::sorted(&largest), probability)
 }
 
-/// Student's t as the normal deviate of nearly the same probability (Wallace 1959, "Bounds on normal approximations to Student's").
+/// Student's t as the normal deviate of nearly the same probability (Wallace 1959, "Bounds on
+/// normal approximations to Student's").
 fn score(t: f64, freedom: f64) -> f64 {
     (8.0 * freedom + 1.0) / (8.0 * freedom + 3.0) * (freedom * (t * t / freedom).ln_1p()).sqrt()
 }

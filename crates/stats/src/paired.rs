@@ -17,9 +17,10 @@ pub struct Ratio {
     pub high: f64,
 }
 
-/// A quantile of `ours` over that of `theirs`, where sample k of one was taken beside sample k of the other. The interval is a bootstrap's
-/// over blocks of neighbouring pairs (Kuensch 1989, Annals of Statistics 17): what disturbs a pair disturbs those beside it. None where
-/// there are as few pairs as say nothing of the quantile, or where one is not above zero.
+/// A quantile of `ours` over that of `theirs`, where sample k of one was taken beside sample k of
+/// the other. The interval is a bootstrap's over blocks of neighbouring pairs (Kuensch 1989, Annals
+/// of Statistics 17): what disturbs a pair disturbs those beside it. None where there are as few
+/// pairs as say nothing of the quantile, or where one is not above zero.
 pub fn quantile_ratio(ours: &[f64], theirs: &[f64], q: f64) -> Option<Ratio> {
     let n = ours.len().min(theirs.len());
     let usable = |row: &[f64]| row.iter().all(|x| x.is_finite() && *x > 0.0);
@@ -44,7 +45,8 @@ pub fn quantile_ratio(ours: &[f64], theirs: &[f64], q: f64) -> Option<Ratio> {
     })
 }
 
-/// As many places as there are, in blocks of about their cube root that begin anywhere and go on at the start behind the end.
+/// As many places as there are, in blocks of about their cube root that begin anywhere and go on at
+/// the start behind the end.
 fn blocks(n: usize, random: &mut Random) -> Vec<usize> {
     let length = (n as f64).cbrt().round().max(1.0) as usize;
     let mut places = Vec::with_capacity(n + length);

@@ -1,13 +1,15 @@
 //! The one definition of a rate, and of its share of a limit.
 //!
-//! A rate is *sustained*: everything that was moved over all the time that it took, with nothing left out. The median of the samples is
-//! a latency, not a rate: it says nothing of how long the slow half takes. Limits are rates by the same definition, so that a share
-//! compares like with like.
+//! A rate is *sustained*: everything that was moved over all the time that it took, with nothing
+//! left out. The median of the samples is a latency, not a rate: it says nothing of how long the
+//! slow half takes. Limits are rates by the same definition, so that a share compares like with
+//! like.
 
 /// Blocks of consecutive samples whose means give the interval of a rate.
 const BLOCKS: usize = 20;
 
-/// Student's quantiles at 97.5 % for 1 to 19 degrees of freedom, as the tables have them (e.g. NIST/SEMATECH e-Handbook, 1.3.6.7.2).
+/// Student's quantiles at 97.5 % for 1 to 19 degrees of freedom, as the tables have them (e.g.
+/// NIST/SEMATECH e-Handbook, 1.3.6.7.2).
 const STUDENT_975: [f64; BLOCKS - 1] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
@@ -15,8 +17,9 @@ const STUDENT_975: [f64; BLOCKS - 1] = [
 
 /// What two rates of one invocation are allowed to differ by, as the standard deviation of one.
 const ALLOWED: f64 = 0.02;
-/// Rate and limit are not measured in the same moment, and two measurements of one thing differ although nothing changed: each by what
-/// `compare` allows single runs, as a standard deviation. 95 % of their differences stay below this, 4.7 %.
+/// Rate and limit are not measured in the same moment, and two measurements of one thing differ
+/// although nothing changed: each by what `compare` allows single runs, as a standard deviation. 95
+/// % of their differences stay below this, 4.7 %.
 const APART: f64 = 1.645 * std::f64::consts::SQRT_2 * ALLOWED;
 
 /// A rate beyond this many times its limit is marked however wide the intervals are: it refutes the
@@ -29,7 +32,8 @@ const REFUTED: f64 = 1.1;
 pub struct Rate {
     /// Per second.
     pub per_s: f64,
-    /// 95 % confidence interval; none where there are too few samples to have one, or the rate was given and not measured.
+    /// 95 % confidence interval; none where there are too few samples to have one, or the rate was
+    /// given and not measured.
     pub interval: Option<(f64, f64)>,
 }
 
@@ -58,8 +62,9 @@ impl Rate {
         }
     }
 
-    /// Mean of rates that were measured together, such as those of the lanes of a run. What disturbs one disturbs the others, so their
-    /// intervals are averaged as they are. None without rates; no interval where one has none.
+    /// Mean of rates that were measured together, such as those of the lanes of a run. What
+    /// disturbs one disturbs the others, so their intervals are averaged as they are. None without
+    /// rates; no interval where one has none.
     pub fn mean_of(rates: &[Rate]) -> Option<Rate> {
         let n = rates.len() as f64;
         let mean = |of: fn(&Rate) -> f64| rates.iter().map(of).sum::<f64>() / n;
@@ -69,8 +74,8 @@ impl Rate {
     }
 }
 
-/// The sustained rate of samples that moved `per_sample` each: all of it over the sum of their times. None without samples, without
-/// time, or where nothing was moved.
+/// The sustained rate of samples that moved `per_sample` each: all of it over the sum of their
+/// times. None without samples, without time, or where nothing was moved.
 ///
 /// Its interval is that of the mean time of a sample, see [`mean_interval`].
 pub fn sustained(per_sample: f64, sample_ns: &[u64]) -> Option<Rate> {
@@ -81,9 +86,10 @@ pub fn sustained(per_sample: f64, sample_ns: &[u64]) -> Option<Rate> {
     (mean > 0.0 && per_sample > 0.0).then(|| Rate { per_s: rate(mean), interval })
 }
 
-/// 95 % confidence interval of the mean of samples in the order in which they were taken: the means of up to 20 blocks of
-/// consecutive samples and Student's factor (batch means; Law, Simulation Modeling and Analysis, 9.5.3), because neighbours resemble
-/// each other. Its ends are as far from the mean by ratio, not by difference: a time is above zero, and its mean is pulled up by a few
+/// 95 % confidence interval of the mean of samples in the order in which they were taken: the means
+/// of up to 20 blocks of consecutive samples and Student's factor (batch means; Law, Simulation
+/// Modeling and Analysis, 9.5.3), because neighbours resemble each other. Its ends are as far from
+/// the mean by ratio, not by difference: a time is above zero, and its mean is pulled up by a few
 /// slow samples more than down. None below two samples, or where the mean is not above zero.
 pub fn mean_interval(samples: &[f64]) -> Option<(f64, f64)> {
     let n = samples.len();
@@ -117,7 +123,8 @@ pub struct Share {
     pub is_above: bool,
 }
 
-/// Holds a rate against its limit; both by the same definition. None where either is not above zero.
+/// Holds a rate against its limit; both by the same definition. None where either is not above
+/// zero.
 pub fn share(rate: Rate, limit: Rate) -> Option<Share> {
     let usable = |rate: Rate| rate.per_s.is_finite() && rate.per_s > 0.0;
     (usable(rate) && usable(limit)).then(|| Share {
@@ -163,7 +170,8 @@ mod tests {
         }
     }
 
-    /// How often of 400 the interval covers the true mean of so many samples, each of which keeps a part of the one before it.
+    /// How often of 400 the interval covers the true mean of so many samples, each of which keeps a
+    /// part of the one before it.
     fn covered(n: usize, kept: f64) -> usize {
         let mut generator = Xoshiro256PlusPlus::seed_from_u64(3);
         let hits = (0..400).filter(|_| {
@@ -195,7 +203,8 @@ mod tests {
         assert_eq!(mean_interval(&[5.0, 5.0]), Some((5.0, 5.0)));
         let (low, high) = mean_interval(&[1.0, 100.0]).unwrap();
         assert!(low > 0.0 && high > 1e4, "two such samples say next to nothing");
-        // By hand: sums of the halves differ from the mean by 0.5, 12.706 x sqrt(2 x 2 x 0.25) / 2 = 6.353.
+        // By hand: sums of the halves differ from the mean by 0.5, 12.706 x sqrt(2 x 2 x 0.25) / 2
+        // = 6.353.
         let (low, high) = mean_interval(&[5.0, 6.0]).unwrap();
         assert!(
             (high / 5.5 - (6.353_f64 / 5.5).exp()).abs() < 1e-9

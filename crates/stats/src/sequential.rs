@@ -1,18 +1,22 @@
 //! Whether two sides differ, looked at after every pair, as often as one likes.
 //!
-//! An ordinary interval holds for a number of pairs that was fixed before. Who looks after each pair and stops when the answer is
-//! pleasing is wrong far more often than the interval says. A [`MedianSequence`] is a confidence *sequence*: with the stated
-//! confidence the true median lies in all of its intervals, from the first pair to the last one, so that a test may stop as soon as
+//! An ordinary interval holds for a number of pairs that was fixed before. Who looks after each
+//! pair and stops when the answer is pleasing is wrong far more often than the interval says. A
+//! [`MedianSequence`] is a confidence *sequence*: with the stated confidence the true median lies
+//! in all of its intervals, from the first pair to the last one, so that a test may stop as soon as
 //! its question is decided.
 //!
-//! It asks of every value that might be the median whether the signs of the differences from it are those of a fair coin. The bet
-//! against the coin is a mixture over all unfair ones (Ville's inequality; Robbins 1970), which needs no variance and no normal
-//! distribution: a pair that something disturbed is one sign, however far away it lies. It holds if each pair, whatever the pairs
-//! before it were, lies above the median as often as below: between equal sides drawing lots for the order makes sure of that,
-//! however slowly the host wanders. Pairs that resemble the ones before make it wrong about an effect that wanders.
+//! It asks of every value that might be the median whether the signs of the differences from it are
+//! those of a fair coin. The bet against the coin is a mixture over all unfair ones (Ville's
+//! inequality; Robbins 1970), which needs no variance and no normal distribution: a pair that
+//! something disturbed is one sign, however far away it lies. It holds if each pair, whatever the
+//! pairs before it were, lies above the median as often as below: between equal sides drawing lots
+//! for the order makes sure of that, however slowly the host wanders. Pairs that resemble the ones
+//! before make it wrong about an effect that wanders.
 //!
-//! The mixture gives every coin the same weight. Weights nearer to the fair one were tried (beta priors of 2 to 16, effects of 0 to 1 %
-//! in noise of 0.3 to 1.5 %): they need more pairs for the clear cases and save less than a tenth in the others.
+//! The mixture gives every coin the same weight. Weights nearer to the fair one were tried (beta
+//! priors of 2 to 16, effects of 0 to 1 % in noise of 0.3 to 1.5 %): they need more pairs for the
+//! clear cases and save less than a tenth in the others.
 
 use crate::quantile;
 
@@ -46,7 +50,8 @@ impl MedianSequence {
         MedianSequence { values: Vec::new(), alpha, interval: (f64::NEG_INFINITY, f64::INFINITY) }
     }
 
-    /// Adds the logarithm of a pair's ratio, B's time over A's. What is not a number is passed over.
+    /// Adds the logarithm of a pair's ratio, B's time over A's. What is not a number is passed
+    /// over.
     pub fn push(&mut self, log_ratio: f64) {
         if log_ratio.is_nan() {
             return;
@@ -92,20 +97,22 @@ impl MedianSequence {
         }
     }
 
-    /// Whether no median fits all intervals: the effect itself wandered while it was looked at, and nothing can be decided.
+    /// Whether no median fits all intervals: the effect itself wandered while it was looked at, and
+    /// nothing can be decided.
     pub fn is_contradictory(&self) -> bool {
         self.interval.0 > self.interval.1
     }
 
-    /// The smallest ratio beyond `ignore` that this many pairs could have decided: half of the interval's width beyond it. None while
-    /// there are too few.
+    /// The smallest ratio beyond `ignore` that this many pairs could have decided: half of the
+    /// interval's width beyond it. None while there are too few.
     pub fn visible(&self, ignore: f64) -> Option<f64> {
         let half = (self.interval.1 - self.interval.0) / 2.0;
         (half.is_finite() && half >= 0.0).then(|| (half + (1.0 + ignore).ln()).exp() - 1.0)
     }
 
-    /// How many pairs more would probably decide, if the median stays where it is and the interval narrows with the root of their
-    /// number; while there is no interval, how many it takes to have one. None when the median lies on the bound.
+    /// How many pairs more would probably decide, if the median stays where it is and the interval
+    /// narrows with the root of their number; while there is no interval, how many it takes to have
+    /// one. None when the median lies on the bound.
     pub fn missing(&self, ignore: f64) -> Option<usize> {
         if self.is_contradictory() {
             return None;
@@ -131,8 +138,8 @@ fn min_pairs(alpha: f64) -> usize {
     (1..).find(|n| outside(*n, alpha).is_some()).expect("2^n outgrows n / alpha")
 }
 
-/// How many of n values lie outside of the interval at each end: the median is not among them unless the coin's bet won 1 / alpha. None
-/// where no number of equal signs is enough.
+/// How many of n values lie outside of the interval at each end: the median is not among them
+/// unless the coin's bet won 1 / alpha. None where no number of equal signs is enough.
 fn outside(n: usize, alpha: f64) -> Option<usize> {
     let wins = |heads: usize| log_bet(heads, n) >= -alpha.ln();
     // The bet grows with the distance of the heads from n / 2.
@@ -151,7 +158,8 @@ fn outside(n: usize, alpha: f64) -> Option<usize> {
     Some(low)
 }
 
-/// Logarithm of what a bet of 1 on the mixture of unfair coins has become after so many heads of n: B(h + 1, n - h + 1) * 2^n.
+/// Logarithm of what a bet of 1 on the mixture of unfair coins has become after so many heads of n:
+/// B(h + 1, n - h + 1) * 2^n.
 fn log_bet(heads: usize, n: usize) -> f64 {
     let (heads, n) = (heads as f64, n as f64);
     log_beta(heads + 1.0, n - heads + 1.0) + n * std::f64::consts::LN_2
@@ -167,7 +175,8 @@ mod tests {
     use super::*;
     use crate::Random;
 
-    /// Noise of a pair: normal of 1 %, and one of ten is disturbed by up to 30 % on one side or the other.
+    /// Noise of a pair: normal of 1 %, and one of ten is disturbed by up to 30 % on one side or the
+    /// other.
     fn noise(random: &mut Random) -> f64 {
         let disturbed = random.uniform() < 0.1;
         let shift = if disturbed { 0.6 * (random.uniform() - 0.5) } else { 0.0 };
@@ -208,7 +217,8 @@ mod tests {
         assert!(count(&found, Decision::Faster) >= 297);
     }
 
-    /// On the bound itself either answer is wrong: the chance of both together stays below that stated, however long it goes on.
+    /// On the bound itself either answer is wrong: the chance of both together stays below that
+    /// stated, however long it goes on.
     #[test]
     fn an_effect_on_the_bound_is_seldom_decided_either_way() {
         let found = decided((1.01_f64).ln(), 200, 3000, 0.05);
@@ -217,7 +227,8 @@ mod tests {
         assert!((15..=150).contains(&wrong), "{wrong} of 3000");
     }
 
-    /// Whether the true median ever left the intervals, for a sequence that claims less than it should.
+    /// Whether the true median ever left the intervals, for a sequence that claims less than it
+    /// should.
     #[test]
     fn intervals_hold_over_all_their_length_and_half_as_wide_ones_do_not() {
         let mut random = Random::new(5);
@@ -275,7 +286,8 @@ mod tests {
 
     #[test]
     fn few_equal_signs_decide_nothing() {
-        // 2^n / (n + 1) of a mixture that won every time, against 100: 93 with ten, 171 with eleven.
+        // 2^n / (n + 1) of a mixture that won every time, against 100: 93 with ten, 171 with
+        // eleven.
         assert_eq!((outside(10, 0.01), outside(11, 0.01)), (None, Some(0)));
         assert_eq!(min_pairs(0.01), 11);
         assert!(outside(20, 0.01).is_some());

@@ -1,8 +1,10 @@
-//! What is compared: sides of a point, each a few occasions, each occasion a few repetitions, each repetition its samples.
+//! What is compared: sides of a point, each a few occasions, each occasion a few repetitions, each
+//! repetition its samples.
 
 use crate::{BLOCKS, MAD_TO_SIGMA, mad, median, sorted};
 
-/// Of so many occasions of a side the fastest and the slowest are trimmed (Yuen 1974): a bad one does not move ten.
+/// Of so many occasions of a side the fastest and the slowest are trimmed (Yuen 1974): a bad one
+/// does not move ten.
 const TRIMMED: usize = 10;
 
 /// What of many samples stands for all of them.
@@ -25,14 +27,16 @@ impl Level {
     }
 }
 
-/// One invocation of the program: what it measured of a point shares its process, its memory and its minute.
+/// One invocation of the program: what it measured of a point shares its process, its memory and
+/// its minute.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Occasion {
     /// When, in any unit that grows; only the order counts.
     pub at: f64,
     /// Samples of each repetition, all above zero, in the order in which they were taken.
     pub repetitions: Vec<Vec<f64>>,
-    /// Time of a control that loads the same resource, measured in this occasion, in any unit; none without one.
+    /// Time of a control that loads the same resource, measured in this occasion, in any unit; none
+    /// without one.
     pub control: Option<f64>,
 }
 
@@ -52,7 +56,8 @@ pub struct Point {
     pub a: Side,
     /// What is judged.
     pub b: Side,
-    /// Other occasions of this point on this host, none of them in a side: they tell how much occasions differ.
+    /// Other occasions of this point on this host, none of them in a side: they tell how much
+    /// occasions differ.
     pub history: Vec<Occasion>,
     /// Points of one number share their records (lanes, stages): they are not independent.
     pub group: usize,
@@ -101,7 +106,8 @@ fn blocks(samples: &[f64]) -> impl Iterator<Item = &[f64]> {
     (0..count).map(move |at| &samples[bound(at)..bound(at + 1)])
 }
 
-/// Robust standard deviation; of few values the larger of it and the plain one's half, since most of few may be equal.
+/// Robust standard deviation; of few values the larger of it and the plain one's half, since most
+/// of few may be equal.
 fn deviation(values: &[f64]) -> f64 {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let squares: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();

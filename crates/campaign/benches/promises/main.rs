@@ -1,15 +1,19 @@
-//! What `daqmeter cmp`, `daqmeter history` and `daqmeter ab` promise: on simulated hosts whose truth is known, and with real work on this
-//! host, alone and while a load of our own overcommits its CPUs five times. Every promise is kept or broken.
+//! What `daqmeter cmp`, `daqmeter history` and `daqmeter ab` promise: on simulated hosts whose
+//! truth is known, and with real work on this host, alone and while a load of our own overcommits
+//! its CPUs five times. Every promise is kept or broken.
 //!
-//! `cargo bench -p daqmeter-campaign --bench promises [-- PART SECONDS [FOLDER]]`; exits with 1 when a promise is broken. Without a part
-//! the first three are done, in 5 to 7 minutes. PART is one of
+//! `cargo bench -p daqmeter-campaign --bench promises [-- PART SECONDS [FOLDER]]`; exits with 1
+//! when a promise is broken. Without a part the first three are done, in 5 to 7 minutes. PART is
+//! one of
 //!
 //! - `simulated`: hosts whose truth is known.
-//! - `alone`, `overcommitted`: rounds of real work, for SECONDS more than what FOLDER holds, or until there are enough. A round is in many comparisons, so that one bad
-//!   minute is counted many times: each figure has its interval by the rounds that are independent, and that decides.
+//! - `alone`, `overcommitted`: rounds of real work, for SECONDS more than what FOLDER holds, or
+//!   until there are enough. A round is in many comparisons, so that one bad minute is counted many
+//!   times: each figure has its interval by the rounds that are independent, and that decides.
 //! - `ab-alone`, `ab-overcommitted`: real points in turns, for SECONDS.
 //! - `all`: all of these, 18 minutes.
-//! - `stored`: FOLDER holds files of one plan on one unchanged host, one invocation each: 500 random pairs of them are compared.
+//! - `stored`: FOLDER holds files of one plan on one unchanged host, one invocation each: 500
+//!   random pairs of them are compared.
 
 #![allow(
     clippy::print_stdout,
@@ -45,7 +49,8 @@ const ROWS: usize = 1000;
 const TURNS: usize = 1000;
 /// Threads of our own load for each CPU.
 const OVERCOMMIT: usize = 5;
-/// Parts with the seconds for each where none are given; rounds of real work end before that when there are as many as promises need.
+/// Parts with the seconds for each where none are given; rounds of real work end before that when
+/// there are as many as promises need.
 const PARTS: [(&str, u64); 5] = [
     ("simulated", 0),
     ("alone", 240),

@@ -1,4 +1,5 @@
-//! What comparisons promise, measured on simulated hosts whose truth is known. Every promise is kept or broken: there is no third.
+//! What comparisons promise, measured on simulated hosts whose truth is known. Every promise is
+//! kept or broken: there is no third.
 
 use statrs::distribution::{Beta, ContinuousCDF, Normal};
 
@@ -36,17 +37,18 @@ pub(crate) struct Promise {
     pub(crate) bounds: (f64, f64),
     /// Of how many comparisons or intervals.
     pub(crate) of: usize,
-    /// How many of them are independent, where they share what they compare: one bad minute is in many comparisons, and counts once. None
-    /// where each has its own.
+    /// How many of them are independent, where they share what they compare: one bad minute is in
+    /// many comparisons, and counts once. None where each has its own.
     pub(crate) independent: Option<usize>,
 }
 
 /// Share of wrong comparisons that those with real work exclude, however few they are.
 const EXCLUDED: f64 = 0.1;
-/// A figure may look so many times worse than its promise where few comparisons are independent: a host that keeps it shows more about
-/// once in ten times at 36 of them, and CI tries again.
+/// A figure may look so many times worse than its promise where few comparisons are independent: a
+/// host that keeps it shows more about once in ten times at 36 of them, and CI tries again.
 const WORSE: f64 = 3.0;
-/// Chance that a figure of too few comparisons would be within its bounds although the truth is not.
+/// Chance that a figure of too few comparisons would be within its bounds although the truth is
+/// not.
 const UNPROVED: f64 = 0.05;
 
 impl Promise {
@@ -61,7 +63,8 @@ impl Promise {
         }
     }
 
-    /// At least that share of comparisons of real work has to be right; each has its own measurement.
+    /// At least that share of comparisons of real work has to be right; each has its own
+    /// measurement.
     pub(crate) fn right_ones(name: String, right: usize, of: usize, least: f64) -> Promise {
         Promise { bounds: (least, 1.0), ..Promise::false_ones(name, right, of, of) }
     }
@@ -71,8 +74,9 @@ impl Promise {
         self.is_within() && self.is_of_enough()
     }
 
-    /// Whether the figure is within its bounds, of however few comparisons: where they share what they compare, whether its interval
-    /// reaches them, and it is no more than [`WORSE`] than they are.
+    /// Whether the figure is within its bounds, of however few comparisons: where they share what
+    /// they compare, whether its interval reaches them, and it is no more than [`WORSE`] than they
+    /// are.
     fn is_within(&self) -> bool {
         let (least, most) = self.bounds;
         let is_in = |low: f64, high: f64| low <= most && high >= least;
@@ -92,7 +96,8 @@ impl Promise {
         self.independent.unwrap_or(self.of) as f64 >= self.needed()
     }
 
-    /// 95 % interval of the figure (Clopper and Pearson 1934), with as many comparisons as are independent (Korn and Graubard 1998).
+    /// 95 % interval of the figure (Clopper and Pearson 1934), with as many comparisons as are
+    /// independent (Korn and Graubard 1998).
     pub(crate) fn interval(&self) -> (f64, f64) {
         let n = self.independent.unwrap_or(self.of) as f64;
         let hits = self.found * n;
@@ -102,11 +107,14 @@ impl Promise {
         (low, high)
     }
 
-    /// The fewest comparisons that can show the promise with 95 %, by the binomial distribution: of so many the best figure, none or all,
-    /// has a chance of 5 % on a host at the bound: 299 for at most 1 %, 149 for at most 2 %, 59 for at least 95 %. Between two bounds 95 %
-    /// of the figures of a host in their middle have to be within them (the normal approximation): 457 for 93 to 97 %.
+    /// The fewest comparisons that can show the promise with 95 %, by the binomial distribution: of
+    /// so many the best figure, none or all, has a chance of 5 % on a host at the bound: 299 for at
+    /// most 1 %, 149 for at most 2 %, 59 for at least 95 %. Between two bounds 95 % of the figures
+    /// of a host in their middle have to be within them (the normal approximation): 457 for 93 to
+    /// 97 %.
     ///
-    /// Real work has no time for as many. There it is as many as exclude [`EXCLUDED`] where none is wrong: 36.
+    /// Real work has no time for as many. There it is as many as exclude [`EXCLUDED`] where none is
+    /// wrong: 36.
     fn needed(&self) -> f64 {
         let (least, most) = self.bounds;
         if self.independent.is_some() {
@@ -209,8 +217,9 @@ impl Counted {
     }
 }
 
-/// Holds comparisons to their promises on simulated hosts: `each` comparisons for every kind of host, occasion effect and layout. All
-/// intervals are `width` times as wide as they should be: 1, but where a test makes the statistics wrong.
+/// Holds comparisons to their promises on simulated hosts: `each` comparisons for every kind of
+/// host, occasion effect and layout. All intervals are `width` times as wide as they should be: 1,
+/// but where a test makes the statistics wrong.
 pub(crate) fn measured(each: usize, width: f64) -> Vec<Promise> {
     let asked = Asked { width, ..Asked::ignoring(0.02) };
     let mut random = Random::new(17);
@@ -243,7 +252,8 @@ pub(crate) fn measured(each: usize, width: f64) -> Vec<Promise> {
     promises
 }
 
-/// Comparisons of sides in turn whose noise is far above what is ignored, which therefore hides no false one.
+/// Comparisons of sides in turn whose noise is far above what is ignored, which therefore hides no
+/// false one.
 fn noisy_in_turn(each: usize, asked: Asked, random: &mut Random) -> Counted {
     let mut found = Counted::default();
     for (kind, occasions) in Kind::ALL.into_iter().flat_map(|kind| [(kind, 5), (kind, 10)]) {
@@ -308,7 +318,8 @@ const FALSE_STEPS: f64 = 0.02;
 /// Runs of a row.
 const RUNS: usize = 60;
 
-/// Holds histories to their promises: so many rows of each kind without a step, and rows with one of 5 % in noise of 1 %, five runs ago.
+/// Holds histories to their promises: so many rows of each kind without a step, and rows with one
+/// of 5 % in noise of 1 %, five runs ago.
 pub(crate) fn histories(rows: usize) -> Vec<Promise> {
     let mut random = Random::new(23);
     let mut promises: Vec<Promise> = Vec::new();

@@ -1,5 +1,5 @@
-//! Real work in rounds: an invocation of the program as it is, one whose every point is 5 % slower, one as it is again; stored, so that
-//! rounds of several runs are judged together.
+//! Real work in rounds: an invocation of the program as it is, one whose every point is 5 % slower,
+//! one as it is again; stored, so that rounds of several runs are judged together.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ use daqmeter_stats::Random;
 
 use crate::promise::Promise;
 
-/// Occasions a side of a comparison with real work: the fewest that count as in turn, so that as many comparisons as can be are independent.
+/// Occasions a side of a comparison with real work: the fewest that count as in turn, so that as
+/// many comparisons as can be are independent.
 const OCCASIONS: usize = 5;
 /// As many as the manual recommends to record: what they find is printed.
 const MORE_OCCASIONS: usize = 10;
@@ -28,8 +29,9 @@ const HISTORY: usize = 20;
 /// Differences that are ignored, as `daqmeter cmp` does by default.
 const IGNORE: f64 = 0.02;
 
-/// Work whose every so many operations one is done twice: every twentieth is 5 % slower, with real work. Both sides go through it:
-/// one call more on one side only would shift the stack, which alone changes conversions of 270 ns by 4 % on some hosts.
+/// Work whose every so many operations one is done twice: every twentieth is 5 % slower, with real
+/// work. Both sides go through it: one call more on one side only would shift the stack, which
+/// alone changes conversions of 270 ns by 4 % on some hosts.
 struct SlowedSession {
     inner: Box<dyn Session>,
     every: u64,
@@ -84,7 +86,8 @@ impl Session for SlowedSession {
     }
 }
 
-/// Points whose operations are far shorter than a sample: the twentieth then falls into every sample.
+/// Points whose operations are far shorter than a sample: the twentieth then falls into every
+/// sample.
 const POINTS: &str = "
 title = 'promises'
 repetitions = 2
@@ -135,12 +138,13 @@ pub(crate) struct Rounds {
 /// Names of the three invocations of a round.
 const PARTS: [&str; 3] = ["before", "slowed", "after"];
 
-/// Rounds after which every promise has as many independent comparisons as it needs, and a few more.
+/// Rounds after which every promise has as many independent comparisons as it needs, and a few
+/// more.
 const ENOUGH: usize = 37 * OCCASIONS;
 
 impl Rounds {
-    /// Those that the folder holds, and more of them for so long, which are stored there; where no more is asked for than it takes,
-    /// no longer than until there are enough.
+    /// Those that the folder holds, and more of them for so long, which are stored there; where no
+    /// more is asked for than it takes, no longer than until there are enough.
     pub(crate) fn measured(folder: &Path, time: Duration, stops_at_enough: bool) -> Rounds {
         let (began, mut found) = (Instant::now(), Rounds::default());
         let context = Context::gather(Default::default(), "cargo bench".to_owned(), Vec::new());
@@ -173,8 +177,9 @@ impl Rounds {
         self.slowed.push(slowed);
     }
 
-    /// Comparisons of so many neighbouring rounds a side, from a random one on, and in each round by lot which of two of its invocations
-    /// is A's: nothing but the lot makes A of one of two invocations of the same program.
+    /// Comparisons of so many neighbouring rounds a side, from a random one on, and in each round
+    /// by lot which of two of its invocations is A's: nothing but the lot makes A of one of two
+    /// invocations of the same program.
     fn compared(&self, occasions: usize, is_slowed: bool) -> Vec<Compared> {
         let rounds = self.slowed.len();
         if rounds < occasions {
@@ -277,7 +282,8 @@ fn records(path: &Path) -> Vec<RunRecord> {
     jsonl::read_printable(file).unwrap().records
 }
 
-/// Random pairs of invocations that were stored in a folder, a file each, by a program and on a host that did not change.
+/// Random pairs of invocations that were stored in a folder, a file each, by a program and on a
+/// host that did not change.
 pub(crate) fn stored(folder: &Path) -> Vec<Promise> {
     let entries = std::fs::read_dir(folder).unwrap();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();

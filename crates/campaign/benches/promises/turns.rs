@@ -1,4 +1,5 @@
-//! What `daqmeter ab` promises, on simulated hosts and with real work: equal sides are not called different, and 1 % more work is found.
+//! What `daqmeter ab` promises, on simulated hosts and with real work: equal sides are not called
+//! different, and 1 % more work is found.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -24,7 +25,8 @@ pub(crate) fn side() {
     serve(page.into()).unwrap();
 }
 
-/// A host in which values of slices follow each other like that, and processes differ by so much (standard deviation).
+/// A host in which values of slices follow each other like that, and processes differ by so much
+/// (standard deviation).
 struct Host {
     name: &'static str,
     kind: Kind,
@@ -96,8 +98,8 @@ const POINT_S: f64 = 10.0;
 const QUICK_S: f64 = 1.0;
 const APART: f64 = 0.012;
 
-/// Real points in rounds for so long: against 1 % more, against themselves, and the same in a second. `found` is the share of slowdowns
-/// that has to be found.
+/// Real points in rounds for so long: against 1 % more, against themselves, and the same in a
+/// second. `found` is the share of slowdowns that has to be found.
 pub(crate) fn real(where_: &str, time: Duration, found: f64) -> Vec<Promise> {
     let (began, mut seed) = (Instant::now(), 0);
     let (mut right, mut wrong, mut alarms, mut near, mut of) = ([0; POINTS.len()], 0, 0, 0, 0);

@@ -39,7 +39,8 @@ pub struct Answer {
     pub b_ns: Option<f64>,
     /// Operations of a slice.
     pub operations: u64,
-    /// Smallest difference that these blocks could have decided: 0.02 is 2 %. None while there are too few.
+    /// Smallest difference that these blocks could have decided: 0.02 is 2 %. None while there are
+    /// too few.
     pub visible: Option<f64>,
     /// How many seconds more would probably decide; none when it is decided or cannot be told.
     pub missing_s: Option<f64>,
@@ -82,8 +83,9 @@ impl Tracked {
         self.sequence.decision(self.ignore) != Decision::Undecided
     }
 
-    /// How many groups a block should have where starting its processes takes as long as `start_groups` of them: what starting costs against
-    /// what groups vary by, in proportion to what blocks vary by beyond that (Kalibera and Jones, ISMM 2013, section 4). None while there
+    /// How many groups a block should have where starting its processes takes as long as
+    /// `start_groups` of them: what starting costs against what groups vary by, in proportion to
+    /// what blocks vary by beyond that (Kalibera and Jones, ISMM 2013, section 4). None while there
     /// are too few blocks to know.
     pub(super) fn wanted_groups(&self, start_groups: f64) -> Option<f64> {
         let counted = || self.blocks.iter().filter(|block| block.log_ratio.is_some());
@@ -137,7 +139,8 @@ impl Tracked {
 mod tests {
     use super::*;
 
-    /// Blocks whose ratio is this, one after the other with a little noise that is the same each time.
+    /// Blocks whose ratio is this, one after the other with a little noise that is the same each
+    /// time.
     fn answer(ratio: f64, noise: f64, blocks: u32) -> Answer {
         let mut tracked = Tracked::new("copy".to_owned(), 3, 0.01, 0.01);
         for at in 0..blocks {
@@ -189,10 +192,12 @@ mod tests {
             }
             tracked.wanted_groups(200.0)
         };
-        // Processes that differ as much as groups do: the root of what starting costs, pi / 2 by the median.
+        // Processes that differ as much as groups do: the root of what starting costs, pi / 2 by
+        // the median.
         let alike = wanted(0.01, 0.01).unwrap();
         assert!((alike - 17.9).abs() < 0.2, "{alike}");
-        // The more they differ, the shorter the block; where groups explain all, four times as long as by the blocks' whole scatter.
+        // The more they differ, the shorter the block; where groups explain all, four times as long
+        // as by the blocks' whole scatter.
         assert!(wanted(0.01, 0.1).unwrap() < 2.0);
         let longest = wanted(0.1, 0.01).unwrap();
         assert!((700.0..720.0).contains(&longest), "{longest}");

@@ -12,15 +12,18 @@ use super::command::Run;
 use super::question::{Question, Side};
 use super::turns::{Operations, Turns};
 
-/// Heaps and stacks are shifted by less than this: a page holds every alignment that matters to a loop.
+/// Heaps and stacks are shifted by less than this: a page holds every alignment that matters to a
+/// loop.
 const MAX_SHIFT: u64 = 4096;
 /// About how long the sides work by themselves before they are looked at.
 const BATCH: Duration = Duration::from_millis(50);
 /// Most groups until then.
 const MAX_GROUPS: usize = 32;
-/// Longer slices are hardly ever left alone by a scheduler whose own slices last 3 to 4 ms (EEVDF's base slice): they count as they are.
+/// Longer slices are hardly ever left alone by a scheduler whose own slices last 3 to 4 ms (EEVDF's
+/// base slice): they count as they are.
 const LONG_NS: u64 = 5_000_000;
-/// If fewer than one group in so many was left alone, it is the work itself that gives the CPU away: all count.
+/// If fewer than one group in so many was left alone, it is the work itself that gives the CPU
+/// away: all count.
 const MIN_SHARE: usize = 8;
 
 /// What a block says of one stage.
@@ -92,7 +95,8 @@ impl<'a> Pair<'a> {
         self.turns.is_none()
     }
 
-    /// Works groups of these stages until the time is over, and compares bytes. One group of each is worked in any case.
+    /// Works groups of these stages until the time is over, and compares bytes. One group of each
+    /// is worked in any case.
     pub(super) fn measure(
         &mut self,
         stages: &[usize],
@@ -199,7 +203,8 @@ fn group(wanted: &[(usize, usize)], slices: &[Slice], operations: u64, block: &m
     group
 }
 
-/// What groups say together: disturbed ones are left out, on both sides alike, unless nearly all are.
+/// What groups say together: disturbed ones are left out, on both sides alike, unless nearly all
+/// are.
 fn concluded(groups: &[Group], mut block: Block) -> Block {
     let mut counted: Vec<&Group> = groups.iter().filter(|group| !group.is_disturbed).collect();
     if counted.len() * MIN_SHARE < groups.len() {

@@ -1,4 +1,5 @@
-//! The process of a side, as who started it sees it: started, given turns, ended; what is wrong with it, in words.
+//! The process of a side, as who started it sees it: started, given turns, ended; what is wrong
+//! with it, in words.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -108,8 +109,9 @@ impl Process {
     }
 }
 
-/// Waits until the turn comes back to who wrote the steps. Patience begins anew with every step that is done. What goes wrong is the
-/// fault of the side whose step it is, or of the one that was asked.
+/// Waits until the turn comes back to who wrote the steps. Patience begins anew with every step
+/// that is done. What goes wrong is the fault of the side whose step it is, or of the one that was
+/// asked.
 pub(super) fn wait(
     page: &Page,
     seen: u64,
@@ -144,7 +146,8 @@ impl Drop for Process {
     }
 }
 
-/// Reads to the end, so that nobody waits for a full pipe, and keeps the last line that says something.
+/// Reads to the end, so that nobody waits for a full pipe, and keeps the last line that says
+/// something.
 fn last_line(stderr: ChildStderr) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut last = String::new();

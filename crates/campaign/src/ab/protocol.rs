@@ -1,8 +1,10 @@
-//! What the two ends of a side say to each other: JSON in the text of the page that they share, steps and turns in its words.
+//! What the two ends of a side say to each other: JSON in the text of the page that they share,
+//! steps and turns in its words.
 //!
-//! Who starts a side writes a [`Request`] as the text, and the side answers with a [`Reply`]. Then steps are written to the page, each
-//! one slice of one stage by one side. Whoever has the turn works its steps, and hands on to whom the next step is for; after the last
-//! one to who wrote them. Nobody else runs in between.
+//! Who starts a side writes a [`Request`] as the text, and the side answers with a [`Reply`]. Then
+//! steps are written to the page, each one slice of one stage by one side. Whoever has the turn
+//! works its steps, and hands on to whom the next step is for; after the last one to who wrote
+//! them. Nobody else runs in between.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -27,9 +29,10 @@ const POSITION: usize = 50;
 const FAULT: usize = 51;
 const FIRST_STEP: usize = 64;
 const STEP_WORDS: usize = 4;
-/// Microseconds of a slice. What disturbs a CPU every few milliseconds, as the kernel's timer does, meets few groups of four such slices, and
-/// the median of a block's groups passes over those: slices of 1 ms had ten times the noise (conversion of 20,000 samples, 0.13 % against 1 %
-/// from block to block).
+/// Microseconds of a slice. What disturbs a CPU every few milliseconds, as the kernel's timer does,
+/// meets few groups of four such slices, and the median of a block's groups passes over those:
+/// slices of 1 ms had ten times the noise (conversion of 20,000 samples, 0.13 % against 1 % from
+/// block to block).
 const SLICE_US: u64 = 150;
 /// Most steps at once.
 pub(super) const MAX_STEPS: usize = (WORDS - FIRST_STEP) / STEP_WORDS;
@@ -49,7 +52,8 @@ pub struct Request {
     pub side: usize,
     /// Bytes by which the heap is shifted before anything is opened.
     pub shift_bytes: usize,
-    /// Operations of a slice of each stage, by the stage's name; a stage that is not there finds its own number.
+    /// Operations of a slice of each stage, by the stage's name; a stage that is not there finds
+    /// its own number.
     pub operations: BTreeMap<String, u64>,
 }
 
@@ -179,7 +183,8 @@ pub(super) fn has_fault(page: &Page) -> bool {
 }
 
 impl Request {
-    /// A request for the point that a text names: `convert function=3 samples=3000000 isa=avx2`; `cpu=1` is where it runs.
+    /// A request for the point that a text names: `convert function=3 samples=3000000 isa=avx2`;
+    /// `cpu=1` is where it runs.
     ///
     /// # Errors
     /// When a word is not a `name=value`, or the CPU no number.

@@ -1,4 +1,5 @@
-//! Whole comparisons. Sides are this test program itself, started again to run one of the tests in `sides`.
+//! Whole comparisons. Sides are this test program itself, started again to run one of the tests in
+//! `sides`.
 
 use std::os::fd::AsFd;
 

@@ -13,8 +13,9 @@ use crate::site::Range;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// Each repetition is a round over all points, and each round is shuffled by the seed: slow drift of the host does not look
-    /// like an effect of a parameter, nor like a difference between repetitions.
+    /// Each repetition is a round over all points, and each round is shuffled by the seed: slow
+    /// drift of the host does not look like an effect of a parameter, nor like a difference between
+    /// repetitions.
     #[default]
     Random,
     /// As written, repetition by repetition.
@@ -41,7 +42,8 @@ impl Default for Pin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Allowed {
-    /// All that are allowed: a core for each thread while there is one, the last first, for CPU 0 takes most interrupts.
+    /// All that are allowed: a core for each thread while there is one, the last first, for CPU 0
+    /// takes most interrupts.
     LastFirst,
 }
 
@@ -54,7 +56,8 @@ pub(super) struct PlanFile {
     /// What it asks, and how its result is read.
     #[serde(default)]
     pub(super) about: String,
-    /// Plans whose sweeps are measured as well: paths relative to this file, or names of plans that ship with daqmeter.
+    /// Plans whose sweeps are measured as well: paths relative to this file, or names of plans that
+    /// ship with daqmeter.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub(super) include: Vec<Spanned<String>>,
@@ -67,17 +70,20 @@ pub(super) struct PlanFile {
     /// How often each point is measured; three or more let `daqmeter cmp` see small differences.
     #[serde(default = "one")]
     pub(super) repetitions: u64,
-    /// Time of the whole: `60s`, `10m`. No further point is begun after it, unless `spend` says otherwise.
+    /// Time of the whole: `60s`, `10m`. No further point is begun after it, unless `spend` says
+    /// otherwise.
     #[schemars(with = "Option<String>")]
     pub(super) budget: Option<Spanned<String>>,
-    /// `stop` begins no point after the budget, and `--resume` measures what is left; `share` measures every point, each for its share
-    /// of the budget: times are then what a point gets when all take what the plan says.
+    /// `stop` begins no point after the budget, and `--resume` measures what is left; `share`
+    /// measures every point, each for its share of the budget: times are then what a point gets
+    /// when all take what the plan says.
     #[serde(default)]
     pub(super) spend: Spend,
     /// Time of each point, unless its sweep says otherwise: `300ms`.
     #[schemars(with = "Option<String>")]
     pub(super) time: Option<Spanned<String>>,
-    /// CPUs for the threads, in turn, unless the sweep says otherwise: a list, or `last-first` for all that are allowed.
+    /// CPUs for the threads, in turn, unless the sweep says otherwise: a list, or `last-first` for
+    /// all that are allowed.
     #[serde(default)]
     pub(super) pin: Pin,
     /// What is measured.
@@ -108,7 +114,8 @@ pub(super) struct SweepFile {
     /// What a point takes of a shared budget, where its time does not say it: `600ms`.
     #[schemars(with = "Option<String>")]
     pub(super) takes: Option<Spanned<String>>,
-    /// Parameter of the workload that says how long a point lasts: it grows with the point's share of the budget.
+    /// Parameter of the workload that says how long a point lasts: it grows with the point's share
+    /// of the budget.
     #[schemars(with = "Option<String>")]
     pub(super) extent: Option<Spanned<String>>,
     /// CPUs for the threads, in turn.
@@ -123,7 +130,8 @@ pub(super) struct SweepFile {
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, Vec<serde_json::Value>>")]
     pub(super) axes: BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
-    /// Parameters that vary over sizes, each a multiple of the one before: `{ from = "16KiB", to = "4x last-level-cache", factor = 4 }`.
+    /// Parameters that vary over sizes, each a multiple of the one before: `{ from = "16KiB", to =
+    /// "4x last-level-cache", factor = 4 }`.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, Range>")]
     pub(super) ranges: BTreeMap<Spanned<String>, Spanned<Range>>,

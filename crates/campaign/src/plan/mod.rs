@@ -1,6 +1,7 @@
 //! Plans: TOML in, points out. The format is described in `docs/book/src/formats/plans.md`.
 //!
-//! `file.rs` is what a file may hold, `source.rs` names its lines, `read.rs` makes points of it; here they get their order.
+//! `file.rs` is what a file may hold, `source.rs` names its lines, `read.rs` makes points of it;
+//! here they get their order.
 
 mod file;
 mod read;
@@ -53,7 +54,8 @@ impl Plan {
         Plan::of(&source, site)
     }
 
-    /// Parses the text of a plan that is called so in messages, for this host. Includes are sought beside the working directory.
+    /// Parses the text of a plan that is called so in messages, for this host. Includes are sought
+    /// beside the working directory.
     ///
     /// # Errors
     /// As [`Plan::load`].

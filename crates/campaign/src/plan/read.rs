@@ -22,7 +22,8 @@ use crate::size::{Room, SweepSize};
 const MAX_DEPTH: usize = 8;
 /// Operations or passes of a point.
 const MAX_STEPS: u64 = 1 << 40;
-/// Samples of a profile per second of CPU time, as much as the kernel takes (`kernel.perf_event_max_sample_rate`).
+/// Samples of a profile per second of CPU time, as much as the kernel takes
+/// (`kernel.perf_event_max_sample_rate`).
 const MAX_PROFILE_HZ: u64 = 100_000;
 /// Time of a point when the plan says nothing.
 const USUAL_TIME: Duration = Duration::from_millis(300);
@@ -229,7 +230,8 @@ impl Sweep<'_> {
         self.sweep.ranges.iter().map(of_host).collect()
     }
 
-    /// All combinations, less those that are left out. None where the host lacks what the sweep is about.
+    /// All combinations, less those that are left out. None where the host lacks what the sweep is
+    /// about.
     fn workloads(&self, ranges: &[Values<'_>]) -> Result<Vec<Workload>, PlanError> {
         let params = ParamReader { sweep: self, engine: self.engine()? };
         let Some(base) = params.base()? else {
@@ -262,7 +264,8 @@ impl Sweep<'_> {
         Ok(workloads.into_iter().map(as_written).collect())
     }
 
-    /// As the command line records the same request, so that both are one point. The extent stays, also where it is the usual.
+    /// As the command line records the same request, so that both are one point. The extent stays,
+    /// also where it is the usual.
     fn as_the_engine_writes_it(&self, engine: &Engine, workload: Workload) -> Workload {
         let Ok(mut canonical) = engine.canonical(&workload) else {
             // It is refused, with this reason, when it is measured.

@@ -10,26 +10,31 @@ use crate::named::Appended;
 
 /// Measure two sides in turns and say whether they differ.
 ///
-/// A and B are two points (an engine with its parameters, cpu=N for where it runs); with --plan two binaries of daqmeter that measure the
-/// same points; with --commands two commands for the shell, measured as a whole; with --switch two values of a setting of the host. Both
-/// sides are prepared, in processes of their own, and then work in turns in slices of about a millisecond, so that whatever else the host
-/// does meets both alike. It ends as soon as the answer is known: same, slower or faster; or at the budget, undecided.
+/// A and B are two points (an engine with its parameters, cpu=N for where it runs); with --plan two
+/// binaries of daqmeter that measure the same points; with --commands two commands for the shell,
+/// measured as a whole; with --switch two values of a setting of the host. Both sides are prepared,
+/// in processes of their own, and then work in turns in slices of about a millisecond, so that
+/// whatever else the host does meets both alike. It ends as soon as the answer is known: same,
+/// slower or faster; or at the budget, undecided.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub(crate) struct Arguments {
-    /// Side A: a point such as "convert function=3 samples=2000 isa=avx2"; a binary, a command or a value with the options below
+    /// Side A: a point such as "convert function=3 samples=2000 isa=avx2"; a binary, a command or a
+    /// value with the options below
     #[arg(value_name = "A")]
     pub(super) a: String,
     /// Side B
     #[arg(value_name = "B")]
     pub(super) b: String,
-    /// A and B are binaries of daqmeter: measure the points of this plan (a file, or a name) with both
+    /// A and B are binaries of daqmeter: measure the points of this plan (a file, or a name) with
+    /// both
     #[arg(long, value_name = "PLAN", group = "kind")]
     pub(super) plan: Option<String>,
     /// A and B are commands for the shell, each run measured as a whole
     #[arg(long, group = "kind")]
     pub(super) commands: bool,
-    /// A and B are values: write them to this file before each turn, put back at the end what it held
+    /// A and B are values: write them to this file before each turn, put back at the end what it
+    /// held
     #[arg(long, value_name = "FILE", group = "kind", requires = "point")]
     pub(super) switch: Option<PathBuf>,
     /// With --switch: the point that is measured under both values

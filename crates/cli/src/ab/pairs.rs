@@ -84,7 +84,8 @@ fn of_commands(arguments: &Arguments, names: [String; 2]) -> Pair {
     }
 }
 
-/// On the CPU that the point names, or the option, or the last one: interrupts are mostly served by the first ones.
+/// On the CPU that the point names, or the option, or the last one: interrupts are mostly served by
+/// the first ones.
 fn placed(arguments: &Arguments, request: Request) -> Result<Request, Failure> {
     let allowed = daqmeter_sys::affinity::allowed_cpus().map_err(Failure::refused)?;
     let cpu = request.cpu.or(arguments.pin).or(allowed.last().copied());
@@ -128,13 +129,15 @@ fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
     }
 }
 
-/// Why this work is nothing for turns; none for an engine that is not known here: the binaries may know it.
+/// Why this work is nothing for turns; none for an engine that is not known here: the binaries may
+/// know it.
 fn left_out(name: &str, request: &Request) -> Option<String> {
     let job = engine(name).ok()?.parse(&request.workload);
     job.and_then(|job| slices::check(&job)).err().map(|fault| fault.to_string())
 }
 
-/// A file is meant as a file, also without a path before it; else it is looked for as the shell would.
+/// A file is meant as a file, also without a path before it; else it is looked for as the shell
+/// would.
 pub(crate) fn binary(name: &str) -> Result<PathBuf, Failure> {
     let path = Path::new(name);
     if path.is_file() {

@@ -17,7 +17,8 @@ use crate::arguments::bytes;
 use crate::output::Failure;
 use crate::runner::{Common, Runner};
 
-/// What a copying neighbour does to a program on another CPU: time, and cache misses where they can be counted.
+/// What a copying neighbour does to a program on another CPU: time, and cache misses where they can
+/// be counted.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "The program runs on the last CPU allowed, the neighbour on the first (--pin PROGRAM,NEIGHBOUR). `spin` and\n`null-call` touch no memory: what they cost, copying does not explain. Where the host counts no\ncache references and misses, the classic files hold n/a for them.\n\nExample:\n\n  $ daqmeter copy pollution --tests qsort_small,susan[e]_large --copies from:16064 --reps 100"

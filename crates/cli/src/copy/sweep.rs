@@ -194,7 +194,8 @@ impl Sweep {
         sizes.into_iter().map(|size| usize::try_from(size).map_err(Failure::refused)).collect()
     }
 
-    /// Every context by every operation and size; refuses what does not fit before anything is measured.
+    /// Every context by every operation and size; refuses what does not fit before anything is
+    /// measured.
     fn points(
         &self,
         verb: &Verb,
@@ -225,7 +226,8 @@ impl Sweep {
         Ok(points)
     }
 
-    /// Who copied, by the file's folder or by --contexts; by which way, if --path or --engine says so.
+    /// Who copied, by the file's folder or by --contexts; by which way, if --path or --engine says
+    /// so.
     fn about_file(&self, file: &Path) -> Result<(EngineInfo, Workload), Failure> {
         let context = self.context_of(file)?;
         let path = match context {

@@ -28,8 +28,8 @@ use crate::runner::{context_as, on_ctrl_c};
 
 /// Count the kernel's copies by operation, size, caller and process over a time.
 ///
-/// With the tracer (kmod/daqmeter_trace.ko) every call is seen. Without it, what /proc tells of each process' reads and writes
-/// is shown instead: calls and bytes, no single copies.
+/// With the tracer (kmod/daqmeter_trace.ko) every call is seen. Without it, what /proc tells of
+/// each process' reads and writes is shown instead: calls and bytes, no single copies.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter copy trace --time 100s --format classic --out-dir results\n\nThe classic files are mem_trace_from.dat, mem_trace_to.dat, __mem_trace_from.dat and __mem_trace_to.dat with the nine\nfields of the study. This program's own copies are left out."
@@ -41,7 +41,8 @@ pub(super) struct Arguments {
     /// Between two requests for what was traced; 0 does not wait
     #[arg(long, value_name = "TIME", value_parser = delay, default_value = "100ms")]
     delay: Duration,
-    /// Read the study's files instead (mem_trace_from.dat and its like), or the folders that hold them
+    /// Read the study's files instead (mem_trace_from.dat and its like), or the folders that hold
+    /// them
     #[arg(long, value_name = "FILE|DIR", num_args = 1.., conflicts_with_all = ["live", "time", "delay", "metrics"])]
     from: Vec<PathBuf>,
     /// Lines of each table

@@ -1,4 +1,5 @@
-//! `daqmeter copy verify`: every way, direction, policy and completion moves every byte, at any size and alignment.
+//! `daqmeter copy verify`: every way, direction, policy and completion moves every byte, at any
+//! size and alignment.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! `daqmeter eb`: the tools of the C library with their letters, output and exit codes, and the performance study.
+//! `daqmeter eb`: the tools of the C library with their letters, output and exit codes, and the
+//! performance study.
 //!
 //! Called by a name such as `eb-read` (a link to this program), it is that tool.
 

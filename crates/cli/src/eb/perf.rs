@@ -1,4 +1,5 @@
-//! `daqmeter eb perf`: what reading registers costs, by method and by the number of timestamps per cycle.
+//! `daqmeter eb perf`: what reading registers costs, by method and by the number of timestamps per
+//! cycle.
 
 use std::process::ExitCode;
 

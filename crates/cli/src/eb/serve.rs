@@ -27,7 +27,8 @@ use crate::output::{Failure, emit, program_name, tell};
 pub(crate) struct SnoopArguments {
     /// Port, for UDP and TCP; 0 takes a free one
     port: u16,
-    /// Memory to serve (first-last address); then perhaps a stream to serve too: tcp/host/port, dev/name
+    /// Memory to serve (first-last address); then perhaps a stream to serve too: tcp/host/port,
+    /// dev/name
     #[arg(value_name = "FIRST-LAST [PASSIVE]", num_args = 0..=2)]
     what: Vec<String>,
     /// Serve a bus instead of memory: timing-receiver, or a TOML file

@@ -1,4 +1,5 @@
-//! What memory carries beside a path: as many threads as the path has read past the cache, measured in turn with its runs.
+//! What memory carries beside a path: as many threads as the path has read past the cache, measured
+//! in turn with its runs.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use daqmeter_record::{Outcome, PathRun, RunRecord};
 
 use crate::runner::Runner;
 
-/// Runs of the path for each measurement of memory: what that touches first takes longer than a run.
+/// Runs of the path for each measurement of memory: what that touches first takes longer than a
+/// run.
 const RUNS: u32 = 8;
 /// Time of a measurement; what is read is read once at least.
 const TIME: Duration = Duration::from_millis(20);
@@ -40,7 +42,8 @@ impl Ceiling {
     }
 }
 
-/// None where it could not be measured, such as for want of memory: the path is then explained without it.
+/// None where it could not be measured, such as for want of memory: the path is then explained
+/// without it.
 fn measured(runner: &Runner, threads: usize) -> Option<f64> {
     let host = &runner.context.host;
     let lanes = threads.min(host.allowed_cpus.len()).max(1);

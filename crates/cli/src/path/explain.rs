@@ -26,7 +26,8 @@ use crate::arguments::{budget, duration};
 use crate::output::Failure;
 use crate::runner::{Common, Runner};
 
-/// Name the resource that limits a path, confirm it by slowing each part, and say what removing it gains.
+/// Name the resource that limits a path, confirm it by slowing each part, and say what removing it
+/// gains.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Runs as fast as the path goes say how far each resource is used: threads, CPUs, links, memory, what lies between the\n\
@@ -53,7 +54,8 @@ pub(crate) struct Arguments {
     /// Time in which the limit is to be found; four rounds over all parts are run in any case
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "30s")]
     budget: Duration,
-    /// Then try what may make it faster and needs no root, in turns with the path as it is, within this time [default: 30s]
+    /// Then try what may make it faster and needs no root, in turns with the path as it is, within
+    /// this time [default: 30s]
     #[arg(long = "try", value_name = "TIME", value_parser = budget, num_args = 0..=1, require_equals = true, default_missing_value = "30s")]
     within: Option<Duration>,
     /// Another value for a field of the file: block=128KiB, stage.1.threads=2
@@ -163,7 +165,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         PathRequest { unpaced: true, ..request(&path, arguments.time, &arguments.common) };
     checked(&request)?;
     let mut runner = Runner::new(&arguments.common, 0)?;
-    // Changes are tried where the scheduler places threads: one of them is a choice of CPUs, others change how many threads there are.
+    // Changes are tried where the scheduler places threads: one of them is a choice of CPUs, others
+    // change how many threads there are.
     let free = request.clone();
     let placed = Placed::choose(&runner, &path, &mut request)?;
     let begin = Instant::now();

@@ -1,4 +1,5 @@
-//! What limits a path, kept in a record: a run as fast as the path goes, with what runs with its parts slowed found.
+//! What limits a path, kept in a record: a run as fast as the path goes, with what runs with its
+//! parts slowed found.
 
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,8 @@ const MAX_TIME: Duration = Duration::from_millis(200);
 /// The time of one run is such that so many times the fewest rounds fit.
 const MORE_ROUNDS: usize = 2;
 
-/// Finds what limits a path within about that time, and keeps one run of it with the answer. False where the time is too short for
-/// the fewest runs.
+/// Finds what limits a path within about that time, and keeps one run of it with the answer. False
+/// where the time is too short for the fewest runs.
 pub(crate) fn prove(
     runner: &mut Runner,
     name: &str,

@@ -76,7 +76,8 @@ impl RatedSystem for Searched<'_> {
     }
 }
 
-/// Rates between which the largest one is searched for: around that at which the path goes by itself, or those of triggers.
+/// Rates between which the largest one is searched for: around that at which the path goes by
+/// itself, or those of triggers.
 fn bounds_hz(
     runner: &mut Runner,
     path: &Path,

@@ -26,7 +26,8 @@ pub(super) enum Placed {
 }
 
 impl Placed {
-    /// By what the CPUs share, where nobody chose and each thread can have a core; the request is then for those CPUs.
+    /// By what the CPUs share, where nobody chose and each thread can have a core; the request is
+    /// then for those CPUs.
     pub(super) fn choose(
         runner: &Runner,
         path: &Path,

@@ -54,7 +54,8 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Adds the PMU that the driver would show for each mesh that has none here: its events can be planned.
+    /// Adds the PMU that the driver would show for each mesh that has none here: its events can be
+    /// planned.
     pub(crate) fn offline(mut self) -> Setting {
         for mesh in &self.meshes {
             if self.pmus.iter().all(|pmu| pmu.name != mesh.name) {
@@ -139,7 +140,8 @@ pub(crate) struct Chosen {
 }
 
 impl Wanted {
-    /// Understands events and groups, and refuses what can never be counted before anything is opened.
+    /// Understands events and groups, and refuses what can never be counted before anything is
+    /// opened.
     pub(crate) fn choose(&self, setting: &Setting) -> Result<Chosen, Failure> {
         let (mut texts, mut metrics, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for name in &self.groups {

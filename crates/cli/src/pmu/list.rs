@@ -17,7 +17,8 @@ use crate::output::{Failure, emit};
 
 /// List PMUs; with --events their events, with --groups the groups that ship.
 ///
-/// Everything is read from sysfs, so that events are shown that perf's own listing leaves out or calls by other names.
+/// Everything is read from sysfs, so that events are shown that perf's own listing leaves out or
+/// calls by other names.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n\n  $ daqmeter pmu list --events arm_cmn_0/hnf")]
 pub(crate) struct Arguments {
@@ -141,7 +142,8 @@ fn of_system(files: &Files, pmus: &[Pmu]) -> String {
     out
 }
 
-/// `hnf 35, mxp 112, ...`: what the names of a mesh's events begin with, and how many there are of each.
+/// `hnf 35, mxp 112, ...`: what the names of a mesh's events begin with, and how many there are of
+/// each.
 fn by_node_type(pmu: &Pmu) -> String {
     let mut counts = std::collections::BTreeMap::new();
     for alias in pmu.events() {

@@ -12,8 +12,8 @@ use crate::output::{Failure, emit, tell, write_file};
 
 /// Draw the mesh: crosspoints, ports, NodeIDs, controllers.
 ///
-/// From the driver's map in debugfs (root), or from --map: a dump of registers (lines R 0xADDRESS 0xVALUE, as cmn-tools
-/// writes them), a copy of the driver's map, or a description in TOML.
+/// From the driver's map in debugfs (root), or from --map: a dump of registers (lines R 0xADDRESS
+/// 0xVALUE, as cmn-tools writes them), a copy of the driver's map, or a description in TOML.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Examples:\n\n  $ daqmeter pmu map --emulated n1sdp\n  $ daqmeter pmu map --map lab7.dump --svg lab7.svg\n  $ daqmeter pmu map --format toml > lab7.toml   # for --map on hosts without root"

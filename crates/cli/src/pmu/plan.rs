@@ -12,10 +12,11 @@ use daqmeter_report::table::plain;
 use super::chosen::Wanted;
 use crate::output::{Failure, emit};
 
-/// Tell which events fit at once, what share of the time each will get, and a better order if there is one.
+/// Tell which events fit at once, what share of the time each will get, and a better order if there
+/// is one.
 ///
-/// Nothing is opened. The rules are those of the kernel's scheduler and of the driver. The map of the mesh is needed: that of this
-/// host, or with --map that of any other.
+/// Nothing is opened. The rules are those of the kernel's scheduler and of the driver. The map of
+/// the mesh is needed: that of this host, or with --map that of any other.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Examples:\n\n  $ daqmeter pmu plan --emulated n1sdp --driver n1sdp -e arm_cmn/rnid_txdat_flits,nodeid=8/ -e arm_cmn/rnid_rxdat_flits,nodeid=8/ -e arm_cmn/rnid_rxdat_flits,nodeid=12/\n  $ daqmeter pmu plan --map lab7.dump --driver 6.1 -g memory -g slc    # for another machine's mesh\n\nA group that does not fit keeps those behind it waiting: order alone changes the shares."
@@ -23,8 +24,8 @@ use crate::output::{Failure, emit};
 pub(crate) struct Arguments {
     #[command(flatten)]
     wanted: Wanted,
-    /// Whose rules: Linux since that version (mainline: 6.18), or the N1SDP's software release [default: this kernel for its own
-    /// mesh, otherwise mainline]
+    /// Whose rules: Linux since that version (mainline: 6.18), or the N1SDP's software release
+    /// [default: this kernel for its own mesh, otherwise mainline]
     #[arg(long, value_name = "DRIVER", value_parser = drivers())]
     driver: Option<Driver>,
     /// Lines of JSON

@@ -17,7 +17,8 @@ use crate::output::{Failure, emit};
 
 /// Show what was recorded by pmu record, pmu stat --records or any verb with --observe.
 ///
-/// On a terminal, records with a mesh are played as a heat map; elsewhere, and without a mesh, intervals are printed.
+/// On a terminal, records with a mesh are played as a heat map; elsewhere, and without a mesh,
+/// intervals are printed.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n\n  $ daqmeter pmu replay lab7.jsonl --speed 10")]
 pub(crate) struct Arguments {

@@ -30,7 +30,8 @@ use crate::runner::{context_as, on_ctrl_c};
 
 /// Count in intervals: scaled values with their share and error, rates, a heat map of a mesh.
 ///
-/// Without --time, --count or a command it goes on until Ctrl-C. `nodeid` without `bynodeid` is done as it is meant, and said.
+/// Without --time, --count or a command it goes on until Ctrl-C. `nodeid` without `bynodeid` is
+/// done as it is meant, and said.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Examples:\n\n  $ daqmeter pmu stat --group block -I 1s --count 5\n  $ daqmeter pmu stat -e arm_cmn/hnf_mc_reqs,nodeid=0x24/ -I 1s --format perf\n  $ daqmeter pmu stat --emulated n1sdp --heat hnf_mc_reqs -I 100ms\n  $ perf stat -I 1000 -x';' -e ... 2>&1 | daqmeter pmu stat --from - --group memory\n\n`95 %` is half the width of the interval in which the true count of an event that took turns lies; METHODOLOGY.md says how it is had."
@@ -50,7 +51,8 @@ pub(crate) struct Arguments {
     /// End an interval at each line on stdin instead of by time
     #[arg(long, conflicts_with = "interval")]
     step: bool,
-    /// Read the output of perf stat (text, -x or -j) instead of counting; - is stdin. With --group, its rates are computed
+    /// Read the output of perf stat (text, -x or -j) instead of counting; - is stdin. With --group,
+    /// its rates are computed
     #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "heat", "time", "count", "step", "metrics"])]
     from: Option<PathBuf>,
     #[command(flatten)]
@@ -367,7 +369,8 @@ struct Loop<'a> {
 /// Interval at which signals are looked for.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A message for each line on stdin. The thread that reads them ends with stdin, or with the program.
+/// A message for each line on stdin. The thread that reads them ends with stdin, or with the
+/// program.
 fn steps() -> Receiver<()> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
@@ -452,7 +455,8 @@ impl Loop<'_> {
         }
     }
 
-    /// Waits for the command. After a signal it is asked to end, too, as perf stat does, and soon killed.
+    /// Waits for the command. After a signal it is asked to end, too, as perf stat does, and soon
+    /// killed.
     fn wait(&self, mut child: Child) -> Result<ExitStatus, Failure> {
         const PATIENCE: Duration = Duration::from_secs(1);
         let mut asked: Option<Instant> = None;

@@ -21,7 +21,8 @@ use crate::runner::{context_as, on_ctrl_c};
 
 /// Count while a known load runs, and compare bytes: PASS or FAIL, with the ratio.
 ///
-/// Loads: memory (reads of what no cache holds), block (reads past the page cache), net (TCP over loopback, or netperf from a host).
+/// Loads: memory (reads of what no cache holds), block (reads past the page cache), net (TCP over
+/// loopback, or netperf from a host).
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Examples:\n\n  $ daqmeter pmu verify\n  $ daqmeter pmu verify block --with fio --file /dev/nvme0n1p5 --time 10s   # the document's fio comparison\n  $ daqmeter pmu verify net --with netperf --host lab7 --time 10s           # the document's netperf comparison\n\nExit 1 when a counter fails. A counter that this host does not have is waived, with what stands for it. Files are only read; without\n--file one of 256 MiB is made in the present directory and removed."
@@ -64,7 +65,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 impl Arguments {
-    /// The loads asked for, all without; options that belong to one of them choose it, and are refused beside others.
+    /// The loads asked for, all without; options that belong to one of them choose it, and are
+    /// refused beside others.
     fn loads(&self) -> Result<Vec<VerifyLoad>, Failure> {
         let of_with = self.request.with.map(|with| match with {
             Program::Fio => (VerifyLoad::Block, "--with fio"),

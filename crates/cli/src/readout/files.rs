@@ -30,7 +30,8 @@ use crate::output::{Failure, emit, tell};
 pub(crate) struct RecordArguments {
     #[command(flatten)]
     chosen: Chosen,
-    /// File to write, - for standard output; of several channels each has its own file, with device and channel in the name
+    /// File to write, - for standard output; of several channels each has its own file, with device
+    /// and channel in the name
     #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]
     output: Replaced,
     /// Only these channels of the card, as device.channel; all without it
@@ -173,8 +174,8 @@ pub(crate) struct CheckArguments {
     /// Size in KiB of blocks of 0xABCE, which do not say it
     #[arg(long, value_name = "KIB", default_value = "1")]
     block_kib: u8,
-    /// Threads that check: of a file each has its own E-links, of a scenario its own channels; as many as there are CPUs without it,
-    /// for a file one fewer, because another one reads
+    /// Threads that check: of a file each has its own E-links, of a scenario its own channels; as
+    /// many as there are CPUs without it, for a file one fewer, because another one reads
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MAX_THREADS as i64))]
     threads: Option<u8>,
     /// A line of JSON per file or channel instead of tables
@@ -241,7 +242,8 @@ impl CheckArguments {
         }
     }
 
-    /// Shows what was found in a file, or in the channels of a card, and returns the worst judgement.
+    /// Shows what was found in a file, or in the channels of a card, and returns the worst
+    /// judgement.
     fn show(&self, all: &[(String, String, Checked)]) -> Result<Judgement, Failure> {
         // An E-link need not be in every channel.
         let rows = || all.iter().flat_map(|(.., checked)| &checked.rows);

@@ -1,4 +1,5 @@
-//! `daqmeter readout`: the FELIX-class chain: emulated card, reader, receivers, checker, maximum rate, the published study.
+//! `daqmeter readout`: the FELIX-class chain: emulated card, reader, receivers, checker, maximum
+//! rate, the published study.
 
 mod emulate;
 mod files;

@@ -27,8 +27,8 @@ pub(super) fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
     Ok(scenario)
 }
 
-/// For records: rate and polling interval stand there, also where they are the scenario's. Triggers of a file have
-/// none, nor has a recorded file that is replayed as fast as it is taken.
+/// For records: rate and polling interval stand there, also where they are the scenario's. Triggers
+/// of a file have none, nor has a recorded file that is replayed as fast as it is taken.
 pub(super) fn completed(chosen: &Chosen) -> Result<Chosen, Failure> {
     let scenario = load(chosen)?;
     Ok(Chosen {
@@ -165,8 +165,8 @@ pub(crate) struct WrittenTriggers {
 }
 
 impl WrittenTriggers {
-    /// The scenario whose triggers are written, if they are. Refused before anything is measured: a recorded file that comes as fast as it
-    /// is taken has no triggers.
+    /// The scenario whose triggers are written, if they are. Refused before anything is measured: a
+    /// recorded file that comes as fast as it is taken has no triggers.
     pub(super) fn wanted(&self, chosen: &Chosen) -> Result<Option<Scenario>, Failure> {
         if self.write_triggers.is_none() {
             return Ok(None);

@@ -139,8 +139,8 @@ impl Arguments {
         }
     }
 
-    /// Connects in a thread of its own: names are resolved there, which may take long. `None` when it
-    /// is to stop.
+    /// Connects in a thread of its own: names are resolved there, which may take long. `None` when
+    /// it is to stop.
     fn connect_meanwhile(&self, stop: &Arc<AtomicBool>) -> Result<Option<Receiver>, Failure> {
         let (ended, connected) = std::sync::mpsc::channel();
         let (arguments, asked) = (self.clone(), stop.clone());

@@ -193,8 +193,9 @@ impl Arguments {
 /// Rates of the curves, as shares of the maximum, before [`preferred`].
 const SHARES: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.95, 1.05, 1.2];
 
-/// The preferred number nearest to a rate (ISO 3, series R20: 20 to a decade, so at most 6 % away). The maximum is measured;
-/// rates that followed it exactly would give every run points of its own, which no other run could be compared with.
+/// The preferred number nearest to a rate (ISO 3, series R20: 20 to a decade, so at most 6 % away).
+/// The maximum is measured; rates that followed it exactly would give every run points of its own,
+/// which no other run could be compared with.
 fn preferred(rate_hz: f64) -> f64 {
     const R20: [f64; 21] = [
         1.0, 1.12, 1.25, 1.4, 1.6, 1.8, 2.0, 2.24, 2.5, 2.8, 3.15, 3.55, 4.0, 4.5, 5.0, 5.6, 6.3,

@@ -350,8 +350,8 @@ fn json_line(done: &ReadDone, verdict: &Verdict) -> String {
     format!("{line}\n")
 }
 
-/// The accounts of a channel: all E-links added up, and each that does not close or lost something of
-/// its own.
+/// The accounts of a channel: all E-links added up, and each that does not close or lost something
+/// of its own.
 fn account_text(done: &ReadDone, verdict: &Verdict) -> String {
     let ReadDone { name, account, view } = done;
     let mut out = format!("{name}\n");

@@ -125,8 +125,8 @@ impl FailOn {
     }
 }
 
-/// Limits of `readout run` and `tohost`. A chain 5 % above its maximum rate is dead for 4.5 % of the
-/// time in the published study at Nikhef, and for none of it below.
+/// Limits of `readout run` and `tohost`. A chain 5 % above its maximum rate is dead for 4.5 % of
+/// the time in the published study at Nikhef, and for none of it below.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ChainLimits {
     /// Exit with 1 if there was more: loss=N|P%, dead=P%, flags=N|P%; or none
@@ -142,7 +142,8 @@ pub(super) struct ChainLimits {
 /// Limits of `readout receive`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ReceiveLimits {
-    /// Exit with 1 if there was more: loss=N|P%, order=N|P%, connections=N, flags=N|P%, resets=N; or none
+    /// Exit with 1 if there was more: loss=N|P%, order=N|P%, connections=N, flags=N|P%, resets=N;
+    /// or none
     ///
     /// loss: events missing or cut off, by the publisher's account, or by their counters without
     /// one. order: events that came twice or after later ones. connections: those that were lost.

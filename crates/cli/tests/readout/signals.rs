@@ -1,4 +1,5 @@
-//! Signals to the read-out verbs: each ends soon, says what it has, and gives 130. And waits that have an end.
+//! Signals to the read-out verbs: each ends soon, says what it has, and gives 130. And waits that
+//! have an end.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixListener;

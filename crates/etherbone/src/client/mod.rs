@@ -2,7 +2,8 @@
 //!
 //! - [`Client::read`] and [`Client::write`]: one operation, one round trip;
 //! - [`Client::cycle`]: many operations, one round trip;
-//! - [`Client::pipeline`]: many cycles on their way at once, as many as the window lets; results come by a closure.
+//! - [`Client::pipeline`]: many cycles on their way at once, as many as the window lets; results
+//!   come by a closure.
 //!
 //! Writes are never repeated; reads only when [`ClientOptions::read_retries`] says so.
 

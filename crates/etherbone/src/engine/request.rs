@@ -39,8 +39,8 @@ fn default_cycles() -> u64 {
 
 /// Cycles over Etherbone. One operation is one cycle's worth of the payload, whatever the method.
 ///
-/// On slaves that are not ours nothing is written but what `tlu` needs, and that only for the channel
-/// that `pop_channel` gives away; `memory` needs a `base` and is read.
+/// On slaves that are not ours nothing is written but what `tlu` needs, and that only for the
+/// channel that `pop_channel` gives away; `memory` needs a `base` and is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
 #[serde(deny_unknown_fields)]
 pub struct EtherboneRequest {
@@ -165,7 +165,8 @@ impl EtherboneRequest {
         self.target().is_ok_and(|target| target.is_ours())
     }
 
-    /// Address and data widths that are offered to the slave. What is measured are words of 32 bits at addresses of 32 bits.
+    /// Address and data widths that are offered to the slave. What is measured are words of 32 bits
+    /// at addresses of 32 bits.
     pub(super) fn widths(&self) -> Result<(Widths, Widths), Problem> {
         let of = |name: &'static str, text: Option<&str>| {
             let Some(text) = text else {

@@ -534,7 +534,8 @@ fn of_udp(reading: &Reading<'_>, fields: &UdpFields) -> Result<UdpWay, String> {
 
 pub(super) fn zenoh(reading: &Reading<'_>, flow: &Flow) -> Result<StageKind, String> {
     check().map_err(|problem| reading.error("kind", problem))?;
-    // Zenoh receives in two threads for all sessions of a program, and each waits where there is no room for its blocks.
+    // Zenoh receives in two threads for all sessions of a program, and each waits where there is no
+    // room for its blocks.
     if flow.names.contains_key("zenoh") {
         return Err(reading.error("kind", "one stage of a path may go over Zenoh"));
     }

@@ -81,7 +81,8 @@ pub enum Placement {
     Free,
 }
 
-/// A whole chain: emulated card, readers, receivers. A lane is a reader of one DMA channel; its one operation is the whole run.
+/// A whole chain: emulated card, readers, receivers. A lane is a reader of one DMA channel; its one
+/// operation is the whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
 #[serde(deny_unknown_fields)]
 pub struct ReadoutRequest {

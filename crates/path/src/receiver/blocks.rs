@@ -1,4 +1,5 @@
-//! Blocks become what came of them: from a stream of bytes, or from datagrams. Nothing here knows a socket.
+//! Blocks become what came of them: from a stream of bytes, or from datagrams. Nothing here knows a
+//! socket.
 
 use super::protocol::{BlockHead, MAX_BLOCK_BYTES, ReceiverReport};
 use crate::udp::{Assembly, Head, Step};
@@ -6,7 +7,8 @@ use crate::udp::{Assembly, Head, Step};
 /// No memory is taken for more bytes than came, and so many that may come next.
 const STEP_BYTES: usize = 4 << 20;
 
-/// Everything that a sender sends over TCP, until it says that nothing more comes. `read` fills what it is given.
+/// Everything that a sender sends over TCP, until it says that nothing more comes. `read` fills
+/// what it is given.
 ///
 /// # Errors
 /// Those of `read`, and where a head is none.
@@ -80,7 +82,8 @@ impl ReceivedDatagrams {
         if of > MAX_BLOCK_BYTES + BlockHead::BYTES {
             return Err(format!("a block of {of} bytes; {MAX_BLOCK_BYTES} is the most"));
         }
-        // The first datagram of a block: those that are missing before it are of blocks that are lost.
+        // The first datagram of a block: those that are missing before it are of blocks that are
+        // lost.
         if head.at == 0 && head.number >= self.next {
             self.next = head.number.saturating_add(1);
             self.assembly = Assembly::new(head.number);

@@ -1,5 +1,6 @@
-//! A publisher and a subscriber with a session each. A block is one publication; its number is attached, so that what Zenoh drops is
-//! counted. The end is a publication that is never dropped, behind all blocks.
+//! A publisher and a subscriber with a session each. A block is one publication; its number is
+//! attached, so that what Zenoh drops is counted. The end is a publication that is never dropped,
+//! behind all blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,8 +33,8 @@ const QUEUE_BLOCKS: std::ops::RangeInclusive<usize> = 2..=64;
 const LOOK: Duration = Duration::from_millis(50);
 /// The attachment of the end.
 const END: u64 = u64::MAX;
-/// Threads that send and receive (zenoh-runtime 1.10, `ZRuntime`): their names begin so. A link is one task of either, whichever of
-/// them runs it.
+/// Threads that send and receive (zenoh-runtime 1.10, `ZRuntime`): their names begin so. A link is
+/// one task of either, whichever of them runs it.
 const THREADS: [&str; 2] = ["tx-", "rx-"];
 
 #[derive(Default)]

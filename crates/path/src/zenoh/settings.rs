@@ -14,7 +14,8 @@ pub(crate) enum WhenFull {
     /// The publisher waits.
     #[default]
     Block,
-    /// It drops the block after a millisecond, and within 50 ms where the block is sent in several parts.
+    /// It drops the block after a millisecond, and within 50 ms where the block is sent in several
+    /// parts.
     Drop,
 }
 

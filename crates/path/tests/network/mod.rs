@@ -1,4 +1,5 @@
-//! Paths over sockets: receivers on other hosts, UDP and what it loses, ways to hand TCP its bytes. All on loopback.
+//! Paths over sockets: receivers on other hosts, UDP and what it loses, ways to hand TCP its bytes.
+//! All on loopback.
 
 use daqmeter_path::{Path, PathRequest};
 

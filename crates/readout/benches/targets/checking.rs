@@ -83,7 +83,8 @@ fn print(row: &Row, against: &Row) {
     );
 }
 
-/// One thread on the CPU at hand; from memory, from the page cache, and as `readout check` does it, on all CPUs.
+/// One thread on the CPU at hand; from memory, from the page cache, and as `readout check` does it,
+/// on all CPUs.
 pub(crate) fn levels(scenario: &str, bytes: usize, cpu: u32) {
     let blocks = BlockSource::of(scenario, bytes);
     println!("  {scenario}, {} MiB, {:.0} chunks, {TURNS} turns", bytes >> 20, blocks.chunks);

@@ -1,9 +1,11 @@
-//! The speed targets: `cargo bench -p daqmeter-readout [-- GROUP... SECONDS]`; groups are `decode`, `check`, `threads`, `parts`,
-//! `instances`, `idle`, `rates` and `files`, all of them where none is named.
+//! The speed targets: `cargo bench -p daqmeter-readout [-- GROUP... SECONDS]`; groups are `decode`,
+//! `check`, `threads`, `parts`, `instances`, `idle`, `rates` and `files`, all of them where none is
+//! named.
 //!
-//! Both sides of each ratio are sampled in turn. Placement: the reader, and everything that has one thread, on the last CPU allowed; the
-//! receiver on the first one. Chains of `rates` run for so many seconds [10]. Prints medians; judges nothing and fails nothing, because
-//! shared machines are noisy.
+//! Both sides of each ratio are sampled in turn. Placement: the reader, and everything that has one
+//! thread, on the last CPU allowed; the receiver on the first one. Chains of `rates` run for so
+//! many seconds [10]. Prints medians; judges nothing and fails nothing, because shared machines are
+//! noisy.
 
 #![allow(
     clippy::print_stdout,

@@ -1,6 +1,8 @@
-//! Reader and receiver against what they cannot do without: decoding, a copy of the bytes, the same pages over a bare socket.
+//! Reader and receiver against what they cannot do without: decoding, a copy of the bytes, the same
+//! pages over a bare socket.
 //!
-//! What has a thread of its own is measured by its CPU time. The emulated card works in the reader's thread; what it takes is measured by itself and taken off.
+//! What has a thread of its own is measured by its CPU time. The emulated card works in the
+//! reader's thread; what it takes is measured by itself and taken off.
 
 use std::hint::black_box;
 use std::io::{ErrorKind, Read, Write};
@@ -117,7 +119,8 @@ fn card_alone(scenario: &Scenario, triggers: u64) -> f64 {
     ns
 }
 
-/// As a reader sends that looks again after a while: it never blocks, which would cost a wake-up for each piece.
+/// As a reader sends that looks again after a while: it never blocks, which would cost a wake-up
+/// for each piece.
 fn send(stream: &mut TcpStream, mut page: &[u8]) {
     while !page.is_empty() {
         match stream.write(page) {
@@ -262,9 +265,10 @@ pub(crate) fn chain_and_parts(rate_hz: f64, cpus: (u32, u32)) {
     }
 }
 
-/// Chunks at the same rate by one channel, or by sixteen: readers share one CPU, receivers another. Sixteen that look at their rings every
-/// 16 ms instead of every one are woken as often for a chunk as the one: they show what waking up has to do with it. The emulated
-/// cards are measured by themselves.
+/// Chunks at the same rate by one channel, or by sixteen: readers share one CPU, receivers another.
+/// Sixteen that look at their rings every 16 ms instead of every one are woken as often for a chunk
+/// as the one: they show what waking up has to do with it. The emulated cards are measured by
+/// themselves.
 pub(crate) fn instances(rate_hz: f64, cpus: (u32, u32)) {
     let triggers = 400_000;
     let one = scenario(rate_hz, 1);

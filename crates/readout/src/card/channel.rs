@@ -152,7 +152,8 @@ impl Dma {
             return;
         }
         if self.store.is_empty() {
-            // More than may wait: closing blocks at the end of a run may push past a full FIFO by a few.
+            // More than may wait: closing blocks at the end of a run may push past a full FIFO by a
+            // few.
             self.store = vec![0; (self.most_blocks + 64) * self.block_bytes];
         }
         let place = self.store_next;
@@ -181,7 +182,8 @@ impl Dma {
         });
     }
 
-    /// Moves what can be moved by now: as much as the host has released and the bus allows, in units of TLPs.
+    /// Moves what can be moved by now: as much as the host has released and the bus allows, in
+    /// units of TLPs.
     pub(crate) fn drain(&mut self, now_ns: u64) {
         while let Some(front) = self.waiting.front() {
             let left = self.block_bytes - self.moved;

@@ -140,7 +140,8 @@ impl Emulator {
         {
             return Some(length);
         }
-        // Each block that the chunk begins in or goes through costs a trailer; it must not fill the last one.
+        // Each block that the chunk begins in or goes through costs a trailer; it must not fill the
+        // last one.
         let most =
             (self.encoder.room() + room.blocks * body).checked_sub((room.blocks + 2) * trailer)?;
         let kept = length.min(most / trailer * trailer);
@@ -276,7 +277,8 @@ impl Faults {
             }
         }
         for _ in 0..markers {
-            // One that would fill the block would have to pass the faults of blocks: it is left out.
+            // One that would fill the block would have to pass the faults of blocks: it is left
+            // out.
             if encoder.room() > 2 * self.format.trailer.bytes() {
                 encoder.out_of_band(&mut |block| out(Made { block, birth_ns: 0 }));
             }
@@ -318,7 +320,8 @@ impl Faults {
         self.blocks += 1;
         let kind = self.due(self.blocks, true).next();
         if let Some((held, birth_ns, before)) = self.held.take() {
-            // The two change places, and every chunk that is in more than one of the blocks around them is torn.
+            // The two change places, and every chunk that is in more than one of the blocks around
+            // them is torn.
             if before.begins_inside {
                 self.lose(account, before.first, before.first + 1);
             }

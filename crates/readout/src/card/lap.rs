@@ -1,7 +1,7 @@
 //! Blocks made once, to be replayed: one turn of the ring.
 //!
-//! A lap is a multiple of 256 triggers, so that the 8-bit event counters go on over its end; its last blocks are closed by timeouts.
-//! Block sequence numbers are set when a block is shown again.
+//! A lap is a multiple of 256 triggers, so that the 8-bit event counters go on over its end; its
+//! last blocks are closed by timeouts. Block sequence numbers are set when a block is shown again.
 
 use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
 
@@ -44,7 +44,8 @@ impl Lap {
         let ring_bytes = scenario.card.ring.0;
         let (blocks, _) = Lap::blocks(scenario, device, channel, EVENTS);
         let block_bytes = scenario.card.block.0;
-        // The blocks that are closed early weigh less in a longer lap: the first guess is short, the rest by steps.
+        // The blocks that are closed early weigh less in a longer lap: the first guess is short,
+        // the rest by steps.
         let fits = |triggers| {
             Lap::blocks(scenario, device, channel, triggers).0 * block_bytes <= ring_bytes
         };
@@ -125,7 +126,8 @@ impl Lap {
         self.bytes.extend_from_slice(made.block);
     }
 
-    /// The last, open blocks after so many triggers of a lap: what a run that ends there has not shown yet.
+    /// The last, open blocks after so many triggers of a lap: what a run that ends there has not
+    /// shown yet.
     pub(crate) fn open_blocks(
         scenario: &Scenario,
         device: u16,

@@ -5,8 +5,9 @@
 //!              ^------------- thresholds of FIFO and ring, hysteresis ----------------------'
 //! ```
 //!
-//! It has no clock and no thread: [`Card::advance`] carries it to a given time, event by event, so that simulations and tests need not
-//! wait. Between two calls the host has moved its pointers once, at the earlier one. Begin with `Card::advance`.
+//! It has no clock and no thread: [`Card::advance`] carries it to a given time, event by event, so
+//! that simulations and tests need not wait. Between two calls the host has moved its pointers
+//! once, at the earlier one. Begin with `Card::advance`.
 
 mod channel;
 mod generator;
@@ -248,7 +249,8 @@ impl Card {
         self.start_ns
     }
 
-    /// Carries it to a time since its start. The host's pointers count as moved just after the time before.
+    /// Carries it to a time since its start. The host's pointers count as moved just after the time
+    /// before.
     pub fn advance(&mut self, now_ns: u64) {
         if self.state != CardState::Running || now_ns < self.now_ns {
             return;
@@ -278,7 +280,8 @@ impl Card {
         self.now_ns = now_ns;
     }
 
-    /// When the next data may be there, for an interrupt: the next trigger, or the next whole block of a replay.
+    /// When the next data may be there, for an interrupt: the next trigger, or the next whole block
+    /// of a replay.
     pub(crate) fn next_event_ns(&mut self) -> u64 {
         if self.scenario.is_flat_out() {
             return self.now_ns;
@@ -316,7 +319,8 @@ impl Card {
         }
     }
 
-    /// Books the triggers that BUSY stops; none where it is not asserted. Else whether it may be released before that time.
+    /// Books the triggers that BUSY stops; none where it is not asserted. Else whether it may be
+    /// released before that time.
     fn stopped_by_busy(&mut self, now_ns: u64) -> Option<bool> {
         let cause = self.line.asserted()?;
         if self.scenario.card.dma_rate.is_none() {
@@ -422,7 +426,8 @@ impl Card {
         }
     }
 
-    /// The source has ended: open blocks are closed, and when the ring has all of it the state says so.
+    /// The source has ended: open blocks are closed, and when the ring has all of it the state says
+    /// so.
     fn finish(&mut self) {
         let now_ns = self.now_ns;
         for channel in &mut self.channels {

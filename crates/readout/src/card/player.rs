@@ -68,8 +68,9 @@ impl Player {
         self.file.block(at, turns)
     }
 
-    /// The accounts of the channel's E-links. A chunk whose trigger was accepted and whose block was not complete waits; it counts as
-    /// held back. A trigger for which the file has no chunk counts as a deficit.
+    /// The accounts of the channel's E-links. A chunk whose trigger was accepted and whose block
+    /// was not complete waits; it counts as held back. A trigger for which the file has no chunk
+    /// counts as a deficit.
     pub(super) fn accounts(&self, specs: &[ElinkSpec]) -> Vec<CardElink> {
         let in_turn = self.accepted.saturating_sub(self.turns * self.file.triggers);
         let each = specs.iter().zip(&self.file.elinks).zip(&self.in_turn);
@@ -108,7 +109,8 @@ impl Channel {
         }
     }
 
-    /// Gives the blocks that the accepted triggers have completed, as far as the FIFO takes them, until the ring holds so much.
+    /// Gives the blocks that the accepted triggers have completed, as far as the FIFO takes them,
+    /// until the ring holds so much.
     pub(super) fn play(&mut self, now_ns: u64, most_bytes: usize) {
         let Channel { dma, filler, .. } = self;
         let Filler::Recorded(player) = filler else {

@@ -1,4 +1,5 @@
-//! What a record says of a chain: counters, the filling of its rings, and whether its accounts and bytes are right.
+//! What a record says of a chain: counters, the filling of its rings, and whether its accounts and
+//! bytes are right.
 
 use daqmeter_record::{Counter, Ledger, RunRecord, TimeSeries};
 use daqmeter_stats::LogHistogram;
@@ -66,7 +67,8 @@ fn ppm(share: f64) -> u64 {
     (share * 1e6) as u64
 }
 
-/// Counters of a whole chain: triggers, dead time by its cause, the fullest ring, the receivers; of each ring its most bytes.
+/// Counters of a whole chain: triggers, dead time by its cause, the fullest ring, the receivers; of
+/// each ring its most bytes.
 pub fn counters(
     scenario: &Scenario,
     readers: &[&ReaderDone],
@@ -173,15 +175,15 @@ pub fn notes_of_file(scenario: &Scenario, played: Option<Played>) -> Vec<String>
     notes
 }
 
-/// Triggers x E-links that were lost on the way or that BUSY of the card stopped: neither those that the source did not give nor those
-/// that BUSY from outside stopped.
+/// Triggers x E-links that were lost on the way or that BUSY of the card stopped: neither those
+/// that the source did not give nor those that BUSY from outside stopped.
 pub fn lost_or_stopped(ledger: &Ledger) -> u64 {
     let external = ledger.losses.get(EXTERNAL).copied().unwrap_or(0);
     ledger.lost() - ledger.not_given() - external
 }
 
-/// What a search makes of a record with the counters of a chain, where so many bytes come per trigger and ring and so many
-/// triggers were lost on the way.
+/// What a search makes of a record with the counters of a chain, where so many bytes come per
+/// trigger and ring and so many triggers were lost on the way.
 pub fn observed(record: &RunRecord, event_bytes: f64, lost: u64) -> Observation {
     let value = |name: &str| record.counter(name).unwrap_or(0.0);
     Observation {
@@ -196,7 +198,8 @@ pub fn observed(record: &RunRecord, event_bytes: f64, lost: u64) -> Observation 
 /// E-links of a lane whose losses are counted one by one.
 const MAX_LOSING_ELINKS: usize = 32;
 
-/// Losses of each E-link that has some of its own, those with the most first: `E-link 0x009: emulator deficit`.
+/// Losses of each E-link that has some of its own, those with the most first: `E-link 0x009:
+/// emulator deficit`.
 pub fn losses_by_elink(ledgers: &[(u64, Ledger)]) -> Vec<Counter> {
     let sum = |ledger: &Ledger| own_losses(ledger).map(|(_, count)| count).sum::<u64>();
     let mut losing: Vec<_> = ledgers

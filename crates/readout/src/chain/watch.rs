@@ -1,5 +1,5 @@
-//! Watching the parts that share a reader's thread, and work added to parts: an experiment that shows
-//! how the rate of a path depends on each.
+//! Watching the parts that share a reader's thread, and work added to parts: an experiment that
+//! shows how the rate of a path depends on each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

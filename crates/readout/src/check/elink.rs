@@ -10,7 +10,8 @@ use crate::falls::{Falls, Judged, Span};
 use crate::fragment::{FragmentCheck, FragmentFinding};
 use crate::similar::{MIN_ALIKE, SimilarByStride};
 
-/// A block that is looked at, how, and what is found: with the place in the block where the chunk begins.
+/// A block that is looked at, how, and what is found: with the place in the block where the chunk
+/// begins.
 pub(super) struct Looked<'a> {
     pub(super) block: &'a [u8],
     pub(super) level: u8,
@@ -63,7 +64,8 @@ fn fingerprint(block: &[u8]) -> u64 {
     };
     let words = head.chunks_exact(8).chain(tail.chunks_exact(8));
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-    // Each word by a factor of its own, so that no product waits for another. The upper half has a part of every bit.
+    // Each word by a factor of its own, so that no product waits for another. The upper half has a
+    // part of every bit.
     let products = words.zip(FACTORS).map(|(bytes, factor)| {
         let word = word(bytes);
         let high = (u128::from(word) * u128::from(factor)) >> 64;
@@ -72,7 +74,8 @@ fn fingerprint(block: &[u8]) -> u64 {
     products.fold(0, |sum: u64, product| sum.rotate_left(11) ^ product) | 1
 }
 
-/// Odd numbers whose bits look random: the fractions of the square roots of 2, 3, 5, 7, 11 and 13 (FIPS 180-4, 5.3.5).
+/// Odd numbers whose bits look random: the fractions of the square roots of 2, 3, 5, 7, 11 and 13
+/// (FIPS 180-4, 5.3.5).
 const FACTORS: [u64; 6] = [
     0x6a09_e667_f3bc_c909,
     0xbb67_ae85_84ca_a73b,

@@ -80,8 +80,8 @@ pub(super) fn next_start(bytes: &[u8], format: BlockFormat, last: bool) -> Next 
     if last { Next::None } else { Next::Unknown }
 }
 
-/// The format of a whole file's bytes, and where its blocks begin: those with a bad start too, as the checker counts them. `None` where
-/// there is no block.
+/// The format of a whole file's bytes, and where its blocks begin: those with a bad start too, as
+/// the checker counts them. `None` where there is no block.
 pub(crate) fn places(bytes: &[u8], abce_kib: u8) -> Option<(BlockFormat, Vec<usize>)> {
     let Recognised::As(format) = recognise(bytes, abce_kib, true) else {
         return None;

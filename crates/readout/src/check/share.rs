@@ -1,5 +1,6 @@
-//! Checking by several threads: each checks the blocks of its own E-links, which nothing of the others' depends on. All of them look
-//! at every block's header, so each knows where it is and which E-links are its own. The result is that of one thread.
+//! Checking by several threads: each checks the blocks of its own E-links, which nothing of the
+//! others' depends on. All of them look at every block's header, so each knows where it is and
+//! which E-links are its own. The result is that of one thread.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -44,8 +45,8 @@ impl Share {
         Share::Part { own, of, shares: vec![None; 1 << 16].into(), seen: 0 }
     }
 
-    /// Whether an E-link whose block is at hand is its own. E-links are dealt in the order in which their first blocks come, which
-    /// is the same for all.
+    /// Whether an E-link whose block is at hand is its own. E-links are dealt in the order in which
+    /// their first blocks come, which is the same for all.
     pub(super) fn is_own(&mut self, elink: u16) -> bool {
         let Share::Part { own, of, shares, seen } = self else {
             return true;
@@ -81,8 +82,9 @@ pub fn check(from: impl Read + Send, options: &Options) -> Result<Checked, Check
     check_watched(from, options, 1, |_| {})
 }
 
-/// The same by so many threads, [`MAX_THREADS`] at most, with the same result. Beside several threads one more reads ahead; one thread
-/// reads itself where that is faster. `watch` gets how far it is after each part of about half a megabyte.
+/// The same by so many threads, [`MAX_THREADS`] at most, with the same result. Beside several
+/// threads one more reads ahead; one thread reads itself where that is faster. `watch` gets how far
+/// it is after each part of about half a megabyte.
 ///
 /// # Errors
 /// As [`check`].
@@ -102,7 +104,8 @@ pub fn check_watched(
     }
 }
 
-/// Parts of a window in which one way of reading is timed: some milliseconds, beside which starting a thread counts little.
+/// Parts of a window in which one way of reading is timed: some milliseconds, beside which starting
+/// a thread counts little.
 const WINDOW: usize = 16;
 /// Windows of each way that are timed.
 const TRIALS: usize = 3;
@@ -111,11 +114,13 @@ const TRIALS: usize = 3;
 enum Reads {
     /// That thread: what it has just read is in its CPU's cache.
     Itself,
-    /// Another one, on another CPU: both work at the same time, and the bytes go from cache to cache.
+    /// Another one, on another CPU: both work at the same time, and the bytes go from cache to
+    /// cache.
     Ahead,
 }
 
-/// Tries both ways in turn, and stays with the faster one: which that is depends on the host, and on what is read.
+/// Tries both ways in turn, and stays with the faster one: which that is depends on the host, and
+/// on what is read.
 struct Choice {
     /// Parts of a trial; none where there is nothing to choose.
     window: Option<usize>,
@@ -311,7 +316,8 @@ impl Buffers {
     }
 }
 
-/// Reads so many parts, until the end, or until nobody takes them any more; whether the end was reached.
+/// Reads so many parts, until the end, or until nobody takes them any more; whether the end was
+/// reached.
 fn read_ahead(
     mut from: impl Read,
     buffers: &mut Buffers,

@@ -91,7 +91,8 @@ pub struct ElinkRow {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Checked {
     pub blocks: u64,
-    /// Of which so many were checked: those that were not skipped, of the E-link that was asked for.
+    /// Of which so many were checked: those that were not skipped, of the E-link that was asked
+    /// for.
     pub checked_blocks: u64,
     /// Of how many bytes; 0 where there was none.
     pub block_bytes: usize,

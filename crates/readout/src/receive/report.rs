@@ -42,8 +42,8 @@ pub struct Report {
     pub refused: Vec<String>,
     /// Accounts of the publishers that have ended.
     pub accounts: Vec<FinalAccount>,
-    /// The ledger of each E-link of those publishers for this receiver alone, with what it had in the place of what the publisher says
-    /// was delivered: when they disagree, it does not close.
+    /// The ledger of each E-link of those publishers for this receiver alone, with what it had in
+    /// the place of what the publisher says was delivered: when they disagree, it does not close.
     pub ledgers: Vec<(u64, Ledger)>,
 }
 

@@ -49,7 +49,8 @@ struct Before {
     faults: FragmentFaults,
 }
 
-/// The E-links that came, and those that may come: a publisher cannot make more of them than it offers.
+/// The E-links that came, and those that may come: a publisher cannot make more of them than it
+/// offers.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     pub(super) all: Vec<Stream>,
@@ -250,7 +251,8 @@ impl Stream {
         }
     }
 
-    /// Takes so many fragments of a length with nothing wrong, which follow the one that the bytes begin with.
+    /// Takes so many fragments of a length with nothing wrong, which follow the one that the bytes
+    /// begin with.
     #[inline]
     fn take_alike(
         &mut self,

@@ -85,7 +85,8 @@ fn only_a_socket_that_nobody_serves_is_removed() {
     assert_eq!(std::fs::read_to_string(&stale).unwrap(), "another's");
 }
 
-/// Issue 14: silent clients stood in the way for half a second each, and a line without end was kept.
+/// Issue 14: silent clients stood in the way for half a second each, and a line without end was
+/// kept.
 #[test]
 fn silent_and_endless_clients_neither_delay_others_nor_cost_memory() {
     let directory = tempfile::tempdir().unwrap();

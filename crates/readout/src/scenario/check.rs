@@ -1,5 +1,5 @@
-//! Whether the parts of a scenario go together: every number has a least and a greatest value, and products are held against what
-//! there is, before anything is allocated.
+//! Whether the parts of a scenario go together: every number has a least and a greatest value, and
+//! products are held against what there is, before anything is allocated.
 
 use std::ops::RangeInclusive;
 
@@ -128,7 +128,8 @@ impl Scenario {
         self.check_publish()
     }
 
-    /// Every number with its bounds. Those of one field may depend on another that was checked before it.
+    /// Every number with its bounds. Those of one field may depend on another that was checked
+    /// before it.
     fn numbers(&self) -> impl Iterator<Item = Number> {
         let card = self.card_numbers().into_iter();
         card.chain(self.busy_numbers()).chain(self.reader_numbers())

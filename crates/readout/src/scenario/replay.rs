@@ -7,8 +7,8 @@ use crate::card::words::MAX_ELINKS;
 use crate::recorded::{MAX_CHUNK_BYTES, Playback, Recorded};
 
 impl Scenario {
-    /// A card of one channel that gives the blocks of a file. What the scenario says of links, of the trigger system's E-link, of timeouts
-    /// describes how blocks are made, and is not used.
+    /// A card of one channel that gives the blocks of a file. What the scenario says of links, of
+    /// the trigger system's E-link, of timeouts describes how blocks are made, and is not used.
     ///
     /// # Errors
     /// When the file cannot be read, holds no blocks, or the scenario wants faults in them.

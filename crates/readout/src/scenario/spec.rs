@@ -238,7 +238,8 @@ impl Default for CardSettings {
 pub struct BusySettings {
     /// BUSY-by-DMA is on.
     pub dma: bool,
-    /// It is asserted when fewer bytes of a ring are free; 7/32 of the ring where it is not said (224 MiB of 1 GiB).
+    /// It is asserted when fewer bytes of a ring are free; 7/32 of the ring where it is not said
+    /// (224 MiB of 1 GiB).
     pub assert_below: Option<ByteSize>,
     /// It is released when more are free; 1/4 of the ring where it is not said.
     pub release_above: Option<ByteSize>,

@@ -18,7 +18,8 @@ const BATCH_BYTES: usize = 64 << 10;
 const PREFETCH_BLOCKS: usize = 2;
 
 impl ToHost {
-    /// Reads up to a batch of blocks and sends full pages; false when there is none, or a subscriber must be waited for.
+    /// Reads up to a batch of blocks and sends full pages; false when there is none, or a
+    /// subscriber must be waited for.
     pub(super) fn read_batch(&mut self, now_ns: u64) -> bool {
         self.port.take(BATCH_BYTES);
         let (done, stalled) = self.read_blocks(now_ns);

@@ -61,7 +61,8 @@ pub(super) fn copy_chunks(
             let Some(dest) = &mut dests[subscriber.place] else {
                 continue;
             };
-            // The account of the E-link follows the first subscriber; each has an account of its own besides.
+            // The account of the E-link follows the first subscriber; each has an account of its
+            // own besides.
             let is_copy = order > 0;
             if subscriber.takes && push(dest, spec.tag, &chunk, context) {
                 dest.page.booked.add(context.at, one(chunk.status), is_copy);
@@ -80,7 +81,8 @@ fn one(status: Status) -> ByStatus {
     chunks
 }
 
-/// The hot path: chunks of a run are copied as one, and what is the same for most chunks is counted once per block.
+/// The hot path: chunks of a run are copied as one, and what is the same for most chunks is counted
+/// once per block.
 pub(super) fn copy_to_one(
     elink: &mut ElinkState,
     dest: &mut Dest,
@@ -215,7 +217,8 @@ fn pieced<'a>(
     if part.begins {
         partial.clear();
     }
-    // A chunk without end takes no memory without end: what is too long already fits no page, and is dropped when it ends.
+    // A chunk without end takes no memory without end: what is too long already fits no page, and
+    // is dropped when it ends.
     if partial.len() <= longest {
         partial.extend_from_slice(&block[part.begin..part.begin + part.length]);
     }
@@ -223,7 +226,8 @@ fn pieced<'a>(
     part.ends.then_some(Chunk { source, begin: 0, length: source.len(), status })
 }
 
-/// A chunk into a destination's page, or the next. False when there is no next one, or it is too long for any.
+/// A chunk into a destination's page, or the next. False when there is no next one, or it is too
+/// long for any.
 fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) -> bool {
     let Chunk { source, begin, length, status } = *chunk;
     dest.open(context);

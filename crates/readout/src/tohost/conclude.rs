@@ -15,7 +15,8 @@ use crate::transport::Sent;
 
 /// Accounts are offered to subscribers for so long, and their going is waited for so long.
 const FAREWELL_NS: u64 = 1_000_000_000;
-/// Each of the waits of the end, of which there are up to four, takes so long at the most once the reader is asked to stop: below two seconds together.
+/// Each of the waits of the end, of which there are up to four, takes so long at the most once the
+/// reader is asked to stop: below two seconds together.
 const STOP_WITHIN_NS: u64 = 400_000_000;
 
 impl ToHost {
@@ -32,7 +33,8 @@ impl ToHost {
         account
     }
 
-    /// Subscribers that are slow are waited for as long as they take something, unless the reader was asked to stop.
+    /// Subscribers that are slow are waited for as long as they take something, unless the reader
+    /// was asked to stop.
     fn drain(&mut self, stop: &AtomicBool) {
         let mut patience = Patience::new(self.dead_after_ns, stop);
         let mut before = (0, 0);
@@ -111,7 +113,8 @@ impl ToHost {
         }
     }
 
-    /// Receivers close when they have the account; a connection closed by us with their acknowledgements unread would cut it off.
+    /// Receivers close when they have the account; a connection closed by us with their
+    /// acknowledgements unread would cut it off.
     fn see_off(&mut self, stop: &AtomicBool) {
         let mut patience = Patience::new(FAREWELL_NS, stop);
         while self.dests.iter().flatten().next().is_some() && !patience.is_over(monotonic_ns()) {

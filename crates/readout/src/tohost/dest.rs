@@ -25,7 +25,8 @@ pub(super) type ByStatus = [u32; 3];
 pub(super) struct Booked {
     /// All of them.
     pub(super) all: Vec<ByStatus>,
-    /// Those of them that the account of the E-link counts with another subscriber. Empty where there is none: the usual case.
+    /// Those of them that the account of the E-link counts with another subscriber. Empty where
+    /// there is none: the usual case.
     copies: Vec<ByStatus>,
 }
 

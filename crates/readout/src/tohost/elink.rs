@@ -68,8 +68,8 @@ impl ElinkState {
             .any(|one| dests[one.place].as_ref().is_some_and(|dest| dest.pool.len() < wanted))
     }
 
-    /// Books the chunks that the decoder found since then as offered to every subscriber: not what was done with them, which is counted
-    /// where it is done.
+    /// Books the chunks that the decoder found since then as offered to every subscriber: not what
+    /// was done with them, which is counted where it is done.
     pub(super) fn offer(
         &mut self,
         dests: &mut [Option<Dest>],

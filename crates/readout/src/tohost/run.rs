@@ -11,7 +11,8 @@ use crate::accounts::FinalAccount;
 use crate::card::words::CardState;
 use crate::scenario::ReaderCompletion;
 
-/// Subscribers that owe acknowledgements, and those that the card waits for, are looked after so often.
+/// Subscribers that owe acknowledgements, and those that the card waits for, are looked after so
+/// often.
 const SERVICE_NS: u64 = 1_000_000;
 /// And those that do not, and new ones.
 const IDLE_SERVICE_NS: u64 = 20_000_000;
@@ -44,7 +45,8 @@ impl ToHost {
         worked
     }
 
-    /// Reads until the ring is empty, or subscribers must be looked after; true when there was something.
+    /// Reads until the ring is empty, or subscribers must be looked after; true when there was
+    /// something.
     fn read_all(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
         while self.read_batch(now_ns) {
@@ -69,7 +71,8 @@ impl ToHost {
         }
     }
 
-    /// Reads until the card has finished and all is delivered, or it is asked to stop. `each` is called every 10 ms or so.
+    /// Reads until the card has finished and all is delivered, or it is asked to stop. `each` is
+    /// called every 10 ms or so.
     ///
     /// Waits for subscribers of everything first where `wait` says so.
     pub fn run(

@@ -29,7 +29,8 @@ impl Sizes {
         }
     }
 
-    /// Pages that a block may need when so many bytes of a chunk wait for their end: two pages in a row hold more than one could.
+    /// Pages that a block may need when so many bytes of a chunk wait for their end: two pages in a
+    /// row hold more than one could.
     pub(super) fn pages_for(self, partial_bytes: usize) -> usize {
         2 + 2 * (partial_bytes.min(self.longest) + self.messages_bytes) / self.page_bytes
     }
@@ -45,7 +46,8 @@ pub(super) fn spare_pages(outlet: &dyn PageOutlet, settings: &Settings) -> usize
     if outlet.is_per_elink() { settings.pages.min(4) } else { settings.pages }
 }
 
-/// Bytes that a subscriber of all these E-links costs at the most: pages, and what is remembered of those on their way.
+/// Bytes that a subscriber of all these E-links costs at the most: pages, and what is remembered of
+/// those on their way.
 pub(crate) fn subscriber_bytes(
     format: BlockFormat,
     settings: &Settings,

@@ -13,10 +13,12 @@ use crate::accounts::SubscriptionAccount;
 use crate::scenario::ReaderMode;
 use crate::transport::{OutletEvent, Subscription};
 
-/// Lost connections whose receivers may come back; the account of the oldest number is closed for a further one.
+/// Lost connections whose receivers may come back; the account of the oldest number is closed for a
+/// further one.
 const MAX_DEPARTED: usize = 256;
 
-/// Accounts of ended subscriptions that are kept by themselves: those of further receivers are added up.
+/// Accounts of ended subscriptions that are kept by themselves: those of further receivers are
+/// added up.
 const MAX_ENDED: usize = 4096;
 
 impl ToHost {
@@ -168,7 +170,8 @@ impl ToHost {
         }
     }
 
-    /// A connection is lost. What it had not acknowledged is kept apart: the receiver may come back and say.
+    /// A connection is lost. What it had not acknowledged is kept apart: the receiver may come back
+    /// and say.
     pub(super) fn depart(&mut self, number: usize, why: String) {
         let Some(at) = self.place(number) else { return };
         let Some(mut dest) = self.dests[at].take() else {

@@ -1,6 +1,8 @@
-//! The bus directory: publishers leave a file that says which tags they have and where, receivers look tags up.
+//! The bus directory: publishers leave a file that says which tags they have and where, receivers
+//! look tags up.
 //!
-//! A file whose publisher is gone is stale: it is named, never followed silently. A tag that a living publisher has is not published again.
+//! A file whose publisher is gone is stale: it is named, never followed silently. A tag that a
+//! living publisher has is not published again.
 
 use std::fs;
 use std::net::TcpStream;

@@ -1,10 +1,12 @@
-//! Pages between hosts. A publisher has an [`PageOutlet`], a receiver an [`PageInlet`] per publisher; a [`PageTransport`] makes both.
+//! Pages between hosts. A publisher has an [`PageOutlet`], a receiver an [`PageInlet`] per
+//! publisher; a [`PageTransport`] makes both.
 //!
 //! What subscribers may rely on:
 //! - late: data from the subscription on; what came before is booked as not subscribed;
 //! - slow: the publisher waits (and BUSY follows) or drops whole pages, as the scenario says;
 //! - killed: what it has not acknowledged is booked to the network, and the publisher goes on;
-//! - returning: it says which page it had last, so that the account of the old connection becomes exact.
+//! - returning: it says which page it had last, so that the account of the old connection becomes
+//!   exact.
 
 pub mod bus;
 pub mod tcp;
@@ -153,7 +155,8 @@ pub trait PageTransport: Send + Sync {
         hello: &PublisherHello,
     ) -> Result<Box<dyn PageOutlet>, TransportError>;
 
-    /// Connects to a publisher and subscribes. Ends within some seconds, and soon when `quit` says so.
+    /// Connects to a publisher and subscribes. Ends within some seconds, and soon when `quit` says
+    /// so.
     ///
     /// # Errors
     /// When nobody is there, or it is something else, or it refuses.

@@ -1,7 +1,7 @@
 //! Pages over TCP: frames one after the other, nothing else.
 //!
-//! The publisher listens and never blocks; a page that the socket does not take is offered again where it stopped. The receiver reads
-//! large pieces and lends frames out of its buffer.
+//! The publisher listens and never blocks; a page that the socket does not take is offered again
+//! where it stopped. The receiver reads large pieces and lends frames out of its buffer.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -26,7 +26,8 @@ pub struct TcpTransport;
 
 /// Largest greeting or subscription: every E-link of a channel with 20 digits is below 20 KB.
 const MAX_CONTROL_BYTES: usize = 64 << 10;
-/// A connection that has not subscribed is dropped after this time, and so is a greeting waited for.
+/// A connection that has not subscribed is dropped after this time, and so is a greeting waited
+/// for.
 const SUBSCRIBE_WITHIN: Duration = Duration::from_secs(5);
 /// An attempt to connect takes so long at the most.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);

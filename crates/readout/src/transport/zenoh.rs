@@ -1,11 +1,14 @@
-//! Pages over Zenoh: for many hosts, with its discovery and its routers. Each E-link is a key expression.
+//! Pages over Zenoh: for many hosts, with its discovery and its routers. Each E-link is a key
+//! expression.
 //!
-//! - `felix/<tag>`: pages, one publisher per E-link, reliable, `CongestionControl::Block`: a slow subscriber holds the reader back;
+//! - `felix/<tag>`: pages, one publisher per E-link, reliable, `CongestionControl::Block`: a slow
+//!   subscriber holds the reader back;
 //! - `felix-hello/<stream>`: answers what is offered;
 //! - `felix-ack/<stream>`: acknowledgements, as pairs of tag and page number.
 //!
-//! Unlike over TCP, pages are per E-link, an offer may wait, and a receiver that comes back does not say what it had: what was not
-//! acknowledged when the last subscriber of an E-link goes is booked to the network.
+//! Unlike over TCP, pages are per E-link, an offer may wait, and a receiver that comes back does
+//! not say what it had: what was not acknowledged when the last subscriber of an E-link goes is
+//! booked to the network.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -48,7 +51,8 @@ pub enum SharedMemory {
     NotUsed,
 }
 
-/// A session at an address: `host:port`, a Zenoh endpoint (`tcp/host:port`), or `scout` to find peers and routers by multicast.
+/// A session at an address: `host:port`, a Zenoh endpoint (`tcp/host:port`), or `scout` to find
+/// peers and routers by multicast.
 ///
 /// # Errors
 /// When the address cannot be had, or nobody is there.
@@ -376,7 +380,8 @@ fn contiguous<'a>(payload: &'a ZBytes, body: &'a mut Vec<u8>) -> &'a [u8] {
     }
 }
 
-/// Pages of all subscribed E-links, in the order of their coming; when it is full, Zenoh waits, and so does the publisher.
+/// Pages of all subscribed E-links, in the order of their coming; when it is full, Zenoh waits, and
+/// so does the publisher.
 struct Pages(std::sync::mpsc::Receiver<Sample>);
 
 impl Pages {

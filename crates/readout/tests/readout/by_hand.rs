@@ -1,5 +1,5 @@
-//! A chain by hand: a thread for each part, and what came of it. The program runs chains as paths; tests look at their parts, and
-//! benches hold paths against it.
+//! A chain by hand: a thread for each part, and what came of it. The program runs chains as paths;
+//! tests look at their parts, and benches hold paths against it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -52,7 +52,8 @@ impl Done {
         reader.dead[2].ns as f64 / reader.card_ns.max(1) as f64
     }
 
-    /// Chunks that were issued and not delivered, for whatever reason but that the source did not give them.
+    /// Chunks that were issued and not delivered, for whatever reason but that the source did not
+    /// give them.
     pub(crate) fn lost(&self) -> u64 {
         let of = |ledger: &Ledger| ledger.lost() - ledger.not_given();
         self.ledgers.iter().map(|(_, ledger)| of(ledger)).sum()
@@ -88,7 +89,8 @@ fn joined_thread<T>(thread: ScopedJoinHandle<'_, Result<T, ChainError>>) -> Resu
     thread.join().expect("no thread panics")
 }
 
-/// Runs a chain for so long, or for so many triggers. What goes wrong after it was set up is in the ledgers.
+/// Runs a chain for so long, or for so many triggers. What goes wrong after it was set up is in the
+/// ledgers.
 pub(crate) fn run(
     scenario: &Scenario,
     placement: &Placement,

@@ -155,7 +155,8 @@ fn every_format_and_mode_can_be_read_back() {
     }
 }
 
-/// A host that reads nothing: the ring fills to its mark, BUSY stops the trigger, and goes when enough is free again.
+/// A host that reads nothing: the ring fills to its mark, BUSY stops the trigger, and goes when
+/// enough is free again.
 #[test]
 fn busy_by_dma_is_asserted_at_the_mark_and_released_above_the_other() {
     let base =
@@ -314,7 +315,8 @@ fn busy_from_outside_stops_triggers_and_is_no_dead_time_of_the_card() {
         let (own, external) =
             (card.line().all(card.now_ns()), card.line().dead(Cause::External, card.now_ns()));
         assert_eq!((own.count, own.vetoed), (0, 0), "{blocks}");
-        // Each period of 10 000 triggers loses those of its last 2.5 ms; one at an edge may be on either side.
+        // Each period of 10 000 triggers loses those of its last 2.5 ms; one at an edge may be on
+        // either side.
         assert_eq!(external.count, 10, "{blocks}");
         assert!(external.vetoed.abs_diff(25_000) <= 10, "{blocks}: {external:?}");
         assert!(external.ns.abs_diff(25 * MS) <= 10_000, "{blocks}: {external:?}");

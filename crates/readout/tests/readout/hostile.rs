@@ -1,4 +1,5 @@
-//! Peers that say nothing, too much or too little: each costs a bounded amount of memory and time, and the others go on.
+//! Peers that say nothing, too much or too little: each costs a bounded amount of memory and time,
+//! and the others go on.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -348,7 +349,8 @@ fn a_publisher_that_comes_back_at_another_port_is_found() {
     assert_eq!(running.join().unwrap().lost, 1);
 }
 
-/// The longest chunks with the fewest and smallest pages: a block must always find room, or the reader would wait for ever.
+/// The longest chunks with the fewest and smallest pages: a block must always find room, or the
+/// reader would wait for ever.
 #[test]
 fn chunks_longer_than_all_pages_do_not_stop_the_reader() {
     let text = "[trigger]\nrate = \"1kHz\"\n[card]\nmode = \"full\"\nlinks = 1\nring = \"32MiB\"\npayload = \"64KiB\"\n\

@@ -1,4 +1,5 @@
-//! A way between reader and receivers without a network: a few pages per receiver lie between them, so that a slow one is felt at once.
+//! A way between reader and receivers without a network: a few pages per receiver lie between them,
+//! so that a slow one is felt at once.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

@@ -1,4 +1,5 @@
-//! Several subscribers of the same E-links, some of them slow: each has its own account, and none loses what another has.
+//! Several subscribers of the same E-links, some of them slow: each has its own account, and none
+//! loses what another has.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -29,7 +30,8 @@ impl Shared {
     }
 }
 
-/// Receivers of everything, each as slow at every page as is said, with one page between the reader and each.
+/// Receivers of everything, each as slow at every page as is said, with one page between the reader
+/// and each.
 fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
     let scenario = Scenario::parse(text, "test").unwrap();
     let (mut card, mut consumers) = Card::new(&scenario).unwrap();

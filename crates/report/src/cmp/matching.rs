@@ -23,8 +23,8 @@ pub(crate) struct Matching<'a> {
     pub(crate) misplaced: usize,
 }
 
-/// Where the lanes of a record ran: the CPU that each was pinned to, none where it was left free. On different hosts the numbers say
-/// nothing. None when a pinned lane was seen elsewhere.
+/// Where the lanes of a record ran: the CPU that each was pinned to, none where it was left free.
+/// On different hosts the numbers say nothing. None when a pinned lane was seen elsewhere.
 fn placement(record: &RunRecord, same_host: bool) -> Option<Vec<Option<u32>>> {
     let cpu = |lane: &Lane| {
         let asked = lane.requested_cpu;
@@ -44,7 +44,8 @@ fn is_one_host<'a>(records: impl Iterator<Item = &'a RunRecord>) -> bool {
     records.map(host).collect::<BTreeSet<_>>().len() <= 1
 }
 
-/// Matches the points of two sets of records, with what the history has of them: other invocations on the same host.
+/// Matches the points of two sets of records, with what the history has of them: other invocations
+/// on the same host.
 pub(crate) fn matched<'a>(
     a: &'a [RunRecord],
     b: &'a [RunRecord],

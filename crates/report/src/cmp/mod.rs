@@ -1,4 +1,5 @@
-//! Two sets of records, point by point: what became slower or faster, what changed of the hosts, and where it cannot be seen.
+//! Two sets of records, point by point: what became slower or faster, what changed of the hosts,
+//! and where it cannot be seen.
 
 mod facts;
 mod matching;
@@ -26,7 +27,8 @@ pub use facts::FactChange;
 pub struct ComparedPoint {
     /// Study, engine, parameters, stage.
     pub point: String,
-    /// What of a run's samples is compared: `mean`, all the time that data takes on its way, or `median`, what an operation takes.
+    /// What of a run's samples is compared: `mean`, all the time that data takes on its way, or
+    /// `median`, what an operation takes.
     pub level: &'static str,
     /// Time of one operation in A.
     pub a_ns: f64,
@@ -44,7 +46,8 @@ pub struct ComparedPoint {
     pub visible: f64,
     /// `slower`, `faster`, `same`, `unclear`.
     pub verdict: &'static str,
-    /// A control of the same resource moved with the point and takes away a difference that would have counted.
+    /// A control of the same resource moved with the point and takes away a difference that would
+    /// have counted.
     pub explained: bool,
     /// Invocations of A and B.
     pub occasions: (usize, usize),
@@ -91,7 +94,8 @@ pub struct Compared {
     pub only_a: Vec<String>,
     /// Points of B that A lacks.
     pub only_b: Vec<String>,
-    /// Points that were measured at other places (CPUs, or free) in A than in B: they are not compared.
+    /// Points that were measured at other places (CPUs, or free) in A than in B: they are not
+    /// compared.
     pub apart: Vec<String>,
     /// Runs that were left out because the other side has none at their place.
     pub misplaced: usize,
@@ -107,11 +111,13 @@ pub struct Compared {
     pub facts: Vec<FactChange>,
     /// Fraction up to which differences are ignored.
     pub ignore: f64,
-    /// Speed of a fixed piece of arithmetic, B over A in time: how much the hosts themselves differed.
+    /// Speed of a fixed piece of arithmetic, B over A in time: how much the hosts themselves
+    /// differed.
     pub reference: Option<f64>,
 }
 
-/// Compares records A with records B. History is of other invocations on the same host and says how much they differ.
+/// Compares records A with records B. History is of other invocations on the same host and says how
+/// much they differ.
 pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], asked: Asked) -> Compared {
     let matching = matched(a, b, history);
     let moments = moments(a.iter().chain(b).chain(history));
@@ -213,7 +219,8 @@ fn name(matched: &Matched<'_>) -> String {
     matched.point.to_string()
 }
 
-/// Points that were done in one set of records and are not in the other, where one that failed is not missing.
+/// Points that were done in one set of records and are not in the other, where one that failed is
+/// not missing.
 fn only(records: &[RunRecord], others: &[RunRecord]) -> Vec<String> {
     let known: HashSet<Point> =
         others.iter().flat_map(|record| points_of(record).map(|(point, _)| point)).collect();
@@ -274,7 +281,8 @@ impl Compared {
         }
     }
 
-    /// What a gate at that fraction says: failed where B is slower for certain and by as much, passed where no point can be.
+    /// What a gate at that fraction says: failed where B is slower for certain and by as much,
+    /// passed where no point can be.
     pub fn gate(&self, by: f64) -> Gate {
         let is_worse = |point: &ComparedPoint| point.verdict == "slower" && point.ratio >= 1.0 + by;
         if self.judged().any(is_worse) || !self.broken.is_empty() {
@@ -314,8 +322,8 @@ mod tests {
     use super::*;
     use crate::examples::{chain, example};
 
-    /// Ten invocations of the example in turn with those of the other parity, whose times are multiplied by a factor and scatter by a per
-    /// mille.
+    /// Ten invocations of the example in turn with those of the other parity, whose times are
+    /// multiplied by a factor and scatter by a per mille.
     pub(super) fn runs(factor: f64, parity: u32) -> Vec<RunRecord> {
         let run = |at: u32| {
             let mut record = example();
@@ -420,7 +428,8 @@ mod tests {
         assert_eq!((found.conclusion, found.misplaced), (Conclusion::Same, 80));
     }
 
-    /// A chain takes its time whatever it carries: it looked the same with half of its triggers stopped.
+    /// A chain takes its time whatever it carries: it looked the same with half of its triggers
+    /// stopped.
     #[test]
     fn a_chain_that_carries_less_is_slower() {
         let chains = |carried: u64, parity: u64| -> Vec<RunRecord> {

@@ -27,8 +27,8 @@ pub(crate) fn moments<'a>(records: impl Iterator<Item = &'a RunRecord>) -> HashM
 pub(crate) enum ControlBy<'a> {
     /// What was sampled in turn with the point itself, by its name and its footprint.
     Series(&'a str, u64),
-    /// The limit that was measured once in the invocation: all that older records have, and stages between whose operations nothing may
-    /// come.
+    /// The limit that was measured once in the invocation: all that older records have, and stages
+    /// between whose operations nothing may come.
     Limit,
 }
 
@@ -77,8 +77,8 @@ pub(crate) fn occasions(
     found.into_values().collect()
 }
 
-/// Time of a byte of the limit that was measured beside a stage in the same invocation, in seconds. None where the stage has none that was
-/// measured.
+/// Time of a byte of the limit that was measured beside a stage in the same invocation, in seconds.
+/// None where the stage has none that was measured.
 fn limit_s(record: &RunRecord, stage: &Stage) -> Option<f64> {
     let limit = record.limit(stage.limit.as_deref()?)?;
     let is_measured = limit.basis != LimitBasis::Given && limit.rate_bytes_per_s > 0.0;

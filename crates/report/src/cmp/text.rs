@@ -1,4 +1,5 @@
-//! A comparison for people: facts that changed, points that differ, what could have been seen, and the verdict.
+//! A comparison for people: facts that changed, points that differ, what could have been seen, and
+//! the verdict.
 
 use std::fmt::Write;
 

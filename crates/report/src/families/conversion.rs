@@ -1,4 +1,5 @@
-//! Conversion of samples: rates beside their limits, and cached against non-temporal stores by footprint.
+//! Conversion of samples: rates beside their limits, and cached against non-temporal stores by
+//! footprint.
 
 use std::collections::HashMap;
 
@@ -52,8 +53,8 @@ fn store(record: &RunRecord) -> Option<&str> {
     ["cached", "non-temporal"].contains(&store).then_some(store)
 }
 
-/// Records of one conversion at several footprints, each with the kind of stores that was asked for, which compare stores; and all
-/// others, which are points of their own.
+/// Records of one conversion at several footprints, each with the kind of stores that was asked
+/// for, which compare stores; and all others, which are points of their own.
 fn split(records: &[RunRecord]) -> (Vec<&RunRecord>, Vec<&RunRecord>) {
     let key = |record: &RunRecord| record.workload.key_without(&["samples", "store"]);
     let mut sizes: HashMap<String, Vec<u64>> = HashMap::new();
@@ -145,8 +146,8 @@ fn stores_figure(records: &[RunRecord]) -> Option<Figure> {
     (curves.len() > 1).then(|| STORES.curves(curves, drawn))?
 }
 
-/// Two runs that differ in the kind of stores alone, at the largest footprint that has both, and the rate of non-temporal stores over
-/// that of cached ones.
+/// Two runs that differ in the kind of stores alone, at the largest footprint that has both, and
+/// the rate of non-temporal stores over that of cached ones.
 fn largest_pair(records: &[RunRecord]) -> Option<(&RunRecord, Rate)> {
     let is = |kind: &'static str| move |record: &RunRecord| store(record) == Some(kind);
     let all = of_engine(records, ENGINE);

@@ -1,5 +1,6 @@
-//! The families of measurements: each shows its own records, in its own file. Adding one is a file here and a line in
-//! [`FAMILIES`]; adding a figure, an answer or a piece of advice is a function and a line in its family.
+//! The families of measurements: each shows its own records, in its own file. Adding one is a file
+//! here and a line in [`FAMILIES`]; adding a figure, an answer or a piece of advice is a function
+//! and a line in its family.
 
 mod conversion;
 pub mod copy;
@@ -62,8 +63,9 @@ pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
     })
 }
 
-/// What is compared between runs of a stage: what data takes on its way (all its time: the mean), or what an operation takes (the
-/// median). Work of this CPU alone is the latter, because what disturbs it is foreign to it; and so is what moves no bytes: waits, calls.
+/// What is compared between runs of a stage: what data takes on its way (all its time: the mean),
+/// or what an operation takes (the median). Work of this CPU alone is the latter, because what
+/// disturbs it is foreign to it; and so is what moves no bytes: waits, calls.
 pub(crate) fn level(record: &RunRecord, stage: &Stage) -> Level {
     let work = of_engine(&record.engine.name).map_or(Work::Path, |(_, work)| work);
     if stage.bytes_per_op > 0 && work == Work::Path { Level::Mean } else { Level::Median }

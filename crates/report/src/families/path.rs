@@ -1,4 +1,5 @@
-//! Paths: the sustained rate, where the time of each thread went, how full the queues were, how late blocks came.
+//! Paths: the sustained rate, where the time of each thread went, how full the queues were, how
+//! late blocks came.
 
 use daqmeter_record::border::sum;
 use std::collections::BTreeMap;
@@ -30,7 +31,8 @@ pub(crate) fn rate_bytes_per_s(run: &PathRun) -> f64 {
     run.payload_bytes as f64 / run.wall_ns.max(1) as f64 * 1e9
 }
 
-/// What `daqmeter path` is given for the path of a record: with other values for its fields it is another path.
+/// What `daqmeter path` is given for the path of a record: with other values for its fields it is
+/// another path.
 pub(crate) fn name(record: &RunRecord) -> Option<String> {
     let path = record.workload.text("path").ok()?;
     Some(match record.workload.text("with") {

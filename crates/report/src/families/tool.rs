@@ -16,7 +16,8 @@ pub(super) const FAMILY: Family = Family {
 
 const ENGINE: &str = "null";
 
-/// The tool's own cost per operation in nanoseconds: of the null engine's record if there is one, else as every record holds it.
+/// The tool's own cost per operation in nanoseconds: of the null engine's record if there is one,
+/// else as every record holds it.
 pub(crate) fn cost_ns(records: &[RunRecord]) -> Option<f64> {
     let null = records.iter().filter(|record| record.engine.name == ENGINE);
     let measured = null.flat_map(stages).find_map(median_ns);

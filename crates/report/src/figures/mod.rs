@@ -1,4 +1,5 @@
-//! Figures as data: what the page draws, and how curves and bars become one. Which figures there are is in `families`.
+//! Figures as data: what the page draws, and how curves and bars become one. Which figures there
+//! are is in `families`.
 
 pub mod copy_study;
 
@@ -80,7 +81,8 @@ pub struct Series {
     pub ys: Vec<Option<f64>>,
     /// True for limits, which are drawn as marks instead of bars and as dashed lines.
     pub limit: bool,
-    /// 95 % intervals of the values, where they are known: drawn as a band, or as whiskers on bars. As many as values, or none.
+    /// 95 % intervals of the values, where they are known: drawn as a band, or as whiskers on bars.
+    /// As many as values, or none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub band: Vec<Option<(f64, f64)>>,
 }
@@ -253,8 +255,9 @@ pub(crate) fn curves_of(points: impl IntoIterator<Item = (String, (f64, f64))>) 
     curves
 }
 
-/// Joins curves that have values at different places: sorted union of the places, holes where a curve has none. Of several values
-/// at one place the last is drawn: records stand in the order in which they were measured.
+/// Joins curves that have values at different places: sorted union of the places, holes where a
+/// curve has none. Of several values at one place the last is drawn: records stand in the order in
+/// which they were measured.
 pub(crate) fn join(curves: Vec<Curve>) -> (Vec<f64>, Vec<Series>) {
     let places = curves.iter().flat_map(|curve| &curve.points);
     let mut xs: Vec<f64> = places.map(|(x, _)| *x).collect();

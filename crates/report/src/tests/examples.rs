@@ -4,7 +4,8 @@ use daqmeter_record::{
     Counter, CpuTime, EngineInfo, Lane, Ledger, Limit, LimitBasis, RunRecord, Stage, Workload,
 };
 
-/// A record like those of `daqmeter digitizer`, with fixed numbers, for the snapshots of all outputs.
+/// A record like those of `daqmeter digitizer`, with fixed numbers, for the snapshots of all
+/// outputs.
 pub(crate) fn example() -> RunRecord {
     let engine =
         EngineInfo { name: "digitizer".into(), target: "emu:ku0 emu:l0".into(), emulated: true };
@@ -111,7 +112,8 @@ pub(crate) fn record(
     record
 }
 
-/// A chain of one second that was to carry 1 MB beside a limit of 1 MB/s, and carried so many bytes.
+/// A chain of one second that was to carry 1 MB beside a limit of 1 MB/s, and carried so many
+/// bytes.
 pub(crate) fn chain(carried_bytes: u64) -> RunRecord {
     let workload = Workload::new("readout").with("scenario", "gbt");
     let mut record = record("readout", workload, "run", "read-out", 1_000_000_000);

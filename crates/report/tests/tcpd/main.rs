@@ -1,7 +1,8 @@
-//! Steps found in the Turing Change Point Dataset (van den Burg and Williams, arXiv 2003.06222), ours and published ways, by the paper's own
-//! F1 with a margin of 5.
+//! Steps found in the Turing Change Point Dataset (van den Burg and Williams, arXiv 2003.06222),
+//! ours and published ways, by the paper's own F1 with a margin of 5.
 //!
-//! The series are not part of the project: `DAQMETER_TCPD` names the folder of their JSON files with `annotations.json`.
+//! The series are not part of the project: `DAQMETER_TCPD` names the folder of their JSON files
+//! with `annotations.json`.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,7 +32,8 @@ const METHODS: [(&str, Method); 4] = [
     ("t-test (Perfherder)", methods::t_tests),
 ];
 
-/// Our steps want positive values and look at their logarithms: here these are the values in units of ten standard deviations.
+/// Our steps want positive values and look at their logarithms: here these are the values in units
+/// of ten standard deviations.
 fn ours(values: &[f64]) -> Vec<usize> {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -56,8 +58,8 @@ fn hits(marks: &[usize], places: &[usize]) -> usize {
     count
 }
 
-/// F1 of the paper (section 5.1.1): precision against all annotators' marks together, recall as the mean over the annotators; the
-/// beginning of the series is a mark and a place.
+/// F1 of the paper (section 5.1.1): precision against all annotators' marks together, recall as the
+/// mean over the annotators; the beginning of the series is a mark and a place.
 fn f1(annotators: &Marks, places: &[usize]) -> f64 {
     let with_begin = |places: &[usize]| {
         let mut all: Vec<usize> = places.iter().copied().chain([0]).collect();

@@ -1,4 +1,5 @@
-//! Published ways to find steps, written from their papers, to hold ours against. Places are the first values of new levels.
+//! Published ways to find steps, written from their papers, to hold ours against. Places are the
+//! first values of new levels.
 
 use daqmeter_stats::Random;
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -41,7 +42,8 @@ impl Distances {
                 - left / (right - 1.0).max(1.0) * within_right)
     }
 
-    /// The split of a range with the largest divergence: where, and how large. Both sides have `least` values.
+    /// The split of a range with the largest divergence: where, and how large. Both sides have
+    /// `least` values.
     fn best(&self, from: usize, to: usize, least: usize) -> Option<(usize, f64)> {
         let splits = (from + least..=to.saturating_sub(least))
             .flat_map(|at| (at + least..=to).map(move |end| (at, self.divergence(from, at, end))));
@@ -67,8 +69,9 @@ fn best_of_all(values: &[f64], bounds: &[usize], least: usize) -> Option<(usize,
     each.max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// E-divisive (Matteson and James 2014): divergence with exponent 1, 199 permutations inside of ranges, 5 %, ranges of 30 values, which
-/// are the defaults of their R package; shorter series a fifth of their length.
+/// E-divisive (Matteson and James 2014): divergence with exponent 1, 199 permutations inside of
+/// ranges, 5 %, ranges of 30 values, which are the defaults of their R package; shorter series a
+/// fifth of their length.
 pub(crate) fn e_divisive(values: &[f64]) -> Vec<usize> {
     const PERMUTATIONS: usize = 199;
     let least = 30.min(values.len() / 5).max(2);
@@ -103,7 +106,8 @@ fn shuffle(values: &mut [f64], random: &mut Random) {
     }
 }
 
-/// Chance that two means differ as much by themselves: Student's t with a pooled variance; 1 where there are too few values.
+/// Chance that two means differ as much by themselves: Student's t with a pooled variance; 1 where
+/// there are too few values.
 fn t_test(left: &[f64], right: &[f64]) -> f64 {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let squares = |values: &[f64]| values.iter().map(|x| (x - mean(values)).powi(2)).sum::<f64>();
@@ -117,8 +121,9 @@ fn t_test(left: &[f64], right: &[f64]) -> f64 {
     StudentsT::new(0.0, 1.0, freedom).map_or(1.0, |student| 2.0 * student.cdf(-t))
 }
 
-/// Hunter (Fleming et al. 2023), which became Apache Otava: splits by divergence in windows of 50 that overlap by half, weak points at ten
-/// times the final p, then the weakest are taken out until all are below p = 0.001.
+/// Hunter (Fleming et al. 2023), which became Apache Otava: splits by divergence in windows of 50
+/// that overlap by half, weak points at ten times the final p, then the weakest are taken out until
+/// all are below p = 0.001.
 pub(crate) fn hunter(values: &[f64]) -> Vec<usize> {
     const WINDOW: usize = 50;
     const P: f64 = 0.001;
@@ -164,8 +169,8 @@ fn split(values: &[f64], p: f64) -> Vec<usize> {
     }
 }
 
-/// A t-test of the twelve values before and the twelve after each place, t above 7, at the largest t of each run of places: what
-/// Perfherder does by default.
+/// A t-test of the twelve values before and the twelve after each place, t above 7, at the largest
+/// t of each run of places: what Perfherder does by default.
 pub(crate) fn t_tests(values: &[f64]) -> Vec<usize> {
     const WINDOW: usize = 12;
     const LEAST: f64 = 7.0;

@@ -1,5 +1,5 @@
-//! Simulated hosts: rows and samples whose truth is known. The tests of this crate and the benchmark
-//! `promises` share this file by its path.
+//! Simulated hosts: rows and samples whose truth is known. The tests of this crate and the
+//! benchmark `promises` share this file by its path.
 
 #![allow(dead_code, reason = "tests use one part of it, the benchmark another")]
 
@@ -128,13 +128,14 @@ pub(crate) struct Host {
     pub(crate) layout: Layout,
     /// Time of B over time of A at the first point; 1 where nothing changed.
     pub(crate) slower: f64,
-    /// Correlation of an occasion's effect on a point with that on its control, which varies as much; 0 where points have no control.
+    /// Correlation of an occasion's effect on a point with that on its control, which varies as
+    /// much; 0 where points have no control.
     pub(crate) seen: f64,
 }
 
 impl Host {
-    /// One comparison. Noise of samples goes over four orders of magnitude from point to point; a third of each occasion's effect is
-    /// common to all points.
+    /// One comparison. Noise of samples goes over four orders of magnitude from point to point; a
+    /// third of each occasion's effect is common to all points.
     pub(crate) fn draw(&self, random: &mut Random) -> Vec<Point> {
         let sides = self.layout.sides();
         let common = self.effects(sides.len(), random);

@@ -29,7 +29,8 @@ pub(super) const FAMILY: Family = Family {
     ..Family::EMPTY
 };
 
-/// What a copy costs, and from which size an engine would pay: by a model, since few hosts have one.
+/// What a copy costs, and from which size an engine would pay: by a model, since few hosts have
+/// one.
 fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     let rows = copy_rows(records);
     let called = |row: &&CopyRow| {

@@ -15,8 +15,9 @@ pub struct EngineModel {
     pub bytes_per_ns: f64,
 }
 
-/// Intel DSA, memory move, one call at a time: through the two outer points of the mean times per call in the sample histogram
-/// of DTO's README (8 to 12 KiB in 1.19 us, about 1 MB in 28.42 us; the machine is not named there): 36 GB/s and 0.91 us.
+/// Intel DSA, memory move, one call at a time: through the two outer points of the mean times per
+/// call in the sample histogram of DTO's README (8 to 12 KiB in 1.19 us, about 1 MB in 28.42 us;
+/// the machine is not named there): 36 GB/s and 0.91 us.
 pub const DSA: EngineModel = EngineModel {
     source: "Intel DSA by the figures in DTO's README",
     fixed_ns: 908.0,
@@ -30,7 +31,8 @@ impl EngineModel {
     }
 }
 
-/// Smallest size from which on every larger one of the rows takes the CPU longer than the other: where an engine begins to pay.
+/// Smallest size from which on every larger one of the rows takes the CPU longer than the other:
+/// where an engine begins to pay.
 pub fn pays_from(cpu: &[(u64, f64)], other: impl Fn(u64) -> Option<f64>) -> Option<u64> {
     let mut from = None;
     for (bytes, cpu_ns) in cpu {
@@ -45,7 +47,8 @@ pub fn pays_from(cpu: &[(u64, f64)], other: impl Fn(u64) -> Option<f64>) -> Opti
     from
 }
 
-/// Copies of one context and direction by one CPU or channel, without other load, through the kernel.
+/// Copies of one context and direction by one CPU or channel, without other load, through the
+/// kernel.
 pub fn points_of<'a>(
     rows: &'a [CopyRow],
     context: &'a str,
@@ -69,7 +72,8 @@ pub fn times(rows: &[CopyRow], context: &str, direction: &str, cold: bool) -> Ve
     points_of(rows, context, direction, cold).map(|row| (row.block_bytes, row.median_ns)).collect()
 }
 
-/// From which size an engine would pay here: the CPU's measured times against a model of an engine. None without CPU times.
+/// From which size an engine would pay here: the CPU's measured times against a model of an engine.
+/// None without CPU times.
 pub(crate) fn modelled_crossover(
     records: &[RunRecord],
     model: EngineModel,

@@ -47,7 +47,8 @@ pub struct CopyRow {
     pub mean_ns: f64,
     /// Sample variance (divided by n - 1), in ns squared.
     pub variance: f64,
-    /// 99th percentile of one operation; none where a sample is the mean of several, or samples are too few for it.
+    /// 99th percentile of one operation; none where a sample is the mean of several, or samples are
+    /// too few for it.
     pub p99_ns: Option<f64>,
     /// Slowest.
     pub max_ns: f64,
@@ -55,7 +56,8 @@ pub struct CopyRow {
     pub null_ns: Option<f64>,
     /// Rate of each lane in bytes per second: all its operations over their time.
     pub lanes_bytes_per_s: Vec<f64>,
-    /// Rate of one lane with its interval, as the mean over the lanes; none where nothing was moved.
+    /// Rate of one lane with its interval, as the mean over the lanes; none where nothing was
+    /// moved.
     #[serde(skip)]
     pub(crate) lane: Option<Rate>,
     /// All bytes over the union of the lanes' times.
@@ -90,7 +92,8 @@ impl CopyRow {
         format!("{} ({}{emulated})", self.context, self.path)
     }
 
-    /// Whether the kernel cleared the user's memory and copied nothing, so that it stands for no copy.
+    /// Whether the kernel cleared the user's memory and copied nothing, so that it stands for no
+    /// copy.
     pub fn is_clearing(&self) -> bool {
         self.path == "dev-zero"
     }
@@ -295,7 +298,8 @@ pub(crate) mod tests {
 
     #[test]
     fn what_lanes_moved_at_the_same_time_leaves_out_what_one_did_alone() {
-        // The second lane waits: it copies at a tenth of the rate beside the first, and goes on alone.
+        // The second lane waits: it copies at a tenth of the rate beside the first, and goes on
+        // alone.
         let mut record = example("shared", "from", 1000, &[100; 10]);
         let mut slow = record.lanes[0].clone();
         slow.stages[0].sample_ns = vec![1000, 1000, 100, 100];

@@ -163,7 +163,8 @@ mod tests {
 
     #[test]
     fn both_tables_hold_one_quantity_against_the_limit() {
-        // Most copies of 100 B take 100 ns, one of ten 9,100 ns: 1 GB/s at the median, 0.1 GB/s over all the time.
+        // Most copies of 100 B take 100 ns, one of ten 9,100 ns: 1 GB/s at the median, 0.1 GB/s
+        // over all the time.
         let samples: Vec<u64> = (0..300).map(|at| if at % 10 == 9 { 9_100 } else { 100 }).collect();
         let mut record = example("cpu", "to", 100, &samples);
         let row = &copy_rows(std::slice::from_ref(&record))[0];

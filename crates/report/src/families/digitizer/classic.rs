@@ -1,4 +1,5 @@
-//! The table of `sis8300drv_threads`: same columns, same definitions, same order, so that scripts written for it go on.
+//! The table of `sis8300drv_threads`: same columns, same definitions, same order, so that scripts
+//! written for it go on.
 
 use std::fmt::Write;
 
@@ -9,9 +10,9 @@ const WAIT_STAGE: &str = "wait_trigger";
 
 /// The parameter block and the table. Rows come in the order of completion.
 ///
-/// Definitions: `size` is the raw size, also for decimated output; `start` and `end` are relative to the release of all
-/// threads and cover all repetitions; `dur = (end - start) / N`; `speed` counts raw bytes. With a trigger loop there is one
-/// row per pass and stage.
+/// Definitions: `size` is the raw size, also for decimated output; `start` and `end` are relative
+/// to the release of all threads and cover all repetitions; `dur = (end - start) / N`; `speed`
+/// counts raw bytes. With a trigger loop there is one row per pass and stage.
 pub fn classic(record: &RunRecord) -> String {
     let mut out = parameters(record);
     out.push_str(&table(record));
@@ -103,8 +104,8 @@ fn whole(lane: &Lane) -> Vec<ClassicRow<'_>> {
     rows.collect()
 }
 
-/// One row per pass and stage. The record keeps the duration of every step; since the steps of a pass follow one another, their start
-/// is the sum of what came before.
+/// One row per pass and stage. The record keeps the duration of every step; since the steps of a
+/// pass follow one another, their start is the sum of what came before.
 fn passes(lane: &Lane) -> Vec<ClassicRow<'_>> {
     let most = lane.stages.iter().map(|stage| stage.sample_ns.len()).max().unwrap_or(0);
     let mut rows = Vec::new();

@@ -79,7 +79,8 @@ pub(super) fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     })
 }
 
-/// Advice to wait by interrupt where polling costs a core and the rate is low: by the pair with the fewest boards.
+/// Advice to wait by interrupt where polling costs a core and the rate is low: by the pair with the
+/// fewest boards.
 pub(super) fn advice(records: &[RunRecord]) -> Option<Advice> {
     let mut pairs = compared(records);
     pairs.retain(|pair| is_triggered(pair.records[0]));

@@ -36,7 +36,8 @@ fn block_bytes(record: &RunRecord) -> u64 {
     record.workload.int("block_bytes").unwrap_or(0)
 }
 
-/// Bytes of one board over the time of all its stages. Their intervals add up: what disturbs one disturbs the others.
+/// Bytes of one board over the time of all its stages. Their intervals add up: what disturbs one
+/// disturbs the others.
 fn bytes_per_s(record: &RunRecord) -> Option<Rate> {
     let moving = |stage: &&Stage| stage.bytes_per_op > 0;
     let stages: Vec<&Stage> = record.lanes[0].stages.iter().filter(moving).collect();
@@ -113,7 +114,8 @@ pub(super) fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     })
 }
 
-/// Number of boards that this host could read and convert, by CPU alone: the time that copy and cast of one board's data take.
+/// Number of boards that this host could read and convert, by CPU alone: the time that copy and
+/// cast of one board's data take.
 pub(super) fn boards(records: &[RunRecord]) -> Option<PlainAnswer> {
     const RATE_HZ: f64 = 14.0;
     const BYTES: f64 = 6e6;

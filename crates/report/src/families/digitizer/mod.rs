@@ -1,4 +1,5 @@
-//! Digitizers: boards read in parallel, read-out fused with conversion, polling or interrupts, every sample, the original's table.
+//! Digitizers: boards read in parallel, read-out fused with conversion, polling or interrupts,
+//! every sample, the original's table.
 
 pub mod classic;
 mod completion;

@@ -35,8 +35,8 @@ impl<'a> Boards<'a> {
         (!lanes.is_empty()).then_some(Boards { record, lanes })
     }
 
-    /// Run with the most boards. Triggered runs are left out, as they show how often triggers came, and runs whose time includes a
-    /// conversion.
+    /// Run with the most boards. Triggered runs are left out, as they show how often triggers came,
+    /// and runs whose time includes a conversion.
     fn most(records: &'a [RunRecord]) -> Option<Boards<'a>> {
         let fusions = fusion::records(records);
         let is_fusion = |record: &RunRecord| fusions.iter().any(|own| std::ptr::eq(*own, record));
@@ -52,8 +52,8 @@ impl<'a> Boards<'a> {
         self.lanes.iter().map(|(_, stage)| limit(stage)).collect()
     }
 
-    /// All bytes over the whole time of the run: the sum of the rates while none has finished cannot be had from averages. Its interval is
-    /// as wide, by ratio, as that of the boards' mean.
+    /// All bytes over the whole time of the run: the sum of the rates while none has finished
+    /// cannot be had from averages. Its interval is as wide, by ratio, as that of the boards' mean.
     fn together(&self) -> Option<Rate> {
         let bytes: f64 = self.lanes.iter().map(|(_, stage)| stage.bytes()).sum();
         let end_ns = self.lanes.iter().map(|(_, stage)| stage.end_ns).max()?;

@@ -16,7 +16,8 @@ const TRACE: Plot = Plot {
     y: Axis::linear("ms per operation"),
 };
 
-/// Points per curve that a browser draws in an instant; longer runs are thinned to the extremes of equal parts.
+/// Points per curve that a browser draws in an instant; longer runs are thinned to the extremes of
+/// equal parts.
 const MAX_POINTS: usize = 2000;
 
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {

@@ -12,7 +12,8 @@ use crate::samples::{first_stage, summary};
 /// Engine of these points.
 pub(super) const ENGINE: &str = "etherbone";
 
-/// One point, in the study's quantities. Times and rates are those of all cycles over all time, by the host's clock.
+/// One point, in the study's quantities. Times and rates are those of all cycles over all time, by
+/// the host's clock.
 pub(super) struct Cycles<'a> {
     record: &'a RunRecord,
     stage: &'a Stage,
@@ -30,7 +31,8 @@ pub(super) struct Cycles<'a> {
     pub(super) rate: Rate,
 }
 
-/// The points among the records that were done and verified, in the order of address, payload, method and count.
+/// The points among the records that were done and verified, in the order of address, payload,
+/// method and count.
 pub(super) fn cycles(records: &[RunRecord]) -> Vec<Cycles<'_>> {
     let mut points = all(records);
     points.retain(|point| rate::is_done(point.record));
@@ -124,8 +126,9 @@ fn number(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| significant(value, 3))
 }
 
-/// `realistic` is from a single timestamp before the series to the last of the series, one whole way there and back; `underest.` from
-/// the first to the last of the series, the stack only between cycles; the gap between two timestamps of one cycle.
+/// `realistic` is from a single timestamp before the series to the last of the series, one whole
+/// way there and back; `underest.` from the first to the last of the series, the stack only between
+/// cycles; the gap between two timestamps of one cycle.
 fn columns<'a>() -> [TextColumn<Cycles<'a>>; 14] {
     [
         ("slave", |point| point.address.to_owned()),
@@ -151,7 +154,8 @@ pub fn cycles_text(records: &[RunRecord]) -> String {
     if points.is_empty() { String::new() } else { table(3, &columns(), &points) }
 }
 
-/// Cycles whose times are known one by one, with the times in us: of cycles that overlap no round trip is known.
+/// Cycles whose times are known one by one, with the times in us: of cycles that overlap no round
+/// trip is known.
 type RoundTrips<'a> = (Cycles<'a>, Vec<f64>);
 
 fn trip_columns<'a>() -> [TextColumn<RoundTrips<'a>>; 9] {

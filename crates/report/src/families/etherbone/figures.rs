@@ -1,4 +1,5 @@
-//! The four figures of the study of 2018: time, rate and throughput by timestamps per cycle; time by words.
+//! The four figures of the study of 2018: time, rate and throughput by timestamps per cycle; time
+//! by words.
 
 use daqmeter_record::RunRecord;
 

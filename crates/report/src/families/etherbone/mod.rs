@@ -1,4 +1,5 @@
-//! Etherbone: cycles and round trips, the figures of the study of 2018, the cost of reading a register.
+//! Etherbone: cycles and round trips, the figures of the study of 2018, the cost of reading a
+//! register.
 
 mod cycles;
 mod figures;

@@ -31,8 +31,8 @@ pub(super) struct ChainRun<'a> {
     ledger: &'a Ledger,
 }
 
-/// Points among the records that were done and whose accounts close, in the order of chain, polling and rate. Probes of searches are too
-/// short to draw.
+/// Points among the records that were done and whose accounts close, in the order of chain, polling
+/// and rate. Probes of searches are too short to draw.
 pub(super) fn swept(records: &[RunRecord]) -> Vec<ChainRun<'_>> {
     let mut runs = all_runs(records);
     runs.retain(|run| rate::is_done(run.record) && run.record.role != Role::Probe);

@@ -1,4 +1,5 @@
-//! Read-out chains: CPU, ring occupancy and dead time against the trigger rate, CPU of an idle reader against the polling interval.
+//! Read-out chains: CPU, ring occupancy and dead time against the trigger rate, CPU of an idle
+//! reader against the polling interval.
 
 use daqmeter_record::RunRecord;
 

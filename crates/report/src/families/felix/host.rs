@@ -1,4 +1,5 @@
-//! The host beside a chain: the processes that ran, the load and the mitigations, each channel's ring.
+//! The host beside a chain: the processes that ran, the load and the mitigations, each channel's
+//! ring.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -61,7 +62,8 @@ fn occupancy(record: &RunRecord) -> String {
     out
 }
 
-/// The processes as `top` shows them: threads of this program (`chain`), its other processes (`peer`), the kernel's, others; nothing where they were not looked at.
+/// The processes as `top` shows them: threads of this program (`chain`), its other processes
+/// (`peer`), the kernel's, others; nothing where they were not looked at.
 fn processes(record: &RunRecord) -> String {
     let all = &record.host_cpu.processes;
     if all.is_empty() {

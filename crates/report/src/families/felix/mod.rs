@@ -59,8 +59,8 @@ fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     })
 }
 
-/// Cost of a chunk to the reader, with the time that finding it takes by itself. A whole that is less than its part was measured wrongly: then
-/// nothing is said of either.
+/// Cost of a chunk to the reader, with the time that finding it takes by itself. A whole that is
+/// less than its part was measured wrongly: then nothing is said of either.
 fn cost(best: &ChainRun<'_>, finding_ns: Option<(f64, (f64, f64))>) -> String {
     let Some(whole_ns) = best.reader_ns_per_chunk() else {
         return String::new();
@@ -95,7 +95,8 @@ fn decode_ns(records: &[RunRecord], scenario: &str) -> Option<(f64, (f64, f64))>
     Some((summary.median / per_pass, (low / per_pass, high / per_pass)))
 }
 
-/// The highest trigger rate of one reader's core for a number of E-links, if chunks cost what they cost in the best chain.
+/// The highest trigger rate of one reader's core for a number of E-links, if chunks cost what they
+/// cost in the best chain.
 fn by_links(ns: f64) -> String {
     if ns <= 0.0 {
         return String::new();
@@ -116,7 +117,8 @@ mod tests {
     use super::*;
     use crate::examples::{chain, record};
 
-    /// A chain whose reader took so many nanoseconds a chunk, and the decoding of blocks at 13 ns a chunk.
+    /// A chain whose reader took so many nanoseconds a chunk, and the decoding of blocks at 13 ns a
+    /// chunk.
     fn with_cost(reader_ns: f64) -> String {
         let mut chain = chain(1_000_000);
         let chunks = 1e6;

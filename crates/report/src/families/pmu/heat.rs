@@ -14,7 +14,8 @@ pub struct Heat {
     pub event: String,
     /// The nodes that were counted: kind and NodeID.
     pub nodes: Vec<(String, u16)>,
-    /// For each interval its end in seconds and for each node its rate per second; none where it did not count.
+    /// For each interval its end in seconds and for each node its rate per second; none where it
+    /// did not count.
     pub frames: Vec<(f64, Vec<Option<f64>>)>,
 }
 

@@ -172,8 +172,8 @@ pub struct KindRow {
     pub events: String,
 }
 
-/// Nodes by kind, those with a label of their own first; kinds from the fifth on that are no crosspoints, DTC or SBSX are in the order of
-/// the mesh.
+/// Nodes by kind, those with a label of their own first; kinds from the fifth on that are no
+/// crosspoints, DTC or SBSX are in the order of the mesh.
 pub fn kinds(mesh: &Mesh) -> Vec<KindRow> {
     let rank = |kind: &str| KINDS.iter().take(7).position(|(known, ..)| *known == kind);
     let crosspoints = mesh.crosspoints.iter().map(|xp| ("XP", "", xp.node_id));
@@ -331,8 +331,8 @@ fn line(left: usize, y: usize, is_first: bool, entry: &PortLine) -> String {
     out
 }
 
-/// The mesh as SVG; nodes that are counted carry `data-node`, so that a page can colour them. Colours come from the page where
-/// there is one, and are given here for a picture by itself.
+/// The mesh as SVG; nodes that are counted carry `data-node`, so that a page can colour them.
+/// Colours come from the page where there is one, and are given here for a picture by itself.
 pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
     let layout = Layout::of(mesh);
     let (width, height, title) = (layout.width(), layout.height(), escaped(&title(mesh)));

@@ -1,4 +1,5 @@
-//! Counters and meshes: tables, pictures, a figure over time, and what was held against known loads.
+//! Counters and meshes: tables, pictures, a figure over time, and what was held against known
+//! loads.
 
 mod figure;
 pub mod heat;
@@ -60,7 +61,8 @@ pub(crate) fn verified(records: &[RunRecord]) -> Option<PlainAnswer> {
     })
 }
 
-/// What a counter saw of the load that stands beside it as `<counter>, payload`; none for the loads themselves.
+/// What a counter saw of the load that stands beside it as `<counter>, payload`; none for the loads
+/// themselves.
 fn compared(record: &RunRecord, counter: &Counter) -> Option<String> {
     let payload = record.counter(&format!("{}, payload", counter.name))?;
     let share = counter.value / payload.max(1.0);

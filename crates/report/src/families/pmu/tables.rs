@@ -1,4 +1,5 @@
-//! Observations as aligned tables. Every value has its unit, its share where it was scaled, and its error.
+//! Observations as aligned tables. Every value has its unit, its share where it was scaled, and its
+//! error.
 
 use std::fmt::Write;
 
@@ -73,7 +74,8 @@ pub fn metric_text(value: Option<f64>, unit: &str, bytes: RateUnit) -> String {
     }
 }
 
-/// One interval: its events with error, then its metrics. `error` gives half the width of the 95 % interval of a scaled count.
+/// One interval: its events with error, then its metrics. `error` gives half the width of the 95 %
+/// interval of a scaled count.
 pub fn interval(
     observed: &Observations,
     at: usize,

@@ -1,10 +1,11 @@
-//! The files of the original study's daemons, field by field, so that scripts written for them go on.
+//! The files of the original study's daemons, field by field, so that scripts written for them go
+//! on.
 //!
-//! Latency (section 3.3.1): `micro-benchmark_{from,to,from_nc,to_nc}_<x>.dat` with CPU, bytes, clock before, after, elapsed; and
-//! `..._synth.dat` with bytes, fastest, slowest, mean, variance, median. Bandwidth (3.4.1): `measures_{from,to,from_to}.dat`.
-//! Pollution (3.5.1): `measure_X.dat`, `synthesis_<x>.dat`. Fields are separated by tabs; clocks
-//! are CLOCK_MONOTONIC. What is not known of a single line is `n/a`: a mean of other lines, or
-//! another line's CPU, would be no raw data.
+//! Latency (section 3.3.1): `micro-benchmark_{from,to,from_nc,to_nc}_<x>.dat` with CPU, bytes,
+//! clock before, after, elapsed; and `..._synth.dat` with bytes, fastest, slowest, mean, variance,
+//! median. Bandwidth (3.4.1): `measures_{from,to,from_to}.dat`. Pollution (3.5.1): `measure_X.dat`,
+//! `synthesis_<x>.dat`. Fields are separated by tabs; clocks are CLOCK_MONOTONIC. What is not known
+//! of a single line is `n/a`: a mean of other lines, or another line's CPU, would be no raw data.
 
 mod read;
 
@@ -20,7 +21,8 @@ use super::pollution::{counted, pollution_rows};
 use super::rows::{copied, copy_rows};
 use crate::rate;
 
-/// Contents by file name; contexts other than the first get a folder of their own, as the original ran one at a time.
+/// Contents by file name; contexts other than the first get a folder of their own, as the original
+/// ran one at a time.
 pub type StudyFiles = BTreeMap<String, String>;
 
 /// Name of the file of an operation: the document calls both directions at once `from_to`.
@@ -130,11 +132,13 @@ fn channels(record: &RunRecord) -> Vec<u32> {
     found.filter(is_unique).unwrap_or_else(|| (0..).take(record.lanes.len()).collect())
 }
 
-/// Files of the bandwidth benchmark: channel, bytes of a copy, copies, clock before and after, time spent in the copies, rate.
+/// Files of the bandwidth benchmark: channel, bytes of a copy, copies, clock before and after, time
+/// spent in the copies, rate.
 ///
-/// Each rate can be computed from its line: bytes x copies / time, in MB of 2^20 bytes. In `from_to` a copy is one way, so that
-/// 300 times both ways are 600 copies. The time is `after - before` but for `_nc`, where caches are emptied in between. The total
-/// is the sum over the channels.
+/// Each rate can be computed from its line: bytes x copies / time, in MB of 2^20 bytes. In
+/// `from_to` a copy is one way, so that 300 times both ways are 600 copies. The time is `after -
+/// before` but for `_nc`, where caches are emptied in between. The total is the sum over the
+/// channels.
 pub fn bandwidth(records: &[RunRecord]) -> StudyFiles {
     let copies = of_engine(records, "copy");
     let mut files = StudyFiles::new();
@@ -172,9 +176,9 @@ pub fn bandwidth(records: &[RunRecord]) -> StudyFiles {
 /// Text for a value that is not known: a zero would be a result.
 pub(super) const NOT_KNOWN: &str = "n/a";
 
-/// Files of the pollution benchmark, with a result name. References, misses and their percentage are `n/a` where
-/// nothing counts them, and in the lines of single runs where only sums were counted; so is the
-/// percentage of no references.
+/// Files of the pollution benchmark, with a result name. References, misses and their percentage
+/// are `n/a` where nothing counts them, and in the lines of single runs where only sums were
+/// counted; so is the percentage of no references.
 pub fn pollution(records: &[RunRecord], name: &str) -> StudyFiles {
     let mut files = StudyFiles::new();
     for record in of_engine(records, "pollution") {

@@ -40,7 +40,8 @@ fn the_documents_sample_of_a_latency_is_a_record() {
     assert!(records[0].time_utc.is_empty(), "a clock since the start");
 }
 
-/// Section 3.4.1: the total stands on a line of its own there, and behind the last channel in our files.
+/// Section 3.4.1: the total stands on a line of its own there, and behind the last channel in our
+/// files.
 const CHANNELS: &str = "\
 0\t1024\t300\t1384270020290328601\t1384270020290437344\t108743\t2694.138933
 1\t1024\t300\t1384270020290343080\t1384270020290437040\t93960\t3118.015645
@@ -235,7 +236,8 @@ proptest! {
         let mut lane = point.lanes[0].clone();
         lane.stages[0].ops_per_sample = operations;
         point.lanes = vec![lane; lanes];
-        // One time for all samples is all that such a file has. Rates of any size have no equal last digits.
+        // One time for all samples is all that such a file has. Rates of any size have no equal
+        // last digits.
         let parts = |files: classic::StudyFiles| {
             let text: String = files.into_values().collect();
             let fields = text.split_whitespace().map(str::to_owned);
