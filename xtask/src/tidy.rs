@@ -35,9 +35,9 @@ const MAX_LINES: usize = 900;
 const COMMENT_COLUMNS: usize = 100;
 
 /// Faults of today that each rule still allows. The numbers only fall.
-const WIDE_COMMENTS: usize = 1534;
-const REPEATED_NAMES: usize = 24;
-const CIRCLES: usize = 6;
+const WIDE_COMMENTS: usize = 0;
+const REPEATED_NAMES: usize = 0;
+const CIRCLES: usize = 0;
 
 /// Looks at a file's text and adds what is wrong.
 type Rule = fn(&Path, &str, &mut Vec<String>);
@@ -333,12 +333,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_unsafe_code_and_paths_are_as_they_should_be() {
-        let none: [String; 0] = [];
-        assert_eq!(
-            faults(&[manifest, optimised, unsafe_code, paths_of_one_machine]).unwrap(),
-            none
-        );
+    fn the_tree_has_no_faults() {
+        run().unwrap();
     }
 
     fn check(rule: Rule, path: &str, text: &str) -> Vec<String> {
