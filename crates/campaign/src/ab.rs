@@ -1,14 +1,13 @@
-//! Two sides measured in turns, in processes of their own, until it is decided whether they differ.
+//! Measures two sides in turns, in processes of their own, until their difference is decided.
 //!
-//! What differs between two files of records is mostly the minute in which each was made. Here both
-//! sides are prepared, and then work in slices of a fraction of a millisecond in the order A B B A
-//! or B A A B, so that whatever the host does meanwhile meets both. A group of four in which a
-//! slice lost its CPU is left out, on both sides alike, and counted. The logarithm of B's time over
-//! A's of one such group is one value; the median over a block of groups is what a pair of
-//! processes says. Each block has fresh processes, begun in a random order with stacks and heaps
-//! shifted at random: where memory came to lie is otherwise a difference that has nothing to do
-//! with the sides. The blocks' medians go to a [`daqmeter_stats::MedianSequence`], which may be
-//! looked at after each.
+//! Two files of records differ mostly by the minutes in which they were made. Here both sides are
+//! prepared, and work in slices of a fraction of a millisecond in the order A B B A or B A A B. A
+//! disturbance of the host meets both. A group of four with a slice that lost its CPU is left out
+//! on both sides, and counted. One value is the logarithm of B's time over A's in a group. A pair
+//! of processes gives the median over a block of groups. Each block has fresh processes, begun in
+//! random order with random shifts of stack and heap, since the layout of memory causes differences
+//! too. The blocks' medians go to a [`daqmeter_stats::MedianSequence`], which may be looked at
+//! after each.
 //!
 //! Begin with [`ask`]. `turns.rs` is a pair of prepared processes, `command.rs` a command that is
 //! run as a whole; `side.rs` is what runs in a side's process.
@@ -43,32 +42,24 @@ use answer::Tracked;
 use block::Pair;
 use turns::Operations;
 
-/// A block lasts at least so long for each stage, without starting its processes: a dozen groups.
-/// Longer ones tell little more: what differs from process to process stays.
+/// Least time of a block for each stage without the start of its processes: a dozen groups. Longer
+/// blocks tell little more, since the differences between processes remain.
 const MIN_BLOCK: Duration = Duration::from_millis(10);
-/// The budget holds at least so many blocks: more see more of what differs from process to process.
+/// Least number of blocks in the budget: more blocks show more differences between processes.
 const MIN_BLOCKS: u32 = 25;
 
-/// All that was found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Found {
-    /// One for each stage.
     pub answers: Vec<Answer>,
-    /// What the reader must know.
     pub notes: Vec<String>,
-    /// Seconds that it took in all.
     pub took_s: f64,
-    /// Share of that time for which a hypervisor took the CPU of the sides, if it is one CPU and
-    /// the kernel knows.
+    /// Share of the time for which a hypervisor took the CPU of the sides, if it is one CPU and the
+    /// kernel reports it.
     pub stolen: Option<f64>,
 }
 
-/// Measures until every stage is decided, the budget is over, or it is asked to stop. The callback
-/// is called after each block, with the time so far.
-///
-/// # Errors
-/// When a side cannot be started, refuses its work, ends, hangs or answers what is not an answer:
-/// one line that names the side.
+/// Measures until every stage is decided, the budget is over, or `stop` is set. Calls the callback
+/// with the elapsed time after each block.
 pub fn ask(
     question: &Question,
     stop: &StopFlag,
@@ -80,7 +71,7 @@ pub fn ask(
     while !asked.is_decided() && (asked.blocks == 0 || began.elapsed() < question.budget) {
         let left = question.budget.saturating_sub(began.elapsed());
         match asked.block(question, left, &mut random, stop) {
-            // The same signal ends the sides.
+            // The signal ends the sides, too.
             Err(_) if stop.is_set() => break,
             done => done?,
         }
@@ -96,7 +87,7 @@ pub fn ask(
     Ok(asked.found(took.as_secs_f64(), stolen))
 }
 
-/// Time that a hypervisor took so far from the CPU of both sides.
+/// Returns the time in ns that a hypervisor took so far from the CPU of both sides.
 fn stolen_ns(question: &Question) -> Option<u64> {
     let [a, b] = &question.sides;
     let cpu = a.cpu().filter(|cpu| b.cpu() == Some(*cpu))?;
@@ -104,14 +95,12 @@ fn stolen_ns(question: &Question) -> Option<u64> {
     times.get(&cpu).map(|times| times.steal_ns)
 }
 
-/// What is known so far.
 #[derive(Default)]
 struct Asked {
     stages: Vec<Tracked>,
     operations: Operations,
     notes: Vec<String>,
     blocks: usize,
-    /// Groups of all stages, and the time that they took.
     groups: u64,
     measuring: Duration,
 }
@@ -125,7 +114,7 @@ impl Asked {
         self.blocks > 0 && self.stages.iter().all(Tracked::is_decided)
     }
 
-    /// Measures one block of the stages that are not decided yet.
+    /// Measures one block of the undecided stages.
     fn block(
         &mut self,
         question: &Question,
@@ -154,8 +143,8 @@ impl Asked {
         Ok(())
     }
 
-    /// How long a block of these stages should be whose processes took so long to start: as long
-    /// again, until it is known what varies.
+    /// Returns the time of a block, given the start time of its processes: that time again, until
+    /// the variances are known.
     fn time(&self, open: &[usize], start: Duration) -> Duration {
         let many = u32::try_from(open.len()).unwrap_or(u32::MAX);
         let min = MIN_BLOCK.saturating_mul(many);

@@ -1,5 +1,4 @@
-//! The time that a plan may take: a moment after which no point is begun, or an amount that is
-//! shared out among its points.
+//! Time of a plan: a moment after which no point begins, or an amount that its points share.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,20 +20,18 @@ pub enum Spend {
     Share,
 }
 
-/// The time of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
-    /// None is without an end.
+    /// `None` has no end.
     pub time: Option<Duration>,
-    /// What becomes of it.
     pub spend: Spend,
 }
 
-/// Limits are measured for so long where no budget is shared out.
+/// Time of a limit without a shared budget.
 const LIMIT_TIME: Duration = Duration::from_millis(40);
 /// Shortest and longest measurement of a limit.
 const LIMIT_TIMES: (Duration, Duration) = (Duration::from_millis(8), Duration::from_millis(150));
-/// Part of a shared budget that the measurement of a limit gets: 40 ms of a minute.
+/// Denominator of a limit's share of the budget: 40 ms of a minute.
 const LIMIT_PART: f64 = 1500.0;
 
 impl Budget {
@@ -50,7 +47,6 @@ impl Budget {
         self.time.filter(|_| self.spend == Spend::Share)
     }
 
-    /// The budget from now on, for these points.
     pub(crate) fn begin(&self, points: &[PlannedPoint]) -> Clock {
         Clock {
             began: Instant::now(),
@@ -63,21 +59,19 @@ impl Budget {
     }
 }
 
-/// A budget while it is spent.
 pub(crate) struct Clock {
     began: Instant,
-    /// After it no point is begun.
+    /// Time after which no point begins.
     end: Option<Duration>,
     shares: Option<Shares>,
 }
 
 impl Clock {
-    /// Whether no further point may begin.
     pub(crate) fn is_over(&self) -> bool {
         self.end.is_some_and(|end| self.began.elapsed() > end)
     }
 
-    /// The point as its share of the budget lets it run.
+    /// Returns the point with the time that its share of the budget allows.
     pub(crate) fn share(&self, point: &PlannedPoint) -> PlannedPoint {
         match &self.shares {
             Some(shares) => point.stretched(shares.scale(self.began.elapsed())),
@@ -85,7 +79,8 @@ impl Clock {
         }
     }
 
-    /// A point is done: asked to last so long, it took so much, of which so much was timed.
+    /// Counts a finished point: the time that it was asked to last, its whole time, and its timed
+    /// part.
     pub(crate) fn spent(&mut self, point: &PlannedPoint, asked_s: f64, took_s: f64, timed_s: f64) {
         if let Some(shares) = &mut self.shares {
             shares.spent(point, asked_s, took_s, timed_s);
@@ -93,36 +88,35 @@ impl Clock {
     }
 }
 
-/// Shares out what is left anew before each point, by what the points of each engine took so far.
+/// Shares the remaining time before each point, by the times of each engine's points so far.
 struct Shares {
     whole_s: f64,
     engines: BTreeMap<String, OfEngine>,
 }
 
-/// The points of one engine.
 #[derive(Default)]
 struct OfEngine {
     left: f64,
     left_nominal_s: f64,
     done: f64,
-    /// Limits, preparation and verification.
+    /// Seconds of limits, preparation and verification.
     beside_s: f64,
     asked_s: f64,
     timed_s: f64,
 }
 
 impl OfEngine {
-    /// Before an engine was seen, its preparation is taken to last so long.
+    /// Seconds of preparation that are assumed for an engine without a measured point.
     const GUESS_S: f64 = 0.12;
 
-    /// What the points that are left take beside their timed parts.
+    /// Seconds that the remaining points take beside their timed parts.
     fn left_beside_s(&self) -> f64 {
         let each = if self.done > 0.0 { self.beside_s / self.done } else { Self::GUESS_S };
         each * self.left
     }
 
-    /// What their timed parts take when each gets what the plan says: a point of several stages
-    /// takes its time for each of them.
+    /// Seconds of the timed parts of the remaining points at the plan's times: a point of several
+    /// stages takes its time for each of them.
     fn left_timed_s(&self) -> f64 {
         let ratio = if self.timed_s > 0.0 && self.asked_s > 0.0 {
             self.timed_s / self.asked_s
@@ -134,9 +128,9 @@ impl OfEngine {
 }
 
 impl Shares {
-    /// Kept back for what comes after the points: tables and the page.
+    /// Share that is kept for the tables and the page.
     const KEPT: f64 = 0.06;
-    /// Least and most that a point may have of the time that the plan gives it.
+    /// Least and largest factor on the time of a point.
     const SCALE: (f64, f64) = (0.02, 20.0);
 
     fn new(whole: Duration, points: &[PlannedPoint]) -> Shares {
@@ -149,7 +143,7 @@ impl Shares {
         Shares { whole_s: whole.as_secs_f64(), engines }
     }
 
-    /// Multiple of their times that the points which are left may have.
+    /// Returns the factor on the times of the remaining points.
     fn scale(&self, elapsed: Duration) -> f64 {
         let beside_s: f64 = self.engines.values().map(OfEngine::left_beside_s).sum();
         let timed_s: f64 = self.engines.values().map(OfEngine::left_timed_s).sum();
@@ -196,13 +190,13 @@ mod tests {
     fn what_a_point_took_beyond_its_share_is_missing_from_the_others() {
         let points = [point("slow", 1000), point("slow", 1000), point("quick", 1000)];
         let mut shares = Shares::new(Duration::from_secs(10), &points);
-        // 9.4 s, less three guesses of 0.12 s, for 3 s of nominal time.
+        // 9.4 s less three guesses of 0.12 s, for 3 s of nominal time.
         assert!((shares.scale(Duration::ZERO) - 9.04 / 3.0).abs() < 1e-9);
         // Four stages for a second each, and a second of preparation.
         shares.spent(&points[0], 1.0, 5.0, 4.0);
         let left = shares.scale(Duration::from_secs(5));
         assert!((left - (4.4 - 1.0 - 0.12) / 5.0).abs() < 1e-9, "{left}");
-        // Nothing is left: a point that is still begun is short.
+        // Nothing is left: a point that still begins is short.
         assert_eq!(shares.scale(Duration::from_secs(60)), 0.02);
     }
 
@@ -227,7 +221,7 @@ mod tests {
         assert_eq!(timed.steps, StepPlan::Timed(Duration::from_millis(200)));
     }
 
-    /// Fewer passes say nothing of how a wait ends.
+    /// Fewer passes say nothing about the end of a wait.
     const MIN: u64 = 4;
 
     #[test]

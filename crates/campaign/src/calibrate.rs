@@ -1,5 +1,5 @@
-//! A profile of this host, by running short paths: costs of a block by kind of work, runs that the
-//! four numbers of the prediction are fitted to, and paths that are held back from both.
+//! Measures a profile of this host with short paths: costs of a block by kind of work, runs to
+//! which the four numbers of the prediction are fitted, and paths that are held back from both.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,25 +27,25 @@ const COST_S: f64 = 0.025;
 /// Paths to which the prediction is fitted: ten for each of its numbers.
 const FITTED_PATHS: usize = 40;
 const FIT_S: f64 = 0.12;
-/// Equal runs of pinned threads of this length differ by 4 % in their rates, those of 80 ms by 8 %.
+/// Seconds of a run. Equal runs of pinned threads of this length differ by 4 % in their rates,
+/// those of 80 ms by 8 %.
 const CHECK_S: f64 = 0.25;
-/// Runs at each load of which the median is compared.
+/// Runs at each load, of which the median is compared.
 const REPEATS: usize = 3;
-/// Intervals hardly gain from more.
+/// Largest number of checked paths: intervals hardly gain from more.
 const MAX_CHECKED: usize = 400;
 /// Tries of a run that other programs or the hypervisor disturb.
 const TRIES: usize = 2;
-/// Seed of the paths that are fitted and held back.
 const SEED: u64 = 2026;
-/// Source whose bytes are made quickly, where its own cost is not looked at.
+/// Source with fast bytes, for paths in which its own cost does not count.
 const SHORT: &str = "kind = \"memory\"\nspan = \"1MiB\"\n";
 const MEMORY: &str = "kind = \"memory\"\n";
 const READ: &str = "kind = \"read\"\n";
 
-/// Measures a profile of this host; `step` hears what is measured.
+/// Measures a profile of this host; `step` gets the name of each part.
 ///
 /// # Errors
-/// When a path cannot be run, a signal came, or the budget left too few runs.
+/// Fails also after a signal, or if the budget left too few runs.
 pub fn calibrate(
     runner: &Runner,
     budget: Duration,
@@ -149,7 +149,7 @@ fn costs(paths: &mut ShortPaths<'_>) -> Result<Vec<WorkCost>, String> {
     Ok(found.into_iter().map(work).collect())
 }
 
-/// Medians of the runs of a path at a load beside its prediction.
+/// Returns the medians of a path's runs at a load, beside its prediction.
 fn held_back(
     paths: &mut ShortPaths<'_>,
     profile: &HostProfile,
@@ -192,7 +192,7 @@ fn held_back(
     })
 }
 
-/// Runs paths that are texts, with a folder for their files, which is removed at the end.
+/// Runs paths that are texts, with a folder for their files that is removed at the end.
 struct ShortPaths<'a> {
     runner: &'a Runner,
     folder: PathBuf,
@@ -201,7 +201,7 @@ struct ShortPaths<'a> {
 
 impl Drop for ShortPaths<'_> {
     fn drop(&mut self) {
-        // It is in the system's folder for temporary files, which is emptied anyway.
+        // The system empties its folder for temporary files anyway.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -214,8 +214,8 @@ impl ShortPaths<'_> {
         Ok(ShortPaths { runner, folder, runs: 0 })
     }
 
-    /// Runs a path as fast as it goes, or at this rate of all its streams; again where others took
-    /// CPU time from it.
+    /// Runs a path as fast as it goes, or at this rate of all its streams. Repeats the run if
+    /// others took CPU time from it.
     fn run(
         &mut self,
         text: &str,
@@ -247,7 +247,7 @@ impl ShortPaths<'_> {
             if let Some(reason) = record.outcome.reason() {
                 return Err(format!("{}: {reason}", path.line()));
             }
-            // The speed of the CPUs is a part of what is measured.
+            // The speed of the CPUs is a part of the measured quantity.
             let mut disturbed = conditions::of(&record).into_iter();
             let is_disturbed = disturbed.any(|found| !matches!(found, Disturbance::Speed(_)));
             let run = record.path.filter(|run| run.blocks > 0);
@@ -259,7 +259,7 @@ impl ShortPaths<'_> {
     }
 }
 
-/// A path drawn at random, and the share of its largest rate at which it runs at a rate.
+/// A random path, and the share of its largest rate for its paced run.
 #[derive(Clone, Debug, PartialEq)]
 struct DrawnPath {
     text: String,
@@ -268,7 +268,7 @@ struct DrawnPath {
 
 /// Draws a path of 2 to 5 elements; each second one has its threads pinned to some of these CPUs.
 fn drawn_path(random: &mut Xoshiro256PlusPlus, cpus: &[u32]) -> DrawnPath {
-    // With the fourfold width of a conversion to f64 still within what is calibrated.
+    // The fourfold width of a conversion to f64 is still within the calibrated sizes.
     let block_bytes = (between(random, 4096.0, 262_144.0) / 64.0).round() * 64.0;
     let buffers = 2 << below(random, 4);
     let is_pinned = below(random, 2) == 0 && !cpus.is_empty();
@@ -300,7 +300,7 @@ fn drawn_path(random: &mut Xoshiro256PlusPlus, cpus: &[u32]) -> DrawnPath {
             }
             _ => "kind = \"copy\"\n".to_owned(),
         };
-        // Behind a row of several threads there is one.
+        // Several threads in a row need one thread behind them.
         let can_share = !stage.contains("unix") && !stage.contains("tcp") && !has_two;
         let is_two = can_share && below(random, 4) == 0;
         has_two |= is_two;
@@ -320,7 +320,7 @@ fn below(random: &mut Xoshiro256PlusPlus, bound: usize) -> usize {
     (uniform(random) * bound as f64) as usize
 }
 
-/// Even on a logarithmic scale.
+/// Draws a number evenly on a logarithmic scale.
 fn between(random: &mut Xoshiro256PlusPlus, from: f64, to: f64) -> f64 {
     from * (to / from).powf(uniform(random))
 }

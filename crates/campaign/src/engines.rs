@@ -8,7 +8,6 @@ use daqmeter_hostio::{BlockRequest, StreamRequest};
 use daqmeter_path::{PathRequest, ReadoutRequest};
 use daqmeter_readout::DecodeRequest;
 
-/// Every engine.
 pub static ENGINES: [Engine; 14] = [
     Engine::of::<NullRequest>(),
     Engine::of::<MemoryRequest>(),
@@ -26,10 +25,10 @@ pub static ENGINES: [Engine; 14] = [
     Engine::of::<PathRequest>(),
 ];
 
-/// The engine of that name.
+/// Returns the engine of that name.
 ///
 /// # Errors
-/// Names those that there are.
+/// Names the existing engines.
 pub fn engine(name: &str) -> Result<&'static Engine, String> {
     ENGINES.iter().find(|engine| engine.name == name).ok_or_else(|| {
         let names: Vec<&str> = ENGINES.iter().map(|engine| engine.name).collect();
@@ -37,7 +36,7 @@ pub fn engine(name: &str) -> Result<&'static Engine, String> {
     })
 }
 
-/// The cards that the engines know, for the facts about a host.
+/// Cards that the engines know, for the facts about a host.
 pub fn card_families() -> Vec<CardFamily> {
     let digitizers = daqmeter_digitizer::devices::FAMILIES.iter();
     digitizers.map(|family| family.cards()).chain([daqmeter_readout::card::FAMILY]).collect()
@@ -51,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// What a sweep, a slip of the pen or an attack may say.
+    /// Values that a sweep, a mistake or an attack may contain.
     fn extremes() -> Vec<Param> {
         let powers = [0, 1, 6, 16, 31, 32, 40, 57, 58, 62, 63].map(|power| 1_u64 << power);
         let around =
@@ -64,8 +63,8 @@ mod tests {
             .collect()
     }
 
-    /// A workload that opens, or is refused in one line; what opens takes memory in proportion and
-    /// describes itself.
+    /// Opens a workload, or checks that it is refused in one line. An open one takes memory in
+    /// proportion, and describes itself.
     fn opens_or_is_refused(engine: &Engine, workload: &Workload) {
         let opened = engine.parse(workload).and_then(|job| {
             let is_large = job.memory_bytes.is_some_and(|bytes| bytes > 256 << 20);
@@ -83,7 +82,7 @@ mod tests {
         }
     }
 
-    /// Products of parameters wrapped, and lanes were made by the thousand million.
+    /// Regression: products of parameters wrapped, and lanes were made by the thousand million.
     #[test]
     fn every_parameter_of_every_engine_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
@@ -103,7 +102,7 @@ mod tests {
         }
     }
 
-    /// Whether a parameter's name says that it is how long or how often was measured, or what was.
+    /// Returns true for parameters that hold a time, a count or a result of the measurement.
     fn is_extent_or_result(name: &str) -> bool {
         let extents =
             ["seconds", "duration", "passes", "reads", "reps", "repetitions", "time", "budget"];

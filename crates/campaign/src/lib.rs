@@ -1,5 +1,5 @@
-//! What is measured by name: the engines of this program, plans, which say which of their points to
-//! measure, how often and in which order, and the runner, which measures them.
+//! Measurements by name: the engines of this program, plans with their points, numbers and orders,
+//! and the runner, which measures them.
 //!
 //! Begin with [`Plan::load`] and [`Runner::run`]. Nothing here prints or writes.
 

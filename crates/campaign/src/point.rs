@@ -1,4 +1,4 @@
-//! One point of a plan, with everything that measuring it needs.
+//! One point of a plan, with everything that its measurement needs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,41 +6,34 @@ use std::time::Duration;
 use daqmeter_harness::StepPlan;
 use daqmeter_record::{Order, Param, Workload};
 
-/// One point, once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedPoint {
-    /// Study of its record.
     pub study: String,
-    /// Name of the engine.
     pub engine: String,
-    /// What is asked.
     pub workload: Workload,
-    /// How often.
     pub steps: StepPlan,
-    /// What it takes of a budget that is shared out, where its steps do not say it.
+    /// Time that it takes of a shared budget, where its steps do not say it.
     pub takes: Option<Duration>,
-    /// Parameter that says how long it lasts: it grows and shrinks with the point's share of the
-    /// budget.
+    /// Parameter for the length of a point: it changes with the point's share of the budget.
     pub extent: Option<String>,
     /// CPUs for its threads; empty leaves them free.
     pub pin: Vec<u32>,
-    /// Samples of what takes the time, per second of CPU time.
+    /// Samples of the profile per second of CPU time.
     pub profile_hz: Option<u64>,
-    /// Place in the order.
     pub place: Order,
-    /// Where it comes from, for messages: file, line and number of its sweep.
+    /// Origin for messages: file, line and number of its sweep.
     pub source: Arc<str>,
 }
 
-/// A point that lasts shorter has at least so many passes, or as many as the plan gives it.
+/// Least number of passes of a shortened point, unless the plan gives it fewer.
 const MIN_PASSES: u64 = 4;
-/// The least and the most that an extent is stretched by.
+/// Least and largest factor on an extent.
 const STRETCH: (f64, f64) = (0.05, 10.0);
-/// No timed stage is shorter.
+/// Least time of a timed stage.
 const MIN_TIME: Duration = Duration::from_millis(1);
 
 impl PlannedPoint {
-    /// What it takes of a budget that is shared out, before anything is known of its engine.
+    /// Returns the time that it takes of a shared budget, before its engine is known.
     pub(crate) fn nominal_s(&self) -> f64 {
         match (self.takes, self.steps) {
             (Some(takes), _) => takes.as_secs_f64(),
@@ -49,7 +42,7 @@ impl PlannedPoint {
         }
     }
 
-    /// The same point, asked to last so many times as long; its key stays.
+    /// Returns the point with `times` times its length; its key stays.
     pub(crate) fn stretched(&self, times: f64) -> PlannedPoint {
         let mut point = self.clone();
         let extent = times.clamp(STRETCH.0, STRETCH.1);

@@ -1,4 +1,4 @@
-//! Going on where a run was interrupted.
+//! Continuation of an interrupted run.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use daqmeter_record::{Host, Outcome, RunRecord, Tool};
 
 use crate::point::PlannedPoint;
 
-/// Points whose repetition is not in the records yet, in their order.
+/// Returns the points whose repetition is not in the records yet, in their order.
 ///
-/// Only records of this host and this build of the tool count: a point that another one measured
-/// says nothing of this one. Failed points are measured again.
+/// Only records of this host and this build count, since another one says nothing of this one.
+/// Failed points are measured again.
 pub(crate) fn left_to_measure(
     points: Vec<PlannedPoint>,
     records: &[RunRecord],

@@ -1,8 +1,8 @@
-//! The one runner: measures points one after the other, and hands each record over before the next
+//! The only runner: measures points one after the other, and hands each record over before the next
 //! point begins.
 //!
-//! Begin with [`Runner::run`]. Nothing here prints or writes: who calls it keeps the records and
-//! shows how far it is ([`Watch`]).
+//! Begin with [`Runner::run`]. Nothing here prints or writes: the caller keeps the records and
+//! shows the progress ([`Watch`]).
 
 use std::time::Instant;
 
@@ -17,61 +17,45 @@ use crate::engines::{ENGINES, engine};
 use crate::point::PlannedPoint;
 use crate::resume::left_to_measure;
 
-/// Who looks on while points are measured. An error ends the run.
+/// Observer of a measurement. An error ends the run.
 pub trait Watch {
-    /// Why no further point shall be measured.
     type Error;
 
-    /// Before the first point: how many there are to measure, and how many are measured already.
+    /// Called before the first point with the numbers of points to measure and of measured ones.
     fn planned(&mut self, _points: usize, _known: usize) {}
 
-    /// Before each point.
-    ///
-    /// # Errors
-    /// When no further point shall be begun.
+    /// Called before each point; an error ends the run.
     fn begins(&mut self, _point: &PlannedPoint) -> Result<(), Self::Error> {
         Ok(())
     }
 
     /// Takes the record of a point. It is on the disk when this returns, if it is to be kept.
-    ///
-    /// # Errors
-    /// When it cannot be kept.
     fn record(&mut self, record: RunRecord) -> Result<(), Self::Error>;
 
-    /// A point could not be measured; the other points are worth having all the same.
-    ///
-    /// # Errors
-    /// Where they are not.
+    /// Called for a point that could not be measured; an error gives up the others, too.
     fn refused(&mut self, point: &PlannedPoint, refusal: Refusal) -> Result<(), Self::Error>;
 }
 
-/// How the points of a plan are measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
-    /// Time for all of them.
     pub budget: Budget,
-    /// Records of earlier runs: what they hold of this host and this build is not measured again.
+    /// Records of earlier runs: their points of this host and this build are not measured again.
     pub known: &'a [RunRecord],
 }
 
-/// What became of the points.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Done {
-    /// Points that were to be measured.
     pub points: usize,
-    /// Points that were begun: fewer after a signal, or when the budget was over.
+    /// Number of points that began: fewer after a signal, or when the budget was over.
     pub begun: usize,
-    /// Points that could not be measured.
     pub refused: usize,
-    /// Time in timed steps.
+    /// Seconds in timed steps.
     pub timed_s: f64,
-    /// Time in points as a whole: limits, preparation, timed steps, verification.
+    /// Seconds in points as a whole: limits, preparation, timed steps, verification.
     pub measuring_s: f64,
 }
 
 impl Done {
-    /// Whether every point was begun.
     pub fn is_complete(&self) -> bool {
         self.begun == self.points
     }
@@ -79,15 +63,12 @@ impl Done {
 
 type NewObserver = Box<dyn Fn() -> Box<dyn Observer> + Send + Sync>;
 
-/// Measures points on this host.
 pub struct Runner {
-    /// Goes into every record.
     pub context: Context,
-    /// Ends the run after the sample at hand.
+    /// Ends the run after the current sample.
     pub stop: StopFlag,
-    /// How limits are measured.
     pub limits: Limits,
-    /// Who is told how far a point is that takes long.
+    /// Receiver of the progress within long points.
     pub progress: Progress,
     /// Receiver of the samples of a long point before it ends.
     pub unfinished: Unfinished,
@@ -95,7 +76,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// A runner that measures each limit right before its point.
+    /// Makes a runner that measures each limit right before its point.
     pub fn new(context: Context) -> Runner {
         Runner {
             context,
@@ -107,17 +88,16 @@ impl Runner {
         }
     }
 
-    /// Puts such an observer around every point.
     pub fn observe(&mut self, new: impl Fn() -> Box<dyn Observer> + Send + Sync + 'static) {
         self.observer = Some(Box::new(new));
     }
 
-    /// Whether something beside the usual is counted around every point.
+    /// Returns true if more than usual is counted around every point.
     pub fn is_observed(&self) -> bool {
         self.observer.is_some()
     }
 
-    /// Settings of a point, with this runner's limits and its flag.
+    /// Returns the settings of a point, with this runner's limits and its flag.
     pub fn settings(&self, steps: StepPlan, study: &str, pin: &[u32]) -> Settings {
         Settings {
             pin: pin.to_vec(),
@@ -129,10 +109,6 @@ impl Runner {
         }
     }
 
-    /// Measures one point with its limits, between all observers.
-    ///
-    /// # Errors
-    /// When it cannot even begin.
     pub fn measured(
         &self,
         name: &str,
@@ -146,10 +122,7 @@ impl Runner {
         measure(&job, settings, &self.context, &ENGINES, &mut observers)
     }
 
-    /// Measures something whose record is only looked at: without limits and observers.
-    ///
-    /// # Errors
-    /// As [`Runner::measured`].
+    /// Measures without limits and observers, for a record that is only looked at.
     pub fn quietly(
         &self,
         name: &str,
@@ -160,11 +133,8 @@ impl Runner {
         measure(&job, settings, &self.context, &[], &mut [])
     }
 
-    /// Measures the points in their order until the budget is over or a signal came. Points that
-    /// have a limit in common share it.
-    ///
-    /// # Errors
-    /// Those of the watch.
+    /// Measures the points in their order until the budget is over or a signal came. Points with a
+    /// common limit share it.
     pub fn run<W: Watch>(
         &mut self,
         points: Vec<PlannedPoint>,
@@ -195,7 +165,7 @@ impl Runner {
         Ok(done)
     }
 
-    /// Measures a point of a plan; the seconds in its timed steps.
+    /// Measures a point of a plan, and returns the seconds in its timed steps.
     fn planned<W: Watch>(
         &self,
         point: &PlannedPoint,
@@ -231,7 +201,7 @@ mod tests {
     use crate::Plan;
     use crate::budget::Spend;
 
-    /// Keeps what it is shown, and sets the flag after so many records.
+    /// Keeps its records, and sets the flag after a number of them.
     #[derive(Default)]
     struct Kept {
         planned: (usize, usize),
@@ -334,7 +304,8 @@ repetitions = 3
         assert_eq!((kept.records.len(), done.begun, done.is_complete()), (2, 3, false));
         let budget = |spend| Budget { time: Some(Duration::ZERO), spend };
         let options = |spend| Options { budget: budget(spend), ..Options::default() };
-        // One that is shared out ends the run, too: it is kept, and what is left out is said.
+        // A shared budget ends the run, too: the record is kept, and the missing points are
+        // reported.
         for spend in [Spend::Stop, Spend::Share] {
             let done = run(options(spend), &mut Kept::default());
             assert_eq!((done.begun, done.is_complete()), (0, false), "{spend:?}");

@@ -1,6 +1,5 @@
 //! The plans that ship in the binary: one file in `plans/`, one line here.
 
-/// Name and text.
 pub const SHIPPED: &[(&str, &str)] = &[
     ("memory", include_str!("../../../plans/memory.toml")),
     ("quick", include_str!("../../../plans/quick.toml")),
@@ -32,7 +31,7 @@ mod tests {
         for (name, _) in SHIPPED {
             let plan = Plan::load(name).unwrap();
             assert!(!plan.points.is_empty() && !plan.about.is_empty(), "{name}");
-            // Repetitions are the same point.
+            // Repetitions are one point.
             let mut seen = BTreeSet::new();
             for point in plan.points {
                 if !seen.insert((point.engine.clone(), point.workload.key())) {
@@ -48,7 +47,7 @@ mod tests {
         }
     }
 
-    /// Study and key of each point of a survey of that host.
+    /// Returns study and key of each point of a survey of that host.
     fn survey(name: &str, cache_bytes: u64, memory_bytes: u64) -> Vec<String> {
         let cache = Cache { level: 3, bytes: cache_bytes, ..Cache::default() };
         let host =

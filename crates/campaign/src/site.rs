@@ -1,4 +1,4 @@
-//! Where a plan is used: what it says by a property of the host becomes a number here.
+//! The host of a plan: properties of the host in the plan become numbers here.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -10,25 +10,20 @@ use daqmeter_sys::host::Files;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 
-/// The host that a plan is used on, and what its user chose instead of the plan.
+/// Host of a plan, and the user's choices that replace those of the plan.
 #[derive(Clone, Debug, Default)]
 pub struct Site {
-    /// Sizes and CPUs.
     pub host: Host,
-    /// CPUs for the threads, instead of those of the plan.
     pub pin: Option<Vec<u32>>,
-    /// Seed of the order, instead of that of the plan.
     pub seed: Option<u64>,
 }
 
 impl Site {
-    /// This host.
     pub fn here() -> Site {
         Site { host: host_facts(&Files::default(), Vec::new()), ..Site::default() }
     }
 }
 
-/// A value that the host gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OfHost {
@@ -38,10 +33,9 @@ pub(crate) struct OfHost {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Property {
-    /// The first disk that may be read past the page cache; this program's file where none may.
+    /// First disk that can be read past the page cache, else this program's file.
     SystemDisk,
-    /// The second CPU of those that threads are pinned to, or the only one: for the other side of a
-    /// connection.
+    /// Second CPU of the pinned ones, or the only one: for the other side of a connection.
     PeerCpu,
     /// Copies through the kernel: by the module where it is loaded, else by `pread`.
     CopyPath,
@@ -52,7 +46,8 @@ enum Property {
 }
 
 impl OfHost {
-    /// The value of a parameter, for threads on those CPUs; none where the host says nothing.
+    /// Returns the value of a parameter, for threads on those CPUs; `None` if the host says
+    /// nothing.
     pub(crate) fn param(self, pin: &[u32]) -> Option<Param> {
         match self.host {
             Property::SystemDisk => disk().map(Param::Text),
@@ -90,8 +85,7 @@ pub(crate) enum Size {
     Memory(u64),
 }
 
-/// The last-level cache is not taken to be smaller: where the host does not say, or a virtual
-/// machine hides it.
+/// Least assumed last-level cache: the host may not report it, or a virtual machine may hide it.
 const MIN_LAST_LEVEL_BYTES: u64 = 8 << 20;
 
 impl Size {
@@ -157,10 +151,7 @@ fn one() -> u64 {
 }
 
 impl Range {
-    /// The values on that host: at most 64, because each is at least twice the one before.
-    ///
-    /// # Errors
-    /// When there is none.
+    /// Returns the values on that host: at most 64, because each is at least twice the one before.
     pub(crate) fn values(&self, host: &Host) -> Result<Vec<u64>, EmptyRange> {
         let bytes = |size: Option<Size>| size.map(|size| size.bytes(host));
         let to = self.to.bytes(host).max(bytes(self.at_least).unwrap_or(0));
@@ -174,7 +165,6 @@ impl Range {
     }
 }
 
-/// Why a range has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EmptyRange {
     from: u64,
@@ -217,7 +207,7 @@ mod tests {
             |host: &Host| -> Vec<u64> { values(text, host).iter().map(|v| v >> 20).collect() };
         assert_eq!(mib(&host(105 << 20, 64 << 30)), [1, 4, 16, 64, 256]);
         assert_eq!(mib(&host(0, 64 << 30)), [1, 4, 16, 64]);
-        // Memory bounds what is reached, also below the least.
+        // The size of memory bounds the range, even below its least value.
         assert_eq!(mib(&host(105 << 20, 160 << 20)), [1, 4, 16]);
         assert_eq!(values("from = '9'\nto = '8'\nfactor = 2", &host(0, 0)), Vec::<u64>::new());
         assert_eq!(

@@ -1,29 +1,24 @@
-//! How large a plan may be, counted before its points are made.
+//! Size of a plan, counted before its points are made.
 
-/// More points than anyone waits for are a slip of the pen.
+/// Largest number of points; more are a mistake.
 const MAX_POINTS: u64 = 100_000;
-/// Files that a plan consists of.
 const MAX_FILES: u64 = 64;
 /// Combinations that a sweep leaves out: each point is compared with each of them.
 const MAX_SKIPS: usize = 100;
 /// Bytes of all points with their names and values.
 const MAX_BYTES: u64 = 1 << 29;
-/// A point without its texts: its parameters, and their names.
+/// Bytes of a point's parameters and their names, without its texts.
 const POINT_BYTES: u64 = 1 << 10;
 
-/// What a sweep comes to.
 pub(crate) struct SweepSize {
-    /// Combinations, before any is left out.
+    /// Combinations before any is left out.
     pub(crate) points: u64,
-    /// How often each is measured.
     pub(crate) repetitions: u64,
-    /// Combinations that are left out.
     pub(crate) skips: usize,
-    /// Longest texts of a point.
     pub(crate) text_bytes: usize,
 }
 
-/// What is left of the limits for the rest of a plan.
+/// Rest of the limits for the remaining parts of a plan.
 #[derive(Debug)]
 pub(crate) struct Room {
     files: u64,
@@ -39,7 +34,6 @@ impl Default for Room {
 }
 
 impl Room {
-    /// One more file.
     pub(crate) fn include(&mut self) -> Result<(), String> {
         self.files = self
             .files
@@ -48,7 +42,7 @@ impl Room {
         Ok(())
     }
 
-    /// The points of one more sweep, with their repetitions.
+    /// Takes the points of one more sweep, with their repetitions.
     pub(crate) fn sweep(&mut self, size: &SweepSize) -> Result<(), String> {
         if size.skips > MAX_SKIPS {
             return Err(format!(
@@ -56,7 +50,7 @@ impl Room {
                 size.skips
             ));
         }
-        // What is never measured is made all the same.
+        // Points with no repetition are made all the same.
         let points = size.points.saturating_mul(size.repetitions.max(1));
         let left = self.points.checked_sub(points);
         self.points = left.ok_or_else(|| {

@@ -22,7 +22,6 @@ pub(crate) use pairs::SIDE;
 use pairs::{Pair, pairs};
 use shown::{Compared, Outcome, text};
 
-/// The hidden verb.
 pub(crate) fn side() -> Result<ExitCode, Failure> {
     let page = std::io::stdin().as_fd().try_clone_to_owned();
     let page = File::from(page.map_err(Failure::refused)?);
@@ -68,7 +67,7 @@ fn check(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The first signal ends it, and puts a switch back.
+/// Ends the comparison at the first signal, and puts a switch back.
 fn stop_on_signal(setting: Option<Setting>) -> StopFlag {
     let stop = StopFlag::default();
     let asked = stop.clone();
@@ -115,7 +114,7 @@ fn one(arguments: &Arguments, pair: &Pair, of: usize, stop: &StopFlag) -> Compar
     let question = Question {
         sides: pair.sides.clone(),
         ignore: arguments.ignore,
-        // Any of them may be wrong: each gets its share.
+        // Any answer may be wrong: each gets its share of the error.
         alpha: arguments.error / of as f64,
         budget: arguments.budget,
         patience: PATIENCE.max(arguments.budget),
@@ -128,7 +127,6 @@ fn one(arguments: &Arguments, pair: &Pair, of: usize, stop: &StopFlag) -> Compar
     }
 }
 
-/// Where lines are kept.
 struct Record {
     file: Option<Lines>,
     written: Vec<u8>,
@@ -154,7 +152,7 @@ impl Record {
     }
 }
 
-/// The exit code is 2 when a side went wrong.
+/// Gives exit code 2 if a side had an error.
 fn refuse_refused(compared: &[Compared]) -> Result<(), Failure> {
     let refused = compared.iter().filter(|one| one.outcome == Outcome::NotMeasured).count();
     if refused == 0 || interrupt::is_asked() {

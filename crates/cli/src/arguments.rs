@@ -21,7 +21,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     units::parse_duration(text).map_err(|error| error.to_string())
 }
 
-/// Time in which something is to be measured: not none.
+/// Reads a time that is not zero.
 pub(crate) fn budget(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("no time to measure in: give some, such as 20s or 1m30".to_owned()),
@@ -29,7 +29,7 @@ pub(crate) fn budget(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `5%` or `5` as a fraction.
+/// Reads `5%` or `5` as a fraction.
 pub(crate) fn per_cent(text: &str) -> Result<f64, String> {
     let number: f64 = text
         .trim_end_matches('%')
@@ -47,7 +47,7 @@ pub(crate) fn rate(text: &str) -> Result<f64, String> {
     units::parse_rate_hz(text).map_err(|error| error.to_string())
 }
 
-/// `0,1` or `0-3`: every part must be a CPU number or a range.
+/// Reads `0,1` or `0-3`: every part must be a CPU number or a range.
 pub(crate) fn cpu_list(text: &str) -> Result<CpuList, String> {
     let cpus = parse_cpu_list(text);
     let whole = text.split(',').all(|part| !parse_cpu_list(part).is_empty());

@@ -100,7 +100,7 @@ fn refuse_nothing(arguments: &Arguments, found: &Compared) -> Result<(), Failure
     )))
 }
 
-/// The exit code of a gate; where it had no power, a line says so.
+/// Returns the exit code of a gate; a line reports a gate without power.
 fn gate(found: &Compared, by: f64) -> ExitCode {
     match found.gate(by) {
         Gate::Passed => ExitCode::SUCCESS,
@@ -117,7 +117,7 @@ fn gate(found: &Compared, by: f64) -> ExitCode {
     }
 }
 
-/// Reads a file, or what a selection behind `@` leaves of it; the rest of that file is history.
+/// Reads a file, or the selection behind `@` of it; the rest of that file is history.
 fn selected(
     path: &Path,
     study: Option<&str>,

@@ -1,8 +1,8 @@
-//! `daqmeter completions`, `daqmeter man` and `daqmeter help`: input for shells and text for
-//! readers of manuals, made from the command line's own declaration.
+//! `daqmeter completions`, `daqmeter man` and `daqmeter help`: scripts for shells and manual pages,
+//! made from the command line's own declaration.
 //!
-//! Names that ship with the program (plans, scenarios, studies, what `list` lists) are not values
-//! of an option but words that may also be files: here each is said once, for all shells.
+//! Names that ship with the program (plans, scenarios, studies, sections of `list`) are not values
+//! of an option, since these words may also be files. Here each is listed once, for all shells.
 
 use std::process::ExitCode;
 
@@ -12,21 +12,18 @@ use clap_complete::Shell;
 
 use crate::output::{Failure, emit};
 
-/// Words that may stand at a place of the command line, beside names of files.
+/// Words for a place of the command line, beside names of files.
 struct Words {
-    /// The verbs before it.
     verbs: &'static [&'static str],
-    /// The argument's name in its declaration.
     argument: &'static str,
     words: Vec<&'static str>,
 }
 
-/// All places that take names as well as files.
 fn places() -> Vec<Words> {
     let plans = || daqmeter_campaign::SHIPPED.iter().map(|(name, _)| *name);
     let scenarios: Vec<&str> =
         daqmeter_readout::scenario::SHIPPED.iter().map(|(name, _)| *name).collect();
-    // clap keeps values for as long as the program runs.
+    // Values need the lifetime of the program for clap.
     let nouns = crate::list::nouns().into_iter().map(|noun| &*noun.leak());
     let mut all = vec![
         Words { verbs: &["run"], argument: "plan", words: plans().collect() },
@@ -44,12 +41,12 @@ fn places() -> Vec<Words> {
     all
 }
 
-/// The command at the end of these verbs.
+/// Returns the command at the end of these verbs.
 fn at<'a>(command: &'a Command, verbs: &[&str]) -> Option<&'a Command> {
     verbs.iter().try_fold(command, |command, verb| command.find_subcommand(verb))
 }
 
-/// The command with the words of a place as values of its argument.
+/// Returns the command with the words of a place as values of its argument.
 fn with_words(command: Command, verbs: &[&str], place: &Words) -> Command {
     match verbs {
         [] => command.mut_arg(place.argument, |argument| {
@@ -61,7 +58,6 @@ fn with_words(command: Command, verbs: &[&str], place: &Words) -> Command {
     }
 }
 
-/// The places that this command line has.
 fn known_places(command: &Command) -> Vec<Words> {
     let has = |place: &Words| {
         let found = at(command, place.verbs)?;
@@ -71,7 +67,6 @@ fn known_places(command: &Command) -> Vec<Words> {
     places().into_iter().filter(|place| has(place).is_some()).collect()
 }
 
-/// Prints the script for a shell.
 pub(crate) fn completions(shell: Shell, command: Command) -> Result<ExitCode, Failure> {
     emit(&script(shell, command))
 }
@@ -90,7 +85,7 @@ fn script(shell: Shell, command: Command) -> String {
     }
 }
 
-/// zsh offers nothing but the values where there are some: files, too.
+/// Adds files to the values, since zsh offers only the values otherwise.
 fn also_files(text: String, place: &Words) -> String {
     let words = place.words.join(" ");
     text.replace(
@@ -99,7 +94,7 @@ fn also_files(text: String, place: &Words) -> String {
     )
 }
 
-/// The generator for fish knows options alone; fish offers files by itself.
+/// Adds words for fish: the generator knows options alone, and fish offers files by itself.
 fn fish(places: &[Words]) -> String {
     let line = |place: &Words| {
         let condition = match place.verbs {
@@ -115,7 +110,6 @@ fn fish(places: &[Words]) -> String {
     places.iter().map(line).collect()
 }
 
-/// Prints the manual page of the command, or of the verb at the end of these.
 pub(crate) fn man(verbs: &[String], command: Command) -> Result<ExitCode, Failure> {
     emit(&page(named(verbs, command)?)?)
 }
@@ -125,9 +119,8 @@ pub(crate) fn help(verbs: &[String], command: Command) -> Result<ExitCode, Failu
     emit(&named(verbs, command)?.render_long_help().to_string())
 }
 
-/// Returns the verb at the end of `verbs`.
 fn named(verbs: &[String], mut command: Command) -> Result<Command, Failure> {
-    // Gives every verb its whole name: `daqmeter readout run`.
+    // It gives every verb its whole name: `daqmeter readout run`.
     command.build();
     let verbs: Vec<&str> = verbs.iter().map(String::as_str).collect();
     at(&command, &verbs).cloned().ok_or_else(|| {

@@ -128,7 +128,7 @@ fn measure(arguments: &Arguments) -> Result<ExitCode, Failure> {
     runner.conclude(None, |records| printed(arguments.format, records))
 }
 
-/// A prime, so that the sampling does not march in step with anything.
+/// Prime, so that the samples do not coincide with other periods.
 pub(crate) const PROFILE_HZ: u64 = 997;
 
 fn printed(format: Format, records: &[RunRecord]) -> String {
@@ -140,13 +140,13 @@ fn printed(format: Format, records: &[RunRecord]) -> String {
     }
 }
 
-/// The classic table has no room for what went wrong.
+/// Reports faults, for which the classic table has no room.
 fn faults(record: &RunRecord) -> String {
     rate::undone(&record.outcome)
         .map_or(String::new(), |(how, why)| format!(" {} {why}\n", how.to_uppercase()))
 }
 
-/// What the user asked for that had no effect, and what --fast costs.
+/// Notes on options without effect, and on the cost of --fast.
 fn notes(request: &DigitizerRequest) -> Vec<String> {
     let functions = request.functions();
     let runs = |wanted: &[Function]| wanted.iter().any(|function| functions.contains(function));
@@ -195,7 +195,7 @@ fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     let emulation = Emulation { profile: arguments.profile.clone(), paced: !arguments.unpaced };
     let (stopped, wait) = std::sync::mpsc::channel();
     interrupt::on_signal(move || {
-        // Nobody waits any more when this cannot be sent.
+        // The receiver is gone if this cannot be sent.
         let _ = stopped.send(());
     });
     let family = devices::family_of(board);
@@ -214,7 +214,7 @@ fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
         arguments.board,
         served.path.display()
     ));
-    // An error here means that the handler is gone: then nobody can ask to stop any more.
+    // An error means that the handler is gone, so that no signal can arrive any more.
     let _ = wait.recv();
     let refused = served.traffic.refused.load(Ordering::Relaxed);
     if refused > 0 {

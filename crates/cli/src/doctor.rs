@@ -1,4 +1,4 @@
-//! `daqmeter doctor`: what this host has, what is missing, and how to get it.
+//! `daqmeter doctor`: facilities of this host, missing ones, and their installation.
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
@@ -185,7 +185,6 @@ fn network() -> Vec<Finding> {
     ]
 }
 
-/// The kernel modules and the engines that could copy.
 fn copies(files: &Files) -> Vec<Finding> {
     let waiver = daqmeter_copy::module_waiver();
     let tracer = files.root().join("dev/daqmeter-trace").exists();

@@ -45,7 +45,7 @@ enum Rows {
     Series,
 }
 
-/// A file whose ending names a format that is written here.
+/// Reads a file name whose ending names a known format.
 fn table_file(text: &str) -> Result<Replaced, String> {
     let path = Replaced::or_stdout(text)?;
     let ending = path.extension().and_then(|ending| ending.to_str());

@@ -1,4 +1,4 @@
-//! Files of records, as they are named on the command line: themselves, or folders of them.
+//! Files of records on the command line: files, or folders of them.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,6 @@ use daqmeter_record::RunRecord;
 
 use crate::output::{Failure, read_parts, tell};
 
-/// Records of files and folders.
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
     let files = files_of(paths)?;
     if files.is_empty() {
@@ -18,8 +17,7 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
     }
     let mut records = Vec::new();
     for file in &files {
-        // A file that was named must hold something; one of a folder may be of a run that has not
-        // measured anything yet.
+        // A named file must hold something; one of a folder may be of a run without a point yet.
         let may_be_empty = !paths.contains(file);
         if may_be_empty && std::fs::metadata(file).is_ok_and(|about| about.len() == 0) {
             tell(&format!("daqmeter: {}: is empty, left out", file.display()));
@@ -40,28 +38,27 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
     Ok(records)
 }
 
-/// Paths as they were named.
 pub(crate) fn shown(paths: &[PathBuf]) -> String {
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     names.join(", ")
 }
 
-/// Files as they are named, folders with all their .jsonl files in order of their names.
+/// Returns named files, and the .jsonl files of named folders in order of their names.
 pub(crate) fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     listed(paths, Links::Followed)
 }
 
-/// Where links in a folder may lead.
+/// Targets that links in a folder may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// Anywhere: the user's own folder.
+    /// Anywhere, for the user's own folder.
     Followed,
-    /// To files below the folder: what is served to others.
+    /// Files below the folder, for those that are served to others.
     KeptBelow,
 }
 
-/// [`files_of`] with a say about links. What is not a regular file is left out of folders: a pipe
-/// would be waited for.
+/// [`files_of`] with a choice of links. Only regular files of folders count, since a pipe would
+/// block.
 pub(crate) fn listed(paths: &[PathBuf], links: Links) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Found { files: Vec::new(), links, root: PathBuf::new(), entries: 0 };
     for path in paths {
@@ -79,21 +76,20 @@ fn unreadable(folder: &Path, error: &std::io::Error) -> Failure {
     Failure::refused(format!("cannot read {}: {error}", folder.display()))
 }
 
-/// What was found in folders so far.
+/// Files and folders seen so far.
 struct Found {
     files: Vec<PathBuf>,
     links: Links,
-    /// The folder that was named, without links in its path.
+    /// The named folder, without links in its path.
     root: PathBuf,
-    /// Entries looked at.
     entries: usize,
 }
 
 impl Found {
     fn collect(&mut self, folder: &Path, depth: usize) -> Result<(), Failure> {
-        /// Folders of folders; deeper is a link that leads back.
+        /// Largest depth of folders; a deeper one is a link that leads back.
         const MAX_DEPTH: usize = 8;
-        /// A folder of records has some thousand entries; / has millions.
+        /// Largest number of entries: a folder of records has some thousands, / has millions.
         const MAX_ENTRIES: usize = 100_000;
         let entries = std::fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
         let mut entries: Vec<PathBuf> =
@@ -134,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// One empty file in a folder made `history` refuse all others.
+    /// Regression: one empty file in a folder made `history` refuse all others.
     #[test]
     fn an_empty_file_of_a_folder_is_left_out_and_one_that_was_named_is_refused() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! The HTTP server of `serve` and of `--metrics`: hyper on one thread, with a limit for everything
-//! that a client can set.
+//! HTTP server of `serve` and of `--metrics`: hyper on one thread, with a limit for every choice of
+//! a client.
 //!
-//! Requests are GET without a body; each connection carries one. What an answer says is the
-//! business of the [`Handler`]; who may ask, too. Begin with [`start`].
+//! Requests are GET without a body; each connection carries one. The [`Handler`] makes the answers
+//! and decides on access. Begin with [`start`].
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,28 +21,26 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// What a client may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Connections at once. One more ends the oldest that has asked nothing yet, or else the
-    /// oldest.
+    /// Connections at once. One more ends the oldest without a request, or else the oldest.
     connections: usize,
-    /// Request line and headers together.
+    /// Bytes of request line and headers together.
     head_bytes: usize,
-    /// From the connection to the end of its headers.
+    /// Time from the connection to the end of its headers.
     head_time: Duration,
-    /// From there until the answer is made.
+    /// Time from there until the answer is made.
     answer_time: Duration,
-    /// From there until it is sent.
+    /// Time from there until it is sent.
     send_time: Duration,
-    /// Answers that are made at once by reading files.
+    /// Answers that are made by reading files at the same time.
     workers: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            // Far below the 1,024 descriptors that a process has by default.
+            // This is far below the 1,024 descriptors that a process has by default.
             connections: 128,
             head_bytes: 16 << 10,
             head_time: Duration::from_secs(5),
@@ -53,7 +51,6 @@ impl Default for Limits {
     }
 }
 
-/// What is asked for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request {
     pub(crate) path: String,
@@ -62,7 +59,6 @@ pub(crate) struct Request {
     pub(crate) authorization: Option<String>,
 }
 
-/// What a request gets.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
@@ -71,34 +67,30 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// A page.
     pub(crate) fn html(body: String) -> Answer {
         Answer { code: 200, kind: "text/html; charset=utf-8", body }
     }
 
-    /// A line of text.
     pub(crate) fn text(code: u16, line: &str) -> Answer {
         Answer { code, kind: "text/plain; charset=utf-8", body: format!("{line}\n") }
     }
 }
 
-/// An answer, or how it is made.
 pub(crate) enum Reply {
-    /// At once.
     Now(Answer),
-    /// By work that takes a while, such as reading files: in a thread of its own, a few at once.
+    /// Answer by slow work, such as reading files: in a thread of its own, a few at once.
     Later(Box<dyn FnOnce() -> Answer + Send>),
 }
 
-/// Answers requests; counts answers. It must not wait for anything.
+/// Answers requests and counts answers. It must not block.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// The reply to a GET.
+    /// Returns the reply to a GET.
     fn reply(self: Arc<Self>, request: Request) -> Reply;
-    /// Called with the status of each answer, those included that no reply was asked for.
+    /// Called with the status of each answer, even one without a reply.
     fn answered(&self, _code: u16) {}
 }
 
-/// The connections that are open, oldest first.
+/// Open connections, oldest first.
 #[derive(Default)]
 struct Connections {
     next: u64,
@@ -107,7 +99,6 @@ struct Connections {
 
 struct Connection {
     number: u64,
-    /// Whether its request has arrived.
     has_asked: Arc<AtomicBool>,
     task: AbortHandle,
 }
@@ -127,7 +118,6 @@ impl Connections {
     }
 }
 
-/// What all connections share.
 struct Shared {
     handler: Arc<dyn Handler>,
     limits: Limits,
@@ -141,19 +131,14 @@ impl Shared {
     }
 }
 
-/// A server that goes on until the process ends.
 #[derive(Clone)]
 pub(crate) struct Server {
-    /// Where it listens.
     pub(crate) address: SocketAddr,
     #[cfg(test)]
     shared: Arc<Shared>,
 }
 
-/// Listens there, and answers from now on in a thread that ends with the process.
-///
-/// # Errors
-/// When nobody can listen there.
+/// Listens there, and answers in a thread that ends with the process.
 pub(crate) fn start(
     address: impl std::net::ToSocketAddrs,
     handler: Arc<dyn Handler>,
@@ -188,9 +173,9 @@ fn start_with(
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    /// Without descriptors or memory for a connection, others may end meanwhile.
+    /// Pause without descriptors or memory for a connection, since others may end meanwhile.
     const PAUSE: Duration = Duration::from_millis(100);
-    // It listens already and does not block: nothing is left that could fail.
+    // It listens already and does not block, so that nothing can fail.
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
@@ -202,7 +187,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// Begins a connection. The table is locked meanwhile: the task cannot end before it is in there.
+/// Begins a connection. The table is locked meanwhile, so that the task cannot end before its
+/// entry.
 fn admit(stream: tokio::net::TcpStream, shared: &Arc<Shared>) {
     let has_asked = Arc::new(AtomicBool::new(false));
     let mut connections = shared.connections();
@@ -214,7 +200,7 @@ fn admit(stream: tokio::net::TcpStream, shared: &Arc<Shared>) {
     connections.open.push_back(Connection { number, has_asked, task: task.abort_handle() });
 }
 
-/// A connection's place in the table, which it leaves however it ends.
+/// A connection's place in the table, which it leaves at any end.
 struct Open {
     shared: Arc<Shared>,
     number: u64,
@@ -226,7 +212,7 @@ impl Drop for Open {
     }
 }
 
-/// One request and its answer, each within its time.
+/// Handles one request and its answer, each within its time.
 async fn converse(stream: tokio::net::TcpStream, shared: &Arc<Shared>, has_asked: &AtomicBool) {
     let limits = shared.limits;
     let (until, deadline) = watch::channel(Instant::now() + limits.head_time);
@@ -246,14 +232,13 @@ async fn converse(stream: tokio::net::TcpStream, shared: &Arc<Shared>, has_asked
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        // A client that went away has what it wanted; what is wrong with a request, hyper has told
-        // it.
+        // A client that left needs nothing; hyper has reported a wrong request.
         _ = connection => {}
         () = passed(deadline) => {}
     }
 }
 
-/// Returns when the deadline has passed, wherever it was moved to.
+/// Returns when the deadline has passed, even a moved one.
 async fn passed(mut deadline: watch::Receiver<Instant>) {
     loop {
         let until = *deadline.borrow_and_update();
@@ -279,14 +264,14 @@ async fn answer(shared: &Arc<Shared>, request: hyper::Request<Incoming>) -> Answ
     }
 }
 
-/// What the work makes, once there is a thread for it; none when it failed.
+/// Returns the result of the work in a free thread; `None` when it failed.
 async fn made(
     workers: &Arc<Semaphore>,
     work: impl FnOnce() -> Answer + Send + 'static,
 ) -> Option<Answer> {
     let turn = workers.clone().acquire_owned().await.ok()?;
     let worker = tokio::task::spawn_blocking(move || {
-        // Kept until the work is done, even when the client has gone.
+        // It is kept until the work is done, even when the client has gone.
         let _turn = turn;
         work()
     });
@@ -332,7 +317,7 @@ mod tests {
     const LARGE: usize = 64 << 20;
 
     /// Answers `/` at once, `/large` with more than sockets hold, `/work` when a pipe says so, and
-    /// does not survive `/panic`.
+    /// panics at `/panic`.
     #[derive(Default)]
     struct Site {
         answers: AtomicUsize,
@@ -363,7 +348,6 @@ mod tests {
         (start_with("127.0.0.1:0", site.clone(), limits).unwrap(), site)
     }
 
-    /// A connection that has said this.
     fn said(server: &Server, text: &str) -> TcpStream {
         let mut stream = TcpStream::connect(server.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -372,12 +356,12 @@ mod tests {
         stream
     }
 
-    /// What comes until the connection ends, which it does.
+    /// Returns all text until the end of the connection.
     fn rest(mut stream: TcpStream) -> String {
         let mut bytes = Vec::new();
         match stream.read_to_end(&mut bytes) {
             Ok(_) => {}
-            // Ended with bytes of ours unread.
+            // The peer ended it with bytes of ours unread.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
             Err(error) => panic!("{error}"),
         }
@@ -392,7 +376,6 @@ mod tests {
         get(server, "/").ends_with("\r\n\r\nhello\n")
     }
 
-    /// Waits until so many connections are open.
     fn wait_for_open(server: &Server, wanted: impl Fn(usize) -> bool) {
         let until = Instant::now() + PATIENCE;
         while !wanted(server.shared.connections().open.len()) {
@@ -437,7 +420,7 @@ mod tests {
         for begin in ["GET /", "GET / HTTP/1.1\r\nX: "] {
             let mut stream = said(&server, begin);
             let piece = [b'a'; 64 << 10];
-            // Were it held, all of this would fit.
+            // A held connection would take all of this.
             let sent = (0..4096).take_while(|_| stream.write_all(&piece).is_ok()).count();
             assert!(sent < 4096, "{begin}: the server took {sent} pieces of 64 KiB");
         }

@@ -1,10 +1,10 @@
-//! What SIGINT, SIGTERM and SIGHUP do, for every verb.
+//! Effects of SIGINT, SIGTERM and SIGHUP on every verb.
 //!
-//! The first signal asks. A verb that measures or serves has said what is to be done then
-//! ([`on_signal`]): it stops, keeps and reports what it has. One that only reads and prints has
-//! nothing to keep and is ended at once. Whoever has been asked and does not end in time is ended,
-//! after what it finished before was kept ([`keep_at_end`]). The second signal ends the program at
-//! once. After a signal the exit code is 130.
+//! The first signal asks. A verb that measures or serves has registered a reaction ([`on_signal`]):
+//! it stops, keeps and reports its results. A verb that only reads and prints has nothing to keep
+//! and ends at once. A verb that does not end in time is ended, after its finished part was kept
+//! ([`keep_at_end`]). The second signal ends the program at once. After a signal the exit code is
+//! 130.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,23 +14,21 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, INTERRUPTED, program_name, tell};
 
-/// A verb that was asked ends within this time, or is ended: a little less than the 2 s that are
-/// promised.
+/// Time for an asked verb to end by itself: a little less than the 2 s that are promised.
 const GRACE: Duration = Duration::from_millis(1900);
-/// On a busy host even tables and a page may take longer. While the main thread is at work on them,
-/// it has this time.
+/// Time while the main thread is at work on tables and a page, which take longer on a busy host.
 const GRACE_AT_WORK: Duration = Duration::from_secs(8);
-/// Longest time for writing the tables and files of what was finished.
+/// Longest time for writing the tables and files of the finished part.
 const GRACE_TO_KEEP: Duration = Duration::from_secs(4);
-/// How often the main thread is looked at.
+/// Interval of looks at the main thread.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What the signals' thread and the verb share.
+/// State that the signals' thread and the verb share.
 struct State {
     is_asked: bool,
-    /// Who wants to know of the first signal.
+    /// Functions that the first signal calls.
     asks: Vec<Box<dyn Fn() + Send>>,
-    /// A file that is being written beside the one that it is to replace.
+    /// Temporary file of an output that is being written.
     unfinished: Option<PathBuf>,
     keep: Keep,
 }
@@ -55,8 +53,8 @@ pub(crate) fn take_over() -> Result<(), Failure> {
         .map_err(|error| Failure::refused(format!("cannot take over Ctrl-C: {error}")))
 }
 
-/// Does this at the first signal, in another thread; at once if there was one already. From then on
-/// the verb is expected to end by itself.
+/// Calls `ask` at the first signal, in another thread; at once if there was one already. From then
+/// on the verb has to end by itself.
 pub(crate) fn on_signal(ask: impl Fn() + Send + 'static) {
     let mut state = state();
     if state.is_asked {
@@ -104,18 +102,16 @@ fn keep_what_is_finished() {
     let _ = wait.recv_timeout(GRACE_TO_KEEP);
 }
 
-/// Whether there was a signal.
 pub(crate) fn is_asked() -> bool {
     state().is_asked
 }
 
-/// The exit code of a verb: 130 after a signal, whatever else happened.
+/// Returns the exit code of a verb: 130 after a signal, regardless of other results.
 pub(crate) fn exit_code(otherwise: ExitCode) -> ExitCode {
     if is_asked() { ExitCode::from(INTERRUPTED) } else { otherwise }
 }
 
-/// Remembers a file that is not whole while the work writes it; it is removed if the program is
-/// ended meanwhile.
+/// Remembers an incomplete file during its writing; an end of the program removes it.
 pub(crate) fn writing<T>(unfinished: Option<PathBuf>, work: impl FnOnce() -> T) -> T {
     state().unfinished = unfinished;
     let done = work();
@@ -123,7 +119,6 @@ pub(crate) fn writing<T>(unfinished: Option<PathBuf>, work: impl FnOnce() -> T) 
     done
 }
 
-/// Runs in the signals' thread.
 fn asked() {
     let mut state = state();
     let is_first = !std::mem::replace(&mut state.is_asked, true);
@@ -162,23 +157,23 @@ fn end_after_grace() {
     end(&mut state());
 }
 
-/// Time for which the main thread ran, or waited for a CPU to run on: the first two fields of its
+/// Returns the time for which the main thread ran, or waited for a CPU: the first two fields of its
 /// schedstat (Documentation/scheduler/sched-stats.rst). It does neither while it waits for lanes,
-/// or for somebody who reads what it prints.
+/// or for a reader of its output.
 fn main_thread_ns() -> u128 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     text.split_whitespace().take(2).filter_map(|field| field.parse::<u128>().ok()).sum()
 }
 
-/// Says this on stderr, unless nobody reads there: then it is not waited for.
+/// Prints a line on stderr, and gives up if its reader blocks.
 fn say(what: &'static str) {
     let (said, wait) = channel();
     let line = move || {
         tell(&format!("{}: {what}", program_name()));
-        // Nobody waits any more when it took too long.
+        // The receiver is gone after a timeout.
         let _ = said.send(());
     };
-    // Where there is no thread for it, the channel is closed at once.
+    // The channel is closed at once if there is no thread for it.
     let _ = std::thread::Builder::new().name("last-word".to_owned()).spawn(line);
     let _ = wait.recv_timeout(LOOK);
 }

@@ -11,21 +11,19 @@ use daqmeter_record::jsonl;
 use crate::failure::{Failure, tell};
 use crate::named::Appended;
 
-/// An open file of lines, locked for this run.
 #[derive(Debug)]
 pub(crate) struct Lines {
     path: PathBuf,
     file: File,
-    /// Its length after the last line.
+    /// Length of the file after the last line.
     bytes: u64,
-    /// Offset of the line of a point that goes on. The next line replaces it.
+    /// Offset of the line of an unfinished point. The next line replaces it.
     unfinished_at: Option<u64>,
-    /// Change of the file by another program.
     trouble: Option<String>,
 }
 
 impl Lines {
-    /// Opens or makes the file. One that another run is writing is refused.
+    /// Opens or makes the file. A file that another run writes is refused.
     pub(crate) fn open(path: &Appended) -> Result<Lines, Failure> {
         let file = jsonl::append_to(path).map_err(|error| {
             let path = path.display();
@@ -40,8 +38,8 @@ impl Lines {
         Ok(Lines { path: path.to_path_buf(), file, bytes, unfinished_at: None, trouble: None })
     }
 
-    /// Appends a line, which is on its way to the disk when this returns. `before` are the lines of
-    /// this run so far.
+    /// Appends a line, which is on its way to the disk when this returns. `before` are the earlier
+    /// lines of this run.
     pub(crate) fn write(
         &mut self,
         line: &[u8],
@@ -54,8 +52,8 @@ impl Lines {
         Ok(())
     }
 
-    /// Writes what a point has measured so far. If the program is killed, only this is left of the
-    /// point. A pipe gets whole points only.
+    /// Writes the results so far of a point. A killed program leaves only this of the point. A pipe
+    /// gets whole points only.
     pub(crate) fn write_unfinished(&mut self, line: &[u8]) -> io::Result<()> {
         if !self.file.metadata()?.is_file() {
             return Ok(());
@@ -68,7 +66,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Removes the line of a point that goes on, unless another program changed the file since.
+    /// Removes the line of an unfinished point, unless another program changed the file since.
     fn take_back(&mut self) -> io::Result<()> {
         if let Some(at) = self.unfinished_at.take()
             && self.file.metadata()?.len() == self.bytes
@@ -79,8 +77,8 @@ impl Lines {
         Ok(())
     }
 
-    /// Fails if another program removed, replaced or shortened the file. The error line says where
-    /// the lines of the run are.
+    /// Fails if another program removed, replaced or shortened the file. The error line names the
+    /// place of the run's lines.
     pub(crate) fn finish(&mut self, before: impl FnOnce() -> Vec<u8>) -> Result<(), Failure> {
         self.follow(before).map_err(|error| self.refused(error))?;
         match &self.trouble {
@@ -96,7 +94,7 @@ impl Lines {
         ))
     }
 
-    /// Puts the lines back that another program took away.
+    /// Restores the lines that another program removed.
     fn follow(&mut self, before: impl FnOnce() -> Vec<u8>) -> io::Result<()> {
         let own = self.file.metadata()?;
         if !own.is_file() {
@@ -136,7 +134,6 @@ impl Lines {
 /// Makes a new file with that name. If it cannot be made, a number is appended to the name, or the
 /// folder for temporary files is used.
 fn made_again(path: &Path) -> io::Result<(PathBuf, File)> {
-    /// Number of names that are tried in a folder.
     const TRIES: usize = 100;
     let name = path.file_name().unwrap_or_default();
     let places = [path.to_owned(), std::env::temp_dir().join(name)];

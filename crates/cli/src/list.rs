@@ -1,4 +1,4 @@
-//! `daqmeter list`: what there is to choose from.
+//! `daqmeter list`: names to choose from.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -27,7 +27,6 @@ pub(crate) struct Arguments {
     what: Option<Asked>,
 }
 
-/// A section, a plan whose points are listed, or a path that is drawn.
 #[derive(Clone, Debug)]
 enum Asked {
     Section(What),
@@ -47,7 +46,8 @@ fn asked(text: &str) -> Result<Asked, String> {
     }
 }
 
-/// A path that ships, or a file with the tables of one. What cannot be read is a plan's to refuse.
+/// Returns true for a path that ships, or a file with the tables of one. An unreadable file counts
+/// as a plan, which refuses it.
 fn is_path(text: &str) -> bool {
     let is_table = |line: &str| ["[source]", "[[stage]]", "[sink]"].contains(&line.trim());
     let of_path = |text: String| text.lines().any(is_table);
@@ -67,13 +67,13 @@ enum What {
     Copies,
 }
 
-/// The words that it takes, without plans.
+/// Returns its words without plans.
 pub(crate) fn nouns() -> Vec<String> {
     let names = What::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     names.map(|value| value.get_name().to_owned()).collect()
 }
 
-/// Its word, its title, and who makes its table.
+/// Word, title, and function of a table.
 type Section = (What, &'static str, fn() -> String);
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {

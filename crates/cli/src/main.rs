@@ -1,5 +1,5 @@
-//! The `daqmeter` command: one file per verb, or one folder. Verbs measure through `runner.rs`, and
-//! print what `report` makes of the records.
+//! The `daqmeter` command: one file or folder per verb. Verbs measure through `runner.rs`, and
+//! print text that `report` makes of the records.
 
 mod ab;
 mod arguments;
@@ -135,8 +135,7 @@ fn main() -> ExitCode {
         }),
         Err(error) => {
             show_usage(&error, &arguments);
-            // The C tools have one exit code for everything but success, and it is theirs for help
-            // too.
+            // The C tools have one exit code for everything but success, even for help.
             let is_version = error.kind() == clap::error::ErrorKind::DisplayVersion;
             let code = match (output::tool_name(), error.use_stderr()) {
                 (Some(_), _) => u8::from(!is_version),
@@ -151,8 +150,8 @@ fn main() -> ExitCode {
     interrupt::exit_code(done.unwrap_or_else(Failure::report))
 }
 
-/// Prints help or what is wrong with the command line. clap repeats words of it, which may be names
-/// of files that others chose.
+/// Prints help or an error of the command line. clap repeats words of it, which may be names of
+/// files that others chose.
 fn show_usage(error: &clap::Error, arguments: &[std::ffi::OsString]) {
     let is_plain = |word: &std::ffi::OsString| {
         matches!(sanitise::text(&word.to_string_lossy()), Cow::Borrowed(_))
@@ -161,21 +160,20 @@ fn show_usage(error: &clap::Error, arguments: &[std::ffi::OsString]) {
         let text = as_tool(&error.render().to_string(), &tool);
         match error.use_stderr() {
             true => output::tell_lines(&text),
-            // When stdout is closed there is nobody left to tell.
+            // A closed stdout takes no message.
             false => drop(output::emit(&text)),
         }
         return;
     }
     if arguments.iter().all(is_plain) {
-        // When stdout and stderr are closed there is nobody left to tell.
+        // Closed outputs take no message.
         let _ = error.print();
     } else {
         output::tell_lines(&error.render().to_string());
     }
 }
 
-/// Usage and messages as those of the tool that the program was called as: `eb-read` instead of
-/// `daqmeter eb read`.
+/// Replaces names in usage and messages by the tool's: `eb-read` instead of `daqmeter eb read`.
 fn as_tool(text: &str, tool: &str) -> String {
     let named = text
         .replace(&format!("daqmeter eb {tool}"), &format!("eb-{tool}"))
@@ -186,7 +184,7 @@ fn as_tool(text: &str, tool: &str) -> String {
     }
 }
 
-/// The command line; called by the name of a C tool (`eb-read`), as if the verb had been typed.
+/// Returns the command line; the name of a C tool (`eb-read`) becomes a verb.
 fn arguments() -> Vec<std::ffi::OsString> {
     let mut arguments: Vec<_> = std::env::args_os().collect();
     if let Some(tool) = output::tool_name() {
@@ -231,7 +229,6 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// The command and every verb below it.
     fn all_verbs() -> Vec<clap::Command> {
         let mut all = vec![Cli::command()];
         let mut at = 0;
@@ -243,7 +240,7 @@ mod tests {
         all
     }
 
-    /// Files of a folder of the checkout and of those below it.
+    /// Files of a folder of the checkout and of its subfolders.
     fn files_below(folder: &std::path::Path, files: &mut Vec<std::path::PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

@@ -19,7 +19,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// The page, served from now on, if one is asked for.
+    /// Serves the page from now on, if it is requested.
     pub(crate) fn served(&self) -> Result<Option<Page>, Failure> {
         let Some(address) = &self.address else {
             return Ok(None);
@@ -31,24 +31,23 @@ impl Metrics {
     }
 }
 
-/// Labels with their values, in the order in which they are written.
+/// Labels with their values, in the order of output.
 type Labels = Vec<(&'static str, String)>;
 
 type Values = BTreeMap<(&'static str, Labels), f64>;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What is looked at when somebody asks for the page.
+/// Function that sets values at each request of the page.
 type Source = Box<dyn Fn(&Page) + Send>;
 
-/// Values by name and labels.
 #[derive(Clone, Default)]
 pub(crate) struct Page {
     values: Arc<Mutex<Values>>,
     sources: Arc<Mutex<Vec<Source>>>,
 }
 
-/// What the names mean; names that end in `_total` are counters.
+/// Meanings of the names; names that end in `_total` are counters.
 const HELP: &[(&str, &str)] = &[
     ("daqmeter_triggers_total", "Triggers that the source issued"),
     ("daqmeter_vetoed_triggers_total", "Triggers that BUSY stopped"),
@@ -90,8 +89,7 @@ const HELP: &[(&str, &str)] = &[
     ("daqmeter_latency_p99_seconds", "From the oldest trigger of a page to its receipt"),
 ];
 
-/// What the one label of a metric says; none where there is one value only. `instance` and `job`
-/// are Prometheus's own.
+/// Returns the name of a metric's only label, if it has one. Prometheus owns `instance` and `job`.
 fn label_of(name: &str) -> Option<&'static str> {
     match name {
         "daqmeter_points_planned" | "daqmeter_files" => None,
@@ -104,14 +102,13 @@ fn label_of(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The one label of a metric with its value.
 fn labels_of(name: &str, value: &str) -> Labels {
     let label = label_of(name).map(|label| (label, value.to_owned()));
     label.into_iter().collect()
 }
 
 impl Page {
-    /// Sets a value of what [`label_of`] says.
+    /// Sets a value of the label that [`label_of`] names.
     pub(crate) fn set(&self, name: &'static str, label: &str, value: f64) {
         self.put(name, labels_of(name, label), value);
     }
@@ -121,14 +118,12 @@ impl Page {
         self.values.lock().unwrap_or_else(PoisonError::into_inner).insert((name, labels), value);
     }
 
-    /// Adds to a value.
     pub(crate) fn add(&self, name: &'static str, label: &str, more: f64) {
         debug_assert!(HELP.iter().any(|(known, _)| *known == name), "{name} has no help");
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         *values.entry((name, labels_of(name, label))).or_default() += more;
     }
 
-    /// What a measured point tells.
     pub(crate) fn point(&self, record: &daqmeter_record::RunRecord) {
         use daqmeter_record::Outcome;
         let outcome = match record.outcome {
@@ -137,13 +132,13 @@ impl Page {
             Outcome::Failed(_) => "failed",
         };
         self.add("daqmeter_points_total", outcome, 1.0);
-        // What failed is not a value: a dashboard cannot show its reason beside it.
+        // A failure is not a value: a dashboard cannot show its reason beside it.
         let rows = daqmeter_report::rows(std::slice::from_ref(record));
         let done = rows.into_iter().filter(|row| row.undone().is_none());
         done.for_each(|row| self.row(row));
     }
 
-    /// Takes the rates so far of a point that goes on.
+    /// Takes the rates so far of an unfinished point.
     pub(crate) fn so_far(&self, record: &daqmeter_record::RunRecord) {
         let rows = daqmeter_report::rows(std::slice::from_ref(record));
         let measured = rows.into_iter().filter(|row| row.n > 0);
@@ -163,12 +158,11 @@ impl Page {
         }
     }
 
-    /// Calls this, which sets values, whenever somebody asks: for counts that others keep.
+    /// Calls `source` at each request, to set values from other counts.
     pub(crate) fn ask(&self, source: impl Fn(&Page) + Send + 'static) {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(source));
     }
 
-    /// The page.
     pub(crate) fn text(&self) -> String {
         for source in &*self.sources.lock().unwrap_or_else(PoisonError::into_inner) {
             source(self);
@@ -191,7 +185,7 @@ impl Page {
         out
     }
 
-    /// Serves the page from now on, until the process ends.
+    /// Serves the page until the process ends.
     pub(crate) fn serve(&self, address: &str) -> Result<String, Failure> {
         let server = http::start(address, Arc::new(self.clone())).map_err(|error| {
             Failure::refused(format!("cannot serve metrics on {address}: {error}"))
@@ -199,13 +193,12 @@ impl Page {
         Ok(server.address.to_string())
     }
 
-    /// The page as an answer.
     pub(crate) fn answer(&self) -> Answer {
         Answer { code: 200, kind: CONTENT_TYPE, body: self.text() }
     }
 }
 
-/// Labels in braces; nothing where there are none.
+/// Writes labels in braces, or nothing without labels.
 fn written(labels: &Labels) -> String {
     if labels.is_empty() {
         return String::new();
@@ -218,7 +211,7 @@ fn written(labels: &Labels) -> String {
 }
 
 impl Handler for Page {
-    /// There is one page, whatever is asked for.
+    /// Every request gets the only page.
     fn reply(self: Arc<Self>, _: Request) -> Reply {
         Reply::Now(self.answer())
     }
@@ -292,10 +285,10 @@ mod tests {
         assert!(text.contains("daqmeter_points_total{outcome=\"failed\"} 1"), "{text}");
     }
 
-    /// What OpenMetrics and `promtool check metrics` demand, read by the format's own grammar:
-    /// names and labels of the allowed characters, HELP and TYPE once and before the samples, all
-    /// samples of a metric together and no two alike, samples of counters named `_total`, no label
-    /// that Prometheus sets itself, and a marked end.
+    /// Checks the demands of OpenMetrics and `promtool check metrics` by the format's own grammar.
+    /// Names and labels have allowed characters, and HELP and TYPE are once before the samples. All
+    /// samples of a metric are together and different, and samples of counters end in `_total`.
+    /// Labels of Prometheus are absent, and the end is marked.
     fn check_text(text: &str) -> Result<usize, String> {
         let mut typed: BTreeMap<String, String> = BTreeMap::new();
         let (mut helped, mut seen, mut samples) = (Vec::new(), Vec::new(), Vec::new());
@@ -336,7 +329,6 @@ mod tests {
         Ok(samples.len())
     }
 
-    /// The value of a label and what follows its quote: `sanitise::label` the other way.
     fn label(text: &str) -> Option<(String, &str)> {
         let mut value = String::new();
         let mut characters = text.char_indices();
@@ -352,7 +344,7 @@ mod tests {
         }
     }
 
-    /// Name and labels of `name{label="value",...} number`.
+    /// Returns name and labels of `name{label="value",...} number`.
     fn check_sample(line: &str) -> Result<(String, Vec<(String, String)>), String> {
         let is_name = |text: &str| {
             !text.is_empty()
@@ -409,8 +401,7 @@ mod tests {
         }
     }
 
-    /// The dashboard asks for metrics and labels that there are, and its panels lie beside one
-    /// another.
+    /// The dashboard asks for existing metrics and labels, and its panels lie beside one another.
     #[test]
     fn the_dashboard_shows_what_is_served() {
         let dashboard: serde_json::Value =

@@ -1,7 +1,7 @@
 //! Files that the command line names for writing. Their types say what happens to an existing file.
 //! A [`Replaced`] file is written whole, and an [`Appended`] one grows by lines. Writers take only
-//! these types, and [`check`] finds them in the options of every verb. So no verb can write over a
-//! file that it reads, over its other output, or over records.
+//! these types, and [`check`] finds them in the options of every verb. So no verb can write over
+//! its input, its other output, or records.
 
 use std::any::TypeId;
 use std::fs::{File, Metadata};
@@ -16,7 +16,7 @@ use daqmeter_record::file::is_descriptor;
 
 use crate::failure::Failure;
 
-/// A file that is replaced whole: a page, a table, a profile. It never takes the place of records.
+/// A file that is replaced whole: a page, a table, a profile. It never replaces records.
 #[derive(Clone, Debug)]
 pub(crate) struct Replaced(PathBuf);
 
@@ -25,7 +25,6 @@ pub(crate) struct Replaced(PathBuf);
 pub(crate) struct Appended(PathBuf);
 
 impl Replaced {
-    /// A file that has this name by default.
     pub(crate) fn at(path: impl Into<PathBuf>) -> Replaced {
         Replaced(path.into())
     }
@@ -40,7 +39,6 @@ impl Replaced {
 }
 
 impl Appended {
-    /// A file that has this name by default.
     pub(crate) fn at(path: impl Into<PathBuf>) -> Appended {
         Appended(path.into())
     }
@@ -78,7 +76,7 @@ impl FromStr for Appended {
     }
 }
 
-/// A file that is written. Standard output is for what people read, and for records with --json.
+/// Reads the name of a written file. Standard output is for text, and for records with --json.
 fn written_file(text: &str) -> Result<PathBuf, String> {
     match text {
         "" => Err("a file is wanted".to_owned()),
@@ -90,13 +88,13 @@ fn written_file(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Use that a verb makes of a value of its command line, if the value is the name of a file.
+/// Use of a command-line value that may name a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
-    /// Reads it, or it names no file.
+    /// The verb reads it, or it names no file.
     Read,
     Replaced,
-    /// Replaces it by a page.
+    /// The verb replaces it by a page.
     Page,
     Appended,
 }
@@ -118,7 +116,6 @@ impl Use {
     }
 }
 
-/// A value of the command line.
 struct Named {
     option: String,
     path: PathBuf,
@@ -127,7 +124,7 @@ struct Named {
 }
 
 /// Refuses a command line that would write over a file that it names twice, or over records. Also
-/// refuses one that would append records to a file that holds none.
+/// refuses one that would append records to a file without records.
 pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
     let mut named = Vec::new();
     let (mut command, mut matches) = (command, matches);
@@ -174,7 +171,7 @@ fn collect(option: &Arg, matches: &ArgMatches, named: &mut Vec<Named>) {
     for value in values {
         let path = Path::new(value);
         let mut paths = vec![path];
-        // `--set source.file=data.bin`.
+        // An example is `--set source.file=data.bin`.
         let assigned = value.to_str().and_then(|text| text.split_once('='));
         if let (Use::Read, Some((_, assigned))) = (use_, assigned) {
             paths.push(Path::new(assigned));
@@ -188,12 +185,12 @@ fn collect(option: &Arg, matches: &ArgMatches, named: &mut Vec<Named>) {
     }
 }
 
-/// Identity of a regular file, the same for every name that it has.
+/// Identity of a regular file, equal for all of its names.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// Device and inode of a file that exists: links are the same file.
+    /// Device and inode of an existing file, so that links are equal to it.
     Inode(u64, u64),
-    /// Name of a file that does not exist, in its folder without links.
+    /// Name of a missing file, in its folder without links.
     Name(PathBuf),
 }
 
@@ -210,8 +207,7 @@ impl Place {
     }
 }
 
-/// Returns the name under which a file will be created. Links to files that do not exist yet are
-/// followed.
+/// Returns the name of the created file. Links to missing files are followed.
 fn name_of(mut path: PathBuf) -> PathBuf {
     /// Number of links that the kernel follows (path_resolution(7)).
     const MAX_LINKS: usize = 40;
@@ -228,8 +224,7 @@ fn name_of(mut path: PathBuf) -> PathBuf {
     }
 }
 
-/// Refuses a written file that is named twice, since only the output that is written last would
-/// remain.
+/// Refuses a written file that is named twice, since only the last output would remain.
 fn refuse_same(named: &[Named]) -> Result<(), Failure> {
     for (at, file) in named.iter().enumerate() {
         let is_written = |other: &&Named| file.use_ != Use::Read || other.use_ != Use::Read;
@@ -247,7 +242,7 @@ fn refuse_same(named: &[Named]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses two files of one verb that are the same, where one has a name by default.
+/// Refuses two equal files of one verb, where one has a name by default.
 pub(crate) fn refuse_same_files(files: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
     let named = files.iter().filter_map(|(option, path)| {
         path.map(|path| Named {
@@ -260,12 +255,11 @@ pub(crate) fn refuse_same_files(files: &[(&str, Option<&Path>)]) -> Result<(), F
     refuse_same(&named.collect::<Vec<_>>())
 }
 
-/// The first field of a record.
 const SCHEMA: &[u8] = b"\"schema\"";
 
-/// Refuses to replace a file of records, the first of which may be damaged.
+/// Refuses to replace a file of records, even if its first record is damaged.
 pub(crate) fn refuse_records(path: &Path) -> Result<(), Failure> {
-    // Lines of runs, and those of `ab`.
+    // These are lines of runs, and those of `ab`.
     let is_record = |line: &[u8]| {
         let mut words = line.windows(SCHEMA.len());
         line.starts_with(b"{\"ab\"") || (line.starts_with(b"{") && words.any(|word| word == SCHEMA))
@@ -279,7 +273,7 @@ pub(crate) fn refuse_records(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses to put a page over a file of another kind, for example data that a path or a plan reads.
+/// Refuses to put a page over a file of another kind, for example data of a path or a plan.
 fn refuse_no_page(path: &Path) -> Result<(), Failure> {
     let begin = beginning(path);
     let is_page = begin.starts_with(b"<") || begin.starts_with(b"daqmeter survey is under way");
@@ -311,10 +305,10 @@ fn beginning(path: &Path) -> Vec<u8> {
     let is_file =
         !is_descriptor(path) && path.metadata().is_ok_and(|known: Metadata| known.is_file());
     if let (true, Ok(file)) = (is_file, File::open(path)) {
-        // A file that cannot be read is refused later, by the code that writes it.
+        // The code that writes an unreadable file refuses it later.
         let _ = file.take(LOOKED_AT).read_to_end(&mut bytes);
     }
-    // A byte order mark, which editors write.
+    // Editors write a byte order mark.
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     text.to_vec()
 }

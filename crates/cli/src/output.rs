@@ -1,9 +1,7 @@
-//! Where results go: stdout for people and programs, stderr for progress and trouble, files for
-//! records.
+//! Outputs: stdout for people and programs, stderr for progress and trouble, files for records.
 //!
-//! All that is printed goes through [`emit`], [`tell`] or [`Failure::report`], and there through
-//! the sanitiser; records are shown as [`read_parts`] or [`Recorder`] has them, their text made
-//! printable.
+//! All printed text goes through [`emit`], [`tell`] or [`Failure::report`], and there through the
+//! sanitiser. [`read_parts`] and [`Recorder`] make the text of records printable.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -25,14 +23,13 @@ use crate::interrupt;
 use crate::lines::Lines;
 use crate::named::{Appended, Replaced, refuse_records};
 
-/// Prints text to stdout, with escapes for whatever would act on a terminal; in JSON they keep its
-/// meaning. A closed pipe (`| head`) ends the verb quietly, with the exit code that a filter has
-/// then.
+/// Prints text to stdout, with escapes for control characters of terminals; JSON keeps its meaning.
+/// A closed pipe (`| head`) ends the verb quietly, with the exit code of a filter.
 pub(crate) fn emit(text: &str) -> Result<ExitCode, Failure> {
     emit_as_it_is(&sanitise::lines(text))
 }
 
-/// Prints text of our own, with what moves the cursor.
+/// Prints our own text with its cursor movements.
 pub(crate) fn emit_as_it_is(text: &str) -> Result<ExitCode, Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -42,15 +39,15 @@ pub(crate) fn emit_as_it_is(text: &str) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Columns of the window that stdout is shown in: COLUMNS where it is set, as for other programs;
-/// none for files and pipes.
+/// Columns of the window of stdout: COLUMNS if it is set, as for other programs; `None` for files
+/// and pipes.
 pub(crate) fn window_columns() -> Option<usize> {
     let stdout = io::stdout();
     let set = || std::env::var("COLUMNS").ok()?.parse().ok();
     let columns: Option<usize> = stdout
         .is_terminal()
         .then(|| set().or_else(|| daqmeter_sys::tty::columns(stdout.as_fd())))?;
-    // Narrower than any table can be read in.
+    // A narrower table is unreadable.
     columns.map(|columns| columns.max(40))
 }
 
@@ -59,14 +56,13 @@ pub(crate) fn progress_wanted() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Takes records as they are measured: to a file, and to stdout for programs.
+/// Takes records: to a file, and to stdout for programs.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     file: Option<Arc<Mutex<Lines>>>,
     json: bool,
-    /// Nothing is printed but what went wrong.
+    /// Suppresses all output but errors.
     pub(crate) quiet: bool,
-    /// Everything measured so far.
     pub(crate) records: Vec<RunRecord>,
 }
 
@@ -77,7 +73,7 @@ impl Recorder {
         Ok(Recorder { file: file.transpose()?, json, quiet: false, records: Vec::new() })
     }
 
-    /// Writer of points that go on, if there is a file.
+    /// Returns the writer of unfinished points, if there is a file.
     pub(crate) fn unfinished(&self) -> Option<impl Fn(&RunRecord) + Send + Sync + 'static> {
         let file = self.file.clone()?;
         Some(move |record: &RunRecord| {
@@ -109,8 +105,8 @@ impl Recorder {
         written.and(printed)
     }
 
-    /// What every verb that measures ends with: its text for people, unless records were printed;
-    /// the page, if one is wanted; the exit code.
+    /// Ends a verb that measured: prints its text unless records were printed, writes the page if
+    /// it is requested, and returns the exit code.
     pub(crate) fn finish(
         &mut self,
         page: Option<&Replaced>,
@@ -119,7 +115,7 @@ impl Recorder {
     ) -> Result<ExitCode, Failure> {
         if !self.json && !self.quiet {
             let stamp = daqmeter_report::table::stamp(&self.records);
-            // Above: the last line of some verbs is their verdict.
+            // It comes first, since the last line of some verbs is their verdict.
             emit(&(stamp + &text(&self.records)))?;
         }
         if self.quiet {
@@ -136,14 +132,12 @@ impl Recorder {
         Ok(self.exit_code(interrupted))
     }
 
-    /// Fails if another program took the file of records away.
     pub(crate) fn check_file(&mut self) -> Result<(), Failure> {
         let records = &self.records;
         let file = self.file.as_ref();
         file.map_or(Ok(()), |file| locked(file).finish(|| lines_of(records)))
     }
 
-    /// Exit code for what was measured.
     pub(crate) fn exit_code(&self, interrupted: bool) -> ExitCode {
         let failed = self.records.iter().any(|record| matches!(record.outcome, Outcome::Failed(_)));
         match (interrupted, failed) {
@@ -162,7 +156,6 @@ fn locked(file: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
     file.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reports on stderr why a point failed.
 fn tell_failure(record: &RunRecord) {
     if let Outcome::Failed(reason) = &record.outcome {
         let study = sanitise::text(&record.study);
@@ -170,12 +163,12 @@ fn tell_failure(record: &RunRecord) {
     }
 }
 
-/// Writes a file whole, or leaves what is there ([`Replacement`]). Records are never replaced.
+/// Writes a file whole, or leaves the old one ([`Replacement`]). Records are never replaced.
 pub(crate) fn write_file(path: &Replaced, text: &str) -> Result<(), Failure> {
     write_with(path, |sink| sink.write_all(text.as_bytes()))
 }
 
-/// The same for what is made piece by piece.
+/// Writes a file whole, piece by piece.
 pub(crate) fn write_with<T, E: Display>(
     path: &Replaced,
     write: impl FnOnce(&mut Replacement) -> Result<T, E>,
@@ -192,8 +185,8 @@ pub(crate) fn write_with<T, E: Display>(
     })
 }
 
-/// Reads records from a file, or stdin for `-`, in parts, and reports what could not be read.
-/// Returns the number of records.
+/// Reads records from a file, or stdin for `-`, in parts, and reports unreadable lines. Returns the
+/// number of records.
 pub(crate) fn read_parts(
     path: &Path,
     take: impl FnMut(Vec<RunRecord>) -> ControlFlow<()>,
@@ -207,7 +200,7 @@ pub(crate) fn read_parts(
     }
 }
 
-/// Reads one file, which may hold nothing, and tells what could not be read.
+/// Reads one file, which may be empty, and reports unreadable lines.
 pub(crate) fn read_file(path: &Path) -> Result<Vec<RunRecord>, Failure> {
     let mut records = Vec::new();
     read_file_parts(path, |part| {
@@ -221,7 +214,7 @@ fn read_file_parts(
     path: &Path,
     mut take: impl FnMut(Vec<RunRecord>) -> ControlFlow<()>,
 ) -> Result<usize, Failure> {
-    /// So many lines that cannot be read are told one by one.
+    /// Number of unreadable lines that are reported one by one.
     const MAX_LINES_REPORTED: usize = 10;
     let shown = path.display();
     let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));

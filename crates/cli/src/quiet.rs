@@ -1,11 +1,10 @@
-//! Waiting until the host has nothing else to do. A survey that begins beside a compiler or a
-//! backup measures them, too.
+//! Wait until the host is quiet. A survey that begins beside a compiler or a backup measures them,
+//! too.
 //!
-//! It waits for at most a quarter of its budget, and never longer than 15 s (what a budget of a
-//! minute gives); the time is taken from the budget. Bursts of cron, of a package manager or of the
-//! end of a build are over by then, and what is left is enough for all points; a load that lasts
-//! longer may last for hours. A host that is still not quiet then is measured all the same, and the
-//! report says that it was not.
+//! It waits for at most a quarter of its budget, and never longer than 15 s, the quarter of a
+//! minute. The time is taken from the budget. Bursts of cron, of a package manager or of the end of
+//! a build are over by then, and the rest is enough for all points. Other loads may last for hours.
+//! A host that is still busy is measured all the same, and the report says so.
 
 use std::time::Duration;
 
@@ -17,23 +16,23 @@ use crate::output::tell;
 /// Part of the budget that may be waited for.
 const PART: u32 = 4;
 
-/// And no longer than this.
+/// Longest wait.
 const LONGEST: Duration = Duration::from_secs(15);
 
-/// One look lasts so long: thirty ticks of `/proc/stat`, so that a tick is 3 % of a CPU.
+/// Time of one look: thirty ticks of `/proc/stat`, so that a tick is 3 % of a CPU.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// What was seen at last.
+/// Result of the last look.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Waited {
-    /// Others took less than a result may stand.
+    /// Other programs took less than a result tolerates.
     Quiet,
-    /// They still took this share of all CPUs.
+    /// Other programs still took this share of all CPUs.
     Busy(f64),
 }
 
-/// Looks until the host is quiet, time for another look is lacking, or a signal came; says on
-/// stderr what it waits for.
+/// Looks until the host is quiet, time for another look is lacking, or a signal came. Reports the
+/// wait on stderr.
 pub(crate) fn wait_for_quiet(budget: Duration, is_stopped: impl Fn() -> bool) -> Waited {
     let longest = (budget / PART).min(LONGEST);
     let mut is_told = false;
@@ -57,7 +56,7 @@ pub(crate) fn wait_for_quiet(budget: Duration, is_stopped: impl Fn() -> bool) ->
     waited
 }
 
-/// The same with any looks: each takes [`LOOK`].
+/// Waits with any function of looks: each takes [`LOOK`].
 fn until_quiet(
     longest: Duration,
     mut look: impl FnMut() -> f64,
@@ -98,7 +97,7 @@ fn share(host: cpu_time::HostTimes, own_ns: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Waits for at most ten looks that see these shares; returns what came of it and the looks.
+    /// Waits for at most ten looks with these shares; returns the result and the number of looks.
     fn wait(shares: &[f64]) -> (Waited, usize) {
         let mut looks = shares.iter().copied();
         let mut told = 0;

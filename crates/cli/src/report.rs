@@ -45,8 +45,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let records = read_all(&arguments.files)?;
     let text = render(arguments.format, &records)?;
     let count = records.len();
-    // The process ends soon: giving back a hundred thousand records piece by piece would take
-    // longer than drawing them.
+    // The process ends soon, and to free a hundred thousand records would take longer than to draw
+    // them.
     std::mem::forget(records);
     let by_default = (arguments.format == Format::Html).then(|| Replaced::at("report.html"));
     match arguments.output.clone().or(by_default) {

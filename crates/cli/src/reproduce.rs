@@ -62,7 +62,6 @@ fn json_help(option: clap::Arg) -> clap::Arg {
     option.help("Print each study with its places and verdicts (a JSON line) instead of tables; records go to --records")
 }
 
-/// Names and titles of the studies.
 fn names() -> PossibleValuesParser {
     let value = |study: Study| {
         let (first, others) = study.names().split_first().expect("a study has a name");
@@ -87,7 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.no_measurement {
         return show(&chosen, &[], arguments);
     }
-    // Records are not printed: the studies are.
+    // The verb prints studies instead of records.
     let common = Common { json: false, ..arguments.common.clone() };
     let mut runner = Runner::new(&common, 0)?;
     measure(&chosen, arguments, &mut runner)?;
@@ -130,8 +129,8 @@ fn measure(studies: &[Study], arguments: &Arguments, runner: &mut Runner) -> Res
     Ok(())
 }
 
-/// Prints the records' verdict on the studies, and writes the page. Ends with 1 when a record
-/// failed.
+/// Prints the records' verdict on the studies, and writes the page. Ends with 1 after a failed
+/// record.
 fn show(
     studies: &[Study],
     records: &[RunRecord],
@@ -160,7 +159,6 @@ fn show(
     Ok(if records.iter().any(has_failed) { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
 
-/// Studies, their points on this host, and their options.
 fn listed(studies: &[Study]) -> String {
     let row = |study: &Study| {
         let options = study.options().iter().map(|name| format!("--{name}"));

@@ -1,5 +1,5 @@
-//! `daqmeter run`: the points of a plan, one after the other; and what `daqmeter list PLAN` says of
-//! them beforehand.
+//! `daqmeter run`: the points of a plan, one after the other; and the text of `daqmeter list PLAN`
+//! about them.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return emit(&points(&plan));
     }
     let mut runner = Runner::new(common, plan.points.len())?;
-    // From now on nobody else writes the file.
+    // From now on no other run writes the file.
     let known = known(arguments)?;
     let budget = Budget { time: arguments.budget.or(plan.budget.time), ..plan.budget };
     let options = Options { budget, known: &known };
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-/// The records of an earlier run that this one goes on from.
+/// Returns the records of the earlier run that this one continues.
 fn known(arguments: &Arguments) -> Result<Vec<RunRecord>, Failure> {
     match (&arguments.common.out, arguments.resume) {
         (Some(out), true) if out.is_file() => read_file(out),
@@ -97,7 +97,7 @@ fn unfinished(arguments: &Arguments, done: &Done) -> String {
     format!("daqmeter: {} of {} measured; {go_on}", done.begun, plural(done.points as u64, "point"))
 }
 
-/// The exit code of a run is 2 when points could not be measured.
+/// Gives exit code 2 if points could not be measured.
 pub(crate) fn refuse_refused(done: &Done) -> Result<(), Failure> {
     if done.refused == 0 {
         return Ok(());
@@ -109,8 +109,8 @@ pub(crate) fn refuse_refused(done: &Done) -> Result<(), Failure> {
     )))
 }
 
-/// Every point of the plan with what would become of it. Engines are asked whether they are there
-/// and whether they understand the workload; nothing is opened for use.
+/// Lists every point of the plan with its prospect. Engines say if they are available and
+/// understand the workload; nothing is opened for use.
 pub(crate) fn points(plan: &Plan) -> String {
     let different = different(&plan.points);
     let rows = different.iter().map(|(point, times)| {
@@ -134,7 +134,7 @@ pub(crate) fn points(plan: &Plan) -> String {
     )
 }
 
-/// Each point once, and how often it is measured.
+/// Returns each point once with its number of repetitions.
 fn different(points: &[PlannedPoint]) -> Vec<(&PlannedPoint, u64)> {
     let mut seen: Vec<(&PlannedPoint, u64)> = Vec::new();
     let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
@@ -149,7 +149,6 @@ fn different(points: &[PlannedPoint]) -> Vec<(&PlannedPoint, u64)> {
     seen
 }
 
-/// The workload without the name of its engine.
 fn parameters(point: &PlannedPoint) -> String {
     let whole = point.workload.to_string();
     let parameters = whole.strip_prefix(&point.engine).unwrap_or(&whole);
@@ -172,7 +171,6 @@ fn state(point: &PlannedPoint) -> String {
     }
 }
 
-/// How long the plan takes.
 fn time(plan: &Plan) -> String {
     let seconds = plan.budget.time.map_or(0, |time| time.as_secs());
     if plan.budget.time.is_some() && plan.budget.spend == Spend::Share {
@@ -196,7 +194,6 @@ fn steps(steps: StepPlan) -> String {
     }
 }
 
-/// The shipped plans.
 pub(crate) fn shipped() -> String {
     let row = |(name, _): &(&str, &str)| {
         let plan = Plan::load(name).expect("shipped plans are tested");
@@ -205,7 +202,7 @@ pub(crate) fn shipped() -> String {
     table::plain(&["plan", "points", "what it is"], daqmeter_campaign::SHIPPED.iter().map(row))
 }
 
-/// Whether that is how a plan is named, and not a word of `list`.
+/// Returns true for the name of a plan that is not a word of `list`.
 pub(crate) fn is_named(text: &str) -> bool {
     daqmeter_campaign::SHIPPED.iter().any(|(name, _)| *name == text)
         || text.contains('.')

@@ -1,5 +1,5 @@
-//! What every measuring verb shares: the context, Ctrl-C, progress, and running points one after
-//! the other.
+//! Common parts of every measuring verb: the context, Ctrl-C, progress, and running points one
+//! after the other.
 
 use std::ops::{Deref, DerefMut};
 use std::process::ExitCode;
@@ -52,13 +52,13 @@ impl Common {
         context_as(self.label.as_ref())
     }
 
-    /// CPUs for the threads; none leaves them free.
+    /// CPUs for the threads; an empty list leaves them free.
     pub(crate) fn pins(&self) -> Vec<u32> {
         self.pin.clone().map_or(Vec::new(), |list| list.0)
     }
 }
 
-/// Runs points, keeps their records, and shows how far it is.
+/// Runs points, keeps their records, and shows the progress.
 pub(crate) struct Runner {
     campaign: campaign::Runner,
     pub(crate) recorder: Recorder,
@@ -66,15 +66,13 @@ pub(crate) struct Runner {
     metrics: Option<Page>,
 }
 
-/// How this program was built. The C library is a part of it where it is another than the usual
-/// one: its memcpy is measured, too.
+/// Build profile of this program. It names an unusual C library, whose memcpy is measured, too.
 const PROFILE: &str = match (cfg!(debug_assertions), cfg!(target_env = "musl")) {
     (true, _) => "debug",
     (false, false) => "release",
     (false, true) => "release, musl",
 };
 
-/// What the records say of this program.
 pub(crate) fn tool() -> Tool {
     Tool {
         name: "daqmeter".into(),
@@ -84,13 +82,11 @@ pub(crate) fn tool() -> Tool {
     }
 }
 
-/// What is known of this host and this invocation.
 pub(crate) fn context() -> Context {
     let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
     Context::gather(tool(), command_line(), isa).with_cards(&card_families())
 }
 
-/// Facts about this host and this invocation, under the name that the user gives the host.
 pub(crate) fn context_as(label: Option<&String>) -> Context {
     let mut context = context();
     if let Some(label) = label {
@@ -99,7 +95,7 @@ pub(crate) fn context_as(label: Option<&String>) -> Context {
     context
 }
 
-/// The command line as typed, with quotes where a shell needs them, so that it can be pasted.
+/// Returns the command line as typed, with quotes where a shell needs them.
 fn command_line() -> String {
     let quoted = |argument: String| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@".contains(c);
@@ -114,7 +110,7 @@ fn command_line() -> String {
     std::iter::once("daqmeter".into()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
-/// The first signal sets the flag; `interrupt` says what else signals do.
+/// Sets the flag at the first signal; `interrupt` has the other effects of signals.
 pub(crate) fn on_ctrl_c(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
     let asked = stop.clone();
     interrupt::on_signal(move || asked.store(true, Ordering::Relaxed));
@@ -136,7 +132,7 @@ impl DerefMut for Runner {
 }
 
 impl Runner {
-    /// Gathers the context; from now on a signal lets the sample at hand finish.
+    /// Gathers the context; from now on a signal lets the current sample finish.
     pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
         let observed = common.observe.as_deref().map(Observed::understand);
         let observed = observed.transpose()?;
@@ -185,18 +181,16 @@ impl Runner {
         campaign.run(points, options, &mut screen)
     }
 
-    /// The page of metrics, if one is served.
     pub(crate) fn metrics(&self) -> Option<&Page> {
         self.metrics.as_ref()
     }
 
-    /// Takes the record of a point.
     pub(crate) fn keep(&mut self, record: RunRecord) -> Result<(), Failure> {
         let Runner { recorder, progress, metrics, .. } = self;
         keep(recorder, progress, metrics.as_ref(), record)
     }
 
-    /// Counts the first of these groups that this host has, unless something else was asked for.
+    /// Counts the first of these groups that this host has, unless the user chose others.
     pub(crate) fn observe_if_there(&mut self, groups: &[&str]) {
         if self.is_observed() {
             return;
@@ -207,17 +201,15 @@ impl Runner {
         }
     }
 
-    /// Reports how many points there will be.
     pub(crate) fn expect(&self, points: usize) {
         expect(&self.progress, self.metrics.as_ref(), points);
     }
 
-    /// Clears the progress line.
     pub(crate) fn finish(&self) {
         self.progress.finish_and_clear();
     }
 
-    /// What every verb ends with: see [`Recorder::finish`].
+    /// Ends a verb: see [`Recorder::finish`].
     pub(crate) fn conclude(
         &mut self,
         page: Option<&Replaced>,
@@ -240,13 +232,12 @@ pub(crate) fn progress_bar(points: usize, is_wanted: bool) -> ProgressBar {
     progress
 }
 
-/// Names the point on the line.
 fn begin_point(progress: &ProgressBar, name: String) {
     progress.set_prefix(name);
     progress.set_message("");
 }
 
-/// Shows how far a point is that takes long, where there is a line to show it on.
+/// Shows the progress within a long point, if there is a line for it.
 fn within_points(progress: &ProgressBar) -> Progress {
     if progress.is_hidden() {
         return Progress::default();
@@ -255,7 +246,7 @@ fn within_points(progress: &ProgressBar) -> Progress {
     Progress::new(move |look| line.set_message(look_text(look)))
 }
 
-/// Keeps what a long point has measured in the file of records, and shows it on the page.
+/// Keeps the samples so far of a long point in the file of records, and shows it on the page.
 fn unfinished(recorder: &Recorder, metrics: Option<&Page>) -> Unfinished {
     let (keep, page) = (recorder.unfinished(), metrics.cloned());
     if keep.is_none() && page.is_none() {
@@ -271,7 +262,7 @@ fn unfinished(recorder: &Recorder, metrics: Option<&Page>) -> Unfinished {
     })
 }
 
-/// What a point is at, in a few words.
+/// Describes the current work of a point in a few words.
 fn look_text(look: &Look) -> String {
     let of = |done: usize| match look.lanes {
         1 => String::new(),
@@ -308,7 +299,7 @@ fn keep(
     recorder.take(record)
 }
 
-/// Shows how far a plan is, and keeps its records.
+/// Shows the progress of a plan, and keeps its records.
 struct Screen<'a> {
     recorder: &'a mut Recorder,
     progress: &'a ProgressBar,

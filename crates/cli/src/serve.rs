@@ -1,7 +1,7 @@
 //! `daqmeter serve`: records in the browser.
 //!
-//! Only what was named on the command line is served, by number; a request never names a path.
-//! Listens on loopback unless told otherwise, and then only with a token.
+//! Only files of the command line are served, by number; a request never names a path. It listens
+//! on loopback by default, and elsewhere only with a token.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -55,22 +55,20 @@ pub(crate) struct Arguments {
     token: Option<String>,
 }
 
-/// What answers are made from.
 struct Site {
     paths: Vec<PathBuf>,
     token: Option<String>,
-    /// Names that a browser on this host may have asked for: others are somebody else's page that
-    /// resolves here.
+    /// Restricts the Host header to names of loopback: others belong to a page of somebody else
+    /// that resolves here.
     loopback: bool,
-    /// What `/metrics` says.
     metrics: Page,
-    /// The files that were listed so far. The place of a file here is its number, which stays its
-    /// own when others come.
+    /// Files that were listed so far. The index of a file is its number, which stays when others
+    /// come.
     known: Mutex<Vec<PathBuf>>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    /// A signal is seen within this time.
+    /// Longest time until a signal is noticed.
     const LOOK: Duration = Duration::from_millis(100);
     let address = arguments.bind.unwrap_or(SocketAddr::from(([127, 0, 0, 1], arguments.port)));
     let site = Site::understand(arguments, address)?;
@@ -91,7 +89,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 impl Site {
-    /// What is to be served, and to whom.
     fn understand(arguments: &Arguments, address: SocketAddr) -> Result<Site, Failure> {
         /// Shorter words can be guessed.
         const MIN_TOKEN: usize = 16;
@@ -128,9 +125,9 @@ impl Site {
         Ok(Site { paths, token, loopback, metrics: Page::default(), known: Mutex::default() })
     }
 
-    /// The files that are served now, each with its number.
+    /// Returns the files that are served now, each with its number.
     fn files(&self) -> Result<Vec<(usize, PathBuf)>, Failure> {
-        /// When so many came and went, numbers begin anew.
+        /// Number of known files at which numbers begin anew.
         const MAX_KNOWN: usize = 1_000_000;
         let files = listed(&self.paths, Links::KeptBelow)?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,7 +145,7 @@ impl Site {
         Ok(numbered.collect())
     }
 
-    /// Refuses who may not ask.
+    /// Refuses a request without permission.
     fn admitted(&self, request: &Request) -> Result<(), Answer> {
         if self.loopback && !request.host.as_deref().is_none_or(names_this_host) {
             return Err(Answer::text(403, "asked for by a name that is not this host's"));
@@ -162,7 +159,7 @@ impl Site {
         }
     }
 
-    /// The answer to somebody who may ask. Reads files.
+    /// Answers a permitted request. Reads files.
     fn get(&self, request: &Request) -> Answer {
         let files = match self.files() {
             Ok(files) => files,
@@ -183,7 +180,6 @@ impl Site {
     }
 }
 
-/// The file of that number.
 fn numbered<'a>(files: &'a [(usize, PathBuf)], number: Option<&str>) -> Option<&'a PathBuf> {
     let wanted: usize = number?.parse().ok()?;
     let (_, file) = files.iter().find(|(number, _)| *number == wanted)?;
@@ -205,20 +201,18 @@ impl Handler for Site {
 }
 
 impl Request {
-    /// A value of its query.
     fn value(&self, name: &str) -> Option<&str> {
         let mut pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.find_map(|(key, value)| (key == name).then_some(value))
     }
 
-    /// The token that it carries.
     fn token(&self) -> Option<&str> {
         let asked = self.value("token");
         asked.or_else(|| self.authorization.as_deref()?.strip_prefix("Bearer "))
     }
 }
 
-/// Whether a Host header names this machine's loopback.
+/// Returns true if a Host header names this machine's loopback.
 fn names_this_host(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(v6) => v6.split(']').next().unwrap_or(""),
@@ -227,7 +221,7 @@ fn names_this_host(host: &str) -> bool {
     name == "localhost" || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Why a file has no page.
+/// Reason why a file has no page.
 #[derive(Debug)]
 enum Unread {
     Long(u64),
@@ -259,7 +253,6 @@ impl Unread {
     }
 }
 
-/// The page of a file.
 fn report(file: &Path) -> Result<Answer, Unread> {
     let file = open_regular(file)?;
     let bytes = file.metadata()?.len();

@@ -1,6 +1,6 @@
-//! `daqmeter survey`: everything that can be measured on this host, as one report. What is measured
-//! is the plan `survey`, or `survey-short` when there is little time; here it gets its budget, its
-//! page and its answers.
+//! `daqmeter survey`: everything that can be measured on this host, as one report. The points are
+//! those of the plan `survey`, or of `survey-short` for little time; this file adds budget, page
+//! and answers.
 
 use std::fmt::Write;
 use std::path::Path as FilePath;
@@ -68,17 +68,17 @@ fn refuse_small(free_bytes: Option<u64>) -> Result<(), Failure> {
     }
 }
 
-/// A shorter survey has fewer points, so that each still has the time that it needs.
+/// Budget below which a survey has fewer points, so that each still has its time.
 const SHORT: Duration = Duration::from_secs(40);
 
-/// Share of the budget that is for what limits each path; a shorter survey has no time for it.
+/// Share of the budget for the limits of paths; a shorter survey has no time for them.
 const LIMITS_SHARE: f64 = 0.3;
 
-/// Groups of which the first that is here is counted beside every point: memory traffic.
+/// Groups of memory traffic; the first available one is counted beside every point.
 const OBSERVED: [&str; 3] = ["memory", "imc", "mbm"];
 
 impl Arguments {
-    /// The points for this host, and their budget.
+    /// Returns the points for this host, and their budget.
     fn plan(&self, host: &Host, left: Duration) -> Result<Plan, Failure> {
         let name = if self.budget < SHORT { "survey-short" } else { "survey" };
         let site = Site {
@@ -105,7 +105,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut common = arguments.common.clone();
     common.out = Some(out.clone());
     refuse_same_files(&[("--output", Some(&page)), ("--records", Some(&out))])?;
-    // The page is announced at the end: that it can be written is better known now.
+    // The page is announced at the end, but an unwritable one fails here.
     write_file(&page, "daqmeter survey is under way\n")?;
     let mut runner = Runner::new(&common, 0)?;
     runner.observe_if_there(&OBSERVED);
@@ -136,7 +136,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-/// What the budget did not allow.
+/// Text of the points that the budget did not allow.
 fn cut_short(done: &Done) -> String {
     let left = plural((done.points - done.begun) as u64, "point");
     format!(
@@ -145,7 +145,7 @@ fn cut_short(done: &Done) -> String {
     )
 }
 
-/// Finds what limits each path that was run, all of them within that time. A path that fails then
+/// Finds the limit of each path that was run, all of them within that time. A path that fails then
 /// is reported, and costs only itself. Returns the seconds that it took.
 fn limits(runner: &mut Runner, within: Duration) -> Result<f64, Failure> {
     let begin = Instant::now();
@@ -157,8 +157,8 @@ fn limits(runner: &mut Runner, within: Duration) -> Result<f64, Failure> {
     }
     names.sort();
     names.dedup();
-    // Runs of a card that is read out live fill and empty its ring: they take longer than a survey
-    // has.
+    // Runs of a card that is read out live fill and empty its ring, which takes longer than a
+    // survey.
     names.retain(|name| !Path::load(name).is_ok_and(|path| path.is_live()));
     for (at, name) in names.iter().enumerate() {
         let left = within.saturating_sub(begin.elapsed());
@@ -195,8 +195,8 @@ fn counters(runner: &mut Runner, budget: Budget) -> Result<f64, Failure> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// The answers first; then the advice, what was not measured, where the time went, and the tables
-/// where they are asked for.
+/// Text of the answers; then of the advice, the missing points, the times, and the requested
+/// tables.
 fn summary(records: &[RunRecord], took: Duration, done: &Done, with_tables: bool) -> String {
     let Some(first) = records.first() else {
         return "nothing was measured\n".to_owned();
@@ -216,7 +216,6 @@ fn summary(records: &[RunRecord], took: Duration, done: &Done, with_tables: bool
     out
 }
 
-/// Every path with its threads and queues, every point.
 fn tables(records: &[RunRecord]) -> String {
     let all = [paths::text(records), table::text(records)];
     let all: Vec<String> = all.into_iter().filter(|text| !text.is_empty()).collect();
@@ -239,7 +238,7 @@ fn head(host: &Host, points: usize, took_s: f64, done: &Done) -> String {
     wrapped(&lines, 2) + "\n"
 }
 
-/// CPUs, and what they are parts of where a CPU is not just a core.
+/// CPUs, and their hierarchy where a CPU is not just a core.
 fn topology(host: &Host) -> String {
     let cpus = plural(u64::from(host.logical_cpus), "CPU");
     let nodes = host.numa.len() as u64;
@@ -267,7 +266,7 @@ struct Written {
 
 impl Written {
     /// Returns the files as they were named, else with the first number that is free for both.
-    /// Records may be appended to a file that is there, but a page would be written over it.
+    /// Records may be appended to an existing file, but a page would be written over it.
     fn of(arguments: &Arguments) -> Result<Written, Failure> {
         Written::beside(&arguments.output, &arguments.common.out, |file| {
             file.is_file() || file.is_dir()
@@ -313,7 +312,7 @@ impl Written {
 /// Largest number of a survey in one folder, which bounds the search for a free name.
 const MAX_SURVEYS: u64 = 1_000_000;
 
-/// The first advice is among the answers.
+/// Returns the advice without the first one, which is among the answers.
 fn further_advice(records: &[RunRecord]) -> String {
     let all = advice(records);
     let mut out = String::new();

@@ -1,5 +1,4 @@
-//! `daqmeter ab` as a user meets it: the outcomes with their exit codes, what is recorded, what is
-//! refused.
+//! `daqmeter ab` for a user: outcomes with their exit codes, records, refusals.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -21,16 +20,14 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Work of two lanes.
 const LANES: &str = "memory read_bytes=4KiB read_lines=1 write_lines=1 lanes=2";
-/// Twenty processes.
 const SLOW: &str = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do env true; done";
 
 #[test]
 fn a_point_with_itself_is_the_same_and_is_recorded_whole() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("ab.jsonl");
-    // What a host does to slices of 1 ms is not ten times as long on one side only.
+    // A host's disturbance of slices of 1 ms is not ten times as long on one side only.
     let arguments = ["null", "null", "--ignore", "900%", "--budget", "2m", "--records"];
     let output = ab(&[&arguments[..], &[record.to_str().unwrap()]].concat());
     assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
@@ -120,7 +117,7 @@ fn bad_input_gives_one_clear_line_and_2() {
         ),
         (&["a", "b", "--switch", "/nowhere/x"], "--point"),
         (&["a", "b", "--commands", "--plan", "quick"], "cannot be used with"),
-        // What only the side can say.
+        // Only the side can give this message.
         (&["nothing", "nothing"], "side A: no engine is named `nothing`"),
         (&["null", "convert samples=x"], "side B: "),
         (&["--commands", ":", "exit 3"], "side B: `exit 3` failed (exit status: 3)"),

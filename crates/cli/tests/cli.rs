@@ -1,5 +1,4 @@
-//! The command as a user meets it: exit codes, one clear line for bad input, what survives, what is
-//! printed.
+//! The command for a user: exit codes, one clear line for bad input, kept records, printed text.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +23,6 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A quick, unpaced run.
 fn quick(more: &[&str]) -> Output {
     let mut arguments = vec!["digitizer", "emu:l0", "-S", "3200", "--unpaced"];
     arguments.extend(more);
@@ -338,7 +336,7 @@ fn ctrl_c_keeps_what_was_measured_and_exits_130() {
     use std::io::Read;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("records.jsonl");
-    // A trigger every 20 ms, for ever; the run ends only by the signal.
+    // A trigger every 20 ms has no end, so that only the signal ends the run.
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("daqmeter"))
         .args([
             "digitizer",
@@ -357,8 +355,8 @@ fn ctrl_c_keeps_what_was_measured_and_exits_130() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    // Its first trigger has been taken when the lane's thread has run: wait for the thread, then a
-    // little real work.
+    // The lane's thread has taken its first trigger when it has run: this waits for the thread,
+    // then for a little real work.
     let tasks = format!("/proc/{}/task", child.id());
     let lane_runs = || {
         let entries = std::fs::read_dir(&tasks).into_iter().flatten().flatten();

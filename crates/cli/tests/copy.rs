@@ -1,5 +1,4 @@
-//! The copy verbs as scripts meet them: output, files, exit codes, one clear line for what is
-//! wrong.
+//! The copy verbs for scripts: output, files, exit codes, one clear line for errors.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -59,7 +58,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
 fn latency_leaves_the_studys_files() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display().to_string();
-    // A thread that is pinned has one CPU, which each line then names.
+    // A pinned thread has one CPU, which each line then names.
     let cpu = daqmeter_sys::affinity::allowed_cpus().unwrap()[0].to_string();
     let sizes = [
         "--sizes",
@@ -104,7 +103,6 @@ fn latency_leaves_the_studys_files() {
     assert_eq!(sizes, ["1", "64", "4096"]);
 }
 
-/// Names and contents of a folder.
 fn contents(folder: &std::path::Path) -> std::collections::BTreeMap<String, String> {
     let entries = std::fs::read_dir(folder).unwrap();
     let file = |path: std::path::PathBuf| {

@@ -1,4 +1,4 @@
-//! The Etherbone tools as scripts meet them: output, exit codes, one clear line for what is wrong.
+//! The Etherbone tools for scripts: output, exit codes, one clear line for errors.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -31,7 +31,7 @@ fn done(arguments: &[&str]) -> String {
 struct Snoop {
     child: Child,
     port: u16,
-    /// What it said before it served.
+    /// Output before it served.
     said: String,
 }
 
@@ -51,7 +51,6 @@ impl Snoop {
         Snoop { child, port: port.unwrap_or_else(|| panic!("no port in: {said}")), said }
     }
 
-    /// The page of metrics.
     fn metrics(&self) -> String {
         let address =
             self.said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap();
@@ -107,7 +106,7 @@ fn a_slave_tells_what_it_did_as_metrics() {
             && of("cycles_total") >= Some(1.0)
             && of("operations_total") >= Some(1.0)
     };
-    // The answer is sent before the counts are brought up to date: it may take another look or two.
+    // The answer is sent before the counts are updated: it may take another look or two.
     let found = (0..10_000).map(|_| snoop.metrics()).find(|page| told(page));
     let page = found.unwrap_or_else(|| panic!("never told: {}", snoop.metrics()));
     assert!(
@@ -218,14 +217,14 @@ fn the_bus_is_listed_as_eb_ls_lists_it() {
     assert_eq!(json[4]["name"], "ECA_UNIT:CONTROL");
 }
 
-/// Address of a slave whose bridge at 0x100000 leads to a table that is not there.
+/// Returns the address of a slave whose bridge at 0x100000 leads to a missing table.
 fn broken_bridge(snoop: &Snoop) -> String {
     let ours = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let to_slave = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     to_slave.connect(("127.0.0.1", snoop.port)).unwrap();
     let port = ours.local_addr().unwrap().port();
     std::thread::spawn(move || {
-        // The first and the last address, which follow that of the table.
+        // These are the first and the last address, which follow that of the table.
         let range = [0x0010_0000_u64, 0x001f_ffff].map(u64::to_be_bytes).concat();
         let mut buffer = [0; 2048];
         while let Ok((bytes, client)) = ours.recv_from(&mut buffer) {
@@ -367,7 +366,7 @@ fn transfers_say_what_they_do_when_asked() {
 
 #[test]
 fn a_measurement_negotiates_widths_as_the_tools_do() {
-    // A slave of 64-bit addresses only is none whose words of 32 bits at 32-bit addresses can be
+    // Words of 32 bits at 32-bit addresses of a slave with only 64-bit addresses cannot be
     // measured.
     let wide = Snoop::start(&["-a", "64", "--bus", "timing-receiver"]);
     let perf = |more: &[&str]| {

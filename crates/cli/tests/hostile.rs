@@ -1,5 +1,5 @@
-//! Text of others, pushed through everything that daqmeter prints: nothing of it acts on a
-//! terminal, begins a line, or is a formula.
+//! Text of others in all output of daqmeter: nothing of it acts on a terminal, begins a line, or is
+//! a formula.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -17,23 +17,21 @@ use serde_json::Value;
 const HOSTILE: &str =
     "=1+1\u{1b}[2J\u{7}\0\r\nFAKE\u{202e}\u{2066}\u{200f}\u{61c}\u{9b}31m\u{7f}\u{2028}|<script>";
 
-/// Records that the repository has: of read-out, conversion, copies, Etherbone and counters.
 const MEASURED: [&str; 3] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/record/genoa-vm-2cpu/2026-11-21.jsonl"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/../record/testdata/v1/counters.jsonl"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/../record/testdata/v1/digitizer.jsonl"),
 ];
 
-/// What of a record is chosen by whoever wrote it.
+/// Parts of a record that its writer chooses.
 #[derive(Clone, Copy, PartialEq)]
 enum Changed {
-    /// What daqmeter does not look at to choose a table or a figure.
+    /// Text that does not decide on a table or a figure.
     Notes,
-    /// All text.
     All,
 }
 
-/// Every text in the value for which the whole is still a record, made hostile.
+/// Returns the value with every text made hostile that leaves the whole a record.
 fn make_hostile(record: &Value, changed: Changed) -> Value {
     let mut paths = Vec::new();
     texts(record, String::new(), &mut paths);
@@ -58,7 +56,7 @@ fn make_hostile(record: &Value, changed: Changed) -> Value {
 fn texts(value: &Value, path: String, found: &mut Vec<String>) {
     match value {
         Value::String(_) => found.push(path),
-        // Of long lists the first few show what is done with all.
+        // The first few items of long lists show the treatment of all.
         Value::Array(values) => {
             values
                 .iter()
@@ -73,8 +71,8 @@ fn texts(value: &Value, path: String, found: &mut Vec<String>) {
     }
 }
 
-/// A file of hostile records: one of each engine and study, and one that failed, was waived and
-/// warned.
+/// Writes a file of hostile records: one of each engine and study, and one that failed, was waived
+/// and warned.
 fn write_hostile(path: &Path, changed: Changed) {
     let mut seen = BTreeSet::new();
     let mut lines = Vec::new();
@@ -98,7 +96,7 @@ fn write_hostile(path: &Path, changed: Changed) {
     std::fs::write(path, lines.join("\n") + "\n").unwrap();
 }
 
-/// Nothing in the output acts, and no line of it begins with what a name said.
+/// Checks that nothing in the output acts, and that no line begins with text of a name.
 fn is_harmless(what: &str, text: &str) {
     let acts = |c: char| {
         (c.is_control() && c != '\n' && c != '\t')
@@ -111,7 +109,7 @@ fn is_harmless(what: &str, text: &str) {
     assert!(!text.lines().any(|line| line.trim_start().starts_with("FAKE")), "{what}: {text}");
 }
 
-/// Runs the verb; both of its outputs are harmless. Returns what is on stdout.
+/// Runs the verb; both of its outputs are harmless. Returns stdout.
 fn run(verb: &str, arguments: &[&str]) -> String {
     let output = daqmeter(verb, arguments);
     let what = format!("{verb} {arguments:?}");
@@ -141,7 +139,7 @@ fn a_hostile_record_is_only_text_in_everything_that_is_made_of_it() {
         assert!(run("show", &[&file]).contains(r"\u001b[2J"));
         let table = run("report", &[&file, "--format", "md", "-o", "-"]);
         let pipes = |line: &str| line.replace("\\\\", "").replace("\\|", "").matches('|').count();
-        // The table, and below it a list of what went wrong.
+        // The table comes first, and below it a list of errors.
         let (rows, below): (Vec<&str>, Vec<&str>) =
             table.lines().partition(|line| line.starts_with('|'));
         assert!(rows.len() > 6 && rows.iter().all(|line| pipes(line) == pipes(rows[0])), "{table}");
@@ -200,7 +198,7 @@ fn a_hostile_plan_is_only_text() {
     let folder = folder();
     let escape = |text: &str| serde_json::to_string(text).unwrap().replace('\u{7f}', "\\u007F");
     let hostile = escape(HOSTILE);
-    // What a plan says of itself may have several lines.
+    // The description of a plan may have several lines.
     let about = escape(&HOSTILE.replace('\n', " "));
     let good = format!(
         "title = {hostile}\nabout = {about}\ntime = '2ms'\n[[sweep]]\nstudy = {hostile}\nengine = 'memory'\n\
@@ -246,6 +244,6 @@ fn what_lies_beside_a_page_is_not_written_to() {
         .collect();
     names.sort();
     assert_eq!(names, ["a.jsonl", "page.html", "page.html.part", "victim"]);
-    // What is not a file is written to directly.
+    // Only files are replaced; others are written to directly.
     assert!(run("report", &[&file, "--format", "md", "-o", "/dev/stdout"]).starts_with("| "));
 }

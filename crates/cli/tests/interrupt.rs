@@ -1,5 +1,5 @@
-//! The first SIGINT or SIGTERM ends every verb soon: what was measured is kept and reported, and
-//! the exit code is 130.
+//! The first SIGINT or SIGTERM ends every verb soon: its results are kept and reported, and the
+//! exit code is 130.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -14,27 +14,22 @@ use std::time::{Duration, Instant};
 use common::PROGRAM;
 use daqmeter_record::jsonl;
 
-/// So long a test waits for something to begin, on a busy host.
+/// Longest wait for a beginning on a busy host.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A signal ends a verb in 2 s; on a host that does much else, in this.
+/// Longest time until the end: 2 s are promised, but a busy host needs more.
 const END: Duration = Duration::from_secs(10);
 
-/// What shows that the work has begun, so that the signal comes in its midst.
+/// Sign that the work has begun, so that the signal comes in its midst.
 #[derive(Clone, Copy, Debug)]
 enum Begun {
-    /// The program has taken the signals over.
     TookOver,
-    /// A lane's thread runs.
     Lane,
-    /// A whole record is in the file.
     Record,
-    /// A line on stderr with this in it.
+    /// A line on stderr contains this.
     Says(&'static str),
-    /// A line on stdout.
     Prints,
 }
 
-/// The program while it runs, in a folder of its own.
 struct Running {
     child: Child,
     folder: tempfile::TempDir,
@@ -43,7 +38,7 @@ struct Running {
 }
 
 impl Running {
-    /// `OUT` among the arguments is the file of records.
+    /// Starts the program. `OUT` among the arguments is the file of records.
     fn start(arguments: &str) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(PROGRAM)
@@ -87,7 +82,6 @@ impl Running {
         assert!(sent.success());
     }
 
-    /// The status, once it has ended in time.
     fn end(&mut self) -> ExitStatus {
         let deadline = Instant::now() + END;
         loop {
@@ -111,7 +105,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A test that failed leaves nothing running.
+        // A failed test leaves nothing running.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -145,7 +139,7 @@ fn has_lane(pid: u32) -> bool {
     tasks.into_iter().any(|task| name(task).starts_with("lane-"))
 }
 
-/// Whole records in the file, and lines that are none.
+/// Returns the numbers of whole records in the file, and of other lines.
 fn records(folder: &Path) -> (usize, usize) {
     let Ok(file) = std::fs::File::open(folder.join("records.jsonl")) else {
         return (0, 0);
@@ -154,8 +148,7 @@ fn records(folder: &Path) -> (usize, usize) {
     (contents.records.len(), contents.errors.len())
 }
 
-/// Each verb with a job that lasts long: when the signal comes, and whether a record is in the file
-/// afterwards.
+/// Each verb with a long job: the moment of the signal, and the presence of a record afterwards.
 const CASES: [(&str, Begun, bool); 21] = [
     ("digitizer emu:l0 -S 3200 -N 18446744073709551615 --unpaced --out OUT", Begun::Lane, true),
     ("digitizer emu:l0 -S 320 -l 1000000000 --rate 1e7 --out OUT", Begun::Lane, true),
@@ -208,7 +201,7 @@ fn a_signal_ends_every_verb_and_what_was_measured_is_kept() {
     }
 }
 
-/// Regression: nothing was left of a trigger loop of an hour when it was killed.
+/// Regression: a trigger loop of an hour left nothing when it was killed.
 #[test]
 fn a_digitizer_that_is_killed_leaves_what_it_had_measured() {
     let mut running = Running::start("digitizer emu:l0 -S 320 -l 60000 --rate 100Hz --out OUT");
@@ -232,8 +225,8 @@ fn an_interrupted_survey_still_writes_its_page() {
     assert!(running.folder.path().join("report.html").is_file(), "{:?}", running.said());
 }
 
-/// A program that does not end in time, because its reader does not read, keeps the points that it
-/// finished.
+/// A program that does not end in time, because its reader does not read, keeps its finished
+/// points.
 #[test]
 fn classic_files_of_finished_points_are_kept_when_the_last_one_does_not_end() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Points that do not fit the memory of this process are left out, and say so.
+//! Points that do not fit the memory of this process are left out, and reported.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 

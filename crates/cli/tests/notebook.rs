@@ -1,4 +1,4 @@
-//! Plans, comparisons, history, export and serving, as users meet them.
+//! Plans, comparisons, history, export and serving for users.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -51,7 +51,7 @@ fn an_interrupted_plan_is_gone_on_with_where_it_stopped() {
     let folder = Folder::new();
     let out = folder.measured("out.jsonl");
     assert_eq!(folder.lines("out.jsonl"), 4);
-    // Cut off in the third line, as a crash would.
+    // A crash would cut the third line off.
     let text = std::fs::read_to_string(&out).unwrap();
     let two: usize = text.lines().take(2).map(|line| line.len() + 1).sum();
     std::fs::write(&out, &text[..two + 100]).unwrap();
@@ -60,8 +60,8 @@ fn an_interrupted_plan_is_gone_on_with_where_it_stopped() {
     assert!(stderr(&again).contains("2 of 4 points are in the file already"), "{}", stderr(&again));
     assert!(stderr(&again).contains("line 3: not a record"), "{}", stderr(&again));
     let shown = daqmeter("export", &[&out]);
-    // Two that were whole, and two that were measured again; a memory point has a row for each kind
-    // of read.
+    // Two points were whole, and two were measured again; a memory point has a row for each kind of
+    // read.
     let rows = stdout(&shown).lines().count() - 1;
     assert!(rows >= 4 && rows.is_multiple_of(4), "{rows} rows");
     let done = daqmeter("run", &[&folder.path("plan.toml"), "--out", &out, "--resume"]);
@@ -145,8 +145,8 @@ fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
     let folder = Folder::new();
     let out = folder.measured("a.jsonl");
     let text = std::fs::read_to_string(&out).unwrap();
-    // Ten invocations a side, in turn, with samples of our own: what is compared is the comparison,
-    // not this host.
+    // There are ten invocations a side, in turn, with our own samples: the test is of the
+    // comparison, not of this host.
     let side = |name: &str, ns: u64, parity: u64, runs: u64| {
         let mut lines = String::new();
         for run in 0..runs {
@@ -184,7 +184,7 @@ fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
     let json: serde_json::Value =
         serde_json::from_str(&stdout(&daqmeter("cmp", &[&a, &b, "--json"]))).unwrap();
     assert_eq!(json["points"][0]["verdict"], "slower");
-    // One invocation a side says nothing, and a gate says so.
+    // One invocation a side says nothing, and a gate reports that.
     let (one, other) = (side("one.jsonl", 10_000, 0, 1), side("other.jsonl", 10_800, 1, 1));
     assert_eq!(code(&[&one, &other]), Some(3), "cannot tell");
     let gate = daqmeter("cmp", &[&one, &other, "--fail-on", "5%"]);
@@ -294,7 +294,6 @@ fn a_line_of_a_hundred_megabytes_costs_only_itself() {
     );
 }
 
-/// `daqmeter serve` of a folder, ended with the test.
 struct Served {
     child: std::process::Child,
     address: String,

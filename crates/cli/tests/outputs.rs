@@ -1,5 +1,5 @@
-//! Where results go, as people and scripts meet it: files that are named once, answers before
-//! tables, metrics while a run lasts.
+//! Outputs for people and scripts: files that are named once, answers before tables, metrics during
+//! a run.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -12,12 +12,10 @@ use std::time::{Duration, Instant};
 
 use common::{PROGRAM, are_refused, stderr, stdout};
 
-/// Runs the program in a folder.
 fn within(folder: &tempfile::TempDir, arguments: &str) -> Output {
     Command::new(PROGRAM).args(arguments.split(' ')).current_dir(folder.path()).output().unwrap()
 }
 
-/// Records that the repository has.
 const RECORDS: &str = include_str!("../../record/testdata/v1/digitizer.jsonl");
 
 /// Runs every verb that writes files. Its outputs are named as each other, as its input by any
@@ -110,7 +108,8 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
     }
 }
 
-/// A file of records that is removed while it is written is made again. The run says so at its end.
+/// A file of records that is removed during its writing is made again. The run reports it at its
+/// end.
 #[test]
 fn records_that_are_removed_while_they_are_written_are_kept() {
     let folder = tempfile::tempdir().unwrap();
@@ -270,8 +269,7 @@ fn a_record_has_what_its_conditions_are_judged_by() {
     assert!(speeds.len() == 2 && speeds.iter().all(|ns| ns.as_u64().unwrap() > 0), "{speeds:?}");
 }
 
-/// A survey of little time: what it could not measure for lack of it is said, and the table comes
-/// where it is asked for.
+/// A survey of little time reports the points that it left out, and prints tables on request.
 #[test]
 fn a_survey_answers_first_and_ends_with_its_budget() {
     let folder = tempfile::tempdir().unwrap();
@@ -319,7 +317,6 @@ fn metrics_of_a_chain_are_served_while_it_runs() {
     assert_eq!(code, Some(130));
 }
 
-/// The page as a plain client gets it.
 fn asked(address: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -328,7 +325,6 @@ fn asked(address: &str) -> String {
     page
 }
 
-/// SIGINT, as from the keyboard.
 fn interrupt(pid: u32) {
     let done = Command::new("kill").args(["-INT", &pid.to_string()]).status().unwrap();
     assert!(done.success());

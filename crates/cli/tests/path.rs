@@ -1,5 +1,4 @@
-//! `daqmeter path` as scripts meet it: output, records, exit codes, one clear line for what is
-//! wrong.
+//! `daqmeter path` for scripts: output, records, exit codes, one clear line for errors.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -105,7 +104,7 @@ fn a_card_that_is_read_out_live_says_what_became_of_its_triggers() {
 fn a_card_that_is_read_out_live_is_explained_with_what_shares_the_reader_s_thread() {
     let folder = tempfile::tempdir().unwrap();
     let [scenario, file] = ["card.toml", "path.toml"].map(|name| folder.path().join(name));
-    // A ring that is soon full.
+    // The ring is soon full.
     let card = "[trigger]\nrate = \"100kHz\"\n[card]\nmode = \"gbt\"\nlinks = 1\nring = \"2MiB\"\n";
     std::fs::write(&scenario, card).unwrap();
     let text = format!(
@@ -128,7 +127,7 @@ fn a_card_that_is_read_out_live_is_explained_with_what_shares_the_reader_s_threa
     }
 }
 
-/// A path that is soon made ready, in a file of this folder.
+/// Writes a path that starts quickly to a file of this folder.
 fn small(folder: &std::path::Path) -> String {
     let file = folder.join("small.toml");
     let text = "title = \"small\"\nblock = \"4KiB\"\nbuffers = 2\n[source]\nkind = \"memory\"\nspan = \"64KiB\"\n[sink]\nkind = \"read\"\n";
@@ -191,7 +190,7 @@ fn changes_are_tried_beside_the_path_as_it_is_and_those_that_cannot_be_are_named
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
     let line = |change: &str| text.lines().find(|line| line.contains(change));
-    // One pair each: that decides nothing.
+    // There is one pair each, which decides nothing.
     let block = line("--set block=8KiB: ").unwrap_or_else(|| panic!("{text}"));
     assert!(block.contains("not decided by 1 pair"), "{text}");
     let pages = line("--set pages=huge: ").unwrap_or_else(|| panic!("{text}"));
@@ -288,7 +287,7 @@ fn a_path_is_predicted_from_a_profile_and_recorded() {
     let output = path(&["predict", "pattern", "--host", &profile, "--records", &records]);
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
-    // 65,536 bytes in 1.5 x 65,536 ns, and 2 % faster.
+    // It takes 65,536 bytes in 1.5 x 65,536 ns, and 2 % faster.
     for wanted in ["largest rate: 680 (680 to 680) MB/s", "limit: all CPUs together"] {
         assert!(text.contains(wanted), "{text}");
     }

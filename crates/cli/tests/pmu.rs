@@ -1,5 +1,5 @@
-//! The counters' verbs as scripts meet them: output, exit codes, one clear line for what is wrong.
-//! On emulated meshes and on counters that every host has.
+//! The counters' verbs for scripts: output, exit codes, one clear line for errors. They run on
+//! emulated meshes and on counters that every host has.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -13,7 +13,6 @@ fn pmu(arguments: &[&str]) -> std::process::Output {
     daqmeter("pmu", arguments)
 }
 
-/// Prints of a call that must succeed.
 fn said(arguments: &[&str]) -> String {
     let output = pmu(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
@@ -96,7 +95,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
 fn the_map_of_the_n1sdp_has_the_documents_rows() {
     let text = said(&["map", "--emulated", "n1sdp"]);
     insta::assert_snapshot!(text);
-    // Saved, it is read again.
+    // The saved map is read again.
     let directory = tempfile::tempdir().unwrap();
     let (path, picture) = (directory.path().join("n1sdp.toml"), directory.path().join("n1sdp.svg"));
     std::fs::write(&path, said(&["map", "--emulated", "n1sdp", "--format", "toml"])).unwrap();

@@ -1,5 +1,4 @@
-//! Two runs of one verb are runs of the same points, whatever was measured and however long it
-//! took.
+//! Two runs of one verb are runs of the same points, for any result and any time.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -10,7 +9,6 @@ use std::collections::BTreeSet;
 use common::{daqmeter, stderr};
 use daqmeter_record::{RunRecord, jsonl};
 
-/// The records that a verb leaves with these arguments.
 fn records(verb: &str, arguments: &str) -> Vec<RunRecord> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("records.jsonl");

@@ -1,4 +1,4 @@
-//! The read-out verbs as scripts meet them: output, exit codes, one clear line for what is wrong.
+//! The read-out verbs for scripts: output, exit codes, one clear line for errors.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -111,7 +111,7 @@ fn a_recorded_file_is_checked_and_a_damaged_one_ends_with_1() {
     assert_eq!(line["checked"]["faults"]["undefined type"], 1, "{line}");
 }
 
-/// A file named `-` was written.
+/// Regression: a file named `-` was written.
 #[test]
 fn blocks_go_to_standard_output_raw_and_of_one_channel() {
     let directory = tempfile::tempdir().unwrap();
@@ -175,11 +175,11 @@ fn a_check_of_nothing_ends_with_1_and_what_is_left_out_is_said() {
     }
     let one = readout(&["check", &path, "--elink", "0x008"]);
     assert!(one.status.success(), "{}", stdout(&one));
-    // In a card of several channels an E-link need not be in all of them, but in one.
+    // An E-link must be in one channel of a card, but need not be in all.
     let scenario =
         readout(&["check", "--scenario", "felig", "--triggers", "100", "--elink", "0x7ff"]);
     assert!(scenario.status.code() == Some(1) && stdout(&scenario).contains("nothing was checked"));
-    // Every second block lost: more messages than are shown.
+    // Every second block is lost: more messages than are shown.
     let bytes = std::fs::read(&path).unwrap();
     let half: Vec<u8> = bytes.chunks(1024).step_by(2).flatten().copied().collect();
     std::fs::write(&path, half).unwrap();
@@ -243,7 +243,7 @@ fn a_run_that_loses_more_than_is_allowed_ends_with_1() {
         let passed = run(&["--fail-on", limits]);
         assert!(passed.status.success(), "{limits}: {}", stdout(&passed));
     }
-    // For programs the verdict is not among the records.
+    // The verdict for programs is not among the records.
     let json = run(&["--json"]);
     assert_eq!((json.status.code(), stdout(&json).lines().count()), (Some(1), 1));
     assert!(stderr(&json).contains("verdict: failed: loss"));
@@ -301,7 +301,6 @@ fn a_counter_that_falls_to_0_ends_the_check_with_3_where_no_other_e_link_tells()
                 let mut chunk = [0; 24];
                 EmulatorHeader { length: 24, event, elink_index: Elink::new(8).index(), width: 8 }
                     .fill(&mut chunk);
-                // A whole chunk of 24 bytes.
                 [&chunk[..], &(3_u32 << 29 | 24).to_le_bytes()].concat()
             })
             .collect()
@@ -334,7 +333,7 @@ fn a_counter_that_falls_to_0_ends_the_check_with_3_where_no_other_e_link_tells()
 }
 
 /// A publisher that offers one E-link, sends one event of it and the account, if there is one, and
-/// goes away.
+/// leaves.
 fn fake_publisher(account: Option<serde_json::Value>) -> (String, std::thread::JoinHandle<()>) {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -362,13 +361,13 @@ fn fake_publisher(account: Option<serde_json::Value>) -> (String, std::thread::J
             send(FrameKind::Account, 0, account.to_string().as_bytes());
         }
         stream.shutdown(std::net::Shutdown::Write).unwrap();
-        // What the receiver says until it closes.
+        // It reads everything until the receiver closes.
         let _ = stream.read_to_end(&mut Vec::new());
     });
     (address, thread)
 }
 
-/// An account in which so many events were issued, all of them delivered.
+/// An account with `events` issued events, all of them delivered.
 fn account_of(events: u64) -> serde_json::Value {
     let zero = |names: &[&str]| {
         names.iter().map(|name| ((*name).to_owned(), 0.into())).collect::<serde_json::Map<_, _>>()
@@ -482,7 +481,7 @@ fn a_run_is_a_record_with_its_ledger() {
     );
 }
 
-/// One record of a short run, and what was said beside it.
+/// Returns one record of a short run, and its other output.
 fn run_of(arguments: &[&str]) -> (serde_json::Value, String) {
     let always = ["run", "--json", "--fail-on", "loss=0"];
     let done = readout(&[&always[..], arguments].concat());

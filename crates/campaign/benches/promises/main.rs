@@ -1,15 +1,14 @@
-//! What `daqmeter cmp`, `daqmeter history` and `daqmeter ab` promise: on simulated hosts whose
-//! truth is known, and with real work on this host, alone and while a load of our own overcommits
-//! its CPUs five times. Every promise is kept or broken.
+//! Measures the promises of `daqmeter cmp`, `daqmeter history` and `daqmeter ab`: on simulated
+//! hosts whose truth is known, and with real work on this host, alone and overcommitted five times.
 //!
 //! `cargo bench -p daqmeter-campaign --bench promises [-- PART SECONDS [FOLDER]]`; exits with 1
 //! when a promise is broken. Without a part the first three are done, in 5 to 7 minutes. PART is
 //! one of
 //!
 //! - `simulated`: hosts whose truth is known.
-//! - `alone`, `overcommitted`: rounds of real work, for SECONDS more than what FOLDER holds, or
-//!   until there are enough. A round is in many comparisons, so that one bad minute is counted many
-//!   times: each figure has its interval by the rounds that are independent, and that decides.
+//! - `alone`, `overcommitted`: rounds of real work, for SECONDS more than FOLDER holds, or until
+//!   there are enough. Rounds share comparisons, so the interval of each figure uses the
+//!   independent rounds.
 //! - `ab-alone`, `ab-overcommitted`: real points in turns, for SECONDS.
 //! - `all`: all of these, 18 minutes.
 //! - `stored`: FOLDER holds files of one plan on one unchanged host, one invocation each: 500
@@ -39,18 +38,13 @@ use promise::{Promise, histories, measured};
 use rounds::{Rounds, stored};
 use turns::Load;
 
-/// Argument that makes this program a side of `ab`.
 const SIDE: &str = "side";
 /// Comparisons of each simulated kind of host, occasion effect and layout.
 const SIMULATED: usize = 25;
-/// Rows of each kind of history.
 const ROWS: usize = 1000;
-/// Comparisons in turns on each simulated host.
 const TURNS: usize = 1000;
-/// Threads of our own load for each CPU.
 const OVERCOMMIT: usize = 5;
-/// Parts with the seconds for each where none are given; rounds of real work end before that when
-/// there are as many as promises need.
+/// Parts with their default seconds. Rounds of real work end earlier when there are enough of them.
 const PARTS: [(&str, u64); 5] = [
     ("simulated", 0),
     ("alone", 240),
@@ -58,7 +52,6 @@ const PARTS: [(&str, u64); 5] = [
     ("ab-alone", 240),
     ("ab-overcommitted", 300),
 ];
-/// Those that are done without being asked for by name.
 const USUAL: usize = 3;
 const STORED: &str = "stored";
 

@@ -1,5 +1,4 @@
-//! What comparisons promise, measured on simulated hosts whose truth is known. Every promise is
-//! kept or broken: there is no third.
+//! Promises of comparisons, measured on simulated hosts whose truth is known.
 
 use statrs::distribution::{Beta, ContinuousCDF, Normal};
 
@@ -7,52 +6,48 @@ use daqmeter_stats::{Asked, Comparison, FALSE_ALARM, Random, Verdict, change_poi
 
 use crate::simulated::{Host, Kind, Layout, null_row};
 
-/// Occasion effects, as standard deviations.
+/// Standard deviations of the occasion effects.
 const OCCASIONS: [f64; 5] = [0.001, 0.003, 0.01, 0.03, 0.1];
-/// Layouts in which the sides or the history tell how much occasions differ.
+/// Layouts in which the sides or the history show the variation between occasions.
 const LAYOUTS: [Layout; 4] = [
     Layout::Single { history: 30 },
     Layout::Single { history: 0 },
     Layout::InTurn(10),
     Layout::OneAfterTheOther(5),
 ];
-/// Points of a comparison.
 const POINTS: usize = 6;
-/// How much of what an occasion does to a point its control sees, from kind to kind of host.
+/// Shares of an occasion's effect on a point that its control sees.
 const SEEN: [f64; 3] = [0.3, 0.8, 0.98];
-/// What 95 % intervals may cover over all hosts.
+/// Coverage of 95 % intervals that is allowed over all hosts.
 const COVERAGE: (f64, f64) = (0.93, 0.97);
-/// A slowdown that has to be found, and how often.
+/// Slowdown that has to be found, and the share of comparisons that has to find it.
 const SLOWER: f64 = 1.05;
 const FOUND: f64 = 0.95;
 
-/// A figure beside its promise.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Promise {
-    /// What was measured.
     pub(crate) name: String,
-    /// The figure, a share of 1.
+    /// Share of 1.
     pub(crate) found: f64,
-    /// The least and the most that keep it.
+    /// Least and largest share that keep the promise.
     pub(crate) bounds: (f64, f64),
-    /// Of how many comparisons or intervals.
+    /// Number of comparisons or intervals.
     pub(crate) of: usize,
-    /// How many of them are independent, where they share what they compare: one bad minute is in
-    /// many comparisons, and counts once. None where each has its own.
+    /// Number of independent comparisons, since rounds share comparisons; `None` if all are
+    /// independent.
     pub(crate) independent: Option<usize>,
 }
 
-/// Share of wrong comparisons that those with real work exclude, however few they are.
+/// Share of wrong comparisons that real work has to exclude.
 const EXCLUDED: f64 = 0.1;
-/// A figure may look so many times worse than its promise where few comparisons are independent: a
-/// host that keeps it shows more about once in ten times at 36 of them, and CI tries again.
+/// Factor by which a figure may look worse than its promise where few comparisons are independent.
+/// With 36 of them, a host that keeps it exceeds this about once in ten times, and CI tries again.
 const WORSE: f64 = 3.0;
-/// Chance that a figure of too few comparisons would be within its bounds although the truth is
-/// not.
+/// Chance that a figure of too few comparisons is within its bounds although the truth is not.
 const UNPROVED: f64 = 0.05;
 
 impl Promise {
-    /// At most 1 of 100 may be wrong of comparisons of real work, so many of which are independent.
+    /// Allows 1 wrong comparison of 100 in real work.
     pub(crate) fn false_ones(name: String, wrong: usize, of: usize, independent: usize) -> Promise {
         Promise {
             name,
@@ -63,20 +58,19 @@ impl Promise {
         }
     }
 
-    /// At least that share of comparisons of real work has to be right; each has its own
-    /// measurement.
+    /// Requires this share of right comparisons in real work, each with its own measurement.
     pub(crate) fn right_ones(name: String, right: usize, of: usize, least: f64) -> Promise {
         Promise { bounds: (least, 1.0), ..Promise::false_ones(name, right, of, of) }
     }
 
-    /// Whether the figure is within its bounds, and of enough comparisons to show it.
+    /// Returns true if the figure is within its bounds and of enough comparisons.
     pub(crate) fn is_kept(&self) -> bool {
         self.is_within() && self.is_of_enough()
     }
 
-    /// Whether the figure is within its bounds, of however few comparisons: where they share what
-    /// they compare, whether its interval reaches them, and it is no more than [`WORSE`] than they
-    /// are.
+    /// Returns true if the figure is within its bounds, for any number of comparisons. If
+    /// comparisons share data, its interval has to reach the bounds, and the figure exceeds them by
+    /// [`WORSE`] at most.
     fn is_within(&self) -> bool {
         let (least, most) = self.bounds;
         let is_in = |low: f64, high: f64| low <= most && high >= least;
@@ -91,7 +85,6 @@ impl Promise {
         }
     }
 
-    /// Whether there are as many comparisons as the promise needs.
     fn is_of_enough(&self) -> bool {
         self.independent.unwrap_or(self.of) as f64 >= self.needed()
     }
@@ -107,14 +100,12 @@ impl Promise {
         (low, high)
     }
 
-    /// The fewest comparisons that can show the promise with 95 %, by the binomial distribution: of
-    /// so many the best figure, none or all, has a chance of 5 % on a host at the bound: 299 for at
-    /// most 1 %, 149 for at most 2 %, 59 for at least 95 %. Between two bounds 95 % of the figures
-    /// of a host in their middle have to be within them (the normal approximation): 457 for 93 to
-    /// 97 %.
+    /// Fewest comparisons that can show the promise with 95 %, by the binomial distribution. The
+    /// best figure has a chance of 5 % on a host at the bound: 299 comparisons for at most 1 %, 149
+    /// for at most 2 %, 59 for at least 95 %. Between two bounds, 95 % of the figures of a host in
+    /// their middle have to be within them (normal approximation): 457 for 93 to 97 %.
     ///
-    /// Real work has no time for as many. There it is as many as exclude [`EXCLUDED`] where none is
-    /// wrong: 36.
+    /// Real work has no time for that: 36 comparisons, all of them right, exclude [`EXCLUDED`].
     fn needed(&self) -> f64 {
         let (least, most) = self.bounds;
         if self.independent.is_some() {
@@ -132,7 +123,6 @@ impl Promise {
         }
     }
 
-    /// A line of the table.
     pub(crate) fn line(&self) -> String {
         let per_cent = |share: f64| format!("{:.2}", share * 100.0);
         let (least, most) = self.bounds;
@@ -157,7 +147,6 @@ impl Promise {
         )
     }
 
-    /// The table's head.
     pub(crate) fn head() -> String {
         format!(
             "{:66} {:>9}  {:>15}   {:16} {:>6} {:>11}",
@@ -166,7 +155,6 @@ impl Promise {
     }
 }
 
-/// Counts over comparisons of hosts where nothing changed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     comparisons: usize,
@@ -217,9 +205,9 @@ impl Counted {
     }
 }
 
-/// Holds comparisons to their promises on simulated hosts: `each` comparisons for every kind of
-/// host, occasion effect and layout. All intervals are `width` times as wide as they should be: 1,
-/// but where a test makes the statistics wrong.
+/// Holds comparisons to their promises: `each` of them for every kind of host, occasion effect and
+/// layout. All intervals are `width` times as wide as they should be, 1 unless a test makes the
+/// statistics wrong.
 pub(crate) fn measured(each: usize, width: f64) -> Vec<Promise> {
     let asked = Asked { width, ..Asked::ignoring(0.02) };
     let mut random = Random::new(17);
@@ -252,7 +240,7 @@ pub(crate) fn measured(each: usize, width: f64) -> Vec<Promise> {
     promises
 }
 
-/// Comparisons of sides in turn whose noise is far above what is ignored, which therefore hides no
+/// Comparisons of sides in turn, with noise far above the ignored difference, so that it hides no
 /// false one.
 fn noisy_in_turn(each: usize, asked: Asked, random: &mut Random) -> Counted {
     let mut found = Counted::default();
@@ -270,7 +258,6 @@ fn noisy_in_turn(each: usize, asked: Asked, random: &mut Random) -> Counted {
     found
 }
 
-/// Comparisons of hosts of one kind where nothing changed.
 fn counted(kind: Kind, seen: f64, each: usize, asked: Asked, random: &mut Random) -> Counted {
     let mut of_kind = Counted::default();
     for (occasion, layout) in
@@ -282,7 +269,7 @@ fn counted(kind: Kind, seen: f64, each: usize, asked: Asked, random: &mut Random
     of_kind
 }
 
-/// 5 % at one point, in noise of 1 %, ten occasions a side in turn.
+/// Compares a slowdown of 5 % at one point, in noise of 1 %, with ten occasions a side in turn.
 fn power(comparisons: usize, asked: Asked, random: &mut Random) -> Promise {
     let host = Host {
         kind: Kind::Independent,
@@ -304,7 +291,7 @@ fn power(comparisons: usize, asked: Asked, random: &mut Random) -> Promise {
     }
 }
 
-/// Kinds of rows whose runs may resemble one another as `history` promises to bear.
+/// Kinds of rows with dependent runs that `history` promises to bear.
 const ROWS: [Kind; 6] = [
     Kind::Independent,
     Kind::Correlated(0.3),
@@ -313,12 +300,11 @@ const ROWS: [Kind; 6] = [
     Kind::Skewed,
     Kind::Bursts,
 ];
-/// Rows without a step that may show one.
+/// Largest share of rows without a step that may show one.
 const FALSE_STEPS: f64 = 0.02;
-/// Runs of a row.
 const RUNS: usize = 60;
 
-/// Holds histories to their promises: so many rows of each kind without a step, and rows with one
+/// Holds histories to their promises: `rows` rows of each kind without a step, and rows with a step
 /// of 5 % in noise of 1 %, five runs ago.
 pub(crate) fn histories(rows: usize) -> Vec<Promise> {
     let mut random = Random::new(23);

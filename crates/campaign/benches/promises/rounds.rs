@@ -1,5 +1,5 @@
-//! Real work in rounds: an invocation of the program as it is, one whose every point is 5 % slower,
-//! one as it is again; stored, so that rounds of several runs are judged together.
+//! Real work in rounds: an invocation of the program, one with every point 5 % slower, and one of
+//! the program again. They are stored, so that rounds of several runs are judged together.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,30 +15,27 @@ use daqmeter_stats::Random;
 
 use crate::promise::Promise;
 
-/// Occasions a side of a comparison with real work: the fewest that count as in turn, so that as
-/// many comparisons as can be are independent.
+/// Occasions a side of a comparison with real work: the fewest that count as in turn, for the most
+/// independent comparisons.
 const OCCASIONS: usize = 5;
-/// As many as the manual recommends to record: what they find is printed.
+/// Occasions that the manual recommends; their results are printed.
 const MORE_OCCASIONS: usize = 10;
-/// Comparisons with real work of one kind.
 const COMPARISONS: usize = 500;
-/// Pairs of single invocations.
 const PAIRS: usize = 500;
-/// Other invocations that a pair is given as its history.
+/// Invocations that a pair has as its history.
 const HISTORY: usize = 20;
-/// Differences that are ignored, as `daqmeter cmp` does by default.
 const IGNORE: f64 = 0.02;
 
-/// Work whose every so many operations one is done twice: every twentieth is 5 % slower, with real
-/// work. Both sides go through it: one call more on one side only would shift the stack, which
-/// alone changes conversions of 270 ns by 4 % on some hosts.
+/// Work that is 5 % slower, since it repeats every twentieth operation. Both sides go through it:
+/// an additional call on one side shifts the stack, which alone changes conversions of 270 ns by 4
+/// % on some hosts.
 struct SlowedSession {
     inner: Box<dyn Session>,
     every: u64,
     owed: u64,
 }
 
-/// Every twentieth, and none.
+/// Interval of repeated operations: every twentieth, or never.
 const SLOWED: u64 = 20;
 const UNCHANGED: u64 = u64::MAX;
 
@@ -86,8 +83,7 @@ impl Session for SlowedSession {
     }
 }
 
-/// Points whose operations are far shorter than a sample: the twentieth then falls into every
-/// sample.
+/// Points with operations far shorter than a sample, so that every sample has repeated ones.
 const POINTS: &str = "
 title = 'promises'
 repetitions = 2
@@ -103,7 +99,6 @@ engine = 'copy'
 workload = { path = 'pread', context = 'cpu', direction = 'to', block_bytes = '4KiB', lanes = 1 }
 ";
 
-/// One invocation's worth: all points on the last CPU, in an order of their own.
 fn occasion(context: &Context, number: u64, is_slower: bool) -> Vec<RunRecord> {
     let pin = context.host.allowed_cpus.last().copied();
     let site = Site {
@@ -112,7 +107,8 @@ fn occasion(context: &Context, number: u64, is_slower: bool) -> Vec<RunRecord> {
         seed: Some(number * 100),
     };
     let plan = Plan::parse_for(POINTS, "promises", &site).unwrap();
-    // No engine of limits: they would take most of the time, and the controls stand in the records.
+    // Engines of limits are left out, since they take most of the time and the records have
+    // controls.
     let measured = |point: PlannedPoint| {
         let job = engine(&point.engine).unwrap().parse(&point.workload).unwrap();
         let settings = Settings { pin: point.pin, ..Settings::new(point.steps, &point.study) };
@@ -128,23 +124,21 @@ fn occasion(context: &Context, number: u64, is_slower: bool) -> Vec<RunRecord> {
     plan.points.into_iter().map(measured).collect()
 }
 
-/// Occasions in turn: of the program as it is twice, and of one whose every point is 5 % slower.
+/// Occasions in turn: two of the program, and one with every point 5 % slower.
 #[derive(Default)]
 pub(crate) struct Rounds {
     plain: [Vec<Vec<RunRecord>>; 2],
     slowed: Vec<Vec<RunRecord>>,
 }
 
-/// Names of the three invocations of a round.
 const PARTS: [&str; 3] = ["before", "slowed", "after"];
 
-/// Rounds after which every promise has as many independent comparisons as it needs, and a few
-/// more.
+/// Rounds after which every promise has enough independent comparisons, and a few more.
 const ENOUGH: usize = 37 * OCCASIONS;
 
 impl Rounds {
-    /// Those that the folder holds, and more of them for so long, which are stored there; where no
-    /// more is asked for than it takes, no longer than until there are enough.
+    /// Reads the rounds of the folder, and adds new ones to it for `time`. With `stops_at_enough`
+    /// it ends when there are enough.
     pub(crate) fn measured(folder: &Path, time: Duration, stops_at_enough: bool) -> Rounds {
         let (began, mut found) = (Instant::now(), Rounds::default());
         let context = Context::gather(Default::default(), "cargo bench".to_owned(), Vec::new());
@@ -177,9 +171,8 @@ impl Rounds {
         self.slowed.push(slowed);
     }
 
-    /// Comparisons of so many neighbouring rounds a side, from a random one on, and in each round
-    /// by lot which of two of its invocations is A's: nothing but the lot makes A of one of two
-    /// invocations of the same program.
+    /// Compares `occasions` neighbouring rounds a side, from a random one on. In each round a lot
+    /// decides which of two invocations of the program is A's.
     fn compared(&self, occasions: usize, is_slowed: bool) -> Vec<Compared> {
         let rounds = self.slowed.len();
         if rounds < occasions {
@@ -203,7 +196,7 @@ impl Rounds {
         (0..COMPARISONS).map(&mut compare).collect()
     }
 
-    /// A round is in many comparisons: independent are only those that share none.
+    /// Counts comparisons as independent only if they share no round.
     pub(crate) fn promises(&self, where_: &str) -> Vec<Promise> {
         let rounds = self.slowed.len();
         let mut promises = Vec::new();
@@ -233,7 +226,7 @@ impl Rounds {
         let invocations = self.plain.concat();
         let false_ones = if rounds > 1 { pairs(&invocations, 0) } else { 0 };
         let name = format!("real work, {where_}, pairs of single invocations, false");
-        // A pair is of two rounds.
+        // A pair has two rounds.
         promises.push(Promise::false_ones(name, false_ones, PAIRS, rounds / 2));
         promises
     }
@@ -243,14 +236,14 @@ fn differs(found: &Compared) -> bool {
     found.conclusion == Conclusion::Different
 }
 
-/// Points that are found to be slower by about what was put in.
 fn slower(found: &Compared) -> bool {
     let is_found = |ratio: f64| (1.02..1.10).contains(&ratio);
     let points = found.points.iter().filter(|point| point.verdict == "slower");
     points.filter(|point| is_found(point.ratio)).count() > 0
 }
 
-/// Random pairs of invocations that are found to differ; each with so many others as history.
+/// Counts random pairs of invocations that are found to differ, each with `history` others as its
+/// history.
 fn pairs(invocations: &[Vec<RunRecord>], history: usize) -> usize {
     let mut random = Random::new(3);
     let mut draw = || {
@@ -282,8 +275,7 @@ fn records(path: &Path) -> Vec<RunRecord> {
     jsonl::read_printable(file).unwrap().records
 }
 
-/// Random pairs of invocations that were stored in a folder, a file each, by a program and on a
-/// host that did not change.
+/// Compares random pairs of stored invocations, a file each, of one program on an unchanged host.
 pub(crate) fn stored(folder: &Path) -> Vec<Promise> {
     let entries = std::fs::read_dir(folder).unwrap();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();

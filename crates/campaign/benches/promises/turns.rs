@@ -1,4 +1,4 @@
-//! What `daqmeter ab` promises, on simulated hosts and with real work: equal sides are not called
+//! Promises of `daqmeter ab`, on simulated hosts and with real work: equal sides are not called
 //! different, and 1 % more work is found.
 
 use std::os::fd::AsFd;
@@ -13,7 +13,6 @@ use daqmeter_stats::{Decision, MedianSequence, Random, median};
 use crate::promise::Promise;
 use crate::simulated::{Kind, null_row};
 
-/// Chance of a wrong answer that is asked for.
 const ALPHA: f64 = 0.01;
 /// Blocks of a simulated comparison, and groups of a block.
 const BLOCKS: usize = 100;
@@ -25,8 +24,7 @@ pub(crate) fn side() {
     serve(page.into()).unwrap();
 }
 
-/// A host in which values of slices follow each other like that, and processes differ by so much
-/// (standard deviation).
+/// A host with this correlation of values of slices and this standard deviation between processes.
 struct Host {
     name: &'static str,
     kind: Kind,
@@ -44,7 +42,7 @@ const HOSTS: [Host; 8] = [
     Host { name: "AR(1) 0.7, processes 1 %", kind: Kind::Correlated(0.7), process: 0.01 },
 ];
 
-/// So many comparisons on each simulated host, of equal sides and of 1 % more.
+/// Makes `tests` comparisons on each simulated host, of equal sides and of 1 % more.
 pub(crate) fn simulated(tests: usize) -> Vec<Promise> {
     let of_host = |host: &Host| {
         let mut random = Random::new(17);
@@ -62,7 +60,7 @@ pub(crate) fn simulated(tests: usize) -> Vec<Promise> {
     HOSTS.iter().flat_map(of_host).collect()
 }
 
-/// One comparison, looked at after each block; how it ended, after how many blocks.
+/// Returns the outcome of one comparison, looked at after each block, and its number of blocks.
 fn compared(host: &Host, effect: f64, ignore: f64, random: &mut Random) -> (Decision, usize) {
     let slices = null_row(host.kind, BLOCKS * GROUPS * 4, random);
     let mut sequence = MedianSequence::new(ALPHA);
@@ -78,28 +76,27 @@ fn compared(host: &Host, effect: f64, ignore: f64, random: &mut Random) -> (Deci
     (Decision::Undecided, BLOCKS)
 }
 
-/// Logarithm of B over A of a group whose order is drawn by lot.
+/// Returns the logarithm of B over A of a group whose order is drawn by lot.
 fn ratio(group: &[f64], random: &mut Random) -> f64 {
     let ratio = ((group[0] + group[3]) / (group[1] + group[2])).ln();
     if random.uniform() < 0.5 { ratio } else { -ratio }
 }
 
-/// Points of one stage that any host has, with one that does 1 % more.
+/// Points of one stage that any host has, with a variant that does 1 % more.
 const POINTS: [(&str, &str); 3] = [
     ("convert function=3 samples=20000", "convert function=3 samples=20200"),
     ("convert function=2 samples=20000", "convert function=2 samples=20200"),
     ("convert function=3 samples=200000", "convert function=3 samples=202000"),
 ];
-/// Difference that is ignored where one of 1 % is to be found, and where none is.
+/// Ignored differences: for a difference of 1 % that should be found, and for none.
 const IGNORED: [f64; 2] = [0.005, 0.01];
-/// Time for a point.
 const POINT_S: f64 = 10.0;
-/// Time for a point against itself, and how far apart its sides may seem.
+/// Seconds for a point against itself, and the largest apparent difference of its sides.
 const QUICK_S: f64 = 1.0;
 const APART: f64 = 0.012;
 
-/// Real points in rounds for so long: against 1 % more, against themselves, and the same in a
-/// second. `found` is the share of slowdowns that has to be found.
+/// Compares real points in rounds for `time`: against 1 % more, against themselves, and the latter
+/// in a second. `found` is the share of slowdowns that has to be found.
 pub(crate) fn real(where_: &str, time: Duration, found: f64) -> Vec<Promise> {
     let (began, mut seed) = (Instant::now(), 0);
     let (mut right, mut wrong, mut alarms, mut near, mut of) = ([0; POINTS.len()], 0, 0, 0, 0);
@@ -153,14 +150,12 @@ fn question(a: &str, b: &str, ignore: f64, seed: u64, seconds: f64) -> Question 
     }
 }
 
-/// Threads that keep all CPUs busy, until it is dropped.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Load {
-    /// So many for each CPU.
     pub(crate) fn of(each: usize) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let cpus = daqmeter_sys::affinity::allowed_cpus().unwrap().len();

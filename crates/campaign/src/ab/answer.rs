@@ -1,63 +1,52 @@
-//! What is known of one stage, block by block, and the answer at the end.
+//! Blocks of one stage, and their answer at the end.
 
 use daqmeter_stats::{Decision, MedianSequence, median};
 use serde::Serialize;
 
 use super::block::Block;
 
-/// Blocks from which on it is known what varies.
+/// Fewest blocks that tell the variances.
 const MIN_KNOWN: usize = 5;
 
-/// B against A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// They differ by less than is to be ignored.
+    /// The sides differ by less than the ignored difference.
     Same,
-    /// B takes longer, by more than is to be ignored.
+    /// B takes longer, by more than the ignored difference.
     Slower,
-    /// B takes less time, by more than is to be ignored.
+    /// B takes less time, by more than the ignored difference.
     Faster,
-    /// The time was not enough to tell.
     Undecided,
 }
 
-/// The answer for one stage.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answer {
-    /// The stage's name.
     pub stage: String,
-    /// B against A.
     pub verdict: Verdict,
-    /// B's time over A's: the median of all blocks; none without a block.
+    /// Median over all blocks of B's time over A's; `None` without a block.
     pub ratio: Option<f64>,
-    /// Interval of the ratio that holds whenever one looks; none while there are too few blocks.
+    /// Interval of the ratio that is valid at every look; `None` with too few blocks.
     pub interval: Option<(f64, f64)>,
-    /// Median time of one operation of A, in nanoseconds.
     pub a_ns: Option<f64>,
-    /// Of B.
     pub b_ns: Option<f64>,
-    /// Operations of a slice.
     pub operations: u64,
-    /// Smallest difference that these blocks could have decided: 0.02 is 2 %. None while there are
-    /// too few.
+    /// Smallest difference that these blocks could have decided: 0.02 is 2 %. `None` with too few
+    /// blocks.
     pub visible: Option<f64>,
-    /// How many seconds more would probably decide; none when it is decided or cannot be told.
+    /// Seconds that would probably decide; `None` when it is decided or unknown.
     pub missing_s: Option<f64>,
-    /// Whether the blocks contradict each other: the difference itself changed meanwhile.
+    /// True if the blocks contradict each other: the difference itself changed meanwhile.
     pub wandered: bool,
-    /// Each block, in order.
     pub blocks: Vec<Block>,
 }
 
 impl Answer {
-    /// Sum over the blocks.
     pub fn sum(&self, of: impl Fn(&Block) -> u64) -> u64 {
         self.blocks.iter().map(of).sum()
     }
 }
 
-/// One stage while it is measured.
 pub(super) struct Tracked {
     stage: String,
     operations: u64,
@@ -83,10 +72,10 @@ impl Tracked {
         self.sequence.decision(self.ignore) != Decision::Undecided
     }
 
-    /// How many groups a block should have where starting its processes takes as long as
-    /// `start_groups` of them: what starting costs against what groups vary by, in proportion to
-    /// what blocks vary by beyond that (Kalibera and Jones, ISMM 2013, section 4). None while there
-    /// are too few blocks to know.
+    /// Returns the best number of groups of a block, if the start of its processes takes as long as
+    /// `start_groups` groups. It weighs the cost of a start and the variance of groups against the
+    /// variance of blocks beyond that (Kalibera and Jones, ISMM 2013, section 4). `None` with too
+    /// few blocks.
     pub(super) fn wanted_groups(&self, start_groups: f64) -> Option<f64> {
         let counted = || self.blocks.iter().filter(|block| block.log_ratio.is_some());
         let of_groups: Vec<f64> = counted().map(|block| block.spread).collect();
@@ -104,7 +93,6 @@ impl Tracked {
         (blocks > 0.0).then(|| (start_groups * std::f64::consts::FRAC_PI_2 * group / blocks).sqrt())
     }
 
-    /// The answer, if each block took so long.
     pub(super) fn answer(self, block_s: f64) -> Answer {
         let (low, high) = self.sequence.interval();
         let is_interval = low.is_finite() && high.is_finite() && low <= high;
@@ -139,8 +127,7 @@ impl Tracked {
 mod tests {
     use super::*;
 
-    /// Blocks whose ratio is this, one after the other with a little noise that is the same each
-    /// time.
+    /// Answers for blocks with this ratio and a little noise that is equal in each call.
     fn answer(ratio: f64, noise: f64, blocks: u32) -> Answer {
         let mut tracked = Tracked::new("copy".to_owned(), 3, 0.01, 0.01);
         for at in 0..blocks {
@@ -173,7 +160,7 @@ mod tests {
                 (u64::from(blocks) * 4, Some(10.0))
             );
         }
-        // One block is lacking, of half a second.
+        // One block of half a second is missing.
         assert_eq!(answer(1.05, 0.001, 10).missing_s, Some(0.5));
         assert_eq!(answer(1.05, 0.001, 10).visible, None);
     }
@@ -192,16 +179,15 @@ mod tests {
             }
             tracked.wanted_groups(200.0)
         };
-        // Processes that differ as much as groups do: the root of what starting costs, pi / 2 by
-        // the median.
+        // Processes and groups vary equally: the root of the start cost, times pi / 2 for the
+        // median.
         let alike = wanted(0.01, 0.01).unwrap();
         assert!((alike - 17.9).abs() < 0.2, "{alike}");
-        // The more they differ, the shorter the block; where groups explain all, four times as long
-        // as by the blocks' whole scatter.
+        // Larger differences of processes make shorter blocks. If groups explain all, a block is
+        // four times as long as by the blocks' whole scatter.
         assert!(wanted(0.01, 0.1).unwrap() < 2.0);
         let longest = wanted(0.1, 0.01).unwrap();
         assert!((700.0..720.0).contains(&longest), "{longest}");
-        // Nothing varies: nothing is known.
         assert_eq!(wanted(0.0, 0.0), None);
         assert_eq!(Tracked::new("copy".to_owned(), 3, 0.01, 0.01).wanted_groups(200.0), None);
     }

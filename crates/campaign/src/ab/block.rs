@@ -1,4 +1,4 @@
-//! One block: fresh processes, groups of four slices in turns, and what they say together.
+//! One block: fresh processes, groups of four slices in turns, and their result.
 
 use std::time::{Duration, Instant};
 
@@ -12,60 +12,50 @@ use super::command::Run;
 use super::question::{Question, Side};
 use super::turns::{Operations, Turns};
 
-/// Heaps and stacks are shifted by less than this: a page holds every alignment that matters to a
-/// loop.
+/// Bound of the shifts of heaps and stacks: a page has every alignment that matters to a loop.
 const MAX_SHIFT: u64 = 4096;
-/// About how long the sides work by themselves before they are looked at.
+/// Time for which the sides work before they are looked at.
 const BATCH: Duration = Duration::from_millis(50);
-/// Most groups until then.
 const MAX_GROUPS: usize = 32;
-/// Longer slices are hardly ever left alone by a scheduler whose own slices last 3 to 4 ms (EEVDF's
-/// base slice): they count as they are.
+/// Slices longer than this always count, since a scheduler with slices of 3 to 4 ms (EEVDF's base
+/// slice) hardly ever leaves them alone.
 const LONG_NS: u64 = 5_000_000;
-/// If fewer than one group in so many was left alone, it is the work itself that gives the CPU
-/// away: all count.
+/// Denominator of the least share of undisturbed groups. Below it the work itself gives the CPU
+/// away, and all groups count.
 const MIN_SHARE: usize = 8;
 
-/// What a block says of one stage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Block {
-    /// Logarithm of B's time over A's: the median of the groups that count. None without one.
+    /// Logarithm of B's time over A's: the median of the groups that count. `None` without one.
     pub log_ratio: Option<f64>,
     /// Median distance of the groups' logarithms from it.
     pub spread: f64,
-    /// Median time of an operation of A, in nanoseconds.
     pub a_ns: f64,
-    /// Of B.
     pub b_ns: f64,
-    /// Groups of four slices that count.
     pub groups: u64,
     /// Groups that do not count, because one of their slices lost its CPU.
     pub left_out: u64,
-    /// Slices that were preempted, of all groups.
+    /// Preempted slices of all groups.
     pub preempted: u64,
-    /// Slices that changed their CPU.
     pub migrated: u64,
     /// Slices of which a hypervisor took a part.
     pub stolen: u64,
 }
 
-/// Four slices: two of each side.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
     op_ns: [f64; 2],
     is_disturbed: bool,
 }
 
-/// Both sides, ready to be measured.
 pub(super) struct Pair<'a> {
     question: &'a Question,
     turns: Option<Turns>,
-    /// Of commands.
     shifts: [usize; 2],
 }
 
 impl<'a> Pair<'a> {
-    /// Starts both sides in random order. Operations that are not given are found.
+    /// Starts both sides in random order. Finds the operations that are not given.
     pub(super) fn start(
         question: &'a Question,
         operations: &Operations,
@@ -79,24 +69,21 @@ impl<'a> Pair<'a> {
         Ok(Pair { question, turns, shifts: [shifts[0], shifts[1]] })
     }
 
-    /// Names of the stages with the operations of a slice.
     pub(super) fn stages(&self) -> Vec<(String, u64)> {
         let run = || vec![("run".to_owned(), 1)];
         self.turns.as_ref().map_or_else(run, |turns| turns.stages().to_vec())
     }
 
-    /// Schemas of the records that A and B write.
     pub(super) fn schemas(&self) -> [u32; 2] {
         self.turns.as_ref().map_or([0; 2], Turns::schemas)
     }
 
-    /// Whether a block is one group: each of its slices is a fresh process by itself.
+    /// Returns true if a block is one group, since each slice is a fresh process.
     fn is_one_group(&self) -> bool {
         self.turns.is_none()
     }
 
-    /// Works groups of these stages until the time is over, and compares bytes. One group of each
-    /// is worked in any case.
+    /// Works groups of these stages for `time`, one group of each at least, and compares bytes.
     pub(super) fn measure(
         &mut self,
         stages: &[usize],
@@ -155,7 +142,7 @@ impl<'a> Pair<'a> {
         for wanted in wanted {
             if let Some(switch) = &self.question.switch {
                 switch.set(wanted.0)?;
-                // What the setting changes may take a while to settle.
+                // The effect of the setting may take a while to settle.
                 self.one(*wanted, stop)?;
             }
             slices.push(self.one(*wanted, stop)?);
@@ -182,7 +169,7 @@ fn shift(random: &mut Xoshiro256PlusPlus) -> usize {
     usize::try_from(random.next_u64() % MAX_SHIFT).expect("small")
 }
 
-/// How many groups take so long, if so many took that.
+/// Returns the number of groups that fit, given the time of some groups.
 fn fitting(groups: usize, took_s: f64, left_s: f64) -> usize {
     let fitting = groups as f64 * left_s / took_s.max(1e-6);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
@@ -203,7 +190,7 @@ fn group(wanted: &[(usize, usize)], slices: &[Slice], operations: u64, block: &m
     group
 }
 
-/// What groups say together: disturbed ones are left out, on both sides alike, unless nearly all
+/// Returns the result of the groups. Disturbed ones are left out on both sides, unless nearly all
 /// are.
 fn concluded(groups: &[Group], mut block: Block) -> Block {
     let mut counted: Vec<&Group> = groups.iter().filter(|group| !group.is_disturbed).collect();
@@ -259,7 +246,7 @@ mod tests {
         assert_eq!((found.groups, found.left_out), (2, 0));
         assert!(found.log_ratio.is_some_and(|ratio| ratio < -1.0), "{found:?}");
         assert_eq!(concluded(&[], block).log_ratio, None);
-        // A whole operation that is longer than any scheduler leaves alone.
+        // One operation is longer than any scheduler leaves alone.
         let long = group(&ORDER, &slices([LONG_NS; 4], true), 1, &mut Block::default());
         assert!(!long.is_disturbed);
     }

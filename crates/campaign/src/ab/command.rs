@@ -10,10 +10,9 @@ use daqmeter_sys::{affinity, process};
 use super::process::SHIFT;
 use super::question::letter;
 
-/// How often it is looked whether somebody asked to stop.
+/// Interval of looks at the stop flag.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// One command line.
 pub(super) struct Run<'a> {
     pub(super) side: usize,
     pub(super) line: &'a str,
@@ -24,7 +23,6 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs it once.
     pub(super) fn once(&self, stop: &StopFlag) -> Result<Slice, String> {
         let begin = Instant::now();
         let mut child = Ended(self.start()?);
@@ -62,7 +60,8 @@ impl Run<'_> {
         let Some(cpu) = self.cpu else {
             return spawn(&mut command);
         };
-        // A child has the mask of the thread that makes it; this one is made for nothing else.
+        // A child has the signal mask of the thread that makes it; this thread exists only for
+        // that.
         std::thread::scope(|scope| {
             let pinned = scope.spawn(move || {
                 affinity::pin_to(cpu).map_err(|error| self.wrong(error))?;
@@ -73,13 +72,13 @@ impl Run<'_> {
     }
 }
 
-/// Ends a command and what it started, unless it has ended.
+/// Ends a command and its descendants, unless it has ended.
 struct Ended(Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
         process::kill_group(&self.0);
-        // There is nothing to be done about one that cannot be waited for.
+        // A child that cannot be waited for needs nothing more.
         let _ = self.0.wait();
     }
 }

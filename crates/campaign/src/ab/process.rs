@@ -1,5 +1,5 @@
-//! The process of a side, as who started it sees it: started, given turns, ended; what is wrong
-//! with it, in words.
+//! The process of a side, as its parent sees it: started, given turns, ended, and its faults as
+//! text.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -13,21 +13,20 @@ use daqmeter_sys::turns::Page;
 use super::protocol::{Reply, Request, VERSION, WRITER, has_fault, next_step, position};
 use super::question::{Side, letter};
 
-/// How often it is looked whether a side is still there.
+/// Interval of looks at the side.
 const LOOK: Duration = Duration::from_millis(20);
-/// Environment variable whose length shifts the stack: the environment lies at its beginning.
+/// Environment variable that shifts the stack by its length: the environment lies at its beginning.
 pub(super) const SHIFT: &str = "DAQMETER_SHIFT";
-/// A message of a side is cut off after so many characters.
+/// Largest number of characters of a side's message.
 const MAX_SHOWN: usize = 200;
 
-/// More stages than any engine has.
+/// Bound above the stages of any engine.
 const MAX_STAGES: usize = 64;
 
-/// One side's process, prepared.
 pub(super) struct Process {
     side: usize,
     child: Child,
-    /// Reads what it says on stderr; the last line is kept.
+    /// Reader of stderr; it keeps the last line.
     complaint: Option<JoinHandle<String>>,
     pub(super) schema: u32,
     pub(super) stages: Vec<(String, u64)>,
@@ -56,7 +55,7 @@ impl Process {
             .stdin(page.share().map_err(|error| wrong(error.to_string()))?)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // Ctrl-C is for who started it.
+            // Ctrl-C goes to the parent only.
             .process_group(0)
             .spawn()
             .map_err(|error| wrong(format!("cannot start {}: {error}", program.display())))?;
@@ -85,7 +84,7 @@ impl Process {
         format!("side {}: {what}", letter(self.side))
     }
 
-    /// The reply in the page's text; a refusal is an error.
+    /// Returns the reply in the page's text; a refusal is an error.
     pub(super) fn reply(&self, page: &Page) -> Result<Reply, String> {
         let text = page.text().map_err(|error| self.wrong(error))?;
         match serde_json::from_str(&text) {
@@ -95,7 +94,7 @@ impl Process {
         }
     }
 
-    /// An error if it has ended.
+    /// Fails if the process has ended.
     fn is_there(&mut self) -> Result<(), String> {
         let status = match self.child.try_wait() {
             Ok(None) => return Ok(()),
@@ -109,9 +108,8 @@ impl Process {
     }
 }
 
-/// Waits until the turn comes back to who wrote the steps. Patience begins anew with every step
-/// that is done. What goes wrong is the fault of the side whose step it is, or of the one that was
-/// asked.
+/// Waits until the turn comes back to the writer of the steps. Patience begins anew with every step
+/// that is done. An error names the side with the current step, or the one that was asked.
 pub(super) fn wait(
     page: &Page,
     seen: u64,
@@ -146,8 +144,8 @@ impl Drop for Process {
     }
 }
 
-/// Reads to the end, so that nobody waits for a full pipe, and keeps the last line that says
-/// something.
+/// Reads to the end, so that the side never blocks on a full pipe, and keeps the last nonempty
+/// line.
 fn last_line(stderr: ChildStderr) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut last = String::new();

@@ -1,10 +1,10 @@
-//! What the two ends of a side say to each other: JSON in the text of the page that they share,
-//! steps and turns in its words.
+//! Protocol between the two ends of a side: JSON in the text of the shared page, steps and turns in
+//! its words.
 //!
-//! Who starts a side writes a [`Request`] as the text, and the side answers with a [`Reply`]. Then
-//! steps are written to the page, each one slice of one stage by one side. Whoever has the turn
-//! works its steps, and hands on to whom the next step is for; after the last one to who wrote
-//! them. Nobody else runs in between.
+//! The parent writes a [`Request`] as the text, and the side answers with a [`Reply`]. Then the
+//! parent writes steps to the page, each one slice of one stage by one side. The end with the turn
+//! works its steps, and hands on to the side of the next step, or at last to the parent. The other
+//! ends wait meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -14,65 +14,53 @@ use daqmeter_record::{Param, SCHEMA_VERSION, Workload};
 use daqmeter_sys::turns::{Page, WORDS};
 use serde::{Deserialize, Serialize};
 
-/// Version of what is said. Two binaries are compared only if both speak the same.
+/// Protocol version. Two binaries are compared only if their versions are equal.
 pub(super) const VERSION: u32 = 1;
 
-/// Words on which each waits for its turn, a cache line apart: A, B, and who wrote the steps.
+/// Words for the turns, a cache line apart: A, B, and the writer of the steps.
 pub(super) const TURN: [usize; 3] = [0, 16, 32];
-/// The third of them.
 pub(super) const WRITER: usize = TURN[2];
-/// What a turn is for: a [`Task`].
+/// Word with the [`Task`] of a turn.
 const TASK: usize = 48;
 const STEPS: usize = 49;
 const POSITION: usize = 50;
-/// A side could not go on; its text says why.
+/// Word that is set when a side could not go on; its text has the reason.
 const FAULT: usize = 51;
 const FIRST_STEP: usize = 64;
 const STEP_WORDS: usize = 4;
-/// Microseconds of a slice. What disturbs a CPU every few milliseconds, as the kernel's timer does,
-/// meets few groups of four such slices, and the median of a block's groups passes over those:
-/// slices of 1 ms had ten times the noise (conversion of 20,000 samples, 0.13 % against 1 % from
-/// block to block).
+/// Microseconds of a slice. The kernel's timer and other disturbances every few milliseconds meet
+/// few groups of four such slices, and the median of a block's groups passes over those. Slices of
+/// 1 ms had ten times the noise (conversion of 20,000 samples, 0.13 % against 1 % from block to
+/// block).
 const SLICE_US: u64 = 150;
-/// Most steps at once.
 pub(super) const MAX_STEPS: usize = (WORDS - FIRST_STEP) / STEP_WORDS;
 
-/// What a side is asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
-    /// Of the protocol.
     pub version: u32,
-    /// What is to be measured.
     pub workload: Workload,
-    /// CPU for the thread.
     pub cpu: Option<u32>,
-    /// About how long a slice is to last.
+    /// Approximate length of a slice.
     pub slice_us: u64,
     /// 0 for A, 1 for B.
     pub side: usize,
     /// Bytes by which the heap is shifted before anything is opened.
     pub shift_bytes: usize,
-    /// Operations of a slice of each stage, by the stage's name; a stage that is not there finds
-    /// its own number.
+    /// Operations of a slice by the name of the stage. A side finds the number itself for other
+    /// stages.
     pub operations: BTreeMap<String, u64>,
 }
 
-/// What a side answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Reply {
-    /// It is prepared, and its bytes were compared.
+    /// The side is prepared, and its bytes were compared.
     Ready {
-        /// Of the protocol.
         version: u32,
-        /// Of the records that this binary writes.
         schema: u32,
-        /// Each stage with the operations of its slices.
         stages: Vec<(String, u64)>,
     },
-    /// The bytes were compared again.
     Verified,
-    /// It cannot do what it was asked for.
     Refused(String),
 }
 
@@ -83,14 +71,12 @@ impl Reply {
     }
 }
 
-/// What a turn is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
     Work,
     Verify,
 }
 
-/// One slice that a side is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) side: usize,
@@ -98,23 +84,19 @@ pub(super) struct Step {
     pub(super) operations: u64,
 }
 
-/// Gives a turn with a task to a side.
 pub(super) fn hand(page: &Page, side: usize, task: Task) {
     page.word(FAULT).store(0, Ordering::Release);
     page.word(TASK).store(task as u64, Ordering::Release);
     page.signal(TURN[side]);
 }
 
-/// What the turn at hand is for; none for what is not a task.
+/// Returns the task of the current turn; `None` for an invalid word.
 pub(super) fn task(page: &Page) -> Option<Task> {
     let word = page.word(TASK).load(Ordering::Acquire);
     [Task::Work, Task::Verify].into_iter().find(|task| *task as u64 == word)
 }
 
 /// Writes steps to be worked from the first one on.
-///
-/// # Panics
-/// When there are more than fit.
 pub(super) fn write_steps(page: &Page, steps: &[Step]) {
     assert!(steps.len() <= MAX_STEPS, "{} steps", steps.len());
     for (at, step) in steps.iter().enumerate() {
@@ -135,12 +117,11 @@ fn number(page: &Page, word: usize) -> usize {
     usize::try_from(page.word(word).load(Ordering::Acquire)).unwrap_or(usize::MAX)
 }
 
-/// How many steps are done.
 pub(super) fn position(page: &Page) -> usize {
     number(page, POSITION)
 }
 
-/// The step that is to be done next; none after the last one.
+/// Returns the next step; `None` after the last one.
 pub(super) fn next_step(page: &Page) -> Option<Step> {
     let at = position(page);
     if at >= number(page, STEPS).min(MAX_STEPS) {
@@ -154,7 +135,7 @@ pub(super) fn next_step(page: &Page) -> Option<Step> {
     })
 }
 
-/// Keeps what the step at hand took, and goes to the next one.
+/// Keeps the time of the current step, and goes to the next one.
 pub(super) fn finish_step(page: &Page, slice: Slice) {
     let at = place(position(page).min(MAX_STEPS - 1));
     let Disturbed { preempted, migrated, stolen } = slice.disturbed;
@@ -164,7 +145,7 @@ pub(super) fn finish_step(page: &Page, slice: Slice) {
     page.word(POSITION).fetch_add(1, Ordering::AcqRel);
 }
 
-/// What a step took; none where that makes no sense.
+/// Returns the slice of a step; `None` if its numbers make no sense.
 pub(super) fn slice_of(page: &Page, step: usize) -> Option<Slice> {
     let [ns, flags] = [2, 3].map(|word| page.word(place(step) + word).load(Ordering::Relaxed));
     let disturbed =
@@ -172,22 +153,17 @@ pub(super) fn slice_of(page: &Page, step: usize) -> Option<Slice> {
     (ns > 0 && flags < 8).then_some(Slice { ns, disturbed })
 }
 
-/// Says on the page that a side cannot go on.
 pub(super) fn set_fault(page: &Page) {
     page.word(FAULT).store(1, Ordering::Release);
 }
 
-/// Whether a side cannot go on.
 pub(super) fn has_fault(page: &Page) -> bool {
     page.word(FAULT).load(Ordering::Acquire) != 0
 }
 
 impl Request {
-    /// A request for the point that a text names: `convert function=3 samples=3000000 isa=avx2`;
-    /// `cpu=1` is where it runs.
-    ///
-    /// # Errors
-    /// When a word is not a `name=value`, or the CPU no number.
+    /// Parses a request such as `convert function=3 samples=3000000 isa=avx2`; `cpu=1` sets its
+    /// CPU.
     pub fn parse(text: &str) -> Result<Request, String> {
         let mut words = text.split_whitespace();
         let kind = words.next().ok_or("a point begins with the name of an engine")?;
@@ -206,7 +182,6 @@ impl Request {
         Ok(Request::new(workload, cpu))
     }
 
-    /// A request for that point.
     pub fn new(workload: Workload, cpu: Option<u32>) -> Request {
         Request {
             version: VERSION,
@@ -220,7 +195,7 @@ impl Request {
     }
 }
 
-/// A value as plans write it: sizes may have a unit.
+/// Reads a value as in plans: sizes may have a unit.
 fn param(name: &str, text: &str) -> Result<Param, String> {
     if let Ok(flag) = text.parse() {
         return Ok(Param::Flag(flag));
@@ -259,7 +234,7 @@ mod tests {
         assert_eq!(slice_of(&page, 1), Some(Slice { ns: 6, disturbed }));
     }
 
-    /// Whatever another process writes, nothing beyond the page is reached.
+    /// No content of the page makes a side reach beyond it.
     #[test]
     fn nonsense_in_the_page_is_no_step_and_no_time() {
         let page = Page::create().unwrap();

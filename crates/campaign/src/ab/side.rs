@@ -1,4 +1,4 @@
-//! The process of one side: opens what it is asked for, and works a slice whenever it is its turn.
+//! The process of one side: opens the requested work, and works a slice in each of its turns.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -13,13 +13,13 @@ use super::protocol::{
     Reply, Request, Step, TURN, Task, VERSION, WRITER, finish_step, next_step, set_fault, task,
 };
 
-/// How often a side that waits looks whether somebody is left to wait for.
+/// Interval at which a waiting side looks for its parent.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Serves one side over this page until who started it ends it, or is gone.
+/// Serves one side over this page until the parent ends it or is gone.
 ///
 /// # Errors
-/// When the page is none. What is wrong with the work goes to the other end.
+/// Fails for an invalid page. Errors of the work go to the other end.
 pub fn serve(page: File) -> Result<(), String> {
     let page = Page::of_file(page).map_err(|error| error.to_string())?;
     let text = page.text().map_err(|error| error.to_string())?;
@@ -50,7 +50,6 @@ pub fn serve(page: File) -> Result<(), String> {
     }
 }
 
-/// Writes a reply, and gives the turn back.
 fn say(page: &Page, reply: &Reply) -> Result<(), String> {
     if matches!(reply, Reply::Refused(_)) {
         set_fault(page);
@@ -64,7 +63,6 @@ fn say(page: &Page, reply: &Reply) -> Result<(), String> {
 struct Side {
     number: usize,
     slices: Slices,
-    /// With the operations of their slices.
     stages: Vec<(String, u64)>,
 }
 
@@ -77,7 +75,7 @@ impl Side {
                 request.version
             ));
         }
-        // Kept for as long as the process lives.
+        // It is kept until the process ends.
         black_box(Vec::<u8>::with_capacity(request.shift_bytes.min(1 << 20))).leak();
         if let Some(cpu) = request.cpu {
             affinity::pin_to(cpu).map_err(|error| error.to_string())?;
@@ -88,7 +86,7 @@ impl Side {
         Ok(Side { number, slices, stages })
     }
 
-    /// Works the steps that are this side's, and hands on.
+    /// Works the steps of this side, and hands on.
     fn turn(&mut self, page: &Page) -> Result<(), String> {
         while let Some(step) = next_step(page) {
             if step.side != self.number {
@@ -121,7 +119,7 @@ fn open(request: &Request) -> Result<Slices, String> {
     opened.map_err(|fault| fault.to_string())
 }
 
-/// Works each stage for a while, and finds the number of operations of those that were given none.
+/// Works each stage for a while, and finds the missing numbers of operations.
 fn warm(
     slices: &mut Slices,
     request: &Request,

@@ -10,17 +10,15 @@ use std::path::{Path, PathBuf};
 
 use daqmeter_sys::host::bracketed;
 
-/// A file of the host's settings and its two values.
 #[derive(Clone, Debug)]
 pub struct Switch {
-    /// For example `/proc/sys/net/ipv4/tcp_congestion_control`.
+    /// Path such as `/proc/sys/net/ipv4/tcp_congestion_control`.
     pub path: PathBuf,
-    /// Value for A and for B.
     pub values: [String; 2],
 }
 
 impl Switch {
-    /// Puts the setting to the value of a side, and looks whether it took it.
+    /// Writes the value of a side, and checks that the setting has it.
     pub(super) fn set(&self, side: usize) -> Result<(), String> {
         let value = &self.values[side];
         write(&self.path, value.as_bytes())?;
@@ -33,14 +31,12 @@ impl Switch {
     }
 }
 
-/// Original value of a setting.
 #[derive(Clone, Debug)]
 pub struct Setting {
     path: PathBuf,
-    /// Whole content of the file.
     text: Vec<u8>,
-    /// Text that puts the setting back. It is the whole content, or for the kernel's lists the
-    /// value in brackets, since the kernel takes no list.
+    /// Text that puts the setting back: the whole content, or the value in brackets for the
+    /// kernel's lists, since the kernel takes no list.
     value: Vec<u8>,
 }
 
@@ -62,7 +58,7 @@ impl Setting {
     /// Puts the setting back now.
     ///
     /// # Errors
-    /// When the file cannot be written, or does not hold the value afterwards.
+    /// Fails also if the file does not hold the value afterwards.
     pub fn restore(&self) -> Result<(), String> {
         write(&self.path, &self.value)?;
         let found = read(&self.path)?;
@@ -82,22 +78,21 @@ impl Setting {
     }
 }
 
-/// Puts a setting back to what it was, when it is dropped.
+/// Puts a setting back when it is dropped.
 #[derive(Debug)]
 pub struct Restored {
     setting: Setting,
     note: Note,
-    /// Messages that the user must see.
     pub said: Vec<String>,
 }
 
 impl Restored {
     /// Keeps the original setting, also in a note next to its file or in the user's state folder.
-    /// Makes sure that it can be put back. The setting in the note of an earlier run is put back
+    /// Makes sure that it can be put back. Puts back the setting in the note of an earlier run
     /// first.
     ///
     /// # Errors
-    /// When the setting cannot be read, written or kept, or another run has it.
+    /// Fails also if another run has the setting.
     pub fn of(switch: &Switch) -> Result<Restored, String> {
         Restored::noted_in(switch, state_folder().as_deref())
     }
@@ -133,7 +128,6 @@ impl Restored {
         Ok(Restored { setting, note, said })
     }
 
-    /// Returns the setting, for a caller that puts it back earlier.
     pub fn setting(&self) -> Setting {
         self.setting.clone()
     }
@@ -141,7 +135,7 @@ impl Restored {
     /// Puts the setting back now, and removes the note.
     ///
     /// # Errors
-    /// When the setting cannot be put back; the note is kept then.
+    /// An error keeps the note.
     pub fn restore(&self) -> Result<(), String> {
         let note = self.note.path.display();
         self.setting.restore().map_err(|why| format!("{why}; {note} holds what it was"))?;
@@ -152,7 +146,7 @@ impl Restored {
 
 impl Drop for Restored {
     fn drop(&mut self) {
-        // It was written before; if that fails now, `restore` said so to whom it concerns.
+        // It was written before; `restore` has reported a failure.
         let _ = self.restore();
     }
 }
@@ -161,7 +155,6 @@ impl Drop for Restored {
 #[derive(Debug)]
 struct Note {
     path: PathBuf,
-    /// Open file that holds the lock.
     file: File,
 }
 
@@ -178,7 +171,6 @@ impl Note {
         std::iter::once(with(whole.into_os_string())).chain(in_state).collect()
     }
 
-    /// Returns the note of a killed run, with its value.
     fn found(setting: &Path, state: Option<&Path>) -> Result<Option<(Note, Vec<u8>)>, String> {
         for path in Note::places(setting, state) {
             let Ok(known) = path.symlink_metadata() else {
@@ -201,7 +193,6 @@ impl Note {
         Ok(None)
     }
 
-    /// Makes a note in the first place that allows it.
     fn made(setting: &Path, state: Option<&Path>, value: &[u8]) -> Result<Note, String> {
         let mut why = Vec::new();
         for path in Note::places(setting, state) {
@@ -263,7 +254,6 @@ fn state_folder() -> Option<PathBuf> {
 /// Longest setting. Those of the kernel have at most one page.
 const MAX_SETTING_BYTES: u64 = 64 << 10;
 
-/// Returns the whole content of the file.
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let wrong = |error: io::Error| format!("cannot read {shown}: {error}");
@@ -281,7 +271,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     Ok(text)
 }
 
-/// The value at hand: of a list of values the one in brackets (`always [madvise] never`).
+/// Returns the current value: the one in brackets for a list (`always [madvise] never`).
 fn chosen(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let chosen = bracketed(&text).map(str::to_owned);
@@ -289,7 +279,7 @@ fn chosen(text: &[u8]) -> String {
 }
 
 fn write(path: &Path, value: &[u8]) -> Result<(), String> {
-    // Not created, where there is none.
+    // A missing file is not created.
     let file = OpenOptions::new().write(true).truncate(true).open(path);
     file.and_then(|mut file| file.write_all(value)).map_err(|error| {
         let value = String::from_utf8_lossy(value);
@@ -335,7 +325,7 @@ mod tests {
         }
     }
 
-    /// After kill -9 no destructor runs.
+    /// Kill -9 runs no destructor.
     #[test]
     fn what_a_killed_run_left_is_put_back_by_the_next_one_and_a_live_run_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! Whole comparisons. Sides are this test program itself, started again to run one of the tests in
-//! `sides`.
+//! Whole comparisons. Sides are this test program, started again to run a test in `sides`.
 
 use std::os::fd::AsFd;
 
@@ -11,7 +10,7 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A side that is the test of that name.
+/// Returns a side that runs the test of that name.
 fn side(test: &str) -> Side {
     let mut request = Request::new(Workload::new("null"), None);
     request.slice_us = 20;
@@ -40,7 +39,7 @@ fn asked(question: &Question) -> Result<Found, String> {
     ask(question, &StopFlag::default(), |_| ())
 }
 
-/// What the two ends of a page do when this program is started as a side.
+/// Work of this program when it is started as a side.
 mod sides {
     use super::*;
 
@@ -238,7 +237,7 @@ fn at_the_budget_it_is_undecided_and_says_what_is_missing() {
 #[test]
 fn commands_are_compared_as_a_whole() {
     let command = |line: &str| Side::Command { line: line.to_owned(), cpu: None };
-    // Twenty processes against none.
+    // The other side has twenty processes, this one has none.
     let slower =
         command("for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do env true; done");
     let found = asked(&question(command(":"), slower)).unwrap();

@@ -11,20 +11,17 @@ use super::process::{Process, wait};
 use super::protocol::{MAX_STEPS, Reply, Request, Step, Task, WRITER, hand, slice_of, write_steps};
 use super::question::{Question, Side, letter};
 
-/// Operations of a slice of each stage.
 pub(super) type Operations = BTreeMap<String, u64>;
 
-/// Two sides that are prepared.
 pub(super) struct Turns {
     page: Page,
     sides: [Process; 2],
-    /// Names and operations, the same for both.
     stages: Vec<(String, u64)>,
     patience: Duration,
 }
 
 impl Turns {
-    /// Starts both in this order, with heap and stack of each shifted by that much.
+    /// Starts both in this order, with heap and stack of each shifted by its number of bytes.
     pub(super) fn start(
         question: &Question,
         first: usize,
@@ -44,7 +41,7 @@ impl Turns {
             }
             Process::start(of, &page, &request, shifts[2 + side], question.patience)
         };
-        // Who comes first gets the memory that is free first.
+        // The first one gets the memory that is free first.
         let (one, other) = (start(first)?, start(1 - first)?);
         let sides = if first == 0 { [one, other] } else { [other, one] };
         let stages = common_stages(&sides)?;
@@ -56,7 +53,6 @@ impl Turns {
         &self.stages
     }
 
-    /// Schemas of the records that A and B write.
     pub(super) fn schemas(&self) -> [u32; 2] {
         [self.sides[0].schema, self.sides[1].schema]
     }
@@ -82,7 +78,6 @@ impl Turns {
         Ok(slices)
     }
 
-    /// Gives the turn away, and waits until it is back.
     fn turn(&mut self, side: usize, task: Task) -> Result<(), String> {
         let seen = self.page.word(WRITER).load(Ordering::Acquire);
         hand(&self.page, side, task);
@@ -90,7 +85,6 @@ impl Turns {
         wait(&self.page, seen, self.patience, side, &mut [a, b])
     }
 
-    /// Compares bytes on both sides again.
     pub(super) fn verify(&mut self) -> Result<(), String> {
         for side in [0, 1] {
             self.turn(side, Task::Verify)?;
@@ -105,7 +99,7 @@ impl Turns {
     }
 }
 
-/// The stages of both, with the smaller number of operations: both do the same work.
+/// Returns the stages of both with the smaller number of operations, so that both do equal work.
 fn common_stages(sides: &[Process; 2]) -> Result<Vec<(String, u64)>, String> {
     let [a, b] = sides;
     let names = |process: &Process| {

@@ -1,7 +1,7 @@
 //! Plans: TOML in, points out. The format is described in `docs/book/src/formats/plans.md`.
 //!
-//! `file.rs` is what a file may hold, `source.rs` names its lines, `read.rs` makes points of it;
-//! here they get their order.
+//! `file.rs` defines the content of a file, `source.rs` names its lines, `read.rs` makes points of
+//! it. This file puts them in order.
 
 mod file;
 mod read;
@@ -23,16 +23,11 @@ use read::Reader;
 pub use source::PlanError;
 use source::Source;
 
-/// A plan, understood.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// What it is.
     pub title: String,
-    /// What it asks, and how its result is read.
     pub about: String,
-    /// Time of the whole.
     pub budget: Budget,
-    /// Points in the order in which they are measured.
     pub points: Vec<PlannedPoint>,
 }
 
@@ -40,33 +35,24 @@ impl Plan {
     /// Loads a plan by the name of a shipped one, or from a file, for this host.
     ///
     /// # Errors
-    /// When it cannot be read or used; one line with file, line and field.
+    /// An error is one line with file, line and field.
     pub fn load(name_or_path: &str) -> Result<Plan, PlanError> {
         Plan::load_for(name_or_path, &Site::here())
     }
 
-    /// Loads a plan for that host, with what the user chose instead of it.
-    ///
-    /// # Errors
-    /// As [`Plan::load`].
+    /// Loads a plan for that host and the choices of its user.
     pub fn load_for(name_or_path: &str, site: &Site) -> Result<Plan, PlanError> {
         let source = Source::find(name_or_path, None).map_err(PlanError)?;
         Plan::of(&source, site)
     }
 
-    /// Parses the text of a plan that is called so in messages, for this host. Includes are sought
-    /// beside the working directory.
-    ///
-    /// # Errors
-    /// As [`Plan::load`].
+    /// Parses the text of a plan for this host; messages use `name`. Includes are sought beside the
+    /// working directory.
     pub fn parse(text: &str, name: &str) -> Result<Plan, PlanError> {
         Plan::parse_for(text, name, &Site::here())
     }
 
-    /// The same for that host.
-    ///
-    /// # Errors
-    /// As [`Plan::load`].
+    /// Parses the text of a plan for that host.
     pub fn parse_for(text: &str, name: &str, site: &Site) -> Result<Plan, PlanError> {
         let source = Source {
             toml: TomlText { name: name.to_owned(), text: text.to_owned() },
@@ -98,7 +84,7 @@ impl Plan {
     }
 }
 
-/// Rounds over all points: in each, the points that are repeated so often.
+/// Returns rounds over all points, each with the points that still have repetitions.
 fn in_order(sweeps: &[(u64, PlannedPoint)], order: Order, seed: u64) -> Vec<PlannedPoint> {
     let mut points = Vec::new();
     let mut left: Vec<&(u64, PlannedPoint)> = sweeps.iter().collect();

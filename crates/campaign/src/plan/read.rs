@@ -1,4 +1,4 @@
-//! Files of plans become points, checked against the engines.
+//! Makes points of the files of plans, checked against the engines.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -18,23 +18,20 @@ use crate::point::PlannedPoint;
 use crate::site::{OfHost, Site};
 use crate::size::{Room, SweepSize};
 
-/// Includes that include one another go this deep at most.
+/// Largest depth of includes.
 const MAX_DEPTH: usize = 8;
-/// Operations or passes of a point.
+/// Largest number of operations or passes of a point.
 const MAX_STEPS: u64 = 1 << 40;
-/// Samples of a profile per second of CPU time, as much as the kernel takes
+/// Largest number of samples of a profile per second of CPU time, as in the kernel
 /// (`kernel.perf_event_max_sample_rate`).
 const MAX_PROFILE_HZ: u64 = 100_000;
-/// Time of a point when the plan says nothing.
 const USUAL_TIME: Duration = Duration::from_millis(300);
 
-/// Points with their repetitions.
 pub(super) type Repeated = Vec<(u64, PlannedPoint)>;
 
-/// Reads files for a host.
 pub(super) struct Reader<'a> {
     site: &'a Site,
-    /// What the plan may still take, over all its files.
+    /// Rest of the limits for all files of the plan.
     room: Cell<Room>,
 }
 
@@ -50,7 +47,7 @@ impl<'a> Reader<'a> {
         taken
     }
 
-    /// Points of this file and of those that it includes.
+    /// Returns the points of this file and of its includes.
     pub(super) fn sweeps(
         &self,
         source: &Source,
@@ -107,7 +104,7 @@ impl<'a> Reader<'a> {
         let takes = takes.map(|text| source.time(&sweep.field("takes"), text));
         let takes = takes.transpose()?;
         let ranges = sweep.ranges()?;
-        // Before anything is multiplied: the product may not fit anywhere.
+        // This comes before any multiplication, since the product may fit nowhere.
         self.take(|room| room.sweep(&sweep.size(&ranges, repetitions)))
             .map_err(|problem| sweep.refuse(None, problem))?;
         let point = PlannedPoint {
@@ -127,7 +124,7 @@ impl<'a> Reader<'a> {
         Ok(workloads.map(|workload| (repetitions, planned(workload))).collect())
     }
 
-    /// CPUs for the threads: those that the user chose, else those of the plan.
+    /// Returns the CPUs of the user's choice, or those of the plan.
     fn pin(&self, of_plan: &Pin) -> Vec<u32> {
         match (&self.site.pin, of_plan) {
             (Some(pin), _) | (None, Pin::List(pin)) => pin.clone(),
@@ -136,10 +133,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A range of a sweep and its values on this host.
 type Values<'a> = (&'a Spanned<String>, Vec<u64>);
 
-/// One sweep of a file.
 struct Sweep<'a> {
     source: &'a Source,
     sweep: &'a SweepFile,
@@ -153,7 +148,7 @@ impl Sweep<'_> {
         format!("sweep {}, {name}", self.at + 1)
     }
 
-    /// What is wrong with the sweep, or with one of its fields that has no place of its own.
+    /// Makes an error for the sweep, or for one of its fields without a place of its own.
     fn refuse(&self, field: Option<&str>, problem: String) -> PlanError {
         let name = match field {
             Some(field) => self.field(field),
@@ -195,7 +190,7 @@ impl Sweep<'_> {
         }
     }
 
-    /// What the sweep comes to, from the lengths of its lists alone.
+    /// Returns the size of the sweep from the lengths of its lists alone.
     fn size(&self, ranges: &[Values<'_>], repetitions: u64) -> SweepSize {
         let sweep = self.sweep;
         let texts = |params: &Params| -> usize { params.values().map(text_bytes).sum() };
@@ -230,8 +225,8 @@ impl Sweep<'_> {
         self.sweep.ranges.iter().map(of_host).collect()
     }
 
-    /// All combinations, less those that are left out. None where the host lacks what the sweep is
-    /// about.
+    /// Returns all combinations but the excluded ones; `None` if the host lacks the object of the
+    /// sweep.
     fn workloads(&self, ranges: &[Values<'_>]) -> Result<Vec<Workload>, PlanError> {
         let params = ParamReader { sweep: self, engine: self.engine()? };
         let Some(base) = params.base()? else {
@@ -264,11 +259,11 @@ impl Sweep<'_> {
         Ok(workloads.into_iter().map(as_written).collect())
     }
 
-    /// As the command line records the same request, so that both are one point. The extent stays,
-    /// also where it is the usual.
+    /// Returns the workload as the command line records it, so that both are one point. A default
+    /// extent stays, too.
     fn as_the_engine_writes_it(&self, engine: &Engine, workload: Workload) -> Workload {
         let Ok(mut canonical) = engine.canonical(&workload) else {
-            // It is refused, with this reason, when it is measured.
+            // Its measurement reports this error.
             return workload;
         };
         let extent = self.sweep.extent.as_ref().map(Spanned::as_ref);
@@ -282,7 +277,7 @@ impl Sweep<'_> {
         engine(self.sweep.engine.as_ref()).map_err(|why| self.refuse(Some("engine"), why))
     }
 
-    /// What is to be stretched must be there, and a number.
+    /// Requires the stretched parameter, which has to be a number.
     fn check_extent(&self, workloads: &[Workload]) -> Result<(), PlanError> {
         let Some(name) = &self.sweep.extent else {
             return Ok(());
@@ -299,7 +294,7 @@ impl Sweep<'_> {
     }
 }
 
-/// Each workload with each of the values.
+/// Combines each workload with each of the values.
 fn over(workloads: Vec<Workload>, name: &Spanned<String>, values: &[Param]) -> Vec<Workload> {
     let with_each = |workload: Workload| {
         let values = values.iter().cloned();
@@ -308,7 +303,6 @@ fn over(workloads: Vec<Workload>, name: &Spanned<String>, values: &[Param]) -> V
     workloads.into_iter().flat_map(with_each).collect()
 }
 
-/// Reads parameters of a sweep's engine.
 struct ParamReader<'a> {
     sweep: &'a Sweep<'a>,
     engine: &'static Engine,
@@ -360,7 +354,7 @@ impl ParamReader<'_> {
         Ok(workload)
     }
 
-    /// What all points have in common; none where the host does not have what it names.
+    /// Returns the common parameters of all points; `None` if the host lacks what they name.
     fn base(&self) -> Result<Option<Workload>, PlanError> {
         let mut workload = Workload::new(self.engine.name);
         for (name, value) in &self.sweep.sweep.workload {
@@ -400,7 +394,7 @@ fn text_bytes(value: &Spanned<Value>) -> usize {
     value.as_ref().as_str().map_or(0, str::len)
 }
 
-/// A value of the file as a parameter: sizes and rates may carry their unit.
+/// Reads a value of the file as a parameter: sizes and rates may have a unit.
 fn param(name: &str, value: &Value) -> Result<Param, String> {
     match value {
         Value::Boolean(flag) => Ok(Param::Flag(*flag)),

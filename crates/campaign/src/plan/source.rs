@@ -11,15 +11,14 @@ use toml::Spanned;
 use super::file::PlanFile;
 use crate::shipped::SHIPPED;
 
-/// Time after which one point has gone on for longer than anyone meant.
+/// Largest time of a point; a longer one is a mistake.
 const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
 
-/// A plan cannot be used; one line that names file, line and field.
+/// Error of a plan; one line that names file, line and field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PlanError(pub(super) String);
 
-/// The text of a plan and where it came from.
 pub(super) struct Source {
     pub(super) toml: TomlText,
     pub(super) folder: Option<PathBuf>,
@@ -35,7 +34,7 @@ impl Source {
         }
         let path =
             beside.map_or_else(|| PathBuf::from(name_or_path), |folder| folder.join(name_or_path));
-        // What was named on the command line may be a pipe; what a file names may not.
+        // A plan that the command line names may be a pipe, but an included one may not.
         let read = if beside.is_some() { text_file } else { text_input };
         let text = read(&path).map_err(|error| {
             let shipped: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
@@ -78,7 +77,6 @@ impl Source {
         }
     }
 
-    /// The time of a point.
     pub(super) fn time(&self, field: &str, text: &Spanned<String>) -> Result<Duration, PlanError> {
         let time = self.duration(field, text)?;
         if time > MAX_TIME {

@@ -1,4 +1,4 @@
-//! What becomes of the texts of plans.
+//! Tests of plans by their texts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -161,7 +161,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
     );
 }
 
-/// A sweep of memory with axes of these lengths.
+/// Returns a sweep of memory with axes of these lengths.
 fn product(axes: &[usize]) -> String {
     let names = ["read_bytes", "read_lines", "write_lines", "lanes"];
     let list =
@@ -174,7 +174,7 @@ fn product(axes: &[usize]) -> String {
     format!("[[sweep]]\nstudy = 's'\nengine = 'memory'\n[sweep.axes]\n{}\n", axes.join("\n"))
 }
 
-/// Each of these took all memory or all time before it was refused.
+/// Regression: each of these took all memory or all time before it was refused.
 #[test]
 fn points_are_counted_before_they_are_made() {
     let refused = |text: &str| Plan::parse(text, "p.toml").unwrap_err().to_string();

@@ -8,21 +8,20 @@ use serde::Deserialize;
 
 use super::judgement::{Judgement, weakest};
 
-/// Finding on chains.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum ChainFinding {
-    /// A rate that the document's readers carried, their number, and the time where it is stated.
+    /// Rate that the document's readers carried, their number, and the time where it is stated.
     Maximum { scenario: String, rate_hz: f64, instances: usize, seconds: f64 },
-    /// A reader on CPU 0 and one on another CPU.
+    /// Compares a reader on CPU 0 with one on another CPU.
     CoreZero,
-    /// Receivers 8 and 8, or 12 and 4: two CPUs stand for the document's two hosts.
+    /// Compares receivers 8 and 8 with 12 and 4: two CPUs stand for the document's two hosts.
     Receivers,
-    /// Peaks of rings with pinned and with free readers.
+    /// Compares peaks of rings with pinned and with free readers.
     Pinned,
 }
 
-/// Triggers come at random times: the rate of a second is known to a per mille at 1 MHz.
+/// Least share of a rate: the rate of a second of random triggers is known to a per mille at 1 MHz.
 const RATE_WITHIN: f64 = 0.99;
 const NO_PLACEMENT: &str = "daqmeter run felix-placement";
 
@@ -99,8 +98,8 @@ fn answered(
     Ok(Judgement { grade: None, source: weakest(measured)?, evidence })
 }
 
-/// Holds where the document's number of readers carried the rate for its time; in part where fewer
-/// or shorter ones did.
+/// Holds if the document's number of readers carried the rate for its time, and in part for fewer
+/// or shorter ones.
 fn maximum(
     record: &RunRecord,
     rate_hz: f64,
@@ -178,7 +177,7 @@ fn dead_and_cpu(record: &RunRecord) -> String {
     format!("BUSY {} %, reader {} % of a core", of("dead-time", 100.0), of("reader-cpu-ppm", 1e-4))
 }
 
-/// Receivers that share a CPU, most and fewest, by the list of CPUs that they take in turn.
+/// Returns the most and the fewest receivers that share a CPU, by their list of CPUs.
 fn shares(record: &RunRecord) -> Option<(usize, usize)> {
     let count = usize::try_from(record.workload.int("receivers").ok()?).ok()?;
     let turns: Vec<&str> = record.workload.text("peer_cpu").ok()?.split(',').collect();

@@ -10,22 +10,21 @@ use serde::Deserialize;
 
 use super::judgement::{Judgement, grade, weakest};
 
-/// Finding on copies.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum CopyFinding {
-    /// Times without cache over those with.
+    /// Compares times without cache with those with it.
     Cold,
-    /// Mean and spread of the engine beside the CPU's.
+    /// Compares mean and spread of the engine with the CPU's.
     Predictable,
     /// Size from which on an engine pays: the measured one, and a model of one by its stated
     /// figures.
     Crossover { direction: String, source: String, fixed_ns: f64, bytes_per_ns: f64 },
-    /// Shared channels beside exclusive ones.
+    /// Compares shared channels with exclusive ones.
     Shared,
-    /// The channel with the quantum beside the others.
+    /// Compares the channel with the quantum with the others.
     Priority,
-    /// Sum of the rates beside the bytes that were moved while every channel copied.
+    /// Compares the sum of the rates with the bytes that moved while every channel copied.
     Total,
     /// Misses of programs beside neighbours.
     Misses,
@@ -35,21 +34,21 @@ pub(super) enum CopyFinding {
     Sizes,
 }
 
-/// Bytes of MB in the document.
 const MIB: f64 = 1_048_576.0;
 /// Cost of a policy that is worth a word.
 const COSTS: f64 = 0.05;
 /// Smallest share of the time in which all lanes copy: the sum of rates of different times means
 /// nothing.
 const AT_ONCE: f64 = 0.9;
-/// Distance of the sum from the moved bytes: lanes at half their rate in the rest of the time get
-/// so far.
+/// Relative distance of the sum from the moved bytes, reached by lanes at half their rate in the
+/// rest of the time.
 const SUM_WITHIN: f64 = 0.05;
 /// Ways that do not pass the kernel, or copy nothing.
 const NO_COPIES: [&str; 7] =
     ["dev-zero", "memcpy", "rep-movsb", "avx2", "avx512", "avx2-nt", "avx512-nt"];
 
-/// A call of several blocks is several copies; both ways moves two blocks.
+/// Counts the copies of an operation: a call of several blocks is several, and both ways move two
+/// blocks.
 fn copies_per_op(record: &RunRecord, stage: &Stage) -> u64 {
     let both_ways = record.workload.text("direction") == Ok("both");
     let block = record.workload.int("block_bytes").ok().filter(|_| record.engine.name == "copy");
@@ -61,7 +60,7 @@ fn first_stages(record: &RunRecord) -> impl Iterator<Item = &Stage> {
     record.lanes.iter().filter_map(|lane| lane.stages.first())
 }
 
-/// Times of one operation of each lane's first stage, of one copy where it is of several.
+/// Returns the times of one operation of each lane's first stage, per copy if it has several.
 pub(super) fn per_copy_ns(record: &RunRecord) -> Vec<f64> {
     let mut times = Vec::new();
     for stage in first_stages(record) {
@@ -79,7 +78,6 @@ struct Times {
     deviation_ns: f64,
 }
 
-/// What was measured here and did not fail.
 struct Copies<'a>(Vec<&'a RunRecord>);
 
 impl Copies<'_> {
@@ -87,7 +85,7 @@ impl Copies<'_> {
         self.0.iter().copied().filter(move |record| record.engine.name == name)
     }
 
-    /// Weakest source of the copies of these contexts.
+    /// Returns the weakest source of the copies of these contexts.
     fn source(&self, contexts: &[&str]) -> Result<Measured, String> {
         let is_of = |record: &&RunRecord| {
             record.workload.text("context").is_ok_and(|context| contexts.contains(&context))
@@ -95,7 +93,7 @@ impl Copies<'_> {
         weakest([Measured::over(self.of_engine("copy").filter(is_of), 0.0)])
     }
 
-    /// Times by size: through the kernel, by one CPU or channel, without other load.
+    /// Returns times by size: through the kernel, by one CPU or channel, without other load.
     fn times(&self, context: &str, direction: &str, cold: bool) -> BTreeMap<u64, Times> {
         let is_of = |record: &&RunRecord| {
             let workload = &record.workload;
@@ -123,7 +121,6 @@ impl Copies<'_> {
         by_size
     }
 
-    /// Times of both at the sizes that both have.
     fn pairs(&self, one: [&str; 2], other: [&str; 2], cold: [bool; 2]) -> Vec<(u64, Times, Times)> {
         let others = self.times(other[0], other[1], cold[1]);
         let ones = self.times(one[0], one[1], cold[0]).into_iter();
@@ -195,7 +192,7 @@ fn predictable(copies: &Copies<'_>) -> Result<Judgement, String> {
     answered(copies.source(&["cpu", "exclusive"])?, evidence)
 }
 
-/// Smallest size from which on every larger one takes the CPU longer than the other.
+/// Returns the smallest size from which on the CPU takes longer at every larger one.
 fn pays_from(sizes: impl Iterator<Item = (u64, f64, f64)>) -> String {
     let mut from = None;
     for (bytes, cpu_ns, other_ns) in sizes {
@@ -280,8 +277,8 @@ fn priority(copies: &Copies<'_>) -> Result<Judgement, String> {
     Ok(Judgement { grade: Some(grade(high > low)), source, evidence })
 }
 
-/// Compares the sum of the rates with what all channels moved while every one copied ("nello stesso
-/// intorno temporale").
+/// Compares the sum of the rates with the bytes that all channels moved while every one copied
+/// ("nello stesso intorno temporale").
 fn total(copies: &Copies<'_>) -> Result<Judgement, String> {
     let several: Vec<_> = copies
         .of_engine("copy")
@@ -324,7 +321,7 @@ fn beside(record: &RunRecord, neighbour: &str) -> bool {
     record.workload.text("neighbour") == Ok(neighbour)
 }
 
-/// Misses in percent of references: the mean over the runs of each one's, else of the sums of all
+/// Misses in percent of references: the mean over the runs, else the quotient of the sums of all
 /// runs.
 fn miss_percent(record: &RunRecord) -> Option<f64> {
     let percent = |misses: f64, all: f64| (all > 0.0).then(|| misses / all * 100.0);
@@ -388,7 +385,7 @@ fn sizes(copies: &Copies<'_>) -> Result<Judgement, String> {
     let record = record.ok_or("no trace: the tracer (kmod/daqmeter_trace.ko) is not loaded")?;
     let mut calls: BTreeMap<u64, f64> = BTreeMap::new();
     for counter in &record.counters {
-        // `copy_from_user:16`, `__copy_to_user:64`.
+        // Names are `copy_from_user:16` or `__copy_to_user:64`.
         let Some((name, bytes)) = counter.name.split_once(':') else { continue };
         if let ("copy_from_user" | "copy_to_user", Ok(bytes)) =
             (name.trim_start_matches("__"), bytes.parse())

@@ -10,7 +10,6 @@ use super::file::{LineSpec, StudyFile};
 use super::finding::FindingSpec;
 use super::formula::FormulaInputs;
 
-/// A study's file and the records that it is judged by.
 pub(super) struct Evaluation<'a> {
     file: &'a StudyFile,
     records: &'a [RunRecord],
@@ -53,8 +52,8 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// Value of an expression; `None` where records are missing. Names are sought among `locals`
-    /// first.
+    /// Value of an expression; `None` where records are missing. `locals` take precedence over
+    /// names of the file.
     fn number(
         &self,
         expression: &Expression,

@@ -9,7 +9,6 @@ use serde::Deserialize;
 use super::copies::per_copy_ns;
 use super::formula::Formula;
 
-/// A number, a name of the file, or an operation.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Expression {
@@ -18,7 +17,6 @@ pub(super) enum Expression {
     Operation(Box<Operation>),
 }
 
-/// An operation on expressions, or their source.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Operation {
@@ -31,12 +29,10 @@ pub(super) enum Operation {
     Difference(Expression, Expression),
     /// Work of this host's own processor, though an emulated device delivered the data.
     Processor(Expression),
-    /// A statistic of the records of that name.
     Of(String, Statistic),
     Formula(Formula),
 }
 
-/// Records of one point.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Select {
@@ -50,13 +46,12 @@ pub(super) struct Select {
     without: BTreeMap<String, Vec<Param>>,
 }
 
-/// A statistic of a record.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Statistic {
     Counter(String),
     Parameter(String),
-    /// Times of one operation of the first stage.
+    /// Mean time of one operation of the first stage.
     MeanNs,
     MedianNs,
     /// Rate of the first lane's first stage.
@@ -67,7 +62,6 @@ pub(super) enum Statistic {
     OthersPercent,
     /// Share of the samples of a profile in symbols that contain one of these texts.
     HotPercent(Vec<String>),
-    /// A column of the document's tables of boards.
     Board(Board),
 }
 
@@ -110,7 +104,7 @@ impl Number {
         Number { value, basis: self.basis.max(other.basis), is_disturbed }
     }
 
-    /// The number as measured; `None` where no record took part.
+    /// Returns the number as measured; `None` without a record.
     pub(super) fn measured(self) -> Option<Measured> {
         let basis = self.basis.filter(|_| self.value.is_finite())?;
         Some(Measured { value: self.value, basis, is_disturbed: self.is_disturbed })
@@ -202,8 +196,8 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// True for equal parameters; a number may be written with or without a fraction, and an absent
-/// switch is off.
+/// Returns true for equal parameters. A number may have a fraction or not, and an absent switch is
+/// off.
 fn is_equal(recorded: Option<&Param>, wanted: &Param) -> bool {
     match (recorded, wanted) {
         (None, Param::Flag(wanted)) => !wanted,

@@ -1,4 +1,4 @@
-//! The file of a study, as TOML has it.
+//! The TOML file of a study.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,6 @@ use super::expression::{Expression, Select};
 use super::finding::FindingSpec;
 use super::formula::RingInputs;
 
-/// The file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StudyFile {
@@ -19,10 +18,8 @@ pub(super) struct StudyFile {
     pub(super) plan: Option<String>,
     #[serde(default)]
     pub(super) options: Vec<String>,
-    /// Records by name, for expressions.
     #[serde(default)]
     pub(super) records: BTreeMap<String, Select>,
-    /// Expressions by name.
     #[serde(default)]
     pub(super) value: BTreeMap<String, Expression>,
     /// Published outputs of perf by name.
@@ -62,7 +59,6 @@ pub(super) struct Rows {
     line: Vec<Value>,
 }
 
-/// One row.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LineSpec {
@@ -73,10 +69,10 @@ pub(super) struct LineSpec {
     pub(super) derived: Option<DerivedSpec>,
     pub(super) model: Option<Expression>,
     pub(super) measured: Option<Expression>,
-    /// The figure is of another machine's processor.
+    /// True for a figure of another machine's processor.
     #[serde(default)]
     pub(super) of_host: bool,
-    /// Model and emulated device were fitted to the figure.
+    /// True if model and emulated device were fitted to the figure.
     #[serde(default)]
     pub(super) fitted: bool,
 }
@@ -91,7 +87,7 @@ pub(super) struct DerivedSpec {
 }
 
 impl StudyFile {
-    /// All rows, templates filled in.
+    /// Returns all rows with filled templates.
     pub(super) fn lines(&self) -> Vec<LineSpec> {
         let values = self.rows.iter().flat_map(|rows| self.expanded(rows));
         let read = |value: Value| {

@@ -12,19 +12,18 @@ use super::copies::CopyFinding;
 use super::expression::{Expression, Number};
 use super::judgement::{Judgement, weakest};
 
-/// A statement, a question if it has no conditions, or a finding that no expression can say.
+/// A statement, a question if it has no conditions, or a finding beyond expressions.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FindingSpec {
     pub(super) text: String,
     pub(super) place: String,
-    /// Values that are needed, by name.
     #[serde(default)]
     values: BTreeMap<String, Expression>,
-    /// All of them confirm it.
+    /// Conditions that all have to hold for a confirmation.
     #[serde(default)]
     holds: Vec<Condition>,
-    /// All of them confirm a part of it.
+    /// Conditions that all have to hold for a confirmation in part.
     #[serde(default)]
     in_part: Vec<Condition>,
     /// `{name:0}` is a value with that many decimals, `{name:3s}` with three digits, `{name:ns}` a
@@ -37,7 +36,6 @@ pub(super) struct FindingSpec {
     chains: Option<ChainFinding>,
 }
 
-/// A condition on values.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Condition {
@@ -47,7 +45,7 @@ enum Condition {
 }
 
 impl FindingSpec {
-    /// Values that only its own expressions name.
+    /// Returns the values that only its own expressions name.
     pub(super) fn locals(&self) -> &BTreeMap<String, Expression> {
         &self.values
     }
@@ -107,7 +105,6 @@ impl FindingSpec {
     }
 }
 
-/// Fills in the values of a sentence.
 fn filled(text: &str, value: impl Fn(&str) -> f64) -> String {
     let mut parts = text.split('{');
     let mut out = parts.next().unwrap_or_default().to_owned();

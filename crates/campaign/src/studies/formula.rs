@@ -20,12 +20,11 @@ use daqmeter_wire::felix::encoder::blocks_of;
 use daqmeter_wire::felix::payload::TTC_BYTES;
 use serde::Deserialize;
 
-/// A model and its parameters.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Formula {
-    /// Speed of one of these boards by the profile of the crate, the fastest first, or the mean;
-    /// MB/s.
+    /// Speed in MB/s of one of these boards by the profile of the crate, the fastest first, or the
+    /// mean.
     Uplink { boards: Vec<String>, samples: u64, reads: u64, rank: Option<usize> },
     /// CPU use of boards of model L at 14 Hz by that profile; percent of a core.
     BoardCpu { samples: u64, boards: u32, function: u64, polling: bool },
@@ -39,18 +38,18 @@ pub(super) enum Formula {
     BlockBytes { payload: usize },
     /// Rings of the published server in counted time.
     Rings { khz: f64, figure: RingFigure },
-    /// Bytes that an interval of a published output stands for by a shipped group's metric; each
-    /// second, by its time stamps.
+    /// Bytes of an interval of a published output by a shipped group's metric; each second, by its
+    /// time stamps.
     Perf { output: String, group: String, metric: String, interval: usize, each_second: bool },
     /// Smallest share of the time that the planner gives to these events of the N1 SDP's mesh;
     /// percent.
     SharePercent(Vec<String>),
-    /// Number of these events that count all the time when they are asked for together, from the
-    /// first on.
+    /// Number of these events, from the first on, that count all the time when they are requested
+    /// together.
     AtOnce(Vec<String>),
 }
 
-/// Figure of the rings of one run, in bytes unless its name says otherwise.
+/// Figure of the rings of one run, in bytes unless its name has another unit.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RingFigure {
@@ -99,7 +98,7 @@ impl<'a> FormulaInputs<'a> {
     }
 }
 
-/// Blocks of 1 KiB.
+/// Uses blocks of 1 KiB.
 fn format() -> BlockFormat {
     BlockFormat::phase2(1).expect("1 KiB is a size of blocks")
 }
@@ -160,13 +159,13 @@ impl Formula {
     }
 }
 
-/// Bytes per second that one board of a model moves alone.
+/// Returns the rate of one board of a model that works alone.
 fn own_bytes_per_s(profile: &Profile, model: &str) -> f64 {
     let board = profile.board.iter().find(|board| board.model == model);
     board.map_or(f64::INFINITY, |board| board.own_bytes_per_s)
 }
 
-/// Speeds of boards that read so many bytes each at the same time, the fastest first.
+/// Returns the speeds of boards that read `bytes` each at the same time, the fastest first.
 fn speeds_mb_per_s(boards: &[String], bytes: u64) -> Vec<f64> {
     let profile = Profile::default();
     let own: Vec<f64> = boards.iter().map(|model| own_bytes_per_s(&profile, model)).collect();
@@ -176,7 +175,7 @@ fn speeds_mb_per_s(boards: &[String], bytes: u64) -> Vec<f64> {
     speeds
 }
 
-/// The profile's CPU use is of read-out; conversion to double adds its cost.
+/// Adds the cost of conversion to double to the profile's CPU use, which is of read-out only.
 fn cpu_percent(bytes: u64, boards: u32, function: u64, polling: bool) -> f64 {
     const TRIGGER_HZ: f64 = 14.0;
     let profile = Profile::default();
@@ -187,7 +186,7 @@ fn cpu_percent(bytes: u64, boards: u32, function: u64, polling: bool) -> f64 {
     profile.cpu_percent(boards, bytes, read_s, TRIGGER_HZ, polling) + converted * 100.0
 }
 
-/// Bytes of the request and of the answer of one checked cycle, as our client encodes it.
+/// Returns the bytes of request and answer of one checked cycle, as our client encodes it.
 fn cycle_bytes(bridge: &Bridge, reads: u64, writes: u64) -> (f64, f64) {
     let write = |_| Op::write(0, 0, EbLayout::L32.data);
     let read = |_| Op::read(0, EbLayout::L32.data);
@@ -196,14 +195,13 @@ fn cycle_bytes(bridge: &Bridge, reads: u64, writes: u64) -> (f64, f64) {
     let encoded =
         encode(&ops, EbLayout::L32, 0x8000, StatusCheck::Status, &mut buffer).unwrap_or_default();
     let header = if bridge.stream { 0 } else { EbLayout::L32.header_bytes() };
-    // Of each record with reads: its header, the return address, the values.
+    // A record with reads has a header, the return address, and the values.
     let records = if reads > 0 { 2 } else { 1 };
     let answer = header + records * 8 + 4 * (encoded.values + encoded.statuses);
     ((encoded.bytes + header) as f64, answer as f64)
 }
 
-/// A cycle alone takes the sum of its parts; of a series, each takes the slowest that cycles pass
-/// one after the other.
+/// Returns the time of a cycle: the sum of its parts alone, the slowest part in a series.
 fn cycle_us(bridge: &Bridge, reads: u64, writes: u64, pipelined: bool) -> f64 {
     let (out, back) = cycle_bytes(bridge, reads, writes);
     let line_us = |bytes: f64, link: &LinkProfile| match link.bytes_per_s {
@@ -221,8 +219,8 @@ fn cycle_us(bridge: &Bridge, reads: u64, writes: u64, pipelined: bool) -> f64 {
 }
 
 impl RingInputs {
-    /// What is taken is limited per trigger by the network. The reserve is there for late polls; a
-    /// load beyond the limit finds none.
+    /// Runs the rings. The network limits the taken data per trigger. The reserve is for late
+    /// polls; a load beyond the limit finds none.
     fn run(&self, khz: f64) -> Occupancy {
         let event = self.links_per_channel * block_bytes(self.payload_bytes);
         let reserve = if khz > self.limit_khz { 0.0 } else { self.reserve };

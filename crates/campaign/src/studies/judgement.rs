@@ -5,17 +5,16 @@ use daqmeter_record::study::{Grade, Measured};
 /// An answer of the records. A question has no grade.
 pub(super) struct Judgement {
     pub(super) grade: Option<Grade>,
-    /// Weakest of the values that it rests on.
+    /// Weakest source of its values.
     pub(super) source: Measured,
     pub(super) evidence: String,
 }
 
-/// Confirmed or refuted.
 pub(super) fn grade(holds: bool) -> Grade {
     if holds { Grade::Confirmed } else { Grade::Refuted }
 }
 
-/// Weakest of these values; why nothing can be told unless all are there.
+/// Returns the weakest source of these values, or the reason why one is missing.
 pub(super) fn weakest(
     measured: impl IntoIterator<Item = Option<Measured>>,
 ) -> Result<Measured, String> {

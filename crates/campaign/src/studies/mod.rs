@@ -1,10 +1,10 @@
 //! The published studies that daqmeter repeats: a file each in `crates/campaign/studies/`.
 //!
 //! A file holds each published figure with its place in the document, an expression over records or
-//! a formula beside it, statements with their conditions, and the name of the plan that is
-//! measured. `file.rs` reads it, `evaluation.rs` evaluates it; `formula.rs` has the models,
-//! `copies.rs` and `chains.rs` the findings that no expression can say. To add a study: its file,
-//! and its line in [`SHIPPED_STUDIES`]. Nothing here measures or prints.
+//! a formula beside it, statements with their conditions, and the name of the measured plan.
+//! `file.rs` reads it, `evaluation.rs` evaluates it; `formula.rs` has the models, `copies.rs` and
+//! `chains.rs` the findings beyond expressions. A new study needs its file and its line in
+//! [`SHIPPED_STUDIES`]. Nothing here measures or prints.
 
 mod chains;
 mod copies;
@@ -23,7 +23,7 @@ use crate::{Plan, PlannedPoint};
 use evaluation::Evaluation;
 use file::StudyFile;
 
-/// Names on the command line and texts of the files, in the order in which studies are shown.
+/// Names on the command line and texts of the files, in the order of listings.
 const SHIPPED_STUDIES: [(&[&str], &str); 5] = [
     (&["digitizer"], include_str!("../../studies/digitizer.toml")),
     (&["etherbone", "eb"], include_str!("../../studies/etherbone.toml")),
@@ -32,21 +32,17 @@ const SHIPPED_STUDIES: [(&[&str], &str); 5] = [
     (&["pmu"], include_str!("../../studies/pmu.toml")),
 ];
 
-/// Option of `reproduce`: copies of each size.
 const REPS: &str = "reps";
-/// Option of `reproduce`: CPUs of the receivers.
 const RECEIVER_PIN: &str = "receiver-pin";
 /// Repetitions of the plan that `--reps` replaces; a plan has fewer where they take long.
 const USUAL_REPS: u64 = 300;
 
-/// A published document, and how it is repeated.
 #[derive(Debug)]
 pub struct Study {
     names: &'static [&'static str],
     file: StudyFile,
 }
 
-/// Choices of the user that change the points of a study.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StudyOptions<'a> {
     /// `--reps`: copies of each size.
@@ -56,27 +52,24 @@ pub struct StudyOptions<'a> {
 }
 
 impl Study {
-    /// Names on the command line, the usual one first.
+    /// Returns the names on the command line, the usual one first.
     pub fn names(&self) -> &'static [&'static str] {
         self.names
     }
 
-    /// Usual name on the command line.
     pub fn name(&self) -> &'static str {
         self.names[0]
     }
 
-    /// Title and notes.
     pub fn about(&self) -> &About {
         &self.file.study
     }
 
-    /// Options of the command line that change its points.
+    /// Returns the command-line options that change its points.
     pub fn options(&self) -> &[String] {
         &self.file.options
     }
 
-    /// Points that are measured.
     pub fn points(&self, options: &StudyOptions<'_>) -> Vec<PlannedPoint> {
         let Some(name) = &self.file.plan else { return Vec::new() };
         let mut points = Plan::load(name).expect("ships with the binary and is tested").points;
@@ -100,8 +93,8 @@ impl Study {
         self.file.options.iter().any(|known| known == option)
     }
 
-    /// Every figure with what follows from it, a model's and the records'; every statement with its
-    /// verdict.
+    /// Returns every figure with its consequences, a model's and the records' figures, and every
+    /// statement with its verdict.
     pub fn judge(&self, records: &[RunRecord]) -> (Vec<StudyLine>, Vec<StudyFinding>) {
         let of = Evaluation::new(&self.file, records);
         let lines = self.file.lines().iter().map(|line| of.line(line)).collect();
@@ -109,7 +102,6 @@ impl Study {
     }
 }
 
-/// Returns every study, in the order in which they are shown.
 pub fn studies() -> Vec<Study> {
     let read = |(names, text)| Study {
         names,

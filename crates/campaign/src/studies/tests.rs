@@ -27,7 +27,7 @@ fn verdict(name: &str, records: &[RunRecord], text: &str) -> String {
     finding(name, records, text).verdict.to_string()
 }
 
-/// A record with one lane of these samples, of one operation each.
+/// Returns a record with one lane of these samples, of one operation each.
 fn record(workload: Workload, emulated: bool, samples: &[u64]) -> RunRecord {
     let name = workload.kind.clone();
     let bytes_per_op = workload.int("block_bytes").unwrap_or(0);
@@ -230,8 +230,7 @@ fn the_plan_asks_for_every_row_what_the_document_did() {
     for table in study.file.rows.iter().filter(|rows| rows.with.contains_key("id")) {
         let found = planned(table.with["id"].as_str().unwrap());
         let samples = table.with.get("samples").map_or(3e6, float);
-        // A run of tens of milliseconds is at the mercy of one hiccup of the host: the median of
-        // five counts.
+        // One hiccup of the host spoils a run of tens of milliseconds: the median of five counts.
         let is_short = samples < 1e7 && table.template.as_deref() == Some("readout");
         assert_eq!(found.len(), if is_short { 5 } else { 1 }, "{:?}", table.with);
         for point in found {
@@ -257,7 +256,7 @@ fn the_plan_asks_for_every_row_what_the_document_did() {
     }
 }
 
-/// Boards at these speeds for a second.
+/// Returns a record of boards at these speeds for a second.
 fn boards(id: &str, mb_per_s: &[u64]) -> RunRecord {
     let mut record = record(Workload::new("digitizer"), true, &[]);
     record.study = format!("reproduce/digitizer/{id}").into();
@@ -421,8 +420,8 @@ fn an_idle_readers_load_is_its_looks_and_the_cost_of_one() {
     }
 }
 
-/// The plan of the hour at 1 MHz, for a moment and at a rate that a debug build carries: its record
-/// is judged.
+/// Runs the plan of the hour at 1 MHz briefly, at a rate that a debug build carries, and judges its
+/// record.
 #[test]
 fn the_hour_in_short_is_run_and_judged() {
     let plan = Plan::load("felix-hour").unwrap();
@@ -481,8 +480,8 @@ fn questions_on_copies_are_answered_by_records_only() {
     assert_eq!(lines[0].measured.unwrap().value, 500.0);
 }
 
-/// On a busy host the sum was 48.6 times what was moved: one lane had done its copies before the
-/// other got a CPU. The sample's own channels copied at the same time for 71 % of the time.
+/// Regression: on a busy host the sum was 48.6 times the moved bytes, since one lane ended before
+/// the other got a CPU. The sample's own channels copied at the same time for 71 % of the time.
 #[test]
 fn the_sum_of_rates_is_judged_where_lanes_copied_at_the_same_time() {
     let burst = [vec![900], vec![1; 100]].concat();

@@ -1,4 +1,4 @@
-//! What is compared: pairs of sides from the command line.
+//! Pairs of sides from the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -10,17 +10,16 @@ use daqmeter_harness::slices;
 use super::arguments::Arguments;
 use crate::output::Failure;
 
-/// The hidden verb that a side is.
+/// Hidden verb of a side.
 pub(crate) const SIDE: &str = "ab-side";
 
-/// One point with both of its sides.
 pub(super) struct Pair {
     pub(super) point: String,
-    /// A and B as they were named.
+    /// Names of A and B as typed.
     pub(super) names: [String; 2],
     pub(super) sides: [Side; 2],
     pub(super) switch: Option<Switch>,
-    /// Why the point of a plan cannot be measured in turns at all.
+    /// Reason why the point of a plan cannot be measured in turns.
     pub(super) left_out: Option<String>,
 }
 
@@ -63,7 +62,6 @@ fn check_cpus(name: &str, cpus: &[u32]) -> Result<(), Failure> {
         .map_err(|problem| Failure::refused(format!("{name} {}", problem.text)))
 }
 
-/// The words that both have in common.
 fn shared(names: &[String; 2]) -> String {
     let [a, b] = names;
     let words: Vec<&str> = a
@@ -84,8 +82,8 @@ fn of_commands(arguments: &Arguments, names: [String; 2]) -> Pair {
     }
 }
 
-/// On the CPU that the point names, or the option, or the last one: interrupts are mostly served by
-/// the first ones.
+/// Places a side on the CPU of the point, or of the option, or on the last one, since the first
+/// ones serve most interrupts.
 fn placed(arguments: &Arguments, request: Request) -> Result<Request, Failure> {
     let allowed = daqmeter_sys::affinity::allowed_cpus().map_err(Failure::refused)?;
     let cpu = request.cpu.or(arguments.pin).or(allowed.last().copied());
@@ -96,7 +94,7 @@ fn point(program: PathBuf, request: Request) -> Side {
     Side::Point { program, arguments: vec![SIDE.to_owned()], request }
 }
 
-/// Every point of the plan once, for both binaries.
+/// Returns every point of the plan once, for both binaries.
 fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
     let site = Site { pin: arguments.pin.map(|cpu| vec![cpu]), ..Site::here() };
     let plan = Plan::load_for(plan, &site).map_err(Failure::refused)?;
@@ -106,7 +104,7 @@ fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
         let cpu = planned.pin.first().copied();
         let placement = cpu.map_or(String::new(), |cpu| format!(" cpu={cpu}"));
         let name = format!("{}{placement}", planned.workload);
-        // Repetitions are ab's own affair.
+        // `ab` repeats points itself.
         if pairs.iter().any(|pair| pair.point == name) {
             continue;
         }
@@ -129,15 +127,14 @@ fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
     }
 }
 
-/// Why this work is nothing for turns; none for an engine that is not known here: the binaries may
-/// know it.
+/// Returns the reason why this work cannot be measured in turns. An engine that is unknown here
+/// gives none, since the binaries may know it.
 fn left_out(name: &str, request: &Request) -> Option<String> {
     let job = engine(name).ok()?.parse(&request.workload);
     job.and_then(|job| slices::check(&job)).err().map(|fault| fault.to_string())
 }
 
-/// A file is meant as a file, also without a path before it; else it is looked for as the shell
-/// would.
+/// Returns the path of a file, even if it has no folder; else looks for it as the shell does.
 pub(crate) fn binary(name: &str) -> Result<PathBuf, Failure> {
     let path = Path::new(name);
     if path.is_file() {

@@ -1,4 +1,4 @@
-//! What was found, as a table and as JSON lines.
+//! Results as a table and as JSON lines.
 
 use std::fmt::Write;
 
@@ -12,27 +12,24 @@ use super::arguments::Arguments;
 use super::pairs::Pair;
 use crate::output::Failure;
 
-/// What became of one point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Outcome {
     Same,
     Different,
     Undecided,
-    /// It is nothing for turns.
+    /// The point cannot be measured in turns.
     LeftOut,
-    /// A side went wrong.
+    /// A side had an error.
     NotMeasured,
 }
 
-/// One point.
 #[derive(Debug, Serialize)]
 pub(super) struct Compared {
     pub(super) point: String,
     pub(super) a: String,
     pub(super) b: String,
     pub(super) outcome: Outcome,
-    /// Why there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
     #[serde(flatten)]
@@ -58,7 +55,6 @@ impl Compared {
         Compared { outcome, reason: Some(why.to_owned()), ..found }
     }
 
-    /// As one line of JSON.
     pub(super) fn line(&self, arguments: &Arguments, context: &Context) -> Result<String, Failure> {
         let mut line = described(arguments, context);
         let own = serde_json::to_value(self).map_err(Failure::refused)?;
@@ -72,7 +68,7 @@ impl Compared {
 const HEADERS: [&str; 10] =
     ["verdict", "stage", "A", "B", "B/A", "interval", "blocks", "groups", "left out", "point"];
 
-/// What goes with every line.
+/// Facts that every line has.
 fn described(arguments: &Arguments, context: &Context) -> serde_json::Value {
     serde_json::json!({
         "ab": 1,
@@ -88,7 +84,6 @@ fn described(arguments: &Arguments, context: &Context) -> serde_json::Value {
     })
 }
 
-/// The table, and below it what must be said in words.
 pub(super) fn text(compared: &[Compared], ignore: f64, error: f64) -> String {
     let rows: Vec<Vec<String>> = compared
         .iter()
@@ -155,7 +150,7 @@ fn notes(out: &mut String, one: &Compared) {
     }
 }
 
-/// What could have been seen, and what is missing.
+/// Text of the visible difference and the missing time.
 fn undecided(answer: &Answer) -> String {
     if answer.wandered {
         return "the difference itself changed while it was measured; more time does not help"

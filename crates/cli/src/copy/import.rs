@@ -13,19 +13,18 @@ use super::Written;
 use crate::output::{Failure, Recorder};
 use crate::runner::{Common, context};
 
-/// The way of a copy that neither file nor options say.
+/// Name for a way of a copy that neither file nor options give.
 pub(super) const UNKNOWN: &str = "unknown";
 
-/// Options of a measurement, which files have behind them.
+/// Options of a measurement, which files cannot have.
 pub(super) const NOT_OF_FILES: [&str; 9] =
     ["operations", "sizes", "up_to", "menu", "reps", "seed", "pin", "observe", "metrics"];
 
 /// Longest file: 300 copies of 26 sizes are a third of a MiB.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Files to read, and the outputs of their records.
 pub(super) struct Import<'a> {
-    /// As typed: `latency`.
+    /// Verb as typed: `latency`.
     pub(super) verb: &'static str,
     pub(super) from: &'a [PathBuf],
     pub(super) common: &'a Common,
@@ -33,8 +32,8 @@ pub(super) struct Import<'a> {
 }
 
 impl Import<'_> {
-    /// Reads all files before any record is kept; then the outputs of a measurement.
-    /// `about` gives what is known of a file besides its contents: engine and request.
+    /// Reads all files before any record is kept; then makes the outputs of a measurement. `about`
+    /// gives the facts of a file besides its contents: engine and request.
     pub(super) fn run(
         &self,
         about: impl Fn(&Path) -> Result<(EngineInfo, Workload), Failure>,
@@ -60,7 +59,7 @@ impl Import<'_> {
         recorder.finish(self.written.output.as_ref(), false, text)
     }
 
-    /// A named file; of a folder and the folders in it, the files of this verb.
+    /// Returns a named file; of a folder and its subfolders, the files of this verb.
     fn files(&self, source: &Path) -> Result<Vec<(PathBuf, StudyFile)>, Failure> {
         let names = match self.verb {
             "latency" => "micro-benchmark_{from,to,from_nc,to_nc}_<x>.dat",
@@ -109,7 +108,7 @@ pub(super) fn text_of(file: &Path) -> Result<String, String> {
     }
 }
 
-/// A record of this invocation with nothing of this host in it. Files of one folder are of one
+/// Returns a record of this invocation without facts of this host. Files of one folder are of one
 /// host, those of another folder may be of another.
 pub(super) fn elsewhere(blank: RunRecord, source: &Path, file: &Path, verb: &str) -> RunRecord {
     let folder = if source.is_dir() { Some(source) } else { source.parent() };
@@ -129,7 +128,6 @@ pub(super) fn elsewhere(blank: RunRecord, source: &Path, file: &Path, verb: &str
     record
 }
 
-/// Name of the folder in which a file lies.
 pub(super) fn folder(file: &Path) -> Option<&str> {
     file.parent()?.file_name()?.to_str()
 }

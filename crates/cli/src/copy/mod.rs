@@ -103,7 +103,6 @@ impl Written {
         self.format == Format::Classic
     }
 
-    /// Writes the original's files, where they are asked for.
     fn write(&self, files: &StudyFiles) -> Result<(), Failure> {
         let Some(dir) = self.out_dir.as_ref().filter(|_| self.is_classic()) else {
             return Ok(());
@@ -140,7 +139,7 @@ fn direction(text: &str) -> Result<Direction, String> {
     Direction::from_str(text, false).map_err(|_| format!("`{text}` is none of from, to, both"))
 }
 
-/// A number of samples: as many as a stage keeps one by one.
+/// Reads a number of samples: at most the number that a stage keeps one by one.
 fn repetitions(text: &str) -> Result<u64, String> {
     const MAX_REPS: u64 = 65_536;
     match count(text)? {
@@ -149,7 +148,7 @@ fn repetitions(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The path, or why it cannot be used here.
+/// Returns the path, or the reason why it cannot be used here.
 fn usable(path: CopyPath) -> Result<CopyPath, Failure> {
     match path.probe() {
         Availability::Ready => Ok(path),
@@ -157,7 +156,6 @@ fn usable(path: CopyPath) -> Result<CopyPath, Failure> {
     }
 }
 
-/// The outputs of a sweep: classic files, table, page.
 struct Ending<'a, F> {
     common: &'a Common,
     written: &'a Written,
@@ -166,8 +164,8 @@ struct Ending<'a, F> {
 }
 
 impl<F: Fn(&[RunRecord]) -> StudyFiles + Clone + Send + 'static> Ending<'_, F> {
-    /// Measures all points in random order and writes the outputs: of the finished points also
-    /// when one cannot be measured, or does not end after a signal.
+    /// Measures all points in random order and writes the outputs. They have the finished points
+    /// also when one cannot be measured, or does not end after a signal.
     fn measure(
         &self,
         mut runner: Runner,

@@ -69,7 +69,6 @@ fn copies(text: &str) -> Result<(Direction, usize), String> {
     Ok((direction(way)?, size))
 }
 
-/// CPUs of the program and of its neighbour.
 fn placement(arguments: &Arguments, cpus: &[u32]) -> Result<(u32, u32), Failure> {
     let (program, neighbour) = match arguments.common.pin.as_ref().map(|list| list.0.as_slice()) {
         Some([program, neighbour, ..]) => (*program, *neighbour),
@@ -85,7 +84,7 @@ fn placement(arguments: &Arguments, cpus: &[u32]) -> Result<(u32, u32), Failure>
     Ok((program, neighbour))
 }
 
-/// Every program beside every neighbour with all of its copies.
+/// Returns every program beside every neighbour with all of its copies.
 fn points(arguments: &Arguments, neighbour_cpu: u32) -> Vec<Workload> {
     let all_tests = TESTS.map(str::to_owned);
     let tests = or_all(&arguments.tests, &all_tests);
@@ -115,7 +114,7 @@ fn or_all<'a, T>(chosen: &'a [T], all: &'a [T]) -> &'a [T] {
     if chosen.is_empty() { all } else { chosen }
 }
 
-/// What the neighbour did, as our classic files name their folder: `cpu_from_224`.
+/// Reads the neighbour's work from the folder name of our classic files: `cpu_from_224`.
 fn of_folder(name: &str) -> Option<(Neighbour, (Direction, usize))> {
     let (rest, bytes) = name.rsplit_once('_')?;
     let (neighbour, way) = rest.rsplit_once('_')?;
@@ -124,7 +123,7 @@ fn of_folder(name: &str) -> Option<(Neighbour, (Direction, usize))> {
     Some((neighbour, (direction(way).ok()?, bytes)))
 }
 
-/// The same by the options, where the folder does not say it.
+/// Reads it from the options, where the folder does not say it.
 fn told(arguments: &Arguments, file: &File) -> Result<(EngineInfo, Workload), Failure> {
     let shown = file.display();
     let refused = |why: &str| Failure::refused(format!("{shown}: {why}"));

@@ -95,7 +95,6 @@ impl EngineChoice {
     }
 }
 
-/// The defaults and outputs of one of the verbs.
 struct Verb {
     name: &'static str,
     study: &'static str,
@@ -139,7 +138,7 @@ pub(super) fn bandwidth(arguments: &Bandwidth) -> Result<ExitCode, Failure> {
 }
 
 impl Sweep {
-    /// `placement` gives lanes and CPUs to pin to, from the CPUs allowed.
+    /// Measures a sweep. `placement` gives lanes and CPUs to pin to, from the CPUs allowed.
     fn run(
         &self,
         verb: &Verb,
@@ -166,7 +165,7 @@ impl Sweep {
         ending.measure(runner, "copy", points, &settings, self.seed)
     }
 
-    /// The contexts, each with the way to copy in it.
+    /// Returns the contexts, each with the way to copy in it.
     fn paths(&self, verb: &Verb) -> Result<Vec<(Context, CopyPath)>, Failure> {
         let asked = if self.contexts.is_empty() { verb.contexts } else { &self.contexts };
         let path = |context: &Context| {
@@ -194,8 +193,8 @@ impl Sweep {
         sizes.into_iter().map(|size| usize::try_from(size).map_err(Failure::refused)).collect()
     }
 
-    /// Every context by every operation and size; refuses what does not fit before anything is
-    /// measured.
+    /// Returns every context by every operation and size; refuses impossible ones before anything
+    /// is measured.
     fn points(
         &self,
         verb: &Verb,
@@ -226,8 +225,8 @@ impl Sweep {
         Ok(points)
     }
 
-    /// Who copied, by the file's folder or by --contexts; by which way, if --path or --engine says
-    /// so.
+    /// Returns the copier by the file's folder or by --contexts, with the way that --path or
+    /// --engine gives.
     fn about_file(&self, file: &Path) -> Result<(EngineInfo, Workload), Failure> {
         let context = self.context_of(file)?;
         let path = match context {

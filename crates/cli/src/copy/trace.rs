@@ -1,4 +1,4 @@
-//! `daqmeter copy trace`: which sizes the kernel copies, how often, for whom.
+//! `daqmeter copy trace`: sizes, numbers and users of the kernel's copies.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -66,8 +66,7 @@ pub(super) struct Arguments {
     metrics: Metrics,
 }
 
-/// Shows traces that were written as the study's files: the output of a trace, and a record that
-/// was measured elsewhere.
+/// Shows traces from files of the study: the output of a trace, and a record from elsewhere.
 fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let written = &arguments.written;
     let mut trace = Trace::new(written.is_classic());
@@ -103,7 +102,7 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
     (record.origin_ns, record.wall_ns) = (first_ns.min(last_ns), wall_ns);
     record.counters = trace.calls_by_size();
     record.warnings.extend(warnings.iter().cloned());
-    // The addresses are of the kernel that was traced, not of this one.
+    // The addresses are of the traced kernel, not of this one.
     let text = tables(&trace, &KernelSymbols::default(), arguments.top, time) + &lines(&warnings);
     let mut recorder = Recorder::new(arguments.out.as_ref(), arguments.json)?;
     recorder.take(record)?;
@@ -111,7 +110,7 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
     recorder.finish(written.output.as_ref(), false, |_| text)
 }
 
-/// Files as they were named, of folders those of the study that are there.
+/// Returns named files, and the study's files of named folders.
 fn classic_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in paths {
@@ -129,7 +128,7 @@ fn classic_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// A time; 0 needs no unit.
+/// Reads a time; 0 needs no unit.
 fn delay(text: &str) -> Result<Duration, String> {
     match text {
         "0" => Ok(Duration::ZERO),
@@ -137,7 +136,7 @@ fn delay(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// How many requests were made, beside the study's `time / delay`.
+/// Text with the number of requests, beside the study's `time / delay`.
 fn requests_text(made: u64, time: Duration, delay: Duration) -> String {
     let asked = if delay.is_zero() {
         "one after the other".to_owned()
@@ -188,17 +187,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     recorder.finish(page, stop.load(Ordering::Relaxed), |_| traced.text)
 }
 
-/// So long at most it sleeps before it looks whether there was a signal.
+/// Longest sleep before a look for signals.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
-/// What was found, for the record, for people and for the original's scripts.
+/// Result for the record, for people and for the original's scripts.
 struct Traced {
     found: Tally,
     text: String,
     files: daqmeter_report::copy_classic::StudyFiles,
 }
 
-/// One trace, as it was asked for.
 struct Tracing<'a> {
     arguments: &'a Arguments,
     stop: &'a AtomicBool,
@@ -211,7 +209,7 @@ impl Tracing<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Every copy, by the kernel module.
+    /// Counts every copy, by the kernel module.
     fn by_module(&self, mut device: TraceDevice) -> Result<Traced, Failure> {
         let mut trace = Trace::new(self.arguments.written.is_classic());
         let symbols = KernelSymbols::of_kernel();
@@ -253,7 +251,7 @@ impl Tracing<'_> {
         })
     }
 
-    /// Until the next look, the end, or a signal.
+    /// Sleeps until the next look, the end, or a signal.
     fn sleep(&self, began: Instant) {
         let left = self.arguments.time.saturating_sub(began.elapsed());
         let look = Instant::now() + self.arguments.delay.min(left);
@@ -264,7 +262,7 @@ impl Tracing<'_> {
         }
     }
 
-    /// What can honestly be had without the tracer.
+    /// Counts the system calls that /proc shows, without the tracer.
     fn by_proc(&self) -> Result<Traced, Failure> {
         let look = |rows: &dyn Fn() -> Vec<ProcessIo>| {
             if self.page.is_some() {
@@ -321,7 +319,6 @@ fn with_requests(mut counters: Vec<Counter>, requests: u64) -> Vec<Counter> {
     counters
 }
 
-/// What /proc cannot tell.
 const PROC_WARNING: &str = "from /proc/PID/io: calls and bytes of read- and write-like system calls by process; not single copies, no sizes, \
     no callers; processes that lived shorter than a look are missing";
 
@@ -336,7 +333,6 @@ const PROC_HEADINGS: [&str; 8] = [
     "mean size",
 ];
 
-/// Takes what is in the rings.
 fn look(device: &mut TraceDevice, trace: &mut Trace) -> Result<(), Failure> {
     let mut batch = Vec::new();
     device.read(&mut batch).map_err(Failure::tool)?;

@@ -7,13 +7,13 @@ use daqmeter_wire::etherbone::sdb::{Component, Product, SdbRecord, Synthesis};
 use daqmeter_wire::etherbone::{Endian, Width};
 use serde_json::{Value, json};
 
-/// Names fill their field, as in the table on the device.
+/// Characters of a name's field, as in the table on the device.
 const NAME_CHARS: usize = 19;
 
-/// Every field of every record, by tables; what contradicts itself is marked with `!!!`.
+/// Shows every field of every record, by tables; `!!!` marks contradictions.
 pub(super) fn details(tables: &[ScannedRecord], address: Width) -> String {
     let mut out = String::new();
-    // The address ranges of the buses that lead to the record at hand, the root first.
+    // Address ranges of the buses that lead to the current record, the root first.
     let mut buses = vec![(0, address.mask())];
     for found in tables {
         let depth = found.path.len();
@@ -36,7 +36,7 @@ pub(super) fn details(tables: &[ScannedRecord], address: Width) -> String {
 /// A line of `eb-ls -v`: name and value.
 type Field = (&'static str, String);
 
-/// Writes a record as `eb-ls -v` does; `bus` is the range of the bus that it is on.
+/// Writes a record as `eb-ls -v` does; `bus` is the range of its bus.
 fn put(out: &mut String, found: &ScannedRecord, bus: (u64, u64)) {
     let is_bus = matches!(found.record, SdbRecord::Interconnect { .. });
     if found.is_head && !is_bus {
@@ -120,11 +120,11 @@ fn of_component(found: &ScannedRecord, component: &Component, bus: (u64, u64)) -
     ]
 }
 
-/// A row as eb-ls prints it: the base is that on the whole bus.
+/// Writes a row as eb-ls does: the base is that on the whole bus.
 pub(super) fn row(found: &ScannedRecord) -> String {
     let path = found.path_text();
     let flag = match found.record {
-        // The port that we came in by is a large one, as in the C tool.
+        // Our own port is a large one, as in the C tool.
         SdbRecord::MsiMaster { flags, .. } if flags >> 31 == 1 => 'M',
         SdbRecord::MsiMaster { .. } => 'm',
         _ => ' ',
@@ -157,7 +157,6 @@ fn kind(record: &SdbRecord) -> &'static str {
     }
 }
 
-/// A record as JSON.
 pub(super) fn as_json(found: &ScannedRecord) -> Value {
     let record = &found.record;
     let mut fields =

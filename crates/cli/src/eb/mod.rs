@@ -114,7 +114,6 @@ impl Wire {
         }
     }
 
-    /// Opens a conversation.
     fn open(&self, address: &Address) -> Result<Client, Failure> {
         self.open_with(address, &self.options())
     }
@@ -127,7 +126,6 @@ impl Wire {
         Ok(client)
     }
 
-    /// A line for those who asked for more.
     fn say(&self, line: &str) {
         if self.verbose {
             crate::output::tell(line);
@@ -198,8 +196,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Failure of a command that could not be run. The exit code is 2, or 1 as of the C tool whose name
-/// the program was called by.
+/// Failure of a command that could not run. The exit code is 2, or 1 under the name of a C tool.
 fn refused(line: impl Display) -> Failure {
     match tool_name() {
         Some(_) => Failure::tool(line),
@@ -211,7 +208,7 @@ fn address(text: &str) -> Result<Address, String> {
     Address::parse(text).map_err(|error| error.to_string())
 }
 
-/// `address/size`, the size 1, 2, 4 or 8 bytes.
+/// Reads `address/size`, the size 1, 2, 4 or 8 bytes.
 fn place(text: &str) -> Result<(u64, Width), String> {
     let (at, size) = text
         .split_once('/')
@@ -221,7 +218,7 @@ fn place(text: &str) -> Result<(u64, Width), String> {
     Ok((number(at)?, size))
 }
 
-/// `address/length`.
+/// Reads `address/length`.
 fn span(text: &str) -> Result<(u64, u64), String> {
     let (at, length) = text
         .split_once('/')

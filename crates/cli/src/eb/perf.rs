@@ -1,5 +1,4 @@
-//! `daqmeter eb perf`: what reading registers costs, by method and by the number of timestamps per
-//! cycle.
+//! `daqmeter eb perf`: cost of register reads, by method and by the number of timestamps per cycle.
 
 use std::process::ExitCode;
 
@@ -50,7 +49,6 @@ the last. `gap` is the time between two timestamps of one cycle. The limit of lo
 bytes over the same kind of socket without Etherbone: a ping-pong, for pipelines an echo of as many
 messages; of emu/ it is the bus or the line.";
 
-/// Values of an option: single ones and ranges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct List(Vec<u64>);
 
@@ -74,7 +72,6 @@ fn list(text: &str) -> Result<List, String> {
     Ok(List(values))
 }
 
-/// One method, or all of them.
 #[derive(Clone, Copy, Debug)]
 struct Methods(Option<Method>);
 
@@ -96,7 +93,7 @@ impl ValueEnum for Methods {
     }
 }
 
-/// The points: every method at every count; of the TLU one count.
+/// Returns the points: every method at every count; of the TLU one count.
 fn workloads(arguments: &Arguments) -> Vec<Workload> {
     let counts = match arguments.request.payload {
         Payload::Tlu => &[1][..],
@@ -145,7 +142,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     runner.conclude(arguments.output.as_ref(), text)
 }
 
-/// The table, and once what is the same for all points.
+/// Writes the table, and once the common facts of all points.
 fn text(records: &[RunRecord]) -> String {
     let mut out = cycles_text(records);
     let trips = round_trips_text(records);

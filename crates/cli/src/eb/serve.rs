@@ -78,7 +78,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     if first > last { Err(format!("`{text}` ends before it begins")) } else { Ok((first, last)) }
 }
 
-/// Memory is accessed by words of any of its widths.
+/// Refuses partial words, since memory is accessed by words of any of its widths.
 fn check_whole_words(text: &str, (first, last): (u64, u64), widths: Widths) -> Result<(), String> {
     let word_bytes = widths.widest().map_or(1, |widest| widest.bytes() as u64);
     if first.is_multiple_of(word_bytes) && last % word_bytes == word_bytes - 1 {
@@ -115,7 +115,6 @@ fn what(arguments: &SnoopArguments) -> Result<(Description, Option<Address>), Fa
     Ok((description, stream))
 }
 
-/// A bus by its name or its file.
 fn described(bus: &str) -> Result<Description, Failure> {
     match bus {
         "timing-receiver" => Ok(Description::timing_receiver()),
@@ -163,7 +162,6 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The slave behind its sockets.
 fn bind(arguments: &SnoopArguments) -> Result<EbServer, Failure> {
     let (description, passive) = what(arguments)?;
     let mut bus = description.build().map_err(refused)?;
@@ -192,7 +190,8 @@ fn bind(arguments: &SnoopArguments) -> Result<EbServer, Failure> {
     EbServer::bind(slave, options).map_err(refused)
 }
 
-/// Accesses go to stdout, and end the server when that is closed; faults of clients go to stderr.
+/// Writes accesses to stdout, and ends the server when that is closed; faults of clients go to
+/// stderr.
 fn log(server: &mut EbServer, quiet: bool) {
     let (stopper, closed) = (server.stopper(), AtomicBool::new(false));
     server.set_log(move |event| match event {

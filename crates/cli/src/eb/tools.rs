@@ -92,7 +92,7 @@ impl AccessOptions {
         Ok(self.order.over(reach, wire))
     }
 
-    /// Says when an access is not done as asked, or refuses.
+    /// Reports an access that is not done as asked, or refuses it.
     fn check_way(
         &self,
         client: &Client,
@@ -321,7 +321,6 @@ impl TransferOptions {
         Ok((client, self.order.over(reach, wire)))
     }
 
-    /// Says what is going to be done.
     fn announce(
         &self,
         wire: &Wire,

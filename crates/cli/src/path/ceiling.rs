@@ -1,5 +1,5 @@
-//! What memory carries beside a path: as many threads as the path has read past the cache, measured
-//! in turn with its runs.
+//! Rate of memory beside a path: as many threads as the path has read past the cache, measured in
+//! turn with its runs.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use daqmeter_record::{Outcome, PathRun, RunRecord};
 
 use crate::runner::Runner;
 
-/// Runs of the path for each measurement of memory: what that touches first takes longer than a
+/// Runs of the path for each measurement of memory: its first touch of memory takes longer than a
 /// run.
 const RUNS: u32 = 8;
-/// Time of a measurement; what is read is read once at least.
+/// Time of a measurement, which reads its memory once at least.
 const TIME: Duration = Duration::from_millis(20);
-/// What is read, in last-level caches.
+/// Size of the read memory, in last-level caches.
 const FOOTPRINT: u64 = 2;
 
-/// The last measurement, and how many runs were held against it.
+/// The last measurement, and the number of runs that used it.
 #[derive(Default)]
 pub(super) struct Ceiling {
     bytes_per_s: Option<f64>,
@@ -25,7 +25,7 @@ pub(super) struct Ceiling {
 }
 
 impl Ceiling {
-    /// Says in a run what memory carries, where the run moves bytes past the cache.
+    /// Adds the rate of memory to a run that moves bytes past the cache.
     pub(super) fn put_into(&mut self, run: &mut PathRun, runner: &Runner) {
         let threads = run.threads.len();
         let Some(memory) = &mut run.memory else {
@@ -42,7 +42,7 @@ impl Ceiling {
     }
 }
 
-/// None where it could not be measured, such as for want of memory: the path is then explained
+/// Returns `None` for a failed measurement, such as for lack of memory: the path is then explained
 /// without it.
 fn measured(runner: &Runner, threads: usize) -> Option<f64> {
     let host = &runner.context.host;
@@ -54,7 +54,7 @@ fn measured(runner: &Runner, threads: usize) -> Option<f64> {
     record.ok().as_ref().and_then(rate)
 }
 
-/// All lanes together, by the fastest way to read.
+/// Returns the rate of all lanes together, by the fastest way to read.
 fn rate(record: &RunRecord) -> Option<f64> {
     let ways = record.lanes.iter().map(|lane| lane.stages.len()).min()?;
     let together = |way: usize| -> f64 {

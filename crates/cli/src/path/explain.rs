@@ -69,14 +69,13 @@ pub(super) struct Chain<'a> {
     pub(super) runner: &'a mut Runner,
     pub(super) request: PathRequest,
     pub(super) path: Path,
-    /// Whether each run is a record in the file.
     is_kept: bool,
     pub(super) ceiling: Ceiling,
-    /// What CPUs and memory carry by topology, where that is to be shown.
+    /// Rates of CPUs and memory by topology, if they are shown.
     topology: Option<Topology>,
 }
 
-/// Ceilings by topology, and how many runs were held against them.
+/// Ceilings by topology, and the number of runs that used them.
 struct Topology {
     ceilings: Ceilings,
     runs: u32,
@@ -86,13 +85,13 @@ struct Topology {
 const RUNS: u32 = 8;
 
 impl Topology {
-    /// A path is explained without them where there is no memory for them.
+    /// Measures the ceilings; an error leaves the path explained without them.
     fn of(runner: &Runner) -> Result<Topology, Fault> {
         let ceilings = Ceilings::new(&runner.context.host)?;
         Ok(Topology { ceilings, runs: 0 })
     }
 
-    /// Before a run of the path.
+    /// Measures the ceilings again, if it is time to, before a run of the path.
     fn beside(&mut self) -> Result<(), Failure> {
         if self.runs.is_multiple_of(RUNS) {
             self.ceilings.measure()?;
@@ -150,7 +149,7 @@ impl PathSystem for Chain<'_> {
         Ok(Seen::of(&run))
     }
 
-    /// Only where the runs are the answer, and not a part of a survey.
+    /// Returns the watched runs, which only a whole answer has, and not a part of a survey.
     fn watches(&self) -> usize {
         match self.is_kept && !self.path.is_live() {
             true => WATCHES,
@@ -165,8 +164,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         PathRequest { unpaced: true, ..request(&path, arguments.time, &arguments.common) };
     checked(&request)?;
     let mut runner = Runner::new(&arguments.common, 0)?;
-    // Changes are tried where the scheduler places threads: one of them is a choice of CPUs, others
-    // change how many threads there are.
+    // The scheduler places the threads of changes: one change is a choice of CPUs, others change
+    // the number of threads.
     let free = request.clone();
     let placed = Placed::choose(&runner, &path, &mut request)?;
     let begin = Instant::now();
@@ -204,17 +203,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What was found, as text.
 struct Shown<'a> {
     explained: &'a Explanation,
     placed: &'a Placed,
     topology: Option<&'a Topology>,
-    /// Why there are no ceilings.
+    /// Reason for missing ceilings.
     not_measured: Option<&'a Fault>,
     block_bytes: f64,
     /// Blocks between two threads.
     buffers: u64,
-    /// Whether it is a card that is read out.
+    /// True for a card that is read out.
     is_live: bool,
 }
 
@@ -232,7 +230,7 @@ impl Shown<'_> {
         )
     }
 
-    /// MB/s at so many nanoseconds per block.
+    /// Returns MB/s for nanoseconds per block.
     fn rate(&self, block_ns: f64) -> String {
         show_mb_per_s(self.block_bytes / block_ns * 1e9)
     }
@@ -254,7 +252,8 @@ impl Shown<'_> {
         )
     }
 
-    /// The largest rate of a source that cannot wait. A card loses nothing: it stops its triggers.
+    /// Text of the largest rate of a source that cannot wait. A card loses nothing: it stops its
+    /// triggers.
     fn without_loss(&self) -> String {
         if self.is_live {
             return String::new();

@@ -1,5 +1,5 @@
-//! What limits a path, kept in a record: a run as fast as the path goes, with what runs with its
-//! parts slowed found.
+//! Limit of a path in a record: a run at full speed, with the result of runs whose parts are
+//! slowed.
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +17,13 @@ use crate::runner::Runner;
 
 /// Shortest run that tells anything.
 const MIN_TIME: Duration = Duration::from_millis(5);
-/// Longest one: more rounds tell more than longer runs.
+/// Longest run: more rounds tell more than longer runs.
 const MAX_TIME: Duration = Duration::from_millis(200);
-/// The time of one run is such that so many times the fewest rounds fit.
+/// Multiple of the fewest rounds that the time of one run allows.
 const MORE_ROUNDS: usize = 2;
 
-/// Finds what limits a path within about that time, and keeps one run of it with the answer. False
-/// where the time is too short for the fewest runs.
+/// Finds the limit of a path in about the given time, and keeps one run of it with the answer.
+/// Returns false if the time is too short for the fewest runs.
 pub(crate) fn prove(
     runner: &mut Runner,
     name: &str,
@@ -38,9 +38,9 @@ pub(crate) fn prove(
     let parts = path.parts();
     let free = request(MIN_TIME);
     let begin = Instant::now();
-    // The first run computes the bytes that all are compared with.
+    // The first run computes the bytes that all others are compared with.
     probe_quietly(runner, &free)?;
-    // What a run takes beside its time: threads are made, memory is touched.
+    // It measures the other time of a run: threads are made, memory is touched.
     let second = Instant::now();
     probe_quietly(runner, &free)?;
     let beside = second.elapsed().saturating_sub(MIN_TIME);
@@ -76,7 +76,7 @@ pub(super) fn proved(
 
 fn limit(explained: &Explanation, path: &Path) -> PathLimit {
     PathLimit {
-        // A card has its ring, of whose filling its own account tells.
+        // A card has its ring, whose filling is in its own account.
         room: (!path.is_live()).then(|| room(&explained.room, path)),
         found: match &explained.answer {
             LimitAnswer::Limit(what) => LimitFound::Limit(what.clone()),
@@ -96,7 +96,7 @@ fn kept(Interval { mean, low, high }: Interval) -> PathGain {
     PathGain { mean, low, high }
 }
 
-/// How far a resource was used; none of buffers.
+/// Returns the use of a resource; `None` for buffers.
 pub(super) fn used(explained: &Explanation, what: &What) -> Option<PathUsed> {
     let own = explained.resources.iter().find(|used| used.what == *what)?;
     Some(PathUsed { works: kept(own.used), waits_for_cpu: own.occupied.mean - own.used.mean })

@@ -14,7 +14,7 @@ use daqmeter_record::{Outcome, PathRun, Role, RunRecord};
 use crate::output::Failure;
 use crate::runner::Runner;
 
-/// One run that is not a point: a step of a search.
+/// Makes one run that is not a point: a step of a search.
 pub(super) fn probe(runner: &mut Runner, request: &PathRequest) -> Result<RunRecord, Failure> {
     let settings =
         Settings { role: Role::Probe, ..runner.settings(StepPlan::ByStage(1), "path/probe", &[]) };
@@ -26,7 +26,7 @@ pub(super) fn probe(runner: &mut Runner, request: &PathRequest) -> Result<RunRec
     done(record.ok_or_else(|| Failure::refused("nothing was measured"))?.clone())
 }
 
-/// The same without a record in the file, for searches whose result alone is kept.
+/// Makes a run without a record in the file, for searches that keep only their result.
 pub(super) fn probe_quietly(runner: &Runner, request: &PathRequest) -> Result<RunRecord, Failure> {
     let settings = runner.settings(StepPlan::ByStage(1), "path/probe", &[]);
     let record = runner.quietly("path", &request.workload(), &settings)?;
@@ -43,7 +43,6 @@ fn done(record: RunRecord) -> Result<RunRecord, Failure> {
     }
 }
 
-/// The run of a record.
 pub(super) fn run_of(record: &RunRecord) -> Result<&PathRun, Failure> {
     let run = record.path.as_deref().filter(|run| run.blocks > 0);
     run.ok_or_else(|| Failure::tool("no block came to the sink: give it more --time"))
@@ -76,8 +75,7 @@ impl RatedSystem for Searched<'_> {
     }
 }
 
-/// Rates between which the largest one is searched for: around that at which the path goes by
-/// itself, or those of triggers.
+/// Bounds of the search: around the speed of the free path, or rates of triggers.
 fn bounds_hz(
     runner: &mut Runner,
     path: &Path,
@@ -98,11 +96,10 @@ fn bounds_hz(
     Ok((free_hz / 2.0, free_hz * 2.0))
 }
 
-/// The trigger rate of ATLAS: a card's search begins there.
+/// Trigger rate of ATLAS: a card's search begins there.
 const FROM_HZ: f64 = 100e3;
 
-/// Searches for the largest rate for about the time `budget`, and sets the request to the rate that
-/// was found.
+/// Searches for the largest rate for about the time `budget`, and sets the request to it.
 pub(super) fn search(
     runner: &mut Runner,
     path: &Path,
@@ -127,7 +124,6 @@ pub(super) fn search(
     Ok(Searching { text: text(path, &found), cannot_tell: found.is_cut && found.rate_hz.is_none() })
 }
 
-/// Result of a search.
 #[derive(Default)]
 pub(super) struct Searching {
     pub(super) text: String,

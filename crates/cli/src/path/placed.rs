@@ -1,4 +1,4 @@
-//! Which CPUs the threads of a path get while it is explained.
+//! CPUs for the threads of a path while it is explained.
 
 use daqmeter_harness::placement;
 use daqmeter_path::{Path, PathRequest, device_node};
@@ -10,24 +10,23 @@ use super::max::{probe_quietly, run_of};
 use crate::output::Failure;
 use crate::runner::Runner;
 
-/// Where the threads run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Placed {
     /// As the path's file or `--pin` says.
     AsGiven,
-    /// Each on a core of its own: its name and CPU.
+    /// Each thread on a core of its own.
     OwnCores {
         threads: Vec<(String, u32)>,
-        /// The NUMA node of the device, whose cores were taken first.
+        /// NUMA node of the device, whose cores were taken first.
         near: Option<u32>,
     },
-    /// More threads than cores: where the scheduler puts them.
+    /// More threads than cores: the scheduler places them.
     Free { threads: usize, cores: usize },
 }
 
 impl Placed {
-    /// By what the CPUs share, where nobody chose and each thread can have a core; the request is
-    /// then for those CPUs.
+    /// Chooses CPUs by their shared resources, if the user chose none and each thread can have a
+    /// core; the request then has those CPUs.
     pub(super) fn choose(
         runner: &Runner,
         path: &Path,
@@ -56,12 +55,11 @@ impl Placed {
         let names = threads.iter().map(|thread| thread.name.clone());
         Placed::OwnCores {
             threads: names.zip(cpus).collect(),
-            // Where there is one node, being near it says nothing.
+            // Nearness says nothing with a single node.
             near: near.filter(|_| host.numa.len() > 1),
         }
     }
 
-    /// For the answer.
     pub(super) fn text(&self) -> String {
         match self {
             Placed::AsGiven => "as the file or --pin says".to_owned(),

@@ -22,9 +22,10 @@ use crate::runner::context;
 
 /// Profile of this host, unless another is named.
 pub(super) const PROFILE: &str = "host-profile.json";
-/// A thousand held-back runs are below a megabyte.
+/// Largest profile; a thousand held-back runs are below a megabyte.
 const MAX_PROFILE_BYTES: u64 = 16 << 20;
-/// Time of a run in the record of a prediction, which does not depend on it: that of `path run`.
+/// Seconds of a run in the record of a prediction, which does not depend on it: those of `path
+/// run`.
 const RUN_S: f64 = 3.0;
 
 /// Predict paths on a host that was calibrated: largest rate, limit, CPUs, latency, loss.
@@ -95,8 +96,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     emit(&out)
 }
 
-/// The profile that is named, or that of this host; a profile of another host is used only where it
-/// was named, with a note.
+/// Reads the named profile, or that of this host. Another host's profile is used only by name, with
+/// a note.
 fn profile(named: Option<&Path>) -> Result<(HostProfile, String), Failure> {
     let file = named.unwrap_or(Path::new(PROFILE));
     let wrong =

@@ -1,4 +1,4 @@
-//! `daqmeter path show`: what would run.
+//! `daqmeter path show`: a path without a run.
 
 use std::process::ExitCode;
 
@@ -28,14 +28,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     draw(&path)
 }
 
-/// Prints a path as text.
 pub(crate) fn draw(path: &Path) -> Result<ExitCode, Failure> {
     let picture = path.picture();
     let lines: Vec<_> = picture.lines().map(sanitise::text).collect();
     emit(&format!("{}\n", lines.join("\n")))
 }
 
-/// The paths that ship, as a table.
 pub(crate) fn shipped() -> String {
     let row = |(name, text): &(&str, &str)| {
         let path = Path::parse(text, name).expect("ships with the binary and is tested");

@@ -1,4 +1,4 @@
-//! Events and groups as typed, understood on the PMUs and meshes of this host.
+//! Events and groups of the command line, resolved on the PMUs and meshes of this host.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,13 +49,12 @@ pub(crate) struct Setting {
     pub(crate) pmus: Vec<Pmu>,
     pub(crate) meshes: Vec<Mesh>,
     pub(crate) is_emulated: bool,
-    /// Whose rules hold for events of meshes.
+    /// Driver whose rules hold for events of meshes.
     pub(crate) driver: Driver,
 }
 
 impl Setting {
-    /// Adds the PMU that the driver would show for each mesh that has none here: its events can be
-    /// planned.
+    /// Adds the driver's PMU for each mesh without one here, so that its events can be planned.
     pub(crate) fn offline(mut self) -> Setting {
         for mesh in &self.meshes {
             if self.pmus.iter().all(|pmu| pmu.name != mesh.name) {
@@ -68,7 +67,7 @@ impl Setting {
     }
 }
 
-/// The driver that counts, or would: this kernel's where there is a mesh, otherwise the latest.
+/// Returns this kernel's driver if there is a mesh, otherwise the latest one.
 fn driver_of(files: &Files, pmus: &[Pmu]) -> Driver {
     let is_here = pmus.iter().any(|pmu| pmu.family() == "arm_cmn");
     match files.text("proc/sys/kernel/osrelease").filter(|_| is_here) {
@@ -77,12 +76,11 @@ fn driver_of(files: &Files, pmus: &[Pmu]) -> Driver {
     }
 }
 
-/// Longest map: a dump of registers has a line of 30 bytes for each register that is not 0,
-/// some MB for the largest mesh.
+/// Longest map: a dump of registers has a line of 30 bytes for each register that is not 0, some MB
+/// for the largest mesh.
 const MAX_MAP_BYTES: u64 = 64 << 20;
 
 impl Place {
-    /// The host's PMUs and meshes, or an emulated one.
     pub(crate) fn setting(&self) -> Result<Setting, Failure> {
         let files = Files::default();
         if let Some(name) = &self.emulated {
@@ -120,7 +118,7 @@ impl Place {
     }
 }
 
-/// Maps from files belong to the PMUs at the same address, or in the same order.
+/// Names meshes of files after the PMUs at the same address, or in the same order.
 fn name_after(meshes: &mut [Mesh], pmus: &[Pmu]) {
     let cmns: Vec<&Pmu> = pmus.iter().filter(|pmu| pmu.family() == "arm_cmn").collect();
     for (at, mesh) in meshes.iter_mut().enumerate() {
@@ -132,7 +130,6 @@ fn name_after(meshes: &mut [Mesh], pmus: &[Pmu]) {
     }
 }
 
-/// Events that are understood, with what is computed from them.
 pub(crate) struct Chosen {
     pub(crate) what: String,
     pub(crate) set: EventSet,
@@ -140,8 +137,7 @@ pub(crate) struct Chosen {
 }
 
 impl Wanted {
-    /// Understands events and groups, and refuses what can never be counted before anything is
-    /// opened.
+    /// Resolves events and groups, and refuses impossible ones before anything is opened.
     pub(crate) fn choose(&self, setting: &Setting) -> Result<Chosen, Failure> {
         let (mut texts, mut metrics, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for name in &self.groups {
@@ -180,7 +176,7 @@ impl Wanted {
     }
 }
 
-/// An event of a group's file that does not exist is named with the file.
+/// Refuses an unknown event of a group's file with the name of the file.
 fn refuse_unknown(setting: &Setting, group: &str, events: &[String]) -> Result<(), Failure> {
     let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
     match host.resolve(events) {
@@ -191,7 +187,7 @@ fn refuse_unknown(setting: &Setting, group: &str, events: &[String]) -> Result<(
     }
 }
 
-/// Refuses groups that can never be counted, and nodes that are not there, on a known mesh.
+/// Refuses groups that can never be counted, and missing nodes, on a known mesh.
 fn refuse_impossible(set: &EventSet, meshes: &[Mesh], driver: Driver) -> Result<(), Failure> {
     for group in &set.groups {
         let on_mesh = group.iter().all(|event| event.on_mesh.is_some());
@@ -204,7 +200,7 @@ fn refuse_impossible(set: &EventSet, meshes: &[Mesh], driver: Driver) -> Result<
             .filter(of_pmu)
             .filter_map(|mesh| Rules::new(mesh, driver).check(std::slice::from_ref(group)).err())
             .collect();
-        // Of several meshes one at least must have what is asked for; the driver adds them up.
+        // One of several meshes at least must have the events; the driver adds them up.
         if let (Some(error), true) =
             (errors.first(), errors.len() == meshes.iter().filter(of_pmu).count())
         {
@@ -214,7 +210,7 @@ fn refuse_impossible(set: &EventSet, meshes: &[Mesh], driver: Driver) -> Result<
     Ok(())
 }
 
-/// One event for each node of the kind that the event is of.
+/// Returns one event for each node of the event's kind.
 fn heat_events(event: &str, setting: &Setting) -> Result<Vec<String>, Failure> {
     let bare = event.trim_end_matches('/');
     let (pmu, name) = bare.split_once('/').map_or((None, bare), |(pmu, name)| (Some(pmu), name));
@@ -264,7 +260,7 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// `GROUP`, `EVENTS`, or either with `@TIME`.
+    /// Reads `GROUP`, `EVENTS`, or either with `@TIME`.
     pub(crate) fn understand(text: &str) -> Result<Observed, Failure> {
         let (what, interval) = text.rsplit_once('@').unwrap_or((text, "100ms"));
         let interval = duration(interval)
@@ -283,13 +279,12 @@ impl Observed {
         }
         let setting = wanted.place.setting()?;
         let chosen = wanted.choose(&setting)?;
-        // What cannot be opened is better known before anything is measured.
+        // It reports an error before anything is measured.
         Count::open(&chosen.set, &chosen.what, &mut KernelOpener { files: setting.files })
             .map_err(Failure::refused)?;
         Ok(Observed { chosen, meshes: setting.meshes, interval })
     }
 
-    /// An observer of one point.
     pub(crate) fn observer(&self) -> Box<dyn Observer> {
         let Chosen { what, set, metrics } = &self.chosen;
         let kernel = KernelOpener { files: Files::default() };

@@ -1,8 +1,7 @@
 //! `daqmeter pmu stat --from`: perf's output as tables, records and a page, or in another of
 //! perf's formats.
 //!
-//! Rows from a pipe are shown and recorded as they come; those of a file are shown when all are
-//! read.
+//! Rows from a pipe are shown and recorded as they come; those of a file are shown at its end.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -25,8 +24,8 @@ use super::stat::{Arguments, Parts, finish};
 use crate::output::{Failure, Recorder, emit, tell};
 use crate::runner::{context_as, on_ctrl_c};
 
-/// Time without a line after which the interval at hand is taken to be whole: perf prints all
-/// rows of one at once.
+/// Time without a line after which the current interval counts as whole: perf prints all rows of
+/// one at once.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time for the last rows after Ctrl-C: perf gets it, too, prints them and ends.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -63,7 +62,7 @@ fn blank(label: Option<&String>) -> RunRecord {
     record
 }
 
-/// Lines, read by a thread of their own: a pipe may be silent for long.
+/// Lines, read by a thread of their own, since a pipe may be silent for long.
 struct Source {
     lines: Receiver<io::Result<Vec<u8>>>,
     /// True if lines arrive while another program writes them.
@@ -100,23 +99,19 @@ impl Source {
 }
 
 struct Import<'a> {
-    /// Name of the input.
     shown: String,
     arguments: &'a Arguments,
     groups: Vec<MetricGroup>,
     /// Metrics of the groups that can be computed; `None` before the first interval is whole.
     metrics: Option<Vec<Metric>>,
     reader: PerfReader,
-    /// Intervals that were printed.
     printed: usize,
     parts: Parts,
-    /// Record without any interval.
     blank: RunRecord,
     recorder: &'a mut Recorder,
 }
 
 impl Import<'_> {
-    /// Reads all lines, or those until a signal.
     fn read(&mut self, source: &Source, stop: &AtomicBool) -> Result<(), Failure> {
         let mut asked: Option<Instant> = None;
         loop {
@@ -153,7 +148,6 @@ impl Import<'_> {
         Failure::refused(format!("{}: {error}", self.shown))
     }
 
-    /// Computes the rates of all intervals before `to`.
     fn compute(&mut self, to: usize) -> Result<(), Failure> {
         let observed = self.reader.observed();
         if self.metrics.is_none() {
@@ -172,7 +166,7 @@ impl Import<'_> {
             self.metrics = Some(metrics);
         }
         for (number, metric) in self.metrics.iter().flatten().enumerate() {
-            // The rows of the last interval may not have been whole.
+            // The rows of the last interval may have been incomplete.
             let first = observed.metrics[number].values.len().saturating_sub(1);
             observed.metrics[number].values.truncate(first);
             for at in first..to {
@@ -183,7 +177,6 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// Prints the intervals before `to` that were not printed yet.
     fn print(&mut self, to: usize) -> Result<(), Failure> {
         if to <= self.printed {
             return Ok(());
@@ -222,7 +215,7 @@ impl Import<'_> {
         record
     }
 
-    /// Shows and records what was read, even if reading failed afterwards.
+    /// Shows and records all lines that were read, even if reading failed afterwards.
     fn end(mut self, read: Result<(), Failure>) -> Result<ExitCode, Failure> {
         if let Err(failure) = read {
             let _ = self.reader.end();
@@ -244,7 +237,6 @@ impl Import<'_> {
     }
 }
 
-/// Prints warnings that a reader needs to judge the rates.
 fn warn_of(observed: &Observations, shown: &str) {
     if observed.begin_ns > 0 {
         tell(&format!(

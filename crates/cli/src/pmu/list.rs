@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             setting.offline()
         }));
     }
-    // The meshes are not needed for a list: reading debugfs is left out.
+    // A list does not need the meshes, so that debugfs is not read.
     let files = Files::default();
     let pmus = if arguments.place.emulated.is_some() {
         arguments.place.setting()?.pmus
@@ -142,8 +142,7 @@ fn of_system(files: &Files, pmus: &[Pmu]) -> String {
     out
 }
 
-/// `hnf 35, mxp 112, ...`: what the names of a mesh's events begin with, and how many there are of
-/// each.
+/// Returns `hnf 35, mxp 112, ...`: prefixes of the names of a mesh's events, and their numbers.
 fn by_node_type(pmu: &Pmu) -> String {
     let mut counts = std::collections::BTreeMap::new();
     for alias in pmu.events() {
@@ -215,7 +214,7 @@ fn groups(setting: &Setting) -> String {
     out
 }
 
-/// `memory [B/s] = (mc_reqs) x 64`.
+/// Returns `memory [B/s] = (mc_reqs) x 64`.
 fn formula(metric: &Metric) -> String {
     let unit = if metric.unit.is_empty() { "ratio" } else { &metric.unit };
     let mut text = format!("{} [{unit}] = ({})", metric.name, metric.sum.join(" + "));
@@ -251,7 +250,7 @@ fn json(pmus: &[Pmu], arguments: &Arguments) -> String {
         .collect()
 }
 
-/// One line for the doctor and the survey: what can be counted here.
+/// Returns one line about the available counters for the doctor and the survey.
 pub(crate) fn summary() -> (bool, String) {
     let pmus = discover(&Files::default());
     let names: Vec<&str> = pmus.iter().map(|pmu| pmu.name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! The mesh in the terminal, coloured by what its nodes do.
+//! The mesh in the terminal, coloured by the activity of its nodes.
 
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ use ratatui::{DefaultTerminal, Frame};
 
 use crate::output::Failure;
 
-/// A view of the last interval.
 pub(super) struct Live {
     terminal: DefaultTerminal,
     what: String,
@@ -29,7 +28,7 @@ impl Live {
         Ok(Live { terminal, what, most: 0.0 })
     }
 
-    /// Waits for a key; true when it says to end.
+    /// Waits for a key; true for the key that ends the view.
     pub(super) fn wait(&mut self, time: Duration) -> Result<bool, Failure> {
         if !event::poll(time).map_err(Failure::refused)? {
             return Ok(false);
@@ -43,7 +42,7 @@ impl Live {
     }
 
     pub(super) fn show(&mut self, observed: &Observations, at: usize) -> Result<(), Failure> {
-        // Only the frame at hand is needed: a long run has many.
+        // Only the current frame is needed: a long run has many.
         let last = observed.only(at);
         let heats = frames(&last);
         let most = heats.iter().map(Heat::most).fold(self.most, f64::max);
@@ -61,7 +60,7 @@ impl Drop for Live {
     }
 }
 
-/// From cold to hot; the number beside it says the same without colour.
+/// Colour from cold to hot; the number beside it says the same without colour.
 fn colour(share: f64) -> Style {
     let steps: [(u8, u8, u8); 6] = [
         (38, 50, 72),

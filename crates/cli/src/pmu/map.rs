@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }));
     }
     if let Some(path) = &arguments.svg {
-        // One picture in one file.
+        // A file has one picture.
         write_file(path, &map::svg(&setting.meshes[0], None))?;
         tell(&format!("wrote {}", path.display()));
     }

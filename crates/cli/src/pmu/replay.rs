@@ -1,4 +1,4 @@
-//! `daqmeter pmu replay`: what was recorded, again.
+//! `daqmeter pmu replay`: recorded intervals again.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -88,7 +88,7 @@ fn intervals(observed: &Observations, arguments: &Arguments) -> String {
     (0..observed.end_ns.len()).map(at).collect()
 }
 
-/// True when the reader ended it.
+/// Returns true if the reader ended it.
 fn play(observed: &Observations, speed: f64) -> Result<bool, Failure> {
     let mut live = Live::open(observed.what.clone())?;
     let began = Instant::now();

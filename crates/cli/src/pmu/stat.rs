@@ -67,7 +67,7 @@ pub(crate) struct Arguments {
     command: Vec<String>,
 }
 
-/// Reads the length of an interval: with its unit, or in milliseconds as perf has it.
+/// Reads the length of an interval: with its unit, or in milliseconds as in perf.
 fn interval(text: &str) -> Result<Duration, String> {
     let Ok(ms) = text.parse::<f64>() else {
         return duration(text);
@@ -77,7 +77,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 impl Arguments {
-    /// Length of an interval, 1 s by default.
+    /// Returns the length of an interval, 1 s by default.
     fn length(&self) -> Duration {
         self.interval.unwrap_or(Duration::from_secs(1))
     }
@@ -163,7 +163,7 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
     };
     let ended = counting.run(&mut count);
     let observed = count.finish();
-    // Intervals that were counted before a failure are kept.
+    // Intervals from before a failure are kept.
     if observed.end_ns.is_empty()
         && let Err(failure) = ended
     {
@@ -176,15 +176,13 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
     Ok(failed.map_or(done, exit_code))
 }
 
-/// The exit code of the command, as shells have it: 128 and the signal that ended it.
+/// Returns the exit code of the command, as shells have it: 128 and the signal that ended it.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
-/// The parts in which a long count is written.
 pub(super) struct Parts {
-    /// Intervals that were written.
     pub(super) written: usize,
     began: Instant,
     last: Instant,
@@ -204,7 +202,6 @@ impl Parts {
         self.last.elapsed() >= (self.began.elapsed() / 100).clamp(LEAST, MOST)
     }
 
-    /// Returns the intervals before `to` that were not written yet.
     pub(super) fn next(&mut self, observed: &Observations, to: usize) -> Observations {
         let mut part = observed.part(self.written..to);
         if self.written > 0 {
@@ -217,7 +214,7 @@ impl Parts {
     }
 }
 
-/// The record of what was counted so far, with the intervals that are in no record yet.
+/// Returns the record so far, with the intervals that are in no record yet.
 fn so_far(
     watched: &Watched,
     warnings: &[String],
@@ -240,7 +237,7 @@ fn check(arguments: &Arguments, quiet: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The counters, opened; what cannot be counted is reported.
+/// Opens the counters, and reports those that cannot be counted.
 fn opened(chosen: &Chosen, setting: &Setting) -> Result<Count, Failure> {
     let mut opener: Box<dyn Opener> = if setting.is_emulated {
         Box::new(Synthetic::new(&setting.meshes[0], &chosen.set.groups).map_err(Failure::refused)?)
@@ -282,7 +279,7 @@ pub(super) fn finish(
     }
     let written = &arguments.written;
     recorder.take(record)?;
-    // Ctrl-C is how a count without an end ends.
+    // Ctrl-C is the usual end of a count.
     recorder.finish(written.output.as_ref(), false, |records| {
         let observed = records.iter().filter_map(|record| record.observed.as_deref());
         let summary = |observed| {
@@ -319,7 +316,6 @@ fn publish(page: &Page, observed: &Observations) {
     }
 }
 
-/// Output of intervals while it counts.
 enum Shown {
     Nowhere,
     Table,
@@ -362,14 +358,13 @@ struct Loop<'a> {
     watched: &'a Watched,
     warnings: &'a [String],
     parts: &'a mut Parts,
-    /// Exit status of the last run of the command.
     status: Option<ExitStatus>,
 }
 
 /// Interval at which signals are looked for.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A message for each line on stdin. The thread that reads them ends with stdin, or with the
+/// Sends a message for each line on stdin. The thread that reads them ends with stdin, or with the
 /// program.
 fn steps() -> Receiver<()> {
     let (send, receive) = channel();
@@ -403,7 +398,7 @@ impl Loop<'_> {
                 }
                 false
             } else {
-                // Deadlines, not pauses: intervals do not drift.
+                // Deadlines instead of pauses keep intervals from drifting.
                 due += self.arguments.length();
                 let end = self.arguments.time.map(|time| began + time);
                 let asked =
@@ -428,7 +423,6 @@ impl Loop<'_> {
         Ok(self.status)
     }
 
-    /// Waits for the command, and reports a failure.
     fn end(&mut self, child: Option<Child>) -> Result<(), Failure> {
         if let Some(child) = child {
             let status = self.wait(child)?;
@@ -455,7 +449,7 @@ impl Loop<'_> {
         }
     }
 
-    /// Waits for the command. After a signal it is asked to end, too, as perf stat does, and soon
+    /// Waits for the command. After a signal it is asked to end, too, as in perf stat, and soon
     /// killed.
     fn wait(&self, mut child: Child) -> Result<ExitStatus, Failure> {
         const PATIENCE: Duration = Duration::from_secs(1);
@@ -486,7 +480,8 @@ impl Loop<'_> {
         ))
     }
 
-    /// Sleeps until then; true when it is to end: Ctrl-C, q in the view, the command's end.
+    /// Sleeps until the deadline; true at an end by Ctrl-C, q in the view, or the end of the
+    /// command.
     fn sleep(
         &mut self,
         until: Instant,

@@ -65,8 +65,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 impl Arguments {
-    /// The loads asked for, all without; options that belong to one of them choose it, and are
-    /// refused beside others.
+    /// Returns the requested loads, or all. Options of one load choose it, and are refused beside
+    /// others.
     fn loads(&self) -> Result<Vec<VerifyLoad>, Failure> {
         let of_with = self.request.with.map(|with| match with {
             Program::Fio => (VerifyLoad::Block, "--with fio"),
@@ -92,14 +92,14 @@ impl Arguments {
     }
 }
 
-/// The checks of a survey, as a record: short loads, a small file in the present directory.
+/// Returns the checks of a survey as a record: short loads, a small file in the present directory.
 pub(crate) fn survey(time: Duration, context: &Context, stop: &AtomicBool) -> Option<RunRecord> {
     let request = VerifyRequest { time, file_bytes: 32 << 20, ..VerifyRequest::default() };
     let setting = Place::default().setting().ok()?;
     let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
     let (_, mut record) = checked(&request, &host, context, stop).ok()?;
     record.study = "survey/counters".into();
-    // Others' traffic may be on a disk: a counter that differs is reported, and fails no survey.
+    // A different counter is reported, and fails no survey, since others may use the disk.
     if let Outcome::Failed(reason) = std::mem::take(&mut record.outcome) {
         record.warnings.push(format!("FAILED: {reason} (daqmeter pmu verify)"));
     }

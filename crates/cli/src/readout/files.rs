@@ -69,7 +69,7 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
     Ok(Judgement::Passed.exit(instance.is_stopped()))
 }
 
-/// Standard output takes blocks of one channel, and is not a terminal.
+/// Requires one channel for standard output, which may not be a terminal.
 fn check_stdout(ids: &[ChannelId]) -> Result<(), Failure> {
     if io::stdout().is_terminal() {
         return Err(Failure::refused(
@@ -86,7 +86,7 @@ fn check_stdout(ids: &[ChannelId]) -> Result<(), Failure> {
     }
 }
 
-/// `felig.dat` of channel 1 of device 0: `felig-0-1.dat`.
+/// Names the file of a channel, e.g. `felig-0-1.dat` for `felig.dat` and channel 1 of device 0.
 fn name_of_channel(output: &Path, id: ChannelId) -> PathBuf {
     let mut name = output.file_stem().unwrap_or_default().to_owned();
     name.push(format!("-{}-{}", id.device, id.channel));
@@ -187,7 +187,7 @@ pub(crate) struct CheckArguments {
     metrics: Metrics,
 }
 
-/// `1.3`: channel 3 of device 1.
+/// Reads a channel: `1.3` is channel 3 of device 1.
 fn channel(text: &str) -> Result<ChannelId, String> {
     let parts = text.split_once('.');
     let parsed = parts.and_then(|(device, channel)| {
@@ -196,7 +196,7 @@ fn channel(text: &str) -> Result<ChannelId, String> {
     parsed.ok_or_else(|| format!("`{text}`: write device.channel, such as 0.3"))
 }
 
-/// The channels that are wanted; one that the scenario has not is refused.
+/// Returns the wanted channels; one that the scenario lacks is refused.
 fn chosen_channels(scenario: &Scenario, wanted: &[ChannelId]) -> Result<Vec<ChannelId>, Failure> {
     let all = channel_ids(scenario);
     let text = |id: &ChannelId| format!("{}.{}", id.device, id.channel);
@@ -225,7 +225,7 @@ fn show_progress(page: &Page, name: &str, progress: Progress) {
 }
 
 impl CheckArguments {
-    /// The threads that were asked for, or one for each CPU that `others` leave free.
+    /// Returns the requested threads, or one for each CPU that `others` leave free.
     fn threads(&self, others: usize) -> usize {
         let allowed = || std::thread::available_parallelism().map_or(1, usize::from);
         let free = || allowed().saturating_sub(others).max(1);
@@ -242,8 +242,7 @@ impl CheckArguments {
         }
     }
 
-    /// Shows what was found in a file, or in the channels of a card, and returns the worst
-    /// judgement.
+    /// Shows the results of a file, or of the channels of a card, and returns the worst judgement.
     fn show(&self, all: &[(String, String, Checked)]) -> Result<Judgement, Failure> {
         // An E-link need not be in every channel.
         let rows = || all.iter().flat_map(|(.., checked)| &checked.rows);
@@ -267,7 +266,6 @@ impl CheckArguments {
         Ok(judgement)
     }
 
-    /// The reason why nothing was checked.
     fn nothing_checked(&self, checked: &Checked) -> Option<String> {
         let blocks = checked.blocks;
         let why = match checked.checked_blocks {
@@ -338,7 +336,7 @@ const MAX_BLOCK_BYTES: u64 = 16 << 10;
 
 impl<'a> Stoppable<'a> {
     fn open(path: &Path, stop: &'a AtomicBool) -> io::Result<Stoppable<'a>> {
-        // Standard input without its buffer: what lies in that cannot be waited for.
+        // Standard input has no buffer here, since its content could not be waited for.
         let file = match path.to_str() {
             Some("-") => File::from(io::stdin().as_fd().try_clone_to_owned()?),
             _ => File::open(path)?,
@@ -377,10 +375,10 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
         let refused = |error: &dyn std::fmt::Display| Failure::refused(format!("{shown}: {error}"));
         let watch = |progress: Progress| show_progress(&instance.page, &shown, progress);
         let file = Stoppable::open(path, &instance.stop).map_err(|error| refused(&error))?;
-        // One more reads ahead.
+        // Another thread reads ahead.
         let threads = arguments.threads(1);
         match check_watched(file, &arguments.options(), threads, watch) {
-            // Nothing was read that could be checked.
+            // No block was read that could be checked.
             Err(_) if instance.is_stopped() => break,
             Err(error) => return Err(refused(&error)),
             Ok(checked) => {
@@ -395,8 +393,8 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
     Ok(judgement.exit(instance.is_stopped()))
 }
 
-/// Checks channels of a card one after the other, on several threads: names, devices with channels,
-/// and what was found.
+/// Checks channels of a card one after the other, on several threads. Returns names, devices with
+/// channels, and results.
 fn check_card(
     name: &str,
     scenario: &Scenario,

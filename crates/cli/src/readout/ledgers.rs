@@ -1,4 +1,4 @@
-//! Ledgers as text, and what parts of a chain publish of themselves.
+//! Ledgers as text, and published values of parts of a chain.
 
 use std::fmt::Write as _;
 
@@ -6,13 +6,12 @@ use daqmeter_readout::receive::elink_of;
 use daqmeter_record::Ledger;
 use daqmeter_sys::cpu_time;
 
-/// CPU time of the calling thread.
 pub(super) fn cpu_seconds() -> f64 {
     let usage = cpu_time::of_thread();
     (usage.user_ns + usage.system_ns) as f64 * 1e-9
 }
 
-/// Accounts that do not close.
+/// Counts the accounts that do not close.
 pub(super) fn not_closed(ledgers: &[(u64, Ledger)]) -> u64 {
     ledgers.iter().filter(|(_, ledger)| !ledger.closes()).count() as u64
 }
@@ -26,7 +25,7 @@ pub(super) fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
     for (_, ledger) in ledgers {
         all.add(&Ledger { unit: all.unit.clone(), ..ledger.clone() });
     }
-    // What did not happen is left out; that the sum closes says that it was watched.
+    // Zero counts are left out; the closed sum says that they were watched.
     let mut shown = all.clone();
     shown.losses.retain(|_, count| *count > 0);
     let mut out = format!(" ledger: {shown}\n");

@@ -1,4 +1,4 @@
-//! Options that several verbs share, the instance that a verb is, and its waits.
+//! Options that several verbs share, the instance of a verb, and its waits.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -20,15 +20,15 @@ use crate::named::Replaced;
 use crate::output::{Failure, tell};
 use crate::runner::on_ctrl_c;
 
-/// The scenario with what replaces parts of it, over a transport that was built in.
+/// Loads the scenario with its replaced parts, over a transport that was built in.
 pub(super) fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
     let scenario = chosen.load().map_err(Failure::refused)?;
     daqmeter_readout::transport::named(&scenario.publish.transport).map_err(Failure::refused)?;
     Ok(scenario)
 }
 
-/// For records: rate and polling interval stand there, also where they are the scenario's. Triggers
-/// of a file have none, nor has a recorded file that is replayed as fast as it is taken.
+/// Completes a request for records: it states rate and polling interval, even the scenario's.
+/// Triggers of a file have none, nor has a recorded file that is replayed at full speed.
 pub(super) fn completed(chosen: &Chosen) -> Result<Chosen, Failure> {
     let scenario = load(chosen)?;
     Ok(Chosen {
@@ -56,17 +56,15 @@ impl Instance {
     }
 }
 
-/// Sets metrics of an instance.
 pub(super) fn publish(page: &Page, name: &str, values: &[(&'static str, f64)]) {
     values.iter().for_each(|(metric, value)| page.set(metric, name, *value));
 }
 
-/// Waits up to this time are silent.
+/// Longest wait without a message.
 const SILENT: Duration = Duration::from_secs(1);
 /// Interval at which a wait is reported again.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// A wait for others that has begun.
 pub(super) struct Waiting {
     begun: Instant,
     limit: Duration,
@@ -92,13 +90,12 @@ impl Waiting {
         }
     }
 
-    /// The longest time of the wait.
     pub(super) fn limit_text(&self) -> String {
         show(self.limit)
     }
 }
 
-/// Whole seconds, unless the time is short.
+/// Shows whole seconds, unless the time is short.
 fn show(time: Duration) -> String {
     let ns = if time < SILENT { time.as_nanos() as f64 } else { time.as_secs() as f64 * 1e9 };
     units::show_ns(ns)
@@ -115,11 +112,11 @@ pub(crate) struct Length {
     triggers: Option<u64>,
 }
 
-/// How long triggers come where nobody says it.
+/// Time of triggers by default.
 const DEFAULT_LENGTH: Duration = Duration::from_secs(10);
 
 impl Length {
-    /// A card whose triggers end so.
+    /// Returns a card whose triggers end after this length.
     pub(super) fn card(self, scenario: &Scenario) -> Result<(Card, Vec<Consumer>), Failure> {
         let (mut card, rings) = Card::new(scenario).map_err(Failure::refused)?;
         if let Some(triggers) = self.triggers {
@@ -146,7 +143,7 @@ pub(crate) struct Network {
     pub(super) json: bool,
 }
 
-/// An E-link's number: 0x008, or decimal.
+/// Reads an E-link's number: 0x008, or decimal.
 pub(super) fn elink(text: &str) -> Result<u16, String> {
     let number =
         units::parse_count(text).map_err(|_| format!("`{text}` is not an E-link such as 0x008"))?;
@@ -165,8 +162,8 @@ pub(crate) struct WrittenTriggers {
 }
 
 impl WrittenTriggers {
-    /// The scenario whose triggers are written, if they are. Refused before anything is measured: a
-    /// recorded file that comes as fast as it is taken has no triggers.
+    /// Returns the scenario whose triggers are written, if they are. Refuses a recorded file at
+    /// full speed, which has no triggers, before any measurement.
     pub(super) fn wanted(&self, chosen: &Chosen) -> Result<Option<Scenario>, Failure> {
         if self.write_triggers.is_none() {
             return Ok(None);
@@ -180,7 +177,6 @@ impl WrittenTriggers {
         Ok(Some(scenario))
     }
 
-    /// Writes the first triggers of a scenario.
     pub(super) fn write(&self, scenario: &Scenario, triggers: u64) -> Result<(), Failure> {
         let Some(path) = &self.write_triggers else {
             return Ok(());

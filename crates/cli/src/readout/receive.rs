@@ -65,7 +65,6 @@ pub(crate) struct Arguments {
     network: Network,
 }
 
-/// Sum over the streams.
 fn sum(report: &Report, of: fn(&StreamReport) -> u64) -> u64 {
     report.streams.iter().map(of).sum()
 }
@@ -100,7 +99,7 @@ impl Arguments {
         findings.verdict(&self.limits.fail_on)
     }
 
-    /// Publishers with the tags that are wanted of each.
+    /// Returns publishers with the wanted tags of each.
     fn wanted(&self) -> Result<Vec<(Publish, Vec<u64>)>, Failure> {
         let tag = |device, number| Fid::of_elink(0, device, Elink::new(number)).to_u64();
         let elinks = &self.elinks;
@@ -139,12 +138,12 @@ impl Arguments {
         }
     }
 
-    /// Connects in a thread of its own: names are resolved there, which may take long. `None` when
-    /// it is to stop.
+    /// Connects in a thread of its own, since the resolution of names may take long. Returns `None`
+    /// if it is to stop.
     fn connect_meanwhile(&self, stop: &Arc<AtomicBool>) -> Result<Option<Receiver>, Failure> {
         let (ended, connected) = std::sync::mpsc::channel();
         let (arguments, asked) = (self.clone(), stop.clone());
-        // Ends with the program.
+        // It ends with the program.
         std::thread::spawn(move || drop(ended.send(arguments.connect(&asked))));
         loop {
             match connected.recv_timeout(Duration::from_millis(50)) {

@@ -69,7 +69,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Triggers of the run.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
 fn issued(records: &[RunRecord]) -> u64 {
     let counted = records.iter().filter_map(|record| record.counter("triggers"));

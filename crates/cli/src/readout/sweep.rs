@@ -1,4 +1,4 @@
-//! `daqmeter readout sweep`: the maximum rate, and what reading costs below and beyond it.
+//! `daqmeter readout sweep`: the maximum rate, and the cost of reading below and beyond it.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -73,7 +73,7 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-/// The chain of a request, as the search sees it.
+/// The chain of a request in a search.
 struct Chain<'a> {
     runner: &'a mut Runner,
     base: &'a ReadoutRequest,
@@ -100,7 +100,6 @@ impl RatedSystem for Chain<'_> {
     }
 }
 
-/// A chain at a rate, for a time.
 fn probe(base: &ReadoutRequest, rate_hz: f64, duration: Duration) -> ReadoutRequest {
     let mut request = base.clone();
     request.chosen.rate_hz = Some(rate_hz);
@@ -109,7 +108,7 @@ fn probe(base: &ReadoutRequest, rate_hz: f64, duration: Duration) -> ReadoutRequ
     request
 }
 
-/// Each base with each value; the bases as they are if there is no value.
+/// Combines each base with each value; returns the bases if there is no value.
 fn over<T: Copy>(
     bases: Vec<ReadoutRequest>,
     values: &[T],
@@ -127,7 +126,6 @@ fn over<T: Copy>(
 }
 
 impl Arguments {
-    /// The chains to search.
     fn bases(&self) -> Result<Vec<ReadoutRequest>, Failure> {
         if self.from > self.to {
             let [from, to] = [self.from, self.to].map(|hz| significant(hz / 1e3, 6));
@@ -157,7 +155,7 @@ impl Arguments {
             base.chosen.payload_bytes = Some(bytes);
         });
         let bases = over(bases, &self.instances, |base, channels| {
-            // A scenario with more is refused by its own check.
+            // The scenario's own check refuses more.
             base.chosen.channels = Some(u16::try_from(channels).unwrap_or(u16::MAX));
         });
         let bases = over(bases, modes, |base, mode| base.chosen.mode = Some(mode));
@@ -167,7 +165,7 @@ impl Arguments {
                 base.receivers.peer_cpu = None;
             }
         });
-        // A combination that cannot be is refused before the first is run.
+        // An impossible combination is refused before the first run.
         for base in &bases {
             let probe = probe(base, self.from, self.probe);
             probe.chosen.load().map_err(Failure::refused)?;
@@ -193,9 +191,9 @@ impl Arguments {
 /// Rates of the curves, as shares of the maximum, before [`preferred`].
 const SHARES: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.95, 1.05, 1.2];
 
-/// The preferred number nearest to a rate (ISO 3, series R20: 20 to a decade, so at most 6 % away).
-/// The maximum is measured; rates that followed it exactly would give every run points of its own,
-/// which no other run could be compared with.
+/// Returns the preferred number nearest to a rate (ISO 3, series R20: 20 to a decade, so at most 6
+/// % away). The maximum is measured: rates that followed it exactly would give every run points of
+/// its own, without a comparison to other runs.
 fn preferred(rate_hz: f64) -> f64 {
     const R20: [f64; 21] = [
         1.0, 1.12, 1.25, 1.4, 1.6, 1.8, 2.0, 2.24, 2.5, 2.8, 3.15, 3.55, 4.0, 4.5, 5.0, 5.6, 6.3,
@@ -204,7 +202,7 @@ fn preferred(rate_hz: f64) -> f64 {
     let decade = 10_f64.powf(rate_hz.log10().floor());
     let distance = |step: &f64| (step * decade / rate_hz).ln().abs();
     let nearest = R20.into_iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(1.0);
-    // Digits beyond the series' three are of the floating point only.
+    // Digits beyond the series' three come from the floating point only.
     let unit = decade / 100.0;
     if unit >= 1.0 { (nearest * 100.0).round() * unit } else { nearest * decade }
 }
@@ -239,7 +237,7 @@ fn search(
     let (Some(highest_hz), false) = (highest_hz, arguments.no_curves) else {
         return Ok(());
     };
-    // Each polling interval with each rate.
+    // Each polling interval is combined with each rate.
     let polls: Vec<f64> = arguments.polls.iter().map(|poll| poll.as_secs_f64() * 1e6).collect();
     let curves = over(vec![base], &polls, |base, poll_us| base.chosen.poll_us = Some(poll_us));
     let curves = over(curves, &rates(highest_hz), |base, rate_hz| {
@@ -277,11 +275,11 @@ fn with_maximum(last: &RunRecord, found: &SearchResult) -> RunRecord {
     record
 }
 
-/// The rates of the curves for a measured maximum.
+/// Returns the rates of the curves for a measured maximum.
 fn rates(highest_hz: f64) -> Vec<f64> {
     let mut rates: Vec<f64> = SHARES.iter().map(|share| preferred(share * highest_hz)).collect();
     rates.dedup();
-    // As good as no trigger: what polling costs by itself.
+    // Nearly no triggers show the cost of polling by itself.
     rates.push(1.0);
     rates
 }
@@ -298,7 +296,7 @@ fn text(results: &[(Workload, SearchResult)], records: &[RunRecord]) -> String {
     out
 }
 
-/// The maximum of one chain, and what was above it.
+/// Text of the maximum of one chain, and of the faults above it.
 fn result_text(workload: &Workload, found: &SearchResult) -> String {
     let mut name = workload.text("scenario").unwrap_or("").to_owned();
     for (parameter, unit) in

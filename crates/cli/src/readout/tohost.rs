@@ -62,14 +62,12 @@ pub(crate) struct Arguments {
 /// A channel by its place, and its port.
 type Channel = (usize, Port);
 
-/// A reader before it runs.
 struct Ready {
     name: String,
     reader: ToHost,
     _announcement: Option<Announcement>,
 }
 
-/// A reader that has ended.
 struct ReadDone {
     name: String,
     account: FinalAccount,
@@ -209,7 +207,7 @@ impl Arguments {
     }
 }
 
-/// Channels of a card in another process, which is waited for; `None` when it is to stop.
+/// Waits for the channels of a card in another process; `None` if it is to stop.
 fn remote_channels(
     path: &Path,
     scenario: &Scenario,
@@ -237,7 +235,7 @@ fn remote_channels(
     Ok(Some(channels))
 }
 
-/// All channels of a card in this process. The scenario becomes that of the ring that there is.
+/// Returns all channels of a card in this process. The scenario becomes that of the actual ring.
 fn own_channels(scenario: &mut Scenario, length: Length) -> Result<Vec<Channel>, Failure> {
     let (card, rings) = length.card(scenario)?;
     *scenario = card.scenario().clone();
@@ -247,7 +245,7 @@ fn own_channels(scenario: &mut Scenario, length: Length) -> Result<Vec<Channel>,
 }
 
 impl Ready {
-    /// A reader that publishes at the nth address.
+    /// Makes a reader that publishes at the nth address.
     fn new(
         scenario: &Scenario,
         (at, port): Channel,
@@ -269,7 +267,7 @@ impl Ready {
     }
 }
 
-/// The next ports for further channels; a port that the host chooses serves all.
+/// Counts the port up for further channels; a port that the host chooses serves all.
 fn nth_address(address: &str, nth: usize) -> Result<String, Failure> {
     let parts = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
     let Some((host, port @ 1..)) = parts else {
@@ -293,7 +291,7 @@ fn announce(
         Failure::refused(format!("bus directory {}: {error}", directory.display()))
     })?;
     let hello = chain::hello(scenario, at);
-    // Listening everywhere says nothing to others: they get the name of this host.
+    // An address that listens everywhere says nothing to others: they get the name of this host.
     for any in ["0.0.0.0:", "[::]:"] {
         if let Some(port) = address.strip_prefix(any) {
             let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -304,7 +302,7 @@ fn announce(
     bus::announce(directory, &entry).map(Some).map_err(Failure::refused)
 }
 
-/// Number of the E-links without a subscriber, and the first of them.
+/// Returns the number of the E-links without a subscriber, and the first of them.
 fn without_subscriber(reader: &ToHost) -> String {
     const MAX_NAMED: usize = 4;
     let missing = reader.without_subscriber();
@@ -350,8 +348,8 @@ fn json_line(done: &ReadDone, verdict: &Verdict) -> String {
     format!("{line}\n")
 }
 
-/// The accounts of a channel: all E-links added up, and each that does not close or lost something
-/// of its own.
+/// Text of the accounts of a channel: all E-links added up, and each that does not close or has a
+/// loss of its own.
 fn account_text(done: &ReadDone, verdict: &Verdict) -> String {
     let ReadDone { name, account, view } = done;
     let mut out = format!("{name}\n");

@@ -1,4 +1,4 @@
-//! `--fail-on`: what may be lost before a verb ends with exit code 1, and the verdict in one line.
+//! `--fail-on`: limits of losses for exit code 1, and the verdict in one line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,6 @@ use daqmeter_record::units::{self, significant};
 
 use crate::output::{CANNOT_TELL, FAILED, INTERRUPTED};
 
-/// Quantity that can be limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Measure {
     /// Events that were issued or accepted and are missing or cut off.
@@ -18,11 +17,8 @@ pub(super) enum Measure {
     Order,
     /// Time with BUSY.
     Dead,
-    /// Other events with an error or CRC flag.
     Flags,
-    /// Connections lost.
     Connections,
-    /// Resets of event counters.
     Resets,
 }
 
@@ -42,7 +38,7 @@ impl Measure {
         NAMES[self as usize].1
     }
 
-    /// A limit that this can have.
+    /// Reads a limit of a form that this measure allows.
     fn limit(self, text: &str) -> Result<Limit, String> {
         let name = self.name();
         let limit = Limit::parse(text).ok_or_else(|| {
@@ -60,11 +56,10 @@ impl Measure {
     }
 }
 
-/// Allowed amount.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Limit {
     Count(u64),
-    /// Of all, 0 to 1.
+    /// Share of all, 0 to 1.
     Share(f64),
 }
 
@@ -94,15 +89,14 @@ impl fmt::Display for Limit {
     }
 }
 
-/// The limits of a verb.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct FailOn(BTreeMap<Measure, Limit>);
 
-/// Means no limit at all.
+/// Word for no limit at all.
 const NONE: &str = "none";
 
 impl FailOn {
-    /// Reads `loss=0,dead=1%`; of these measures.
+    /// Reads `loss=0,dead=1%` with these measures.
     fn parse(text: &str, known: &[Measure]) -> Result<FailOn, String> {
         let mut limits = BTreeMap::new();
         if text.trim() == NONE {
@@ -184,12 +178,10 @@ impl Findings {
         }
     }
 
-    /// Adds a fault without a number.
     pub(super) fn fails(&mut self, why: impl fmt::Display) {
         self.faults.push(why.to_string());
     }
 
-    /// Adds values: count and total.
     pub(super) fn values(&mut self, values: &[(Measure, u64, u64)]) {
         self.values.extend(values.iter().map(|(measure, count, of)| (*measure, (*count, *of))));
     }

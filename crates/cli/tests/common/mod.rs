@@ -1,4 +1,4 @@
-//! Running the program as scripts do.
+//! Runs of the program as scripts make them.
 
 #![allow(
     dead_code,
@@ -10,7 +10,6 @@ use std::process::{Command, Output};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_daqmeter");
 
-/// Runs the program with a verb and its arguments.
 pub(crate) fn daqmeter(verb: &str, arguments: &[&str]) -> Output {
     Command::new(PROGRAM).arg(verb).args(arguments).output().unwrap()
 }
@@ -23,7 +22,7 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Each of the calls ends with 2, says on stderr what it should, and prints nothing else.
+/// Checks that each call ends with 2, has its message on stderr, and prints nothing else.
 pub(crate) fn are_refused(verb: &str, calls: &[(&[&str], &str)]) {
     for (arguments, wanted) in calls {
         let output = daqmeter(verb, arguments);

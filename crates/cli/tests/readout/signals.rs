@@ -1,4 +1,4 @@
-//! Signals to the read-out verbs: each ends soon, says what it has, and gives 130. And waits that
+//! Signals to the read-out verbs: each ends soon, reports its results, and gives 130. Its waits
 //! have an end.
 
 use std::io::{BufRead, BufReader, Read};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use crate::common::{PROGRAM, are_refused, stderr, stdout};
 use crate::readout;
 
-/// Two seconds are promised; hosts of tests are slow.
+/// Longest time until the end. Two seconds are promised; hosts of tests are slow.
 const WITHIN: Duration = Duration::from_secs(10);
-/// An event that does not come within this time does not come.
+/// Longest wait for an event.
 const EVENT_WITHIN: Duration = Duration::from_secs(60);
 
 fn start(arguments: &[&str]) -> Child {
@@ -26,7 +26,6 @@ fn start(arguments: &[&str]) -> Child {
     command.spawn().unwrap()
 }
 
-/// Sends a signal by its name, as a shell does.
 fn signal(child: &Child, name: &str) {
     let line = format!("kill -{name} {}", child.id());
     assert!(Command::new("sh").args(["-c", &line]).status().unwrap().success());
@@ -46,7 +45,6 @@ fn ended(child: &mut Child, within: Duration) -> ExitStatus {
     }
 }
 
-/// Waits for a line that contains the text.
 fn until_said(from: &mut impl BufRead, text: &str) {
     let begin = Instant::now();
     let mut line = String::new();
@@ -65,7 +63,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What it printed from now on, after the signal: within the time, and with 130.
+/// Returns the output after the signal: within the time, and with 130.
 fn interrupted(mut child: Child, name: &str) -> String {
     let mut out = child.stdout.take().unwrap();
     signal(&child, name);
@@ -175,7 +173,7 @@ fn a_check_ends_with_the_table_of_what_it_had() {
     let mut child = start(&["check", "-"]);
     let mut input = child.stdin.take().unwrap();
     std::io::Write::write_all(&mut input, &recorded.stdout).unwrap();
-    // The pipe is as good as empty when it took all that; the rest never comes.
+    // A pipe that took all that is nearly empty; the rest never comes.
     let text = interrupted(child, "INT");
     assert!(text.contains("Blocks"), "{text}");
     drop(input);
@@ -183,7 +181,7 @@ fn a_check_ends_with_the_table_of_what_it_had() {
     let mut child = start(
         &[&["check", "--scenario", "gbt", "--triggers", "1000000000000"][..], &metrics].concat(),
     );
-    // By then it has taken the signals over.
+    // It has taken the signals over by then.
     until_said(&mut errors(&mut child), "metrics at");
     interrupted(child, "INT");
 }
@@ -197,7 +195,7 @@ fn a_run_and_a_search_end_with_their_records() {
     ] {
         let records = directory.path().join(arguments[0]).display().to_string();
         let child = start(&[arguments, &["--out", &records, "--metrics", "127.0.0.1:0"]].concat());
-        // The receiver's thread is there when the chain runs.
+        // The receiver's thread exists once the chain runs.
         let tasks = format!("/proc/{}/task", child.id());
         let names = || {
             let tasks = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
@@ -228,7 +226,7 @@ fn what_is_waited_for_in_vain_is_said_and_ends_with_2() {
             ),
         ],
     );
-    // A part of the E-links: the publisher waits for the others.
+    // It subscribes to a part of the E-links, so that the publisher waits for the others.
     let mut tohost = start(&["tohost", "gbt"]);
     let mut said = errors(&mut tohost);
     let mut line = String::new();
@@ -244,7 +242,7 @@ fn what_is_waited_for_in_vain_is_said_and_ends_with_2() {
     interrupted(tohost, "INT");
 }
 
-/// Issue 14: the card's process was killed, and nobody said so.
+/// Issue 14: the card's process was killed without any report.
 #[test]
 fn a_card_that_is_killed_is_reported_and_ends_with_1() {
     let directory = tempfile::tempdir().unwrap();
@@ -260,7 +258,7 @@ fn a_card_that_is_killed_is_reported_and_ends_with_1() {
     assert_eq!(ended(&mut tohost, EVENT_WITHIN).code(), Some(1));
 }
 
-/// Issue 14: `emulate --at` removed what lay there.
+/// Issue 14: `emulate --at` removed an existing file.
 #[test]
 fn an_ordinary_file_is_left_where_a_socket_is_wanted() {
     let directory = tempfile::tempdir().unwrap();
