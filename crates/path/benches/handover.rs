@@ -1,9 +1,9 @@
-//! What a path costs over a chain that is written by hand: `cargo bench -p daqmeter-path --bench
-//! handover [-- SECONDS]`, each side so long [20 s] for each size.
+//! Cost of a path over a chain that is written by hand: `cargo bench -p daqmeter-path --bench
+//! handover [-- SECONDS]`, each side for SECONDS [20] at each size.
 //!
 //! - Blocks: `memory -> read` beside two threads that do the same work over `sync_channel`.
 //! - A card read out live: `felix-readout` beside the read-out's own chain of two threads, at more
-//!   triggers than it carries, and CPU time at a rate that it does carry.
+//!   triggers than it carries. Also CPU time at a rate that it does carry.
 //!
 //! The sides run in turns; the order of each pair changes. Prints medians and the ratio with its 95
 //! % interval over the pairs; judges nothing, because shared machines are noisy. Target: 1.05 or
@@ -32,11 +32,10 @@ mod by_hand;
 
 const BUFFERS: usize = 8;
 const SPAN: usize = 16 << 20;
-/// Pairs of runs.
 const ROUNDS: usize = 40;
 /// More triggers than one reader carries: BUSY stops the rest.
 const TOO_MANY_HZ: f64 = 10e6;
-/// What it carries with time to spare.
+/// Rate that it carries with time to spare.
 const CARRIED_HZ: f64 = 500e3;
 
 /// Nanoseconds per block by hand: one thread copies blocks from a pattern, the other sums them.
@@ -67,7 +66,6 @@ fn by_hand(block_bytes: usize, time: Duration) -> f64 {
     elapsed.as_nanos() as f64 / blocks as f64
 }
 
-/// The record of a path.
 fn record(request: &PathRequest) -> RunRecord {
     let settings = Settings::new(StepPlan::ByStage(1), "bench");
     let context = Context::default();
@@ -76,31 +74,27 @@ fn record(request: &PathRequest) -> RunRecord {
     record
 }
 
-/// Nanoseconds per block of a path.
 fn as_path(file: &str, time: Duration) -> f64 {
     let path = Path::load(file).unwrap();
     let run = record(&PathRequest::new(&path, time.as_secs_f64())).path.unwrap();
     run.wall_ns as f64 / run.blocks as f64
 }
 
-/// What a chunk takes.
 #[derive(Clone, Copy)]
 struct PerChunk {
     /// Time of the card over the chunks that came to the receiver.
     wall_ns: f64,
-    /// CPU time of reader and receiver.
     cpu_ns: f64,
 }
 
 impl PerChunk {
-    /// Of so many chunks in that time, in which both threads together used so many CPUs.
+    /// Costs of chunks in that time, during which both threads together used this many CPUs.
     fn of(card_ns: f64, chunks: u64, cpus: f64) -> PerChunk {
         let wall_ns = card_ns / chunks as f64;
         PerChunk { wall_ns, cpu_ns: wall_ns * cpus }
     }
 }
 
-/// The read-out's own chain: a thread for the reader and one for the receiver.
 fn chain_by_hand(hz: f64, time: Duration) -> PerChunk {
     let mut scenario = Scenario::load("gbt").unwrap();
     scenario.trigger.rate = Hertz(hz);
@@ -112,7 +106,6 @@ fn chain_by_hand(hz: f64, time: Duration) -> PerChunk {
     PerChunk::of(done.readers[0].card_ns as f64, chunks, cpus)
 }
 
-/// The same as a path.
 fn chain_as_path(hz: f64, time: Duration) -> PerChunk {
     let path = Path::load("felix-readout").unwrap();
     let record =
@@ -123,7 +116,6 @@ fn chain_as_path(hz: f64, time: Duration) -> PerChunk {
     PerChunk::of(card_ns, record.path.as_deref().unwrap().events, cpus)
 }
 
-/// Both sides in turns, the first of each pair by turns, too.
 fn in_turns<T>(mut hand: impl FnMut() -> T, mut path: impl FnMut() -> T) -> Vec<(T, T)> {
     let pair = |round: usize| match round % 2 {
         0 => {

@@ -1,7 +1,7 @@
-//! Whether `path explain` is right of a card that is read out live: `cargo bench -p daqmeter-path
+//! Validation of `path explain` for a card that is read out live: `cargo bench -p daqmeter-path
 //! --bench live [-- SECONDS ROUNDS FIRST CASES]` [0.25 s a run, 8 rounds, all cases].
 //!
-//! Each case has a limit that is known because it was put there, with chunks of several sizes:
+//! Each case has a known limit, which was put there, with chunks of several sizes:
 //!
 //! - reader, publisher, receiver: 1.5 us of work for each block beside its own, more than the other
 //!   thread needs; each thread has a CPU of its own. Reader and publisher share a thread, which is
@@ -9,8 +9,8 @@
 //! - CPU: both threads on one CPU;
 //! - ring: of 2 MiB, looked at each 10 ms.
 //!
-//! Prints what was put there, what was named, slopes and use. Judges nothing: the sums at the end
-//! are for the record.
+//! Prints the limit that was put there, the one that was named, slopes and use. Judges nothing: the
+//! sums at the end are for the record.
 
 #![allow(
     clippy::print_stdout,
@@ -26,7 +26,6 @@ use daqmeter_path::explain::{
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::resources::What;
 
-/// What is put in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Put {
     Reader,
@@ -37,9 +36,8 @@ enum Put {
 }
 
 const PUTS: [Put; 5] = [Put::Reader, Put::Receiver, Put::OneCpu, Put::Ring, Put::Publisher];
-/// Bytes of a chunk.
 const PAYLOADS: [u64; 4] = [24, 200, 16, 64];
-/// What is added to a part, in nanoseconds for each block.
+/// Work added to a part, in nanoseconds for each block.
 const ADDED_NS: f64 = 1500.0;
 
 impl Put {
@@ -59,7 +57,6 @@ struct Case {
 }
 
 impl Case {
-    /// The scenario and the path.
     fn texts(&self, scenario: &str) -> (String, String) {
         let Case { put, payload_bytes } = self;
         let (ring, poll) = match put {
@@ -91,7 +88,6 @@ impl Case {
     }
 }
 
-/// A path that can be run again and again.
 struct Chain {
     path: Path,
     seconds: f64,

@@ -1,14 +1,14 @@
-//! Whether `path explain` is right: `cargo bench -p daqmeter-path --bench validate [-- CASES SEED
-//! SECONDS [FIRST FILE]]` [40, 1, 0.1 a run]. FIRST leaves out the cases before it; with FILE
-//! results are appended to it, and the sums are over all that it holds: a validation in pieces.
+//! Validation of `path explain`: `cargo bench -p daqmeter-path --bench validate [-- CASES SEED
+//! SECONDS [FIRST FILE]]` [40, 1, 0.1 a run]. FIRST leaves out the cases before it. With FILE
+//! results are appended to it, and the sums are over all results in it: a validation in pieces.
 //!
-//! Random paths of 3 to 6 elements get a limit that is known because it was put there: a stage of
-//! `work` or `wait`, with one or two threads, work in several stages on too few CPUs, all threads
-//! on one CPU. For each the table says which limit was put there, which was named, the predicted
-//! and the real gain of taking it out, and the largest rate that was predicted from runs below it,
-//! beside the rate of free runs and that which a search for the largest one without loss finds (as
-//! `path run --max`). The real gain and the search are measured twice: how far both lie apart
-//! bounds how good a prediction can be. Judges nothing: the sums at the end are for the record.
+//! Random paths of 3 to 6 elements get a known limit: a stage of `work` or `wait`, with one or two
+//! threads, work in several stages on too few CPUs, or all threads on one CPU. The table gives the
+//! limit that was put there, the one that was named, and the predicted and the real gain of its
+//! removal. It also gives the largest rate that was predicted from runs below it. Beside it are the
+//! rate of free runs and that of a search for the largest one without loss (as `path run --max`).
+//! The real gain and the search are measured twice: their difference bounds the accuracy of a
+//! prediction. Judges nothing: the sums at the end are for the record.
 
 #![allow(
     clippy::print_stdout,
@@ -31,26 +31,21 @@ use daqmeter_record::resources::What;
 use daqmeter_stats::Random;
 use daqmeter_sys::cpu_time::{HostTimes, Usage, of_host, of_process};
 
-/// Time for an answer, as `path explain` has where nobody says otherwise.
+/// Time for an answer: the default of `path explain`.
 const BUDGET: Duration = Duration::from_secs(30);
-/// Buffers between two threads where explain asks for no more.
+/// Buffers between two threads if explain asks for no more.
 const BUFFERS: u64 = 64;
-/// Most that a path takes.
 const MAX_BUFFERS: u64 = 65_536;
-/// Pairs of runs with and without the limit.
 const PAIRS: usize = 8;
 
-/// A path that can be run again and again.
 struct Chain {
     path: Path,
     file: String,
     seconds: f64,
 }
 
-/// Where and how long cases run.
 struct Bench<'a> {
     folder: &'a FilePath,
-    /// Of a run.
     seconds: f64,
 }
 
@@ -77,8 +72,8 @@ impl Chain {
         record.map_err(|error| error.to_string())
     }
 
-    /// The largest rate without loss, found as by `path run --max` but in less time, in blocks per
-    /// second.
+    /// Largest rate without loss in blocks per second, found as by `path run --max` but in less
+    /// time.
     fn highest_hz(&mut self, free_hz: f64) -> Result<Option<f64>, String> {
         let time = Duration::from_secs_f64(self.seconds);
         let plan = SearchPlan {
@@ -131,14 +126,11 @@ impl PathSystem for Chain {
     }
 }
 
-/// A limit that is put into a path.
 #[derive(Clone, Copy, Debug)]
 enum Put {
-    /// One stage works, with so many threads.
     Work,
-    /// One stage waits, with so many threads.
+    /// One stage waits, with this many threads.
     Wait(usize),
-    /// Several stages work, more than there are CPUs.
     Shared,
     /// All threads are on one CPU, two of them at work.
     OneCpu,
@@ -147,7 +139,6 @@ enum Put {
 const PUTS: [Put; 5] = [Put::Work, Put::Wait(1), Put::Wait(2), Put::Shared, Put::OneCpu];
 
 impl Put {
-    /// Stages that are put in.
     fn stages(self) -> usize {
         match self {
             Put::Work | Put::Wait(_) => 1,
@@ -157,19 +148,15 @@ impl Put {
     }
 }
 
-/// A number below another.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small counts")]
 fn below(random: &mut Random, bound: usize) -> usize {
     (random.uniform() * bound as f64) as usize
 }
 
-/// A random path.
 struct Case {
     block_kib: u64,
-    /// Ordinary stages.
     stages: Vec<&'static str>,
     put: Put,
-    /// Before which of them the limit stands.
     at: usize,
     /// Its time over the time per block of the path without it.
     times: f64,
@@ -191,8 +178,8 @@ impl Case {
         }
     }
 
-    /// The path's file, with so many nanoseconds in each stage that was put in; without, it is
-    /// there but takes no time: one that waits for a nanosecond would still set a timer.
+    /// File of the path, with the nanoseconds of each added stage. Without a limit the stages are
+    /// there but take no time: a wait of a nanosecond would still set a timer.
     fn text(&self, ns: Option<f64>, buffers: u64) -> String {
         let cpus = match self.put {
             Put::OneCpu => format!("cpus = [{}]\n", daqmeter_sys::affinity::process_cpus()[0]),
@@ -217,7 +204,6 @@ impl Case {
         )
     }
 
-    /// Threads of the stage that was put in.
     fn threads(&self) -> usize {
         match self.put {
             Put::Wait(threads) => threads,
@@ -236,35 +222,31 @@ impl Case {
     }
 }
 
-/// Stages that work in a path whose CPUs are to be the limit: half as many again.
+/// Stages that work in a path whose limit is the CPUs: half as many again.
 fn most_shared() -> usize {
     let cpus = daqmeter_sys::affinity::process_cpus().len();
     cpus + cpus.div_ceil(2)
 }
 
-/// What came of a case.
 struct Came {
     right: bool,
     wrong: bool,
     /// Predicted over real gain, less one.
     gain: Option<f64>,
-    /// The same of the gain that was tried.
     tried: Option<f64>,
     /// Predicted rate over that of free runs, less one.
     rate: f64,
-    /// Predicted rate over the largest without loss, less one; none where none was found.
+    /// Predicted rate over the largest without loss, less one; `None` if none was found.
     highest: Option<f64>,
-    /// The real gain measured once more over the first, less one: no prediction can be better than
-    /// that.
+    /// Second measurement of the real gain over the first, less one: a bound on the accuracy of any
+    /// prediction.
     gain_again: Option<f64>,
-    /// The same of a second search for the largest rate without loss.
+    /// Second search for the largest rate without loss over the first, less one.
     highest_again: Option<f64>,
-    /// Whether others used the CPUs, too.
     is_disturbed: bool,
 }
 
 impl Came {
-    /// In a line of numbers.
     fn line(&self) -> String {
         let is = |so: bool| f64::from(u8::from(so));
         let or_nan = |value: Option<f64>| value.unwrap_or(f64::NAN);
@@ -333,7 +315,6 @@ impl Others {
 /// CPUs that others may use in a case that counts.
 const QUIET: f64 = 0.1;
 
-/// By which factor a path is faster without its limit.
 fn real_gain(with: &mut Chain, without: &mut Chain) -> Result<f64, String> {
     let mut ratios = Vec::new();
     for _ in 0..PAIRS {
@@ -436,7 +417,6 @@ fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
     Ok((came, line))
 }
 
-/// What an answer was drawn from, where it was not right.
 fn evidence(explained: &Explanation) -> String {
     let interval = |of: Interval| format!("{:.2} ({:.2} to {:.2})", of.mean, of.low, of.high);
     let slope = |slope: &Slope| format!("\n    slope {}: {}", slope.name, interval(slope.slope));
@@ -469,7 +449,7 @@ fn errors(values: &[f64]) -> String {
     }
 }
 
-/// What earlier pieces brought, and that of this one behind it.
+/// Results of earlier pieces, with those of this one behind them.
 fn joined(file: Option<&String>, new: Vec<Came>) -> Vec<Came> {
     let Some(file) = file else { return new };
     let mut options = std::fs::OpenOptions::new();
@@ -482,7 +462,7 @@ fn joined(file: Option<&String>, new: Vec<Came>) -> Vec<Came> {
 }
 
 fn main() {
-    // Cargo adds one of its own.
+    // Cargo adds an argument of its own.
     let arguments: Vec<String> =
         std::env::args().skip(1).filter(|text| text != "--bench").collect();
     let number = |at: usize, usual: f64| {
@@ -529,7 +509,7 @@ fn summary(name: &str, all: &[Came]) -> String {
     let (right, wrong) = (count(|came| came.right), count(|came| came.wrong));
     let gains: Vec<f64> = all.iter().filter_map(|came| came.gain).collect();
     let tried: Vec<f64> = all.iter().filter_map(|came| came.tried).collect();
-    // As explain reports it: measured where that can be, else predicted.
+    // The gain as explain reports it: measured if possible, else predicted.
     let reported: Vec<f64> = all.iter().filter_map(|came| came.tried.or(came.gain)).collect();
     let rates: Vec<f64> = all.iter().map(|came| came.rate).collect();
     let highest: Vec<f64> = all.iter().filter_map(|came| came.highest).collect();

@@ -1,10 +1,10 @@
-//! What blocks and pages cost over Zenoh: `cargo bench -p daqmeter-path --features zenoh --bench
-//! zenoh [-- SECONDS [ROUNDS]]`, each run so long [0.4 s].
+//! Cost of blocks and pages over Zenoh: `cargo bench -p daqmeter-path --features zenoh --bench
+//! zenoh [-- SECONDS [ROUNDS]]`, each run of SECONDS [0.4].
 //!
 //! - Paths `memory -> zenoh -> read`, over TCP on loopback and through shared memory, beside
 //!   `memory -> tcp -> read`.
-//! - Bare Zenoh: a thread publishes the same bytes again and again, without a copy of its own, and
-//!   a callback counts what comes.
+//! - Bare Zenoh: a thread publishes one buffer again and again, without a copy of its own, and a
+//!   callback counts the bytes.
 //! - The transport of the read-out with pages of that size, which are framed, received and
 //!   acknowledged.
 //!
@@ -39,7 +39,6 @@ const ROUNDS: usize = 15;
 /// Pages for each acknowledgement: a reader holds as many back.
 const PAGES: u64 = 16;
 
-/// A path through a stage: nanoseconds per block.
 fn path(stage: &str, block_bytes: usize, time: Duration) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("path.toml");
@@ -55,12 +54,11 @@ fn path(stage: &str, block_bytes: usize, time: Duration) -> f64 {
     assert!(record.outcome.is_ok(), "{:?}", record.outcome);
     assert!(record.ledgers.iter().all(|ledger| ledger.closes() && ledger.lost() == 0));
     let run = record.path.unwrap();
-    // Of small blocks not all contents are known beforehand.
+    // Small blocks have contents that are only partly known beforehand.
     assert!(run.verified_blocks > 0);
     run.wall_ns as f64 / run.blocks as f64
 }
 
-/// Bare Zenoh: nanoseconds per publication.
 fn bare(memory: SharedMemory, bytes: usize, time: Duration) -> f64 {
     let inner = session("127.0.0.1:0", true, memory).unwrap();
     let outer = session(&locator(&inner, "127.0.0.1:0"), false, memory).unwrap();
@@ -100,7 +98,6 @@ fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| at.to_le_bytes()[0]).collect()
 }
 
-/// The transport of the read-out: nanoseconds per page.
 fn pages(bytes: usize, time: Duration) -> f64 {
     let zenoh = transport::named("zenoh").unwrap();
     let hello = PublisherHello { stream: 1, tags: vec![1], ..PublisherHello::default() };
@@ -158,7 +155,8 @@ fn pages(bytes: usize, time: Duration) -> f64 {
 
 type Side<'a> = (&'a str, Box<dyn Fn() -> f64 + 'a>);
 
-/// All sides in turns; of each the median and its ratio to the one that it is held against.
+/// Runs all sides in turns; gives the median of each and its ratio to the side that it is compared
+/// with.
 fn compared(title: &str, bytes: usize, rounds: usize, sides: &[Side<'_>], against: &[usize]) {
     let mut samples = vec![Vec::new(); sides.len()];
     for round in 0..=rounds {

@@ -1,22 +1,17 @@
-//! Where the time of one thread goes. A wait is timed only when there is one: a thread that never
-//! waits reads no clock for it.
+//! Time account of one thread. Only a real wait is timed: a thread that never waits reads no clock
+//! for it.
 
 use daqmeter_record::path::PathThread;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::cpu_time::ThreadTimes;
 
-/// What is waited for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Side {
-    /// A block from the thread before.
     Input,
-    /// Room towards the thread behind.
     Output,
-    /// The time at which a block is due.
     Due,
 }
 
-/// Readings at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moment {
     wall_ns: u64,
@@ -24,7 +19,6 @@ struct Moment {
     delay_ns: Option<u64>,
 }
 
-/// The account of one thread, kept by itself.
 #[derive(Debug)]
 pub(crate) struct Account {
     times: ThreadTimes,
@@ -39,7 +33,6 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Of the calling thread, from now on.
     pub(crate) fn begin() -> Account {
         let times = ThreadTimes::of_this_thread();
         Account {
@@ -54,7 +47,6 @@ impl Account {
         }
     }
 
-    /// Waits, and books the time.
     pub(crate) fn wait<T>(&mut self, side: Side, work: impl FnOnce() -> T) -> T {
         let before = moment(&self.times);
         let done = work();
@@ -73,7 +65,6 @@ impl Account {
         done
     }
 
-    /// Closes the account.
     pub(crate) fn end(&self, thread: PathThread) -> PathThread {
         let all = moment(&self.times).since(self.begin);
         shares(
@@ -106,8 +97,8 @@ impl Moment {
     }
 }
 
-/// Divides all the time of a thread whose waits are known: what was neither on a CPU, nor waiting,
-/// nor on a run queue, was elsewhere.
+/// Divides the whole time of a thread whose waits are known. The time neither on a CPU, nor
+/// waiting, nor on a run queue, was elsewhere.
 fn shares(all: Moment, waiting: Moment, thread: PathThread) -> PathThread {
     let busy_ns = all.cpu_ns.saturating_sub(waiting.cpu_ns);
     let waits_ns = thread.input_ns + thread.output_ns + thread.due_ns;

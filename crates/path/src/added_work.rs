@@ -1,5 +1,5 @@
-//! What an experiment changes in a part of a path: calibrated work is added, so many nanoseconds of
-//! arithmetic for each block, or its own work is left out.
+//! Changes that an experiment makes to a part of a path. Calibrated arithmetic is added to each
+//! block, or the part's own work is left out.
 
 use std::hint::black_box;
 
@@ -9,24 +9,21 @@ use daqmeter_sys::clock::monotonic_ns;
 const ROUNDS: usize = 15;
 const STEPS: u64 = 200_000;
 
-/// What is changed in a thread's work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Change {
-    /// Work for each block beside its own.
     pub(crate) added: Spin,
-    /// It hands on what its buffers hold from before, once each was filled.
+    /// True if it hands on the old contents of its buffers, once each was filled.
     pub(crate) is_left_out: bool,
 }
 
-/// Work of a certain length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spin {
     steps: u64,
 }
 
 impl Spin {
-    /// Work of so many nanoseconds on this CPU at its present speed. It is counted in steps and not
-    /// in time: what preempts a thread does not shorten it.
+    /// Calibrates work of `ns` nanoseconds on this CPU at its present speed. It is counted in steps
+    /// and not in time: a preemption does not shorten it.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of steps")]
     pub(crate) fn of_ns(ns: f64) -> Spin {
         if ns <= 0.0 {
@@ -37,13 +34,11 @@ impl Spin {
         Spin { steps: steps as u64 }
     }
 
-    /// Does it.
     #[inline]
     pub(crate) fn work(self) {
         steps(self.steps);
     }
 
-    /// Does so many times as much.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of steps")]
     pub(crate) fn work_times(self, times: f64) {
         steps((self.steps as f64 * times) as u64);

@@ -1,11 +1,10 @@
-//! What ends waits that nobody else can end: programs are killed and connections shut down when a
-//! path is to stop at once.
+//! Cuts, which end waits from outside: programs are killed and connections shut down when a path is
+//! to stop at once.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 type Cut = Box<dyn FnMut() + Send>;
 
-/// The cuts of one path.
 #[derive(Clone, Default)]
 pub(crate) struct Cuts(Arc<Mutex<Vec<Cut>>>);
 
@@ -14,7 +13,6 @@ impl Cuts {
         self.lock().push(Box::new(cut));
     }
 
-    /// Ends everything. May be called more than once.
     pub(crate) fn all(&self) {
         self.lock().iter_mut().for_each(|cut| cut());
     }

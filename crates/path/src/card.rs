@@ -17,25 +17,21 @@ use daqmeter_sys::clock::monotonic_ns;
 use crate::account::Account;
 use crate::shared::Shared;
 
-/// The card's side of a path, in a reader's thread.
 pub(crate) struct FromCard {
     pub(crate) reader: ToHost,
     pub(crate) card: Arc<Mutex<Card>>,
     pub(crate) failed: Arc<AtomicBool>,
     pub(crate) stop: StopFlag,
-    /// What came of it.
     pub(crate) done: Option<ReaderDone>,
 }
 
-/// The other side.
 pub(crate) struct IntoReceiver {
     pub(crate) receiving: Receiving,
     pub(crate) failed: Arc<AtomicBool>,
-    /// What came of it.
     pub(crate) done: Option<(Report, CpuLoad)>,
 }
 
-/// A card that has not started after this time does not start any more: another reader failed.
+/// Time after which a card that has not started does not start any more: another reader failed.
 const START_WITHIN_NS: u64 = 10_000_000_000;
 
 impl FromCard {
@@ -57,14 +53,13 @@ impl FromCard {
         account.blocks = done.stats.blocks;
         self.done = Some(done);
         if !self.reader.has_begun() {
-            // It was stopped before its receiver had come, which would look for it for seconds.
+            // It was stopped before its receiver had come, which would retry for seconds.
             failed.store(true, Ordering::Relaxed);
         }
     }
 }
 
 impl IntoReceiver {
-    /// Connects, and receives until the publishers have ended.
     pub(crate) fn run(&mut self, shared: &Shared, account: &mut Account) -> Result<(), Fault> {
         let failed = &self.failed;
         let quit = || failed.load(Ordering::Relaxed) || shared.is_over.load(Ordering::Relaxed);
@@ -75,8 +70,8 @@ impl IntoReceiver {
     }
 }
 
-/// Readers and receivers sleep until they look again, or until the network has something: that is a
-/// wait for input.
+/// Books the sleep of readers and receivers as a wait for input: they wait for the next look or for
+/// the network.
 pub(crate) fn waits_for_input(thread: PathThread) -> PathThread {
     PathThread { input_ns: thread.input_ns + thread.elsewhere_ns, elsewhere_ns: 0, ..thread }
 }

@@ -1,9 +1,9 @@
-//! What CPUs and memory carry, by what they share: a core of each kind, the threads of one core,
+//! Capacity of CPUs and memory, by shared hardware: a core of each kind, the threads of one core,
 //! all CPUs together, and memory of each NUMA node from each node. It is measured in turn with the
-//! runs of a path. Where a host has one kind of something there is one row.
+//! runs of a path. Each kind that a host has once has one row.
 //!
-//! It does not decide what limits a path: the CPU time of a block is longer already where its CPU
-//! is slower or shared.
+//! It does not decide the limit of a path: the CPU time of a block is already longer on a slower or
+//! shared CPU.
 
 use std::sync::Barrier;
 
@@ -21,36 +21,29 @@ use crate::sum::sum;
 const TIME_NS: u64 = 5_000_000;
 /// Arithmetic between two readings of the clock.
 const STEPS: u64 = 20_000;
-/// Nodes whose memory is measured.
 const MAX_NODES: usize = 8;
-/// What is read of a node, in last-level caches, and at most.
+/// Bytes that are read of a node, in last-level caches.
 const FOOTPRINT: u64 = 2;
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Something that is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ceiling {
-    /// What it is.
     pub name: String,
-    /// CPUs that work at the same time.
     pub cpus: Vec<u32>,
-    /// What they do.
     pub kind: CeilingKind,
 }
 
-/// What CPUs do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CeilingKind {
-    /// Arithmetic in registers: as many times what the first core does, which is a fast one.
+    /// Arithmetic in registers, relative to the first core, which is a fast one.
     Arithmetic,
     /// Reads of memory of the node at this place in the host's list, in bytes per second.
     Memory {
-        /// The place.
+        /// Place of the node.
         node: usize,
     },
 }
 
-/// What there is to measure on a host.
 pub fn ceilings(host: &Host) -> Vec<Ceiling> {
     let mut all = arithmetic(host);
     all.extend(memory(host));
@@ -123,20 +116,14 @@ fn allowed(host: &Host, cpus: &[u32]) -> Vec<u32> {
     cpus.filter(|cpu| host.allowed_cpus.contains(cpu)).collect()
 }
 
-/// The ceilings of a host while a path runs on it.
 pub struct Ceilings {
     rows: Vec<(Ceiling, Vec<f64>)>,
-    /// Memory of each node.
     memory: Vec<Buffer>,
-    /// Of each of them.
     bytes: usize,
 }
 
 impl Ceilings {
-    /// With memory of each node, which takes twice the last-level cache.
-    ///
-    /// # Errors
-    /// When there is no memory, or a CPU cannot be used.
+    /// Allocates memory of each node: twice the last-level cache.
     pub fn new(host: &Host) -> Result<Ceilings, Fault> {
         let bytes = (FOOTPRINT * host.last_level_cache_bytes()).clamp(1 << 20, MAX_BYTES);
         let bytes = usize::try_from(bytes).unwrap_or(1 << 20);
@@ -148,10 +135,7 @@ impl Ceilings {
         Ok(Ceilings { rows: rows.map(|row| (row, Vec::new())).collect(), memory: memory?, bytes })
     }
 
-    /// Measures each once more.
-    ///
-    /// # Errors
-    /// When a CPU cannot be used any more.
+    /// Measures each ceiling once more. Fails if a CPU cannot be used any more.
     pub fn measure(&mut self) -> Result<(), Fault> {
         let mut core = None;
         for (row, values) in &mut self.rows {
@@ -164,7 +148,8 @@ impl Ceilings {
                     rate / *core.get_or_insert(rate)
                 }
                 CeilingKind::Memory { node } => {
-                    // Each thread has its own part: they would find what others read in the cache.
+                    // Each thread has its own part: it would find the bytes of other readers in the
+                    // cache.
                     let each = self.bytes / row.cpus.len();
                     let bytes = self.memory[node].slice::<u8>(self.bytes);
                     together(&row.cpus, |at| read(&bytes[at * each..][..each]))?
@@ -175,27 +160,25 @@ impl Ceilings {
         Ok(())
     }
 
-    /// Each with what was measured. The first core is left out: it is the unit of the others.
     pub fn found(&self) -> impl Iterator<Item = (&Ceiling, Interval)> {
         let rows = self.rows.iter().skip(1);
         rows.map(|(row, values)| (row, of_rates(values)))
     }
 }
 
-/// The interval of rates, by their logarithms: no rate is below zero.
+/// Interval of rates, by their logarithms: no rate is below zero.
 fn of_rates(values: &[f64]) -> Interval {
     let logarithms: Vec<f64> = values.iter().map(|value| value.ln()).collect();
     let Interval { mean, low, high } = Interval::of(&logarithms);
     Interval { mean: mean.exp(), low: low.exp(), high: high.exp() }
 }
 
-/// Bytes that were read.
 fn read(bytes: &[u8]) -> u64 {
     std::hint::black_box(sum(bytes));
     bytes.len() as u64
 }
 
-/// In a thread on a CPU: memory is of the node of the CPU that touches it first.
+/// Runs `work` in a thread on a CPU: memory is of the node of the CPU that touches it first.
 fn on_cpu<T: Send>(cpu: u32, work: impl FnOnce() -> Result<T, Fault> + Send) -> Result<T, Fault> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -206,7 +189,7 @@ fn on_cpu<T: Send>(cpu: u32, work: impl FnOnce() -> Result<T, Fault> + Send) -> 
     })
 }
 
-/// What CPUs do in a second, all at the same time; each is given its place.
+/// Amount of work that CPUs do in a second, all at once; each is given its place.
 fn together(cpus: &[u32], piece: impl Fn(usize) -> u64 + Sync) -> Result<f64, Fault> {
     let barrier = Barrier::new(cpus.len());
     let one = |at: usize, cpu: u32| -> Result<f64, Fault> {

@@ -1,5 +1,4 @@
-//! A path becomes threads: built, released together, watched until all have ended, and accounted
-//! for.
+//! A path as threads: built, released together, watched until all have ended, and accounted for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -32,14 +31,13 @@ use crate::worker::{FromReceiver, FromSource, IntoSink, Role, Worker};
 /// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a
 /// page.
 const LABELS: usize = 1024;
-/// How long after its time a path may take to end, beside the triggers that it waits for.
+/// Time after its end that a path may take to stop, beside the triggers that it waits for.
 const GRACE_NS: u64 = 10_000_000_000;
 /// Triggers that a source may wait for at its end: its board gives up after as many.
 const TRIGGERS: f64 = 3.0;
-/// How long after a signal.
+/// Time that a path may take after a signal.
 const STOP_GRACE_NS: u64 = 1_000_000_000;
 
-/// Threads that wait to be released.
 pub(crate) struct Chain {
     shared: Arc<Shared>,
     names: Names,
@@ -47,26 +45,23 @@ pub(crate) struct Chain {
     cuts: Cuts,
     patience_ns: u64,
     threads: Vec<JoinHandle<()>>,
-    /// Those that do the work, in threads of their own and in lent ones.
     workers: usize,
     done: Receiver<Done>,
-    /// Threads that are done stay until all are: the CPU time of a thread that has ended is nowhere
-    /// to be read.
+    /// Gate that holds threads that are done until all are: the CPU time of an ended thread cannot
+    /// be read.
     left: Arc<Gate>,
-    /// Since the threads were released.
     pub(crate) stolen: Stolen,
 }
 
-/// Holds the threads until all are ready.
 #[derive(Default)]
 struct Gate {
-    /// Whether they may go; none while they wait.
+    /// True if they may go; `None` while they wait.
     go: Mutex<Option<bool>>,
     changed: Condvar,
 }
 
 impl Gate {
-    /// The first word counts.
+    /// Opens the gate; the first call decides.
     fn open(&self, go: bool) {
         let mut said = self.go.lock().unwrap_or_else(PoisonError::into_inner);
         said.get_or_insert(go);
@@ -84,20 +79,16 @@ impl Gate {
     }
 }
 
-/// The workers of a path while they are put together.
 struct Building {
     workers: Vec<Worker>,
     queues: Vec<Vec<(String, String)>>,
-    /// Threads whose output is not linked yet.
     open: Vec<usize>,
     buffers: usize,
     pages: Pages,
     out_bytes: usize,
-    /// The part whose threads are added.
     part: Part,
 }
 
-/// Threads that do the same.
 #[derive(Clone, Default)]
 struct Part {
     element: usize,
@@ -118,7 +109,6 @@ impl Building {
         }
     }
 
-    /// Adds threads without rings of the path.
     fn alone(&mut self, name: &str, roles: Vec<Role>, cpus: &[u32]) {
         let count = roles.len();
         for (at, role) in roles.into_iter().enumerate() {
@@ -127,7 +117,6 @@ impl Building {
         }
     }
 
-    /// Adds a row of threads behind those before it.
     fn row(&mut self, roles: Vec<(String, Role)>, cpus: &[u32], change: Change) {
         let (outlets, inlets) = link(self.open.len(), roles.len(), self.buffers, self.pages);
         let first = self.workers.len();
@@ -171,7 +160,7 @@ impl Building {
         });
     }
 
-    /// From here on threads of the next element are added.
+    /// Begins the next element: the threads added from here on are its own.
     fn begin(&mut self, element: usize, name: &str) {
         self.part = Part { element, name: name.to_owned(), end: None };
     }
@@ -206,7 +195,6 @@ impl Building {
     }
 }
 
-/// The name of one of so many threads.
 fn numbered(name: &str, at: usize, count: usize) -> String {
     match count {
         1 => name.to_owned(),
@@ -234,9 +222,9 @@ impl Chain {
         Ok(chain)
     }
 
-    /// The same for a card that is read out, before any thread is there: no blocks go between its
-    /// readers and receivers through the path's rings. Whoever calls works as the readers, which
-    /// come first, and starts the receivers ([`Chain::spawn`]).
+    /// Builds the chain of a card that is read out, before any thread is there. No blocks go
+    /// between its readers and receivers through the path's rings. The caller works as the readers,
+    /// which come first, and starts the receivers ([`Chain::spawn`]).
     pub(crate) fn live(
         path: &Path,
         how: &How,
@@ -256,7 +244,6 @@ impl Chain {
         Chain::built(path, how, building, sums, names)
     }
 
-    /// Everything but the threads.
     fn built(
         path: &Path,
         how: &How,
@@ -286,7 +273,7 @@ impl Chain {
         (chain, lives)
     }
 
-    /// Gives these threads of their own, and waits until they are ready.
+    /// Gives these workers threads, and waits until they are ready.
     pub(crate) fn spawn(&mut self, lives: Vec<Life>, stop: &StopFlag) -> Result<(), Fault> {
         let (ready, readies) = channel();
         for life in lives {
@@ -308,7 +295,6 @@ impl Chain {
         Ok(())
     }
 
-    /// Releases the threads and waits until all have ended.
     pub(crate) fn run(mut self, stop: &StopFlag) -> Ended {
         self.release();
         let (all, fault) = self.wait(stop);
@@ -318,14 +304,13 @@ impl Chain {
         ended
     }
 
-    /// Releases the threads.
     pub(crate) fn release(&self) {
         self.stolen.begin();
         self.shared.begin_ns.store(monotonic_ns(), Ordering::Release);
         self.gate.open(true);
     }
 
-    /// Waits until all have ended; what they left, in their order.
+    /// Waits until all have ended; returns their results in order.
     pub(crate) fn wait(&mut self, stop: &StopFlag) -> (Vec<Done>, Option<Fault>) {
         // Threads that were not released by now end.
         self.gate.open(false);
@@ -363,13 +348,13 @@ impl Chain {
         (all, fault)
     }
 
-    /// Threads that were never released did nothing; what a panic said is in a fault already.
+    /// Joins the threads. Those never released did nothing, and a panic is reported in a fault.
     fn join(&mut self) {
-        // The first word counts.
+        // The first call decides.
         self.gate.open(false);
         self.left.open(true);
         for thread in self.threads.drain(..) {
-            // See above.
+            // A panic is in a fault already.
             let _ = thread.join();
         }
     }
@@ -447,7 +432,6 @@ fn build(
     Ok(())
 }
 
-/// One thread from its start to its end.
 pub(crate) struct Life {
     at: usize,
     worker: Worker,
@@ -463,7 +447,7 @@ impl Life {
         left: &Gate,
         stop: &StopFlag,
     ) {
-        // Nobody waits any more when another was not ready.
+        // The receiver is gone if another thread was not ready.
         let _ = ready.send(self.prepare(stop));
         if gate.wait() {
             self.work();
@@ -471,12 +455,11 @@ impl Life {
         }
     }
 
-    /// In the thread that is to do the work, before it is released.
+    /// Prepares in the thread that is to do the work, before it is released.
     pub(crate) fn prepare(&mut self, stop: &StopFlag) -> Result<(), Fault> {
         self.worker.prepare(stop)
     }
 
-    /// Works in this thread until there is nothing more to do.
     pub(crate) fn work(mut self) {
         let mut account = Account::begin();
         let (worker, shared) = (&mut self.worker, &self.shared);
@@ -493,7 +476,7 @@ impl Life {
         self.finish(thread, fault);
     }
 
-    /// The fault is told before the ends close: what the neighbours then see is its consequence.
+    /// Reports the fault before the ends close: the neighbours' faults are its consequences.
     fn finish(self, thread: PathThread, fault: Option<Fault>) {
         let Life { at, worker, shared, done } = self;
         if fault.is_some() {

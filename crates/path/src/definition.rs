@@ -1,4 +1,4 @@
-//! A path that was understood: its elements in order, with sizes and units that fit.
+//! A checked path: its elements in order, with sizes and units that fit.
 
 use daqmeter_digitizer::conversion::ConversionRequest;
 use daqmeter_digitizer::function::Function;
@@ -17,75 +17,57 @@ use crate::tcp::SendBy;
 use crate::udp::UdpWay;
 use crate::zenoh::{WhenFull, ZenohWay};
 
-/// Most blocks between two threads.
 pub(crate) const MAX_BUFFERS: usize = 65_536;
-/// Most bytes of a ring that nobody asked for.
+/// Most bytes of a ring by default.
 const MAX_RING_BYTES: usize = 1 << 30;
 
-/// A path.
 #[derive(Clone, Debug)]
 pub struct Path {
-    /// The name of a shipped path, or of its file.
     pub name: String,
-    /// What it is.
     pub title: String,
-    /// What it asks, and how its result is read.
+    /// Purpose of the path, and the meaning of its result.
     pub about: String,
-    /// Bytes of a block at the source.
     pub block_bytes: usize,
-    /// Blocks between two threads.
     pub buffers: usize,
-    /// Blocks that are due per second and stream; none where the source goes as fast as it can.
+    /// Blocks due per second and stream; `None` if the source goes as fast as it can.
     pub rate_hz: Option<f64>,
-    /// Whether the source waits for room, or loses what is due when there is none.
+    /// True if the source waits for room; else it loses due blocks for which there is none.
     pub lossless: bool,
-    /// What it serves, and what one of them brings.
+    /// Unit of the served load, and the rate of one.
     pub served: Option<Served>,
     /// Fields that are not as in the file: `block=128KiB`.
     pub with: Vec<String>,
-    /// The file's text.
     pub text: String,
-    /// Says whether two files are the same path: FNV-1a of the text.
+    /// FNV-1a of the text: equal for equal files.
     pub digest: String,
-    /// Pages of the blocks.
     pub(crate) pages: Pages,
     pub(crate) source: Element<SourceKind>,
     pub(crate) stages: Vec<Element<StageKind>>,
     pub(crate) sink: Element<SinkKind>,
 }
 
-/// One part of a path and where it runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Element<K> {
     pub(crate) kind: K,
-    /// Its name, with a number where another has the same.
+    /// Name, with a number if another element has the same.
     pub(crate) name: String,
     pub(crate) threads: usize,
     pub(crate) cpus: Vec<u32>,
-    /// Bytes of a block behind it.
     pub(crate) out_bytes: usize,
-    /// What these bytes are.
     pub(crate) unit: Unit,
 }
 
-/// What the bytes of a block are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Anything.
     Bytes,
-    /// Raw 16-bit samples.
     Samples,
-    /// Converted samples.
     Numbers,
-    /// FELIX blocks.
     Felix,
     /// Nanoseconds of a timing receiver.
     Times,
     /// FELIX blocks in the ring into which a card writes them.
     Ring,
-    /// Pages of chunks.
     Pages,
-    /// Pages on their way to receivers.
     Sent,
 }
 
@@ -104,7 +86,6 @@ impl Unit {
     }
 }
 
-/// Where blocks come from.
 #[derive(Clone, Debug)]
 pub(crate) enum SourceKind {
     /// A pattern, copied from memory of that many bytes.
@@ -113,16 +94,15 @@ pub(crate) enum SourceKind {
     File { path: String, cached: bool },
     /// Boards, one thread each.
     Digitizer { devices: Vec<String>, profile: String, paced: bool, trigger_hz: Option<f64> },
-    /// Times of a timing receiver, read over Etherbone in cycles of so many.
+    /// Times of a timing receiver, read over Etherbone in cycles of `count`.
     Etherbone { address: String, count: u64 },
     /// Blocks of an emulated card, made beforehand.
     Felix { scenario: String, span_bytes: usize },
-    /// An emulated card, which writes blocks into its rings as triggers come: its scenario, and
-    /// what replaces parts of it. The blocks of a recorded file are not read before it runs.
+    /// An emulated card, which writes blocks into its rings as triggers come: its scenario, and the
+    /// parts that replace some of it. The blocks of a recorded file are not read before it runs.
     Card { chosen: Box<Chosen>, scenario: Box<Scenario> },
 }
 
-/// What becomes of blocks.
 #[derive(Clone, Debug)]
 pub(crate) enum StageKind {
     /// Copied by an instruction.
@@ -131,17 +111,17 @@ pub(crate) enum StageKind {
     Convert(Function, Box<ConversionRequest>),
     /// Subchunks found.
     Decode(BlockFormat),
-    /// Each byte read, for a sum.
+    /// Each byte is read, for a sum.
     Checksum,
-    /// So many nanoseconds of arithmetic for each block: a stage that does not exist yet.
+    /// Arithmetic of `ns` nanoseconds for each block: a stage that does not exist yet.
     Work { ns: f64 },
-    /// So many nanoseconds of waiting for each block: a device that does not exist yet.
+    /// A wait of `ns` nanoseconds for each block: a device that does not exist yet.
     Wait { ns: u64 },
     /// Written to a program and read from it.
     Program { command: Vec<String>, same: bool },
-    /// Sent over TCP on loopback and received, by that congestion control or the host's own.
+    /// Sent over TCP on loopback and received, by this congestion control or the host's own.
     Tcp { congestion: Option<String>, send: SendBy },
-    /// Sent over UDP on loopback, and counted where it is lost.
+    /// Sent over UDP on loopback; lost blocks are counted.
     Udp(UdpWay),
     /// Sent over a pair of Unix sockets.
     Unix,
@@ -153,17 +133,16 @@ pub(crate) enum StageKind {
     Publish(String),
 }
 
-/// Where blocks end.
 #[derive(Clone, Debug)]
 pub(crate) enum SinkKind {
     /// Each byte is read once.
     Read,
-    /// They are written to a file of at most so many bytes, from its beginning again when it is
-    /// full; past the page cache where that is wanted.
+    /// Written to a file of at most `span_bytes`, from its beginning again when it is full;
+    /// `direct` bypasses the page cache.
     File { path: String, span_bytes: usize, direct: bool },
     /// Subscribes to pages and checks each chunk.
     Receiver,
-    /// They are sent to a receiver on another host.
+    /// Sent to a receiver on another host.
     Remote { to: String, over: Over },
 }
 
@@ -219,12 +198,11 @@ impl StageKind {
         }
     }
 
-    /// Whether what comes out is known to it alone.
+    /// True if it alone knows its output.
     pub(crate) fn changes_unknown(&self) -> bool {
         matches!(self, StageKind::Program { same: false, .. })
     }
 
-    /// Whether it has a thread at each of two ends.
     pub(crate) fn has_two_ends(&self) -> bool {
         matches!(
             self,
@@ -256,7 +234,7 @@ impl SinkKind {
     }
 }
 
-/// What of a TCP connection is not as usual.
+/// Settings of a TCP connection that differ from the default.
 fn of_tcp(congestion: Option<&str>, send: SendBy) -> String {
     let congestion = congestion.map_or_else(String::new, |name| format!(", {name}"));
     match send {
@@ -270,7 +248,7 @@ fn of_udp(way: UdpWay) -> String {
 }
 
 impl Path {
-    /// Elements as they are drawn: what they are, threads, CPUs, and what comes behind them.
+    /// Elements as they are drawn: kind, threads, CPUs, and the output.
     fn elements(&self) -> Vec<(String, usize, &[u32], String)> {
         let behind = |bytes: usize, unit: Unit| self.between(bytes, unit);
         let source = &self.source;
@@ -290,7 +268,6 @@ impl Path {
         all
     }
 
-    /// What lies between two elements.
     fn between(&self, bytes: usize, unit: Unit) -> String {
         let shown = show_bytes(bytes as u64);
         match unit {
@@ -301,7 +278,6 @@ impl Path {
         }
     }
 
-    /// The scenario of the card that is read out live, where that is the source.
     pub(crate) fn live(&self) -> Option<&Scenario> {
         match &self.source.kind {
             SourceKind::Card { scenario, .. } => Some(scenario),
@@ -309,13 +285,13 @@ impl Path {
         }
     }
 
-    /// Whether its source is a card that is read out live: triggers come at a rate, and no part can
+    /// True if its source is a card that is read out live: triggers come at a rate, and no part can
     /// be left out.
     pub fn is_live(&self) -> bool {
         self.live().is_some()
     }
 
-    /// Whether blocks may be lost between two elements.
+    /// True if blocks may be lost between two elements.
     pub(crate) fn may_miss(&self) -> bool {
         let mut stages = self.stages.iter();
         stages.any(|stage| match stage.kind {
@@ -325,19 +301,17 @@ impl Path {
         })
     }
 
-    /// True if the path may lose blocks at any rate, also where the source waits for room.
+    /// True if the path may lose blocks at any rate, even with a source that waits for room.
     pub fn may_lose(&self) -> bool {
         let Element { kind, .. } = &self.sink;
         self.may_miss() || matches!(kind, SinkKind::Remote { over: Over::Udp(_), .. })
     }
 
-    /// In one line, from source to sink.
     pub fn line(&self) -> String {
         let parts: Vec<String> = self.elements().into_iter().map(|part| part.0).collect();
         format!("{} -> {}", show_bytes(self.block_bytes as u64), parts.join(" -> "))
     }
 
-    /// Drawn from source to sink.
     pub fn picture(&self) -> String {
         let mut out = format!("{}: {}\n", self.name, self.title);
         if !self.about.is_empty() {
@@ -355,7 +329,6 @@ impl Path {
         out
     }
 
-    /// For each element what it is where it is not the real thing.
     fn stand_ins(&self) -> Vec<Option<&'static str>> {
         let source = self.is_emulated().then_some("emulated");
         let stage = |stage: &Element<StageKind>| match stage.kind {
@@ -398,17 +371,14 @@ impl Path {
         )
     }
 
-    /// A rate in blocks (`14Hz`) or bytes (`500MB/s`) of one stream, as blocks per second; triggers
-    /// for a card that is read out.
-    ///
-    /// # Errors
-    /// When it is neither.
+    /// Parses a rate in blocks (`14Hz`) or bytes (`500MB/s`) of one stream, as blocks per second.
+    /// The rate of a card that is read out is in triggers.
     pub fn parse_rate(&self, text: &str) -> Result<f64, String> {
         parse_rate(text, self.due_bytes())
     }
 
-    /// Bytes of what is due at a rate: a block, or what a trigger brings into a ring of the card
-    /// that is read out.
+    /// Bytes due at a rate: a block, or the bytes of a trigger in a ring of the card that is read
+    /// out.
     pub fn due_bytes(&self) -> f64 {
         self.source.kind.due_bytes(self.block_bytes)
     }
@@ -426,8 +396,8 @@ impl Path {
         }
     }
 
-    /// The elements that can be slowed, from source to sink. Those that work in another's threads
-    /// have as many.
+    /// Elements that can be slowed, from source to sink. Those that work in another's threads have
+    /// as many.
     pub fn parts(&self) -> Vec<PathPart> {
         let part = |name: &String, threads, can_be_left_out| PathPart {
             name: name.clone(),
@@ -452,15 +422,13 @@ impl Path {
             .collect()
     }
 
-    /// Threads of all elements.
     pub(crate) fn thread_count(&self) -> usize {
         self.elements().iter().map(|element| element.1).sum()
     }
 
-    /// The fields that differ from the file where there are so many times as many blocks between
-    /// two threads, as [`Path::load_with`] takes them: as far as a ring stays below 1 GiB. A card
-    /// that is read out has its ring; there the reader looks so many times as often, which empties
-    /// the ring as far.
+    /// Fields that differ from the file with `times` times as many blocks between two threads, as
+    /// [`Path::load_with`] takes them. A ring stays below 1 GiB. A card that is read out has its
+    /// ring; there the reader looks `times` times as often, which empties the ring as far.
     pub fn with_more_buffers(&self, times: usize) -> Vec<String> {
         if let Some(scenario) = self.live() {
             let poll_us = scenario.reader.poll.0 as f64 / 1e3 / times as f64;
@@ -471,19 +439,18 @@ impl Path {
         self.and_with(&format!("buffers={buffers}"))
     }
 
-    /// The fields that differ from the file, and one more.
+    /// Fields that differ from the file, and one more.
     pub(crate) fn and_with(&self, setting: &str) -> Vec<String> {
         self.with.iter().cloned().chain([setting.to_owned()]).collect()
     }
 
-    /// The rate at which a block of the whole path is due every so many nanoseconds, of each
-    /// stream: triggers of a card that is read out, which bring a part of a block, or several.
+    /// Rate of each stream for one block of the whole path every `ns`. It is in triggers for a card
+    /// that is read out, each of which makes a part of a block, or several.
     pub fn rate_every(&self, ns: f64) -> f64 {
         let due = self.block_bytes as f64 / self.due_bytes();
         1e9 / ns * due / self.streams() as f64
     }
 
-    /// Whether a part of it is not hardware.
     pub fn is_emulated(&self) -> bool {
         match &self.source.kind {
             SourceKind::Digitizer { devices, .. } => {
@@ -497,7 +464,6 @@ impl Path {
         }
     }
 
-    /// Bytes of all blocks and patterns.
     pub(crate) fn memory_bytes(&self) -> u64 {
         if let SourceKind::Card { chosen, scenario } = &self.source.kind {
             let file = chosen.replayed_bytes();
@@ -561,7 +527,6 @@ pub(crate) fn digest(text: &str) -> String {
     format!("{hash:016x}")
 }
 
-/// The conversion of that number.
 pub(crate) fn function(number: u64) -> Option<Function> {
     Function::CONVERSIONS.into_iter().find(|function| function.number() == number)
 }

@@ -1,5 +1,5 @@
-//! What a source, a stage and a sink are to the threads that run them. None of them reads a clock
-//! to measure itself.
+//! Interfaces of sources, stages and sinks to their threads. None of them reads a clock to measure
+//! itself.
 
 use std::sync::mpsc::Receiver;
 
@@ -7,7 +7,6 @@ use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::memory::Buffer;
 
-/// A block on its way.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) buffer: Buffer,
@@ -20,35 +19,30 @@ impl Block {
     }
 }
 
-/// What is known of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Label {
-    /// Bytes in the buffer.
     pub(crate) bytes: usize,
     /// Bytes that the source delivered for it.
     pub(crate) payload_bytes: u64,
     pub(crate) events: u64,
-    /// Which of the known contents it has at the source.
+    /// Key of its known contents at the source.
     pub(crate) key: Option<usize>,
-    /// When it was due at the source.
     pub(crate) due_ns: u64,
     pub(crate) stream: usize,
     pub(crate) sequence: u64,
 }
 
-/// What a source put into a block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Filled {
     pub(crate) events: u64,
-    /// Which of the contents of [`Source::contents`] it is.
     pub(crate) key: Option<usize>,
-    /// When the device had it ready, where the device says when that is.
+    /// Time at which the device had it ready, if the device tells.
     pub(crate) ready_ns: Option<u64>,
 }
 
 /// Fills blocks, always whole ones.
 pub(crate) trait Source: Send {
-    /// Allocates and opens what it needs, in the thread that uses it.
+    /// Allocates and opens its resources, in the thread that uses it.
     fn prepare(&mut self) -> Result<(), Fault>;
 
     /// Takes the flag that ends a long wait for a device.
@@ -56,7 +50,7 @@ pub(crate) trait Source: Send {
 
     fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault>;
 
-    /// The contents of its blocks by key, where they are known beforehand; at most [`most_keys`].
+    /// Contents of its blocks by key, if they are known beforehand; at most [`most_keys`].
     fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault>;
 
     /// Accounts of its own, such as triggers.
@@ -69,7 +63,7 @@ pub(crate) trait Source: Send {
     }
 }
 
-/// Contents of a stream that are known beforehand: their sums are computed before the run, which
+/// Largest number of known contents of a stream: their sums are computed before the run, which
 /// takes time and memory.
 pub(crate) fn most_keys(block_bytes: usize) -> usize {
     const MAX_BYTES: usize = 16 << 20;
@@ -77,72 +71,64 @@ pub(crate) fn most_keys(block_bytes: usize) -> usize {
     (MAX_BYTES / block_bytes).clamp(1, MAX_KEYS)
 }
 
-/// Work that a thread does by itself.
 pub(crate) enum StageWork {
-    /// In place, on a block that is passed on.
+    /// Works in place, on a block that is passed on.
     Inspect(Box<dyn Inspect>),
-    /// From one block into another.
+    /// Works from one block into another.
     Transform(Box<dyn Transform>),
 }
 
-/// Work on blocks.
 pub(crate) enum Work {
     Stage(StageWork),
-    /// The bytes go somewhere and come back: a thread at each end.
+    /// Sends the bytes away and receives them back, with a thread at each end.
     Away(Box<dyn BlockSender>, Box<dyn BlockReceiver>),
 }
 
 pub(crate) trait Inspect: Send {
-    /// In the thread that looks, before the path is released.
+    /// Prepares in the working thread, before the path is released.
     fn prepare(&mut self) {}
 
     fn inspect(&mut self, bytes: &[u8]) -> Result<u64, Fault>;
 }
 
 pub(crate) trait Transform: Send {
-    /// Turns the first `bytes` of one buffer into the start of another; returns how many bytes
-    /// these are.
+    /// Turns the first `bytes` of one buffer into the start of another; returns the number of bytes
+    /// made.
     fn transform(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault>;
 
-    /// The same by the plainest code there is, for what must come out.
+    /// Makes the expected output by the plainest code.
     fn reference(&self, from: &[u8]) -> Vec<u8>;
 }
 
-/// What a connection says of itself after a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConnectionStats {
     pub(crate) counters: Vec<Counter>,
-    /// What must be known to believe the rate.
+    /// Facts that are needed to believe the rate.
     pub(crate) notes: Vec<String>,
-    /// Threads of a library that worked for it.
     pub(crate) helpers: Vec<Helper>,
 }
 
-/// Threads that a library started, which do the same work in turn.
+/// Threads of a library that do one job in turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Helper {
-    /// What they do.
     pub(crate) part: String,
     /// CPU time of all of them in the run.
     pub(crate) cpu_ns: u64,
 }
 
-/// The end into which bytes go.
 pub(crate) trait BlockSender: Send {
-    /// In the thread that writes, before the path is released.
+    /// Prepares in the thread that writes, before the path is released.
     fn prepare(&mut self) -> Result<(), Fault> {
         Ok(())
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), Fault>;
 
-    /// Waits until at most `most` of the blocks that were written are still read; returns how many
-    /// are.
+    /// Waits until at most `most` of the written blocks are still read; returns their number.
     fn unfinished(&mut self, _most: usize) -> Result<usize, Fault> {
         Ok(0)
     }
 
-    /// Says that nothing more comes.
     fn end(&mut self);
 
     fn remarks(&self) -> ConnectionStats {
@@ -150,12 +136,11 @@ pub(crate) trait BlockSender: Send {
     }
 }
 
-/// The end from which they come back, in order.
+/// Receiving end, which gives the blocks in order.
 pub(crate) trait BlockReceiver: Send {
-    /// The bytes of the next block; false where they were lost on the way.
+    /// Reads the bytes of the next block; false if they were lost on the way.
     fn read(&mut self, into: &mut [u8]) -> Result<bool, Fault>;
 
-    /// Why it may lose blocks.
     fn loses(&self) -> Option<&'static str> {
         None
     }
@@ -165,23 +150,22 @@ pub(crate) trait BlockReceiver: Send {
     }
 }
 
-/// Labels of the blocks that are away.
+/// Labels of the blocks that are away from this program.
 pub(crate) type Labels = Receiver<Label>;
 
-/// Takes blocks.
 pub(crate) trait Sink: Send {
     fn prepare(&mut self) -> Result<(), Fault>;
 
-    /// Takes one block, whose bytes must have the sum that is expected where one is; returns the
-    /// sum where it reads them.
+    /// Takes one block, whose sum must be `expected` if that is given; returns the sum if it reads
+    /// the bytes.
     fn take(&mut self, block: &Block, expected: Option<u64>) -> Result<Option<u64>, Fault>;
 
-    /// As [`BlockSender::unfinished`].
+    /// Does as [`BlockSender::unfinished`].
     fn unfinished(&mut self, _most: usize) -> Result<usize, Fault> {
         Ok(0)
     }
 
-    /// Waits until the other end reports what arrived. The wait is a part of the run, as some
+    /// Waits until the other end reports the arrived blocks. The wait is a part of the run, as some
     /// blocks are still on their way.
     fn confirm(&mut self) -> Result<Confirmed, Fault> {
         Ok(Confirmed::default())
@@ -198,7 +182,6 @@ pub(crate) trait Sink: Send {
         None
     }
 
-    /// Why it may lose blocks.
     fn loses(&self) -> Option<&'static str> {
         None
     }
@@ -211,7 +194,6 @@ pub(crate) trait Sink: Send {
 /// Report of a sink at the end of the run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Confirmed {
-    /// Blocks whose bytes were right.
     pub(crate) verified: u64,
     /// For each stream, blocks that it took and that were lost behind it, and their events.
     pub(crate) lost: Vec<(u64, u64)>,

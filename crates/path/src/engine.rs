@@ -143,16 +143,13 @@ mod element_times {
     }
 }
 
-/// Triggers of a card that is read out as fast as it goes: more than any reader carries, and BUSY
-/// stops the rest.
+/// Triggers of a card that is read out as fast as it goes: more than any reader carries; BUSY stops
+/// the rest.
 const TOO_MANY_HZ: f64 = *daqmeter_digitizer::daq::TRIGGER_RATES_HZ.end();
-/// Longest run.
 const MAX_SECONDS: f64 = 24.0 * 3600.0;
-/// Most work that is added to a block.
 const MAX_SLOW_NS: f64 = 1e9;
 
 impl PathRequest {
-    /// A path as its file says, for that time.
     pub fn new(path: &Path, seconds: f64) -> PathRequest {
         PathRequest {
             path: path.name.clone(),
@@ -171,7 +168,7 @@ impl PathRequest {
         }
     }
 
-    /// What does not go with a card that is read out live.
+    /// Finds fields that do not go with a card that is read out live.
     fn not_live(&self) -> Option<Problem> {
         let asked = [("lossy", self.lossy), ("left_out", self.left_out.is_some())];
         let (name, _) = asked.into_iter().find(|(_, is_asked)| *is_asked)?;
@@ -287,7 +284,6 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
     })])
 }
 
-/// The element whose work is left out, where that can be.
 fn left_out(request: &PathRequest, path: &Path) -> Result<Option<usize>, Fault> {
     let Some(at) = request.left_out else {
         return Ok(None);
@@ -308,9 +304,7 @@ struct PathSession {
     path: Path,
     how: How,
     stop: StopFlag,
-    /// Threads that wait for the next step.
     ready: Option<Chain>,
-    /// What the last run left.
     ended: Option<Ended>,
 }
 
@@ -324,7 +318,6 @@ impl PathSession {
     }
 }
 
-/// An operation is a whole run.
 fn stage(path: &Path) -> StageSpec {
     let bytes = path.block_bytes as u64;
     let mut stage = StageSpec::new("path", bytes, bytes);
@@ -360,7 +353,7 @@ impl Session for PathSession {
             let ended = chain.run(&self.stop);
             let fault = ended.fault.clone();
             self.ended = Some(ended);
-            // What else went wrong then is of no interest.
+            // Other faults are of no interest then.
             if self.stop.is_set() {
                 return Err(Fault::interrupted());
             }
@@ -407,8 +400,8 @@ impl Session for PathSession {
     }
 }
 
-/// What the lane of a reader accounts for; the first one for all of them: a ledger for each E-link,
-/// from trigger to receiver.
+/// Account of a reader's lane; the first lane has those of all: a ledger for each E-link, from
+/// trigger to receiver.
 fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
     let ReadOut { path, live, .. } = read_out;
     let (mut tally, each) = live.tally(path, came, at);
@@ -428,7 +421,7 @@ fn asked_hz(live: &Live) -> Option<f64> {
     hz.filter(|hz| *hz < TOO_MANY_HZ)
 }
 
-/// The ledger of an E-link. What a run that failed left on its way is booked as that.
+/// Ledger of an E-link. Chunks that a failed run left on their way are booked as such.
 fn of_elink((tag, mut ledger): (u64, Ledger), came: &Came) -> Ledger {
     let elink =
         elink_of(tag).map_or(format!("{tag:#x}"), |elink| format!("{:#05x}", elink.number()));
@@ -440,7 +433,6 @@ fn of_elink((tag, mut ledger): (u64, Ledger), came: &Came) -> Ledger {
     ledger
 }
 
-/// What must be known to believe the rate.
 fn warnings(path: &Path, notes: Vec<String>, run: &PathRun) -> Vec<String> {
     let mut warnings = notes;
     let leaves = Leaves::of(path, &Files::default());
@@ -462,8 +454,8 @@ fn warnings(path: &Path, notes: Vec<String>, run: &PathRun) -> Vec<String> {
     warnings
 }
 
-/// What a record of a run of this path at a rate says to a search for the largest one without loss:
-/// blocks that were lost, and a source that could not begin them when they were due.
+/// Observation for a search for the largest rate without loss, from a record at a rate: blocks that
+/// were lost, and a source that could not begin them when they were due.
 pub fn observation(path: &Path, record: &RunRecord, time: Duration) -> Observation {
     if let Some(scenario) = path.live() {
         let lost = record.ledgers.iter().map(lost_or_stopped).sum();

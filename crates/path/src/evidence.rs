@@ -1,19 +1,18 @@
-//! Which resource limits a path, from two kinds of evidence: how far each is used while the path
-//! goes as fast as it can, and how far the path follows work that is added to each part. Each
-//! resource in turn is taken for the limit; what would have been seen then is compared with what
-//! was seen, and the best explanation is named where it is much likelier than all others.
+//! Inference of the resource that limits a path, from two kinds of evidence: the use of each while
+//! the path goes as fast as it can, and the path's response to work added to each part. Each
+//! resource in turn is assumed to be the limit, and the expected values are compared with the
+//! observed ones. The best explanation is named if it is much likelier than all others.
 //!
-//! The slopes are weighed by what each part needs. If every time in a path were longer by a factor,
-//! so would be the whole: by Euler's theorem on homogeneous functions the sum of slope times need
-//! over all parts is the time per block. The *contribution* of a part, its slope times its need
-//! over the time per block, is therefore its share of the limit: all of it for the threads that
-//! limit, and for CPUs that parts share as much for each as it takes of them. A part that needs
-//! little contributes little, whatever its slope.
+//! The slopes are weighed by each part's need. If every time in a path were longer by a factor, so
+//! would be the whole. By Euler's theorem on homogeneous functions the sum of slope times need over
+//! all parts is the time per block. The *contribution* of a part, its slope times its need over the
+//! time per block, is therefore its share of the limit. It is 1 for the threads that limit; for
+//! CPUs that parts share it is each part's share of their time. A part that needs little
+//! contributes little, whatever its slope.
 
 use daqmeter_record::resources::{MAX_USED, Resource, What};
 use daqmeter_stats::trimmed_interval;
 
-/// The confidence of each interval.
 const CONFIDENCE: f64 = 0.95;
 /// Half the width of an interval of that confidence, in standard deviations.
 const WIDTH: f64 = 1.96;
@@ -21,23 +20,21 @@ const WIDTH: f64 = 1.96;
 /// A value with its interval (95 %).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The mean of the rounds, without the fifth at either end from five on.
+    /// Mean of the rounds, without a fifth at either end from five rounds on.
     pub mean: f64,
-    /// Lower end.
     pub low: f64,
-    /// Upper end.
     pub high: f64,
 }
 
 impl Interval {
-    /// Of independent values; without ends where there are fewer than two.
+    /// Interval of independent values; without ends for fewer than two.
     pub(crate) fn of(values: &[f64]) -> Interval {
         let interval = trimmed_interval(values, CONFIDENCE);
         let (mean, low, high) = interval.unwrap_or((f64::NAN, f64::NEG_INFINITY, f64::INFINITY));
         Interval { mean, low, high }
     }
 
-    /// Over a share that is at most 1.
+    /// Divides by a share that is at most 1.
     pub(crate) fn over_share(self, share: Interval) -> Interval {
         let within = |share: f64| share.clamp(f64::MIN_POSITIVE, 1.0);
         Interval {
@@ -47,58 +44,48 @@ impl Interval {
         }
     }
 
-    /// Standard deviation of a normal mean whose interval is as wide: larger than the rounds' own
-    /// where they are few.
+    /// Standard deviation of a normal mean with an interval of this width: larger than that of the
+    /// rounds if these are few.
     fn deviation(&self) -> f64 {
         (self.high - self.low) / 2.0 / WIDTH
     }
 }
 
-/// An element and how many threads share its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPart {
-    /// Its name.
     pub name: String,
-    /// Its threads.
     pub threads: usize,
-    /// Whether the path can be run without its work.
     pub can_be_left_out: bool,
 }
 
-/// How far the whole follows one element.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slope {
-    /// The element.
     pub name: String,
-    /// Added time per block of the whole, over that which was added to the element.
+    /// Time per block added to the whole over that added to the element.
     pub slope: Interval,
 }
 
-/// A resource and how far it is used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Used {
-    /// Which.
     pub what: What,
     /// Share of its time in which it works while the path goes as fast as it can.
     pub used: Interval,
-    /// The same, with the time in which its threads wait for a CPU: a thread that others keep from
-    /// its CPU cannot take more blocks either (Neilson, Woodside et al., "Software bottlenecking in
+    /// Use with the time in which its threads wait for a CPU: a thread that others keep from its
+    /// CPU cannot take more blocks either (Neilson, Woodside et al., "Software bottlenecking in
     /// client-server systems", IEEE TSE 21(9), 1995).
     pub occupied: Interval,
-    /// Time per block below which the path cannot come for it, from runs with time to spare, in
-    /// nanoseconds.
+    /// Least time per block that it allows, in nanoseconds, from runs with time to spare.
     pub least_ns: Interval,
 }
 
 impl Used {
-    /// Whether it would have worked more than all of its time: what it carries for a block is
-    /// estimated, and was estimated too high. It is not taken for a limit.
+    /// True if it would have worked more than all of its time: the estimate of its time per block
+    /// was too high. It is not taken for a limit.
     pub fn is_refuted(&self) -> bool {
         self.what.is_estimated() && self.used.low > MAX_USED
     }
 }
 
-/// What limits a path.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LimitAnswer {
     /// This resource: it is used up, and the whole follows those elements that use it as this
@@ -106,14 +93,12 @@ pub enum LimitAnswer {
     Limit(What),
     /// None of them: no element moves the whole one for one, and no resource is used up.
     NoSingle,
-    /// What was measured fits several, or none.
+    /// The measurements fit several limits, or none.
     CannotTell,
 }
 
-/// What was seen.
 pub(crate) struct Evidence<'a> {
     pub(crate) parts: &'a [PathPart],
-    /// One for each part.
     pub(crate) slopes: &'a [Slope],
     pub(crate) used: &'a [Used],
     /// In the order of `used`.
@@ -122,9 +107,11 @@ pub(crate) struct Evidence<'a> {
     pub(crate) share: f64,
 }
 
-/// Least use of a limit, and most of what is none: CPUs that threads share idle while one wakes up.
+/// Least use of a limit, and largest of any other resource: CPUs that threads share idle while one
+/// wakes up.
 pub(crate) const MIN_USED: f64 = 0.8;
-/// Least use of what is used up: without any other limit the path would gain less than a fifth.
+/// Least use of an exhausted resource: without any other limit the path would gain less than a
+/// fifth.
 const USED_UP: f64 = 0.85;
 /// Standard deviation of a use or a contribution beyond the noise of the rounds: added work fills
 /// spare time first, and changes how often threads wake one another.
@@ -134,7 +121,7 @@ const SURE: f64 = 5.0;
 /// Least share of what the limit demands by which the path follows added work.
 const CONFIRMED: f64 = 0.5;
 
-/// A value that is seen in place of another, as a log likelihood against the other.
+/// Log likelihood of a value seen `off` from the expected one, against the expected one.
 fn against(off: f64, deviation: f64) -> f64 {
     (off / deviation.hypot(NOISE)).powi(2) / 2.0
 }
@@ -142,7 +129,7 @@ fn against(off: f64, deviation: f64) -> f64 {
 impl Evidence<'_> {
     pub(crate) fn answer(&self) -> LimitAnswer {
         let mut all = Vec::new();
-        // Where no part moves what is used up, slopes are the same with it and without any limit.
+        // If no part moves the used-up resource, slopes are alike with it and without any limit.
         if !self.used.iter().any(|used| used.used.low.max(used.occupied.low - NOISE) > USED_UP) {
             all.push((None, self.slopes_against(&vec![0.0; self.slopes.len()])));
         }
@@ -173,14 +160,13 @@ impl Evidence<'_> {
         }
     }
 
-    /// Slope of each part where a resource is the limit.
     fn moves(&self, resource: &Resource) -> Vec<f64> {
         let parts = self.parts.iter().enumerate();
         parts.map(|(element, part)| resource.slope(element, part.threads)).collect()
     }
 
-    /// Slopes that a limit would show: a part that does not move it becomes the limit itself where
-    /// it was nearly one before.
+    /// Slopes that a limit would show: a part that does not move it becomes the limit itself if it
+    /// was nearly one before.
     fn expected(&self, limit: usize) -> Vec<f64> {
         let slope = |(element, own): (usize, f64)| {
             let others = self.resources.iter().zip(self.used).enumerate();
@@ -194,8 +180,8 @@ impl Evidence<'_> {
         self.moves(&self.resources[limit]).into_iter().enumerate().map(slope).collect()
     }
 
-    /// Share of the time in which a resource takes no more. Threads that wait for a CPU that is
-    /// used up itself are not the limit: the CPU is.
+    /// Share of the time in which a resource takes no more. Threads that wait for a used-up CPU are
+    /// not the limit: the CPU is.
     fn occupied(&self, at: usize) -> Interval {
         let Used { what, used, occupied, .. } = &self.used[at];
         let What::Threads { element, .. } = what else {
@@ -227,8 +213,8 @@ impl Evidence<'_> {
         one.sum()
     }
 
-    /// Checks that the path follows added work as this limit demands. What lies between two ends,
-    /// a link and memory cannot be slowed: there it follows nothing.
+    /// Checks that the path follows added work as this limit demands. Resources between two ends, a
+    /// link and memory cannot be slowed: the path follows none of them.
     fn is_followed(&self, at: usize) -> bool {
         let (mut products, mut squares) = (0.0, 0.0);
         let moves = self.moves(&self.resources[at]);
@@ -263,8 +249,7 @@ mod tests {
         Interval { mean, low: mean - half, high: mean + half }
     }
 
-    /// What is answered of parts with a thread each on two CPUs, where slopes are known to so much
-    /// either way.
+    /// Answer for parts with a thread each on two CPUs, with slopes known to `half` either way.
     fn answer(rows: &[Row], half: f64) -> LimitAnswer {
         let name = |at: usize| format!("part {at}");
         let (mut resources, mut used) = (Vec::new(), Vec::new());
@@ -340,7 +325,7 @@ mod tests {
         // As a path of three on two CPUs showed: slopes known to one, but one thread never waits.
         let rows = [(0.19, 0.02, 0.3), (0.93, 0.06, 1.3), (0.15, 0.0, 0.0)];
         assert_eq!(limit(&answer(&rows, 0.75)).unwrap(), "part 1");
-        // One that waits for the next block now and then may have another limit.
+        // A thread that waits for the next block now and then may have another limit.
         let rows = [(0.19, 0.02, 0.3), (0.83, 0.06, 1.3), (0.15, 0.0, 0.0)];
         assert_eq!(answer(&rows, 0.75), LimitAnswer::CannotTell);
     }

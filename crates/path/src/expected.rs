@@ -1,6 +1,6 @@
-//! What must come to the sink, computed once for all runs of a path in this process: the plainest
-//! code for each stage takes longer than a short run. What is kept are sums, a few hundred bytes
-//! for each path.
+//! Expected sums at the sink, computed once for all runs of a path in this process: the plainest
+//! code for each stage takes longer than a short run. Only sums are kept, a few hundred bytes for
+//! each path.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,25 +16,23 @@ use crate::sources::Named;
 use crate::stages::work;
 use crate::sum::sum;
 
-/// Sums that the blocks of each stream must have at the sink. Empty where a stage makes bytes that
+/// Sums that the blocks of each stream must have at the sink. Empty if a stage makes bytes that
 /// only it knows.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
-    /// One for each known content, stream after stream.
     pub(crate) all: Vec<u64>,
-    /// Where those of each stream begin.
+    /// Index of the first sum of each stream.
     pub(crate) first: Vec<usize>,
 }
 
-/// Sums of the paths that were run, by what they depend on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known(Arc<Mutex<BTreeMap<String, Arc<Sums>>>>);
 
-/// Paths that are remembered; from there on all are forgotten, which costs time and nothing else.
+/// Paths that are remembered; at this number all are forgotten, which only costs time.
 const MAX_PATHS: usize = 64;
 
 impl Known {
-    /// Those of a path, computed where they are not known yet.
+    /// Sums of a path, computed if they are not known yet.
     pub(crate) fn sums(&self, path: &Path, sources: &mut [Named]) -> Result<Arc<Sums>, Fault> {
         let Some(key) = key(path) else {
             return Ok(Arc::new(expected(path, sources)?));
@@ -56,18 +54,17 @@ impl Known {
     }
 }
 
-/// Everything that the sums depend on: the path as it was understood, and the state of the files
-/// that it names. None where they may change unseen: a device, which has no time of its last
-/// change, and real boards.
+/// Text of everything that the sums depend on: the checked path, and the state of its files. `None`
+/// if they may change unseen: a device, which has no time of its last change, and real boards.
 fn key(path: &Path) -> Option<String> {
     let mut key = format!("{} {:?}", path.block_bytes, path.source.kind);
     for stage in &path.stages {
-        // Strings take all that is written.
+        // Writing to a string cannot fail.
         let _ = write!(key, " {:?}", stage.kind);
     }
     let named: &str = match &path.source.kind {
         SourceKind::Memory { .. } | SourceKind::Etherbone { .. } => return Some(key),
-        // No blocks of known content come from it.
+        // It gives no blocks of known content.
         SourceKind::Card { .. } => return None,
         SourceKind::File { path, .. } => path,
         SourceKind::Felix { scenario, .. } => scenario,
@@ -79,8 +76,8 @@ fn key(path: &Path) -> Option<String> {
     Some(key + &state(named)?)
 }
 
-/// Which file it is, how long, and when it was changed; empty for the name of something that ships,
-/// none for what is not a regular file.
+/// Identity, length and modification time of a file; empty for a shipped name, `None` for any other
+/// kind of file.
 fn state(name: &str) -> Option<String> {
     let Ok(file) = std::fs::metadata(name) else {
         return Some(String::new());
@@ -100,7 +97,7 @@ fn expected(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
             let first = vec![0; sources.len()];
             return Ok(Sums { first, ..Sums::default() });
         }
-        // The plainest code takes no stores past the cache, whatever that holds.
+        // The plainest code stores through the cache, for any size.
         if !stage.kind.has_two_ends()
             && let Work::Stage(StageWork::Transform(turn)) =
                 work(&stage.kind, bytes, 0, &Cuts::default())?

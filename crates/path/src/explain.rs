@@ -1,15 +1,14 @@
-//! What limits a path: the resource that is used up, proved by slowing each element in turn (Coz,
-//! SOSP 2015, turned round: an element that is slowed by a known time moves the whole by as much
-//! where it is the limit, and by nothing where it waits for others).
+//! The limit of a path: the used-up resource, proved by slowing each element in turn (Coz, SOSP
+//! 2015, inverted). An element slowed by a known time moves the whole by as much if it is the
+//! limit. It moves nothing if it waits for others.
 //!
-//! Four kinds of runs, interleaved: free, as fast as the path goes; with known work added to each
-//! block of one element; with eight times as many buffers; and with blocks due at four fifths of
-//! the free rate. The free runs say how far each resource is used. The slowed runs say what the
-//! whole follows: the *slope* of an element is the time per block that was added to the whole over
-//! that which was added to the element. `evidence.rs` draws the conclusion; rounds go on until
-//! there is one. The runs at a rate say what a block needs while there is time to spare, and from
-//! that the largest rate is predicted. Where the limit is a part whose work can be left out, it is
-//! left out: that is what removing it gains.
+//! Four kinds of runs are interleaved: free, as fast as the path goes; with known work added to
+//! each block of one element; with eight times as many buffers; and with blocks due at four fifths
+//! of the free rate. The free runs give the use of each resource. The slowed runs give the *slope*
+//! of each element: the time per block added to the whole over that added to the element.
+//! `evidence.rs` draws the conclusion; rounds go on until there is one. The runs at a rate give the
+//! need of a block while there is time to spare, which predicts the largest rate. A limiting part
+//! whose work can be left out is left out: the faster rate is the gain of its removal.
 
 use daqmeter_record::PathRun;
 use daqmeter_record::path::PathThread;
@@ -18,72 +17,63 @@ use daqmeter_record::resources::{Resource, What, all_resources, least_without_ns
 use crate::evidence::{Evidence, MIN_USED};
 pub use crate::evidence::{Interval, LimitAnswer, PathPart, Slope, Used};
 
-/// A path that can be run.
 pub trait PathSystem {
-    /// Why it could not be run.
     type Error;
 
-    /// Runs it.
-    ///
-    /// # Errors
-    /// When it cannot be run.
     fn run(&mut self, load: PathLoad) -> Result<Seen, Self::Error>;
 
-    /// How many more runs with time to spare are worth their time once the limit is found: the
+    /// Number of runs with time to spare that are worth their time once the limit is found: the
     /// longest wait in a second is not that of an hour.
     fn watches(&self) -> usize {
         0
     }
 }
 
-/// How it is run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PathLoad {
     /// As fast as it goes.
     Free,
-    /// The same, with work added to each block of an element.
+    /// As fast as it goes, with work added to each block of an element.
     Slowed {
-        /// The element; 0 is the source.
+        /// Number of the element; 0 is the source.
         element: usize,
-        /// Nanoseconds of work.
         ns: f64,
     },
     /// As fast as it goes without the work of an element.
     Without {
-        /// The element.
+        /// Number of the element.
         element: usize,
     },
-    /// As fast as it goes with so many times as many blocks between two threads.
+    /// As fast as it goes with a multiple of the blocks between two threads.
     Buffers {
-        /// How many times as many.
+        /// Factor on the number of blocks.
         times: usize,
     },
-    /// A block due every so many nanoseconds.
+    /// A block due every `ns` nanoseconds.
     Every {
         /// Nanoseconds from block to block of the whole path.
         ns: f64,
     },
 }
 
-/// What a run showed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
     /// Time per block of the whole path in nanoseconds.
     pub block_ns: f64,
-    /// What blocks needed, always the same resources in the same order.
+    /// Needs of blocks, always of the same resources in the same order.
     pub resources: Vec<Resource>,
     /// From the release of its threads to the end of the last one, in nanoseconds.
     pub wall_ns: f64,
     /// The longest time for which blocks that were due found no room, in nanoseconds.
     pub no_room_ns: f64,
-    /// How full the rings behind the source were at most, as a share of their blocks; more than 1
-    /// with blocks that were due and found no room.
+    /// Largest filling of the rings behind the source, as a share of their blocks; more than 1 with
+    /// blocks that were due and found no room.
     pub fullest: f64,
 }
 
 impl Seen {
-    /// Of a run. A CPU that one thread has to itself is no resource beside that thread: what is
-    /// left of it nobody wants.
+    /// Results of a run. A CPU that one thread has to itself is no resource beside that thread: no
+    /// other uses its rest.
     pub fn of(run: &PathRun) -> Seen {
         let no_room_ns = run.threads.iter().map(|thread| thread.no_room_ns).max();
         let is_shared = |resource: &Resource| match resource.what {
@@ -107,46 +97,39 @@ pub const SHARE: f64 = 0.2;
 /// Share of the free rate at which a path has time to spare. At less of it neighbours disturb one
 /// another less than at the maximum, and blocks wake threads up that are awake then.
 pub const SPARE: f64 = 0.8;
-/// How many times as many buffers are tried.
+/// Factor on the number of buffers that is tried.
 const MORE_BUFFERS: usize = 8;
-/// With more buffers a path is to be faster by this factor, its whole interval, before they are the
+/// Factor, below the whole interval of the gain with more buffers, from which on buffers are the
 /// limit.
 const WORTH_BUFFERS: f64 = 1.05;
-/// Fewest rounds after which there is an answer.
 pub const MIN_ROUNDS: usize = 4;
-/// Runs without the work of the limit.
 const TRIALS: usize = 8;
-/// Runs that watch how full the buffers get once the limit is found, where there is time for them:
+/// Runs that watch the filling of the buffers once the limit is found, if there is time for them:
 /// 1.6 s with runs of 100 ms.
 pub const WATCHES: usize = 16;
 /// Free runs the median of which is the present rate.
 const PRESENT: usize = 5;
 
-/// What was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
-    /// One for each element, from source to sink.
     pub slopes: Vec<Slope>,
-    /// One for each resource.
     pub resources: Vec<Used>,
-    /// What follows from both.
     pub answer: LimitAnswer,
     /// Time per block of the free runs, in nanoseconds.
     pub block_ns: Interval,
-    /// The same, predicted from the runs with time to spare.
+    /// Time per block predicted from the runs with time to spare, in nanoseconds.
     pub predicted_ns: Interval,
-    /// Whether there was room for what was due in the runs with time to spare.
+    /// Room for due blocks in the runs with time to spare.
     pub room: Room,
-    /// By which factor the rate grows with eight times as many buffers.
+    /// Factor by which the rate grows with eight times as many buffers.
     pub more_buffers: Interval,
-    /// By which factor the rate grows when the limit is removed; none without a limit.
+    /// Factor by which the rate grows when the limit is removed; `None` without a limit.
     pub gain: Option<Gain>,
-    /// Runs in all.
     pub runs: usize,
 }
 
 impl Explanation {
-    /// Whether more buffers make the path faster while nothing is nearly used up.
+    /// True if more buffers make the path faster while nothing is nearly used up.
     fn needs_buffers(&self) -> bool {
         let mut used = self.resources.iter();
         let is_used_up = |used: &Used| !used.is_refuted() && used.used.mean >= MIN_USED;
@@ -154,31 +137,26 @@ impl Explanation {
     }
 }
 
-/// By which factor a rate grows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gain {
-    /// From what a block needs of everything else beside the limit: without it there are fewer
-    /// wake-ups, and less time to spare.
+    /// Gain by a block's needs of all other resources. Without the limit there are fewer wake-ups,
+    /// and less time to spare.
     pub predicted: Interval,
-    /// From runs without the work of the part that limits; none where it cannot be left out.
+    /// Gain of runs without the work of the limiting part; `None` if it cannot be left out.
     pub tried: Option<Interval>,
 }
 
-/// What the rounds brought together.
 struct Rounds<'a, S> {
     system: &'a mut S,
     parts: &'a [PathPart],
     free: Vec<Seen>,
-    /// With time to spare, by round.
     spare: Vec<Seen>,
-    /// By element, then by round.
     slopes: Vec<Vec<f64>>,
     /// Rate with more buffers over that with those of the path, by round.
     more_buffers: Vec<f64>,
     runs: usize,
 }
 
-/// A run of a round beside the free ones.
 #[derive(Clone, Copy)]
 enum Task {
     Slow(usize),
@@ -188,9 +166,6 @@ enum Task {
 
 /// Runs the path in all ways, round by round, until there is an answer or the caller wants no more
 /// after [`MIN_ROUNDS`].
-///
-/// # Errors
-/// When a run fails.
 pub fn explain<S: PathSystem>(
     system: &mut S,
     parts: &[PathPart],
@@ -243,7 +218,6 @@ impl<S: PathSystem> Rounds<'_, S> {
         self.system.run(load)
     }
 
-    /// One more free run; returns its time per block.
     fn free(&mut self) -> Result<f64, S::Error> {
         let seen = self.run(PathLoad::Free)?;
         let block_ns = seen.block_ns;
@@ -268,7 +242,6 @@ impl<S: PathSystem> Rounds<'_, S> {
         Ok(())
     }
 
-    /// One run with time to spare.
     fn spare(&mut self) -> Result<(), S::Error> {
         let ns = self.present_ns() / SPARE;
         let seen = self.run(PathLoad::Every { ns })?;
@@ -276,7 +249,6 @@ impl<S: PathSystem> Rounds<'_, S> {
         Ok(())
     }
 
-    /// One run with an element slowed, between two free ones.
     fn slow(&mut self, element: usize) -> Result<(), S::Error> {
         let before_ns = self.free[self.free.len() - 1].block_ns;
         let added_ns = SHARE * self.present_ns();
@@ -288,7 +260,7 @@ impl<S: PathSystem> Rounds<'_, S> {
         Ok(())
     }
 
-    /// The rate of a run over that of the free ones before and after it.
+    /// Rate of a run over that of the free ones before and after it.
     fn beside(&mut self, load: PathLoad) -> Result<f64, S::Error> {
         let before_ns = self.free[self.free.len() - 1].block_ns;
         let other = self.run(load)?;
@@ -362,19 +334,18 @@ impl<S: PathSystem> Rounds<'_, S> {
         each(&self.free, |seen| seen.resources[at].least_ns() / seen.block_ns)
     }
 
-    /// The same, with the time in which its threads wait for a CPU.
     fn occupied_share(&self, at: usize) -> Interval {
         each(&self.free, |seen| seen.resources[at].least_beside_others_ns() / seen.block_ns)
     }
 
-    /// What a block needs of a resource beside everything else that runs.
+    /// Need of a block of a resource, beside everything else that runs.
     fn least_ns(&self, at: usize) -> Interval {
         each(&self.spare, |seen| seen.resources[at].least_beside_others_ns())
     }
 
-    /// By the resource that allows least. CPUs that threads share idle while a thread wakes up or
-    /// moves to another: where they allow least, they are given as much idle time as they had at
-    /// full speed.
+    /// Predicts by the resource that allows least. CPUs that threads share idle while a thread
+    /// wakes up or moves. If they allow least, they get as much idle time as they had at full
+    /// speed.
     fn predicted_ns(&self, possible: &[Used]) -> Interval {
         let most = possible.iter().max_by(|a, b| a.least_ns.mean.total_cmp(&b.least_ns.mean));
         match most {
@@ -384,7 +355,6 @@ impl<S: PathSystem> Rounds<'_, S> {
         }
     }
 
-    /// What removing the limit gains, tried where it can be.
     fn gain(&mut self, limit: &What) -> Result<Gain, S::Error> {
         let mut tried = None;
         if let What::Threads { element, .. } = limit
@@ -412,7 +382,8 @@ fn each(runs: &[Seen], of: impl Fn(&Seen) -> f64) -> Interval {
     Interval::of(&values)
 }
 
-/// How much faster the path would be without its limit, from what a block needs of everything else.
+/// Factor by which the path would be faster without its limit, by a block's needs of everything
+/// else.
 fn gain(seen: &Seen, limit: &What) -> f64 {
     let next_ns = match limit {
         What::Threads { .. } => {
@@ -430,26 +401,25 @@ fn gain(seen: &Seen, limit: &What) -> f64 {
     seen.block_ns / next_ns.max(f64::MIN_POSITIVE)
 }
 
-/// What the runs with time to spare show of the buffers. A source that cannot wait loses what finds
-/// no room.
+/// Results of the runs with time to spare for the buffers. A source that cannot wait loses blocks
+/// without room.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Room {
     /// Time from block to block of the whole path in the last of them, in nanoseconds.
     pub every_ns: f64,
-    /// How long they took in all, in nanoseconds.
     pub watched_ns: f64,
     /// The longest time for which blocks that were due found no room, in nanoseconds.
     pub no_room_ns: f64,
-    /// How full the rings behind the source were in all runs but one in ten, as a share of their
-    /// blocks: a rate counts as one without loss though a run in so many loses a block.
+    /// Filling of the rings behind the source in nine of ten runs, as a share of their blocks. A
+    /// rate counts as one without loss though one such run loses a block.
     pub fullest: f64,
 }
 
 impl Room {
-    /// Which share of the largest rate a source that cannot wait reaches without loss, where a ring
-    /// holds so many blocks now and then. What waits at most grows as 1 / (1 - rate) near the
-    /// largest rate (a queue in heavy traffic: Kingman, "On queues in heavy traffic", J. R. Stat.
-    /// Soc. B 24(2), 1962); what comes while a thread is stopped grows with the rate.
+    /// Share of the largest rate that a source that cannot wait reaches without loss, for `now` and
+    /// `then` blocks in a ring. The largest queue grows as 1 / (1 - rate) near the largest rate (a
+    /// queue in heavy traffic: Kingman, "On queues in heavy traffic", J. R. Stat. Soc. B 24(2),
+    /// 1962). The blocks that come while a thread is stopped grow with the rate.
     pub fn share_without_loss(&self, now: u64, then: u64) -> f64 {
         let full = self.fullest * now as f64 / then.max(1) as f64;
         match full > 1.0 {
@@ -458,9 +428,9 @@ impl Room {
         }
     }
 
-    /// Blocks that would have held what was due of one of several streams, where so many are there:
-    /// twice what was seen, for the next wait may be longer, as a power of two. As many as there
-    /// are where nothing waited.
+    /// Blocks that would have held the due ones of one of several streams, with `now` blocks in a
+    /// ring. Twice the observed number, as the next wait may be longer, as a power of two. It is
+    /// `now` if nothing waited.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -477,7 +447,7 @@ impl Room {
     }
 }
 
-/// The largest of values but for such a share of them, rounded down.
+/// Largest of values but for this share of them, rounded down.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -489,8 +459,8 @@ fn all_but(share: f64, mut values: Vec<f64>) -> f64 {
     values.get(left_out).copied().unwrap_or(0.0)
 }
 
-/// Blocks that waited behind the source or were due at most, as a share of the blocks of their
-/// ring.
+/// Largest number of blocks that waited behind the source or were due, as a share of the blocks of
+/// their ring.
 fn fullest(run: &PathRun) -> f64 {
     let sources: Vec<&PathThread> = run.threads.iter().filter(|one| one.element == 0).collect();
     let blocks_of_each = run.blocks as f64 / sources.len().max(1) as f64;
@@ -522,13 +492,12 @@ mod tests {
         needs_ns: Vec<f64>,
         threads: Vec<usize>,
         cpus: Option<f64>,
-        /// Time of memory for each block.
         memory_ns: Option<f64>,
         /// Share of the time in which nothing works at full speed.
         idle: f64,
         noise: f64,
         drift: f64,
-        /// Time for which there is no room for what is due at a rate.
+        /// Time without room for the blocks due at a rate.
         no_room_ns: f64,
         fullest: f64,
         /// Share of the time that threads wait for one another for want of buffers.
@@ -613,7 +582,7 @@ mod tests {
                 PathLoad::Buffers { .. } => 0.0,
                 _ => self.lockstep,
             };
-            // Those that wait for one another take their times together.
+            // Threads that wait for one another take their times together.
             let together_ns = lockstep * needs.iter().sum::<f64>();
             let full_ns = (least_ns / (1.0 - self.idle)).max(together_ns);
             let block_ns = match load {
@@ -714,7 +683,7 @@ mod tests {
     fn the_rate_and_the_gain_are_predicted_from_what_the_rest_needs() {
         let explained = Simulated::new(&[1000.0, 1600.0, 1280.0], 0.002).explained(8);
         let gain = explained.gain.unwrap();
-        // What disturbs a whole run disturbs all of its parts.
+        // A disturbance of a whole run changes all of its parts.
         assert!((gain.predicted.mean - 1.25).abs() < 1e-6, "{gain:?}");
         let predicted = explained.predicted_ns;
         assert!((predicted.mean / 1600.0 - 1.0).abs() < 0.01, "{predicted:?}");
@@ -788,11 +757,11 @@ mod tests {
         assert_eq!(explained.answer, LimitAnswer::Limit(What::Buffers), "{explained:?}");
         let gain = explained.gain.unwrap().tried.unwrap();
         assert!((gain.mean - 0.7 * 3150.0 / 1100.0).abs() < 0.05, "{gain:?}");
-        // With a resource that is nearly used up nobody can tell which of both it is.
+        // Beside a nearly used-up resource the limit cannot be told.
         let mut both = Simulated::new(&[1000.0, 1100.0, 1050.0], 0.005);
         both.lockstep = 0.42;
         assert_eq!(both.explained(8).answer, LimitAnswer::CannotTell);
-        // One that is used up is the limit whatever more buffers would do.
+        // A used-up resource is the limit for any gain of more buffers.
         let mut used_up = Simulated::new(&[1000.0, 1600.0, 900.0], 0.005);
         used_up.lockstep = 0.4;
         let explained = used_up.explained(8);

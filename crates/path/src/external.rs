@@ -1,6 +1,6 @@
-//! Stages that bytes leave this program for: a connection, or somebody's program. They go out at
-//! one end and come back at the other, each with its own thread; what is known of a block waits
-//! here for its bytes.
+//! Stages that bytes leave this program for: a connection, or an external program. They go out at
+//! one end and come back at the other, each with its own thread. The labels of blocks wait here for
+//! their bytes.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -34,7 +34,7 @@ impl Stream for TcpStream {
 
 impl Stream for UnixStream {
     fn shut(&self, how: Shutdown) {
-        // As above.
+        // The other end may have gone first.
         let _ = self.shutdown(how);
     }
 }
@@ -90,7 +90,7 @@ impl BlockSender for TcpSender {
     }
 }
 
-/// TCP on loopback, by that congestion control or the host's own.
+/// TCP on loopback, by this congestion control or the host's own.
 pub(crate) fn tcp(congestion: Option<&str>, by: SendBy, cuts: &Cuts) -> Result<Work, Fault> {
     let refused = |error: std::io::Error| failed("tcp", "loopback", &error);
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(refused)?;
@@ -107,7 +107,6 @@ pub(crate) fn tcp(congestion: Option<&str>, by: SendBy, cuts: &Cuts) -> Result<W
     Ok(Work::Away(Box::new(TcpSender::new(out, by)), Box::new(inward)))
 }
 
-/// A pair of Unix sockets.
 pub(crate) fn unix(cuts: &Cuts) -> Result<Work, Fault> {
     let refused = |error: std::io::Error| failed("unix", "socket pair", &error);
     let (out, inward) = UnixStream::pair().map_err(refused)?;
@@ -117,7 +116,6 @@ pub(crate) fn unix(cuts: &Cuts) -> Result<Work, Fault> {
     Ok(Work::Away(end(out), end(inward)))
 }
 
-/// A program, its pipes, and its end.
 struct Running {
     name: String,
     child: Mutex<Child>,
@@ -129,13 +127,11 @@ struct Running {
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Running {
-    /// Ends the program with all processes that it started.
     fn kill(&self) {
         self.is_cut.store(true, Ordering::Relaxed);
         process::kill_group(&self.lock());
     }
 
-    /// Waits until a pipe can be used.
     fn wait(&self, pipe: BorrowedFd<'_>, wanted: Readiness) -> io::Result<()> {
         while !self.is_cut.load(Ordering::Relaxed) {
             let ready = wait_ready(pipe, wanted, Some(LOOK))?;
@@ -177,7 +173,6 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// Nothing is left behind.
     fn drop(&mut self) {
         self.kill();
         // It was killed: this does not wait.
@@ -198,7 +193,6 @@ struct FromProgram {
     pipe: ChildStdout,
 }
 
-/// A program that returns as many bytes as it is given.
 pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Work, Fault> {
     let (name, arguments) = command.split_first().ok_or_else(|| Fault::new("no program"))?;
     let started = Command::new(name)

@@ -1,4 +1,4 @@
-//! The file of a path, as TOML has it, and how its parts are read. The format is described in
+//! File of a path in TOML, and the reading of its parts. The format is described in
 //! `docs/book/src/verbs/path.md`.
 
 use std::collections::BTreeMap;
@@ -9,76 +9,64 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use toml::{Spanned, Value};
 
-/// The file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PathFile {
-    /// What it is.
     pub(crate) title: String,
-    /// What it asks, and how its result is read.
+    /// Purpose of the path, and the meaning of its result.
     #[serde(default)]
     pub(crate) about: String,
-    /// Bytes of a block at the source.
     pub(crate) block: Spanned<String>,
-    /// Blocks between two threads.
     #[serde(default)]
     pub(crate) buffers: Option<Spanned<u64>>,
     /// Pages of the blocks: `base`, `transparent` or `huge`.
     #[serde(default)]
     pub(crate) pages: Option<Spanned<String>>,
-    /// Blocks or bytes that are due in a second; without it the source goes as fast as it can.
+    /// Blocks or bytes due per second; without it the source goes as fast as it can.
     #[serde(default)]
     pub(crate) rate: Option<Spanned<String>>,
-    /// Whether the source waits for room, or loses blocks that are due when there is none.
+    /// True if the source waits for room; false if it loses due blocks without room.
     #[serde(default)]
     pub(crate) lossless: Option<Spanned<bool>>,
-    /// What the path serves.
     #[serde(default)]
     pub(crate) serves: Option<Serves>,
-    /// Where blocks come from.
     pub(crate) source: Part,
-    /// What becomes of them, in order.
     #[serde(default)]
     pub(crate) stage: Vec<Part>,
-    /// Where they end.
     pub(crate) sink: Part,
 }
 
-/// What the path serves: how many of them a host carries follows from what one brings.
+/// Unit of the served load: a host's capacity follows from the rate of one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Serves {
-    /// What they are: `boards at 14 Hz`.
+    /// Name of the unit: `boards at 14 Hz`.
     pub(crate) what: String,
-    /// What one brings: bytes (`84MB/s`) or events (`100kHz`).
+    /// Rate of one: bytes (`84MB/s`) or events (`100kHz`).
     pub(crate) each: Spanned<String>,
 }
 
 /// A source, a stage or a sink: a table whose other fields depend on its `kind`.
 pub(crate) type Part = Spanned<BTreeMap<String, Spanned<Value>>>;
 
-/// What every part may say beside what its kind wants.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Place {
     /// Threads that share the work, block by block.
     pub(crate) threads: Option<usize>,
-    /// CPUs that they are pinned to, in turn.
     pub(crate) cpus: Vec<u32>,
 }
 
 const OF_PLACE: [&str; 2] = ["threads", "cpus"];
 
-/// One part while it is read: messages name its lines.
+/// Part while it is read: messages name its lines.
 pub(crate) struct Reading<'a> {
     pub(crate) text: &'a TomlText,
-    /// `source`, `stage 2`, `sink`.
     pub(crate) what: String,
     pub(crate) part: &'a Part,
 }
 
 impl Reading<'_> {
-    /// The part's kind.
     pub(crate) fn kind(&self) -> Result<&str, String> {
         let Some(kind) = self.part.as_ref().get("kind") else {
             return Err(self.text.error(self.part.span(), &self.what, "needs a `kind`"));
@@ -86,17 +74,14 @@ impl Reading<'_> {
         kind.as_ref().as_str().ok_or_else(|| self.error("kind", "a name is wanted"))
     }
 
-    /// Fields of the kind.
     pub(crate) fn fields<T: DeserializeOwned>(&self) -> Result<T, String> {
         self.read(|name| name != "kind" && !OF_PLACE.contains(&name))
     }
 
-    /// Threads and CPUs.
     pub(crate) fn place(&self) -> Result<Place, String> {
         self.read(|name| OF_PLACE.contains(&name))
     }
 
-    /// One line that names the field.
     pub(crate) fn error(&self, field: &str, problem: impl std::fmt::Display) -> String {
         let what = format!("{}: {field}", self.what);
         self.text.error(self.span(field), &what, problem)

@@ -1,6 +1,6 @@
-//! A card that is read out in a run: its readers work in the lanes, each in one, so that they run
-//! where the run wants them and are profiled as any lane is; its receivers have threads of the
-//! path. `path` and `readout` run cards in this way and differ in what they say of it.
+//! A card that is read out in a run. Each reader works in a lane, so that it has the run's
+//! placement and profile; receivers have threads of the path. `path` and `readout` run cards in
+//! this way and differ in their reports.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,17 +13,12 @@ use crate::definition::Path;
 use crate::live::{self, Came, Live};
 use crate::shared::How;
 
-/// What an engine says of a card.
 pub(crate) struct Says {
-    /// What the lane of that reader works on.
     pub(crate) device: fn(&ReadOut, usize) -> String,
-    /// The one stage of each lane.
     pub(crate) stage: StageSpec,
-    /// What the lane of that reader accounts for.
     pub(crate) tally: fn(&ReadOut, &Came, usize) -> Tally,
 }
 
-/// What the lanes of a run share.
 pub(crate) struct ReadOut {
     pub(crate) path: Path,
     pub(crate) live: Live,
@@ -33,13 +28,13 @@ pub(crate) struct ReadOut {
 
 #[derive(Default)]
 struct State {
-    /// Until all have ended.
+    /// Chain, until all have ended.
     chain: Option<Chain>,
-    /// Until they have threads.
+    /// Receivers, until they have threads.
     receivers: Vec<Life>,
-    /// From then on.
+    /// Results, once all have ended.
     came: Came,
-    /// The scheduler's setting, where another was asked for: put back at the end.
+    /// Scheduler setting, if another was asked for: put back at the end.
     migration_cost: Option<MigrationCost>,
 }
 
@@ -48,7 +43,6 @@ impl ReadOut {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the receivers their threads.
     fn start_receivers(&self, stop: &StopFlag) -> Result<(), Fault> {
         let mut state = self.state();
         let receivers = std::mem::take(&mut state.receivers);
@@ -56,10 +50,9 @@ impl ReadOut {
         chain.map_or(Ok(()), |chain| chain.spawn(receivers, stop))
     }
 
-    /// Waits until all have ended, once.
     fn ended(&self, stop: &StopFlag) -> MutexGuard<'_, State> {
         let mut state = self.state();
-        // Those that got no threads do not come.
+        // Receivers without threads do not come.
         state.receivers.clear();
         if let Some(mut chain) = state.chain.take() {
             let (all, fault) = chain.wait(stop);
@@ -71,7 +64,7 @@ impl ReadOut {
 }
 
 impl Drop for ReadOut {
-    /// Receivers that nobody waits for any more end.
+    /// Ends receivers that no lane waits for any more.
     fn drop(&mut self) {
         self.live.fail();
     }
@@ -79,7 +72,7 @@ impl Drop for ReadOut {
 
 struct Lane {
     at: usize,
-    /// Until it has worked.
+    /// Reader, until it has worked.
     reader: Option<Life>,
     read_out: Arc<ReadOut>,
     says: Arc<Says>,
@@ -112,7 +105,6 @@ pub(crate) fn open(path: Path, how: &How, says: Says) -> Result<Vec<Box<dyn Sess
 }
 
 impl Lane {
-    /// What one lane does for all of them.
     fn prepare_all(&self) -> Result<(), Fault> {
         if self.at > 0 {
             return Ok(());
@@ -153,12 +145,12 @@ impl Session for Lane {
     }
 
     fn step(&mut self, _stage: usize, _operations: u64) -> Result<(), Fault> {
-        // A plan by time asks again: by then the card has ended, and there is nothing to do.
+        // A plan by time calls again: by then the card has ended, and no work is left.
         if let Some(reader) = self.reader.take() {
             reader.work();
             self.has_worked = true;
         }
-        // What was read until then is accounted for in the record.
+        // The data read until then is accounted for in the record.
         match self.stop.is_set() {
             true => Err(Fault::interrupted()),
             false => Ok(()),
@@ -178,7 +170,7 @@ impl Session for Lane {
 
     fn tally(&mut self) -> Tally {
         if self.reader.take().is_some() {
-            // It did not come to its work: receivers may wait for it.
+            // The reader did not run: receivers may wait for it.
             self.read_out.live.fail();
         }
         let state = self.read_out.ended(&self.stop);

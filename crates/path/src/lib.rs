@@ -1,6 +1,5 @@
-//! Paths: a file names a source, stages and a sink; it runs as a chain of threads with bounded
-//! rings between them, and the record says at which rate, how late, and where the time of each
-//! thread went.
+//! Paths: a file names a source, stages and a sink, which run as a chain of threads with bounded
+//! rings between them. The record gives the rate, the latency, and the use of each thread's time.
 //!
 //! ```text
 //! TOML -> Path (checked: sizes, units, threads) -> Chain (threads) -> PathRun in the record
@@ -11,7 +10,7 @@
 //!
 //! No stage is made anew here: each calls the function of the engine that measures it by itself. A
 //! card that is read out live has lanes (`lanes.rs`); `readout run` is such a path (`readout.rs`).
-//! Begin with `definition.rs`, then `worker.rs`, where the threads are.
+//! Begin with `definition.rs`, then `worker.rs`, which has the threads.
 
 mod account;
 mod added_work;

@@ -1,7 +1,6 @@
-//! Links that the bytes of a path cross, where somebody says what they carry: the PCIe link of a
-//! board or a disk and the network card towards a receiver by sysfs, the uplink of an emulated
-//! crate by its profile. What goes through the page cache crosses its link at another time, and is
-//! left out.
+//! Links that the bytes of a path cross and whose capacity is known. Sysfs gives the PCIe link of a
+//! board or a disk, and the network card towards a receiver. The profile of an emulated crate gives
+//! its uplink. Bytes through the page cache cross their link at another time, and are left out.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
@@ -13,7 +12,6 @@ use daqmeter_sys::host::Files;
 use crate::definition::{Path, SinkKind, SourceKind};
 use crate::network::Leaves;
 
-/// Those of a path on a host with these files.
 pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
     let block_bytes = path.block_bytes as f64;
     let mut all: Vec<PathLink> = match &path.source.kind {
@@ -39,8 +37,8 @@ pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
     all
 }
 
-/// The NUMA node of the device that a path's data comes from, or else of the disk or network card
-/// that it goes to, where the kernel says (`numa_node`, -1 where it does not know:
+/// NUMA node of the device that a path's data comes from, or else of the disk or network card of
+/// its sink. `None` if the kernel does not know it (`numa_node`, -1 if unknown:
 /// Documentation/ABI/testing/sysfs-bus-pci).
 pub fn device_node(path: &Path, files: &Files) -> Option<u32> {
     let sources: Vec<&str> = match &path.source.kind {
@@ -62,8 +60,8 @@ pub fn device_node(path: &Path, files: &Files) -> Option<u32> {
 }
 
 fn node_below(files: &Files, device: &str) -> Option<u32> {
-    // Behind the controller's folder lies that of its PCI device where a bus of its own is between
-    // (virtio).
+    // The folder of the PCI device lies behind that of the controller if a bus of its own is
+    // between (virtio).
     let ways = WAYS.iter().chain(&["device/..", "../device/.."]);
     let mut nodes = ways.filter_map(|way| files.text(&format!("{device}/{way}/numa_node")));
     nodes.find_map(|text| text.parse().ok())
@@ -87,7 +85,7 @@ fn uplink(profile: &str, bytes_per_block: f64) -> Option<PathLink> {
     })
 }
 
-/// The link of the device that a node is, or that a file is on.
+/// Link of the device that a node is, or that a file is on.
 fn pcie(files: &Files, node: &str, element: usize, bytes_per_block: f64) -> Option<PathLink> {
     let link = below(files, &device(node)?)?;
     Some(PathLink {
@@ -99,7 +97,7 @@ fn pcie(files: &Files, node: &str, element: usize, bytes_per_block: f64) -> Opti
     })
 }
 
-/// The folder in sysfs of the device that a node is, or that a file is on.
+/// Folder in sysfs of the device that a node is, or that a file is on.
 fn device(node: &str) -> Option<String> {
     let data = std::fs::metadata(node).ok()?;
     let (kind, number) = match data.file_type() {

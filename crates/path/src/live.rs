@@ -27,24 +27,20 @@ use crate::shared::How;
 /// Blocks of a card whose work is calibrated together.
 const SPIN_BLOCKS: f64 = 1000.0;
 
-/// What is left of a card when its threads run.
 pub(crate) struct Live {
     pub(crate) scenario: Scenario,
     card: Arc<Mutex<Card>>,
     failed: Arc<AtomicBool>,
 }
 
-/// Ledgers of E-links by their tags.
 pub(crate) type ByElink = Vec<(u64, Ledger)>;
 
-/// A card with its readers and receivers, before any of them runs.
 pub(crate) type Opened = (Live, Vec<FromCard>, Vec<IntoReceiver>);
 
-/// What the threads brought back.
 #[derive(Default)]
 pub(crate) struct Came {
     threads: Vec<PathThread>,
-    /// Each reader; none for one that did not come to its end.
+    /// Each reader; `None` for one that did not come to its end.
     pub(crate) readers: Vec<Option<ReaderDone>>,
     pub(crate) received: Vec<(Report, CpuLoad)>,
     pub(crate) fault: Option<Fault>,
@@ -52,7 +48,7 @@ pub(crate) struct Came {
     pub(crate) stolen_ns: BTreeMap<u32, u64>,
 }
 
-/// What is asked of the card: the path's transport and rate are its own.
+/// Request of the card: the path's transport and rate are its own.
 fn chosen(path: &Path, rate_hz: Option<f64>) -> Result<Chosen, Fault> {
     let SourceKind::Card { chosen, .. } = &path.source.kind else {
         return Err(Fault::new("no card: a bug in daqmeter"));
@@ -64,7 +60,6 @@ fn chosen(path: &Path, rate_hz: Option<f64>) -> Result<Chosen, Fault> {
     Ok(Chosen { rate_hz, transport: published, ..Chosen::clone(chosen) })
 }
 
-/// Opens the card of a path.
 pub(crate) fn open(path: &Path, how: &How) -> Result<Opened, Fault> {
     let scenario = chosen(path, how.rate_hz)?.load()?;
     let triggers = Some(how.most_blocks).filter(|&most| most < u64::MAX);
@@ -89,7 +84,7 @@ pub(crate) fn open(path: &Path, how: &How) -> Result<Opened, Fault> {
     Ok((live, readers, receivers))
 }
 
-/// Work that is added to a part of the card's read-out, by the number of its element.
+/// Work added to a part of the card's read-out, by the number of its element.
 fn experiment(how: &How) -> Experiment {
     use ChainPart::{Card, Publisher, Receiver, ToHost};
     const PARTS: [ChainPart; 4] = [Card, ToHost, Publisher, Receiver];
@@ -104,7 +99,7 @@ fn experiment(how: &How) -> Experiment {
     Experiment(PARTS.into_iter().enumerate().filter_map(added).collect())
 }
 
-/// What works in the thread of a reader beside it.
+/// Parts that work in the thread of a reader beside it.
 fn within(path: &Path, reader: &ReaderDone) -> Vec<PathWithin> {
     let Some((card_ns, publisher_ns)) = reader.within else {
         return Vec::new();
@@ -115,7 +110,7 @@ fn within(path: &Path, reader: &ReaderDone) -> Vec<PathWithin> {
 }
 
 impl Came {
-    /// Of so many readers, whose threads are the first ones.
+    /// Results of all threads, of which the first `readers` are readers.
     pub(crate) fn of(all: Vec<Done>, readers: usize, fault: Option<Fault>) -> Came {
         let mut came =
             Came { readers: (0..readers).map(|_| None).collect(), fault, ..Came::default() };
@@ -129,14 +124,12 @@ impl Came {
         came
     }
 
-    /// Readers that came to their end.
     fn whole(&self) -> Vec<&ReaderDone> {
         self.readers.iter().flatten().collect()
     }
 }
 
 impl Live {
-    /// Everything ends: some of it failed.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
@@ -149,7 +142,7 @@ impl Live {
         self.card().played()
     }
 
-    /// What makes a run without a fault a failed one, as far as that reader knows.
+    /// Checks for reasons, known to that reader, why a run without a fault failed.
     pub(crate) fn check(&self, came: &Came, reader: &ReaderDone) -> Result<(), Fault> {
         check_ledgers(std::slice::from_ref(reader), &came.received).map_err(Fault::new)?;
         if !self.scenario.fault.is_empty() {
@@ -160,7 +153,6 @@ impl Live {
         check_bytes(&came.received, foreign).map_err(Fault::new)
     }
 
-    /// Those of the whole card.
     fn counters(&self, came: &Came) -> Vec<Counter> {
         let peak_bytes = self.card().peak_bytes();
         let mut all = counters(&self.scenario, &came.whole(), &came.received, &peak_bytes);
@@ -168,13 +160,12 @@ impl Live {
         all
     }
 
-    /// What is to be said of a recorded file.
     fn notes_of_file(&self) -> Vec<String> {
         notes_of_file(&self.scenario, self.played())
     }
 
-    /// What the lane of a reader accounts for, with the ledger of each of its E-links; the first
-    /// one also for what all share.
+    /// Account of a reader's lane, with the ledger of each of its E-links; the first one also has
+    /// the common accounts.
     pub(crate) fn tally(&self, path: &Path, came: &Came, at: usize) -> (Tally, ByElink) {
         let mut tally = Tally::default();
         let mut each = Vec::new();
@@ -198,8 +189,7 @@ impl Live {
         let readers = || came.readers.iter().flatten();
         let blocks = readers().map(|reader| reader.stats.blocks).sum();
         let latency_ns = latency(&came.received);
-        // Receivers compare every chunk with what the emulator makes. A recorded file may hold
-        // anything.
+        // Receivers compare every chunk with the emulator's. A recorded file may hold anything.
         let is_known = self.played().is_none();
         let mut threads = came.threads.clone();
         for (thread, reader) in threads.iter_mut().zip(&came.readers) {

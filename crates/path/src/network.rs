@@ -8,7 +8,6 @@ use daqmeter_sys::routes::{bytes_per_s, device};
 
 use crate::definition::{Path, SinkKind};
 
-/// A device by which blocks leave.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Leaves {
     device: String,
@@ -17,13 +16,13 @@ pub(crate) struct Leaves {
 }
 
 impl Leaves {
-    /// Of a path that ends on another host, where there is a route to it.
+    /// Device of a path that ends on another host, if there is a route to it.
     pub(crate) fn of(path: &Path, files: &Files) -> Option<Leaves> {
         let SinkKind::Remote { to, .. } = &path.sink.kind else {
             return None;
         };
         let address = to.to_socket_addrs().ok()?.next()?.ip();
-        // What is an address of this host stays in it, whatever the routes of its network say.
+        // Bytes to an address of this host stay in it, whatever the routes of its network say.
         if UdpSocket::bind((address, 0)).is_ok() {
             return None;
         }
@@ -31,12 +30,11 @@ impl Leaves {
         Some(Leaves { bytes_per_s: bytes_per_s(files, &device), device, to: to.clone() })
     }
 
-    /// The folder of the device in sysfs.
     pub(crate) fn device(&self) -> String {
         format!("sys/class/net/{}", self.device)
     }
 
-    /// The device as a link of the path, where its speed is known.
+    /// Link of the device in the path, if its speed is known.
     pub(crate) fn link(&self, path: &Path) -> Option<PathLink> {
         let last = path.stages.last();
         let bytes = last.map_or(path.source.out_bytes, |stage| stage.out_bytes);
@@ -49,7 +47,6 @@ impl Leaves {
         })
     }
 
-    /// Says that it is no link.
     pub(crate) fn unknown(&self) -> Option<String> {
         self.bytes_per_s.is_none().then(|| {
             format!(

@@ -1,4 +1,4 @@
-//! What is left of a run: ledgers from source to sink, and where the time went.
+//! Results of a run: ledgers from source to sink, and the use of time.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use crate::element::{Helper, Sink};
 use crate::expected::Sums;
 use crate::worker::{Arrived, Remainder};
 
-/// A thread that ended.
 pub(crate) struct Done {
     pub(crate) at: usize,
     pub(crate) left: Remainder,
@@ -19,27 +18,23 @@ pub(crate) struct Done {
     pub(crate) fault: Option<Fault>,
 }
 
-/// What the threads do not know of the run.
+/// Facts of the run that the threads do not know.
 #[derive(Default)]
 pub(crate) struct Names {
-    /// Each stream.
     pub(crate) streams: Vec<String>,
-    /// For each thread that takes, from where to where its queues are.
+    /// Both ends of the queues of each thread that takes.
     pub(crate) queues: Vec<Vec<(String, String)>>,
     pub(crate) is_paced: bool,
 }
 
-/// A run that is over.
 pub(crate) struct Ended {
     pub(crate) fault: Option<Fault>,
     pub(crate) run: PathRun,
     pub(crate) ledgers: Vec<Ledger>,
     pub(crate) counters: Vec<Counter>,
-    /// Trouble that was no fault.
     pub(crate) notes: Vec<String>,
     /// The sink until its blocks are compared.
     pub(crate) sink: Option<Box<dyn Sink>>,
-    /// Sums of the blocks that are known.
     pub(crate) expected: Arc<Sums>,
 }
 
@@ -53,7 +48,6 @@ impl Ended {
     }
 }
 
-/// Puts together what the threads left.
 pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ended {
     let queues = queues(names, &all);
     let (mut threads, mut sources, mut sink) = (Vec::new(), Vec::new(), None);
@@ -91,7 +85,7 @@ pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ende
         ledgers.extend(source.ledger);
         counters.extend(source.counters);
     }
-    // Behind those of the path, which CPUs are given to in their order.
+    // Helpers come behind the path's threads, which get CPUs in their order.
     threads.extend(helpers);
     Ended {
         run: run(names, threads, queues, sink.as_ref()),
@@ -104,7 +98,7 @@ pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ende
     }
 }
 
-/// Threads of a library as one row: on a CPU, or waiting for the thread that they help.
+/// Row of a library's threads: on a CPU, or waiting for the thread that they help.
 fn helping(thread: &PathThread, helper: &Helper) -> PathThread {
     PathThread {
         name: helper.part.clone(),

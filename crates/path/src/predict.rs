@@ -1,7 +1,7 @@
-//! The largest rate, CPU time and latency of a path on a host that was calibrated. A closed form:
-//! a block takes as long as the slowest stage or as the sum over the CPUs, whichever is longer. The
-//! errors for held-back paths correct it and give the intervals (split conformal prediction: Vovk,
-//! Gammerman and Shafer 2005; they hold for paths drawn as those were, while the host is as then).
+//! Largest rate, CPU time and latency of a path on a calibrated host, in closed form. A block takes
+//! as long as the slowest stage or as the sum over the CPUs, whichever is longer. The errors for
+//! held-back paths correct it and give the intervals (split conformal prediction: Vovk, Gammerman
+//! and Shafer 2005). They hold for paths drawn as those were, on a host in the same state.
 
 use std::collections::BTreeMap;
 
@@ -20,17 +20,13 @@ pub struct ClosedForm {
     pub period_ns: f64,
     /// Resource that allows no more, and the share of its time in which it works then.
     pub limit: (String, f64),
-    /// From due to done at the path's rate; as fast as it goes where it has none.
+    /// Latency from due to done at the path's rate, or at full speed without one.
     pub latency_ns: f64,
-    /// CPU time of a block by row.
     pub cpu_ns: Vec<f64>,
 }
 
 impl ClosedForm {
-    /// Computes it.
-    ///
-    /// # Errors
-    /// When a kind of work or a size was not calibrated.
+    /// Computes the closed form. Fails for a kind of work or a size that was not calibrated.
     pub fn of(shape: &PathShape, profile: &HostProfile) -> Result<ClosedForm, ProfileProblem> {
         let cpus = &profile.host.allowed_cpus;
         let Fitted { hand_over_ns, wait_ns, byte_ns, sharing } = profile.fitted;
@@ -85,10 +81,7 @@ impl ClosedForm {
     }
 }
 
-/// Predicts a path on a host.
-///
-/// # Errors
-/// When the path holds what was not calibrated.
+/// Predicts a path on a host. Fails for a part that was not calibrated.
 pub fn predict(shape: &PathShape, profile: &HostProfile) -> Result<Prediction, ProfileProblem> {
     let form = ClosedForm::of(shape, profile)?;
     let free = profile.like(false, shape.is_pinned());
@@ -130,7 +123,6 @@ pub fn predict(shape: &PathShape, profile: &HostProfile) -> Result<Prediction, P
     })
 }
 
-/// Conditions under which the intervals were not checked.
 fn notes(shape: &PathShape, profile: &HostProfile, largest_hz: Predicted) -> Vec<String> {
     let threads = shape.threads();
     let checked = profile.held_back.iter().map(|path| path.threads).max().unwrap_or(0);
@@ -158,7 +150,7 @@ struct Spread {
 }
 
 impl Spread {
-    /// Of at least [`MIN_CHECKS`] errors, which a profile has.
+    /// Spread of at least [`MIN_CHECKS`] errors, which a profile has.
     fn of(mut errors: Vec<f64>) -> Spread {
         errors.sort_by(f64::total_cmp);
         let rank = (errors.len() + 1) / 20;
@@ -183,11 +175,8 @@ impl Spread {
     }
 }
 
-/// Fits the four numbers of a profile to the rates of runs, in blocks per second, by a search along
-/// each of them with steps that shrink; sets their median error.
-///
-/// # Errors
-/// When a run has what was not calibrated.
+/// Fits the four numbers of a profile to the rates of runs, in blocks per second. It searches along
+/// each of them with shrinking steps, and sets their median error.
 pub fn fit(profile: &mut HostProfile, runs: &[(PathShape, f64)]) -> Result<(), ProfileProblem> {
     let errors = |fitted: Fitted| -> Result<Vec<f64>, ProfileProblem> {
         let profile = HostProfile { fitted, ..profile.clone() };
@@ -322,7 +311,8 @@ mod tests {
         assert!(profile.fit_error < 0.02, "{:?}", profile.fitted);
     }
 
-    /// The promise itself: of errors drawn as those of the checks were, intervals hold 90 %.
+    /// Promise of conformal prediction: of errors drawn as those of the checks were, intervals hold
+    /// 90 %.
     #[test]
     fn intervals_hold_nine_tenths_of_what_is_drawn_as_the_held_back_paths_were() {
         use rand_xoshiro::Xoshiro256PlusPlus;

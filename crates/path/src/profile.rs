@@ -6,7 +6,7 @@ use daqmeter_record::{Host, Tool};
 use serde::{Deserialize, Serialize};
 
 const FORMAT: &str = "daqmeter-host-profile";
-/// Grows with each change of what is measured or of the form; other versions are refused.
+/// Version of the form and of the measurements; others are refused.
 const VERSION: u32 = 6;
 /// Held-back runs below which there is no interval of 90 %: of n errors those at ranks 0.05 (n + 1)
 /// and 0.95 (n + 1) hold the next one.
@@ -20,7 +20,6 @@ pub struct HostProfile {
     pub format: String,
     pub version: u32,
     pub time_utc: String,
-    /// Program that measured it.
     pub tool: Tool,
     pub host: Host,
     pub runs: u64,
@@ -33,7 +32,6 @@ pub struct HostProfile {
     pub held_back: Vec<HeldBackPath>,
 }
 
-/// Costs of a kind of work by size of block.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkCost {
@@ -48,7 +46,6 @@ pub struct CostPoint {
     pub cpu_ns: f64,
 }
 
-/// Costs beside the work itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fitted {
@@ -63,7 +60,6 @@ pub struct Fitted {
     pub sharing: f64,
 }
 
-/// A run of a path at one load beside its prediction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeldBackPath {
@@ -71,7 +67,7 @@ pub struct HeldBackPath {
     pub threads: usize,
     pub block_bytes: u64,
     pub is_pinned: bool,
-    /// None as fast as it goes.
+    /// `None` for as fast as it goes.
     pub rate_hz: Option<f64>,
     pub rate: PredictedAndMeasured,
     pub p50_ns: PredictedAndMeasured,
@@ -87,7 +83,7 @@ pub struct PredictedAndMeasured {
     pub measured: f64,
 }
 
-/// A profile cannot be used, or does not have what a path needs; one line.
+/// Reason for which a profile cannot be used, or lacks a value for a path; one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ProfileProblem(pub String);
@@ -102,10 +98,7 @@ impl HostProfile {
         HostProfile { format, version: VERSION, time_utc, tool, host, ..HostProfile::default() }
     }
 
-    /// Reads a profile.
-    ///
-    /// # Errors
-    /// When the text is something else, is of another version, or holds what no calibration writes.
+    /// Reads a profile. Refuses another version, and values that no calibration writes.
     pub fn parse(text: &str) -> Result<HostProfile, ProfileProblem> {
         #[derive(Deserialize)]
         struct Head {
@@ -121,7 +114,7 @@ impl HostProfile {
             let version = head.version.unwrap_or(0);
             return wrong(format!("has version {version}, not {VERSION}; {AGAIN}"));
         }
-        // From the text, so that a fault has its line.
+        // The text is parsed directly, so that a fault has its line.
         let profile: HostProfile = serde_json::from_str(text)
             .map_err(|error| ProfileProblem(format!("{error}; {AGAIN}")))?;
         profile.check()?;
@@ -132,10 +125,7 @@ impl HostProfile {
         serde_json::to_string_pretty(self).expect("a profile is plain JSON") + "\n"
     }
 
-    /// Checks what a prediction rests on.
-    ///
-    /// # Errors
-    /// Names what is wrong.
+    /// Checks the values that a prediction rests on. The error names the wrong one.
     pub fn check(&self) -> Result<(), ProfileProblem> {
         let is_time = |ns: f64| (0.0..1e12).contains(&ns);
         let sizes = [self.works.len(), self.held_back.len(), self.host.allowed_cpus.len()];
@@ -171,7 +161,7 @@ impl HostProfile {
         }
     }
 
-    /// CPU time of a block in nanoseconds, on the line between the sizes that were measured.
+    /// CPU time of a block in nanoseconds, interpolated linearly between measured sizes.
     pub(crate) fn cost_ns(&self, work: &str, bytes: u64) -> Result<f64, ProfileProblem> {
         let Some(found) = self.works.iter().find(|found| found.work == work) else {
             let known: Vec<&str> = self.works.iter().map(|found| found.work.as_str()).collect();
@@ -195,7 +185,7 @@ impl HostProfile {
         }
     }
 
-    /// Held-back runs at such a load, of such placement where there are enough.
+    /// Held-back runs at such a load, of such placement if there are enough.
     pub(crate) fn like(&self, is_paced: bool, is_pinned: bool) -> Vec<&HeldBackPath> {
         let all = self.held_back.iter().filter(|path| path.rate_hz.is_some() == is_paced);
         let alike = all.clone().filter(|path| path.is_pinned == is_pinned);

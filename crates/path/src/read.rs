@@ -1,5 +1,4 @@
-//! A path's file becomes a [`Path`]: every size, name and unit is checked before anything is
-//! opened.
+//! A path's file as a [`Path`]: every size, name and unit is checked before anything is opened.
 
 mod kinds;
 
@@ -35,7 +34,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("register-control", include_str!("../paths/register-control.toml")),
 ];
 
-/// A path cannot be used; one line that names file, line and field.
+/// Reason for which a path cannot be used; one line that names file, line and field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PathError(String);
@@ -43,11 +42,9 @@ pub struct PathError(String);
 /// Bytes of a block: a page is the shortest that makes sense; the longest keeps all buffers below a
 /// few GiB.
 const BLOCK_BYTES: RangeInclusive<u64> = 64..=256 << 20;
-/// Blocks between two threads.
 const BUFFERS: RangeInclusive<u64> = 1..=MAX_BUFFERS as u64;
-/// Where the file does not say: enough that neither thread waits for the other's wake-up.
+/// Default number of blocks: enough that neither thread waits for the other's wake-up.
 const USUAL_BUFFERS: u64 = 8;
-/// Stages.
 const MAX_STAGES: usize = 32;
 
 const SOURCES: [&str; 6] = ["memory", "file", "digitizer", "felix", "etherbone", "card"];
@@ -58,20 +55,15 @@ const STAGES: [&str; 12] = [
 const SINKS: [&str; 5] = ["read", "file", "receiver", "tcp", "udp"];
 
 impl Path {
-    /// Loads a path by the name of a shipped one, or from a file.
-    ///
-    /// # Errors
-    /// When it cannot be read or used; one line with file, line and field.
+    /// Loads a path by the name of a shipped one, or from a file. The error names file, line and
+    /// field.
     pub fn load(name_or_path: &str) -> Result<Path, PathError> {
         Path::load_with(name_or_path, &[])
     }
 
     /// Loads it with other values for some fields, `FIELD=VALUE`: `block=128KiB`,
-    /// `stage.1.threads=2`. Fields are `block`, `buffers`, `rate`, `lossless`, `pages`, and what a
-    /// source, a stage or a sink takes.
-    ///
-    /// # Errors
-    /// As [`Path::load`], and when there is no such field.
+    /// `stage.1.threads=2`. Fields are `block`, `buffers`, `rate`, `lossless`, `pages`, and those
+    /// of a source, a stage or a sink.
     pub fn load_with(name_or_path: &str, with: &[String]) -> Result<Path, PathError> {
         if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == name_or_path) {
             return Path::parse_with(text, name, with);
@@ -87,10 +79,7 @@ impl Path {
         Path::parse_with(&text, name_or_path, with)
     }
 
-    /// Reads the text of a path that is called so in messages.
-    ///
-    /// # Errors
-    /// As [`Path::load`].
+    /// Parses the text of a path; `name` is for messages.
     pub fn parse(text: &str, name: &str) -> Result<Path, PathError> {
         Path::parse_with(text, name, &[])
     }
@@ -103,7 +92,6 @@ impl Path {
 
 struct Reader<'a> {
     text: &'a TomlText,
-    /// Fields that are not as in the file.
     with: &'a [String],
 }
 
@@ -187,7 +175,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Refuses what is of blocks between threads: a card's reader has its ring instead.
+    /// Refuses fields of blocks between threads: a card's reader has its ring instead.
     fn without_blocks(&self, file: &PathFile) -> Result<(), String> {
         let buffers = file.buffers.as_ref().map(|given| ("buffers", given.span()));
         let lossless = file.lossless.as_ref().map(|given| ("lossless", given.span()));
@@ -351,7 +339,7 @@ impl Reader<'_> {
                 }
             }
         };
-        // Source and sink may be called alike.
+        // Source and sink may have one name.
         let name =
             if flow.names.contains_key(name) { format!("{name} sink") } else { name.to_owned() };
         Ok(Element {

@@ -20,7 +20,6 @@ use crate::lanes::{self, ReadOut, Says};
 use crate::live::Came;
 use crate::shared::How;
 
-/// The work of a request.
 fn job(request: &ReadoutRequest) -> Result<Job, Fault> {
     let chosen = &request.chosen;
     let scenario = chosen.outline()?;
@@ -43,7 +42,6 @@ fn job(request: &ReadoutRequest) -> Result<Job, Fault> {
     })
 }
 
-/// What a search makes of a record of the engine `readout`.
 pub fn observation(record: &RunRecord) -> Observation {
     let request = ReadoutRequest::of(&record.workload).ok();
     let scenario = request.and_then(|request| request.chosen.load().ok());
@@ -52,7 +50,7 @@ pub fn observation(record: &RunRecord) -> Observation {
     observed(record, event_bytes, ledger.map_or(0, lost_or_stopped))
 }
 
-/// The path of a request: what the verb's options say is in its file's fields.
+/// Path of a request, whose options become its file's fields.
 fn path(request: &ReadoutRequest, scenario: &Scenario) -> Result<Path, Fault> {
     let text = text(request, scenario).map_err(|error| Fault::new(error.to_string()))?;
     Path::parse(&text, "readout").map_err(|error| Fault::new(error.to_string()))
@@ -60,7 +58,7 @@ fn path(request: &ReadoutRequest, scenario: &Scenario) -> Result<Path, Fault> {
 
 fn text(request: &ReadoutRequest, scenario: &Scenario) -> Result<String, toml::ser::Error> {
     let of_kind = |kind: &str| Table::from_iter([("kind".to_owned(), Value::from(kind))]);
-    // The path's own are its rate and the stage behind `to-host`.
+    // The path has its own rate and stage behind `to-host`.
     let chosen = Chosen { rate_hz: None, transport: None, ..request.chosen.clone() };
     let mut source = of_kind("card");
     source.extend(Table::try_from(&chosen)?);
@@ -104,7 +102,6 @@ fn how(request: &ReadoutRequest) -> How {
     }
 }
 
-/// The device and the channel of a reader.
 fn device(read_out: &ReadOut, at: usize) -> String {
     let scenario = &read_out.live.scenario;
     let id = channel_ids(scenario)[at];
@@ -131,7 +128,7 @@ fn stage(request: &ReadoutRequest, scenario: &Scenario) -> StageSpec {
     stage
 }
 
-/// What the lane of a reader accounts for; the first one also for what they share.
+/// Account of a reader's lane; the first one also has the common accounts.
 fn tally(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
     let ReadOut { path, live, lanes, .. } = read_out;
     let fault = came.fault.as_ref().map(|fault| fault.0.clone());
@@ -209,7 +206,7 @@ mod tests {
         asking.join().unwrap();
         let tally = session.tally();
         assert!(tally.ledgers[0].closes(), "{}", tally.ledgers[0]);
-        // What was read counts, not what an hour would have brought.
+        // The bytes read count, not those of an hour.
         let asked = session.stages()[0].bytes_per_op;
         assert!(tally.carried_bytes.is_some_and(|bytes| bytes < asked / 10));
         let filling = &tally.series[0];

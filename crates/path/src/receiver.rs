@@ -1,5 +1,5 @@
-//! A receiver on another host: the end of a path sends its blocks there, over TCP or UDP, and it
-//! says what came.
+//! A receiver on another host: a path's sink sends its blocks there, over TCP or UDP, and the
+//! receiver reports the blocks that came.
 //!
 //! ```text
 //! sender                                              receiver
@@ -36,19 +36,16 @@ pub use self::protocol::ReceiverReport;
 
 const ALIVE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
-/// After the end no datagram comes any more when none came for so long.
+/// Time without a datagram after the end from which on none comes any more.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Maximum number of senders that are received from at the same time; the next one waits. Each may
-/// hold a block of 256 MiB.
+/// Maximum number of senders served at once; the next one waits. Each may hold a block of 256 MiB.
 pub(crate) const MAX_SENDERS: usize = 16;
 
 const READ: Readiness = Readiness { read: true, write: false };
 
-/// Receives until it shall stop, each sender in its own thread, and reports what came from each.
-///
-/// # Errors
-/// When the listener fails.
+/// Receives until it is stopped, each sender in its own thread, and reports the results of each.
+/// Fails if the listener does.
 pub fn serve(
     listener: &TcpListener,
     stop: &StopFlag,
@@ -94,7 +91,6 @@ pub fn serve(
     })
 }
 
-/// Next connection; `None` if none arrives within [`LOOK`].
 fn accepted(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, SocketAddr)>> {
     match listener.accept() {
         Ok(accepted) => Ok(Some(accepted)),
@@ -110,7 +106,6 @@ fn accepted(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, Socket
     }
 }
 
-/// Everything of one sender.
 fn received(
     stream: TcpStream,
     peer: SocketAddr,
@@ -136,7 +131,7 @@ fn welcome(udp_port: u16, buffer: SocketBuffer) -> Vec<u8> {
     words(&[u64::from_le_bytes(*MAGIC), udp_port.into(), buffer.granted_bytes])
 }
 
-/// A sender, who is waited for until this shall stop: its source may wait for triggers.
+/// Sender, which is awaited until the receiver is stopped: its source may wait for triggers.
 struct Sender<'a> {
     stream: TcpStream,
     stop: &'a StopFlag,
@@ -156,7 +151,7 @@ impl Sender<'_> {
         self.stream.write_all(bytes).map_err(|error| error.to_string())
     }
 
-    /// Waits for these bytes, for ever or so long.
+    /// Reads these bytes, without a limit of time or within `patience`.
     fn read(&mut self, mut into: &mut [u8], patience: Option<Duration>) -> Result<(), String> {
         let began = Instant::now();
         while !into.is_empty() {
@@ -223,7 +218,6 @@ impl Sender<'_> {
     }
 }
 
-/// Blocks that come over UDP.
 struct Arrivals {
     arriving: Arriving,
     blocks: ReceivedDatagrams,
@@ -234,7 +228,6 @@ impl Arrivals {
         Arrivals { arriving: Arriving::new(socket), blocks: ReceivedDatagrams::default() }
     }
 
-    /// Takes all that is there.
     fn drain(&mut self) -> Result<(), String> {
         loop {
             let next = self.arriving.next(false);

@@ -1,4 +1,4 @@
-//! The sink that is a receiver on another host: see `receiver.rs` for what both say to each other.
+//! The sink that is a receiver on another host: see `receiver.rs` for the protocol.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -21,10 +21,9 @@ pub(crate) enum Over {
     Udp(UdpWay),
 }
 
-/// Why blocks are not delivered of which nothing is known.
+/// Reason for which blocks with unknown contents are not delivered.
 const UNCONFIRMED: &str = "sent, but the receiver did not say that they came";
 
-/// Sends its blocks to a receiver.
 pub(crate) struct Remote {
     to: String,
     over: Over,
@@ -80,7 +79,7 @@ impl Remote {
         Err(last)
     }
 
-    /// Says what is wanted; the receiver's UDP port and its socket's buffer.
+    /// Sends the greeting; returns the receiver's UDP port and its socket's buffer.
     fn greet(&self, mut stream: &TcpStream, hello: SenderHello) -> Result<(u16, u64), Fault> {
         let mut welcome = [0; WELCOME_BYTES];
         let answered = stream.write_all(&hello.emit());
@@ -112,7 +111,7 @@ impl Remote {
         })?;
         let cut = stream.try_clone();
         let cut = cut.map_err(|error| self.failed("connect", &error))?;
-        // Whoever is gone already need not be cut off.
+        // A peer that is gone already need not be cut off.
         self.cuts.add(move || drop(cut.shutdown(Shutdown::Both)));
         let (udp, send) = match &self.over {
             Over::Tcp { congestion, send } => {

@@ -1,6 +1,6 @@
-//! The ring between two threads: so many blocks that go round. The producer takes an empty one,
-//! fills it and sends it; the consumer works on it and gives it back. A producer without an empty
-//! block waits: that is how a slow consumer holds back the source.
+//! The ring between two threads: a fixed number of blocks that go round. The producer takes an
+//! empty one, fills it and sends it; the consumer works on it and gives it back. A producer without
+//! an empty block waits: thus a slow consumer holds back the source.
 //!
 //! Both directions are bounded channels of the standard library, which never hold more blocks than
 //! there are. Dropping either end closes the ring; what was sent before is still received.
@@ -15,18 +15,15 @@ use daqmeter_sys::memory::{Buffer, Pages};
 use crate::account::{Account, Side};
 use crate::element::{Block, Label};
 
-/// The other end is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed;
 
-/// What a look at a ring finds.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found<T> {
-    /// A block.
     Block(T),
     /// Nothing now.
     Nothing,
-    /// Nothing any more.
+    /// The end of the ring.
     Closed,
 }
 
@@ -40,7 +37,6 @@ impl<T> Found<T> {
     }
 }
 
-/// The producer's end.
 #[derive(Debug)]
 pub(crate) struct Producer<T> {
     full: SyncSender<T>,
@@ -52,7 +48,6 @@ pub(crate) struct Producer<T> {
     count: u64,
 }
 
-/// The consumer's end.
 #[derive(Debug)]
 pub(crate) struct Consumer<T> {
     full: Receiver<T>,
@@ -61,7 +56,7 @@ pub(crate) struct Consumer<T> {
     taken: u64,
 }
 
-/// A ring for so many blocks, none of which is in it yet: see [`Producer::put_in`].
+/// Makes a ring for `blocks` blocks, which [`Producer::put_in`] adds.
 pub(crate) fn ring<T>(blocks: usize) -> (Producer<T>, Consumer<T>) {
     // One more place, so that neither end waits for a place while a block is on its way.
     let (full_in, full) = sync_channel(blocks + 1);
@@ -84,7 +79,6 @@ impl<T> Producer<T> {
         self.fresh.push(block);
     }
 
-    /// An empty block, if there is one now.
     pub(crate) fn try_empty(&mut self) -> Found<T> {
         match self.fresh.pop() {
             Some(block) => Found::Block(block),
@@ -92,18 +86,10 @@ impl<T> Producer<T> {
         }
     }
 
-    /// Waits for an empty block.
-    ///
-    /// # Errors
-    /// When the consumer is gone.
     pub(crate) fn wait_empty(&mut self) -> Result<T, Closed> {
         self.empty.recv().map_err(|_| Closed)
     }
 
-    /// Sends a block.
-    ///
-    /// # Errors
-    /// When the consumer is gone.
     pub(crate) fn send(&mut self, block: T) -> Result<(), Closed> {
         self.count += 1;
         self.sent.store(self.count, Ordering::Relaxed);
@@ -112,31 +98,27 @@ impl<T> Producer<T> {
 }
 
 impl<T> Consumer<T> {
-    /// The next block, if there is one now.
     pub(crate) fn try_next(&mut self) -> Found<T> {
         let found = Found::of(self.full.try_recv());
         self.taken += u64::from(matches!(found, Found::Block(_)));
         found
     }
 
-    /// Waits for the next block.
-    ///
-    /// # Errors
-    /// When the producer is gone and all that it sent was taken.
     pub(crate) fn wait_next(&mut self) -> Result<T, Closed> {
         let next = self.full.recv().map_err(|_| Closed)?;
         self.taken += 1;
         Ok(next)
     }
 
-    /// Blocks that were sent and not taken yet. A hint: the producer may just be sending another.
+    /// Number of blocks that were sent and not taken yet. A hint: the producer may just be sending
+    /// another.
     pub(crate) fn depth(&self) -> u64 {
         self.sent.load(Ordering::Relaxed).saturating_sub(self.taken)
     }
 
-    /// Gives a block back. When the producer is gone, nobody needs it any more.
+    /// Gives a block back. It is dropped if the producer is gone.
     pub(crate) fn give_back(&mut self, block: T) {
-        // A full channel cannot be: it has a place for each block.
+        // The channel cannot be full: it has a place for each block.
         let _ = self.empty.send(block);
     }
 }
@@ -146,10 +128,9 @@ impl<T> Consumer<T> {
 pub(crate) struct Inlet {
     rings: Vec<Consumer<Block>>,
     is_open: Vec<bool>,
-    /// How many blocks were in each ring when the next was wanted.
+    /// Number of blocks in each ring when the next was wanted.
     pub(crate) seen: Vec<Vec<u64>>,
     next: usize,
-    /// Blocks of each ring.
     buffers: usize,
 }
 
@@ -169,7 +150,7 @@ impl Inlet {
         self.buffers - 1
     }
 
-    /// The next block and the ring that it goes back to; none at the end.
+    /// Next block and the ring to which it goes back; `None` at the end.
     pub(crate) fn next(&mut self, account: &mut Account) -> Option<(usize, Block)> {
         loop {
             let rings = self.rings.len();
@@ -205,7 +186,6 @@ impl Inlet {
 pub(crate) struct Outlet {
     rings: Vec<Producer<Block>>,
     next: usize,
-    /// Of the blocks.
     pages: Pages,
 }
 
@@ -214,7 +194,6 @@ impl Outlet {
         Outlet { rings, next: 0, pages }
     }
 
-    /// Makes the blocks, in the thread that fills them.
     pub(crate) fn prepare(&mut self, blocks: usize, bytes: usize) -> Result<(), Fault> {
         for ring in &mut self.rings {
             for buffer in Buffer::several(blocks, bytes, self.pages)? {
@@ -229,12 +208,11 @@ impl Outlet {
         Ok(())
     }
 
-    /// An empty block, if there is one now.
     pub(crate) fn try_empty(&mut self) -> Found<Block> {
         self.rings[self.next].try_empty()
     }
 
-    /// An empty block; none when nobody takes any more.
+    /// Waits for an empty block; `None` if all consumers are gone.
     pub(crate) fn empty(&mut self, account: &mut Account) -> Option<Block> {
         match self.try_empty() {
             Found::Block(block) => Some(block),
@@ -253,8 +231,8 @@ impl Outlet {
     }
 }
 
-/// Links two rows of threads: one to one where they are as many, else each of one side with the
-/// single one of the other.
+/// Links two rows of threads: one to one if they are as many, else each of one side with the single
+/// one of the other.
 pub(crate) fn link(
     producers: usize,
     consumers: usize,
@@ -283,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// What may be done at either end without waiting.
+    /// Actions at either end that do not wait.
     #[derive(Clone, Copy, Debug)]
     enum Act {
         Send,
@@ -297,8 +275,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against queues that anybody can read: the same blocks in the same order, never more than
-        /// there are.
+        /// Compares with plain queues: the same blocks in the same order, never more than there
+        /// are.
         #[test]
         fn a_ring_is_two_queues_of_so_many_blocks(blocks in 1..5_usize, acts in acts()) {
             let (mut producer, mut consumer) = ring(blocks);

@@ -1,5 +1,4 @@
-//! Fields of a path's file that get another value without another file:
-//! `block=128KiB;stage.2.threads=3`.
+//! Changed fields of a path's file: `block=128KiB;stage.2.threads=3`.
 
 use toml::{Spanned, Value};
 
@@ -51,12 +50,12 @@ fn one(file: &mut PathFile, setting: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A value at the place of the one before, or where the block's size is.
+/// Value at the place of the previous one, or at that of the block's size.
 fn beside<T>(file: &PathFile, before: Option<&Spanned<T>>, value: T) -> Spanned<T> {
     Spanned::new(before.map_or_else(|| file.block.span(), Spanned::span), value)
 }
 
-/// What TOML reads as a value is one; everything else is text.
+/// Sets a field to a TOML value; a text that TOML does not parse becomes a string.
 fn set(part: &mut Part, field: &str, value: &str) {
     let read = toml::from_str::<toml::Table>(&format!("value = {value}"));
     let read = read.ok().and_then(|mut table| table.remove("value"));
@@ -84,7 +83,7 @@ mod tests {
         let paced = with("rate=2kHz;lossless=false").unwrap();
         assert_eq!((paced.rate_hz, paced.lossless), (Some(2000.0), false));
         assert_eq!(path.stages[1].out_bytes, 128 << 10);
-        // The same file and text: only what was changed differs.
+        // File and text are equal: only the changes differ.
         let as_it_is = with("").unwrap();
         assert_eq!((&path.digest, &path.text), (&as_it_is.digest, &as_it_is.text));
         assert!(as_it_is.with.is_empty());

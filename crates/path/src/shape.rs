@@ -7,22 +7,18 @@ use daqmeter_record::units::show_bytes;
 use crate::definition::{Element, Path, SinkKind, SourceKind, StageKind};
 use crate::tcp::SendBy;
 
-/// A path without its devices and bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PathShape {
-    /// The path in one line.
     pub line: String,
     pub block_bytes: u64,
-    /// Blocks of each ring.
     pub buffers: u64,
-    /// Blocks that are due per second and stream; none where the source goes as fast as it can.
+    /// Blocks due per second and stream; `None` if the source goes as fast as it can.
     pub rate_hz: Option<f64>,
     pub lossless: bool,
-    /// From source to sink; the threads of the first are the streams.
+    /// Rows from source to sink; the threads of the first are the streams.
     pub rows: Vec<ShapeRow>,
 }
 
-/// Threads that do the same.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ShapeRow {
     pub name: String,
@@ -31,16 +27,13 @@ pub struct ShapeRow {
     pub threads: usize,
     /// CPUs that they are pinned to in turn; empty leaves them free.
     pub cpus: Vec<u32>,
-    /// Bytes of a block that it works on.
     pub bytes: u64,
     /// Work of each block that the path itself asks for, in nanoseconds.
     pub added_ns: f64,
-    /// Nanoseconds for which it sleeps with each block.
     pub asleep_ns: f64,
 }
 
 impl PathShape {
-    /// Blocks that are due per second from all streams.
     pub fn total_hz(&self) -> Option<f64> {
         let streams = self.rows.first().map_or(1, |source| source.threads);
         self.rate_hz.map(|hz| hz * streams as f64)
@@ -54,7 +47,6 @@ impl PathShape {
         self.rows.iter().any(|row| !row.cpus.is_empty())
     }
 
-    /// Threads of a run by row.
     pub fn threads_of<'a>(&self, run: &'a PathRun) -> Vec<&'a [PathThread]> {
         let mut rest = &run.threads[..];
         let own = self.rows.iter().map(|row| {
@@ -71,10 +63,7 @@ impl PathShape {
 const MAX_SPAN_BYTES: usize = 64 << 20;
 
 impl Path {
-    /// Threads, rings and rates.
-    ///
-    /// # Errors
-    /// Names the part that cannot be predicted, and the reason.
+    /// Rows, rings and rates. The error names the part that cannot be predicted, and the reason.
     pub fn shape(&self) -> Result<PathShape, String> {
         let mut rows = vec![row(&self.source, source_work(&self.source.kind)?, self.block_bytes)];
         let mut bytes = self.source.out_bytes;
@@ -119,7 +108,7 @@ fn with_times(row: ShapeRow, kind: &StageKind) -> ShapeRow {
     }
 }
 
-/// A thread at each end, as the chain places them.
+/// Rows for a thread at each end, as the chain places them.
 fn two_ends(row: ShapeRow, cpus: &[u32]) -> [ShapeRow; 2] {
     let end = |name: &str, at: usize| ShapeRow {
         name: format!("{} {name}", row.name),
@@ -130,7 +119,7 @@ fn two_ends(row: ShapeRow, cpus: &[u32]) -> [ShapeRow; 2] {
     [end("out", 0), end("in", 1)]
 }
 
-/// Why there is no profile of a card that is read out live.
+/// Reason for which there is no profile of a card that is read out live.
 const LIVE: &str = "a card that is read out live is in no profile: measure it";
 
 fn source_work(kind: &SourceKind) -> Result<String, String> {

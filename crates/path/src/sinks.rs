@@ -15,7 +15,6 @@ use crate::remote::Remote;
 use crate::stages::of_card;
 use crate::sum::sum;
 
-/// The sink of a path.
 pub(crate) fn sink(path: &Path, cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
     let block_bytes = path.stages.last().map_or(path.source.out_bytes, |stage| stage.out_bytes);
     Ok(match &path.sink.kind {
@@ -50,10 +49,9 @@ impl Sink for ReadOnce {
 /// A file that is made, filled from its beginning again and again, read back, and removed.
 struct Written {
     path: String,
-    /// Past the page cache.
     direct: bool,
     block_bytes: usize,
-    /// What was written last at each place.
+    /// Label of the latest block at each place.
     slots: Vec<Option<Label>>,
     next: usize,
     file: Option<Made>,
@@ -68,7 +66,6 @@ struct Made {
     direct: Option<File>,
 }
 
-/// Device and inode of a file.
 fn identity(about: &Metadata) -> (u64, u64) {
     (about.dev(), about.ino())
 }
@@ -106,7 +103,6 @@ impl Written {
         self.file.as_ref().ok_or_else(|| Fault::new(format!("{} is not open", self.path)))
     }
 
-    /// Opens the file once more, past the page cache.
     fn opened_direct(&self, made: &Made) -> Result<File, Fault> {
         let mut options = OpenOptions::new();
         let opened = options.write(true).custom_flags(DIRECT).open(&self.path);

@@ -15,10 +15,8 @@ use crate::definition::{Path, SourceKind};
 use crate::element::{Filled, Source, most_keys};
 use crate::stages::of_card;
 
-/// A source and the name of its stream.
 pub(crate) type Named = (String, Box<dyn Source>);
 
-/// The sources of a path, one for each of its streams, with their names.
 pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
     let (bytes, name) = (path.block_bytes, path.source.name.clone());
     Ok(match &path.source.kind {
@@ -56,7 +54,6 @@ fn scenario_of(name: &str) -> Result<Scenario, Fault> {
     Scenario::load(name).map_err(|error| Fault::new(error.to_string()))
 }
 
-/// How a bank of blocks is made.
 enum Make {
     Pattern(usize),
     Card(Box<Scenario>, usize),
@@ -76,7 +73,7 @@ impl Bank {
     }
 }
 
-/// A pattern in which no two words of a run are alike: the words of a counter, mixed.
+/// Makes a pattern in which no two words of a run are alike: the words of a counter, mixed.
 fn pattern(bytes: usize) -> Result<Vec<u8>, Fault> {
     let mut out = Vec::new();
     out.try_reserve_exact(bytes)
@@ -119,7 +116,6 @@ impl Source for Bank {
     }
 }
 
-/// A block device or a file.
 struct Replay {
     request: BlockRequest,
     reader: BlockReader,
@@ -176,13 +172,12 @@ impl Source for Registers {
         Ok(Filled { events: times.read(into)?, ..Filled::default() })
     }
 
-    /// Nobody knows the times beforehand; that they go forward is checked as they come.
+    /// The times are unknown beforehand; their order is checked as they come.
     fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         Ok(Vec::new())
     }
 }
 
-/// One board, read from its first sample on.
 struct Boards {
     board: Box<dyn Board>,
     daq: Option<Daq>,

@@ -21,7 +21,7 @@ use crate::sum::sum;
 use crate::udp;
 use crate::zenoh::zenoh;
 
-/// The work of one thread of a stage, for blocks of that many bytes before it.
+/// Makes the work of one thread of a stage, for blocks of `bytes` bytes before it.
 pub(crate) fn work(
     kind: &StageKind,
     in_bytes: usize,
@@ -128,7 +128,6 @@ impl Inspect for Spin {
     }
 }
 
-/// Nanoseconds for each block.
 struct Wait(u64);
 
 impl Inspect for Wait {

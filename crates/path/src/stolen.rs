@@ -1,5 +1,4 @@
-//! CPU time that the hypervisor gives to others while a path runs: CPUs carry so much less
-//! meanwhile.
+//! CPU time that the hypervisor gives to others while a path runs: it reduces the capacity of CPUs.
 
 use std::sync::OnceLock;
 
@@ -13,24 +12,23 @@ use std::collections::BTreeMap;
 pub(crate) struct Stolen(OnceLock<BTreeMap<u32, OneCpu>>);
 
 impl Stolen {
-    /// From now on.
     pub(crate) fn begin(&self) {
         self.0.get_or_init(|| by_cpu("/".as_ref()));
     }
 
-    /// What was taken since then from the CPUs that this process may use, in nanoseconds by CPU.
+    /// Time taken since then from the CPUs that this process may use, in nanoseconds by CPU.
     pub(crate) fn since(&self) -> BTreeMap<u32, u64> {
         let Some(before) = self.0.get() else {
             return BTreeMap::default();
         };
-        // A host that does not say which CPUs may be used does not say what they carry either.
+        // A host that does not name the usable CPUs does not give their capacity either.
         let allowed = allowed_cpus().unwrap_or_default();
         taken(before, &by_cpu("/".as_ref()), &allowed, available::cpus())
     }
 }
 
-/// Nothing where a quota gives the process less than its CPUs: what the hypervisor takes may then
-/// come from the rest.
+/// Subtracts the counts. Empty if a quota gives the process less than its CPUs: the hypervisor may
+/// then take from the rest.
 fn taken(
     before: &BTreeMap<u32, OneCpu>,
     now: &BTreeMap<u32, OneCpu>,

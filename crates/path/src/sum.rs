@@ -1,10 +1,9 @@
-//! A sum that reads each byte once. It depends on the order of the bytes, so that what was
-//! exchanged is found, too.
+//! A sum that reads each byte once. It depends on the order of the bytes, so that exchanged bytes
+//! are found, too.
 
 const LANES: usize = 8;
 const STRIDE: usize = LANES * 8;
 
-/// The sum of some bytes.
 pub fn sum(bytes: &[u8]) -> u64 {
     let (strides, rest) = bytes.as_chunks::<STRIDE>();
     // A lane alone is blind to 64 equal words, whatever they are. The total of all words is not.

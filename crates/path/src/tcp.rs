@@ -24,8 +24,8 @@ pub(crate) enum SendBy {
     /// Copied by the system call.
     #[default]
     Copy,
-    /// Read by the kernel where they are (`MSG_ZEROCOPY`); the block is used again when it says
-    /// that it is done.
+    /// Read by the kernel in place (`MSG_ZEROCOPY`); the block is used again when the kernel is
+    /// done.
     Zerocopy,
     /// Copied by a request to io_uring.
     IoUring,
@@ -34,7 +34,6 @@ pub(crate) enum SendBy {
 impl SendBy {
     pub(crate) const ALL: [SendBy; 3] = [SendBy::Copy, SendBy::Zerocopy, SendBy::IoUring];
 
-    /// As it is written in a path's file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             SendBy::Copy => "copy",
@@ -62,14 +61,12 @@ impl SendBy {
     }
 }
 
-/// A connection that bytes are sent on.
 pub(crate) struct TcpSender {
     stream: TcpStream,
     by: SendBy,
-    /// Made in the thread that sends.
     ring: Option<uring::Sender>,
     sends: zerocopy::Sends,
-    /// For each block that the kernel may still read, which send must be done before it does not.
+    /// For each block that the kernel may still read, the send that must be done first.
     marks: VecDeque<u64>,
 }
 
@@ -88,7 +85,6 @@ impl TcpSender {
         &self.stream
     }
 
-    /// In the thread that sends.
     pub(crate) fn prepare(&mut self) -> std::io::Result<()> {
         match self.by {
             SendBy::Copy => {}
@@ -156,7 +152,7 @@ impl TcpSender {
     }
 }
 
-/// A head that a block follows.
+/// Writes a head that a block follows.
 fn before_more(stream: &TcpStream, mut head: &[u8]) -> std::io::Result<()> {
     while !head.is_empty() {
         let sent = send_more(stream.as_fd(), head)?;
@@ -165,7 +161,7 @@ fn before_more(stream: &TcpStream, mut head: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Both in one call, as far as the kernel takes them.
+/// Writes both in one call, as far as the kernel takes them.
 fn write_both(mut stream: &TcpStream, head: &[u8], block: &[u8]) -> std::io::Result<()> {
     if head.is_empty() {
         return stream.write_all(block);
@@ -177,7 +173,6 @@ fn write_both(mut stream: &TcpStream, head: &[u8], block: &[u8]) -> std::io::Res
     stream.write_all(&block[sent.saturating_sub(head.len())..])
 }
 
-/// Sets the congestion control of a connection, where another than the host's own is wanted.
 pub(crate) fn set_congestion(stream: &TcpStream, name: Option<&str>) -> Result<(), Fault> {
     let Some(name) = name.filter(|name| *name != "default") else {
         return Ok(());

@@ -1,10 +1,10 @@
-//! Bytes that a path moves past the last-level cache, from the sizes of its buffers: an estimate
-//! where no counter is at hand.
+//! Bytes that a path moves past the last-level cache, estimated from the sizes of its buffers if no
+//! counter is at hand.
 //!
-//! All rings are filled and emptied again and again. What a ring holds is touched again after
-//! everything that all rings hold, and what the source read meanwhile; where that fits into the
-//! cache, blocks stay in it. Where it does not, a block that is written is read first and written
-//! back later (two bytes for each), and one that is read comes from memory.
+//! All rings are filled and emptied again and again. Bytes of a ring are touched again after those
+//! of all rings and those that the source read meanwhile. If all these fit into the cache, blocks
+//! stay in it. Otherwise a block that is written is read first and written back later (two bytes
+//! for each), and one that is read comes from memory.
 
 use daqmeter_record::path::PathMemory;
 
@@ -13,7 +13,7 @@ use crate::definition::{Path, SinkKind, SourceKind, StageKind};
 /// Bytes for a byte that is written through the cache: read for ownership, and written back.
 const WRITTEN: f64 = 2.0;
 
-/// None where the size of the cache is not known.
+/// `None` if the size of the cache is unknown.
 pub(crate) fn traffic(path: &Path, last_level_bytes: u64) -> Option<PathMemory> {
     if last_level_bytes == 0 {
         return None;
@@ -21,7 +21,7 @@ pub(crate) fn traffic(path: &Path, last_level_bytes: u64) -> Option<PathMemory> 
     let cache = last_level_bytes as f64;
     let rings = rings_bytes(path);
     let turnover = rings + (path.buffers * path.block_bytes) as f64;
-    // 0 or 1: how much of what rings hold is not in the cache any more.
+    // Share of the rings' bytes that is no longer in the cache: 0 or 1.
     let ring = if turnover > cache { 1.0 } else { 0.0 };
     let past = |bytes: usize| {
         if rings + bytes as f64 > cache { 1.0 } else { 0.0 }
@@ -63,7 +63,6 @@ fn file_bytes(path: &str) -> usize {
     file.and_then(|file| usize::try_from(file.len()).ok()).unwrap_or(usize::MAX)
 }
 
-/// What all rings hold together.
 fn rings_bytes(path: &Path) -> f64 {
     let stages = path.stages.iter();
     let behind = std::iter::once((path.source.threads, path.source.out_bytes))
@@ -96,7 +95,7 @@ mod tests {
         // Two rings of 8 MiB, and 8 MiB of the source meanwhile.
         assert_eq!(bytes(&copied("8MiB"), 32 << 20), [0.0, 0.0, 0.0]);
         assert_eq!(bytes(&copied("64MiB"), 32 << 20), [1.0, 0.0, 0.0]);
-        // What does not fit: read and written twice, read and written twice, read.
+        // Misses: read and written twice, read and written twice, read.
         assert_eq!(bytes(&copied("64MiB"), 16 << 20), [3.0, 3.0, 1.0]);
     }
 

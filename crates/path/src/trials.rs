@@ -1,6 +1,6 @@
-//! Changes that may make a path faster: which there are for this path on this host ([`changes`]),
-//! and whether one does, tried in turns with the path as it is until that is decided ([`compare`]).
-//! What needs root, or a pool that is empty, is named with its reason.
+//! Changes that may make a path faster. [`changes`] lists those for this path on this host.
+//! [`compare`] tries one in turns with the unchanged path until its effect is decided. A change
+//! that needs root, or a pool that is empty, is named with its reason.
 
 use daqmeter_harness::placement;
 use daqmeter_kernels::copy::CopyKernel;
@@ -21,32 +21,28 @@ use crate::links::device_node;
 use crate::remote::Over;
 use crate::tcp::SendBy;
 
-/// A change that may make a path faster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathChange {
     /// Fields of the path's file, as [`Path::load_with`] takes them; all that differ from the file.
     pub with: Vec<String>,
     /// CPUs for the threads in turn, from source to sink; empty where that does not change.
     pub cpus: Vec<u32>,
-    /// What is changed, as options of `path run`.
     pub text: String,
-    /// How many times as fast the path would be, from what its resources are used for; none where
-    /// nothing predicts it.
+    /// Predicted factor on the speed of the path, by the use of its resources; `None` without a
+    /// prediction.
     pub predicted: Option<f64>,
-    /// The element that gets another number of threads; none where something else is changed.
+    /// Element that gets another number of threads; `None` for any other change.
     pub threads_of: Option<usize>,
-    /// Why it cannot be tried here.
     pub obstacle: Option<String>,
 }
 
 /// Differences up to this share are ignored: less is no advice.
 pub const IGNORED: f64 = 0.02;
-/// Chance that any of the changes is judged wrongly.
 const ALPHA: f64 = 0.05;
 
-/// The changes that fit this path, from a run of it as fast as it goes; those with the largest
-/// predicted gain first, then those that nothing predicts. `limit` is what limits it, where that is
-/// known; `files` are those of the host.
+/// Changes that fit this path, from a run of it as fast as it goes. Those with the largest
+/// predicted gain come first, then those without a prediction. `limit` is its limit, if known;
+/// `files` are those of the host.
 pub fn changes(
     path: &Path,
     run: &PathRun,
@@ -70,7 +66,6 @@ pub fn changes(
     all
 }
 
-/// What changes are found from.
 struct Known<'a> {
     path: &'a Path,
     run: &'a PathRun,
@@ -78,7 +73,6 @@ struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Another value for a field of the file; none where the path does not take it.
     fn set(&self, setting: &str) -> Option<PathChange> {
         let with = self.path.and_with(setting);
         Path::parse_with(&self.path.text, &self.path.name, &with).ok()?;
@@ -92,7 +86,7 @@ impl Known<'_> {
         })
     }
 
-    /// One thread more or less for the stage that is the limit; less where all CPUs are.
+    /// One thread more or less for the limiting stage; less if the limit is all CPUs.
     fn threads(&self, limit: Option<&What>) -> Vec<PathChange> {
         let all = resources(self.run);
         let limit = limit.or_else(|| bottleneck(&all).map(|(resource, _)| &resource.what));
@@ -124,9 +118,9 @@ impl Known<'_> {
         wanted.into_iter().filter(|(_, threads)| *threads > 0).filter_map(change).collect()
     }
 
-    /// Threads on CPUs by what these share, where the path leaves them free.
+    /// Threads on CPUs by shared hardware, if the path leaves them free.
     fn placement(&self, files: &Files) -> Option<PathChange> {
-        // Those of libraries, which come behind them, go where they like.
+        // Threads of libraries, which come behind them, are not placed.
         let own = self.run.threads.len().min(self.path.thread_count());
         let threads = &self.run.threads[..own];
         if threads.iter().any(|thread| thread.cpu.is_some()) || self.host.allowed_cpus.len() < 2 {
@@ -146,7 +140,6 @@ impl Known<'_> {
         })
     }
 
-    /// Blocks of twice and half the size.
     fn blocks(&self) -> Vec<PathChange> {
         let bytes = self.path.block_bytes;
         let sizes = [bytes.saturating_mul(2), bytes / 2].into_iter();
@@ -160,7 +153,7 @@ impl Known<'_> {
         sizes.filter_map(change).collect()
     }
 
-    /// Stores around the caches for a copy that uses others, and the other way round.
+    /// Stores around the caches for a copy that uses others, and the reverse.
     fn copies(&self) -> Vec<PathChange> {
         let stages = self.path.stages.iter().enumerate();
         let copies = stages.filter_map(|(at, stage)| match stage.kind {
@@ -194,8 +187,8 @@ impl Known<'_> {
         stages.chain(sink).flat_map(change).collect()
     }
 
-    /// How a card that is read out is looked at, how its chunks are sent, and by how many threads
-    /// they are received.
+    /// Changes of a card that is read out: completion, sending of chunks, and number of receiving
+    /// threads.
     fn card(&self) -> Vec<PathChange> {
         let Some(scenario) = self.path.live() else {
             return Vec::new();
@@ -235,7 +228,7 @@ impl Known<'_> {
         Some(PathChange { obstacle, ..change })
     }
 
-    /// Every congestion control that needs no root, where the path has TCP.
+    /// Every congestion control that needs no root, if the path has TCP.
     fn congestion(&self, files: &Files) -> Vec<PathChange> {
         let stages = self.path.stages.iter().enumerate();
         let mut found = stages.filter(|(_, stage)| matches!(stage.kind, StageKind::Tcp { .. }));
@@ -273,8 +266,8 @@ impl Known<'_> {
     }
 }
 
-/// The same width with stores around the caches, or through them; of the widest vectors for the C
-/// library's.
+/// Kernel of equal width with stores around the caches, or through them; of the widest vectors for
+/// the C library's.
 fn other_stores(kernel: CopyKernel) -> Option<CopyKernel> {
     let names = match kernel.name().strip_suffix("-nt") {
         Some(cached) => vec![cached.to_owned()],
@@ -283,8 +276,7 @@ fn other_stores(kernel: CopyKernel) -> Option<CopyKernel> {
     names.iter().find_map(|name| CopyKernel::from_name(name))
 }
 
-/// How many times as fast a path would be if an element had so many threads and nothing else
-/// changed.
+/// Factor on the speed of a path if an element had this many threads and nothing else changed.
 fn with_threads(run: &PathRun, all: &[Resource], element: usize, threads: usize) -> Option<f64> {
     let changed = |resource: &Resource| match resource.what {
         What::Threads { element: own, .. } if own == element => {
@@ -298,13 +290,10 @@ fn with_threads(run: &PathRun, all: &[Resource], element: usize, threads: usize)
     (next_ns > 0.0).then(|| block_ns / next_ns.max(f64::MIN_POSITIVE))
 }
 
-/// Runs the path as it is and with a change in turns, each pair in an order drawn by lot, until it
-/// is decided or the caller wants no more pairs; one pair is run in any case. `run` is given
-/// whether it is the changed one, and returns nanoseconds per byte of payload. `of` changes share
+/// Runs the path unchanged and with a change in turns, each pair in an order drawn by lot. It ends
+/// when that is decided or the caller wants no more pairs; one pair is run in any case. `run` is
+/// given true for the changed path, and returns nanoseconds per byte of payload. `of` changes share
 /// the chance of a wrong answer.
-///
-/// # Errors
-/// When a run fails.
 pub fn compare<E>(
     mut run: impl FnMut(bool) -> Result<f64, E>,
     of: usize,
@@ -342,8 +331,8 @@ fn in_turns(sequence: &MedianSequence) -> InTurns {
     }
 }
 
-/// The largest gain first; then what made no difference, what was not decided, what is slower, what
-/// was not tried.
+/// Sorts by gain, the largest first; then trials without a difference, undecided ones, slower ones,
+/// and those not tried.
 pub fn ranked(mut trials: Vec<Trial>) -> Vec<Trial> {
     let place = |trial: &Trial| match &trial.found {
         Tried::InTurns(found) => match found.decided {
@@ -370,7 +359,6 @@ mod tests {
 
     use super::*;
 
-    /// A run of a second in which each thread was busy for so many milliseconds.
     fn run(cpus: f64, threads: &[(usize, &str, u64)]) -> PathRun {
         let thread = |(element, part, busy_ms): &(usize, &str, u64)| PathThread {
             element: *element,
@@ -396,7 +384,6 @@ mod tests {
         }
     }
 
-    /// Files of a host that allows bbr and has vegas beside it.
     fn files() -> (tempfile::TempDir, Files) {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("proc/sys/net/ipv4");
@@ -507,8 +494,8 @@ mod tests {
         }
     }
 
-    /// A path that takes so much longer per byte with a change, on a host with 3 % of noise that
-    /// slows down all the time.
+    /// Makes a path that takes longer per byte by `ratio` with a change. The host has 3 % of noise
+    /// and slows down all the time.
     fn tried(ratio: f64, seed: u64) -> InTurns {
         let mut random = Random::new(seed);
         let (mut runs, mut pairs) = (0.0, 0);

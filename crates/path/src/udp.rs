@@ -1,13 +1,13 @@
-//! Blocks over UDP: each is cut into numbered datagrams and put together again where all of them
-//! came. Nothing is sent again: a block of which a datagram is missing is lost, and so is one whose
-//! datagrams came in another order. That is counted, never guessed.
+//! Blocks over UDP: each is cut into numbered datagrams and put together again if all of them came.
+//! Nothing is sent again: a block with a missing or misordered datagram is lost. Losses are
+//! counted, never guessed.
 //!
 //! ```text
 //! datagram: number of the block (u64), where its bytes begin in the block (u32), bytes of the block (u32), the bytes
 //! ```
 //!
-//! All numbers are little-endian. Datagrams cross the kernel in batches where it can
-//! (`UDP_SEGMENT`, `UDP_GRO`).
+//! All numbers are little-endian. Datagrams cross the kernel in batches if it can (`UDP_SEGMENT`,
+//! `UDP_GRO`).
 
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
@@ -26,35 +26,29 @@ use crate::cancel::Cuts;
 use crate::element::{BlockReceiver, BlockSender, ConnectionStats, Work};
 use crate::tcp::PATIENCE;
 
-/// Why blocks are missing.
 pub(crate) const LOST: &str = "lost on the way over UDP";
-/// Bytes of a datagram's head.
 const HEAD_BYTES: usize = 16;
 /// Bytes of a datagram, head included: some payload at least, and at most what IPv4 takes (RFC 768,
 /// RFC 791).
 pub(crate) const DATAGRAM_BYTES: RangeInclusive<u64> = 64..=65_507;
 pub(crate) const USUAL_DATAGRAM_BYTES: usize = 1472;
-/// Bytes of a socket's buffer.
 pub(crate) const SOCKET_BUFFER_BYTES: RangeInclusive<u64> = 4096..=256 << 20;
 pub(crate) const USUAL_SOCKET_BUFFER_BYTES: usize = 4 << 20;
-/// A receiver for which nothing came in this time, after all was sent, waits no more: on loopback
+/// Time without a datagram after which a receiver waits no more, once all was sent: on loopback
 /// datagrams come at once.
 const QUIET: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UdpWay {
-    /// Of each datagram, head included.
     pub(crate) datagram_bytes: usize,
-    /// Asked of the kernel for what was not received yet.
+    /// Size of the socket's receive buffer that is asked of the kernel.
     pub(crate) socket_buffer_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// Of the block: 0, 1, 2 and so on.
     pub(crate) number: u64,
     pub(crate) at: u32,
-    /// Bytes of the whole block.
     pub(crate) of: u32,
 }
 
@@ -67,7 +61,7 @@ impl Head {
         out
     }
 
-    /// The head of a datagram and its bytes; none where it is too short.
+    /// Head of a datagram and its bytes; `None` if it is too short.
     pub(crate) fn parse(datagram: &[u8]) -> Option<(Head, &[u8])> {
         let (head, bytes) = datagram.split_first_chunk::<HEAD_BYTES>()?;
         let (number, rest) = head.split_first_chunk::<8>()?;
@@ -81,11 +75,9 @@ impl Head {
     }
 }
 
-/// Cuts blocks into datagrams.
 pub(crate) struct Datagrams {
     datagram_bytes: usize,
     batch: Vec<u8>,
-    /// Blocks so far.
     number: u64,
     takes_batches: bool,
 }
@@ -100,7 +92,6 @@ impl Datagrams {
         }
     }
 
-    /// Blocks that were sent.
     pub(crate) fn blocks(&self) -> u64 {
         self.number
     }
@@ -139,7 +130,7 @@ impl Datagrams {
         if self.takes_batches || bytes.len() <= each {
             match send(socket.as_fd(), bytes, each, None) {
                 Ok(_) => return Ok(()),
-                // A route that takes no batches.
+                // This route takes no batches.
                 Err(error) if bytes.len() > each && is_no_batch(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -152,19 +143,18 @@ impl Datagrams {
     }
 }
 
-/// EINVAL and EIO: see [`send`].
+/// True for EINVAL and EIO: see [`send`].
 fn is_no_batch(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(22 | 5))
 }
 
-/// A range of two parts that lie one behind the other.
+/// Appends a range of two parts that lie one behind the other.
 fn append(to: &mut Vec<u8>, [first, second]: [&[u8]; 2], from: usize, end: usize) {
     let border = first.len();
     to.extend_from_slice(&first[from.min(border)..end.min(border)]);
     to.extend_from_slice(&second[from.max(border) - border..end.max(border) - border]);
 }
 
-/// Datagrams that came, in batches.
 pub(crate) struct Arriving {
     pub(crate) socket: UdpSocket,
     buffer: Vec<u8>,
@@ -174,13 +164,13 @@ pub(crate) struct Arriving {
 
 impl Arriving {
     pub(crate) fn new(socket: UdpSocket) -> Arriving {
-        // Datagrams come one by one where the kernel has no batches.
+        // Datagrams come one by one if the kernel has no batches.
         let _ = enable_gro(socket.as_fd());
         Arriving { socket, buffer: vec![0; 1 << 16], left: (0, 0), datagram_bytes: 0 }
     }
 
-    /// The next datagram, again and again until it is [taken](Arriving::take); none after the
-    /// socket's time, or where none is there and nobody waits. One without a head is left out.
+    /// Next datagram, again and again until it is [taken](Arriving::take). `None` after the
+    /// socket's time, or at once if `waits` is false. A datagram without a head is left out.
     pub(crate) fn next(&mut self, waits: bool) -> std::io::Result<Option<(Head, &[u8])>> {
         loop {
             let (at, end) = self.left;
@@ -212,7 +202,6 @@ fn is_quiet(error: &std::io::Error) -> bool {
     matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
-/// A block that is put together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Assembly {
     number: u64,
@@ -223,9 +212,9 @@ pub(crate) struct Assembly {
 pub(crate) enum Step {
     Part,
     Whole,
-    /// Of a later block: no more of this one is taken.
+    /// Of a later block: the current one is closed.
     Later,
-    /// Neither: of an earlier block, twice there, out of order, or of another length.
+    /// Of an earlier block, a duplicate, out of order, or of another length.
     Stray,
 }
 
@@ -234,7 +223,6 @@ impl Assembly {
         Assembly { number, have: 0 }
     }
 
-    /// Puts a datagram's bytes where they belong.
     pub(crate) fn add(&mut self, head: Head, bytes: &[u8], into: &mut [u8]) -> Step {
         if head.number > self.number {
             return Step::Later;
@@ -254,7 +242,6 @@ impl Assembly {
     }
 }
 
-/// A socket's buffer as it was asked for, and as the kernel gave it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SocketBuffer {
     pub(crate) asked_bytes: u64,
@@ -262,7 +249,6 @@ pub(crate) struct SocketBuffer {
 }
 
 impl SocketBuffer {
-    /// Asks for a buffer of what was not received yet.
     pub(crate) fn ask(socket: &UdpSocket, bytes: usize) -> std::io::Result<SocketBuffer> {
         let socket = SockRef::from(socket);
         socket.set_recv_buffer_size(bytes)?;
@@ -316,7 +302,6 @@ fn longest(mtu: usize, is_ipv6: bool) -> usize {
 
 #[derive(Default)]
 struct Between {
-    /// Blocks that were handed to the kernel.
     sent: AtomicU64,
     is_over: AtomicBool,
 }
@@ -329,9 +314,8 @@ struct UdpOut {
 
 struct UdpIn {
     arriving: Arriving,
-    /// Of the next block.
     number: u64,
-    /// Blocks before this one that are not there are lost: nothing came for a while after they were
+    /// Blocks before this one that have not come are lost: nothing came for a while after they were
     /// sent.
     lost_before: u64,
     strays: u64,
@@ -339,7 +323,6 @@ struct UdpIn {
     between: Arc<Between>,
 }
 
-/// UDP on loopback.
 pub(crate) fn udp(way: UdpWay, cuts: &Cuts) -> Result<Work, Fault> {
     let failed = |error: std::io::Error| Fault::new(format!("udp: loopback: {error}"));
     let bind = || UdpSocket::bind(("127.0.0.1", 0)).map_err(failed);
@@ -393,7 +376,7 @@ impl BlockReceiver for UdpIn {
         let mut assembly = Assembly::new(self.number);
         self.number += 1;
         loop {
-            // Before the wait: what was sent by then has come when it is over.
+            // The flag is read before the wait: blocks sent by then have come when it is over.
             let is_over = self.between.is_over.load(Ordering::Acquire);
             let sent = self.between.sent.load(Ordering::Acquire);
             let waits = self.number > self.lost_before;
@@ -492,7 +475,7 @@ mod tests {
         drop(inward);
         let mut datagrams = Datagrams::new(1000);
         let mut send = || datagrams.send(&out, [&[], &[1; 100]]);
-        // The answer to the first, that nobody listens, is the error of a later one.
+        // The first send's error, that there is no listener, is reported by a later one.
         let failed = (0..10).find_map(|_| send().err()).unwrap();
         assert_eq!(failed.kind(), std::io::ErrorKind::ConnectionRefused);
     }
@@ -514,8 +497,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens to datagrams, a block that is whole has the bytes that were sent, and
-        /// one whose datagrams all came in order is.
+        /// After any trouble a whole block has the bytes that were sent, and one whose datagrams
+        /// all came in order is whole.
         #[test]
         fn no_block_is_put_together_wrongly(troubles in troubles()) {
             let blocks: Vec<Vec<u8>> = (0..3).map(|n| (0..=200).map(|at: u8| at ^ n).collect()).collect();

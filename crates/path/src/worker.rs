@@ -1,5 +1,5 @@
-//! The threads of a path. Each takes, works and hands on until what is before it or behind it ends;
-//! what it cannot do is one fault, and its ends close, so that the others come to their end, too.
+//! The threads of a path. Each takes, works and hands on until the ring before it or behind it
+//! ends. A failure is one fault; its ends close, so that the others end, too.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,6 @@ use crate::ring::Found;
 use crate::ring::{Inlet, Outlet};
 use crate::shared::Shared;
 
-/// What one thread does.
 pub(crate) enum Role {
     Source(FromSource),
     Stage(StageWork),
@@ -37,28 +36,26 @@ pub(crate) enum Role {
     Receiver(Box<IntoReceiver>),
 }
 
-/// The source's side of the ledger.
 pub(crate) struct FromSource {
     pub(crate) source: Box<dyn Source>,
     pub(crate) stream: usize,
     pub(crate) block_bytes: usize,
-    /// Where the contents of this stream begin among all that are known.
+    /// Index of this stream's first contents among all that are known.
     pub(crate) first_key: usize,
     pub(crate) issued: u64,
     pub(crate) lost: u64,
     room: Room,
 }
 
-/// How long blocks that were due found no room.
+/// Duration for which due blocks found no room.
 #[derive(Clone, Copy, Debug, Default)]
 struct Room {
-    /// When the first block that was lost since there was room was due.
+    /// Due time of the first block that was lost since there was room.
     lost_since_ns: Option<u64>,
     longest_ns: u64,
 }
 
 impl Room {
-    /// A block that was due then has room now, after a wait or at once.
     fn found(&mut self, due_ns: u64, has_waited: bool) {
         self.lost_since_ns = None;
         if has_waited {
@@ -66,7 +63,6 @@ impl Room {
         }
     }
 
-    /// A block that was due then is lost.
     fn lost(&mut self, due_ns: u64) {
         let since_ns = *self.lost_since_ns.get_or_insert(due_ns);
         self.add(since_ns);
@@ -78,34 +74,28 @@ impl Room {
     }
 }
 
-/// Where bytes come back.
 pub(crate) struct FromReceiver {
     pub(crate) inward: Box<dyn BlockReceiver>,
     pub(crate) labels: Labels,
-    /// Blocks of each stream that were lost on the way.
     lost: Vec<u64>,
 }
 
-/// The sink's side.
 pub(crate) struct IntoSink {
     pub(crate) sink: Box<dyn Sink>,
     pub(crate) arrived: Arrived,
-    /// For each stream, the block that may come next.
     next: Vec<u64>,
-    /// Whether blocks may be missing, which others account for.
+    /// True if blocks may be missing, for which others account.
     may_miss: bool,
-    /// Why those that it took are not delivered.
+    /// Reason for which blocks that it took are not delivered.
     missing: Option<&'static str>,
-    /// Of each stream, blocks that it took and that are not delivered.
+    /// Blocks of each stream that it took and that are not delivered.
     lost: Vec<u64>,
 }
 
-/// What came to the sink.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arrived {
-    /// Blocks of each stream.
     pub(crate) delivered: Vec<u64>,
-    /// All of them, also where nobody confirms them.
+    /// All blocks, also without a confirmation.
     pub(crate) blocks: u64,
     pub(crate) payload_bytes: u64,
     pub(crate) events: u64,
@@ -113,9 +103,7 @@ pub(crate) struct Arrived {
     pub(crate) latency_ns: LogHistogram,
 }
 
-/// A thread before it runs, and what it leaves.
 pub(crate) struct Worker {
-    /// What is known of its thread before it runs.
     pub(crate) thread: PathThread,
     pub(crate) role: Role,
     pub(crate) inlet: Option<Inlet>,
@@ -125,24 +113,19 @@ pub(crate) struct Worker {
     pub(crate) change: Change,
 }
 
-/// What a thread leaves.
 #[derive(Default)]
 pub(crate) struct Remainder {
-    /// How full its rings were.
     pub(crate) seen: Vec<Vec<u64>>,
     pub(crate) issued: Option<Issued>,
     pub(crate) arrived: Option<Arrived>,
-    /// The sink, for what it compares after the run.
     pub(crate) sink: Option<Box<dyn Sink>>,
-    /// Why blocks were lost on the way, and how many of each stream.
+    /// Reason for which blocks were lost on the way, and the number of each stream.
     pub(crate) lost: Option<(&'static str, Vec<u64>)>,
     pub(crate) remarks: ConnectionStats,
-    /// Of a card that is read out.
     pub(crate) read: Option<Box<ReaderDone>>,
     pub(crate) received: Option<Box<(Report, CpuLoad)>>,
 }
 
-/// What a source brings to the ledger.
 #[derive(Debug)]
 pub(crate) struct Issued {
     pub(crate) stream: usize,
@@ -153,7 +136,6 @@ pub(crate) struct Issued {
 }
 
 impl Worker {
-    /// In its thread, before the path is released.
     pub(crate) fn prepare(&mut self, stop: &StopFlag) -> Result<(), Fault> {
         self.place()?;
         if let Some(outlet) = &mut self.outlet {
@@ -179,23 +161,21 @@ impl Worker {
         }
     }
 
-    /// Goes to its CPU, where it has one.
     fn place(&mut self) -> Result<(), Fault> {
         match (self.thread.cpu, &self.role) {
             (Some(cpu), _) => drop(affinity::pin_to(cpu)?),
-            // It works in a lane, which is where it is to be.
+            // It works in a lane, which has its CPU.
             (None, Role::Card(_)) => {
                 if let [cpu] = affinity::allowed_cpus()?[..] {
                     self.thread.cpu = Some(cpu);
                 }
             }
-            // Threads inherit the mask of the one that made them.
+            // Threads inherit the mask of the thread that made them.
             (None, _) => affinity::unpin(),
         }
         Ok(())
     }
 
-    /// Until there is nothing more to do.
     pub(crate) fn run(&mut self, shared: &Shared, account: &mut Account) -> Result<(), Fault> {
         let change = self.change;
         match (&mut self.role, &mut self.inlet, &mut self.outlet) {
@@ -249,7 +229,6 @@ impl Worker {
         (left, (self.inlet, self.outlet))
     }
 
-    /// The thread with its times.
     pub(crate) fn accounted(&self, account: &Account) -> PathThread {
         let thread = account.end(self.thread.clone());
         match &self.role {
@@ -290,14 +269,14 @@ impl FromSource {
         let mut sequence = 0;
         while self.issued < shared.most_blocks && !shared.is_over.load(Ordering::Relaxed) {
             let due_ns = due(begin_ns, self.issued, shared.rate_hz);
-            // However late its thread runs, there is one block at least.
+            // A late thread makes one block at least.
             if self.issued > 0 && due_ns.unwrap_or_else(monotonic_ns) >= end_ns {
                 break;
             }
             if let Some(due_ns) = due_ns.filter(|&due_ns| monotonic_ns() < due_ns) {
                 account.wait(Side::Due, || wait_until(due_ns, &shared.is_over));
             }
-            // Whatever waits from now on, the block was due: that is in its latency, or it is lost.
+            // The block was due: a wait from now on is in its latency, or it is lost.
             let due_ns = due_ns.unwrap_or_else(monotonic_ns);
             let tried = outlet.try_empty();
             let has_waited = matches!(tried, Found::Nothing);
@@ -353,7 +332,7 @@ impl FromSource {
     }
 }
 
-/// When the next block is due, where there is a rate.
+/// Due time of the next block, if there is a rate.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -376,7 +355,8 @@ fn wait_until(due_ns: u64, is_over: &AtomicBool) {
     }
 }
 
-/// A stage in place waits for room when it has worked, and hands its block on for an empty one.
+/// Runs a stage in place: it waits for room after its work, and hands its block on for an empty
+/// one.
 fn run_stage(
     work: &mut StageWork,
     inlet: &mut Inlet,
@@ -395,7 +375,7 @@ fn run_stage(
             break;
         };
         if let StageWork::Transform(transform) = work {
-            // A buffer that was filled before holds what was made of the block with that key.
+            // A buffer that was filled before holds the output for the block with that key.
             let (bytes, key) = match change.is_left_out && empty.label.bytes > 0 {
                 true => (empty.label.bytes, empty.label.key),
                 false => {
@@ -449,7 +429,7 @@ fn run_out(
     Ok(())
 }
 
-/// Gives those back, the oldest first, that are not read any more: all but so many.
+/// Gives back blocks that are not read any more, the oldest first: all but `unfinished`.
 fn give_back(held: &mut VecDeque<(usize, Block)>, unfinished: usize, inlet: &mut Inlet) {
     let done = held.len().saturating_sub(unfinished);
     for (at, block) in held.drain(..done) {
@@ -457,7 +437,6 @@ fn give_back(held: &mut VecDeque<(usize, Block)>, unfinished: usize, inlet: &mut
     }
 }
 
-/// One more block of a stream.
 fn count(of: &mut Vec<u64>, stream: usize, blocks: u64) {
     if of.len() <= stream {
         of.resize(stream + 1, 0);
@@ -513,7 +492,7 @@ impl FromReceiver {
     }
 }
 
-/// A loss on a path that must not lose anything.
+/// Fault of a loss on a path that must not lose anything.
 fn lost(blocks: u64, why: &str) -> Fault {
     Fault::new(format!(
         "blocks were {why}, {blocks} so far: give the path a lower rate, or write lossless = false where losses are to be counted"
@@ -592,7 +571,7 @@ impl IntoSink {
         Ok(())
     }
 
-    /// Takes from what arrived what was lost behind the sink.
+    /// Subtracts the blocks lost behind the sink from those that arrived.
     fn close(&mut self, confirmed: &Confirmed, shared: &Shared) -> Result<(), Fault> {
         let arrived = &mut self.arrived;
         arrived.verified += confirmed.verified;
@@ -655,7 +634,6 @@ mod tests {
     #[derive(Default)]
     struct Late {
         unfinished: usize,
-        /// Blocks that may be used again.
         finished: Arc<AtomicUsize>,
         asked: Arc<Mutex<Vec<usize>>>,
     }
@@ -695,7 +673,7 @@ mod tests {
                     Found::Block(block) => block,
                     _ => producer.wait_empty().unwrap(),
                 };
-                // All that were sent so far, less those that are in the ring or still read.
+                // All blocks sent so far, less those in the ring or still read.
                 let again = (sent + 1).saturating_sub(BUFFERS);
                 assert!(finished.load(Ordering::Relaxed) >= again, "block {sent}");
                 producer.send(block).unwrap();

@@ -18,13 +18,11 @@ pub(crate) fn check() -> Result<(), String> {
     transport::named("zenoh").map(drop).map_err(|error| error.to_string())
 }
 
-/// Both ends, for blocks of that many bytes.
 #[cfg(feature = "zenoh")]
 pub(crate) fn zenoh(way: ZenohWay, block_bytes: usize, cuts: &Cuts) -> Result<Work, Fault> {
     blocks::open(way, block_bytes, cuts)
 }
 
-/// See above.
 #[cfg(not(feature = "zenoh"))]
 pub(crate) fn zenoh(_way: ZenohWay, _block_bytes: usize, _cuts: &Cuts) -> Result<Work, Fault> {
     Err(Fault::new(check().err().unwrap_or_default()))

@@ -15,10 +15,10 @@ use proptest::prelude::*;
 
 use cards::{RECEIVER, TO_HOST, card, live};
 
-/// Blocks of each stream: a number and not a time, so that nothing depends on how busy the host is.
+/// Blocks of each stream: a number and not a time, so that the result is independent of the host's
+/// load.
 const BLOCKS: u64 = 30;
 
-/// The record of a path that is written to a file in this folder.
 fn record(folder: &FilePath, text: &str, change: impl FnOnce(&mut PathRequest)) -> RunRecord {
     let file = folder.join("path.toml");
     std::fs::write(&file, text).unwrap();
@@ -39,7 +39,6 @@ fn ran(text: &str) -> RunRecord {
     record
 }
 
-/// Why the run of a path failed.
 fn fault(record: &RunRecord) -> String {
     let of_lanes = record.lanes.iter().filter_map(|lane| lane.outcome.reason());
     of_lanes.collect::<Vec<_>>().join("; ")
@@ -47,7 +46,6 @@ fn fault(record: &RunRecord) -> String {
 
 const HEAD: &str = "title = \"a test\"\nblock = \"4KiB\"\nbuffers = 2\n";
 
-/// A path of a source, stages and a sink, each the lines of its table.
 fn text(source: &str, stages: &[&str], sink: &str) -> String {
     let stages: String = stages.iter().map(|stage| format!("[[stage]]\n{stage}\n")).collect();
     format!("{HEAD}[source]\n{source}\n{stages}[sink]\n{sink}\n")
@@ -219,7 +217,7 @@ fn times_of_a_timing_receiver_are_the_events_of_their_path() {
     let record = ran(&text("kind = \"etherbone\"\naddress = \"loop/udp\"", &[], READ));
     assert!(record.engine.emulated);
     let run = record.path.unwrap();
-    // 4 KiB hold 512 times; nobody knows them beforehand.
+    // 4 KiB hold 512 times, which are unknown beforehand.
     assert_eq!((run.blocks, run.events), (BLOCKS, 512 * BLOCKS));
     assert_eq!(run.verified_blocks, 0);
 }
@@ -520,7 +518,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             "stage 2: kind: takes samples, but converted samples come",
         ),
         (text(MEMORY, &["kind = \"decode\""], READ), "stage 1: scenario: needs the scenario"),
-        // A path is a line: no part says where its blocks come from, so that there is no circle.
+        // A path is a line: no part names its predecessor, so that there is no circle.
         (
             text(MEMORY, &["kind = \"copy\"\nfrom = \"stage 2\""], READ),
             "a.toml:9: stage 1: from: unknown field `from`, expected `by`",

@@ -1,4 +1,4 @@
-//! What became of every trigger, per E-link, from the source to the receiver.
+//! Accounts of every trigger and E-link, from the source to the receiver.
 //!
 //! The card counts at its own place, the reader at its, each acknowledgement at the receiver's: the
 //! ledger closes only when they agree.
@@ -11,7 +11,6 @@ use crate::busy::DeadTime;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardElink {
-    /// Under which it is published.
     pub tag: u64,
     pub elink: u16,
     /// Triggers for which the emulator made no fragment.
@@ -20,45 +19,34 @@ pub struct CardElink {
     pub sender_lost: u64,
     /// Fragments that found no room in the FIFO at all.
     pub fifo_lost: u64,
-    /// Fragments cut off there.
     pub truncated: u64,
     /// Whole chunks that were made unreadable by injected faults.
     pub fault_lost: u64,
     /// Chunks that injected faults marked as cut off, or with an error or CRC flag.
     #[serde(default)]
     pub fault_flagged: u64,
-    /// Chunks handed to the ring, those cut off included, those made unreadable not.
+    /// Chunks handed to the ring: with those cut off, without those made unreadable.
     pub chunks: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardAccount {
-    /// Triggers that the source issued.
     pub issued: u64,
-    /// Stopped by BUSY-by-DMA.
     pub vetoed_dma: u64,
-    /// Stopped by BUSY-by-FIFO.
     pub vetoed_fifo: u64,
-    /// Stopped by BUSY from outside.
     #[serde(default)]
     pub vetoed_external: u64,
     /// The blocks are those of a recorded file, which may lack some.
     #[serde(default)]
     pub recorded: bool,
-    /// The channel's E-links.
     pub elinks: Vec<CardElink>,
 }
 
-/// Dead time as it is recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dead {
-    /// Time with BUSY.
     pub ns: u64,
-    /// Times that it was asserted.
     pub count: u64,
-    /// Longest time.
     pub longest_ns: u64,
-    /// Triggers stopped.
     pub vetoed: u64,
 }
 
@@ -71,15 +59,12 @@ impl From<DeadTime> for Dead {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcomes {
     pub unsubscribed: u64,
-    /// Dropped because the subscriber was slow.
+    /// Chunks dropped because the subscriber was slow.
     pub dropped: u64,
-    /// Lost with a connection, never acknowledged.
+    /// Chunks lost with a connection and never acknowledged.
     pub network_lost: u64,
-    /// Acknowledged by the receiver, with nothing wrong.
     pub delivered: u64,
-    /// Acknowledged, cut off by the card.
     pub delivered_truncated: u64,
-    /// Acknowledged, with an error or CRC flag.
     pub delivered_flagged: u64,
 }
 
@@ -95,7 +80,6 @@ impl Outcomes {
         ]
     }
 
-    /// Chunks that were acknowledged: clean, truncated, flagged.
     pub(crate) fn deliver(&mut self, chunks: [u32; 3]) {
         for (count, chunks) in self.each().into_iter().zip(chunks) {
             *count += u64::from(chunks);
@@ -115,7 +99,6 @@ fn is_zero(count: &u64) -> bool {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReaderElink {
-    /// Chunks read from the ring.
     pub chunks: u64,
     /// Chunks that the card had handed over before this reader began, and that an earlier one took.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -126,10 +109,9 @@ pub struct ReaderElink {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubscriptionAccount {
-    /// The receiver's own number; the tag, over a transport that does not say who receives. 0 for
+    /// Number of the receiver; the tag where the transport does not say who receives. 0 stands for
     /// many that have gone.
     pub receiver: u64,
-    /// The E-link, as it is published.
     pub tag: u64,
     /// Chunks that the decoder found in the ring while it was subscribed.
     pub offered: u64,
@@ -144,14 +126,13 @@ impl SubscriptionAccount {
         i128::from(self.offered) - known.iter().sum::<i128>()
     }
 
-    /// Adds another account of the same E-link.
     pub(crate) fn add(&mut self, other: &SubscriptionAccount) {
         self.offered += other.offered;
         self.outcomes.add(other.outcomes);
     }
 
-    /// The E-link's account as this subscriber saw it: what was not offered to it came before it,
-    /// or after.
+    /// Account of the E-link as this subscriber saw it: chunks not offered to it came before or
+    /// after it.
     fn seen(&self, reader: &ReaderElink) -> ReaderElink {
         let elsewhere = reader.chunks.saturating_sub(self.offered);
         ReaderElink {
@@ -164,7 +145,7 @@ impl SubscriptionAccount {
     }
 }
 
-/// The last frame to a subscriber: accounts at the source.
+/// Last frame to a subscriber, with the accounts at the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinalAccount {
     pub card: CardAccount,
@@ -177,7 +158,6 @@ pub struct FinalAccount {
 }
 
 impl FinalAccount {
-    /// The ledger of each E-link, with its tag.
     pub fn ledgers(&self) -> Vec<(u64, Ledger)> {
         self.elinks().map(|(at, reader)| (at.tag, ledger(&self.card, at, reader))).collect()
     }
@@ -186,7 +166,6 @@ impl FinalAccount {
         self.card.elinks.iter().zip(&self.readers)
     }
 
-    /// The ledger of each subscriber of each E-link, from the source to what it acknowledged.
     pub(crate) fn subscription_ledgers(&self) -> Vec<(SubscriptionAccount, Ledger)> {
         let mut ledgers = Vec::new();
         for subscription in &self.subscriptions {
@@ -197,8 +176,8 @@ impl FinalAccount {
         ledgers
     }
 
-    /// The ledger of an E-link for one receiver. Where the reader does not know who receives, that
-    /// of the E-link.
+    /// Ledger of an E-link for one receiver, or that of the E-link if the reader does not know its
+    /// receivers.
     pub(crate) fn ledger_for(&self, receiver: u64, tag: u64) -> Option<Ledger> {
         let (at, reader) = self.elinks().find(|(at, _)| at.tag == tag)?;
         let own =
@@ -222,7 +201,7 @@ impl FinalAccount {
     /// Losses of those who had subscribed, or of everybody, in triggers x E-links: see
     /// [`Ledger::lost_on_the_way`].
     pub fn lost_on_the_way(&self) -> u64 {
-        // What the reader lost is counted for each subscriber, not for the first alone.
+        // The reader's losses are counted for each subscriber, not for the first alone.
         let at_reader = |name: &str| name == LOSSES[8] || name == LOSSES[9];
         let before = |ledger: &Ledger| {
             let losses = ledger.losses.iter().filter(|(name, _)| at_reader(name));
@@ -240,7 +219,6 @@ impl FinalAccount {
     }
 }
 
-/// Names of the losses, in the order of the path.
 pub(crate) const LOSSES: [&str; 11] = [
     STOPPED[0],
     STOPPED[1],
@@ -255,12 +233,12 @@ pub(crate) const LOSSES: [&str; 11] = [
     EXTERNAL,
 ];
 
-/// Triggers that BUSY from outside stopped: none of the chain.
+/// Triggers that BUSY from outside stopped: no loss of the chain.
 pub(crate) const EXTERNAL: &str = STOPPED[2];
 
 const LOSSES_OF_RECORDED: [&str; 11] = {
     let mut names = LOSSES;
-    // Nothing sends, so nothing is held back: what waits for the rest of its block.
+    // Nothing sends, so nothing is held back: these chunks wait for the rest of their block.
     names[2] = NOT_GIVEN[1];
     names[3] = NOT_GIVEN[2];
     // Faults are made with the blocks.
@@ -268,13 +246,11 @@ const LOSSES_OF_RECORDED: [&str; 11] = {
     names
 };
 
-/// Chunks that arrived with an error or CRC flag.
 pub const FLAGGED: &str = NOT_LOST[1];
 /// Chunks that injected faults flagged, or that had a flag in the recorded file.
 const FLAGGED_AT_SOURCE: &str = NOT_LOST[2];
 /// Chunks that an earlier reader of the channel took; its own account says what became of them.
 pub const BEFORE: &str = NOT_LOST[3];
-/// Chunks for which there was no subscriber.
 pub const NOT_SUBSCRIBED: &str = "not subscribed";
 
 pub(crate) fn own_losses(ledger: &Ledger) -> impl Iterator<Item = (&str, u64)> {
@@ -293,9 +269,8 @@ pub(crate) fn not_received(ledger: &Ledger) -> u64 {
     ledger.lost_on_the_way() + of(NOT_LOST[0]) - of(NOT_SUBSCRIBED)
 }
 
-/// The ledger of one E-link in triggers: what the card counted against what the reader counted.
-///
-/// Where the two disagree about the chunks that passed the ring, the ledger does not close.
+/// Ledger of one E-link in triggers: the card's counts against the reader's. It does not close if
+/// the two disagree about the chunks that passed the ring.
 pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledger {
     let (before, reader) = (reader.before, reader.outcomes);
     let mut ledger =

@@ -1,21 +1,16 @@
-//! BUSY: when the card stops the trigger, why, and the dead time that this makes, measured at the
-//! trigger source.
+//! BUSY: its causes, and the dead time that it makes, measured at the trigger source.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A ring is nearly full.
     Dma = 0,
-    /// An output FIFO is nearly full.
     Fifo = 1,
     /// Another detector holds the trigger.
     External = 2,
 }
 
-/// Both causes of the card, in the order of their numbers.
 pub(crate) const CAUSES: [Cause; 2] = [Cause::Dma, Cause::Fifo];
 
 impl Cause {
-    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Cause::Dma => "BUSY-by-DMA",
@@ -29,14 +24,11 @@ impl Cause {
 /// them it stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hysteresis {
-    /// On above this.
     pub high: usize,
-    /// Off below this.
     pub low: usize,
 }
 
 impl Hysteresis {
-    /// The new state.
     pub fn state(self, was: bool, level: usize) -> bool {
         level > self.high || was && level >= self.low
     }
@@ -45,11 +37,8 @@ impl Hysteresis {
 /// Dead time of one cause, or of all together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeadTime {
-    /// Time with BUSY.
     pub ns: u64,
-    /// Times that it was asserted.
     pub count: u64,
-    /// Longest time without interruption.
     pub longest_ns: u64,
     /// Triggers that it stopped, each booked to one cause.
     pub vetoed: u64,
@@ -86,11 +75,10 @@ impl DeadTime {
     }
 }
 
-/// The BUSY output with its flags, and what comes from outside: that stops triggers, too, and has
-/// an account of its own.
+/// BUSY output with its flags, and BUSY from outside, which also stops triggers and has its own
+/// account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BusyLine {
-    /// By cause: whether it may reach the output.
     enabled: [bool; 2],
     inhibited: bool,
     live: [bool; 2],
@@ -102,12 +90,13 @@ pub struct BusyLine {
 }
 
 impl BusyLine {
-    /// With the enable bits of both causes; inhibited, flags work and nothing reaches the output.
+    /// Makes a line with the enable bits of both causes. An inhibited line sets flags and asserts
+    /// nothing.
     pub fn new(enabled: [bool; 2], inhibited: bool) -> BusyLine {
         BusyLine { enabled, inhibited, ..BusyLine::default() }
     }
 
-    /// Sets what comes from outside. The card's inhibition does not reach it.
+    /// Sets BUSY from outside, which the card's inhibition does not reach.
     pub(crate) fn set_external(&mut self, now_ns: u64, on: bool) {
         self.is_external = on;
         self.external.set(now_ns, on);
@@ -142,13 +131,12 @@ impl BusyLine {
         }
     }
 
-    /// Why triggers are stopped, if they are. The card's own reasons come first.
+    /// Reason for which triggers are stopped. The card's own reasons come first.
     pub fn asserted(&self) -> Option<Cause> {
         let external = self.is_external.then_some(Cause::External);
         self.own().or(external)
     }
 
-    /// Why the card's output is on, if it is.
     fn own(&self) -> Option<Cause> {
         if self.inhibited {
             return None;
@@ -156,7 +144,6 @@ impl BusyLine {
         CAUSES.into_iter().find(|cause| self.enabled[*cause as usize] && self.live[*cause as usize])
     }
 
-    /// Books triggers that it stopped.
     pub(crate) fn veto(&mut self, cause: Cause, triggers: u64) {
         match cause {
             Cause::External => self.external.vetoed += triggers,
@@ -167,7 +154,6 @@ impl BusyLine {
         }
     }
 
-    /// Dead time by cause at a time.
     pub fn dead(&self, cause: Cause, now_ns: u64) -> DeadTime {
         match cause {
             Cause::External => self.external.at(now_ns),

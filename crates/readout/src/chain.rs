@@ -1,4 +1,4 @@
-//! The parts of a chain in this process: card, readers, receivers, and what came of every trigger.
+//! Parts of a chain in this process: card, readers, receivers, and the accounts of every trigger.
 //!
 //! [`Chain::open`] makes them; a path gives each its thread.
 
@@ -27,19 +27,16 @@ use crate::scenario::{PartCounts, Publish, Scenario, ScenarioError};
 use crate::tohost::{Stats, ToHost};
 use crate::transport::{self, PublisherHello, TransportError};
 
-/// Why a chain could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ChainError {
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// It needs more memory than there is.
     #[error(transparent)]
     TooLarge(ScenarioError),
     #[error(transparent)]
     Transport(#[from] TransportError),
     #[error(transparent)]
     Sys(#[from] SysError),
-    /// Pinning, threads.
     #[error("{0}")]
     System(String),
 }
@@ -59,10 +56,6 @@ impl From<ChainError> for Fault {
     }
 }
 
-/// Pins the calling thread, and sees that it is.
-///
-/// # Errors
-/// When the kernel does not do it.
 pub fn pin(cpu: Option<u32>) -> Result<(), ChainError> {
     let Some(cpu) = cpu else { return Ok(()) };
     let why = match affinity::pin_to(cpu) {
@@ -73,14 +66,11 @@ pub fn pin(cpu: Option<u32>) -> Result<(), ChainError> {
     Err(ChainError::System(why))
 }
 
-/// CPU time of a thread over its work.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuLoad {
-    /// Share of one CPU, 0 to 1.
     pub cpu: f64,
 }
 
-/// The CPU time of a piece of work in this thread.
 fn loaded<T>(work: impl FnOnce() -> T) -> (T, CpuLoad) {
     let cpu_ns = || {
         let usage = cpu_time::of_thread();
@@ -92,29 +82,22 @@ fn loaded<T>(work: impl FnOnce() -> T) -> (T, CpuLoad) {
     (done, CpuLoad { cpu: cpu_ns().saturating_sub(cpu) as f64 / wall_ns as f64 })
 }
 
-/// A card with its readers and receivers, before any of them runs.
 pub struct Chain {
-    /// The scenario, with the ring that there is.
     pub scenario: Scenario,
     pub card: Arc<Mutex<Card>>,
-    /// One for each channel.
     pub readers: Vec<ToHost>,
-    /// As many as were asked for.
     pub receivers: Vec<Receiving>,
 }
 
 impl Chain {
-    /// Parts of a chain of the scenario: a reader, a subscriber and a connection for each channel.
+    /// Counts for the scenario a reader, a subscriber and a connection for each channel.
     pub fn parts(scenario: &Scenario) -> PartCounts {
         let channels = channel_ids(scenario).len();
         PartCounts { channels, subscribers: channels, receptions: channels }
     }
 
-    /// Makes the parts. Readers are dealt out to the receivers; triggers come for a time, or until
-    /// there were enough. With an experiment the parts in a reader's thread are watched.
-    ///
-    /// # Errors
-    /// When there is not enough memory, or an address cannot be had.
+    /// Makes the parts. Readers are dealt out to the receivers; triggers come for a time, or up to
+    /// a number. With an experiment the parts in a reader's thread are watched.
     pub fn open(
         scenario: &Scenario,
         receivers: usize,
@@ -151,10 +134,6 @@ impl Chain {
     }
 }
 
-/// A reader of a port, with its publisher.
-///
-/// # Errors
-/// When the publisher's address cannot be had.
 pub fn reader_of(
     scenario: &Scenario,
     port: Port,
@@ -168,22 +147,18 @@ pub fn reader_of(
     Ok(ToHost::new(port, outlet, scenario.reader, publish, format, &elinks))
 }
 
-/// One reader's part.
 #[derive(Clone, Debug)]
 pub struct ReaderDone {
     pub stats: Stats,
-    /// Accounts, closed at the end.
     pub account: FinalAccount,
     pub load: CpuLoad,
     /// Times of the emulated card's work and of the publisher's in its thread; `None` if they were
     /// not watched.
     pub within: Option<(u64, u64)>,
-    /// Trouble.
     pub notes: Vec<String>,
     pub ring_bytes: usize,
     /// Dead time as the card saw it, as in [`crate::card::CardView`].
     pub dead: [Dead; 4],
-    /// Time from start to end as the card saw it.
     pub card_ns: u64,
     /// Bytes in the ring, every 10 ms or so while triggers came: the card's time, the bytes.
     pub filling: Vec<(u64, u64)>,
@@ -192,7 +167,7 @@ pub struct ReaderDone {
 }
 
 impl ToHost {
-    /// Runs it in this thread to its end, or until `quit` says so.
+    /// Runs the reader in this thread to its end, or until `quit` is true.
     pub fn read(&mut self, quit: &(impl Fn() -> bool + Sync)) -> ReaderDone {
         let stop = AtomicBool::new(false);
         let mut filling = Vec::with_capacity(1 << 14);
@@ -226,7 +201,6 @@ impl ToHost {
     }
 }
 
-/// Offer of a channel's publisher.
 pub fn hello(scenario: &Scenario, at: usize) -> PublisherHello {
     let id = channel_ids(scenario)[at];
     let format = scenario.format().expect("the scenario was checked");
@@ -239,7 +213,6 @@ pub fn hello(scenario: &Scenario, at: usize) -> PublisherHello {
     }
 }
 
-/// A receiver before it runs: the publishers of its readers.
 #[derive(Clone)]
 pub struct Receiving {
     transport: String,
@@ -248,10 +221,7 @@ pub struct Receiving {
 }
 
 impl Receiving {
-    /// Connects and runs in this thread to the end of its publishers.
-    ///
-    /// # Errors
-    /// When it cannot be connected; then the flag is set, too.
+    /// Connects, and runs in this thread to the end of the publishers. An error also sets the flag.
     pub fn receive(
         &self,
         failed: &AtomicBool,
@@ -273,7 +243,6 @@ impl Receiving {
     }
 }
 
-/// The card's and the readers' counts with those of the receivers.
 pub fn joined(readers: &[ReaderDone], receivers: &[(Report, CpuLoad)]) -> Vec<(u64, Ledger)> {
     let mut ledgers = Vec::new();
     for reader in readers {

@@ -34,11 +34,10 @@ pub use tables::{Checked, ElinkRow};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub level: u8,
-    /// Only these E-links; all where there is none.
+    /// E-links to check; all of them if empty.
     pub elinks: Vec<u16>,
-    /// Blocks to skip at the beginning.
     pub skip_blocks: u64,
-    /// Messages that are kept; it goes on counting beyond.
+    /// Messages that are kept; later ones are only counted.
     pub max_messages: usize,
     /// Size of blocks whose magic does not tell it (0xABCE).
     pub abce_kib: u8,
@@ -50,7 +49,6 @@ impl Default for Options {
     }
 }
 
-/// A checker of a stream of blocks.
 #[derive(Debug)]
 pub struct Checker {
     options: Options,
@@ -59,12 +57,9 @@ pub struct Checker {
     elinks: Elinks,
     strides: SimilarByStride,
     room: Vec<Subchunk>,
-    /// Each with the byte that its block begins with.
     messages: Vec<(u64, String)>,
     messages_left_out: u64,
-    /// Of the block at hand: places in it, and what was found there.
     findings: Vec<(usize, FragmentFinding)>,
-    /// Counts of faults, by what they are.
     faults: BTreeMap<&'static str, u64>,
     position: u64,
     blocks: u64,
@@ -73,11 +68,9 @@ pub struct Checker {
     rest: Vec<u8>,
 }
 
-/// Why bytes could not be checked at all.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// Reading failed.
     #[error("cannot read: {0}")]
     Io(#[from] io::Error),
     /// No block in the first MiB.
@@ -86,22 +79,19 @@ pub enum CheckError {
          begin in its first MiB"
     )]
     Foreign(u32),
-    /// Too short for a block.
     #[error("{0} bytes: shorter than one block")]
     Short(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Blocks so far, those with bad starts among them.
     pub blocks: u64,
-    /// Bytes so far, without what still waits for the rest of its block.
+    /// Bytes so far, without those that wait for the rest of their block.
     pub bytes: u64,
     pub faults: u64,
 }
 
 impl Checker {
-    /// A checker before the first block.
     pub fn new(options: Options) -> Checker {
         Checker::of_share(options, Share::Whole)
     }
@@ -126,10 +116,7 @@ impl Checker {
         }
     }
 
-    /// Takes the next bytes, however they are cut.
-    ///
-    /// # Errors
-    /// When no block begins in the first MiB of them.
+    /// Takes the next bytes, cut at any place. Fails if no block begins in the first MiB.
     pub fn take(&mut self, bytes: &[u8]) -> Result<(), CheckError> {
         if !self.rest.is_empty()
             || self.format.is_none()
@@ -155,7 +142,6 @@ impl Checker {
         self.format.map_or(1, |format| format.block_bytes)
     }
 
-    /// Whole blocks; returns the bytes used.
     fn blocks_of(&mut self, bytes: &[u8], last: bool) -> Result<usize, CheckError> {
         let mut at = 0;
         loop {
@@ -220,7 +206,6 @@ impl Checker {
         self.position += self.block_bytes() as u64;
     }
 
-    /// The format, as soon as the bytes say it.
     fn recognised(&mut self, bytes: &[u8], last: bool) -> Result<Option<BlockFormat>, CheckError> {
         let format = match recognise(bytes, self.options.abce_kib, last) {
             Recognised::As(format) => format,
@@ -235,7 +220,6 @@ impl Checker {
         Ok(Some(format))
     }
 
-    /// Counts a fault, and says where it is: in the block at hand.
     fn fault(&mut self, what: &'static str, more: impl FnOnce() -> String) {
         *self.faults.entry(what).or_default() += 1;
         self.message(what, more);
@@ -295,7 +279,7 @@ impl Checker {
             self.misplaced(header, place);
         }
         if level >= 2 {
-            // What a gap cut off is that gap's fault.
+            // Chunks that a gap cut off are that gap's fault.
             let explained = u64::from(was_open && after.blocks_missing > before.blocks_missing);
             self.compare(number, &before, &after, explained);
         }
@@ -337,8 +321,8 @@ impl Checker {
         }
     }
 
-    /// Messages of what was found in the chunks of a block: one for all of a kind in a row. They
-    /// are counted at the end, because what is missing may still come.
+    /// Adds messages of the findings in a block's chunks, one for each kind in a row. Findings are
+    /// counted at the end, because missing data may still come.
     fn found(&mut self, number: u16) {
         let findings = std::mem::take(&mut self.findings);
         for same in findings.chunk_by(|(_, one), (_, other)| one == other) {
@@ -356,15 +340,10 @@ impl Checker {
         self.findings.clear();
     }
 
-    /// The end of the bytes.
-    ///
-    /// # Errors
-    /// When there was no block at all.
     pub fn finish(self) -> Result<Checked, CheckError> {
         Checker::joined(vec![self])
     }
 
-    /// The end of the bytes for checkers that shared them, in the order of their shares.
     fn joined(mut shares: Vec<Checker>) -> Result<Checked, CheckError> {
         for checker in &mut shares {
             checker.end()?;

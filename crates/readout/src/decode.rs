@@ -11,7 +11,6 @@ use crate::recording;
 use crate::request::DecodeRequest;
 use crate::scenario::Scenario;
 
-/// The work of a request.
 pub(crate) fn job(request: &DecodeRequest) -> Result<Job, Fault> {
     let scenario = request.load()?;
     let ring_bytes = buffer_bytes(scenario.card.ring.0 as u64);
@@ -61,11 +60,8 @@ impl DecodeSession {
     }
 }
 
-/// Finds the subchunks of whole blocks, one after the other; returns how many there are. The room
-/// holds [`most_subchunks`].
-///
-/// # Errors
-/// When the bytes are not blocks of the format.
+/// Finds the subchunks of whole blocks, and returns their number. `room` holds [`most_subchunks`].
+/// Fails if the bytes are not blocks of the format.
 pub fn decode(format: BlockFormat, blocks: &[u8], room: &mut [Subchunk]) -> Result<u64, Fault> {
     let size = format.block_bytes;
     let mut ahead = blocks.chunks_exact(size).skip(2);
@@ -81,10 +77,7 @@ pub fn decode(format: BlockFormat, blocks: &[u8], room: &mut [Subchunk]) -> Resu
     Ok(seen)
 }
 
-/// So many bytes of whole blocks as the first channel of an emulated card makes them.
-///
-/// # Errors
-/// When there is no room, or the scenario makes no such card.
+/// Makes whole blocks of this many bytes, as the first channel of an emulated card writes them.
 pub fn blocks_of_card(scenario: &Scenario, bytes: usize) -> Result<Vec<u8>, Fault> {
     let mut blocks = Vec::new();
     blocks

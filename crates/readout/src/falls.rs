@@ -2,8 +2,8 @@
 //! wraps.
 //!
 //! The counter alone cannot tell the two apart. A reset reaches all E-links of a device at one
-//! moment: where all of them fall together, it is one. Where the others count on, it is a loss. Any
-//! other fall stays undecided.
+//! moment: a fall of all together is a reset. If the others count on, it is a loss. Any other fall
+//! stays undecided.
 
 use crate::fragment::FragmentFinding;
 
@@ -21,7 +21,6 @@ pub(crate) struct Span {
     here: u64,
 }
 
-/// A fall of one E-link's counter.
 #[derive(Clone, Copy, Debug)]
 struct Fall {
     span: Span,
@@ -30,7 +29,6 @@ struct Fall {
     missing: Option<u32>,
 }
 
-/// Places of one E-link's data, and the falls of its counter.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Falls {
     first: Option<u64>,
@@ -39,21 +37,16 @@ pub(crate) struct Falls {
     beyond: Judged,
 }
 
-/// Result of judging falls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Judged {
-    /// Resets, without those that the trigger system announced.
     pub(crate) resets: u64,
-    /// Events missing.
     pub(crate) missing: u64,
-    /// Falls that may be resets or losses.
     pub(crate) undecided: u64,
     /// Events missing if all of those are losses.
     pub(crate) undecided_events: u64,
 }
 
 impl Falls {
-    /// Notes that data comes from a place.
     #[inline]
     pub(crate) fn at(&mut self, place: u64) {
         if self.first.is_none() {
@@ -64,12 +57,10 @@ impl Falls {
         }
     }
 
-    /// Span of an event that begins now.
     pub(crate) fn span(&self) -> Span {
         self.span
     }
 
-    /// Keeps what was found in an event, if it is a fall or a reset.
     pub(crate) fn keep(&mut self, finding: FragmentFinding, span: Span) {
         let missing = match finding {
             FragmentFinding::Fell(missing) => Some(missing),
@@ -140,7 +131,6 @@ pub(crate) fn judge(elinks: &[&Falls], has_all: bool) -> Vec<Judged> {
 mod tests {
     use super::*;
 
-    /// Data at these places, and a fall with this many missing events at one of them.
     fn falls(places: &[u64], fall: Option<(u64, u32)>) -> Falls {
         let mut falls = Falls::default();
         for place in places {

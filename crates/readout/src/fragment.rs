@@ -1,5 +1,5 @@
-//! What a fragment should be: the event counters of one E-link go on by one, and the bytes are
-//! those that the emulator makes.
+//! Checks of fragments: the event counters of one E-link go on by one, and the bytes are those that
+//! the emulator makes.
 
 use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::order::{SequenceHint, SequenceStep, SequenceTracker};
@@ -9,29 +9,22 @@ use crate::falls::Judged;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct FragmentFaults {
-    /// Events that are missing by the counters: at least so many, for the emulator's wrap after
-    /// 256.
+    /// Events missing by the counters: a lower bound, as the emulator's counter wraps after 256.
     pub missing: u64,
-    /// Events that came again.
     pub duplicates: u64,
-    /// Events that came after later ones.
     pub out_of_order: u64,
-    /// Resets of the counter: no fault.
     pub resets: u64,
     /// Falls of the counter to 0 that may be resets or losses.
     pub falls: u64,
     /// Events missing if all of those are losses.
     pub falls_missing: u64,
-    /// Counters that do not follow the one before, for whichever of these reasons.
+    /// Counters that do not follow the one before, for any of these reasons.
     pub jumps: u64,
-    /// Fragments whose bytes are wrong.
     pub payload: u64,
-    /// Fragments that name another E-link than the block in which they came.
     pub wrong_elink: u64,
 }
 
 impl FragmentFaults {
-    /// Adds those of another E-link.
     pub fn add(&mut self, other: &FragmentFaults) {
         self.missing += other.missing;
         self.duplicates += other.duplicates;
@@ -44,7 +37,6 @@ impl FragmentFaults {
         self.wrong_elink += other.wrong_elink;
     }
 
-    /// Adds the judged falls of the counter.
     pub(crate) fn judged(self, falls: Judged) -> FragmentFaults {
         FragmentFaults {
             missing: self.missing + falls.missing,
@@ -59,24 +51,21 @@ impl FragmentFaults {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FragmentFinding {
     Missing(u32),
-    /// Came again.
     Duplicate,
-    /// Comes after a later one.
     OutOfOrder,
     /// The trigger system reset the counter; this many events are missing since.
     Reset(u32),
     /// The counter fell to 0: a reset, or this many events are missing before it.
     Fell(u32),
     Payload,
-    /// It names an E-link of this index.
+    /// Names an E-link of this index.
     WrongElink(u8),
 }
 
-/// Checks the fragments of one E-link, in their order.
 #[derive(Clone, Debug)]
 pub struct FragmentCheck {
     is_ttc: bool,
-    /// The index that the emulator writes into its fragments; any, where the E-link is not known.
+    /// Index that the emulator writes into its fragments; `None` if the E-link is unknown.
     index: Option<u8>,
     /// Width of the E-link, by its first fragment with a valid width.
     width: Option<u8>,
@@ -91,7 +80,7 @@ pub struct FragmentCheck {
 }
 
 impl FragmentCheck {
-    /// For an E-link; the trigger system's has other fragments.
+    /// Makes the check of an E-link. The trigger system's E-link has other fragments.
     pub fn new(elink: Option<Elink>) -> FragmentCheck {
         FragmentCheck {
             is_ttc: elink == Some(Elink::TTC),
@@ -114,12 +103,11 @@ impl FragmentCheck {
         }
     }
 
-    /// Width of the E-link that its fragments name.
     pub(crate) fn width(&self) -> Option<u8> {
         self.width
     }
 
-    /// Fragments were lost before the next one: its counter is ahead, however far.
+    /// Notes that fragments were lost: the next counter is ahead by any number.
     pub fn gap(&mut self) {
         self.next_by(SequenceHint::Gap);
     }
@@ -131,16 +119,16 @@ impl FragmentCheck {
 
     fn next_by(&mut self, way: SequenceHint) {
         self.way = way;
-        // The next fragment is looked at in full.
+        // The next fragment is compared in full.
         self.pattern.clear();
     }
 
-    /// The stream begins anew: the next fragment may have any number.
+    /// Begins the stream anew: the next fragment may have any number.
     pub(crate) fn restart(&mut self) {
         (self.order, self.resets) = (SequenceTracker::default(), None);
     }
 
-    /// Takes the next fragment; says what is wrong with it, or new.
+    /// Takes the next fragment; returns a fault or an announced reset.
     #[inline]
     pub fn check(&mut self, payload: &[u8]) -> Option<FragmentFinding> {
         let Some(&event) = payload.get(3) else {
@@ -157,9 +145,9 @@ impl FragmentCheck {
         self.check_any(payload, event)
     }
 
-    /// Takes the first fragments of those that begin at these places, all of one length, as long as
-    /// each is as the one before but for its counter, which goes on. Returns how many; the next one
-    /// is for [`FragmentCheck::check`].
+    /// Takes the first of the fragments of one length that begin at these places. Each must be as
+    /// the one before but for its counter, which goes on. Returns their number; the next one is for
+    /// [`FragmentCheck::check`].
     #[inline]
     pub(crate) fn usual(
         &mut self,
@@ -190,9 +178,8 @@ impl FragmentCheck {
         count
     }
 
-    /// Takes so many fragments that follow the last one, which was this, and are as it is but for
-    /// their counter, which goes on by one each time. False, and none taken, where the last one was
-    /// not as it should be.
+    /// Takes `count` fragments that equal `last`, the one before them, but for their counters,
+    /// which go on by one. Takes none and returns false if the last one was not valid.
     pub(crate) fn is_repeated(&mut self, last: &[u8], count: usize) -> bool {
         let Some(&event) = last.get(3).filter(|_| !self.is_ttc) else {
             return false;
@@ -252,7 +239,7 @@ impl FragmentCheck {
         let since = self.resets.map_or(0, |before| ttc.ecr.wrapping_sub(before));
         match since {
             0 => {}
-            // From before the last reset.
+            // A trigger from before the last reset.
             128.. => {
                 self.faults.jumps += 1;
                 self.faults.out_of_order += 1;
@@ -264,7 +251,7 @@ impl FragmentCheck {
                 self.follow(ttc.l1id, TRIGGERS);
                 self.faults.jumps += 1;
                 self.faults.resets += u64::from(since);
-                // Counted from 0 on.
+                // Counting starts at 0.
                 self.faults.missing += u64::from(ttc.l1id);
                 return Some(FragmentFinding::Reset(ttc.l1id));
             }
@@ -300,7 +287,7 @@ impl FragmentCheck {
         Some(finding)
     }
 
-    /// Too short for a counter: only the beginning of the header can be looked at.
+    /// Checks the beginning of the header of a fragment that is too short for a counter.
     fn short(&mut self, payload: &[u8]) -> Option<FragmentFinding> {
         let header = EmulatorHeader {
             length: u16::try_from(payload.len()).unwrap_or(0),
@@ -318,14 +305,13 @@ impl FragmentCheck {
 const WIDTH_AT: usize = 7;
 const WIDTHS: [u8; 4] = [2, 4, 8, 16];
 
-/// The emulator's counter of events has 8 bits.
 const EVENTS: u32 = 1 << 8;
-/// That of triggers has 24.
+/// The counter of triggers has 24 bits.
 const TRIGGERS: u32 = 1 << 24;
 
-/// Whether two fragments of one length differ in their counter at most. By words: the counter is
-/// masked out of the first, because a byte written into the pattern just before a word is read from
-/// it would stall the core.
+/// True if two fragments of one length differ in their counter at most. The comparison is by words,
+/// and masks the counter out of the first. A byte written into the pattern just before a word is
+/// read from it would stall the core.
 #[inline]
 fn same_but_counter(a: &[u8], b: &[u8]) -> bool {
     if TWO_WORDS.contains(&a.len())
@@ -358,15 +344,14 @@ fn differ_but_counter([begin_a, end_a]: [u128; 2], [begin_b, end_b]: [u128; 2]) 
     (begin_a ^ begin_b) & !(0xFF << 24) | (end_a ^ end_b)
 }
 
-/// The first 16 bytes and the last.
 #[inline]
 fn both_ends(bytes: &[u8]) -> Option<[u128; 2]> {
     let (begin, end) = (bytes.first_chunk()?, bytes.last_chunk()?);
     Some([u128::from_le_bytes(*begin), u128::from_le_bytes(*end)])
 }
 
-/// The emulator's marks, length and pattern, as far as a chunk goes; one of 64 KiB and more says
-/// its length modulo 2^16.
+/// Checks the emulator's marks, length and pattern, as far as a chunk goes. Chunks of 64 KiB and
+/// more state their length modulo 2^16.
 fn is_emulated(payload: &[u8]) -> bool {
     let [.., high, low] = payload.len().to_be_bytes();
     let head = [(0, 0xAA), (1, high), (2, low), (5, 0xBB), (6, 0xAA)];
@@ -412,7 +397,7 @@ mod tests {
         }
     }
 
-    /// A run is checked as its fragments one by one, whatever is wrong and wherever.
+    /// Oracle: a run is checked as its fragments one by one, for any fault at any place.
     #[test]
     fn a_run_is_checked_as_its_fragments_one_by_one() {
         let begins = |length: usize| (0..30).map(move |at| at * length);

@@ -1,5 +1,5 @@
 //! FELIX-class read-out: an emulated card, the reader of its rings, publish/subscribe, receivers,
-//! and what they lose.
+//! and the accounts of losses.
 //!
 //! ```text
 //! Scenario (TOML)

@@ -1,7 +1,7 @@
-//! How much memory a read-out will hold, estimated before any of it is taken.
+//! Memory of a read-out, estimated before any of it is taken.
 //!
-//! Memory that is over-reserved is killed at first touch, without a message: what does not fit is
-//! refused here instead.
+//! Over-reserved memory is killed at first touch, without a message: a read-out that does not fit
+//! is refused here.
 
 use daqmeter_record::units::show_bytes;
 use daqmeter_sys::available;
@@ -10,7 +10,7 @@ use daqmeter_sys::host::Files;
 use crate::scenario::{PartCounts, Scenario, ScenarioError, Wrong};
 use crate::tohost::subscriber_bytes;
 
-/// Program, stacks, and what else is not worth counting.
+/// Program, stacks, and small buffers.
 const BASE_BYTES: u64 = 16 << 20;
 /// Beside the ring: words, and the rounding of the mapping to huge pages.
 const RING_EXTRA_BYTES: u64 = 4 << 20;
@@ -28,7 +28,6 @@ fn times(count: usize, bytes: u64) -> u64 {
 }
 
 impl Scenario {
-    /// Bytes that these parts will hold together at the most.
     pub fn memory_bytes(&self, parts: PartCounts) -> u64 {
         [
             BASE_BYTES,
@@ -40,10 +39,8 @@ impl Scenario {
         .fold(0, u64::saturating_add)
     }
 
-    /// Holds the estimate against what this process may still take.
-    ///
-    /// # Errors
-    /// When it does not fit: names the field that takes most, and its line.
+    /// Compares the estimate with the memory that this process may still take. The error names the
+    /// field that takes most, and its line.
     pub(crate) fn check_memory(&self, parts: PartCounts) -> Result<(), ScenarioError> {
         let Some(free) = available::memory_bytes() else {
             return Ok(());
@@ -85,7 +82,7 @@ impl Scenario {
         ))
     }
 
-    /// Rings, FIFOs and emulators of so many channels; one lap is made at a time.
+    /// Bytes of the channels' rings, FIFOs and emulators; one lap is made at a time.
     fn rings_bytes(&self, parts: PartCounts) -> u64 {
         if parts.channels == 0 {
             return 0;
@@ -104,7 +101,6 @@ impl Scenario {
         times(parts.channels, channel).saturating_add(lap)
     }
 
-    /// Pages of the readers.
     fn pages_bytes(&self, parts: PartCounts) -> u64 {
         let Some(format) = self.format() else {
             return 0;

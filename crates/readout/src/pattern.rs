@@ -12,14 +12,12 @@ use daqmeter_record::units;
 
 /// Shortest period: the card is carried from edge to edge.
 const MIN_PERIOD_NS: u64 = 1_000;
-/// Latest edge, and longest period: eleven days, far from the end of numbers.
+/// Latest edge, and longest period: eleven days, far from overflow.
 const MAX_NS: u64 = 1_000_000_000_000_000;
 
-/// When BUSY from outside changes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Pattern {
     edges: Edges,
-    /// Edges that were.
     done: u64,
 }
 
@@ -27,7 +25,6 @@ pub(crate) struct Pattern {
 enum Edges {
     #[default]
     None,
-    /// On and off in turns, at these times.
     Listed(Vec<u64>),
     Periodic {
         period_ns: u64,
@@ -36,10 +33,7 @@ enum Edges {
 }
 
 impl Pattern {
-    /// From a period with a share, or a file.
-    ///
-    /// # Errors
-    /// Says what is wrong, and in which line of the file.
+    /// Reads a period with a share, or a file. The error names the line of the file.
     pub(crate) fn read(text: &str) -> Result<Pattern, String> {
         let edges = match text.strip_suffix('%') {
             Some(short) => periodic(short).ok_or_else(|| {
@@ -52,7 +46,7 @@ impl Pattern {
         Ok(Pattern { edges, done: 0 })
     }
 
-    /// The next edge up to a time, once: its time, and whether BUSY is on from there.
+    /// Next edge up to a time, once: its time, and the state of BUSY from there.
     pub(crate) fn next_edge(&mut self, now_ns: u64) -> Option<(u64, bool)> {
         let is_on = self.done.is_multiple_of(2);
         let at_ns = match &self.edges {
@@ -75,7 +69,7 @@ fn nanos(time: Duration) -> Option<u64> {
     (ns <= MAX_NS).then_some(ns)
 }
 
-/// `10ms/5`, in percent.
+/// Parses `10ms/5`, in percent.
 fn periodic(text: &str) -> Option<Edges> {
     let (period, percent) = text.split_once('/')?;
     let period_ns = units::parse_duration(period).ok().and_then(nanos)?;
@@ -102,7 +96,6 @@ fn listed(path: &str) -> Result<Vec<u64>, String> {
     Ok(times_ns)
 }
 
-/// The times of lines that say on and off in turns.
 fn edges_of(text: &str) -> Result<Vec<u64>, (usize, String)> {
     let mut times_ns: Vec<u64> = Vec::new();
     for (at, line) in text.lines().enumerate() {

@@ -4,7 +4,7 @@ use daqmeter_record::border::refuse_large;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Fields that name something. They are compared and not counted, and use all 64 bits.
+/// Fields that are names. They are compared and not counted, and use all 64 bits.
 const NAMES: [&str; 4] = ["receiver", "stream", "tag", "tags"];
 
 /// Reads a message of a peer; refuses counts that no run reaches, with the path of the field.

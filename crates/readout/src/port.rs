@@ -15,39 +15,31 @@ use crate::card::Card;
 use crate::card::words::{self, CardState, CardView};
 use crate::chain::PartWatch;
 
-/// A channel with its interrupt line.
 pub struct Port {
     consumer: Consumer,
     line: IrqLine,
     card: Side,
-    /// Watches the work in the reader's thread.
     pub(crate) watch: Option<PartWatch>,
 }
 
 enum Side {
-    /// In this process, shared by the readers of its channels. It has no thread: the reader carries
-    /// it to the present, in its own time, which is little for replayed blocks.
+    /// A card in this process, shared by the readers of its channels. It has no thread: the reader
+    /// carries it to the present, which takes little time for replayed blocks.
     Here(Arc<Mutex<Card>>),
-    /// In another process. The connection is open as long as that lives and the channel is ours.
+    /// A card in another process. The connection is open while that lives and the channel is ours.
     Elsewhere { connection: UnixStream, looked_ns: u64, is_gone: bool },
 }
 
-/// Interval at which the card's process is looked for.
+/// Interval at which the card's process is checked.
 const ALIVE_NS: u64 = 100_000_000;
 
 impl Port {
-    /// A channel of a card in this process.
-    ///
-    /// # Errors
-    /// When the process has no descriptors left.
+    /// Opens a channel of a card in this process. Fails if the process has no descriptors left.
     pub fn here(card: Arc<Mutex<Card>>, consumer: Consumer) -> Result<Port, SysError> {
         Ok(Port { consumer, line: IrqLine::timer()?, card: Side::Here(card), watch: None })
     }
 
-    /// A channel of a card in another process, from what that passed.
-    ///
-    /// # Errors
-    /// When the connection cannot be made non-blocking.
+    /// Opens a channel of a card in another process, from the objects that it passed.
     pub(crate) fn elsewhere(
         consumer: Consumer,
         line: IrqLine,
@@ -58,12 +50,10 @@ impl Port {
         Ok(Port { consumer, line, card, watch: None })
     }
 
-    /// The ring.
     pub fn consumer(&self) -> &Consumer {
         &self.consumer
     }
 
-    /// Carries a card in this process to the present.
     pub fn advance(&mut self) {
         let Side::Here(card) = &self.card else { return };
         let work = || {
@@ -81,7 +71,7 @@ impl Port {
         }
     }
 
-    /// As [`Port::advance`]; of another process, looks whether it still lives.
+    /// Does as [`Port::advance`]; for another process, checks that it still lives.
     pub(crate) fn look(&mut self) {
         if let Side::Elsewhere { connection, looked_ns, is_gone } = &mut self.card {
             let now_ns = monotonic_ns();
@@ -95,14 +85,13 @@ impl Port {
         self.advance();
     }
 
-    /// Brings up to `most` bytes that came from another process into what the ring lends.
+    /// Copies up to `most` bytes that came from another process into the space that the ring lends.
     pub(crate) fn take(&mut self, most: usize) {
         if let Side::Elsewhere { .. } = self.card {
             self.consumer.take(most);
         }
     }
 
-    /// Gives bytes of the ring back.
     pub fn release(&mut self, bytes: usize) {
         if let Some(watch) = &self.watch {
             watch.read(bytes);
@@ -112,7 +101,7 @@ impl Port {
 
     /// Sleeps until the card's interrupt says that there is data, at most for this time.
     pub(crate) fn wait(&mut self, timeout: Duration) {
-        // What woke us shows in the ring: errors of the line are those of a time that is over.
+        // The ring shows the reason of the wake-up: errors of the line are those of a past time.
         match &self.card {
             Side::Here(card) => {
                 let mut card = card.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +128,6 @@ impl Port {
         matches!(self.card, Side::Here(_))
     }
 
-    /// Ends the triggers of a card in this process.
     pub(crate) fn stop(&mut self) {
         if let Side::Here(card) = &self.card {
             let mut card = card.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,12 +136,11 @@ impl Port {
         }
     }
 
-    /// Counts of the card.
     pub fn view(&self) -> CardView {
         words::view(&self.consumer)
     }
 
-    /// State of the card. One whose process is gone sends no more.
+    /// State of the card. A card without its process sends no more.
     pub fn state(&self) -> CardState {
         match self.card {
             Side::Elsewhere { is_gone: true, .. } => CardState::Finished,
@@ -161,19 +148,18 @@ impl Port {
         }
     }
 
-    /// True if the card went away before it had finished: nothing more will come, and what it
-    /// counted last may be missing.
+    /// True if the card went away before it had finished: no more data comes, and its last counts
+    /// may be missing.
     pub(crate) fn is_lost(&self) -> bool {
         matches!(self.card, Side::Elsewhere { is_gone: true, .. })
             && words::state(&self.consumer) != CardState::Finished
     }
 
-    /// The monotonic clock at the card's start.
+    /// Monotonic clock at the card's start.
     pub(crate) fn start_ns(&self) -> u64 {
         words::start_ns(&self.consumer)
     }
 
-    /// Says that the reader is ready.
     pub fn go(&self) {
         words::say_go(&self.consumer);
     }

@@ -1,7 +1,8 @@
-//! The receiver: subscribes, checks every fragment, and reports what came, when, and what did not.
+//! The receiver: subscribes, checks every fragment, and reports received and missing data, and
+//! times.
 //!
 //! It stands for a software read-out driver. A publisher that goes away is asked again until it
-//! comes back or the time is over; the subscription then names the last page received. `streams`
+//! comes back or the time is over. The subscription then names the last page received. `streams`
 //! checks.
 
 mod report;
@@ -31,7 +32,6 @@ use crate::transport::{PageInlet, PageTransport, Subscription, TransportError};
 
 pub use report::{Report, StreamReport};
 
-/// Pages after which they are acknowledged.
 const ACKNOWLEDGE_EACH: u64 = 8;
 /// Data flows when some came within this time.
 const FLOWS_NS: u64 = 1_000_000;
@@ -43,7 +43,6 @@ const MAX_NAP_NS: u64 = 60_000;
 /// Time after which a lost publisher is asked again.
 const RETRY_NS: u64 = 200_000_000;
 
-/// The E-link of a tag.
 pub fn elink_of(tag: u64) -> Option<Elink> {
     let fid = Fid::of_u64(tag)?;
     Some(Elink::of_link(u8::try_from(fid.link).ok()?, fid.elink))
@@ -52,18 +51,16 @@ pub fn elink_of(tag: u64) -> Option<Elink> {
 /// Finds the address of the publisher of these tags: publishers come back at other places.
 pub type LookUp = Arc<dyn Fn(&[u64]) -> Option<String> + Send + Sync>;
 
-/// An attempt to reach a publisher, and its result.
 type Attempt = (Publish, Result<Box<dyn PageInlet>, TransportError>);
 
-/// One publisher.
 #[derive(Default)]
 struct Publisher {
     settings: Publish,
     tags: Vec<u64>,
-    /// True if the tags are all that the publisher offers.
+    /// True if the tags are all tags of the publisher.
     has_all: bool,
     inlet: Option<Box<dyn PageInlet>>,
-    /// Runs in a thread of its own: the other publishers are not kept waiting.
+    /// Attempt in a thread of its own, which does not keep the other publishers waiting.
     attempt: Option<mpsc::Receiver<Attempt>>,
     stream: u64,
     last_page: u64,
@@ -72,7 +69,6 @@ struct Publisher {
     ended: bool,
 }
 
-/// A receiver of one or several publishers.
 pub struct Receiver {
     id: u64,
     transport: Arc<dyn PageTransport>,
@@ -82,21 +78,16 @@ pub struct Receiver {
     first_ns: u64,
     last_ns: u64,
     nap_ns: u64,
-    /// Trouble, for people.
     notes: Vec<String>,
-    /// Delay after each page, as of a slow consumer.
+    /// Delay after each page, which emulates a slow consumer.
     pub delay: Duration,
-    /// Asked before a lost publisher is tried again.
     pub look_up: Option<LookUp>,
     pub(crate) slowed: Option<Slowed>,
 }
 
 impl Receiver {
-    /// Connects to publishers: where each is, and the tags wanted from it (all if there are none).
-    /// Ends soon when `quit` says so.
-    ///
-    /// # Errors
-    /// When one of them is not there or refuses.
+    /// Connects to publishers: the address of each, and the tags wanted from it (all if there are
+    /// none). Ends soon when `quit` is true.
     pub fn connect(
         transport: Box<dyn PageTransport>,
         publishers: &[(Publish, Vec<u64>)],
@@ -128,17 +119,14 @@ impl Receiver {
         Ok(receiver)
     }
 
-    /// Takes the trouble that there was since the last time, for people.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
 
-    /// True once a page came.
     pub fn has_data(&self) -> bool {
         self.report.pages > 0
     }
 
-    /// Report of what came so far.
     pub fn report(&self) -> Report {
         let ledgers = &self.report.ledgers;
         let ledger = |tag: u64| ledgers.iter().rev().find(|(of, _)| *of == tag);
@@ -146,7 +134,7 @@ impl Receiver {
         let streams = each
             .map(|(stream, falls)| stream.report(falls, ledger(stream.tag).map(|(_, own)| own)));
         let mut streams: Vec<StreamReport> = streams.collect();
-        // From the other E-links nothing came at all.
+        // The other E-links received nothing at all.
         let silent = ledgers.iter().filter_map(|(tag, ledger)| {
             let missing = not_received(ledger);
             let is_silent = missing > 0 && !self.streams.places.contains_key(tag);
@@ -159,7 +147,7 @@ impl Receiver {
         Report { streams, span_ns, ..self.report.clone() }
     }
 
-    /// Falls of the counters, each judged by the E-links of the same publisher.
+    /// Falls of the counters, each judged by the E-links of its publisher.
     fn judged_falls(&self) -> Vec<Judged> {
         let Streams { all, places, .. } = &self.streams;
         let mut judged = vec![Judged::default(); all.len()];
@@ -174,8 +162,8 @@ impl Receiver {
         judged
     }
 
-    /// Receives until every publisher has ended, or the flag is set, or a lost one stays away for
-    /// longer than `patience`.
+    /// Receives until every publisher has ended, or the flag is set. A publisher that stays away
+    /// for longer than `patience` ends it, too.
     pub fn run(
         &mut self,
         stop: &AtomicBool,
@@ -204,7 +192,7 @@ impl Receiver {
         self.report()
     }
 
-    /// One look at every publisher; true when something came.
+    /// Looks once at every publisher; returns true if data came.
     fn turn(&mut self, now_ns: u64) -> bool {
         let alone = self.publishers.len() == 1;
         let mut worked = false;
@@ -216,7 +204,7 @@ impl Receiver {
             match self.take(at, wait, now_ns) {
                 Ok(came) => worked |= came,
                 Err(TransportError::Refused { address, why }) => {
-                    // Asking again would change nothing.
+                    // Another attempt would be refused again.
                     (self.publishers[at].inlet, self.publishers[at].ended) = (None, true);
                     self.report.refused.push(format!("{address} refuses: {why}"));
                 }
@@ -237,7 +225,7 @@ impl Receiver {
         worked
     }
 
-    /// Takes a few pages of one publisher; true when something came.
+    /// Takes a few pages of one publisher; returns true if data came.
     fn take(&mut self, at: usize, wait: Duration, now_ns: u64) -> Result<bool, TransportError> {
         let publisher = &mut self.publishers[at];
         if publisher.ended {
@@ -247,7 +235,7 @@ impl Receiver {
             let (transport, look_up) = (&self.transport, self.look_up.as_ref());
             publisher.reach(self.id, transport, look_up, &mut self.streams, now_ns)?;
         }
-        // Taken out: what it received is lent from it. One that failed is not put back.
+        // The inlet is taken out, because its pages are lent from it. A failed one is not put back.
         let Some(mut inlet) = publisher.inlet.take() else {
             if self.publishers.len() == 1 {
                 sleep_until(monotonic_ns() + 1_000_000);
@@ -257,7 +245,8 @@ impl Receiver {
         let took = self.take_pages(at, inlet.as_mut(), wait)?;
         let publisher = &mut self.publishers[at];
         if took > 0 {
-            // One that has ended needs it, too, to count the last pages; if it is gone, it has.
+            // A publisher that has ended needs it, too, to count the last pages. One that is gone
+            // has ended.
             let said = inlet.acknowledge(publisher.last_page);
             if !publisher.ended {
                 said?;
@@ -269,8 +258,8 @@ impl Receiver {
         Ok(took > 0)
     }
 
-    /// Takes pages until the next publisher has its turn; returns their number. What came before an
-    /// error is counted, and its last page is named when the publisher is back.
+    /// Takes pages until the next publisher has its turn; returns their number. Pages before an
+    /// error count, and the last one is named when the publisher is back.
     fn take_pages(
         &mut self,
         at: usize,
@@ -301,7 +290,6 @@ impl Receiver {
         Ok(took)
     }
 
-    /// The publisher has ended, and accounts for everything.
     fn take_account(&mut self, at: usize, body: &[u8]) {
         let publisher = &mut self.publishers[at];
         publisher.ended = true;
@@ -349,10 +337,7 @@ impl Publisher {
         Subscription { receiver, stream: *stream, last_page: *last_page, tags: tags.clone() }
     }
 
-    /// Takes the next step to reach a publisher that is lost.
-    ///
-    /// # Errors
-    /// When it is back and refuses.
+    /// Takes the next step to reach a lost publisher. Fails if it is back and refuses.
     fn reach(
         &mut self,
         receiver: u64,
@@ -399,7 +384,7 @@ impl Publisher {
                 settings.address = address;
             }
             let made = transport.subscribe(&settings, &subscription, &|| false);
-            // A receiver that has ended meanwhile wants it no more.
+            // A receiver that has ended meanwhile does not take it.
             let _ = ended.send((settings, made));
         };
         let thread = std::thread::Builder::new().name("receiver-connect".to_owned());

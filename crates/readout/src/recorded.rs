@@ -1,10 +1,10 @@
-//! A recorded file of blocks as the data of an emulated card: what [`crate::recording`] or a real
-//! card wrote.
+//! A recorded file of blocks as the data of an emulated card, written by [`crate::recording`] or a
+//! real card.
 //!
-//! The file is checked by the checker and walked as the reader will walk it, so that what it lacks
-//! or has wrong is known beforehand and is no loss of the chain. Times are not in such a file: the
-//! n-th chunk of each E-link counts as that of the n-th trigger, and a block is complete with the
-//! last of them that it, or a block before it, ends.
+//! The checker checks the file, and it is walked as the reader will walk it. Its own faults and
+//! gaps are thus known and are no loss of the chain. The file holds no times: the n-th chunk of
+//! each E-link counts as that of the n-th trigger. A block is complete with the last trigger whose
+//! chunk ends in it or before it.
 
 use std::fmt;
 use std::fs::File;
@@ -27,31 +27,26 @@ pub(crate) const MAX_CHUNK_BYTES: usize = 1 << 20;
 /// Longest file: it is held in memory.
 const MAX_FILE_BYTES: u64 = 16 << 30;
 const DESCRIBED_SHARE: u64 = 16;
-/// Bytes that are given to the checker at a time.
 const CHECK_BYTES: usize = 512 << 10;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Playback {
     pub(crate) file: Arc<Recorded>,
-    /// At the trigger rate; as fast as the chain takes it otherwise.
+    /// True if blocks come at the trigger rate; else as fast as the chain takes them.
     pub(crate) is_paced: bool,
-    /// Over and over, until the time is over.
+    /// True if it is played again until the time is over.
     pub(crate) loops: bool,
 }
 
-/// A file of blocks in memory.
 #[derive(PartialEq)]
 pub(crate) struct Recorded {
-    /// The name of the file.
     pub(crate) name: String,
     pub(crate) checked: Checked,
     /// Pieces of chunks that begin before the file or end after it: they are made filler.
     pub(crate) cut_pieces: u64,
     pub(crate) format: BlockFormat,
-    /// Whole blocks, one behind the other.
     bytes: Vec<u8>,
     pub(crate) blocks: Vec<RecordedBlock>,
-    /// In the order of their numbers.
     pub(crate) elinks: Vec<RecordedElink>,
     /// Triggers of one turn: chunks of the E-link that has most.
     pub(crate) triggers: u64,
@@ -63,35 +58,26 @@ impl fmt::Debug for Recorded {
     }
 }
 
-/// One block of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordedBlock {
-    /// The trigger that completes it, from 1.
     pub(crate) due: u64,
-    /// Place of its E-link; none where its header names no E-link of the file.
+    /// Place of its E-link; `None` if its header names no E-link of the file.
     pub(crate) elink: Option<u16>,
-    /// Chunks that the reader will find to end in it.
     pub(crate) chunks: u32,
-    /// Of which so many are not what an emulator makes.
     pub(crate) wrong: u32,
 }
 
-/// One E-link of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordedElink {
     pub(crate) elink: Elink,
-    /// Bytes of its longest chunk.
     pub(crate) longest: usize,
-    /// Chunks of one turn.
     pub(crate) chunks: u64,
     shift: u64,
 }
 
 impl Recorded {
-    /// Reads and checks a file; of blocks that do not say their size (0xABCE) it is given.
-    ///
-    /// # Errors
-    /// When it is not a regular file, does not fit into memory, or holds no chunk of an E-link.
+    /// Reads and checks a file; blocks that do not state their size (0xABCE) have that of
+    /// `abce_kib`. Fails if it is not a regular file, does not fit into memory, or holds no chunk.
     pub(crate) fn read(path: &str, abce_kib: u8) -> Result<Recorded, String> {
         let bytes = whole(Path::new(path)).map_err(|error| error.to_string())?;
         Recorded::of(path, bytes, abce_kib)
@@ -107,7 +93,7 @@ impl Recorded {
             if found.cut.is_empty() {
                 break found;
             }
-            // What looked like a repeated block may be none without them: it is walked again.
+            // A block that seemed to be a repetition may be none without them: it is walked again.
             cut_pieces += found.cut.len() as u64;
             found.cut.iter().for_each(|at| make_filler(&mut bytes[*at]));
         };
@@ -128,7 +114,7 @@ impl Recorded {
         })
     }
 
-    /// A block, with the header that it has after so many turns.
+    /// Block with the header that it has after this number of turns.
     pub(crate) fn block(&self, at: usize, turns: u64) -> ([u8; HEADER_BYTES], &[u8]) {
         let size = self.format.block_bytes;
         let block = &self.bytes[at * size..(at + 1) * size];
@@ -145,7 +131,6 @@ impl Recorded {
         }
     }
 
-    /// Bytes that a trigger brings on average.
     pub(crate) fn event_bytes(&self) -> f64 {
         self.bytes.len() as f64 / self.triggers.max(1) as f64
     }
@@ -176,10 +161,9 @@ fn header(block: &[u8]) -> FelixHeader {
     FelixHeader::parse(*head.expect("a block has a header"))
 }
 
-/// The bytes of a regular file that fits into memory.
 fn whole(path: &Path) -> io::Result<Vec<u8>> {
     let refused = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
-    // Looked at first: opening a pipe waits for a writer.
+    // The metadata is read first: opening a pipe waits for a writer.
     let about = path.metadata()?;
     if !about.is_file() {
         return Err(refused("not a regular file".to_owned()));
@@ -194,7 +178,7 @@ fn whole(path: &Path) -> io::Result<Vec<u8>> {
         )));
     }
     let mut bytes = Vec::with_capacity(usize::try_from(about.len()).unwrap_or(0));
-    // A file that grows meanwhile is read as long as it was.
+    // A file that grows meanwhile is read up to its first length.
     File::open(path)?.take(about.len()).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
@@ -207,7 +191,7 @@ fn checked(bytes: &[u8], abce_kib: u8) -> Result<Checked, CheckError> {
     checker.finish()
 }
 
-/// Moves blocks together over what belongs to none.
+/// Moves blocks together over bytes that belong to none.
 fn close_ranks(bytes: &mut Vec<u8>, places: &[usize], size: usize) {
     for (nth, at) in places.iter().enumerate() {
         if *at != nth * size {
@@ -217,17 +201,16 @@ fn close_ranks(bytes: &mut Vec<u8>, places: &[usize], size: usize) {
     bytes.truncate(places.len() * size);
 }
 
-/// The last byte of a trailer becomes that of one whose bytes are skipped: a timeout that cut
-/// nothing off. Its upper four bits are type and truncation, in trailers of either width.
+/// Turns a trailer's last byte into that of a timeout that cut nothing off, whose bytes are
+/// skipped. Its upper four bits are type and truncation, in trailers of either width.
 fn make_filler(byte: &mut u8) {
     *byte = *byte & 0x0F | (SubchunkKind::Timeout as u8) << 5;
 }
 
-/// A walk over all blocks of a file, as the reader does it.
 struct Walked {
     blocks: Vec<RecordedBlock>,
     elinks: Vec<Walk>,
-    /// Last bytes of the trailers of what belongs to chunks that are not whole in the file.
+    /// Last bytes of the trailers of incomplete chunks.
     cut: Vec<usize>,
 }
 
@@ -259,7 +242,7 @@ impl Walked {
     }
 }
 
-/// The E-links that good starts name, in the order of their numbers.
+/// Walks of the E-links that good starts name, in the order of their numbers.
 fn walks(format: BlockFormat, bytes: &[u8]) -> Vec<Walk> {
     let mut are_there = vec![false; usize::from(Elink::MOST) + 1];
     for block in bytes.chunks_exact(format.block_bytes) {
@@ -272,7 +255,6 @@ fn walks(format: BlockFormat, bytes: &[u8]) -> Vec<Walk> {
         .collect()
 }
 
-/// The blocks of one E-link, in their order.
 struct Walk {
     elink: Elink,
     reassembler: Reassembler,
@@ -282,11 +264,12 @@ struct Walk {
     length: usize,
     longest: usize,
     chunks: u64,
-    /// A chunk has begun: what lies before belongs to one of before the file.
+    /// True after the first start of a chunk: data before it belongs to a chunk from before the
+    /// file.
     has_begun: bool,
     /// Last bytes of the trailers of the chunk at hand.
     loose: Vec<usize>,
-    /// Number of the first block that can be read, and how many before it cannot.
+    /// Number of the first readable block, and the count of unreadable ones before it.
     first: Option<u8>,
     before_first: u64,
     /// The number after that of the last block.
@@ -312,8 +295,7 @@ impl Walk {
         }
     }
 
-    /// The next block, which begins at `begin`: chunks that end in it, and those of them with wrong
-    /// bytes.
+    /// Takes the block at `begin`; returns the chunks that end in it, and those with wrong bytes.
     fn block(
         &mut self,
         format: BlockFormat,
@@ -362,7 +344,6 @@ impl Walk {
         }
     }
 
-    /// A part of a chunk.
     fn part(&mut self, part: ChunkPart, payload: &[u8]) {
         if part.begins {
             self.has_begun = true;
@@ -410,7 +391,6 @@ mod tests {
 
     const FORMAT: BlockFormat = BlockFormat::phase2(1).expect("1 KiB is a size");
 
-    /// Blocks of two E-links in turns.
     fn blocks(lengths: &[usize]) -> Vec<Vec<u8>> {
         let mut memory = [vec![0; 1024], vec![0; 1024]];
         let [one, other] = &mut memory;
@@ -427,7 +407,7 @@ mod tests {
         blocks
     }
 
-    /// Chunks of each E-link that a reader finds in so many turns, by the plainest code.
+    /// Counts the chunks of each E-link that a reader finds in `turns` turns, by the plainest code.
     fn found(recorded: &Recorded, turns: u64) -> Vec<u64> {
         let mut room = vec![Subchunk::default(); most_subchunks(FORMAT)];
         let mut readers: Vec<_> =

@@ -1,4 +1,4 @@
-//! Blocks as files: what a card would write into its rings, without waiting for it.
+//! Blocks as files: the output of a card into its rings, without waiting for it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,22 +7,16 @@ use crate::card::{Card, CardState, ChannelId, channel_ids};
 use crate::scenario::{Scenario, ScenarioError};
 use crate::source::{NEVER, TriggerSource};
 
-/// Why blocks could not be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The scenario.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// Writing.
     #[error("cannot write: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Writes the first triggers of a scenario's source: their times and numbers, as
-/// [`crate::triggers`] reads them. Returns how many there were, and the bytes.
-///
-/// # Errors
-/// When the source cannot be made, or writing fails.
+/// Writes the first triggers of a scenario's source: times and numbers, as [`crate::triggers`]
+/// reads them. Returns the number of triggers, and the bytes.
 pub fn write_triggers(
     scenario: &Scenario,
     triggers: u64,
@@ -50,15 +44,11 @@ pub fn write_triggers(
     Ok((source.issued(), bytes))
 }
 
-/// A ring that a recording needs.
 const SMALL_RING_BYTES: usize = 1 << 20;
 
-/// Carries a card through so many triggers, in time that is only counted, and hands over the bytes
-/// of its rings: the channel's place, then whole blocks. Nothing is stopped by BUSY, because the
-/// rings are emptied in time.
-///
-/// # Errors
-/// When the scenario cannot be, or the closure fails.
+/// Carries a card through `triggers` triggers, in simulated time, and hands over the bytes of its
+/// rings: the channel's place, then whole blocks. BUSY stops nothing, because the rings are emptied
+/// in time.
 pub fn record(
     scenario: &Scenario,
     triggers: u64,
@@ -87,7 +77,7 @@ pub fn record_until(
 ) -> Result<bool, RecordError> {
     let mut scenario = scenario.clone();
     if scenario.card.ring.0 > SMALL_RING_BYTES && Card::fits(&scenario, SMALL_RING_BYTES) {
-        // What comes out is the same, and a small ring stays in the cache.
+        // The output is independent of the ring, and a small one stays in the cache.
         scenario.card.ring.0 = SMALL_RING_BYTES;
         (scenario.card.pointer_gap, scenario.busy) = (None, Default::default());
     }

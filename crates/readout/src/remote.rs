@@ -1,8 +1,8 @@
 //! A card in a process of its own: readers ask for a channel over a Unix socket and get its ring
 //! and its interrupt line.
 //!
-//! One line of JSON each way. The reader keeps the connection; when it ends, the channel is free
-//! for another, who goes on where the host pointer is.
+//! One line of JSON goes each way. The reader keeps the connection. When it ends, the channel is
+//! free for another, which goes on at the host pointer.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -22,13 +22,11 @@ use crate::peer::from_peer;
 use crate::port::Port;
 use crate::scenario::Scenario;
 
-/// Why a card cannot be served or reached.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// No card answers there; one may later.
+    /// No card answers; one may later.
     #[error("{0}")]
     Absent(String),
-    /// There is one, and it refuses, or something else is wrong.
     #[error("{0}")]
     Other(String),
 }
@@ -45,21 +43,20 @@ struct Answer {
     error: Option<String>,
 }
 
-/// The card looks at its clock so often while triggers come.
+/// Interval at which the card looks at its clock while triggers come.
 const STEP_NS: u64 = 20_000;
 
-/// Readers are listened to so often.
+/// Interval at which readers are listened to.
 const LISTEN_NS: u64 = 5_000_000;
 /// Clients that have connected and not asked yet; for a further one the oldest is dropped.
 const MAX_ASKING: usize = 32;
-/// Such a client is dropped after this time.
+/// Time after which a client that has not asked is dropped.
 const ASK_WITHIN_NS: u64 = 2_000_000_000;
 /// Longest request: every E-link of a channel with 20 digits is below 20 KB.
 const MAX_REQUEST_BYTES: usize = 32 << 10;
-/// After a request to stop, readers have so long to take what is in their rings.
+/// Time that readers have after a request to stop to empty their rings.
 const STOP_WITHIN_NS: u64 = 1_000_000_000;
 
-/// A client that has not asked for a channel yet.
 struct Asking {
     stream: UnixStream,
     heard: Vec<u8>,
@@ -68,14 +65,13 @@ struct Asking {
 
 enum Heard {
     Nothing,
-    /// A line of so many bytes.
     Line(usize),
     TooLong,
     Gone,
 }
 
 impl Asking {
-    /// Takes in what has come; waits for nothing.
+    /// Reads the bytes that have come, and does not wait.
     fn hear(&mut self, now_ns: u64) -> Heard {
         let mut room = [0; 4096];
         while self.heard.len() <= MAX_REQUEST_BYTES {
@@ -97,14 +93,14 @@ impl Asking {
     }
 }
 
-/// Device and inode of a socket's file: whether it is still ours.
+/// Device and inode of a socket's file, which show that it is still ours.
 type Identity = (u64, u64);
 
 fn identity(path: &Path) -> Option<Identity> {
     std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Makes room for a socket: one that nobody serves any more is removed, and nothing else.
+/// Removes a socket that no process serves any more, and nothing else.
 fn make_room(path: &Path) -> Result<(), RemoteError> {
     let shown = path.display();
     let other = |line: String| Err(RemoteError::Other(line));
@@ -140,7 +136,6 @@ fn reach(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(std::os::fd::OwnedFd::from(socket)))
 }
 
-/// A card behind a socket.
 pub struct CardServer {
     card: Card,
     scenario: Scenario,
@@ -155,7 +150,7 @@ pub struct CardServer {
 
 impl Drop for CardServer {
     fn drop(&mut self) {
-        // What somebody else has put there meanwhile is theirs.
+        // A file that another process has put there meanwhile is not removed.
         if self.identity.is_some() && identity(&self.path) == self.identity {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -163,10 +158,8 @@ impl Drop for CardServer {
 }
 
 impl CardServer {
-    /// Listens at a path; a socket that nobody serves any more is taken over.
-    ///
-    /// # Errors
-    /// When the path is taken, is a file of another kind, or cannot be made.
+    /// Listens at a path. Takes over a socket that no process serves; fails if a file of another
+    /// kind is there.
     pub fn bind(card: Card, path: &Path) -> Result<CardServer, RemoteError> {
         let other = |error: &dyn std::fmt::Display| RemoteError::Other(error.to_string());
         make_room(path)?;
@@ -197,9 +190,9 @@ impl CardServer {
         &self.card
     }
 
-    /// Serves until the card has finished and its readers are gone. Told to stop, it issues no more
-    /// triggers and gives its readers a moment for what is in their rings. `each` is called every
-    /// 100 ms or so.
+    /// Serves until the card has finished and its readers are gone. Told to stop, it ends the
+    /// triggers and gives readers a moment to empty their rings. `each` is called every 100 ms or
+    /// so.
     pub fn run(&mut self, stop: &AtomicBool, mut each: impl FnMut(&CardServer)) {
         without_timer_slack();
         let mut reported_ns = 0;
@@ -257,7 +250,6 @@ impl CardServer {
         }
     }
 
-    /// Answers those that have asked; drops those that went away, are late or say too much.
     fn listen(&mut self, now_ns: u64) {
         for mut asking in std::mem::take(&mut self.asking) {
             let answered = match asking.hear(now_ns) {
@@ -272,7 +264,7 @@ impl CardServer {
                 ),
                 Heard::Gone => continue,
             };
-            // Who does not take its answer does not get one; the others go on.
+            // A client that does not take its answer gets none; the others go on.
             let _ = answered;
         }
     }
@@ -331,10 +323,8 @@ fn refuse(mut stream: &UnixStream, why: String) -> io::Result<()> {
     stream.write_all(&answer)
 }
 
-/// Asks for a channel. Takes about two seconds at the most.
-///
-/// # Errors
-/// When there is no card, or it refuses, or what it gives is no ring.
+/// Asks for a channel, within about two seconds. Fails if there is no card, or it refuses, or sends
+/// no ring.
 pub fn connect(path: &Path, scenario: &Scenario, channel: usize) -> Result<Port, RemoteError> {
     let shown = path.display();
     let absent = |error: io::Error| {

@@ -6,14 +6,12 @@ use daqmeter_wire::felix::block::FelixHeader;
 /// A block's beginning and end: enough to tell a repeated block from the 31st after it.
 type Fingerprint = [u8; 48];
 
-/// Of one E-link.
 #[derive(Debug)]
 pub(crate) struct Repeats {
     last: Fingerprint,
 }
 
 impl Repeats {
-    /// Before the first block.
     pub(crate) fn new() -> Repeats {
         Repeats { last: [0; 48] }
     }

@@ -1,4 +1,4 @@
-//! What is asked of the engines: a scenario, what replaces parts of it, how long and where.
+//! Requests to the engines: a scenario, replaced parts of it, a duration and a place.
 
 use std::time::Duration;
 
@@ -85,14 +85,10 @@ fn microseconds(text: &str) -> Result<f64, UnitError> {
     units::parse_duration(text).map(|time| time.as_nanos() as f64 / 1e3)
 }
 
-/// Longest polling interval.
 const MAX_POLL_US: f64 = 1e6;
 
 impl Chosen {
-    /// The scenario with all that.
-    ///
-    /// # Errors
-    /// When there is none, or the parts do not go together.
+    /// Loads the scenario with all replaced parts. Fails if they do not go together.
     pub fn load(&self) -> Result<Scenario, ScenarioError> {
         let mut scenario = self.outline()?;
         scenario.external_busy()?;
@@ -108,10 +104,7 @@ impl Chosen {
         Ok(scenario)
     }
 
-    /// The same without the bytes of a recorded file.
-    ///
-    /// # Errors
-    /// As [`Chosen::load`].
+    /// Loads the scenario without the bytes of a recorded file.
     pub fn outline(&self) -> Result<Scenario, ScenarioError> {
         self.check_replay()?;
         let mut scenario = Scenario::load(&self.scenario)?;
@@ -208,7 +201,6 @@ pub struct DecodeRequest {
 }
 
 impl DecodeRequest {
-    /// The scenario whose blocks are decoded.
     pub(crate) fn load(&self) -> Result<Scenario, ScenarioError> {
         let chosen = Chosen {
             scenario: self.scenario.clone(),

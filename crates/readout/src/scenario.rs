@@ -1,4 +1,4 @@
-//! One file that says what is read out and how: triggers, card, BUSY, faults, reader, network.
+//! One file that describes a read-out: triggers, card, BUSY, faults, reader, network.
 //!
 //! Every field has a default; `daqmeter list scenarios` names those that ship.
 //!

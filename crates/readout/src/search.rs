@@ -1,11 +1,10 @@
-//! The highest rate at which nothing is lost, and how sure that is.
+//! Search for the highest rate without loss, and the confidence of its result.
 //!
-//! A point is stable when losses and dead time are within what is allowed, and when its backlog
-//! does not grow. A backlog that would reach the BUSY mark within a minute, at the slope at which
-//! it grew, is not stable. This holds though nothing is lost yet. The backlog is all data that no
-//! subscriber has acknowledged: a limit in the network fills pages and sockets long before the
-//! ring. Near the knee points are repeated and the majority counts, because the host disturbs them.
-//! One long run confirms the result.
+//! A point is stable when losses and dead time are within their limits, and its backlog does not
+//! grow. A backlog that would reach the BUSY mark within a minute, at its slope, is not stable,
+//! even without a loss. The backlog is all data that no subscriber has acknowledged: a limit in the
+//! network fills pages and sockets long before the ring. Near the knee points are repeated and the
+//! majority counts, because the host disturbs them. One long run confirms the result.
 
 use std::time::Duration;
 
@@ -13,35 +12,28 @@ use daqmeter_stats::{quantile, sorted};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observation {
-    /// Triggers lost, for whatever reason but the emulators' own deficit, in triggers x E-links.
+    /// Triggers x E-links lost for any reason but the emulators' own deficit.
     pub lost: u64,
-    /// Share of the time that was dead.
     pub dead_share: f64,
     /// Bytes that no subscriber has acknowledged over time, in seconds: in ring, pages and network.
     pub backlog: Vec<(f64, f64)>,
     /// Bytes at which BUSY comes.
     pub busy_at_bytes: f64,
-    /// Bytes that come per second and ring.
+    /// Input in bytes per second and ring.
     pub input_bytes_per_s: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AllowedLoss {
-    /// Triggers x E-links that may be lost.
     pub lost: u64,
-    /// Share of the time that may be dead.
     pub dead_share: f64,
 }
 
-/// Why a point is not stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stability {
     Stable,
-    /// More was lost than is allowed.
     Lost,
-    /// More time was dead than is allowed.
     Dead,
-    /// The backlog grows.
     Growing,
 }
 
@@ -65,8 +57,8 @@ impl Observation {
         }
     }
 
-    /// Median of the second quarter against that of the last, and the slope between: medians,
-    /// because a host that stops for a moment fills a ring, too, and it empties again.
+    /// Compares the median of the second quarter with that of the last, and the slope between. A
+    /// host that stops for a moment fills a ring, too, which empties again; medians leave that out.
     fn grows(&self) -> bool {
         let n = self.backlog.len();
         if n < 8 {
@@ -78,25 +70,19 @@ impl Observation {
         let (early, late) = (&self.backlog[n / 4..n / 2], &self.backlog[3 * n / 4..]);
         let (from, to) = (median(early, |at| at.1), median(late, |at| at.1));
         let slope = (to - from) / (median(late, |at| at.0) - median(early, |at| at.0)).max(1e-9);
-        // Less than a millisecond of input is what a poll finds.
+        // Less than a millisecond of input is the filling that a poll finds.
         let noise = self.input_bytes_per_s * 2e-3;
         let soon = to + slope * HORIZON_S > self.busy_at_bytes;
         to - from > noise && (soon || slope > LEFT_BEHIND * self.input_bytes_per_s)
     }
 }
 
-/// Something that can be run at a rate.
 pub trait RatedSystem {
-    /// Why it could not be run.
     type Error;
 
-    /// Runs it for so long.
-    ///
-    /// # Errors
-    /// When it cannot be run.
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Self::Error>;
 
-    /// True if the time for the search is over: no further run is made then.
+    /// True if the time for the search is over: no further run is made.
     fn is_over(&self) -> bool {
         false
     }
@@ -105,11 +91,8 @@ pub trait RatedSystem {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchPlan {
     pub from_hz: f64,
-    /// Never beyond.
     pub to_hz: f64,
-    /// Share to which the result is narrowed down.
     pub resolution: f64,
-    /// Time of a probe.
     pub probe: Duration,
     /// Time in which a confirmed rate has less than one fault.
     pub confirm: Duration,
@@ -129,41 +112,35 @@ impl Default for SearchPlan {
     }
 }
 
-/// One probe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Probe {
     pub rate_hz: f64,
     pub verdict: Stability,
-    /// True if its run was made to confirm the result.
     pub confirms: bool,
 }
 
-/// The result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchResult {
-    /// The highest rate that was confirmed; none when even the first was not stable.
+    /// Highest rate that was confirmed; `None` if even the first was not stable.
     pub rate_hz: Option<f64>,
-    /// The lowest rate above it that was not stable; none when the search ended at its upper end.
+    /// Lowest rate above it that was not stable; `None` if the search ended at its upper end.
     pub unstable_hz: Option<f64>,
-    /// All probes in their order.
     pub probes: Vec<Probe>,
-    /// Time of the one run that confirmed it, in seconds.
     pub confirmed_s: f64,
     /// Runs with a fault at that rate, before the one that confirmed it.
     pub failed: usize,
     /// Faults are rarer than one in this time, in seconds, with 95 % confidence:
     /// [`SearchPlan::confirm`].
     pub rarer_than_s: f64,
-    /// Times that a confirmation failed and the rate was lowered.
     pub lowered: u32,
     /// True if the time was over before the search came to its end.
     pub is_cut: bool,
 }
 
 impl SearchResult {
-    /// With what confidence the result may be used, in a sentence. The rule by which a rate is
-    /// confirmed promises it, not the number of faults alone: a search that confirms again until it
-    /// succeeds would always succeed.
+    /// Confidence of the result, in a sentence. It follows from the rule by which a rate is
+    /// confirmed, not from the number of faults alone: a search that confirms until it succeeds
+    /// would always succeed.
     pub fn confidence(&self) -> String {
         let seen = match self.failed {
             0 => "",
@@ -180,7 +157,6 @@ impl SearchResult {
     }
 }
 
-/// The highest rate that passed, and the lowest one above it that failed.
 type Bracket = (Option<f64>, Option<f64>);
 
 struct Search<'a, S: RatedSystem> {
@@ -190,18 +166,13 @@ struct Search<'a, S: RatedSystem> {
     /// Rates that were to be confirmed so far.
     tried: u32,
     lowered: u32,
-    /// Duration in seconds of the run that confirmed the last confirmed rate.
     confirmed_s: f64,
-    /// The highest rate that was confirmed.
     best: Option<f64>,
-    /// The lowest one above it that failed.
     unstable: Option<f64>,
 }
 
-/// Reason for an early end of a search.
 enum Stop<E> {
     Over,
-    /// The system cannot be run.
     Failed(E),
 }
 
@@ -221,8 +192,8 @@ impl<S: RatedSystem> Search<'_, S> {
         Ok(verdict)
     }
 
-    /// The majority of up to three; one that passes at once needs no second. A ring that seems to
-    /// fill may be emptying after the host stopped for a moment: a longer look tells.
+    /// Decides by the majority of up to three runs; one that passes at once is enough. A filling
+    /// ring may be emptying after a stop of the host: a longer run decides.
     fn is_stable(&mut self, rate_hz: f64) -> Result<bool, Stop<S::Error>> {
         let duration = match self.once(rate_hz, self.plan.probe, false)? {
             Stability::Stable => return Ok(true),
@@ -235,11 +206,7 @@ impl<S: RatedSystem> Search<'_, S> {
 }
 
 /// Finds the highest stable rate: by doubling, by halving the interval, and by confirming. The rate
-/// above it is then looked at once more, so that what failed while the host was disturbed does not
-/// decide.
-///
-/// # Errors
-/// When the system cannot be run.
+/// above it is then run once more, so that a failure by a disturbed host does not decide.
 pub fn highest_rate<S: RatedSystem>(
     system: &mut S,
     plan: &SearchPlan,
@@ -270,12 +237,11 @@ impl<S: RatedSystem> Search<'_, S> {
         good.map_or(Ok(()), |good| self.settle(good, bad))
     }
 
-    /// No rate below this is looked at.
     fn floor_hz(&self) -> f64 {
         self.plan.from_hz / 1024.0
     }
 
-    /// Down to a rate that works, up to one that does not: both, where there are such.
+    /// Goes down to a rate that works and up to one that does not; returns both, if found.
     fn bracket(&mut self) -> Result<Bracket, Stop<S::Error>> {
         let mut good = self.plan.from_hz;
         let mut bad = None;
@@ -292,7 +258,6 @@ impl<S: RatedSystem> Search<'_, S> {
         }
     }
 
-    /// Up to a rate that does not work, or to the end of the search.
     fn up(&mut self, mut good: f64) -> Result<(f64, Option<f64>), Stop<S::Error>> {
         while good < self.plan.to_hz {
             let next = (good * 2.0).min(self.plan.to_hz);
@@ -304,7 +269,6 @@ impl<S: RatedSystem> Search<'_, S> {
         Ok((good, None))
     }
 
-    /// Halves the interval between what works and what does not, down to the resolution.
     fn narrow(
         &mut self,
         mut good: f64,
@@ -324,8 +288,8 @@ impl<S: RatedSystem> Search<'_, S> {
         Ok((good, Some(limit)))
     }
 
-    /// Narrows, confirms, and looks once more at the rate above. Where that is stable now, a moment
-    /// of the host stood for the limit, and the search goes on from there.
+    /// Narrows, confirms, and runs the rate above once more. If that is stable now, the host's
+    /// disturbance was taken for the limit, and the search goes on from there.
     fn settle(&mut self, good: f64, bad: Option<f64>) -> Result<(), Stop<S::Error>> {
         let (mut from, mut top) = (good, bad);
         for raised in 0..=RAISES {
@@ -348,8 +312,8 @@ impl<S: RatedSystem> Search<'_, S> {
         Ok(())
     }
 
-    /// Confirms a rate, or the next one below that can be, above one that has been; and the lowest
-    /// one above it that failed.
+    /// Confirms a rate, or the next lower one that can be, above the best; also returns the lowest
+    /// one above that failed.
     fn confirmed(
         &mut self,
         mut good: f64,

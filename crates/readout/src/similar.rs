@@ -1,14 +1,12 @@
-//! Fragments in a row that are compared with the one before all at once.
+//! Fragments in a row that are compared at once with the one before.
 
 use daqmeter_kernels::Similar;
 
-/// Fragments in a row from which on they are compared all at once: what that takes is prepared for
-/// each of their lengths.
+/// Fragments in a row from which on they are compared at once: each length needs its own
+/// preparation.
 pub(crate) const MIN_ALIKE: usize = 8;
-/// Bytes of them that can be compared at once: the longest block.
 pub(crate) const MAX_ALIKE_BYTES: usize = 16 << 10;
 
-/// Comparisons for the lengths that came last.
 #[derive(Debug, Default)]
 pub(crate) struct SimilarByStride {
     known: Vec<Similar>,
@@ -16,11 +14,9 @@ pub(crate) struct SimilarByStride {
 }
 
 impl SimilarByStride {
-    /// Lengths that are known at a time.
     const MOST: usize = 8;
     const COUNTER: usize = 3;
 
-    /// The comparison of fragments that begin every `stride` bytes.
     #[inline]
     pub(crate) fn of(&mut self, stride: usize) -> &Similar {
         let known = self.known.iter().position(|one| one.stride() == stride);

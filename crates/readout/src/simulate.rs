@@ -1,6 +1,6 @@
-//! Chains in time that is only counted: rings that fill at one rate and are emptied at another,
-//! poll by poll, with the hysteresis of BUSY. For the search's own tests, and for the ring
-//! occupancy of the published study.
+//! Chains in simulated time: rings that fill at one rate and are emptied at another, poll by poll,
+//! with the hysteresis of BUSY. They serve the search's tests and the ring occupancy of the
+//! published study.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,16 +11,14 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use crate::busy::Hysteresis;
 use crate::search::{Observation, RatedSystem};
 
-/// A ring between a source and a reader that polls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ring {
     /// Bytes at which BUSY is asserted, and below which it is released.
     pub marks: (f64, f64),
-    /// Bytes per second that come.
+    /// Input in bytes per second.
     pub input: f64,
-    /// Bytes per second that the reader takes while it works.
+    /// Output in bytes per second while the reader works.
     pub drain: f64,
-    /// Bytes now.
     pub filled: f64,
 }
 
@@ -28,9 +26,7 @@ pub struct Ring {
 pub struct Occupancy {
     /// Filling of each ring at each sample, in bytes.
     pub samples: Vec<Vec<f64>>,
-    /// Share of the time with BUSY.
     pub dead_share: f64,
-    /// Time at which BUSY came first, in seconds.
     pub first_busy_s: Option<f64>,
 }
 
@@ -38,18 +34,16 @@ pub struct Occupancy {
 #[derive(Clone, Debug)]
 pub struct Rings {
     pub rings: Vec<Ring>,
-    /// The readers' polling interval in seconds.
     pub poll_s: f64,
     /// Random times by which polls come late, as a share of the interval; a host's scheduling.
     pub jitter: f64,
-    /// Times per second that the host stops a reader, and for how long.
+    /// Stops of a reader by the host per second, and the length of one.
     pub hiccups: (f64, f64),
-    /// Of the random numbers.
     pub seed: u64,
 }
 
 impl Rings {
-    /// Runs for so long, with samples at equal distance.
+    /// Runs for this time, with samples at equal distance.
     pub fn run(&mut self, seconds: f64, samples: usize) -> Occupancy {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(self.seed);
         let mut uniform = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
@@ -63,8 +57,8 @@ impl Rings {
         let (mut now_s, mut dead_s) = (0.0, 0.0);
         let mut next_sample_s = seconds / samples as f64;
         while now_s < seconds {
-            // A poll: what came since the last one is there, and is taken as far as the time until
-            // the next one allows.
+            // A poll takes the data since the last one, as far as the time until the next one
+            // allows.
             let late_s = self.poll_s * self.jitter * uniform();
             let stopped_s =
                 if uniform() < self.hiccups.0 * self.poll_s { self.hiccups.1 } else { 0.0 };
@@ -72,7 +66,6 @@ impl Rings {
             let any = busy.iter().any(|busy| *busy);
             let mut fullest = (0.0_f64, f64::INFINITY);
             for ring in &self.rings {
-                // When this step's input would bring the ring to its mark.
                 let until_s = (ring.marks.0 - ring.filled).max(0.0) / ring.input;
                 if until_s < fullest.1 {
                     fullest = (ring.filled, until_s);
@@ -113,17 +106,15 @@ fn to_bytes(bytes: f64) -> usize {
     bytes.max(0.0) as usize
 }
 
-/// One ring whose reader keeps up to a known rate: what the search must find.
+/// Ring whose reader keeps up to a known rate, which the search must find.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Simulated {
-    /// The highest rate that the reader keeps up with.
     pub knee_hz: f64,
-    /// Bytes per trigger.
     pub event_bytes: f64,
     pub ring_bytes: f64,
     /// Times per second that the host stops the reader for 5 ms.
     pub hiccups_per_s: f64,
-    /// Of the random numbers; each observation has its own.
+    /// Seed of the random numbers; each observation has its own.
     pub seed: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The trigger source: when triggers come, and how many came, counted here and nowhere else.
+//! The trigger source: the times of triggers, and their count, which is made here and nowhere else.
 
 use std::collections::VecDeque;
 
@@ -15,11 +15,9 @@ pub(crate) const NEVER: u64 = u64::MAX;
 pub struct TriggerSource {
     gaps: Gaps,
     issued: u64,
-    /// No trigger after this time.
     end_ns: u64,
-    /// No more triggers than this.
     most: u64,
-    /// Times that were looked at already, of sources that must be stepped.
+    /// Times of sources that must be stepped which were computed already.
     ahead: VecDeque<u64>,
     last_ns: f64,
 }
@@ -33,15 +31,11 @@ enum Gaps {
         period_ns: f64,
         random: Xoshiro256PlusPlus,
     },
-    /// Each by its time; no more than there are.
+    /// Times of a file, and their number.
     Times(Listed),
 }
 
 impl TriggerSource {
-    /// As the scenario says.
-    ///
-    /// # Errors
-    /// When its file cannot be read.
     pub fn new(trigger: &TriggerSettings) -> Result<TriggerSource, ScenarioError> {
         let period_ns = 1e9 / trigger.rate.0;
         let gaps = match trigger.source {
@@ -63,28 +57,23 @@ impl TriggerSource {
         Ok(TriggerSource { gaps, issued: 0, end_ns: NEVER, most, ahead, last_ns: 0.0 })
     }
 
-    /// Ends it at a time, which must not lie before what was issued.
     pub fn end_at(&mut self, ns: u64) {
         self.end_ns = ns;
     }
 
-    /// Ends it after so many triggers in all, or before.
     pub fn end_after(&mut self, triggers: u64) {
         self.most = self.most.min(triggers);
     }
 
-    /// The time after which no trigger comes.
     pub fn end_ns(&self) -> u64 {
         self.end_ns
     }
 
-    /// Triggers issued so far.
     pub fn issued(&self) -> u64 {
         self.issued
     }
 
-    /// The number of the last trigger that was issued, where the triggers of a file have numbers of
-    /// their own.
+    /// Number of the last issued trigger, if the triggers of the file have numbers of their own.
     pub(crate) fn number(&self) -> Option<u64> {
         match &self.gaps {
             Gaps::Times(listed) => Some((listed.first + self.issued).saturating_sub(1)),
@@ -92,12 +81,10 @@ impl TriggerSource {
         }
     }
 
-    /// Triggers that may still come, whatever the time.
     pub(crate) fn left(&self) -> u64 {
         self.most.saturating_sub(self.issued)
     }
 
-    /// Mean distance.
     pub fn period_ns(&self) -> f64 {
         match &self.gaps {
             Gaps::Fixed { period_ns } | Gaps::Poisson { period_ns, .. } => *period_ns,
@@ -118,7 +105,7 @@ impl TriggerSource {
         let at_ns = match &self.gaps {
             Gaps::Fixed { period_ns } => ((self.issued + n) as f64 * period_ns) as u64,
             Gaps::Times(listed) => {
-                // There are as many as the most.
+                // The list holds as many triggers as `most`.
                 let place = usize::try_from(self.issued + n - 1).expect("a place in the file");
                 listed.times_ns[place]
             }
@@ -137,7 +124,6 @@ impl TriggerSource {
         self.issued >= self.most || now_ns >= self.end_ns
     }
 
-    /// Issues the next n triggers.
     pub fn issue(&mut self, n: u64) {
         self.issued += n;
         for _ in 0..n.min(self.ahead.len() as u64) {

@@ -1,4 +1,4 @@
-//! Files of triggers: when each came, and its number.
+//! Files of triggers: their times and numbers.
 //!
 //! A line holds a time since the start, in ns or with a unit (`12.5us`), and the number of the
 //! trigger: its L1 id. `#` begins a comment. Times do not go back, and numbers go on by one; a file
@@ -11,15 +11,12 @@ use daqmeter_record::units;
 
 /// Longest file: more than ten million triggers.
 pub const MAX_TRIGGERS_BYTES: u64 = 256 << 20;
-/// Latest trigger, eleven days: far from the end of numbers.
+/// Latest trigger: eleven days, far from overflow.
 const MAX_NS: u64 = 1_000_000_000_000_000;
 
-/// Triggers in the order of time.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
-    /// Times since the start.
     pub(crate) times_ns: Vec<u64>,
-    /// The number of the first; the others follow.
     pub(crate) first: u64,
 }
 
@@ -29,10 +26,7 @@ struct Line {
 }
 
 impl Listed {
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// Names the file, and the line that is wrong.
+    /// Reads a file. The error names the file and the line.
     pub(crate) fn read(path: &str) -> Result<Listed, String> {
         let text = text_file_up_to(Path::new(path), MAX_TRIGGERS_BYTES)
             .map_err(|error| format!("{path}: {error}"))?;

@@ -1,4 +1,4 @@
-//! What each kind of source, stage and sink wants in a path's file, and what it gives to the next.
+//! Fields of each kind of source, stage and sink in a path's file, and its output to the next.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -28,7 +28,6 @@ use crate::zenoh::{WhenFull, ZenohWay, check};
 
 /// Time for each block of a stage that does not exist yet.
 const STAND_IN: RangeInclusive<Duration> = Duration::from_nanos(1)..=Duration::from_secs(1);
-/// Threads of one element.
 pub(super) const MAX_THREADS: usize = 64;
 /// Bytes of a pattern and of a sink's file.
 const SPAN_BYTES: RangeInclusive<u64> = 64..=16 << 30;
@@ -72,7 +71,7 @@ struct EtherboneFields {
     count: u64,
 }
 
-/// Times of a cycle: the study of 2018 reads as many.
+/// Times of a cycle: the number in the study of 2018.
 fn usual_count() -> u64 {
     8
 }
@@ -95,7 +94,6 @@ fn memcpy() -> String {
     "memcpy".to_owned()
 }
 
-/// Every option of a conversion.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConvertFields {
@@ -185,7 +183,7 @@ struct CardFields {
     chosen: Chosen,
 }
 
-/// What the elements so far give to the next.
+/// Output of the elements so far to the next.
 pub(super) struct Flow {
     pub(super) bytes: usize,
     pub(super) unit: Unit,
@@ -195,7 +193,6 @@ pub(super) struct Flow {
     pub(super) names: BTreeMap<String, usize>,
 }
 
-/// A card that is read out.
 pub(super) struct Live {
     /// Each has a reader and a receiver.
     pub(super) channels: usize,
@@ -214,7 +211,6 @@ impl Live {
 }
 
 impl Flow {
-    /// The name of the next element of that kind.
     pub(super) fn name(&mut self, kind: &str) -> String {
         let seen = self.names.entry(kind.to_owned()).or_insert(0);
         *seen += 1;
@@ -237,7 +233,7 @@ pub(super) fn memory(reading: &Reading<'_>, block_bytes: usize) -> Result<Source
 pub(super) fn replay(reading: &Reading<'_>, block_bytes: usize) -> Result<Source, String> {
     let FileFields { path, cached } = reading.fields()?;
     let request = BlockRequest { path: path.clone(), block_bytes, cached };
-    // Its parameter is this file's block.
+    // The parameter is this file's block.
     request
         .check()
         .map_err(|Problem { text, .. }| reading.error("kind", format!("block {text}")))?;
@@ -330,7 +326,7 @@ fn without_thread(reading: &Reading<'_>, place: &Place) -> Result<(), String> {
     }
 }
 
-/// A stage behind a card, where there is one: to-host, then one transport.
+/// Reads a stage behind a card, if there is one: to-host, then one transport.
 pub(super) fn live_stage(
     reading: &Reading<'_>,
     name: &str,
@@ -464,7 +460,6 @@ pub(super) fn decode(reading: &Reading<'_>, flow: &Flow) -> Result<StageKind, St
     Ok(StageKind::Decode(format))
 }
 
-/// A stage that does not exist yet.
 pub(super) fn stand_in(reading: &Reading<'_>, name: &str) -> Result<StageKind, String> {
     let StandInFields { time } = reading.fields()?;
     let time = parse_duration(&time).map_err(|error| reading.error("time", error))?;
@@ -497,7 +492,7 @@ pub(super) fn tcp(reading: &Reading<'_>) -> Result<StageKind, String> {
     Ok(StageKind::Tcp { congestion, send })
 }
 
-/// Refuses what this host's kernel does not have.
+/// Refuses settings that this host's kernel does not have.
 fn of_tcp(reading: &Reading<'_>, fields: &TcpFields) -> Result<(), String> {
     if let Some(name) = &fields.congestion {
         check_congestion(name).map_err(|problem| reading.error("congestion", problem))?;
@@ -534,7 +529,7 @@ fn of_udp(reading: &Reading<'_>, fields: &UdpFields) -> Result<UdpWay, String> {
 
 pub(super) fn zenoh(reading: &Reading<'_>, flow: &Flow) -> Result<StageKind, String> {
     check().map_err(|problem| reading.error("kind", problem))?;
-    // Zenoh receives in two threads for all sessions of a program, and each waits where there is no
+    // Zenoh receives in two threads for all sessions of a program, and each waits if there is no
     // room for its blocks.
     if flow.names.contains_key("zenoh") {
         return Err(reading.error("kind", "one stage of a path may go over Zenoh"));
@@ -543,7 +538,6 @@ pub(super) fn zenoh(reading: &Reading<'_>, flow: &Flow) -> Result<StageKind, Str
     Ok(StageKind::Zenoh(ZenohWay { when_full: congestion, shared_memory }))
 }
 
-/// A receiver on another host.
 pub(super) fn remote(reading: &Reading<'_>, name: &str) -> Result<SinkKind, String> {
     let (to, over) = match name {
         "tcp" => {
@@ -569,7 +563,7 @@ pub(super) fn remote(reading: &Reading<'_>, name: &str) -> Result<SinkKind, Stri
     }
 }
 
-/// Refuses blocks that are something else. Bytes may be anything.
+/// Refuses blocks of another unit. Bytes may be anything.
 fn unit(reading: &Reading<'_>, flow: &Flow, wanted: Unit) -> Result<(), String> {
     if flow.unit == wanted || flow.unit == Unit::Bytes {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Request to the engine `readout`: a scenario, what replaces parts of it, how long and where.
+//! Request to the engine `readout`: a scenario, replaced parts of it, a duration and a place.
 
 use clap::Args;
 use daqmeter_harness::{Fault, Job, Problem, Request};
@@ -57,7 +57,7 @@ fn listed_cpus(text: &str) -> Result<String, String> {
 }
 
 impl Receivers {
-    /// Their CPUs; none where they run anywhere.
+    /// CPUs of the receivers; `None` leaves them free.
     pub fn cpus(&self) -> Vec<u32> {
         self.peer_cpu.as_deref().map_or(Vec::new(), parse_cpu_list)
     }
@@ -150,7 +150,7 @@ impl Request for ReadoutRequest {
             Problem::unless_within("migration_cost_ns", ns, 0..=MAX_MIGRATION_COST_NS)?;
         }
         if let Some(receivers) = self.receivers.receivers {
-            // A scenario that cannot be had is refused where it is loaded.
+            // A scenario that cannot be loaded is refused on loading.
             let scenario = self.chosen.outline();
             let readers = scenario.map_or(usize::MAX, |one| channel_ids(&one).len());
             Problem::unless_within("receivers", receivers as u64, 1..=readers as u64)?;

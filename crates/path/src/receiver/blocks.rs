@@ -1,17 +1,14 @@
-//! Blocks become what came of them: from a stream of bytes, or from datagrams. Nothing here knows a
+//! Accounts of received blocks, from a stream of bytes or from datagrams. Nothing here knows a
 //! socket.
 
 use super::protocol::{BlockHead, MAX_BLOCK_BYTES, ReceiverReport};
 use crate::udp::{Assembly, Head, Step};
 
-/// No memory is taken for more bytes than came, and so many that may come next.
+/// Bytes of memory taken at a time beyond those that came.
 const STEP_BYTES: usize = 4 << 20;
 
-/// Everything that a sender sends over TCP, until it says that nothing more comes. `read` fills
-/// what it is given.
-///
-/// # Errors
-/// Those of `read`, and where a head is none.
+/// Takes all bytes that a sender sends over TCP, until its end mark. `read` fills its buffer. Fails
+/// as `read` does, and for an invalid head.
 pub fn of_stream(
     mut read: impl FnMut(&mut [u8]) -> Result<(), String>,
 ) -> Result<ReceiverReport, String> {
@@ -37,12 +34,11 @@ pub fn of_stream(
     }
 }
 
-/// Blocks that come in datagrams.
 pub struct ReceivedDatagrams {
     came: ReceiverReport,
-    /// Of the block behind the one that is put together.
+    /// Number of the block after the one that is put together.
     next: u64,
-    /// Of the block behind the last that is whole.
+    /// Number of the block after the last whole one.
     behind_whole: u64,
     assembly: Assembly,
     block: Vec<u8>,
@@ -69,10 +65,8 @@ impl ReceivedDatagrams {
         self.behind_whole >= sent
     }
 
-    /// Takes a datagram as it came; one without a head is left out.
-    ///
-    /// # Errors
-    /// When a block is longer than a path may have, or is not what its head says.
+    /// Takes a datagram as it came; one without a head is left out. Fails for a block that is too
+    /// long, or differs from its head.
     pub fn receive(&mut self, datagram: &[u8]) -> Result<(), String> {
         Head::parse(datagram).map_or(Ok(()), |(head, bytes)| self.take(head, bytes))
     }
@@ -82,8 +76,7 @@ impl ReceivedDatagrams {
         if of > MAX_BLOCK_BYTES + BlockHead::BYTES {
             return Err(format!("a block of {of} bytes; {MAX_BLOCK_BYTES} is the most"));
         }
-        // The first datagram of a block: those that are missing before it are of blocks that are
-        // lost.
+        // This is the first datagram of a block: missing ones before it are of lost blocks.
         if head.at == 0 && head.number >= self.next {
             self.next = head.number.saturating_add(1);
             self.assembly = Assembly::new(head.number);
@@ -92,7 +85,7 @@ impl ReceivedDatagrams {
         match self.assembly.add(head, bytes, &mut self.block) {
             Step::Part => Ok(()),
             Step::Whole => self.is_whole(),
-            // Of a block whose beginning is missing.
+            // It is of a block without its beginning.
             Step::Later | Step::Stray => {
                 self.came.strays += 1;
                 Ok(())
@@ -119,7 +112,7 @@ mod tests {
     use super::*;
     use crate::sum::sum;
 
-    /// A block as it is sent over TCP.
+    /// Bytes of a block as it is sent over TCP.
     fn sent(stream: u64, block: &[u8]) -> Vec<u8> {
         let head =
             BlockHead { bytes: block.len() as u64, stream, events: 1, sum: Some(sum(block)) };

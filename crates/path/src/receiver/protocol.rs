@@ -1,4 +1,4 @@
-//! What sender and receiver of blocks say to one another, without the sockets.
+//! Messages between sender and receiver of blocks, without the sockets.
 
 use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_record::units::show_bytes;
@@ -6,7 +6,7 @@ use daqmeter_record::units::show_bytes;
 use crate::sum::sum;
 
 pub(crate) const MAGIC: &[u8; 8] = b"daqpath1";
-/// Longest block that a path may have, here of a peer that may be anybody.
+/// Longest block of a path, here of a peer that is not trusted.
 pub const MAX_BLOCK_BYTES: usize = 256 << 20;
 /// Most threads of a source, each of which is a stream.
 pub const MAX_STREAMS: usize = 64;
@@ -23,14 +23,13 @@ pub enum BlockTransport {
 pub struct SenderHello {
     pub transport: BlockTransport,
     pub udp_port: u16,
-    /// Of the receiver's socket for datagrams; zero for TCP.
+    /// Size of the receiver's socket buffer for datagrams; zero for TCP.
     pub socket_buffer_bytes: u64,
 }
 
 impl SenderHello {
     pub const BYTES: usize = 32;
 
-    /// As it is sent.
     pub fn emit(self) -> Vec<u8> {
         let transport = match self.transport {
             BlockTransport::Tcp => 0,
@@ -61,7 +60,7 @@ pub(crate) const WELCOME_BYTES: usize = 24;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockHead {
-    /// Of the block; zero at the end.
+    /// Bytes of the block; zero at the end.
     pub bytes: u64,
     pub stream: u64,
     pub events: u64,
@@ -71,7 +70,6 @@ pub struct BlockHead {
 impl BlockHead {
     pub const BYTES: usize = 40;
 
-    /// As it is sent.
     pub fn emit(self) -> [u8; BlockHead::BYTES] {
         let mut out = [0; BlockHead::BYTES];
         let sum = self.sum;
@@ -83,11 +81,8 @@ impl BlockHead {
         out
     }
 
-    /// The head that these bytes begin with.
-    ///
-    /// # Errors
-    /// When there are too few bytes, or a block, a stream or a number is beyond what a path may
-    /// have.
+    /// Parses the head at the beginning of the bytes. Fails for too few bytes, or for a block,
+    /// stream or number beyond a path's limits.
     pub fn parse(bytes: &[u8]) -> Result<BlockHead, String> {
         let fields = numbers(bytes).ok_or("a block without its head")?;
         let [bytes, stream, events, is_known, sum] = fields;
@@ -114,13 +109,12 @@ pub(crate) struct OfStream {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiverReport {
-    /// Bytes of all blocks.
     pub bytes: u64,
-    /// Blocks whose bytes were known beforehand and were these.
+    /// Blocks whose bytes were known beforehand and correct.
     pub verified: u64,
-    /// Blocks whose bytes were known beforehand and were others.
+    /// Blocks whose bytes were known beforehand and wrong.
     pub wrong: u64,
-    /// Datagrams that belonged to no block: twice there, or out of order.
+    /// Datagrams that belonged to no block: duplicates, or out of order.
     pub strays: u64,
     pub(crate) streams: [OfStream; MAX_STREAMS],
 }
@@ -140,12 +134,10 @@ impl Default for ReceiverReport {
 impl ReceiverReport {
     pub const BYTES: usize = 8 * (4 + 2 * MAX_STREAMS);
 
-    /// Blocks of all streams.
     pub fn blocks(&self) -> u64 {
         self.streams.iter().map(|stream| stream.blocks).sum()
     }
 
-    /// In words.
     pub fn text(&self) -> String {
         let wrong = match self.wrong {
             0 => String::new(),
@@ -176,7 +168,6 @@ impl ReceiverReport {
         self.book(head, head.sum.map(|_| sum(block)));
     }
 
-    /// As it is sent.
     pub fn emit(&self) -> Vec<u8> {
         let mut fields = vec![self.bytes, self.verified, self.wrong, self.strays];
         fields.extend(self.streams.iter().flat_map(|one| [one.blocks, one.events]));
@@ -206,7 +197,7 @@ impl ReceiverReport {
     }
 }
 
-/// Refuses a number of a peer that is beyond what a run reaches, by its name.
+/// Refuses a number of a peer that no run reaches, by its name.
 pub(crate) fn whole(name: &str, number: u64) -> Result<u64, String> {
     match number <= MAX_WHOLE {
         true => Ok(number),
@@ -218,7 +209,6 @@ pub(crate) fn words(fields: &[u64]) -> Vec<u8> {
     fields.iter().flat_map(|field| field.to_le_bytes()).collect()
 }
 
-/// The first numbers of some bytes.
 pub(crate) fn numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
     let fields = bytes.as_chunks::<8>().0.first_chunk::<N>()?;
     Some(fields.map(u64::from_le_bytes))

@@ -1,6 +1,6 @@
 //! A publisher and a subscriber with a session each. A block is one publication; its number is
-//! attached, so that what Zenoh drops is counted. The end is a publication that is never dropped,
-//! behind all blocks.
+//! attached, so that blocks dropped by Zenoh are counted. The end is a publication that is never
+//! dropped, behind all blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,16 +22,13 @@ use crate::cancel::Cuts;
 use crate::element::{BlockReceiver, BlockSender, ConnectionStats, Helper, Work};
 use crate::tcp::PATIENCE;
 
-/// Why blocks are missing.
 const LOST: &str = "dropped by Zenoh";
 /// Both sessions are of this path alone: they see no other's publications.
 const KEY: &str = "daqmeter/path";
 /// Bytes that may wait for the thread that takes them out: they stay in the cache.
 const QUEUE_BYTES: usize = 4 << 20;
-/// Blocks that may.
 const QUEUE_BLOCKS: std::ops::RangeInclusive<usize> = 2..=64;
 const LOOK: Duration = Duration::from_millis(50);
-/// The attachment of the end.
 const END: u64 = u64::MAX;
 /// Threads that send and receive (zenoh-runtime 1.10, `ZRuntime`): their names begin so. A link is
 /// one task of either, whichever of them runs it.
@@ -40,7 +37,6 @@ const THREADS: [&str; 2] = ["tx-", "rx-"];
 #[derive(Default)]
 struct Between {
     is_cut: AtomicBool,
-    /// Somebody subscribes.
     is_heard: AtomicBool,
     /// CPU time of Zenoh's threads before the run.
     before_ns: [AtomicU64; 2],
@@ -62,7 +58,7 @@ fn failed(what: &str, error: impl std::fmt::Display) -> Fault {
     Fault::new(format!("zenoh: {what}: {first}"))
 }
 
-/// Both ends, connected, with the subscription known to the publisher.
+/// Connects both ends, with the subscription known to the publisher.
 pub(crate) fn open(way: ZenohWay, block_bytes: usize, cuts: &Cuts) -> Result<Work, Fault> {
     let memory = match way.shared_memory {
         true => SharedMemory::Used,
@@ -75,7 +71,7 @@ pub(crate) fn open(way: ZenohWay, block_bytes: usize, cuts: &Cuts) -> Result<Wor
     let (sender, came) = sync_channel::<Sample>(most);
     let subscriber = inner
         .declare_subscriber(KEY)
-        // Nobody takes blocks out any more: the path ends.
+        // The receiver of blocks is gone: the path ends.
         .callback(move |sample| drop(sender.send(sample)))
         .wait()
         .map_err(|error| failed("subscribe", error))?;
@@ -110,7 +106,7 @@ fn publisher(session: &Session, when_full: WhenFull) -> Result<Publisher<'static
         .map_err(|error| failed("publish", error))
 }
 
-/// Publications before that go nowhere.
+/// Waits for the subscriber: publications before it go nowhere.
 fn wait_for_subscriber(
     publisher: &Publisher<'static>,
     between: &Arc<Between>,
@@ -135,7 +131,7 @@ fn wait_for_subscriber(
         } else if Instant::now() > until {
             return Err(Fault::new("zenoh: the subscriber did not come on loopback"));
         } else {
-            // Time that is over is seen above.
+            // The end of the time is noticed above.
             let _ = changes.recv_timeout(LOOK);
         }
     }
@@ -144,9 +140,7 @@ fn wait_for_subscriber(
 
 struct ZenohOut {
     publisher: Publisher<'static>,
-    /// Until the end was published.
     end: Option<Publisher<'static>>,
-    /// Of the next block.
     number: u64,
     between: Arc<Between>,
     session: Session,
@@ -181,7 +175,7 @@ impl BlockSender for ZenohOut {
         }
     }
 
-    /// Zenoh's own threads work for this stage, too.
+    /// Includes Zenoh's own threads, which work for this stage, too.
     fn remarks(&self) -> ConnectionStats {
         let names = ["zenoh send", "zenoh receive"];
         let before = self.between.before_ns.iter();
@@ -202,16 +196,15 @@ impl BlockSender for ZenohOut {
 impl Drop for ZenohOut {
     fn drop(&mut self) {
         self.end();
-        // What is on its way arrives before the session ends.
+        // Blocks on their way arrive before the session ends.
         let _ = self.session.close().wait();
     }
 }
 
 struct ZenohIn {
     came: Receiver<Sample>,
-    /// A later block than the one that was asked for, with its number.
+    /// Later block than the requested one, with its number.
     pending: Option<(u64, Sample)>,
-    /// Of the next block.
     number: u64,
     may_drop: bool,
     between: Arc<Between>,
@@ -220,7 +213,6 @@ struct ZenohIn {
 }
 
 impl ZenohIn {
-    /// The next that came, with its number.
     fn next(&mut self) -> Result<(u64, Sample), Fault> {
         if let Some(pending) = self.pending.take() {
             return Ok(pending);
@@ -278,7 +270,7 @@ impl BlockReceiver for ZenohIn {
 
 impl Drop for ZenohIn {
     fn drop(&mut self) {
-        // The publisher sees at once that nobody subscribes any more.
+        // The publisher sees at once that the subscriber is gone.
         let _ = self.session.close().wait();
     }
 }

@@ -1,4 +1,4 @@
-//! How blocks go over Zenoh.
+//! Settings of blocks over Zenoh.
 
 use serde::Deserialize;
 
@@ -14,8 +14,8 @@ pub(crate) enum WhenFull {
     /// The publisher waits.
     #[default]
     Block,
-    /// It drops the block after a millisecond, and within 50 ms where the block is sent in several
-    /// parts.
+    /// The publisher drops the block after a millisecond, and within 50 ms if the block is sent in
+    /// several parts.
     Drop,
 }
 

@@ -5,7 +5,6 @@ use daqmeter_path::{Path, PathRequest};
 
 use super::{BLOCKS, fault, ran, record, text};
 
-/// A card that is read out live, with stages behind it.
 pub(super) fn live(stages: &[&str], sink: &str) -> String {
     text("kind = \"card\"\nscenario = \"gbt\"", stages, sink)
         .replace("4KiB", "1KiB")
@@ -34,11 +33,10 @@ fn a_card_is_read_out_live_and_each_e_link_s_ledger_closes_from_trigger_to_recei
     assert_eq!(record.counter("dead-time"), Some(0.0));
     let threads: Vec<_> = run.threads.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(threads, ["to-host", "receiver"]);
-    // What sleeps between two looks waits for input, and works on nothing.
+    // A thread that sleeps between two looks waits for input, and works on nothing.
     assert!(run.threads.iter().all(|thread| thread.elsewhere_ns == 0));
 }
 
-/// A card with fields beside its scenario.
 pub(super) fn card(fields: &str) -> String {
     live(&[TO_HOST, "kind = \"tcp\""], RECEIVER)
         .replace("scenario = \"gbt\"", &format!("scenario = \"gbt\"\n{fields}"))

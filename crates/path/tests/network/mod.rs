@@ -1,18 +1,16 @@
-//! Paths over sockets: receivers on other hosts, UDP and what it loses, ways to hand TCP its bytes.
+//! Paths over sockets: receivers on other hosts, UDP and its losses, ways to hand TCP its bytes.
 //! All on loopback.
 
 use daqmeter_path::{Path, PathRequest};
 
 use super::{BLOCKS, MEMORY, READ, fault, ran, record, text};
 
-/// A listener, and a sink that sends to it over that transport.
 fn listener(transport: &str) -> (std::net::TcpListener, String) {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let to = listener.local_addr().unwrap();
     (listener, format!("kind = \"{transport}\"\nto = \"{to}\""))
 }
 
-/// Receives from so many senders, in a thread.
 fn receives(
     listener: std::net::TcpListener,
     senders: usize,
@@ -193,7 +191,7 @@ fn a_send_without_a_copy_that_the_kernel_copied_is_counted_and_noted() {
     let stage = "kind = \"tcp\"\nsend = \"zerocopy\"";
     let folder = tempfile::tempdir().unwrap();
     let record = record(folder.path(), &text(MEMORY, &[stage], READ), |_| {});
-    // Where a socket of the host cannot, the path was refused before.
+    // A way that no socket of the host takes was refused before.
     assert!(record.outcome.is_ok(), "{:?}", fault(&record));
     let (sends, copied) =
         (record.counter("zerocopy-sends").unwrap(), record.counter("zerocopy-copied").unwrap());

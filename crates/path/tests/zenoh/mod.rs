@@ -1,4 +1,4 @@
-//! Blocks over Zenoh, where it is built in; where it is not, how to build it.
+//! Blocks over Zenoh if it is built in; else the message that tells the way to build it.
 
 #[cfg(not(feature = "zenoh"))]
 #[test]
@@ -69,7 +69,7 @@ mod built_in {
         assert_eq!(record.ledgers[0].lost(), 0);
     }
 
-    /// What is behind Zenoh ends first: nobody waits for ever, and the ledger closes.
+    /// The element behind Zenoh ends first: no thread waits for ever, and the ledger closes.
     #[test]
     fn a_program_behind_zenoh_that_dies_ends_the_path_in_a_line() {
         let stages =

@@ -12,11 +12,9 @@ use daqmeter_wire::felix::{BlockFormat, Subchunk};
 
 use crate::interleaved::{Row, Side, in_turn, over};
 
-/// Read at a time, as `readout check` does.
 const PART: usize = 512 << 10;
 const TURNS: usize = 51;
 
-/// Blocks in memory and in a file in the page cache.
 struct BlockSource {
     format: BlockFormat,
     bytes: Vec<u8>,
@@ -67,7 +65,6 @@ fn finish(checker: Checker) {
     assert!(checker.finish().unwrap().is_good());
 }
 
-/// All of `readout check` by so many threads that check.
 fn whole(blocks: &BlockSource, level: u8, threads: usize) {
     let checked = check_watched(blocks.rewound(), &options(level), threads, |_| {});
     assert!(checked.unwrap().is_good());
@@ -83,15 +80,15 @@ fn print(row: &Row, against: &Row) {
     );
 }
 
-/// One thread on the CPU at hand; from memory, from the page cache, and as `readout check` does it,
-/// on all CPUs.
+/// Measures one thread on this CPU: from memory, from the page cache, and as `readout check` on all
+/// CPUs.
 pub(crate) fn levels(scenario: &str, bytes: usize, cpu: u32) {
     let blocks = BlockSource::of(scenario, bytes);
     println!("  {scenario}, {} MiB, {:.0} chunks, {TURNS} turns", bytes >> 20, blocks.chunks);
     let mut room = vec![Subchunk::default(); most_subchunks(blocks.format)];
     let mut room_of_parts = room.clone();
     let (all, chunks) = (&blocks, blocks.chunks);
-    // It tries for 56 MiB who reads faster.
+    // The choice of the reading thread takes 56 MiB of trials.
     let long = BlockSource::of(scenario, 8 * bytes);
     let long = &long;
     let mut sides = vec![Side::timed("decoding", chunks, || {

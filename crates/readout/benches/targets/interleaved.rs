@@ -1,21 +1,19 @@
-//! Sides that are sampled in turn, and how they compare.
+//! Sides that are sampled in turn, and their comparison.
 
 use daqmeter_stats::{median, quantile_ratio};
 use daqmeter_sys::clock;
 
-/// One side: its name, and a piece of its work, which returns the ns that a chunk took.
+/// One side: its name, and a piece of its work, which returns nanoseconds per chunk.
 pub(crate) struct Side<'a> {
     pub(crate) name: String,
     work: Box<dyn FnMut() -> f64 + 'a>,
 }
 
 impl<'a> Side<'a> {
-    /// A side that measures itself.
     pub(crate) fn measured(name: impl Into<String>, work: impl FnMut() -> f64 + 'a) -> Side<'a> {
         Side { name: name.into(), work: Box::new(work) }
     }
 
-    /// A side whose time is taken here, over so many chunks.
     pub(crate) fn timed(
         name: impl Into<String>,
         chunks: f64,
@@ -29,7 +27,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// What one side took in each turn, in ns a chunk.
+/// Samples of one side in each turn, in nanoseconds per chunk.
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) ns: Vec<f64>,
@@ -40,7 +38,6 @@ impl Row {
         median(&self.ns)
     }
 
-    /// Sums of rows, turn by turn.
     pub(crate) fn sum(name: &str, rows: &[&Row]) -> Row {
         let turns = rows.iter().map(|row| row.ns.len()).min().unwrap_or(0);
         let ns = (0..turns).map(|turn| rows.iter().map(|row| row.ns[turn]).sum());
@@ -48,7 +45,6 @@ impl Row {
     }
 }
 
-/// Samples all sides in turn; the first tenth warms up.
 pub(crate) fn in_turn(turns: usize, sides: Vec<Side<'_>>) -> Vec<Row> {
     let row = |side: &Side<'_>| Row { name: side.name.clone(), ns: Vec::with_capacity(turns) };
     let mut rows: Vec<Row> = sides.iter().map(row).collect();

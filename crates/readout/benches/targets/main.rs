@@ -1,11 +1,9 @@
-//! The speed targets: `cargo bench -p daqmeter-readout [-- GROUP... SECONDS]`; groups are `decode`,
-//! `check`, `threads`, `parts`, `instances`, `idle`, `rates` and `files`, all of them where none is
-//! named.
+//! The speed targets: `cargo bench -p daqmeter-readout [-- GROUP... SECONDS]`. Groups are `decode`,
+//! `check`, `threads`, `parts`, `instances`, `idle`, `rates` and `files`; the default is all.
 //!
-//! Both sides of each ratio are sampled in turn. Placement: the reader, and everything that has one
-//! thread, on the last CPU allowed; the receiver on the first one. Chains of `rates` run for so
-//! many seconds [10]. Prints medians; judges nothing and fails nothing, because shared machines are
-//! noisy.
+//! Both sides of each ratio are sampled in turn. The reader, and all single-threaded work, is on
+//! the last CPU allowed; the receiver is on the first one. Chains of `rates` run for SECONDS [10].
+//! Prints medians; judges nothing and fails nothing, because shared machines are noisy.
 
 #![allow(
     clippy::print_stdout,
@@ -45,13 +43,11 @@ fn seconds(work: &mut dyn FnMut()) -> f64 {
     (clock::monotonic_ns() - begin) as f64 * 1e-9
 }
 
-/// Medians of two things, sampled in turn.
 fn in_turn(rounds: usize, mut sides: [&mut dyn FnMut(); 2]) -> [f64; 2] {
     let mut samples = [Vec::new(), Vec::new()];
     for round in 0..rounds + rounds / 10 + 1 {
         for (side, samples) in sides.iter_mut().zip(&mut samples) {
             let took = seconds(side);
-            // The first tenth warms up.
             if round > rounds / 10 {
                 samples.push(took);
             }
@@ -81,7 +77,6 @@ fn decode(scenario: &str, bytes: u64) {
     let counters = blocks.tally().counters;
     let subchunks =
         counters.iter().find(|counter| counter.name == "subchunks per pass").unwrap().value;
-    // The fastest way of reading is the limit.
     let best = (0..stages)
         .min_by(|a, b| {
             let mut of = |stage: usize| {
@@ -152,7 +147,7 @@ fn rate(
 ) {
     let mut scenario = Scenario::load(name).unwrap();
     scenario.trigger.rate = Hertz(rate_hz);
-    // Half of the published ring: what the host stops for now and then must fit.
+    // Half of the published ring: it must hold the data of the host's occasional stops.
     scenario.card.ring.0 = 512 << 20;
     change(&mut scenario);
     let done = run(&scenario, cpus, time);
@@ -178,7 +173,7 @@ fn rate(
     );
 }
 
-/// CPU of a thread that does nothing but sleep for an interval.
+/// CPU load of a thread that only sleeps for an interval.
 fn bare_sleep(poll_ns: u64, time: Duration) -> f64 {
     wait::without_timer_slack();
     let used = || {
@@ -196,7 +191,7 @@ fn bare_sleep(poll_ns: u64, time: Duration) -> f64 {
 }
 
 fn idle(cpus: (u32, u32)) {
-    // Long against what a subscriber's pages cost once.
+    // The time is long against the one-time cost of a subscriber's pages.
     let time = Duration::from_secs(15);
     let reader = |poll: Nanos, completion: ReaderCompletion| {
         let mut scenario = Scenario::load("gbt").unwrap();

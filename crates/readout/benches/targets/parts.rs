@@ -1,8 +1,8 @@
-//! Reader and receiver against what they cannot do without: decoding, a copy of the bytes, the same
+//! Reader and receiver against their unavoidable work: decoding, a copy of the bytes, the same
 //! pages over a bare socket.
 //!
-//! What has a thread of its own is measured by its CPU time. The emulated card works in the
-//! reader's thread; what it takes is measured by itself and taken off.
+//! Work with a thread of its own is measured by its CPU time. The emulated card works in the
+//! reader's thread; its time is measured alone and subtracted.
 
 use std::hint::black_box;
 use std::io::{ErrorKind, Read, Write};
@@ -37,7 +37,7 @@ fn cpu_ns(work: impl FnOnce()) -> f64 {
     used() - before
 }
 
-/// The scenario of all that is compared here: so many triggers a second, split over its channels.
+/// Scenario of all comparisons: triggers per second, split over its channels.
 fn scenario(rate_hz: f64, channels: u16) -> Scenario {
     let mut scenario = Scenario::load("gbt").unwrap();
     scenario.trigger.rate = Hertz(rate_hz);
@@ -49,7 +49,6 @@ fn scenario(rate_hz: f64, channels: u16) -> Scenario {
     scenario
 }
 
-/// What a chain took, and what went over its sockets.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     reader_ns: f64,
@@ -59,7 +58,7 @@ struct Cost {
     bytes: usize,
 }
 
-/// A chain of threads: all readers on the first CPU, all receivers, as many, on the second.
+/// Runs a chain of threads: all readers on the first CPU, as many receivers on the second.
 fn chain(scenario: &Scenario, triggers: u64, cpus: (u32, u32)) -> Cost {
     let failed = &AtomicBool::new(false);
     let quit = &|| failed.load(Ordering::Relaxed);
@@ -97,7 +96,6 @@ fn chain(scenario: &Scenario, triggers: u64, cpus: (u32, u32)) -> Cost {
     *total.lock().unwrap()
 }
 
-/// The emulated card by itself: its channel is looked at as a reader does, and given back.
 fn card_alone(scenario: &Scenario, triggers: u64) -> f64 {
     let (mut card, mut consumers) = Card::new(scenario).unwrap();
     card.source().end_after(triggers);
@@ -119,7 +117,7 @@ fn card_alone(scenario: &Scenario, triggers: u64) -> f64 {
     ns
 }
 
-/// As a reader sends that looks again after a while: it never blocks, which would cost a wake-up
+/// Sends as a reader that looks again after a while: it never blocks, which would cost a wake-up
 /// for each piece.
 fn send(stream: &mut TcpStream, mut page: &[u8]) {
     while !page.is_empty() {
@@ -133,7 +131,7 @@ fn send(stream: &mut TcpStream, mut page: &[u8]) {
     }
 }
 
-/// Pages of one size over a bare socket; ns of CPU of both ends.
+/// Sends pages of one size over a bare socket; returns ns of CPU of both ends.
 fn raw(pages: usize, page_bytes: usize, pool: usize, cpus: (u32, u32)) -> (f64, f64) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -155,7 +153,6 @@ fn raw(pages: usize, page_bytes: usize, pool: usize, cpus: (u32, u32)) -> (f64, 
     })
 }
 
-/// Chunks of blocks as a page holds them.
 fn pages_of(format: BlockFormat, blocks: &[u8], page_bytes: usize, pages: usize) -> Vec<Vec<u8>> {
     let mut room = vec![Subchunk::default(); most_subchunks(format)];
     let mut blocks = blocks.chunks_exact(format.block_bytes);
@@ -265,19 +262,18 @@ pub(crate) fn chain_and_parts(rate_hz: f64, cpus: (u32, u32)) {
     }
 }
 
-/// Chunks at the same rate by one channel, or by sixteen: readers share one CPU, receivers another.
-/// Sixteen that look at their rings every 16 ms instead of every one are woken as often for a chunk
-/// as the one: they show what waking up has to do with it. The emulated cards are measured by
-/// themselves.
+/// Compares chunks at one rate by one channel and by sixteen: readers share one CPU, receivers
+/// another. Sixteen that look at their rings every 16 ms wake as often for a chunk as the one. They
+/// show the share of wake-ups. The emulated cards are measured by themselves.
 pub(crate) fn instances(rate_hz: f64, cpus: (u32, u32)) {
     let triggers = 400_000;
     let one = scenario(rate_hz, 1);
     let mut many = scenario(rate_hz / 16.0, 16);
-    // As much memory as the one.
+    // The total memory is that of the one.
     many.card.ring.0 = one.card.ring.0 / 16;
     let mut rarely = many.clone();
     rarely.reader.poll = Nanos(16 * many.reader.poll.0);
-    // A card of each channel's own, as a reader has it in its thread.
+    // Each channel has a card of its own, as a reader has it in its thread.
     let mut alone = scenario(rate_hz / 16.0, 1);
     alone.card.ring = many.card.ring;
     let mut alone_rarely = alone.clone();

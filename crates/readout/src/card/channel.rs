@@ -11,25 +11,21 @@ use super::player::Player;
 
 #[derive(Debug)]
 pub(crate) enum Filler {
-    /// Fragments made now.
     Live(Vec<Emulator>),
     /// A lap of blocks that are in the ring already.
     Replay(Replay),
-    /// Blocks of a recorded file.
     Recorded(Player),
 }
 
 #[derive(Debug)]
 pub(crate) struct Replay {
     pub(crate) lap: Lap,
-    /// Triggers accepted so far.
     pub(crate) accepted: u64,
-    /// The next block of the lap to be completed, and how many laps were.
+    /// Next block of the lap to be completed, and the number of laps done.
     next: usize,
     laps: u64,
-    /// Events that found no room.
     pub(crate) fifo_lost: u64,
-    /// The open blocks of the end were handed over.
+    /// True once the open blocks at the end were handed over.
     pub(crate) closed: bool,
 }
 
@@ -43,7 +39,7 @@ impl Replay {
         self.laps * self.lap.triggers + self.lap.blocks[self.next].complete_at
     }
 
-    /// The next block as it looks in this lap, and how many triggers it spans.
+    /// Next block as it looks in this lap, and the number of triggers that it spans.
     fn take(&mut self) -> (FelixHeader, u64) {
         let block = &self.lap.blocks[self.next];
         let turned = self.laps * (self.lap.blocks_of[usize::from(block.emulator)] & 0x1F);
@@ -59,13 +55,11 @@ impl Replay {
         (header, spans)
     }
 
-    /// Whole laps done, and how far in the next one.
     pub(crate) fn position(&self) -> (u64, u64) {
         (self.accepted / self.lap.triggers, self.accepted % self.lap.triggers)
     }
 }
 
-/// A block that waits for the DMA.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     ready_ns: u64,
@@ -82,7 +76,6 @@ enum What {
 /// The DMA writes multiples of this, the usual payload of a PCIe packet.
 const TLP_BYTES: usize = 512;
 
-/// The DMA with its FIFO.
 #[derive(Debug)]
 pub(crate) struct Dma {
     pub(crate) producer: Producer,
@@ -118,17 +111,15 @@ impl Dma {
         }
     }
 
-    /// Bytes that the FIFO holds.
     pub(crate) fn fifo_bytes(&self) -> usize {
         self.waiting.len() * self.block_bytes - self.moved
     }
 
-    /// Whole blocks that it can take.
     pub(crate) fn fifo_room(&self) -> usize {
         self.most_blocks.saturating_sub(self.waiting.len())
     }
 
-    /// A block from a block former. What finds no room was lost before: the former looks first.
+    /// Takes a block from a block former, which has made sure that there is room.
     pub(crate) fn push(&mut self, now_ns: u64, birth_ns: u64, block: &[u8]) {
         self.put(now_ns, birth_ns, None, block);
     }
@@ -165,7 +156,6 @@ impl Dma {
         self.waiting.push_back(Waiting { ready_ns: now_ns, birth_ns, what: What::Stored(place) });
     }
 
-    /// The next block of a lap is complete.
     pub(crate) fn push_replayed(&mut self, now_ns: u64, replay: &mut Replay, period_ns: f64) {
         let in_first_lap = replay.laps == 0;
         let (header, spans) = replay.take();
@@ -182,8 +172,7 @@ impl Dma {
         });
     }
 
-    /// Moves what can be moved by now: as much as the host has released and the bus allows, in
-    /// units of TLPs.
+    /// Moves bytes up to now, in units of TLPs, as far as the host's releases and the bus allow.
     pub(crate) fn drain(&mut self, now_ns: u64) {
         while let Some(front) = self.waiting.front() {
             let left = self.block_bytes - self.moved;
@@ -230,19 +219,16 @@ impl Dma {
         }
     }
 
-    /// Nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 }
 
-/// A channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
     pub(crate) id: super::ChannelId,
     pub(crate) dma: Dma,
     pub(crate) filler: Filler,
-    /// BUSY causes of this channel.
     pub(crate) busy: [bool; 2],
     pub(crate) peak_bytes: usize,
 }

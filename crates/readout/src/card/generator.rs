@@ -12,15 +12,12 @@ use crate::scenario::{ElinkSpec, FaultKind, FaultSpec, Mode, Scenario, TriggerKi
 const BUNCHES_PER_ORBIT: u64 = 3564;
 const BUNCH_NS: f64 = 24.95;
 
-/// A block on its way to the ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Made<'a> {
     pub(crate) block: &'a [u8],
-    /// Time of its first trigger.
     pub(crate) birth_ns: u64,
 }
 
-/// One E-link's emulator and block former.
 #[derive(Debug)]
 pub(crate) struct Emulator {
     spec: ElinkSpec,
@@ -28,10 +25,9 @@ pub(crate) struct Emulator {
     encoder: Encoder<Box<[u8]>>,
     payload: Vec<u8>,
     fragments: u64,
-    /// The counter of events is that of triggers, not of fragments.
+    /// True if the event counter counts triggers instead of fragments.
     counts_triggers: bool,
     deficit: f64,
-    /// Time of the first trigger in the block at hand.
     opened_ns: Option<u64>,
     faults: Option<Box<Faults>>,
     pub(crate) account: CardElink,
@@ -39,7 +35,6 @@ pub(crate) struct Emulator {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
-    /// Blocks that the FIFO can take.
     pub(crate) blocks: usize,
 }
 
@@ -80,7 +75,6 @@ impl Emulator {
         }
     }
 
-    /// The fragment of a trigger; whole blocks go to the closure.
     pub(crate) fn trigger(
         &mut self,
         now_ns: u64,
@@ -130,11 +124,11 @@ impl Emulator {
         }
     }
 
-    /// Bytes of the payload for which there is room; none when there is none.
+    /// Bytes of the payload for which there is room; `None` without room.
     fn fits(&self, room: Room) -> Option<usize> {
         let (trailer, body) = (self.format.trailer.bytes(), self.format.body_bytes());
         let length = self.payload.len();
-        // By far the usual case, without a division.
+        // The usual case needs no division.
         if self.format.padded(length) + trailer < self.encoder.room()
             || room.blocks > length / (body - trailer) + 1
         {
@@ -155,7 +149,6 @@ impl Emulator {
         }
     }
 
-    /// Closes the block at hand.
     pub(crate) fn close(&mut self, out: &mut impl FnMut(Made<'_>)) {
         let birth_ns = self.opened_ns.take().unwrap_or(0);
         let (faults, account) = (&mut self.faults, &mut self.account);
@@ -190,14 +183,13 @@ fn ttc(now_ns: u64, l0id: u64) -> Ttc {
     }
 }
 
-/// The emulators of a channel.
 pub(crate) fn emulators(scenario: &Scenario, device: u16, channel: u16) -> Vec<Emulator> {
     let format = scenario.format().expect("the scenario was checked");
     let of = |spec| Emulator::new(spec, format, scenario);
     scenario.elinks(device, channel).into_iter().map(of).collect()
 }
 
-/// A block to the ring, through the faults if there are any.
+/// Passes a block to the ring, through the faults if there are any.
 fn pass(
     faults: &mut Option<Box<Faults>>,
     account: &mut CardElink,
@@ -212,17 +204,12 @@ fn pass(
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
-    /// The first chunk that has a part in it.
     first: u64,
-    /// The chunk after the last that has a part in it.
     end: u64,
-    /// It begins in the middle of a chunk.
     begins_inside: bool,
-    /// It ends in the middle of one.
     ends_inside: bool,
 }
 
-/// Faults of one E-link.
 #[derive(Debug)]
 struct Faults {
     format: BlockFormat,
@@ -277,8 +264,8 @@ impl Faults {
             }
         }
         for _ in 0..markers {
-            // One that would fill the block would have to pass the faults of blocks: it is left
-            // out.
+            // A marker that would fill the block would have to pass the faults of blocks: it is
+            // left out.
             if encoder.room() > 2 * self.format.trailer.bytes() {
                 encoder.out_of_band(&mut |block| out(Made { block, birth_ns: 0 }));
             }
@@ -305,7 +292,6 @@ impl Faults {
         self.last
     }
 
-    /// Counts chunks that cannot be read any more.
     fn lose(&mut self, account: &mut CardElink, from: u64, end: u64) {
         let from = from.max(self.lost_below);
         if from < end {
@@ -350,7 +336,6 @@ impl Faults {
                 if kind == FaultKind::CorruptedMagic {
                     block[2] ^= 0x55;
                 } else {
-                    // The kind's bits, in the last byte of either width.
                     let last = block.len() - 1;
                     block[last] = block[last] & 0x1F | (SubchunkKind::Undefined as u8) << 5;
                 }
@@ -360,7 +345,7 @@ impl Faults {
         }
     }
 
-    /// A block that waited for another that never came goes as it is.
+    /// Passes on a block that waited for another that never came.
     fn finish(&mut self, out: &mut impl FnMut(Made<'_>)) {
         if let Some((block, birth_ns, _)) = self.held.take() {
             out(Made { block: &block, birth_ns });

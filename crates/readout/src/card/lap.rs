@@ -11,23 +11,19 @@ use crate::scenario::{Scenario, ScenarioError};
 /// Triggers of a lap are a multiple of this.
 const EVENTS: u64 = 256;
 
-/// One block of a lap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LapBlock {
     pub(crate) header: FelixHeader,
     pub(crate) emulator: u16,
     /// The trigger of its first fragment, counted from 1 in the lap.
     pub(crate) first_trigger: u64,
-    /// The trigger that completes it.
     pub(crate) complete_at: u64,
 }
 
-/// A turn of the ring.
 #[derive(Debug)]
 pub(crate) struct Lap {
     pub(crate) triggers: u64,
     pub(crate) blocks: Vec<LapBlock>,
-    /// Blocks of each E-link.
     pub(crate) blocks_of: Vec<u64>,
     pub(crate) bytes: Vec<u8>,
 }
@@ -35,7 +31,6 @@ pub(crate) struct Lap {
 const PLENTY: Room = Room { blocks: usize::MAX / 2 };
 
 impl Lap {
-    /// As many triggers as the ring of the scenario holds.
     pub(crate) fn make(
         scenario: &Scenario,
         device: u16,
@@ -74,7 +69,6 @@ impl Lap {
         Lap::blocks(scenario, 0, 0, EVENTS).0 * scenario.card.block.0 <= ring_bytes
     }
 
-    /// Blocks that a lap of so many triggers has, by arithmetic.
     fn blocks(scenario: &Scenario, device: u16, channel: u16, triggers: u64) -> (usize, usize) {
         let format = scenario.format().expect("the scenario was checked");
         let elinks = scenario.elinks(device, channel);
@@ -92,7 +86,7 @@ impl Lap {
         triggers: u64,
     ) -> Lap {
         let mut emulators = emulators(scenario, device, channel);
-        // All at once: a vector that grows would hold up to twice the ring meanwhile.
+        // The vector is allocated at once: a growing one would hold up to twice the ring.
         let (blocks, _) = Lap::blocks(scenario, device, channel, triggers);
         let mut lap = Lap {
             triggers,
@@ -126,8 +120,8 @@ impl Lap {
         self.bytes.extend_from_slice(made.block);
     }
 
-    /// The last, open blocks after so many triggers of a lap: what a run that ends there has not
-    /// shown yet.
+    /// Open blocks after this number of triggers of a lap, which a run that ends there has not
+    /// shown.
     pub(crate) fn open_blocks(
         scenario: &Scenario,
         device: u16,

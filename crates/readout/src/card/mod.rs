@@ -1,4 +1,4 @@
-//! The emulated card: what a FELIX does between the trigger and the host's memory.
+//! The emulated card: the part of a FELIX between the trigger and the host's memory.
 //!
 //! ```text
 //! Source -> [BUSY?] -> emulators (deficit) -> block formers -> FIFO (truncation) -> DMA (TLPs, gap) -> ring
@@ -39,14 +39,12 @@ pub const FAMILY: CardFamily = CardFamily {
     is_node: |name| name.starts_with("flx"),
 };
 
-/// A card with all its devices and DMA channels.
 #[derive(Debug)]
 pub struct Card {
     scenario: Scenario,
     source: TriggerSource,
     channels: Vec<Channel>,
     line: BusyLine,
-    /// BUSY from outside.
     pattern: Pattern,
     marks: [Hysteresis; 2],
     state: CardState,
@@ -56,18 +54,16 @@ pub struct Card {
     next_publish_ns: u64,
 }
 
-/// Accounts are told so often.
+/// Interval at which accounts are published.
 const PUBLISH_NS: u64 = 10_000_000;
 
 /// A channel of a card by its place: all of device 0 first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelId {
     pub device: u16,
-    /// DMA channel of the device.
     pub channel: u16,
 }
 
-/// The channels of a scenario.
 pub fn channel_ids(scenario: &Scenario) -> Vec<ChannelId> {
     let each =
         |device| (0..scenario.card.channels).map(move |channel| ChannelId { device, channel });
@@ -75,18 +71,11 @@ pub fn channel_ids(scenario: &Scenario) -> Vec<ChannelId> {
 }
 
 impl Card {
-    /// A card as the scenario says, and the host's ends of its rings.
-    ///
-    /// # Errors
-    /// When the scenario asks for what cannot be: memory, gaps, files.
     pub fn new(scenario: &Scenario) -> Result<(Card, Vec<Consumer>), ScenarioError> {
         Card::of_channels(scenario, &channel_ids(scenario))
     }
 
-    /// A card of which only some channels are there.
-    ///
-    /// # Errors
-    /// As [`Card::new`].
+    /// Makes a card with only some of its channels.
     pub(crate) fn of_channels(
         scenario: &Scenario,
         ids: &[ChannelId],
@@ -157,7 +146,7 @@ impl Card {
             Some(lap) => lap.bytes.len(),
             None => card.ring.0 / card.block.0 * card.block.0,
         };
-        // What follows from the ring, follows from the one that there is.
+        // The values that depend on the ring follow from the ring that was allocated.
         scenario.card.ring.0 = ring_bytes;
         let shape = Shape {
             ring_bytes,
@@ -187,20 +176,16 @@ impl Card {
         Ok((channel, consumer))
     }
 
-    /// The scenario, with the ring that there is.
     pub fn scenario(&self) -> &Scenario {
         &self.scenario
     }
 
-    /// The trigger source, to end it.
     pub fn source(&mut self) -> &mut TriggerSource {
         &mut self.source
     }
 
-    /// The memory of a channel's ring, for another process.
-    ///
-    /// # Errors
-    /// While the consumer that came with the card lives.
+    /// Memory of a channel's ring, for another process. Fails while the consumer that came with the
+    /// card lives.
     pub fn share(
         &self,
         channel: usize,
@@ -208,7 +193,7 @@ impl Card {
         self.channels[channel].dma.producer.share()
     }
 
-    /// Another reader may have the channel: the one in another process is gone.
+    /// Frees the channel for another reader: the one in another process is gone.
     pub fn forget_reader(&mut self, channel: usize) {
         self.channels[channel].dma.producer.forget_reader();
         // The next reader begins its account with the counts of the card until now.
@@ -223,7 +208,7 @@ impl Card {
         self.channels.iter().all(|channel| words::may_go(&channel.dma.producer))
     }
 
-    /// Triggers come from now on; `start_ns` is the clock at this moment.
+    /// Starts the triggers; `start_ns` is the clock at this moment.
     pub fn start(&mut self, start_ns: u64) {
         self.start_ns = start_ns;
         self.state = CardState::Running;
@@ -234,23 +219,22 @@ impl Card {
         self.state
     }
 
-    /// Triggers issued so far.
     pub fn issued(&self) -> u64 {
         self.source.issued()
     }
 
-    /// The time to which it was carried.
+    /// Time to which the card was carried.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// The clock at the start.
+    /// Clock at the start.
     pub fn start_ns(&self) -> u64 {
         self.start_ns
     }
 
-    /// Carries it to a time since its start. The host's pointers count as moved just after the time
-    /// before.
+    /// Carries the card to a time since its start. The host's pointers count as moved just after
+    /// the time before.
     pub fn advance(&mut self, now_ns: u64) {
         if self.state != CardState::Running || now_ns < self.now_ns {
             return;
@@ -268,7 +252,7 @@ impl Card {
         }
     }
 
-    /// To a time before which nothing changes from outside.
+    /// Carries the card to a time before which nothing changes from outside.
     fn carry(&mut self, now_ns: u64) {
         self.settle(self.now_ns);
         match &self.scenario.recorded {
@@ -280,8 +264,8 @@ impl Card {
         self.now_ns = now_ns;
     }
 
-    /// When the next data may be there, for an interrupt: the next trigger, or the next whole block
-    /// of a replay.
+    /// Time at which the next data may be there: that of the next trigger, or of the next whole
+    /// block of a replay.
     pub(crate) fn next_event_ns(&mut self) -> u64 {
         if self.scenario.is_flat_out() {
             return self.now_ns;
@@ -295,7 +279,6 @@ impl Card {
         }
     }
 
-    /// DMA and BUSY at a time.
     fn settle(&mut self, now_ns: u64) {
         for channel in &mut self.channels {
             channel.dma.drain(now_ns);
@@ -319,8 +302,8 @@ impl Card {
         }
     }
 
-    /// Books the triggers that BUSY stops; none where it is not asserted. Else whether it may be
-    /// released before that time.
+    /// Books the triggers that BUSY stops. `None` without BUSY; else true if it may be released
+    /// before that time.
     fn stopped_by_busy(&mut self, now_ns: u64) -> Option<bool> {
         let cause = self.line.asserted()?;
         if self.scenario.card.dma_rate.is_none() {
@@ -341,7 +324,7 @@ impl Card {
         Some(true)
     }
 
-    /// Blocks that are there already, at the trigger rate: of a lap, or of a recorded file.
+    /// Advances blocks that are there already, of a lap or a recorded file, at the trigger rate.
     fn advance_replay(&mut self, now_ns: u64) {
         let period_ns = self.source.period_ns();
         while let Some(next) = self.next_completion() {
@@ -378,7 +361,6 @@ impl Card {
         }
     }
 
-    /// The accepted trigger that completes the next block of any channel.
     fn next_completion(&self) -> Option<u64> {
         self.channels.iter().filter_map(Channel::next_completion).min()
     }
@@ -426,8 +408,8 @@ impl Card {
         }
     }
 
-    /// The source has ended: open blocks are closed, and when the ring has all of it the state says
-    /// so.
+    /// Closes open blocks once the source has ended. The state changes when the ring has all of
+    /// them.
     fn finish(&mut self) {
         let now_ns = self.now_ns;
         for channel in &mut self.channels {
@@ -454,17 +436,14 @@ impl Card {
         }
     }
 
-    /// Highest filling of each ring so far, in bytes.
     pub fn peak_bytes(&self) -> Vec<usize> {
         self.channels.iter().map(|channel| channel.peak_bytes).collect()
     }
 
-    /// Bytes in each ring now.
     pub fn filled_bytes(&self) -> Vec<usize> {
         self.channels.iter().map(|channel| channel.dma.producer.filled()).collect()
     }
 
-    /// BUSY.
     pub fn line(&self) -> &BusyLine {
         &self.line
     }
@@ -515,7 +494,6 @@ impl Channel {
         }
     }
 
-    /// Hands over the blocks that an accepted trigger completes.
     fn complete(&mut self, now_ns: u64, accepted: u64, period_ns: f64) {
         match &mut self.filler {
             Filler::Replay(replay) => {
@@ -536,7 +514,6 @@ impl Channel {
         }
     }
 
-    /// Fragments of a trigger.
     fn make(&mut self, now_ns: u64, number: u64) {
         let Filler::Live(emulators) = &mut self.filler else {
             return;
@@ -562,7 +539,7 @@ impl Channel {
         }
     }
 
-    /// Closes what is open, as far as the FIFO takes it.
+    /// Closes open blocks, as far as the FIFO takes them.
     fn close(&mut self, scenario: &Scenario, now_ns: u64) {
         let id = self.id;
         match &mut self.filler {

@@ -1,4 +1,4 @@
-//! A card that plays a recorded file: which block is next, how far it is, and the accounts.
+//! A card that plays a recorded file: its next block, its position, and its accounts.
 
 use std::sync::Arc;
 
@@ -14,14 +14,11 @@ use crate::scenario::ElinkSpec;
 pub(crate) struct Player {
     pub(super) file: Arc<Recorded>,
     loops: bool,
-    /// The next block, and how many turns were.
+    /// Next block, and the number of turns done.
     pub(super) next: usize,
     pub(super) turns: u64,
-    /// Triggers accepted so far.
     pub(super) accepted: u64,
-    /// Triggers for which there was no room.
     pub(super) fifo_lost: u64,
-    /// Chunks of this turn so far, of each E-link.
     in_turn: Vec<u64>,
     /// Chunks so far whose bytes no emulator makes.
     pub(super) wrong: u64,
@@ -41,7 +38,7 @@ impl Player {
         }
     }
 
-    /// The accepted trigger, counted from 1, that completes the next block; none at the end.
+    /// Accepted trigger, counted from 1, that completes the next block; `None` at the end.
     pub(super) fn next_completion(&self) -> Option<u64> {
         let block = self.file.blocks.get(self.next)?;
         Some(self.turns * self.file.triggers + block.due)
@@ -51,7 +48,6 @@ impl Player {
         self.next_completion().is_some_and(|due| due <= self.accepted)
     }
 
-    /// The next block and its header.
     pub(super) fn take(&mut self) -> ([u8; HEADER_BYTES], &[u8]) {
         let (at, turns) = (self.next, self.turns);
         let block = self.file.blocks[at];
@@ -93,9 +89,7 @@ impl Player {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Played {
-    /// Blocks given so far, in all turns.
     pub blocks: u64,
-    /// Blocks of one turn.
     pub of: u64,
     /// Chunks given whose bytes are not those that an emulator makes.
     pub wrong: u64,
@@ -109,8 +103,8 @@ impl Channel {
         }
     }
 
-    /// Gives the blocks that the accepted triggers have completed, as far as the FIFO takes them,
-    /// until the ring holds so much.
+    /// Gives the blocks that the accepted triggers completed, as far as the FIFO takes them, until
+    /// the ring holds `most_bytes`.
     pub(super) fn play(&mut self, now_ns: u64, most_bytes: usize) {
         let Channel { dma, filler, .. } = self;
         let Filler::Recorded(player) = filler else {
@@ -139,7 +133,8 @@ impl Card {
         player.is_some_and(|player| player.next_completion().is_none())
     }
 
-    /// The file as fast as the host releases: the ring is kept half full, below the mark of BUSY.
+    /// Plays the file as fast as the host releases. The ring is kept half full, below the mark of
+    /// BUSY.
     pub(super) fn advance_flat_out(&mut self, now_ns: u64) {
         let half = self.channels[0].dma.producer.ring_bytes() / 2;
         let block_bytes = self.scenario.card.block.0;

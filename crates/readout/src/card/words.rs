@@ -1,4 +1,4 @@
-//! What card and reader tell each other in the words beside the ring.
+//! Words beside the ring, by which card and reader tell each other their states and counts.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -18,23 +18,18 @@ const FIFO_BYTES: usize = 7;
 const DEAD: usize = 8;
 const ELINKS: usize = 24;
 const GO: usize = 25;
-/// The reader waits for an interrupt.
+/// Flag that the reader waits for an interrupt.
 const ARMED: usize = 26;
 const VETOED_EXTERNAL: usize = 27;
 const FIRST_ELINK: usize = 64;
 const WORDS_PER_ELINK: usize = 9;
-/// The flag that blocks come from a recorded file.
 pub(crate) const RECORDED_BIT: u32 = 5;
-/// Most E-links of a channel for which there is room.
 pub(crate) const MAX_ELINKS: usize = (WORDS - FIRST_ELINK) / WORDS_PER_ELINK;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CardState {
-    /// Not started.
     Idle,
-    /// Triggers come.
     Running,
-    /// They have ended, and all blocks are in the ring.
     Finished,
 }
 
@@ -47,15 +42,12 @@ pub struct CardView {
     /// BUSY flags: live DMA and FIFO (bits 0, 1), latched (bits 2, 3), blocks of a recorded
     /// file (bit 5), live external BUSY (bit 6).
     pub flags: u64,
-    /// Bytes in the channel's FIFO.
     pub fifo_bytes: u64,
-    /// Time since the start up to which all this holds.
+    /// Time since the start up to which all counts hold.
     pub now_ns: u64,
-    /// The monotonic clock at the start.
     pub start_ns: u64,
 }
 
-/// Either end of a ring.
 pub(crate) trait Words {
     fn word(&self, at: usize) -> &AtomicU64;
 
@@ -85,7 +77,7 @@ impl Words for Consumer {
     }
 }
 
-/// Writes what the card counts; the state last, so that who sees the end sees all of it.
+/// Writes the card's counts, the state last: a reader that sees the end sees all counts.
 pub(crate) fn publish(ring: &impl Words, view: &CardView) {
     ring.set(START_NS, view.start_ns);
     ring.set(ISSUED, view.account.issued);
@@ -123,7 +115,7 @@ pub(crate) fn publish(ring: &impl Words, view: &CardView) {
     ring.word(STATE).store(view.state as u64, Ordering::Release);
 }
 
-/// Reads it. While the card runs, numbers may be of different moments.
+/// Reads the card's counts. While the card runs, they may be of different moments.
 pub(crate) fn view(ring: &impl Words) -> CardView {
     let state = state(ring);
     let count = usize::try_from(ring.get(ELINKS)).map_or(0, |count| count.min(MAX_ELINKS));
@@ -164,7 +156,6 @@ pub(crate) fn view(ring: &impl Words) -> CardView {
     }
 }
 
-/// Only the state: one word.
 pub(crate) fn state(ring: &impl Words) -> CardState {
     match ring.word(STATE).load(Ordering::Acquire) {
         0 => CardState::Idle,
@@ -173,12 +164,10 @@ pub(crate) fn state(ring: &impl Words) -> CardState {
     }
 }
 
-/// The monotonic clock at the start.
 pub(crate) fn start_ns(ring: &impl Words) -> u64 {
     ring.get(START_NS)
 }
 
-/// The reader says that it is ready: the card may start.
 pub(crate) fn say_go(ring: &impl Words) {
     ring.word(GO).store(1, Ordering::Release);
 }
@@ -187,7 +176,6 @@ pub(crate) fn may_go(ring: &impl Words) -> bool {
     ring.word(GO).load(Ordering::Acquire) == 1
 }
 
-/// The reader waits, or no longer.
 pub(crate) fn arm(ring: &impl Words, on: bool) {
     // SeqCst on both sides: either the card sees the flag, or we see its data.
     ring.word(ARMED).store(u64::from(on), Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! What a record says of a chain: counters, the filling of its rings, and whether its accounts and
-//! bytes are right.
+//! A chain in a record: counters, the filling of its rings, and the checks of its accounts and
+//! bytes.
 
 use daqmeter_record::{Counter, Ledger, RunRecord, TimeSeries};
 use daqmeter_stats::LogHistogram;
@@ -39,7 +39,7 @@ pub fn check_bytes(received: &[(Report, CpuLoad)], foreign: u64) -> Result<(), S
     }
 }
 
-/// From the oldest trigger of a page to its receipt, once per page, of all receivers.
+/// Latency from the oldest trigger of a page to its receipt, once per page, of all receivers.
 pub fn latency(received: &[(Report, CpuLoad)]) -> LogHistogram {
     let mut latency = LogHistogram::default();
     for (report, _) in received {
@@ -122,13 +122,11 @@ pub fn counters(
     counters
 }
 
-/// Name of the series of a ring's filling.
 const FILLING: &str = "ring filling";
 /// Name of the series of bytes that no subscriber has acknowledged; a search reads it back.
 const BACKLOG: &str = "backlog";
 const FILLING_SAMPLES: usize = 32;
 
-/// Samples of the fullest ring's filling, and of the largest backlog.
 pub fn filling(readers: &[&ReaderDone]) -> Vec<TimeSeries> {
     let largest = |name: &str, of: fn(&ReaderDone) -> &Vec<(u64, u64)>| {
         let last = |reader: &&&ReaderDone| of(reader).last().map_or(0, |at| at.1);
@@ -139,7 +137,6 @@ pub fn filling(readers: &[&ReaderDone]) -> Vec<TimeSeries> {
     filling.into_iter().chain(largest(BACKLOG, |reader| &reader.backlog)).collect()
 }
 
-/// Samples of bytes over time, at equal distance.
 fn series(name: String, filling: &[(u64, u64)]) -> TimeSeries {
     let samples = FILLING_SAMPLES.min(filling.len());
     let thinned = (0..samples).map(|sample| filling[sample * filling.len() / samples]);
@@ -147,7 +144,6 @@ fn series(name: String, filling: &[(u64, u64)]) -> TimeSeries {
     TimeSeries { name, unit: "B".into(), times_ns, values }
 }
 
-/// The series of one channel's ring.
 pub fn filling_of(scenario: &Scenario, channel: usize, reader: &ReaderDone) -> TimeSeries {
     let id = channel_ids(scenario)[channel];
     let name = format!("{FILLING}, device {}, channel {}", id.device, id.channel);
@@ -182,8 +178,8 @@ pub fn lost_or_stopped(ledger: &Ledger) -> u64 {
     ledger.lost() - ledger.not_given() - external
 }
 
-/// What a search makes of a record with the counters of a chain, where so many bytes come per
-/// trigger and ring and so many triggers were lost on the way.
+/// Observation for a search from a record with a chain's counters, given bytes per trigger and
+/// ring, and lost triggers.
 pub fn observed(record: &RunRecord, event_bytes: f64, lost: u64) -> Observation {
     let value = |name: &str| record.counter(name).unwrap_or(0.0);
     Observation {
@@ -195,11 +191,10 @@ pub fn observed(record: &RunRecord, event_bytes: f64, lost: u64) -> Observation 
     }
 }
 
-/// E-links of a lane whose losses are counted one by one.
 const MAX_LOSING_ELINKS: usize = 32;
 
-/// Losses of each E-link that has some of its own, those with the most first: `E-link 0x009:
-/// emulator deficit`.
+/// Losses of each E-link with losses of its own, the largest first: `E-link 0x009: emulator
+/// deficit`.
 pub fn losses_by_elink(ledgers: &[(u64, Ledger)]) -> Vec<Counter> {
     let sum = |ledger: &Ledger| own_losses(ledger).map(|(_, count)| count).sum::<u64>();
     let mut losing: Vec<_> = ledgers

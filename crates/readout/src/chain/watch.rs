@@ -8,27 +8,22 @@ use daqmeter_sys::clock::monotonic_ns;
 
 use crate::transport::Sent;
 
-/// A part of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainPart {
     /// The emulated card, in the threads of its readers.
     Card,
-    /// Reads the ring and makes pages.
     ToHost,
-    /// Publishes pages, in the threads of the readers.
     Publisher,
-    /// Receives pages and checks each chunk.
     Receiver,
 }
 
-/// Does the work of a number of blocks.
+/// Function that does the work of a number of blocks.
 pub type Added = Arc<dyn Fn(f64) + Send + Sync>;
 
-/// Work that is added to parts.
 #[derive(Clone, Default)]
 pub struct Experiment(pub Vec<(ChainPart, Added)>);
 
-/// Does the work of a page's bytes, once they were received.
+/// Function that does the work of a page's bytes, once they were received.
 pub(crate) type Slowed = Arc<dyn Fn(u32) + Send + Sync>;
 
 /// Watches one reader; all of a chain share the counts of bytes.
@@ -40,7 +35,6 @@ pub(crate) struct PartWatch {
     bytes: Arc<[AtomicU64; 2]>,
     /// Bytes of this ring that were given back since the card was last carried on.
     returned: Arc<AtomicU64>,
-    /// Times of the card and of the publisher.
     times_ns: Arc<[AtomicU64; 2]>,
 }
 
@@ -55,12 +49,10 @@ impl PartWatch {
         }
     }
 
-    /// A watch of another reader of the same chain.
     pub(super) fn another(&self) -> PartWatch {
         PartWatch { returned: Arc::default(), times_ns: Arc::default(), ..self.clone() }
     }
 
-    /// Times of the card and of the publisher in the reader's thread.
     pub(super) fn times_ns(&self) -> (u64, u64) {
         let [card, publisher] = &*self.times_ns;
         (card.load(Ordering::Relaxed), publisher.load(Ordering::Relaxed))
@@ -83,15 +75,15 @@ impl PartWatch {
         done
     }
 
-    /// Number of blocks in bytes of pages: not more than as many bytes of blocks, for the head of a
-    /// chunk in a page is longer than its trailer in a block. What was read and waits to be sent is
-    /// not in the pages yet: early in a run the count is too high.
+    /// Number of blocks in bytes of pages, bounded by the bytes of blocks, as a chunk's head in a
+    /// page exceeds its trailer in a block. Data read and not yet sent is missing: early in a run
+    /// the count is too high.
     fn blocks_of_pages(&self, bytes: u32) -> f64 {
         let [read, sent] = [0, 1].map(|at| self.bytes[at].load(Ordering::Relaxed) as f64);
         f64::from(bytes) * (read / sent.max(1.0)).min(1.0) / self.block_bytes
     }
 
-    /// Carries the card on. What was given back is what it fills again.
+    /// Carries the card on. It refills the bytes that were given back.
     pub(crate) fn card(&self, advance: impl FnOnce()) {
         self.timed(0, || {
             advance();
@@ -101,22 +93,19 @@ impl PartWatch {
         });
     }
 
-    /// Bytes of the ring were read.
     pub(crate) fn read(&self, bytes: usize) {
         self.bytes[0].fetch_add(bytes as u64, Ordering::Relaxed);
         self.returned.fetch_add(bytes as u64, Ordering::Relaxed);
         self.work(ChainPart::ToHost, || bytes as f64 / self.block_bytes);
     }
 
-    /// The publisher listens.
     pub(crate) fn poll(&self, poll: impl FnOnce()) {
         self.timed(1, poll);
     }
 
-    /// The publisher sends a page.
     pub(crate) fn send(&self, body_bytes: u32, send: impl FnOnce() -> Sent) -> Sent {
         self.timed(1, || {
-            // Before its receiver has it, who counts by it.
+            // The bytes are counted before the receiver has the page, as it counts by them.
             self.bytes[1].fetch_add(body_bytes.into(), Ordering::Relaxed);
             let sent = send();
             if sent == Sent::Done {
@@ -128,7 +117,6 @@ impl PartWatch {
         })
     }
 
-    /// Work of a receiver of the chain, if there is any.
     pub(super) fn receiver(&self) -> Option<Slowed> {
         let (own, added) = (self.clone(), self.added(ChainPart::Receiver)?.clone());
         Some(Arc::new(move |bytes| added(own.blocks_of_pages(bytes))))

@@ -1,4 +1,4 @@
-//! The blocks of one E-link: their order, their chunks, and what these hold.
+//! The blocks of one E-link: their order, their chunks, and the contents of these.
 
 use daqmeter_wire::felix::block::FelixHeader;
 use daqmeter_wire::felix::decoder::{BlockParts, ChunkPart, ChunkRun};
@@ -10,8 +10,7 @@ use crate::falls::{Falls, Judged, Span};
 use crate::fragment::{FragmentCheck, FragmentFinding};
 use crate::similar::{MIN_ALIKE, SimilarByStride};
 
-/// A block that is looked at, how, and what is found: with the place in the block where the chunk
-/// begins.
+/// Block that is checked, and its findings, each with the place where its chunk begins.
 pub(super) struct Looked<'a> {
     pub(super) block: &'a [u8],
     pub(super) level: u8,
@@ -19,21 +18,18 @@ pub(super) struct Looked<'a> {
     pub(super) findings: &'a mut Vec<(usize, FragmentFinding)>,
 }
 
-/// Numbers of blocks.
 const SEQUENCES: u32 = 32;
 
 #[derive(Debug)]
 pub(super) struct ElinkCheck {
     pub(super) reassembler: Reassembler,
     order: SequenceTracker,
-    /// Of the last block with each number.
     fingerprints: [u64; 32],
     missing_blocks: u64,
     duplicate_blocks: u64,
     late_blocks: u64,
     fragments: FragmentCheck,
     pub(super) falls: Falls,
-    /// Span in which the current chunk began.
     began: Span,
     partial: Vec<u8>,
     open_bytes: usize,
@@ -47,17 +43,15 @@ pub(super) struct ElinkCheck {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Next,
-    /// After a gap.
+    /// Came after a gap.
     Ahead {
         expected: u32,
     },
-    /// It was missing until now.
     Late,
-    /// It was there before.
     Again,
 }
 
-/// Enough of a block to tell it from one that came 32 blocks before: beginning and end.
+/// Beginning and end of a block, which tell it from one that came 32 blocks before.
 fn fingerprint(block: &[u8]) -> u64 {
     let (Some(head), Some(tail)) = (block.first_chunk::<32>(), block.last_chunk::<16>()) else {
         return 0;
@@ -148,13 +142,12 @@ impl ElinkCheck {
         }
     }
 
-    /// A block that cannot be read.
     pub(super) fn unreadable(&mut self) {
         self.reassembler.bad_block();
         self.fragments.gap();
     }
 
-    /// A block whose start is bad; it is this E-link's if its number is the next one.
+    /// Takes a block with a bad start, which is this E-link's if its number is the next one.
     pub(super) fn bad_start(&mut self, header: FelixHeader) {
         let sequence = u32::from(header.sequence);
         if self.order.expected() == Some(sequence) {
@@ -163,7 +156,6 @@ impl ElinkCheck {
         }
     }
 
-    /// The chunks of a block.
     #[inline]
     pub(super) fn chunks(
         &mut self,
@@ -179,7 +171,6 @@ impl ElinkCheck {
         self.some(found.behind, false, looked);
     }
 
-    /// Subchunks of a block, whatever they are.
     fn some(&mut self, found: &[Subchunk], begins_block: bool, looked: &mut Looked<'_>) {
         let mut at = 0;
         while let Some(subchunk) = found.get(at) {
@@ -203,7 +194,6 @@ impl ElinkCheck {
         }
     }
 
-    /// Whole chunks of one length, with nothing wrong.
     fn run(&mut self, mut run: ChunkRun, begins_block: bool, looked: &mut Looked<'_>) {
         if !self.reassembler.take_run(&run) {
             // It breaks the chunk that is open.

@@ -4,12 +4,10 @@ use daqmeter_wire::felix::Elink;
 
 use super::elink::ElinkCheck;
 
-/// An E-link that did not come.
 const NOWHERE: u16 = u16::MAX;
 
 #[derive(Debug)]
 pub(super) struct Elinks {
-    /// The place of each, by its number.
     places: Box<[u16]>,
     all: Vec<(u16, ElinkCheck)>,
 }
@@ -19,13 +17,11 @@ impl Elinks {
         Elinks { places: vec![NOWHERE; usize::from(Elink::MOST) + 1].into(), all: Vec::new() }
     }
 
-    /// The one that came with this number.
     pub(super) fn get_mut(&mut self, elink: Elink) -> Option<&mut ElinkCheck> {
         let place = self.places[usize::from(elink.number())];
         self.all.get_mut(usize::from(place)).map(|(_, check)| check)
     }
 
-    /// The one with this number, new where it did not come.
     #[inline]
     pub(super) fn of(&mut self, elink: Elink) -> &mut ElinkCheck {
         let place = &mut self.places[usize::from(elink.number())];
@@ -36,7 +32,7 @@ impl Elinks {
         &mut self.all[usize::from(*place)].1
     }
 
-    /// Takes those of others, none of which came here.
+    /// Takes the E-links of others, which are disjoint from these.
     pub(super) fn extend(&mut self, others: Elinks) {
         for (number, check) in others.all {
             self.places[usize::from(number)] = u16::try_from(self.all.len()).expect("as above");
@@ -44,7 +40,6 @@ impl Elinks {
         }
     }
 
-    /// All of them, in the order of their numbers.
     pub(super) fn sorted(&self) -> Vec<(u16, &ElinkCheck)> {
         let mut all: Vec<_> = self.all.iter().map(|(number, one)| (*number, one)).collect();
         all.sort_by_key(|(number, _)| *number);

@@ -1,24 +1,21 @@
-//! Where blocks begin, in bytes that are damaged.
+//! Block starts in bytes that are damaged.
 
 use daqmeter_wire::felix::BlockFormat;
 use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
 
 /// Bytes without any block start that are kept while one is looked for.
 pub(super) const MAX_LOOK_AHEAD: usize = 16 << 20;
-/// Bytes at the beginning in which the first good block must be.
+/// Bytes at the beginning within which the first good block must begin.
 const MAX_BEFORE_FIRST: usize = 1 << 20;
-/// Blocks behind a start that are looked at.
 const FOLLOWERS: usize = 3;
-/// Of which so many must begin where they should: 16 bits by themselves are found in any bytes.
+/// Followers that must begin at their places: 16 bits by themselves are found in any bytes.
 const MIN_FOLLOWERS: usize = 2;
-/// At the very beginning, where a block is expected.
+/// Followers at the very beginning, where a block is expected.
 const MIN_FOLLOWERS_OF_FIRST: usize = 1;
 
 pub(super) enum Recognised {
     As(BlockFormat),
-    /// More bytes are needed to say.
     Unknown,
-    /// There is no block.
     No,
 }
 
@@ -41,7 +38,7 @@ pub(super) fn recognise(bytes: &[u8], abce_kib: u8, last: bool) -> Recognised {
     if !last && bytes.len() < MAX_BEFORE_FIRST {
         return Recognised::Unknown;
     }
-    // None has others behind it: the first is believed, if it is one.
+    // No start is followed by others: the first is believed if it is one.
     format_at(0).map_or(Recognised::No, Recognised::As)
 }
 
@@ -59,12 +56,11 @@ fn is_followed(bytes: &[u8], at: usize, format: BlockFormat, last: bool) -> Opti
 
 pub(super) enum Next {
     At(usize),
-    /// More bytes are needed to say.
     Unknown,
     None,
 }
 
-/// The next place where a block begins and another follows, or the bytes end.
+/// Next place at which a block begins and another follows, or the bytes end.
 pub(super) fn next_start(bytes: &[u8], format: BlockFormat, last: bool) -> Next {
     let magic = format.magic.to_le_bytes();
     let starts = |at: usize| bytes.get(at + 2..at + HEADER_BYTES) == Some(&magic[..]);
@@ -80,8 +76,8 @@ pub(super) fn next_start(bytes: &[u8], format: BlockFormat, last: bool) -> Next 
     if last { Next::None } else { Next::Unknown }
 }
 
-/// The format of a whole file's bytes, and where its blocks begin: those with a bad start too, as
-/// the checker counts them. `None` where there is no block.
+/// Format of a whole file's bytes, and the places of its blocks, bad starts included, as the
+/// checker counts them. `None` without any block.
 pub(crate) fn places(bytes: &[u8], abce_kib: u8) -> Option<(BlockFormat, Vec<usize>)> {
     let Recognised::As(format) = recognise(bytes, abce_kib, true) else {
         return None;

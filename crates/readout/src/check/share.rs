@@ -1,6 +1,6 @@
-//! Checking by several threads: each checks the blocks of its own E-links, which nothing of the
-//! others' depends on. All of them look at every block's header, so each knows where it is and
-//! which E-links are its own. The result is that of one thread.
+//! Checks by several threads, each of the blocks of its own E-links, which do not depend on others.
+//! All threads look at every block's header, so each knows its position and its E-links. The result
+//! is that of one thread.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -14,23 +14,20 @@ use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
 
 use super::{CheckError, Checked, Checker, Options, Progress};
 
-/// Threads that may check one file: each looks at every header, so more gain nothing.
+/// Threads that may check one file: each looks at every header, so more threads gain nothing.
 pub const MAX_THREADS: usize = 16;
 
-/// Read at a time: stays in the second-level cache between the copy and the check.
+/// Bytes of one read: they stay in the second-level cache between the copy and the check.
 const READ_BYTES: usize = 512 << 10;
-/// Buffers that are read ahead.
 const READ_AHEAD: usize = 4;
 
 #[derive(Debug)]
 pub(super) enum Share {
-    /// All of them.
     Whole,
-    /// Those of its E-links.
     Part {
         own: usize,
         of: usize,
-        /// The share of each E-link by its number; none of those that did not come yet.
+        /// Share of each E-link by its number; `None` before its first block.
         shares: Box<[Option<u8>]>,
         /// E-links that came: the next one is the next share's.
         seen: usize,
@@ -45,8 +42,8 @@ impl Share {
         Share::Part { own, of, shares: vec![None; 1 << 16].into(), seen: 0 }
     }
 
-    /// Whether an E-link whose block is at hand is its own. E-links are dealt in the order in which
-    /// their first blocks come, which is the same for all.
+    /// True if the E-link of the block at hand is in this share. E-links are dealt in the order of
+    /// their first blocks, which all threads see alike.
     pub(super) fn is_own(&mut self, elink: u16) -> bool {
         let Share::Part { own, of, shares, seen } = self else {
             return true;
@@ -74,20 +71,14 @@ impl Share {
     }
 }
 
-/// Checks all that a reader gives, by one thread.
-///
-/// # Errors
-/// When it cannot be read, or no block begins in its first MiB.
+/// Checks all bytes of a reader by one thread. Fails if no block begins in its first MiB.
 pub fn check(from: impl Read + Send, options: &Options) -> Result<Checked, CheckError> {
     check_watched(from, options, 1, |_| {})
 }
 
-/// The same by so many threads, [`MAX_THREADS`] at most, with the same result. Beside several
-/// threads one more reads ahead; one thread reads itself where that is faster. `watch` gets how far
-/// it is after each part of about half a megabyte.
-///
-/// # Errors
-/// As [`check`].
+/// Checks by `threads` threads, [`MAX_THREADS`] at most, with the result of one. Several threads
+/// have one more that reads ahead; one thread reads itself if that is faster. `watch` gets the
+/// progress after each part of about half a megabyte.
 pub fn check_watched(
     from: impl Read + Send,
     options: &Options,
@@ -107,22 +98,20 @@ pub fn check_watched(
 /// Parts of a window in which one way of reading is timed: some milliseconds, beside which starting
 /// a thread counts little.
 const WINDOW: usize = 16;
-/// Windows of each way that are timed.
 const TRIALS: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reads {
-    /// That thread: what it has just read is in its CPU's cache.
+    /// The checking thread: the bytes that it read are in its CPU's cache.
     Itself,
-    /// Another one, on another CPU: both work at the same time, and the bytes go from cache to
-    /// cache.
+    /// Another thread on another CPU: both work at once, and the bytes go from cache to cache.
     Ahead,
 }
 
-/// Tries both ways in turn, and stays with the faster one: which that is depends on the host, and
-/// on what is read.
+/// Tries both ways in turn, and stays with the faster one, which depends on the host and on the
+/// file.
 struct Choice {
-    /// Parts of a trial; none where there is nothing to choose.
+    /// Parts of a trial; `None` if there is no choice.
     window: Option<usize>,
     windows: usize,
     itself: Vec<Duration>,
@@ -130,7 +119,7 @@ struct Choice {
 }
 
 impl Choice {
-    /// The next window: who reads, and how many parts.
+    /// Next window: the reading thread, and the number of parts.
     fn next(&self) -> (Reads, usize) {
         let Some(window) = self.window else {
             return (Reads::Itself, usize::MAX);
@@ -166,7 +155,7 @@ impl Choice {
     }
 }
 
-/// Checks by one thread; with a window, whoever reads faster reads.
+/// Checks by one thread; with a window, the faster way of reading is found and used.
 fn alone(
     mut from: impl Read + Send,
     mut checker: Checker,
@@ -194,7 +183,7 @@ fn alone(
     }
 }
 
-/// Reads so many parts and has each taken; whether the end was reached.
+/// Reads `parts` parts and has each taken; returns true at the end of the bytes.
 fn itself(
     from: &mut impl Read,
     buffers: &Buffers,
@@ -275,7 +264,7 @@ fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().expect("checking does not panic")
 }
 
-/// Bytes that were read, for all threads; the buffer goes back when none needs it any more.
+/// Bytes for all threads; the last one to drop them gives the buffer back.
 struct Part {
     bytes: Vec<u8>,
     filled: usize,
@@ -284,12 +273,11 @@ struct Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // At the end nobody wants it back.
+        // At the end the other side of the channel is gone.
         let _ = self.back.send(std::mem::take(&mut self.bytes));
     }
 }
 
-/// Buffers that go round between who reads and who checks.
 struct Buffers {
     back: Sender<Vec<u8>>,
     empty: Receiver<Vec<u8>>,
@@ -305,7 +293,6 @@ impl Buffers {
         buffers
     }
 
-    /// An empty one, as soon as there is one.
     fn one(&self) -> Vec<u8> {
         self.empty.recv().expect("its other end is in the same struct")
     }
@@ -316,8 +303,7 @@ impl Buffers {
     }
 }
 
-/// Reads so many parts, until the end, or until nobody takes them any more; whether the end was
-/// reached.
+/// Reads `parts` parts, until the end, or until the other side is gone; returns true at the end.
 fn read_ahead(
     mut from: impl Read,
     buffers: &mut Buffers,
@@ -338,7 +324,6 @@ fn read_ahead(
     Ok(false)
 }
 
-/// Reads until the buffer is full or the end is reached.
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
@@ -352,7 +337,6 @@ fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(done)
 }
 
-/// Checks the parts that come, `watch` after each.
 fn take_all(
     mut checker: Checker,
     parts: Receiver<Arc<Part>>,
@@ -373,7 +357,6 @@ mod tests {
     use super::*;
     use crate::Scenario;
 
-    /// Bytes, and the threads that read them.
     struct Seen<'a> {
         bytes: &'a [u8],
         by: &'a mut BTreeSet<String>,
@@ -416,7 +399,7 @@ mod tests {
         assert_eq!(readers, 1);
         let (checked, seen, readers) = result(Some(1));
         assert!(checked == wanted && seen == parts);
-        // A thread of its own for each trial of reading ahead.
+        // Each trial of reading ahead had a thread of its own.
         assert!(readers > TRIALS, "{readers}");
     }
 

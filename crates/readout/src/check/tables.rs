@@ -1,11 +1,10 @@
-//! What a checker found, and the tables of fcheck and fdaqm.
+//! Results of a checker, and the tables of fcheck and fdaqm.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use daqmeter_wire::felix::{Elink, SubchunkKind};
 
-/// Names of faults, as they are counted and said.
 pub(super) mod fault {
     pub(in crate::check) const BAD_START: &str = "bad block start";
     pub(in crate::check) const NO_BLOCK: &str = "bytes of no block";
@@ -39,13 +38,10 @@ const LOSS_AND_ORDER: [&str; 7] = [
     fault::LATE,
 ];
 
-/// One row of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ElinkRow {
-    /// E-link.
     pub elink: u16,
     pub blocks: u64,
-    /// Bytes of payload.
     pub bytes: u64,
     /// Subchunks by kind: null, first, last, both, middle, timeout, undefined, out of band.
     pub subchunks: [u64; 8],
@@ -56,53 +52,40 @@ pub struct ElinkRow {
     /// Smallest and largest chunk; 0 without one.
     pub smallest: u64,
     pub largest: u64,
-    /// Width of the E-link by the emulator's header; 0 where it is not said.
+    /// Width of the E-link by the emulator's header; 0 if unknown.
     pub width: u8,
     /// Flags: truncated, error, CRC, busy.
     pub flags: [u64; 4],
-    /// Events that were cut off.
     pub cut_events: u64,
-    /// Other events with an error or CRC flag.
     pub flagged_events: u64,
-    /// Blocks missing by their numbers: at least so many.
+    /// Blocks missing by their numbers: a lower bound.
     pub missing_blocks: u64,
-    /// Blocks that came twice.
     pub duplicate_blocks: u64,
-    /// Blocks that came after later ones.
     pub late_blocks: u64,
-    /// Events missing by their counters: at least so many.
+    /// Events missing by their counters: a lower bound.
     pub missing_events: u64,
-    /// Events that came twice.
     pub duplicate_events: u64,
-    /// Events that came after later ones.
     pub late_events: u64,
     /// Resets of the counter of events, by the trigger system or of all E-links together: no fault.
     pub resets: u64,
-    /// Falls of the counter to 0 that may be resets or losses.
     pub falls: u64,
     /// Events missing if all of those are losses.
     pub falls_missing: u64,
-    /// Chunks with wrong bytes.
     pub wrong_payloads: u64,
-    /// Chunks that name another E-link than their block.
     pub wrong_elinks: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Checked {
     pub blocks: u64,
-    /// Of which so many were checked: those that were not skipped, of the E-link that was asked
-    /// for.
+    /// Blocks that were checked: those of the chosen E-links, without skipped ones.
     pub checked_blocks: u64,
-    /// Of how many bytes; 0 where there was none.
+    /// Bytes of a block; 0 without any block.
     pub block_bytes: usize,
-    /// Each E-link.
     pub rows: Vec<ElinkRow>,
     pub faults: BTreeMap<&'static str, u64>,
     pub messages: Vec<String>,
-    /// Messages beyond those.
     pub messages_left_out: u64,
-    /// Bytes that belong to no block.
     pub skipped_bytes: u64,
 }
 
@@ -111,7 +94,6 @@ impl Checked {
         self.faults.is_empty() && self.checked_blocks > 0
     }
 
-    /// A sum over all E-links.
     pub fn sum(&self, of: impl Fn(&ElinkRow) -> u64) -> u64 {
         self.rows.iter().map(of).sum()
     }
@@ -124,7 +106,6 @@ impl Checked {
             .map(|(what, count)| (*what, *count))
     }
 
-    /// The two tables at the end of a run of fdaqm.
     pub fn fdaqm_table(&self, dev_dma: &str) -> String {
         let mut out = format!("-> Data checked @Dev-DMA={dev_dma}: Blocks {}", self.blocks);
         for (what, count) in &self.faults {
@@ -138,7 +119,6 @@ impl Checked {
         out
     }
 
-    /// The table of fcheck: what each E-link's blocks held.
     pub fn fcheck_table(&self) -> String {
         let mut out = String::from(
             " Elink  Lnk-i     blocks  width        bytes      null     first      last       both    middle  timeout      oob     chunks  fcheck's   min   max  trunc    err    crc   busy\n",

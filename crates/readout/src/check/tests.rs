@@ -98,7 +98,6 @@ fn levels_leave_out_what_is_above_them() {
     assert!(at(3).contains_key("wrong payload"));
 }
 
-/// Sums of what the rows say of blocks and events: missing, twice, late.
 fn sums(checked: &Checked) -> [[u64; 3]; 2] {
     let sum = |of: fn(&ElinkRow) -> u64| checked.sum(of);
     [
@@ -208,7 +207,8 @@ fn emulated(elink: u16, event: u8) -> Vec<u8> {
     chunk
 }
 
-/// File of several E-links. `chunk` gives the chunk of an E-link for a trigger, by both numbers.
+/// Makes a file of several E-links. `chunk` gives the chunk of an E-link for a trigger, by both
+/// numbers.
 fn device(elinks: &[u16], triggers: u32, chunk: impl Fn(u16, u32) -> Option<Vec<u8>>) -> Vec<u8> {
     let (mut memory, mut bytes) = (vec![vec![0; 1024]; elinks.len()], Vec::new());
     let format = BlockFormat::phase2(1).unwrap();
@@ -228,7 +228,6 @@ fn device(elinks: &[u16], triggers: u32, chunk: impl Fn(u16, u32) -> Option<Vec<
     bytes
 }
 
-/// Events in the rows: missing, resets, and falls that may be resets or losses.
 fn events_of(checked: &Checked) -> [u64; 3] {
     let sum = |of: fn(&ElinkRow) -> u64| checked.sum(of);
     [sum(|row| row.missing_events), sum(|row| row.resets), sum(|row| row.falls)]
@@ -311,7 +310,7 @@ fn a_reset_that_the_trigger_system_announces_is_counted_and_is_no_fault() {
         "{:?}",
         checked.messages
     );
-    // The same event twice, and one that came too late.
+    // One event twice, and one that came too late.
     let checked = of(&one_elink(
         Elink::new(8),
         [0, 1, 1, 2, 5, 6, 3, 7].into_iter().map(|event| emulated(8, event)),
@@ -332,7 +331,6 @@ fn a_bad_beginning_costs_what_is_bad_and_no_more() {
         assert_eq!(parts.finish().unwrap(), checked);
         checked
     };
-    // No id, and that of another size of block.
     for id in [[0, 0], [0xCE, 0xC1]] {
         let spoilt = edited(&|bytes| bytes[2..4].copy_from_slice(&id));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Streams of fragments, checked: pages become what came of each E-link.
+//! Streams of fragments, checked: pages become accounts of each E-link.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,7 +19,7 @@ use crate::similar::{MAX_ALIKE_BYTES, MIN_ALIKE, SimilarByStride};
 
 /// Bytes between the payloads of messages that are alike: the length.
 const MESSAGE_WORD: usize = 4;
-/// Messages that are taken as one at most: as many as a block has.
+/// Messages that are taken as one at most: the number in a block.
 const MAX_ALIKE: usize = 256;
 
 #[derive(Debug)]
@@ -33,9 +33,7 @@ pub(super) struct Stream {
     bytes: u64,
     truncated: u64,
     flagged: u64,
-    /// Counts from earlier lives of its publisher.
     before: Before,
-    /// For pages of blocks.
     reassembler: Reassembler,
     partial: Vec<u8>,
 }
@@ -43,27 +41,24 @@ pub(super) struct Stream {
 /// Counts of one E-link from earlier lives of its publisher, which its account does not know.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
-    /// Chunks with nothing wrong.
     clean: u64,
     truncated: u64,
     faults: FragmentFaults,
 }
 
-/// The E-links that came, and those that may come: a publisher cannot make more of them than it
-/// offers.
+/// E-links that came, and those that may come: a publisher may only send tags that it offers.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     pub(super) all: Vec<Stream>,
     pub(super) places: HashMap<u64, usize>,
     offered: HashSet<u64>,
-    /// Number of the current page.
     page: u64,
     room: Vec<Subchunk>,
     strides: SimilarByStride,
 }
 
 impl Streams {
-    /// Takes in what a publisher offers: what was sent while it was away is missing.
+    /// Takes a publisher's offer: data sent while it was away is missing.
     pub(super) fn offer(&mut self, tags: &[u64], is_new: bool) {
         for tag in tags {
             self.offered.insert(*tag);
@@ -73,7 +68,7 @@ impl Streams {
         }
     }
 
-    /// Takes a page; true if it was good to its end, and had nothing in it that was not offered.
+    /// Takes a page; returns true if it was good to its end, and held only offered tags.
     pub(super) fn page(
         &mut self,
         number: u64,
@@ -175,7 +170,6 @@ impl Streams {
     }
 }
 
-/// The ledgers of a publisher's E-links for this receiver, with what it had itself.
 pub(super) fn own_ledgers(
     account: &FinalAccount,
     receiver: u64,
@@ -194,7 +188,7 @@ pub(super) fn own_ledgers(
     ledgers
 }
 
-/// Refuses ledgers whose numbers together are beyond any run: all sums of them have 64 bits.
+/// Refuses ledgers whose sums no run reaches: all sums of them have 64 bits.
 pub(super) fn refuse_large_sum<'a>(
     ledgers: impl Iterator<Item = &'a (u64, Ledger)>,
 ) -> Result<(), String> {
@@ -210,7 +204,6 @@ pub(super) fn refuse_large_sum<'a>(
 }
 
 impl Stream {
-    /// Chunks with nothing wrong.
     fn clean(&self) -> u64 {
         self.chunks - self.truncated - self.flagged
     }
@@ -251,8 +244,8 @@ impl Stream {
         }
     }
 
-    /// Takes so many fragments of a length with nothing wrong, which follow the one that the bytes
-    /// begin with.
+    /// Takes `count` fragments of a length without faults, which follow the one at the beginning of
+    /// the bytes.
     #[inline]
     fn take_alike(
         &mut self,
@@ -281,7 +274,7 @@ impl Stream {
         }
     }
 
-    /// Takes the chunks of a block; false if one has no end.
+    /// Takes the chunks of a block; returns false if one has no end.
     fn block(&mut self, header: FelixHeader, found: &[Subchunk], block: &[u8]) -> bool {
         let mut good = true;
         // Borrowed apart, to hand chunks over while they are put together.
@@ -311,7 +304,7 @@ impl Stream {
         good
     }
 
-    /// Report of the stream. An account that closes states what did not come.
+    /// Report of the stream. An account that closes gives the number of missing chunks.
     pub(super) fn report(&self, falls: Judged, ledger: Option<&Ledger>) -> StreamReport {
         StreamReport {
             tag: self.tag,
@@ -344,7 +337,7 @@ impl Stream {
     fn take_flagged(&mut self, payload: &[u8], status: Status, span: Span) {
         if status.0 & Status::CARD_TRUNCATED != 0 {
             self.truncated += 1;
-            // Its bytes are what was left of it: only the counter is looked at.
+            // Its bytes are those that were left: only the counter is compared.
             if let Some(finding) = self.check.cut(payload) {
                 self.falls.keep(finding, span);
             }

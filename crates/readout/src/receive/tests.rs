@@ -13,7 +13,6 @@ use crate::transport::{PageOutlet, PublisherHello};
 #[derive(Clone, Default)]
 struct Breaking {
     pages: u64,
-    /// The last page that each connection was told of.
     told: Arc<Mutex<Vec<u64>>>,
 }
 

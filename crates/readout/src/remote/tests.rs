@@ -78,7 +78,7 @@ fn only_a_socket_that_nobody_serves_is_removed() {
     let stale = directory.path().join("stale");
     drop(UnixListener::bind(&stale).unwrap());
     let server = CardServer::bind(small().0, &stale).unwrap();
-    // What replaced the socket is not the server's to remove.
+    // The server must not remove the socket that replaced its own.
     std::fs::remove_file(&stale).unwrap();
     std::fs::write(&stale, "another's").unwrap();
     drop(server);
@@ -120,7 +120,6 @@ fn silent_and_endless_clients_neither_delay_others_nor_cost_memory() {
     drop(silent);
 }
 
-/// Reads what there is and gives it back; its length.
 fn take_all(port: &mut Port) -> usize {
     port.take(usize::MAX);
     let got = port.consumer().spans(0).map(<[u8]>::len).iter().sum();

@@ -1,5 +1,5 @@
-//! Whether the parts of a scenario go together: every number has a least and a greatest value, and
-//! products are held against what there is, before anything is allocated.
+//! Checks that the parts of a scenario go together. Every number has bounds, and products are
+//! compared with the memory there is, before anything is allocated.
 
 use std::ops::RangeInclusive;
 
@@ -21,14 +21,13 @@ const MAX_RING_BYTES: u64 = 64 << 30;
 const MAX_FIFO_BYTES: u64 = 1 << 30;
 /// A slower DMA would need minutes to empty the FIFO at the end of a run.
 const DMA_BYTES_PER_S: RangeInclusive<u64> = 64 << 10..=1 << 40;
-/// The FIFO must be empty so long after the last trigger.
+/// Time after the last trigger within which the FIFO must be empty.
 const MAX_DRAIN_S: u64 = 60;
 /// Rates: one trigger in a quarter of an hour, and one per nanosecond, which is the clock's unit.
 const RATE_HZ: RangeInclusive<f64> = 1e-3..=1e9;
 /// Signals are looked at between polls, and must end a run within two seconds.
 const MAX_POLL_NS: u64 = 1_000_000_000;
 const HOUR_NS: u64 = 3_600_000_000_000;
-/// Characters of names and addresses.
 const MAX_NAME: usize = 255;
 /// `[[fault]]` tables: each kind with each E-link of a channel would be fewer.
 const MAX_FAULTS: usize = 1024;
@@ -52,7 +51,7 @@ impl Unit {
     }
 }
 
-/// A number of a scenario and its bounds. A field that is not set has none.
+/// Number of a scenario and its bounds. A field that is not set has none.
 struct Number {
     field: &'static str,
     value: Option<u64>,
@@ -114,7 +113,6 @@ impl Scenario {
         self.find_wrong().map_err(|wrong| ScenarioError(wrong.to_string()))
     }
 
-    /// The first field that is wrong.
     pub(super) fn find_wrong(&self) -> Checked {
         self.check_texts()?;
         self.check_format()?;

@@ -1,4 +1,4 @@
-//! What follows from a scenario's fields.
+//! Values that follow from a scenario's fields.
 
 use daqmeter_sys::memory::Pages;
 use daqmeter_wire::felix::encoder::blocks_of;
@@ -21,7 +21,6 @@ impl Scenario {
         }
     }
 
-    /// Indices of a link's E-links.
     pub fn link_elinks(&self) -> Vec<u8> {
         match (self.card.elinks.is_empty(), self.card.mode) {
             (false, _) => self.card.elinks.clone(),
@@ -30,7 +29,6 @@ impl Scenario {
         }
     }
 
-    /// The E-links of a DMA channel.
     pub fn elinks(&self, device: u16, channel: u16) -> Vec<ElinkSpec> {
         if let Some(playback) = &self.recorded {
             let elinks = playback.file.elinks.iter();
@@ -76,7 +74,7 @@ impl Scenario {
         self.elinks(0, 0).iter().map(of).sum::<f64>() * format.block_bytes as f64 / MANY as f64
     }
 
-    /// Why the card's blocks cannot be made once and replayed, if they cannot.
+    /// Reason for which the card's blocks cannot be made once and replayed.
     pub(crate) fn why_not_replayed(&self) -> Option<&'static str> {
         match self {
             _ if self.trigger.source == TriggerKind::Times => {
@@ -104,17 +102,12 @@ impl Scenario {
         !self.is_flat_out() && self.trigger.source != TriggerKind::Times
     }
 
-    /// When BUSY comes from outside.
-    ///
-    /// # Errors
-    /// When its period or its file is wrong.
     pub(crate) fn external_busy(&self) -> Result<Pattern, ScenarioError> {
         let text = self.trigger.external_busy.as_deref();
         let pattern = text.map_or(Ok(Pattern::default()), Pattern::read);
         pattern.map_err(|what| ScenarioError(format!("trigger.external_busy: {what}")))
     }
 
-    /// The card's pointer gap.
     pub fn pointer_gap(&self) -> usize {
         self.card.pointer_gap.map_or(self.card.ring.0 / 8, |gap| gap.0)
     }
@@ -134,7 +127,6 @@ impl Scenario {
         (fifo / 2, fifo / 4 * 3)
     }
 
-    /// Pages to ask for.
     pub(crate) fn ring_pages(&self) -> Pages {
         if self.card.huge_pages != Some(false) { Pages::HugeTlb } else { Pages::Base }
     }

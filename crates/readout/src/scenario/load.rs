@@ -8,7 +8,6 @@ use daqmeter_record::units;
 use super::place::{Origin, one_line};
 use super::spec::{Scenario, ScenarioError};
 
-/// Scenarios that ship.
 pub const SHIPPED: &[(&str, &str)] = &[
     ("gbt", include_str!("../../scenarios/gbt.toml")),
     ("full", include_str!("../../scenarios/full.toml")),
@@ -19,7 +18,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
 /// Longest file of a scenario: shipped ones are below 2 KiB.
 const MAX_SCENARIO_BYTES: u64 = 1 << 20;
 
-/// A text file of at most so many bytes. Devices and pipes may never end.
+/// Reads a text file of at most `max_bytes`. Devices and pipes may never end.
 pub(crate) fn read_text(path: &Path, max_bytes: u64) -> std::io::Result<String> {
     let mut text = String::new();
     let got = std::fs::File::open(path)?.take(max_bytes + 1).read_to_string(&mut text)?;
@@ -31,10 +30,7 @@ pub(crate) fn read_text(path: &Path, max_bytes: u64) -> std::io::Result<String> 
 }
 
 impl Scenario {
-    /// From a name that ships, or a file.
-    ///
-    /// # Errors
-    /// When there is no such thing, or it is not a scenario.
+    /// Loads a scenario by the name of a shipped one, or from a file.
     pub fn load(name: &str) -> Result<Scenario, ScenarioError> {
         if let Some((_, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
             return Scenario::parse(text, name);
@@ -55,10 +51,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// From text; the name is for tables.
-    ///
-    /// # Errors
-    /// Names line and field.
+    /// Parses a text; the name is for tables. The error names line and field.
     pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
         let mut scenario: Scenario =
             toml::from_str(text).map_err(|error| ScenarioError(one_line(text, &error)))?;

@@ -1,4 +1,4 @@
-//! Where in its file a field of a scenario stands.
+//! Places of a scenario's fields in its file.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,7 +7,6 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A field, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wrong {
     pub(super) field: String,
@@ -26,7 +25,6 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// The text that a scenario was read from, and its file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Origin {
     pub(super) file: Option<String>,
@@ -47,7 +45,7 @@ impl Origin {
     }
 }
 
-/// The line of the file, what stands there, and what is wrong with it.
+/// Line of the file, its text, and the error in it.
 pub(super) fn one_line(text: &str, error: &toml::de::Error) -> String {
     let message = error.message().replace('\n', " ");
     match error.span() {
@@ -56,7 +54,7 @@ pub(super) fn one_line(text: &str, error: &toml::de::Error) -> String {
     }
 }
 
-/// The line of a position, by its number and what stands there.
+/// Line of a position, by its number and its text.
 fn line_at(text: &str, position: usize) -> String {
     let before = text.get(..position.min(text.len())).unwrap_or("");
     let number = before.matches('\n').count();

@@ -7,11 +7,9 @@ use crate::card::words::MAX_ELINKS;
 use crate::recorded::{MAX_CHUNK_BYTES, Playback, Recorded};
 
 impl Scenario {
-    /// A card of one channel that gives the blocks of a file. What the scenario says of links, of
-    /// the trigger system's E-link, of timeouts describes how blocks are made, and is not used.
-    ///
-    /// # Errors
-    /// When the file cannot be read, holds no blocks, or the scenario wants faults in them.
+    /// Makes a card of one channel that gives the blocks of a file. The scenario's links, trigger
+    /// E-link and timeouts describe the making of blocks, and are not used. Fails if the file holds
+    /// no blocks, or the scenario wants faults in them.
     pub(crate) fn replay(
         &mut self,
         path: &str,

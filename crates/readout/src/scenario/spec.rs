@@ -10,7 +10,7 @@ use crate::recorded::Playback;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-/// One line that names the place.
+/// Error in one line that names the place.
 pub struct ScenarioError(pub String);
 
 /// A size, written `64MiB` or as a number of bytes.
@@ -25,7 +25,6 @@ pub struct Nanos(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hertz(pub f64);
 
-/// A number with its unit, or without one.
 #[derive(Deserialize)]
 #[serde(
     untagged,
@@ -74,18 +73,14 @@ impl<'de> Deserialize<'de> for Hertz {
     }
 }
 
-/// A scenario.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Scenario {
-    /// For tables; the file's name where it is empty.
+    /// Name for tables; the file's name if it is empty.
     pub name: String,
-    /// When triggers come.
     pub trigger: TriggerSettings,
     pub card: CardSettings,
-    /// When the card stops them.
     pub busy: BusySettings,
-    /// Links that differ from the others.
     pub link: Vec<LinkSettings>,
     pub fault: Vec<FaultSpec>,
     pub reader: ReaderSettings,
@@ -93,7 +88,6 @@ pub struct Scenario {
     /// A recorded file whose blocks the card gives instead of its own.
     #[serde(skip)]
     pub(crate) recorded: Option<Playback>,
-    /// The file that it was read from, to name its lines.
     #[serde(skip)]
     pub(crate) origin: Origin,
 }
@@ -101,25 +95,20 @@ pub struct Scenario {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum TriggerKind {
-    /// Equal gaps.
     #[default]
     Fixed,
-    /// Exponential gaps.
     Poisson,
     /// Times from a file, and the triggers' numbers (`triggers`), once.
     Times,
 }
 
-/// `[trigger]`
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct TriggerSettings {
     pub source: TriggerKind,
-    /// Mean rate.
     pub rate: Hertz,
-    /// Of the random numbers.
     pub seed: u64,
-    /// Text file of times and numbers for `times`, which says the rate, too.
+    /// Text file of times and numbers for `times`, which also gives the rate.
     pub file: Option<String>,
     /// BUSY from outside: `10ms/5%`, or a file of times with on and off (`pattern`).
     pub external_busy: Option<String>,
@@ -148,7 +137,6 @@ pub enum Mode {
     Full,
 }
 
-/// Generation of the firmware.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Generation {
@@ -164,31 +152,25 @@ pub enum Generation {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum BlockSource {
-    /// Replayed where the scenario allows it, else live.
+    /// Replayed if the scenario allows it, else live.
     #[default]
     Auto,
-    /// Made trigger by trigger.
     Live,
-    /// Made once, to fill the ring; the card then only moves its pointer and numbers the blocks.
+    /// Made once, to fill the ring. The card then only moves its pointer and numbers the blocks.
     Replay,
 }
 
-/// `[card]`
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct CardSettings {
     pub mode: Mode,
     /// Devices of the host: connectors of the fids.
     pub devices: u16,
-    /// DMA channels per device.
     pub channels: u16,
-    /// Links per DMA channel.
     pub links: u8,
-    /// Indices of a link's E-links; eight 8-bit ones (GBT) or one (FULL) where it is empty.
+    /// Indices of a link's E-links; if empty, eight 8-bit ones (GBT) or one (FULL).
     pub elinks: Vec<u8>,
-    /// Bytes of a chunk.
     pub payload: ByteSize,
-    /// Bytes of a block.
     pub block: ByteSize,
     pub format: Generation,
     /// Channel 0 of each device carries the trigger system's E-link 0x600.
@@ -199,13 +181,12 @@ pub struct CardSettings {
     /// Reserved huge pages: true takes no others, false takes none. Without a value they are taken
     /// if the pool has enough.
     pub huge_pages: Option<bool>,
-    /// The card's PC_PTR_GAP; an eighth of the ring where it is not said.
+    /// PC_PTR_GAP of the card; an eighth of the ring by default.
     pub pointer_gap: Option<ByteSize>,
-    /// Main output FIFO of a channel.
     pub fifo: ByteSize,
     /// Bytes per second and channel; unlimited by default.
     pub dma_rate: Option<ByteSize>,
-    /// A block that is not full is closed so long after its first chunk.
+    /// Time after its first chunk at which a block that is not full is closed.
     pub timeout: Option<Nanos>,
 }
 
@@ -232,20 +213,17 @@ impl Default for CardSettings {
     }
 }
 
-/// `[busy]`
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct BusySettings {
-    /// BUSY-by-DMA is on.
     pub dma: bool,
-    /// It is asserted when fewer bytes of a ring are free; 7/32 of the ring where it is not said
-    /// (224 MiB of 1 GiB).
+    /// Free bytes of a ring below which it is asserted; 7/32 of the ring by default (224 MiB of 1
+    /// GiB).
     pub assert_below: Option<ByteSize>,
-    /// It is released when more are free; 1/4 of the ring where it is not said.
+    /// Free bytes above which it is released; 1/4 of the ring by default.
     pub release_above: Option<ByteSize>,
-    /// BUSY-by-FIFO is on.
     pub fifo: bool,
-    /// Nothing reaches the trigger source: flags only.
+    /// True if nothing reaches the trigger source: flags only.
     pub inhibit: bool,
 }
 
@@ -261,40 +239,27 @@ impl Default for BusySettings {
     }
 }
 
-/// `[[link]]`
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct LinkSettings {
     pub link: u8,
-    /// Share of the triggers for which its emulator makes no fragment.
     #[serde(default)]
     pub deficit: f64,
-    /// Bytes of its chunks.
     pub payload: Option<ByteSize>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
-    /// The block never reaches the ring.
     LostBlock,
-    /// It comes twice.
     DuplicatedBlock,
-    /// It changes places with the next of its E-link.
     SwappedBlocks,
-    /// The last trailer has the undefined type.
     CorruptedTrailer,
-    /// The header has another magic.
     CorruptedMagic,
-    /// The chunk's trailer says truncated.
     Truncated,
-    /// It says error.
     Error,
-    /// It says CRC error.
     Crc,
-    /// It says busy.
     Busy,
-    /// An out-of-band marker before the chunk.
     OutOfBand,
 }
 
@@ -310,14 +275,12 @@ impl FaultKind {
     }
 }
 
-/// `[[fault]]`
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct FaultSpec {
     pub kind: FaultKind,
-    /// With which E-link; all of them where it is not said.
+    /// E-link with the fault; all of them by default.
     pub elink: Option<u16>,
-    /// With every so-many-th block or chunk.
     pub every: u64,
 }
 
@@ -350,22 +313,16 @@ pub enum OnSlow {
     Drop,
 }
 
-/// `[reader]`
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReaderSettings {
     pub mode: ReaderMode,
-    /// Polling interval; 0 never sleeps.
     pub poll: Nanos,
-    /// Poll or interrupt.
     pub completion: ReaderCompletion,
-    /// Bytes of a page.
     pub page: ByteSize,
-    /// Pages per subscriber that may wait for it.
     pub pages: usize,
     /// A page with data is sent at the latest after this time.
     pub timeout: Nanos,
-    /// Slow subscribers.
     pub on_slow: OnSlow,
 }
 
@@ -383,16 +340,15 @@ impl Default for ReaderSettings {
     }
 }
 
-/// `[publish]`
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Publish {
     /// `tcp`, or `zenoh` where that was built in.
     pub transport: String,
     pub address: String,
-    /// Congestion control of each socket; the host's default where it is `default`.
+    /// Congestion control of each socket; `default` keeps the host's own.
     pub congestion: String,
-    /// A subscriber that acknowledges nothing for so long is taken for dead.
+    /// Time without acknowledgement after which a subscriber is taken for dead.
     pub dead_after: Nanos,
     /// Subscribers of one publisher at a time; a further one is refused.
     pub max_subscribers: usize,
@@ -410,28 +366,19 @@ impl Default for Publish {
     }
 }
 
-/// One E-link of a channel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ElinkSpec {
     pub elink: Elink,
     pub link: u8,
-    /// Bytes of its chunks.
     pub payload_bytes: usize,
-    /// Share of the triggers without a fragment.
     pub deficit: f64,
-    /// The trigger system's own.
     pub is_ttc: bool,
-    /// The fid under which it is published.
     pub tag: u64,
 }
 
-/// Parts of a read-out in one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartCounts {
-    /// Channels of a card.
     pub channels: usize,
-    /// Subscribers of readers, all together.
     pub subscribers: usize,
-    /// Connections of receivers to publishers.
     pub receptions: usize,
 }

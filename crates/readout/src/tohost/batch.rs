@@ -11,10 +11,10 @@ use super::elink::ElinkState;
 use super::reader::{Stats, ToHost};
 use crate::scenario::{OnSlow, ReaderMode, ReaderSettings as Settings};
 
-/// Blocks after which the ring gets its bytes back and pages are sent.
+/// Bytes of blocks after which the ring gets its bytes back and pages are sent.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Blocks are walked from their ends, which no hardware foresees: they are fetched so many ahead.
+/// Blocks that are prefetched: they are walked from their ends, which no hardware foresees.
 const PREFETCH_BLOCKS: usize = 2;
 
 impl ToHost {
@@ -32,7 +32,7 @@ impl ToHost {
         done > 0
     }
 
-    /// Bytes of the blocks that were read, and whether a slow subscriber ended it.
+    /// Reads blocks; returns their bytes, and true if a slow subscriber ended it.
     fn read_blocks(&mut self, now_ns: u64) -> (usize, bool) {
         let skip = usize::try_from(self.read - self.released).expect("within the ring");
         let start_ns = self.port.start_ns();
@@ -73,7 +73,7 @@ impl ToHost {
             let context = Context {
                 at: place,
                 now_ns,
-                // Another process may say anything.
+                // Another process may give any number.
                 birth_ns: start_ns.saturating_add(consumer.timestamp(skip + done)),
                 position: self.read + done as u64,
                 wanted,
@@ -85,7 +85,6 @@ impl ToHost {
         (done, false)
     }
 
-    /// Sends pages that wait.
     fn send_queued(&mut self, now_ns: u64) {
         let outlet = self.outlet.as_mut();
         let dests = self.dests.iter_mut().flatten();
@@ -94,7 +93,6 @@ impl ToHost {
         }
     }
 
-    /// Sends pages that have waited long enough, or all of them.
     pub(super) fn flush(&mut self, now_ns: u64, all: bool) {
         let timeout_ns = self.settings.timeout.0;
         for dest in self.dests.iter_mut().flatten() {
@@ -106,7 +104,7 @@ impl ToHost {
         self.send_queued(now_ns);
     }
 
-    /// Bytes of the ring that were read and nobody needs any more.
+    /// Bytes of the ring that were read and that no page needs any more.
     pub(super) fn unneeded_bytes(&self) -> usize {
         let dests = self.dests.iter().flatten();
         let needed = dests.filter_map(Dest::needs_from).min();
@@ -135,7 +133,6 @@ impl Decoder<'_> {
         self.settings.on_slow == OnSlow::Block && elink.is_full(self.dests, wanted)
     }
 
-    /// A block into the pages of its E-link's subscribers.
     #[inline]
     fn block(&mut self, elink: &mut ElinkState, block: &[u8], context: &Context) {
         self.stats.blocks += 1;
@@ -198,6 +195,6 @@ impl Decoder<'_> {
 
 enum Taken {
     Chunks,
-    /// It is the one before it again.
+    /// The block repeats the one before it.
     Nothing,
 }

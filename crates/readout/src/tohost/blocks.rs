@@ -10,19 +10,16 @@ use super::elink::{ElinkState, Missed, Subscriber};
 use crate::scenario::ReaderSettings as Settings;
 
 pub(super) struct Context {
-    /// Place of the E-link.
     pub(super) at: usize,
     pub(super) now_ns: u64,
     pub(super) birth_ns: u64,
-    /// Bytes of the ring before the block.
     pub(super) position: u64,
-    /// Pages that a block may need.
     pub(super) wanted: usize,
-    /// Longest chunk that any page takes: of a longer one no more is kept.
+    /// Longest chunk that any page takes: no more of a longer one is kept.
     pub(super) longest: usize,
 }
 
-/// The only subscriber of an E-link, where it has room for what a block may need: the usual case.
+/// The only subscriber of an E-link, if it has room for all of a block: the usual case.
 #[inline]
 pub(super) fn only_one<'a>(
     elink: &ElinkState,
@@ -36,7 +33,6 @@ pub(super) fn only_one<'a>(
     dest.filter(|dest| dest.pool.len() >= wanted)
 }
 
-/// Chunks of a block into the pages of their subscribers.
 pub(super) fn copy_chunks(
     elink: &mut ElinkState,
     dests: &mut [Option<Dest>],
@@ -74,15 +70,13 @@ pub(super) fn copy_chunks(
     });
 }
 
-/// One chunk with that status.
 fn one(status: Status) -> ByStatus {
     let mut chunks = ByStatus::default();
     chunks[status_index(status)] = 1;
     chunks
 }
 
-/// The hot path: chunks of a run are copied as one, and what is the same for most chunks is counted
-/// once per block.
+/// The hot path: chunks of a run are copied as one, and common values are counted once per block.
 pub(super) fn copy_to_one(
     elink: &mut ElinkState,
     dest: &mut Dest,
@@ -106,7 +100,6 @@ pub(super) fn copy_to_one(
     copying.book();
 }
 
-/// A block whose chunks are copied to the only subscriber.
 struct Copying<'a> {
     elink: &'a mut ElinkState,
     dest: &'a mut Dest,
@@ -123,7 +116,7 @@ impl Copying<'_> {
             return;
         };
         let longest = self.context.longest;
-        // Taken, because what is put together is lent from it.
+        // The partial chunk is taken out, because completed chunks are lent from it.
         let mut partial = std::mem::take(&mut self.elink.partial);
         if let Some(chunk) = whole(&mut partial, part, self.block, longest) {
             self.chunk(&chunk);
@@ -131,7 +124,6 @@ impl Copying<'_> {
         self.elink.partial = partial;
     }
 
-    /// Whole chunks of one length with nothing wrong.
     #[inline]
     fn run(&mut self, mut run: ChunkRun, begins_block: bool) {
         if !self.elink.reassembler.take_run(&run) {
@@ -145,7 +137,7 @@ impl Copying<'_> {
             let mut pushed = page.writer.push_run(&mut page.bytes, tag, self.block, &run);
             self.clean += u32::try_from(pushed).expect("a block has fewer chunks");
             if pushed == 0 {
-                // The first of its tag, or of a page, or one that is not laid out as in a page.
+                // The first of its tag or of a page, or one that is not laid out as in a page.
                 self.chunk(&Chunk {
                     source: self.block,
                     begin: run.begin(),
@@ -178,14 +170,13 @@ impl Copying<'_> {
         }
     }
 
-    /// Books the chunks that are in the page at hand.
     fn book(&mut self) {
         let clean = std::mem::take(&mut self.clean);
         self.dest.page.booked.all[self.context.at][0] += clean;
     }
 }
 
-/// A chunk: bytes of a source that goes on behind them.
+/// Chunk at the beginning of bytes that go on behind it.
 struct Chunk<'a> {
     source: &'a [u8],
     begin: usize,
@@ -193,7 +184,6 @@ struct Chunk<'a> {
     status: Status,
 }
 
-/// The chunk that a part completes.
 #[inline]
 fn whole<'a>(
     partial: &'a mut Vec<u8>,
@@ -217,7 +207,7 @@ fn pieced<'a>(
     if part.begins {
         partial.clear();
     }
-    // A chunk without end takes no memory without end: what is too long already fits no page, and
+    // An endless chunk must not take endless memory. One that is too long already fits no page, and
     // is dropped when it ends.
     if partial.len() <= longest {
         partial.extend_from_slice(&block[part.begin..part.begin + part.length]);
@@ -226,8 +216,8 @@ fn pieced<'a>(
     part.ends.then_some(Chunk { source, begin: 0, length: source.len(), status })
 }
 
-/// A chunk into a destination's page, or the next. False when there is no next one, or it is too
-/// long for any.
+/// Copies a chunk into a destination's page, or the next. False without a next one, or for a chunk
+/// longer than any page.
 fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) -> bool {
     let Chunk { source, begin, length, status } = *chunk;
     dest.open(context);
@@ -243,15 +233,12 @@ fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) -> bool
 
 #[derive(Default)]
 struct Held {
-    /// Chunks that began in it, and ended.
     whole: ByStatus,
-    /// The chunk that began in a block before, and ended in this one.
     tail: Option<ByStatus>,
-    /// A chunk began in it and goes on.
+    /// True if a chunk began in it and goes on.
     opens: bool,
 }
 
-/// Takes a block apart without copying it.
 fn held(elink: &mut ElinkState, header: FelixHeader, found: &[Subchunk]) -> Held {
     let mut held = Held::default();
     elink.reassembler.block(header, found, |part| {
@@ -267,7 +254,6 @@ fn held(elink: &mut ElinkState, header: FelixHeader, found: &[Subchunk]) -> Held
     held
 }
 
-/// A block as it is into the pages of its E-link's subscribers.
 pub(super) fn lend_block(
     elink: &mut ElinkState,
     dests: &mut [Option<Dest>],
@@ -318,7 +304,6 @@ pub(super) fn lend_block(
     }
 }
 
-/// Sequence numbers of blocks wrap after so many.
 const SEQUENCES: u64 = 32;
 
 impl Subscriber {
@@ -331,7 +316,6 @@ impl Subscriber {
     }
 }
 
-/// A block of the ring into a page of spans.
 fn lend(dest: &mut Dest, length: usize, context: &Context, page_bytes: usize) {
     let position = context.position;
     if dest.page.span_bytes + length > page_bytes {

@@ -13,14 +13,13 @@ use crate::accounts::{FinalAccount, ReaderElink, ledger};
 use crate::card::words::CardState;
 use crate::transport::Sent;
 
-/// Accounts are offered to subscribers for so long, and their going is waited for so long.
+/// Time for which accounts are offered to subscribers, and for which their going is awaited.
 const FAREWELL_NS: u64 = 1_000_000_000;
-/// Each of the waits of the end, of which there are up to four, takes so long at the most once the
-/// reader is asked to stop: below two seconds together.
+/// Length of each of up to four waits at the end, once the reader is asked to stop: below two
+/// seconds together.
 const STOP_WITHIN_NS: u64 = 400_000_000;
 
 impl ToHost {
-    /// All pages out, all acknowledgements in, accounts to the subscribers.
     pub(super) fn conclude(&mut self, stop: &AtomicBool) -> FinalAccount {
         self.drain(stop);
         let account = self.final_account();
@@ -33,15 +32,14 @@ impl ToHost {
         account
     }
 
-    /// Subscribers that are slow are waited for as long as they take something, unless the reader
-    /// was asked to stop.
+    /// Waits for slow subscribers as long as they take data, unless the reader was asked to stop.
     fn drain(&mut self, stop: &AtomicBool) {
         let mut patience = Patience::new(self.dead_after_ns, stop);
         let mut before = (0, 0);
         loop {
             let now_ns = monotonic_ns();
             self.port.look();
-            // A card that goes on without us is not read to its end: there is none.
+            // A card that goes on without this reader is not read to its end: there is none.
             let ends = self.port.is_here() || self.port.state() == CardState::Finished;
             while ends && self.read_batch(now_ns) && !patience.is_over(monotonic_ns()) {
                 self.give_back();
@@ -64,7 +62,7 @@ impl ToHost {
                 if !self.give_up() {
                     break;
                 }
-                // Without those who take nothing, what is left in the ring can be read.
+                // Without subscribers that take nothing, the rest of the ring can be read.
                 patience = Patience::new(self.dead_after_ns, stop);
             }
             sleep_until(now_ns + 100_000);
@@ -113,8 +111,8 @@ impl ToHost {
         }
     }
 
-    /// Receivers close when they have the account; a connection closed by us with their
-    /// acknowledgements unread would cut it off.
+    /// Waits for receivers to close. A connection closed here, with their acknowledgements unread,
+    /// would cut the account off.
     fn see_off(&mut self, stop: &AtomicBool) {
         let mut patience = Patience::new(FAREWELL_NS, stop);
         while self.dests.iter().flatten().next().is_some() && !patience.is_over(monotonic_ns()) {
@@ -124,7 +122,7 @@ impl ToHost {
     }
 }
 
-/// A wait that has an end, which comes nearer when the reader is asked to stop.
+/// Wait with an end, which comes nearer when the reader is asked to stop.
 struct Patience<'a> {
     end_ns: u64,
     stop: &'a AtomicBool,
@@ -136,7 +134,7 @@ impl Patience<'_> {
         Patience { end_ns: monotonic_ns().saturating_add(ns), stop, is_hurried: false }
     }
 
-    /// Lasts longer, unless it was asked to stop.
+    /// Extends the wait, unless the reader was asked to stop.
     fn renew(&mut self, end_ns: u64) {
         if !self.is_hurried {
             self.end_ns = end_ns;

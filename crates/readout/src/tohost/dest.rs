@@ -1,4 +1,4 @@
-//! A subscriber's pages: the one that is filled, those that wait, those that are not acknowledged.
+//! Pages of a subscriber: the one being filled, the waiting ones, those not acknowledged.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -12,21 +12,17 @@ use crate::transport::{PageOutlet, Sent};
 
 /// Pages on their way to a subscriber who has not acknowledged them: sockets hold far fewer.
 pub(super) const MAX_PENDING: usize = 4096;
-/// Places in the ring that a page of blocks begins with room for.
+/// Places in the ring for which a page of blocks has room at first.
 const SPANS: usize = 256;
-/// Their memory.
 pub(super) const SPANS_BYTES: usize = SPANS * size_of::<(u64, usize)>();
 
 /// Chunks in a page: clean, truncated, flagged.
 pub(super) type ByStatus = [u32; 3];
 
-/// The chunks in a page, for each E-link.
 #[derive(Debug)]
 pub(super) struct Booked {
-    /// All of them.
     pub(super) all: Vec<ByStatus>,
-    /// Those of them that the account of the E-link counts with another subscriber. Empty where
-    /// there is none: the usual case.
+    /// Those of them that the account of the E-link counts with another subscriber. Usually empty.
     copies: Vec<ByStatus>,
 }
 
@@ -35,7 +31,6 @@ impl Booked {
         Booked { all: vec![ByStatus::default(); elinks], copies: Vec::new() }
     }
 
-    /// Books chunks of an E-link.
     pub(super) fn add(&mut self, at: usize, chunks: ByStatus, is_copy: bool) {
         add(&mut self.all[at], chunks);
         if is_copy {
@@ -65,7 +60,6 @@ fn add(sum: &mut ByStatus, chunks: ByStatus) {
     }
 }
 
-/// The place of a status in [`ByStatus`].
 pub(super) fn status_index(status: Status) -> usize {
     match status {
         status if status.is_clean() => 0,
@@ -91,13 +85,13 @@ fn send(
 pub(super) struct Page {
     pub(super) bytes: Vec<u8>,
     pub(super) writer: PageWriter,
-    /// In zero-copy mode: positions in the stream of ring bytes, and lengths.
+    /// Zero-copy mode: positions in the stream of ring bytes, and lengths.
     pub(super) spans: Vec<(u64, usize)>,
     pub(super) span_bytes: usize,
     pub(super) blocks: u32,
     pub(super) birth_ns: u64,
     pub(super) opened_ns: u64,
-    /// Bytes of the ring before the block that it begins with.
+    /// Bytes of the ring before the page's first block.
     pub(super) position: u64,
     pub(super) sequence: u64,
     pub(super) booked: Booked,
@@ -141,16 +135,13 @@ impl Page {
     }
 }
 
-/// A page that was sent and not acknowledged.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) sequence: u64,
-    /// As of its page.
     pub(super) position: u64,
     pub(super) booked: Booked,
 }
 
-/// One subscriber, or one E-link's key.
 #[derive(Debug)]
 pub(super) struct Dest {
     pub(super) number: usize,
@@ -170,7 +161,7 @@ impl Dest {
         !self.page.is_empty() || !self.queue.is_empty() || !self.pending.is_empty()
     }
 
-    /// The page at hand goes to the queue. False when there is no other.
+    /// Moves the current page to the queue. False if there is no other.
     pub(super) fn roll(&mut self) -> bool {
         if self.page.is_empty() {
             return true;
@@ -193,7 +184,7 @@ impl Dest {
         }
     }
 
-    /// Sends what the destination takes. True when something went.
+    /// Sends the pages that the destination takes. True if it took any bytes.
     pub(super) fn pump(
         &mut self,
         outlet: &mut dyn PageOutlet,
@@ -241,14 +232,13 @@ impl Dest {
         went
     }
 
-    /// Bytes of the ring before the first that it has not acknowledged.
     pub(super) fn acknowledged(&self) -> Option<u64> {
         let open = (!self.page.is_empty()).then_some(self.page.position);
         let queued = || self.queue.front().map(|page| page.position).or(open);
         self.pending.front().map(|page| page.position).or_else(queued)
     }
 
-    /// The earliest byte of the ring that it still needs.
+    /// Earliest byte of the ring that it still needs.
     pub(super) fn needs_from(&self) -> Option<u64> {
         let pages = self.queue.iter().chain([&self.page]);
         pages.filter_map(|page| page.spans.first()).map(|span| span.0).min()

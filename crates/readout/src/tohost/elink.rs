@@ -1,4 +1,4 @@
-//! What the reader knows of one E-link, and who has subscribed to it.
+//! The reader's state of one E-link, and its subscribers.
 
 use daqmeter_wire::felix::Reassembler;
 use daqmeter_wire::felix::block::FelixHeader;
@@ -14,19 +14,16 @@ pub(super) struct ElinkState {
     pub(super) reassembler: Reassembler,
     /// The account of the E-link follows the first; each has an account of its own besides.
     pub(super) subscribers: Vec<Subscriber>,
-    /// The chunk at hand, as far as it is there.
     pub(super) partial: Vec<u8>,
     repeats: Repeats,
     pub(super) account: ReaderElink,
 }
 
-/// A subscriber of an E-link.
 #[derive(Debug)]
 pub(super) struct Subscriber {
-    /// Place in the table of destinations.
     pub(super) place: usize,
     pub(super) missed: Missed,
-    /// Blocks in a row that it was not given.
+    /// Blocks in a row that it did not get.
     pub(super) skipped: u64,
     pub(super) takes: bool,
 }
@@ -40,9 +37,8 @@ impl Subscriber {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missed {
     Nothing,
-    /// It came when the chunk had begun.
+    /// It subscribed after the chunk had begun.
     Before,
-    /// It was too slow.
     Dropped,
 }
 
@@ -68,8 +64,8 @@ impl ElinkState {
             .any(|one| dests[one.place].as_ref().is_some_and(|dest| dest.pool.len() < wanted))
     }
 
-    /// Books the chunks that the decoder found since then as offered to every subscriber: not what
-    /// was done with them, which is counted where it is done.
+    /// Books the chunks that the decoder found since then as offered to every subscriber. Their
+    /// delivery or loss is counted elsewhere.
     pub(super) fn offer(
         &mut self,
         dests: &mut [Option<Dest>],
@@ -87,7 +83,7 @@ impl ElinkState {
     }
 }
 
-/// Chunks of a page that was acknowledged, into the accounts of its subscriber and of the E-links.
+/// Books chunks of an acknowledged page in the accounts of its subscriber and of the E-links.
 pub(super) fn deliver(
     elinks: &mut [ElinkState],
     accounts: &mut [SubscriptionAccount],
@@ -99,7 +95,6 @@ pub(super) fn deliver(
     }
 }
 
-/// Chunks of a page that was not.
 pub(super) fn lose(
     elinks: &mut [ElinkState],
     accounts: &mut [SubscriptionAccount],

@@ -1,8 +1,8 @@
 //! The reader: blocks out of the ring, chunks into pages, pages to subscribers, the host pointer
 //! forward.
 //!
-//! One [`ToHost`] serves one DMA channel in one thread. [`ToHost::turn`] does what there is to do
-//! and never waits; [`ToHost::run`] turns until the card has finished, and sleeps in between.
+//! One [`ToHost`] serves one DMA channel in one thread. [`ToHost::turn`] does all present work and
+//! never waits; [`ToHost::run`] turns until the card has finished, and sleeps in between.
 
 mod batch;
 mod blocks;

@@ -1,4 +1,4 @@
-//! The reader's state, and what it says of itself.
+//! The reader's state, and its reports.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,39 +17,25 @@ use crate::transport::{OutletEvent, PageOutlet};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// Blocks read.
     pub blocks: u64,
-    /// Bytes of the ring read.
     pub bytes: u64,
-    /// Chunks read.
     pub chunks: u64,
-    /// Times that it looked.
     pub polls: u64,
-    /// Of which found something.
     pub busy_polls: u64,
-    /// Blocks that could not be read.
     pub bad_blocks: u64,
     /// Blocks of E-links that the scenario does not have.
     pub unknown_blocks: u64,
-    /// Blocks that came twice.
     pub duplicates: u64,
-    /// Blocks missing by their numbers.
     pub missing_blocks: u64,
-    /// Times that a slow subscriber stopped it.
     pub stalls: u64,
-    /// Pages sent.
     pub pages: u64,
-    /// Bytes of pages sent.
     pub page_bytes: u64,
-    /// Most bytes that it found in the ring.
     pub peak_bytes: u64,
-    /// Sum of what it found in the ring, over the polls that found something.
+    /// Sum of the bytes found in the ring, over the looks that found some.
     pub found_bytes: u64,
-    /// Subscribers now.
     pub subscribers: u64,
 }
 
-/// A reader of one DMA channel.
 pub struct ToHost {
     pub(crate) port: Port,
     pub(super) outlet: Box<dyn PageOutlet>,
@@ -58,16 +44,14 @@ pub struct ToHost {
     pub(super) max_subscribers: usize,
     pub(super) subscriber_bytes: u64,
     pub(super) format: BlockFormat,
-    /// The card was told that this reader is ready.
     pub(super) begun: bool,
     /// Counts of the card before this reader began. If the card runs, an earlier reader took the
     /// first chunks.
     pub(super) found: CardAccount,
-    /// E-link number to place in `elinks`.
     pub(super) places: Vec<u16>,
     pub(super) elinks: Vec<ElinkState>,
     pub(super) dests: Vec<Option<Dest>>,
-    /// Lost connections, by receiver, until it comes back or the end.
+    /// Lost connections by receiver, until it comes back or the end.
     pub(super) departed: BTreeMap<u64, Departed>,
     /// Accounts of subscriptions that have ended, by receiver and place of the E-link.
     pub(super) ended: BTreeMap<(u64, usize), SubscriptionAccount>,
@@ -78,15 +62,12 @@ pub struct ToHost {
     pub(super) released: u64,
     pub(super) serviced_ns: u64,
     pub(super) events: Vec<OutletEvent>,
-    /// Trouble, for people.
     pub(super) notes: Vec<String>,
     pub(super) stats: Stats,
 }
 
-/// A connection that was lost.
 #[derive(Default)]
 pub(super) struct Departed {
-    /// Pages that it had not acknowledged.
     pub(super) pending: VecDeque<Pending>,
     pub(super) accounts: Vec<SubscriptionAccount>,
 }
@@ -94,7 +75,6 @@ pub(super) struct Departed {
 const NOWHERE: u16 = u16::MAX;
 
 impl ToHost {
-    /// A reader for a channel with these E-links.
     pub fn new(
         port: Port,
         outlet: Box<dyn PageOutlet>,
@@ -146,7 +126,6 @@ impl ToHost {
         self.outlet.address()
     }
 
-    /// Names and values of the transport, for records.
     pub fn facts(&self) -> Vec<(String, String)> {
         self.outlet.facts()
     }
@@ -159,7 +138,6 @@ impl ToHost {
         self.port.view()
     }
 
-    /// Bytes in the ring now.
     pub fn filled_bytes(&self) -> usize {
         self.port.consumer().filled()
     }
@@ -177,17 +155,14 @@ impl ToHost {
         self.port.consumer().ring_bytes()
     }
 
-    /// Takes the trouble that there was since the last time, for people.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
 
-    /// True when every E-link has a subscriber.
     pub fn is_subscribed(&self) -> bool {
         self.elinks.iter().all(|elink| !elink.subscribers.is_empty())
     }
 
-    /// The E-links that nobody has subscribed to.
     pub fn without_subscriber(&self) -> Vec<Elink> {
         self.elinks
             .iter()

@@ -11,18 +11,17 @@ use crate::accounts::FinalAccount;
 use crate::card::words::CardState;
 use crate::scenario::ReaderCompletion;
 
-/// Subscribers that owe acknowledgements, and those that the card waits for, are looked after so
-/// often.
+/// Interval at which subscribers that owe acknowledgements, or that the card waits for, are served.
 const SERVICE_NS: u64 = 1_000_000;
-/// And those that do not, and new ones.
+/// Interval for other subscribers, and for new ones.
 const IDLE_SERVICE_NS: u64 = 20_000_000;
 const EACH_NS: u64 = 10_000_000;
-/// A reader that waits for an interrupt looks after subscribers so often.
+/// Interval of a reader that waits for an interrupt.
 const INTERRUPT_SERVICE: Duration = Duration::from_millis(100);
 const SLICE_NS: u64 = 100_000_000;
 
 impl ToHost {
-    /// Does all there is to do and never waits; true when there was something.
+    /// Does all present work and never waits; returns true if there was any.
     pub fn turn(&mut self) -> bool {
         let now_ns = monotonic_ns();
         self.port.look();
@@ -45,14 +44,13 @@ impl ToHost {
         worked
     }
 
-    /// Reads until the ring is empty, or subscribers must be looked after; true when there was
-    /// something.
+    /// Reads until the ring is empty, or subscribers must be served; returns true if it read any.
     fn read_all(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
         while self.read_batch(now_ns) {
             self.give_back();
             worked = true;
-            // Under full load the ring is never empty: subscribers are looked after all the same.
+            // Under full load the ring is never empty: subscribers are served all the same.
             if monotonic_ns() >= self.serviced_ns + SERVICE_NS {
                 break;
             }
@@ -60,11 +58,10 @@ impl ToHost {
         worked
     }
 
-    /// Gives the ring what nobody needs any more.
     pub(super) fn give_back(&mut self) {
         let bytes = self.unneeded_bytes();
         if bytes > 0 {
-            // What was held until now filled the ring until now.
+            // The bytes that were held until now filled the ring until now.
             self.port.advance();
             self.port.release(bytes);
             self.released += bytes as u64;
@@ -72,9 +69,8 @@ impl ToHost {
     }
 
     /// Reads until the card has finished and all is delivered, or it is asked to stop. `each` is
-    /// called every 10 ms or so.
-    ///
-    /// Waits for subscribers of everything first where `wait` says so.
+    /// called every 10 ms or so. If `wait` is true, it first waits until all E-links have
+    /// subscribers.
     pub fn run(
         &mut self,
         stop: &AtomicBool,
@@ -111,7 +107,6 @@ impl ToHost {
         account
     }
 
-    /// Until the next look.
     fn rest(
         &mut self,
         begin_ns: u64,
@@ -125,7 +120,7 @@ impl ToHost {
                 let timeout = self.longest_wait();
                 self.port.wait(timeout);
             }
-            // What came meanwhile waits for the next interval, unless that is over.
+            // Data that came meanwhile waits for the next interval, unless that is over.
             ReaderCompletion::Poll if self.settings.poll.0 > 0 => {
                 self.sleep(begin_ns, stop, each);
             }
@@ -133,7 +128,6 @@ impl ToHost {
         }
     }
 
-    /// Sleeps until the polling interval is over, in slices.
     fn sleep(&mut self, begin_ns: u64, stop: &AtomicBool, each: &mut impl FnMut(&mut ToHost)) {
         let until_ns = begin_ns + self.settings.poll.0;
         let mut next_ns = begin_ns + SLICE_NS;

@@ -1,4 +1,4 @@
-//! What decides how much memory a subscriber costs.
+//! Sizes that decide the memory of a subscriber.
 
 use daqmeter_wire::felix::BlockFormat;
 use daqmeter_wire::felix::decoder::most_subchunks;
@@ -10,11 +10,8 @@ use crate::transport::PageOutlet;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
-    /// Bytes of a page of messages.
     pub(super) page_bytes: usize,
-    /// Bytes of payload of the longest chunk.
     longest: usize,
-    /// Bytes of the messages that a block may become.
     messages_bytes: usize,
 }
 
@@ -29,13 +26,12 @@ impl Sizes {
         }
     }
 
-    /// Pages that a block may need when so many bytes of a chunk wait for their end: two pages in a
-    /// row hold more than one could.
+    /// Pages that a block may need when `partial_bytes` of a chunk wait for their end. Two pages in
+    /// a row hold more than one could.
     pub(super) fn pages_for(self, partial_bytes: usize) -> usize {
         2 + 2 * (partial_bytes.min(self.longest) + self.messages_bytes) / self.page_bytes
     }
 
-    /// Pages that any block may need.
     pub(super) fn max_pages(self) -> usize {
         self.pages_for(self.longest)
     }
@@ -46,8 +42,7 @@ pub(super) fn spare_pages(outlet: &dyn PageOutlet, settings: &Settings) -> usize
     if outlet.is_per_elink() { settings.pages.min(4) } else { settings.pages }
 }
 
-/// Bytes that a subscriber of all these E-links costs at the most: pages, and what is remembered of
-/// those on their way.
+/// Most bytes of a subscriber of all these E-links: pages, and records of pages on their way.
 pub(crate) fn subscriber_bytes(
     format: BlockFormat,
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! Who subscribes, acknowledges and leaves, and the accounts of each.
+//! Subscriptions, acknowledgements and departures, and the accounts of each subscriber.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -13,12 +13,11 @@ use crate::accounts::SubscriptionAccount;
 use crate::scenario::ReaderMode;
 use crate::transport::{OutletEvent, Subscription};
 
-/// Lost connections whose receivers may come back; the account of the oldest number is closed for a
-/// further one.
+/// Lost connections whose receivers may come back. A further one closes the account of the oldest
+/// number.
 const MAX_DEPARTED: usize = 256;
 
-/// Accounts of ended subscriptions that are kept by themselves: those of further receivers are
-/// added up.
+/// Accounts of ended subscriptions that are kept apart: those of further receivers are added up.
 const MAX_ENDED: usize = 4096;
 
 impl ToHost {
@@ -45,7 +44,6 @@ impl ToHost {
         self.stats.subscribers = self.dests.iter().flatten().count() as u64;
     }
 
-    /// Parts from subscribers that owe acknowledgements and have said nothing for too long.
     fn part_from_silent(&mut self, now_ns: u64) {
         let dead_after_ns = self.dead_after_ns;
         let dead = |dest: &&Dest| {
@@ -86,7 +84,6 @@ impl ToHost {
         }
     }
 
-    /// A destination with all its pages.
     fn dest(&self, number: usize, subscription: &Subscription, now_ns: u64) -> Dest {
         // Pages of blocks need no memory of their own.
         let page_bytes = match self.settings.mode {
@@ -128,7 +125,6 @@ impl ToHost {
         Some(format!("no E-link {unknown:#x} is published here"))
     }
 
-    /// Why a further subscriber cannot be had.
     fn no_room(&self) -> Option<String> {
         let there = self.dests.iter().flatten().count();
         if !self.outlet.is_per_elink() && there >= self.max_subscribers {
@@ -162,7 +158,7 @@ impl ToHost {
             return;
         };
         while let Some(mut page) = dest.pending.pop_front_if(|page| page.sequence <= sequence) {
-            // One that repeats itself has said nothing.
+            // A repeated acknowledgement does not count as a sign of life.
             dest.heard_ns = now_ns;
             deliver(&mut self.elinks, &mut dest.accounts, &page.booked);
             page.booked.clear();
@@ -170,8 +166,8 @@ impl ToHost {
         }
     }
 
-    /// A connection is lost. What it had not acknowledged is kept apart: the receiver may come back
-    /// and say.
+    /// Ends a lost connection. Its unacknowledged pages are kept: the receiver may come back and
+    /// acknowledge them.
     pub(super) fn depart(&mut self, number: usize, why: String) {
         let Some(at) = self.place(number) else { return };
         let Some(mut dest) = self.dests[at].take() else {
@@ -199,7 +195,7 @@ impl ToHost {
         }
     }
 
-    /// A receiver that comes back before its lost connection was seen to be lost.
+    /// Handles a receiver that comes back before the loss of its connection was noticed.
     fn replace(&mut self, receiver: u64) {
         let same = |dest: &&Dest| dest.receiver == receiver;
         let old: Vec<usize> =
@@ -210,7 +206,7 @@ impl ToHost {
         }
     }
 
-    /// Pages of a lost connection, of which the receiver had those up to a number.
+    /// Settles the pages of a lost connection, of which the receiver had those up to a number.
     fn settle(&mut self, receiver: u64, departed: Departed, last_page: u64) {
         let Departed { pending, mut accounts } = departed;
         for page in pending {
@@ -223,7 +219,6 @@ impl ToHost {
         self.end(receiver, &accounts);
     }
 
-    /// Keeps the accounts of subscriptions that have ended.
     fn end(&mut self, receiver: u64, accounts: &[SubscriptionAccount]) {
         for (at, account) in accounts.iter().enumerate().filter(|(_, account)| account.offered > 0)
         {
@@ -249,7 +244,6 @@ impl ToHost {
         !left.is_empty()
     }
 
-    /// Ends the accounts of all subscriptions.
     pub(super) fn close_subscriptions(&mut self) -> Vec<SubscriptionAccount> {
         for (receiver, departed) in std::mem::take(&mut self.departed) {
             self.settle(receiver, departed, 0);

@@ -1,8 +1,7 @@
-//! The bus directory: publishers leave a file that says which tags they have and where, receivers
-//! look tags up.
+//! The bus directory: publishers leave a file with their tags and address, receivers look tags up.
 //!
-//! A file whose publisher is gone is stale: it is named, never followed silently. A tag that a
-//! living publisher has is not published again.
+//! A file whose publisher is gone is stale: it is reported, never followed silently. A tag of a
+//! living publisher is not published again.
 
 use std::fs;
 use std::net::TcpStream;
@@ -19,19 +18,16 @@ use crate::scenario::read_text;
 
 /// Longest file of a publisher: every E-link of a device with 20 digits is below 45 KB.
 const MAX_ENTRY_BYTES: u64 = 64 << 10;
-/// Files of a directory that are looked at.
 const MAX_ENTRIES: usize = 4096;
 
-/// One publisher's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BusEntry {
     pub address: String,
-    /// Number of its life.
     pub stream: u64,
     pub tags: Vec<u64>,
 }
 
-/// A file in the directory; gone when dropped.
+/// File in the directory, which is removed on drop.
 #[derive(Debug)]
 pub struct Announcement {
     path: PathBuf,
@@ -39,7 +35,7 @@ pub struct Announcement {
 
 impl Drop for Announcement {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // It may be gone already.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -48,10 +44,7 @@ fn other(line: String) -> TransportError {
     TransportError::Other(line)
 }
 
-/// All entries with their files. Files that are none are named in the error.
-///
-/// # Errors
-/// When the directory cannot be read, or holds something else.
+/// Lists all entries with their files. The error names files that are no entries.
 pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, BusEntry)>, TransportError> {
     let shown = directory.display();
     let listed = fs::read_dir(directory)
@@ -68,7 +61,7 @@ pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, BusEntry)>, TransportEr
         }
         let text = match read_text(&file, MAX_ENTRY_BYTES) {
             Ok(text) => text,
-            // One that went away meanwhile is none.
+            // A file that went away meanwhile is no entry.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => return Err(other(format!("{}: {error}", file.display()))),
         };
@@ -88,10 +81,7 @@ fn is_alive(entry: &BusEntry) -> bool {
     })
 }
 
-/// Leaves a publisher's file.
-///
-/// # Errors
-/// When another living publisher has one of the tags, or the file cannot be written.
+/// Writes a publisher's file. Fails if another living publisher has one of the tags.
 pub fn announce(directory: &Path, entry: &BusEntry) -> Result<Announcement, TransportError> {
     for (path, known) in entries(directory)? {
         let Some(tag) = known.tags.iter().find(|tag| entry.tags.contains(tag)) else {
@@ -104,12 +94,12 @@ pub fn announce(directory: &Path, entry: &BusEntry) -> Result<Announcement, Tran
                 path.display()
             )));
         }
-        // Its publisher is dead, and we take its tags over.
+        // Its publisher is dead: its tags are taken over.
         let _ = fs::remove_file(&path);
     }
     let path = directory.join(format!("{:016x}.bus", entry.stream));
     let text = serde_json::to_string(entry).expect("plain data");
-    // Whole at once: others read the folder meanwhile.
+    // The file is replaced at once: others read the folder meanwhile.
     replace(&path, text.as_bytes())
         .map_err(|error| other(format!("cannot write {}: {error}", path.display())))?;
     Ok(Announcement { path })

@@ -1,7 +1,7 @@
 //! Pages between hosts. A publisher has an [`PageOutlet`], a receiver an [`PageInlet`] per
 //! publisher; a [`PageTransport`] makes both.
 //!
-//! What subscribers may rely on:
+//! Guarantees to subscribers:
 //! - late: data from the subscription on; what came before is booked as not subscribed;
 //! - slow: the publisher waits (and BUSY follows) or drops whole pages, as the scenario says;
 //! - killed: what it has not acknowledged is booked to the network, and the publisher goes on;
@@ -21,36 +21,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::scenario::Publish;
 
-/// Why a transport cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// The address is none, or taken, or nobody is there.
+    /// The address is invalid or taken, or no publisher is there.
     #[error("{what} {address}: {source}")]
     Io {
         what: &'static str,
-        /// With whom.
+        /// Address of the other side.
         address: String,
         source: std::io::Error,
     },
-    /// The other side speaks something else.
+    /// The other side speaks another protocol.
     #[error("{address}: {source}")]
     Foreign { address: String, source: FrameError },
-    /// The other side refused.
     #[error("{address} refuses: {why}")]
     Refused { address: String, why: String },
-    /// Anything else, in one line.
     #[error("{0}")]
     Other(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublisherHello {
-    /// Number of this publisher's life.
     pub stream: u64,
-    /// Name of the scenario.
     pub scenario: String,
-    /// Tags that it publishes.
     pub tags: Vec<u64>,
     /// Magic and size of its blocks, for pages of blocks.
     pub magic: u16,
@@ -59,19 +53,16 @@ pub struct PublisherHello {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subscription {
-    /// Number of this receiver's life.
     pub receiver: u64,
     /// Stream of the last page; a transport says nothing of the page to another one.
     #[serde(skip)]
     pub stream: u64,
-    /// The last page received, 0 for none.
     pub last_page: u64,
-    /// Tags; all that are offered where it is empty.
+    /// Tags; all that are offered if it is empty.
     pub tags: Vec<u64>,
 }
 
 impl Subscription {
-    /// The subscription as it is sent to a stream.
     fn to(&self, stream: u64) -> Subscription {
         let last_page = if stream == self.stream { self.last_page } else { 0 };
         Subscription { last_page, ..self.clone() }
@@ -84,15 +75,14 @@ pub enum OutletEvent {
     Subscribed { dest: usize, subscription: Subscription },
     /// Pages up to this number are done with.
     Acknowledged {
-        /// Of this destination.
+        /// Destination that acknowledges.
         dest: usize,
-        /// Up to this page.
         sequence: u64,
     },
-    /// It is no more.
+    /// The destination is gone.
     Gone {
         dest: usize,
-        /// Why, for people.
+        /// Reason, for the user.
         why: String,
     },
 }
@@ -100,9 +90,8 @@ pub enum OutletEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     Done,
-    /// Not all: offer the same page again.
+    /// Not all was taken: offer the same page again.
     Blocked,
-    /// The destination is no more; an event follows.
     Gone,
 }
 
@@ -112,13 +101,10 @@ pub trait PageOutlet: Send {
 
     fn facts(&self) -> Vec<(String, String)>;
 
-    /// Takes in what subscribers did.
     fn poll(&mut self, events: &mut Vec<OutletEvent>);
 
-    /// Offers a frame to a destination.
     fn send(&mut self, dest: usize, frame: &FelixFrame, body: &[IoSlice<'_>]) -> Sent;
 
-    /// Gives a destination up.
     fn close(&mut self, dest: usize);
 
     fn is_per_elink(&self) -> bool {
@@ -126,40 +112,25 @@ pub trait PageOutlet: Send {
     }
 }
 
-/// The receiving end of one publisher.
 pub trait PageInlet: Send {
     fn hello(&self) -> &PublisherHello;
 
-    /// The next frame with its body; `None` if none came in the time.
-    ///
-    /// # Errors
-    /// When the connection is lost or the bytes are foreign; the inlet is of no use then.
+    /// Receives the next frame with its body; `None` if none came in the time. After an error the
+    /// inlet is of no use.
     fn receive(&mut self, wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError>;
 
-    /// Says that pages up to this number are done with.
-    ///
-    /// # Errors
-    /// When the connection is lost.
     fn acknowledge(&mut self, sequence: u64) -> Result<(), TransportError>;
 }
 
-/// A way between hosts.
 pub trait PageTransport: Send + Sync {
-    /// Makes the publishing end.
-    ///
-    /// # Errors
-    /// When the address cannot be had.
     fn publish(
         &self,
         settings: &Publish,
         hello: &PublisherHello,
     ) -> Result<Box<dyn PageOutlet>, TransportError>;
 
-    /// Connects to a publisher and subscribes. Ends within some seconds, and soon when `quit` says
-    /// so.
-    ///
-    /// # Errors
-    /// When nobody is there, or it is something else, or it refuses.
+    /// Connects to a publisher and subscribes. Ends within some seconds, and soon when `quit` is
+    /// true.
     fn subscribe(
         &self,
         settings: &Publish,
@@ -168,10 +139,7 @@ pub trait PageTransport: Send + Sync {
     ) -> Result<Box<dyn PageInlet>, TransportError>;
 }
 
-/// The transport of that name.
-///
-/// # Errors
-/// When it was not built in.
+/// Transport of that name, if it was built in.
 pub fn named(name: &str) -> Result<Box<dyn PageTransport>, TransportError> {
     match name {
         "tcp" => Ok(Box::new(tcp::TcpTransport)),

@@ -20,16 +20,14 @@ use super::{
 use crate::peer::from_peer;
 use crate::scenario::Publish;
 
-/// The transport.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpTransport;
 
 /// Largest greeting or subscription: every E-link of a channel with 20 digits is below 20 KB.
 const MAX_CONTROL_BYTES: usize = 64 << 10;
-/// A connection that has not subscribed is dropped after this time, and so is a greeting waited
-/// for.
+/// Time after which a connection without a subscription is dropped; limit of the wait for a
+/// greeting.
 const SUBSCRIBE_WITHIN: Duration = Duration::from_secs(5);
-/// An attempt to connect takes so long at the most.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// A publisher takes an acknowledgement within this time; it looks every 20 ms.
 const WRITE_WITHIN: Duration = Duration::from_secs(1);
@@ -54,7 +52,7 @@ impl PageTransport for TcpTransport {
         let listener =
             TcpListener::bind(resolve(&settings.address).map_err(failed)?).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        // Accepted sockets inherit it.
+        // Accepted sockets inherit the congestion control.
         let congestion = set_congestion(&SockRef::from(&listener), &settings.congestion);
         let body = serde_json::to_vec(hello).expect("plain data");
         let mut greeting =
@@ -113,7 +111,7 @@ fn resolve(address: &str) -> io::Result<std::net::SocketAddr> {
     address.to_socket_addrs().map_err(|_| none())?.next().ok_or_else(none)
 }
 
-/// Sets it, and says what it is then.
+/// Sets the congestion control, and returns the one in force.
 fn set_congestion(socket: &SockRef<'_>, wanted: &str) -> String {
     if wanted != "default" {
         // A host without it keeps its own, and the record says which.
@@ -143,11 +141,9 @@ struct Connection {
     stream: TcpStream,
     peer: String,
     since: Instant,
-    /// Bytes of the greeting that the socket has.
     greeted: usize,
     heard: Vec<u8>,
     subscribed: bool,
-    /// Bytes of the frame at hand that the socket has.
     offset: usize,
     broken: Option<String>,
 }
@@ -205,7 +201,8 @@ impl PageOutlet for TcpOutlet {
 }
 
 impl TcpOutlet {
-    /// A new connection. Where too many have not subscribed, the one that has waited longest goes.
+    /// Admits a new connection. With too many unsubscribed ones, the one that has waited longest
+    /// goes.
     fn admit(&mut self, stream: TcpStream, peer: String) {
         let waiting = |(_, connection): &(&usize, &Connection)| !connection.subscribed;
         if self.connections.iter().filter(waiting).count() >= MAX_WAITING
@@ -253,7 +250,6 @@ impl Connection {
         Sent::Done
     }
 
-    /// Sends what the greeting still lacks.
     fn greet(&mut self, greeting: &[u8]) {
         while self.greeted < greeting.len() && self.broken.is_none() {
             match self.stream.write(&greeting[self.greeted..]) {
@@ -293,10 +289,8 @@ impl Connection {
         }
     }
 
-    /// Takes whole frames out of what was heard. Of acknowledgements only the last counts.
-    ///
-    /// # Errors
-    /// When the receiver says what it must not.
+    /// Takes whole frames out of the received bytes. Only the last acknowledgement counts. Fails if
+    /// the receiver breaks the protocol.
     fn frames(
         &mut self,
         dest: usize,
@@ -372,7 +366,6 @@ fn hello(body: &[u8]) -> Result<PublisherHello, String> {
     Ok(hello)
 }
 
-/// Room for several pages.
 const RECEIVE_BYTES: usize = 1 << 20;
 
 struct TcpInlet {
@@ -411,7 +404,6 @@ impl TcpInlet {
         Err(other(" says nothing: is it a daqmeter readout publisher?".to_owned()))
     }
 
-    /// Short messages, which the socket takes at once.
     fn write(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
         let mut done = 0;
         let since = Instant::now();
@@ -433,7 +425,6 @@ impl TcpInlet {
         Ok(())
     }
 
-    /// The frame at the beginning of what was read, if it is whole.
     fn whole(&self) -> Result<Option<FelixFrame>, TransportError> {
         let Some(head) = self.buffer[self.begin..self.end].first_chunk::<FRAME_BYTES>() else {
             return Ok(None);
@@ -443,7 +434,7 @@ impl TcpInlet {
         Ok((self.end - self.begin >= bytes).then_some(frame))
     }
 
-    /// Room for at least the frame that has begun, at the beginning of the buffer.
+    /// Makes room for the frame that has begun, at the beginning of the buffer.
     fn make_room(&mut self) -> Result<(), TransportError> {
         let wanted = match self.buffer[self.begin..self.end].first_chunk::<FRAME_BYTES>() {
             Some(head) => {
@@ -470,7 +461,7 @@ impl PageInlet for TcpInlet {
     }
 
     fn receive(&mut self, wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError> {
-        // What comes byte by byte must not hold up whoever waits for a frame.
+        // Data that comes byte by byte must not hold up the wait for a frame.
         let mut end = None;
         let frame = loop {
             if let Some(frame) = self.whole()? {

@@ -7,8 +7,8 @@
 //! - `felix-ack/<stream>`: acknowledgements, as pairs of tag and page number.
 //!
 //! Unlike over TCP, pages are per E-link, an offer may wait, and a receiver that comes back does
-//! not say what it had: what was not acknowledged when the last subscriber of an E-link goes is
-//! booked to the network.
+//! not name its last page. Unacknowledged pages are booked to the network when the last subscriber
+//! of an E-link goes.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -29,7 +29,6 @@ use super::{
 use crate::peer::from_peer;
 use crate::scenario::Publish;
 
-/// The transport.
 #[derive(Clone, Copy, Debug)]
 pub struct ZenohTransport;
 
@@ -51,11 +50,8 @@ pub enum SharedMemory {
     NotUsed,
 }
 
-/// A session at an address: `host:port`, a Zenoh endpoint (`tcp/host:port`), or `scout` to find
-/// peers and routers by multicast.
-///
-/// # Errors
-/// When the address cannot be had, or nobody is there.
+/// Opens a session at an address: `host:port`, a Zenoh endpoint (`tcp/host:port`), or `scout` to
+/// find peers and routers by multicast.
 pub fn session(
     address: &str,
     listens: bool,
@@ -125,7 +121,7 @@ impl PageTransport for ZenohTransport {
         let queryable = session
             .declare_queryable(key)
             .callback(move |query| {
-                // Who asked and went away needs no answer.
+                // A querier that went away needs no answer.
                 let _ = query.reply(reply_key.clone(), body.clone()).wait();
             })
             .wait()
@@ -173,7 +169,7 @@ impl PageTransport for ZenohTransport {
             let sender = sender.clone();
             let subscriber = session
                 .declare_subscriber(format!("felix/{tag:016x}"))
-                // A receiver that went away needs no more.
+                // A receiver that went away takes no more.
                 .callback(move |sample| drop(sender.send(sample)))
                 .wait()
                 .map_err(|error| other("cannot subscribe", error))?;
@@ -197,7 +193,7 @@ impl PageTransport for ZenohTransport {
     }
 }
 
-/// Asks who publishes. One publisher per address; by scouting, the first that answers.
+/// Asks for publishers. There is one publisher per address; scouting takes the first answer.
 fn hellos(session: &Session, quit: &dyn Fn() -> bool) -> Result<PublisherHello, TransportError> {
     for _ in 0..20 {
         if quit() {
@@ -235,7 +231,7 @@ struct ZenohOutlet {
 
 impl Drop for ZenohOutlet {
     fn drop(&mut self) {
-        // What is on its way arrives before the session ends.
+        // Data on its way arrives before the session ends.
         let _ = self.session.close().wait();
     }
 }
@@ -275,7 +271,7 @@ impl PageOutlet for ZenohOutlet {
                 events.push(OutletEvent::Acknowledged { dest, sequence });
             }
         }
-        // Acknowledgements of what a subscriber had before it went come before its going.
+        // Acknowledgements of a subscriber come before its departure.
         events.sort_by_key(|event| matches!(event, OutletEvent::Gone { .. }));
     }
 
@@ -311,7 +307,7 @@ struct ZenohInlet {
     acknowledge: Publisher<'static>,
     /// Last page of each tag that is not acknowledged.
     had: BTreeMap<u64, u64>,
-    /// The last page, until the next is asked for.
+    /// Last page, until the next is asked for.
     sample: Option<Sample>,
     body: Vec<u8>,
     _subscribers: Vec<Subscriber<()>>,
@@ -320,7 +316,7 @@ struct ZenohInlet {
 
 impl Drop for ZenohInlet {
     fn drop(&mut self) {
-        // The publisher sees at once that nobody subscribes any more.
+        // The publisher sees at once that the subscriber is gone.
         let _ = self.session.close().wait();
     }
 }
@@ -367,7 +363,7 @@ impl PageInlet for ZenohInlet {
     }
 }
 
-/// The bytes of a payload: where they lie, or put together where they are several pieces.
+/// Bytes of a payload, copied together only if they are in several pieces.
 fn contiguous<'a>(payload: &'a ZBytes, body: &'a mut Vec<u8>) -> &'a [u8] {
     let mut pieces = payload.slices();
     match (pieces.next(), pieces.next()) {
@@ -380,8 +376,8 @@ fn contiguous<'a>(payload: &'a ZBytes, body: &'a mut Vec<u8>) -> &'a [u8] {
     }
 }
 
-/// Pages of all subscribed E-links, in the order of their coming; when it is full, Zenoh waits, and
-/// so does the publisher.
+/// Pages of all subscribed E-links, in the order of arrival. When it is full, Zenoh waits, and so
+/// does the publisher.
 struct Pages(std::sync::mpsc::Receiver<Sample>);
 
 impl Pages {

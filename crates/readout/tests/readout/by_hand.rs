@@ -1,5 +1,5 @@
-//! A chain by hand: a thread for each part, and what came of it. The program runs chains as paths;
-//! tests look at their parts, and benches hold paths against it.
+//! A chain by hand, with a thread for each part, and its accounts. The program runs chains as
+//! paths; tests look at their parts, and benches compare paths with it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -10,30 +10,23 @@ use daqmeter_readout::chain::{Chain, ChainError, CpuLoad, ReaderDone, joined, pi
 use daqmeter_readout::receive::Report;
 use daqmeter_record::Ledger;
 
-/// Where its threads run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placement {
-    /// CPUs of the readers, in turn; free where it is empty.
+    /// CPUs of the readers, in turn; empty leaves them free.
     pub(crate) reader_cpus: Vec<u32>,
-    /// CPUs of the receivers, in turn.
     pub(crate) receiver_cpus: Vec<u32>,
-    /// Receivers; as many as readers where it is 0.
     pub(crate) receivers: usize,
 }
 
-/// What came of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
-    /// Each reader, in the order of the channels.
     pub(crate) readers: Vec<ReaderDone>,
-    /// Each receiver.
     pub(crate) receivers: Vec<(Report, CpuLoad)>,
     /// Ledger of each E-link: the card's counts against the receivers'.
     pub(crate) ledgers: Vec<(u64, Ledger)>,
 }
 
 impl Done {
-    /// Triggers issued.
     pub(crate) fn issued(&self) -> u64 {
         self.readers.first().map_or(0, |reader| reader.account.card.issued)
     }
@@ -44,7 +37,6 @@ impl Done {
         self.issued() as f64 / (ns.max(1) as f64 * 1e-9)
     }
 
-    /// Share of the time with BUSY.
     pub(crate) fn dead_share(&self) -> f64 {
         let Some(reader) = self.readers.first() else {
             return 0.0;
@@ -52,25 +44,22 @@ impl Done {
         reader.dead[2].ns as f64 / reader.card_ns.max(1) as f64
     }
 
-    /// Chunks that were issued and not delivered, for whatever reason but that the source did not
-    /// give them.
+    /// Chunks that were issued and not delivered, for any reason but a deficit of the source.
     pub(crate) fn lost(&self) -> u64 {
         let of = |ledger: &Ledger| ledger.lost() - ledger.not_given();
         self.ledgers.iter().map(|(_, ledger)| of(ledger)).sum()
     }
 
-    /// Whether every E-link's account closes, and that of every subscription.
+    /// True if every E-link's account closes, and that of every subscription.
     pub(crate) fn closes(&self) -> bool {
         self.ledgers.iter().all(|(_, ledger)| ledger.closes())
             && self.readers.iter().all(|one| one.account.closes())
     }
 
-    /// The most that was in a ring, in bytes.
     pub(crate) fn peak_bytes(&self) -> u64 {
         self.readers.iter().map(|reader| reader.stats.peak_bytes).max().unwrap_or(0)
     }
 
-    /// All E-links' ledgers added up.
     pub(crate) fn ledger(&self) -> Ledger {
         let mut all = Ledger::new("triggers");
         for (_, ledger) in &self.ledgers {
@@ -89,8 +78,7 @@ fn joined_thread<T>(thread: ScopedJoinHandle<'_, Result<T, ChainError>>) -> Resu
     thread.join().expect("no thread panics")
 }
 
-/// Runs a chain for so long, or for so many triggers. What goes wrong after it was set up is in the
-/// ledgers.
+/// Runs a chain for a time, or for a number of triggers. Faults after the setup are in the ledgers.
 pub(crate) fn run(
     scenario: &Scenario,
     placement: &Placement,

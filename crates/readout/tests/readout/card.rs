@@ -22,7 +22,7 @@ fn card(text: &str) -> (Card, Vec<Consumer>) {
     (card, consumers)
 }
 
-/// Reads all blocks of a ring: counts of each E-link that was seen, events in their order.
+/// Reads all blocks of a ring: counts of each E-link, events in their order.
 struct Reading {
     format: BlockFormat,
     room: Vec<Subchunk>,
@@ -78,7 +78,7 @@ impl Reading {
     }
 }
 
-/// Runs to the end, reading every so often.
+/// Runs to the end, and reads every `step_ns`.
 fn run(text: &str, triggers: u64, step_ns: u64) -> (Card, Reading) {
     let (mut card, mut rings) = card(text);
     card.source().end_after(triggers);

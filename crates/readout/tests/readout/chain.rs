@@ -1,4 +1,4 @@
-//! Card, reader and receiver over loopback: every trigger is found again, whatever goes wrong.
+//! Card, reader and receiver over loopback: every trigger is found again, despite any fault.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +34,7 @@ fn losses(done: &Done, reason: &str) -> u64 {
     done.ledger().losses[reason]
 }
 
-/// Slow and with room: a machine that stops for a while must not make BUSY.
+/// Slow and with room: a machine that stops for a while must not cause BUSY.
 const SMALL: &str = "[trigger]\nrate = \"40kHz\"\n[card]\nring = \"64MiB\"\n";
 
 #[test]
@@ -114,7 +114,7 @@ fn a_faster_card_than_reader_makes_dead_time_and_no_other_loss() {
     assert!(done.peak_bytes() > 700_000);
 }
 
-/// A publisher with a card that goes on until it is told, receivers that come and go.
+/// Publisher with a card that goes on until it is told, for receivers that come and go.
 struct Publisher {
     publish: Publish,
     stop: Arc<AtomicBool>,
@@ -174,7 +174,7 @@ fn two_receivers_share_the_e_links_and_one_of_nothing_known_is_refused() {
     let scenario = Scenario::parse("[card]\nlinks = 2\n", "").unwrap();
     let tags: Vec<u64> = scenario.elinks(0, 0).iter().map(|elink| elink.tag).collect();
     let mut stranger = receiver(&publisher.publish, &[5]);
-    // It does not ask again and again: the publisher is there, and what it wants is not.
+    // It does not ask again: the publisher is there, and the wanted tags are not.
     let refused = stranger.run(&AtomicBool::new(false), Duration::from_secs(5), |_| {}).refused;
     assert!(
         refused.len() == 1 && refused[0].contains("no E-link 0x5 is published here"),

@@ -19,10 +19,10 @@ use serde_json::Value;
 
 use crate::by_hand;
 
-/// Nothing here takes so long unless it hangs.
+/// Limit of all waits: only a hang takes this long.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Turns a reader, which serves its subscribers, until something holds.
+/// Turns a reader, which serves its subscribers, until `holds` is true.
 fn turn_until(reader: &mut ToHost, mut holds: impl FnMut(&mut ToHost) -> bool) {
     let begin = Instant::now();
     while !holds(reader) {
@@ -56,7 +56,7 @@ fn subscribe_raw(publish: &Publish, receiver: u64) -> TcpStream {
     stream
 }
 
-/// All that the other side sends before it closes.
+/// Reads all bytes of the other side until it closes.
 fn until_closed(mut stream: TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     let mut bytes = Vec::new();
@@ -178,7 +178,6 @@ fn tags_that_were_not_offered_are_not_kept() {
     thread.join().unwrap();
 }
 
-/// A page with one chunk of a tag.
 fn page_of(tag: u64) -> Vec<u8> {
     let mut page = vec![0; 1 << 10];
     let mut writer = PageWriter::default();
@@ -280,7 +279,7 @@ fn the_numbers_of_an_account_may_be_added_up() {
     let (report, notes) = received_with(&tags, serde_json::to_vec(&whole).unwrap());
     assert_eq!((report.chunks(), report.ledgers.len()), (1, 0));
     assert!(notes.contains("add up to"), "{notes}");
-    // One E-link with the largest numbers is taken, and all that is said of it can be added up.
+    // One E-link with the largest numbers is taken, and all its numbers can be added up.
     let mut one = serde_json::to_value(account_of(&[5])).unwrap();
     for path in paths.iter().filter(|path| !path.contains("/1")) {
         if let (Some(to), Some(from)) = (one.pointer_mut(path), whole.pointer(path)) {
@@ -295,7 +294,7 @@ fn the_numbers_of_an_account_may_be_added_up() {
     assert!(!report.closes() && report.ledgers[0].1.lost_on_the_way() > MAX_WHOLE);
 }
 
-/// Issue 14: whoever gave a byte now and then held a receiver up for ever.
+/// Issue 14: a peer that sent a byte now and then held a receiver up for ever.
 #[test]
 fn a_greeting_byte_by_byte_does_not_hold_a_receiver_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

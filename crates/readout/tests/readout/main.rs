@@ -1,5 +1,5 @@
-//! The chain without hardware: the card by itself in time that is only counted, and with readers
-//! and receivers over loopback.
+//! The chain without hardware: the card by itself in simulated time, and with readers and receivers
+//! over loopback.
 
 #![allow(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 

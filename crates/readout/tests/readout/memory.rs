@@ -13,7 +13,7 @@ use daqmeter_readout::transport::{
 };
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
-/// The way. Clones are ends of the same one.
+/// The transport. Clones are ends of one transport.
 #[derive(Clone)]
 pub(crate) struct Memory {
     hello: PublisherHello,

@@ -1,4 +1,5 @@
-//! Recorded files through the chain: all of them arrives, and what they lack is not the chain's.
+//! Recorded files through the chain: all blocks arrive, and their own gaps are no loss of the
+//! chain.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -10,7 +11,6 @@ use daqmeter_readout::{Card, Chosen, Scenario, recording};
 
 use crate::by_hand::{self, Done, Placement};
 
-/// What a card with one link writes.
 fn made(text: &str, triggers: u64) -> Vec<u8> {
     let text = format!("[card]\nlinks = 1\nring = \"8MiB\"\n{text}");
     let scenario = Scenario::parse(&text, "").unwrap();

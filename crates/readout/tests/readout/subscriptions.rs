@@ -1,5 +1,5 @@
-//! Several subscribers of the same E-links, some of them slow: each has its own account, and none
-//! loses what another has.
+//! Several subscribers of the same E-links, some of them slow: each has its own account, and loses
+//! nothing because of another.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -16,22 +16,20 @@ use proptest::prelude::*;
 
 use crate::memory::Memory;
 
-/// What the publisher and its receivers counted.
 struct Shared {
     account: FinalAccount,
     reports: Vec<Report>,
 }
 
 impl Shared {
-    /// Triggers that BUSY let through.
     fn accepted(&self) -> u64 {
         let card = &self.account.card;
         card.issued - card.vetoed_dma - card.vetoed_fifo
     }
 }
 
-/// Receivers of everything, each as slow at every page as is said, with one page between the reader
-/// and each.
+/// Runs receivers of all E-links, each with its delay at every page, with one page between the
+/// reader and each.
 fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
     let scenario = Scenario::parse(text, "test").unwrap();
     let (mut card, mut consumers) = Card::new(&scenario).unwrap();
@@ -69,7 +67,7 @@ fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
     })
 }
 
-/// Whether every receiver had every event, and every account says so.
+/// Checks that every receiver had every event, and that every account agrees.
 fn none_is_missing(shared: &Shared, of: &str) {
     assert!(shared.account.closes(), "{of}: {:?}", shared.account.subscriptions);
     for (at, report) in shared.reports.iter().enumerate() {

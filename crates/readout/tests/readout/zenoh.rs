@@ -1,4 +1,4 @@
-//! The same chain over Zenoh, where it is built in.
+//! The chain over Zenoh, if it is built in.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;

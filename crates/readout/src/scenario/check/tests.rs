@@ -53,7 +53,7 @@ fn mistakes_are_named_with_line_and_field() {
     );
 }
 
-/// Issue 14: what would hang, stall or kill is refused where it stands.
+/// Issue 14: values that would hang, stall or kill are refused when the scenario is read.
 #[test]
 fn what_would_hang_or_kill_is_refused_where_it_stands() {
     for (text, wanted) in [
@@ -98,7 +98,7 @@ fn what_would_hang_or_kill_is_refused_where_it_stands() {
     }
 }
 
-/// Each number of a scenario with a value below and one above what is taken.
+/// Each number of a scenario, with a value below its bounds and one above.
 #[test]
 fn every_number_has_a_least_and_a_greatest_value() {
     let huge = "9000000000000000000";
