@@ -1,9 +1,8 @@
-//! What people install without building: a static binary, a Debian package, a Python wheel. Each is
-//! tried as its user meets it, in a system that has nothing else.
-//!
+//! Packages for users: a static binary, a Debian package, a Python wheel. Each is tried in an
+//! otherwise empty system.
 //! `cargo xtask dist` builds the static binary, which costs a whole release build. The step of CI
-//! makes the same package from the program that CI has built already, with the shared libraries
-//! that it needs, and tries that.
+//! makes the package from the program that CI has built already, with its shared libraries, and
+//! tries that.
 
 #![allow(clippy::print_stdout, reason = "developers' tools talk to the terminal")]
 
@@ -20,10 +19,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use shell::{StepDone, line, program, root, target, there};
 
-/// All packages of the workspace have one version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Makes all of it into `target/dist`, with sums, and tries each.
+/// Makes all packages into `target/dist`, with sums, and tries each.
 pub fn all() -> Result<()> {
     let folder = target().join("dist");
     renew(&folder)?;
@@ -49,7 +47,6 @@ pub fn all() -> Result<()> {
     Ok(())
 }
 
-/// The step of CI: package and wheel from what CI has built.
 pub fn what_users_install() -> Result<StepDone> {
     let folder = root().join("target/ci/dist");
     renew(&folder)?;
@@ -61,7 +58,7 @@ pub fn what_users_install() -> Result<StepDone> {
     trial::wheel(&wheel::only_wheel(&wheel::wheels())?)
 }
 
-/// The release build for musl, which needs no library of the system that it runs on.
+/// Builds the release for musl, which needs no library of the system.
 fn static_program() -> Result<PathBuf> {
     let triple = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     if !has_target(&triple) {
@@ -73,7 +70,7 @@ fn static_program() -> Result<PathBuf> {
     }
     line("cargo build --release --quiet --package daqmeter-cli --target")
         .arg(&triple)
-        // It is for other CPUs, too: not for the one of this host alone.
+        // The program must run on other CPUs than this host's, too.
         .env("RUSTFLAGS", "")
         .run()?;
     Ok(target().join(triple).join("release/daqmeter"))
@@ -84,7 +81,6 @@ fn has_target(triple: &str) -> bool {
     folder.output().is_ok_and(|folder| Path::new(folder.trim()).is_dir())
 }
 
-/// Sums by which a user checks what was downloaded: `sha256sum -c SHA256SUMS`.
 fn sums(folder: &Path) -> Result<()> {
     let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name()));
     let mut names: Vec<_> = names.collect::<Result<_>>()?;
@@ -94,7 +90,6 @@ fn sums(folder: &Path) -> Result<()> {
     line("sha256sum --check --quiet SHA256SUMS").within(folder).run()
 }
 
-/// An empty folder.
 fn renew(folder: &Path) -> Result<()> {
     let made = || {
         if folder.exists() {

@@ -1,5 +1,4 @@
-//! The licences of all that is built into the program, which those who pass it on must pass on,
-//! too.
+//! Licences of all libraries in the program; distributors must pass them on, too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -8,7 +7,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use shell::line;
 
-/// How the names of files with a licence begin.
 const NAMES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE"];
 
 const HEAD: &str = "\
@@ -17,7 +15,7 @@ the static one holds the C library musl (MIT), too.
 
 ";
 
-/// Every library with its licence, and then each text once with the libraries that it stands in.
+/// Returns every library with its licence, and then each text once with its libraries.
 pub(super) fn text() -> Result<String> {
     let folders = folders()?;
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -35,7 +33,6 @@ pub(super) fn text() -> Result<String> {
     Ok(out)
 }
 
-/// Name and version of what the program is built from but ourselves, with the licence.
 fn libraries() -> Result<Vec<(String, String)>> {
     let tree = line("cargo tree --package daqmeter-cli --edges normal,no-proc-macro --prefix none")
         .arg("--format={p}|{l}")
@@ -53,7 +50,6 @@ fn libraries() -> Result<Vec<(String, String)>> {
     Ok(all)
 }
 
-/// Where the sources of each library lie.
 fn folders() -> Result<HashMap<String, PathBuf>> {
     let text = line("cargo metadata --format-version 1").output()?;
     let metadata: serde_json::Value = serde_json::from_str(&text)?;

@@ -1,5 +1,5 @@
 //! The Debian package: the program, its manual pages, completions for three shells, documents.
-//! `dpkg-deb` writes it from a folder that looks as the user's system will.
+//! `dpkg-deb` writes it from a folder with the layout of the user's system.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,18 +22,15 @@ measures the path of data from acquisition device to program
 /// Documents that are installed; `CHANGELOG.md` becomes `changelog.gz`, as Debian calls it.
 const DOCUMENTS: [&str; 2] = ["README.md", "METHODOLOGY.md"];
 
-/// Where each shell looks for completions of packages.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/daqmeter"),
     ("zsh", "usr/share/zsh/vendor-completions/_daqmeter"),
     ("fish", "usr/share/fish/vendor_completions.d/daqmeter.fish"),
 ];
 
-/// Packages of the C library and of what unwinds its stack: all that a program that is not static
-/// needs.
+/// Packages of the C library and of its stack unwinder: all dependencies of a dynamic program.
 const LIBRARIES: &str = "libc6, libgcc-s1";
 
-/// Writes the package with that program into the folder; its path.
 pub(super) fn make(program: &Path, folder: &Path) -> Result<PathBuf> {
     need("dpkg-deb")?;
     let stage = target().join("package-root");
@@ -54,7 +51,7 @@ pub(super) fn make(program: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(package)
 }
 
-/// Writes a file and the folders that it lies in, readable by all whatever the umask is.
+/// Writes a file and its folders, readable by all for any umask.
 fn put(stage: &Path, path: &str, bytes: &[u8]) -> Result<()> {
     let mut place = stage.to_owned();
     let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
@@ -70,13 +67,12 @@ fn put(stage: &Path, path: &str, bytes: &[u8]) -> Result<()> {
     Ok(fs::set_permissions(&place, fs::Permissions::from_mode(0o644))?)
 }
 
-/// The same, packed as Debian wants it: without name and time, so that equal files stay equal.
+/// Writes a packed file as Debian requires: without name and time, so that equal files stay equal.
 fn put_packed(stage: &Path, path: &str, bytes: &[u8]) -> Result<()> {
     put(stage, path, bytes)?;
     line("gzip -9n").arg(stage.join(path)).run()
 }
 
-/// The manual page of these verbs and of all below them.
 fn manuals(program: &Path, verbs: &[&str], stage: &Path) -> Result<()> {
     let text = started(program).arg("man").args(verbs).output()?;
     let name = [&["daqmeter"], verbs].concat().join("-");
@@ -87,7 +83,7 @@ fn manuals(program: &Path, verbs: &[&str], stage: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The verbs that a page names as its own.
+/// Returns the verbs that a page names as its own.
 fn below(page: &str, name: &str) -> Vec<String> {
     let listed = page.split(".SH SUBCOMMANDS").nth(1).unwrap_or("");
     let verb = |line: &str| {
@@ -109,7 +105,7 @@ fn documents(stage: &Path) -> Result<()> {
     put(stage, &place("copyright"), copyright()?.as_bytes())
 }
 
-/// In the form that Debian's tools read.
+/// Returns the copyright in the form that Debian's tools read.
 fn copyright() -> Result<String> {
     let licence = fs::read_to_string(root().join("LICENSE-MIT"))?;
     let owner = licence.lines().find_map(|line| line.strip_prefix("Copyright (c) "));
@@ -145,7 +141,8 @@ fn control(stage: &Path, needs_libraries: bool) -> Result<String> {
     ))
 }
 
-/// As for Debian's own tools DEBFULLNAME and DEBEMAIL; else who made the last commit.
+/// Returns DEBFULLNAME and DEBEMAIL, as Debian's own tools do; the default is the author of the
+/// last commit.
 fn maintainer() -> Result<String> {
     if let (Ok(name), Ok(address)) = (std::env::var("DEBFULLNAME"), std::env::var("DEBEMAIL")) {
         return Ok(format!("{name} <{address}>"));
@@ -161,11 +158,9 @@ fn architecture() -> Result<String> {
     Ok(printed.trim().to_owned())
 }
 
-/// The shared libraries that a program needs, the one that loads the others included; none of a
-/// static one.
 pub(super) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    // It fails for what is not a dynamic program, and says so in words for one that is static and
-    // relocatable.
+    // ldd fails for other files than dynamic programs, and reports static relocatable programs in
+    // words.
     let Ok(text) = line("ldd").arg(program).output() else {
         return Ok(Vec::new());
     };

@@ -1,8 +1,7 @@
-//! Trials: a user's first commands, in a system that has nothing but what was installed.
-//!
-//! The system is a folder that `chroot` makes the root, with `/proc` and `/dev` of this host in a
-//! mount namespace of its own, so that nothing stays mounted. That takes root, or a kernel that
-//! lets users make namespaces.
+//! Trials: a user's first commands, in a system with the installed files only.
+//! The system is a folder that `chroot` makes the root, with `/proc` and `/dev` of this host. It
+//! has a mount namespace of its own, so no mount remains. That takes root, or a kernel that lets
+//! users make namespaces.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,11 +12,9 @@ use shell::{Line, StepDone, line, started, target};
 use super::package::libraries;
 use super::{VERSION, renew};
 
-/// Makes the folder `$0` the root and runs a program there.
 const INSIDE: &str =
     "mount --rbind /proc \"$0/proc\" && mount --rbind /dev \"$0/dev\" && exec chroot \"$0\" \"$@\"";
 
-/// A system with nothing in it.
 struct Bare {
     root: PathBuf,
 }
@@ -32,7 +29,7 @@ impl Bare {
         Ok(Bare { root })
     }
 
-    /// Copies a file to the same place, or to another.
+    /// Copies a file to an equal path, or to another.
     fn take(&self, from: &Path, to: &Path) -> Result<()> {
         let to = self.root.join(to.strip_prefix("/").unwrap_or(to));
         fs::create_dir_all(to.parent().context("a folder")?)?;
@@ -40,18 +37,16 @@ impl Bare {
         Ok(())
     }
 
-    /// Runs the program there.
     fn daqmeter(&self, program: &str, words: &str) -> Result<String> {
         let inside = unshared().words("sh -c").arg(INSIDE).arg(&self.root);
         inside
             .arg(program)
             .words(words)
-            // Nothing of this host's shell.
+            // The environment of this host's shell stays outside.
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .output()
     }
 
-    /// What a user does first: ask what is here, measure, make a page, read a manual.
     fn first_commands(&self, program: &str) -> Result<()> {
         let version = self.daqmeter(program, "--version")?;
         ensure!(version.trim() == format!("daqmeter {VERSION}"), "{version}");
@@ -65,7 +60,6 @@ impl Bare {
         Ok(())
     }
 
-    /// Lets dpkg do something to this system, as its root.
     fn dpkg(&self, words: &str, what: &Path, may_lack: bool) -> Result<()> {
         let force = if may_lack { "--force-depends" } else { "--force-not-root" };
         unshared()
@@ -81,14 +75,12 @@ impl Bare {
     }
 }
 
-/// A program with mounts of its own; an ordinary user is root in it.
 fn unshared() -> Line {
     let is_root = line("id -u").output().is_ok_and(|id| id.trim() == "0");
     let user = if is_root { "" } else { "--map-root-user" };
     line("unshare --mount").words(user)
 }
 
-/// Why there can be no such system here.
 fn missing() -> Option<StepDone> {
     let tried = unshared().words("mount --rbind /proc /proc").output();
     tried.err().map(|error| {
@@ -98,7 +90,6 @@ fn missing() -> Option<StepDone> {
     })
 }
 
-/// A static binary by itself.
 pub(super) fn binary(program: &Path) -> Result<StepDone> {
     let needed = libraries(program)?;
     ensure!(needed.is_empty(), "it is not static: it needs {needed:?}");
@@ -111,8 +102,6 @@ pub(super) fn binary(program: &Path) -> Result<StepDone> {
     Ok(StepDone::Ran)
 }
 
-/// The package with that program: installed by dpkg, used, removed. A program that is not static
-/// gets its libraries.
 pub(super) fn package(package: &Path, program: &Path) -> Result<StepDone> {
     if let Some(left_out) = missing() {
         return Ok(left_out);
@@ -127,7 +116,7 @@ pub(super) fn package(package: &Path, program: &Path) -> Result<StepDone> {
         fs::create_dir_all(admin.join(folder))?;
     }
     fs::write(admin.join("status"), "")?;
-    // The packages of those libraries are not installed there, only the libraries.
+    // Only the libraries are there, not their packages.
     bare.dpkg("--install", package, !needed.is_empty())?;
     let files = fs::read_to_string(admin.join("info/daqmeter.list"))?;
     installed(&bare, &files)?;
@@ -139,7 +128,7 @@ pub(super) fn package(package: &Path, program: &Path) -> Result<StepDone> {
     Ok(StepDone::Ran)
 }
 
-/// Everything has come with the package, in a state that shells and man can read.
+/// Checks that all files of the package are there, in a form that shells and man can read.
 fn installed(bare: &Bare, files: &str) -> Result<()> {
     for wanted in [
         "/usr/bin/daqmeter",
@@ -160,7 +149,6 @@ fn installed(bare: &Bare, files: &str) -> Result<()> {
     line("bash -n").arg(bare.root.join(completions)).run()
 }
 
-/// What a user of Python does first.
 const PYTHON: &str = "\
 import daqmeter, sys
 record = daqmeter.run('null', seconds=0.01)
@@ -168,8 +156,6 @@ assert record['outcome'] == {'status': 'ok'}, record['outcome']
 assert daqmeter.__version__ == sys.argv[1], daqmeter.__version__
 ";
 
-/// The wheel in a virtual environment that has nothing else; pip fetches what the wheel says that
-/// it needs.
 pub(super) fn wheel(wheel: &Path) -> Result<StepDone> {
     let venv = target().join("trial/venv");
     renew(&venv)?;
@@ -182,7 +168,7 @@ pub(super) fn wheel(wheel: &Path) -> Result<StepDone> {
         .arg("-c")
         .arg(PYTHON)
         .arg(VERSION)
-        // Not beside the sources of the package, which Python would take instead.
+        // The folder avoids the sources of the package, which Python would take instead.
         .within(&venv)
         .run()?;
     Ok(StepDone::Ran)

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use shell::{Line, StepDone, install, line, need, ran, root, started, target};
 
-/// A program of the virtual environment of Python's tools.
 pub fn venv(program: &str) -> PathBuf {
     root().join("target/ci/venv/bin").join(program)
 }
@@ -15,12 +14,10 @@ fn pip() -> Line {
     started(&venv("pip")).words("install --quiet --disable-pip-version-check")
 }
 
-/// Where CI's wheel is.
 pub(crate) fn wheels() -> PathBuf {
     root().join("target/ci/wheels")
 }
 
-/// The one wheel in a folder.
 pub(crate) fn only_wheel(folder: &Path) -> Result<PathBuf> {
     let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -28,7 +25,6 @@ pub(crate) fn only_wheel(folder: &Path) -> Result<PathBuf> {
     paths.find(is_wheel).context("maturin made no wheel")
 }
 
-/// The virtual environment with Python's tools.
 pub fn python_tools() -> Result<()> {
     need("python3")?;
     if line("python3 -c").arg("import venv, ensurepip").output().is_err() {
@@ -36,26 +32,22 @@ pub fn python_tools() -> Result<()> {
     }
     if !venv("maturin").exists() {
         line("python3 -m venv target/ci/venv").run()?;
-        // Python itself compiles what is imported, which is little of all that.
         pip().words("--no-compile -r python/tests/requirements.txt").run()?;
     }
     Ok(())
 }
 
-/// Builds the wheel into a folder; its path.
 pub(crate) fn wheel_into(folder: &Path) -> Result<PathBuf> {
     python_tools()?;
     started(&venv("maturin"))
         .words("build --release --quiet --manifest-path python/Cargo.toml --out")
         .arg(folder)
-        // The folder of the other builds: what both need is compiled once.
         .arg("--target-dir")
         .arg(target())
         .run()?;
     only_wheel(folder)
 }
 
-/// Builds the wheel and installs it in the virtual environment with its tests' tools.
 pub fn wheel() -> Result<StepDone> {
     let _ = fs::remove_dir_all(wheels());
     let wheel = wheel_into(&wheels())?;

@@ -1,5 +1,5 @@
-//! Any bytes as files of the study's benchmarks: no panic; what is wrong has a place within the
-//! text; what was read can be written again, and is then read as the same.
+//! Reads any bytes as files of the study's benchmarks, without a panic. Faults have a place within
+//! the text. Parsed files can be written and read again with an equal result.
 #![no_main]
 
 use std::path::Path;
@@ -15,7 +15,6 @@ fn template(engine: &str) -> RunRecord {
     RunRecord::new(info, workload)
 }
 
-/// The points, where the text is such a file.
 fn read(name: &str, engine: &str, text: &str) -> Option<Vec<RunRecord>> {
     let file = File::of(Path::new(name)).expect("a name of the study");
     match file.records(text, &template(engine)) {

@@ -1,5 +1,5 @@
-//! Any bytes as trace records, kernel symbols, process accounts and requests: no panic, and every
-//! record is counted once.
+//! Reads any bytes as trace records, kernel symbols, process accounts and requests: no panic, and
+//! every record is counted once.
 #![no_main]
 
 use daqmeter_copy::trace::{ProcessIo, Trace};

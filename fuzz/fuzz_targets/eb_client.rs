@@ -1,5 +1,5 @@
-//! The client against answers from a hostile slave, by datagrams and by a stream: every cycle ends
-//! once, nothing breaks.
+//! Runs the client against answers from a hostile slave, by datagrams and by a stream: every cycle
+//! ends once, without a panic.
 #![no_main]
 
 use std::time::Duration;
@@ -10,7 +10,6 @@ use daqmeter_wire::etherbone::cycle::{Op, StatusCheck};
 use daqmeter_wire::etherbone::{Width, Widths};
 use libfuzzer_sys::fuzz_target;
 
-/// Plays what it was given, then closes.
 struct Played {
     stream: bool,
     segment: usize,
@@ -45,7 +44,6 @@ fuzz_target!(|input: (u8, u8, Vec<u8>)| {
     let (kind, segment, bytes) = input;
     let stream = kind & 1 == 1;
     let dialect = if kind & 2 == 2 { EbDialect::Litex } else { EbDialect::Gsi };
-    // A stream begins with the answer to the probe.
     let hello: &[u8] = if stream { &[0x4e, 0x6f, 0x16, 0xff, 0, 0, 0, 0] } else { &[] };
     let left = [hello, &bytes].concat();
     let options = ClientOptions {

@@ -1,5 +1,5 @@
-//! The slave, by datagrams and by a stream cut anywhere: nothing breaks it, answers are
-//! well-formed, the next client is served.
+//! Runs the slave by datagrams and by a stream cut anywhere: no panic, answers are well-formed, the
+//! next client is served.
 #![no_main]
 
 use daqmeter_etherbone::Slave;
@@ -23,7 +23,6 @@ fuzz_target!(|input: (u8, Vec<u8>)| {
         let mut stream = Stream::default();
         answer.clear();
         let parts = bytes.chunks(usize::from(cut) + 1);
-        // With and without a probe first.
         let first = if cut & 1 == 1 { &PROBE[..] } else { &[] };
         let _ = std::iter::once(first)
             .chain(parts)

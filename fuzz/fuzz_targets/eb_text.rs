@@ -1,4 +1,4 @@
-//! Addresses, descriptions of buses and of bridges.
+//! Reads any text as addresses, descriptions of buses and of bridges.
 #![no_main]
 
 use daqmeter_etherbone::Address;

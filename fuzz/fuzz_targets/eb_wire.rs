@@ -1,4 +1,5 @@
-//! Every view of the Etherbone format: no bytes break it, and what it parses it emits again.
+//! Reads any bytes by every view of the Etherbone format: no panic, and parsed bytes are emitted
+//! again.
 #![no_main]
 
 use daqmeter_wire::etherbone::cycle::tag_of;

@@ -1,4 +1,4 @@
-//! Blocks of every format: no bytes break the decoder, and what is found lies inside the block.
+//! Decodes any bytes as blocks of every format: no panic, and all chunks lie inside the block.
 #![no_main]
 
 use daqmeter_wire::felix::decoder::most_subchunks;
@@ -18,7 +18,7 @@ fuzz_target!(|input: (u8, Vec<u8>)| {
     let mut reassembler = Reassembler::new();
     let mut block = vec![0; format.block_bytes];
     for part in bytes.chunks(format.block_bytes) {
-        // The end of a block matters most: short parts are put there.
+        // The end of a block is read first: short parts are put there.
         block[..4].copy_from_slice(&[
             0,
             0,

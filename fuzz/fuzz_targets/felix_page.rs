@@ -1,4 +1,4 @@
-//! Pages and frames: no bytes break them, and what a page says is inside it.
+//! Reads any bytes as pages and frames: no panic, and all messages lie inside the page.
 #![no_main]
 
 use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, Messages, PageWriter};
@@ -12,7 +12,6 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let messages: Vec<_> = Messages::new(bytes).map_while(Result::ok).collect();
     assert!(messages.iter().map(|message| message.payload.len()).sum::<usize>() <= bytes.len());
-    // What was read can be written again and read back.
     let mut page = vec![0; bytes.len() + 16 * messages.len() + 64];
     let mut writer = PageWriter::default();
     for message in &messages {

@@ -1,5 +1,5 @@
-//! Any sequence of requests on a shared uplink: time ends, nothing flows faster than the limit, all
-//! that was asked flows.
+//! Runs any sequence of requests on a shared uplink: time ends, no flow exceeds the limit, all
+//! requested data flow.
 #![no_main]
 
 use daqmeter_digitizer::devices::sis8300::emulated::{Profile, uplink::Uplink};

@@ -1,12 +1,13 @@
-//! What a receiver of blocks on another host is sent: no bytes break it, and what it books came.
+//! Sends any bytes to a receiver of blocks on another host: no panic, and only received data are
+//! booked.
 #![no_main]
 
 use daqmeter_path::receiver::blocks::{ReceivedDatagrams, of_stream};
 use daqmeter_path::receiver::protocol::{BlockHead, ReceiverReport, SenderHello};
 use libfuzzer_sys::fuzz_target;
 
-/// Where a datagram says how long its block is, and a bound that keeps runs quick: the receiver's
-/// own is 256 MiB.
+/// Place of the block's length in a datagram, and a bound that keeps runs quick: the receiver's own
+/// is 256 MiB.
 const OF_BYTES: std::ops::Range<usize> = 12..16;
 const MAX_OF_BYTES: u32 = 1 << 16;
 
@@ -28,7 +29,6 @@ fuzz_target!(|bytes: &[u8]| {
     datagrams(bytes);
 });
 
-/// The bytes as a connection brings them.
 fn stream(bytes: &[u8]) {
     let mut rest = bytes;
     let came = of_stream(|into| {
@@ -44,7 +44,6 @@ fn stream(bytes: &[u8]) {
     }
 }
 
-/// The bytes as datagrams: a length of one byte, then a datagram.
 fn datagrams(mut bytes: &[u8]) {
     let (mut blocks, mut received) = (ReceivedDatagrams::default(), 0);
     while let Some((length, rest)) = bytes.split_first() {

@@ -1,7 +1,7 @@
-//! Plans, through every engine's `open`: any text is a plan or is refused in one line, and any
-//! workload opens or is refused. What opens describes itself, has no more lanes than a host can
-//! run, and the engines of memory do their work once and check it.
-//!
+//! Opens plans by every engine's `open`: any text is a plan or is refused in one line, and any
+//! workload opens or is refused.
+//! An opened workload describes itself and has no more lanes than a host can run. The engines of
+//! memory do their work once and check it.
 //! Text is a plan. Bytes after a zero are the example of an engine with other values: the engine's
 //! number, then for each value the parameter's number, a kind and eight bytes.
 #![no_main]
@@ -13,16 +13,15 @@ use daqmeter_harness::{Availability, Engine, MAX_LANES, Parameter};
 use daqmeter_record::{Param, Workload};
 use libfuzzer_sys::fuzz_target;
 
-/// Points of a plan that are opened: a plan has up to 100,000.
+/// Most points of a plan that are opened: a plan has up to 100,000.
 const OPENED: usize = 16;
-/// What opens takes no more than this.
 const MAX_BYTES: u64 = 64 << 20;
 
 static PARAMETERS: LazyLock<Vec<Vec<Parameter>>> =
     LazyLock::new(|| ENGINES.iter().map(Engine::parameters).collect());
 
-/// Parameters that name something outside: devices, files and modules of the host under test are
-/// left alone.
+/// Returns true for workloads with outside parameters: devices, files and modules of the host under
+/// test stay untouched.
 fn reaches_out(workload: &Workload) -> bool {
     let names = ["devices", "profile", "scenario", "link", "path"];
     let named = names.iter().filter_map(|name| workload.text(name).ok());
@@ -37,7 +36,6 @@ fn open(engine: &Engine, workload: &Workload) {
         return;
     };
     let bytes = job.memory_bytes;
-    // Rings are made when a chain is opened.
     let is_large = engine.name == "readout" && bytes.is_none_or(|bytes| bytes > MAX_BYTES);
     if reaches_out(workload) || is_large || job.availability != Availability::Ready {
         return;
@@ -75,7 +73,7 @@ fn value(kind: u8, bytes: [u8; 8]) -> Param {
     let number = u64::from_le_bytes(bytes);
     match kind % 5 {
         0 => Param::Int(number),
-        // Around powers of two, where products wrap.
+        // Values around powers of two, at which products wrap.
         1 => Param::Int(
             (1_u64 << (bytes[0] % 64)).wrapping_add_signed(i64::from(bytes[1].cast_signed())),
         ),

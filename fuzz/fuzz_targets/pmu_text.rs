@@ -1,5 +1,5 @@
-//! Any text as events, a mesh (description, driver's map, dump of registers), a group, perf's
-//! output, a format: no panic and no hang; what is understood has sound sizes.
+//! Reads any text as events, a mesh (description, driver's map, dump of registers), a group, perf's
+//! output, a format. No panic and no hang; parsed values have sound sizes.
 #![no_main]
 
 use daqmeter_pmu::emulated::catalogue;

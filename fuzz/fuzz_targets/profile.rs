@@ -1,4 +1,4 @@
-//! Any text as a crate's profile: no panic, and an accepted profile can be computed with.
+//! Reads any text as a crate's profile: no panic, and an accepted profile can be computed with.
 #![no_main]
 
 use daqmeter_digitizer::devices::sis8300::emulated::{Profile, uplink};

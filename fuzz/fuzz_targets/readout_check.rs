@@ -1,5 +1,5 @@
-//! The checker: whatever the file and however it is cut, every byte belongs to a block or is said
-//! to be skipped.
+//! Runs the checker on any file with any cuts: every byte belongs to a block or is reported as
+//! skipped.
 #![no_main]
 
 use daqmeter_readout::check::{Checker, Options};

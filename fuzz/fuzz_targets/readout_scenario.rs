@@ -1,13 +1,12 @@
-//! Scenarios: any text is one or is refused in one line, and one that is taken has sizes that go
-//! together and are bounded.
+//! Reads any text as a scenario: it is refused in one line, or has consistent and bounded sizes.
 #![no_main]
 
 use daqmeter_readout::Scenario;
 use daqmeter_readout::scenario::{Mode, PartCounts};
 use libfuzzer_sys::fuzz_target;
 
-/// What a run may need at the most: 512 channels with the largest rings, and 256 subscribers of
-/// each with the most pages.
+/// Most memory of a run: 512 channels with the largest rings, and 256 subscribers of each with the
+/// most pages.
 const MAX_RUN_BYTES: u64 = 1 << 52;
 
 fn is_bounded(scenario: &Scenario) {

@@ -1,4 +1,4 @@
-//! Any bytes as a file of records: no panic, and what parses survives being written.
+//! Reads any bytes as a file of records: no panic, and parsed records survive being written.
 #![no_main]
 
 use daqmeter_record::jsonl;

@@ -1,4 +1,4 @@
-//! Any text as a number with a unit, a CPU list, a size of sysfs: no panic.
+//! Reads any text as a number with a unit, a CPU list, a size of sysfs: no panic.
 #![no_main]
 
 use daqmeter_record::units;

@@ -1,6 +1,6 @@
-//! daqmeter as a Python module, `daqmeter._native`. Without the feature `native`, with which the
-//! wheel is built, there is nothing in it: so the workspace can be built and tested where there is
-//! no Python.
+//! daqmeter as a Python module, `daqmeter._native`.
+//! Without the feature `native`, which the wheel's build sets, it is empty: so the workspace can be
+//! built and tested on hosts without Python.
 
 #[cfg(feature = "native")]
 mod native;

@@ -1,8 +1,7 @@
 //! daqmeter as a Python module: records as columns, engines and plans, decoders, conversions on
 //! numpy arrays.
-//!
-//! Nothing is computed here that the crates do not compute: this file only carries values over the
-//! border. Work that takes longer than a moment runs without the interpreter's lock.
+//! This file only passes values between Python and the crates, which compute everything. Longer
+//! work runs without the interpreter's lock.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -56,7 +55,6 @@ fn frame_of(records: &[RunRecord], what: &str) -> PyResult<DataFrame> {
     }
 }
 
-/// One object for each name, however many rows have it.
 fn texts<'py>(python: Python<'py>, column: &DataColumn) -> Vec<Option<Bound<'py, PyString>>> {
     let mut known: HashMap<String, Bound<'py, PyString>> = HashMap::new();
     let mut object = |cell: &Cell| {
@@ -67,7 +65,8 @@ fn texts<'py>(python: Python<'py>, column: &DataColumn) -> Vec<Option<Bound<'py,
     column.cells().map(&mut object).collect()
 }
 
-/// Numbers and flags without holes, and moments, become numpy arrays; everything else lists.
+/// Converts numbers and flags without holes, and moments, to numpy arrays; other columns become
+/// lists.
 fn columns<'py>(python: Python<'py>, frame: &DataFrame) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(python);
     for column in &frame.columns {
@@ -145,7 +144,7 @@ fn context() -> Context {
 }
 
 fn param(value: &Bound<'_, PyAny>) -> PyResult<Param> {
-    // bool before int: it is one in Python.
+    // bool comes before int, because it is a subclass of int in Python.
     if let Ok(flag) = value.cast::<pyo3::types::PyBool>() {
         return Ok(Param::Flag(flag.is_true()));
     }
@@ -189,8 +188,7 @@ fn run_engine(
     })
 }
 
-/// Refuses parameters that the engine does not have. An engine that does not exist is the runner's
-/// to refuse.
+/// Refuses parameters that the engine does not have. The runner refuses unknown engines.
 fn check_parameters(asked: &Workload) -> PyResult<()> {
     let Ok(engine) = engine(&asked.kind) else {
         return Ok(());
@@ -207,7 +205,6 @@ fn check_parameters(asked: &Workload) -> PyResult<()> {
     }
 }
 
-/// Keeps what a plan's points give.
 struct Kept {
     file: Option<Writer<File>>,
     lines: Vec<String>,
@@ -217,7 +214,7 @@ struct Kept {
 impl Watch for Kept {
     type Error = PyErr;
 
-    /// Ctrl-C is noticed between points.
+    /// Checks for Ctrl-C between points.
     fn begins(&mut self, _point: &PlannedPoint) -> PyResult<()> {
         Python::attach(|python| python.check_signals())
     }
@@ -337,7 +334,7 @@ impl NativeConverter {
         Ok(NativeConverter { converter, doubles: conversion.out_bytes() == 8 })
     }
 
-    /// Samples kept of so many.
+    /// Number of samples kept.
     fn kept(&self, samples: usize) -> usize {
         self.converter.decimation().kept(samples)
     }

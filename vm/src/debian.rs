@@ -1,5 +1,5 @@
-//! Debian's packages, downloaded into a private state below the build folder and unpacked there:
-//! nothing is installed into the system.
+//! Debian's packages, downloaded into a private state below the build folder and unpacked there.
+//! The system stays unchanged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use shell::{Line, line};
 
 use crate::files::{below, folder};
 
-/// Apt with its state kept to ourselves, for two architectures.
+/// Runs Apt with a private state, for two architectures.
 fn apt(program: &str) -> Line {
     let state = folder().join("apt");
     line(program)
@@ -21,7 +21,6 @@ fn apt(program: &str) -> Line {
         .words("-o APT::Sandbox::User=root")
 }
 
-/// Reads the package lists, once a day.
 pub(crate) fn update() -> Result<()> {
     for directory in ["apt/lists/partial", "apt/cache/archives/partial"] {
         fs::create_dir_all(folder().join(directory))?;
@@ -37,7 +36,6 @@ pub(crate) fn update() -> Result<()> {
     Ok(())
 }
 
-/// Downloads packages (unless they are there) and unpacks them below a folder of their own.
 pub(crate) fn unpack(packages: &[String], into: &Path) -> Result<()> {
     let mark = into.join("unpacked");
     let wanted = packages.join("\n");
@@ -58,8 +56,8 @@ pub(crate) fn unpack(packages: &[String], into: &Path) -> Result<()> {
     Ok(fs::write(mark, wanted)?)
 }
 
-/// A package of another architecture and everything that it depends on, as `name:arch`, for a
-/// system that has nothing yet.
+/// Returns a package of another architecture and all its dependencies, as `name:arch`, for an empty
+/// system.
 pub(crate) fn closure(package: &str, arch: &str) -> Result<Vec<String>> {
     let nothing = folder().join("apt/nothing");
     fs::write(&nothing, "")?;
@@ -81,7 +79,6 @@ pub(crate) fn closure(package: &str, arch: &str) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// A static busybox of another architecture.
 pub(crate) fn foreign_busybox(arch: &str) -> Result<PathBuf> {
     let place = folder().join(format!("busybox-{arch}"));
     unpack(&[format!("busybox-static:{arch}")], &place)?;
@@ -89,13 +86,13 @@ pub(crate) fn foreign_busybox(arch: &str) -> Result<PathBuf> {
     found.into_iter().find(|path| path.exists()).context("busybox-static brings no busybox")
 }
 
-/// A version as numbers, for comparing: `6.1.0-56` is 6, 1, 0, 56.
+/// Reads a version as numbers, for comparing: `6.1.0-56` is 6, 1, 0, 56.
 fn numbers(name: &str) -> Vec<u64> {
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
 }
 
-/// The newest release of a series for which the package lists have a package of that kind, plain
-/// kernels only: `6.1.0-56-amd64`.
+/// Returns the newest release of a series with a package of that kind, plain kernels only:
+/// `6.1.0-56-amd64`.
 fn newest(kind: &str, series: &str, arch: &str) -> Result<String> {
     let (kind, end) = (format!("linux-{kind}-"), format!("-{arch}"));
     let start = format!("{kind}{series}.");
@@ -112,7 +109,7 @@ fn newest(kind: &str, series: &str, arch: &str) -> Result<String> {
     })
 }
 
-/// A kernel, with its headers where [`Kernel::fetch`] brought them.
+/// A kernel, with its headers if [`Kernel::fetch`] brought them.
 pub(crate) struct Kernel {
     pub(crate) series: String,
     pub(crate) arch: String,
@@ -122,7 +119,6 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The newest of a series, with headers.
     pub(crate) fn fetch(series: &str, arch: &str) -> Result<Kernel> {
         let release = newest("headers", series, arch)?;
         let version = release.trim_end_matches(&format!("-{arch}"));
@@ -139,8 +135,7 @@ impl Kernel {
             vec![image, headers.clone(), common, format!("{kbuild}:amd64")]
         };
         let root = folder().join(format!("{series}-{arch}"));
-        // Signed images are of one version later or earlier at times; the unsigned ones are always
-        // there.
+        // Signed images may be one version later or earlier; the unsigned ones are always there.
         let signed = format!("linux-image-{release}:{arch}");
         let unsigned = format!("linux-image-{release}-unsigned:{arch}");
         if apt("apt-cache").words("show").arg(&signed).output().is_err()
@@ -153,7 +148,6 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// The newest image of a series by itself, without headers.
     pub(crate) fn image_of(series: &str, arch: &str) -> Result<Kernel> {
         let release = newest("image", series, arch)?;
         let root = folder().join(format!("{series}-{arch}-image"));
@@ -169,7 +163,7 @@ impl Kernel {
         Ok(Kernel { series, arch, release, root, image })
     }
 
-    /// The bytes of one of the kernel's own modules; none when it is not a module.
+    /// Returns the bytes of one of the kernel's own modules; `None` if it is not a module.
     pub(crate) fn module(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let (plain, packed) = (format!("{name}.ko"), format!("{name}.ko.xz"));
         for modules in ["lib/modules", "usr/lib/modules"].map(|path| self.root.join(path)) {
@@ -192,7 +186,6 @@ impl Kernel {
         self.root.join(format!("usr/src/linux-headers-{}", self.release))
     }
 
-    /// Debian's headers name each other by absolute paths: those become ours.
     fn relocate(&self) -> Result<()> {
         let here = self.root.display().to_string();
         for name in ["Makefile", ".kernelvariables"] {

@@ -1,4 +1,4 @@
-//! Where the files of the machines lie, and the initial file systems that they begin with.
+//! Folders of the machines' files, and their initial file systems.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,17 +8,15 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use shell::line;
 
-/// Packages, kernels, modules and consoles of the copying machines.
+/// Folder of packages, kernels, modules and consoles of the copying machines.
 pub(crate) fn folder() -> PathBuf {
     shell::target().join("copy-vm")
 }
 
-/// Everything of the machines with a mesh.
 pub(crate) fn mesh_folder() -> PathBuf {
     shell::target().join("pmu-vm")
 }
 
-/// All files below a folder; none where there is no such folder.
 pub(crate) fn below(folder: &Path) -> Result<Vec<PathBuf>> {
     let (mut open, mut files) = (vec![folder.to_owned()], Vec::new());
     while let Some(directory) = open.pop().filter(|directory| directory.exists()) {
@@ -30,7 +28,6 @@ pub(crate) fn below(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// A file of a guest: its path there, its content, its permissions.
 pub(crate) struct GuestFile {
     path: String,
     bytes: Vec<u8>,
@@ -38,25 +35,22 @@ pub(crate) struct GuestFile {
 }
 
 impl GuestFile {
-    /// A text that may be executed.
     pub(crate) fn script(path: &str, text: &str) -> GuestFile {
         GuestFile { path: path.to_owned(), bytes: text.as_bytes().to_vec(), mode: 0o755 }
     }
 
-    /// Bytes that are only read.
     pub(crate) fn data(path: &str, bytes: Vec<u8>) -> GuestFile {
         GuestFile { path: path.to_owned(), bytes, mode: 0o644 }
     }
 
-    /// A copy of a program of this host.
     pub(crate) fn program(path: &str, from: &Path) -> Result<GuestFile> {
         let bytes = fs::read(from).with_context(|| from.display().to_string())?;
         Ok(GuestFile { path: path.to_owned(), bytes, mode: 0o755 })
     }
 }
 
-/// A packed cpio archive `NAME.cpio.gz` in the folder, as an initial file system: while the kernel
-/// unpacks it, its memory holds both.
+/// Writes a packed cpio archive `NAME.cpio.gz` in the folder, as an initial file system. During its
+/// unpacking the guest's memory holds both.
 pub(crate) fn archive(folder: &Path, name: &str, files: &[GuestFile]) -> Result<PathBuf> {
     let tree = folder.join(format!("initrd-{name}"));
     if tree.exists() {
@@ -76,7 +70,6 @@ pub(crate) fn archive(folder: &Path, name: &str, files: &[GuestFile]) -> Result<
     Ok(archive.with_extension("cpio.gz"))
 }
 
-/// Says what is done, and how long it took.
 pub(crate) fn timed<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     println!("--- {what}");
     let began = Instant::now();
@@ -85,7 +78,6 @@ pub(crate) fn timed<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T
     Ok(done)
 }
 
-/// The last lines that a machine printed.
 pub(crate) fn tail(printed: &str) -> String {
     let lines: Vec<&str> = printed.lines().collect();
     lines[lines.len().saturating_sub(25)..].join("\n")

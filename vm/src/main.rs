@@ -1,5 +1,5 @@
-//! Machines and hosts that exist only while they are tested; see [`USAGE`]. `cargo xtask copy-vm`
-//! and its like build and start this program.
+//! Machines and hosts that exist only during their tests; see [`USAGE`]. `cargo xtask copy-vm` and
+//! similar tasks build and start this program.
 
 #![allow(
     clippy::print_stdout,
@@ -41,7 +41,6 @@ For each of them:
 --boot [NAME]     only run what was prepared
 --missing         print why it cannot be run here, if it cannot";
 
-/// What every verb can do.
 struct Verb<'a> {
     missing: fn() -> Option<String>,
     fetch: &'a dyn Fn(&str) -> Result<()>,
@@ -131,7 +130,7 @@ fn counting(arguments: &[&str]) -> Option<Result<()>> {
     }
 }
 
-/// Between network namespaces, on the release build of the tool.
+/// Runs between network namespaces, on the release build of the tool.
 fn namespace(
     fetch: fn() -> Result<()>,
     all: fn() -> Result<()>,

@@ -1,4 +1,4 @@
-//! Running other programs in the root of the checkout, and installing those that are missing.
+//! Running other programs in the root of the checkout, and installing missing ones.
 
 #![allow(clippy::print_stdout, reason = "developers' tools talk to the terminal")]
 
@@ -9,13 +9,13 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The root of the checkout.
 pub fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
-/// Where cargo builds: `target`, or what `CARGO_TARGET_DIR` or a configuration of cargo says.
+/// Returns cargo's build folder: `target`, or the one of `CARGO_TARGET_DIR` or cargo's
+/// configuration.
 pub fn target() -> PathBuf {
     static TARGET: OnceLock<PathBuf> = OnceLock::new();
     let asked = || {
@@ -26,11 +26,10 @@ pub fn target() -> PathBuf {
     TARGET.get_or_init(|| asked().unwrap_or_else(|| root().join("target"))).clone()
 }
 
-/// A command that runs in the root of the checkout.
 #[derive(Debug)]
 pub struct Line(Command);
 
-/// The command of these words; a word that may hold blanks is given by [`Line::arg`].
+/// Makes the command of these words; [`Line::arg`] adds a word with blanks.
 pub fn line(words: &str) -> Line {
     let mut words = words.split_whitespace();
     let mut command = Command::new(words.next().expect("a command has a name"));
@@ -38,17 +37,15 @@ pub fn line(words: &str) -> Line {
     Line(command)
 }
 
-/// The release build of the tool; a step that runs it comes after the step that builds it.
+/// Path of the release build of the tool; a step that runs it comes after the step that builds it.
 pub fn program() -> PathBuf {
     target().join("release/daqmeter")
 }
 
-/// A command of the tool.
 pub fn daqmeter(words: &str) -> Line {
     started(&program()).words(words)
 }
 
-/// A program that lies in a file.
 pub fn started(program: &Path) -> Line {
     let mut command = Command::new(program);
     command.current_dir(root());
@@ -56,30 +53,25 @@ pub fn started(program: &Path) -> Line {
 }
 
 impl Line {
-    /// Adds one argument.
     pub fn arg(mut self, word: impl AsRef<OsStr>) -> Line {
         self.0.arg(word);
         self
     }
 
-    /// Adds arguments.
     pub fn args(mut self, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Line {
         self.0.args(words);
         self
     }
 
-    /// Adds the words of a text.
     pub fn words(self, words: &str) -> Line {
         self.args(words.split_whitespace())
     }
 
-    /// Sets an environment variable.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Line {
         self.0.env(name, value);
         self
     }
 
-    /// Runs elsewhere than in the root.
     pub fn within(mut self, folder: &Path) -> Line {
         self.0.current_dir(folder);
         self
@@ -92,14 +84,12 @@ impl Line {
         Ok(())
     }
 
-    /// Runs the command; its output goes through. The code that it ended with; none where a signal
-    /// ended it.
+    /// Runs the command; its output goes through. Returns the exit code; `None` after a signal.
     pub fn code(mut self) -> Result<Option<i32>> {
         let status = self.0.status().with_context(|| self.cannot_start())?;
         Ok(status.code())
     }
 
-    /// Runs the command and returns what it printed.
     pub fn output(mut self) -> Result<String> {
         let Output { status, stdout, stderr } =
             self.0.output().with_context(|| self.cannot_start())?;
@@ -120,25 +110,22 @@ impl Line {
     }
 }
 
-/// How a developers' task ended, when it did not fail.
 #[derive(Debug)]
 pub enum StepDone {
-    /// It did all that it should.
     Ran,
-    /// Could not be run here; reported at the end.
+    /// The task cannot run here; reported at the end.
     LeftOut(String),
 }
 
-/// What ran to its end.
 pub fn ran(result: Result<()>) -> Result<StepDone> {
     result.map(|()| StepDone::Ran)
 }
 
-/// How often what depends on chance or on the load of the host is tried.
+/// Tries of tasks that depend on chance or on the load of the host.
 const TRIES: u32 = 3;
 
-/// Tries again what measures time on a host that others use too. Every try that failed is reported;
-/// a defect fails in each.
+/// Repeats a measurement of time on a host that others use, too. Every failed try is reported; a
+/// defect fails in each.
 pub fn tried<T>(mut once: impl FnMut() -> Result<T>) -> Result<T> {
     for attempt in 1..TRIES {
         match once() {
@@ -149,8 +136,8 @@ pub fn tried<T>(mut once: impl FnMut() -> Result<T>) -> Result<T> {
     once()
 }
 
-/// Measures again when the judge refuses a share or a time; every refusal is reported. Whatever
-/// else fails, fails at once.
+/// Measures again when the judge refuses a share or a time; every refusal is reported. Other
+/// failures are final.
 pub fn measured<T>(
     mut measure: impl FnMut() -> Result<T>,
     judge: impl Fn(&T) -> Result<()>,
@@ -164,12 +151,11 @@ pub fn measured<T>(
     judge(&measure()?)
 }
 
-/// True when the program can be started.
 pub fn there(program: &str) -> bool {
     line("sh -c").arg(format!("command -v {program}")).output().is_ok()
 }
 
-/// Programs that every run of CI starts, and the Debian packages that bring them.
+/// Programs that every run of CI starts, and their Debian packages.
 const TOOLS: &[(&str, &str)] = &[
     ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
     ("busybox", "busybox-static"),
@@ -192,10 +178,9 @@ const TOOLS: &[(&str, &str)] = &[
     ("xz", "xz-utils"),
 ];
 
-/// Programs that only some hosts need. A package that is in neither list has its program's name.
+/// Programs that only some hosts need. A package in neither list has its program's name.
 const RARE: &[(&str, &str)] = &[("dpkg-deb", "dpkg"), ("fusermount3", "fuse3")];
 
-/// Installs Debian packages, given as words.
 pub fn install(packages: &str) -> Result<()> {
     let apt = |words: &str| {
         line("apt-get")
@@ -210,7 +195,6 @@ pub fn install(packages: &str) -> Result<()> {
         .with_context(|| format!("install {packages} by hand"))
 }
 
-/// Installs the Debian packages of a program unless it is there.
 pub fn need(program: &str) -> Result<()> {
     if there(program) {
         return Ok(());
@@ -221,8 +205,8 @@ pub fn need(program: &str) -> Result<()> {
     install(packages).with_context(|| format!("{program} is missing and cannot be installed"))
 }
 
-/// Installs what is missing of all programs that steps of CI start, at once: package lists are
-/// read, and dpkg's triggers run, for each installation.
+/// Installs all missing programs of CI's steps at once, because package lists are read, and dpkg's
+/// triggers run, for each installation.
 pub fn need_all() -> Result<StepDone> {
     let missing: Vec<&str> =
         TOOLS.iter().filter(|tool| !there(tool.0)).map(|tool| tool.1).collect();

@@ -1,8 +1,7 @@
-//! Machines of other topologies than this host's: in each a short survey runs, must name the
-//! sockets, cores, threads and NUMA nodes that the machine was given, and must not pin two busy
-//! threads to one core while another is free.
-//!
-//! Everything is emulated: no time from here is a performance result.
+//! Machines of other topologies than this host's.
+//! In each a short survey must name the sockets, cores, threads and NUMA nodes of the machine. It
+//! must not pin two busy threads to one core while another is free. Everything is emulated: no time
+//! from here is a performance result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +17,6 @@ use crate::debian::{self, Kernel, foreign_busybox};
 use crate::files::{GuestFile, folder, tail, timed};
 use crate::mesh;
 
-/// A machine, and what its survey must say of it.
 struct Case {
     name: &'static str,
     /// QEMU's options for its CPUs and nodes.
@@ -30,14 +28,11 @@ struct Case {
     kind: Kind,
 }
 
-/// What is emulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Arm with equal cores.
     Arm,
     /// Arm with these cores slower than the others.
     Hybrid(&'static [u32]),
-    /// A PC.
     Pc,
 }
 
@@ -93,15 +88,14 @@ const CASES: [Case; 5] = [
     },
 ];
 
-/// Capacity of a core that is slower, where that of the others is 1024.
+/// Capacity of a slower core; the others have 1024.
 const SLOWER_CAPACITY: &str = "400";
 
 const SERIES: &str = "6.1";
 
-/// An emulated machine is slow: this is far more than it needs.
 const LIMIT_S: u32 = 300;
 
-/// A survey; points of one to eight busy threads where the survey would place them; the first
+/// Runs a survey, and points of one to eight busy threads placed as in the survey. Prints the first
 /// record, which describes the host, and the CPUs of each record's threads.
 const SCRIPT: &str = "\
 cat > /tmp/threads.toml <<END\n\
@@ -121,12 +115,10 @@ echo THREADS $?; tail -n 3 /tmp/out\n\
 echo \"RECORD $(head -n 1 /tmp/survey.jsonl)\"\n\
 cat /tmp/threads.jsonl /tmp/survey.jsonl | grep -n -o '\"requested_cpu\":[0-9]*' | sed 's/^/PIN /'\n";
 
-/// Why the machines cannot be run here, or none.
 pub(crate) fn missing() -> Option<String> {
     mesh::missing()
 }
 
-/// Fetches kernels and a shell.
 pub(crate) fn fetch() -> Result<()> {
     if let Some(why) = missing() {
         bail!(why);
@@ -142,14 +134,13 @@ pub(crate) fn fetch() -> Result<()> {
     timed("Debian's kernel for the PC", || Kernel::image_of(SERIES, "amd64")).map(drop)
 }
 
-/// Fetches, and builds the tool for the guests.
 pub(crate) fn prepare() -> Result<()> {
     fetch()?;
     timed("static aarch64 build of the tool", mesh::build)?;
     timed("the tool for the PC", || programs::build(Profile::Dev))
 }
 
-/// The machines with `only` in their name, after [`prepare`].
+/// Boots the machines with `only` in their name, after [`prepare`].
 pub(crate) fn boot(only: &str) -> Result<()> {
     let chosen: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(only)).collect();
     ensure!(!chosen.is_empty(), "no machine has `{only}` in its name");
@@ -225,7 +216,7 @@ impl Case {
         Ok(())
     }
 
-    /// Points of which no two lanes share a core while one is free: their number.
+    /// Counts the points without two lanes on a core while another is free.
     fn unshared(&self, printed: &str) -> Result<usize> {
         let mut points: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
         for line in printed.lines().filter_map(|line| line.strip_prefix("PIN ")) {
@@ -252,8 +243,8 @@ impl Case {
     }
 }
 
-/// QEMU's device tree of such a machine, with the capacity of each CPU (`capacity-dmips-mhz`, the
-/// kernel's `Documentation/devicetree/bindings/cpu/cpu-capacity.txt`).
+/// Makes QEMU's device tree of such a machine, with the capacity of each CPU (`capacity-dmips-mhz`,
+/// the kernel's `Documentation/devicetree/bindings/cpu/cpu-capacity.txt`).
 fn tree(name: &str, cpus: &str, number: u32, slower: &[u32]) -> Result<PathBuf> {
     need("fdtput")?;
     let path = folder().join(format!("{name}.dtb"));

@@ -1,5 +1,4 @@
-//! What is made for readers and for Python: the documentation site with its links, the tests of the
-//! wheel.
+//! The documentation site with its links, and the tests of the wheel.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,11 +8,9 @@ use anyhow::{Context, Result, ensure};
 use daqmeter_dist::venv;
 use shell::{Line, StepDone, line, root, started, target, there};
 
-/// mdBook of this version; it is built once, unoptimised, into `target/tools` where it is not
-/// installed.
+/// Version of mdBook; if not installed, it is built once, unoptimised, into `target/tools`.
 const MDBOOK: &str = "0.5.4";
 
-/// Builds the site and follows every link in it that stays in it.
 pub(crate) fn book() -> Result<StepDone> {
     let site = root().join("target/ci/book");
     mdbook()?.arg("build").arg(root().join("docs/book")).arg("-d").arg(&site).run()?;
@@ -31,7 +28,7 @@ fn mdbook() -> Result<Line> {
     if !own.exists() {
         line("cargo install mdbook --locked --no-default-features --debug --quiet --version")
             .arg(MDBOOK)
-            // Nobody debugs it: compiled without what debuggers read.
+            // The tool is not debugged: it needs no debug data.
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .arg("--root")
             .arg(tools)
@@ -40,8 +37,8 @@ fn mdbook() -> Result<Line> {
     Ok(started(&own))
 }
 
-/// Files and places in them that pages name and that are not there. Links to other hosts are not
-/// followed: CI may have no network.
+/// Returns the linked files and anchors that are missing. Links to other hosts are not followed: CI
+/// may have no network.
 fn broken_links(site: &Path) -> Result<Vec<String>> {
     let mut pages = Vec::new();
     collect(site, &mut pages)?;
@@ -58,10 +55,8 @@ fn broken_links(site: &Path) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// Pages by their paths.
 type Pages = HashMap<PathBuf, String>;
 
-/// Links of a page that stay in the site.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let outside = |link: &&str| {
         link.contains("://") || link.starts_with("mailto:") || link.starts_with("data:")
@@ -70,7 +65,6 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     all.filter(move |link| !outside(link))
 }
 
-/// What is wrong with a link, if it is.
 fn broken(page: &Path, link: &str, texts: &Pages) -> Option<String> {
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
     let target = if path.is_empty() { page.to_owned() } else { page.parent()?.join(path) };
@@ -103,7 +97,7 @@ fn python(words: &str) -> Result<()> {
     started(&venv("python")).words(words).run()
 }
 
-/// The wheel's tests, its types, and the notebook: nothing that judges a time.
+/// Runs the wheel's tests, its type checks, and the notebook; none judges a time.
 pub(crate) fn python_tests() -> Result<StepDone> {
     python("-m pytest -q -p no:cacheprovider python/tests")?;
     started(&venv("mypy"))

@@ -10,7 +10,6 @@ use shell::{line, need, root, started, target};
 /// Seconds for each target in CI.
 pub(crate) const CI_SECONDS: u64 = 6;
 
-/// The fuzz targets.
 const FUZZ_TARGETS: [&str; 17] = [
     "record_line",
     "units",
@@ -31,14 +30,13 @@ const FUZZ_TARGETS: [&str; 17] = [
     "path_receiver",
 ];
 
-/// The host's target triple: flags given with a triple do not reach build scripts.
+/// Returns the host's target triple: flags given with a triple do not reach build scripts.
 fn triple() -> Result<String> {
     let version = line("rustc -vV").output()?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).context("rustc names no host")
 }
 
-/// Builds all targets.
 pub(crate) fn build() -> Result<()> {
     need("g++")?;
     let flags = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -46,20 +44,20 @@ pub(crate) fn build() -> Result<()> {
                  -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions";
     line("cargo build --release --manifest-path fuzz/Cargo.toml --target")
         .arg(triple()?)
-        // The folder of the other builds: macros and build scripts are compiled once.
+        // The folder is that of the other builds: macros and build scripts are compiled once.
         .arg("--target-dir")
         .arg(target())
         .env("RUSTFLAGS", flags)
         .run()
 }
 
-/// Runs each target, or those with `only` in their name, for so long.
+/// Runs each target, or those with `only` in their name, for the given time.
 pub(crate) fn run_all(seconds: u64, only: Option<&str>) -> Result<()> {
     let programs = target().join(triple()?).join("release");
     for name in FUZZ_TARGETS.iter().filter(|name| only.is_none_or(|only| name.contains(only))) {
         let corpus = root().join("fuzz/corpus").join(name);
         fs::create_dir_all(&corpus)?;
-        // What was found before, and where there are any, texts to begin with.
+        // Earlier findings, and any initial texts.
         let seeds = (*name == "plan_open").then(|| root().join("plans"));
         started(&programs.join(name))
             .arg(&corpus)

@@ -1,42 +1,38 @@
-//! Starts `daqmeter-vm` (`vm/`), whose virtual machines and hosts test what one host cannot.
+//! Starts `daqmeter-vm` (`vm/`), with virtual machines and hosts for tests beyond one host.
 
 use anyhow::Result;
 use shell::{Line, StepDone, line, ran, started, target};
 
-/// Builds the program and runs it, for a developer.
 pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     line("cargo run --quiet -p daqmeter-vm --").args(arguments).run()
 }
 
-/// As the tests were built, so that what both need is compiled once: with a benchmark, the
-/// libraries of the tests take part.
+/// Builds with the tests' features, so that shared libraries are compiled once: with a benchmark,
+/// the libraries of the tests take part.
 fn build() -> Result<()> {
     line("cargo build --quiet --workspace --bin daqmeter-vm --bench promises").run()
 }
 
-/// A step of CI that only builds the program.
 pub(crate) fn program() -> Result<StepDone> {
     ran(build())
 }
 
-/// A step of CI that lets the program fetch what its machines need, beside builds.
 pub(crate) fn fetch(verb: &str) -> Result<StepDone> {
     unless_missing(verb, |program| program.arg("--fetch"))
 }
 
-/// A step of CI that builds the program and lets it fetch and build what its machines need.
 pub(crate) fn prepare(verb: &str) -> Result<StepDone> {
     build()?;
     unless_missing(verb, |program| program.arg("--prepare"))
 }
 
-/// A step of CI that boots machines beside builds: those with that in their name. Cargo would wait
+/// Step of CI that boots machines beside builds: those with that in their name. Cargo would wait
 /// for the builds.
 pub(crate) fn boot(verb: &str, only: &str) -> Result<StepDone> {
     unless_missing(verb, |program| program.arg("--boot").arg(only))
 }
 
-/// A step of CI that runs alone, so that cargo need not wait.
+/// Step of CI that runs alone, so that cargo need not wait.
 pub(crate) fn alone(verb: &str) -> Result<StepDone> {
     build()?;
     boot(verb, "")

@@ -1,5 +1,5 @@
-//! Developers' tasks. `cargo xtask ci` runs what needs root, other packages or time; `cargo test`
-//! runs everything else.
+//! Developers' tasks. `cargo xtask ci` runs the checks that need root, other packages or time;
+//! `cargo test` runs the others.
 
 #![allow(
     clippy::print_stdout,
@@ -73,7 +73,6 @@ fn exit(done: Result<u8>) -> ExitCode {
     })
 }
 
-/// The release build of the tool.
 fn build() -> Result<()> {
     line("cargo build --release --quiet").run()
 }

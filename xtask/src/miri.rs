@@ -1,10 +1,10 @@
-//! Tests under Miri: undefined behaviour, data races and leaks that a CPU forgives. Only what it
-//! can run, and what ends soon.
+//! Tests under Miri, for undefined behaviour, data races and leaks that a CPU forgives. Only short
+//! tests that Miri can run are chosen.
 
 use anyhow::Result;
 use shell::{StepDone, line};
 
-/// Crates, and which of their tests. Left out are those over all codes or all lengths, system calls
+/// Crates and their chosen tests. Left out are those over all codes or all lengths, system calls
 /// that Miri does not know, and instruction sets: Miri runs the portable kernels.
 const CHOSEN: &[(&str, &str)] = &[
     ("daqmeter-record", "workload ledger units"),
@@ -31,7 +31,7 @@ pub(crate) fn run() -> Result<StepDone> {
             .words(tests)
             // Files of /proc and the clock are the host's.
             .env("MIRIFLAGS", "-Zmiri-disable-isolation")
-            // Each case takes Miri as long as a thousand of them take a CPU.
+            // One case under Miri takes as long as a thousand cases on a CPU.
             .env("PROPTEST_CASES", "2")
             .run()?;
     }

@@ -1,5 +1,4 @@
-//! The data of the published 50 s of read-out, made and checked: their counts are the published
-//! ones.
+//! Data of the published 50 s of read-out, made and checked: their counts are the published ones.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -8,7 +7,6 @@ use shell::{StepDone, daqmeter};
 /// Triggers in the published run, and each E-link's chunks by its link.
 const TRIGGERS: u64 = 49_748_082;
 const CHUNKS: [u64; 3] = [49_648_974, 49_724_208, 49_118_639];
-/// Blocks of device 0, DMA 0.
 const BLOCKS: u64 = 34_262_333;
 
 fn checked(words: &str) -> Result<Vec<Value>> {
@@ -21,7 +19,7 @@ fn rows(channel: &Value) -> Result<&Vec<Value>> {
     channel["checked"]["rows"].as_array().context("no rows")
 }
 
-/// One channel with the published counts: how many E-links it has and how many blocks it made.
+/// Checks one channel with the published counts; returns its E-links and its blocks.
 fn counted(channel: &Value) -> Result<(usize, u64)> {
     let rows = rows(channel)?;
     for (nth, row) in rows.iter().enumerate() {
@@ -31,7 +29,6 @@ fn counted(channel: &Value) -> Result<(usize, u64)> {
     Ok((rows.len(), channel["checked"]["blocks"].as_u64().context("no blocks")?))
 }
 
-/// Sixteen channels with all E-links.
 fn complete(channels: &[Value]) -> Result<usize> {
     let elinks: usize = channels.iter().filter_map(|channel| Some(rows(channel).ok()?.len())).sum();
     let all = (channels.len(), elinks) == (16, 384 + 4);
@@ -44,7 +41,7 @@ fn block_total(blocks: u64) -> Result<()> {
     Ok(())
 }
 
-/// Two channels for the whole time, and all sixteen for a second's worth.
+/// Runs two channels for the whole time, and all sixteen for a second's worth.
 pub(crate) fn two_channels() -> Result<StepDone> {
     for (name, wanted) in [("0.0", 25), ("3.1", 24)] {
         let found = checked(&format!("--triggers {TRIGGERS} --channels {name}"))?;
@@ -63,7 +60,7 @@ pub(crate) fn two_channels() -> Result<StepDone> {
     Ok(StepDone::Ran)
 }
 
-/// All channels for the whole time: about eight minutes of CPU.
+/// Runs all channels for the whole time: about eight minutes of CPU.
 pub(crate) fn all_channels() -> Result<()> {
     let channels = checked(&format!("--triggers {TRIGGERS}"))?;
     let counts: Vec<(usize, u64)> = channels.iter().map(counted).collect::<Result<_>>()?;

@@ -12,7 +12,6 @@ fn all() -> [(&'static str, String); 2] {
     ]
 }
 
-/// Writes the schemas.
 pub(crate) fn write() -> Result<()> {
     let folder = root().join("docs/schema");
     fs::create_dir_all(&folder)?;
@@ -22,7 +21,6 @@ pub(crate) fn write() -> Result<()> {
     Ok(())
 }
 
-/// Compares what is checked in with the types.
 pub(crate) fn check() -> Result<()> {
     for (name, generated) in all() {
         let found = fs::read_to_string(root().join("docs/schema").join(name)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The rules of ARCHITECTURE.md that a program can check.
+//! Rules of ARCHITECTURE.md that a program can check.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use shell::{line, root};
 
-/// The only crates that may hold unsafe code.
 const UNSAFE_CRATES: [&str; 2] = ["crates/kernels", "crates/sys"];
 
 /// Our crates from bottom to top: each imports only from the rows above its own in this list. The
-/// manifests say what it does import.
+/// manifests have the actual imports.
 const LAYERS: &[&[&str]] = &[
     &["record", "stats", "wire", "kernels", "sys"],
     &["harness", "report"],
@@ -21,14 +20,13 @@ const LAYERS: &[&[&str]] = &[
     &["cli"],
 ];
 
-/// What is shown comes from records alone.
+/// Imports of the report, which shows records only.
 const REPORT_IMPORTS: [&str; 2] = ["record", "stats"];
 
-/// Crates that never stand in a measured loop: the release profile optimises them as it does other
-/// people's.
+/// Crates outside of measured loops: the release profile optimises them like foreign crates.
 const UNHURRIED: [&str; 3] = ["campaign", "cli", "report"];
 
-/// A longer file does more than one thing.
+/// Most lines of a file; a longer one does more than one thing.
 const MAX_LINES: usize = 900;
 
 /// Longest comment, in columns.
@@ -39,7 +37,6 @@ const WIDE_COMMENTS: usize = 0;
 const REPEATED_NAMES: usize = 0;
 const CIRCLES: usize = 0;
 
-/// Looks at a file's text and adds what is wrong.
 type Rule = fn(&Path, &str, &mut Vec<String>);
 
 pub(crate) fn run() -> Result<()> {
@@ -81,7 +78,7 @@ fn tracked() -> Result<Vec<PathBuf>> {
     Ok(files.lines().map(PathBuf::from).collect())
 }
 
-/// A crate's manifest: layers, and the workspace's lints.
+/// Checks a crate's manifest: layers, and the workspace's lints.
 fn manifest(path: &Path, text: &str, faults: &mut Vec<String>) {
     let Some(name) = path.to_str().and_then(|path| {
         path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml").filter(|name| !name.contains('/'))
@@ -104,7 +101,6 @@ fn manifest(path: &Path, text: &str, faults: &mut Vec<String>) {
     }
 }
 
-/// Our crates in a manifest's dependencies.
 fn imports(manifest: &str) -> impl Iterator<Item = &str> {
     let dependencies = manifest.split("\n[dependencies]").nth(1).unwrap_or("");
     let dependencies = dependencies.split("\n[").next().unwrap_or("");
@@ -112,8 +108,8 @@ fn imports(manifest: &str) -> impl Iterator<Item = &str> {
     ours.filter_map(|line| line.split(['.', ' ']).next())
 }
 
-/// The release profile names each crate of ours that stands in a measured loop: without its name it
-/// would be optimised little.
+/// Checks that the release profile names each crate in a measured loop: other crates are optimised
+/// little.
 fn optimised(path: &Path, text: &str, faults: &mut Vec<String>) {
     if path != Path::new("Cargo.toml") {
         return;
@@ -135,7 +131,7 @@ fn unsafe_code(path: &Path, text: &str, faults: &mut Vec<String>) {
     if !is_rust || UNSAFE_CRATES.iter().any(|allowed| path.starts_with(allowed)) {
         return;
     }
-    // In two parts, so that this file is not found itself.
+    // The words are in two parts, so that this file does not match.
     let words = [concat!("unsafe", " {"), concat!("unsafe", " fn"), concat!("unsafe", " impl")];
     for (number, line) in text.lines().enumerate() {
         if words.iter().any(|word| line.contains(word)) && !line.trim_start().starts_with("//") {
@@ -170,7 +166,7 @@ fn length(path: &Path, text: &str, faults: &mut Vec<String>) {
     }
 }
 
-/// Rust files of the workspace's crates with their texts, tests and snapshots left out.
+/// Returns Rust files of the workspace's crates with their texts, without tests and snapshots.
 fn sources() -> Result<Vec<(PathBuf, String)>> {
     let is_source = |path: &PathBuf| {
         let text = path.to_string_lossy();
@@ -195,7 +191,7 @@ fn wide_comments(sources: &[(PathBuf, String)]) -> Vec<String> {
     sources.iter().flat_map(of).collect()
 }
 
-/// Public types whose name stands in two files.
+/// Returns public types with one name in two files.
 fn repeated_names(sources: &[(PathBuf, String)]) -> Vec<String> {
     let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (path, text) in sources {
@@ -214,8 +210,8 @@ fn repeated_names(sources: &[(PathBuf, String)]) -> Vec<String> {
     repeated.map(|(name, places)| format!("{name}: {}", places.join(", "))).collect()
 }
 
-/// Files of a crate that import each other, directly or over others. A file may import from the
-/// modules that it is in.
+/// Returns files of a crate that import each other, directly or over others. A file may import from
+/// its parent modules.
 fn circles(sources: &[(PathBuf, String)]) -> Vec<String> {
     let names: BTreeMap<String, usize> =
         sources.iter().enumerate().map(|(at, (path, _))| (module(path), at)).collect();
@@ -254,7 +250,8 @@ fn circles(sources: &[(PathBuf, String)]) -> Vec<String> {
     all.iter().filter(|circle| circle.len() > 1).map(shown).collect()
 }
 
-/// Name of a file's module: `crates/path/src/read/kinds.rs` is `crates/path::read::kinds`.
+/// Returns the name of a file's module: `crates/path/src/read/kinds.rs` is
+/// `crates/path::read::kinds`.
 fn module(path: &Path) -> String {
     let text = path.to_string_lossy();
     let (package, file) = text.split_once("src/").unwrap_or(("", &text));
@@ -264,7 +261,7 @@ fn module(path: &Path) -> String {
     name.trim_end_matches("::").to_owned()
 }
 
-/// Modules that a file names after `crate::`, `super::` or `self::`; groups are taken apart.
+/// Returns the modules that a file names after `crate::`, `super::` or `self::`, with groups split.
 fn imported(own: &str, text: &str) -> Vec<String> {
     let code = text.split("#[cfg(test)]").next().unwrap_or_default();
     let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();

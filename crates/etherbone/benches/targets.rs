@@ -1,8 +1,6 @@
-//! The speed targets as ratios in one run: `cargo bench -p daqmeter-etherbone`.
-//!
-//! Placements: client and server on the last CPU allowed, and, where there are two, the server on
-//! the first one. Prints medians; judges nothing and fails nothing, because shared machines are
-//! noisy.
+//! Speed targets as ratios in one run: `cargo bench -p daqmeter-etherbone`.
+//! Client and server run on the last CPU allowed; where there are two, the server runs on the first
+//! one. Medians are printed and not judged, because shared machines are noisy.
 
 #![allow(
     clippy::print_stdout,
@@ -36,8 +34,8 @@ fn us(work: &mut dyn FnMut()) -> f64 {
     (clock::monotonic_ns() - begin) as f64 * 1e-3
 }
 
-/// Round trips of one sample: enough that a side's threads are warm again after the other sides had
-/// the caches.
+/// Round trips of one sample: a side's threads are warm again after the other sides used the
+/// caches.
 const ROUND_TRIPS: usize = 32;
 
 fn in_turn<const N: usize>(rounds: usize, mut sides: [&mut dyn FnMut(); N]) -> [f64; N] {
@@ -45,7 +43,6 @@ fn in_turn<const N: usize>(rounds: usize, mut sides: [&mut dyn FnMut(); N]) -> [
     for round in 0..rounds + rounds / 10 {
         for (side, samples) in sides.iter_mut().zip(&mut samples) {
             let took = us(side);
-            // The first tenth warms up.
             if round >= rounds / 10 {
                 samples.push(took);
             }
@@ -71,7 +68,6 @@ fn reads(count: u64) -> Vec<Op> {
     (0..count).map(|word| Op::read(MEMORY + 4 * word, Width::W32)).collect()
 }
 
-/// A raw ping-pong of the bytes of a checked cycle of one read.
 fn ping_pong(transport: Protocol, message_bytes: u64, cpu: u32) -> Box<dyn Session> {
     let request = PingPongRequest {
         transport,
@@ -119,7 +115,6 @@ fn blocking(proto: &str, cpu: u32) {
     );
 }
 
-/// Million reads per second of a series of equal cycles.
 fn series(client: &mut Client, ops: &[Op], cycles: u64) -> u64 {
     let mut words = 0;
     let mut pipeline = client.pipeline(|done| {
@@ -179,7 +174,7 @@ fn crowded(cpu: u32) {
             [
                 &mut || assert_eq!(alone.cycle(&one, StatusCheck::Status).unwrap().values, [0]),
                 &mut || {
-                    // As much as the server takes; its answers are never read.
+                    // The server takes as much as it can; its answers are never read.
                     if let Ok(now) = slow.write(&requests[sent..]) {
                         sent = (sent + now) % requests.len();
                         if sent < 8 {

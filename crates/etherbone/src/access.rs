@@ -1,5 +1,5 @@
-//! Accesses of any size to a device that can do some: direct, in parts, or through a wider word.
-//! And whole ranges of bytes.
+//! Accesses of any size to a device that supports some sizes: direct, in parts, or by a wider word.
+//! Whole ranges of bytes, too.
 
 use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck};
 use daqmeter_wire::etherbone::{Endian, Lanes, Width, Widths};
@@ -11,16 +11,14 @@ pub const MAX_BYTES: u64 = 1 << 28;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reach {
-    /// Access widths that it can do.
     pub widths: Widths,
     pub endian: Option<Endian>,
 }
 
-/// Operations per cycle, as the C tools have it.
+/// Operations per cycle, as in the C tools.
 const OPS_PER_CYCLE: usize = 32;
 
 impl Reach {
-    /// Asks the self-describing bus.
     pub fn of(client: &mut Client, address: u64) -> Result<Reach, EbError> {
         Reach::with_last(client, address).map(|(reach, _)| reach)
     }
@@ -63,15 +61,13 @@ impl Reach {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessMethod {
-    /// As it is.
     Direct,
-    /// In parts of a narrower width: not atomic for the device.
+    /// Parts of a narrower width: not atomic for the device.
     Fragmented(Width),
-    /// Through a wider word, which is read and, for a write, written back.
+    /// A wider word, which is read and, for a write, written back.
     Widened(Width),
 }
 
-/// Chooses the way.
 pub fn way(client: &Client, reach: Reach, size: Width) -> Result<AccessMethod, EbError> {
     let usable = reach.usable(client)?;
     let widest = usable.widest().expect("not empty");
@@ -85,7 +81,6 @@ pub fn way(client: &Client, reach: Reach, size: Width) -> Result<AccessMethod, E
     })
 }
 
-/// An access by its words.
 struct Words {
     ops: Vec<Op>,
     width: Width,
@@ -133,14 +128,12 @@ fn words(
     Ok(Words { ops, width, endian })
 }
 
-/// The value of `size` bytes at an address, out of words that cover it.
 fn assemble(values: &[u64], width: Width, endian: Endian, address: u64, size: Width) -> u64 {
     let low = usize::try_from(address & (width.bytes() as u64 - 1)).expect("below 8");
     let bytes = values.iter().flat_map(|value| to_bytes(*value, width, endian));
     from_bytes(&bytes.skip(low).take(size.bytes()).collect::<Vec<u8>>(), endian)
 }
 
-/// Reads `size` bytes, and whether the bus had an error.
 pub fn read(
     client: &mut Client,
     reach: Reach,
@@ -155,7 +148,6 @@ pub fn read(
     Ok((value, !outcome.failed.is_empty()))
 }
 
-/// Writes `size` bytes; says whether the bus had an error.
 pub fn write(
     client: &mut Client,
     reach: Reach,
@@ -204,7 +196,7 @@ fn from_bytes(bytes: &[u8], endian: Endian) -> u64 {
     }
 }
 
-/// The accesses that cover a range of bytes: the widest that fit, narrower ones at its ends.
+/// Covers a range of bytes with the widest accesses that fit, and narrower ones at its ends.
 fn range(
     client: &Client,
     reach: Reach,
@@ -241,13 +233,10 @@ fn range(
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transfer {
-    /// Accesses that failed on the bus.
     pub failed: u64,
-    /// Address of the first of them.
     pub first_failed: Option<u64>,
 }
 
-/// Reads a range of bytes, many cycles at once.
 pub fn get(
     client: &mut Client,
     reach: Reach,
@@ -264,7 +253,6 @@ pub fn get(
     Ok((data, transfer))
 }
 
-/// Writes a range of bytes, many cycles at once.
 pub fn put(
     client: &mut Client,
     reach: Reach,
@@ -279,7 +267,7 @@ pub fn put(
     run(client, reach, &accesses, value, |_, _, _, _| {})
 }
 
-/// Runs accesses in cycles of 32, pipelined: writes where `value` gives bytes, reads where not.
+/// Runs accesses in pipelined cycles of 32: writes if `value` gives bytes, else reads.
 fn run<'a>(
     client: &mut Client,
     reach: Reach,

@@ -11,13 +11,10 @@ use crate::EbError;
 pub enum IpFamily {
     /// IPv6 first, then IPv4.
     Any,
-    /// IPv4 only.
     V4,
-    /// IPv6 only.
     V6,
 }
 
-/// A slave's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// `udp/host[/port]`, `udp4/...`, `udp6/...`.
@@ -28,9 +25,8 @@ pub enum Address {
     Dev(String),
     /// `tunnel/<tunnel host>/<port>/<host>[/port]`: UDP behind a proxy on TCP.
     Tunnel {
-        /// IP versions for the way to the proxy.
+        /// IP versions of the connection to the proxy.
         family: IpFamily,
-        /// The proxy.
         proxy: HostPort,
         target: String,
     },
@@ -38,12 +34,9 @@ pub enum Address {
     Emulated(String),
 }
 
-/// A host and its port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
-    /// Name or address.
     pub name: String,
-    /// Port.
     pub port: u16,
 }
 
@@ -61,7 +54,6 @@ impl HostPort {
         Ok(HostPort { name: name.to_owned(), port })
     }
 
-    /// The addresses of the host, in the order in which they are tried.
     pub fn resolve(&self, family: IpFamily) -> Result<Vec<SocketAddr>, EbError> {
         let bare = self.name.trim_start_matches('[').trim_end_matches(']');
         let found = (bare, self.port)
@@ -90,7 +82,6 @@ fn wrong(text: &str, why: &str) -> EbError {
 }
 
 impl Address {
-    /// Reads an address.
     pub fn parse(text: &str) -> Result<Address, EbError> {
         let (proto, rest) = text.split_once('/').ok_or_else(|| wrong(text, "has no protocol"))?;
         let proto = proto.to_ascii_lowercase();
@@ -145,7 +136,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A number as C's strtoull with base 0 reads it: 0x1f, 017, 15.
+/// Reads a number as C's strtoull does with base 0: 0x1f, 017, 15.
 pub fn parse_number(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is not a number such as 0x1f, 017 or 15");
     let (digits, radix) = match text.as_bytes() {
@@ -153,14 +144,14 @@ pub fn parse_number(text: &str) -> Result<u64, String> {
         [b'0', _, ..] => (&text[1..], 8),
         _ => (text, 10),
     };
-    // from_str_radix takes a sign; C's callers mean none.
+    // from_str_radix accepts a sign, which the C tools refuse.
     if digits.starts_with(['+', '-']) {
         return Err(wrong());
     }
     u64::from_str_radix(digits, radix).map_err(|_| wrong())
 }
 
-/// A set of widths: `8/16/32/64`, also with commas or semicolons.
+/// Reads a set of widths: `8/16/32/64`, also with commas or semicolons.
 pub fn parse_widths(text: &str) -> Result<Widths, String> {
     text.split(['/', ',', ';']).try_fold(Widths::NONE, |set, part| {
         let known = Width::ALL.into_iter().find(|width| width.bits().to_string() == part);

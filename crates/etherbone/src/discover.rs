@@ -1,4 +1,4 @@
-//! Finding slaves: a probe to a broadcast address, and who answers.
+//! Discovery of slaves: a probe to a broadcast address and its answers.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -8,18 +8,15 @@ use daqmeter_wire::etherbone::{EbProbe, Widths};
 use crate::EbError;
 use crate::address::{HostPort, IpFamily};
 
-/// A slave that answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discovered {
     pub peer: SocketAddr,
-    /// Address widths that it can do.
     pub address: Widths,
-    /// Data widths that it can do.
     pub data: Widths,
 }
 
-/// Sends a probe for every width, and collects answers until none has come for so long. Every slave
-/// is told once.
+/// Sends a probe for every width, and collects answers until none has come for the given time.
+/// Every slave is reported once.
 pub fn discover(
     host: &HostPort,
     family: IpFamily,

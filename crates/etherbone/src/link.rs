@@ -1,34 +1,26 @@
-//! A link that takes its time and loses things: delay, jitter, bandwidth, loss, duplication,
-//! reordering.
+//! A link model: delay, jitter, bandwidth, loss, duplication and reordering.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::Deserialize;
 
-/// All zero does nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LinkProfile {
-    /// Time from the last byte sent to the last byte received.
     pub latency_ns: u64,
-    /// Uniformly distributed, added to the latency.
     pub jitter_ns: u64,
-    /// Rate at which bytes go onto the link; 0 does not limit. The next message waits for the one
+    /// Rate at which bytes go onto the link; 0 means no limit. The next message waits for the one
     /// before.
     pub bytes_per_s: f64,
-    /// Bytes that each message costs beyond its own: headers, preamble and gap on the line.
+    /// Extra bytes of each message: headers, preamble and gap on the line.
     pub overhead_bytes: u64,
-    /// Share of messages that are lost.
     pub loss: f64,
-    /// Share of messages that arrive twice.
     pub duplicate: f64,
-    /// Share of messages that arrive later than the next ones.
     pub reorder: f64,
     pub reorder_ns: u64,
 }
 
 impl LinkProfile {
-    /// True when messages may be lost, doubled or out of order.
     pub(crate) fn is_unreliable(&self) -> bool {
         self.loss > 0.0 || self.duplicate > 0.0 || self.reorder > 0.0
     }
@@ -50,16 +42,12 @@ impl LinkProfile {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It never arrives.
     Lost,
-    /// It arrives at that time.
     Arrives(u64),
-    /// It arrives at both times.
     Twice(u64, u64),
 }
 
 impl Fate {
-    /// Times at which the message arrives.
     pub(crate) fn arrivals(self) -> impl Iterator<Item = u64> {
         let times_ns = match self {
             Fate::Lost => [None, None],
@@ -72,17 +60,12 @@ impl Fate {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounts {
-    /// Messages sent.
     pub sent: u64,
-    /// Lost.
     pub lost: u64,
-    /// Doubled.
     pub duplicated: u64,
-    /// Delayed behind others.
     pub reordered: u64,
 }
 
-/// One direction of a link.
 #[derive(Clone, Debug)]
 pub struct EmulatedLink {
     profile: LinkProfile,
@@ -94,7 +77,6 @@ pub struct EmulatedLink {
 }
 
 impl EmulatedLink {
-    /// A link whose chances are drawn from the seed.
     pub fn new(profile: LinkProfile, seed: u64) -> EmulatedLink {
         let generator = Xoshiro256PlusPlus::seed_from_u64(seed);
         EmulatedLink {
@@ -106,17 +88,16 @@ impl EmulatedLink {
         }
     }
 
-    /// True with the given chance; draws only when there is one.
+    /// Returns true with the given chance; draws only when the chance is not 0.
     fn happens(&mut self, chance: f64) -> bool {
         chance > 0.0 && self.unit() < chance
     }
 
-    /// A number from 0 to 1, without 1.
+    /// Draws a number in [0, 1).
     fn unit(&mut self) -> f64 {
         (self.generator.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Decides the fate of a message that is handed over now.
     pub fn carry(&mut self, now_ns: u64, bytes: usize) -> Fate {
         let profile = self.profile;
         self.counts.sent += 1;
@@ -124,7 +105,6 @@ impl EmulatedLink {
         let line_bytes = (bytes as u64 + profile.overhead_bytes) as f64;
         let on_line_ns =
             if profile.bytes_per_s > 0.0 { line_bytes / profile.bytes_per_s * 1e9 } else { 0.0 };
-        // A lost message was on the line too.
         self.free_at_ns = begins_ns + whole_ns(on_line_ns);
         if self.happens(profile.loss) {
             self.counts.lost += 1;

@@ -1,5 +1,5 @@
-//! The raw path: the same bytes over the same kind of socket, echoed as they came. What Etherbone
-//! could reach on this host.
+//! The raw path: equal bytes over an equal socket, echoed unchanged. It bounds Etherbone's speed on
+//! this host.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -80,7 +80,6 @@ impl Request for PingPongRequest {
     }
 }
 
-/// The limit of a conversation whose requests are such messages.
 pub(crate) fn limit(request: &PingPongRequest) -> LimitSpec {
     let PingPongRequest { transport, message_bytes, batch, .. } = request;
     let (what, how) = match batch {
@@ -101,7 +100,6 @@ pub(crate) fn limit(request: &PingPongRequest) -> LimitSpec {
     }
 }
 
-/// Longest wait for an echo.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes on their way at once, as in the client.
 const WINDOW_BYTES: usize = 48 * 1024;
@@ -117,7 +115,6 @@ struct PingPong {
     ledger: Ledger,
 }
 
-/// Our end, and the thread at the other.
 struct Ends {
     socket: Socket,
     stop: Arc<AtomicBool>,
@@ -140,7 +137,7 @@ impl Drop for Ends {
             Socket::Tcp(stream) => drop(stream.shutdown(std::net::Shutdown::Both)),
         }
         if let Some(echo) = self.echo.take() {
-            // A panic of the echo has shown itself as a lost message.
+            // A panic of the echo has already shown as a lost message.
             let _ = echo.join();
         }
     }
@@ -166,7 +163,7 @@ impl PingPong {
         };
         let cpu = self.request.peer_cpu;
         let body = move || {
-            // Where the CPU cannot be had, the echo runs where it is; the harness refuses CPUs that
+            // If the CPU is not allowed, the echo runs unpinned; the harness refuses CPUs that
             // do not exist.
             if let Some(cpu) = cpu {
                 let _ = affinity::pin_to(cpu);
@@ -182,12 +179,10 @@ impl PingPong {
         Ok(Ends { socket, stop, echo: Some(echo), request, answer: vec![0; burst.max(1 << 16)] })
     }
 
-    /// Messages that are sent before the first is waited for.
     fn message_bytes(&self) -> usize {
         usize::try_from(self.request.message_bytes).expect("the request was checked")
     }
 
-    /// Messages on their way at once.
     fn burst(&self) -> usize {
         let batch = usize::try_from(self.request.batch).expect("the request was checked");
         batch.min((WINDOW_BYTES / self.message_bytes()).max(1))
@@ -222,7 +217,6 @@ fn echo_udp(socket: &UdpSocket, stop: &AtomicBool) {
         let Ok((received, from)) = net::receive_from(socket.as_fd(), &mut buffer, true) else {
             continue;
         };
-        // What cannot be sent is missed at the other end.
         let _ = net::send(
             socket.as_fd(),
             &buffer[..received.bytes],
@@ -403,7 +397,7 @@ mod tests {
         assert!(error("transport", "sctp".into()).contains("expected `udp` or `tcp`"));
     }
 
-    /// Issue 15: the echo ran wherever it was when its CPU did not exist.
+    /// Issue 15: the echo ran unpinned when its CPU did not exist.
     #[test]
     fn a_cpu_that_does_not_exist_is_refused_under_its_old_name_too() {
         for name in ["peer_cpu", "server_cpu"] {

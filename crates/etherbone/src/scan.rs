@@ -1,4 +1,4 @@
-//! Reading the self-describing bus: every table, through every bridge.
+//! A scan of the self-describing bus: every table, through every bridge.
 
 use daqmeter_wire::etherbone::config;
 use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck};
@@ -6,7 +6,6 @@ use daqmeter_wire::etherbone::sdb::{self, SdbRecord};
 
 use crate::{Client, EbError};
 
-/// Deepest nesting of bridges that is followed.
 const DEEPEST: usize = 16;
 const MAX_FOUND: usize = 65_536;
 
@@ -14,24 +13,19 @@ const MAX_FOUND: usize = 65_536;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScannedRecord {
     pub path: Vec<usize>,
-    /// The record as it is in its table.
     pub record: SdbRecord,
-    /// First address on the whole bus, for records that are somewhere.
+    /// First address on the whole bus; `None` for records without an address.
     pub first: Option<u64>,
-    /// Last address on the whole bus.
     pub last: Option<u64>,
-    /// True for the head of a table, which describes the bus; its path is that of the bridge which
-    /// leads there.
+    /// True for the head of a table, which describes the bus; its path is the path of its bridge.
     pub is_head: bool,
 }
 
 impl ScannedRecord {
-    /// `2.1`: the path as text.
     pub fn path_text(&self) -> String {
         self.path.iter().map(usize::to_string).collect::<Vec<_>>().join(".")
     }
 
-    /// True when the record names this vendor and device.
     pub fn is(&self, (vendor, device): (u64, u32)) -> bool {
         matches!(self.record, SdbRecord::Device(_) | SdbRecord::Bridge { .. })
             && self
@@ -41,17 +35,14 @@ impl ScannedRecord {
     }
 }
 
-/// Records of all tables, and the tables that could not be read whole.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scan {
-    /// Records in the order of their tables, those behind a bridge after it.
     pub found: Vec<ScannedRecord>,
     /// A line for each table that could not be read whole, with its bridge and the reason.
     pub unread: Vec<String>,
 }
 
 impl Scan {
-    /// Devices with a vendor and a device id.
     pub fn devices(&self, id: (u64, u32)) -> Vec<&ScannedRecord> {
         self.found.iter().filter(|found| found.is(id)).collect()
     }
@@ -64,7 +55,6 @@ pub fn scan(client: &mut Client, recurse: bool) -> Result<Scan, EbError> {
     scan_at(client, root, recurse)
 }
 
-/// Reads the tables from a given one on.
 pub fn scan_at(client: &mut Client, root: u64, recurse: bool) -> Result<Scan, EbError> {
     let mut walk =
         Walk { client, recurse, seen: Vec::new(), stopped: false, scan: Scan::default() };
@@ -77,8 +67,8 @@ pub fn scan_at(client: &mut Client, root: u64, recurse: bool) -> Result<Scan, Eb
     Ok(walk.scan)
 }
 
-/// The device that covers an address, as eb-read looks for it: the scan follows only the bridge
-/// that leads there.
+/// Finds the device at an address, as eb-read does: the scan follows only the bridge that leads
+/// there.
 pub fn device_at(
     client: &mut Client,
     address: u64,
@@ -138,7 +128,6 @@ fn root_address(client: &mut Client) -> Result<u64, EbError> {
     Ok(outcome.values.iter().fold(0, join))
 }
 
-/// Reads bytes of the bus, big-endian, in one cycle.
 fn read_bytes(client: &mut Client, address: u64, bytes: usize) -> Result<Vec<u8>, EbError> {
     let port = client.layout().data;
     let step = port.bytes();
@@ -157,7 +146,6 @@ fn read_bytes(client: &mut Client, address: u64, bytes: usize) -> Result<Vec<u8>
     Ok(outcome.values.iter().flat_map(|value| value.to_be_bytes()[8 - step..].to_vec()).collect())
 }
 
-/// Number of records of a table, including its head.
 fn record_count(client: &mut Client, table: u64) -> Result<u64, EbError> {
     let head = read_bytes(client, table, 32)?;
     let count = sdb::record_count(&head)
@@ -180,13 +168,10 @@ fn read_record(client: &mut Client, table: u64, index: u64) -> Result<SdbRecord,
     Ok(SdbRecord::parse(&record).unwrap_or(SdbRecord::Unknown(record[sdb::RECORD_BYTES - 1])))
 }
 
-/// State of a scan.
 struct Walk<'a> {
     client: &'a mut Client,
     recurse: bool,
-    /// Tables on the way to the present one.
     seen: Vec<u64>,
-    /// True if nothing more can be read.
     stopped: bool,
     scan: Scan,
 }
@@ -220,7 +205,7 @@ impl Walk<'_> {
             )));
         }
         let record = read_record(self.client, place.table, index)?;
-        // The head describes the bus, not something on it; eb-ls counts from the record after it.
+        // The head describes the bus, not a device; eb-ls counts from the record after it.
         let is_head = index == 0;
         let mut path = path.to_vec();
         path.extend((!is_head).then_some(usize::try_from(index).expect("at most MAX_RECORDS")));
@@ -248,8 +233,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Keeps the reason why a table was not read whole. An error in one table says nothing of the
-    /// others, but a slave that is silent or gone ends the scan.
+    /// Keeps the reason why a table was not read whole. The scan goes on after an error in one
+    /// table, and ends when the slave is silent or gone.
     fn note(&mut self, what: &str, error: EbError) {
         self.stopped |= !matches!(error, EbError::Bus { .. } | EbError::Unsupported(_));
         let line = format!("{what} was not read whole: {error}");

@@ -1,8 +1,7 @@
-//! 64-bit timestamps out of two 32-bit reads that nothing latches.
+//! Timestamps of 64 bits out of two 32-bit reads that nothing latches.
 
-/// Puts timestamps together and keeps them in order.
-///
-/// The high word is read before the low word.
+/// Combines the words of timestamps and keeps the times in order. The high word is read before the
+/// low word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unroller {
     last_ns: Option<u64>,
@@ -12,7 +11,6 @@ pub(crate) struct Unroller {
 const ROLLOVER_NS: u64 = 1 << 32;
 
 impl Unroller {
-    /// The time from its two words, in ns.
     pub(crate) fn time_ns(&mut self, high: u64, low: u64) -> u64 {
         let raw_ns = high << 32 | low;
         let time_ns = match self.last_ns {

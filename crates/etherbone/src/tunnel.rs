@@ -17,7 +17,6 @@ use crate::transport::read_frame;
 /// Longest "host[/port]" that a client may ask for.
 const MAX_NAME_BYTES: usize = 512;
 
-/// A listening proxy.
 pub struct TunnelServer {
     listener: TcpListener,
     traffic: Arc<TunnelTraffic>,
@@ -26,15 +25,10 @@ pub struct TunnelServer {
 
 #[derive(Debug, Default)]
 pub struct TunnelTraffic {
-    /// Clients that are connected now.
     pub clients: AtomicU64,
-    /// Frames from clients.
     pub requests: AtomicU64,
-    /// Their bytes, without the lengths before them.
     pub request_bytes: AtomicU64,
-    /// Datagrams from slaves.
     pub answers: AtomicU64,
-    /// Their bytes.
     pub answer_bytes: AtomicU64,
 }
 
@@ -44,17 +38,15 @@ fn count(frames: &AtomicU64, bytes_of: &AtomicU64, bytes: usize) {
 }
 
 impl TunnelServer {
-    /// Listens on IPv6 and IPv4.
     pub fn bind(port: u16) -> Result<TunnelServer, EbError> {
         let both = TcpListener::bind(("::", port))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
         let listener = both.map_err(EbError::io(format!("cannot listen on TCP port {port}")))?;
-        // A client that gives up between the look and the accept must not be waited for.
+        // An accept must not wait for a client that gave up after the poll.
         listener.set_nonblocking(true).map_err(EbError::io("cannot set O_NONBLOCK"))?;
         Ok(TunnelServer { listener, traffic: Arc::default(), stop: Arc::default() })
     }
 
-    /// The port that it listens on.
     pub fn port(&self) -> Result<u16, EbError> {
         Ok(self.listener.local_addr().map_err(EbError::io("cannot read the port"))?.port())
     }
@@ -63,13 +55,11 @@ impl TunnelServer {
         self.traffic.clone()
     }
 
-    /// Set by another thread, it ends [`TunnelServer::run`] within a tenth of a second.
+    /// Returns a flag that ends [`TunnelServer::run`] within a tenth of a second.
     pub fn stop(&self) -> Arc<AtomicBool> {
         self.stop.clone()
     }
 
-    /// Serves clients until stopped, each in threads of its own; `tell` is called when one ends,
-    /// with the reason.
     pub fn run(
         &self,
         tell: impl Fn(SocketAddr, Result<(), EbError>) + Clone + Send + 'static,
@@ -101,14 +91,13 @@ impl TunnelServer {
             traffic.clients.fetch_sub(1, Ordering::Relaxed);
             in_thread(peer, ended);
         };
-        // Without a thread the stream is dropped, which the client sees.
+        // A failed thread drops the stream, which the client sees.
         if let Err(error) = std::thread::Builder::new().name("tunnel".to_owned()).spawn(client) {
             tell(peer, Err(EbError::io("cannot start a thread")(error)));
         }
     }
 }
 
-/// One client: its target first, then frames both ways until it leaves.
 fn serve(mut client: TcpStream, traffic: &TunnelTraffic) -> Result<(), EbError> {
     client.set_nodelay(true).map_err(EbError::io("cannot set TCP_NODELAY"))?;
     let host = HostPort::parse(&target(&mut client)?)?;
@@ -116,7 +105,7 @@ fn serve(mut client: TcpStream, traffic: &TunnelTraffic) -> Result<(), EbError> 
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).and_then(|socket| socket.connect(to).map(|()| socket));
     let socket = socket.map_err(EbError::io(format!("cannot send to {to}")))?;
-    // So that the other thread sees when the client has left.
+    // The timeout lets the other thread notice that the client has left.
     socket
         .set_read_timeout(Some(Duration::from_millis(200)))
         .map_err(EbError::io("cannot set a timeout"))?;
@@ -171,7 +160,6 @@ fn requests(
                     "a frame of {length} bytes; datagrams have at most {DATAGRAM_BYTES}"
                 )));
             }
-            // Lost datagrams are the client's to notice.
             let _ = socket.send(&pending[2..2 + length]);
             count(&traffic.requests, &traffic.request_bytes, length);
             pending.drain(..2 + length);

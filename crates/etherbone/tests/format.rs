@@ -1,4 +1,4 @@
-//! The format, topic by topic, between our own ends and byte by byte.
+//! Tests of the format: by topic between our own ends, and byte by byte.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -30,7 +30,6 @@ fn answered(slave: &mut Slave, request: &str) -> Vec<u8> {
     answer
 }
 
-/// Plays answers, and keeps what was sent.
 #[derive(Clone, Default)]
 struct Played {
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -99,7 +98,7 @@ fn alignment_of_values_and_headers_follows_the_wider_width_in_both_directions() 
 
 #[test]
 fn replies_are_never_longer_than_their_requests_and_padding_is_accepted() {
-    // As the HDL slave answers a cycle of one write and one read: as long as the request, zero
+    // The HDL slave answers a cycle of one write and one read with the length of the request, zero
     // words first.
     let played = Played::default();
     let answer = "4e6f1444 00000000 00000000 0e0f0100 00008000 cafef00d";
@@ -117,7 +116,7 @@ fn cyc_ends_a_cycle_and_a_datagram_may_hold_many() {
     let answer = answered(&mut slave, two);
     assert_eq!(answer, hex("4e6f1444 0e0f0100 00008000 00000000 0e0f0100 00008002 00000000"));
     assert_eq!(slave.counts.cycles, 2);
-    // A cycle may not span datagrams: what was there is executed, nothing is held.
+    // A cycle may not span datagrams: complete operations are executed, nothing is held.
     assert_eq!(answered(&mut slave, "4e6f1044 a00f0001 00008000 00010000").len(), 16);
     assert_eq!(answered(&mut slave, "4e6f1044 a80f0001 00008002 00010000").len(), 16);
 }
@@ -157,6 +156,5 @@ fn config_space_is_a_bus_of_its_own() {
     assert_eq!(pointer, hex("4e6f1444 0e0f0200 00008000 00000000 00000300"));
     answered(&mut slave, "4e6f1444 ac0f0100 0000000c deadbeef");
     assert_eq!(answered(&mut slave, "4e6f1044 e80f0002 00008000 00000008 0000000c"), pointer);
-    // Message-signalled interrupts: unsupported.
     assert_eq!(answered(&mut slave, "4e6f1044 e80f0001 00008000 0000002c")[12..], hex("00000002"));
 }

@@ -13,12 +13,9 @@ use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Largest block.
 const MAX_BLOCK_BYTES: usize = 64 << 20;
-/// Reads stay within so many bytes from the start, and begin again there: enough to leave a
-/// device's own cache.
+/// Reads repeat this range from the start, which exceeds a device's own cache.
 const SPAN_BYTES: u64 = 8 << 30;
-/// Blocks of direct reads and writes are multiples of this.
 pub const SECTOR_BYTES: usize = 4096;
 
 /// Reads in order, one block at a time.
@@ -47,7 +44,6 @@ impl Request for BlockRequest {
         let how = if self.cached { "page cache" } else { "direct" };
         let bytes = self.block_bytes as u64;
         Ok(Job {
-            // A second one while blocks are compared.
             memory_bytes: Some(buffer_bytes(bytes).saturating_add(bytes)),
             ..Job::new(self, format!("{}, {how}", self.path), open)
         })
@@ -79,7 +75,6 @@ struct Open {
     buffer: Buffer,
 }
 
-/// Reads a block device or a file in order, and again from its beginning when its span is read.
 #[derive(Debug)]
 pub struct BlockReader {
     file: File,
@@ -87,7 +82,7 @@ pub struct BlockReader {
     at: u64,
 }
 
-/// The first block device that is a disk, as `/dev/vda`; none where there is none.
+/// Returns the first block device that is a disk, like `/dev/vda`.
 pub fn system_disk(files: &Files) -> Option<String> {
     let sectors =
         |name: &String| files.text(&format!("sys/block/{name}/size"))?.parse::<u64>().ok();
@@ -101,7 +96,7 @@ pub fn system_disk(files: &Files) -> Option<String> {
     Some(files.root().join("dev").join(disk).display().to_string())
 }
 
-/// Whether this process may read the device or file past the page cache; `Err` says why not.
+/// Checks that this process may read the device or file past the page cache.
 ///
 /// # Errors
 /// Those of opening it.
@@ -132,8 +127,7 @@ impl Session for BlockSession {
             true => plain.beside_copy(),
             false => plain,
         };
-        // Out of the page cache a read is a copy; what a device can do, nobody but the device
-        // knows.
+        // A read out of the page cache is a copy; the speed of a device is unknown.
         stage.limit = self.request.cached.then(|| LimitSpec::memory(bytes, 1, 1));
         vec![stage]
     }
@@ -160,8 +154,8 @@ impl Session for BlockSession {
         Ok(())
     }
 
-    /// A block read twice is the same both times; what else writes to a mounted device may be
-    /// between them, so three tries are made.
+    /// Compares two reads of a block. Other programs may write to a mounted device between them, so
+    /// three tries are made.
     fn verify(&mut self) -> Result<(), Fault> {
         const TRIES: usize = 3;
         let open = self.open.as_mut().expect("prepared before verification");
@@ -203,7 +197,7 @@ impl Open {
 }
 
 impl BlockReader {
-    /// Opens the file and finds out how much of it is read: whole blocks.
+    /// Opens the file and computes its span in whole blocks.
     ///
     /// # Errors
     /// When it cannot be opened, or is shorter than one block.
@@ -220,7 +214,7 @@ impl BlockReader {
         let size =
             file.seek(SeekFrom::End(0)).map_err(|error| refused("find the size of", error))?;
         let bytes = request.block_bytes as u64;
-        // The cache is warm after a round; a device is read over a long way.
+        // The cache is warm after a round; a device is read over a long range.
         let max = if *cached { (64 << 20).max(bytes) } else { SPAN_BYTES };
         let span = size.min(max) / bytes * bytes;
         if span == 0 {
@@ -229,12 +223,10 @@ impl BlockReader {
         Ok(BlockReader { file, span, at: 0 })
     }
 
-    /// Bytes that are read before it begins again.
     pub fn span_bytes(&self) -> u64 {
         self.span
     }
 
-    /// Where the next block is.
     pub fn at(&self) -> u64 {
         self.at
     }
@@ -244,8 +236,8 @@ impl BlockReader {
         self.at = at;
     }
 
-    /// Reads the next block, which has the length that it was opened for; where reads are direct,
-    /// `into` is on a page.
+    /// Reads the next block, of the length given at the opening; for direct reads `into` is
+    /// page-aligned.
     ///
     /// # Errors
     /// When the device or the file fails, or became shorter.

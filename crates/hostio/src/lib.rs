@@ -1,8 +1,6 @@
-//! Parts of every host that data passes on its way and that belong to no instrument: block devices,
-//! where runs are replayed from and written to, and TCP streams, which carry pages to the next
-//! host.
-//!
-//! Nothing is ever written to a device: storage is only read.
+//! Parts of every host that data passes and that belong to no instrument.
+//! Block devices are sources and targets of runs, and TCP streams carry pages to the next host.
+//! Devices are only read, never written to.
 
 mod block;
 mod stream;

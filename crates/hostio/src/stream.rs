@@ -1,5 +1,4 @@
-//! Messages of one size over a TCP connection of this host: what a chain's network could carry at
-//! best.
+//! Messages of one size over a TCP connection of this host: the bound of a chain's network.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,9 +13,7 @@ use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Largest message.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Every message begins with its number.
 const NUMBER_BYTES: usize = 8;
 
 /// Messages that a thread at the other end sends as fast as they are taken.
@@ -62,7 +59,7 @@ struct StreamSession {
 }
 
 struct Ends {
-    /// None once it is closed.
+    /// `None` once it is closed.
     socket: Option<TcpStream>,
     buffer: Buffer,
     next: u64,
@@ -154,10 +151,8 @@ impl Session for StreamSession {
     }
 }
 
-/// Sends until the other end goes away.
 fn send(socket: &TcpStream, mut message: Vec<u8>, cpu: Option<u32>) {
     if let Some(cpu) = cpu {
-        // Where it is refused the thread runs anywhere, as the record's placement then shows.
         let _ = affinity::pin_to(cpu);
     }
     let mut socket = socket;
@@ -170,7 +165,7 @@ fn send(socket: &TcpStream, mut message: Vec<u8>, cpu: Option<u32>) {
 }
 
 impl Ends {
-    /// One message, which must be the next.
+    /// Receives one message, which must be the next.
     fn receive(&mut self, bytes: usize) -> Result<(), Fault> {
         let into = self.buffer.slice_mut::<u8>(bytes);
         self.socket

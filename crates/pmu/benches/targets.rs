@@ -1,4 +1,4 @@
-//! The speed targets: `cargo bench -p daqmeter-pmu`. Whole-process figures (list, an hour of
+//! Speed targets: `cargo bench -p daqmeter-pmu`. Figures of whole processes (list, an hour of
 //! counting, the live heat map) are in `bench/record/`.
 
 #![allow(
@@ -53,7 +53,6 @@ fn group(cpu: u32) {
     );
 }
 
-/// Intervals of eight events on all CPUs: CPU time each, as a share of a core at 1 Hz.
 fn intervals() {
     let files = Files::default();
     let texts = [
@@ -85,7 +84,6 @@ fn intervals() {
     }
 }
 
-/// Plans of 64 events that have to take turns.
 fn plans() {
     for name in ["n1sdp", "cmn700"] {
         let mut mesh = shipped(name).unwrap();

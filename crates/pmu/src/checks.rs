@@ -1,5 +1,4 @@
-//! Counters held against loads whose bytes are known: which counters, within which bounds, with
-//! which verdict.
+//! Counters compared with loads of known bytes: the counters, the bounds and the verdicts.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +28,6 @@ pub enum VerifyLoad {
 impl VerifyLoad {
     pub const ALL: [VerifyLoad; 3] = [VerifyLoad::Memory, VerifyLoad::Block, VerifyLoad::Net];
 
-    /// Name in options and records.
     pub fn name(self) -> &'static str {
         match self {
             VerifyLoad::Memory => "memory",
@@ -100,14 +98,10 @@ struct Meter {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterCheck {
-    /// Name of the load.
     pub load: &'static str,
     pub how: String,
-    /// The event.
     pub counter: String,
-    /// Bytes that the load moved.
     pub payload: u64,
-    /// Bytes that were counted.
     pub counted: Option<f64>,
     pub verdict: CounterVerdict,
 }
@@ -125,7 +119,6 @@ impl CounterCheck {
         }
     }
 
-    /// Bytes counted for each byte moved.
     pub fn ratio(&self) -> Option<f64> {
         Some(self.counted? / self.payload.max(1) as f64)
     }
@@ -136,14 +129,12 @@ impl CounterCheck {
     }
 }
 
-/// A meter for bytes that are counted one by one.
 fn bytes_of(event: impl Into<String>, band: Band) -> Meter {
     Meter { event: event.into(), bytes_per_event: 1.0, band }
 }
 
 const NO_DISK: &str = "the file lies on no block device of its own (overlay, network)";
 
-/// Loads of one request, and the counters that are held against them.
 struct Verification<'a> {
     request: &'a VerifyRequest,
     host: &'a EventResolver<'a>,
@@ -202,7 +193,7 @@ impl Verification<'_> {
         Some(Meter { event: self.request.event.clone()?, bytes_per_event, band })
     }
 
-    /// Beats of 32 bytes that devices write through the mesh; descriptors come on top.
+    /// Counts beats of 32 bytes that devices write through the mesh; descriptors come on top.
     fn pcie_meter(&self) -> Option<Meter> {
         let tolerance = self.request.tolerance;
         self.has_group("pcie").then(|| Meter {
@@ -239,7 +230,6 @@ impl Verification<'_> {
         }
         let is_fio = *with == Some(Program::Fio);
         if is_fio {
-            // Its own start reads the program from a disk.
             warm("fio", "--version")?;
         }
         let load = || match file {
@@ -270,7 +260,6 @@ impl Verification<'_> {
         })
     }
 
-    /// Counts while a load runs.
     fn held_against(
         &self,
         load: &'static str,
@@ -323,7 +312,6 @@ fn judged(load: &'static str, meter: &Meter, mut count: Count, moved: &Moved) ->
     }
 }
 
-/// Puts the loads on, and records what the counters made of them.
 pub fn checked(
     request: &VerifyRequest,
     host: &EventResolver<'_>,

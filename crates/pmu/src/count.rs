@@ -1,4 +1,4 @@
-//! Counting in intervals: open a set of events, and take what passed between two looks.
+//! Counting in intervals: a set of events is opened, and its counters are read at each end.
 
 use std::time::Duration;
 
@@ -12,20 +12,18 @@ use crate::groups::Metric;
 use crate::mesh::nodes;
 use crate::source::{Counters, Opener, Refused};
 
-/// Longest time between two readings. The cycle counter of an arm-cmn has 2^39 cycles before it
-/// wraps, 122 s at 4.5 GHz. A driver that gets no interrupt for it sees a wrap only if it reads
-/// sooner (drivers/perf/arm-cmn.c, `CMN_CC_INIT`).
+/// Longest time between two readings. The cycle counter of an arm-cmn wraps after 2^39 cycles, 122
+/// s at 4.5 GHz. A driver without an interrupt for it sees a wrap only if it reads sooner
+/// (drivers/perf/arm-cmn.c, `CMN_CC_INIT`).
 pub const MAX_UNREAD: Duration = Duration::from_secs(60);
 const MAX_UNREAD_NS: u64 = 60_000_000_000;
 
-/// Open events and everything that they counted.
 pub struct Count {
     open: Vec<OpenGroup>,
     observed: Observations,
     metrics: Vec<Metric>,
     origin_ns: u64,
     read_ns: u64,
-    /// Events that could not be opened.
     pub refused: Vec<Refused>,
 }
 
@@ -37,7 +35,6 @@ struct OpenGroup {
 }
 
 impl Count {
-    /// Opens all groups.
     pub fn open(set: &EventSet, what: &str, opener: &mut dyn Opener) -> Result<Count, Refused> {
         let mut count = Count {
             open: Vec::new(),
@@ -77,7 +74,6 @@ impl Count {
         }
     }
 
-    /// Adds metrics, computed at each interval, and meshes for those who draw.
     #[must_use]
     pub fn with(mut self, metrics: Vec<Metric>, meshes: Vec<Mesh>) -> Count {
         self.observed.metrics = metrics.iter().map(Metric::blank).collect();
@@ -86,7 +82,7 @@ impl Count {
         self
     }
 
-    /// Begins the first interval; times are told relative to `origin_ns` of `CLOCK_MONOTONIC`.
+    /// Begins the first interval; times are relative to `origin_ns` of `CLOCK_MONOTONIC`.
     pub fn begin(&mut self, origin_ns: u64) {
         self.origin_ns = origin_ns;
         self.read_ns = clock::monotonic_ns();
@@ -98,8 +94,6 @@ impl Count {
         }
     }
 
-    /// Reads the counters within a long interval, so that their drivers see each wrap. The caller
-    /// repeats this from time to time.
     pub fn keep_up(&mut self) {
         let now_ns = clock::monotonic_ns();
         if now_ns.saturating_sub(self.read_ns) < MAX_UNREAD_NS {
@@ -113,7 +107,6 @@ impl Count {
         }
     }
 
-    /// Ends an interval and begins the next.
     pub fn interval(&mut self) {
         self.read_ns = clock::monotonic_ns();
         self.observed.end_ns.push(self.read_ns.saturating_sub(self.origin_ns));
@@ -123,7 +116,7 @@ impl Count {
             }
             for (at, (before, now)) in group.before.iter_mut().zip(&group.now).enumerate() {
                 let event = &mut self.observed.events[group.first + at];
-                // Counts of one-way counters wrap, times do not: a CPU that went away may take its
+                // Counts of one-way counters wrap, times do not. A CPU that went away may take its
                 // part with it.
                 event.count.push(now.value.wrapping_sub(before.value));
                 event.enabled_ns.push(now.enabled_ns.saturating_sub(before.enabled_ns));
@@ -142,13 +135,11 @@ impl Count {
         &self.observed
     }
 
-    /// Everything that was observed.
     pub fn finish(self) -> Observations {
         self.observed
     }
 }
 
-/// Counts of the events over the whole run, scaled.
 pub fn totals(observed: &Observations) -> Vec<Counter> {
     let counter = |event: &ObservedEvent| {
         let (value, share) = event.total_scaled()?;
@@ -182,20 +173,20 @@ fn blank(event: &PmuEvent) -> ObservedEvent {
     }
 }
 
-/// A count that ran for the share s of the time is a sample of it.
+/// Estimates the error of a scaled count: a count over the share s of the time is a sample of it.
 pub fn error_of(event: &ObservedEvent, interval: usize) -> Option<f64> {
     let share = event.share(interval).filter(|share| *share > 0.0)?;
     if share >= 0.9999 {
         return Some(0.0);
     }
-    // The intervals around it: a run of hours holds many loads.
+    // Only the intervals around it count: a run of hours holds many loads.
     const AROUND: usize = 32;
     let around = interval.saturating_sub(AROUND)..(interval + AROUND).min(event.count.len());
     let values: Vec<f64> = around.filter_map(|at| event.scaled(at)).collect();
     if values.len() < 3 {
         return None;
     }
-    // Counts before scaling; those of another program are scaled already.
+    // Counts before scaling; counts of another program are scaled already.
     let seen = if event.is_scaled { share } else { 1.0 };
     let count = *event.count.get(interval)? as f64 * seen;
     let grain = count * (1.0 - share) / (share * share) * event.scale * event.scale;
@@ -214,11 +205,11 @@ pub fn total_error_of(event: &ObservedEvent) -> Option<f64> {
     Some(errors?.iter().map(|error| error * error).sum::<f64>().sqrt())
 }
 
-/// Scaled counts that differ so much between intervals point to bursts.
+/// Ratio of scaled counts between intervals that points to bursts.
 const BURSTY: f64 = 4.0;
 
-/// Bursts at the pace of the turns fall always into the turns of some events and never into those
-/// of others: their scaled counts are wrong and do not scatter. So this cannot be detected in full.
+/// Warns of bursts at the pace of the turns, which always meet the turns of the same events. Their
+/// scaled counts are wrong and do not scatter, so this cannot be detected in full.
 pub fn turns_warning(observed: &Observations) -> Option<String> {
     let took_turns = |event: &&ObservedEvent| {
         let (_, enabled, running) = event.total();
@@ -230,7 +221,6 @@ pub fn turns_warning(observed: &Observations) -> Option<String> {
         let (least, most) = values.iter().fold((f64::INFINITY, 0.0_f64), |(least, most), value| {
             (least.min(*value), most.max(*value))
         });
-        // A handful of counts differs by chance.
         (values.len() >= 4 && most >= 100.0).then(|| most / least.max(1.0))
     };
     let bursty = turning.iter().find(|event| factor(event).is_some_and(|factor| factor > BURSTY));
@@ -317,7 +307,6 @@ mod tests {
         count.begin(0);
         for step in 1..=10 {
             now.store(step * 200, std::sync::atomic::Ordering::Relaxed);
-            // Another minute has passed.
             count.read_ns = count.read_ns.saturating_sub(MAX_UNREAD_NS);
             count.keep_up();
         }
@@ -339,8 +328,8 @@ mod tests {
 
     #[test]
     fn the_error_of_a_scaled_count_covers_the_truth_for_even_and_for_bursty_loads() {
-        // A load in 50 slices an interval, of which every third is counted; what happens in a slice
-        // is random.
+        // A load in 50 slices an interval, of which every third is counted; the events of a slice
+        // are random.
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;
         let mut random = move || {
             state ^= state << 13;

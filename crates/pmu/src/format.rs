@@ -1,45 +1,37 @@
-//! Formats of a PMU's configuration: which bits of which word hold a field. Parsed from sysfs,
-//! never assumed: the bits of arm-cmn's `wp_grp` moved between Linux 6.1 and 6.12.
-//!
-//! Grammar: Documentation/ABI/testing/sysfs-bus-event_source-devices-format, `config1:0-7,32-35`.
+//! Formats of a PMU's configuration: the bits of the words that hold a field.
+//! They are parsed from sysfs and never assumed: the bits of arm-cmn's `wp_grp` moved between Linux
+//! 6.1 and 6.12. Grammar: Documentation/ABI/testing/sysfs-bus-event_source-devices-format,
+//! `config1:0-7,32-35`.
 
 /// Bits of one configuration word, lowest bits of the value first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatField {
-    /// Name of the field.
     pub name: String,
-    /// 0 for `config`, 1 for `config1`, 2 for `config2`.
+    /// Index of the word: 0 for `config`, 1 for `config1`, 2 for `config2`.
     pub word: usize,
     /// Ranges of bits, first and last included.
     pub ranges: Vec<(u32, u32)>,
 }
 
-/// Why a format or a value is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// The text is not a format.
     #[error("format `{name}` is `{text}`; config:FIRST-LAST is wanted")]
     Text {
-        /// Field.
+        /// Name of the field.
         name: String,
         text: String,
     },
-    /// The value has more bits than the field.
     #[error("{name}={value:#x} does not fit: the field has {bits} bits, at most {max:#x}")]
     TooLarge {
-        /// Field.
+        /// Name of the field.
         name: String,
-        /// Value.
         value: u64,
-        /// Bits of the field.
         bits: u32,
-        /// Largest value.
         max: u64,
     },
 }
 
 impl FormatField {
-    /// Parses the text of a format file.
     pub fn parse(name: &str, text: &str) -> Result<FormatField, FormatError> {
         let wrong = || FormatError::Text { name: name.to_owned(), text: text.trim().to_owned() };
         let (word, bits) = text.trim().split_once(':').ok_or_else(wrong)?;
@@ -59,12 +51,10 @@ impl FormatField {
         if format.bits() > 64 { Err(wrong()) } else { Ok(format) }
     }
 
-    /// Number of bits.
     pub fn bits(&self) -> u32 {
         self.ranges.iter().map(|(first, last)| last - first + 1).sum()
     }
 
-    /// Puts a value into the words.
     pub fn place(&self, value: u64, words: &mut [u64; 3]) -> Result<(), FormatError> {
         let bits = self.bits();
         let max = u64::MAX.checked_shr(64 - bits).unwrap_or(0);
@@ -81,7 +71,6 @@ impl FormatField {
         Ok(())
     }
 
-    /// The value that the words hold.
     pub fn value(&self, words: &[u64; 3]) -> u64 {
         let (mut value, mut at) = (0, 0);
         for (first, last) in &self.ranges {
@@ -138,14 +127,12 @@ mod tests {
     proptest! {
         #[test]
         fn values_come_back_from_scattered_bits(value in any::<u64>(), before in any::<u64>(), parts in 1_usize..5) {
-            // Ranges of five bits each, three bits apart, highest first.
             let ranges: Vec<_> = (0..u32::try_from(parts).unwrap()).rev().map(|at| format!("{}-{}", at * 8, at * 8 + 4)).collect();
             let format = FormatField::parse("x", &format!("config2:{}", ranges.join(","))).unwrap();
             let value = value & (u64::MAX >> (64 - format.bits()));
             let mut words = [0, 0, before];
             format.place(value, &mut words).unwrap();
             prop_assert_eq!(format.value(&words), value);
-            // Bits between the ranges stay.
             let between: u64 = 0xE0E0_E0E0_E0E0_E0E0;
             prop_assert_eq!(words[2] & between, before & between);
         }

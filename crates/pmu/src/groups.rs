@@ -1,4 +1,4 @@
-//! Groups: which events answer a question, and how they become rates. One TOML file each, below
+//! Groups: the events that answer a question, and their rates. One TOML file each, below
 //! `groups/<uarch>/`.
 
 use daqmeter_harness::text_input;
@@ -10,30 +10,24 @@ use serde::Deserialize;
 use crate::event::EventResolver;
 use crate::sysfs::Pmu;
 
-/// A group as its file says it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MetricGroup {
-    /// Name on the command line.
     pub name: String,
     pub about: String,
-    /// PMU family that it needs; empty for what every host has.
+    /// PMU family that it needs; empty for counters of every host.
     #[serde(default)]
     pub pmu: String,
-    /// Events by short name. `{node}` stands for each node of the kind `each`.
+    /// Events by short name. `{node}` is replaced by each node of the kind `each`.
     pub events: Vec<GroupEvent>,
-    /// Rates and ratios.
     #[serde(default)]
     pub metric: Vec<Metric>,
 }
 
-/// One event of a group.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupEvent {
-    /// Short name that metrics use.
     pub id: String,
-    /// The event as after `-e`.
     pub event: String,
     /// Kind of node for which it is counted one by one; empty adds up all.
     #[serde(default)]
@@ -51,13 +45,13 @@ struct Alternative {
 }
 
 impl GroupEvent {
-    /// The event and the kind of node, in each way that they may be written.
+    /// Returns the event and the kind of node, in each way that they may be written.
     fn ways(&self) -> impl Iterator<Item = (&str, &str)> {
         let others = self.or.iter().map(|other| (other.event.as_str(), other.each.as_str()));
         std::iter::once((self.event.as_str(), self.each.as_str())).chain(others)
     }
 
-    /// The way that the host has; the first when it has none.
+    /// Returns the way that the host supports; by default the first.
     fn way(&self, pmus: &[Pmu], family: &str) -> (&str, &str) {
         let is_known = |(event, _): &(&str, &str)| {
             let event = event.replace("{pmu}", family);
@@ -89,32 +83,28 @@ impl GroupEvent {
     }
 }
 
-/// PMU and named event of `PMU/NAME,FIELD=VALUE/`.
+/// Returns PMU and named event of `PMU/NAME,FIELD=VALUE/`.
 fn short_name(event: &str) -> Option<(&str, &str)> {
     let (pmu, terms) = event.split_once('/')?;
     let mut names = terms.trim_end_matches('/').split(',');
     Some((pmu, names.find(|term| !term.contains('='))?))
 }
 
-/// A rate or a ratio: the sum of events times a factor, per second or over another sum.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metric {
-    /// Name.
     pub name: String,
     /// Unit: `B/s`, `bit/s`, `1/s`, or empty for a ratio.
     pub unit: String,
-    /// Events that are added up, by short name.
     pub sum: Vec<String>,
     #[serde(default = "one")]
     pub times: f64,
-    /// Events over which the sum is taken; empty takes it per second.
+    /// Events of the denominator; empty takes the sum per second.
     #[serde(default)]
     pub over: Vec<String>,
     pub source: String,
     #[serde(default)]
     pub caveat: String,
-    /// Positions of the events in the set, filled by [`MetricGroup::expand`].
     #[serde(skip)]
     positions: (Vec<usize>, Vec<usize>),
 }
@@ -123,7 +113,6 @@ fn one() -> f64 {
     1.0
 }
 
-/// The files that ship with the binary.
 const SHIPPED: &[(&str, &str)] = &[
     ("cmn", include_str!("../groups/cmn/memory.toml")),
     ("cmn", include_str!("../groups/cmn/pcie.toml")),
@@ -139,7 +128,6 @@ const SHIPPED: &[(&str, &str)] = &[
     ("any", include_str!("../groups/any/cpu.toml")),
 ];
 
-/// Why a group cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct MetricGroupError(String);
@@ -148,7 +136,6 @@ pub(crate) const INSTEAD: &str =
     "DRAM traffic cannot be counted here; block, net and kernel work on every host";
 
 impl MetricGroup {
-    /// All groups that ship, with the folder that they lie in.
     pub fn shipped() -> Vec<(&'static str, MetricGroup)> {
         let parse = |(folder, text): &(&'static str, &str)| {
             (
@@ -159,7 +146,6 @@ impl MetricGroup {
         SHIPPED.iter().map(parse).collect()
     }
 
-    /// Parses a group's file.
     pub fn parse(text: &str, file: &str) -> Result<MetricGroup, MetricGroupError> {
         let wrong = |problem: String| MetricGroupError(format!("{file}: {problem}"));
         let group: MetricGroup = toml::from_str(text).map_err(|error| {
@@ -186,7 +172,7 @@ impl MetricGroup {
         Ok(group)
     }
 
-    /// The group of that name among those that ship, or the one in the file of that name.
+    /// Finds a shipped group by its name, or reads the file of that name.
     pub fn find(name: &str) -> Result<MetricGroup, MetricGroupError> {
         if name.ends_with(".toml") {
             let problem = |error| MetricGroupError(format!("{name}: {error}"));
@@ -207,8 +193,6 @@ impl MetricGroup {
             || pmus.iter().any(|pmu| pmu.name == self.pmu || pmu.family() == self.pmu)
     }
 
-    /// The events as texts for [`crate::event::EventResolver::resolve`], and the metrics with their
-    /// places among them.
     pub fn expand(
         &self,
         pmus: &[Pmu],
@@ -234,7 +218,6 @@ impl MetricGroup {
         Ok((texts, self.metrics(&ids)))
     }
 
-    /// The event for each node of the kind.
     fn by_node(
         &self,
         text: &str,
@@ -258,7 +241,6 @@ impl MetricGroup {
         Ok(texts)
     }
 
-    /// The metrics for events with these short names, in order.
     fn metrics(&self, ids: &[&str]) -> Vec<Metric> {
         let at = |names: &[String]| -> Vec<usize> {
             let is_named = |at: &usize| names.iter().any(|name| name == ids[*at]);
@@ -271,7 +253,7 @@ impl MetricGroup {
         self.metric.iter().map(place).collect()
     }
 
-    /// Metrics that can be computed from events that another program, such as perf, counted.
+    /// Returns metrics that can be computed from the counts of another program, such as perf.
     pub fn metrics_of(&self, observed: &[ObservedEvent]) -> Result<Vec<Metric>, MetricGroupError> {
         let ids = self.ids_of(observed);
         let is_whole = |metric: &Metric| MetricGroup::missing_of(metric, &ids).is_empty();
@@ -288,7 +270,6 @@ impl MetricGroup {
         Ok(metrics)
     }
 
-    /// Metrics that [`MetricGroup::metrics_of`] leaves out, each with the events that are missing.
     pub fn not_computed(&self, observed: &[ObservedEvent]) -> Vec<String> {
         let ids = self.ids_of(observed);
         let line = |metric: &Metric| {
@@ -307,7 +288,6 @@ impl MetricGroup {
         self.metric.iter().filter_map(line).collect()
     }
 
-    /// Events of a metric that are not among those of these short names.
     fn missing_of<'a>(metric: &'a Metric, ids: &[&str]) -> Vec<&'a str> {
         let all = metric.sum.iter().chain(&metric.over).map(String::as_str);
         all.filter(|id| !ids.contains(id)).collect()
@@ -324,7 +304,7 @@ impl MetricGroup {
         observed.iter().map(|event| id(event).unwrap_or("")).collect()
     }
 
-    /// Why the host cannot count it, from its first event that is not there; nothing when it can.
+    /// Returns the reason why the host cannot count it, from its first missing event.
     pub fn missing(&self, host: &EventResolver<'_>, meshes: &[Mesh]) -> Option<String> {
         let (texts, _) = match self.expand(host.pmus, meshes) {
             Ok(expanded) => expanded,
@@ -356,7 +336,6 @@ impl Metric {
         }
     }
 
-    /// A metric before its first value.
     pub fn blank(&self) -> ObservedMetric {
         ObservedMetric {
             name: self.name.clone(),
@@ -366,8 +345,8 @@ impl Metric {
         }
     }
 
-    /// Value in an interval: per second of [`Observations::seconds_of`]. `None` when one of its
-    /// events did not count, or when the denominator of the ratio is zero.
+    /// Returns the value in an interval, per second of [`Observations::seconds_of`]. It is `None`
+    /// when an event did not count, or when the denominator of the ratio is zero.
     pub fn value(&self, observed: &Observations, interval: usize) -> Option<f64> {
         let per_second = self.over.is_empty();
         let add = |positions: &[usize], rate: bool| -> Option<f64> {

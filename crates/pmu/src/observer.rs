@@ -10,8 +10,7 @@ use crate::event::EventSet;
 use crate::groups::Metric;
 use crate::source::Opener;
 
-/// Counts a set of events around every point, in intervals, by a thread of its own that sleeps in
-/// between.
+/// Counts a set of events around every point, in intervals. Its own thread sleeps in between.
 pub struct PmuObserver<O: Opener + Send> {
     what: String,
     set: EventSet,
@@ -40,12 +39,11 @@ struct State {
 }
 
 fn lock(shared: &Shared) -> MutexGuard<'_, State> {
-    // A panic in the counting thread is told by it; what was counted is still worth having.
     shared.state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<O: Opener + Send> PmuObserver<O> {
-    /// Counts the set, which is called `what` in records, at the given interval.
+    /// Makes an observer of the set, named `what` in records, with the given interval.
     pub fn new(
         what: &str,
         set: EventSet,
@@ -127,7 +125,6 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
         let count = {
             let mut state = lock(&running.shared);
             state.is_over = true;
-            // The last interval is as long as the rest of the point was.
             if let Some(count) = &mut state.count {
                 count.interval();
             }
@@ -135,7 +132,6 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
         };
         running.shared.changed.notify_all();
         if let Some(thread) = running.thread.take() {
-            // A thread that panicked has said so itself.
             let _ = thread.join();
         }
         self.last = count.map(Count::finish);

@@ -1,5 +1,5 @@
-//! Sources of counts: the kernel, or an emulated mesh ([`crate::emulated`]). One trait, so that
-//! everything above works and is tested without hardware.
+//! Sources of counts: the kernel, or an emulated mesh ([`crate::emulated`]). The trait lets the
+//! rest run and be tested without hardware.
 
 use daqmeter_sys::clock;
 use daqmeter_sys::counters::{Attributes, CounterGroup};
@@ -9,40 +9,31 @@ use daqmeter_sys::perf::Reading;
 use crate::event::{EventCounter, PmuEvent};
 use crate::system::SystemCounter;
 
-/// Opens groups of events.
 pub trait Opener {
-    /// Opens a group; its events count from now on.
     fn open(&mut self, group: &[PmuEvent]) -> Result<Box<dyn Counters>, Refused>;
 }
 
-/// An open group.
 pub trait Counters: Send {
     fn read(&mut self, into: &mut [Reading]);
 
-    /// For each event, how many places (CPUs, instances) are added up in it.
+    /// Returns the number of places (CPUs, instances) in each event's sum.
     fn places(&self) -> Vec<u32>;
 }
 
-/// An event that could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{event}`: {reason}")]
 pub struct Refused {
-    /// Position in its group.
     pub member: usize,
-    /// The event.
     pub event: String,
-    /// Why, and what to do.
     pub reason: String,
 }
 
-/// The kernel's counters.
 #[derive(Debug)]
 pub struct KernelOpener {
     pub files: Files,
 }
 
 struct Places {
-    /// One open group for each CPU of each instance.
     groups: Vec<CounterGroup>,
     row: Vec<Reading>,
     members: usize,
@@ -60,7 +51,7 @@ impl Opener for KernelOpener {
         if let [PmuEvent { sources, .. }] = group
             && let [EventCounter::System(counter)] = sources.as_slice()
         {
-            // Without a first value the count would be that since the host was started.
+            // Without a first value the count would begin at the start of the host.
             let first =
                 counter.value().ok_or_else(|| self.explain(group, 0, ENOENT, "cannot be read"))?;
             return Ok(Box::new(Alone {
@@ -190,11 +181,10 @@ impl Counters for Alone {
 pub(crate) mod fake {
     use super::*;
 
-    /// Counts given beforehand, for tests: what the n-th reading of each event gives.
+    /// Scripted counts for tests: the n-th reading of each event.
     #[derive(Clone, Debug, Default)]
     pub(crate) struct Script {
-        /// By event name: its cumulative readings, the last of which repeats; an event that is not
-        /// here is refused.
+        /// Cumulative readings by event name, the last of which repeats; other events are refused.
         pub(crate) readings: Vec<(String, Vec<Reading>)>,
     }
 
@@ -273,7 +263,6 @@ mod tests {
         let mut readings = [Reading::default()];
         open.read(&mut readings);
         assert_eq!((readings[0].value, readings[0].enabled_ns), (42, readings[0].running_ns));
-        // A device of a sum goes away, and others go on.
         for (now, passed) in [("50", 42), ("57", 49)] {
             std::fs::write(root.path().join("proc/vmstat"), format!("pgpgin {now}\n")).unwrap();
             open.read(&mut readings);

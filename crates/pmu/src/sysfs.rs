@@ -1,5 +1,5 @@
-//! Every PMU of the host, from `/sys/bus/event_source/devices` alone: what perf's own listing
-//! leaves out or renames is here.
+//! Every PMU of the host, from `/sys/bus/event_source/devices` alone, because perf's listing omits
+//! and renames some.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -11,31 +11,25 @@ use crate::format::FormatField;
 
 const DEVICES: &str = "sys/bus/event_source/devices";
 
-/// One PMU.
 #[derive(Clone, Debug)]
 pub struct Pmu {
-    /// Name of its directory, e.g. `arm_cmn_0`.
+    /// Name of its directory, such as `arm_cmn_0`.
     pub name: String,
-    /// Number for `perf_event_open(2)`.
+    /// Type number for `perf_event_open(2)`.
     pub kind: u32,
     /// CPUs on which its events are opened; empty for a PMU of every CPU.
     pub cpus: Vec<u32>,
-    /// Part and revision, where the driver tells.
     pub identifier: Option<String>,
-    /// Time after which events that wait get their turn, in milliseconds.
     pub mux_interval_ms: Option<u64>,
-    /// Physical address of the registers, where the device's place in sysfs tells it (arm-cmn of
-    /// Linux 6.12 and later).
+    /// Physical address of the registers, if sysfs shows it (arm-cmn of Linux 6.12 and later).
     pub base: Option<u64>,
     files: Files,
     formats: OnceCell<Vec<FormatField>>,
     events: OnceCell<Vec<Alias>>,
 }
 
-/// A named event of a PMU.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Alias {
-    /// Name.
     pub name: String,
     pub terms: String,
     /// Unit of the value after scaling, empty for a plain count.
@@ -45,7 +39,6 @@ pub struct Alias {
 }
 
 impl Alias {
-    /// The value of a term as a number.
     pub fn term(&self, name: &str) -> Option<u64> {
         let value = self
             .terms
@@ -55,7 +48,6 @@ impl Alias {
     }
 }
 
-/// A number as drivers and people write it, decimal or `0x`.
 pub(crate) fn parse_number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
@@ -63,7 +55,7 @@ pub(crate) fn parse_number(text: &str) -> Option<u64> {
     }
 }
 
-/// All PMUs, by name. Events and formats are read when they are asked for.
+/// Returns all PMUs, by name. Events and formats are read on demand.
 pub fn discover(files: &Files) -> Vec<Pmu> {
     files.names(DEVICES).into_iter().filter_map(|name| Pmu::read(files, name)).collect()
 }
@@ -73,8 +65,8 @@ impl Pmu {
         let at = |file: &str| format!("{DEVICES}/{name}/{file}");
         let kind = files.text(&at("type"))?.parse().ok()?;
         let cpus = ["cpumask", "cpus"].into_iter().find_map(|file| files.text(&at(file)));
-        // A PMU of the CPUs themselves lists them under `cpus`; `cpumask` names those that stand
-        // for all.
+        // A PMU of the CPUs themselves lists them under `cpus`; `cpumask` names the CPUs that
+        // represent all.
         let shared = files.text(&at("cpumask")).is_some();
         Some(Pmu {
             kind,
@@ -91,7 +83,7 @@ impl Pmu {
         })
     }
 
-    /// A PMU that is not in sysfs: for planning without the hardware, and for tests.
+    /// Makes a PMU that is not in sysfs: for planning without the hardware, and for tests.
     pub(crate) fn assumed(name: &str, formats: Vec<FormatField>, events: Vec<Alias>) -> Pmu {
         Pmu {
             name: name.to_owned(),
@@ -106,7 +98,7 @@ impl Pmu {
         }
     }
 
-    /// Name without the number of the instance: `arm_cmn` for `arm_cmn_0`.
+    /// Returns the name without the number of the instance: `arm_cmn` for `arm_cmn_0`.
     pub fn family(&self) -> &str {
         let bare = self.name.trim_end_matches(|c: char| c.is_ascii_digit());
         match bare.strip_suffix('_') {
@@ -115,7 +107,6 @@ impl Pmu {
         }
     }
 
-    /// Fields of the configuration.
     pub fn formats(&self) -> &[FormatField] {
         self.formats.get_or_init(|| {
             let directory = format!("{DEVICES}/{}/format", self.name);
@@ -127,12 +118,10 @@ impl Pmu {
         })
     }
 
-    /// The field of that name.
     pub fn format(&self, name: &str) -> Option<&FormatField> {
         self.formats().iter().find(|format| format.name == name)
     }
 
-    /// Named events.
     pub fn events(&self) -> &[Alias] {
         self.events.get_or_init(|| {
             let directory = format!("{DEVICES}/{}/events", self.name);
@@ -155,21 +144,20 @@ impl Pmu {
         })
     }
 
-    /// The event of that name.
     pub fn event(&self, name: &str) -> Option<&Alias> {
         self.events().iter().find(|alias| alias.name == name)
     }
 }
 
-/// `.../platform/50000000.pmu/arm_cmn_0`: the address before the first dot, in the place that the
-/// link leads to.
+/// Reads the address before the first dot in the link's target, as in
+/// `.../platform/50000000.pmu/arm_cmn_0`.
 fn base_of(link: &std::path::Path) -> Option<u64> {
     let place: PathBuf = fs::canonicalize(link).ok()?;
     let parent = place.parent()?.file_name()?.to_str()?.split_once('.')?.0;
     (parent.len() >= 6).then(|| u64::from_str_radix(parent, 16).ok())?
 }
 
-/// The kernel's tracepoint of that name, `subsystem:event`: its number.
+/// Returns the number of the kernel's tracepoint `subsystem:event`.
 pub fn tracepoint(files: &Files, subsystem: &str, event: &str) -> Option<u64> {
     let roots = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
     roots
@@ -177,13 +165,12 @@ pub fn tracepoint(files: &Files, subsystem: &str, event: &str) -> Option<u64> {
         .find_map(|root| files.text(&format!("{root}/events/{subsystem}/{event}/id"))?.parse().ok())
 }
 
-/// True if tracepoints can be seen.
 pub(crate) fn has_tracefs(files: &Files) -> bool {
     let roots = ["sys/kernel/tracing/events", "sys/kernel/debug/tracing/events"];
     roots.iter().any(|root| !files.names(root).is_empty())
 }
 
-/// All tracepoints of the subsystems that data on its way passes, `subsystem:event`.
+/// Returns all tracepoints of the subsystems that data passes, as `subsystem:event`.
 pub fn tracepoints(files: &Files) -> Vec<String> {
     let root = ["sys/kernel/tracing/events", "sys/kernel/debug/tracing/events"];
     let Some(root) = root.into_iter().find(|root| !files.names(root).is_empty()) else {
@@ -214,7 +201,6 @@ pub fn tracepoints(files: &Files) -> Vec<String> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A sysfs with the given files.
     pub(crate) fn tree(entries: &[(&str, &str)]) -> (tempfile::TempDir, Files) {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in entries {

@@ -1,6 +1,5 @@
-//! Counters that the kernel keeps in files: true to the byte for block devices and networks, there
-//! on every host.
-//!
+//! Counters that the kernel keeps in files: exact for block devices and networks, and present on
+//! every host.
 //! Sources: Documentation/admin-guide/iostats.rst,
 //! Documentation/ABI/testing/sysfs-class-net-statistics, proc_interrupts(5),
 //! Documentation/arch/x86/resctrl.rst, Documentation/accounting/psi.rst.
@@ -26,8 +25,8 @@ enum What {
     File(String),
 }
 
-/// Fields of a line of /proc/diskstats after the name, from 0, with what one of them is in bytes
-/// (sectors are 512).
+/// Fields of a line of /proc/diskstats after the name, from 0, with their unit in bytes (sectors
+/// are 512).
 const DISK: &[(&str, usize, u64)] =
     &[("reads", 0, 1), ("read_bytes", 2, 512), ("writes", 4, 1), ("write_bytes", 6, 512)];
 const NET: &[&str] = &[
@@ -43,13 +42,11 @@ const NET: &[&str] = &[
 const RESCTRL: &str = "sys/fs/resctrl/mon_data";
 
 impl SystemCounter {
-    /// The counter of that name, when this host has it.
     pub fn find(files: &Files, name: &str) -> Option<SystemCounter> {
         let counter = SystemCounter { files: files.clone(), what: what(name)? };
         counter.value().map(|_| counter)
     }
 
-    /// Names of all counters of this host, by source.
     pub fn all(files: &Files) -> Vec<(&'static str, Vec<String>)> {
         let found = |names: Vec<String>| -> Vec<String> {
             let is_there = |name: &String| SystemCounter::find(files, name).is_some();
@@ -66,7 +63,6 @@ impl SystemCounter {
         ]
     }
 
-    /// Unit of the value.
     pub fn unit(&self) -> &'static str {
         match &self.what {
             What::Disk { factor: 512, .. } => "B",
@@ -85,7 +81,6 @@ impl SystemCounter {
             What::Interrupt(name) => interrupts(&files.text("proc/interrupts")?, name),
             What::Line { path, name } => line(&files.text(path)?, name),
             What::Pressure { path, kind } => pressure(&files.text(path)?, kind),
-            // `Unavailable` and `Error` are not numbers.
             What::File(path) => files.text(path)?.parse().ok(),
         }
     }
@@ -135,7 +130,6 @@ fn pressure(text: &str, kind: &str) -> Option<u64> {
     line.split("total=").nth(1)?.trim().parse().ok()
 }
 
-/// `disk.FIELD` for all, then for each disk.
 fn disk_names(files: &Files) -> Vec<String> {
     let disks = disks(files);
     if disks.is_empty() {
@@ -146,7 +140,6 @@ fn disk_names(files: &Files) -> Vec<String> {
     of("disk".to_owned()).chain(each).collect()
 }
 
-/// `net.FIELD` for all, then for each interface.
 fn net_names(files: &Files) -> Vec<String> {
     let interfaces = files.names("sys/class/net");
     if interfaces.is_empty() {
@@ -163,7 +156,6 @@ fn interrupt_names(files: &Files) -> Vec<String> {
     text.lines().skip(1).filter_map(name).collect()
 }
 
-/// First words of the lines of a file.
 fn line_names(files: &Files, path: &str, prefix: &str) -> Vec<String> {
     let text = files.text(path).unwrap_or_default();
     let names = text.lines().filter_map(|line| line.split_whitespace().next());
@@ -197,7 +189,8 @@ fn sum(values: impl Iterator<Item = u64>) -> Option<u64> {
     values.fold(None, |total: Option<u64>, value| Some(total.unwrap_or(0).wrapping_add(value)))
 }
 
-/// Levels that rise and fall (free pages, cache occupancy) have no count in an interval.
+/// Returns false for levels that rise and fall (free pages, cache occupancy): they have no count in
+/// an interval.
 fn is_counter(field: &str) -> bool {
     let grows = ["nr_dirtied", "nr_written"].contains(&field);
     grows
@@ -226,7 +219,6 @@ fn what(name: &str) -> Option<What> {
     }
 }
 
-/// Counters whose name holds that of a directory.
 fn what_of_directory(source: &str, rest: &str) -> Option<What> {
     let (directory, field) = rest.split_once('.').filter(|(name, _)| is_plain(name))?;
     match source {
@@ -245,7 +237,7 @@ fn what_of_directory(source: &str, rest: &str) -> Option<What> {
     }
 }
 
-/// The device before the last dot, if there is one, and the field behind it.
+/// Splits the text at its last dot into the device, if there is one, and the field.
 fn last_field(text: &str) -> (Option<String>, &str) {
     match text.rsplit_once('.') {
         Some((device, field)) => (Some(device.to_owned()), field),
@@ -253,12 +245,12 @@ fn last_field(text: &str) -> (Option<String>, &str) {
     }
 }
 
-/// Names come from the command line and become parts of paths.
+/// Refuses separators: names come from the command line and become parts of paths.
 fn is_plain(part: &str) -> bool {
     !part.is_empty() && !part.contains('/') && part != ".."
 }
 
-/// Whole disks: those of /sys/block that have a size and are backed by nothing else that we count.
+/// Lists whole disks: those of /sys/block that have a size and are backed by no other counted disk.
 fn disks(files: &Files) -> Vec<String> {
     let there = |name: &String| {
         let size = files.text(&format!("sys/block/{name}/size"));

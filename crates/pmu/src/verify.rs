@@ -16,12 +16,10 @@ use daqmeter_sys::process::terminate;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moved {
-    /// Bytes of payload.
     pub bytes: u64,
     pub how: String,
 }
 
-/// A load that could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct LoadError(pub String);
@@ -30,7 +28,6 @@ fn wrong(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> LoadErr
     move |error| LoadError(format!("{what}: {error}"))
 }
 
-/// Repeats a step until the time has passed, once at least; returns the bytes of all.
 fn repeated(
     time: Duration,
     stop: &AtomicBool,
@@ -43,7 +40,7 @@ fn repeated(
     Ok(bytes)
 }
 
-/// Reads memory that no cache holds, again and again, until the time is over or it is to stop.
+/// Reads memory beyond the caches again and again, until the time is over or it must stop.
 pub fn memory(
     time: Duration,
     last_level_bytes: u64,
@@ -60,20 +57,18 @@ pub fn memory(
     Ok(Moved { bytes: read_bytes, how: format!("own reads of {} MiB, one thread", bytes >> 20) })
 }
 
-/// A file to read past the page cache, and the disk that it is on.
 #[derive(Debug)]
 pub struct BlockFile {
     path: PathBuf,
     bytes: u64,
     is_ours: bool,
-    /// Name of the whole disk below /sys/block, when there is one.
+    /// Name of the whole disk below /sys/block, if there is one.
     pub disk: Option<String>,
 }
 
 const BLOCK: usize = 1 << 20;
 
 impl BlockFile {
-    /// An existing file or block device; it is only read.
     pub fn existing(path: &Path) -> Result<BlockFile, LoadError> {
         let shown = path.display();
         let about = path.metadata().map_err(wrong(&shown))?;
@@ -89,7 +84,8 @@ impl BlockFile {
         Ok(BlockFile { path: path.to_owned(), bytes, is_ours: false, disk })
     }
 
-    /// A new file below a directory, of the given size, written through; removed at the end.
+    /// Makes a new file of the given size below a directory, written through; it is removed at the
+    /// end.
     pub fn temporary(
         directory: &Path,
         bytes: u64,
@@ -100,7 +96,7 @@ impl BlockFile {
         let mut file = File::create_new(&path).map_err(wrong(&shown))?;
         let mut block = vec![0_u8; BLOCK];
         let written = (0..bytes / BLOCK as u64).try_for_each(|number| {
-            // No two blocks are equal: nothing below can fold them.
+            // No two blocks are equal: no layer below can deduplicate them.
             if stop.load(Ordering::Relaxed) {
                 return Err(std::io::ErrorKind::Interrupted.into());
             }
@@ -111,7 +107,7 @@ impl BlockFile {
             file.write_all(&block)
         });
         let made = written.and_then(|()| file.sync_all());
-        // Removed even when it could not be filled.
+        // The file is removed even if filling it fails.
         let mut file = BlockFile { disk: None, bytes, is_ours: true, path };
         made.map_err(wrong(&shown))?;
         let about = file.path.metadata().map_err(wrong(&shown))?;
@@ -119,7 +115,7 @@ impl BlockFile {
         Ok(file)
     }
 
-    /// Reads it past the page cache, again and again, until the time is over or it is to stop.
+    /// Reads the file past the page cache again and again, until the time is over or it must stop.
     pub fn read(&self, time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
         let shown = self.path.display();
         let opened = OpenOptions::new().read(true).custom_flags(DIRECT).open(&self.path);
@@ -143,16 +139,14 @@ impl BlockFile {
 impl Drop for BlockFile {
     fn drop(&mut self) {
         if self.is_ours {
-            // It may be gone already.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Name of the whole disk of a device number (glibc's `makedev` layout).
+/// Returns the name of the whole disk of a device number (glibc's `makedev` layout).
 fn disk_of(files: &Files, number: u64) -> Option<String> {
     let place = std::fs::canonicalize(files.root().join(device_directory(number))).ok()?;
-    // A partition lies below its disk.
     let whole = if place.join("partition").exists() { place.parent()?.to_owned() } else { place };
     Some(whole.file_name()?.to_str()?.to_owned())
 }
@@ -168,8 +162,7 @@ fn device_bytes(files: &Files, number: u64) -> u64 {
     sectors.and_then(|text| text.parse::<u64>().ok()).map_or(0, |sectors| sectors * 512)
 }
 
-/// Sends bytes to ourselves over TCP on the loopback interface until the time is over or it is to
-/// stop.
+/// Sends bytes over TCP on the loopback interface until the time is over or it must stop.
 pub fn loopback(time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(wrong("listen on loopback"))?;
     let address = listener.local_addr().map_err(wrong("listen on loopback"))?;
@@ -198,7 +191,6 @@ pub fn loopback(time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
     Ok(Moved { bytes, how: "own TCP stream over loopback".to_owned() })
 }
 
-/// The document's fio job on a file or device, for a time.
 pub fn fio(file: &Path, time: Duration) -> Result<Moved, LoadError> {
     let seconds = time.as_secs().max(1);
     let options = "--ioengine=libaio --randrepeat=1 --direct=1 --gtod_reduce=1 --time_based \
@@ -216,26 +208,22 @@ pub fn fio(file: &Path, time: Duration) -> Result<Moved, LoadError> {
     Ok(Moved { bytes, how: format!("fio {}", arguments.join(" ")) })
 }
 
-/// Starts a program once for nothing, so that loading it from the disk is not counted with the
-/// load.
 pub fn warm(program: &str, argument: &str) -> Result<(), LoadError> {
     output(program, &[argument.to_owned()]).map(|_| ())
 }
 
-/// Bytes that fio read, from its JSON (which may follow lines of text).
 fn fio_bytes(text: &str) -> Option<u64> {
     let json: serde_json::Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;
     json["jobs"][0]["read"]["io_bytes"].as_u64()
 }
 
-/// The document's netperf run from a host: without an end of its own, with an interim result every
-/// 10 s, ended by us after the first that is at or beyond the time. Shorter times have shorter
-/// intervals.
+/// Runs the document's netperf from a host, with an interim result every 10 s. It is ended after
+/// the first result at or beyond the time. Shorter times have shorter intervals.
 pub fn netperf(host: &str, time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
     interim_results(Command::new("netperf"), host, time, stop)
 }
 
-/// So long after an interim result is due it may come.
+/// Most delay of an interim result.
 const LATE: Duration = Duration::from_secs(5);
 
 fn interim_results(
@@ -267,7 +255,7 @@ fn interim_results(
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    // One that has failed has ended already, and says why.
+    // A failed program has ended already and printed the reason.
     terminate(&mut child).map_err(|error| failed(&error))?;
     let said = child.wait_with_output().map_err(|error| failed(&error))?;
     if seconds == 0.0 {
@@ -287,7 +275,6 @@ fn interim_results(
     Ok(Moved { bytes, how: format!("netperf {arguments}") })
 }
 
-/// Lines of a program as they come, until it ends.
 fn lines_of(from: Option<std::process::ChildStdout>) -> Receiver<String> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
@@ -301,8 +288,8 @@ fn lines_of(from: Option<std::process::ChildStdout>) -> Receiver<String> {
     lines
 }
 
-/// Bits per second and seconds of `Interim result: 941.52 10^6bits/s over 10.000 seconds ending at
-/// ...`.
+/// Reads bits per second and seconds of `Interim result: 941.52 10^6bits/s over 10.000 seconds
+/// ending at ...`.
 fn interim(line: &str) -> Option<(f64, f64)> {
     let mut words = line.split_once("Interim result:")?.1.split_whitespace();
     let megabits: f64 = words.next()?.parse().ok()?;
@@ -329,9 +316,7 @@ fn output(program: &str, arguments: &[String]) -> Result<String, LoadError> {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum CounterVerdict {
-    /// Within the band.
     Pass,
-    /// Outside of it.
     Fail,
     /// Not comparable here, for this reason.
     Waived(String),
@@ -339,26 +324,22 @@ pub enum CounterVerdict {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Band {
-    /// Least.
     pub low: f64,
-    /// Most.
     pub high: f64,
 }
 
 impl Band {
-    /// Everything is counted, and headers, descriptors and others' traffic may be counted too.
+    /// Accepts headers, descriptors and others' traffic on top of the payload.
     pub(crate) fn payload_and(more: f64) -> Band {
         Band { low: 1.0, high: 1.0 + more }
     }
 
-    /// A tolerance to both sides.
     pub fn around(tolerance: f64) -> Band {
         Band { low: 1.0 - tolerance, high: 1.0 + tolerance }
     }
 
-    /// Judges a counted number of bytes.
     pub fn judge(self, counted: f64, payload: u64) -> CounterVerdict {
-        // A counter of single bytes is held to them.
+        // A counter of single bytes must be exact.
         let ratio = counted / payload.max(1) as f64;
         if ratio >= self.low - 1e-9 && ratio <= self.high {
             CounterVerdict::Pass
@@ -412,8 +393,8 @@ mod tests {
         check("131072  16384  16384    10.00    941.52", None);
     }
 
-    /// A program in place of netperf: it prints how it was called, then as the document's does, and
-    /// goes on until it is ended.
+    /// Makes a program in place of netperf. It prints its arguments and netperf's output, and goes
+    /// on until it is ended.
     fn stand_in(script: &str) -> Command {
         let mut shell = Command::new("sh");
         shell.args(["-c", script, "netperf"]);

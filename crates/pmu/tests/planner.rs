@@ -1,6 +1,6 @@
-//! The planner against the kernel's driver: a second, independent statement of the rules by which
-//! arm-cmn opens and counts events, close to the text of the driver (Linux drivers/perf/arm-cmn.c),
-//! and random sets of events on which both must agree.
+//! Tests of the planner against a second, independent statement of the driver's rules.
+//! It is close to the text of arm-cmn (Linux drivers/perf/arm-cmn.c). Both must agree on random
+//! sets of events.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -21,13 +21,13 @@ const WP: u16 = 0x7770;
 #[derive(Clone, Copy)]
 struct Version {
     driver: Driver,
-    /// One set of eight counters for all domains.
+    /// True if one set of eight counters serves all domains.
     shared_counters: bool,
-    /// `validate_group` looks at the domains of the event alone.
+    /// True if `validate_group` checks the domains of the event alone.
     own_domains: bool,
-    /// `wp_idx` is eventid + wp_grp.
+    /// True if `wp_idx` is eventid + wp_grp.
     fixed_wp: bool,
-    /// `event_init` validates dtc_cycles, too.
+    /// True if `event_init` validates dtc_cycles, too.
     validates_cycles: bool,
 }
 
@@ -45,7 +45,7 @@ const VERSIONS: [Version; 4] = [
     version(Driver::Mainline, [false, true, false, true]),
 ];
 
-/// `struct arm_cmn_node`, as far as it matters.
+/// Relevant fields of `struct arm_cmn_node`.
 #[derive(Clone)]
 struct Dn {
     kind: u16,
@@ -103,8 +103,8 @@ fn discover(mesh: &Mesh) -> Cmn {
     }
 }
 
-/// Events that the driver lists with `occupid`, and the kind of the filter, from the names of its
-/// values.
+/// Returns the events that the driver lists with `occupid`, and the kind of the filter, from the
+/// names of its values.
 fn filters(pmu: &Pmu) -> Vec<(u16, u64, &'static str)> {
     let mut all = Vec::new();
     for alias in pmu.events().iter().filter(|alias| alias.terms.contains("occupid")) {
@@ -136,7 +136,6 @@ fn filters(pmu: &Pmu) -> Vec<(u16, u64, &'static str)> {
 #[derive(Clone)]
 struct Hw {
     on: OnMesh,
-    /// Positions in `dns`.
     dns: Vec<usize>,
     dtm_offset: usize,
     sel: Option<&'static str>,
@@ -174,7 +173,6 @@ fn event_init(cmn: &Cmn, version: Version, on: &OnMesh) -> Option<Hw> {
     (!hw.dns.is_empty()).then_some(hw)
 }
 
-/// `struct arm_cmn_val`.
 struct Val {
     dtm_count: Vec<u32>,
     occupid: Vec<Vec<(&'static str, u64)>>,
@@ -217,7 +215,7 @@ fn val_add_event(cmn: &Cmn, version: Version, val: &mut Val, hw: &Hw) {
     }
 }
 
-/// `arm_cmn_validate_group` for one event behind those that are open.
+/// Models `arm_cmn_validate_group` for one event behind the open ones.
 fn validates(cmn: &Cmn, version: Version, before: &[Hw], hw: &Hw) -> bool {
     let mut val = Val {
         dtm_count: vec![0; cmn.dtms],
@@ -264,7 +262,6 @@ struct Programmed {
     dtc_counters: [u32; 4],
     cycles: usize,
     dtm_counters: Vec<u32>,
-    /// By monitor: how each comparator in use is combined.
     wp_event: Vec<[Option<u64>; 4]>,
     /// (position in `dns`, filter, value).
     occupid: Vec<(usize, &'static str, u64)>,
@@ -281,7 +278,7 @@ impl Programmed {
         }
     }
 
-    /// `arm_cmn_event_add`: false is `-ENOSPC`.
+    /// Models `arm_cmn_event_add`: false is `-ENOSPC`.
     fn add(&mut self, cmn: &Cmn, version: Version, hw: &Hw) -> bool {
         if hw.on.type_code == DTC {
             self.cycles += 1;
@@ -342,7 +339,6 @@ fn shares(cmn: &Cmn, version: Version, groups: &[Vec<OnMesh>]) -> Option<Vec<f64
         }
         opened.push(members);
     }
-    // `merge_sched_in` and `rotate_ctx`.
     let mut list: Vec<usize> = (0..opened.len()).collect();
     let mut ran = vec![0_u32; opened.len()];
     for _ in 0..opened.len() {
@@ -375,13 +371,13 @@ impl Random {
     }
 }
 
-/// An event of the driver's listing at some node; a few nodes are preferred, so that events meet.
+/// Draws an event of the driver's listing at some node; a few nodes are preferred, so that events
+/// meet.
 fn random_event(random: &mut Random, mesh: &Mesh, cmn: &Cmn) -> OnMesh {
     let pmu = &cmn.pmu;
     let alias = loop {
         let events = pmu.events();
         let alias = &events[random.below(events.len())];
-        // Half of all are events of crosspoints; watchpoints are few.
         let is_common = alias.name.starts_with("mxp");
         if !is_common || random.one_in(8) {
             break alias;
@@ -431,7 +427,7 @@ fn random_sets_are_planned_as_the_driver_counts_them() {
     let cmns: Vec<Cmn> = meshes.iter().map(discover).collect();
     for set in 0..SETS {
         let (mesh, cmn) = (&meshes[set % meshes.len()], &cmns[set % meshes.len()]);
-        // Large groups are seldom counted: every other set is of events by themselves and pairs.
+        // Large groups are seldom counted: every other set is of single events and pairs.
         let most = if random.one_in(2) { 2 } else { 10 };
         let groups: Vec<Vec<OnMesh>> = (0..=random.below(6))
             .map(|_| {
@@ -460,7 +456,6 @@ fn random_sets_are_planned_as_the_driver_counts_them() {
             );
         }
     }
-    // Neither half may be so small that it proves nothing.
     assert!(counted > SETS && refused > SETS / 2, "{counted} counted, {refused} refused");
 }
 

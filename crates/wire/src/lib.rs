@@ -1,7 +1,6 @@
-//! Formats on the wire, as views over bytes and reprs with meaning: parse and emit are inverses.
-//!
-//! Nothing here allocates, reads a clock or does I/O, so everything can be fuzzed and run anywhere.
-//! Lengths on the wire are never trusted: a view checks them once, when it is made.
+//! Formats on the wire, as views over bytes and types with meaning: parse and emit are inverses.
+//! No code here allocates, reads a clock or does I/O, so it can be fuzzed and run anywhere. Lengths
+//! on the wire are never trusted: a view checks them once, when it is made.
 
 #![no_std]
 

@@ -1,4 +1,4 @@
-//! One boot of a virtual machine: an initial file system with a script, and what the guest printed.
+//! One boot of a virtual machine: an initial file system with a script, and the guest's console.
 
 use std::fs;
 use std::path::Path;
@@ -8,43 +8,40 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::files::{GuestFile, archive, folder, tail};
 
-/// The emulated machine.
 pub(crate) enum Machine<'a> {
     /// A PC.
     Pc(Pc<'a>),
-    /// AMD Versal, whose eight ADMA controllers QEMU emulates; with a shell for its architecture.
+    /// AMD Versal, with a shell for its architecture; QEMU emulates its eight ADMA controllers.
     Versal { busybox: &'a Path },
-    /// QEMU's own for Arm, with these options for its CPUs, and another device tree than its own.
+    /// QEMU's own Arm machine, with these options for its CPUs, and another device tree than its
+    /// own.
     Arm { cpus: &'a str, busybox: &'a Path, tree: Option<&'a Path> },
-    /// A PC whose CPUs have threads, with these options for them.
+    /// A PC with threads in its CPUs, with these options for them.
     Threads { cpus: &'a str },
 }
 
-/// The Arm machine without what differs from case to case.
+/// Options of the Arm machine that all cases share.
 pub(crate) const ARM: &str =
     "qemu-system-aarch64 -machine virt -cpu cortex-a72 -accel tcg,thread=multi";
 
-/// A PC, and how its CPUs are emulated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pc<'a> {
     pub(crate) cpus: u32,
     pub(crate) run: Run<'a>,
 }
 
-/// How the CPUs are emulated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Run<'a> {
     /// One host thread for all CPUs, one after the other.
     InTurn,
-    /// A host thread for each CPU: they race.
+    /// One host thread for each CPU: they race.
     AtOnce,
-    /// The clock counts instructions; one CPU.
+    /// One CPU with a clock that counts instructions.
     Counted,
-    /// In turn, watched by a TCG plugin, given with its arguments.
+    /// One host thread, watched by a TCG plugin, given with its arguments.
     Watched(&'a str),
 }
 
-/// What to boot.
 pub(crate) struct Boot<'a> {
     pub(crate) name: &'a str,
     pub(crate) machine: Machine<'a>,
@@ -54,7 +51,7 @@ pub(crate) struct Boot<'a> {
     pub(crate) limit_s: u32,
 }
 
-/// Mounts what programs expect, runs the script, and ends the machine whatever the script did.
+/// Mounts the file systems of programs, runs the script, and ends the machine in any case.
 const INIT: &str = "#!/bin/busybox sh\n\
 /bin/busybox --install -s /bin\n\
 export PATH=/bin\n\
@@ -68,7 +65,6 @@ echo GUEST end uptime $(cut -d' ' -f1 /proc/uptime)\n\
 sync; poweroff -f\n";
 
 impl Boot<'_> {
-    /// Runs the machine with these files to its end; returns the console.
     pub(crate) fn run(&self, mut files: Vec<GuestFile>) -> Result<String> {
         let shell = match self.machine {
             Machine::Pc(_) | Machine::Threads { .. } => Path::new("/bin/busybox"),
@@ -97,7 +93,6 @@ impl Boot<'_> {
         let tty = match &self.machine {
             Machine::Pc(pc) => pc.begin(&mut command),
             Machine::Versal { .. } => {
-                // The machine wants four CPUs; Linux sees the two of the APU.
                 let machine = "qemu-system-aarch64 -machine xlnx-versal-virt -m 2G -smp 4";
                 command.args(machine.split(' '));
                 "ttyAMA0"
@@ -129,14 +124,12 @@ impl Boot<'_> {
 }
 
 impl Pc<'_> {
-    /// Four CPUs, one after the other.
     pub(crate) const IN_TURN: Pc<'static> = Pc { cpus: 4, run: Run::InTurn };
 
-    /// The first words of the command; returns the serial line's name.
     fn begin(&self, command: &mut Command) -> &'static str {
         // With several host threads, a CPU can meet the int3 of a kernel that patches its own code
-        // (static keys) after the others have forgotten it, and the kernel dies of that: that
-        // machine starts its other CPUs when the kernel has booted.
+        // (static keys). If the others have forgotten it, the kernel dies. That machine starts its
+        // other CPUs after the boot.
         let accelerator = match self.run {
             Run::AtOnce => "tcg,thread=multi",
             _ => "tcg,thread=single",
@@ -154,7 +147,7 @@ impl Pc<'_> {
     }
 }
 
-/// What a kernel prints when something is wrong with it.
+/// Messages of a faulty kernel.
 const COMPLAINTS: [&str; 9] = [
     "BUG:",
     "Oops",
@@ -167,7 +160,7 @@ const COMPLAINTS: [&str; 9] = [
     "Poison overwritten",
 ];
 
-/// At least so many cases passed, none failed, and the kernel complained of nothing.
+/// Requires this number of passed cases, no failed one, and no complaint of the kernel.
 pub(crate) fn judge(printed: &str, cases: usize) -> Result<()> {
     let starting = |start: &str| printed.lines().filter(|line| line.starts_with(start)).count();
     printed.lines().filter(|line| line.starts_with("GUEST")).for_each(|line| println!("{line}"));

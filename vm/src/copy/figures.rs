@@ -1,6 +1,6 @@
-//! All 50 figures of the study of copies by one command. Times and rates are this host's, by system
-//! calls and an emulated engine; calls by size come from the tracer in a virtual machine, cache
-//! misses from the cache model in another.
+//! All 50 figures of the study of copies by one command.
+//! Times and rates are this host's, by system calls and an emulated engine. Calls by size come from
+//! the tracer in a virtual machine, cache misses from the cache model in another.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,7 @@ use super::programs::{self, Profile};
 use crate::debian::Kernel;
 use crate::files::{folder, tail, timed};
 
-/// What is measured on this host: figures 2.1 to 2.20 and 2.39 to 2.50, at few sizes and
-/// repetitions.
+/// Measurements on this host: figures 2.1 to 2.20 and 2.39 to 2.50, at few sizes and repetitions.
 const HERE: [&str; 5] = [
     "copy latency --operations from,to,from_nc,to_nc --sizes 1,64,4KiB,64KiB,1MiB --reps 30",
     "copy latency --operations from,to,from_nc,to_nc --sizes 1,64,4KiB,64KiB,1MiB --reps 30 --load heavy",
@@ -24,7 +23,6 @@ const HERE: [&str; 5] = [
     "copy pollution --neighbours ideal,cpu,dma --reps 3",
 ];
 
-/// Draws all 50, and fails when one is missing.
 pub(crate) fn figures(profile: Profile) -> Result<()> {
     let mut records = vec![timed("times and rates of this host", || here(profile))?];
     records.push(timed("calls by size: the tracer", || traced(profile))?);
@@ -35,7 +33,6 @@ pub(crate) fn figures(profile: Profile) -> Result<()> {
 
 fn here(profile: Profile) -> Result<PathBuf> {
     let place = folder().join("host.jsonl");
-    // Records are added to a file; those of a run before are not of this one.
     if place.exists() {
         std::fs::remove_file(&place)?;
     }
@@ -46,12 +43,11 @@ fn here(profile: Profile) -> Result<PathBuf> {
     Ok(place)
 }
 
-/// The tool as it was built for the machines.
 fn program(profile: Profile) -> PathBuf {
     target().join(profile.folder()).join("daqmeter")
 }
 
-/// Beside reads of files of several sizes and of directories.
+/// Traces copies beside reads of files of several sizes and of directories.
 const SCRIPT: &str = "\
 insmod /daqmeter_trace.ko
 (while :; do cat /proc/stat /proc/meminfo > /dev/null; ls -lR /sys/class > /dev/null; dd if=/dev/zero of=/tmp/f bs=4096 count=16 2> /dev/null; done) & busy=$!
@@ -85,7 +81,6 @@ fn draw(profile: Profile, records: &[PathBuf]) -> Result<()> {
     judge(&printed, &page)
 }
 
-/// The table has a line for each figure, and each is drawn.
 fn judge(printed: &str, page: &Path) -> Result<()> {
     let missing: Vec<&str> = printed.lines().filter(|line| line.contains("no records; ")).collect();
     let drawn = printed.lines().filter(|line| line.ends_with("drawn")).count();

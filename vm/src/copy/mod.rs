@@ -1,6 +1,5 @@
-//! The kernel modules under Debian's kernels in QEMU, on software and on an emulated engine of
+//! Kernel modules under Debian's kernels in QEMU, on software and on an emulated engine of
 //! mainline.
-//!
 //! Everything is emulated: no time from here is a performance result.
 
 pub(crate) mod boot;
@@ -26,17 +25,14 @@ pub(crate) use patched::static_policies;
 pub(crate) use pollution::pollution;
 pub(crate) use programs::Profile;
 
-/// The series of Debian's kernels that are booted.
 const SERIES: [&str; 2] = ["6.1", "6.12"];
 
-/// A PC, and what is done on it.
 struct Bench {
     name: &'static str,
     series: &'static str,
     pc: Pc<'static>,
     command_line: &'static str,
     script: &'static str,
-    /// Cases that must pass, at least.
     cases: usize,
 }
 
@@ -57,7 +53,7 @@ const BENCHES: &[Bench] = &[
         script: include_str!("cases.sh"),
         cases: 27,
     },
-    // All mappings for engines are bounce buffers, and what programs use can be moved.
+    // All mappings for engines are bounce buffers, and the memory of programs can be moved.
     Bench {
         name: "bounce",
         series: "6.12",
@@ -74,7 +70,7 @@ const BENCHES: &[Bench] = &[
         script: include_str!("races.sh"),
         cases: 7,
     },
-    // One CPU whose clock counts instructions: there the window can be kept.
+    // One CPU with a clock that counts instructions: it can keep the window.
     Bench {
         name: "window",
         series: "6.1",
@@ -85,11 +81,10 @@ const BENCHES: &[Bench] = &[
     },
 ];
 
-/// The machines that differ: the emulated engine of mainline, the cache model.
+/// Names of the other machines: the emulated engine of mainline, the cache model.
 const VERSAL: &str = "versal";
 const CACHE: &str = "cache";
 
-/// Why the machines cannot be run here, or none.
 pub(crate) fn missing() -> Option<String> {
     if !cfg!(target_arch = "x86_64") {
         return Some("the virtual machines are built for x86-64 hosts".to_owned());
@@ -100,7 +95,6 @@ pub(crate) fn missing() -> Option<String> {
     None
 }
 
-/// Installs what is missing of compilers and emulators.
 fn tools() -> Result<()> {
     ["qemu-system-x86_64", "cpio", "make", "gcc-12", "xz", "sparse"]
         .into_iter()
@@ -128,8 +122,8 @@ pub(crate) fn fetch(only: &str) -> Result<()> {
     Ok(())
 }
 
-/// The series that machines with `only` in their name boot. The cache model's machine boots the
-/// first.
+/// Returns the series that machines with `only` in their name boot. The cache model's machine boots
+/// the first.
 fn series_of(only: &str) -> impl Iterator<Item = &'static str> {
     let chosen = BENCHES.iter().filter(move |bench| bench.name.contains(only));
     let chosen: Vec<&str> = chosen.map(|bench| bench.series).collect();
@@ -140,8 +134,8 @@ fn needs_arm(only: &str) -> bool {
     VERSAL.contains(only) && without_arm().is_none()
 }
 
-/// All that the machines with `only` in their name need: what is fetched, layout and style of the C
-/// sources checked, modules and programs built.
+/// Prepares the machines with `only` in their name: fetches, checks layout and style of the C
+/// sources, builds modules and programs.
 pub(crate) fn prepare(profile: Profile, only: &str) -> Result<()> {
     fetch(only)?;
     let source = modules::source()?;
@@ -159,7 +153,7 @@ pub(crate) fn prepare(profile: Profile, only: &str) -> Result<()> {
     Ok(())
 }
 
-/// Every machine after [`prepare`], or those with `only` in their name.
+/// Boots every machine after [`prepare`], or those with `only` in their name.
 pub(crate) fn boot(profile: Profile, only: &str) -> Result<()> {
     let names = BENCHES.iter().map(|bench| bench.name).chain([VERSAL, CACHE]);
     let names: Vec<&str> = names.collect();
@@ -188,14 +182,12 @@ impl Bench {
         };
         let mut files = programs::files(profile)?;
         files.extend(modules::files(&modules::built(&kernel)?)?);
-        // The kernel's own client of public channels.
         let client = kernel.module("async_tx")?;
         files.extend(client.map(|bytes| GuestFile::data("async_tx.ko", bytes)));
         boot::judge(&boot.run(files)?, self.cases)
     }
 }
 
-/// Why there can be no machine for AArch64, or none.
 fn without_arm() -> Option<String> {
     let mut tools = ["qemu-system-aarch64", "aarch64-linux-gnu-gcc"].into_iter();
     let ready = tools.try_for_each(need);
@@ -211,7 +203,7 @@ fn prepare_versal(source: &modules::Source, profile: Profile) -> Result<()> {
     programs::build_foreign_guest(profile)
 }
 
-/// The client on a driver of mainline whose hardware QEMU emulates.
+/// Runs the client on a driver of mainline; QEMU emulates its hardware.
 fn versal(profile: Profile) -> Result<()> {
     if let Some(why) = without_arm() {
         println!("!!! NOT RUN: the emulated engine of mainline: {why}");

@@ -1,4 +1,4 @@
-//! The C sources: checked for style and layout, and built against Debian's kernels.
+//! The C sources: style and layout checks, and builds against Debian's kernels.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,6 @@ use shell::{line, need, root, started};
 use crate::debian::{self, Kernel};
 use crate::files::{GuestFile, folder};
 
-/// What is built for a kernel.
 pub(crate) struct Modules {
     pub(crate) copy: PathBuf,
     pub(crate) trace: PathBuf,
@@ -23,9 +22,7 @@ pub(crate) struct Modules {
     pub(crate) trace_twice: PathBuf,
 }
 
-/// Debian's linux-source 6.1.
 pub(crate) struct Source {
-    /// The archive that the package brings.
     pub(crate) archive: PathBuf,
     tree: PathBuf,
     drivers: PathBuf,
@@ -57,7 +54,6 @@ pub(crate) fn layout() -> Result<()> {
     Ok(())
 }
 
-/// A program that prints a number for each line of the mirror.
 fn layout_probe() -> String {
     let mut probe = String::from(
         "#include <stddef.h>\n#include <stdio.h>\n#include \"daqmeter_uapi.h\"\nint main(void) {\n",
@@ -75,7 +71,6 @@ fn layout_probe() -> String {
     probe + "return DAQMETER_ABI == ABI ? 0 : 1; }\n"
 }
 
-/// Files in a folder with one of these extensions, sorted.
 fn files_in(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
     let wanted = |path: &PathBuf| {
         let extension = path.extension().and_then(|extension| extension.to_str());
@@ -87,7 +82,7 @@ fn files_in(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The kernel's own style checker over the C sources and the patch.
+/// Runs the kernel's own style checker over the C sources and the patch.
 pub(crate) fn style(source: &Source) -> Result<()> {
     need("sparse")?;
     let checkpatch = || {
@@ -97,7 +92,7 @@ pub(crate) fn style(source: &Source) -> Result<()> {
     };
     let files = files_in(&root().join("kmod"), &["c", "h"])?;
     for file in &files {
-        // compat.h is the one file that asks for kernel versions, which in-tree code must not.
+        // Only compat.h tests kernel versions, which in-tree code must not do.
         let ignored = if file.ends_with("compat.h") {
             "LINUX_VERSION_CODE,CONSTANT_COMPARISON"
         } else {
@@ -106,7 +101,7 @@ pub(crate) fn style(source: &Source) -> Result<()> {
         checkpatch().words(ignored).arg("-f").arg(file).run()?;
     }
     for patch in files_in(&root().join("kmod/patches"), &["patch"])? {
-        // Not sent anywhere: no sign-off, no maintainers.
+        // The patch is not sent anywhere: it has no sign-off and no maintainers.
         let ignored = "MISSING_SIGN_OFF,FILE_PATH_CHANGES,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,CONFIG_DESCRIPTION";
         checkpatch().words(ignored).arg(patch).run()?;
     }
@@ -114,7 +109,6 @@ pub(crate) fn style(source: &Source) -> Result<()> {
     Ok(())
 }
 
-/// Takes the few files that are needed out of the kernel's source.
 pub(crate) fn source() -> Result<Source> {
     let place = folder().join("source");
     debian::unpack(&["linux-source-6.1".to_owned()], &place)?;
@@ -144,7 +138,7 @@ pub(crate) fn source() -> Result<Source> {
 }
 
 impl Source {
-    /// The kernel's dmatest and zynqmp_dma as modules that can be built by themselves.
+    /// Lays out the kernel's dmatest and zynqmp_dma as modules that can be built separately.
     fn lay_out_drivers(&self) -> Result<()> {
         let dma = self.tree.join("drivers/dma");
         fs::create_dir_all(&self.drivers)?;
@@ -159,21 +153,18 @@ impl Source {
     }
 }
 
-/// Where a module's sources are built.
 fn place(kernel: &Kernel, name: &str) -> PathBuf {
     folder().join(format!("build-{}-{}-{name}", kernel.series, kernel.arch))
 }
 
-/// Builds our modules (with extra warnings and sparse), and the kernel's own dmatest and zynqmp_dma
-/// from Debian's source.
 pub(crate) fn build(kernel: &Kernel, source: &Source) -> Result<()> {
     let native = kernel.arch == "amd64";
     let ours = root().join("kmod");
     build_copy(kernel, &ours, "kmod", if native { "W=1 C=2 CHECK=sparse" } else { "" }, as_is)?;
     build_copy(kernel, &source.drivers, "drivers", "KCFLAGS=-w", as_is)?;
     if native {
-        // The same modules with faults that must be noticed: of another version, and without the
-        // test that a helper was called by an outer function.
+        // Modules with deliberate faults that tests must notice. One has another version, one lacks
+        // the test that a helper was called by an outer function.
         let [own, other] = [0, 1].map(|more| format!("#define DAQMETER_ABI {}", uapi::ABI + more));
         let abi = (own.as_str(), other.as_str());
         let outer = "(address >= outer[0].start && address < outer[0].end) ||";
@@ -188,7 +179,6 @@ fn as_is(text: String) -> String {
     text
 }
 
-/// Builds in a copy of the folder, whose texts are changed on the way.
 fn build_copy(
     kernel: &Kernel,
     sources: &Path,
@@ -207,7 +197,7 @@ fn build_copy(
     make(kernel, &place, options)
 }
 
-/// The kernel's build of modules; a warning is an error.
+/// Runs the kernel's build of modules; a warning is an error.
 fn make(kernel: &Kernel, place: &Path, options: &str) -> Result<()> {
     let mut make = Command::new("make");
     make.args(["-s", "-C"]).arg(kernel.headers()).arg(format!("M={}", place.display()));
@@ -226,7 +216,6 @@ fn make(kernel: &Kernel, place: &Path, options: &str) -> Result<()> {
     Ok(())
 }
 
-/// The modules that [`build`] left.
 pub(crate) fn built(kernel: &Kernel) -> Result<Modules> {
     let (ours, drivers) = (place(kernel, "kmod"), place(kernel, "drivers"));
     let copy = ours.join("daqmeter_copy.ko");
@@ -242,7 +231,6 @@ pub(crate) fn built(kernel: &Kernel) -> Result<Modules> {
     })
 }
 
-/// The modules of a PC, under their names in the guest.
 pub(super) fn files(modules: &Modules) -> Result<Vec<GuestFile>> {
     Ok(vec![
         GuestFile::program("daqmeter_copy.ko", &modules.copy)?,

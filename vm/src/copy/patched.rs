@@ -1,6 +1,6 @@
 //! The static policies: Debian's linux-source 6.1 with the patch of `kmod/patches`, a small
-//! configuration with KASAN, booted once for each policy with `softdma` built in. On demand: it
-//! compiles a kernel.
+//! configuration with KASAN and `softdma` built in. It is booted once for each policy, and on
+//! demand only, because it compiles a kernel.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use super::tools;
 use crate::debian;
 use crate::files::{folder, timed};
 
-/// What a kernel needs to run the tool's checks, on top of `tinyconfig`. KASAN watches all of it.
+/// Options for the tool's checks, on top of `tinyconfig`. KASAN watches all of it.
 const CONFIG: &str = "\
 64BIT SMP PRINTK TTY SERIAL_8250 SERIAL_8250_CONSOLE BLK_DEV_INITRD BINFMT_ELF BINFMT_SCRIPT PROC_FS PROC_SYSCTL SYSFS DEVTMPFS \
 TMPFS SHMEM MEMFD_CREATE MULTIUSER FUTEX EPOLL EVENTFD TIMERFD SIGNALFD POSIX_TIMERS HIGH_RES_TIMERS ACPI PCI NET UNIX DEBUG_FS \
@@ -23,7 +23,6 @@ CROSS_MEMORY_ATTACH IO_URING ADVISE_SYSCALLS FILE_LOCKING MODULES PREEMPT DMADEV
 MEMBARRIER RSEQ VM_EVENT_COUNTERS COMPACTION TRANSPARENT_HUGEPAGE DEBUG_KERNEL SLUB KASAN KASAN_GENERIC KASAN_INLINE SLUB_DEBUG \
 X86_TSC_DEADLINE_TIMER HPET_TIMER EARLY_PRINTK";
 
-/// Builds and boots both policies.
 pub(crate) fn static_policies(profile: Profile) -> Result<()> {
     tools()?;
     for program in ["flex", "bison", "bc"] {
@@ -59,7 +58,7 @@ fn boot(tree: &Path, profile: Profile, option: &str, cases: usize) -> Result<()>
     boot::judge(&boot.run(programs::files(profile)?)?, cases)
 }
 
-/// The source with the patch and softdma in it, unpacked again when one of them changed.
+/// Returns the source with the patch and softdma, unpacked again when one of them changed.
 fn patched(source: &Source) -> Result<PathBuf> {
     let place = folder().join("patched");
     let tree = place.join("linux-source-6.1");

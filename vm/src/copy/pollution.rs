@@ -1,6 +1,7 @@
 //! Cache misses without counters: the pollution study under QEMU with the cache model of
-//! `vm/qemu/cache.c`. What comes out are records marked `simulated`, for `daqmeter copy figures`
-//! and `reproduce copy --from`; their times are those of an emulator.
+//! `vm/qemu/cache.c`.
+//! The resulting records are marked `simulated`, for `daqmeter copy figures` and `reproduce copy
+//! --from`. Their times are those of an emulator.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,31 +16,27 @@ use super::programs::{self, Profile};
 use crate::debian::Kernel;
 use crate::files::{GuestFile, folder, tail, timed};
 
-/// The engine's CPU, whose copies go past the modelled caches; the copying neighbour is on 0, the
+/// CPU of the engine, with copies past the modelled caches; the copying neighbour is on 0, the
 /// program on 1.
 const ENGINE_CPU: u32 = 2;
 
-/// Where the records of the last run are.
 pub(super) const RECORDS: &str = "pollution.jsonl";
 
 fn plugin_file() -> PathBuf {
     folder().join("cache.so")
 }
 
-/// Builds the cache model.
 pub(super) fn plugin() -> Result<()> {
     line("gcc-12 -O2 -Wall -Werror -shared -fPIC vm/qemu/cache.c -o").arg(plugin_file()).run()
 }
 
-/// Every program and pair of the study (`full`), or one program beside copies of a megabyte.
-///
-/// Shares of misses are statistical, so a machine whose shares contradict the study is booted
-/// again; whatever else fails, fails.
+/// Runs every program and pair of the study (`full`), or one program beside copies of a megabyte.
+/// Shares of misses are statistical: a machine with shares that contradict the study is booted
+/// again. Other failures are final.
 pub(crate) fn pollution(profile: Profile, full: bool) -> Result<()> {
     measured(|| simulated(profile, full), |records| judge(records))
 }
 
-/// Boots the machine; the records that it wrote, with the misses that the model counted.
 fn simulated(profile: Profile, full: bool) -> Result<Vec<RunRecord>> {
     let kernel = Kernel::fetch("6.1", "amd64")?;
     let modules = modules::built(&kernel)?;
@@ -73,7 +70,6 @@ fn script(full: bool) -> String {
     )
 }
 
-/// What the model counted while a program ran once.
 #[derive(Clone, Copy, Default)]
 struct Segment {
     references: f64,
@@ -87,7 +83,7 @@ fn segment(line: &str) -> Result<Segment> {
     Ok(Segment { references, misses })
 }
 
-/// The records that a guest printed, behind `RECORD `.
+/// Returns the records that a guest printed, behind `RECORD `.
 pub(super) fn records_of(printed: &str) -> Result<Vec<RunRecord>> {
     let text: String = printed
         .lines()
@@ -103,7 +99,6 @@ pub(super) fn records_of(printed: &str) -> Result<Vec<RunRecord>> {
     Ok(contents.records)
 }
 
-/// Writes records where `copy figures` and people find them.
 pub(super) fn keep(records: &[RunRecord], name: &str) -> Result<PathBuf> {
     let place = folder().join(name);
     let lines: Vec<u8> = records.iter().flat_map(jsonl::to_line).collect();
@@ -112,8 +107,7 @@ pub(super) fn keep(records: &[RunRecord], name: &str) -> Result<PathBuf> {
     Ok(place)
 }
 
-/// The segments, in the order in which they ran, belong to the records in the order in which they
-/// were written.
+/// Joins segments and records by order: both follow the order of the runs.
 fn merged(printed: &str, segments: &str) -> Result<Vec<RunRecord>> {
     let mut segments = segments.lines();
     let mut records = records_of(printed)?;
@@ -129,16 +123,13 @@ fn merged(printed: &str, segments: &str) -> Result<Vec<RunRecord>> {
     Ok(records)
 }
 
-/// A count that a counter keeps as a number.
 fn whole(count: f64) -> usize {
     format!("{count:.0}").parse().unwrap_or(0)
 }
 
-/// Adds what was counted to a record. The first run of each point finds what other programs left,
-/// and is not counted.
 fn attach(record: &mut RunRecord, runs: &[Segment]) {
     let counted = runs.get(1..).unwrap_or(&[]);
-    // Sums over all runs, as a counter would have them: scaled from those that count.
+    // Sums over all runs, as a counter would have them: scaled from the counted runs.
     let scale = runs.len() as f64 / counted.len().max(1) as f64;
     let mut push = |name: &str, of: fn(&Segment) -> f64| {
         record.counters.push(Counter {
@@ -157,7 +148,6 @@ fn attach(record: &mut RunRecord, runs: &[Segment]) {
     );
 }
 
-/// Percent of misses beside one neighbour.
 fn percent(records: &[RunRecord], neighbour: &str) -> Result<f64> {
     let sum = |name: &str| -> f64 {
         let beside = records.iter().filter(|one| one.workload.text("neighbour") == Ok(neighbour));
@@ -171,7 +161,8 @@ fn percent(records: &[RunRecord], neighbour: &str) -> Result<f64> {
     Ok(misses / references * 100.0)
 }
 
-/// Beside copies that fill the cache, the CPU's cost misses and the engine's do not.
+/// Checks the shares beside copies that fill the cache: the CPU's copies cost misses, the engine's
+/// do not.
 fn judge(records: &[RunRecord]) -> Result<()> {
     let [ideal, cpu, dma] = ["ideal", "cpu", "dma"].map(|neighbour| percent(records, neighbour));
     let (ideal, cpu, dma) = (ideal?, cpu?, dma?);

@@ -1,4 +1,4 @@
-//! What the machines run: the tool, and the guest's test program.
+//! Programs of the machines: the tool, and the guest's test program.
 
 use std::path::{Path, PathBuf};
 
@@ -7,17 +7,14 @@ use shell::{Line, line, target};
 
 use crate::files::GuestFile;
 
-/// How the programs for the PC are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Profile {
-    /// As it ships.
     Release,
-    /// As `cargo test` builds: quick to make, slower in the guest.
+    /// The profile of `cargo test`: quick to build, slower in the guest.
     Dev,
 }
 
 impl Profile {
-    /// Its folder below the build folder or that of a target.
     pub(super) fn folder(self) -> &'static str {
         if self == Profile::Release { "release" } else { "debug" }
     }
@@ -28,17 +25,15 @@ impl Profile {
     }
 }
 
-/// The guest's test program, with the tool beside it: its libraries then have the features that
-/// they have in the tool, and are compiled once.
+/// Packages of the guest's test program, with the tool beside it. Its libraries then have the
+/// tool's features, and are compiled once.
 const GUEST: &str = "-p daqmeter-cli -p daqmeter-sys --example kmod_guest";
 
-/// Builds the tool and the guest's test program.
 pub(crate) fn build(profile: Profile) -> Result<()> {
     profile.build().words("-p daqmeter-cli").run()?;
     profile.build().words(GUEST).run()
 }
 
-/// Both programs with the libraries that they are linked with.
 pub(crate) fn files(profile: Profile) -> Result<Vec<GuestFile>> {
     let daqmeter = target().join(profile.folder()).join("daqmeter");
     let guest = target().join(profile.folder()).join("examples/kmod_guest");
@@ -50,27 +45,23 @@ pub(crate) fn files(profile: Profile) -> Result<Vec<GuestFile>> {
     for library in libraries {
         let name = library.file_name().and_then(|name| name.to_str());
         let name = name.context("a library without a name")?;
-        // The loader is named by its whole path in every program; the rest is searched for in /lib.
         let folder = if name.starts_with("ld-linux") { "lib64" } else { "lib" };
         files.push(GuestFile::program(&format!("{folder}/{name}"), &library)?);
     }
     Ok(files)
 }
 
-/// The files that the loader would map for a program of this host.
 fn libraries_of(program: &Path) -> Result<Vec<PathBuf>> {
     let text = line("ldd").arg(program).output()?;
-    // `libc.so.6 => /lib/.../libc.so.6 (0x...)`, or the loader's path alone.
+    // The lines are `libc.so.6 => /lib/.../libc.so.6 (0x...)`, or the loader's path alone.
     let path =
         |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
     Ok(text.lines().filter_map(path).collect())
 }
 
-/// The architecture of the Versal, which the guest's test program is built for in one file without
-/// libraries.
+/// Architecture of the Versal; its test program is one file without libraries.
 pub(crate) const ARM_TARGET: &str = "aarch64-unknown-linux-gnu";
 
-/// Builds the guest's test program for the Versal.
 pub(crate) fn build_foreign_guest(profile: Profile) -> Result<()> {
     profile
         .build()
@@ -82,7 +73,6 @@ pub(crate) fn build_foreign_guest(profile: Profile) -> Result<()> {
         .run()
 }
 
-/// What [`build_foreign_guest`] built.
 pub(crate) fn foreign_guest(profile: Profile) -> PathBuf {
     target().join(ARM_TARGET).join(profile.folder()).join("examples/kmod_guest")
 }

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use shell::{line, need, root};
 
-/// Namespaces on a bridge, which is in the first of them; taken down when dropped. The bridge's
-/// port to the n-th other is `to<n>`.
+/// Namespaces on a bridge, which is in the first of them; removed when dropped. The bridge's port
+/// to the n-th other is `to<n>`.
 pub(crate) struct Hosts {
     names: Vec<&'static str>,
 }
 
 impl Hosts {
-    /// The first has address 1 of the net, the others 2, 3 and so on, also of fd77::/64.
+    /// Makes the hosts. The first has address 1 of the net, the others 2, 3 and so on, also of
+    /// fd77::/64.
     pub(crate) fn up(net: &str, names: &[&'static str]) -> Result<Hosts> {
         let hosts = Hosts { names: names.to_vec() };
         hosts.down();
@@ -43,7 +44,6 @@ impl Hosts {
 
     fn down(&self) {
         for name in self.names.iter().rev() {
-            // A namespace that is not there need not be taken down.
             let _ = Command::new("ip").args(["netns", "del", name]).stderr(Stdio::null()).status();
         }
     }
@@ -63,7 +63,6 @@ impl Background {
         Background::with_output(host, program, arguments, Stdio::null())
     }
 
-    /// The same, with what it prints in a file.
     pub(crate) fn into_file(
         host: &str,
         program: &str,
@@ -89,12 +88,11 @@ impl Background {
         Ok(Background(child.with_context(|| format!("cannot start {program} on {host}"))?))
     }
 
-    /// Ends it at once, without a chance to say goodbye.
+    /// Kills it without a chance to close connections.
     pub(crate) fn kill(&mut self) -> Result<()> {
         Ok(self.0.kill()?)
     }
 
-    /// Waits for its end; false when it does not end in time.
     pub(crate) fn ends_within(&mut self, limit: Duration) -> Result<bool> {
         let began = Instant::now();
         while began.elapsed() < limit {
@@ -109,13 +107,12 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // It may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Tries until it works or the time is over: servers take a moment to listen.
+/// Repeats until it works or the time is over: servers take a moment to listen.
 pub(crate) fn until<T>(
     what: &str,
     limit: Duration,
@@ -131,7 +128,6 @@ pub(crate) fn until<T>(
     }
 }
 
-/// Why this cannot be run here, if it cannot.
 pub(crate) fn missing() -> Option<String> {
     if need("ip").is_err() {
         return Some("needs iproute2".to_owned());
@@ -139,7 +135,6 @@ pub(crate) fn missing() -> Option<String> {
     if line("ip netns add dqm-probe").output().is_err() {
         return Some("needs root, or the right to make network namespaces".to_owned());
     }
-    // It was only to see whether it could be made.
     let _ = line("ip netns del dqm-probe").output();
     None
 }

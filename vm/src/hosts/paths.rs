@@ -1,6 +1,6 @@
-//! A path whose sink is on another host, which is a network namespace: over TCP and UDP, with
-//! packets lost, and with a receiver that is killed. The ledger must close over both sides, and
-//! what UDP lost must be in it.
+//! Paths with their sink on another host, which is a network namespace: over TCP and UDP, with lost
+//! packets, and with a killed receiver. The ledger must close over both sides, and must include the
+//! losses of UDP.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,21 +15,19 @@ const SENDER: &str = "dqm-path";
 const RECEIVER: &str = "dqm-sink";
 const TO: &str = "10.79.0.2:5010";
 
-/// One run, and what must come of it.
 struct Case {
     name: &'static str,
-    /// The sink's lines beside its address.
+    /// Lines of the sink beside its address.
     sink: &'static str,
     lossless: bool,
-    /// A rule of nftables for what comes to the receiver.
+    /// Rule of nftables for packets to the receiver.
     rule: Option<&'static str>,
     expect: fn(&Outcome) -> Result<()>,
 }
 
-/// What the record says of the only stream.
+/// Record of the only stream.
 struct Outcome {
     is_ok: bool,
-    /// All losses, those that are named here among them.
     lost: u64,
     issued: u64,
     delivered: u64,
@@ -66,7 +64,7 @@ const CASES: &[Case] = &[
         name: "a receiver that takes nothing any more",
         sink: "kind = \"tcp\"",
         lossless: true,
-        // From the second megabyte on nothing comes.
+        // All packets after the first megabyte are dropped.
         rule: Some("tcp dport 5010 quota over 1 mbytes drop"),
         expect: |outcome| {
             ensure!(!outcome.is_ok, "the run did not fail");
@@ -87,7 +85,6 @@ fn all_there(outcome: &Outcome) -> Result<()> {
     Ok(())
 }
 
-/// All cases.
 pub(crate) fn all() -> Result<()> {
     need("nft")?;
     std::fs::create_dir_all(place(""))?;
@@ -125,7 +122,6 @@ fn one(case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// Runs the path on the sender's host and reads its record.
 fn run(case: &Case, tool: &str) -> Result<Outcome> {
     let (file, record) = (place("remote.toml"), place("remote.jsonl"));
     let text = format!(

@@ -1,7 +1,6 @@
-//! Other makers' Etherbone against ours, between hosts that are network namespaces on one bridge.
-//!
+//! Etherbone of other makers against ours, between hosts that are network namespaces on one bridge.
 //! Peers: LiteX (CommUDP, RemoteClient, litex_server) and wishbone-tool, as clients of our server
-//! and, where they can be, as servers of our client.
+//! and, if possible, as servers of our client.
 
 use std::time::Duration;
 
@@ -10,21 +9,18 @@ use shell::{line, need, program, root, started, tried};
 
 use super::namespaces::{Background, Hosts, until};
 
-/// Versions that are exercised.
 const LITEX: &str = "litex==2024.12";
 const WISHBONE_TOOL: &str = "0.7.9";
 
-/// The client's host and two slaves' hosts.
 const CLIENT: &str = "dqm-client";
 const SLAVES: [(&str, &str); 2] = [("dqm-slave1", "10.77.0.2"), ("dqm-slave2", "10.77.0.3")];
 
-/// Runs a program on the client's host, for at most so long, and returns what it printed.
+/// Runs a program on the client's host, for at most the given time, and returns its output.
 fn on_client(seconds: u32, program: &str, arguments: &[&str]) -> Result<String> {
     let limit = format!("ip netns exec {CLIENT} timeout {seconds}");
     line(&limit).arg(program).args(arguments).output()
 }
 
-/// Installs the peers below `target/ci`.
 fn install() -> Result<(String, String)> {
     let litex = root().join("target/ci/litex");
     let python = litex.join("bin/python");
@@ -48,12 +44,11 @@ fn install() -> Result<(String, String)> {
     Ok((python.display().to_string(), wishbone_tool.display().to_string()))
 }
 
-/// Installs the peers, unless they are there.
 pub(crate) fn prepare() -> Result<()> {
     install().map(drop)
 }
 
-/// All peers, in both roles; their programs lose time on a busy host, so they have several tries.
+/// Runs all peers, in both roles, with several tries: their programs lose time on a busy host.
 pub(crate) fn all() -> Result<()> {
     tried(once)
 }
@@ -78,7 +73,6 @@ fn once() -> Result<()> {
     wishbone(&wishbone_tool, &daqmeter)
 }
 
-/// Our client and our server on different hosts, every protocol.
 fn ours(daqmeter: &str) -> Result<()> {
     let eb = |arguments: &[&str]| on_client(20, daqmeter, &[&["eb"], arguments].concat());
     let first = |proto: &str, host: &str| format!("{proto}/{host}");
@@ -141,7 +135,6 @@ fn litex(python: &str, daqmeter: &str) -> Result<()> {
     for kind in ["udp", "tcp"] {
         print!("{}", on_client(60, python, &[&script, kind, SLAVES[0].1, "1234"])?);
     }
-    // litex_server: TCP towards clients, UDP towards our slave.
     let server = python.replace("bin/python", "bin/litex_server");
     let arguments = [
         server.as_str(),
@@ -164,7 +157,7 @@ fn litex(python: &str, daqmeter: &str) -> Result<()> {
     Ok(())
 }
 
-/// A file to memory and back, in bursts.
+/// Copies a file to memory and back, in bursts.
 fn a_file_through(daqmeter: &str, slave: &str) -> Result<()> {
     let place = |name: &str| root().join("target/ci").join(name).display().to_string();
     let (sent, back) = (place("sent.bin"), place("back.bin"));
@@ -186,9 +179,9 @@ fn a_file_through(daqmeter: &str, slave: &str) -> Result<()> {
     Ok(())
 }
 
-/// wishbone-tool's threads lose a wake-up at its start about every second time, and then wait for
-/// ever; when they do not, it is done in 10 ms. So it is started anew after a second, and once more
-/// for each of its two roles.
+/// Starts wishbone-tool anew after a second, and once more for each of its two roles. Its threads
+/// lose a wake-up at about every second start, and then wait forever. Otherwise it is done in 10
+/// ms.
 fn wishbone(wishbone_tool: &str, daqmeter: &str) -> Result<()> {
     const PATIENCE: Duration = Duration::from_secs(60);
     for (way, option) in [("UDP", None), ("TCP", Some("--ethernet-tcp"))] {

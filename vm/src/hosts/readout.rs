@@ -1,6 +1,7 @@
 //! The read-out chain between hosts that are network namespaces: card and reader on one, receivers
-//! on two others; rate limits, loss, delay, a killed receiver, a cut link. The accounts must close,
-//! and nothing may hang.
+//! on two others.
+//! Faults are rate limits, loss, delay, a killed receiver and a cut link. The accounts must close
+//! without a hang.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,38 +14,33 @@ use super::namespaces::{Background, Hosts, until};
 
 const SERVER: &str = "dqm-server";
 const RECEIVERS: [&str; 2] = ["dqm-recv1", "dqm-recv2"];
-/// Each receiver takes half of the E-links of the scenario `gbt`.
+/// Halves of the E-links of the scenario `gbt`, one for each receiver.
 const HALVES: [&str; 2] = [
     "0x008,0x00c,0x010,0x014,0x018,0x01c,0x020,0x024,0x048,0x04c,0x050,0x054",
     "0x058,0x05c,0x060,0x064,0x088,0x08c,0x090,0x094,0x098,0x09c,0x0a0,0x0a4",
 ];
 
-/// One run: what is done to the network or the receivers meanwhile, and what must come of it.
 struct Case {
     name: &'static str,
     rate: &'static str,
     time: &'static str,
-    /// Where receivers find the publisher.
     address: &'static str,
     meanwhile: fn(&mut Chain) -> Result<()>,
     expect: fn(&Outcome) -> Result<()>,
 }
 
-/// The processes of a run.
 struct Chain {
-    /// Ends with its reader, or with the case that failed.
+    /// Card; it ends with its reader, or with the failed case.
     _card: Background,
     address: &'static str,
     readers: Background,
     receivers: Vec<Background>,
 }
 
-/// What the reader's account says, over all E-links.
 struct Outcome {
     issued: u64,
     delivered: u64,
     losses: Value,
-    /// Of each receiver: chunks, wrong payloads.
     received: Vec<(u64, u64)>,
 }
 
@@ -61,7 +57,7 @@ fn place(name: &str) -> PathBuf {
 impl Chain {
     fn start(case: &Case) -> Result<Chain> {
         let socket = place("card.sock");
-        // The socket of a run before would be found at once, with nobody behind it.
+        // The socket of an earlier run would be found at once, without a listener.
         if socket.exists() {
             std::fs::remove_file(&socket)?;
         }
@@ -122,14 +118,12 @@ fn read_json(name: &str) -> Result<Value> {
     serde_json::from_str(text.trim()).with_context(|| format!("{name} holds `{text}`"))
 }
 
-/// What a receiver reported; nothing, where it was ended before it could.
 fn received(name: &str) -> (u64, u64) {
     let report = read_json(name).unwrap_or_default();
     let count = |value: &Value| value.as_u64().unwrap_or(0);
     (count(&report["chunks"]), count(&report["faults"]["payload"]))
 }
 
-/// Waits for a condition, for a minute at most.
 fn wait_for(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     until(what, Duration::from_secs(60), || {
         ensure!(is_so()?, "not so far");
@@ -137,7 +131,6 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     })
 }
 
-/// What a command on the publisher's host prints.
 fn asked(words: &str) -> Result<String> {
     line("ip netns exec").arg(SERVER).words(words).output()
 }
@@ -153,7 +146,7 @@ fn flows_to(receiver: usize) -> Result<()> {
     wait_for(&format!("data to receiver {receiver}"), || Ok(sent()? >= before + 1_000_000))
 }
 
-/// Waits until the publisher has given a receiver up: no process holds a connection to it any more.
+/// Waits until the publisher has given a receiver up: no process has a connection to it any more.
 fn given_up(receiver: usize) -> Result<()> {
     let to = format!("ss -Htnp dst 10.78.0.{}", receiver + 2);
     wait_for(&format!("the end of receiver {receiver}'s connection"), || {
@@ -161,7 +154,8 @@ fn given_up(receiver: usize) -> Result<()> {
     })
 }
 
-/// Segments that the publisher's host has sent again (`Tcp:` of `/proc/net/snmp`, RetransSegs).
+/// Returns the segments that the publisher's host has sent again (`Tcp:` of `/proc/net/snmp`,
+/// RetransSegs).
 fn sent_again() -> Result<u64> {
     let text = asked("cat /proc/net/snmp")?;
     let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
@@ -172,12 +166,10 @@ fn sent_again() -> Result<u64> {
     value.parse().context("no number of segments")
 }
 
-/// Runs a command on one of the hosts.
 fn on(host: &str, words: &str) -> Result<()> {
     line("ip netns exec").arg(host).words(words).run()
 }
 
-/// The bridge's port to the first receiver's host.
 fn link(state: &str) -> Result<()> {
     line("ip -n").arg(SERVER).words("link set to0").arg(state).run()
 }
@@ -198,7 +190,7 @@ fn all_there(outcome: &Outcome) -> Result<()> {
 const BUSY: &str = "stopped by BUSY-by-DMA";
 const UNSUBSCRIBED: &str = "not subscribed";
 
-/// Nothing but these may cost triggers.
+/// Checks that only these reasons cost triggers.
 fn only(outcome: &Outcome, reasons: &[&str]) -> Result<()> {
     let lost: u64 = reasons.iter().map(|reason| outcome.lost(reason)).sum();
     ensure!(outcome.delivered + lost == outcome.issued, "{}", outcome.losses);
@@ -209,15 +201,14 @@ fn only_busy(outcome: &Outcome) -> Result<()> {
     only(outcome, &[BUSY])
 }
 
-/// A receiver was away: what it missed is booked as such, and the one of that number received
-/// something.
+/// Checks that the chunks of an absent receiver are booked as missed, and that it received some.
 fn missed_by(outcome: &Outcome, receiver: usize) -> Result<()> {
     ensure!(outcome.lost(UNSUBSCRIBED) > 0, "nothing was booked as missed: {}", outcome.losses);
     ensure!(outcome.received[receiver].0 > 0, "receiver {receiver} got nothing");
     only(outcome, &[UNSUBSCRIBED, "network", BUSY])
 }
 
-/// Where receivers find the publisher: directly, or through a relay on their own host.
+/// Addresses of the publisher: directly, or through a relay on the receiver's own host.
 const DIRECT: &str = "10.78.0.1:12350";
 const RELAYED: &str = "127.0.0.1:12351";
 
@@ -274,7 +265,6 @@ const CASES: &[Case] = &[
             flows_to(0)?;
             chain.receivers[0].kill()?;
             given_up(0)?;
-            // Triggers come while it is away.
             flows_to(1)?;
             chain.receivers[0] = chain.receiver(0, "receive0.json")?;
             Ok(())
@@ -290,9 +280,9 @@ const CASES: &[Case] = &[
             flows_to(0)?;
             let before = sent_again()?;
             link("down")?;
-            // Retransmissions double their distance, and the first comes after 0.2 s or, where the
-            // link was slow before, 0.4 or 0.8 s: the third comes seven times as late, before the
-            // receiver is given up.
+            // Retransmissions double their distance. The first comes after 0.2 s or, after a slow
+            // link, 0.4 or 0.8 s. The third comes seven times as late, before the receiver is given
+            // up.
             wait_for("data that are sent again", || Ok(sent_again()? >= before + 2))?;
             link("up")
         },
@@ -314,7 +304,6 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// All cases.
 pub(crate) fn all() -> Result<()> {
     need("nft")?;
     need("tc")?;
@@ -325,10 +314,11 @@ pub(crate) fn all() -> Result<()> {
     tried(limited_search)
 }
 
-/// The network's limit in a search for the maximum rate.
+/// Network's limit in a search for the maximum rate.
 const LIMIT_BIT_PER_S: f64 = 160e6;
 
-/// A search finds a limit in the network: data that sockets hold is not carried.
+/// Checks that a search finds a limit in the network: data in sockets' buffers do not count as
+/// carried.
 fn limited_search() -> Result<()> {
     let _hosts = Hosts::up("10.78.0", &[SERVER])?;
     // Segments on the loopback device have up to 64 KiB, which a burst must hold.
@@ -350,14 +340,14 @@ fn limited_search() -> Result<()> {
     let maximum_hz = value("maximum rate")?;
     let event_bytes = value("network")? / value("trigger-rate")?;
     let share = maximum_hz * event_bytes * 8.0 / LIMIT_BIT_PER_S;
-    // A token bucket is full at first; 1.4 times the limit was confirmed before.
+    // A token bucket is full at first: 1.4 times the limit was confirmed before.
     ensure!((0.9..=1.01).contains(&share), "{maximum_hz} Hz are {share:.3} of the network's limit");
     println!("closed: a limit in the network: {maximum_hz:.0} Hz, {share:.3} of it");
     Ok(())
 }
 
 fn one(case: &Case) -> Result<()> {
-    // A network of its own for each, as a cut link leaves traces.
+    // Each case has its own network, because a cut link leaves traces.
     let _hosts = Hosts::up("10.78.0", &[SERVER, RECEIVERS[0], RECEIVERS[1]])?;
     let _relays: Vec<Background> = if case.address == RELAYED {
         RECEIVERS.map(relay).into_iter().collect::<Result<_>>()?
@@ -372,7 +362,7 @@ fn one(case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// Passes a receiver's connection on, 20 ms late.
+/// Relays a receiver's connection with a delay of 20 ms.
 fn relay(host: &str) -> Result<Background> {
     let script = root().join("vm/peers/delay_relay.py").display().to_string();
     Background::start(host, "python3", &[&script, "12351", "10.78.0.1", "12350", "20"])

@@ -1,5 +1,5 @@
-//! A machine with the meshes that it was made of, and the comparisons that every case is made of.
-//! Everything that is counted was put there by us, to the last one.
+//! A machine with its meshes, and the comparisons of every case. All counted occurrences are
+//! injected by us.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use shell::{measured, root};
 
 use super::machine::Machine;
 
-/// Node types of the mesh's registers.
+/// Node types in the mesh's registers.
 pub(super) const HNF: u16 = 0x5;
 pub(super) const RNI: u16 = 0xa;
 
@@ -24,7 +24,7 @@ pub(super) struct Bench {
     pub(super) series: String,
 }
 
-/// A number that looks random (SplitMix64), so that runs repeat.
+/// Random numbers of SplitMix64: runs repeat.
 struct Random(u64);
 
 impl Random {
@@ -36,22 +36,19 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// From 1 to `max`, on a scale on which small and large ones are alike.
     fn count(&mut self, max: u64) -> u64 {
         let bits = self.next() % (64 - u64::from(max.leading_zeros()));
         (self.next() % (1 << bits) + (1 << bits)).min(max)
     }
 }
 
-/// Something of the mesh that can be counted: type and NodeID of the node, number of the event.
 pub(super) type Source = (u16, u16, u64);
 
-/// That this happens so often.
 pub(super) fn happening((type_code, node_id, event_id): Source, count: u64) -> Happening {
     Happening { type_code, node_id, event_id, count }
 }
 
-/// What is counted in a step: event as after `-e`, and the happenings that it adds up.
+/// Counted event of a step in the form of perf's `-e`, and the happenings that it adds up.
 pub(super) struct Counted {
     pub(super) text: String,
     pub(super) of: Vec<Source>,
@@ -61,25 +58,23 @@ pub(super) fn counted(text: &str, of: &[Source]) -> Counted {
     Counted { text: text.to_owned(), of: of.to_vec() }
 }
 
-/// Events as options.
 fn options<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     texts.into_iter().map(|text| format!("-e '{text}' ")).collect()
 }
 
-/// The first JSON record of what the tool printed.
 pub(super) fn record(printed: &str) -> Result<Value> {
     let line = printed.lines().find(|line| line.starts_with('{'));
     let parsed = serde_json::from_str(line.unwrap_or_default());
     parsed.with_context(|| format!("no record: {printed}"))
 }
 
-/// An array of a record, which must be there.
+/// Returns an array of a record, which must be there.
 pub(super) fn array<'a>(value: &'a Value, name: &str) -> Result<&'a Vec<Value>> {
     value[name].as_array().with_context(|| format!("no {name}: {value}"))
 }
 
 impl Bench {
-    /// The events that the driver shows, against those that ship; or written to their file.
+    /// Compares the driver's events with the shipped ones, or writes them to their file.
     pub(super) fn events(&mut self, file: &str, record: bool) -> Result<()> {
         let printed = self.machine.guest(
             "cd /sys/bus/event_source/devices/arm_cmn_0/events && for name in *; do echo $name $(cat $name); done; cd /",
@@ -101,7 +96,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The driver's own map, as our tool reads it: every node that has registers is found in its
+    /// Checks the driver's own map, as our tool reads it: every node with registers is in its
     /// place.
     pub(super) fn map(&mut self) -> Result<()> {
         let printed = self.machine.guest("daqmeter pmu map --format json 2>/dev/null")?;
@@ -119,11 +114,9 @@ impl Bench {
     pub(super) fn begin_steps(&mut self, events: &[&str]) -> Result<()> {
         let list = options(events.iter().copied());
         self.machine.send(&format!("daqmeter pmu stat --step --format csv {list} 2>/tmp/said"))?;
-        // The first answer shows that everything is open.
         self.step(events.len()).map(drop)
     }
 
-    /// One interval of a program that waits for lines: the counts of its rows.
     pub(super) fn step(&mut self, rows: usize) -> Result<Vec<u64>> {
         self.machine.send("")?;
         let mut counts = Vec::new();
@@ -134,7 +127,6 @@ impl Bench {
                 bail!("the tool ended with{status}: {why}");
             }
             if line.starts_with("GUEST ") {
-                // Another program's message.
                 continue;
             }
             let value = line.split(';').nth(1).with_context(|| format!("no row: `{line}`"))?;
@@ -143,7 +135,6 @@ impl Bench {
         Ok(counts)
     }
 
-    /// Ends the program that counts by steps, which must succeed.
     pub(super) fn end_steps(&mut self) -> Result<()> {
         self.machine.end_of_input()?;
         let (status, printed) = self.machine.finish()?;
@@ -151,7 +142,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Counts by steps: at each, something happens to each event, and the tool must have counted it
+    /// Counts by steps: each injects occurrences for each event, and the tool must count them
     /// exactly.
     pub(super) fn exact(
         &mut self,
@@ -187,7 +178,6 @@ impl Bench {
     /// Begins to count with perf; it counts when this returns.
     pub(super) fn begin_perf(&mut self, events: &[&str]) -> Result<()> {
         let list = options(events.iter().copied());
-        // The command runs when perf has opened everything.
         let command = "sh -c 'echo > /tmp/began; cat /tmp/go'";
         let wait = "until test -e /tmp/began; do sleep 0.1; done";
         self.machine.guest("rm -f /tmp/go /tmp/began; mkfifo /tmp/go")?;
@@ -195,12 +185,10 @@ impl Bench {
         self.machine.guest(&perf).map(drop)
     }
 
-    /// What perf counted.
     pub(super) fn end_perf(&mut self) -> Result<Vec<u64>> {
         perf_values(&self.machine.guest("echo > /tmp/go; wait; cat /tmp/perf")?)
     }
 
-    /// Counts with perf and with our tool at the same time; both must have what happened.
     pub(super) fn both(&mut self, events: &[Counted], seed: u64) -> Result<()> {
         let texts: Vec<&str> = events.iter().map(|event| event.text.as_str()).collect();
         self.begin_perf(&texts)?;
@@ -226,11 +214,11 @@ impl Bench {
         Ok(())
     }
 
-    /// Shares that the planner predicts, against perf's and our own, with the events in this order.
-    ///
-    /// On a busy host the guest's clock ticks while the events are still being opened, and they
-    /// then take turns in another order: shares that are off are measured again. A prediction that
-    /// is wrong is wrong each time.
+    /// Compares the shares that the planner predicts with perf's and our own, with the events in
+    /// this order.
+    /// On a busy host the guest's clock ticks during the opening of the events, which then take
+    /// turns in another order. So wrong shares are measured again. A wrong prediction fails each
+    /// time.
     pub(super) fn planned(&mut self, groups: &[String], tolerance: f64) -> Result<()> {
         let predicted = self.predicted(groups)?;
         let list = options(groups.iter().map(String::as_str));
@@ -261,7 +249,6 @@ impl Bench {
     }
 
     fn shares_of_perf(&mut self, list: &str) -> Result<Vec<f64>> {
-        // The text has the share with decimals, where there is one.
         let printed =
             self.machine.guest(&format!("perf stat -o /tmp/perf {list} sleep 3; cat /tmp/perf"))?;
         Ok(printed.lines().filter(|line| line.contains("arm_cmn")).map(share_of).collect())
@@ -277,7 +264,7 @@ impl Bench {
         Ok(array(&record["observed"], "events")?.iter().map(share).collect())
     }
 
-    /// A command that must be refused, with that in its line.
+    /// Runs a command that must be refused, with that text in its line.
     pub(super) fn refused(&mut self, arguments: &str, part: &str) -> Result<()> {
         let (status, printed) = self.machine.run(&format!("daqmeter pmu {arguments} 2>&1"))?;
         ensure!(status == 2, "`{arguments}` ended with {status} instead of 2:\n{printed}");
@@ -286,7 +273,6 @@ impl Bench {
     }
 }
 
-/// What each event must have counted.
 fn expected(events: &[Counted], all: &[Happening]) -> Vec<u64> {
     let source = |what: &Happening| (what.type_code, what.node_id, what.event_id);
     let sum = |event: &Counted| {
@@ -351,7 +337,7 @@ fn near(name: &str, found: &[f64], predicted: &[f64], tolerance: f64) -> Result<
     Ok(())
 }
 
-/// The share at the end of a line of perf's table.
+/// Reads the share at the end of a line of perf's table.
 fn share_of(line: &str) -> f64 {
     if line.contains("<not") {
         return 0.0;
@@ -361,7 +347,6 @@ fn share_of(line: &str) -> f64 {
     percent.map_or(1.0, |percent| percent / 100.0)
 }
 
-/// Values of perf's `-x;` lines.
 fn perf_values(text: &str) -> Result<Vec<u64>> {
     let rows = text.lines().filter(|line| line.contains("arm_cmn"));
     let value = |line: &str| line.split(';').next().unwrap_or("").trim().parse();

@@ -1,4 +1,4 @@
-//! The machines, and what is checked on those that are not the document's.
+//! The machines, and the checks on machines other than the document's.
 
 use anyhow::{Context, Result, ensure};
 use daqmeter_pmu::emulated::catalogue;
@@ -11,13 +11,12 @@ use super::machine::{Guest, Machine};
 use super::n1sdp::n1sdp;
 use crate::debian::Kernel;
 
-/// One machine and what is done on it.
 pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) series: &'static [&'static str],
     meshes: &'static [&'static str],
     cpus: u32,
-    /// File of the events that the driver shows here, and the kernel that it was recorded on.
+    /// File of the driver's events here, and the kernel that it was recorded on.
     events: Option<(&'static str, &'static str)>,
     run: fn(&mut Bench) -> Result<()>,
 }
@@ -65,8 +64,8 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// Boots a case's machine and checks everything on it; with `record`, only writes down the events
-/// that the driver shows.
+/// Boots a case's machine and checks everything on it; with `record`, only writes down the driver's
+/// events.
 pub(super) fn run(case: &Case, kernel: &Kernel, guest: &Guest, record: bool) -> Result<()> {
     let mesh = |name: &&str| shipped(name).with_context(|| format!("no mesh {name}"));
     let meshes: Vec<Mesh> = case.meshes.iter().map(mesh).collect::<Result<_>>()?;
@@ -80,8 +79,7 @@ pub(super) fn run(case: &Case, kernel: &Kernel, guest: &Guest, record: bool) -> 
         bench.events(file, record)?;
     }
     if !record {
-        // The lists are part of the program: after recording, cases that use them are for the next
-        // build.
+        // The lists are part of the program: after recording, cases that use them need a new build.
         bench.map()?;
         (case.run)(&mut bench)?;
         no_complaint(&mut bench)?;
@@ -98,13 +96,13 @@ fn no_complaint(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// An event of each kind of node that the mesh has, counted exactly.
+/// Counts an event of each kind of node in the mesh exactly.
 fn one_of_each(bench: &mut Bench) -> Result<()> {
     let mesh = &bench.meshes[0];
     let pmu = catalogue(mesh);
-    // 6.1.192 takes counter -1 for an event that is only in the domain of a second controller
-    // (`arm_cmn_event_add`: the index of domain 0 is used, which the event is not in): all beyond
-    // 16 bits is lost there. 6.12 is right.
+    // Linux 6.1.192 takes counter -1 for an event that is only in the domain of a second
+    // controller. `arm_cmn_event_add` uses the index of domain 0, which the event is not in. All
+    // beyond 16 bits is lost there. Linux 6.12 is right.
     let is_counted = |crosspoint: u32| {
         let crosspoint = mesh.crosspoints.get(crosspoint as usize);
         bench.series != "6.1" || crosspoint.is_some_and(|xp| xp.dtc != Some(1))
@@ -132,14 +130,12 @@ fn one_of_each(bench: &mut Bench) -> Result<()> {
     bench.exact(&events, 50, 3, 3_000_000_000)
 }
 
-/// The plainest events of a type have no filter.
 fn is_plain(alias: &Alias, code: u16) -> bool {
     alias.term("type") == Some(u64::from(code))
         && alias.term("occupid").is_none()
         && alias.term("eventid").is_some_and(|id| id < 0x100)
 }
 
-/// NodeIDs of the HN-F in the domain of a controller.
 fn slices_of(mesh: &Mesh, dtc: u8) -> Vec<u16> {
     let nodes = mesh.nodes.iter().filter(|node| node.kind == "HN-F");
     nodes
@@ -148,7 +144,6 @@ fn slices_of(mesh: &Mesh, dtc: u8) -> Vec<u16> {
         .collect()
 }
 
-/// Four events of each of these HN-F.
 fn four_each(nodes: &[u16]) -> Vec<Counted> {
     let names = ["cache_miss", "slc_sf_cache_access", "cache_fill", "pocq_retry"];
     let event = |node: u16, (name, id): (&str, u64)| {
@@ -161,7 +156,8 @@ fn four_each(nodes: &[u16]) -> Vec<Counted> {
         .collect()
 }
 
-/// Eight and eight over two domains all count; twelve of one domain take turns.
+/// Checks that eight and eight over two domains all count, and that twelve of one domain take
+/// turns.
 fn two_controllers(bench: &mut Bench) -> Result<()> {
     one_of_each(bench)?;
     if bench.series == "6.1" {
@@ -180,7 +176,7 @@ fn two_controllers(bench: &mut Bench) -> Result<()> {
     bench.planned(&texts(&four_each(&first[..3])), 0.05)
 }
 
-/// Two meshes are two PMUs; the family's name adds them up.
+/// Checks that two meshes are two PMUs, and that the family's name adds them up.
 fn two_meshes(bench: &mut Bench) -> Result<()> {
     let events = ["arm_cmn/hnf_mc_reqs/", "arm_cmn_0/hnf_mc_reqs/", "arm_cmn_1/hnf_mc_reqs/"];
     bench.begin_steps(&events)?;
@@ -191,8 +187,7 @@ fn two_meshes(bench: &mut Bench) -> Result<()> {
     let found = bench.step(3)?;
     bench.end_steps()?;
     ensure!(found[0] == 3_001_000_000, "together {found:?}");
-    // Which PMU is which mesh depends on the order in which the driver finds them; from 6.12 on
-    // sysfs has the address.
+    // The driver finds the meshes in any order; from Linux 6.12 on sysfs has the address.
     let first = record(&bench.machine.guest("daqmeter pmu list --json arm_cmn_0")?)?;
     let is_second = match first["base"].as_u64() {
         Some(base) => base != 0x5000_0000,

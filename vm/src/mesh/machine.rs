@@ -1,4 +1,4 @@
-//! One machine with meshes whose registers are a file of ours.
+//! One machine with meshes; their registers are a file of ours.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -20,21 +20,19 @@ use super::qmp::{Qmp, Qtest};
 use crate::debian::Kernel;
 use crate::files::{GuestFile, archive, mesh_folder, tail};
 
-/// RAM begins here on QEMU's `virt`; behind 256 MiB of it is the first mesh, at the N1SDP's own
-/// address.
+/// RAM of QEMU's `virt`. The first mesh is behind its 256 MiB, at the N1SDP's own address.
 const RAM_MIB: u64 = 256;
 const MESH_BASE: u64 = 0x5000_0000;
 const MESH_BYTES: u64 = 0x400_0000;
 
-/// What the guests run.
 pub(crate) struct Guest {
     pub(crate) daqmeter: PathBuf,
     pub(crate) busybox: PathBuf,
     pub(crate) perf: Perf,
 }
 
-/// Shared interrupt of the n-th controller: the N1SDP's own 46, then those behind virtio-mmio,
-/// whose last is the disk's.
+/// Returns the shared interrupt of the n-th controller: the N1SDP's own 46, then those behind
+/// virtio-mmio, of which the disk's is last.
 fn spi(number: usize) -> usize {
     if number == 0 { 46 } else { 47 + number }
 }
@@ -61,7 +59,6 @@ impl RegisterMemory for FileMemory {
     }
 }
 
-/// A running machine.
 pub(crate) struct Machine {
     child: Child,
     input: ChildStdin,
@@ -69,16 +66,13 @@ pub(crate) struct Machine {
     log: String,
     qmp: Qmp,
     qtest: Qtest,
-    /// Number of each mesh's first controller.
     controllers: Vec<usize>,
     pub(crate) meshes: Vec<Emulator<FileMemory>>,
     pub(crate) boot_s: f64,
 }
 
-/// The lines of the console, as they come.
 struct Console {
     lines: Receiver<String>,
-    /// A line that came and was not read yet.
     next: Option<String>,
 }
 
@@ -96,18 +90,16 @@ impl Console {
         Console { lines, next: None }
     }
 
-    /// The next line; none when the machine has ended.
     fn line(&mut self) -> Option<String> {
         self.next.take().or_else(|| self.lines.recv().ok())
     }
 
-    /// Waits at most so long for a line.
+    /// Waits at most the given time for a line.
     fn is_silent_for(&mut self, time: Duration) -> bool {
         if self.next.is_none() {
             match self.lines.recv_timeout(time) {
                 Ok(line) => self.next = Some(line),
                 Err(RecvTimeoutError::Timeout) => return true,
-                // That the machine has ended is found when the next line is read.
                 Err(RecvTimeoutError::Disconnected) => {}
             }
         }
@@ -115,12 +107,11 @@ impl Console {
     }
 }
 
-/// Controllers are numbered through all meshes.
 fn first_controller(meshes: &[Mesh], at: usize) -> usize {
     meshes[..at].iter().map(Mesh::dtcs).sum()
 }
 
-/// Prepares the system, says so, and then does what the host says, a line at a time.
+/// Prepares the system, announces it, and then runs the host's commands, a line at a time.
 const INIT: &str = "#!/bin/busybox sh\n\
 /bin/busybox --install -s /bin\n\
 export PATH=/bin LD_LIBRARY_PATH=/lib HOME=/tmp\n\
@@ -134,7 +125,6 @@ echo GUEST ready $(uname -r)\n\
 while read -r line; do eval \"$line\"; echo \"GUEST status $?\"; done\n\
 poweroff -f\n";
 
-/// A machine before it runs: its folder, its meshes, its CPUs.
 struct Plan<'a> {
     place: PathBuf,
     meshes: &'a [Mesh],
@@ -155,7 +145,7 @@ impl Plan<'_> {
         self.place.join(name).display().to_string()
     }
 
-    /// The file of all registers, as they are after a reset.
+    /// Makes the file of all registers, as they are after a reset.
     fn registers(&self) -> Result<File> {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(true);
@@ -167,7 +157,6 @@ impl Plan<'_> {
         Ok(registers)
     }
 
-    /// The machine's parts, as arguments after `-M MACHINE`.
     fn parts(&self) -> Vec<String> {
         let window_mib = (self.meshes.len() as u64 * MESH_BYTES) >> 20;
         let (registers, disk) = (self.file("registers"), self.file("disk"));
@@ -190,7 +179,7 @@ impl Plan<'_> {
         parts
     }
 
-    /// The tree in which the machine's controllers are found: QEMU's own with a node for each mesh.
+    /// Makes the device tree: QEMU's own with a node for each mesh.
     fn tree(&self) -> Result<PathBuf> {
         let path = self.place.join("machine.dtb");
         line("qemu-system-aarch64 -M")
@@ -218,7 +207,6 @@ impl Plan<'_> {
         put("s").arg("compatible").arg(compatible).run()?;
         let address = format!("reg {:x} {base:x} 0 {MESH_BYTES:x}", base >> 32);
         put("x").words(&address).run()?;
-        // Shared, number, rising edge: one for each controller.
         let first = first_controller(self.meshes, at);
         let of = |dtc: usize| format!("0 {:x} 1 ", spi(first + dtc));
         let interrupts: String = (0..mesh.dtcs()).map(of).collect();
@@ -236,9 +224,8 @@ impl Plan<'_> {
         command.arg("-M").arg(MACHINE).args(self.parts());
         command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initrd);
         command.arg("-dtb").arg(self.tree()?);
-        // A root file system of half the memory, as the kernel makes it otherwise, does not hold
-        // the program beside its archive; nor does the memory where a part is kept for devices
-        // (`cma`).
+        // The kernel's default root file system of half the memory is too small for the program
+        // beside its archive. The memory is too small, too, if a part is kept for devices (`cma`).
         command.arg("-append").arg(format!(
             "console=ttyAMA0 quiet panic=-1 oops=panic rdinit=/init rootfstype=ramfs cma=0 mem={RAM_MIB}M"
         ));
@@ -292,7 +279,6 @@ impl Machine {
         Ok(Machine { child, input, console, log, qmp, qtest, controllers, meshes, boot_s: 0.0 })
     }
 
-    /// The next line of the console.
     pub(crate) fn line(&mut self) -> Result<String> {
         let ended = || format!("the machine ended; last lines:\n{}", tail(&self.log));
         let line = self.console.line().with_context(ended)?;
@@ -301,7 +287,6 @@ impl Machine {
         Ok(line)
     }
 
-    /// Reads the console up to a line that holds `start`; that line from there on.
     pub(crate) fn until(&mut self, start: &str) -> Result<String> {
         loop {
             let line = self.line()?;
@@ -311,7 +296,6 @@ impl Machine {
         }
     }
 
-    /// Waits at most so long for the console to have another line.
     pub(crate) fn is_silent_for(&mut self, time: Duration) -> bool {
         self.console.is_silent_for(time)
     }
@@ -324,17 +308,15 @@ impl Machine {
         }
     }
 
-    /// Sends a line to whoever reads the console.
     pub(crate) fn send(&mut self, line: &str) -> Result<()> {
         Ok(writeln!(self.input, "{line}").and_then(|()| self.input.flush())?)
     }
 
-    /// Ends the input of the program that reads the console.
     pub(crate) fn end_of_input(&mut self) -> Result<()> {
         Ok(self.input.write_all(b"\x04").and_then(|()| self.input.flush())?)
     }
 
-    /// What is printed until the command at hand ends, and its exit status.
+    /// Returns the output until the present command ends, and its exit status.
     pub(crate) fn finish(&mut self) -> Result<(i32, String)> {
         let mut printed = String::new();
         loop {
@@ -347,21 +329,19 @@ impl Machine {
         }
     }
 
-    /// Runs a command in the guest; its exit status and what it printed.
     pub(crate) fn run(&mut self, command: &str) -> Result<(i32, String)> {
         self.send(command)?;
         self.finish()
     }
 
-    /// Runs a command that must succeed.
     pub(crate) fn guest(&mut self, command: &str) -> Result<String> {
         let (status, printed) = self.run(command)?;
         ensure!(status == 0, "`{command}` ended with {status}:\n{printed}");
         Ok(printed)
     }
 
-    /// Stops the machine, lets things happen in the meshes, raises what interrupts are due, and
-    /// lets the machine go on.
+    /// Stops the machine, injects occurrences in the meshes, raises due interrupts, and continues
+    /// the machine.
     pub(crate) fn frozen(
         &mut self,
         work: impl FnOnce(&mut [Emulator<FileMemory>], &mut Qmp) -> Result<Vec<(usize, Wrap)>>,
@@ -375,7 +355,6 @@ impl Machine {
         Ok(())
     }
 
-    /// Lets things happen in one mesh.
     pub(crate) fn happen(&mut self, mesh: usize, all: &[Happening]) -> Result<()> {
         self.frozen(|meshes, _| {
             let wraps = all.iter().flat_map(|what| meshes[mesh].happen(*what));
@@ -383,7 +362,6 @@ impl Machine {
         })
     }
 
-    /// Ends the machine.
     pub(crate) fn end(mut self) -> Result<()> {
         self.qmp.ask("quit", json!({}))?;
         self.child.wait()?;
@@ -393,13 +371,11 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The file system that the machine begins with.
 fn initrd(name: &str, kernel: &Kernel, guest: &Guest) -> Result<PathBuf> {
     let mut files = vec![
         GuestFile::script("init", INIT),
@@ -408,7 +384,7 @@ fn initrd(name: &str, kernel: &Kernel, guest: &Guest) -> Result<PathBuf> {
     ];
     let mut names = Vec::new();
     for module in ["virtio", "virtio_ring", "virtio_mmio", "virtio_blk", "arm-cmn"] {
-        // What is built into the kernel is not a file.
+        // Built-in parts of the kernel are no files.
         if let Some(bytes) = kernel.module(module)? {
             names.push(format!("{module}.ko"));
             files.push(GuestFile::data(&format!("{module}.ko"), bytes));

@@ -1,7 +1,7 @@
-//! The interconnect's PMU without silicon. QEMU maps a file where the mesh's registers would be,
-//! Debian's unmodified kernel and driver program it, and we are the hardware: the machine is
-//! stopped, something happens in the mesh, the machine goes on, and this program and Debian's perf
-//! must have counted it to the last one.
+//! The interconnect's PMU without silicon.
+//! QEMU maps a file in place of the mesh's registers, Debian's unmodified kernel and driver program
+//! it, and this program is the hardware. It stops the machine, injects occurrences in the mesh and
+//! continues the machine. Our tool and Debian's perf must count them exactly.
 
 mod bench;
 mod cases;
@@ -22,10 +22,10 @@ use machine::Guest;
 
 const TARGET: &str = "aarch64-unknown-linux-musl";
 
-/// The series of Debian's kernels that are booted, each with the machines that its driver knows.
+/// Series of Debian's kernels that are booted, each with the machines that its driver knows.
 const SERIES: [&str; 2] = ["6.1", "6.12"];
 
-/// Why the machines cannot be run here, or none. Adds Rust's target for the guests.
+/// Returns the reason why the machines cannot run here. Adds Rust's target for the guests.
 pub(crate) fn missing() -> Option<String> {
     if !there("apt-get") {
         return Some("no apt-get: kernel and perf are Debian's packages".to_owned());
@@ -34,12 +34,11 @@ pub(crate) fn missing() -> Option<String> {
     added.is_err().then(|| format!("rustup cannot add the target {TARGET}"))
 }
 
-/// Builds the tool itself, static, for the guest's architecture; Rust's own linker, so that no
-/// cross compiler is needed.
+/// Builds the static tool for the guest's architecture, with Rust's own linker instead of a cross
+/// compiler.
 pub(crate) fn build() -> Result<()> {
-    // Emulated CPUs are slow anyway: quick to build counts. The guest keeps the program in its 256
-    // MiB, packed and unpacked. Assertions for developers are left out, as from the program that
-    // people run.
+    // Emulated CPUs are slow: a quick build matters more. The guest keeps the program in its 256
+    // MiB, packed and unpacked. Debug assertions are off, as in the released program.
     line("cargo build --quiet -p daqmeter-cli --target")
         .arg(TARGET)
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld")
@@ -47,17 +46,15 @@ pub(crate) fn build() -> Result<()> {
         .env("CARGO_PROFILE_DEV_DEBUG_ASSERTIONS", "false")
         .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
         .env("CARGO_PROFILE_DEV_STRIP", "symbols")
-        // Macros and build scripts as the tests have them, which are compiled already.
+        // Macros and build scripts have the profile of the tests, which are compiled already.
         .env("CARGO_PROFILE_DEV_BUILD_OVERRIDE_DEBUG_ASSERTIONS", "true")
         .run()
 }
 
-/// The tool for the guest, after [`build`].
 pub(crate) fn daqmeter() -> PathBuf {
     shell::target().join(TARGET).join("debug/daqmeter")
 }
 
-/// Fetches kernels and perf.
 pub(crate) fn fetch() -> Result<()> {
     if let Some(why) = missing() {
         bail!(why);
@@ -74,15 +71,14 @@ pub(crate) fn fetch() -> Result<()> {
     .map(drop)
 }
 
-/// Fetches, and builds the tool for the guest.
 pub(crate) fn prepare() -> Result<()> {
     fetch()?;
     timed("static aarch64 build of the tool", build)
 }
 
-/// All machines and cases after [`prepare`], or those with `only` in their name, which begins with
-/// the kernel's series; with `record`, the driver's events are written into the source instead of
-/// compared with it.
+/// Boots all machines and cases after [`prepare`], or those with `only` in their name, which begins
+/// with the kernel's series. With `record`, the driver's events are written into the source instead
+/// of compared with it.
 pub(crate) fn boot(record: bool, only: &str) -> Result<()> {
     let guest =
         Guest { daqmeter: daqmeter(), busybox: foreign_busybox("arm64")?, perf: perf::fetch()? };

@@ -1,4 +1,4 @@
-//! The document's machine: what the document shows, exactness, the planner, a closed loop, bad
+//! The document's machine: the document's results, exactness, the planner, a closed loop, bad
 //! input.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::bench::{Bench, Counted, HNF, RNI, Source, array, counted, happening, record};
 
-/// The HN-F, each with a slice of the system cache.
+/// NodeIDs of the HN-F, each with a slice of the system cache.
 const SLICES: [u16; 4] = [0x24, 0x28, 0x44, 0x48];
 
 pub(super) fn n1sdp(bench: &mut Bench) -> Result<()> {
@@ -26,7 +26,7 @@ pub(super) fn n1sdp(bench: &mut Bench) -> Result<()> {
     refused_to_others(bench)
 }
 
-/// What a command prints must have all of these words, which are separated by blanks.
+/// Checks that the output of a command has all of these words, which are separated by blanks.
 fn lists(bench: &mut Bench, command: &str, words: &str, wrap: fn(&str) -> String) -> Result<()> {
     let printed = bench.machine.guest(command)?;
     for word in words.split_whitespace().map(wrap) {
@@ -35,7 +35,7 @@ fn lists(bench: &mut Bench, command: &str, words: &str, wrap: fn(&str) -> String
     Ok(())
 }
 
-/// C1, C2, C3, C10: the driver is loaded and shows its events, whatever perf calls them.
+/// Checks C1, C2, C3 and C10: the driver is loaded and shows its events, under any of perf's names.
 fn driver_is_there(bench: &mut Bench) -> Result<()> {
     let hnf = "brd_snoops_sent cache_fill cache_miss cmp_adq_full dir_snoops_sent intv_dirty \
                ld_st_swp_adq_full mc_reqs mc_retries";
@@ -61,7 +61,6 @@ fn driver_is_there(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// An event of one node.
 fn node_event(event: &str, node: u16) -> String {
     format!("arm_cmn_0/{event},nodeid={node:#x},bynodeid=1/")
 }
@@ -70,7 +69,7 @@ fn node(event: &str, (type_code, node, id): Source) -> Counted {
     counted(&node_event(event, node), &[(type_code, node, id)])
 }
 
-/// C4 to C7, with perf beside us.
+/// Checks C4 to C7, with perf beside us.
 fn document(bench: &mut Bench) -> Result<()> {
     let requests = SLICES.map(|slice| node("hnf_mc_reqs", (HNF, slice, 0xd)));
     let retries = SLICES.map(|slice| node("hnf_mc_retries", (HNF, slice, 0xc)));
@@ -86,7 +85,8 @@ fn document(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// F1, F2, F3 through the groups: the published counts of an interval become the published rates.
+/// Checks F1, F2 and F3 by the groups: the published counts of an interval give the published
+/// rates.
 fn formulas(bench: &mut Bench) -> Result<()> {
     let requests = [121_713_206, 121_715_680, 121_712_781, 121_715_432];
     let requests: Vec<(Source, u64)> =
@@ -130,7 +130,8 @@ fn formula(
     Ok(())
 }
 
-/// `nodeid` without `bynodeid`: perf adds up all nodes silently; we count the one and say so.
+/// Checks `nodeid` without `bynodeid`: perf adds up all nodes silently; our tool counts one and
+/// warns.
 fn trap(bench: &mut Bench) -> Result<()> {
     let event = "arm_cmn_0/hnf_mc_reqs,nodeid=0x24/";
     bench.begin_perf(&[event])?;
@@ -147,8 +148,7 @@ fn trap(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// A thousand random injections, up to wraps of the 32-bit counters, whose interrupts must come
-/// through.
+/// Makes a thousand random injections, up to wraps of the 32-bit counters with their interrupts.
 fn exactness(bench: &mut Bench) -> Result<()> {
     let events = [
         node("hnf_mc_reqs", (HNF, 0x24, 0xd)),
@@ -165,7 +165,7 @@ fn exactness(bench: &mut Bench) -> Result<()> {
     bench.exact(&events[..2], 50, 2, 1 << 47)
 }
 
-/// Five events of one monitor, which has four counters.
+/// Returns five events of one monitor, which has four counters.
 fn five() -> [String; 5] {
     ["s0_rdata_beats", "s1_rdata_beats", "s2_rdata_beats", "rxdat_flits", "txdat_flits"]
         .map(|name| node_event(&format!("rnid_{name}"), 0x8))
@@ -194,8 +194,8 @@ fn planner(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// The document's fio step: a device reads a disk, and every byte is a beat of 32 that passes the
-/// bridge.
+/// Repeats the document's fio step: a device reads a disk, and every byte is in a beat of 32 that
+/// passes the bridge.
 fn closed_loop(bench: &mut Bench) -> Result<()> {
     let mut done = 0;
     bench.machine.frozen(|_, qmp| {
@@ -206,7 +206,7 @@ fn closed_loop(bench: &mut Bench) -> Result<()> {
         "daqmeter pmu verify block --file /dev/vda --time 3s --settle 3s -e {} --bytes-per-event 32 --json 2>/tmp/said",
         node_event("rnid_s0_wdata_beats", 0xc)
     ))?;
-    // What the machine reads from its disk becomes beats, until the tool has ended.
+    // Reads of the machine's disk become beats, until the tool has ended.
     let (mut stops, mut printed) = (0_u32, String::new());
     loop {
         bench.machine.frozen(|meshes, qmp| {
@@ -238,8 +238,8 @@ fn closed_loop(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// What every host has: a tracepoint counts requests, the disk's own counters requests and bytes,
-/// while a command runs.
+/// Checks the counters of every host during a command: a tracepoint counts requests, the disk's own
+/// counters requests and bytes.
 fn tracepoints(bench: &mut Bench) -> Result<()> {
     let printed = bench.machine.guest(
         "daqmeter pmu stat --json -e block:block_rq_complete,disk.vda.reads,disk.vda.read_bytes,page-faults -- dd if=/dev/vda of=/dev/null bs=64k count=32 iflag=direct 2>/dev/null",
@@ -255,7 +255,7 @@ fn tracepoints(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// The CPU that counts goes away: the driver moves the counters, and nothing is counted twice.
+/// Removes the CPU that counts: the driver moves the counters, and no count is doubled.
 fn hotplug(bench: &mut Bench) -> Result<()> {
     let event = node_event("hnf_mc_reqs", 0x24);
     let cpu = "/sys/devices/system/cpu/cpu0/online";
@@ -276,7 +276,7 @@ fn hotplug(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Events that cannot be, refused before anything is opened.
+/// Checks that invalid events are refused before anything is opened.
 fn refused_events(bench: &mut Bench) -> Result<()> {
     let filters =
         ["read", "write"].map(|kind| node_event(&format!("hnf_qos_pocq_occupancy_{kind}"), 0x24));
@@ -296,7 +296,7 @@ fn group(events: &[String]) -> String {
     format!("'{{{}}}'", events.join(","))
 }
 
-/// Without the map, the driver refuses, and we say what it means.
+/// Checks the message for a refusal by the driver without the map.
 fn refused_by_the_driver(bench: &mut Bench) -> Result<()> {
     bench.machine.guest("umount /sys/kernel/debug")?;
     let unknown = node_event("hnf_mc_reqs", 0x99);

@@ -1,4 +1,4 @@
-//! Debian's perf for another architecture, with the libraries that it needs.
+//! Debian's perf for another architecture, with its libraries.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,12 +16,10 @@ pub(crate) struct Perf {
     pub(crate) files: Vec<(PathBuf, String)>,
 }
 
-/// Downloads perf and everything that it depends on, and keeps what the program is linked with.
 pub(crate) fn fetch() -> Result<Perf> {
     let place = mesh_folder().join("perf");
     let names = debian::closure("linux-perf", "arm64")?;
-    // What it is linked with comes in packages of libraries; interpreters and their modules are not
-    // started.
+    // Shared libraries come in library packages; interpreters and their modules are not started.
     let wanted: Vec<String> = names
         .into_iter()
         .filter(|name| ["lib", "zlib", "linux-perf"].iter().any(|start| name.starts_with(start)))
@@ -62,7 +60,6 @@ fn names_below(directory: &Path) -> Result<Vec<String>> {
     Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 
-/// Names of the libraries that a program or a library is linked with.
 fn needed(file: &Path) -> Result<Vec<String>> {
     let text = line("readelf -d -l").arg(file).output()?;
     let name = |line: &str, before: &str| {

@@ -22,7 +22,6 @@ fn connect(path: &Path) -> Result<BufReader<UnixStream>> {
     }
 }
 
-/// The control protocol.
 pub(crate) struct Qmp {
     stream: BufReader<UnixStream>,
 }
@@ -41,7 +40,7 @@ impl Qmp {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Asks, and waits for the answer; events before it are passed over.
+    /// Sends a command and returns the answer; earlier events are skipped.
     pub(crate) fn ask(&mut self, what: &str, arguments: Value) -> Result<Value> {
         let line = format!("{}\n", json!({ "execute": what, "arguments": arguments }));
         self.stream.get_mut().write_all(line.as_bytes())?;
@@ -56,7 +55,7 @@ impl Qmp {
         }
     }
 
-    /// Path of the first object of that type below the machine.
+    /// Returns the path of the first object of that type below the machine.
     pub(crate) fn find(&mut self, kind: &str) -> Result<String> {
         let all = self.ask("qom-list", json!({ "path": "/machine/unattached" }))?;
         let wanted = format!("child<{kind}>");
@@ -66,17 +65,14 @@ impl Qmp {
         Ok(format!("/machine/unattached/{}", name.with_context(|| format!("no {kind}"))?))
     }
 
-    /// Bytes that the guest has read from its first disk.
     pub(crate) fn bytes_read(&mut self) -> Result<u64> {
         let all = self.ask("query-blockstats", json!({}))?;
         all[0]["stats"]["rd_bytes"].as_u64().context("no rd_bytes")
     }
 }
 
-/// The protocol for tests.
 pub(crate) struct Qtest {
     stream: BufReader<UnixStream>,
-    /// Path of the interrupt controller.
     pub(crate) gic: String,
 }
 
@@ -85,13 +81,12 @@ impl Qtest {
         Ok(Qtest { stream: connect(path)?, gic })
     }
 
-    /// Raises an interrupt line and lowers it.
     pub(crate) fn pulse(&mut self, line: usize) -> Result<()> {
         for level in [1, 0] {
             let ask = format!("set_irq_in {} unnamed-gpio-in {line} {level}\n", self.gic);
             self.stream.get_mut().write_all(ask.as_bytes())?;
             let mut answer = String::new();
-            // Lines about interrupts of its own may come before the answer.
+            // Lines about other interrupts may come before the answer.
             while !answer.starts_with("OK") && !answer.starts_with("FAIL") {
                 answer.clear();
                 ensure!(self.stream.read_line(&mut answer)? > 0, "qtest ended");

@@ -1,16 +1,14 @@
-//! Steps of CI that compile.
-
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use shell::{Line, StepDone, line, need, ran, root, there};
 
-/// Files below `target/ci` with the paths of test programs.
+/// File below `target/ci` with the paths of test programs.
 pub(super) const FUSE_TESTS: &str = "fuse.programs";
 pub(super) const NEON_TESTS: &str = "neon.programs";
 pub(super) const PROMISES: &str = "promises.programs";
 
-/// The workspace and the package outside of it.
+/// Checks the format of the workspace and of the package outside of it.
 pub(super) fn format() -> Result<StepDone> {
     for package in ["Cargo.toml", "fuzz/Cargo.toml"] {
         line("cargo fmt --all --check --manifest-path").arg(root().join(package)).run()?;
@@ -18,18 +16,17 @@ pub(super) fn format() -> Result<StepDone> {
     Ok(StepDone::Ran)
 }
 
-/// The benchmark that CI runs, optimised, with the tool's own features, so that what both need is
-/// compiled once. Clippy type-checks all benchmarks.
+/// Builds the benchmark that CI runs, optimised, with the tool's own features, so that shared
+/// libraries are compiled once. Clippy type-checks all benchmarks.
 pub(super) fn benches() -> Result<StepDone> {
     build_tests(PROMISES, line("cargo bench -p daqmeter-campaign -p daqmeter-cli --bench promises"))
 }
 
-/// The benchmark over Zenoh compiles, as its tests do.
+/// Checks that the benchmark over Zenoh compiles, as its tests do.
 pub(super) fn zenoh_bench() -> Result<()> {
     line("cargo build --quiet -p daqmeter-path --features zenoh --bench zenoh").run()
 }
 
-/// The tests over Zenoh.
 pub(super) fn zenoh(more: &str) -> Result<()> {
     line("cargo test --quiet -p daqmeter-readout -p daqmeter-path --features zenoh --test readout --test path")
         .words(more)
@@ -57,7 +54,7 @@ fn build_tests(name: &str, build: Line) -> Result<StepDone> {
     ran(Ok(fs::write(root().join("target/ci").join(name), programs.join("\n"))?))
 }
 
-/// The programs that [`build_tests`] left under that name.
+/// Returns the programs that [`build_tests`] left under that name.
 pub(super) fn built_tests(name: &str) -> Result<Vec<String>> {
     let path = root().join("target/ci").join(name);
     let text = fs::read_to_string(&path)

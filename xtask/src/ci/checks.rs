@@ -1,4 +1,4 @@
-//! Steps of CI that run the tool, and what must come of it.
+//! Steps of CI that run the tool, and their expected results.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,7 +41,6 @@ pub(super) fn neon() -> Result<StepDone> {
     Ok(StepDone::Ran)
 }
 
-/// One part of what comparisons promise.
 pub(super) fn promises(part: &str) -> Result<()> {
     for program in built_tests(PROMISES)? {
         started(program.as_ref()).words(part).run()?;
@@ -49,14 +48,14 @@ pub(super) fn promises(part: &str) -> Result<()> {
     Ok(())
 }
 
-/// The records of a file, all of which must be readable.
+/// Reads the records of a file; all must be valid.
 fn records(path: &str) -> Result<Vec<RunRecord>> {
     let contents = jsonl::read(std::io::BufReader::new(fs::File::open(path)?))?;
     ensure!(contents.errors.is_empty(), "{path}: {:?}", contents.errors);
     Ok(contents.records)
 }
 
-/// Every point was measured, or waived where the host lacks something.
+/// Checks that every point was measured, or waived because the host lacks something.
 fn none_failed(records: &[RunRecord], fails: fn(&RunRecord) -> bool) -> Result<()> {
     let failed = records.iter().filter(|record| fails(record));
     let failed: Vec<String> = failed
@@ -76,7 +75,6 @@ pub(super) fn survey() -> Result<()> {
     page(html.as_ref())
 }
 
-/// Records as tables for other programs.
 fn exported(records: &str) -> Result<()> {
     for name in ["export.parquet", "export.csv"] {
         daqmeter("export").arg(records).arg("-o").arg(scratch(name)?).run()?;
@@ -84,17 +82,17 @@ fn exported(records: &str) -> Result<()> {
     Ok(())
 }
 
-/// The tests of the wheel, which read what was exported, too.
+/// Runs the tests of the wheel, which read the exported tables, too.
 pub(super) fn python() -> Result<StepDone> {
     exported(PUBLISHED)?;
     python_tests()
 }
 
-/// Emulated bridges take the time of their model, and the page has the study's four figures.
-///
-/// What else runs on a shared machine adds time only. So a row has several tries, and in each it
-/// may take as much longer as a bridge without any delay takes at that time, which is the client's
-/// and the emulation's own work. A row that is faster than its model is wrong at once.
+/// Checks that emulated bridges take the time of their model, and that the page has the study's
+/// four figures.
+/// Other programs on a shared machine only add time, so a row has several tries. In each it may
+/// exceed its model by the time of a bridge without delay, which is the client's and the
+/// emulation's own work. A row that is faster than its model fails at once.
 pub(super) fn etherbone() -> Result<()> {
     let html = scratch("etherbone.html")?;
     each_row_once(6, || {
@@ -108,7 +106,7 @@ pub(super) fn etherbone() -> Result<()> {
     page(html.as_ref())
 }
 
-/// Each row must be right in one of the tries, which give the rows that are too slow.
+/// Repeats until each row was right in one of the tries, which return the rows that are too slow.
 fn each_row_once(
     tries: u32,
     mut slow_rows: impl FnMut() -> Result<BTreeSet<String>>,
@@ -129,13 +127,12 @@ fn each_row_once(
     bail!("too slow in each of {tries} tries: {left:?}")
 }
 
-/// The rows of a study, with what the records say of them.
 fn compared(study: &str, records: &[RunRecord]) -> Result<Vec<StudyLine>> {
     let found = studies().into_iter().find(|one| one.name() == study);
     Ok(found.with_context(|| format!("no study is named {study}"))?.judge(records).0)
 }
 
-/// Mean time of a blocking cycle over an emulated bridge that adds no delay.
+/// Measures the mean time of a blocking cycle over an emulated bridge that adds no delay.
 fn cycle_without_delay_us() -> Result<f64> {
     const BRIDGE: &str = "[[bridge]]\nname = 'none'\nabout = 'adds no delay'\nstream = true\n\
         request = { latency_ns = 0, bytes_per_s = 1e15 }\nreply = { latency_ns = 0, bytes_per_s = 1e15 }\n\
@@ -157,7 +154,7 @@ fn cycle_without_delay_us() -> Result<f64> {
     Ok(cycle_us)
 }
 
-/// Rows that took longer than their model and that much software, by more than 5 %; one that was
+/// Returns rows that exceed their model and that software time by more than 5 %. A row that is
 /// faster by that much is an error.
 fn rows_off_the_model(lines: &[StudyLine], software_us: f64) -> Result<BTreeSet<String>> {
     let mut slow = BTreeSet::new();
@@ -167,15 +164,15 @@ fn rows_off_the_model(lines: &[StudyLine], software_us: f64) -> Result<BTreeSet<
             bail!("{name}: no model or not measured: {line:?}");
         };
         let off = measured.value / model - 1.0;
-        // Time of the row's cycle or timestamp, and how much longer than the model's it was.
+        // Time of the row's cycle or timestamp, and its excess over the model's.
         let (model_us, longer) = match &*line.unit {
             "us" => (model, off),
             "kHz" => (1e3 / model, 1.0 / (1.0 + off) - 1.0),
             "Mbit/s" => (64.0 / model, 1.0 / (1.0 + off) - 1.0),
-            // The emulation's own count of nanoseconds, in which no software is.
+            // The emulation's own nanoseconds, which include no software.
             "ns" => (f64::INFINITY, off),
-            // A gain is a small difference of two times, both of which may be longer: within five
-            // of its percents, either way.
+            // A gain is a small difference of two times, both of which may be longer. It must be
+            // within five of its percents, either way.
             "%" => (f64::INFINITY, off.abs() * model / 100.0),
             unit => bail!("{name}: no rule for {unit}"),
         };
@@ -187,7 +184,6 @@ fn rows_off_the_model(lines: &[StudyLine], software_us: f64) -> Result<BTreeSet<
     Ok(slow)
 }
 
-/// The wheel's rate beside that of the tool's own loop.
 pub(super) fn python_rate() -> Result<StepDone> {
     told(
         "this host's rates are too far apart for a rate through Python, in each of three tries",
@@ -195,8 +191,8 @@ pub(super) fn python_rate() -> Result<StepDone> {
     )
 }
 
-/// What a measurement says that ends with 0 (kept), 1 (missed) or 3 (cannot tell) in at most three
-/// tries: the first 0 and the second 1 decide.
+/// Repeats a measurement that ends with 0 (kept), 1 (missed) or 3 (cannot tell), at most three
+/// times. The first 0 and the second 1 decide.
 fn told(cannot_tell: &str, mut once: impl FnMut() -> Result<Option<i32>>) -> Result<StepDone> {
     let mut missed = 0;
     for attempt in 1..=3 {
@@ -213,11 +209,10 @@ fn told(cannot_tell: &str, mut once: impl FnMut() -> Result<Option<i32>>) -> Res
     Ok(StepDone::LeftOut(cannot_tell.to_owned()))
 }
 
-/// Paced boards give the document's read-out tables, mean per table, within 3 %, and none exceeds
-/// the uplink.
-///
-/// A busy host makes read-out slower only, so a table has several tries. One that is faster is
-/// wrong at once.
+/// Checks that paced boards give the document's read-out tables, mean per table, within 3 %, and
+/// that none exceeds the uplink.
+/// A busy host only makes read-out slower, so a table has several tries. A faster one fails at
+/// once.
 pub(super) fn digitizers() -> Result<()> {
     each_row_once(4, || {
         let out = scratch("reproduce.jsonl")?;
@@ -231,13 +226,13 @@ pub(super) fn digitizers() -> Result<()> {
     })
 }
 
-/// Read-out tables that are slower than the document's by more than 3 %; one that is faster by that
-/// much is an error.
+/// Returns read-out tables that are slower than the document's by more than 3 %. A table that is
+/// faster by that much is an error.
 fn tables_off_the_document(lines: &[StudyLine]) -> Result<BTreeSet<String>> {
     const BAND: f64 = 0.03;
     let means: Vec<&StudyLine> = lines.iter().filter(|line| line.row == "mean").collect();
     ensure!(means.len() == 15, "{} tables instead of 15", means.len());
-    // Conversions are this host's own.
+    // Conversions depend on this host.
     let readouts = means.into_iter().filter(|line| !line.is_of_host);
     let readouts: Vec<(&StudyLine, f64)> = readouts
         .map(|line| Some((line, line.difference()?)))
@@ -256,7 +251,7 @@ fn tables_off_the_document(lines: &[StudyLine]) -> Result<BTreeSet<String>> {
         .collect())
 }
 
-/// What all boards of a record delivered is not more than the crate's uplink carries.
+/// Checks that all boards of a record deliver at most the capacity of the crate's uplink.
 fn below_the_uplink(record: &RunRecord) -> Result<()> {
     const UPLINK_BYTES_PER_S: f64 = 3295.7e6;
     let ledger = record.ledgers.iter().find(|ledger| ledger.unit == "bytes");
@@ -267,8 +262,8 @@ fn below_the_uplink(record: &RunRecord) -> Result<()> {
     Ok(())
 }
 
-/// The sweep finds a rate and draws its figures, and no row of the study's model contradicts the
-/// document.
+/// Checks that the sweep finds a rate and draws its figures, and that no row of the study's model
+/// contradicts the document.
 pub(super) fn read_out() -> Result<()> {
     let (out, html) = (scratch("sweep.jsonl")?, scratch("sweep.html")?);
     daqmeter("readout sweep gbt --probe 200ms --resolution 0.05 --out")
@@ -284,8 +279,8 @@ pub(super) fn read_out() -> Result<()> {
     daqmeter("reproduce readout").run()
 }
 
-/// Latency, bandwidth and pollution at a few sizes fill figures that a browser draws; every claim
-/// gets a verdict.
+/// Checks that latency, bandwidth and pollution at a few sizes fill figures that a browser draws;
+/// every claim gets a verdict.
 pub(super) fn copies() -> Result<()> {
     let (out, html) = (scratch("copies.jsonl")?, scratch("copies.html")?);
     let sizes = "--sizes 1,64,4KiB,64KiB,1MiB";
@@ -307,14 +302,14 @@ pub(super) fn copies() -> Result<()> {
     daqmeter("reproduce copy --reps 30").run()
 }
 
-/// An emulated mesh, counted, drawn in a browser; and known loads on this host.
+/// Counts an emulated mesh, draws it in a browser, and verifies known loads on this host.
 pub(super) fn mesh_page() -> Result<StepDone> {
     let html = scratch("mesh.html")?;
     daqmeter("pmu stat --emulated cmn700 --heat hnf_mc_reqs -I 20ms --count 30 -o")
         .arg(&html)
         .output()?;
     page(html.as_ref())?;
-    // Others may use the disk meanwhile.
+    // Other programs may use the disk meanwhile.
     ran(tried(|| daqmeter("pmu verify --time 500ms").run()))
 }
 

@@ -1,9 +1,8 @@
-//! What CI runs after `cargo test`: everything that needs root, other packages, another CPU, a
-//! browser or time.
-//!
-//! Each step is a process of its own (`cargo xtask step NAME`), so that what it printed stays
-//! together and its CPU time is known. [`schedule`] says which may run side by side. A step that
-//! fails does not stop the others: one run names every fault.
+//! Steps of CI after `cargo test`: those that need root, other packages, another CPU, a browser or
+//! time.
+//! Each step is a process of its own (`cargo xtask step NAME`), so its output stays together and
+//! its CPU time is known. [`schedule`] selects the steps that may run side by side. A failed step
+//! does not stop the others: one run names every fault.
 
 mod builds;
 mod checks;
@@ -26,7 +25,7 @@ use step::{Step, place};
 /// Exit code of a step that could not be run here; its reason is in a file beside its log.
 const LEFT_OUT: u8 = 3;
 
-/// Runs all steps, or those with `only` in their name and what they come after.
+/// Runs all steps, or those with `only` in their name and their prerequisites.
 pub(crate) fn all(only: Option<&str>) -> Result<()> {
     let chosen = chosen(only)?;
     let orders: Vec<Order> = chosen.iter().map(|step| step.order).collect();
@@ -51,7 +50,7 @@ pub(crate) fn all(only: Option<&str>) -> Result<()> {
     conclude(&ended, began.elapsed())
 }
 
-/// Runs one step in this process, for [`all`]; the exit code.
+/// Runs one step in this process, for [`all`]; returns the exit code.
 pub(crate) fn one(name: &str) -> Result<u8> {
     let step = steps::STEPS.iter().find(|step| step.order.name == name);
     let done = (step.with_context(|| format!("no step `{name}`"))?.run)();
@@ -65,7 +64,6 @@ pub(crate) fn one(name: &str) -> Result<u8> {
     })
 }
 
-/// The steps with `only` in their name, and all that they come after.
 fn chosen(only: Option<&str>) -> Result<Vec<&'static Step>> {
     let only = only.unwrap_or("");
     let mut wanted: Vec<&Step> =
@@ -99,7 +97,7 @@ impl Running {
             }
         }
         let file = File::create(log)?;
-        // Builds give way to the emulators beside them, whose cases have deadlines.
+        // Builds have a lower priority than the emulators beside them, which have deadlines.
         let niceness = if order.load == Load::Build { "10" } else { "0" };
         println!("... {}", order.name);
         let child = Command::new("nice")
@@ -118,7 +116,6 @@ impl Running {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Prints all that the step printed, with how it ended.
     fn end(mut self) -> Result<Ended> {
         let code = self.child.wait()?.code();
         let wall = self.began.elapsed();
@@ -174,7 +171,7 @@ fn leave_cpu_time(name: &str) {
     // cutime, cstime in ticks of 10 ms.
     let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace().skip(11).take(4);
     let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
-    // The table only lacks a figure where this cannot be written.
+    // A failed write only leaves a gap in the table.
     let _ = fs::write(place(name, "cpu"), format!("{}", ticks / 100));
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use shell::{Line, line, need, root};
 
-/// Chromium without a network. Those that run side by side have profiles of their own.
+/// Starts Chromium without a network. Parallel instances have profiles of their own.
 fn chromium(profile: &str) -> Line {
     let profile = root().join("target/ci/chromium").join(profile);
     line("chromium --headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run")
@@ -17,7 +17,6 @@ fn chromium(profile: &str) -> Line {
         .arg(format!("--user-data-dir={}", profile.display()))
 }
 
-/// Opens a page, in both themes, and asks it how many charts it drew.
 pub(crate) fn page(path: &Path) -> Result<()> {
     need("chromium")?;
     need("identify")?;
@@ -25,7 +24,7 @@ pub(crate) fn page(path: &Path) -> Result<()> {
     let figures = fs::read_to_string(&page)?.matches("class=\"chart\"").count();
     let url = format!("file://{}", page.display());
     let scheme = |number| format!("--blink-settings=preferredColorScheme={number}");
-    // A browser by itself waits much while it starts.
+    // A single browser waits much during its start.
     std::thread::scope(|scope| {
         let others = scope.spawn(|| {
             picture(&url, "light", &scheme(1), 0.8..1.0)?;
@@ -39,7 +38,6 @@ pub(crate) fn page(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Every figure has its chart, nothing went wrong, everything can be saved.
 fn drawn(url: &str, figures: usize) -> Result<()> {
     let dom = chromium("charts").arg("--dump-dom").arg(url).output()?;
     ensure!(figures > 0, "no figure on the page");
@@ -55,7 +53,7 @@ fn drawn(url: &str, figures: usize) -> Result<()> {
     Ok(())
 }
 
-/// Coarsely: of a page that is drawn in its theme, most is paper, and not all.
+/// Checks the picture coarsely: most of a page is paper in its theme, and not all.
 fn picture(url: &str, theme: &str, option: &str, brightness: Range<f64>) -> Result<()> {
     let picture = root().join(format!("target/ci/page-{theme}.png"));
     let screenshot = format!("--screenshot={}", picture.display());

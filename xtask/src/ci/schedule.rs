@@ -1,32 +1,26 @@
-//! Which step may start now. Pure: steps and what runs in, a choice out.
-//!
+//! Choice of the next step, as a pure function of the steps and their states.
 //! Builds use all CPUs and share cargo's locks, so one runs at a time; emulators and other programs
-//! of one thread run beside it. What waits for a network or a clock most of its time takes no CPU
-//! from them. What measures time runs alone, after everything else.
+//! of one thread run beside it. Steps that mostly wait for a network or a clock take no CPU from
+//! them. Steps that measure time run alone, after all others.
 
-/// What a step does to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
     /// Compiles: one at a time, beside steps of one thread.
     Build,
-    /// Uses about one CPU.
     OneCpu,
     /// Waits most of its time, for a network or a clock: beside builds and steps of one CPU.
     Waits,
-    /// Measures time, or uses all CPUs by itself: nothing runs beside it.
+    /// Measures time, or uses all CPUs by itself: it runs alone.
     Alone,
 }
 
-/// A step as far as its order matters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order<'a> {
     pub(crate) name: &'a str,
     pub(crate) load: Load,
-    /// Steps that must have ended before.
     pub(crate) after: &'a [&'a str],
 }
 
-/// How far a step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Waiting,
@@ -34,11 +28,11 @@ pub(crate) enum State {
     Ended,
 }
 
-/// Steps that wait and run side by side, at most: they use some CPU time, too.
+/// Most waiting steps that run side by side: they use some CPU time, too.
 const WAITING: usize = 2;
 
-/// The first step that may start on a host with so many CPUs. Steps named in `after` that are not
-/// part of this run count as ended.
+/// Returns the first step that may start on a host with this number of CPUs. Steps in `after`
+/// outside of this run count as ended.
 pub(crate) fn next(steps: &[Order], states: &[State], cpus: usize) -> Option<usize> {
     let running = |load: Load| {
         (0..steps.len())
@@ -67,7 +61,7 @@ pub(crate) fn next(steps: &[Order], states: &[State], cpus: usize) -> Option<usi
         Load::Waits => running(Load::Waits) < WAITING,
         Load::Alone => ![Load::Build, Load::OneCpu, Load::Waits].map(unfinished).contains(&true),
     };
-    // What is fetched, and a build that waits, open the way for others: they go first.
+    // Fetches and waiting builds open the way for others: they go first.
     let of =
         |load: Load| (0..steps.len()).find(|&at| steps[at].load == load && ready(at) && fits(load));
     [Load::Waits, Load::Build, Load::OneCpu, Load::Alone].into_iter().find_map(of)
@@ -91,7 +85,7 @@ mod tests {
     ];
     const LOADS: [Load; 4] = [Load::Alone, Load::Build, Load::OneCpu, Load::Waits];
 
-    /// Runs all steps, each for its number of ticks; returns what ran together.
+    /// Runs all steps, each for its number of ticks; returns the steps that ran together.
     fn play(ticks: [u32; STEPS.len()]) -> Vec<Vec<&'static str>> {
         let mut states = [State::Waiting; STEPS.len()];
         let mut left = ticks;

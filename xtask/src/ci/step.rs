@@ -1,4 +1,4 @@
-//! What a step of CI is, and where it leaves its files.
+//! A step of CI and its files.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,10 +8,9 @@ use shell::{StepDone, root};
 
 use super::schedule::{Load, Order};
 
-/// Records of a survey that lie in the checkout.
+/// Records of a survey in the checkout.
 pub(super) const PUBLISHED: &str = "bench/record/genoa-vm-2cpu/2026-11-21.jsonl";
 
-/// One step of CI.
 pub(crate) struct Step {
     pub(super) order: Order<'static>,
     pub(super) run: fn() -> Result<StepDone>,
@@ -26,13 +25,12 @@ pub(super) const fn step(
     Step { order: Order { name, load, after }, run }
 }
 
-/// A file of a step below `target/ci/log`.
 pub(super) fn place(step: &str, kind: &str) -> PathBuf {
     let name = step.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     root().join("target/ci/log").join(format!("{name}.{kind}"))
 }
 
-/// A file of that name below `target/ci`, which is not there yet.
+/// Path of a file below `target/ci`, which does not exist yet.
 pub(super) fn scratch(name: &str) -> Result<String> {
     let directory = root().join("target/ci");
     fs::create_dir_all(&directory)?;

@@ -1,4 +1,4 @@
-//! The table of CI's steps: what each needs of the machine, and what it comes after.
+//! The table of CI's steps, with their loads and prerequisites.
 
 use shell::{line, need_all, ran, tried};
 
@@ -7,7 +7,7 @@ use super::step::{Step, step};
 use super::{builds, checks};
 use crate::{book, fuzz, machines, miri, published, schema, tidy};
 
-/// The release build of the tool, which most steps run.
+/// Name of the release build of the tool, which most steps run.
 const PROGRAM: &str = "program";
 const PACKAGES: &str = "Debian packages";
 const MACHINES: &str = "machines: program";
@@ -25,11 +25,11 @@ const BENCHES: &str = "benchmarks build";
 const FUSE_BUILD: &str = "real-device path: build";
 const NEON_BUILD: &str = "kernels on AArch64: build";
 
-/// All steps. Builds are in the order in which they are made: first those that long steps wait for.
+/// All steps. Builds are in their order: first those that long steps wait for.
 pub(super) const STEPS: &[Step] = &[
     step(PACKAGES, Waits, &[], need_all),
     step(PYTHON, Waits, &[PACKAGES], || ran(daqmeter_dist::python_tools())),
-    // Both keep Debian's lists in the same place.
+    // Both keep Debian's lists in one place.
     step(MESH_FETCH, Waits, &[PACKAGES, MACHINES], || machines::fetch("pmu-vm")),
     step(FETCH, Waits, &[MESH_FETCH], || machines::fetch("copy-vm")),
     step(MACHINES, Build, &[], machines::program),
@@ -87,7 +87,6 @@ pub(super) const STEPS: &[Step] = &[
     step("fuzz", OneCpu, &[FUZZ_BUILD], || ran(fuzz::run_all(fuzz::CI_SECONDS, None))),
     step("survey, and its page in a browser", Alone, &[PROGRAM], || ran(tried(checks::survey))),
     step("Python: rate", Alone, &[WHEEL], checks::python_rate),
-    // Has several tries.
     step("other makers' Etherbone", Waits, &[PROGRAM, PEERS_BUILD], || machines::alone("peers")),
     step("read-out between hosts", Alone, &[PROGRAM], || machines::alone("readout")),
     step("paths between hosts", Alone, &[PROGRAM], || machines::alone("paths")),

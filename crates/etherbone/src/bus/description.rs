@@ -25,45 +25,34 @@ use super::devices::{Eca, Register, Registers};
 use super::tlu::Tlu;
 use super::{Bus, BusTiming, Occupant, Region};
 
-/// Most memory that one description may ask for.
 const MAX_MEMORY_BYTES: u64 = 1 << 30;
-/// Deepest nesting of bridges.
 const DEEPEST: usize = 16;
 
-/// Why a description is not one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptionError {
-    /// Not TOML, or not these fields.
     #[error("{0}")]
     Syntax(String),
-    /// Two things share addresses.
     #[error(
         "addresses {first:#x} to {last:#x} are taken already; move the device or the SDB table (sdb = ...)"
     )]
     Overlap {
         /// First address.
         first: u64,
-        /// Last address.
         last: u64,
     },
-    /// A range that ends before it begins, or leaves its bridge.
+    /// A range that ends before it begins, or that leaves its bridge.
     #[error("{what}: {first:#x} to {last:#x} is not a range inside {inside:#x} bytes")]
     Range {
         what: String,
         /// First address.
         first: u64,
-        /// Last address.
         last: u64,
-        /// Bytes of the bridge around it.
         inside: u64,
     },
-    /// More memory than allowed.
     #[error("{0} bytes of memory; at most {MAX_MEMORY_BYTES} are emulated")]
     Memory(u64),
-    /// A crossbar with too many devices, or bridges too deep.
     #[error("more than {} records in a table, or bridges deeper than {DEEPEST}", sdb::MAX_RECORDS)]
     TooMany,
-    /// No gap for an SDB table.
     #[error("no gap of {0} bytes for an SDB table; give one by sdb = ...")]
     NoGap(u64),
 }
@@ -76,7 +65,6 @@ enum Kind {
     Eca,
     Tlu,
     Registers,
-    /// Described, but nothing answers.
     Absent,
 }
 
@@ -95,16 +83,15 @@ struct DeviceDescription {
     abi_class: u16,
     #[serde(default)]
     little_endian: bool,
-    /// Access widths in bits.
     widths: Option<Vec<u64>>,
     #[serde(default)]
     register: Vec<Register>,
-    /// A message-signalled interrupt master instead of a device.
+    /// True for a message-signalled interrupt master instead of a device.
     #[serde(default)]
     msi: bool,
 }
 
-/// The product as described, else by the default id and name.
+/// Builds the product as described, else by the default id and name.
 macro_rules! product {
     ($described:expr, $default:expr) => {{
         let ((vendor, device), name) = $default;
@@ -118,7 +105,7 @@ macro_rules! product {
     }};
 }
 
-/// The date of everything that has none of its own: that of the study's table.
+/// Date of records without one: the date of the table in the study of 2018.
 const DATE: u32 = 0x2018_0201;
 
 #[derive(Clone, Debug, Deserialize, Default)]
@@ -135,25 +122,22 @@ struct SynthesisDescription {
     user: String,
 }
 
-/// A crossbar: the whole bus, or what is behind a bridge.
 #[derive(Clone, Debug, Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 struct CrossbarDescription {
-    /// Range of the bridge that leads here; the whole bus has none.
     first: Option<u64>,
     last: Option<u64>,
-    /// Access times, of the whole bus only.
+    /// Access times; given for the whole bus only.
     timing: Option<BusTiming>,
     vendor: Option<u64>,
     device_id: Option<u32>,
     version: Option<u32>,
     date: Option<u32>,
     name: Option<String>,
-    /// Address of the SDB table, relative to the crossbar; without it the first gap.
+    /// Address of the SDB table, relative to the crossbar; the default is the first gap.
     sdb: Option<u64>,
     device: Vec<DeviceDescription>,
     bridge: Vec<CrossbarDescription>,
-    /// Records of type empty at the end of the table.
     empty: u16,
     repo_url: Option<String>,
     integration: Option<String>,
@@ -161,7 +145,6 @@ struct CrossbarDescription {
 }
 
 impl CrossbarDescription {
-    /// The range of the bridge that leads here.
     fn range(&self) -> Result<(u64, u64), DescriptionError> {
         match (self.first, self.last, &self.timing) {
             (Some(first), Some(last), None) => Ok((first, last)),
@@ -173,19 +156,15 @@ impl CrossbarDescription {
     }
 }
 
-/// A described bus.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// Access times.
     pub timing: BusTiming,
     top: CrossbarDescription,
 }
 
-/// The timing receiver that ships with daqmeter.
 const TIMING_RECEIVER: &str = include_str!("../../profiles/timing-receiver.toml");
 
 impl Description {
-    /// Reads a description.
     pub fn parse(text: &str) -> Result<Description, DescriptionError> {
         let syntax = |error: toml::de::Error| {
             let at = error
@@ -204,13 +183,10 @@ impl Description {
         Ok(Description { timing: top.timing.unwrap_or_default(), top })
     }
 
-    /// An emulated timing receiver: nested crossbars with an ECA, a TLU, memory and registers of
-    /// every kind.
     pub fn timing_receiver() -> Description {
         Description::parse(TIMING_RECEIVER).expect("ships with the binary and is tested")
     }
 
-    /// Memory on a software bus, as eb-snoop has it.
     pub fn memory(first: u64, last: u64, widths: Widths, endian: Endian) -> Description {
         let widths = Width::ALL.into_iter().filter(|width| widths.has(*width));
         let device = DeviceDescription {
@@ -225,7 +201,6 @@ impl Description {
         Description { timing: BusTiming::default(), top }
     }
 
-    /// Puts everything on a bus.
     pub fn build(&self) -> Result<Bus, DescriptionError> {
         let mut builder = Builder { bus: Bus::new(self.timing, 0), memory_bytes: 0 };
         let root = builder.crossbar(&self.top, Place { base: 0, last: u64::MAX }, 0)?;
@@ -234,7 +209,6 @@ impl Description {
     }
 }
 
-/// The absolute range of a crossbar.
 #[derive(Clone, Copy)]
 struct Place {
     base: u64,
@@ -247,8 +221,6 @@ struct Builder {
 }
 
 impl Builder {
-    /// Puts a crossbar's devices, bridges and table on the bus; returns the absolute address of the
-    /// table.
     fn crossbar(
         &mut self,
         crossbar: &CrossbarDescription,
@@ -317,8 +289,8 @@ impl Builder {
         Ok(first)
     }
 
-    /// The first place inside the crossbar, a multiple of 64 KiB (or of 64 bytes in small ones),
-    /// that no device, bridge or message-signalled interrupt range takes.
+    /// Finds the first place inside the crossbar that no device, bridge or message-signalled
+    /// interrupt range takes. It is a multiple of 64 KiB, or of 64 bytes in small crossbars.
     fn gap(
         &self,
         crossbar: &CrossbarDescription,
@@ -376,7 +348,6 @@ impl Builder {
     }
 }
 
-/// A range relative to a crossbar, made absolute.
 fn within(what: &str, first: u64, last: u64, place: Place) -> Result<Place, DescriptionError> {
     let size = place.last - place.base;
     if first > last || last > size {

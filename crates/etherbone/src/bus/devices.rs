@@ -1,19 +1,16 @@
-//! Devices of the emulated bus.
-
 use daqmeter_wire::etherbone::{Endian, Width};
 
 use super::BusError;
 
-/// A device on the bus. Offsets are in bytes from its first address and aligned to the size.
+/// A device of the emulated bus. Offsets are in bytes from its first address and aligned to the
+/// size.
 pub trait BusDevice: Send {
-    /// Reads `size` bytes.
     fn read(&mut self, offset: u64, size: Width, tai_ns: u64) -> Result<u64, BusError>;
 
-    /// Writes `size` bytes.
     fn write(&mut self, offset: u64, size: Width, value: u64, tai_ns: u64) -> Result<(), BusError>;
 }
 
-/// A value out of memory; none beyond its end.
+/// Reads a value from memory; `None` beyond its end.
 #[inline]
 pub(crate) fn load(bytes: &[u8], offset: u64, size: Width, endian: Endian) -> Option<u64> {
     let at = usize::try_from(offset).ok()?;
@@ -29,7 +26,7 @@ pub(crate) fn load(bytes: &[u8], offset: u64, size: Width, endian: Endian) -> Op
     })
 }
 
-/// A value into memory; none beyond its end.
+/// Writes a value to memory; `None` beyond its end.
 #[inline]
 pub(crate) fn store(
     bytes: &mut [u8],
@@ -47,7 +44,7 @@ pub(crate) fn store(
     Some(())
 }
 
-/// 32-bit registers are read and written whole.
+/// Refuses other sizes than 32 bits: registers are read and written whole.
 pub(super) fn whole(size: Width) -> Result<(), BusError> {
     if size == Width::W32 { Ok(()) } else { Err(BusError::Refused) }
 }
@@ -56,15 +53,12 @@ pub(super) fn low32(value: u64) -> u64 {
     value & 0xFFFF_FFFF
 }
 
-/// The time registers of the event-condition-action unit: TAI in ns since 1970, high word at 0x18,
-/// low word at 0x1C. The two are separate reads and nothing latches, so the low word may roll over
-/// between them: readers must cope.
+/// Time registers of the event-condition-action unit: TAI in ns since 1970. Nothing latches the two
+/// words, so the low word may roll over between the reads; readers must cope.
 #[derive(Debug, Default)]
 pub(crate) struct Eca;
 
-/// Offset of the high word of the time.
 pub(crate) const ECA_TIME_HI: u64 = 0x18;
-/// Offset of the low word of the time.
 pub(crate) const ECA_TIME_LO: u64 = 0x1C;
 
 impl BusDevice for Eca {
@@ -91,33 +85,24 @@ impl BusDevice for Eca {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Permission {
-    /// Both.
     #[default]
     ReadWrite,
-    /// Writes are refused.
     ReadOnly,
-    /// Reads are refused.
     WriteOnly,
-    /// Everything is refused: a register that always raises the error line.
     Faulty,
-    /// Nothing ever answers: the bus timeout ends the access.
     Silent,
 }
 
-/// One 32-bit register.
 #[derive(Clone, Copy, Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Register {
-    /// Offset in bytes.
     pub offset: u64,
-    /// Value at the start.
     #[serde(default)]
     pub value: u32,
     #[serde(default)]
     pub access: Permission,
 }
 
-/// A block of 32-bit registers; what is not one of them is refused.
 #[derive(Debug)]
 pub(crate) struct Registers(pub(crate) Vec<Register>);
 

@@ -1,7 +1,6 @@
-//! The emulated Wishbone bus: what answers at which address, and how long that takes.
-//!
-//! Time here is the bus's own: each operation advances it by the access time of the [`BusTiming`],
-//! and a cycle cannot begin before the one before it ended.
+//! The emulated Wishbone bus: devices at addresses, and the time of each access.
+//! Time is the bus's own: each operation advances it by the access time of the [`BusTiming`]. A
+//! cycle cannot begin before the cycle before it has ended.
 
 pub mod description;
 pub mod devices;
@@ -16,29 +15,24 @@ use devices::BusDevice;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BusError {
-    /// The device raised the error line.
     Refused,
-    /// Nothing answered until the bus timeout.
     Timeout,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BusTiming {
-    /// Period of the bus clock; timestamps are multiples of it.
     pub tick_ns: u64,
-    /// One read of one word.
     pub read_ns: u64,
-    /// One write of one word.
     pub write_ns: u64,
-    /// Each cycle, before its first operation.
+    /// Added to each cycle before its first operation.
     pub cycle_ns: u64,
-    /// An access that nothing answers.
+    /// Time of an access without an answer.
     pub timeout_ns: u64,
     pub tai_offset_s: u64,
 }
 
-/// No access time; the 8 ns ticks of the study of 2018, and the bus timeout of the HDL slave
+/// No access time, the 8 ns ticks of the study of 2018, and the bus timeout of the HDL slave
 /// (6,250,000 clocks, 100 ms).
 impl Default for BusTiming {
     fn default() -> Self {
@@ -54,15 +48,13 @@ impl Default for BusTiming {
 }
 
 enum Occupant {
-    /// Memory, answered without a call through a table.
+    /// Memory; it is answered without a virtual call.
     Memory(Vec<u8>),
     /// An SDB table: readable, without a trace in the error register.
     Sdb(Vec<u8>),
-    /// Anything else.
     Device(Box<dyn BusDevice>),
 }
 
-/// A range of addresses and what lies there.
 struct Region {
     first: u64,
     last: u64,
@@ -72,7 +64,6 @@ struct Region {
 }
 
 impl Region {
-    /// Reads, or writes the value.
     #[inline]
     fn access(
         &mut self,
@@ -99,46 +90,35 @@ impl Region {
     }
 }
 
-/// The bus.
 pub struct Bus {
-    /// Sorted by address, without overlaps.
     regions: Vec<Region>,
     sdb_root: u64,
     timing: BusTiming,
     /// Monotonic time until which the bus is busy.
     time_ns: u64,
-    /// From monotonic time to TAI.
     tai_minus_monotonic_ns: u64,
-    /// The region found last: accesses come in runs.
+    /// Region of the last access: accesses come in runs.
     last_found: usize,
 }
 
-/// The account of one conversation: each has its own error register.
+/// State of one conversation: each has its own error register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusSession {
-    /// Config register 0.
     pub errors: ErrorRegister,
-    /// Accesses that ran into the bus timeout.
     pub timeouts: u64,
 }
 
-/// One access, for a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Address, with the low bits that the device saw.
+    /// Address with the low bits that the device saw.
     pub address: u64,
-    /// The value that went over the bus.
     pub value: u64,
-    /// Bytes.
     pub bytes: usize,
-    /// True for a write.
     pub write: bool,
-    /// False when it failed.
     pub ok: bool,
 }
 
 impl Bus {
-    /// A bus without anything on it, with its root SDB table at the given address.
     fn new(timing: BusTiming, sdb_root: u64) -> Bus {
         let since_epoch = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         let utc_ns = u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX);
@@ -154,12 +134,10 @@ impl Bus {
         }
     }
 
-    /// Time that the bus takes.
     pub fn timing(&self) -> BusTiming {
         self.timing
     }
 
-    /// Other access times than those of the description.
     pub fn set_timing(&mut self, timing: BusTiming) {
         self.timing = timing;
     }
@@ -176,12 +154,10 @@ impl Bus {
         Ok(())
     }
 
-    /// A cycle begins: not before the last one ended.
     pub(crate) fn begin_cycle(&mut self, now_ns: u64) {
         self.time_ns = self.time_ns.max(now_ns) + self.timing.cycle_ns;
     }
 
-    /// Until when the bus is busy.
     pub fn busy_until_ns(&self) -> u64 {
         self.time_ns
     }
@@ -198,7 +174,6 @@ impl Bus {
         Some(at)
     }
 
-    /// TAI at this access.
     fn tai_ns(&self) -> u64 {
         let time_ns = if self.timing.read_ns == 0 {
             daqmeter_sys::clock::monotonic_ns()
@@ -209,8 +184,7 @@ impl Bus {
         tai_ns - tai_ns % self.timing.tick_ns.max(1)
     }
 
-    /// TAI, if what lies there may ask for it. One access of the bus: a read, or a write of the
-    /// word.
+    /// Reads a word, or writes it. TAI is computed only for regions that may ask for it.
     #[inline(always)]
     fn access(
         &mut self,
@@ -247,7 +221,7 @@ impl Bus {
         access
     }
 
-    /// The part of a config register that a port of this width reads.
+    /// Returns the part of a config register that a port of this width reads.
     pub(crate) fn read_config(&self, session: &BusSession, layout: EbLayout, address: u64) -> u64 {
         let word: u64 = match address & !7 {
             config::ERRORS => session.errors.0,
@@ -262,7 +236,6 @@ impl Bus {
         bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
     }
 
-    /// One operation of a master: a read, or a write of the word.
     #[inline]
     pub(crate) fn execute(
         &mut self,

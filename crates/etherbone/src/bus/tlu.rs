@@ -1,7 +1,7 @@
-//! The timestamp latch unit of GSI, 0x651:0x10051981 "GSI_TM_LATCH_V2", as its core has it
-//! (bel_projects, `wr_tlu.vhd`): registers, refusals and the effects of reads. Times are in cycles
-//! of 8 ns, and a stamp has its rest in ns. Its inputs are never driven: stamps come from test
-//! pulses, and it sends no message-signalled interrupts.
+//! The timestamp latch unit of GSI, 0x651:0x10051981 "GSI_TM_LATCH_V2".
+//! Registers, refusals and the effects of reads are those of its core (bel_projects, `wr_tlu.vhd`).
+//! Times are in cycles of 8 ns; a stamp adds a rest in ns. The inputs are never driven: stamps come
+//! from test pulses. It sends no message-signalled interrupts.
 
 use std::collections::VecDeque;
 
@@ -10,18 +10,16 @@ use daqmeter_wire::etherbone::Width;
 use super::BusError;
 use super::devices::{BusDevice, low32, whole};
 
-/// A bit for each channel that holds a stamp (read).
+/// Bits of the channels that hold a stamp (read).
 pub(crate) const READY: u64 = 0x00;
 /// Empties the channels of the written bits.
 const CLEAR: u64 = 0x04;
-/// Pulse into all channels.
 const TEST_ALL: u64 = 0x08;
-/// A bit for each active channel (read).
+/// Bits of the active channels (read).
 const ACTIVE: u64 = 0x0C;
-/// Activates the channels of the written bits.
 pub(crate) const ACTIVE_SET: u64 = 0x10;
 const ACTIVE_CLEAR: u64 = 0x14;
-/// A bit for each channel that latches rising edges (read).
+/// Bits of the channels that latch rising edges (read).
 const EDGE: u64 = 0x18;
 const EDGE_RISING: u64 = 0x1C;
 const EDGE_FALLING: u64 = 0x20;
@@ -29,39 +27,33 @@ const INTERRUPT_ENABLE: u64 = 0x24;
 const INTERRUPT_MASK: u64 = 0x28;
 const INTERRUPT_MASK_SET: u64 = 0x2C;
 const INTERRUPT_MASK_CLEAR: u64 = 0x30;
-/// Number of channels (read).
 pub(crate) const CHANNEL_COUNT: u64 = 0x34;
-/// Stamps that a channel holds (read).
+/// Most stamps that a channel can hold (read).
 const DEPTH: u64 = 0x38;
-/// High word of the time in cycles; a read of it latches the low word.
+/// High word of the time in cycles; reading it latches the low word.
 pub(crate) const TIME_HI: u64 = 0x50;
 pub(crate) const TIME_LO: u64 = 0x54;
-/// Channel that the registers from 0x5C on belong to.
+/// Selects the channel of the registers from 0x5C on.
 pub(crate) const SELECT: u64 = 0x58;
 /// Drops the oldest stamp; refused if there is none.
 pub(crate) const POP: u64 = 0x5C;
-/// Pulse into the selected channel.
 pub(crate) const TEST: u64 = 0x60;
-/// Stamps in the selected channel (read).
 const COUNT: u64 = 0x64;
 /// High word of the oldest stamp, in cycles (read).
 pub(crate) const STAMP_HI: u64 = 0x68;
 pub(crate) const STAMP_LO: u64 = 0x6C;
 /// Rest of the oldest stamp below a cycle, in ns (read).
 const STAMP_SUB: u64 = 0x70;
-/// Time in ns for which an input must keep its level to make an edge.
+/// Time in ns that an input must keep its level to make an edge.
 const STABLE: u64 = 0x74;
 const MESSAGE: u64 = 0x78;
 const MESSAGE_TARGET: u64 = 0x7C;
 
 /// Number of channels, chosen here: receivers differ.
 const CHANNELS: usize = 4;
-/// Stamps that a channel holds, chosen here.
 const MAX_STAMPS: usize = 256;
-/// Period of the clock of stamps.
 pub(crate) const CYCLE_NS: u64 = 8;
 
-/// Registers and stamps of the unit.
 #[derive(Debug)]
 pub(crate) struct Tlu {
     channels: [Channel; CHANNELS],
@@ -96,7 +88,6 @@ impl Default for Tlu {
     }
 }
 
-/// A bit for each channel.
 const ALL: u64 = (1 << CHANNELS) - 1;
 
 impl Tlu {
@@ -104,8 +95,8 @@ impl Tlu {
         &mut self.channels[self.selected]
     }
 
-    /// Applies a pulse: levels of 8 ns, one bit for each, the first in bit 0. The edge counts if
-    /// the level after it lasts.
+    /// Applies a pulse: one bit for each level of 8 ns, the first in bit 0. The edge counts if the
+    /// level after it lasts.
     fn pulse(&mut self, levels: u64, into: u64, tai_ns: u64) {
         if u64::from(levels.to_le_bytes()[0].trailing_ones()) < self.stable_ns {
             return;
@@ -196,7 +187,7 @@ impl BusDevice for Tlu {
 mod tests {
     use super::*;
 
-    /// Repeats what GSI's `eb_tlu_demo` does, with the test pulse that it has commented out.
+    /// Repeats GSI's `eb_tlu_demo` with the test pulse that it has commented out.
     #[test]
     fn the_conversation_of_eb_tlu_demo_gives_the_time_and_the_stamps() {
         let mut tlu = Tlu::default();

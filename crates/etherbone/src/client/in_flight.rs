@@ -1,4 +1,4 @@
-//! Cycles on their way: tags, the window, deadlines, and what came back.
+//! Cycles on their way: tags, the window, deadlines and answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,25 +13,19 @@ pub struct ClientCounts {
     pub issued: u64,
     pub completed: u64,
     pub timed_out: u64,
-    /// Cycles that were given up, or could not be sent.
     pub abandoned: u64,
-    /// Cycles that were sent again.
     pub retried: u64,
-    /// Values without a cycle: duplicates, late answers.
     pub stray: u64,
-    /// Answers that are none.
     pub malformed: u64,
 }
 
-/// A cycle that has ended.
 #[derive(Debug)]
 pub struct CompletedCycle<'a> {
-    /// The number given with its operations.
     pub token: u64,
-    /// Errors on the bus are not here: see [`CompletedCycle::failed`].
+    /// Result without errors on the bus: see [`CompletedCycle::failed`].
     pub result: Result<(), EbError>,
-    /// The words that were read, in order, as they were on the bus:
-    /// [`daqmeter_wire::etherbone::Lanes::take`] gives the value.
+    /// Words that were read, in order, as on the bus; [`daqmeter_wire::etherbone::Lanes::take`]
+    /// gives the value.
     pub words: &'a [u64],
     statuses: &'a [u64],
     bus_ops: usize,
@@ -39,7 +33,6 @@ pub struct CompletedCycle<'a> {
 }
 
 impl<'a> CompletedCycle<'a> {
-    /// A cycle without status reads.
     pub(super) fn plain(
         token: u64,
         result: Result<(), EbError>,
@@ -48,21 +41,21 @@ impl<'a> CompletedCycle<'a> {
         CompletedCycle { token, result, words, statuses: &[], bus_ops: 0, port: Width::W32 }
     }
 
-    /// Bus operations that a status read reports.
+    /// Counts the bus operations that a status read reports.
     fn covered(&self, chunk: usize) -> usize {
         let most = status::covered(self.port);
         most.min(self.bus_ops.saturating_sub(chunk * most))
     }
 
-    /// True when bus operation `index`, from 0, failed; config operations do not count. False in a
-    /// silent cycle.
+    /// Returns true if bus operation `index`, from 0, failed. Config operations do not count.
+    /// Silent cycles always return false.
     pub fn failed(&self, index: usize) -> bool {
         let most = status::covered(self.port);
         let (chunk, of) = (index / most, self.covered(index / most));
         self.statuses.get(chunk).is_some_and(|status| status::failed(*status, index % most, of))
     }
 
-    /// True when the cycle was answered and no operation failed.
+    /// Returns true if the cycle was answered and no operation failed.
     pub fn is_clean(&self) -> bool {
         let mask = |chunk| match self.covered(chunk) {
             64.. => u64::MAX,
@@ -77,7 +70,6 @@ impl<'a> CompletedCycle<'a> {
 struct Pending {
     token: u64,
     tag: u16,
-    /// Place in the order of sending.
     sequence: u64,
     used: bool,
     expected: Encoded,
@@ -107,16 +99,17 @@ pub(super) struct InFlight {
     free: Vec<CycleNumber>,
     tags: Vec<Tag>,
     next_tag: usize,
-    /// Cycles in the order of sending, each with its sequence; some have ended.
+    /// Cycles in the order of sending, each with its sequence; it may include ended cycles.
     order: VecDeque<(CycleNumber, u64)>,
-    /// Deadlines: that of all cycles before a sequence which no earlier entry has.
+    /// Sequence and deadline of each sending. The deadline holds for all earlier cycles that no
+    /// entry before it covers.
     sendings: VecDeque<(u64, u64)>,
     sequence: u64,
     count: usize,
     bytes: usize,
     window_cycles: usize,
     pub(super) window_bytes: usize,
-    /// Late tags, and until when an answer is expected.
+    /// Late tags, with the time until which an answer is expected.
     late: VecDeque<(u64, u16)>,
     late_ns: u64,
     pub(super) counts: ClientCounts,
@@ -134,7 +127,7 @@ impl InFlight {
             sequence: 0,
             count: 0,
             bytes: 0,
-            // Half of the tags at most, so that late ones can be waited for.
+            // At most half of the tags are in use, so that late ones can be waited for.
             window_cycles: window_cycles.clamp(1, TAGS / 2),
             window_bytes,
             late: VecDeque::new(),
@@ -209,7 +202,6 @@ impl InFlight {
         self.cycle(number).retry = Some(Retry { ops: ops.into(), check, left });
     }
 
-    /// Ends a cycle; returns its token and its tag.
     fn end(&mut self, number: CycleNumber, tag: Tag) -> (u64, u16) {
         let cycle = &mut self.cycles[usize::from(number)];
         self.tags[index_of(cycle.tag)] = tag;
@@ -225,13 +217,11 @@ impl InFlight {
         (cycle.token, cycle.tag)
     }
 
-    /// Ends a cycle that could not be sent.
     pub(super) fn cancel(&mut self, number: CycleNumber) {
         self.end(number, Tag::Free);
         self.counts.abandoned += 1;
     }
 
-    /// Ends a cycle that has no answer.
     pub(super) fn complete_unanswered(
         &mut self,
         number: CycleNumber,
@@ -242,7 +232,6 @@ impl InFlight {
         on_done(CompletedCycle::plain(token, Ok(()), &[]));
     }
 
-    /// All cycles that were begun are sent.
     pub(super) fn sent(&mut self, deadline_ns: u64) {
         if self.count > 0 {
             self.sendings.push_back((self.sequence, deadline_ns));
@@ -268,7 +257,6 @@ impl InFlight {
         None
     }
 
-    /// Takes the values of an answer.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -311,8 +299,8 @@ impl InFlight {
         }
     }
 
-    /// The oldest cycle, if its deadline has passed. Frees the tags of answers that are no longer
-    /// expected.
+    /// Returns the oldest cycle, if its deadline has passed. Frees the tags of answers that are no
+    /// longer expected.
     pub(super) fn expired(&mut self, now_ns: u64) -> Option<CycleNumber> {
         while let Some((_, tag)) = self.late.pop_front_if(|(until_ns, _)| *until_ns <= now_ns) {
             if self.tags[index_of(tag)] == Tag::Late {
@@ -330,7 +318,6 @@ impl InFlight {
         self.late.push_back((now_ns + self.late_ns, tag));
     }
 
-    /// A new tag and the operations of a cycle that may be sent again.
     pub(super) fn again(&mut self, number: CycleNumber) -> Option<(u16, Arc<[Op]>, StatusCheck)> {
         let retry = self.cycle(number).retry.as_mut().filter(|retry| retry.left > 0)?;
         retry.left -= 1;
@@ -348,7 +335,6 @@ impl InFlight {
         Some((tag, ops, check))
     }
 
-    /// Ends a cycle without an answer in time.
     pub(super) fn fail(
         &mut self,
         number: CycleNumber,
@@ -362,7 +348,6 @@ impl InFlight {
         on_done(CompletedCycle::plain(token, Err(error), &[]));
     }
 
-    /// Gives up all cycles.
     pub(super) fn abandon(&mut self) {
         let now_ns = daqmeter_sys::clock::monotonic_ns();
         for number in 0..self.cycles.len() {

@@ -14,7 +14,6 @@ use crate::transport::Framing;
 const BURST: usize = 15;
 
 impl Client {
-    /// Executes operations one packet after the other; appends the words that were read.
     pub(super) fn litex_cycle(&mut self, ops: &[Op], words: &mut Vec<u64>) -> Result<(), EbError> {
         let whole = Lanes::full(Width::W32);
         if let Some(odd) = ops.iter().find(|op| op.lanes != whole || op.space == Space::Config) {

@@ -1,11 +1,5 @@
 //! The client: one-shot operations, blocking cycles and pipelined cycles.
-//!
-//! - [`Client::read`] and [`Client::write`]: one operation, one round trip;
-//! - [`Client::cycle`]: many operations, one round trip;
-//! - [`Client::pipeline`]: many cycles on their way at once, as many as the window lets; results
-//!   come by a closure.
-//!
-//! Writes are never repeated; reads only when [`ClientOptions::read_retries`] says so.
+//! Writes are never repeated; reads are repeated only as [`ClientOptions::read_retries`] allows.
 
 mod in_flight;
 mod litex;
@@ -28,29 +22,23 @@ pub use in_flight::{ClientCounts, CompletedCycle};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EbDialect {
-    /// That of the OHWR library and cores.
+    /// The dialect of the OHWR library and cores.
     #[default]
     Gsi,
-    /// That of LiteX.
     Litex,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientOptions {
-    /// Address widths that are acceptable.
     pub address: Widths,
-    /// Data widths that are acceptable.
     pub data: Widths,
-    /// Probes before giving up; 0 skips the probe, which needs one width each and a datagram
-    /// transport.
+    /// Probes before giving up. 0 skips the probe; it requires a single width each and datagrams.
     pub probes: u32,
     pub probe_timeout: Duration,
-    /// Deadline of a cycle, from when it was sent.
+    /// Deadline of a cycle, counted from its sending.
     pub timeout: Duration,
     pub read_retries: u32,
-    /// The format.
     pub dialect: EbDialect,
-    /// Most cycles on their way at once.
     pub window_cycles: usize,
     pub window_bytes: Option<usize>,
 }
@@ -73,38 +61,30 @@ impl Default for ClientOptions {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CycleOutcome {
-    /// The value of each operation, out of its lanes; of writes, and of failed reads, whatever
-    /// came.
+    /// Value of each operation, out of its lanes; undefined for writes and failed reads.
     pub values: Vec<u64>,
-    /// The operations that failed on the bus, by their place in the cycle.
     pub failed: Vec<usize>,
 }
 
-/// A conversation with a slave.
 pub struct Client {
     transport: Box<dyn EbTransport>,
     framing: Framing,
     layout: EbLayout,
     options: ClientOptions,
     flights: InFlight,
-    /// Requests that were not sent yet: whole datagrams, or the bytes of a stream.
     outgoing: Outgoing,
     received: Box<[u8]>,
-    /// The end of what a stream brought: part of a record.
     partial: Vec<u8>,
     outcome: CycleOutcome,
-    /// The monotonic time as it was last read.
     now_ns: u64,
-    /// The return address of the last packet in the other dialect.
+    /// Return address of the last LiteX packet.
     litex_counter: u32,
 }
 
-/// Encoded requests and the borders between their datagrams.
 #[derive(Default)]
 struct Outgoing {
     bytes: Vec<u8>,
     used: usize,
-    /// Lengths of the closed datagrams.
     lengths: Vec<usize>,
     begins: Option<usize>,
 }
@@ -126,7 +106,6 @@ impl Outgoing {
         self.bytes[at..at + 4].copy_from_slice(&header.emit());
     }
 
-    /// Memory behind what is used, up to `end`.
     fn room(&mut self, end: usize) -> &mut [u8] {
         let end = end.min(self.bytes.len());
         &mut self.bytes[self.used..end]
@@ -140,7 +119,6 @@ impl Outgoing {
 }
 
 impl Client {
-    /// The widths that both sides settled on.
     pub fn layout(&self) -> EbLayout {
         self.layout
     }
@@ -149,18 +127,15 @@ impl Client {
         self.flights.counts
     }
 
-    /// True if every cycle so far was answered, and no partial answer is left.
     pub(crate) fn is_settled(&self) -> bool {
         let counts = self.counts();
         counts.issued == counts.completed && self.partial.is_empty()
     }
 
-    /// Reads one word of the bus.
     pub fn read(&mut self, address: u64) -> Result<u64, EbError> {
         self.one(Op::read(address, self.layout.data))
     }
 
-    /// Writes one word of the bus.
     pub fn write(&mut self, address: u64, value: u64) -> Result<(), EbError> {
         self.one(Op::write(address, value, self.layout.data)).map(drop)
     }
@@ -173,7 +148,6 @@ impl Client {
         }
     }
 
-    /// Sends a cycle and waits for its end.
     pub fn cycle(&mut self, ops: &[Op], check: StatusCheck) -> Result<&CycleOutcome, EbError> {
         let mut outcome = std::mem::take(&mut self.outcome);
         outcome.values.clear();
@@ -190,13 +164,13 @@ impl Client {
         sent.and(ended).map(|()| &self.outcome)
     }
 
-    /// Opens a pipeline: cycles are sent without waiting for the answers to those before, as far as
-    /// the window lets. The closure is called once for each cycle, in the order of the answers.
+    /// Opens a pipeline, which sends cycles without waiting for earlier answers, as far as the
+    /// window allows. The closure is called once for each cycle, in the order of the answers.
     pub fn pipeline<F: FnMut(CompletedCycle<'_>)>(&mut self, on_done: F) -> Pipeline<'_, F> {
         Pipeline { client: self, on_done }
     }
 
-    /// Queues a cycle; sends when enough has gathered; waits while the window is full.
+    /// Queues a cycle, sends when enough has gathered, and waits while the window is full.
     fn submit(
         &mut self,
         ops: &[Op],
@@ -206,8 +180,7 @@ impl Client {
     ) -> Result<(), EbError> {
         self.make_room(ops, on_done)?;
         let one_at_a_time = matches!(self.framing, Framing::Messages { .. });
-        // Where one message is on its way at a time, each must be answered; and what is late is
-        // lost.
+        // With one message on its way at a time, each must be answered; a late answer is lost.
         let check = if one_at_a_time { StatusCheck::Status } else { check };
         let retry =
             self.options.read_retries > 0 && !one_at_a_time && ops.iter().all(|op| !op.write);
@@ -231,7 +204,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits until the window has room; with messages on a stream, one is on its way at a time.
+    /// Waits until the window has room. With messages on a stream, one is on its way at a time.
     fn make_room(
         &mut self,
         ops: &[Op],
@@ -251,7 +224,6 @@ impl Client {
         Ok(())
     }
 
-    /// Sends what waits, and takes the answers of all cycles.
     fn drain(&mut self, on_done: &mut dyn FnMut(CompletedCycle<'_>)) -> Result<(), EbError> {
         self.flush()?;
         while self.flights.count() > 0 {
@@ -260,14 +232,13 @@ impl Client {
         Ok(())
     }
 
-    /// Bytes of a cycle at most: each operation with a record of its own and a status read after
-    /// it.
+    /// Bounds the bytes of a cycle: each operation has its own record, and a status read after it.
     fn longest(&self, ops: &[Op]) -> usize {
         (ops.len() + 1) * 2 * (self.layout.header_bytes() + 2 * self.layout.value_bytes())
     }
 
-    /// Encodes a cycle: in a stream behind the one before, else into the message that was begun, or
-    /// into a new one when it does not fit.
+    /// Encodes a cycle. A stream appends it to the cycle before; else it goes into the open
+    /// message, or into a new one when it does not fit.
     fn enqueue(&mut self, ops: &[Op], check: StatusCheck, tag: u16) -> Result<Encoded, EbError> {
         let layout = self.layout;
         let Some(max_bytes) = self.framing.message_bytes() else {
@@ -318,7 +289,6 @@ impl Client {
         EbError::Overflow { operations, datagram_bytes: max_bytes }
     }
 
-    /// Sends what is queued; from now the deadlines run.
     fn flush(&mut self) -> Result<(), EbError> {
         if self.outgoing.used == 0 {
             return Ok(());
@@ -336,7 +306,6 @@ impl Client {
         sent
     }
 
-    /// Waits for what comes next, an answer or a deadline, and deals with it.
     fn pump(&mut self, on_done: &mut dyn FnMut(CompletedCycle<'_>)) -> Result<(), EbError> {
         let Some(deadline_ns) = self.flights.next_deadline_ns() else {
             return Ok(());
@@ -348,7 +317,8 @@ impl Client {
         let result = arrived.and_then(|arrived| match arrived {
             Some(arrived) => {
                 self.accept(&buffer[..arrived.bytes], arrived.segment_bytes, on_done)?;
-                // The clock is read only when nothing was completed: then time may be running out.
+                // The clock is read only when nothing was completed, because then time may be
+                // running out.
                 Ok(self.flights.count() < before)
             }
             None => Ok(false),
@@ -383,7 +353,7 @@ impl Client {
             partial.drain(..used);
             self.partial = partial;
         }
-        // A record has at most 255 values and 255 addresses: more than that is not the end of one.
+        // A record has at most 255 values and 255 addresses: a longer rest is no part of one.
         if self.partial.len() > MAX_RECORD_BYTES {
             return Err(EbError::Wire(WireError::Overflow));
         }
@@ -408,7 +378,6 @@ impl Client {
         }
     }
 
-    /// Takes whole records; returns how many bytes they were.
     fn accept_records(
         &mut self,
         bytes: &[u8],
@@ -434,7 +403,7 @@ impl Client {
         bytes.len() - rest.len()
     }
 
-    /// The bytes behind a message header, where messages have one: no record begins with its magic.
+    /// Skips a message header, if messages have one: no record begins with its magic.
     fn after_header<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         let header_bytes = self.layout.header_bytes();
         match self.framing {
@@ -447,7 +416,6 @@ impl Client {
         }
     }
 
-    /// Ends the cycles whose deadline has passed, or asks again.
     fn expire(&mut self, on_done: &mut dyn FnMut(CompletedCycle<'_>)) -> Result<(), EbError> {
         let timeout = self.options.timeout;
         while let Some(expired) = self.flights.expired(self.now_ns) {
@@ -463,14 +431,13 @@ impl Client {
     }
 }
 
-/// A record header, two base addresses and twice 255 values of 8 bytes, and some room.
+/// Derivation: a record header, two base addresses and twice 255 values of 8 bytes, and some room.
 const MAX_RECORD_BYTES: usize = 8 + (2 + 2 * 255) * 8;
 
 fn as_ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }
 
-/// Values and errors of a cycle, operation by operation.
 fn collect(ops: &[Op], done: &CompletedCycle<'_>, outcome: &mut CycleOutcome) {
     let mut words = done.words.iter();
     let mut bus_index = 0;
@@ -486,14 +453,13 @@ fn collect(ops: &[Op], done: &CompletedCycle<'_>, outcome: &mut CycleOutcome) {
     }
 }
 
-/// Many cycles on their way at once.
 pub struct Pipeline<'a, F: FnMut(CompletedCycle<'_>)> {
     client: &'a mut Client,
     on_done: F,
 }
 
 impl<F: FnMut(CompletedCycle<'_>)> Pipeline<'_, F> {
-    /// Sends a cycle, or keeps it to send it with others; waits while the window is full.
+    /// Sends a cycle, or keeps it to send it with others. Waits while the window is full.
     pub fn submit(&mut self, ops: &[Op], check: StatusCheck, token: u64) -> Result<(), EbError> {
         if self.client.options.dialect == EbDialect::Gsi {
             return self.client.submit(ops, check, token, &mut self.on_done);
@@ -504,7 +470,6 @@ impl<F: FnMut(CompletedCycle<'_>)> Pipeline<'_, F> {
         Ok(())
     }
 
-    /// Waits until all cycles have ended.
     pub fn finish(mut self) -> Result<(), EbError> {
         self.client.drain(&mut self.on_done)
     }
@@ -519,7 +484,7 @@ impl<F: FnMut(CompletedCycle<'_>)> Drop for Pipeline<'_, F> {
     }
 }
 
-/// The lanes of an access, or why it cannot be one.
+/// Returns the lanes of an access, or the reason why it is invalid.
 pub(crate) fn lanes_of(
     address: u64,
     size: Width,

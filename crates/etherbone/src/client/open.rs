@@ -14,7 +14,7 @@ use crate::EbError;
 use crate::address::Address;
 use crate::transport::{self, EbTransport, Framing, RECEIVE_BYTES};
 
-/// LiteX servers on TCP may greet.
+/// LiteX servers on TCP may send a banner first.
 const BANNER_WAIT: Duration = Duration::from_millis(300);
 /// A server that does not understand a framing is silent or ends the connection.
 const FRAMING_WAIT: Duration = Duration::from_secs(1);
@@ -22,8 +22,8 @@ const FRAMING_WAIT: Duration = Duration::from_secs(1);
 const MESSAGE_BYTES: usize = 4000;
 
 impl Client {
-    /// Opens a conversation. On TCP it is tried whether the server takes a bare stream or, as the C
-    /// library of 2014, messages with headers.
+    /// Opens a conversation. On TCP it first tries a bare stream, then messages with headers, as in
+    /// the C library of 2014.
     pub fn open(address: &Address, options: &ClientOptions) -> Result<Client, EbError> {
         let name = address.to_string();
         let connect = || transport::open(address, options.dialect, options.probe_timeout);
@@ -52,7 +52,6 @@ impl Client {
         answered
     }
 
-    /// Opens a conversation over a transport; the name is for errors.
     pub fn over(
         transport: Box<dyn EbTransport>,
         options: &ClientOptions,
@@ -140,7 +139,6 @@ fn probe(
     Ok(None)
 }
 
-/// Settles on the widest widths that both sides have.
 fn settle(options: &ClientOptions, slave: EbProbe) -> Result<EbLayout, EbError> {
     let common = |ours: Widths, theirs: Widths| ours.and(theirs).widest();
     match (common(options.address, slave.address), common(options.data, slave.data)) {

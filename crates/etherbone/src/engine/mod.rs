@@ -1,4 +1,5 @@
-//! The engine: reads over Etherbone in the ways of the study of 2018, one lane, one client.
+//! The engine: reads over Etherbone by the methods of the study of 2018, with one lane and one
+//! client.
 
 mod kept;
 mod plan;
@@ -15,7 +16,7 @@ pub use self::times::{TIME_BYTES, Times};
 use plan::Plan;
 use session::EtherboneSession;
 
-/// Opens a conversation with a slave that is not of this process, to see that it answers.
+/// Opens a conversation with a slave outside this process, to see that it answers.
 pub fn reach(request: &EtherboneRequest) -> Result<(), Fault> {
     request.check().map_err(|problem| request.workload().error(problem.name, problem.text))?;
     let plan = Plan::of(request)?;
@@ -26,7 +27,6 @@ pub fn reach(request: &EtherboneRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The work of a request.
 fn job(request: &EtherboneRequest) -> Job {
     Job {
         is_emulated: request.is_emulated(),

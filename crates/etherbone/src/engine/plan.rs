@@ -1,5 +1,4 @@
-//! A request made ready: where the slave is, the operations of a cycle, and what their rate is held
-//! against.
+//! A prepared request: the slave, the operations of a cycle, and the limit of their rate.
 
 use std::time::Duration;
 
@@ -18,7 +17,6 @@ use crate::server::Running;
 use crate::transport::{self, Bridge, Faulty};
 use crate::{Address, Client, ClientOptions, EbError, EbServer, ServerOptions, Slave, scan};
 
-/// A request that can be run here.
 pub(super) struct Plan {
     pub(super) request: EtherboneRequest,
     target: Target,
@@ -26,7 +24,6 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Reads the descriptions of bridges that the request names.
     pub(super) fn of(request: &EtherboneRequest) -> Result<Plan, Fault> {
         let wrong = |problem: Problem| request.workload().error(problem.name, problem.text);
         let bridge = |name: &str| Bridge::named(name);
@@ -53,7 +50,6 @@ impl Plan {
         self.target.is_ours()
     }
 
-    /// The operations of one cycle, for a device at `base`.
     pub(super) fn ops(&self, base: u64) -> Vec<Op> {
         let read = |offset: u64| Op::read(base + offset, Width::W32);
         match self.request.payload {
@@ -61,7 +57,8 @@ impl Plan {
                 .flat_map(|_| [read(ECA_TIME_HI), read(ECA_TIME_LO)])
                 .collect(),
             Payload::Tlu => {
-                // As GSI's eb_tlu_demo does: the oldest stamp is read and dropped, if there is one.
+                // GSI's eb_tlu_demo does this, too: the oldest stamp is read and dropped, if there
+                // is one.
                 vec![
                     read(tlu::READY),
                     read(tlu::STAMP_HI),
@@ -69,7 +66,7 @@ impl Plan {
                     Op::write(base + tlu::POP, 0xF, Width::W32),
                 ]
             }
-            // Up to the 64 KiB of the emulated memory, then from its beginning again.
+            // Addresses wrap at the 64 KiB of the emulated memory.
             Payload::Memory => {
                 (0..self.request.count).map(|word| read(4 * (word % 0x4000))).collect()
             }
@@ -94,7 +91,7 @@ impl Plan {
 
     pub(super) fn limit(&self) -> Option<LimitSpec> {
         if self.link.is_some() {
-            // The ping-pong does not go through the link, so it says nothing about it.
+            // The ping-pong does not use the link, so it gives no limit for it.
             return None;
         }
         let ops = self.ops(0);
@@ -134,8 +131,8 @@ impl Plan {
         })
     }
 
-    /// Deadline of a cycle. A loss on a link shows only after it. A tenth of a second is longer
-    /// than any delay of a link.
+    /// Deadline of a cycle. A loss on a link shows only after it, so it is short there. A tenth of
+    /// a second is longer than any delay of a link.
     pub(super) fn timeout(&self) -> Duration {
         let default = match self.link {
             Some(_) => Duration::from_millis(100),
@@ -145,7 +142,7 @@ impl Plan {
         given.unwrap_or(default)
     }
 
-    /// Refuses to go on after that many deadlines without an answer. A link may lose any number of
+    /// Fails after this number of deadlines without an answer. A link may lose any number of
     /// cycles; on a network three losses in a row are not by chance.
     pub(super) fn check_silence(&self, waits: u64) -> Result<(), Fault> {
         let most = if self.link.is_some() { 100 } else { 3 };
@@ -159,7 +156,6 @@ impl Plan {
         )))
     }
 
-    /// Ends a conversation, or keeps it for the next point.
     pub(super) fn close(&self, client: Client) {
         if matches!(self.target, Target::At(Address::Dev(_))) {
             kept::put(&self.request, client);
@@ -185,7 +181,7 @@ impl Plan {
             }
             Target::Loop(protocol) => {
                 let mut bus = Description::timing_receiver().build().map_err(EbError::from)?;
-                // The host's own time only: what is measured here is the path.
+                // Only the host's own time remains, because the path is measured here.
                 bus.set_timing(BusTiming::default());
                 let server = EbServer::bind(Slave::new(bus), ServerOptions::loopback())?
                     .spawn(self.request.peer_cpu)?;
@@ -195,8 +191,8 @@ impl Plan {
         }
     }
 
-    /// Offers widths as the tools do, for there are slaves that answer no other probe; then 32 bits
-    /// only, if something else was settled on.
+    /// Offers widths as the tools do, because some slaves answer no other probe. Offers only 32
+    /// bits next, if other widths were settled on.
     fn negotiate(&self, address: &Address, narrow: ClientOptions) -> Result<Client, Fault> {
         let wrong = |problem: Problem| Fault::new(format!("{} {}", problem.name, problem.text));
         let (address_widths, data) = self.request.widths().map_err(wrong)?;
@@ -220,8 +216,6 @@ impl Plan {
         Client::over(Box::new(way), &options, &address.to_string())
     }
 
-    /// Returns the base address of the payload's device, and the parts of the bus that could not be
-    /// read.
     pub(super) fn device_base(&self, client: &mut Client) -> Result<(u64, Vec<String>), Fault> {
         let (id, name) = match self.request.payload {
             Payload::Timestamps => (ids::ECA, "ECA (0x651:0xb2afc251)"),
@@ -251,7 +245,7 @@ fn cycle_bytes(ops: &[Op]) -> u64 {
     encoded.map_or(0, |encoded| encoded.bytes as u64)
 }
 
-/// The slower of the bus and the line for one operation's payload.
+/// Returns the slower of the bus and the line for one operation's payload.
 fn emulated_limit(
     bridge: &Bridge,
     ops: &[Op],

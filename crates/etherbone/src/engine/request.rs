@@ -11,22 +11,19 @@ use daqmeter_wire::etherbone::{Width, Widths};
 use crate::address::{Address, parse_number, parse_widths};
 use crate::pingpong::Protocol;
 
-/// Words of one operation's payload at most; longer cycles fit streams only.
+/// Most words of one operation's payload; longer cycles fit streams only.
 const MAX_COUNT: u64 = 100_000;
 
-/// Cycles of a series at most.
 const MAX_CYCLES: u64 = 1 << 20;
 
-/// Highest begin of a payload: addresses have 32 bits, and 64 KiB are read.
+/// Highest base of a payload: addresses have 32 bits, and 64 KiB are read.
 const MAX_BASE: u64 = (1 << 32) - (1 << 16);
 
-/// Channels of a timestamp latch: its core counts them in 5 bits.
+/// Highest channel of a timestamp latch: its core counts them in 5 bits.
 const MAX_CHANNEL: u64 = 31;
 
-/// Longest deadline of a cycle: ten minutes.
 const MAX_TIMEOUT_MS: u64 = 600_000;
 
-/// Memory of the emulated receiver.
 const EMULATED_MEMORY: u64 = 0x10000;
 
 fn default_count() -> u64 {
@@ -104,10 +101,8 @@ pub enum Method {
 }
 
 impl Method {
-    /// All of them.
     pub const ALL: [Method; 3] = [Method::Convenience, Method::Blocking, Method::Pipelined];
 
-    /// Name in workloads and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Method::Convenience => "convenience",
@@ -134,16 +129,13 @@ fn whole_ms(text: &str) -> Result<u64, String> {
     u64::try_from(time.as_millis()).map_err(|_| format!("`{text}` is too long"))
 }
 
-/// A slave of this process, or at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// A server in this process.
     Loop(Protocol),
     At(Address),
 }
 
 impl Target {
-    /// True for a slave of this process, which may be written to.
     pub(super) fn is_ours(&self) -> bool {
         matches!(self, Target::Loop(_) | Target::At(Address::Emulated(_)))
     }
@@ -160,13 +152,12 @@ impl EtherboneRequest {
         }
     }
 
-    /// True for an emulated slave.
     pub fn is_emulated(&self) -> bool {
         self.target().is_ok_and(|target| target.is_ours())
     }
 
-    /// Address and data widths that are offered to the slave. What is measured are words of 32 bits
-    /// at addresses of 32 bits.
+    /// Returns the address and data widths that are offered to the slave. Words of 32 bits at
+    /// addresses of 32 bits are measured.
     pub(super) fn widths(&self) -> Result<(Widths, Widths), Problem> {
         let of = |name: &'static str, text: Option<&str>| {
             let Some(text) = text else {
@@ -191,12 +182,11 @@ impl EtherboneRequest {
         self.base.unwrap_or(EMULATED_MEMORY)
     }
 
-    /// Channel of the timestamp latch.
     pub(super) fn channel(&self) -> u64 {
         self.pop_channel.unwrap_or(0)
     }
 
-    /// Bytes that one operation is counted as: timestamps of 8, words of 4.
+    /// Returns the bytes that one operation is counted as: timestamps of 8, words of 4.
     pub(super) fn counted_bytes(&self) -> u64 {
         match self.payload {
             Payload::Timestamps => 8 * self.count,
@@ -205,7 +195,6 @@ impl EtherboneRequest {
         }
     }
 
-    /// Cycles that are on their way at once.
     pub(super) fn batch(&self) -> u64 {
         match self.method {
             Method::Pipelined => self.cycles,

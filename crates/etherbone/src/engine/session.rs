@@ -1,5 +1,3 @@
-//! One lane: one client, which reads by the method of the request.
-
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -22,13 +20,11 @@ pub(super) struct EtherboneSession {
     limit: Option<LimitSpec>,
     way: Option<Conversation>,
     seen: Seen,
-    /// Parts of the bus that could not be read.
     unread: Vec<String>,
-    /// The words of the cycle at hand: room that is kept.
     words: Vec<u64>,
 }
 
-/// The open conversation. The server ends after the client.
+/// The open conversation. The fields' order ends the server after the client.
 struct Conversation {
     client: Client,
     ops: Vec<Op>,
@@ -41,31 +37,28 @@ struct Seen {
     issued: u64,
     delivered: u64,
     timed_out: u64,
-    /// Successive deadlines that passed since the last answer, and the time of the last one.
+    /// Deadlines in a row since the last answer, and the time of the last one.
     waits: u64,
     waited_ns: u64,
-    /// Cycles whose answer could not come any more, since the way was broken.
+    /// Cycles that lost their answer when the connection broke.
     abandoned: u64,
     failed_on_bus: u64,
     unroller: Unroller,
     /// A single timestamp before the series.
     start_ns: Option<u64>,
-    /// First and last timestamp of the series.
     first_ns: Option<u64>,
     last_ns: u64,
-    /// Time for which the harness did other work: before the first timestamp, between the first and
+    /// Time that the harness used for other work: before the first timestamp, between the first and
     /// the last, and since then.
     paused_before_ns: u64,
     paused_within_ns: u64,
     paused_since_ns: u64,
-    /// Between the first and the last timestamp of each cycle, added up, and the number of gaps in
-    /// them.
+    /// Sum of the gaps between the timestamps of each cycle, and the number of gaps.
     gaps_ns: u64,
     gaps: u64,
 }
 
 impl Seen {
-    /// The timestamps of one cycle.
     fn timestamps(&mut self, words: &[u64]) {
         let mut pairs = words.chunks_exact(2).map(|pair| (pair[0], pair[1]));
         let Some((high, low)) = pairs.next() else {
@@ -84,7 +77,7 @@ impl Seen {
         self.gaps += (words.len() as u64 / 2).saturating_sub(1);
     }
 
-    /// The windows of the study of 2018, by the slave's clock.
+    /// Returns the windows of the study of 2018, by the slave's clock.
     fn windows(&self) -> Vec<Counter> {
         let (Some(start_ns), Some(first_ns)) = (self.start_ns, self.first_ns) else {
             return Vec::new();
@@ -135,8 +128,8 @@ impl Seen {
     }
 }
 
-/// Returns a test for operations that failed and must not. The only write of a cycle drops a stamp
-/// of the latch, which refuses it if there is none.
+/// Returns a test for failed operations that must work. The only write of a cycle drops a stamp of
+/// the latch, which refuses it if there is none.
 fn must_work(failed: impl Fn(usize) -> bool) -> impl Fn((usize, &Op)) -> bool {
     move |(at, op)| !op.write && failed(at)
 }
@@ -146,7 +139,7 @@ fn time(name: &str, ns: f64) -> Counter {
 }
 
 impl Conversation {
-    /// Reads one timestamp. Nothing comes after its own two words, as in the study.
+    /// Reads one timestamp; nothing follows its two words, as in the study.
     fn single_timestamp(&mut self, unroller: &mut Unroller) -> Result<u64, EbError> {
         let reads = [ECA_TIME_HI, ECA_TIME_LO, ECA_TIME_HI, ECA_TIME_LO]
             .map(|offset| Op::read(self.base + offset, Width::W32));
@@ -155,7 +148,6 @@ impl Conversation {
         Ok(unroller.time_ns(outcome.values[2], outcome.values[3]))
     }
 
-    /// Selects the channel of the latch.
     fn select(&mut self, channel: u64) -> Result<(), Fault> {
         let ops = [
             Op::write(self.base + tlu::SELECT, channel, Width::W32),
@@ -171,7 +163,7 @@ impl Conversation {
         )))
     }
 
-    /// Each operation a round trip; the words that were read.
+    /// Runs each operation as a round trip and keeps the words that were read.
     fn convenience(&mut self, words: &mut Vec<u64>) -> Result<(), EbError> {
         words.clear();
         for op in &self.ops {
@@ -209,8 +201,8 @@ impl EtherboneSession {
                 way.convenience(words).map(|()| false)
             } else {
                 way.client.cycle(&way.ops, StatusCheck::Status).map(|outcome| {
-                    // Only the timestamps' words are looked at, and those are all the values of the
-                    // cycle.
+                    // Only the words of the timestamps are needed, and the cycle has no other
+                    // values.
                     words.clear();
                     words.extend_from_slice(&outcome.values);
                     outcome.failed.iter().any(|&at| !way.ops[at].write)
@@ -310,7 +302,7 @@ impl Session for EtherboneSession {
         }
     }
 
-    /// Timestamps must go forward; memory must hold what was written.
+    /// Checks that timestamps go forward, or that memory holds the written pattern.
     fn verify(&mut self) -> Result<(), Fault> {
         let way = self.way.as_mut().expect("prepared before verification");
         match self.plan.request.payload {
@@ -324,7 +316,7 @@ impl Session for EtherboneSession {
     fn begin(&mut self) {
         self.seen = Seen::default();
         if let (Payload::Timestamps, Some(way)) = (self.plan.request.payload, &mut self.way) {
-            // Without it the windows that need it are not measured.
+            // The windows that need it are left out if it fails.
             self.seen.start_ns = way.single_timestamp(&mut self.seen.unroller).ok();
         }
     }
@@ -363,7 +355,6 @@ impl Drop for EtherboneSession {
     }
 }
 
-/// Timestamps of one cycle, and one before it.
 fn verify_time(way: &mut Conversation) -> Result<(), Fault> {
     let mut unroller = Unroller::default();
     let mut before_ns = way.single_timestamp(&mut unroller)?;
@@ -378,7 +369,6 @@ fn verify_time(way: &mut Conversation) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Every operation of a cycle must be answered by a device.
 fn verify_access(way: &mut Conversation) -> Result<(), Fault> {
     let outcome = way.client.cycle(&way.ops, StatusCheck::Status)?;
     match outcome.failed.iter().find(|&&at| !way.ops[at].write) {
@@ -390,7 +380,6 @@ fn verify_access(way: &mut Conversation) -> Result<(), Fault> {
     }
 }
 
-/// Checks that a test pulse comes out of the latch as a stamp of its time.
 fn verify_latch(way: &mut Conversation, channel: u64) -> Result<(), Fault> {
     let base = way.base;
     let write = |offset: u64, value| Op::write(base + offset, value, Width::W32);
@@ -411,7 +400,6 @@ fn verify_latch(way: &mut Conversation, channel: u64) -> Result<(), Fault> {
     )))
 }
 
-/// Writes a pattern over what the cycles read, and reads it back by such a cycle.
 fn verify_memory(way: &mut Conversation) -> Result<(), Fault> {
     let value_at = |address: u64| address.wrapping_mul(0x9E37_79B1) & 0xFFFF_FFFF;
     let writes: Vec<Op> =

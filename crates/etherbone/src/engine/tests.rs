@@ -100,7 +100,8 @@ fn datagram_bytes(timestamps: u64) -> usize {
 
 #[test]
 fn a_cycle_of_m_timestamps_has_20_and_8_m_bytes() {
-    // And the message header once per datagram; more than 16 timestamps need a second status read.
+    // The message header comes once per datagram; more than 16 timestamps need a second status
+    // read.
     for m in 1..=8_u8 {
         assert_eq!(datagram_bytes(m.into()), 4 + 20 + 8 * usize::from(m));
     }
@@ -162,7 +163,7 @@ fn slaves_that_are_not_ours_are_only_written_to_where_somebody_says_so() {
     assert!(refused(&[("payload", "memory".into())]).contains("`base` is missing"));
 }
 
-/// Starts a slave behind a connection that breaks, or goes silent, after that many bytes of
+/// Starts a slave behind a connection that breaks, or goes silent, after this number of bytes of
 /// answers.
 fn ends_after(bytes: usize, breaks: bool) -> (String, Running) {
     let bus = Description::timing_receiver().build().unwrap();

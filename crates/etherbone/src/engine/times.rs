@@ -1,5 +1,4 @@
-//! The times of a timing receiver one after the other, for paths: the cycles are those of the
-//! engine.
+//! Times of a timing receiver one after the other, for paths; the cycles are those of the engine.
 
 use daqmeter_harness::{Fault, Request};
 use daqmeter_wire::etherbone::cycle::{Op, StatusCheck};
@@ -13,8 +12,6 @@ use crate::timestamps::Unroller;
 /// Bytes of a time: nanoseconds, little-endian.
 pub const TIME_BYTES: usize = 8;
 
-/// An open conversation that reads times in blocking cycles. The server, where it is one of this
-/// process, ends after the client.
 pub struct Times {
     client: Client,
     ops: Vec<Op>,
@@ -34,7 +31,6 @@ impl Times {
         }
     }
 
-    /// Opens the conversation.
     pub fn open(request: &EtherboneRequest) -> Result<Times, Fault> {
         request.check().map_err(|problem| request.workload().error(problem.name, problem.text))?;
         let plan = Plan::of(request)?;
@@ -49,7 +45,6 @@ impl Times {
         })
     }
 
-    /// Fills a block of whole cycles and returns how many times are in it.
     pub fn read(&mut self, into: &mut [u8]) -> Result<u64, Fault> {
         let cycle_bytes = self.ops.len() / 2 * TIME_BYTES;
         let mut times = 0;

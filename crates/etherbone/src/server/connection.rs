@@ -8,13 +8,13 @@ use daqmeter_sys::net::Readiness;
 
 use crate::slave::{Slave, Stream};
 
-/// Unsent answers beyond which a client is no longer read from.
+/// Unsent answers that stop the reading from a client.
 const MAX_BACKLOG_BYTES: usize = 1 << 20;
 
-/// Answers that wait for their time, beyond which a client is no longer read from.
+/// Delayed answers that stop the reading from a client.
 const MAX_DELAYED: usize = 64;
 
-/// Why a connection ended; nothing to say when the client closed it.
+/// The reason why a connection ended; `None` if the client closed it.
 pub(super) struct Ended(pub(super) Option<String>);
 
 impl From<io::Error> for Ended {
@@ -28,15 +28,11 @@ pub(super) struct Connection {
     pub(super) is_device: bool,
     pub(super) peer: String,
     stream: Stream,
-    /// Bytes of a cycle that has not ended, as the server has counted them.
     pub(super) counted_bytes: usize,
-    /// Answers that the client has not taken.
     backlog: Vec<u8>,
     pub(super) watched: Readiness,
     pub(super) banner_at_ns: Option<u64>,
-    /// Since when the rest of a cycle is owed.
     pub(super) owes_since_ns: Option<u64>,
-    /// Answers that wait for their time.
     pub(super) delayed: usize,
     pub(super) last_due_ns: u64,
 }
@@ -62,7 +58,6 @@ impl Connection {
         self.stream.waiting_bytes()
     }
 
-    /// Forgets half a cycle.
     pub(super) fn reset(&mut self) {
         self.stream = Stream::default();
         self.owes_since_ns = None;
@@ -76,8 +71,6 @@ impl Connection {
         Readiness { read: self.wants_to_read(), write: !self.backlog.is_empty() }
     }
 
-    /// Reads what has come and executes the cycles that are whole. Returns when the answers are
-    /// ready.
     pub(super) fn read(
         &mut self,
         slave: &mut Slave,
@@ -98,7 +91,6 @@ impl Connection {
         self.owes_since_ns = owes.then(|| self.owes_since_ns.unwrap_or(now_ns));
         match ready_ns {
             Ok(ready_ns) => Ok(ready_ns),
-            // A device stays: what comes next may be a client that speaks the protocol.
             Err(_) if self.is_device => {
                 self.reset();
                 Ok(now_ns)
@@ -107,7 +99,6 @@ impl Connection {
         }
     }
 
-    /// Sends bytes behind those that wait already.
     pub(super) fn send(&mut self, bytes: &[u8]) -> Result<(), Ended> {
         let mut fresh = bytes;
         while self.backlog.is_empty() && !fresh.is_empty() {
@@ -123,7 +114,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what waits, as far as it is taken.
+    /// Sends the waiting bytes, as far as the socket takes them.
     pub(super) fn flush(&mut self) -> Result<(), Ended> {
         let waiting = std::mem::take(&mut self.backlog);
         self.send(&waiting)

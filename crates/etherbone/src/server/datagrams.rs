@@ -8,9 +8,8 @@ use socket2::SockAddr;
 use super::{Destination, EbServer};
 use crate::transport::batch;
 
-/// Batches taken from one socket before others have their turn.
+/// Batches taken from one socket in a row; then the others have their turn.
 const TURNS: usize = 16;
-/// Answers that wait for their time at most.
 const MAX_DELAYED: usize = 1 << 15;
 /// A datagram of this length is likely to be followed by another.
 const LONG_BYTES: usize = 1024;
@@ -43,7 +42,6 @@ impl EbServer {
         }
     }
 
-    /// Sends the answers that were ready at once.
     fn send_gathered(&mut self, socket: usize, to: SockAddr) {
         if self.answer.is_empty() {
             return;
@@ -56,7 +54,6 @@ impl EbServer {
         self.lengths.clear();
     }
 
-    /// Queues the last answer until it is ready; those before it go out first.
     fn delay_last(&mut self, bytes: usize, ready_ns: u64, socket: usize, from: &SockAddr) {
         let last = self.answer.split_off(self.answer.len() - bytes);
         self.send_gathered(socket, from.clone());
@@ -78,8 +75,7 @@ impl EbServer {
         }
     }
 
-    /// Sends answers; what the network does not take is lost, as datagrams are, and the client's
-    /// deadline sees it.
+    /// Sends answers. A refused datagram is lost, and the client's deadline finds it.
     pub(super) fn send_datagrams(
         &mut self,
         socket: usize,
@@ -93,7 +89,6 @@ impl EbServer {
             let (count, bytes) = batch(left);
             let (now, later) = rest.split_at(bytes);
             if net::send(fd, now, segment, Some(to)).is_err() && count > 1 {
-                // This path takes no batches.
                 for datagram in now.chunks(segment) {
                     let _ = net::send(fd, datagram, datagram.len(), Some(to));
                 }

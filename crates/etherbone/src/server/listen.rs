@@ -1,13 +1,10 @@
-//! Sockets of a server.
-
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A UDP socket and a TCP listener on one port. A port that was in use a moment ago can be had at
-/// once.
+/// Opens a UDP socket and a TCP listener on one port. A recently used port can be opened at once.
 pub(super) fn listen_on(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, TcpListener)> {
     let domain = if ip.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
     let mut last = None;
@@ -16,8 +13,8 @@ pub(super) fn listen_on(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, TcpList
         if ip.is_ipv6() {
             udp.set_only_v6(true)?;
         }
-        // A burst of a whole window from several clients; beyond the limit for non-root the kernel
-        // gives what it allows.
+        // The buffer holds a whole window of several clients. The kernel caps it for users other
+        // than root.
         udp.set_recv_buffer_size(4 << 20)?;
         udp.bind(&SocketAddr::new(ip, port).into())?;
         udp.set_nonblocking(true)?;

@@ -1,9 +1,8 @@
 //! The server: one loop, many clients, UDP and TCP, IPv4 and IPv6, both framings and both dialects
 //! on one port.
-//!
-//! Nothing in the loop waits for one client: sockets do not block, half cycles wait in their
-//! connection, answers that a client does not take fill its own buffer until it is no longer read
-//! from, answers that are not ready yet wait in a queue.
+//! Nothing in the loop waits for one client. Sockets do not block, and half cycles wait in their
+//! connection. Untaken answers fill the client's own buffer until it is no longer read from.
+//! Delayed answers wait in a queue.
 
 mod connection;
 mod datagrams;
@@ -37,18 +36,14 @@ use listen::listen_on;
 pub struct ServerOptions {
     /// Addresses to listen on; a family that the host lacks is left out, unless it is the only one.
     pub bind: Vec<IpAddr>,
-    /// Port for UDP and TCP; 0 takes a free one.
     pub port: u16,
-    /// Answer datagrams to this port of the asker instead of the one it sent from, as LiteEth does.
+    /// Port of the asker for answers in datagrams, as in LiteEth; the default is its source port.
     pub reply_port: Option<u16>,
-    /// Say a banner to TCP clients that are silent for so long: LiteX clients wait for one.
+    /// Silence after which TCP clients get a banner: LiteX clients wait for one.
     pub banner_after: Option<Duration>,
     pub cycle_timeout: Duration,
-    /// Serve a pseudo-terminal too.
     pub pty: bool,
-    /// Serve this way too, by connecting to it: `tcp/...` or `dev/...`.
     pub passive: Option<Address>,
-    /// Most TCP connections.
     pub max_connections: usize,
 }
 
@@ -68,7 +63,6 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// On the loopback interface only, at a free port.
     pub fn loopback() -> ServerOptions {
         ServerOptions {
             bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
@@ -80,20 +74,16 @@ impl ServerOptions {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
-    /// A bus access, if the slave keeps a log.
     Access(Access),
-    /// A stream began.
     Connected(String),
-    /// A stream ended, and why, if it was not the client's wish.
+    /// The end of a stream, with the reason if the client did not close it.
     Ended(String, Option<String>),
 }
 
-/// Counts of a running server, for its metrics.
 #[derive(Debug, Default)]
 pub struct LiveCounts(Mutex<(SlaveCounts, usize)>);
 
 impl LiveCounts {
-    /// Counts of the slave, and open connections.
     pub fn get(&self) -> (SlaveCounts, usize) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -104,7 +94,6 @@ enum Destination {
     Connection(u64),
 }
 
-/// Numbers of descriptors in the loop.
 const WAKE: u64 = 0;
 const FIRST_UDP: u64 = 1;
 const FIRST_TCP: u64 = 100;
@@ -114,7 +103,6 @@ const MAX_WAITING_BYTES: usize = 256 << 20;
 
 const SWEEP: Duration = Duration::from_millis(50);
 
-/// A listening server.
 pub struct EbServer {
     slave: Slave,
     options: ServerOptions,
@@ -122,7 +110,6 @@ pub struct EbServer {
     udp: Vec<UdpSocket>,
     tcp: Vec<TcpListener>,
     connections: BTreeMap<u64, Connection>,
-    /// Bytes of cycles that have not ended, of all connections together.
     waiting_bytes: usize,
     next_connection: u64,
     delayed: BTreeMap<(u64, u64), (Destination, Vec<u8>)>,
@@ -139,11 +126,10 @@ pub struct EbServer {
     pty: Option<tty::Pty>,
 }
 
-/// Room for what a stream or a batch of datagrams brings at once.
+/// Bytes read at once from a stream or as a batch of datagrams.
 const BUFFER_BYTES: usize = 256 * 1024;
 
 impl EbServer {
-    /// Listens.
     pub fn bind(slave: Slave, options: ServerOptions) -> Result<EbServer, EbError> {
         let epoll = Epoll::new().map_err(EbError::io("cannot make an epoll set"))?;
         let (waker, woken) =
@@ -234,18 +220,16 @@ impl EbServer {
         }
     }
 
-    /// Tells events to a closure, from the loop's thread.
     pub fn set_log(&mut self, log: impl FnMut(ServerEvent) + Send + 'static) {
         self.log = Some(Box::new(log));
     }
 
-    /// The port that it listens on.
     pub fn port(&self) -> u16 {
         let address = self.udp.first().and_then(|socket| socket.local_addr().ok());
         address.map_or(0, |address| address.port())
     }
 
-    /// The path of the pseudo-terminal, if one is served.
+    /// Returns the path of the pseudo-terminal, if one is served.
     pub fn pty_path(&self) -> Option<&str> {
         self.pty.as_ref().map(|pty| pty.path.as_str())
     }
@@ -262,15 +246,13 @@ impl EbServer {
         self.live.clone()
     }
 
-    /// Serves in a thread of its own, pinned if a CPU is given; otherwise it runs where its maker
-    /// may.
+    /// Serves in a thread of its own, pinned to the CPU or with the affinity of the caller.
     pub fn spawn(mut self, cpu: Option<u32>) -> Result<Running, EbError> {
         let (port, stopper) = (self.port(), self.stopper());
         let (ready, pinned) = std::sync::mpsc::channel();
         let body = move || {
             let placed = cpu.map_or(Ok(()), |cpu| affinity::pin_to(cpu).map(drop));
             let serve = placed.is_ok();
-            // The maker waits for this, so it is there to hear it.
             let _ = ready.send(placed);
             if serve { self.run().map(|()| self.counts()) } else { Ok(self.counts()) }
         };
@@ -284,7 +266,6 @@ impl EbServer {
         }
     }
 
-    /// Serves until stopped.
     pub fn run(&mut self) -> Result<(), EbError> {
         let mut ready = Vec::new();
         while !self.stop.load(Ordering::Acquire) {
@@ -312,7 +293,7 @@ impl EbServer {
         let due_ns = self.delayed.first_key_value().map(|((due_ns, _), _)| *due_ns);
         let next_ns = [sweep_ns, due_ns].into_iter().flatten().min()?;
         let left_ns = next_ns.saturating_sub(monotonic_ns());
-        // Wake-ups come late by tens of microseconds: what is due sooner is spun for.
+        // Wake-ups are tens of microseconds late: the loop spins for earlier events.
         Some(Duration::from_nanos(if due_ns == Some(next_ns) {
             left_ns.saturating_sub(60_000)
         } else {
@@ -322,7 +303,7 @@ impl EbServer {
 
     fn serve(&mut self, now_ns: u64, key: u64, readiness: Readiness) {
         match key {
-            // The byte said that there is something to look at; the loop's condition does.
+            // The byte only wakes the loop, which checks its condition.
             WAKE => drop(io::Read::read(&mut &self.woken, &mut [0; 16])),
             FIRST_UDP..FIRST_TCP => {
                 self.serve_datagrams(now_ns, usize::try_from(key - FIRST_UDP).expect("few sockets"))
@@ -349,7 +330,7 @@ impl EbServer {
     }
 
     fn accept(&mut self, now_ns: u64, listener: usize) {
-        // One per turn; the loop comes back while there are more.
+        // One connection is accepted per turn; the loop comes back while there are more.
         let Ok((stream, peer)) = self.tcp[listener].accept() else {
             return;
         };
@@ -388,7 +369,7 @@ impl EbServer {
         if readiness.read && ended.is_none() && connection.wants_to_read() {
             self.answer.clear();
             match connection.read(&mut self.slave, now_ns, &mut self.buffer, &mut self.answer) {
-                // Answers to one client stay in order: behind one that waits, all wait.
+                // Answers to one client stay in order, so they wait behind a delayed one.
                 Ok(ready_ns) if ready_ns > now_ns || connection.delayed > 0 => {
                     if !self.answer.is_empty() {
                         connection.delayed += 1;
@@ -404,7 +385,6 @@ impl EbServer {
                         .and_then(|connection| connection.send(&self.answer).err())
                 }
                 Err(why) => {
-                    // What was whole before the fault is answered still.
                     let _ = connection.send(&self.answer);
                     ended = Some(why);
                 }
@@ -415,8 +395,8 @@ impl EbServer {
         self.conclude(key, ended);
     }
 
-    /// Counts what a connection keeps of a cycle that has not ended, and says why it must end when
-    /// all keep too much.
+    /// Counts the bytes of a connection's unfinished cycle. Ends it when all connections keep too
+    /// much.
     fn check_waiting(&mut self, key: u64) -> Option<Ended> {
         let connection = self.connections.get_mut(&key)?;
         let before_bytes = connection.counted_bytes;
@@ -431,7 +411,6 @@ impl EbServer {
         })
     }
 
-    /// Ends a connection, or sets what it waits for.
     fn conclude(&mut self, key: u64, ended: Option<Ended>) {
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
@@ -483,7 +462,7 @@ impl EbServer {
         }
     }
 
-    /// Ends the connections that owe the rest of a cycle, and says the banner to those that wait
+    /// Ends the connections that owe the rest of a cycle, and sends the banner to those that wait
     /// for one.
     fn sweep(&mut self, now_ns: u64) {
         self.next_sweep_ns = now_ns + nanoseconds(SWEEP);

@@ -1,4 +1,4 @@
-//! A server that runs in another thread, and how it is ended.
+//! A server that runs in another thread, and its end.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 use crate::EbError;
 use crate::slave::SlaveCounts;
 
-/// Ends a server's loop.
 #[derive(Clone, Debug)]
 pub struct Stopper {
     pub(super) stop: Arc<AtomicBool>,
@@ -17,7 +16,6 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// Ends it.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         // The byte only wakes the loop; when the buffer is full it is awake already.
@@ -25,17 +23,14 @@ impl Stopper {
     }
 }
 
-/// A server in a thread of its own; ends when dropped.
 #[derive(Debug)]
 pub struct Running {
-    /// The port that it listens on.
     pub port: u16,
     pub(super) stopper: Stopper,
     pub(super) thread: Option<JoinHandle<Result<SlaveCounts, EbError>>>,
 }
 
 impl Running {
-    /// Ends it and tells what it did.
     pub fn stop(mut self) -> Result<SlaveCounts, EbError> {
         self.stopper.stop();
         match self.thread.take().map(JoinHandle::join) {
@@ -51,7 +46,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stopper.stop();
         if let Some(thread) = self.thread.take() {
-            // Its result was not asked for.
             let _ = thread.join();
         }
     }

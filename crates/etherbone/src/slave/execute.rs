@@ -1,4 +1,4 @@
-//! Executes requests and makes their answers: a datagram at once, or the cycles of a stream.
+//! Execution of requests: a datagram at once, or the cycles of a stream.
 
 use daqmeter_wire::etherbone::cycle::Space;
 use daqmeter_wire::etherbone::{
@@ -8,12 +8,9 @@ use daqmeter_wire::etherbone::{
 
 use crate::bus::{Access, Bus, BusSession};
 
-/// A slave: a bus, and the widths that it speaks.
 pub struct Slave {
     pub bus: Bus,
-    /// Address widths that it accepts.
     pub address: Widths,
-    /// Data widths that it accepts.
     pub data: Widths,
     /// Keeps every access of the bus in `accesses`.
     pub log: bool,
@@ -26,9 +23,7 @@ pub struct SlaveCounts {
     pub probes: u64,
     pub cycles: u64,
     pub operations: u64,
-    /// Cycles of the LiteX dialect.
     pub litex: u64,
-    /// Requests that were not served.
     pub refused: u64,
 }
 
@@ -51,8 +46,6 @@ impl Slave {
         })
     }
 
-    /// Serves a datagram; the answer, if there is one, is appended. Returns the time at which the
-    /// answer is ready.
     pub fn datagram(&mut self, now_ns: u64, request: &[u8], answer: &mut Vec<u8>) -> u64 {
         let (begin, mut session) = (answer.len(), BusSession::default());
         if self.datagram_in(now_ns, request, answer, &mut session).is_err() {
@@ -133,14 +126,12 @@ impl Slave {
     }
 }
 
-/// Records that are being executed, and their answer.
 pub(super) struct Execution<'a> {
     slave: &'a mut Slave,
     now_ns: u64,
     layout: EbLayout,
     session: &'a mut BusSession,
     answer: &'a mut Vec<u8>,
-    /// A cycle has begun and not ended.
     is_open: bool,
     is_answered: bool,
 }
@@ -170,7 +161,6 @@ impl<'a> Execution<'a> {
         Err(WireError::Truncated { wanted: 4, found: rest.len() })
     }
 
-    /// Executes the whole records; returns the bytes behind them.
     pub(super) fn records<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
         let mut rest = bytes;
         while let Ok((record, after)) = EbRecord::split(self.layout, rest) {
@@ -209,7 +199,6 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// Writes, then reads; true when there is an answer.
     #[inline(always)]
     fn operations(&mut self, record: &EbRecord<'_>) -> bool {
         let header = record.header;
@@ -274,7 +263,6 @@ fn answer_header(asked: RecordHeader) -> RecordHeader {
     }
 }
 
-/// The message header of an answer.
 pub(super) fn put_header(request: EbHeader, layout: EbLayout, out: &mut Vec<u8>) {
     let header =
         EbHeader { no_reads: true, probe_response: false, probe_request: false, ..request };

@@ -1,9 +1,7 @@
-//! The slave: requests in, answers out. No sockets and no threads: bytes and a time come in, bytes
-//! and a time go out.
-//!
-//! Datagrams are executed as far as they are whole, as the C slave does. On streams a cycle is
-//! executed when all of it is there, so that no other client gets between its operations and none
-//! can block the bus with half a cycle.
+//! The slave without sockets and threads: requests and a time in, answers and a time out.
+//! Datagrams are executed as far as they are whole, as in the C slave. On streams a cycle is
+//! executed when all of it is there. So no other client gets between its operations, and half a
+//! cycle cannot block the bus.
 
 mod execute;
 mod stream;

@@ -1,4 +1,4 @@
-//! A connection's bytes into cycles: bare records after a probe, messages with headers, or LiteX.
+//! Parser of a connection's bytes: bare records after a probe, messages with headers, or LiteX.
 
 use daqmeter_wire::etherbone::message::PROBE_BYTES;
 use daqmeter_wire::etherbone::{
@@ -8,9 +8,8 @@ use daqmeter_wire::etherbone::{
 use super::execute::{Execution, Slave, put_header};
 use crate::bus::BusSession;
 
-/// Longest cycle: it is executed when all of it has come, so it has to be kept until then.
+/// Longest cycle: the bytes of an unfinished cycle are kept in memory.
 pub const MAX_CYCLE_BYTES: usize = 16 << 20;
-/// Memory that an idle connection keeps.
 const KEPT_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,25 +33,22 @@ enum Framing {
 #[derive(Debug, Default)]
 pub struct Stream {
     buffer: Vec<u8>,
-    /// End of the records of the first cycle that were looked at.
+    /// End of the records of the first cycle that are already parsed.
     searched: usize,
     framing: Framing,
     session: BusSession,
 }
 
-/// The next piece of a stream.
 enum Next {
     Incomplete,
     Probe,
     Header(EbLayout, EbHeader),
-    /// A packet of the LiteX dialect, of this length.
     Litex(usize),
-    /// A cycle of this length.
     Cycle(EbLayout, usize),
 }
 
 impl Stream {
-    /// True when a part of a cycle has come.
+    /// Returns true if part of a cycle has come.
     pub fn is_waiting(&self) -> bool {
         !self.buffer.is_empty()
     }
@@ -61,8 +57,6 @@ impl Stream {
         self.buffer.len()
     }
 
-    /// Takes bytes, executes the cycles that are whole and appends their answers. Returns the time
-    /// at which the answers are ready.
     pub fn feed(
         &mut self,
         slave: &mut Slave,
@@ -122,7 +116,6 @@ impl Stream {
         }
     }
 
-    /// Executes the next piece; returns its bytes.
     fn execute(
         &mut self,
         slave: &mut Slave,

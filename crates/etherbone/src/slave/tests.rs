@@ -103,7 +103,6 @@ fn what_must_not_be_answered_is_not() {
     ] {
         assert_eq!(answer_of(&mut slave, request), [0; 0], "{request}");
     }
-    // And the next valid one is served.
     assert_eq!(answer_of(&mut slave, "4e6f1144 00000001").len(), 8);
 }
 
@@ -139,7 +138,6 @@ fn silent_registers_hold_the_answer_until_the_bus_timeout() {
     assert_eq!(answer[24..], hex("00000001"));
 }
 
-/// A master's stream after its probe.
 fn stream_bytes(cycles: &[Vec<Op>]) -> Vec<u8> {
     let mut bytes = hex("4e6f1144 00000001");
     for (index, ops) in cycles.iter().enumerate() {
@@ -207,11 +205,11 @@ fn addresses_are_cut_to_their_width_and_of_several_widths_the_widest_counts() {
     let mut check = |request: &str, wanted: &str| {
         assert_eq!(answer_of(&mut slave, request), hex(wanted), "{request}")
     };
-    // Addresses of 16 bits in fields of 32: the C slave does not look at the rest.
+    // Addresses of 16 bits in fields of 32: the C slave ignores the rest.
     check("4e6f1424 a80f0100 abcd1000 11223344", "");
     check("4e6f1024 a80f0001 00008000 dcba1000", "4e6f1424 0e0f0100 00008000 11223344");
-    // Several widths in one header: the widest that the slave does, and the header comes back as it
-    // was.
+    // A header with several widths: the slave takes the widest that it supports, and returns the
+    // header unchanged.
     check("4e6f1064 a80f0001 00008000 00001000", "4e6f1464 0e0f0100 00008000 11223344");
     slave.address = Widths::only(Width::W32);
     assert_eq!(

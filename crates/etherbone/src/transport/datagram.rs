@@ -12,12 +12,10 @@ use super::{Arrived, EbTransport, Framing};
 use crate::address::{HostPort, IpFamily};
 use crate::{EbDialect, EbError};
 
-/// A connected UDP socket: the kernel drops what comes from elsewhere.
+/// A connected UDP socket: the kernel drops datagrams from elsewhere.
 pub(super) struct Udp {
     socket: UdpSocket,
-    /// The receive timeout that the socket has now.
     wait: Option<Duration>,
-    /// False once the path has refused a batch.
     batches: bool,
     to: String,
 }
@@ -49,8 +47,7 @@ impl Udp {
     }
 
     fn send_one(&self, bytes: &[u8]) -> io::Result<()> {
-        // A refusal that ICMP reported for an earlier datagram: this one was not sent, so it is
-        // tried once more.
+        // ICMP refused an earlier datagram: this one was not sent, so it is tried once more.
         match self.socket.send(bytes) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 self.socket.send(bytes).map(drop)
@@ -59,7 +56,6 @@ impl Udp {
         }
     }
 
-    /// Sends equal datagrams, the last perhaps shorter, in one call.
     fn send_batch(&mut self, bytes: &[u8], segment_bytes: usize) -> io::Result<()> {
         if self.batches && segment_bytes < bytes.len() {
             match net::send(self.socket.as_fd(), bytes, segment_bytes, None) {
@@ -93,7 +89,7 @@ impl EbTransport for Udp {
 
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
         let now = wait.is_zero();
-        // Changing the timeout is a call of its own: it is kept while it is near enough.
+        // A change of the timeout is a system call: the old one stays while it is near enough.
         if !now && self.wait.is_none_or(|set| set > wait || set < wait / 2) {
             self.socket
                 .set_read_timeout(Some(wait))

@@ -1,9 +1,7 @@
-//! An emulated bridge with an emulated timing receiver behind it, all in the calling thread: the
-//! link decides when a request arrives, the bus how long it takes, the link again when the answer
-//! is back; the client waits for that moment.
-//!
-//! What is measured through it is the model's time with the client's own costs on top, without
-//! those of a kernel.
+//! An emulated bridge with an emulated timing receiver behind it, all in the calling thread.
+//! The link decides when a request arrives, the bus adds its time, and the link decides when the
+//! answer is back. The client waits for that moment. The measured time is the model's plus the
+//! client's own costs, without the kernel's.
 
 use std::time::Duration;
 
@@ -19,29 +17,23 @@ use crate::bus::{BusTiming, Description};
 use crate::link::{EmulatedLink, LinkProfile};
 use crate::slave::{Slave, Stream};
 
-/// The bridges that ship with daqmeter.
 const BRIDGES: &str = include_str!("../../profiles/bridges.toml");
 
-/// Less than the shortest cycle with an answer.
+/// Bytes that arrive together: less than the shortest cycle with an answer.
 const STREAM_PIECE_BYTES: usize = 16;
 
-/// A bridge between a host and the bus of a timing receiver.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bridge {
-    /// Name in `emu/<name>`.
     pub name: String,
     pub about: String,
     /// True for a character device, false for datagrams.
     #[serde(default)]
     pub stream: bool,
-    /// From the client to the bus.
     #[serde(default)]
     pub request: LinkProfile,
-    /// From the bus to the client.
     #[serde(default)]
     pub reply: LinkProfile,
-    /// The bus behind it.
     #[serde(default)]
     pub timing: BusTiming,
 }
@@ -52,13 +44,11 @@ struct BridgeFile {
     bridge: Vec<Bridge>,
 }
 
-/// The bridges that ship with daqmeter.
 pub fn bridges() -> Vec<Bridge> {
     Bridge::parse(BRIDGES).expect("ships with the binary and is tested")
 }
 
 impl Bridge {
-    /// Reads bridges from TOML.
     pub fn parse(text: &str) -> Result<Vec<Bridge>, EbError> {
         let file: BridgeFile = toml::from_str(text)
             .map_err(|error| EbError::Unsupported(error.to_string().trim_end().to_owned()))?;
@@ -76,7 +66,7 @@ impl Bridge {
         Ok(file.bridge)
     }
 
-    /// A bridge by its name, or the first one of a TOML file.
+    /// Finds a bridge by its name, or reads the first one of a TOML file.
     pub fn named(name: &str) -> Result<Bridge, EbError> {
         if !name.ends_with(".toml") {
             let all = bridges();
@@ -96,7 +86,6 @@ impl Bridge {
         found.into_iter().next().ok_or_else(none)
     }
 
-    /// The way to an emulated timing receiver behind this bridge.
     pub fn transport(&self) -> Result<Box<dyn EbTransport>, EbError> {
         let mut bus = Description::timing_receiver().build()?;
         bus.set_timing(self.timing);
@@ -114,7 +103,6 @@ pub struct Emulated {
 }
 
 impl Emulated {
-    /// Puts a bridge in front of a slave.
     pub fn new(bridge: &Bridge, slave: Slave) -> Emulated {
         Emulated {
             slave,
@@ -159,8 +147,7 @@ impl EbTransport for Emulated {
     fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError> {
         let now_ns = monotonic_ns();
         if self.stream.is_some() {
-            // Bytes of a stream arrive as the line brings them: a cycle begins when its last byte
-            // is there, not when all are.
+            // Bytes of a stream arrive one after the other: a cycle begins with its own last byte.
             return bytes
                 .chunks(STREAM_PIECE_BYTES)
                 .try_for_each(|piece| self.deliver(now_ns, piece));

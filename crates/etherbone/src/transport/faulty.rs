@@ -1,5 +1,4 @@
-//! A link around any transport: what is sent and what comes is delayed, paced, lost, doubled and
-//! reordered.
+//! A link around any transport: messages are delayed, paced, lost, doubled and reordered.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,8 +9,7 @@ use super::{Arrived, EbTransport, Framing, RECEIVE_BYTES};
 use crate::EbError;
 use crate::link::{EmulatedLink, Fate, LinkProfile};
 
-/// Messages on their way, by arrival and then by the order in which they were sent. Buffers are
-/// used again.
+/// Messages on their way, by arrival and then by the order of sending. Buffers are reused.
 #[derive(Default)]
 pub(super) struct OnTheWay {
     messages: BTreeMap<(u64, u64), Vec<u8>>,
@@ -20,7 +18,6 @@ pub(super) struct OnTheWay {
 }
 
 impl OnTheWay {
-    /// Puts a message on its way according to its fate.
     pub(super) fn put(&mut self, fate: Fate, bytes: &[u8]) {
         for at in fate.arrivals() {
             let mut buffer = self.spare.pop().unwrap_or_default();
@@ -34,7 +31,6 @@ impl OnTheWay {
         self.messages.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes the next one into the buffer, if it has arrived by now; returns its length.
     pub(super) fn take(&mut self, now_ns: u64, buffer: &mut [u8]) -> Option<usize> {
         if self.next_ns()? > now_ns {
             return None;
@@ -52,7 +48,7 @@ impl OnTheWay {
     }
 }
 
-/// Waits until a monotonic time: sleeps while it is far, then spins, for a sleep ends tens of
+/// Waits until a monotonic time. It sleeps first and then spins, because a sleep ends tens of
 /// microseconds late.
 pub(super) fn wait_until(time_ns: u64) {
     const SPIN_NS: u64 = 150_000;
@@ -66,7 +62,6 @@ pub(super) fn wait_until(time_ns: u64) {
     }
 }
 
-/// A transport behind a link.
 pub struct Faulty {
     inner: Box<dyn EbTransport>,
     request: EmulatedLink,
@@ -77,7 +72,6 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// Puts a link with these two directions around a transport.
     pub fn new(
         inner: Box<dyn EbTransport>,
         request: LinkProfile,
@@ -102,7 +96,6 @@ impl Faulty {
         })
     }
 
-    /// Hands over what is due, and takes what has come; waits for that at most so long.
     fn pump(&mut self, wait: Duration) -> Result<(), EbError> {
         let now_ns = monotonic_ns();
         while let Some(bytes) = self.outbox.take(now_ns, &mut self.scratch) {
@@ -154,7 +147,7 @@ impl EbTransport for Faulty {
                 .flatten()
                 .fold(until_ns, u64::min);
             let left = Duration::from_nanos(next_ns.saturating_sub(now_ns));
-            // Waiting in the transport is coarse; near the next event it is asked without waiting.
+            // The transport's wait is coarse; near the next event it is polled.
             self.pump(left.saturating_sub(Duration::from_millis(1)))?;
         }
     }

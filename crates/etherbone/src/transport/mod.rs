@@ -1,4 +1,4 @@
-//! Ways to a slave. A transport carries bytes; it knows nothing of what they mean.
+//! Ways to a slave. A transport carries bytes and does not interpret them.
 
 mod datagram;
 mod emulated;
@@ -24,11 +24,9 @@ pub enum Framing {
     Datagram {
         max_bytes: usize,
     },
-    /// Bytes without borders.
     Stream,
     /// Bytes without borders, in which a message header begins each message (TCP of the C library
-    /// of 2014). The other side takes what one receive brings for one message, so only one may be
-    /// on its way.
+    /// of 2014). The other side takes one receive for one message, so only one may be on its way.
     Messages {
         max_bytes: usize,
     },
@@ -49,9 +47,8 @@ impl Framing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// Bytes in the buffer.
     pub bytes: usize,
-    /// Bytes of each datagram but perhaps the last; on a stream equal to `bytes`.
+    /// Bytes of each datagram except perhaps the last; on a stream equal to `bytes`.
     pub segment_bytes: usize,
 }
 
@@ -63,17 +60,15 @@ pub trait EbTransport: Send {
         64 * 1024
     }
 
-    /// Sends datagrams that lie one after the other in `bytes`, of the given lengths; on a stream
-    /// the lengths do not matter. A stream may take only part: the rest waits in the transport
-    /// until the next call.
+    /// Sends the datagrams in `bytes`, of the given lengths; a stream ignores the lengths. A stream
+    /// may take only part: the rest waits in the transport until the next call.
     fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError>;
 
-    /// Waits for bytes, at most so long; `None` for the time says that nothing came. A time of zero
-    /// looks and does not wait.
+    /// Waits for bytes at most the given time; `None` as the result means that nothing came. A time
+    /// of zero polls.
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError>;
 }
 
-/// Opens the way to an address.
 pub fn open(
     address: &Address,
     dialect: EbDialect,

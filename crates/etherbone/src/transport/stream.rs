@@ -16,7 +16,6 @@ use crate::address::{HostPort, IpFamily};
 struct Backlog(Vec<u8>);
 
 impl Backlog {
-    /// Writes what waits and then the bytes, as far as they are taken; the rest waits.
     fn push(
         &mut self,
         bytes: &[u8],
@@ -63,8 +62,8 @@ fn arrived(read: io::Result<usize>) -> Result<Option<Arrived>, EbError> {
     }
 }
 
-/// Waits until a full stream can be written or read, writes what waits, and says whether to read.
-/// Both directions are served, so two full pipes cannot wait for each other.
+/// Waits until a full stream can be written or read, writes waiting bytes, and returns true to
+/// read. Serving both directions prevents that two full pipes wait for each other.
 fn pump(
     fd: BorrowedFd<'_>,
     backlog: &mut Backlog,
@@ -79,14 +78,12 @@ fn pump(
     Ok(ready.read)
 }
 
-/// A TCP connection.
 pub(super) struct Tcp {
     stream: TcpStream,
     backlog: Backlog,
     wait: Option<Duration>,
 }
 
-/// Requests on their way at once.
 const TCP_WINDOW_BYTES: usize = 128 * 1024;
 
 impl Tcp {
@@ -130,13 +127,12 @@ impl EbTransport for Tcp {
     }
 }
 
-/// A character device: a PCIe or USB bridge, a serial port, a pseudo-terminal.
 pub(super) struct Dev {
     file: File,
     backlog: Backlog,
 }
 
-/// Requests on their way at once: a pseudo-terminal holds 4096 bytes in each direction.
+/// Most bytes of requests on their way: a pseudo-terminal holds 4096 bytes in each direction.
 const DEV_WINDOW_BYTES: usize = 2048;
 
 impl Dev {
@@ -147,7 +143,6 @@ impl Dev {
     }
 }
 
-/// Opens a device for raw bytes, without blocking.
 pub(crate) fn open_device(name: &str) -> Result<File, EbError> {
     let path = format!("/dev/{name}");
     let file = OpenOptions::new().read(true).write(true).open(&path);
@@ -157,14 +152,13 @@ pub(crate) fn open_device(name: &str) -> Result<File, EbError> {
     Ok(file)
 }
 
-/// Time of silence after which a device has sent all that it owed to the client before. The C
-/// library waits as long (`eb_posix_stream_connect`: 10 ms).
+/// Silence after which a device owes nothing to the client before. The C library waits as long
+/// (`eb_posix_stream_connect`: 10 ms).
 const QUIET: Duration = Duration::from_millis(10);
 
 const MAX_STALE_BYTES: usize = 1 << 20;
 
-/// Drops answers to an earlier client that did not wait for them, since they would be taken for
-/// answers to this one.
+/// Drops late answers to an earlier client, which this client would take for its own.
 fn discard(mut file: &File, name: &str) -> Result<(), EbError> {
     let wanted = net::Readiness { read: true, write: false };
     let mut buffer = [0; 4096];
@@ -203,7 +197,7 @@ impl EbTransport for Dev {
         if !pump(self.file.as_fd(), &mut self.backlog, wait, |part| file.write(part))? {
             return Ok(None);
         }
-        // A pseudo-terminal whose other end is gone gives EIO.
+        // A pseudo-terminal with its other end closed gives EIO.
         match file.read(buffer) {
             Err(error) if error.raw_os_error() == Some(5) => Err(EbError::Closed),
             read => arrived(read),

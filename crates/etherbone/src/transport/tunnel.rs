@@ -1,5 +1,5 @@
-//! UDP behind a proxy on TCP: "host[/port]" and a zero first, then each datagram after its length
-//! in 16 bits, both ways.
+//! UDP behind a proxy on TCP. The client sends "host[/port]" and a zero first. Each datagram
+//! follows its length in 16 bits, both ways.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,6 @@ use super::{Arrived, EbTransport, Framing};
 use crate::EbError;
 use crate::address::{HostPort, IpFamily};
 
-/// Connects, trying every address of the host.
 pub(crate) fn connect_tcp(
     host: &HostPort,
     family: IpFamily,
@@ -23,7 +22,6 @@ pub(crate) fn connect_tcp(
     for to in host.resolve(family)? {
         match TcpStream::connect_timeout(&to, timeout) {
             Ok(stream) => {
-                // Requests are whole when they are sent; waiting for more only delays them.
                 stream.set_nodelay(true).map_err(EbError::io("cannot set TCP_NODELAY"))?;
                 return Ok(stream);
             }
@@ -34,11 +32,9 @@ pub(crate) fn connect_tcp(
     Err(EbError::io(format!("cannot connect to {to}"))(error))
 }
 
-/// The connection to the proxy.
 pub(super) struct Tunnel {
     stream: TcpStream,
     pending: Vec<u8>,
-    /// Room for frames, kept.
     frames: Vec<u8>,
 }
 
@@ -55,7 +51,6 @@ impl Tunnel {
         Ok(Tunnel { stream, pending: Vec::new(), frames: Vec::new() })
     }
 
-    /// Takes the first whole datagram of what is pending.
     fn take(&mut self, buffer: &mut [u8]) -> Option<Arrived> {
         let bytes = read_frame(&self.pending)?;
         let shown = bytes.min(buffer.len());
@@ -65,7 +60,6 @@ impl Tunnel {
     }
 }
 
-/// The length of the first datagram, if all of it is there.
 pub(crate) fn read_frame(pending: &[u8]) -> Option<usize> {
     let bytes = usize::from(u16::from_be_bytes([*pending.first()?, *pending.get(1)?]));
     (pending.len() >= 2 + bytes).then_some(bytes)
@@ -77,7 +71,7 @@ impl EbTransport for Tunnel {
     }
 
     fn window_bytes(&self) -> usize {
-        // The proxy's UDP side is one datagram after the other.
+        // The proxy's UDP side sends one datagram after the other.
         32 * 1024
     }
 

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// A peer whose answers the test makes.
 fn forged(answers: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Client {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -19,7 +18,6 @@ fn forged(answers: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Client {
     open_with(&format!("udp/127.0.0.1/{port}"), &options).unwrap()
 }
 
-/// The answer to a checked read of one word.
 fn answer(tag: u16, value: u32) -> Vec<u8> {
     let mut bytes = vec![0x4e, 0x6f, 0x14, 0x44, 0x06, 0x0f, 1, 0];
     bytes.extend(u32::from(tag).to_be_bytes());

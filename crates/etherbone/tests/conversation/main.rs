@@ -1,4 +1,4 @@
-//! Client and server, over every transport. Loopback only; nothing waits longer than it must.
+//! Tests of client and server over every transport, on loopback only.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -77,7 +77,6 @@ fn converse(client: &mut Client) {
     let error = client.read(0x9000_0000).unwrap_err();
     assert!(matches!(error, EbError::Bus { failed: 1, of: 1, first: 0x9000_0000 }), "{error}");
 
-    // Errors are found at the right place in cycles longer than a status register.
     let port = client.layout().data;
     let bad = |index: usize| index % 37 == 5;
     let ops: Vec<Op> = (0..150)
@@ -86,7 +85,6 @@ fn converse(client: &mut Client) {
     let failed = client.cycle(&ops, Status).unwrap().failed.clone();
     assert_eq!(failed, (0..150).filter(|index| bad(*index)).collect::<Vec<_>>());
 
-    // Cycles in a pipeline come back once each, with their own values.
     let writes: Vec<Op> =
         (0..64).map(|word| Op::write(MEMORY + 8 * word, 1000 + word, port)).collect();
     client.cycle(&writes, Status).unwrap();
@@ -146,8 +144,8 @@ fn ipv6_passes_the_suite() {
     converse(&mut open(&format!("tcp6/::1/{}", server.port)));
 }
 
-/// A server as the C library of 2014 is on TCP: what one receive brings is one message with its
-/// header; anything else ends the connection.
+/// Serves like the C library of 2014 on TCP: one receive must bring one message with its header.
+/// Other bytes end the connection.
 fn serve_framed() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -171,8 +169,8 @@ fn serve_framed() -> u16 {
 fn a_conversation_with_a_server_that_frames_messages_on_tcp() {
     let address = format!("tcp/127.0.0.1/{}", serve_framed());
     converse(&mut open(&address));
-    // Windows of one and of three cycles keep to one message on its way, too; writes that ask for
-    // nothing are answered.
+    // Windows of one and of three cycles keep to one message on its way, too; unchecked writes are
+    // answered.
     for window_cycles in [1, 3] {
         let options = ClientOptions { window_cycles, ..quick() };
         let mut client = open_with(&address, &options).unwrap();
@@ -283,12 +281,10 @@ fn the_self_describing_bus_is_read_through_every_bridge() {
     }
 }
 
-/// Scans a bus whose memory holds a table made by hand.
 fn scan_of(table: &[u8]) -> Result<scan::Scan, EbError> {
     scan_from(0x10000, table)
 }
 
-/// Scans a bus with this memory from 0x10000 on, and reads the table at `root`.
 fn scan_from(root: u64, memory: &[u8]) -> Result<scan::Scan, EbError> {
     let description = Description::memory(0x10000, 0x1ffff, Widths::ALL, Endian::Big);
     let mut client = Client::over(
@@ -300,7 +296,7 @@ fn scan_from(root: u64, memory: &[u8]) -> Result<scan::Scan, EbError> {
         "emulated",
     )
     .unwrap();
-    // The table of the software bus cannot be written; a bridge is followed into memory instead.
+    // The table of the software bus is read-only; a bridge is followed into memory instead.
     let writes: Vec<Op> = memory
         .chunks(4)
         .enumerate()
@@ -355,7 +351,6 @@ fn tables_that_lie_or_loop_are_refused_and_what_is_beside_them_is_found() {
             "{line}"
         );
     }
-    // The memory ends before the last records of the table.
     let cut = [vec![0; 0xff80], [head(4), device(0x100)].concat()].concat();
     let scan = scan_from(0x1ff80, &cut).unwrap();
     assert_eq!((scan.devices((1, 2)).len(), scan.unread.len()), (1, 1));

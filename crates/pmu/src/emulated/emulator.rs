@@ -1,7 +1,6 @@
-//! Counters of a mesh while things happen in it: the hardware's side of the driver's registers.
-//!
+//! An emulator of a mesh's counters: the hardware's side of the driver's registers.
 //! Sources: CMN-600 TRM 5 "Debug trace and PMU" (por_dtm_pmu_config, por_dtm_pmevcnt,
-//! por_dt_pmevcnt, por_dt_pmovsr); Linux drivers/perf/arm-cmn.c for how they are programmed.
+//! por_dt_pmevcnt, por_dt_pmovsr); Linux drivers/perf/arm-cmn.c for their programming.
 
 use daqmeter_record::Mesh;
 
@@ -18,36 +17,29 @@ const DTC_OVERFLOW: u64 = 0x118;
 const DTC_OVERFLOW_CLEAR: u64 = 0x120;
 const CYCLES_OVERFLOW: u64 = 1 << 8;
 
-/// Something that a mesh can count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Happening {
     /// Type of the node; RN-D counts as RN-I.
     pub type_code: u16,
     pub node_id: u16,
-    /// Number of the event.
     pub event_id: u64,
     pub count: u64,
 }
 
-/// A controller whose counter wrapped: an interrupt is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wrap {
-    /// Number of the controller.
     pub dtc: usize,
 }
 
-/// The counters of one mesh in some memory.
 #[derive(Debug)]
 pub struct Emulator<M> {
     mesh: Mesh,
     places: Places,
-    /// Offsets of the controllers.
     controllers: Vec<u64>,
     memory: M,
 }
 
 impl<M: RegisterMemory> Emulator<M> {
-    /// Takes over memory that holds the image of the mesh.
     pub fn new(mesh: &Mesh, memory: M) -> Emulator<M> {
         let places = Places::of(mesh);
         let dtcs = mesh.nodes.iter().zip(&places.nodes).filter(|(node, _)| node.type_code == DTC);
@@ -59,7 +51,6 @@ impl<M: RegisterMemory> Emulator<M> {
         self.memory.read(at).unwrap_or(0)
     }
 
-    /// The memory.
     pub fn memory(&mut self) -> &mut M {
         &mut self.memory
     }
@@ -68,13 +59,13 @@ impl<M: RegisterMemory> Emulator<M> {
         self.controllers.get(dtc).copied().unwrap_or(0) + pmu_at(&self.mesh, DTC)
     }
 
-    /// True while the driver lets the counters run: only the first controller starts and stops.
+    /// Returns true while the driver lets the counters run: only the first controller starts and
+    /// stops.
     pub fn runs(&self) -> bool {
         let control = self.controllers.first().map_or(0, |place| self.read(place + DTC_CONTROL));
         control & 1 == 1 && self.read(self.dtc_pmu(0) + DTC_PMCR) & 1 == 1
     }
 
-    /// Clears what the driver asked to be cleared.
     fn acknowledge(&mut self) {
         for dtc in 0..self.controllers.len() {
             let at = self.dtc_pmu(dtc);
@@ -87,7 +78,7 @@ impl<M: RegisterMemory> Emulator<M> {
         }
     }
 
-    /// Lets something happen; nothing is counted while the counters stand still.
+    /// Counts an occurrence, unless the counters are stopped.
     pub fn happen(&mut self, what: Happening) -> Vec<Wrap> {
         self.acknowledge();
         let mut wraps = Vec::new();
@@ -155,11 +146,11 @@ impl<M: RegisterMemory> Emulator<M> {
                 && u64::from(node.device) == number
                 && node.type_code != DTC
         });
-        // Several nodes may share a place (HN-D): the one whose select is set is meant.
+        // Several nodes may share a place (HN-D): the one with its select set is meant.
         here.flat_map(|(node, place)| {
             let at = place + pmu_at(&self.mesh, node.type_code);
             let selects = match node.type_code {
-                // HN-P has the selects of both its halves, HN-P's own behind HN-I's.
+                // HN-P has the selects of both its halves; HN-P's own are behind HN-I's.
                 HNP => vec![(HNI, at), (HNP, at + 8)],
                 RND => vec![(RNI, at)],
                 code => vec![(code, at)],
@@ -193,7 +184,6 @@ impl<M: RegisterMemory> Emulator<M> {
         wraps.push(Wrap { dtc });
     }
 
-    /// Lets cycles pass in every controller.
     pub fn cycles(&mut self, count: u64) -> Vec<Wrap> {
         self.acknowledge();
         let mut wraps = Vec::new();

@@ -1,4 +1,4 @@
-//! The configuration space of a mesh as the driver finds it after reset.
+//! The configuration space of a mesh after reset, as the driver finds it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,28 +13,21 @@ use crate::mesh::registers::{
     PERIPH_ID_01, PERIPH_ID_23, connect_info,
 };
 
-/// Registers that can be written.
 pub trait RegisterMemory: MeshRegisters {
-    /// Writes a 64-bit register.
     fn write(&mut self, offset: u64, value: u64);
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Places {
-    /// The root.
     pub root: u64,
-    /// Each crosspoint, in the mesh's order.
     pub crosspoints: Vec<u64>,
-    /// Each node, in the mesh's order.
     pub nodes: Vec<u64>,
 }
 
-/// Root of CMN-600, as on the N1SDP (Linux Documentation/devicetree/bindings/perf/arm,cmn.yaml,
-/// `arm,root-node`).
+/// Offset of the root of CMN-600 on the N1SDP (Linux
+/// Documentation/devicetree/bindings/perf/arm,cmn.yaml, `arm,root-node`).
 const ROOT_600: u64 = 0xD0_0000;
 
-/// A configuration space in memory; what is not written reads as zero in hardware, and is absent
-/// here.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     values: BTreeMap<u64, u64>,
@@ -42,7 +35,7 @@ pub struct Image {
     base: u64,
 }
 
-/// The part that a mesh is of; CMN-600 where it does not say.
+/// Returns the part of a mesh; CMN-600 is the default.
 pub(super) fn part_of(mesh: &Mesh) -> &'static MeshPart {
     nodes::part_of_name(&mesh.part).unwrap_or(&nodes::PARTS[0])
 }
@@ -57,7 +50,6 @@ pub(super) fn pmu_at(mesh: &Mesh, type_code: u16) -> u64 {
 }
 
 impl Places {
-    /// The places that [`Image::of`] gives to a mesh.
     pub fn of(mesh: &Mesh) -> Places {
         let part = part_of(mesh);
         let root = if part.name == "CMN-600" { ROOT_600 } else { 0 };
@@ -73,7 +65,6 @@ impl Places {
 }
 
 impl Image {
-    /// The space of a mesh.
     pub fn of(mesh: &Mesh) -> Image {
         let places = Places::of(mesh);
         let mut image =
@@ -103,7 +94,6 @@ impl Image {
         let mut revisions = part.revisions.iter();
         let revision = revisions.position(|revision| *revision == mesh.revision).unwrap_or(0);
         self.write(root + PERIPH_ID_23, (revision as u64) << 4);
-        // One virtual channel of each kind.
         let multi_dtm = if mesh.multi_dtm { MULTIPLE_DTM } else { 0 };
         self.write(root + INFO_GLOBAL, multi_dtm | 1 << 52 | 1 << 50);
         self.write(root + INFO_GLOBAL + 8, 1 << 2 | 1);
@@ -125,8 +115,8 @@ impl Image {
         let here = mesh.nodes.iter().zip(&self.places.nodes);
         let here = here.filter(|(node, _)| node.crosspoint as usize == number);
         let mut children: Vec<u64> = here.map(|(_, place)| *place).collect();
-        // Each requester has its address map in a node of its own: external, behind everything
-        // else, and not looked at.
+        // Each requester has its address map in a node of its own, which is external, behind the
+        // others and ignored.
         let last = self.places.nodes.last().or(self.places.crosspoints.last());
         let beyond = last.copied().unwrap_or(0) + part.node_bytes;
         let requesters = xp.ports.iter().filter(|name| name.starts_with("RN-F"));
@@ -141,17 +131,16 @@ impl Image {
         }
     }
 
-    /// Offset of the root.
     pub fn root(&self) -> u64 {
         self.places.root
     }
 
-    /// Offsets of all registers that are not zero after reset.
+    /// Returns the offsets of all registers that are not zero after reset.
     pub fn places(&self) -> impl Iterator<Item = u64> {
         self.values.keys().copied()
     }
 
-    /// The dump that cmn-tools would make of it.
+    /// Returns the dump that cmn-tools would make of it.
     pub fn dump(&self) -> String {
         let mut out = String::new();
         for (offset, value) in &self.values {
@@ -160,9 +149,8 @@ impl Image {
         out
     }
 
-    /// Writes it into a file that a machine maps; everything else in the file is zero.
     pub fn write_to(&self, file: &File, bytes: u64, at: u64) -> io::Result<()> {
-        // Truncated and grown, the file is all holes.
+        // A truncated and grown file is all holes.
         if file.metadata()?.len() < at + bytes {
             file.set_len(at + bytes)?;
         }

@@ -1,5 +1,5 @@
-//! Counts of a mesh that is not there, for planning, for looking, and for tests: this program alone
-//! sees them. Events take turns as the kernel would let them, and their rates go up and down.
+//! Synthetic counts of a mesh, for planning and tests; only this program sees them.
+//! Events take turns as the kernel would let them, and their rates vary.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,6 @@ const EVENTS: &[(&str, &str)] = &[
     ("CMN-700", include_str!("events/cmn700.txt")),
     ("CMN-S3", include_str!("events/s3.txt")),
 ];
-/// Fields of the driver's format on Linux 6.12.
 const FORMATS: &[(&str, &str)] = &[
     ("type", "config:0-15"),
     ("eventid", "config:16-26"),
@@ -38,7 +37,7 @@ const FORMATS: &[(&str, &str)] = &[
     ("wp_mask", "config2:0-63"),
 ];
 
-/// The PMU that the driver would show for a mesh: events of the types that it has.
+/// Returns the PMU that the driver would show for a mesh: events of the types that it has.
 pub fn catalogue(mesh: &Mesh) -> Pmu {
     let has = |code: u64| {
         let Ok(code) = u16::try_from(code) else {
@@ -73,7 +72,6 @@ pub fn catalogue(mesh: &Mesh) -> Pmu {
 /// Time of a turn: the driver's default at 250 Hz.
 const MUX_NS: u64 = 4_000_000;
 
-/// Counts of a mesh.
 #[derive(Clone, Debug)]
 pub struct Synthetic {
     mesh: Mesh,
@@ -98,7 +96,6 @@ impl Clock {
 }
 
 impl Synthetic {
-    /// Counts of the groups that will be opened, in this order.
     pub fn new(
         mesh: &Mesh,
         groups: &[Vec<PmuEvent>],
@@ -123,7 +120,6 @@ impl Synthetic {
         Ok(Synthetic { mesh: mesh.clone(), schedule: Arc::new(schedule), opened: 0, clock })
     }
 
-    /// Events per second of what an event looks at, before its ups and downs.
     fn rate(&self, on: &OnMesh) -> Vec<(u64, f64)> {
         if on.type_code == DTC {
             return vec![(0, 2e9)];
@@ -135,7 +131,6 @@ impl Synthetic {
         let nodes = self.mesh.nodes.iter().map(|node| (node.type_code, node.node_id));
         let xps = self.mesh.crosspoints.iter().map(|xp| (XP, xp.node_id));
         let meant = nodes.chain(xps).filter(|(code, id)| is_meant(*code, *id));
-        // Far apart, as in the document: 121.7 M requests per home node, 84.7 M beats.
         meant
             .map(|(_, id)| {
                 let seed = u64::from(id) << 16 | on.event_id;
@@ -206,7 +201,7 @@ impl Counters for Group {
                 reading.enabled_ns += passed_ns;
                 if runs {
                     reading.running_ns += passed_ns;
-                    // Up and down by a fifth from turn to turn, and slowly over seconds.
+                    // Rates vary by a fifth from turn to turn, and slowly over seconds.
                     let of = |(seed, rate): &(u64, f64)| {
                         let slow = (self.done_ns as f64 * 1e-9 / 3.0 + *seed as f64).sin();
                         rate * (0.7 + 0.2 * slow + 0.2 * uniform(mix(seed ^ tick << 32)))

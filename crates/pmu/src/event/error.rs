@@ -1,6 +1,4 @@
-//! Why a text is not an event.
-
-/// An event that cannot be counted, and what to write instead.
+/// An event that cannot be counted, with the text to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}`{problem}")]
 pub struct EventError {
@@ -9,7 +7,7 @@ pub struct EventError {
 }
 
 impl EventError {
-    /// The problem follows the text, mostly after a colon.
+    /// Appends the problem to the text, mostly after a colon.
     pub(super) fn new(text: &str, problem: impl Into<String>) -> EventError {
         EventError { text: text.to_owned(), problem: problem.into() }
     }

@@ -1,6 +1,5 @@
-//! Events as people write them, and what they become: `arm_cmn/hnf_mc_reqs,nodeid=0x24/`,
-//! `page-faults`, `block:block_rq_issue`, `disk.vda.read_bytes`. Groups are in braces, as in perf:
-//! `{a,b},c`.
+//! Event texts and their meaning: `arm_cmn/hnf_mc_reqs,nodeid=0x24/`, `page-faults`,
+//! `block:block_rq_issue`, `disk.vda.read_bytes`. Braces make groups, as in perf: `{a,b},c`.
 
 mod error;
 mod split;
@@ -55,14 +54,14 @@ const TYPE_SOFTWARE: u32 = 1;
 const TYPE_TRACEPOINT: u32 = 2;
 const TYPE_RAW: u32 = 4;
 
-/// Code of a raw event of the CPUs, `r1a2`.
+/// Returns the code of a raw event of the CPUs, `r1a2`.
 fn raw_code(text: &str) -> Option<u64> {
     let code = text.strip_prefix('r')?;
     let is_hex = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hex.then(|| u64::from_str_radix(code, 16).ok())?
 }
 
-/// Modes that a modifier leaves out.
+/// Returns the modes that a modifier leaves out.
 fn excluded(modifier: &str) -> Option<Excluded> {
     let is_known = !modifier.is_empty() && modifier.bytes().all(|letter| b"ukh".contains(&letter));
     is_known.then(|| Excluded {
@@ -72,7 +71,6 @@ fn excluded(modifier: &str) -> Option<Excluded> {
     })
 }
 
-/// The host as events are understood on it.
 #[derive(Debug)]
 pub struct EventResolver<'a> {
     pub pmus: &'a [Pmu],
@@ -80,7 +78,7 @@ pub struct EventResolver<'a> {
 }
 
 impl EventResolver<'_> {
-    /// Understands texts such as those after `-e`.
+    /// Resolves texts in the form of perf's `-e`.
     pub fn resolve(&self, texts: &[String]) -> Result<EventSet, EventError> {
         let mut set = EventSet::default();
         for text in texts {
@@ -91,7 +89,6 @@ impl EventResolver<'_> {
             }
         }
         if set.warnings.len() > 1 {
-            // One trap, reported once.
             let others = set.warnings.len() - 1;
             set.warnings.truncate(1);
             set.warnings[0].push_str(&format!("; the same for {others} more"));
@@ -106,7 +103,6 @@ impl EventResolver<'_> {
         }
     }
 
-    /// An event without a PMU. A modifier follows its last colon: `page-faults:u`.
     fn plain(&self, text: &str) -> Result<PmuEvent, EventError> {
         let Some((event, modifier)) = text.rsplit_once(':') else {
             return self.named(text);
@@ -204,7 +200,6 @@ impl EventResolver<'_> {
         Ok(event)
     }
 
-    /// The PMU of that name, or all instances of that family.
     fn instances(&self, text: &str, wanted: &str) -> Result<Vec<&Pmu>, EventError> {
         if let Some(pmu) = self.pmus.iter().find(|pmu| pmu.name == wanted) {
             return Ok(vec![pmu]);

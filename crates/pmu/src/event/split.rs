@@ -1,5 +1,3 @@
-//! Texts such as those after `-e`, split into groups of events.
-
 use super::error::EventError;
 
 /// Splits `{a/x,y/,b},c` into groups of texts: commas within slashes belong to the event.
@@ -14,7 +12,6 @@ pub(super) fn split_groups(text: &str) -> Result<Vec<Vec<String>>, EventError> {
 #[derive(Default)]
 struct Reader {
     groups: Vec<Vec<String>>,
-    /// Events of the open brace.
     group: Option<Vec<String>>,
     event: String,
     in_slashes: bool,

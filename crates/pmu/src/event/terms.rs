@@ -4,17 +4,15 @@ use super::error::EventError;
 use super::types::OnMesh;
 use crate::sysfs::{Alias, Pmu, parse_number};
 
-/// Terms as they are set.
 pub(super) struct Terms<'a> {
     text: &'a str,
     pmu: &'a Pmu,
     pub(super) words: [u64; 3],
-    /// The named event among them.
     pub(super) alias: Option<&'a Alias>,
 }
 
 impl<'a> Terms<'a> {
-    /// The words for terms; a bare name is an event of the PMU or a field of one bit.
+    /// Returns the words for terms; a bare name is an event of the PMU or a field of one bit.
     pub(super) fn of(text: &'a str, pmu: &'a Pmu, terms: &str) -> Result<Terms<'a>, EventError> {
         let mut all = Terms { text, pmu, words: [0; 3], alias: None };
         let split = || terms.split(',').map(str::trim).filter(|term| !term.is_empty());
@@ -88,9 +86,9 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// Reads the fields of an arm-cmn event back, and does what `nodeid` without `bynodeid` means: the
-/// driver would ignore the node and count all of the type (arm-cmn.rst; the published commands
-/// relied on an older driver).
+/// Reads the fields of an arm-cmn event back, and adds `bynodeid` to `nodeid`. Without it the
+/// driver would ignore the node and count all of the type (arm-cmn.rst). The published commands
+/// relied on an older driver.
 pub(super) fn on_mesh(
     text: &str,
     pmu: &Pmu,

@@ -1,12 +1,9 @@
-//! Events that are understood.
-
 use daqmeter_sys::counters::{Attributes, Excluded};
 
 use crate::system::SystemCounter;
 
 #[derive(Clone, Debug, Default)]
 pub struct PmuEvent {
-    /// As it was asked for.
     pub name: String,
     /// PMU, or the family when several instances are added up.
     pub pmu: String,
@@ -15,17 +12,14 @@ pub struct PmuEvent {
     pub unit: String,
     /// Factor from count to unit.
     pub scale: f64,
-    /// For a mesh: which node and what of it.
     pub on_mesh: Option<OnMesh>,
 }
 
 impl PmuEvent {
-    /// An event without sources.
     pub fn new(name: &str, pmu: &str) -> PmuEvent {
         PmuEvent { name: name.into(), pmu: pmu.into(), scale: 1.0, ..PmuEvent::default() }
     }
 
-    /// Excludes modes of the CPUs that count the event.
     pub(super) fn exclude(&mut self, excluded: Excluded) {
         for source in &mut self.sources {
             if let EventCounter::Perf { attributes, .. } = source {
@@ -41,33 +35,27 @@ impl PmuEvent {
     }
 }
 
-/// One place where an event is counted.
 #[derive(Clone, Debug)]
 pub enum EventCounter {
-    /// By `perf_event_open(2)`, on each of the CPUs.
+    /// A counter of `perf_event_open(2)`, on each of the CPUs.
     Perf { attributes: Attributes, cpus: Vec<u32> },
-    /// From a file of the kernel.
+    /// A file of the kernel.
     System(SystemCounter),
 }
 
-/// Fields of an arm-cmn event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnMesh {
-    /// Type of the nodes.
     pub type_code: u16,
     /// Event number; for a watchpoint its direction, 0 up and 2 down.
     pub event_id: u64,
     /// Filter of the node, or the combination of a watchpoint.
     pub occup_id: u64,
-    /// The one node; none sums all of the type.
+    /// The only node; `None` sums all of the type.
     pub node_id: Option<u16>,
-    /// Device selected by a watchpoint.
     pub wp_device: u64,
-    /// Group of a watchpoint, `wp_grp`.
     pub wp_group: u64,
 }
 
-/// Groups of events: those of one group are counted together or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct EventSet {
     pub groups: Vec<Vec<PmuEvent>>,
@@ -75,7 +63,6 @@ pub struct EventSet {
 }
 
 impl EventSet {
-    /// All events in order.
     pub fn events(&self) -> impl Iterator<Item = &PmuEvent> {
         self.groups.iter().flatten()
     }

@@ -29,7 +29,7 @@ fn metric(text: &str, events: &[ObservedEvent]) -> Option<f64> {
 
 #[test]
 fn the_published_memory_bandwidth_is_right_once_units_and_the_interval_are() {
-    // hnf_mc_reqs of four slices; the document prints "29715 MB/sec", which is MiB and per its
+    // Four slices of hnf_mc_reqs; the document prints "29715 MB/sec", which is MiB and per its
     // interval.
     let events = [121_713_206_u64, 121_715_680, 121_712_781, 121_715_432];
     assert_eq!(events.iter().sum::<u64>() * 64, 31_158_854_336);
@@ -116,7 +116,7 @@ fn a_group_is_there_when_its_events_are() {
             assert_eq!(missing(group, &pmus, &meshes), None, "{name}: {group}");
         }
     }
-    // Issue 16: a PMU without the events, and files that are not there, were `here`.
+    // Issue 16: a PMU without the events, and missing files, were `here`.
     let bare = [Pmu::assumed("arm_cmn_0", vec![], vec![])];
     assert!(missing("memory", &bare, &[]).is_some_and(|why| why.contains("hnf_mc_reqs")));
     assert!(missing("block", &[], &[]).is_some());

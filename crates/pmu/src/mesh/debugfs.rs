@@ -1,10 +1,9 @@
-//! The driver's map of the mesh, `/sys/kernel/debug/arm-cmn/map`: dimensions, ports and logical
-//! numbers, but neither NodeIDs nor node types. Those follow from the place: the NodeID of a device
-//! is its crosspoint's with port and device below.
-//!
-//! The grid (Linux drivers/perf/arm-cmn.c, `arm_cmn_map_show`): a line `Y`, a line of domains, then
-//! for each port a line of device types and two of logical numbers, cells of eight characters
-//! between bars, the highest row first.
+//! The driver's map of the mesh, `/sys/kernel/debug/arm-cmn/map`.
+//! It has dimensions, ports and logical numbers, but neither NodeIDs nor node types; those follow
+//! from the place. The NodeID of a device is its crosspoint's with port and device below.
+//! The grid (Linux drivers/perf/arm-cmn.c, `arm_cmn_map_show`) begins with a line `Y` and a line of
+//! domains. Each port has a line of device types and two of logical numbers. Cells have eight
+//! characters between bars, and the highest row is first.
 
 use daqmeter_record::Mesh;
 use daqmeter_record::mesh::{Crosspoint, Node};
@@ -16,13 +15,11 @@ use super::topology::{MAX_PORTS, Place, check_size, fill_domain, node_id, port_a
 struct RowLines<'a> {
     y: u32,
     domains: Vec<&'a str>,
-    /// For each port: device types.
     types: Vec<Vec<&'a str>>,
-    /// For each port: logical numbers of device 0 and 1.
+    /// Logical numbers of device 0 and 1, for each port.
     numbers: Vec<[Vec<&'a str>; 2]>,
 }
 
-/// Parses a map; `name` is the PMU's.
 pub(super) fn parse(text: &str, name: &str) -> Result<Mesh, MeshError> {
     let file = format!("map of {name}");
     let wrong = |line, problem: &str| MeshError::in_line(&file, line, problem);
@@ -80,15 +77,14 @@ fn build(mut rows: Vec<RowLines<'_>>, name: &str) -> Result<Mesh, String> {
     for row in &rows {
         (0..width).try_for_each(|x| row.add(&mut mesh, x))?;
     }
-    // The map does not tell whether crosspoints have several monitors; those with more than two
-    // ports have, as far as is known.
+    // The map does not show several monitors in a crosspoint; crosspoints with more than two ports
+    // have them, as far as is known.
     mesh.multi_dtm = mesh.crosspoints.iter().any(|xp| xp.ports.len() > 2);
     fill_domain(&mut mesh);
     Ok(mesh)
 }
 
 impl RowLines<'_> {
-    /// Adds the crosspoint of a column, and the nodes at its ports.
     fn add(&self, mesh: &mut Mesh, x: u32) -> Result<(), String> {
         let cell = |cells: &[&str]| cells.get(x as usize).copied().unwrap_or("").to_owned();
         let crosspoint = mesh.crosspoints.len();
@@ -153,7 +149,6 @@ mod tests {
                     (xp.x, xp.y, xp.node_id, xp.dtc),
                     "{name}"
                 );
-                // Types that the driver has no name for are shown as unknown.
                 let same = seen
                     .ports
                     .iter()

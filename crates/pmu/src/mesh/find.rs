@@ -1,5 +1,3 @@
-//! Maps of meshes: from the host's driver, and from files of each kind.
-
 use daqmeter_record::Mesh;
 use daqmeter_sys::host::Files;
 
@@ -7,8 +5,8 @@ use super::error::MeshError;
 use super::{debugfs, nodes, registers, topology};
 use crate::sysfs::Pmu;
 
-/// The meshes that the kernel's driver shows in debugfs, one for each PMU; empty without root,
-/// debugfs or arm-cmn.
+/// Returns the meshes that the kernel's driver shows in debugfs, one for each PMU. It is empty
+/// without root, debugfs or arm-cmn.
 pub fn of_host(files: &Files, pmus: &[Pmu]) -> Vec<Mesh> {
     let mut meshes = Vec::new();
     for pmu in pmus.iter().filter(|pmu| pmu.family() == "arm_cmn") {
@@ -31,7 +29,7 @@ pub fn of_host(files: &Files, pmus: &[Pmu]) -> Vec<Mesh> {
     meshes
 }
 
-/// A mesh from a file: a description (`.toml`), the driver's map, or a dump of registers (`R
+/// Reads a mesh from a description (`.toml`), the driver's map, or a dump of registers (`R
 /// 0xADDRESS 0xVALUE` lines).
 pub fn from_text(text: &str, file: &str) -> Result<Mesh, MeshError> {
     let first = text

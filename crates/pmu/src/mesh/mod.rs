@@ -1,5 +1,5 @@
-//! Meshes: which node is where. Found in registers (a dump, or an emulated configuration space), in
-//! the driver's map in debugfs, or described in a file.
+//! Meshes: the places of nodes, from registers (a dump, or an emulated configuration space), the
+//! driver's map in debugfs, or a file.
 
 mod debugfs;
 mod error;

@@ -1,9 +1,7 @@
-//! Node types, device types, parts: what the numbers in the registers mean.
-//!
+//! Node types, device types and parts: the meaning of numbers in the registers.
 //! Sources: CMN-600, CMN-650, CMN-700 and CMN S3 TRMs (por_*_node_info,
 //! por_mxp_device_port_connect_info, por_cfgm_periph_id_*); Linux drivers/perf/arm-cmn.c.
 
-/// All types that are known.
 const TYPES: &[(u16, &str)] = &[
     (0x1, "DVM"),
     (0x2, "CFG"),
@@ -32,20 +30,15 @@ const TYPES: &[(u16, &str)] = &[
     (0x1000, "APB"),
 ];
 
-/// Not a node: the comparators of a crosspoint's monitor.
+/// Comparators of a crosspoint's monitor; not a node.
 pub(crate) const WATCHPOINT: u16 = 0x7770;
-/// The crosspoints themselves.
 pub const XP: u16 = 0x6;
-/// The debug/trace controllers.
 pub const DTC: u16 = 0x3;
-/// The root.
 pub(crate) const CFG: u16 = 0x2;
-/// RN-I, to which the driver counts RN-D too.
+/// RN-I, to which the driver counts RN-D, too.
 pub const RNI: u16 = 0xa;
-/// RN-D.
 pub(crate) const RND: u16 = 0xd;
 
-/// HN-I.
 pub(crate) const HNI: u16 = 0x4;
 /// HN-P, which the driver splits into an HN-P and an HN-I.
 pub(crate) const HNP: u16 = 0x11;
@@ -62,7 +55,6 @@ pub fn counts_as(node: u16, event: u16) -> bool {
     }
 }
 
-/// The type of that number.
 pub(crate) fn name_of(code: u16) -> Option<&'static str> {
     TYPES.iter().find(|(known, _)| *known == code).map(|(_, name)| *name)
 }
@@ -100,36 +92,30 @@ pub const DEVICES: &[(u8, &str, &[u16])] = &[
     (0x22, "SN-F_F", &[]),
 ];
 
-/// The device of that name; `RN-F` alone is any of the kind.
+/// Finds the device of that name; `RN-F` alone is any of the kind.
 pub(crate) fn device_of_name(name: &str) -> Option<(u8, &'static [u16])> {
     let wanted = if name == "RN-F" { "RN-F_A" } else { name };
     DEVICES.iter().find(|(_, known, _)| *known == wanted).map(|(code, _, nodes)| (*code, *nodes))
 }
 
-/// Name of a device type, `?NN` for one that is not known.
+/// Returns the name of a device type, `?NN` for an unknown one.
 pub fn device_name(code: u8) -> String {
     let known = DEVICES.iter().find(|(known, ..)| *known == code);
     known.map_or_else(|| format!("?{code:02x}"), |(_, name, _)| (*name).to_owned())
 }
 
-/// A part of the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeshPart {
     /// Number in the peripheral identification.
     pub code: u16,
-    /// Name.
     pub name: &'static str,
-    /// Revisions by number.
     pub revisions: &'static [&'static str],
-    /// Bytes of a node's registers.
     pub node_bytes: u64,
-    /// Bits of an address in a child pointer.
     pub pointer_bits: u32,
     pub domain_at: Option<u64>,
     pub pmu_at: u64,
 }
 
-/// The parts that the driver knows.
 pub const PARTS: &[MeshPart] = &[
     MeshPart {
         code: 0x434,
@@ -178,18 +164,17 @@ pub const PARTS: &[MeshPart] = &[
     },
 ];
 
-/// The part of that number; CMN-600AE is taken as CMN-600, as the driver does.
+/// Finds the part of that number; CMN-600AE is taken as CMN-600, as the driver does.
 pub(crate) fn part_of_code(code: u16) -> Option<&'static MeshPart> {
     let code = if code == 0x438 { 0x434 } else { code };
     PARTS.iter().find(|part| part.code == code)
 }
 
-/// The part of that name.
 pub(crate) fn part_of_name(name: &str) -> Option<&'static MeshPart> {
     PARTS.iter().find(|part| part.name.eq_ignore_ascii_case(name))
 }
 
-/// Part and revision from the driver's `identifier`: `43402` is part 0x434, revision 2.
+/// Reads part and revision from the driver's `identifier`: `43402` is part 0x434, revision 2.
 pub(crate) fn of_identifier(text: &str) -> Option<(String, String)> {
     let part = part_of_code(u16::from_str_radix(text.get(..3)?, 16).ok()?)?;
     let revision = usize::from_str_radix(text.get(3..)?, 16).ok()?;

@@ -1,7 +1,6 @@
-//! Discovery from registers: the tree of node information that every part of the family has, read
-//! from a dump or from an emulated configuration space. Nothing in it is believed before it is
-//! checked: a corrupt dump ends in an error, never in a loop.
-//!
+//! Discovery from registers: the tree of node information that every part of the family has.
+//! The registers come from a dump or from an emulated configuration space. Every value is checked:
+//! a corrupt dump ends in an error, never in a loop.
 //! Sources: CMN-600 TRM 2.5 "Discovery" (node_info, child_info, child pointers); cmn-tools for the
 //! format of dumps.
 
@@ -14,35 +13,30 @@ use super::error::MeshError;
 use super::nodes::{self, MeshPart};
 use super::topology::{MAX_DIMENSION, MAX_PORTS, Place, fill_domain, port_and_device_bits};
 
-/// Offset of a node's type, NodeID and logical number.
 pub(crate) const NODE_INFO: u64 = 0x0;
-/// Offset of the number of children and of their pointers.
 pub(crate) const CHILD_INFO: u64 = 0x80;
 pub(crate) const CHILD_POINTERS: u64 = 0x100;
-/// Root: part number.
+/// Part number, in the root.
 pub(crate) const PERIPH_ID_01: u64 = 0x8;
-/// Root: revision.
+/// Revision, in the root.
 pub(crate) const PERIPH_ID_23: u64 = 0x10;
-/// Root: what the mesh is configured with.
+/// Configuration of the mesh, in the root.
 pub(crate) const INFO_GLOBAL: u64 = 0x900;
-/// `INFO_GLOBAL`: crosspoints have several monitors.
 pub(crate) const MULTIPLE_DTM: u64 = 1 << 63;
-/// A pointer to a node that is not part of the mesh: RN-SAM, CXLA.
+/// Bit of a pointer to a node that is not part of the mesh: RN-SAM, CXLA.
 pub(crate) const EXTERNAL: u64 = 1 << 31;
-/// S3 r2 and later: a pointer to an isolated device.
+/// Bit of a pointer to an isolated device, in S3 r2 and later.
 const ISOLATED: u64 = 1 << 30;
-/// Offset of the connect information of a port of a crosspoint.
 pub(crate) fn connect_info(part: &MeshPart, port: usize) -> Option<u64> {
     let at = 0x8 + 8 * port as u64;
     match (part.name, port) {
         ("CMN-600" | "CMN-650", 2..) => None,
-        // CI-700 has the mesh ports' registers in between.
+        // CI-700 has the registers of the mesh ports in between.
         ("CI-700", 2..) => Some(at + 0x10),
         _ => Some(at),
     }
 }
 
-/// Something that gives 64-bit registers by offset.
 pub trait MeshRegisters {
     fn read(&self, offset: u64) -> Option<u64>;
 
@@ -51,7 +45,7 @@ pub trait MeshRegisters {
     }
 }
 
-/// Children of one node: twelve ports' devices with several node types each stay below.
+/// Most children of one node: twelve ports' devices with several node types each stay below.
 const MAX_CHILDREN: u64 = 64;
 
 /// Finds the mesh below the root at `root`; all offsets are relative to the periphery's base.
@@ -177,7 +171,7 @@ impl Walk<'_> {
         Ok(xps)
     }
 
-    /// Width and height: the crosspoint with NodeID 8 is (0,1), and its logical number is the
+    /// Finds width and height: the crosspoint with NodeID 8 is (0,1), and its logical number is the
     /// width.
     fn place(&self, mesh: &mut Mesh, xps: &mut [Found], root: u64) -> Result<(), MeshError> {
         let count = u32::try_from(xps.len()).unwrap_or(u32::MAX);
@@ -216,7 +210,6 @@ impl Walk<'_> {
     }
 
     fn ports(&self, mesh: &mut Mesh, number: usize, xp: &Found, part: &MeshPart) {
-        // A dump may hold only the registers that are used.
         let read = |at: u64| self.registers.read(xp.offset + at).unwrap_or(0);
         let device = |at: u64| match u8::try_from(read(at) & 0x3F).unwrap_or(0) {
             0 => String::new(),
@@ -232,7 +225,6 @@ impl Walk<'_> {
         crosspoint.ports = ports;
     }
 
-    /// The nodes below a crosspoint.
     fn devices(
         &mut self,
         mesh: &mut Mesh,
@@ -248,7 +240,7 @@ impl Walk<'_> {
             if nodes::name_of(code).is_none() {
                 return wrong(offset, format!("a node of type {code:#x}, which is not known"));
             }
-            // What is below the crosspoint's own bits is port and device; the rest must be the
+            // The bits below the crosspoint's are port and device; the rest must be the
             // crosspoint's.
             let below = id & 0x7;
             if id & !0x7 != xp.node_id & !0x7 && mesh.crosspoints.len() > 1 {
@@ -268,14 +260,13 @@ impl Walk<'_> {
     }
 }
 
-/// Part number of a root, from its peripheral identification.
 fn part_code(id: u64) -> u16 {
     narrow(bits(id, 0, 7) | bits(id, 32, 35) << 8)
 }
 
 /// A dump of registers: lines `R 0xADDRESS 0xVALUE` of 64-bit registers, as cmn-tools writes them;
-/// `#` begins a comment. `ERROR` stands for the value of a register that could not be read, such as
-/// one that only secure software sees.
+/// `#` begins a comment. `ERROR` is the value of an unreadable register, such as one for secure
+/// software only.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dump {
     file: String,
@@ -285,7 +276,6 @@ pub(super) struct Dump {
 }
 
 impl Dump {
-    /// Parses a dump.
     pub(super) fn parse(text: &str, file: &str) -> Result<Dump, MeshError> {
         let wrong = |line, problem: &str| MeshError::in_line(file, line, problem);
         let mut dump = Dump { file: file.to_owned(), ..Dump::default() };
@@ -318,7 +308,6 @@ impl Dump {
         Ok(dump)
     }
 
-    /// Finds the root in it, and from there the mesh.
     pub(super) fn discover(&self) -> Result<Mesh, MeshError> {
         let is_root = |(address, value): &(&u64, &u64)| {
             let id = self.values.get(&(**address + PERIPH_ID_01));
@@ -332,8 +321,8 @@ impl Dump {
                 "no register is the root of a mesh (node type 2 with a known part number)";
             return Err(MeshError(format!("{}: {problem}", self.file)));
         };
-        // The root is at the base, but for CMN-600, whose pointers count from the base of 64 MiB in
-        // which it lies.
+        // The root is at the base, except for CMN-600: its pointers count from the base of the 64
+        // MiB around it.
         let id = self.values.get(&(root + PERIPH_ID_01)).copied().unwrap_or(0);
         let is_600 = matches!(part_code(id), 0x434 | 0x438);
         let base = if is_600 { root & !0x3FF_FFFF } else { *root };
@@ -383,7 +372,7 @@ mod tests {
         }
     }
 
-    /// The document's topology table names its PCI bridges, which no register does.
+    /// The document's topology table names its PCI bridges; no register does.
     #[test]
     fn the_dump_of_a_known_board_gets_the_boards_labels_and_no_other_does() {
         let mesh = topology::shipped("n1sdp").unwrap();
@@ -443,7 +432,6 @@ mod tests {
             image.write(root + CHILD_POINTERS + 8, first);
         };
         assert!(corrupt(again).contains("reached twice"));
-        // A crosspoint whose child is itself.
         let loops = |image: &mut Image| {
             let xp = first(image);
             image.write(xp + CHILD_INFO, 1 | CHILD_POINTERS << 16);

@@ -1,5 +1,6 @@
-//! Meshes described in files: crosspoints and what is at their ports. The descriptions that ship
-//! are below `meshes/`; the emulated configuration space is made from them.
+//! Meshes described in files: crosspoints and the devices at their ports.
+//! The shipped descriptions are below `meshes/`; the emulated configuration space is made from
+//! them.
 
 use daqmeter_record::Mesh;
 use daqmeter_record::mesh::{Crosspoint, Node};
@@ -8,7 +9,6 @@ use serde::Deserialize;
 use super::error::MeshError;
 use super::nodes;
 
-/// A description as its file has it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Description {
@@ -42,16 +42,13 @@ struct DescribedXp {
     y: u32,
     #[serde(default)]
     dtc: Option<u8>,
-    /// `RN-D`, or `HN-F*2` for two devices at the port; empty for a free port.
+    /// Device at each port: `RN-D`, or `HN-F*2` for two devices; empty for a free port.
     ports: Vec<String>,
 }
 
-/// The largest mesh of the family, in each direction.
 pub(super) const MAX_DIMENSION: u32 = 12;
-/// Ports of a crosspoint at most.
 pub(super) const MAX_PORTS: usize = 6;
 
-/// The descriptions that ship with the binary.
 pub const SHIPPED: &[(&str, &str)] = &[
     ("n1sdp", include_str!("../../meshes/n1sdp.toml")),
     ("cmn650", include_str!("../../meshes/cmn650.toml")),
@@ -59,18 +56,17 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("s3", include_str!("../../meshes/s3.toml")),
 ];
 
-/// The shipped mesh of that name.
 pub fn shipped(name: &str) -> Option<Mesh> {
     let (name, text) = SHIPPED.iter().find(|(known, _)| *known == name)?;
     Some(parse(text, name).expect("ships with the binary and is tested"))
 }
 
-/// Bits of a coordinate in a NodeID: two at least in the hardware.
+/// Returns the bits of a coordinate in a NodeID: two at least in the hardware.
 fn coordinate_bits(width: u32, height: u32) -> u32 {
     (32 - (width.max(height).max(1) - 1).leading_zeros()).max(2)
 }
 
-/// Bits of port and device in the NodeIDs of a crosspoint's devices.
+/// Returns the bits of port and device in the NodeIDs of a crosspoint's devices.
 pub(super) fn port_and_device_bits(crosspoints: usize, ports_used: usize) -> (u32, u32) {
     match (crosspoints, ports_used) {
         (1, _) => (3, 2),
@@ -89,13 +85,13 @@ pub(super) fn check_size(width: u32, height: u32) -> Result<(), String> {
     }
 }
 
-/// NodeID of the crosspoint at that place of a mesh.
 pub(super) fn node_id(mesh: &Mesh, x: u32, y: u32) -> Result<u16, String> {
     let bits = coordinate_bits(mesh.width, mesh.height);
     u16::try_from((x << bits | y) << 3).map_err(|_| "a NodeID of more than 16 bits".to_owned())
 }
 
-/// CMN-600 does not tell the domain of a crosspoint; with one controller there is only one.
+/// Sets the domain of crosspoints, which CMN-600 does not tell; with one controller there is only
+/// one.
 pub(super) fn fill_domain(mesh: &mut Mesh) {
     if mesh.dtcs() == 1 {
         mesh.crosspoints.iter_mut().for_each(|xp| xp.dtc = Some(0));
@@ -106,12 +102,10 @@ pub(super) struct Place {
     pub(super) crosspoint: usize,
     pub(super) port: usize,
     pub(super) device: u8,
-    /// Bits of the device in the NodeID.
     pub(super) device_bits: u32,
 }
 
 impl Place {
-    /// A node of that type here, below the NodeID of the crosspoint.
     pub(super) fn node(&self, type_code: u16, xp_node_id: u16) -> Node {
         let port = u8::try_from(self.port).unwrap_or(u8::MAX);
         Node {
@@ -127,7 +121,6 @@ impl Place {
     }
 }
 
-/// Parses a description.
 pub fn parse(text: &str, file: &str) -> Result<Mesh, MeshError> {
     let wrong = |problem: String| MeshError(format!("{file}: {problem}"));
     let description: Description = toml::from_str(text).map_err(|error| {
@@ -171,7 +164,7 @@ fn build(description: Description) -> Result<Mesh, String> {
     Ok(mesh)
 }
 
-/// Registers themselves do not say what is behind a bridge.
+/// Labels the bridges of known boards, because registers do not name their devices.
 pub(super) fn label_known(mesh: &mut Mesh) {
     let nodes = |mesh: &Mesh| {
         let mut nodes: Vec<(u16, u16)> =
@@ -230,7 +223,6 @@ fn add_crosspoint(mesh: &mut Mesh, xp: &DescribedXp) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds what is at a port, and gives its name.
 fn add_devices(
     mesh: &mut Mesh,
     xp: &DescribedXp,
@@ -273,7 +265,6 @@ fn number(mesh: &mut Mesh) {
     fill_domain(mesh);
 }
 
-/// The description of a mesh, which [`parse`] reads back: for saving a map.
 pub fn emit(mesh: &Mesh) -> String {
     use std::fmt::Write;
     let mut out =

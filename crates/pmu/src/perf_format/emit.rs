@@ -1,5 +1,3 @@
-//! Observations as perf would print them.
-
 use daqmeter_record::Observations;
 use daqmeter_record::observed::{EventStatus, ObservedEvent};
 use serde_json::Value;
@@ -9,13 +7,11 @@ use super::rows::{NOT_COUNTED, NOT_SUPPORTED, is_place, place_and_event};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PerfFormat {
     Text,
-    /// `-x SEPARATOR`.
     Csv(char),
-    /// `-j`: one object per line.
+    /// Output of `-j`: one object per line.
     Json,
 }
 
-/// Writes one interval of observations as perf would.
 pub fn emit_interval(observed: &Observations, interval: usize, format: PerfFormat) -> String {
     let mut out = String::new();
     if format == PerfFormat::Text && interval == 0 {
@@ -35,7 +31,6 @@ pub fn emit_interval(observed: &Observations, interval: usize, format: PerfForma
     out
 }
 
-/// The value, or the mark that stands for it.
 fn value(event: &ObservedEvent, interval: usize, decimals: usize) -> String {
     match (&event.status, event.scaled(interval)) {
         (EventStatus::NotSupported(_), _) => NOT_SUPPORTED.to_owned(),
@@ -44,7 +39,6 @@ fn value(event: &ObservedEvent, interval: usize, decimals: usize) -> String {
     }
 }
 
-/// A count has no decimals.
 fn decimals(event: &ObservedEvent) -> usize {
     if event.scale == 1.0 { 0 } else { 2 }
 }
@@ -70,7 +64,7 @@ fn text(event: &ObservedEvent, interval: usize, stamp: &str) -> String {
     format!("{stamp:>16}{place} {value:>18} {:<4} {name:<32}{share}", event.unit)
 }
 
-/// The share is an integer division in perf, too.
+/// Writes a line of `-x`; its share is an integer division, as in perf.
 fn csv(event: &ObservedEvent, interval: usize, stamp: &str, separator: char) -> String {
     let (place, name) = place_and_event(&event.name);
     let fields = [

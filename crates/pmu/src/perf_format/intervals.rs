@@ -1,4 +1,4 @@
-//! Rows of perf's output as observations in intervals, as they come.
+//! Converter of perf's rows to observations in intervals.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,26 +20,24 @@ fn ns(seconds: f64) -> u64 {
     ns
 }
 
-/// Maximum number of counts that are kept: events times intervals. 30 events each second for 12
-/// days; 800 MB.
+/// Most counts that are kept: events times intervals. 30 events each second for 12 days take 800
+/// MB.
 pub(super) const MAX_COUNTS: usize = 1 << 25;
 
-/// Maximum number of intervals that are held until it is decided when the first began.
+/// Most intervals that wait until the start of the first is known.
 const MAX_HELD: usize = 16;
 
-/// Reads perf's output line by line.
 #[derive(Debug, Default)]
 pub struct PerfReader {
     lines: Lines,
-    /// Seconds of an interval, where the user gave them.
+    /// Seconds of an interval, if the user gave them.
     length_s: Option<f64>,
-    /// Rows that wait until it is known when the first interval began, and their times.
+    /// Rows that wait until the start of the first interval is known, and their times.
     held: Vec<Row>,
     held_s: Vec<f64>,
     is_begun: bool,
     is_over: bool,
     has_stamps: bool,
-    /// Time of the present interval as printed.
     time: Option<f64>,
     observed: Observations,
     /// Decimals of the values of each event: one scale for all intervals, the finest seen.
@@ -49,9 +47,9 @@ pub struct PerfReader {
 }
 
 impl PerfReader {
-    /// Creates a reader of an output with intervals of that length. The length counts where the
-    /// output does not give it. That is so for one stamp that does not begin at 0, and for a run
-    /// without stamps and without a time. Without a length it is 1 s.
+    /// Creates a reader of an output with intervals of that length, 1 s by default. The length is
+    /// used if the output does not give it. That is so for one stamp that does not begin at 0, and
+    /// for a run without stamps and without a time.
     pub fn new(length: Option<Duration>) -> PerfReader {
         PerfReader {
             length_s: length.map(|length| length.as_secs_f64()),
@@ -60,7 +58,7 @@ impl PerfReader {
         }
     }
 
-    /// Takes a line. It may be in an older encoding.
+    /// Takes a line, which may be in an older encoding.
     pub fn line(&mut self, line: &[u8]) -> Result<(), PerfError> {
         let latin1 = |line: &[u8]| line.iter().map(|byte| char::from(*byte)).collect();
         let line = std::str::from_utf8(line).map_or_else(|_| latin1(line), str::to_owned);
@@ -96,7 +94,7 @@ impl PerfReader {
         Ok(())
     }
 
-    /// Notes that no line came for a while: the last interval is taken as it is.
+    /// Takes the last interval as complete, because no line came for a while.
     pub fn pause(&mut self) -> Result<(), PerfError> {
         let is_first = |end: &f64| *end <= 1.5 * self.length_s.unwrap_or(1.0);
         let is_known = self.held_s.len() > 1 || self.held_s.first().is_some_and(is_first);
@@ -106,7 +104,6 @@ impl PerfReader {
         Ok(())
     }
 
-    /// Ends the output.
     pub fn end(&mut self) -> Result<(), PerfError> {
         if !self.is_begun {
             if self.held.is_empty() {
@@ -119,23 +116,21 @@ impl PerfReader {
         Ok(())
     }
 
-    /// Observations that were read so far.
+    /// Returns the observations that were read so far.
     pub fn observed(&mut self) -> &mut Observations {
         &mut self.observed
     }
 
-    /// Intervals of which all rows were read: those before the present one, and at the end all.
+    /// Counts the intervals with all rows read: those before the present one, and at the end all.
     pub fn complete(&self) -> usize {
         let all = self.observed.end_ns.len();
         if self.is_over { all } else { all.saturating_sub(1) }
     }
 
-    /// Time of the last row.
     fn latest(&self) -> Option<f64> {
         self.time.or(self.held_s.last().copied())
     }
 
-    /// Begins the first interval, and takes the rows that waited for it.
     fn begin(&mut self) -> Result<(), PerfError> {
         let length_s = self.length_s.unwrap_or(1.0);
         self.is_begun = true;
@@ -166,7 +161,6 @@ impl PerfReader {
         Ok(())
     }
 
-    /// Intervals in which an event was not printed were not counted.
     fn fill(&mut self, intervals: usize) {
         for event in &mut self.observed.events {
             event.count.resize(intervals, 0);
@@ -175,7 +169,7 @@ impl PerfReader {
         }
     }
 
-    /// The event of a row: the first of its name that has no value in this interval.
+    /// Finds the event of a row: the first of its name that has no value in this interval.
     fn event_of(&mut self, row: &Row) -> usize {
         let intervals = self.observed.end_ns.len();
         let events = &mut self.observed.events;
@@ -209,20 +203,19 @@ impl PerfReader {
     }
 }
 
-/// Then it is as long as the others.
+/// Returns the start of the first interval, from the length of the others.
 fn begin_of(ends: &[f64], has_title: bool, interval_s: f64) -> f64 {
     let Some(first) = ends.first() else {
         return 0.0;
     };
     let mut lengths: Vec<f64> = ends.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    // The last interval of an output may be shorter.
     if lengths.len() > 1 {
         lengths.pop();
     }
     lengths.sort_by(f64::total_cmp);
     let length = match lengths.as_slice() {
         [] => interval_s,
-        // Whether the second is a short last one: then it hardly divides the first.
+        // A short last interval hardly divides the first.
         [second] if ends.len() == 2 => {
             let times = first / second;
             if has_title || (times - times.round()).abs() > 0.02 {
@@ -254,7 +247,6 @@ fn add(event: &mut ObservedEvent, decimals: &mut usize, value: Printed) {
     event.count.push(value.digits.saturating_mul(factor));
 }
 
-/// An event that was not printed in this many intervals before.
 fn blank(row: &Row, before: usize) -> ObservedEvent {
     let pmu = row.event.split_once('/').map_or("", |(pmu, _)| pmu);
     ObservedEvent {

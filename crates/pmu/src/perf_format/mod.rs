@@ -1,10 +1,9 @@
-//! The output of `perf stat`, read and written: text, `-x`, `-j`. Three states are kept apart
-//! everywhere: counted (which may be zero), not counted (never scheduled), not supported (never
-//! opened).
-//!
-//! Grammar: Linux tools/perf/util/stat-display.c of 6.1, 6.12 and 7.2. Two traps: CSV does not
-//! quote event names, which contain commas; and CSV and JSON give the share as an integer division,
-//! and times as sums over CPUs and instances. Rates therefore come from the time steps alone.
+//! The output of `perf stat`, read and written: text, `-x`, `-j`.
+//! Three states are kept apart: counted (which may be zero), not counted (never scheduled), not
+//! supported (never opened).
+//! Grammar: Linux tools/perf/util/stat-display.c of 6.1, 6.12 and 7.2. CSV does not quote event
+//! names, which contain commas. CSV and JSON give the share as an integer division, and times as
+//! sums over CPUs and instances. Rates therefore come from the time steps alone.
 
 mod emit;
 mod intervals;
@@ -18,12 +17,10 @@ pub use emit::{PerfFormat, emit_interval};
 pub use intervals::PerfReader;
 pub use rows::PerfError;
 
-/// Reads any of the three.
 pub fn parse(text: &str) -> Result<Observations, PerfError> {
     parse_with(text, None)
 }
 
-/// Reads an output with that interval as [`parse`] does: see [`PerfReader::new`].
 pub fn parse_with(text: &str, interval: Option<Duration>) -> Result<Observations, PerfError> {
     let mut reader = PerfReader::new(interval);
     text.lines().try_for_each(|line| reader.line(line.as_bytes()))?;

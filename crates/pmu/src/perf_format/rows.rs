@@ -1,59 +1,49 @@
-//! Lines of perf's output as rows.
-
 use serde_json::Value;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PerfError {
-    /// A line that is none of perf's.
     #[error("line {line}: {problem}: `{text}`")]
     Line {
-        /// Number, from 1.
+        /// Number of the line, from 1.
         line: usize,
         problem: String,
-        /// The line's beginning.
         text: String,
     },
-    /// More counts than are kept in memory.
     #[error("line {line}: more than {max} counts: count fewer events, or in longer intervals")]
     TooMany {
-        /// Number, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// The most that are read.
         max: usize,
     },
-    /// Nothing in it.
     #[error("it holds no counts of perf stat (text, -x or -j)")]
     Empty,
 }
 
-/// One row of perf's output.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
-    /// Time stamp in seconds; none without -I.
+    /// Time stamp in seconds; `None` without -I.
     pub(super) time: Option<f64>,
     pub(super) value: Option<Printed>,
     pub(super) is_supported: bool,
     pub(super) unit: String,
     pub(super) event: String,
     pub(super) running_ns: Option<u64>,
-    /// Percent.
     pub(super) share: Option<f64>,
 }
 
-/// A value as printed: all its digits, and how many of them are decimals.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Printed {
     pub(super) digits: u64,
     pub(super) decimals: usize,
 }
 
-/// Marks of decimals and of thousands in all locales: perf prints both as the locale has them.
+/// Returns true for marks of decimals and of thousands: perf prints both as the locale has them.
 fn is_mark(letter: char) -> bool {
     matches!(letter, '.' | ',' | '\'' | '\u{2019}' | '\u{a0}' | '\u{202f}')
 }
 
-/// True if digits are grouped: up to three first, two or three (India) after each mark, and three
-/// at the end.
+/// Returns true if digits are grouped: up to three first, two or three (India) after each mark, and
+/// three at the end.
 fn are_groups(parts: &[&str]) -> bool {
     let [first, .., last] = parts else {
         return true;
@@ -65,9 +55,9 @@ fn are_groups(parts: &[&str]) -> bool {
         && middle.iter().all(|part| (2..=3).contains(&part.len()))
 }
 
-/// Digits before and after the decimal mark. Only text groups thousands, and its values have no
-/// decimals or two (`abs_printout` and `nsec_printout` of stat-display.c). Three digits after the
-/// only mark are thousands.
+/// Splits a number at its decimal mark. Only text groups thousands, and its values have no decimals
+/// or two (`abs_printout` and `nsec_printout` of stat-display.c). Three digits after the only mark
+/// are thousands.
 fn parts_of(text: &str, may_group: bool) -> Option<(String, &str)> {
     let parts: Vec<&str> = text.split(is_mark).collect();
     let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
@@ -98,17 +88,14 @@ fn value_of(text: &str, may_group: bool) -> Option<Printed> {
     Some(Printed { digits, decimals: fraction.len() })
 }
 
-/// A value of perf's text.
 fn printed(text: &str) -> Option<Printed> {
     value_of(text, true)
 }
 
-/// A value of `-x` and `-j`, which group no thousands.
 fn plain(text: &str) -> Option<Printed> {
     value_of(text, false)
 }
 
-/// A share or a time.
 fn number(text: &str) -> Option<f64> {
     let (whole, fraction) = parts_of(text, false)?;
     format!("{whole}.{fraction}").parse().ok()
@@ -141,7 +128,7 @@ fn is_beside(line: &str) -> bool {
         || is_verbose(line)
 }
 
-/// `-v` prints the raw counts, too: `page-faults: 76 765368 765368`.
+/// Returns true for the raw counts that `-v` prints, too: `page-faults: 76 765368 765368`.
 fn is_verbose(line: &str) -> bool {
     let Some((_, counts)) = line.rsplit_once(": ") else {
         return false;
@@ -150,7 +137,6 @@ fn is_verbose(line: &str) -> bool {
     counts.len() == 3 && counts.iter().all(|count| count.parse::<u64>().is_ok())
 }
 
-/// The three formats.
 #[derive(Clone, Copy, Debug)]
 enum Format {
     Text,
@@ -159,7 +145,6 @@ enum Format {
 }
 
 impl Format {
-    /// Format of a row, by its text.
     fn of(line: &str) -> Format {
         match csv_separator(line) {
             _ if line.trim().starts_with('{') => Format::Json,
@@ -173,16 +158,12 @@ impl Format {
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     format: Option<Format>,
-    /// Number of the present line, from 1.
     pub(super) number: usize,
-    /// Seconds of a run without intervals.
     pub(super) elapsed_s: Option<f64>,
-    /// True if the output begins with perf's title of the columns.
     pub(super) has_title: bool,
 }
 
 impl Lines {
-    /// Returns the row of the next line; `None` for a line without a row.
     pub(super) fn row(&mut self, line: &str) -> Result<Option<Row>, PerfError> {
         self.number += 1;
         let trimmed = line.trim();
@@ -203,28 +184,26 @@ impl Lines {
         row.map_err(|problem| self.wrong(problem, line))
     }
 
-    /// Error for the present line.
     pub(super) fn wrong(&self, problem: String, line: &str) -> PerfError {
         PerfError::Line { line: self.number, problem, text: line.chars().take(60).collect() }
     }
 }
 
-/// A stamp has nine decimals.
+/// Returns true for a stamp, which has nine decimals.
 fn is_stamp(word: &str) -> bool {
     word.split_once('.').is_some_and(|(_, decimals)| decimals.len() == 9)
 }
 
-/// ` 1.000089438    0   unit arm_cmn/x,nodeid=8/   #  metric   ( +- 1.00% )  (50.00%)`.
+/// Parses ` 1.000089438    0   unit arm_cmn/x,nodeid=8/   #  metric   ( +- 1.00% )  (50.00%)`.
 fn parse_text(line: &str) -> Result<Row, String> {
     let (rest, share) = without_share(line.trim())?;
     let rest = rest.split("( +-").next().unwrap_or("");
     let rest = rest.split('#').next().unwrap_or("").trim();
-    // The marks hold a blank: one word each while the line is taken apart.
+    // The marks hold a blank: they become one word each while the line is split.
     let marked =
         rest.replace(NOT_COUNTED, "<not-counted>").replace(NOT_SUPPORTED, "<not-supported>");
     let mut words: Vec<&str> = marked.split_ascii_whitespace().collect();
     let mut time = None;
-    // A value, or who it is of, follows.
     if words.len() > 2 && is_stamp(words[0]) {
         time = words.remove(0).parse().ok();
     }
@@ -236,9 +215,8 @@ fn parse_text(line: &str) -> Result<Row, String> {
     let (unit, event) = match words.as_slice() {
         [] => return Err("no event".to_owned()),
         [event] => ("", event),
-        // 6.12 names the PMU behind the event where it might be several.
+        // Linux 6.12 appends the PMU to an event that several could have.
         [event, pmu] if pmu.starts_with('[') => ("", event),
-        // Units are one word; an event with blanks does not exist.
         [unit, event, ..] => (*unit, event),
     };
     Ok(Row {
@@ -252,7 +230,7 @@ fn parse_text(line: &str) -> Result<Row, String> {
     })
 }
 
-/// The share is the last thing in parentheses that has no plus-minus.
+/// Splits off the share, the last parentheses without plus-minus.
 fn without_share(line: &str) -> Result<(&str, Option<f64>), String> {
     match line.rsplit_once('(') {
         Some((head, tail)) if tail.ends_with("%)") && !tail.contains("+-") => {
@@ -268,13 +246,13 @@ fn is_text_value(word: &str) -> bool {
     word.starts_with("<not-") || printed(word).is_some()
 }
 
-/// Place of a row and its event, both from the name of the event.
+/// Returns the place of a row and its event, both from the name of the event.
 pub(super) fn place_and_event(name: &str) -> (&str, &str) {
     name.rsplit_once(' ').unwrap_or(("", name))
 }
 
-/// Takes who a row is of, with -A, --per-* and --per-thread, from its beginning; with a blank
-/// behind it, or empty.
+/// Takes the place of a row, with -A, --per-* and --per-thread, from its beginning. The place is
+/// empty or ends with a blank.
 fn take_place(words: &mut Vec<&str>) -> String {
     let Some(count) = words.iter().position(|word| is_text_value(word)) else {
         return String::new();
@@ -291,14 +269,13 @@ fn take_place(words: &mut Vec<&str>) -> String {
         return String::new();
     }
     let place: Vec<&str> = words.drain(..count).collect();
-    // The number of CPUs that are added up there.
     if words.len() > 2 && is_text_value(words[1]) {
         words.remove(0);
     }
     format!("{} ", place.join(" "))
 }
 
-/// `CPU0`, `S0-D0-C1`, `N0`.
+/// Returns true for `CPU0`, `S0-D0-C1`, `N0`.
 pub(super) fn is_place(word: &str) -> bool {
     let part = |part: &str| {
         let bare = part.trim_start_matches(|c: char| c.is_ascii_uppercase());
@@ -307,24 +284,23 @@ pub(super) fn is_place(word: &str) -> bool {
     word.split('-').all(part)
 }
 
-/// Separators that people give to `-x`; a blank last, because text is full of them.
+/// Usual separators of `-x`; a blank is last, because text is full of them.
 pub(super) const SEPARATORS: [char; 9] = [';', '\t', '|', ',', ':', '@', '^', '~', ' '];
 
 /// Message for fields before the value that are numbers: the value itself is cut in two.
 const AMBIGUOUS: &str = "fields before the value that are no place: a decimal comma and -x, cannot be told apart; \
                          write it with -x';' or with LC_ALL=C perf stat";
 
-/// The separator of `-x`, when the line is of that kind.
+/// Returns the separator of `-x`, when the line is of that kind.
 fn csv_separator(line: &str) -> Option<char> {
     SEPARATORS.into_iter().find(|separator| {
-        // Value, unit, event, time, share.
         line.matches(*separator).count() >= 4
             && parse_csv(line, *separator).map_or_else(|wrong| wrong == AMBIGUOUS, |_| true)
     })
 }
 
-/// The fields of a line. An event of a PMU is one token whatever it holds, and so are `<not
-/// counted>` and `[software]`: their separators are hidden while the line is split.
+/// Splits a line into fields. Events of a PMU, `<not counted>` and `[software]` are one token each:
+/// their separators are hidden while the line is split.
 fn split_csv(line: &str, separator: char) -> Vec<String> {
     const HIDDEN: char = '\u{1}';
     let (mut in_slashes, mut depth) = (false, 0_u32);
@@ -348,8 +324,8 @@ fn split_csv(line: &str, separator: char) -> Vec<String> {
     masked.split(separator).map(shown).collect()
 }
 
-/// `[TS SEP] [aggregation SEP] value SEP unit SEP event SEP [variance% SEP] run_ns SEP pct SEP
-/// metric SEP unit`.
+/// Parses `[TS SEP] [aggregation SEP] value SEP unit SEP event SEP [variance% SEP] run_ns SEP pct
+/// SEP metric SEP unit`.
 fn parse_csv(line: &str, separator: char) -> Result<Row, String> {
     let fields = split_csv(line, separator);
     let stamp = fields.first().filter(|field| is_stamp(field));
@@ -357,13 +333,12 @@ fn parse_csv(line: &str, separator: char) -> Result<Row, String> {
     let is_value =
         |field: &str| field == NOT_COUNTED || field == NOT_SUPPORTED || plain(field).is_some();
     let time_at = |value_at: usize| {
-        // With -r, how much the runs differ.
         let has_variance = fields.get(value_at + 3).is_some_and(|field| field.ends_with('%'));
         value_at + 3 + usize::from(has_variance)
     };
     let time = |value_at: usize| fields.get(time_at(value_at))?.parse::<u64>().ok();
-    // The event's name is the first field that is neither empty, nor a number, nor a mark, behind a
-    // value and a unit.
+    // The event's name is the first field behind a value and a unit that is neither empty, nor a
+    // number, nor a mark.
     let is_row = |at: &usize| {
         let event = &fields[at + 2];
         is_value(&fields[*at])
@@ -381,7 +356,6 @@ fn parse_csv(line: &str, separator: char) -> Result<Row, String> {
     let place = match places.as_slice() {
         [] => String::new(),
         [place] if number(place).is_none() => format!("{place} "),
-        // The number of CPUs that are added up there.
         [place, cpus] if number(place).is_none() && !place.starts_with("CPU") && is_count(cpus) => {
             format!("{place} ")
         }
@@ -402,8 +376,8 @@ fn parse_csv(line: &str, separator: char) -> Result<Row, String> {
 
 const PLACES: [&str; 8] = ["cpu", "thread", "socket", "die", "cluster", "cache", "core", "node"];
 
-/// Returns the line as JSON: in some locales perf writes numbers with a decimal comma. The comma
-/// between two fields is followed by a blank.
+/// Returns the line with decimal points: in some locales perf writes decimal commas, which is not
+/// JSON. The comma between two fields is followed by a blank.
 fn with_points(line: &str) -> String {
     let mut in_string = false;
     let letters = line.char_indices().map(|(at, letter)| {
@@ -431,7 +405,6 @@ fn parse_json(line: &str) -> Result<Option<Row>, String> {
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     };
-    // A line of a metric alone.
     let Some(event) = text("event") else {
         return Ok(None);
     };

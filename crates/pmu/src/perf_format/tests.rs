@@ -3,7 +3,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The document's own output.
 const DOCUMENT: &str = "\
 #           time             counts unit events
  1.000089438                  0      arm_cmn/rnid_txdat_flits,nodeid=8/                                     (50.00%)
@@ -78,8 +77,8 @@ fn json_of_every_version_is_read() {
     }
 }
 
-/// One run of perf 6.1 on two CPUs in each locale: 8,934 faults in 0.300 s, which perf says took
-/// 0.6 s of both.
+/// One run of perf 6.1 on two CPUs in each locale: 8,934 faults in 0.300 s, which perf shows as 0.6
+/// s of both.
 #[test]
 fn text_csv_and_json_of_one_count_give_one_rate_in_every_locale() {
     const TEXT: &str = "#           time             counts unit events
@@ -92,7 +91,7 @@ fn text_csv_and_json_of_one_count_give_one_rate_in_every_locale() {
     const JSON: &str = r#"{"interval" : 0.300144436, "counter-value" : "8934.000000", "unit" : "", "event" : "page-faults", "event-runtime" : 600601436, "pcnt-running" : 100.00, "metric-value" : 14.859000, "metric-unit" : "K/sec"}
 {"interval" : 0.300144436, "counter-value" : "600.620000", "unit" : "msec", "event" : "cpu-clock", "event-runtime" : 300315000, "pcnt-running" : 50.00, "metric-value" : 2.002000, "metric-unit" : "CPUs utilized"}
 "#;
-    // The stamp alone has a point in every locale; what follows it is the locale's.
+    // The stamp has a point in every locale; the rest has the locale's mark.
     let commas = |text: &str| -> String {
         let stamp = "0.300144436";
         let is_digit = |c: char| c.is_ascii_digit();
@@ -133,7 +132,6 @@ fn a_share_that_perf_cut_changes_no_rate() {
     let csv = "1.000000000;10368000;;uncore_imc/cas_count_read/;228000000;1.00;;\n";
     let observed = parse(csv).unwrap();
     assert_eq!(observed.rate_of(&observed.events[0]), Some(10_368_000.0));
-    // Less than 1 % is cut to nothing.
     let observed = parse(&csv.replace("1.00;;", "0.00;;")).unwrap();
     assert_eq!(observed.rate_of(&observed.events[0]), Some(10_368_000.0));
     assert_eq!(observed.events[0].running_ns, [228_000_000]);
@@ -187,8 +185,8 @@ fn intervals_are_there_as_soon_as_they_are_whole() {
         (reader.complete(), values(reader.observed(), 1)),
         (3, vec![Some(5.0), Some(5.0), None])
     );
-    // Without a pause the reader waits for the second stamp. It also waits where the first stamp
-    // may be in the middle of an output.
+    // Without a pause the reader waits for the second stamp, also if the first stamp may be in the
+    // middle of an output.
     let mut reader = PerfReader::new(None);
     reader.line(row("7.", "a").as_bytes()).unwrap();
     reader.pause().unwrap();

@@ -1,6 +1,4 @@
-//! Whose rules hold: the kernel's arm-cmn driver, by the version in which its rules for sharing
-//! counters changed.
-//!
+//! Rules of the kernel's arm-cmn driver for sharing counters, by the version that changed them.
 //! Source: Linux drivers/perf/arm-cmn.c of 6.1, 6.8, 6.12 and 6.18 (`arm_cmn_validate_group`,
 //! `arm_cmn_event_add`, `arm_cmn_filter_sel`).
 
@@ -13,7 +11,7 @@ use crate::event::OnMesh;
 pub enum Driver {
     /// Linux 6.18 and later: a group needs free counters only in the controllers that it uses.
     Mainline,
-    /// From Linux 6.10: watchpoints take any free comparator.
+    /// Linux 6.10 and later: watchpoints take any free comparator.
     Linux6_12,
     Linux6_7,
     Linux6_1,
@@ -30,13 +28,12 @@ impl Driver {
         (Driver::N1sdp, "n1sdp"),
     ];
 
-    /// Name on the command line.
     pub fn name(self) -> &'static str {
         let found = Driver::ALL.iter().find(|(driver, _)| *driver == self);
         found.map_or("", |(_, name)| *name)
     }
 
-    /// The driver of a kernel, from its release such as `6.1.0-18-arm64`.
+    /// Returns the driver of a kernel, from its release such as `6.1.0-18-arm64`.
     pub fn of_kernel(release: &str) -> Driver {
         let mut numbers =
             release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
@@ -51,7 +48,6 @@ impl Driver {
         }
     }
 
-    /// Events of one monitor at a time.
     pub(super) fn monitor_counters(self) -> usize {
         match self {
             Driver::N1sdp => 2,
@@ -59,27 +55,27 @@ impl Driver {
         }
     }
 
-    /// Every event takes a counter of all controllers, wherever its nodes are.
+    /// Returns true if every event takes a counter of all controllers, wherever its nodes are.
     pub(super) fn takes_all_controllers(self) -> bool {
         self == Driver::Linux6_1
     }
 
-    /// A group is refused once any controller is full, also one that the next event does not use.
+    /// Returns true if a group is refused once any controller is full, even an unneeded one.
     pub(super) fn stops_at_any_full_controller(self) -> bool {
         matches!(self, Driver::Linux6_12 | Driver::Linux6_7)
     }
 
-    /// A watchpoint's comparator is the one that `wp_grp` names, free or not.
+    /// Returns true if `wp_grp` names the comparator of a watchpoint, free or not.
     pub(super) fn fixes_watchpoints(self) -> bool {
         matches!(self, Driver::Linux6_7 | Driver::Linux6_1)
     }
 
-    /// A second cycle event in a group is refused, however many controllers there are.
+    /// Returns true if a second cycle event in a group is refused, despite several controllers.
     pub(super) fn refuses_second_cycles(self) -> bool {
         self != Driver::Linux6_1
     }
 
-    /// `type=0xd` (RN-D) is taken as RN-I; others know no events of RN-D.
+    /// Returns true if `type=0xd` (RN-D) is taken as RN-I; others know no events of RN-D.
     pub(super) fn knows_rnd(self) -> bool {
         self == Driver::Mainline
     }
@@ -90,9 +86,9 @@ impl Driver {
         (!found.is_empty()).then(|| found.join("; "))
     }
 
-    /// On a mesh of two by two, `arm_cmn_xyidbits` takes one bit of a NodeID for each coordinate
-    /// where the NodeID has two (since "Refactor node ID handling. Again.", 6.12 and the later
-    /// releases of 6.1).
+    /// Reports a wrong NodeID on a mesh of two by two. `arm_cmn_xyidbits` takes one bit for each
+    /// coordinate, but the NodeID has two. The cause is "Refactor node ID handling. Again." (6.12
+    /// and the later releases of 6.1).
     fn other_crosspoint(self, mesh: &Mesh) -> Option<String> {
         let is_small = mesh.width <= 2 && mesh.height <= 2 && mesh.crosspoints.len() > 1;
         let may_be_wrong = matches!(self, Driver::Linux6_1 | Driver::Linux6_7 | Driver::Linux6_12);
@@ -117,13 +113,11 @@ impl Driver {
     }
 }
 
-/// The filters of a node: each has one value for all events that the node counts at a time.
+/// Filters of a node: each has one value for all events that the node counts at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Filter {
     Occupancy,
-    /// Quality-of-service class.
     Class,
-    /// Group and direction of throttled memory requests.
     Throttle,
     /// High or low bandwidth traffic (S3).
     Bandwidth,
@@ -135,8 +129,8 @@ const DVM: u16 = 0x1;
 const HNF: u16 = 0x5;
 const HNS: u16 = 0x200;
 
-/// The filter through which an event of a part is counted, also when its value is 0. Others ignore
-/// `occupid`.
+/// Returns the filter through which an event of a part is counted, also when its value is 0. Other
+/// events ignore `occupid`.
 pub(super) fn filter_of(part: &str, on: &OnMesh) -> Option<Filter> {
     let is_600 = part == "CMN-600";
     match (on.type_code, on.event_id) {
@@ -176,8 +170,8 @@ mod tests {
         }
     }
 
-    /// Against the driver's own listing in sysfs: it prints `occupid` where an event has a filter,
-    /// and nowhere else.
+    /// Compares with the driver's own listing in sysfs, which prints `occupid` only for events with
+    /// a filter.
     #[test]
     fn events_have_a_filter_where_the_drivers_listing_has_one() {
         for (name, _) in SHIPPED {

@@ -1,8 +1,7 @@
-//! Which events fit at once, what share of the time each will get, and an order that raises the
+//! Plans: the events that fit at once, the share of the time of each, and an order that raises the
 //! smallest share.
-//!
-//! Two things are modelled: what the driver has to give (`driver`, `rules`), and how the kernel
-//! hands it out (`schedule`).
+//! `driver` and `rules` model the counters of the driver; `schedule` models the kernel's
+//! scheduling.
 
 mod driver;
 mod rules;
@@ -16,16 +15,13 @@ pub use driver::Driver;
 pub use rules::{CountPlanError, CounterLimit, Rules};
 pub(crate) use schedule::Schedule;
 
-/// A plan for events on one mesh.
 #[derive(Clone, Debug)]
 pub struct CountPlan {
-    /// Share of each group in the order given.
     pub shares: Vec<f64>,
     pub binding: Vec<(usize, CounterLimit)>,
     pub better: Option<(Vec<usize>, Vec<f64>)>,
 }
 
-/// Plans groups of events on a mesh.
 pub fn plan(
     mesh: &Mesh,
     driver: Driver,

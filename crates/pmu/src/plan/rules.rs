@@ -1,10 +1,8 @@
-//! Counters that a driver has on a mesh, those that an event takes, and groups that are refused
-//! when they are opened.
-//!
-//! Two checks, as in the driver. [`Rules::take`] is how counters are handed out when events are
-//! scheduled (`arm_cmn_event_add`). [`Rules::check_group`] is how a group is judged when its
-//! members are opened (`arm_cmn_validate_group`); it is coarser, so that groups are refused that
-//! would fit.
+//! Counters of a driver on a mesh, the counters of an event, and groups that are refused when they
+//! are opened.
+//! The driver has two checks. [`Rules::take`] hands out counters when events are scheduled
+//! (`arm_cmn_event_add`). [`Rules::check_group`] judges a group when its members are opened
+//! (`arm_cmn_validate_group`). It is coarser and refuses some groups that would fit.
 
 use std::collections::BTreeMap;
 
@@ -14,22 +12,18 @@ use super::driver::{Driver, Filter, filter_of};
 use crate::event::{OnMesh, PmuEvent};
 use crate::mesh::nodes::{self, DTC, RND, RNI, WATCHPOINT, XP};
 
-/// Counters of one debug/trace controller.
 pub(super) const CONTROLLER_COUNTERS: usize = 8;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Demand {
-    /// Controllers of which it takes a counter.
     controllers: Vec<usize>,
     /// Monitors of which it takes a counter, once for each node.
     pub(super) monitors: Vec<usize>,
-    /// Monitors on which the check of groups books it: for a watchpoint the first of the
-    /// crosspoint, whatever its port.
+    /// Monitors in the check of groups: for a watchpoint the first of the crosspoint, whatever its
+    /// port.
     booked: Vec<usize>,
     watchpoint: Option<Watchpoint>,
-    /// Filter that its nodes are set to: which of them, the nodes, the value.
     filter: Option<(Filter, Vec<usize>, u64)>,
-    /// It takes the cycle counter of a controller.
     cycles: bool,
 }
 
@@ -37,12 +31,10 @@ pub(super) struct Demand {
 struct Watchpoint {
     /// Comparators 0 and 1 look up, 2 and 3 down.
     direction: u64,
-    /// `wp_grp`.
     group: u64,
     combine: u64,
 }
 
-/// The limit that stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CounterLimit {
     /// All counters of a controller are taken.
@@ -53,7 +45,6 @@ pub enum CounterLimit {
     Watchpoint(u16),
     /// A node's filter is set to another value.
     Filter(u16),
-    /// All cycle counters are taken.
     Cycles,
     /// The events would fit, but the driver refuses to open them as one group.
     AtOpen(Box<CounterLimit>),
@@ -77,7 +68,6 @@ impl std::fmt::Display for CounterLimit {
     }
 }
 
-/// Why an event cannot be opened at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CountPlanError(String);
@@ -86,13 +76,11 @@ pub struct CountPlanError(String);
 pub(super) struct Taken {
     controllers: Vec<usize>,
     monitors: Vec<usize>,
-    /// By monitor and comparator: how it is combined.
     watchpoints: BTreeMap<(usize, u64), u64>,
     filters: BTreeMap<(Filter, usize), u64>,
     cycles: usize,
 }
 
-/// A node that an event counts.
 #[derive(Clone, Copy)]
 struct Place {
     crosspoint: usize,
@@ -101,24 +89,20 @@ struct Place {
     node: Option<usize>,
 }
 
-/// A mesh under the rules of a driver.
 #[derive(Debug)]
 pub struct Rules<'a> {
     mesh: &'a Mesh,
     driver: Driver,
-    /// For each crosspoint: the number of its first monitor.
     first_monitor: Vec<usize>,
-    /// NodeID of the crosspoint of each monitor.
     monitor_at: Vec<u16>,
 }
 
 impl<'a> Rules<'a> {
-    /// The rules for a mesh.
     pub fn new(mesh: &'a Mesh, driver: Driver) -> Rules<'a> {
         let (mut first_monitor, mut monitor_at) = (Vec::new(), Vec::new());
         for xp in &mesh.crosspoints {
             first_monitor.push(monitor_at.len());
-            // One monitor for two ports, where the mesh is built so.
+            // One monitor serves two ports, if the mesh is built so.
             let ports = if mesh.multi_dtm { xp.ports.len() } else { 1 };
             let here = ports.div_ceil(2).max(1);
             monitor_at.extend(std::iter::repeat_n(xp.node_id, here));
@@ -151,7 +135,6 @@ impl<'a> Rules<'a> {
         let places = self.places(event, on)?;
         let is_watchpoint = on.type_code == WATCHPOINT;
         let monitor = |place: &Place| {
-            // A watchpoint looks at one pair of ports.
             let watched = u8::try_from(on.wp_device).unwrap_or(u8::MAX);
             self.monitor_of(place.crosspoint, if is_watchpoint { watched } else { place.port })
         };
@@ -176,7 +159,6 @@ impl<'a> Rules<'a> {
         })
     }
 
-    /// The controllers of the places.
     fn controllers(&self, places: &[Place]) -> Vec<usize> {
         let domain = |place: &Place| {
             let xp = self.mesh.crosspoints.get(place.crosspoint);
@@ -192,7 +174,7 @@ impl<'a> Rules<'a> {
         domains
     }
 
-    /// Everything of the type, with its NodeID.
+    /// Returns all nodes of the type, with their NodeIDs.
     fn of_type(&self, type_code: u16) -> Vec<(u16, Place)> {
         if type_code == XP || type_code == WATCHPOINT {
             let xps = self.mesh.crosspoints.iter().enumerate();
@@ -213,7 +195,6 @@ impl<'a> Rules<'a> {
             .collect()
     }
 
-    /// The nodes that an event counts.
     fn places(&self, event: &PmuEvent, on: &OnMesh) -> Result<Vec<Place>, CountPlanError> {
         let all = self.of_type(on.type_code);
         if all.is_empty() {
@@ -266,7 +247,6 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Takes what an event needs, or says what is missing; then a part of it may be taken.
     fn take(&self, taken: &mut Taken, demand: &Demand) -> Result<(), CounterLimit> {
         if demand.cycles {
             taken.cycles += 1;
@@ -311,7 +291,6 @@ impl<'a> Rules<'a> {
         Ok(())
     }
 
-    /// The comparator that a watchpoint gets, if it is free.
     fn comparator(&self, watchpoint: Watchpoint, is_free: impl Fn(u64) -> bool) -> Option<u64> {
         let Watchpoint { direction, group, .. } = watchpoint;
         if self.driver.fixes_watchpoints() {
@@ -332,7 +311,6 @@ impl<'a> Rules<'a> {
         Ok(())
     }
 
-    /// Takes a whole group; when it does not fit, a part of it may be taken.
     pub(super) fn take_group(
         &self,
         taken: &mut Taken,
@@ -344,8 +322,8 @@ impl<'a> Rules<'a> {
         Ok(())
     }
 
-    /// Compares counts as the driver does: with `==`, so that a monitor on which an event of
-    /// several nodes stepped over the limit is not seen as full; here, too.
+    /// Compares counts with `==`, as the driver does. So a monitor that an event of several nodes
+    /// pushed beyond the limit is not seen as full.
     fn check_group(&self, group: &[Demand]) -> Result<(), (usize, CounterLimit)> {
         let mut booked = Booked::default();
         for (member, demand) in group.iter().enumerate() {
@@ -397,7 +375,7 @@ impl<'a> Rules<'a> {
         let agrees = |slot: u64| match booked.watchpoints.get(&(at, slot ^ 1)) {
             None => true,
             Some(other) if self.driver.fixes_watchpoints() => *other == watchpoint.combine,
-            // Newer drivers look at whether both are combined, not at how.
+            // Newer drivers compare only that both are combined, not the kind.
             Some(other) => (*other > 0) == (watchpoint.combine > 0),
         };
         match slot {
@@ -425,8 +403,6 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Demands of groups; a group that can never be counted is refused, as the driver does when its
-    /// last member is opened.
     pub(super) fn demands(
         &self,
         groups: &[Vec<PmuEvent>],
@@ -463,7 +439,6 @@ fn wrong(event: &PmuEvent, problem: &str) -> CountPlanError {
 struct Booked {
     controllers: BTreeMap<usize, usize>,
     monitors: BTreeMap<usize, usize>,
-    /// By monitor, not by node.
     filters: BTreeMap<(usize, Filter), u64>,
     watchpoints: BTreeMap<(usize, u64), u64>,
     has_cycles: bool,

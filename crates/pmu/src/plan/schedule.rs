@@ -1,7 +1,8 @@
-//! Groups that do not all fit, as the kernel schedules them: it walks their list from the head and
-//! stops at the first that does not fit; at each tick of the multiplexing timer the head goes to
-//! the tail (kernel/events/core.c, `merge_sched_in`, `rotate_ctx`). So a group that does not fit
-//! keeps those behind it waiting, even on crosspoints that are free.
+//! The kernel's schedule of groups that do not all fit (kernel/events/core.c, `merge_sched_in`,
+//! `rotate_ctx`).
+//! The kernel walks the list from the head and stops at the first group that does not fit. At each
+//! tick of the multiplexing timer the head goes to the tail. So a group that does not fit keeps
+//! later groups waiting, even on free crosspoints.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +12,8 @@ use crate::event::PmuEvent;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Schedule {
     groups: usize,
-    /// Groups that count, by tick; the whole repeats.
     pub(crate) ticks: Vec<Vec<usize>>,
-    /// Groups that wait in some tick, and the limits that stopped them.
+    /// Groups that wait in some tick, with the limits that stopped them.
     pub(super) binding: Vec<(usize, CounterLimit)>,
 }
 
@@ -26,7 +26,6 @@ impl Schedule {
         Ok(Schedule::in_order(rules, &rules.demands(groups)?, &order))
     }
 
-    /// Walks all rotations of the order.
     pub(super) fn in_order(rules: &Rules<'_>, groups: &[Vec<Demand>], order: &[usize]) -> Schedule {
         let count = order.len();
         let (mut ticks, mut binding) = (Vec::with_capacity(count), Vec::new());
@@ -59,7 +58,6 @@ impl Schedule {
         ran
     }
 
-    /// Share of the time that each group counts.
     pub(super) fn shares(&self) -> Vec<f64> {
         let ticks = self.ticks.len().max(1) as f64;
         self.ran().into_iter().map(|ran| f64::from(ran) / ticks).collect()
@@ -70,14 +68,14 @@ impl Schedule {
         (ran.iter().min().copied().unwrap_or(0), ran.iter().sum())
     }
 
-    /// True when everything counts all the time.
+    /// Returns true if all groups count all the time.
     fn fits(&self) -> bool {
         self.ticks.len() == 1
     }
 }
 
-/// An order of the groups that raises the smallest share, and among equals the sum of all; the
-/// given one when none is better.
+/// Returns an order of the groups that raises the smallest share, and among equals the sum of all.
+/// It is the given order when none is better.
 pub(super) fn better_order(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Vec<usize> {
     let given: Vec<usize> = (0..groups.len()).collect();
     let schedule = Schedule::in_order(rules, groups, &given);

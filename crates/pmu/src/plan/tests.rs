@@ -133,20 +133,16 @@ fn what_can_never_be_opened_is_refused_with_the_reason() {
     };
     assert!(refused(&[vec![filter(1), filter(2)]]).contains("the one filter of node 0x24"));
     assert!(plan(&mesh, Driver::Mainline, &[vec![filter(1), filter(1)]]).is_ok());
-    // A class is another filter than an occupancy.
     let mut class = hnf(0x26, 0x24);
     class.on_mesh.as_mut().unwrap().occup_id = 3;
     assert!(plan(&mesh, Driver::Mainline, &[vec![filter(1), class]]).is_ok());
-    // `all` is a value of the filter like the others.
     assert!(refused(&[vec![filter(0), filter(2)]]).contains("the one filter of node 0x24"));
     let watch = |direction| event(WATCHPOINT, direction, Some(0x8));
     assert!(refused(&[vec![watch(0), watch(0), watch(0)]]).contains("the watchpoints of XP 0x8"));
     assert!(plan(&mesh, Driver::Mainline, &[vec![watch(0), watch(0), watch(2), watch(2)]]).is_ok());
-    // A watchpoint at a port that is not there takes the last monitor's.
     let mut beyond = event(WATCHPOINT, 0, Some(0x78));
     beyond.on_mesh.as_mut().unwrap().wp_device = 7;
     assert!(plan(&shipped("cmn700").unwrap(), Driver::Mainline, &alone(&[beyond])).is_ok());
-    // By themselves, two cycle events share the one counter.
     assert_eq!(shares(Driver::Mainline, &alone(&[cycles.clone(), cycles])), [0.5, 0.5]);
 }
 

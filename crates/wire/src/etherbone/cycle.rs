@@ -1,52 +1,41 @@
 //! Layout of a cycle: operations become records, and reads of the error register check them.
-//!
-//! The layout is that of the C master, byte for byte: runs of writes to one address (WFF) or to
-//! consecutive words share a record, a run of reads may follow them in it, and a status read comes
-//! after every [`status::covered`] bus operations and at the end. BCA and RFF are set on every
-//! record, so that answers come back to the tag.
+//! The layout is that of the C master, byte for byte. Runs of writes to one address (WFF) or to
+//! consecutive words share a record, and a run of reads may follow in it. A status read comes after
+//! every [`status::covered`] bus operations and at the end. BCA and RFF are set on every record, so
+//! that answers come back to the tag.
 
 use super::record::{RecordFlags, RecordHeader, put};
 use super::{EbLayout, Lanes, Width, WireError, config, status};
 
 const MOST: usize = 255;
 
-/// First tag: where the answers of a cycle go in the master's config space.
+/// First tag: the address of a cycle's answers in the master's config space.
 pub const FIRST_TAG: u16 = 0x8000;
 /// Last tag; tags are even, the odd address above one takes the status reads.
 pub(crate) const LAST_TAG: u16 = 0xFFFE;
 pub const TAGS: usize = ((LAST_TAG - FIRST_TAG) / 2 + 1) as usize;
 
-/// The address space of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Space {
-    /// The Wishbone bus.
     Bus,
-    /// The config registers of the slave.
     Config,
 }
 
-/// One operation of a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// Address, in bytes.
     pub address: u64,
-    /// The value to write, at the right; of a read 0.
     pub value: u64,
-    /// The bytes of the word that take part.
+    /// Bytes of the word that take part.
     pub lanes: Lanes,
-    /// Bus or config registers.
     pub space: Space,
-    /// True for a write.
     pub write: bool,
 }
 
 impl Op {
-    /// A read of a whole word of the bus.
     pub fn read(address: u64, port: Width) -> Op {
         Op { address, value: 0, lanes: Lanes::full(port), space: Space::Bus, write: false }
     }
 
-    /// A write of a whole word of the bus.
     pub fn write(address: u64, value: u64, port: Width) -> Op {
         Op { address, value, lanes: Lanes::full(port), space: Space::Bus, write: true }
     }
@@ -58,32 +47,27 @@ impl Op {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusCheck {
-    /// Status reads are added.
     Status,
-    /// No status reads: errors go unseen, and a cycle of writes gets no answer.
+    /// No status reads: errors stay hidden, and a cycle of writes gets no answer.
     Silent,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Encoded {
-    /// Bytes, without a message header.
     pub bytes: usize,
-    /// Values that the answer brings to the tag.
+    /// Values of the answer to the tag.
     pub values: usize,
-    /// Values that the answer brings to the address above the tag.
+    /// Values of the answer to the address above the tag.
     pub statuses: usize,
-    /// Operations that shift a bit into the error register.
     pub bus_ops: usize,
 }
 
 impl Encoded {
-    /// True when the cycle is answered.
     pub fn is_answered(&self) -> bool {
         self.values + self.statuses > 0
     }
 }
 
-/// Writes a cycle's records to the front of the buffer.
 pub fn encode(
     ops: &[Op],
     layout: EbLayout,
@@ -110,7 +94,7 @@ struct Writer<'a> {
     check: StatusCheck,
     out: &'a mut [u8],
     done: Encoded,
-    /// Bus operations that no status read covers yet.
+    /// Bus operations without a status read so far.
     unchecked: usize,
 }
 
@@ -137,7 +121,6 @@ impl Writer<'_> {
         }
     }
 
-    /// One record: writes, then reads or a status read. Returns the operations that are left.
     fn record<'ops>(&mut self, ops: &'ops [Op]) -> Result<&'ops [Op], WireError> {
         let header_at = self.done.bytes;
         let header_bytes = self.layout.header_bytes();
@@ -196,8 +179,8 @@ impl Writer<'_> {
         Ok(after)
     }
 
-    /// The writes at the front that one base address can express: all to one address, or each to
-    /// the next word.
+    /// Splits off the first writes that one base address can express: all to one address, or each
+    /// to the next word.
     fn write_run<'ops>(&self, ops: &'ops [Op]) -> (&'ops [Op], &'ops [Op]) {
         let Some(first) = ops.first().filter(|op| op.write) else {
             return (&ops[..0], ops);
@@ -215,7 +198,7 @@ impl Writer<'_> {
         ops.split_at(run.min(self.room(first.space)))
     }
 
-    /// The reads at the front that fit the lanes of the record, if it has any yet.
+    /// Splits off the first reads that fit the lanes of the record, if it has any yet.
     fn read_run<'ops>(&self, ops: &'ops [Op], lanes: Option<Lanes>) -> (&'ops [Op], &'ops [Op]) {
         let Some(first) = ops.first().filter(|op| lanes.is_none_or(|lanes| lanes == op.lanes))
         else {
@@ -226,7 +209,6 @@ impl Writer<'_> {
         ops.split_at(run)
     }
 
-    /// A base and the values after it.
     fn block(
         &mut self,
         base: u64,
@@ -258,7 +240,7 @@ fn fill<const SIZE: usize>(out: &mut [u8], ops: &[Op], value: impl Fn(&Op) -> u6
     }
 }
 
-/// True when `address` is that of an answer: which tag, and whether it is the status.
+/// Returns the tag if `address` is that of an answer, and true for the status.
 pub fn tag_of(address: u64) -> Option<(u16, bool)> {
     let address = u16::try_from(address).ok()?;
     (u64::from(address) >= config::TAGS_FIRST).then_some((address & !1, address & 1 == 1))
@@ -284,7 +266,6 @@ mod tests {
             .collect()
     }
 
-    /// A message as the master sends it.
     fn message(ops: &[Op], layout: EbLayout, check: StatusCheck) -> Vec<u8> {
         let mut out = vec![0xAA; 4096];
         let encoded = encode(ops, layout, 0x8000, check, &mut out).unwrap();
@@ -336,7 +317,7 @@ mod tests {
         check(&pointer, l32, Status, "4e6f1044 e80f0002 00008000 00000008 0000000c");
     }
 
-    /// The longest cycles that fit a datagram of 1472 bytes, counted with the C library.
+    /// Checks the longest cycles that fit a datagram of 1472 bytes, counted with the C library.
     #[test]
     fn as_many_operations_fit_a_datagram_as_the_c_master_gets_in() {
         let most = |layout: EbLayout, check, op: &dyn Fn(u64) -> Op| {

@@ -1,8 +1,5 @@
-//! Place of a value in its word: byte enables, lanes, endianness.
-
 use super::{Width, WireError};
 
-/// Byte order of a device, as its SDB record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Endian {
     /// Low addresses are the most significant lanes.
@@ -16,18 +13,16 @@ pub enum Endian {
 pub struct Lanes {
     port: Width,
     size: Width,
-    /// Index of the lowest lane.
     shift: u8,
 }
 
 impl Lanes {
-    /// All lanes of the port.
     #[inline]
     pub const fn full(port: Width) -> Lanes {
         Lanes { port, size: port, shift: 0 }
     }
 
-    /// The lanes for `size` bytes at an address; only its low bits count.
+    /// Returns the lanes for `size` bytes at an address, of which only the low bits count.
     #[inline]
     pub fn at(address: u64, size: Width, port: Width, endian: Endian) -> Option<Lanes> {
         let (width, bytes) = (port.bytes() as u64, size.bytes() as u64);
@@ -42,7 +37,6 @@ impl Lanes {
         Some(Lanes { port, size, shift: u8::try_from(shift).expect("below 8") })
     }
 
-    /// From the byte enables of a record.
     #[inline]
     pub fn of_select(select: u8, port: Width) -> Result<Lanes, WireError> {
         let wrong = WireError::Select(select);
@@ -59,7 +53,6 @@ impl Lanes {
         }
     }
 
-    /// The byte enables.
     #[inline]
     pub fn select(self) -> u8 {
         let run = (1_u32 << self.size.bytes()) - 1;
@@ -71,7 +64,7 @@ impl Lanes {
         self.size
     }
 
-    /// The low bits of the address that a device of that endianness sees: the slave ignores those
+    /// Returns the low address bits that a device of that endianness sees: the slave ignores those
     /// on the wire.
     #[inline]
     pub fn low_bits(self, endian: Endian) -> u64 {
@@ -83,13 +76,11 @@ impl Lanes {
         }
     }
 
-    /// A value in its lanes; what does not fit is cut off.
     #[inline]
     pub fn place(self, value: u64) -> u64 {
         (value & self.size.mask()) << (8 * u32::from(self.shift))
     }
 
-    /// The value out of its lanes.
     #[inline]
     pub fn take(self, word: u64) -> u64 {
         word >> (8 * u32::from(self.shift)) & self.size.mask()

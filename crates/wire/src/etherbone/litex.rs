@@ -1,19 +1,17 @@
-//! The message header always has 8 bytes although widths are 32/32, one record per packet, flags
-//! always 0, all byte lanes enabled, no config space, no errors, writes unanswered.
+//! The LiteX dialect: one record per packet, an 8-byte header despite widths of 32/32, flags always
+//! 0, all byte lanes enabled. It has no config space and no errors, and writes are unanswered.
 
 use super::message::{MAGIC, VERSION};
 use super::record::put;
 use super::{EbLayout, EbRecord, RecordFlags, RecordHeader, WireError, need};
 
-/// Bytes of the message header.
 pub const HEADER_BYTES: usize = 8;
-/// Bytes of the probe: header, four zeros, and what LiteX takes for a record.
 pub const PROBE_BYTES: usize = 12;
 
 const REQUEST: [u8; 4] = [0x4e, 0x6f, 0x10, 0x44];
 const PROBE: [u8; 4] = [0x4e, 0x6f, 0x11, 0x44];
 
-/// The probe that LiteX's CommUDP sends.
+/// Returns the probe that LiteX's CommUDP sends.
 pub fn probe() -> [u8; PROBE_BYTES] {
     let mut bytes = [0; PROBE_BYTES];
     bytes[..4].copy_from_slice(&PROBE);
@@ -39,7 +37,7 @@ pub fn recognise(bytes: &[u8]) -> Option<bool> {
     if bytes.len() < 12 { None } else { Some(bytes[9] != 0 && (bytes[10] != 0 || bytes[11] != 0)) }
 }
 
-/// A packet: its one record, and what follows it (nothing in a datagram).
+/// Splits a packet into its one record and the rest (empty in a datagram).
 pub fn split(bytes: &[u8]) -> Result<(EbRecord<'_>, &[u8]), WireError> {
     need(bytes, HEADER_BYTES)?;
     super::EbHeader::parse(bytes)?;
@@ -52,7 +50,7 @@ pub fn split(bytes: &[u8]) -> Result<(EbRecord<'_>, &[u8]), WireError> {
 }
 
 /// Writes a packet of one record: values to the words from `base` on, or the addresses of a read
-/// whose answer goes to `base`. Returns its bytes.
+/// with an answer to `base`. Returns its bytes.
 pub fn emit(write: bool, base: u64, values: &[u64], out: &mut [u8]) -> Result<usize, WireError> {
     let count = u8::try_from(values.len()).ok().filter(|count| *count > 0);
     let count = count.ok_or(WireError::Overflow)?;

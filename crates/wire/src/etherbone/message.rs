@@ -1,12 +1,8 @@
-//! The message header and the probe.
-
 use super::{EbLayout, Widths, WireError, be16, be32, need};
 
 /// First two bytes of every message: "No".
 pub const MAGIC: u16 = 0x4E6F;
-/// The only version.
 pub(crate) const VERSION: u8 = 1;
-/// Bytes of a probe and of its answer.
 pub const PROBE_BYTES: usize = 8;
 
 const NO_READS: u8 = 0x04;
@@ -15,26 +11,22 @@ const PROBE_REQUEST: u8 = 0x01;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EbHeader {
-    /// NR: nothing in the message asks for an answer.
+    /// NR: no record of the message asks for an answer.
     pub no_reads: bool,
-    /// PR: the answer to a probe.
     pub probe_response: bool,
-    /// PF: a probe.
     pub probe_request: bool,
-    /// Address widths: of a data message exactly one, of a probe those that the sender can do.
+    /// Address widths: exactly one in a data message, all supported ones in a probe.
     pub address: Widths,
     /// Data widths, likewise.
     pub data: Widths,
 }
 
 impl EbHeader {
-    /// The header of a data message.
     pub fn of(layout: EbLayout, no_reads: bool) -> EbHeader {
         let (address, data) = (Widths::only(layout.address), Widths::only(layout.data));
         EbHeader { no_reads, probe_response: false, probe_request: false, address, data }
     }
 
-    /// Reads the first four bytes.
     pub fn parse(bytes: &[u8]) -> Result<EbHeader, WireError> {
         need(bytes, 4)?;
         let magic = be16(bytes, 0);
@@ -53,7 +45,6 @@ impl EbHeader {
         })
     }
 
-    /// The four bytes.
     pub fn emit(&self) -> [u8; 4] {
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
         let flags = flag(self.no_reads, NO_READS)
@@ -63,7 +54,6 @@ impl EbHeader {
         [magic[0], magic[1], VERSION << 4 | flags, self.address.nibble() << 4 | self.data.nibble()]
     }
 
-    /// The layout of a data message.
     pub fn layout(&self) -> Result<EbLayout, WireError> {
         match (self.address.single(), self.data.single()) {
             (Some(address), Some(data)) => Ok(EbLayout { address, data }),
@@ -72,21 +62,17 @@ impl EbHeader {
     }
 }
 
-/// A probe: which widths can you do? Or its answer: these.
+/// A probe with the supported widths, or its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EbProbe {
-    /// True for the answer.
     pub response: bool,
-    /// Address widths that the sender can do.
     pub address: Widths,
-    /// Data widths that the sender can do.
     pub data: Widths,
-    /// Chosen by the asking side, repeated in the answer.
+    /// Number chosen by the asking side and repeated in the answer.
     pub id: u32,
 }
 
 impl EbProbe {
-    /// Reads a probe or its answer.
     pub fn parse(bytes: &[u8]) -> Result<EbProbe, WireError> {
         let header = EbHeader::parse(bytes)?;
         if bytes.len() != PROBE_BYTES {
@@ -100,7 +86,7 @@ impl EbProbe {
         })
     }
 
-    /// The eight bytes. An answer carries NR too: nothing in it asks for anything.
+    /// Returns the eight bytes. An answer carries NR, too: it asks for nothing.
     pub fn emit(&self) -> [u8; PROBE_BYTES] {
         let header = EbHeader {
             no_reads: self.response,
@@ -116,18 +102,14 @@ impl EbProbe {
     }
 }
 
-/// A whole message that is not a probe: its layout and its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EbMessage<'a> {
     pub header: EbHeader,
-    /// The widths of the message.
     pub layout: EbLayout,
-    /// The bytes of the records.
     pub records: &'a [u8],
 }
 
 impl<'a> EbMessage<'a> {
-    /// Checks the header and splits it off.
     pub fn parse(bytes: &'a [u8]) -> Result<EbMessage<'a>, WireError> {
         let layout = EbHeader::parse(bytes)?.layout()?;
         EbMessage::with_layout(bytes, layout)

@@ -1,8 +1,5 @@
-//! The record: a header, a block of writes, a block of reads.
-
 use super::{EbLayout, WireError, be16, be32, be64, need};
 
-/// Byte 0 of a record header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RecordFlags(pub u8);
 
@@ -13,45 +10,37 @@ impl RecordFlags {
     pub const RCA: RecordFlags = RecordFlags(0x40);
     /// All values of the answer go to one address.
     pub const RFF: RecordFlags = RecordFlags(0x20);
-    /// Last record of the cycle.
     pub const CYC: RecordFlags = RecordFlags(0x08);
     /// Write to config space.
     pub const WCA: RecordFlags = RecordFlags(0x04);
     /// Write all values to one address.
     pub const WFF: RecordFlags = RecordFlags(0x02);
 
-    /// True when all of these are set.
     pub const fn has(self, other: RecordFlags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// These too.
     #[must_use]
     pub const fn with(self, other: RecordFlags) -> RecordFlags {
         RecordFlags(self.0 | other.0)
     }
 
-    /// These too, if `on`.
     #[must_use]
     pub const fn with_if(self, on: bool, other: RecordFlags) -> RecordFlags {
         if on { self.with(other) } else { self }
     }
 }
 
-/// The first four bytes of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordHeader {
     pub flags: RecordFlags,
     /// Byte enables, bit 0 for the least significant lane.
     pub select: u8,
-    /// Number of values written.
     pub writes: u8,
-    /// Number of addresses read.
     pub reads: u8,
 }
 
 impl RecordHeader {
-    /// From four bytes.
     #[inline]
     pub fn parse(bytes: [u8; 4]) -> RecordHeader {
         RecordHeader {
@@ -62,13 +51,13 @@ impl RecordHeader {
         }
     }
 
-    /// Four bytes.
     #[inline]
     pub fn emit(self) -> [u8; 4] {
         [self.flags.0, self.select, self.writes, self.reads]
     }
 
-    /// Bytes of the two blocks: each has a base address before its values, unless it is empty.
+    /// Counts the bytes of the two blocks: each has a base address before its values, unless it is
+    /// empty.
     #[inline]
     pub fn body_bytes(self, layout: EbLayout) -> usize {
         let block = |values: u8| {
@@ -77,20 +66,18 @@ impl RecordHeader {
         (block(self.writes) + block(self.reads)) * layout.value_bytes()
     }
 
-    /// Bytes of the whole record.
     pub(crate) fn record_bytes(self, layout: EbLayout) -> usize {
         layout.header_bytes() + self.body_bytes(layout)
     }
 
-    /// A record without operations; the HDL slave pads its answers with them. It ends a cycle like
-    /// any other, if CYC is set.
+    /// Returns true for a record without operations; the HDL slave pads its answers with them. It
+    /// ends a cycle like any other, if CYC is set.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.writes == 0 && self.reads == 0
     }
 }
 
-/// A record whose length was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EbRecord<'a> {
     pub header: RecordHeader,
@@ -99,7 +86,6 @@ pub struct EbRecord<'a> {
 }
 
 impl<'a> EbRecord<'a> {
-    /// Takes the first record off the bytes: the record and what follows it.
     #[inline]
     pub fn split(layout: EbLayout, bytes: &'a [u8]) -> Result<(EbRecord<'a>, &'a [u8]), WireError> {
         let header_bytes = layout.header_bytes();
@@ -123,14 +109,13 @@ impl<'a> EbRecord<'a> {
         }
     }
 
-    /// Base address and values that are written.
+    /// Returns the base address and the written values.
     #[inline]
     pub fn write_block(&self) -> Option<(u64, Values<'a>)> {
         Values { bytes: &self.body[..self.write_block_bytes()], size: self.value_bytes }
             .split_base()
     }
 
-    /// Address that the answer goes to, and the addresses that are read.
     #[inline]
     pub fn read_block(&self) -> Option<(u64, Values<'a>)> {
         Values { bytes: &self.body[self.write_block_bytes()..], size: self.value_bytes }
@@ -138,7 +123,6 @@ impl<'a> EbRecord<'a> {
     }
 }
 
-/// Values or addresses, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Values<'a> {
     bytes: &'a [u8],
@@ -195,8 +179,7 @@ impl Iterator for Values<'_> {
         Some(value)
     }
 
-    /// One loop per size: `for_each`, `extend` and the like go through here, without a branch per
-    /// value.
+    /// One loop per size: `for_each`, `extend` and others run here, without a branch per value.
     #[inline]
     fn fold<B, F: FnMut(B, u64) -> B>(self, init: B, mut f: F) -> B {
         match self.size {
@@ -267,7 +250,7 @@ mod tests {
     }
 
     proptest! {
-        /// Records laid out word by word, as the specification has them, against the view.
+        /// Records written word by word from the specification are compared with the view.
         #[test]
         fn what_is_laid_out_is_found(
             at in 0..16_usize, flags: u8, select: u8,

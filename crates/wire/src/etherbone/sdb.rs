@@ -1,31 +1,24 @@
 //! The self-describing bus: tables of 64-byte records, always big-endian.
-//!
-//! A table begins with an interconnect record, which counts the records; addresses in a nested
-//! table are relative to the bridge that leads to it. Source: the OHWR SDB specification 1.1 and
-//! the records that the C library and saftlib emit.
+//! A table begins with an interconnect record, which counts the records. Addresses in a nested
+//! table are relative to its bridge. Source: the OHWR SDB specification 1.1 and the records that
+//! the C library and saftlib emit.
 
 use super::{WireError, be16, be32, be64, need};
 
-/// Bytes of every record.
 pub const RECORD_BYTES: usize = 64;
 /// First four bytes of a table: "SDB-".
 pub const MAGIC: u32 = 0x5344_422D;
 pub const MAX_RECORDS: u16 = 256;
 
-/// Ids that tools look for.
 pub mod ids {
-    /// Vendor GSI.
     pub const GSI: u64 = 0x651;
     /// Event-condition-action unit, control: 64-bit TAI time at +0x18 (high) and +0x1C (low), ns
     /// since 1970.
     pub const ECA: (u64, u32) = (GSI, 0xb2af_c251);
-    /// Timestamp latch unit.
     pub const TLU: (u64, u32) = (GSI, 0x1005_1981);
     /// A crossbar behind a bridge.
     pub const CROSSBAR: (u64, u32) = (GSI, 0xeef0_b198);
-    /// The software bus of the C library.
     pub const SOFTWARE_BUS: (u64, u32) = (GSI, 0x0239_8114);
-    /// The memory of eb-snoop.
     pub const SOFTWARE_MEMORY: (u64, u32) = (GSI, 0xc3c5_eefa);
 }
 
@@ -34,7 +27,6 @@ pub mod ids {
 pub struct Text<const N: usize>(pub [u8; N]);
 
 impl<const N: usize> Text<N> {
-    /// Cut to `N` bytes, padded with blanks.
     pub fn new(text: &str) -> Text<N> {
         let mut bytes = [b' '; N];
         for (place, byte) in bytes.iter_mut().zip(text.bytes()) {
@@ -50,7 +42,6 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// Without the padding; bytes that are not printable ASCII become `?`.
 impl<const N: usize> core::fmt::Display for Text<N> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         use core::fmt::Write;
@@ -71,86 +62,69 @@ impl<const N: usize> core::fmt::Debug for Text<N> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
-    /// Vendor.
     pub vendor: u64,
-    /// Device of that vendor.
     pub device: u32,
-    /// Version of the device.
     pub version: u32,
     /// Date, as hexadecimal digits: 0x20171016.
     pub date: u32,
-    /// Name.
     pub name: Text<19>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Component {
-    /// First address.
     pub first: u64,
     /// Last address, inclusive.
     pub last: u64,
     pub product: Product,
 }
 
-/// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SdbRecord {
-    /// 0x00: the head of a table.
     Interconnect {
-        /// Records of the table, with this one.
+        /// Number of records in the table, including this one.
         records: u16,
-        /// 1.
+        /// Version, always 1.
         version: u8,
         /// 0 Wishbone, 1 data.
         bus_type: u8,
-        /// The address range of the bus.
         component: Component,
     },
-    /// 0x01: a device.
     Device(SdbDevice),
-    /// 0x02: a bridge to a nested table.
+    /// Type 0x02: a bridge to a nested table.
     Bridge {
         /// Address of the nested table.
         child: u64,
-        /// The addresses behind the bridge.
         component: Component,
     },
-    /// 0x03: where message-signalled interrupts go; its addresses are not relative to a bridge.
+    /// Type 0x03: the target of message-signalled interrupts; its addresses are not relative to a
+    /// bridge.
     MsiMaster {
-        /// Bit 31: the port that we came in by.
+        /// Bit 31 marks the port of this connection.
         flags: u32,
         bus_specific: u32,
-        /// Addresses.
         component: Component,
     },
-    /// 0x80: who put the whole together.
+    /// Type 0x80: the integrator.
     Integration(Product),
-    /// 0x81: where the sources are.
+    /// Type 0x81: the address of the sources.
     RepoUrl(Text<63>),
-    /// 0x82: how it was synthesised.
+    /// Type 0x82: the synthesis.
     Synthesis(Synthesis),
-    /// 0xFF: an empty place.
     Empty,
-    /// A type that this program does not know: its number.
     Unknown(u8),
 }
 
-/// A device on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SdbDevice {
-    /// Class of the register interface.
     pub abi_class: u16,
-    /// Major version of the interface.
     pub abi_major: u8,
-    /// Minor version.
     pub abi_minor: u8,
-    /// Low nibble: the access widths; 0x80: little-endian.
+    /// Access widths in the low nibble; 0x80 means little-endian.
     pub bus_specific: u32,
     pub component: Component,
 }
 
 impl SdbDevice {
-    /// The access widths.
     pub fn widths(&self) -> super::Widths {
         super::Widths::from_nibble(self.bus_specific.to_be_bytes()[3])
     }
@@ -162,13 +136,10 @@ impl SdbDevice {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Synthesis {
-    /// Name of the project.
     pub name: Text<16>,
     /// Commit, 16 bytes.
     pub commit: [u8; 16],
-    /// Tool.
     pub tool: Text<8>,
-    /// Version of the tool.
     pub tool_version: u32,
     /// Date, as hexadecimal digits.
     pub date: u32,
@@ -178,8 +149,8 @@ pub struct Synthesis {
 const TYPE_AT: usize = 0x3F;
 
 impl SdbRecord {
-    /// Reads a record. Every 64 bytes are one, if perhaps of unknown type; only a table's head has
-    /// a magic to check.
+    /// Reads a record. Any 64 bytes are valid, perhaps of unknown type; only a table's head has a
+    /// magic to check.
     pub fn parse(bytes: &[u8; RECORD_BYTES]) -> Result<SdbRecord, WireError> {
         Ok(match bytes[TYPE_AT] {
             0x00 => {
@@ -222,7 +193,6 @@ impl SdbRecord {
         })
     }
 
-    /// The 64 bytes.
     pub fn emit(&self) -> [u8; RECORD_BYTES] {
         let mut out = [0; RECORD_BYTES];
         let mut set = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -314,7 +284,7 @@ fn product(bytes: &[u8; RECORD_BYTES]) -> Product {
     }
 }
 
-/// The record count of a table, from its first 8 bytes or more.
+/// Returns the record count of a table, from its first 8 bytes or more.
 pub fn record_count(head: &[u8]) -> Result<u16, WireError> {
     need(head, 8)?;
     match be32(head, 0) {

@@ -1,4 +1,4 @@
-//! Per-operation errors: a shift register that the slave fills and the master reads.
+//! Errors of operations: a shift register that the slave fills and the master reads.
 
 use super::Width;
 
@@ -8,7 +8,6 @@ use super::Width;
 pub struct ErrorRegister(pub u64);
 
 impl ErrorRegister {
-    /// One bus operation ended.
     pub fn shift_in(&mut self, error: bool) {
         self.0 = self.0 << 1 | u64::from(error);
     }
@@ -18,8 +17,8 @@ pub const fn covered(port: Width) -> usize {
     port.bits() as usize
 }
 
-/// Config address of the low part of the register that a port can read: 7, 6, 4, 0 for 8 to 64
-/// bits.
+/// Returns the config address of the low part of the register that a port can read: 7, 6, 4, 0 for
+/// 8 to 64 bits.
 pub const fn address(port: Width) -> u64 {
     8 - port.bytes() as u64
 }

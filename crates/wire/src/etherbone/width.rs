@@ -1,36 +1,28 @@
-//! Widths of addresses and of the data port, sets of them, and the alignment that they ask for.
+//! Widths of addresses and of the data port, sets of them, and their alignment.
 
-/// Width of an address or of the data port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Width {
-    /// 8 bits.
     W8 = 1,
-    /// 16 bits.
     W16 = 2,
-    /// 32 bits.
     W32 = 4,
-    /// 64 bits.
     W64 = 8,
 }
 
 impl Width {
-    /// All, narrow to wide.
     pub const ALL: [Width; 4] = [Width::W8, Width::W16, Width::W32, Width::W64];
 
-    /// Bytes: 1, 2, 4 or 8. Also the bit that stands for it in a set.
+    /// Returns the bytes: 1, 2, 4 or 8. It is also the bit of the width in a set.
     #[inline]
     pub const fn bytes(self) -> usize {
         self as usize
     }
 
-    /// Bits: 8 to 64.
     #[inline]
     pub const fn bits(self) -> u32 {
         self as u32 * 8
     }
 
-    /// The width of that many bytes.
     #[inline]
     pub const fn of_bytes(bytes: u64) -> Option<Width> {
         match bytes {
@@ -42,7 +34,6 @@ impl Width {
         }
     }
 
-    /// All ones in this width.
     #[inline]
     pub const fn mask(self) -> u64 {
         u64::MAX >> (64 - self.bits())
@@ -56,51 +47,45 @@ pub struct Widths(u8);
 impl Widths {
     /// No width: never legal on the wire.
     pub const NONE: Widths = Widths(0);
-    /// Every width.
     pub const ALL: Widths = Widths(0xF);
 
-    /// The set of one.
     #[inline]
     pub const fn only(width: Width) -> Widths {
         Widths(width as u8)
     }
 
-    /// From the low four bits.
+    /// Takes the low four bits.
     #[inline]
     pub const fn from_nibble(nibble: u8) -> Widths {
         Widths(nibble & 0xF)
     }
 
-    /// As four bits.
+    /// Returns the set as four bits.
     #[inline]
     pub const fn nibble(self) -> u8 {
         self.0
     }
 
-    /// Widths in both.
     #[must_use]
     pub const fn and(self, other: Widths) -> Widths {
         Widths(self.0 & other.0)
     }
 
-    /// Widths in either.
     #[must_use]
     pub const fn or(self, other: Widths) -> Widths {
         Widths(self.0 | other.0)
     }
 
-    /// True when the width is in the set.
     pub const fn has(self, width: Width) -> bool {
         self.0 & width as u8 != 0
     }
 
-    /// The widest: what both sides settle on.
+    /// Returns the widest, which both sides settle on.
     #[inline]
     pub fn widest(self) -> Option<Width> {
         Width::ALL.into_iter().rev().find(|width| self.has(*width))
     }
 
-    /// The only one, if there is exactly one.
     #[inline]
     pub fn single(self) -> Option<Width> {
         Width::of_bytes(u64::from(self.0))
@@ -128,21 +113,19 @@ impl core::fmt::Debug for Widths {
     }
 }
 
-/// The two widths that a conversation settled on, and the alignment that follows from them.
+/// The two widths of a conversation, and the alignment that follows from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EbLayout {
-    /// Width of addresses.
     pub address: Width,
-    /// Width of the data port.
     pub data: Width,
 }
 
 impl EbLayout {
-    /// 32-bit addresses, 32-bit data: what the HDL slave and LiteX speak.
+    /// 32-bit addresses and 32-bit data, as in the HDL slave and LiteX.
     pub const L32: EbLayout = EbLayout { address: Width::W32, data: Width::W32 };
 
-    /// Bytes of every base address, read address and value: the widest of both, at least 2.
-    /// Narrower ones are extended with zeros at the most significant side.
+    /// Returns the bytes of every base address, read address and value: the widest of both, at
+    /// least 2. Narrower ones are extended with zeros at the most significant side.
     #[inline]
     pub const fn value_bytes(self) -> usize {
         let (address, data) = (self.address.bytes(), self.data.bytes());
@@ -150,14 +133,13 @@ impl EbLayout {
         if most < 2 { 2 } else { most }
     }
 
-    /// Bytes of the message header and of each record header: at least 4; with 8 the last four are
-    /// zero.
+    /// Returns the bytes of the message header and of each record header: at least 4; with 8 the
+    /// last four are zero.
     #[inline]
     pub const fn header_bytes(self) -> usize {
         if self.value_bytes() < 4 { 4 } else { self.value_bytes() }
     }
 
-    /// All 16 of them.
     pub fn all() -> impl Iterator<Item = EbLayout> {
         Width::ALL
             .into_iter()

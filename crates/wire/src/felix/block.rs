@@ -1,6 +1,3 @@
-//! Block headers, E-links, trailers.
-
-/// Bytes of a block header.
 pub const HEADER_BYTES: usize = 4;
 /// The smallest block, and the unit of the others.
 pub(crate) const BLOCK_UNIT_BYTES: usize = 1024;
@@ -10,55 +7,49 @@ pub(crate) const BLOCK_UNIT_BYTES: usize = 1024;
 pub struct Elink(u16);
 
 impl Elink {
-    /// The E-link that carries the trigger system's own messages.
     pub const TTC: Elink = Elink(0x600);
-    /// Highest number.
     pub const MOST: u16 = 0x7FF;
 
-    /// From its number, of which 11 bits count.
+    /// Takes the low 11 bits of the number.
     pub const fn new(number: u16) -> Elink {
         Elink(number & Elink::MOST)
     }
 
-    /// From link (0 to 31) and index within the link (0 to 63): egroup times 8 plus epath.
+    /// Takes link (0 to 31) and index within the link (0 to 63): egroup times 8 plus epath.
     pub const fn of_link(link: u8, index: u8) -> Elink {
         Elink(((link & 0x1F) as u16) << 6 | (index & 0x3F) as u16)
     }
 
-    /// The number.
     pub const fn number(self) -> u16 {
         self.0
     }
 
-    /// The link, 0 to 31.
     pub const fn link(self) -> u8 {
         (self.0 >> 6).to_be_bytes()[1]
     }
 
-    /// Index within the link, 0 to 63.
     pub const fn index(self) -> u8 {
         (self.0 & 0x3F) as u8
     }
 }
 
-/// `01-28`: link and index, as the tools of Phase II print them.
+/// Prints link and index, like `01-28`, as the tools of Phase II do.
 impl core::fmt::Display for Elink {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{:02}-{:02}", self.link(), self.index())
     }
 }
 
-/// Width of the trailers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TrailerWidth {
-    /// 16 bits: 10 bits of length, no busy flag.
+    /// Trailers of 16 bits: 10 bits of length, no busy flag.
     W16,
-    /// 32 bits: 16 bits of length.
+    /// Trailers of 32 bits: 16 bits of length.
     W32,
 }
 
 impl TrailerWidth {
-    /// Bytes: 2 or 4. Payloads are padded to a multiple of it.
+    /// Returns the bytes: 2 or 4. Payloads are padded to a multiple of it.
     pub const fn bytes(self) -> usize {
         match self {
             TrailerWidth::W16 => 2,
@@ -69,20 +60,17 @@ impl TrailerWidth {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockFormat {
-    /// Second half of the header.
     pub magic: u16,
-    /// Bytes of a block.
     pub block_bytes: usize,
-    /// Width of the trailers.
     pub trailer: TrailerWidth,
 }
 
 impl BlockFormat {
-    /// Phase I: 1 KiB, 16-bit trailers, magic ABCD.
+    /// Format of Phase I: 1 KiB, 16-bit trailers, magic ABCD.
     pub const PHASE1: BlockFormat =
         BlockFormat { magic: 0xABCD, block_bytes: BLOCK_UNIT_BYTES, trailer: TrailerWidth::W16 };
 
-    /// Phase II: 1 to 16 KiB, 32-bit trailers; the size is in the magic.
+    /// Returns a format of Phase II: 1 to 16 KiB, 32-bit trailers; the size is in the magic.
     pub const fn phase2(kib: u8) -> Option<BlockFormat> {
         if kib == 0 || kib > 16 {
             return None;
@@ -96,7 +84,8 @@ impl BlockFormat {
         })
     }
 
-    /// Phase I firmware with 32-bit trailers, magic ABCE; the size is known from a register only.
+    /// Returns the format of Phase I firmware with 32-bit trailers, magic ABCE; the size is known
+    /// from a register only.
     pub const fn phase1_wide(kib: u8) -> Option<BlockFormat> {
         match BlockFormat::phase2(kib) {
             Some(format) => Some(BlockFormat { magic: 0xABCE, ..format }),
@@ -104,7 +93,7 @@ impl BlockFormat {
         }
     }
 
-    /// From the magic; the size of ABCE blocks must be told.
+    /// Returns the format of a magic; the size of ABCE blocks must be given.
     pub const fn of_magic(magic: u16, abce_kib: u8) -> Option<BlockFormat> {
         match magic {
             0xABCD => Some(BlockFormat::PHASE1),
@@ -114,39 +103,33 @@ impl BlockFormat {
         }
     }
 
-    /// Bytes between the header and the end.
     pub const fn body_bytes(self) -> usize {
         self.block_bytes - HEADER_BYTES
     }
 
-    /// A length padded to whole trailers.
+    /// Pads a length to whole trailers.
     pub const fn padded(self, length: usize) -> usize {
-        // Trailers have 2 or 4 bytes: no division.
+        // Trailers have 2 or 4 bytes: a mask replaces the division.
         let last = self.trailer.bytes() - 1;
         (length + last) & !last
     }
 }
 
-/// The first four bytes of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FelixHeader {
-    /// Whose data it holds.
     pub elink: Elink,
-    /// Counts the blocks of the E-link, 0 to 31.
+    /// Counter of the blocks of the E-link, 0 to 31.
     pub sequence: u8,
-    /// Generation and size.
     pub magic: u16,
 }
 
 impl FelixHeader {
-    /// From four bytes, little-endian.
     pub fn parse(bytes: [u8; HEADER_BYTES]) -> FelixHeader {
         let low = u16::from_le_bytes([bytes[0], bytes[1]]);
         let magic = u16::from_le_bytes([bytes[2], bytes[3]]);
         FelixHeader { elink: Elink::new(low), sequence: low.to_be_bytes()[0] >> 3, magic }
     }
 
-    /// The four bytes.
     pub fn emit(self) -> [u8; HEADER_BYTES] {
         let low = (u16::from(self.sequence & 0x1F) << 11 | self.elink.number()).to_le_bytes();
         let magic = self.magic.to_le_bytes();
@@ -157,26 +140,22 @@ impl FelixHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SubchunkKind {
-    /// Filler without payload, whatever its length says.
+    /// Filler without payload, whatever its length.
     Null = 0,
-    /// A chunk begins and goes on in the E-link's next block.
+    /// Start of a chunk that goes on in the E-link's next block.
     First = 1,
-    /// A chunk that began earlier ends.
+    /// End of a chunk that began earlier.
     Last = 2,
-    /// A whole chunk.
     Both = 3,
-    /// The inside of a chunk.
     Middle = 4,
-    /// The block was closed by a timeout; data only with the truncation flag.
+    /// Mark of a block closed by a timeout; data only with the truncation flag.
     Timeout = 5,
-    /// Not defined: always an error.
     Undefined = 6,
-    /// A marker without payload.
+    /// Marker without payload.
     OutOfBand = 7,
 }
 
 impl SubchunkKind {
-    /// From three bits.
     pub(crate) const fn of_bits(bits: u8) -> SubchunkKind {
         use SubchunkKind::*;
         match bits & 7 {
@@ -194,17 +173,14 @@ impl SubchunkKind {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ChunkFlags {
-    /// The card cut it off.
     pub truncated: bool,
-    /// The card found an error.
     pub error: bool,
     pub crc: bool,
-    /// The sender was busy; 32-bit trailers only.
+    /// True if the sender was busy; 32-bit trailers only.
     pub busy: bool,
 }
 
 impl ChunkFlags {
-    /// The flags that either has.
     pub(crate) fn with(self, other: ChunkFlags) -> ChunkFlags {
         ChunkFlags {
             truncated: self.truncated | other.truncated,
@@ -215,17 +191,14 @@ impl ChunkFlags {
     }
 }
 
-/// The end of a subchunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
     pub kind: SubchunkKind,
     pub flags: ChunkFlags,
-    /// Bytes of payload, without padding.
     pub length: u16,
 }
 
 impl Trailer {
-    /// From the word before the end, of which a 16-bit trailer is the low half.
     #[inline]
     pub(crate) fn of_word(word: u32, width: TrailerWidth) -> Trailer {
         let bit = |bit: u32| word >> bit & 1 == 1;
@@ -249,7 +222,7 @@ impl Trailer {
         }
     }
 
-    /// The word; of a 16-bit trailer the low half counts.
+    /// Returns the word; only the low half of a 16-bit trailer counts.
     pub fn word(self, width: TrailerWidth) -> u32 {
         let flag = |on: bool, bit: u32| u32::from(on) << bit;
         let (kind, flags, length) = (self.kind as u32, self.flags, u32::from(self.length));
@@ -272,7 +245,8 @@ impl Trailer {
         }
     }
 
-    /// Fillers have none, whatever their length says, and a timeout only when it cut a chunk off.
+    /// Returns false for fillers, whatever their length, and for a timeout unless it cut a chunk
+    /// off.
     #[inline]
     pub fn carries_data(&self) -> bool {
         match self.kind {
@@ -286,35 +260,29 @@ impl Trailer {
     }
 }
 
-/// Why bytes are not a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockError {
-    /// Not as many bytes as the format says.
     #[error("{found} bytes instead of a block of {wanted}")]
     Size {
-        /// Bytes that there are.
+        /// Bytes given.
         found: usize,
-        /// Bytes of a block.
         wanted: usize,
     },
-    /// The header does not have the format's magic.
     #[error("block id {0:#06x} is not that of this format")]
     Magic(u16),
-    /// The payload that ends here would begin before the body does.
+    /// The payload of this trailer would begin before the body does.
     #[error("the trailer at {at:#x} claims {length} bytes, more than there are before it")]
     Length {
         /// Offset of the trailer in the block.
         at: usize,
         length: u16,
     },
-    /// A trailer of undefined type.
     #[error("the trailer at {at:#x} has the undefined type 6")]
     Undefined {
         /// Offset of the trailer in the block.
         at: usize,
     },
-    /// More subchunks than the caller made room for.
     #[error("more subchunks than there is room for")]
     Room,
 }

@@ -1,78 +1,66 @@
-//! Subchunks of an E-link into chunks. No length is trusted; a bad block costs itself and no more.
+//! Decoder of an E-link's subchunks into chunks. No length is trusted; a bad block loses only
+//! itself.
 
 use super::block::{ChunkFlags, FelixHeader, SubchunkKind, Trailer};
 pub use super::subchunks::{BlockParts, ChunkRun, Subchunk, most_subchunks, parts, subchunks};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ElinkCounts {
-    /// Blocks that could be read.
     pub blocks: u64,
     pub blocks_missing: u64,
     /// Subchunks by kind, in the order of their numbers.
     pub subchunks: [u64; 8],
     /// Whole chunks: BOTH, or ended by LAST.
     pub chunks: u64,
-    /// Chunks that a timeout cut off: fcheck counts them as chunks, fdaqm does not.
+    /// Chunks cut off by a timeout: fcheck counts them as chunks, fdaqm does not.
     pub chunks_timed_out: u64,
-    /// Bytes of payload in all of them.
     pub payload_bytes: u64,
-    /// Chunks with the truncation flag.
+    /// Chunks with the truncation flag; the next counts are of the other flags.
     pub truncated: u64,
-    /// With the error flag.
     pub errors: u64,
-    /// With the checksum flag.
     pub crc_errors: u64,
-    /// With the busy flag.
     pub busy: u64,
-    /// Chunks of which a part is missing: cut off by a gap, or by the beginning of another.
+    /// Chunks with a missing part: cut off by a gap, or by the beginning of another.
     pub chunks_broken: u64,
-    /// MIDDLE or LAST without a beginning, where no gap explains it.
+    /// MIDDLE or LAST without a beginning and without a gap that explains it.
     pub orphans: u64,
 }
 
 impl ElinkCounts {
-    /// Chunks that came to an end, however.
     pub fn ended(&self) -> u64 {
         self.chunks + self.chunks_timed_out
     }
 }
 
-/// A part of a chunk, as it is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPart {
-    /// True for the first part of its chunk.
     pub begins: bool,
-    /// True for the last part.
     pub ends: bool,
     pub begin: usize,
-    /// Bytes of payload.
     pub length: usize,
     /// Faults of the chunk so far; in its last part, those of any of its parts.
     pub flags: ChunkFlags,
 }
 
-/// Puts the chunks of one E-link together over its blocks. It holds no payload: parts are told to a
-/// closure, and where they lie.
+/// Reassembles the chunks of one E-link over its blocks. It holds no payload: a closure gets each
+/// part and its place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reassembler {
     next_sequence: Option<u8>,
-    /// A chunk has begun and not ended.
     open: bool,
-    /// The beginning may be missing: at the start, and after a gap.
+    /// True if the beginning may be missing: at the start, and after a gap.
     after_gap: bool,
-    /// Faults of the current chunk.
     flags: ChunkFlags,
     pub counts: ElinkCounts,
 }
 
 impl Reassembler {
-    /// At the start of an E-link, where a chunk may be under way already.
     pub fn new() -> Reassembler {
         Reassembler { after_gap: true, ..Reassembler::default() }
     }
 
-    /// A block that could not be read: what was open is broken, and its sequence number is not
-    /// missed again.
+    /// Skips an unreadable block: the open chunk is broken, and its sequence number is not counted
+    /// as missing again.
     pub fn bad_block(&mut self) {
         self.next_sequence = self.next_sequence.map(|next| (next + 1) & 0x1F);
         self.gap();
@@ -82,7 +70,6 @@ impl Reassembler {
         self.next_sequence == Some((sequence + 1) & 0x1F)
     }
 
-    /// A chunk has begun and not ended.
     pub fn is_open(&self) -> bool {
         self.open
     }
@@ -93,7 +80,6 @@ impl Reassembler {
         self.after_gap = true;
     }
 
-    /// Takes the subchunks of the E-link's next block.
     #[inline]
     pub fn block(
         &mut self,
@@ -109,7 +95,6 @@ impl Reassembler {
         }
     }
 
-    /// The next block begins; its subchunks follow one by one.
     pub fn begin(&mut self, header: FelixHeader) {
         self.counts.blocks += 1;
         let missing =
@@ -121,7 +106,6 @@ impl Reassembler {
         self.next_sequence = Some((header.sequence + 1) & 0x1F);
     }
 
-    /// Takes all chunks of a run.
     #[inline]
     pub fn take_run(&mut self, run: &ChunkRun) -> bool {
         if !self.open {
@@ -132,7 +116,7 @@ impl Reassembler {
 
     #[inline]
     fn plain(&mut self, count: u64, length: usize) {
-        // The hot path: 64 bits of chunks or bytes are never counted to their end.
+        // The hot path: 64-bit counters of chunks and bytes cannot overflow.
         let ElinkCounts { subchunks, chunks, payload_bytes, .. } = &mut self.counts;
         let both = &mut subchunks[SubchunkKind::Both as usize];
         *both = both.wrapping_add(count);
@@ -268,7 +252,6 @@ mod tests {
     fn a_flag_on_any_part_is_one_of_the_chunk() {
         let mut reassembler = Reassembler::new();
         let mut blocks = encode(KIB, &numbered(&[1500, 10]));
-        // The error flag of the first part, in the last byte of its block.
         *blocks[0].last_mut().unwrap() |= 1 << 3;
         let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
         let mut ended = Vec::new();
@@ -344,8 +327,8 @@ mod tests {
         Trailer { kind, flags: ChunkFlags { truncated, ..ChunkFlags::default() }, length }
     }
 
-    /// A block of the given trailers, each with its payload before it; the first one is stretched
-    /// to fill the block.
+    /// Makes a block of the given trailers, each with its payload before it; the first payload is
+    /// stretched to fill the block.
     fn by_hand(sequence: u8, trailers: &[Trailer]) -> Vec<u8> {
         let mut block =
             FelixHeader { elink: Elink::new(1), sequence, magic: KIB.magic }.emit().to_vec();
@@ -374,7 +357,7 @@ mod tests {
     fn fillers_and_markers_carry_no_payload_whatever_their_length_says() {
         let block = by_hand(0, &[single(SubchunkKind::Both, false, 8)]);
         let mut marked = block.clone();
-        // A NULL and an OUT-OF-BAND with nonsense in their length.
+        // A NULL and an OUT-OF-BAND with an invalid length.
         marked[4..8].copy_from_slice(&0x0000_FFFF_u32.to_le_bytes());
         marked[8..12].copy_from_slice(&0xE000_1234_u32.to_le_bytes());
         let counts = counts_of(&[marked]);
@@ -387,14 +370,12 @@ mod tests {
         let ends = by_hand(1, &[single(SubchunkKind::Timeout, true, 1016)]);
         let counts = counts_of(&[full_first(0), ends]);
         assert_eq!((counts.chunks, counts.chunks_timed_out, counts.chunks_broken), (0, 1, 0));
-        // Not the first of its block: a short chunk of its own.
         let alone = by_hand(
             0,
             &[single(SubchunkKind::Both, false, 8), single(SubchunkKind::Timeout, true, 8)],
         );
         let counts = counts_of(&[alone]);
         assert_eq!((counts.chunks, counts.chunks_timed_out), (1, 1));
-        // Without the flag it is filler.
         let filler = by_hand(
             0,
             &[single(SubchunkKind::Both, false, 8), single(SubchunkKind::Timeout, false, 8)],
@@ -433,7 +414,7 @@ mod tests {
         assert_eq!(ChunkRun::at_the_beginning_of(&[]), None);
     }
 
-    /// The subchunks of a block from its end, one by one, with no thought of speed.
+    /// Returns the subchunks of a block from its end, one by one, as a slow reference.
     fn one_by_one(block: &[u8], width: TrailerWidth) -> Result<Vec<(u32, usize)>, BlockError> {
         let (mut end, mut found) = (block.len(), Vec::new());
         while end > HEADER_BYTES {
@@ -475,8 +456,7 @@ mod tests {
     }
 
     proptest! {
-        /// Lengths of few values, so that trailers repeat, and one byte changed, so that a run is
-        /// cut anywhere.
+        /// Few different lengths make trailers repeat, and one changed byte cuts a run anywhere.
         #[test]
         fn runs_of_equal_trailers_are_walked_as_one_by_one(
             which in 0..4_usize,

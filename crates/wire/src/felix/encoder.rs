@@ -1,11 +1,9 @@
-//! Chunks into blocks, as the card's firmware packs them.
+//! Encoder of chunks into blocks, as the card's firmware packs them.
 
 use super::block::{
     BlockError, BlockFormat, ChunkFlags, Elink, FelixHeader, HEADER_BYTES, SubchunkKind, Trailer,
 };
 
-/// Packs the chunks of one E-link. Full blocks go to a closure; the block at hand is the caller's
-/// memory.
 #[derive(Debug)]
 pub struct Encoder<B> {
     format: BlockFormat,
@@ -16,7 +14,6 @@ pub struct Encoder<B> {
 }
 
 impl<B: AsMut<[u8]>> Encoder<B> {
-    /// An encoder whose first block has sequence number 0.
     pub fn new(format: BlockFormat, elink: Elink, mut block: B) -> Result<Encoder<B>, BlockError> {
         let found = block.as_mut().len();
         if found != format.block_bytes {
@@ -25,17 +22,15 @@ impl<B: AsMut<[u8]>> Encoder<B> {
         Ok(Encoder { format, elink, sequence: 0, block, used: HEADER_BYTES })
     }
 
-    /// Bytes that are left in the block at hand.
     pub fn room(&self) -> usize {
         self.format.block_bytes - self.used
     }
 
-    /// True when the block at hand holds nothing yet.
     pub fn is_empty(&self) -> bool {
         self.used == HEADER_BYTES
     }
 
-    /// Packs a chunk, over as many blocks as it needs. The flags are those of its end.
+    /// Packs a chunk over as many blocks as it needs. The flags are those of its end.
     pub fn chunk(&mut self, payload: &[u8], flags: ChunkFlags, out: &mut impl FnMut(&[u8])) {
         let trailer_bytes = self.format.trailer.bytes();
         if self.format.padded(payload.len()) + trailer_bytes <= self.room() {
@@ -43,8 +38,8 @@ impl<B: AsMut<[u8]>> Encoder<B> {
             return;
         }
         if self.room() == trailer_bytes {
-            // No room for a byte of it. An empty FIRST would do as well and could not be told apart
-            // by counts.
+            // The block has no room for a byte of it. An empty FIRST would also do, but counts
+            // could not tell it apart.
             self.put(SubchunkKind::Null, &[], ChunkFlags::default(), out);
             self.chunk(payload, flags, out);
             return;
@@ -60,13 +55,12 @@ impl<B: AsMut<[u8]>> Encoder<B> {
         self.put(SubchunkKind::Last, rest, flags, out);
     }
 
-    /// Puts a marker without payload.
     pub fn out_of_band(&mut self, out: &mut impl FnMut(&[u8])) {
         self.put(SubchunkKind::OutOfBand, &[], ChunkFlags::default(), out);
     }
 
-    /// Closes the block at hand, as the firmware does after a while without data. Nothing happens
-    /// to an empty block.
+    /// Closes the present block, as the firmware does after a while without data. An empty block
+    /// stays.
     pub fn timeout(&mut self, out: &mut impl FnMut(&[u8])) {
         if self.is_empty() {
             return;
@@ -99,7 +93,7 @@ impl<B: AsMut<[u8]>> Encoder<B> {
         self.trailer(Trailer { kind, flags, length }, out);
     }
 
-    /// Writes a trailer, and hands the block over when it is full.
+    /// Writes a trailer, and hands over a full block.
     fn trailer(&mut self, trailer: Trailer, out: &mut impl FnMut(&[u8])) {
         let bytes = self.format.trailer.bytes();
         let word = trailer.word(self.format.trailer).to_le_bytes();
@@ -120,7 +114,7 @@ impl<B: AsMut<[u8]>> Encoder<B> {
     }
 }
 
-/// By arithmetic alone: the packing repeats itself as soon as a chunk ends where a block does.
+/// Computes the number of blocks: the packing repeats as soon as a chunk ends where a block does.
 pub fn blocks_of(format: BlockFormat, length: usize, chunks: u64) -> u64 {
     let (mut used, mut blocks) = (0, 0);
     for done in 1..=chunks {
@@ -134,7 +128,7 @@ pub fn blocks_of(format: BlockFormat, length: usize, chunks: u64) -> u64 {
     blocks + u64::from(used > 0)
 }
 
-/// The steps are those of [`Encoder::chunk`].
+/// Returns the state after a chunk, by the steps of [`Encoder::chunk`].
 fn after_chunk(format: BlockFormat, length: usize, used: usize) -> (usize, u64) {
     let (body, trailer) = (format.body_bytes(), format.trailer.bytes());
     let room = body - used;
@@ -168,15 +162,15 @@ mod tests {
             [(16, 51, 1), (20, 127, 3), (24, 109, 3), (28, 127, 4), (32, 113, 4), (26, 127, 4)]
         {
             assert_eq!(blocks_of(KIB, length, chunks), blocks, "{length} bytes");
-            // There is no room for one more; four bytes that are left take a NULL.
+            // The block has no room for one more chunk; four bytes that are left take a NULL.
             assert_eq!(blocks_of(KIB, length, chunks + 1), blocks + 1, "{length} bytes");
             let chunks = vec![vec![0; length]; usize::try_from(chunks).unwrap()];
             assert_eq!(encode(KIB, &chunks).len() as u64, blocks);
         }
     }
 
-    /// The chunk counts of a run with 24 E-links of 24 bytes and the trigger system's of 26 give
-    /// its block counts exactly.
+    /// Checks the published run: 24 E-links with chunks of 24 bytes and the trigger system's of 26.
+    /// The chunk counts give its block counts exactly.
     #[test]
     fn block_totals_of_the_published_run() {
         let total = |link0, link1, link2, ttc| {

@@ -1,14 +1,12 @@
 //! FELIX: the blocks that a read-out card writes into host memory, and the chunks inside them.
-//!
-//! A block holds data of one E-link: a 4-byte header, then subchunks, each a payload, padding and a
-//! trailer that says how long it was. Because trailers come after their data, a block is read from
-//! its end backwards. Begin with [`block`], then [`encoder`] and [`decoder`], which are inverses;
-//! [`payload`] has what emulators and the trigger system put inside, [`page`] how chunks travel
-//! between hosts.
-//!
+//! A block holds data of one E-link: a 4-byte header, then subchunks. Each subchunk is a payload,
+//! padding and a trailer with the length. Trailers come after their data, so a block is read from
+//! its end backwards.
+//! Begin with [`block`], then [`encoder`] and [`decoder`], which are inverses. [`payload`] has the
+//! data of emulators and the trigger system; [`page`] has the transport between hosts.
 //! Sources: the constants and parsers of the FELIX tools, confirmed by the block counts of a
-//! published run (see the tests of [`encoder`]): 1 KiB blocks with 32-bit trailers, the last block
-//! of an E-link counted even if it is not full.
+//! published run (see the tests of [`encoder`]). It has 1 KiB blocks with 32-bit trailers, and the
+//! last block of an E-link counts even if it is not full.
 
 pub mod block;
 pub mod decoder;
@@ -33,7 +31,6 @@ mod fixtures {
 
     use super::{BlockFormat, ChunkFlags, Elink, Encoder};
 
-    /// Blocks of chunks; the last one is filled up.
     pub(super) fn encode(format: BlockFormat, chunks: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut memory = vec![0; format.block_bytes];
         let mut blocks = Vec::new();
@@ -46,7 +43,6 @@ mod fixtures {
         blocks
     }
 
-    /// Chunks of these lengths, each of its number.
     pub(super) fn numbered(lengths: &[usize]) -> Vec<Vec<u8>> {
         let chunk = |(at, length): (usize, &usize)| vec![u8::try_from(at % 251).unwrap(); *length];
         lengths.iter().enumerate().map(chunk).collect()

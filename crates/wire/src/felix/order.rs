@@ -1,59 +1,47 @@
-//! Numbers that go up by one and wrap: of blocks (5 bits), of events (8 or 24 bits). What is
-//! missing, comes twice, comes late, begins anew.
-//!
-//! A wrapping number does not say how often it has wrapped: of two readings the nearer one is
-//! taken, so that a loss of half a turn or more looks like a step back, unless the caller knows of
-//! a gap.
+//! Sequence numbers that wrap: of blocks (5 bits), of events (8 or 24 bits). Missing, repeated,
+//! late and restarted numbers are told apart.
+//! A wrapping number does not tell its turns: of two readings the nearer one is taken. A loss of
+//! half a turn or more looks like a step back, unless the caller knows of a gap.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceStep {
-    /// The one that was expected, or the first.
     Next,
     Missing(u32),
-    /// One that was missing until now: out of order.
+    /// A number that was missing until now: out of order.
     Late,
-    /// One that was there before.
     Again,
-    /// Counting began anew at 0.
     Restarted,
 }
 
-/// Follows the numbers of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequenceTracker {
     next: Option<u32>,
-    /// The numbers that went missing last: the first of them, and how many.
     hole: (u32, u32),
     ahead: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceHint {
-    /// Nothing.
     Unknown,
-    /// Something was lost before this number: it is ahead.
     Gap,
-    /// It was not there before: it is ahead, unless it was missing.
     New,
-    /// Nothing was lost on the way: a 0 begins anew.
     Whole,
 }
 
 impl SequenceTracker {
-    /// The number that comes next if nothing is wrong; none before the first, and while numbers
+    /// Returns the next number without a fault. It is `None` before the first, and while numbers
     /// come that are behind others.
     #[inline]
     pub fn expected(&self) -> Option<u32> {
         if self.ahead.is_none() { self.next } else { None }
     }
 
-    /// The number after the last one.
+    /// Returns the number after the last one.
     #[inline]
     pub fn next(&self) -> Option<u32> {
         self.next
     }
 
-    /// The number that was expected has come.
     #[inline]
     pub fn advance(&mut self, number: u32, modulus: u32) {
         self.next = Some((number + 1) % modulus);
@@ -104,13 +92,11 @@ impl SequenceTracker {
         self.behind(number, modulus)
     }
 
-    /// The place of a number in the hole.
     fn fills(&self, number: u32, modulus: u32) -> Option<u32> {
         let place = number.wrapping_sub(self.hole.0) % modulus;
         (place < self.hole.1).then_some(place)
     }
 
-    /// A number that is behind another.
     fn behind(&mut self, number: u32, modulus: u32) -> SequenceStep {
         let Some(place) = self.fills(number, modulus) else {
             return SequenceStep::Again;
@@ -143,14 +129,12 @@ mod tests {
             (&[3, 6, 7, 4, 5, 8, 9], &[Next, Missing(2), Next, Late, Late, Next, Next]),
             (&[3, 4, 5, 3, 4, 5, 6, 7], &[Next, Next, Next, Again, Again, Again, Next, Next]),
             (&[3, 4, 5, 0, 1, 2, 3], &[Next, Next, Next, Restarted, Next, Next, Next]),
-            // A step back that goes on into what was never there.
             (&[9, 10, 8, 9, 10, 11, 12], &[Next, Next, Again, Again, Again, Next, Next]),
             (&[31, 1, 0, 2], &[Next, Missing(1), Late, Next]),
             // After a step back, a loss leads ahead again: only numbers that never came are
             // missing.
             (&[5, 6, 5, 9, 10], &[Next, Next, Again, Missing(2), Next]),
             (&[3, 6, 4, 5, 8, 9], &[Next, Missing(2), Late, Late, Missing(1), Next]),
-            // Forward to numbers that came before a step back.
             (&[3, 4, 5, 6, 7, 4, 6, 8], &[Next, Next, Next, Next, Next, Again, Again, Next]),
         ] {
             assert_eq!(steps(numbers, 32, SequenceHint::Unknown), expected, "{numbers:?}");

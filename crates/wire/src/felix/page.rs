@@ -1,46 +1,38 @@
 //! Pages: many messages coalesced into one unit of the network, and the frames around them.
-//!
-//! A message is a chunk as netio3 lays it out: a 32-bit header (bit 31: a tag follows, bit 30: a
-//! status byte follows, bits 29 to 0: bytes of payload), the status byte if it is not zero, the
-//! 64-bit tag if it differs from the message before, the payload. All little-endian. The tag is the
-//! stream's [`super::payload::Fid`]. A page of blocks holds whole blocks as the card wrote them.
-//!
-//! A frame is a 32-byte header and a body; streams of frames need nothing else between two hosts.
+//! A message is a chunk in the layout of netio3, all little-endian. A 32-bit header has bit 31 for
+//! a tag, bit 30 for a status byte, and the bytes of payload in bits 29 to 0. The status byte
+//! follows if it is not zero, the 64-bit tag if it differs from the message before, then the
+//! payload. The tag is the stream's [`super::payload::Fid`]. A page of blocks holds whole blocks as
+//! the card wrote them.
+//! A frame is a 32-byte header and a body; a stream between two hosts consists of frames only.
 
 use super::subchunks::ChunkRun;
 
-/// Bytes of a frame's header.
 pub const FRAME_BYTES: usize = 32;
-/// Marks the beginning of a frame.
 pub(crate) const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"DQMP");
-/// The only version of frames.
 pub(crate) const FRAME_VERSION: u8 = 1;
-/// Longest body: no peer can ask for more memory.
+/// Longest body; it bounds the memory that a peer can ask for.
 pub(crate) const MAX_BODY_BYTES: usize = 4 << 20;
 
 const HAS_TAG: u32 = 1 << 31;
 const HAS_STATUS: u32 = 1 << 30;
 const LENGTH: u32 = HAS_STATUS - 1;
 
-/// Bytes that a message may need besides its payload.
+/// Most bytes of a message besides its payload.
 pub const MAX_MESSAGE_OVERHEAD: usize = 4 + 1 + 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// Publisher to subscriber, first: what is offered (JSON).
+    /// First frame of the publisher: its offer (JSON).
     Hello = 1,
-    /// Subscriber to publisher: what is wanted (JSON).
+    /// Request of the subscriber (JSON).
     Subscribe = 2,
-    /// A page of messages.
     Messages = 3,
-    /// A page of whole blocks.
     Blocks = 4,
-    /// Subscriber to publisher: pages up to this sequence number are done with. No body.
     Acknowledge = 5,
-    /// Publisher to subscriber, last: the accounts at the source (JSON).
+    /// Last frame of the publisher: the accounts at the source (JSON).
     Account = 6,
-    /// Publisher to subscriber: refused, and why (text).
     Refused = 7,
 }
 
@@ -52,49 +44,38 @@ impl FrameKind {
     }
 }
 
-/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FelixFrame {
     pub kind: FrameKind,
-    /// Bytes of the body.
     pub body_bytes: u32,
-    /// Messages or blocks in a page.
     pub count: u32,
-    /// Number of the page in its stream, from 1; of an acknowledgement, the last page done with.
+    /// Number of the page in its stream, from 1; in an acknowledgement, the last page done.
     pub sequence: u64,
-    /// Monotonic time at which the page's oldest trigger was issued, in ns; 0 where it is not
-    /// known.
+    /// Monotonic time of the page's oldest trigger, in ns; 0 if unknown.
     pub birth_ns: u64,
 }
 
-/// Why bytes are not frames or messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// Not our magic or version: another program speaks there.
     #[error("{0:#010x} does not begin a frame of this version of daqmeter")]
     Foreign(u32),
-    /// A kind of frame that this version does not know.
     #[error("a frame of kind {0}, which this version does not know")]
     Kind(u8),
-    /// A body longer than allowed.
     #[error("a frame of {0} bytes; at most {MAX_BODY_BYTES} are taken")]
     Body(u32),
-    /// A message that is longer than the rest of its page.
     #[error("the message at {at:#x} claims {length} bytes, more than the page has left")]
     Message { at: usize, length: u32 },
-    /// The first message has no tag.
     #[error("the page's first message has no tag")]
     Untagged,
 }
 
 impl FelixFrame {
-    /// A frame without pages' fields.
+    /// Makes a frame without a page's fields.
     pub const fn control(kind: FrameKind, body_bytes: u32) -> FelixFrame {
         FelixFrame { kind, body_bytes, count: 0, sequence: 0, birth_ns: 0 }
     }
 
-    /// The header.
     pub fn emit(self) -> [u8; FRAME_BYTES] {
         let mut out = [0; FRAME_BYTES];
         out[..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
@@ -107,7 +88,6 @@ impl FelixFrame {
         out
     }
 
-    /// Reads a header.
     pub fn parse(bytes: &[u8; FRAME_BYTES]) -> Result<FelixFrame, FrameError> {
         let u32_at = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -135,13 +115,11 @@ impl FelixFrame {
 pub struct Status(pub u8);
 
 impl Status {
-    /// The card cut it off.
     pub const CARD_TRUNCATED: u8 = 1;
-    /// The card found it malformed.
     const CARD_MALFORMED: u8 = 1 << 2;
     pub const CRC: u8 = 1 << 4;
 
-    /// From a trailer's flags; the busy flag says nothing about the chunk.
+    /// Converts a trailer's flags; the busy flag does not concern the chunk.
     pub fn of_flags(flags: super::ChunkFlags) -> Status {
         let bit = |on: bool, bit: u8| if on { bit } else { 0 };
         Status(
@@ -151,7 +129,6 @@ impl Status {
         )
     }
 
-    /// Nothing went wrong.
     pub const fn is_clean(self) -> bool {
         self.0 == 0
     }
@@ -165,12 +142,10 @@ pub struct PageWriter {
 }
 
 impl PageWriter {
-    /// Bytes written so far.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// Messages written so far.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -189,8 +164,8 @@ impl PageWriter {
         begin: usize,
         length: usize,
     ) -> bool {
-        /// Short payloads are copied in one move of this length where there is room for it: a call
-        /// of memcpy costs more than the copy.
+        /// Length of one move for short payloads, where there is room for it: a call of memcpy
+        /// costs more than the copy.
         const MOVE: usize = 32;
         let plain = self.tag == Some(tag) && status.is_clean();
         if plain && length <= MOVE {
@@ -262,17 +237,14 @@ impl PageWriter {
     }
 }
 
-/// A message in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FelixMessage<'a> {
-    /// Whose it is.
     pub tag: u64,
     pub status: Status,
-    /// The chunk.
     pub payload: &'a [u8],
 }
 
-/// The messages of a page, in their order. After an error it ends.
+/// Iterator over the messages of a page, in their order. It ends after an error.
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
     page: &'a [u8],
@@ -286,9 +258,9 @@ impl<'a> Messages<'a> {
         Messages { page, at: 0, tag: None, last_length: 0 }
     }
 
-    /// Takes the messages that follow the last one, `most` of them at most, and are as long, with
-    /// its tag and nothing wrong. Returns how many, and the bytes from the last one's payload on,
-    /// in which theirs begin every `length + 4` bytes.
+    /// Takes at most `most` messages after the last one that have its length and tag and no fault.
+    /// Returns their number, and the bytes from the last one's payload on. Their payloads begin in
+    /// it every `length + 4` bytes.
     #[inline]
     pub fn take_alike(&mut self, most: usize) -> (usize, &'a [u8]) {
         let length = self.last_length;
@@ -297,7 +269,6 @@ impl<'a> Messages<'a> {
             let header = message.first_chunk().map(|head| u32::from_le_bytes(*head));
             message.len() == stride && header == u32::try_from(length).ok()
         };
-        // Without a tag there was none yet.
         let most = if self.tag.is_some() { most } else { 0 };
         let messages = self.page[self.at..].chunks(stride).take(most);
         let count = messages.take_while(is_alike).count();
@@ -455,8 +426,8 @@ mod tests {
         assert!(Status::of_flags(ChunkFlags { busy: true, ..ChunkFlags::default() }).is_clean());
     }
 
-    /// A block of chunks of these lengths, a run among them, into pages of any size: by the run as
-    /// one by one.
+    /// Writes a block of chunks of these lengths, a run among them, into pages of any size: by the
+    /// run or one by one.
     fn pages_by(lengths: &[usize], room: usize, by_run: bool) -> Vec<(u32, Vec<u8>)> {
         let format = BlockFormat::phase2(1).unwrap();
         let block = &encode(format, &numbered(lengths))[0];

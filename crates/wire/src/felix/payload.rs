@@ -3,31 +3,25 @@
 
 use super::block::Elink;
 
-/// Header of the chunks that a card's own emulator makes; behind it come the bytes 0, 1, 2 and so
-/// on.
+/// Header of the chunks of a card's own emulator; the bytes 0, 1, 2 and so on follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmulatorHeader {
-    /// Bytes of the whole chunk.
     pub length: u16,
-    /// Counts the events, 8 bits.
+    /// Counter of the events, 8 bits.
     pub event: u8,
-    /// Index of the E-link.
     pub elink_index: u8,
     /// Width of the E-link: 2, 4, 8 or 16 bits.
     pub width: u8,
 }
 
-/// Bytes of the emulator's header.
 pub const EMULATOR_HEADER_BYTES: usize = 8;
 
 impl EmulatorHeader {
-    /// The eight bytes.
     pub fn emit(self) -> [u8; EMULATOR_HEADER_BYTES] {
         let [high, low] = self.length.to_be_bytes();
         [0xAA, high, low, self.event, self.elink_index, 0xBB, 0xAA, self.width]
     }
 
-    /// Fills a chunk of the header's length: header and pattern. Shorter chunks hold what fits.
     pub fn fill(self, chunk: &mut [u8]) {
         let header = self.emit();
         let head = header.len().min(chunk.len());
@@ -55,17 +49,14 @@ impl EmulatorHeader {
 /// A message of the trigger system towards the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ttc {
-    /// 1 (20 bytes, without the counter of accepts) or 2 (26 bytes).
+    /// Format 1 (20 bytes, without the counter of accepts) or 2 (26 bytes).
     pub format: u8,
     /// Bunch crossing, 12 bits.
     pub bcid: u16,
     /// Number of the accepted trigger since the last reset, 24 bits.
     pub l1id: u32,
-    /// Number of resets of that counter.
     pub ecr: u8,
-    /// Orbit.
     pub orbit: u32,
-    /// Kind of trigger.
     pub trigger_type: u16,
     /// Number of the level-0 trigger; its low 24 bits are the L1ID.
     pub l0id: u32,
@@ -73,13 +64,11 @@ pub struct Ttc {
     pub accepts: u64,
 }
 
-/// Bytes of a message of format 2.
 pub const TTC_BYTES: usize = 26;
-/// Bytes of a message of format 1.
 pub(crate) const TTC_FORMAT1_BYTES: usize = 20;
 
 impl Ttc {
-    /// The bytes of format 2; those of format 1 are the first 20 of them.
+    /// Returns the bytes of format 2; the first 20 of them are format 1.
     pub fn emit(self) -> [u8; TTC_BYTES] {
         let mut out = [0; TTC_BYTES];
         let length = if self.format == 1 { TTC_FORMAT1_BYTES } else { TTC_BYTES };
@@ -97,7 +86,6 @@ impl Ttc {
         out
     }
 
-    /// Reads a message.
     pub fn parse(bytes: &[u8]) -> Option<Ttc> {
         let wanted = match bytes.first()? {
             1 => TTC_FORMAT1_BYTES,
@@ -131,20 +119,19 @@ impl Ttc {
     }
 }
 
-/// The number of a stream in the whole experiment: 64 bits.
+/// Number of a stream in the whole experiment: 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fid {
     /// Detector, 8 bits.
     pub detector: u8,
     /// Connector, 16 bits.
     pub connector: u16,
-    /// Not a physical link.
+    /// True if the link is not physical.
     pub virtual_link: bool,
     /// Link, 13 bits.
     pub link: u16,
     /// E-link, 6 bits.
     pub elink: u8,
-    /// True towards the card.
     pub to_card: bool,
     /// Protocol, 7 bits.
     pub protocol: u8,
@@ -152,11 +139,10 @@ pub struct Fid {
     pub stream: u8,
 }
 
-/// The only version of fids.
 pub(crate) const FID_VERSION: u64 = 1;
 
 impl Fid {
-    /// The fid of an E-link of a detector's connector, from the card.
+    /// Returns the fid of an E-link of a detector's connector, from the card.
     pub fn of_elink(detector: u8, connector: u16, elink: Elink) -> Fid {
         Fid {
             detector,
@@ -170,7 +156,6 @@ impl Fid {
         }
     }
 
-    /// The number.
     pub fn to_u64(self) -> u64 {
         FID_VERSION << 60
             | u64::from(self.detector) << 52
@@ -183,7 +168,7 @@ impl Fid {
             | u64::from(self.stream)
     }
 
-    /// From the number; none of another version.
+    /// Reads the number; `None` for another version.
     pub fn of_u64(number: u64) -> Option<Fid> {
         if number >> 60 != FID_VERSION {
             return None;

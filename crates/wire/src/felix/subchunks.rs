@@ -1,4 +1,4 @@
-//! The subchunks of a block, from its end backwards. No length is trusted.
+//! Subchunks of a block, from its end backwards. No length is trusted.
 
 use super::block::{
     BlockError, BlockFormat, FelixHeader, HEADER_BYTES, SubchunkKind, Trailer, TrailerWidth,
@@ -16,13 +16,12 @@ pub struct Subchunk {
 }
 
 impl Subchunk {
-    /// The trailer.
     #[inline]
     pub fn trailer(&self) -> Trailer {
         Trailer::of_word(self.word, if self.narrow { TrailerWidth::W16 } else { TrailerWidth::W32 })
     }
 
-    /// A whole chunk and nothing wrong with it: by far the most.
+    /// Returns true for a whole chunk without faults, the usual case.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         is_plain(self.word, self.narrow)
@@ -33,7 +32,6 @@ impl Subchunk {
         (self.word & if self.narrow { 0x3FF } else { 0xFFFF }) as usize
     }
 
-    /// The trailer as it is.
     #[cfg(test)]
     pub(super) fn word(&self) -> u32 {
         self.word
@@ -44,7 +42,6 @@ impl Subchunk {
         usize::from(self.begin)
     }
 
-    /// The payload's place in the block; empty where there is none.
     #[inline]
     pub fn range(&self) -> core::ops::Range<usize> {
         let trailer = self.trailer();
@@ -53,17 +50,16 @@ impl Subchunk {
     }
 }
 
-/// Whole chunks of one length with nothing wrong, one after the other in a block.
+/// Whole chunks of one length without faults, one after the other in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkRun {
     first: Subchunk,
     pub count: usize,
-    /// Bytes from one to the next.
     pub stride: usize,
 }
 
 impl ChunkRun {
-    /// The run that these subchunks begin with.
+    /// Returns the run at the beginning of these subchunks.
     #[inline]
     pub fn at_the_beginning_of(subchunks: &[Subchunk]) -> Option<ChunkRun> {
         let first = *subchunks.first().filter(|first| first.is_plain())?;
@@ -80,13 +76,11 @@ impl ChunkRun {
         self.first.begin()
     }
 
-    /// Bytes of each payload.
     #[inline]
     pub fn length(&self) -> usize {
         self.first.plain_length()
     }
 
-    /// The first of them.
     #[inline]
     pub fn first(&self) -> Subchunk {
         self.first
@@ -107,18 +101,15 @@ impl ChunkRun {
     }
 }
 
-/// The subchunks of a block in their order, where those of a run are given as one.
+/// Subchunks of a block in their order, with a run given as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockParts<'room> {
-    /// Before the run; all where there is none.
     pub before: &'room [Subchunk],
-    /// The run.
     pub run: Option<ChunkRun>,
-    /// Behind it.
     pub behind: &'room [Subchunk],
 }
 
-/// Finds the subchunks of a block, from its end backwards, and returns them in their order: the
+/// Finds the subchunks of a block, from its end backwards, and returns them in their order as the
 /// last ones of `room`.
 #[inline]
 pub fn subchunks<'room>(
@@ -163,8 +154,7 @@ fn header(format: BlockFormat, block: &[u8]) -> Result<FelixHeader, BlockError> 
     Ok(header)
 }
 
-/// A run begins with the first chunks from a block's end, where a part of a chunk may come before
-/// it.
+/// Chunks from a block's end that may begin a run: a part of a chunk may come before it.
 const FIRST_FEW: usize = 3;
 
 struct Walked {
@@ -194,14 +184,14 @@ fn walk<const TRAILER: usize, const WITH_RUN: bool>(
                 place = place.checked_sub(found.count).ok_or(BlockError::Room)?;
                 note_run(&mut room[place..behind], &found);
             } else {
-                // The two that were found one by one belong to it.
+                // The two chunks found one by one belong to the run.
                 (place, found.count) = (place + 2, found.count + 2);
             }
             (run, behind) = (Some(found), place);
             break;
         }
     }
-    // Blocks of few chunks are bound by the number of instructions: what looks for runs here, too,
+    // Blocks of few chunks are bound by the number of instructions: a search for runs here, too,
     // costs them a fifth.
     while end > HEADER_BYTES {
         step::<TRAILER>(block, room, &mut end, &mut place)?;
@@ -209,7 +199,7 @@ fn walk<const TRAILER: usize, const WITH_RUN: bool>(
     Ok(Walked { first: place, behind, run })
 }
 
-/// The chunks before `end` that are whole and end with this trailer.
+/// Returns the whole chunks before `end` that end with this trailer.
 #[inline(always)]
 fn run_before<const TRAILER: usize>(
     block: &[u8],
@@ -233,10 +223,8 @@ fn run_before<const TRAILER: usize>(
     }
 }
 
-/// Writes the chunks of a run, in their order.
 #[inline(always)]
 fn note_run(room: &mut [Subchunk], run: &ChunkRun) {
-    // Below the block's 16 KiB, all of them.
     #[allow(clippy::cast_possible_truncation, reason = "within a block")]
     let stride = run.stride as u16;
     let mut begin = run.first.begin;
@@ -246,8 +234,7 @@ fn note_run(room: &mut [Subchunk], run: &ChunkRun) {
     }
 }
 
-/// Finds the next subchunk from the end; returns its trailer and its bytes, those of the trailer
-/// among them.
+/// Finds the next subchunk from the end. Returns its trailer and its bytes, including the trailer.
 #[inline(always)]
 fn step<const TRAILER: usize>(
     block: &[u8],
@@ -262,24 +249,22 @@ fn step<const TRAILER: usize>(
     Ok((word, stride))
 }
 
-/// Bytes that the subchunk whose trailer ends at `end` takes before its trailer.
-///
+/// Returns the bytes of a subchunk before its trailer, which ends at `end`.
 /// Ends are whole trailers from the block's end on, which the extents keep: no difference is
 /// negative, and no sum leaves the block. Checking each of them for overflow costs a tenth of the
-/// loop; a wrong one would still be caught by the slices' bounds.
+/// loop; the slices' bounds would still catch a wrong one.
 #[inline(always)]
 fn extent<const TRAILER: usize>(word: u32, end: usize) -> Result<usize, BlockError> {
     let width = if TRAILER == 4 { TrailerWidth::W32 } else { TrailerWidth::W16 };
     let at = end.wrapping_sub(TRAILER);
     let padded = |length: u16| usize::from(length).wrapping_add(TRAILER - 1) & !(TRAILER - 1);
-    // By far the most are whole chunks with nothing wrong.
     let plain = is_plain(word, TRAILER == 2);
     let trailer = Trailer::of_word(word, width);
     let extent = match trailer.kind {
         _ if plain => padded(trailer.length),
         SubchunkKind::Null | SubchunkKind::OutOfBand => 0,
         SubchunkKind::Undefined => return Err(BlockError::Undefined { at }),
-        // A timeout's bytes are skipped even where they are not data.
+        // The bytes of a timeout are skipped even if they are not data.
         _ => padded(trailer.length),
     };
     if extent > at.saturating_sub(HEADER_BYTES) {
@@ -288,7 +273,6 @@ fn extent<const TRAILER: usize>(word: u32, end: usize) -> Result<usize, BlockErr
     Ok(extent)
 }
 
-/// Writes the next subchunk from the end into the room.
 #[inline(always)]
 fn note<const TRAILER: usize>(
     room: &mut [Subchunk],
@@ -305,7 +289,7 @@ fn note<const TRAILER: usize>(
     Ok(())
 }
 
-/// The trailer that ends at `end`: one load, by single bytes it is four.
+/// Reads the trailer that ends at `end` by one load; single bytes take four.
 #[inline]
 fn word_before<const TRAILER: usize>(block: &[u8], end: usize) -> u32 {
     let bytes = &block[end.wrapping_sub(TRAILER)..end];
